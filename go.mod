@@ -1,0 +1,3 @@
+module farpool.dev/farpool
+
+go 1.26.0
