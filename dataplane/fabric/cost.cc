@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/cost.h"
+
+#include <algorithm>
+
+namespace farpool::fabric {
+namespace {
+
+constexpr std::uint64_t kPacket = 14 + 20 + 8 + 12 + 4;
+constexpr std::uint64_t kReth = 16;
+constexpr std::uint64_t kAeth = 4;
+constexpr std::uint64_t kAtomicEth = 28;
+constexpr std::uint64_t kMasks = 16;
+
+std::uint64_t packets(std::uint64_t bytes, std::uint64_t mtu) { return std::max<std::uint64_t>(1, (bytes + mtu - 1) / mtu); }
+
+}  // namespace
+
+std::uint64_t wire_bytes(const Op& op, std::uint64_t mtu) {
+  const std::uint64_t length = op.local.size();
+  switch (op.verb) {
+    case Verb::read: {
+      const std::uint64_t n = packets(length, mtu);  // only the first and last reply packets carry an AETH
+      return kPacket + kReth + n * kPacket + std::min<std::uint64_t>(n, 2) * kAeth + length;
+    }
+    case Verb::write: return packets(length, mtu) * kPacket + kReth + length + kPacket + kAeth;
+    case Verb::cas:
+    case Verb::fetch_add: return kPacket + kAtomicEth + kPacket + kAeth + 8;
+    case Verb::masked_cas: return kPacket + kAtomicEth + kMasks + kPacket + kAeth + 8;
+    case Verb::call:
+      return packets(length, mtu) * kPacket + length + kPacket + kAeth + packets(op.reply.size(), mtu) * kPacket +
+             op.reply.size() + kPacket + kAeth;
+  }
+  return 0;
+}
+
+}  // namespace farpool::fabric

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The responder's side of the seam: what a memory node offers to a wire, and what a wire offers to a memory node.
+// A wire calls its host on one thread only (the node's control thread), whatever threads execute verbs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/time.h"
+
+namespace farpool::fabric {
+
+// Who is at the other end of an authenticated exchange, from its certificate (or all empty where TLS is off).
+struct Peer {
+  std::string pool_uid;
+  std::string role;  // operator, client, node
+  std::string name;
+  bool authenticated = false;
+};
+
+// A span of memory that a session may touch, under the key it was granted.
+struct RegionRight {
+  std::uint32_t id = 0;
+  std::uint64_t key = 0;
+  std::byte* base = nullptr;  // 8-byte aligned
+  std::uint64_t bytes = 0;
+};
+
+struct LaneRights {
+  std::uint64_t session_id = 0;
+  std::vector<RegionRight> regions;
+};
+
+class Host {
+ public:
+  virtual ~Host() = default;
+  // Answers one request on the session port; `reply` is called exactly once, now or later, on the control thread.
+  virtual void on_exchange(const Peer& peer, std::string request, std::function<void(std::string)> reply) = 0;
+  // Spends a lane token.
+  virtual std::optional<LaneRights> on_open_lane(const std::array<std::byte, 16>& token) = 0;
+  // Handles a CALL of a session that is not fenced. Returns the length of the reply, or nothing to refuse (the lane ends).
+  virtual std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
+                                             base::MutableBytes reply) = 0;
+};
+
+// The wire's server, as the memory node sees it.
+class Responder {
+ public:
+  virtual ~Responder() = default;
+  // Ends every lane of the session and calls `done` (on the control thread) once no verb of it can execute any more.
+  virtual void fence(std::uint64_t session_id, std::function<void()> done) = 0;
+  // Runs `what` on the control thread at or after the given delay. For leases.
+  virtual void after(base::Nanos delay, std::function<void()> what) = 0;
+  virtual base::Nanos now() const = 0;
+  virtual std::uint64_t random() = 0;
+};
+
+}  // namespace farpool::fabric

@@ -1,0 +1,4 @@
+# Each room with what it may use. Keep in step with rooms.arrows (the include checker reads that file).
+farpool_room(base LIBS PkgConfig::XXHASH PkgConfig::ISAL)
+farpool_room(task DEPS base)
+farpool_room(fabric DEPS task base)

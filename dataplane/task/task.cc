@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "task/task.h"
+
+#include <array>
+#include <new>
+
+namespace farpool::task {
+namespace {
+
+constexpr std::size_t kStep = 128;      // size classes are multiples of this
+constexpr std::size_t kClasses = 64;    // up to 8 KiB
+constexpr std::size_t kKeep = 1024;     // frames kept per class and thread
+
+struct FreeFrame {
+  FreeFrame* next;
+};
+
+struct Pool {
+  std::array<FreeFrame*, kClasses> free{};
+  std::array<std::size_t, kClasses> count{};
+  ~Pool() {
+    for (FreeFrame*& head : free) {
+      while (head != nullptr) {
+        FreeFrame* next = head->next;
+        ::operator delete(head);
+        head = next;
+      }
+    }
+  }
+};
+
+thread_local Pool pool;
+
+}  // namespace
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FARPOOL_POOL_FRAMES 0  // the sanitizer sees each frame's life on its own
+#endif
+#endif
+#ifndef FARPOOL_POOL_FRAMES
+#define FARPOOL_POOL_FRAMES 1
+#endif
+
+void* allocate_frame(std::size_t bytes) {
+  const std::size_t index = (bytes + kStep - 1) / kStep;
+  if (FARPOOL_POOL_FRAMES == 0 || index >= kClasses) return ::operator new(bytes);
+  if (FreeFrame* head = pool.free[index]; head != nullptr) {
+    pool.free[index] = head->next;
+    --pool.count[index];
+    return head;
+  }
+  return ::operator new(index * kStep);
+}
+
+void free_frame(void* frame, std::size_t bytes) noexcept {
+  const std::size_t index = (bytes + kStep - 1) / kStep;
+  if (FARPOOL_POOL_FRAMES == 0 || index >= kClasses || pool.count[index] >= kKeep) {
+    ::operator delete(frame);
+    return;
+  }
+  auto* head = static_cast<FreeFrame*>(frame);
+  head->next = pool.free[index];
+  pool.free[index] = head;
+  ++pool.count[index];
+}
+
+}  // namespace farpool::task
