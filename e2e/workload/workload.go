@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"farpool.dev/farpool/e2e/history"
+)
+
+// Target is what to connect to: compute shards that serve one pool.
+type Target struct {
+	Shards   []string // host:port of each
+	Password string
+	TLS      *tls.Config
+}
+
+// Connect opens one connection to a shard with the driver's defaults, except that nothing is retried: what fails is seen.
+func (t Target) Connect(shard int) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr:         t.Shards[shard%len(t.Shards)],
+		Password:     t.Password,
+		TLSConfig:    t.TLS,
+		MaxRetries:   -1,
+		PoolSize:     1,
+		DialTimeout:  5 * time.Second,
+		ReadTimeout:  15 * time.Second,
+		WriteTimeout: 15 * time.Second,
+	})
+}
+
+// Errors counts failed commands and keeps the first few.
+type Errors struct {
+	mu    sync.Mutex
+	count int
+	first []error
+}
+
+func (e *Errors) add(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.count++
+	if len(e.first) < 5 {
+		e.first = append(e.first, err)
+	}
+}
+
+// Count is how many commands failed.
+func (e *Errors) Count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.count
+}
+
+// Err is nil if nothing failed.
+func (e *Errors) Err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.count == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d commands failed, the first of them: %w", e.count, errors.Join(e.first...))
+}
+
+// Worker is one connection to one shard with its part of the history.
+type Worker struct {
+	sizes  Sizes
+	prefix string
+	client *redis.Client
+	log    *history.Log
+	errors *Errors
+}
+
+func (w *Worker) key(number uint32) string { return w.sizes.Key(w.prefix, number) }
+
+// seen turns a reply of a reading command into what a register showed.
+func (w *Worker) seen(key uint32, value string, err error) (history.Tag, error) {
+	if errors.Is(err, redis.Nil) {
+		return history.Absent, nil
+	}
+	if err != nil {
+		return history.Absent, err
+	}
+	return w.sizes.Tag(key, []byte(value))
+}
+
+// Do runs one operation on one key and records it. A corrupted value is an error like any other, and is counted.
+func (w *Worker) Do(ctx context.Context, kind history.Kind, number uint32) (history.Op, error) {
+	op := history.Op{Key: number, Kind: kind}
+	key := w.key(number)
+	var value []byte
+	switch kind {
+	case history.Set, history.SetNX, history.GetSet:
+		op.Wrote = w.log.NewTag()
+		value = w.sizes.Value(number, op.Wrote)
+	}
+	op.Call = w.log.Begin()
+	var err error
+	switch kind {
+	case history.Get:
+		var got string
+		got, err = w.client.Get(ctx, key).Result()
+		op.Saw, err = w.seen(number, got, err)
+	case history.Set:
+		err = w.client.Set(ctx, key, value, 0).Err()
+	case history.SetNX:
+		// The driver's SETNX helper speaks the deprecated command; both it and SET NX are served.
+		op.Applied, err = w.client.Do(ctx, "SETNX", key, value).Bool()
+	case history.GetSet:
+		var got string
+		got, err = w.client.Do(ctx, "GETSET", key, value).Text()
+		op.Saw, err = w.seen(number, got, err)
+	case history.Del:
+		var n int64
+		n, err = w.client.Del(ctx, key).Result()
+		op.Applied = n == 1
+	case history.GetDel:
+		var got string
+		got, err = w.client.GetDel(ctx, key).Result()
+		op.Saw, err = w.seen(number, got, err)
+	}
+	w.log.End(op, err)
+	if err != nil {
+		err = fmt.Errorf("%s of key %d: %w", kind, number, err)
+		w.errors.add(err)
+	}
+	return op, err
+}
+
+// Run is a set of workers over one history.
+type Run struct {
+	Errors   Errors
+	sizes    Sizes
+	prefix   string
+	recorder *history.Recorder
+	workers  []*Worker
+	target   Target
+}
+
+// NewRun connects workers to the shards in turn. Keys begin with the prefix, so that runs do not meet.
+func NewRun(target Target, connections int, prefix string, sizes Sizes) (*Run, error) {
+	if len(target.Shards) == 0 {
+		return nil, errNoShard
+	}
+	if err := sizes.validate(); err != nil {
+		return nil, err
+	}
+	r := &Run{sizes: sizes, prefix: prefix, recorder: history.NewRecorder(connections), target: target}
+	for i := range connections {
+		r.workers = append(r.workers, &Worker{sizes: sizes, prefix: prefix, client: target.Connect(i), log: r.recorder.Log(i), errors: &r.Errors})
+	}
+	return r, nil
+}
+
+// Close ends the connections.
+func (r *Run) Close() {
+	for _, w := range r.workers {
+		_ = w.client.Close()
+	}
+}
+
+// Check judges everything recorded so far.
+func (r *Run) Check(limit time.Duration) (history.Summary, error) {
+	return history.Check(r.recorder.Ops(), limit)
+}
+
+// Ops is the history recorded so far.
+func (r *Run) Ops() []history.Op { return r.recorder.Ops() }
+
+// each runs f in every worker at once and waits for all.
+func (r *Run) each(ctx context.Context, f func(ctx context.Context, i int, w *Worker, random *rand.Rand)) {
+	var all sync.WaitGroup
+	for i, w := range r.workers {
+		all.Go(func() { f(ctx, i, w, rand.New(rand.NewPCG(uint64(i), 0x776f726b))) })
+	}
+	all.Wait()
+}
+
+// WriteAll writes each of the keys once, in no particular order between workers, and mixes in overwrites of keys already
+// written, most of them from a small hot set that all workers fight over, and reads.
+func (r *Run) WriteAll(ctx context.Context, keys uint32) {
+	var next atomic.Uint32
+	r.each(ctx, func(ctx context.Context, _ int, w *Worker, random *rand.Rand) {
+		for ctx.Err() == nil {
+			number := next.Add(1) - 1
+			if number >= keys {
+				return
+			}
+			_, _ = w.Do(ctx, history.Set, number)
+			if random.IntN(4) == 0 {
+				_, _ = w.Do(ctx, history.Set, hot(random, number))
+			}
+			if random.IntN(4) == 0 {
+				_, _ = w.Do(ctx, history.Get, hot(random, number))
+			}
+		}
+	})
+}
+
+// hot draws a key up to the newest: seven times in eight one of the first few.
+func hot(random *rand.Rand, newest uint32) uint32 {
+	if random.IntN(8) != 0 {
+		return random.Uint32N(min(newest+1, 256))
+	}
+	return random.Uint32N(newest + 1)
+}
+
+// ReadAll reads every key once and returns how many held a value.
+func (r *Run) ReadAll(ctx context.Context, keys uint32) uint32 {
+	var next, present atomic.Uint32
+	r.each(ctx, func(ctx context.Context, _ int, w *Worker, _ *rand.Rand) {
+		for ctx.Err() == nil {
+			number := next.Add(1) - 1
+			if number >= keys {
+				return
+			}
+			if op, err := w.Do(ctx, history.Get, number); err == nil && op.Saw != history.Absent {
+				present.Add(1)
+			}
+		}
+	})
+	return present.Load()
+}
+
+// Mixed runs every kind of operation on a few keys for a time, or until each worker has done a number of operations (0: no bound).
+func (r *Run) Mixed(ctx context.Context, keys uint32, operations int, duration time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, duration)
+	defer cancel()
+	r.each(ctx, func(ctx context.Context, _ int, w *Worker, random *rand.Rand) {
+		kinds := []history.Kind{history.Get, history.Get, history.Get, history.Set, history.Set, history.SetNX, history.GetSet, history.Del, history.GetDel}
+		for n := 0; (operations == 0 || n < operations) && ctx.Err() == nil; n++ {
+			// A command that has begun is not cut off by the end of the run: its outcome would be unknown for no reason.
+			_, _ = w.Do(context.WithoutCancel(ctx), kinds[random.IntN(len(kinds))], random.Uint32N(keys))
+		}
+	})
+}
+
+// Serve reads and, if asked to, overwrites random keys until stop is closed. A worker whose connection breaks goes on with a new one,
+// which the driver makes; each broken command is counted.
+func (r *Run) Serve(ctx context.Context, keys uint32, writes bool, stop <-chan struct{}) {
+	r.each(ctx, func(ctx context.Context, _ int, w *Worker, random *rand.Rand) {
+		for ctx.Err() == nil {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			kind := history.Get
+			if writes && random.IntN(3) == 0 {
+				kind = history.Set
+			}
+			if _, err := w.Do(ctx, kind, random.Uint32N(keys)); err != nil {
+				// A dead shard refuses at once; do not spin on it.
+				select {
+				case <-stop:
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"farpool.dev/farpool/e2e/history"
+)
+
+// startRedis runs redis-server on a Unix socket of its own: the store whose histories are known to be right.
+func startRedis(t *testing.T) Target {
+	t.Helper()
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "redis.sock")
+	var output strings.Builder
+	server := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
+	server.Stdout, server.Stderr = &output, &output
+	if err := server.Start(); err != nil {
+		t.Fatalf("redis-server, which Debian's package of that name brings, does not start: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
+	defer func() { _ = client.Close() }()
+	deadline := time.Now().Add(20 * time.Second)
+	for client.Ping(t.Context()).Err() != nil {
+		if time.Now().After(deadline) {
+			t.Fatalf("redis-server does not answer on %s: %s", socket, output.String())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	// A driver takes an address with a slash for a Unix socket.
+	return Target{Shards: []string{socket, socket, socket}}
+}
+
+func TestAStoreThatIsRightPasses(t *testing.T) {
+	target := startRedis(t)
+	run, err := NewRun(target, 16, "k", DefaultSizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	const keys = 20000
+	run.WriteAll(t.Context(), keys)
+	if got := run.ReadAll(t.Context(), keys); got != keys {
+		t.Fatalf("%d of %d keys are there", got, keys)
+	}
+	run.Mixed(t.Context(), 32, 500, time.Minute)
+	if err := run.Errors.Err(); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := run.Check(time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.Keys != keys || sum.Ops < 2*keys+16*500 || sum.Unknown != 0 {
+		t.Fatalf("the history holds %+v", sum)
+	}
+
+	if sum, err := Increments(t.Context(), target, "sum", 2000, 3); err != nil || sum != 6000 {
+		t.Fatal(sum, err)
+	}
+	if err := Races(t.Context(), target, "race", 50, 9); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tamper changes a key behind the workers' back, as a store that lost or mixed up a write would.
+func tamper(t *testing.T, target Target, f func(ctx context.Context, c *redis.Client) error) {
+	t.Helper()
+	c := target.Connect(0)
+	defer func() { _ = c.Close() }()
+	if err := f(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAStoreThatIsWrongFails(t *testing.T) {
+	target := startRedis(t)
+	sizes := DefaultSizes
+	for name, c := range map[string]struct {
+		corrupt func(ctx context.Context, c *redis.Client, before string, key string) error
+		torn    bool
+	}{
+		"a lost write": {corrupt: func(ctx context.Context, c *redis.Client, _, key string) error { return c.Del(ctx, key).Err() }},
+		"a stale value": {corrupt: func(ctx context.Context, c *redis.Client, before, key string) error {
+			return c.Set(ctx, key, before, 0).Err()
+		}},
+		"a flipped byte": {torn: true, corrupt: func(ctx context.Context, c *redis.Client, _, key string) error {
+			return c.SetRange(ctx, key, 11, "\xff").Err()
+		}},
+		"a short value": {torn: true, corrupt: func(ctx context.Context, c *redis.Client, _, key string) error {
+			return c.Set(ctx, key, "short", 0).Err()
+		}},
+		"a longer value": {torn: true, corrupt: func(ctx context.Context, c *redis.Client, _, key string) error {
+			return c.Append(ctx, key, "x").Err()
+		}},
+		"another key's value": {torn: true, corrupt: func(ctx context.Context, c *redis.Client, _, key string) error {
+			return c.Set(ctx, key, sizes.Value(4, 9), 0).Err()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run, err := NewRun(target, 4, name, sizes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer run.Close()
+			run.WriteAll(t.Context(), 50)
+			key := sizes.Key(name, 3)
+			var before string
+			tamper(t, target, func(ctx context.Context, c *redis.Client) error { before, err = c.Get(ctx, key).Result(); return err })
+			_, _ = run.workers[0].Do(t.Context(), history.Set, 3)
+			if _, err := run.Check(time.Minute); err != nil {
+				t.Fatalf("before the damage: %v", err)
+			}
+			tamper(t, target, func(ctx context.Context, client *redis.Client) error { return c.corrupt(ctx, client, before, key) })
+			run.ReadAll(t.Context(), 50)
+			if c.torn {
+				if run.Errors.Count() != 1 {
+					t.Fatalf("%d reads failed: %v", run.Errors.Count(), run.Errors.Err())
+				}
+				return
+			}
+			var v *history.Violation
+			if _, err := run.Check(time.Minute); !errors.As(err, &v) || v.Key != 3 {
+				t.Fatalf("want a violation of key 3, got %v", err)
+			}
+		})
+	}
+}
+
+func TestLostIncrementsAreFound(t *testing.T) {
+	target := startRedis(t)
+	tamper(t, target, func(ctx context.Context, c *redis.Client) error { return c.Set(ctx, "sum", 1, 0).Err() })
+	if _, err := Increments(t.Context(), target, "sum", 10, 1); err == nil {
+		t.Fatal("a sum that began at 1 passed")
+	}
+}
+
+func TestRacesWithoutAWinnerAreFound(t *testing.T) {
+	target := startRedis(t)
+	tamper(t, target, func(ctx context.Context, c *redis.Client) error { return c.Set(ctx, "race0", "x", 0).Err() })
+	if err := Races(t.Context(), target, "race", 1, 3); err == nil || !strings.Contains(err.Error(), "0 winners") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestBrokenConnectionsAreCountedAndLeaveOpenIntervals(t *testing.T) {
+	run, err := NewRun(Target{Shards: []string{filepath.Join(t.TempDir(), "nobody.sock")}}, 1, "k", DefaultSizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	if _, err := run.workers[0].Do(t.Context(), history.Set, 1); err == nil {
+		t.Fatal("a write to nobody succeeded")
+	}
+	if run.Errors.Count() != 1 || len(run.Ops()) != 1 || !run.Ops()[0].Unknown {
+		t.Fatalf("%d errors, %+v", run.Errors.Count(), run.Ops())
+	}
+}
+
+func TestSizesSpread(t *testing.T) {
+	s := DefaultSizes
+	short, long := false, false
+	for i := range uint32(2000) {
+		k, v := len(s.Key("k", i)), len(s.Value(i, history.Tag(i+1)))
+		if k < 1 || k > s.MaxKey || v < s.MinValue || v > s.MaxValue {
+			t.Fatalf("key %d: %d and %d bytes", i, k, v)
+		}
+		short, long = short || v < 32, long || v > 3500
+		if tag, err := s.Tag(i, s.Value(i, history.Tag(i+1))); err != nil || tag != history.Tag(i+1) {
+			t.Fatal(tag, err)
+		}
+	}
+	if !short || !long {
+		t.Fatal("lengths do not reach their bounds")
+	}
+	if _, err := NewRun(Target{Shards: []string{"x"}}, 1, "k", Sizes{}); err == nil {
+		t.Fatal("empty ranges were taken")
+	}
+	if _, err := NewRun(Target{}, 1, "k", s); err == nil {
+		t.Fatal("no address was taken")
+	}
+}
