@@ -2,3 +2,4 @@
 farpool_room(base LIBS PkgConfig::XXHASH PkgConfig::ISAL)
 farpool_room(task DEPS base)
 farpool_room(fabric DEPS task base)
+farpool_room(layout DEPS base)

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Remote allocation of blocks on one memory node, by one client thread. The memory node hands out segments (a CALL); the client
+// cuts blocks from them on its own. Whoever unlinks a block frees it with one FAA on its segment's bitmap, in the background;
+// the owner finds it there and reuses it once no session of an older era can hold its address.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "session/session.h"
+
+namespace farpool::heap {
+
+struct Block {
+  std::uint64_t units = 0;  // offset in the heap region in units of 64 bytes; what an index entry stores
+  std::uint64_t bytes = 0;  // usable
+};
+
+class Heap {
+ public:
+  // The session outlives the heap.
+  Heap(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes);
+  ~Heap();
+
+  // A block of at least `bytes`. Local in the common case; otherwise scans free bitmaps, asks the node for a segment, or waits
+  // for an era. Errors: out_of_memory (the heap is full), timed_out, and the session's.
+  task::Task<base::Result<Block>> allocate(std::uint64_t bytes, base::Nanos deadline, fabric::Cost& cost);
+  // Gives back a block that was never published: reusable at once.
+  void discard(Block block);
+  // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size. Posts in the
+  // background of the session.
+  void free(std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);
+
+  // Returns every segment: wholly free ones to the node, the rest as orphans that others may adopt. Part of a clean goodbye.
+  task::Task<void> release(base::Nanos deadline);
+
+  struct Usage {
+    std::uint64_t segments = 0;
+    std::uint64_t blocks_free = 0;   // reusable now
+    std::uint64_t blocks_limbo = 0;  // free, but an older era may still read them
+  };
+  Usage usage() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace farpool::heap

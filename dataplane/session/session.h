@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's side of a session: one incarnation of one client thread at one memory node. It holds the lane, the operation
+// slots, the era and the lease. One thread; runs unchanged on every wire.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "fabric/fabric.h"
+#include "layout/operation_slot.h"
+#include "task/scope.h"
+
+namespace farpool::session {
+
+using base::Nanos;
+
+// What a memory node granted; the secrets in it are never logged.
+struct Grant {
+  std::uint64_t session_id = 0;
+  std::uint64_t client_incarnation = 0;
+  std::uint64_t node_incarnation = 0;
+  Nanos lease = 0;
+  Nanos tick = 0;
+  Nanos failure_timeout = 0;
+  std::uint32_t slots = 0;
+  std::uint64_t slots_offset = 0;  // of the session's first slot in the slots region
+  base::HashSecret pool_secret;
+  base::HashSecret table_seed;
+  fabric::LaneGrant lane;
+};
+
+class Session;
+
+// One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed.
+class Slot {
+ public:
+  Slot(Slot&&) noexcept;
+  Slot& operator=(Slot&&) = delete;
+  ~Slot();
+
+  // The client's copy of the slot's words, in registered memory. The holder edits it, raises `sequence`, and puts write() first in
+  // the chain that takes locks.
+  layout::OperationSlot& words();
+  // A WRITE of the whole slot as it stands now.
+  fabric::Op write();
+  // Clears holder, locks and rows, keeps counters, and posts the WRITE without waiting; the slot is usable again at once, because
+  // later WRITEs of it follow on the same lane. Charged to `cost` as background.
+  void clear(fabric::Cost& cost);
+
+ private:
+  friend class Session;
+  Slot(Session* session, std::uint32_t index) : session_(session), index_(index) {}
+  Session* session_;
+  std::uint32_t index_;
+};
+
+// While one lives, no block that was reachable when it began is reused. Every operation that follows a pointer holds one.
+class EraPin {
+ public:
+  EraPin(EraPin&&) noexcept;
+  EraPin& operator=(EraPin&&) = delete;
+  ~EraPin();
+
+ private:
+  friend class Session;
+  EraPin(Session* session, std::uint64_t era) : session_(session), era_(era) {}
+  Session* session_;
+  std::uint64_t era_;
+};
+
+class Session {
+ public:
+  // Handshakes with the memory node, opens the lane and starts ticking. The port outlives the session.
+  struct Options {
+    std::string endpoint;
+    std::string pool_uid;
+    std::string client_name;
+    std::uint64_t epoch = 0;
+    std::uint64_t node_incarnation = 0;
+    std::uint64_t client_incarnation = 0;  // 0: drawn from the port
+    Nanos deadline = 0;                    // absolute
+  };
+  static task::Task<base::Result<std::unique_ptr<Session>>> open(fabric::Port& port, Options options);
+  ~Session();  // must have been closed, or have ended, and be drained: see close()
+
+  fabric::Port& port();
+  fabric::Lane& lane();
+  const Grant& grant() const;
+
+  // False once the lane is gone, the lease may have run out, or end() was called. Nothing is posted after that.
+  bool alive() const;
+  // Why not, for people.
+  base::Status why() const;
+  // Ends this incarnation at once: severs the lane. Used after a `maybe` on a chain that takes or drops a lock, and on a refusal.
+  void end(base::Status why);
+
+  // Posts a chain that the caller waits for, charged to `cost`. Not posted (fate `refused`, why() says) if the session is not alive.
+  // A `maybe` or `refused` fate ends the session.
+  task::Task<fabric::Outcome> post(std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost);
+
+  // Waits until a slot is free (bounds the changing operations in flight), or the deadline passes.
+  task::Task<base::Result<Slot>> take_slot(Nanos deadline);
+  EraPin pin();
+
+  // Eras: what the last tick told. A block found free when era() was e may be reused once safe_era() > e.
+  std::uint64_t era() const;
+  std::uint64_t safe_era() const;
+  // Asks for a tick soon (the heap is short of blocks); resumes after it, or at the deadline.
+  task::Task<void> tick_now(Nanos deadline);
+
+  // Tasks of this session that nobody waits for (freeing, clearing); joined by close().
+  task::Scope& background();
+
+  // Says goodbye: waits for background work, clears the slots, closes the session at the node (its lease and slots are free at once) and
+  // drains the lane. Also drains a session that has ended. After it the session may be destroyed.
+  task::Task<void> close(Nanos deadline);
+
+ private:
+  friend class Slot;
+  friend class EraPin;
+  struct State;
+  explicit Session(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace farpool::session
