@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const defaultCluster = "farpool"
+
+// clusterConfig is kind's configuration. Nodes are judged lost within seconds, so that tests of lost nodes need no minutes.
+func clusterConfig(workers int, ownNetwork, cgroupV1 bool) string {
+	var b strings.Builder
+	fmt.Fprint(&b, "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\n")
+	if ownNetwork {
+		fmt.Fprint(&b, "networking: {disableDefaultCNI: true}\n")
+	}
+	fmt.Fprint(&b, `kubeadmConfigPatches:
+- |
+  kind: ClusterConfiguration
+  controllerManager:
+    extraArgs: {node-monitor-period: 1s, node-monitor-grace-period: 8s}
+- |
+  kind: KubeletConfiguration
+  nodeStatusUpdateFrequency: 2s
+`)
+	if cgroupV1 { // kubelet refuses such a host unless told
+		fmt.Fprint(&b, "  failCgroupV1: false\n")
+	}
+	fmt.Fprint(&b, "nodes:\n- role: control-plane\n")
+	fmt.Fprint(&b, strings.Repeat("- role: worker\n", workers))
+	return b.String()
+}
+
+// up makes the cluster, or brings one that is there back to order.
+func (c cache) up(ctx context.Context, cluster string, workers int) error {
+	release, err := c.lock(ctx, "cluster-"+cluster)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := c.ensureDocker(ctx); err != nil {
+		return err
+	}
+	if err := c.ensureTools(ctx, "kind", "kubectl"); err != nil {
+		return err
+	}
+	nodes, err := clusterNodes(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if len(nodes) > 0 && !c.clusterAnswers(ctx, cluster) {
+		say("cluster %s is there and does not answer: making it anew", cluster)
+		if err := c.deleteCluster(ctx, cluster); err != nil {
+			return err
+		}
+		nodes = nil
+	}
+	if len(nodes) > 0 && len(nodes) != workers+1 {
+		return fmt.Errorf("cluster %s has %d workers, not %d; `make down` removes it, or ask for what is there", cluster, len(nodes)-1, workers)
+	}
+	if len(nodes) == 0 {
+		if err := c.create(ctx, cluster, workers); err != nil {
+			return err
+		}
+	}
+	return c.settle(ctx, cluster)
+}
+
+func (c cache) create(ctx context.Context, cluster string, workers int) error {
+	image, built, err := c.nodeImage(ctx)
+	if err != nil {
+		return err
+	}
+	if c.isOurs() {
+		// Traffic to a service that no proxy rule translated must not leave the machine by its default route.
+		if err := run(ctx, asRoot("ip", "route", "replace", "blackhole", serviceRange)...); err != nil {
+			return err
+		}
+	}
+	config := c.path("kind", cluster+".yaml")
+	text := clusterConfig(workers, built, !exists("/sys/fs/cgroup/cgroup.controllers"))
+	if err := replaceFile(config, []byte(text), 0o644); err != nil {
+		return err
+	}
+	args := []string{c.path("bin", "kind"), "create", "cluster", "-q", "--name", cluster, "--config", config, "--kubeconfig", c.kubeconfig(cluster)}
+	if image != "" {
+		args = append(args, "--image", image)
+	}
+	return step(ctx, 10*time.Minute, fmt.Sprintf("creating cluster %s: 1 control plane, %d workers", cluster, workers), func(ctx context.Context) error {
+		return run(ctx, args...)
+	})
+}
+
+// settle brings the network up and waits until pods can run. It may be repeated: a node that was restarted has lost its routes.
+func (c cache) settle(ctx context.Context, cluster string) error {
+	return step(ctx, 5*time.Minute, "waiting for cluster "+cluster+" to be ready", func(ctx context.Context) error {
+		if err := c.network(ctx, cluster); err != nil {
+			return err
+		}
+		kubectl := func(args ...string) error {
+			return run(ctx, append([]string{c.path("bin", "kubectl"), "--kubeconfig", c.kubeconfig(cluster)}, args...)...)
+		}
+		if err := kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=180s"); err != nil {
+			return err
+		}
+		return kubectl("-n", "kube-system", "rollout", "status", "deploy/coredns", "--timeout=180s")
+	})
+}
+
+func clusterNodes(ctx context.Context, cluster string) ([]string, error) {
+	names, err := output(ctx, "docker", "ps", "-a", "--filter", "label=io.x-k8s.kind.cluster="+cluster, "--format", "{{.Names}}")
+	return strings.Fields(names), err
+}
+
+// clusterAnswers is about nodes that are all running and an API server that is ready, within seconds.
+func (c cache) clusterAnswers(ctx context.Context, cluster string) bool {
+	stopped, err := output(ctx, "docker", "ps", "-aq", "--filter", "label=io.x-k8s.kind.cluster="+cluster, "--filter", "status=exited", "--filter", "status=created", "--filter", "status=dead")
+	if err != nil || stopped != "" || !exists(c.kubeconfig(cluster)) {
+		return false
+	}
+	return until(ctx, 15*time.Second, "API server", func() error {
+		return run(ctx, c.path("bin", "kubectl"), "--kubeconfig", c.kubeconfig(cluster), "get", "--raw=/readyz", "--request-timeout=3s")
+	}) == nil
+}
+
+// A node's part in the network of a cluster that kindctl built the image for.
+type node struct{ name, podRange, address string }
+
+// network gives the nodes of a built image what kind's own CNI image would: a veth pair for each pod, addresses from the
+// node's range, and a route to each other node's range.
+func (c cache) network(ctx context.Context, cluster string) error {
+	names, err := clusterNodes(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("cluster %s has no nodes", cluster)
+	}
+	image, err := output(ctx, "docker", "inspect", "--format", "{{.Config.Image}}", names[0])
+	if err != nil || !strings.HasPrefix(image, "farpool/kind-node:") {
+		return err
+	}
+	var nodes []node
+	err = until(ctx, time.Minute, "waiting for every node's pod range", func() error {
+		listing, err := output(ctx, c.path("bin", "kubectl"), "--kubeconfig", c.kubeconfig(cluster), "get", "nodes", "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}`)
+		if err != nil {
+			return err
+		}
+		nodes = parseNodes(listing)
+		if len(nodes) != len(names) {
+			return fmt.Errorf("%d of %d nodes have one", len(nodes), len(names))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i := range nodes {
+		setup := command{in: strings.NewReader(networkScript(nodes, i)), args: []string{"docker", "exec", "-i", nodes[i].name, "bash", "-s"}}
+		if err := setup.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseNodes(listing string) []node {
+	var nodes []node
+	for _, line := range strings.Split(listing, "\n") {
+		if fields := strings.Fields(line); len(fields) == 3 {
+			nodes = append(nodes, node{fields[0], fields[1], fields[2]})
+		}
+	}
+	return nodes
+}
+
+func networkScript(nodes []node, self int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `set -e
+mkdir -p /etc/cni/net.d
+cat > /etc/cni/net.d/10-ptp.conflist <<'END'
+{"cniVersion": "0.4.0", "name": "ptp", "plugins": [
+  {"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam-state",
+    "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": %q}]]}},
+  {"type": "portmap", "capabilities": {"portMappings": true}}]}
+END
+`, nodes[self].podRange)
+	for i, other := range nodes {
+		if i != self {
+			fmt.Fprintf(&b, "ip route replace %s via %s\n", other.podRange, other.address)
+		}
+	}
+	// iptables takes one destination a rule, so pods' own ranges return early from a chain.
+	fmt.Fprint(&b, "iptables -t nat -N FARPOOL-POD 2>/dev/null || iptables -t nat -F FARPOOL-POD\n")
+	for _, other := range nodes {
+		fmt.Fprintf(&b, "iptables -t nat -A FARPOOL-POD -d %s -j RETURN\n", other.podRange)
+	}
+	rule := fmt.Sprintf("POSTROUTING -s %s -o eth0 -j FARPOOL-POD", nodes[self].podRange)
+	fmt.Fprintf(&b, "iptables -t nat -A FARPOOL-POD -j MASQUERADE\niptables -t nat -C %s 2>/dev/null || iptables -t nat -A %s\n", rule, rule)
+	return b.String()
+}
+
+func (c cache) deleteCluster(ctx context.Context, cluster string) error {
+	return step(ctx, 5*time.Minute, "deleting cluster "+cluster, func(ctx context.Context) error {
+		if err := run(ctx, c.path("bin", "kind"), "delete", "cluster", "-q", "--name", cluster, "--kubeconfig", c.kubeconfig(cluster)); err != nil {
+			return err
+		}
+		return errors.Join(removeIfThere(c.kubeconfig(cluster)), removeIfThere(c.path("kind", cluster+".yaml")))
+	})
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// down removes the cluster; with everything, also the dockerd that kindctl started and whatever that left in the kernel.
+func (c cache) down(ctx context.Context, cluster string, everything bool) error {
+	release, err := c.lock(ctx, "cluster-"+cluster)
+	if err != nil {
+		return err
+	}
+	defer release()
+	found, err := c.findDocker(ctx)
+	if err != nil {
+		return err
+	}
+	if found {
+		clusters := []string{cluster}
+		if everything && c.isOurs() {
+			clusters, err = allClusters(ctx)
+			if err != nil {
+				return err
+			}
+		}
+		for _, name := range clusters {
+			nodes, err := clusterNodes(ctx, name)
+			if err != nil {
+				return err
+			}
+			if len(nodes) == 0 {
+				continue
+			}
+			if err := c.ensureTools(ctx, "kind"); err != nil {
+				return err
+			}
+			if err := c.deleteCluster(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	if !everything {
+		return nil
+	}
+	stale, err := filepath.Glob(c.path("kind", "*kubeconfig*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range stale {
+		if err := removeIfThere(path); err != nil {
+			return err
+		}
+	}
+	return step(ctx, 3*time.Minute, "removing what kindctl left in Docker and the kernel", c.stopDocker)
+}
+
+func allClusters(ctx context.Context) ([]string, error) {
+	names, err := output(ctx, "docker", "ps", "-a", "--filter", "label=io.x-k8s.kind.cluster", "--format", `{{.Label "io.x-k8s.kind.cluster"}}`)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	var clusters []string
+	for _, name := range strings.Fields(names) {
+		if !seen[name] {
+			seen[name] = true
+			clusters = append(clusters, name)
+		}
+	}
+	return clusters, nil
+}
