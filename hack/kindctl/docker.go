@@ -134,12 +134,11 @@ func (c cache) startDocker(ctx context.Context) error {
 	if err := dockerd.Start(); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- dockerd.Wait() }()
+	ended := make(chan struct{})
+	go func() { _ = dockerd.Wait(); close(ended) }()
 	return until(ctx, 90*time.Second, "waiting for dockerd", func() error {
 		select {
 		case <-ended:
-			ended <- nil
 			text, _ := os.ReadFile(log.Name())
 			return fmt.Errorf("dockerd ended; %s says\n%s", log.Name(), tail(string(text), 15))
 		default:
