@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who holds a certificate: one URI among its subject alternative names, farpool://<pool-uid>/<role>/<name>.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace farpool::net {
+
+inline constexpr std::string_view kRoleOperator = "operator";
+inline constexpr std::string_view kRoleClient = "client";
+inline constexpr std::string_view kRoleNode = "node";
+
+struct Identity {
+  std::string pool_uid;
+  std::string role;  // operator, client or node
+  std::string name;
+  bool authenticated = false;
+};
+
+// Strict: the scheme in lower case, exactly three parts, a known role, and in pool and name only letters, digits, `-`, `.` and `_`, at
+// most 253 of them and at least one. Nothing is decoded or folded.
+std::optional<Identity> parse_identity(std::string_view uri);
+
+}  // namespace farpool::net

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// How connections begin: outgoing with connect(), incoming with a Listener. Addresses are `host:port`, `[v6]:port` or `unix:/path`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "net/loop.h"
+#include "net/stream.h"
+#include "net/tls.h"
+
+namespace farpool::net {
+
+// Calls `done` once, on the loop's thread, never inline: with an open stream, or with unavailable, timed_out or forbidden. The
+// deadline covers name resolution, connection and TLS.
+void connect(Loop& loop, std::string address, std::shared_ptr<Tls> tls, Nanos deadline,
+             std::function<void(base::Result<std::unique_ptr<Stream>>)> done);
+
+struct ListenOptions {
+  std::string address;
+  std::shared_ptr<Tls> tls;            // none: plain
+  std::size_t max_connections = 1024;  // open at once; more are closed when they come
+  std::string when_full;               // sent to those, where TLS is off
+  Nanos handshake_deadline = 5 * base::kSecond;
+  int unix_mode = 0660;
+  // The loop of the next connection; none: the listener's own. Called on the listener's thread.
+  std::function<Loop&()> place;
+};
+
+// Accepts on its loop; `accepted` is called on the loop of the connection once TLS is up. Loops outlive the listener.
+class Listener {
+ public:
+  static base::Result<std::unique_ptr<Listener>> open(Loop& loop, ListenOptions options,
+                                                      std::function<void(std::unique_ptr<Stream>)> accepted);
+  // On the loop's thread, or when the loop does not run. Connections that were accepted live on.
+  ~Listener();
+
+  const std::string& address() const;  // with the port that was really bound
+  struct Stats {
+    std::uint64_t open = 0;
+    std::uint64_t accepted = 0;
+    std::uint64_t refused_full = 0;
+    std::uint64_t failed_handshakes = 0;
+  };
+  Stats stats() const;  // any thread
+
+ private:
+  struct State;
+  explicit Listener(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace farpool::net

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection's bytes, the same over TCP, TLS and Unix sockets. The stream owns both buffers: what has come in lies contiguous until
+// it is consumed; what is written in one turn leaves with one system call when the turn ends. In steady state nothing is allocated.
+//
+// Back pressure is the owner's to apply: stop reading (pause_reading) while unsent() or its own work is too much, go on when on_sent
+// tells that all has left. All of a stream belongs to the thread of its loop.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "net/identity.h"
+#include "net/loop.h"
+
+namespace farpool::net {
+
+namespace detail {
+class Channel;
+}
+
+// Called on the loop's thread, never from within a call on the stream. Each call may destroy the stream.
+class StreamHandler {
+ public:
+  // More bytes have come in (see Stream::need).
+  virtual void on_input() noexcept = 0;
+  // Everything written has been handed to the operating system.
+  virtual void on_sent() noexcept {}
+  // Once, and the last call: the peer has closed (ok), close() or finish() was called, or the connection broke.
+  virtual void on_closed(const base::Status& why) noexcept = 0;
+
+ protected:
+  ~StreamHandler() = default;
+};
+
+class Stream {
+ public:
+  // Made by connect() and Listener.
+  explicit Stream(detail::Channel* channel);
+  Stream(const Stream&) = delete;
+  // Closes at once; the handler hears nothing more. Must happen on the loop's thread, before the loop is destroyed.
+  ~Stream();
+
+  // Begins to read. The handler must outlive the stream or its on_closed.
+  void start(StreamHandler& handler);
+
+  Loop& loop() const;
+  const Identity& peer() const;         // from its certificate; not authenticated where there was none
+  const std::string& remote() const;    // for people: "10.0.0.3:41234", "unix"
+  bool open() const;
+
+  // Bytes received and not yet consumed, contiguous. Valid until consume() or the end of the handler's call.
+  base::MutableBytes input() const;
+  void consume(std::size_t bytes);
+  // on_input is called only when at least this many bytes are there, until changed; the buffer grows to hold them. Default 1. The
+  // caller bounds it. Whoever leaves input unconsumed while needing no more of it will not be called again for it.
+  void need(std::size_t bytes);
+  void pause_reading();
+  void resume_reading();
+
+  // Appends room for `bytes` to what is to be sent, to be filled before control returns to the loop. Valid until the next call of
+  // reserve or write.
+  base::MutableBytes reserve(std::size_t bytes);
+  void write(base::Bytes bytes);
+  void write(std::string_view text) { write(base::bytes_of(text)); }
+  // Written and not yet taken by the operating system.
+  std::size_t unsent() const;
+
+  // Closes when all that is written has been sent; reads no more.
+  void finish();
+  // Closes at once and drops what is unsent. on_closed follows at a later turn with `why`.
+  void close(base::Status why);
+
+ private:
+  detail::Channel* channel_;
+};
+
+}  // namespace farpool::net
