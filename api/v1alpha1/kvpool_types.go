@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KVPool is a key-value store whose data lies in the memory of some pods (memory nodes) and is reached through others (compute
+// shards) over the Redis protocol.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=kvp,categories=farpool
+// +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.memory.summary`
+// +kubebuilder:printcolumn:name="Compute",type=string,JSONPath=`.status.compute.summary`
+// +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.shardMap.epoch`
+// +kubebuilder:printcolumn:name="Endpoint",type=string,JSONPath=`.status.endpoint`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.template.image`,priority=1
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
+type KVPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec KVPoolSpec `json:"spec"`
+	// +optional
+	Status KVPoolStatus `json:"status,omitempty"`
+}
+
+// KVPoolList is a list of KVPools.
+// +kubebuilder:object:root=true
+type KVPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []KVPool `json:"items"`
+}
+
+// DataPolicy says what a memory node's lost memory means.
+// +kubebuilder:validation:Enum=Cache;Store
+type DataPolicy string
+
+const (
+	// DataPolicyCache lets tables whose memory was lost start empty.
+	DataPolicyCache DataPolicy = "Cache"
+	// DataPolicyStore stops tables whose memory was lost until a person decides.
+	DataPolicyStore DataPolicy = "Store"
+)
+
+// Management says whether the operator acts.
+// +kubebuilder:validation:Enum=Managed;Paused
+type Management string
+
+const (
+	ManagementManaged Management = "Managed"
+	// ManagementPaused keeps the operator from changing anything; it goes on to report. Certificates are not renewed.
+	ManagementPaused Management = "Paused"
+)
+
+// KVPoolSpec says what the pool shall be. What shapes remote memory is fixed at creation.
+// +kubebuilder:validation:XValidation:rule="has(self.version) == has(oldSelf.version) && (!has(self.version) || self.version == oldSelf.version)",message="spec.version is fixed at creation: this operator does not change the version of a running data plane; create a new pool with that version"
+// +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.memory.pools.all(m, !self.compute.pools.exists(c, c.name == m.name))",message="a memory pool and a compute pool have the same name: give each its own, their objects are named after them"
+type KVPoolSpec struct {
+	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`
+	Version string `json:"version,omitempty"`
+
+	// DataPolicy: with Cache, tables whose memory was lost start empty; with Store, they stop until a person accepts the loss.
+	// +optional
+	// +kubebuilder:default=Cache
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.dataPolicy is fixed at creation: create a new pool to change it"
+	DataPolicy DataPolicy `json:"dataPolicy,omitempty"`
+
+	// Management: Paused keeps the operator from changing anything, and from renewing certificates.
+	// +optional
+	// +kubebuilder:default=Managed
+	Management Management `json:"management,omitempty"`
+
+	// Index protocol and its geometry.
+	// +optional
+	// +kubebuilder:default={protocol: RCuckoo, rcuckoo: {entryBytes: 16, entriesPerRow: 8, rowsPerLock: 16, tablePercent: 25}}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.index is fixed at creation: it shapes remote memory; create a new pool to change it"
+	Index IndexSpec `json:"index,omitempty"`
+
+	// Memory nodes.
+	// +required
+	Memory MemorySpec `json:"memory"`
+
+	// Compute shards; without any, the pool is reached by the native library alone.
+	// +optional
+	Compute *ComputeSpec `json:"compute,omitempty"`
+
+	// Network between clients and memory nodes.
+	// +required
+	Network NetworkSpec `json:"network"`
+
+	// Security of the way in.
+	// +optional
+	// +kubebuilder:default={password: Generated, respTLS: Disabled}
+	Security SecuritySpec `json:"security,omitempty"`
+
+	// Limits of each process; what is left out takes the data plane's default.
+	// +optional
+	Limits *LimitsSpec `json:"limits,omitempty"`
+}
+
+// IndexSpec is a union by protocol.
+// +kubebuilder:validation:XValidation:rule="self.protocol == 'RCuckoo'",message="unknown spec.index.protocol: this version has RCuckoo alone; set RCuckoo or leave index out"
+type IndexSpec struct {
+	// Protocol that clients run on remote memory.
+	// +optional
+	// +kubebuilder:default=RCuckoo
+	// +kubebuilder:validation:MaxLength=16
+	Protocol string `json:"protocol,omitempty"`
+
+	// RCuckoo's geometry.
+	// +optional
+	// +kubebuilder:default={entryBytes: 16, entriesPerRow: 8, rowsPerLock: 16, tablePercent: 25}
+	RCuckoo RCuckooSpec `json:"rcuckoo,omitempty"`
+}
+
+// ProtocolRCuckoo names the cuckoo index whose locks are bits that clients take by masked compare-and-swap.
+const ProtocolRCuckoo = "RCuckoo"
+
+// RCuckooSpec is the shape of an RCuckoo table.
+// +kubebuilder:validation:XValidation:rule="self.entryBytes in [16, 24, 32, 48, 64]",message="entryBytes is 16, 24, 32, 48 or 64: what fits an entry beside its 16 bytes of header is stored inline"
+// +kubebuilder:validation:XValidation:rule="self.rowsPerLock in [1, 2, 4, 8, 16, 32, 64]",message="rowsPerLock is a power of two from 1 to 64"
+type RCuckooSpec struct {
+	// EntryBytes of one entry; longer entries hold short values inline.
+	// +optional
+	// +kubebuilder:default=16
+	EntryBytes int32 `json:"entryBytes,omitempty"`
+
+	// EntriesPerRow of the table.
+	// +optional
+	// +kubebuilder:default=8
+	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Maximum=16
+	EntriesPerRow int32 `json:"entriesPerRow,omitempty"`
+
+	// RowsPerLock that one lock bit covers.
+	// +optional
+	// +kubebuilder:default=16
+	RowsPerLock int32 `json:"rowsPerLock,omitempty"`
+
+	// TablePercent of a node's memory that its table takes; the rest is heap.
+	// +optional
+	// +kubebuilder:default=25
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=90
+	TablePercent int32 `json:"tablePercent,omitempty"`
+}
+
+// MemorySpec lists pools of memory nodes.
+type MemorySpec struct {
+	// Pools of memory nodes that are alike.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=6
+	// +kubebuilder:validation:XValidation:rule="self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name))",message="memory pools are fixed at creation: this version can not add or drain memory nodes; create a new pool"
+	// +kubebuilder:validation:XValidation:rule="self.map(p, p.replicas).sum() <= 256",message="a pool has at most 256 memory nodes: give each more memory instead"
+	Pools []MemoryPool `json:"pools"`
+}
+
+// MemoryPool is a number of memory nodes that are alike.
+// +kubebuilder:validation:XValidation:rule="self.replicas == oldSelf.replicas",message="replicas of a memory pool is fixed at creation: this version can not add or drain memory nodes; create a new pool"
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.memory)).asInteger() == quantity(string(oldSelf.memory)).asInteger()",message="memory is fixed at creation: it shapes the tables; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="memory is from 16Mi to 64Ti for each memory node"
+// +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="memory must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
+type MemoryPool struct {
+	// Name of the pool, unique among memory and compute pools.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// Replicas is the number of memory nodes.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	Replicas int32 `json:"replicas"`
+
+	// Memory that each node lends; its pod gets Resources on top.
+	// +required
+	Memory resource.Quantity `json:"memory"`
+
+	// NodeSelector of the pods. A change moves only pods that have found no place yet.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// Tolerations of the pods.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Tolerations []Toleration `json:"tolerations,omitempty"`
+
+	// Resources of the process itself; the memory it lends is added to request and limit.
+	// +optional
+	Resources *Resources `json:"resources,omitempty"`
+}
+
+// ComputeSpec lists pools of compute shards.
+type ComputeSpec struct {
+	// Pools of compute shards that are alike.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Pools []ComputePool `json:"pools"`
+}
+
+// ComputePool is a number of compute shards that are alike.
+type ComputePool struct {
+	// Name of the pool, unique among memory and compute pools.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// Replicas is the number of compute shards; it may be changed at any time.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1024
+	Replicas int32 `json:"replicas"`
+
+	// Workers is the number of threads of each shard.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	Workers int32 `json:"workers,omitempty"`
+
+	// NodeSelector of the pods.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// Tolerations of the pods.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Tolerations []Toleration `json:"tolerations,omitempty"`
+
+	// Resources of the pods.
+	// +optional
+	Resources *Resources `json:"resources,omitempty"`
+}
+
+// Resources of a container.
+type Resources struct {
+	// Requests by resource name.
+	// +optional
+	Requests corev1.ResourceList `json:"requests,omitempty"`
+
+	// Limits by resource name.
+	// +optional
+	Limits corev1.ResourceList `json:"limits,omitempty"`
+}
+
+// Toleration of a taint, as Kubernetes has it.
+type Toleration struct {
+	// Key of the taint; empty with operator Exists tolerates every taint.
+	// +optional
+	// +kubebuilder:validation:MaxLength=316
+	Key string `json:"key,omitempty"`
+
+	// Operator between key and value.
+	// +optional
+	// +kubebuilder:validation:Enum=Exists;Equal
+	Operator corev1.TolerationOperator `json:"operator,omitempty"`
+
+	// Value of the taint.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Value string `json:"value,omitempty"`
+
+	// Effect of the taint; empty is all of them.
+	// +optional
+	// +kubebuilder:validation:Enum=NoSchedule;PreferNoSchedule;NoExecute
+	Effect corev1.TaintEffect `json:"effect,omitempty"`
+
+	// TolerationSeconds bounds a NoExecute toleration.
+	// +optional
+	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
+}
+
+// NetworkSpec says how clients reach memory nodes.
+type NetworkSpec struct {
+	// Transport of the verbs. It has no default: a silent fallback from RDMA would be worse than a refusal.
+	// +required
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['TCP', 'RoCEv2', 'InfiniBand']",message="unknown transport: set TCP, which works on any network"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['RoCEv2', 'InfiniBand'])",message="RoCEv2 and InfiniBand are refused until this version has their wire: set TCP, which works on any network"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.network.transport is fixed at creation: create a new pool to change it"
+	Transport Transport `json:"transport"`
+}
+
+// Transport of verbs between clients and memory nodes.
+type Transport string
+
+const (
+	// TransportTCP has a software NIC in each memory node.
+	TransportTCP Transport = "TCP"
+)
+
+// PasswordMode says whether applications must authenticate.
+// +kubebuilder:validation:Enum=Generated;None
+type PasswordMode string
+
+const (
+	// PasswordGenerated makes the operator generate a password in Secret <pool>-password.
+	PasswordGenerated PasswordMode = "Generated"
+	PasswordNone      PasswordMode = "None"
+)
+
+// Switch is a boolean that reads well.
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type Switch string
+
+const (
+	Enabled  Switch = "Enabled"
+	Disabled Switch = "Disabled"
+)
+
+// SecuritySpec says who may come in, and how. Inside the pool every connection has mutual TLS.
+type SecuritySpec struct {
+	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password.
+	// +optional
+	// +kubebuilder:default=Generated
+	Password PasswordMode `json:"password,omitempty"`
+
+	// RESPTLS: Enabled makes compute shards speak TLS on the Redis port, with a certificate of the pool's own authority
+	// (ca.crt in Secret <pool>-resp-tls).
+	// +optional
+	// +kubebuilder:default=Disabled
+	RESPTLS Switch `json:"respTLS,omitempty"`
+}
+
+// LimitsSpec bounds each process.
+type LimitsSpec struct {
+	// MaxConnections of one compute shard.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	MaxConnections *int32 `json:"maxConnections,omitempty"`
+
+	// MaxPipeline is the number of commands of one connection that may be under way.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	MaxPipeline *int32 `json:"maxPipeline,omitempty"`
+
+	// OperationDeadlineMilliseconds after which a command fails rather than waits.
+	// +optional
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=600000
+	OperationDeadlineMilliseconds *int32 `json:"operationDeadlineMilliseconds,omitempty"`
+
+	// MaxSessions of one memory node; each worker of each compute shard holds one.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	MaxSessions *int32 `json:"maxSessions,omitempty"`
+}
+
+// KVPoolStatus says what is. The operator is its one writer.
+type KVPoolStatus struct {
+	// Conditions: Available, Progressing, Degraded, SpecValid, DataPlaneReachable, CertificatesReady.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// ObservedGeneration of the spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Endpoint of the Redis protocol inside the cluster, host:port.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// Memory nodes that serve, of those asked for.
+	// +optional
+	Memory *CountStatus `json:"memory,omitempty"`
+
+	// Compute shards that are ready, of those asked for.
+	// +optional
+	Compute *CountStatus `json:"compute,omitempty"`
+
+	// ShardMap that memory nodes follow.
+	// +optional
+	ShardMap *ShardMapReference `json:"shardMap,omitempty"`
+
+	// Template that pods are made from, frozen when the pool was made.
+	// +optional
+	Template *TemplateStatus `json:"template,omitempty"`
+}
+
+// CountStatus counts processes.
+type CountStatus struct {
+	// Ready ones.
+	// +required
+	Ready int32 `json:"ready"`
+	// Desired number.
+	// +required
+	Desired int32 `json:"desired"`
+	// Summary for people: ready/desired.
+	// +optional
+	// +kubebuilder:validation:MaxLength=24
+	Summary string `json:"summary,omitempty"`
+}
+
+// ShardMapReference names a map.
+// +kubebuilder:validation:XValidation:rule="self.epoch >= oldSelf.epoch",message="epochs never go back"
+type ShardMapReference struct {
+	// Name of the ShardMap.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// Epoch of the map.
+	// +required
+	Epoch int64 `json:"epoch"`
+}
+
+// TemplateStatus says what pods are made from.
+type TemplateStatus struct {
+	// Version of the renderer.
+	// +required
+	Version int32 `json:"version"`
+	// Image of the data plane.
+	// +required
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image"`
+}

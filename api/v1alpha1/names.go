@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import "fmt"
+
+// Labels, annotations and field managers that are part of the contract.
+const (
+	// LabelPool is on everything that belongs to a pool; its value is the KVPool's name.
+	LabelPool = "farpool.dev/pool"
+	// LabelComponent says what a pod is: ComponentMemoryNode or ComponentComputeShard.
+	LabelComponent = "farpool.dev/component"
+	// LabelMemoryPool and LabelComputePool name the entry of the KVPool's spec that asked for a pod.
+	LabelMemoryPool  = "farpool.dev/memory-pool"
+	LabelComputePool = "farpool.dev/compute-pool"
+	// LabelMemoryNode is on a memory node's pod; its value is the MemoryNode's name.
+	LabelMemoryNode = "farpool.dev/memory-node"
+
+	// AnnotationAcceptDataLoss on a MemoryNode, set by a person to the incarnation in its status, lets its empty tables serve
+	// again in a pool whose dataPolicy is Store.
+	AnnotationAcceptDataLoss = "farpool.dev/accept-data-loss"
+	// AnnotationTemplateVersion on a pod says which frozen renderer made it.
+	AnnotationTemplateVersion = "farpool.dev/template-version"
+	// AnnotationPodHash on a memory node's pod tells whether a pod that never found a place was made from the present spec.
+	AnnotationPodHash = "farpool.dev/pod-hash"
+	// AnnotationConfigHash on the pods of a Deployment rolls them when their configuration changes.
+	AnnotationConfigHash = "farpool.dev/config-hash"
+
+	ComponentMemoryNode   = "memory-node"
+	ComponentComputeShard = "compute-shard"
+
+	// FieldManager owns what the operator applies; StatusFieldManager owns statuses.
+	FieldManager       = "farpool-operator"
+	StatusFieldManager = "farpool-operator-status"
+)
+
+// MemoryNodeName names the MemoryNode (and its pod) of one ordinal of a memory pool.
+func MemoryNodeName(pool, memoryPool string, ordinal int32) string {
+	return fmt.Sprintf("%s-%s-%d", pool, memoryPool, ordinal)
+}
+
+// EpochKey is an epoch as it stands in names: ten digits, so that names sort as numbers do.
+func EpochKey(epoch int64) string { return fmt.Sprintf("%010d", epoch) }
+
+// ShardMapName names the map of one epoch. Names are unique in a namespace, so that an epoch is claimed exactly once.
+func ShardMapName(pool string, epoch int64) string { return pool + "-" + EpochKey(epoch) }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Condition types of a KVPool.
+const (
+	// ConditionAvailable: every table of the published map is served, and a compute shard answers.
+	ConditionAvailable = "Available"
+	// ConditionProgressing: the operator still works, or waits, to bring the pool to its spec.
+	ConditionProgressing = "Progressing"
+	// ConditionDegraded: something is wrong that the operator cannot put right by itself.
+	ConditionDegraded = "Degraded"
+	// ConditionSpecValid: the spec can be served in this cluster by this operator.
+	ConditionSpecValid = "SpecValid"
+	// ConditionDataPlaneReachable: the operator talks to the agents. Unknown is not False: a process that cannot be reached is
+	// not taken for dead.
+	ConditionDataPlaneReachable = "DataPlaneReachable"
+	// ConditionCertificatesReady: the pool's certificates are made and current.
+	ConditionCertificatesReady = "CertificatesReady"
+)
+
+// Condition types of a MemoryNode.
+const (
+	// ConditionReady: the node serves the pool's epoch.
+	ConditionReady = "Ready"
+	// ConditionDataLost: this life of the node began without what an earlier one held.
+	ConditionDataLost = "DataLost"
+)
+
+// Condition type of a ShardMap.
+const (
+	// ConditionPublished: every memory node of the map holds it.
+	ConditionPublished = "Published"
+)
+
+// Reasons of conditions and events.
+const (
+	ReasonServing               = "Serving"
+	ReasonSettled               = "Settled"
+	ReasonHealthy               = "Healthy"
+	ReasonAccepted              = "Accepted"
+	ReasonReachable             = "Reachable"
+	ReasonIssued                = "Issued"
+	ReasonPaused                = "Paused"
+	ReasonNotPublished          = "NotPublished"
+	ReasonPublishing            = "Publishing"
+	ReasonPublished             = "Published"
+	ReasonSuperseded            = "Superseded"
+	ReasonMemoryNodesPending    = "MemoryNodesPending"
+	ReasonMemoryNodesNotServing = "MemoryNodesNotServing"
+	ReasonNodeUnschedulable     = "NodeUnschedulable"
+	ReasonTablesStopped         = "TablesStopped"
+	ReasonTablesLost            = "TablesLost"
+	ReasonDataLost              = "DataLost"
+	ReasonDataLossAccepted      = "DataLossAccepted"
+	ReasonNoLoss                = "NoLoss"
+	ReasonStopped               = "Stopped"
+	ReasonNoComputeShards       = "NoComputeShards"
+	ReasonComputeRollingOut     = "ComputeRollingOut"
+	ReasonAgentUnreachable      = "AgentUnreachable"
+	ReasonAgentRefused          = "AgentRefused"
+	ReasonNoAgents              = "NoAgents"
+	ReasonPodPending            = "PodPending"
+	ReasonPodFailed             = "PodFailed"
+	ReasonStarting              = "Starting"
+	ReasonNotServing            = "NotServing"
+	ReasonGeometryMismatch      = "GeometryMismatch"
+	ReasonNameConflict          = "NameConflict"
+	ReasonUnsupported           = "Unsupported"
+	ReasonSecretMissing         = "SecretMissing"
+	ReasonMapMissing            = "MapMissing"
+	ReasonEpochConflict         = "EpochConflict"
+	ReasonEpochPublished        = "EpochPublished"
+	ReasonEpochAdopted          = "EpochAdopted"
+	ReasonIssueFailed           = "IssueFailed"
+)

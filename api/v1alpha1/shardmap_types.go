@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ShardMap says, for one epoch, which memory nodes belong to a pool and which table serves which part of the hash space. It is
+// written once. Memory nodes are the authority on it and clients read it from them; this copy is for people and for the next
+// epoch.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=smap,categories=farpool
+// +kubebuilder:selectablefield:JSONPath=`.spec.poolName`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.poolName`
+// +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.spec.epoch`
+// +kubebuilder:printcolumn:name="Published",type=string,JSONPath=`.status.conditions[?(@.type=="Published")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Published")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == self.spec.poolName + '-' + self.spec.epochKey",message="a ShardMap is named <poolName>-<epochKey>: the name claims the epoch"
+type ShardMap struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec ShardMapSpec `json:"spec"`
+	// +optional
+	Status ShardMapStatus `json:"status,omitempty"`
+}
+
+// ShardMapList is a list of ShardMaps.
+// +kubebuilder:object:root=true
+type ShardMapList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ShardMap `json:"items"`
+}
+
+// ShardMapSpec is the map of one epoch, without remote keys or hash seeds: those travel in the handshake alone.
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a ShardMap never changes: the operator makes the next epoch"
+// +kubebuilder:validation:XValidation:rule="int(self.epochKey) == self.epoch",message="epochKey is the epoch in ten digits"
+// +kubebuilder:validation:XValidation:rule="self.tables.all(t, t.node < self.nodes.size())",message="a table names its node by index into nodes"
+type ShardMapSpec struct {
+	// PoolName of the KVPool.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	PoolName string `json:"poolName"`
+
+	// PoolUID of the KVPool: a pool of the same name made later is another pool.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	PoolUID string `json:"poolUID"`
+
+	// Epoch of the map; a later epoch supersedes it.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9999999999
+	Epoch int64 `json:"epoch"`
+
+	// EpochKey is the epoch in ten digits, as in the name.
+	// +required
+	// +kubebuilder:validation:MinLength=10
+	// +kubebuilder:validation:MaxLength=10
+	// +kubebuilder:validation:Pattern=`^[0-9]{10}$`
+	EpochKey string `json:"epochKey"`
+
+	// Nodes sorted by name.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	Nodes []ShardMapNode `json:"nodes"`
+
+	// Tables sorted by id.
+	// +required
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	Tables []ShardMapTable `json:"tables"`
+
+	// Directory from bits of a key's hash to tables.
+	// +required
+	Directory Directory `json:"directory"`
+}
+
+// NodeState says whether a node's tables serve.
+// +kubebuilder:validation:Enum=Serving;Stopped
+type NodeState string
+
+const (
+	NodeServing NodeState = "Serving"
+	// NodeStopped: its memory was lost and the pool's dataPolicy is Store; a person decides.
+	NodeStopped NodeState = "Stopped"
+)
+
+// ShardMapNode is a memory node in one epoch.
+type ShardMapNode struct {
+	// Name of the MemoryNode.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+
+	// Endpoint of its session port, host:port.
+	// +required
+	// +kubebuilder:validation:MaxLength=300
+	Endpoint string `json:"endpoint"`
+
+	// Incarnation of its process, a decimal number of up to 64 bits.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]+$`
+	Incarnation string `json:"incarnation"`
+
+	// State of its tables.
+	// +required
+	State NodeState `json:"state"`
+
+	// MemoryBytes that it lends.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	MemoryBytes int64 `json:"memoryBytes"`
+
+	// LockRegion that it granted.
+	// +required
+	LockRegion LockRegion `json:"lockRegion"`
+
+	// RCuckoo geometry of its table.
+	// +required
+	RCuckoo RCuckooGeometry `json:"rcuckoo"`
+}
+
+// RCuckooGeometry of a table.
+type RCuckooGeometry struct {
+	// EntryBytes of one entry.
+	// +required
+	EntryBytes int32 `json:"entryBytes"`
+	// EntriesPerRow of the table.
+	// +required
+	EntriesPerRow int32 `json:"entriesPerRow"`
+	// RowsPerLock that one lock bit covers.
+	// +required
+	RowsPerLock int32 `json:"rowsPerLock"`
+	// Rows of the table.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Rows int64 `json:"rows"`
+}
+
+// ShardMapTable is one instance of the index on one node.
+type ShardMapTable struct {
+	// ID of the table.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	ID int32 `json:"id"`
+	// Node is an index into nodes.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Node int32 `json:"node"`
+}
+
+// Directory of a map.
+// +kubebuilder:validation:XValidation:rule="self.tables.size() == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096][self.depth]",message="a directory of depth d has 2^d entries"
+type Directory struct {
+	// Depth: the directory has 2^depth entries.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=12
+	Depth int32 `json:"depth"`
+
+	// Version, moved by the data plane alone.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Version int64 `json:"version"`
+
+	// Tables by the low depth bits of the directory hash.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4096
+	Tables []int32 `json:"tables"`
+}
+
+// ShardMapStatus says how far the map has come.
+type ShardMapStatus struct {
+	// Conditions: Published.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

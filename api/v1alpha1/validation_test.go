@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+const crdDirectory = "../../config/crd/bases"
+
+// validator is what an API server builds from a CRD: schema, defaults and rules.
+type validator struct {
+	structural *structuralschema.Structural
+	schema     schemavalidation.SchemaValidator
+	rules      *cel.Validator
+}
+
+// validators loads the generated CRDs as an API server would, and fails if it would refuse one of them.
+func validators(t *testing.T) map[string]validator {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(crdDirectory, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no CRDs in %s (%v): run api/generate.sh", crdDirectory, err)
+	}
+	loaded := map[string]validator{}
+	for _, file := range files {
+		external := readCRD(t, file)
+		apiextensionsv1.SetDefaults_CustomResourceDefinition(external)
+		apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&external.Spec)
+		var crd apiextensions.CustomResourceDefinition
+		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(external, &crd, nil); err != nil {
+			t.Fatal(err)
+		}
+		crd.Status.StoredVersions = []string{"v1alpha1"}
+		if errs := validation.ValidateCustomResourceDefinition(context.Background(), &crd); len(errs) > 0 {
+			t.Fatalf("%s: an API server would refuse this CRD: %v", file, errs.ToAggregate())
+		}
+		schema := crd.Spec.Validation
+		if schema == nil {
+			schema = crd.Spec.Versions[0].Schema
+		}
+		structural, err := structuralschema.NewStructural(schema.OpenAPIV3Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		schemaValidator, _, err := schemavalidation.NewSchemaValidator(schema.OpenAPIV3Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded[external.Spec.Names.Kind] = validator{structural, schemaValidator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
+	}
+	return loaded
+}
+
+func readCRD(t *testing.T, file string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return crd
+}
+
+// check validates object, as a creation or as an update of old, and returns what the rules cost.
+func (v validator) check(object, old map[string]any) (field.ErrorList, int64) {
+	defaulting.Default(object, v.structural)
+	errs := schemavalidation.ValidateCustomResource(nil, object, v.schema)
+	var oldObject any
+	if old != nil {
+		defaulting.Default(old, v.structural)
+		oldObject = old
+	}
+	const budget = celconfig.RuntimeCELCostBudget
+	broken, left := v.rules.Validate(context.Background(), nil, v.structural, object, oldObject, budget)
+	return append(errs, broken...), budget - left
+}
+
+const minimalPool = `
+apiVersion: farpool.dev/v1alpha1
+kind: KVPool
+metadata: {name: cache, namespace: shop}
+spec:
+  memory:
+    pools: [{name: memory, replicas: 2, memory: 256Mi}]
+  compute:
+    pools: [{name: shards, replicas: 2}]
+  network: {transport: TCP}
+`
+
+const minimalMap = `
+apiVersion: farpool.dev/v1alpha1
+kind: ShardMap
+metadata: {name: cache-0000000003, namespace: shop}
+spec:
+  poolName: cache
+  poolUID: 6f0c
+  epoch: 3
+  epochKey: "0000000003"
+  nodes:
+  - name: cache-memory-0
+    endpoint: 10.0.0.1:7400
+    incarnation: "18446744073709551615"
+    state: Serving
+    memoryBytes: 268435456
+    lockRegion: {placement: HostMemory, bytes: 65536, locks: 32768, rowsPerLock: 16}
+    rcuckoo: {entryBytes: 16, entriesPerRow: 8, rowsPerLock: 16, rows: 466033}
+  tables: [{id: 0, node: 0}]
+  directory: {depth: 1, version: 0, tables: [0, 0]}
+`
+
+const minimalNode = `
+apiVersion: farpool.dev/v1alpha1
+kind: MemoryNode
+metadata: {name: cache-memory-0, namespace: shop}
+spec: {poolName: cache, memoryPool: memory, ordinal: 0, memory: 256Mi, templateVersion: 1, image: "farpool/dataplane:dev"}
+`
+
+// document parses base and applies edits of the form path=yaml; an empty value removes the field.
+func document(t *testing.T, base string, edits []string) map[string]any {
+	t.Helper()
+	object := parse(t, base).(map[string]any)
+	for _, edit := range edits {
+		path, value, found := strings.Cut(edit, "=")
+		if !found {
+			t.Fatalf("edit %q has no '='", edit)
+		}
+		var parsed any
+		if value != "" {
+			parsed = parse(t, value)
+		}
+		assign(t, object, strings.Split(path, "."), parsed)
+	}
+	return object
+}
+
+func parse(t *testing.T, text string) any {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	var value any
+	if err := utiljson.Unmarshal(raw, &value); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return value
+}
+
+func assign(t *testing.T, at any, path []string, value any) {
+	t.Helper()
+	for i, name := range path {
+		last := i == len(path)-1
+		switch node := at.(type) {
+		case map[string]any:
+			if last && value == nil {
+				delete(node, name)
+			} else if last {
+				node[name] = value
+			} else if _, present := node[name]; !present {
+				node[name] = map[string]any{}
+			}
+			at = node[name]
+		case []any:
+			index, err := strconv.Atoi(name)
+			if err != nil || index >= len(node) {
+				t.Fatalf("no element %q in %v", name, path)
+			}
+			if last {
+				node[index] = value
+			}
+			at = node[index]
+		default:
+			t.Fatalf("no field %q in %v", name, path)
+		}
+	}
+}
+
+// A case is a document that is accepted, or refused with words that a person can act on.
+type validationCase struct {
+	name    string
+	base    string
+	before  []string // edits of the object that is updated; nil: a creation
+	edits   []string
+	refused string // empty: accepted
+}
+
+func validationCases() []validationCase {
+	unchanged := []string{}
+	directory := func(entries int) string {
+		return "spec.directory.tables=[" + strings.TrimSuffix(strings.Repeat("0,", entries), ",") + "]"
+	}
+	pools := func(kind string, count int) string {
+		var list []string
+		for i := range count {
+			list = append(list, "{name: "+kind+strconv.Itoa(i)+", replicas: 1, memory: 16Mi}")
+		}
+		return "spec.memory.pools=[" + strings.Join(list, ",") + "]"
+	}
+	return []validationCase{
+		{name: "pool: minimal", base: minimalPool},
+		{name: "pool: without compute shards", base: minimalPool, edits: []string{"spec.compute="}},
+		{name: "pool: everything set", base: minimalPool, edits: []string{
+			"spec.version=v1.2.3", "spec.dataPolicy=Store", "spec.management=Paused",
+			"spec.index={protocol: RCuckoo, rcuckoo: {entryBytes: 64, entriesPerRow: 16, rowsPerLock: 1, tablePercent: 90}}",
+			"spec.security={password: None, respTLS: Enabled}",
+			"spec.limits={maxConnections: 100, maxPipeline: 64, operationDeadlineMilliseconds: 500, maxSessions: 32}",
+			"spec.memory.pools.0.nodeSelector={kubernetes.io/arch: amd64}",
+			"spec.memory.pools.0.tolerations=[{key: farpool.dev/memory, operator: Exists, effect: NoSchedule}]",
+			"spec.memory.pools.0.resources={requests: {cpu: 500m, memory: 256Mi}, limits: {memory: 512Mi}}",
+			"spec.compute.pools.0.workers=4"}},
+		{name: "pool: six memory pools", base: minimalPool, edits: []string{pools("m", 6)}},
+		{name: "pool: smallest memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=16Mi"}},
+		{name: "pool: memory as a number", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=268435456"}},
+		{name: "pool: protocol alone", base: minimalPool, edits: []string{"spec.index={protocol: RCuckoo}"}},
+		{name: "pool: part of the geometry", base: minimalPool, edits: []string{"spec.index={rcuckoo: {entryBytes: 32}}"}},
+
+		{name: "pool: no transport", base: minimalPool, edits: []string{"spec.network={}"}, refused: "spec.network.transport: Required"},
+		{name: "pool: no network", base: minimalPool, edits: []string{"spec.network="}, refused: "spec.network: Required"},
+		{name: "pool: RoCEv2", base: minimalPool, edits: []string{"spec.network.transport=RoCEv2"}, refused: "refused until this version has their wire: set TCP"},
+		{name: "pool: InfiniBand", base: minimalPool, edits: []string{"spec.network.transport=InfiniBand"}, refused: "refused until this version has their wire: set TCP"},
+		{name: "pool: unknown transport", base: minimalPool, edits: []string{"spec.network.transport=UDP"}, refused: "unknown transport: set TCP"},
+		{name: "pool: protocol of another kind", base: minimalPool, edits: []string{"spec.index={protocol: Btree}"}, refused: "this version has RCuckoo alone"},
+		{name: "pool: entryBytes", base: minimalPool, edits: []string{"spec.index={rcuckoo: {entryBytes: 20}}"}, refused: "entryBytes is 16, 24, 32, 48 or 64"},
+		{name: "pool: rowsPerLock", base: minimalPool, edits: []string{"spec.index={rcuckoo: {rowsPerLock: 12}}"}, refused: "rowsPerLock is a power of two"},
+		{name: "pool: one entry in a row", base: minimalPool, edits: []string{"spec.index={rcuckoo: {entriesPerRow: 1}}"}, refused: "greater than or equal to 2"},
+		{name: "pool: table takes all", base: minimalPool, edits: []string{"spec.index={rcuckoo: {tablePercent: 100}}"}, refused: "less than or equal to 90"},
+		{name: "pool: too little memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=15Mi"}, refused: "memory is from 16Mi to 64Ti"},
+		{name: "pool: too much memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=65Ti"}, refused: "memory is from 16Mi to 64Ti"},
+		{name: "pool: absurd memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=9000E"}, refused: "memory is from 16Mi to 64Ti"},
+		{name: "pool: no multiple of a page", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=\"100000001\""}, refused: "multiple of the page size, 4Ki"},
+		{name: "pool: a number of bytes that is no multiple of a page", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=100000001"}, refused: "multiple of the page size, 4Ki"},
+		{name: "pool: memory is no quantity", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=lots"}, refused: "spec.memory.pools[0].memory"},
+		{name: "pool: no memory nodes", base: minimalPool, edits: []string{"spec.memory.pools.0.replicas=0"}, refused: "greater than or equal to 1"},
+		{name: "pool: no memory pools", base: minimalPool, edits: []string{"spec.memory.pools=[]"}, refused: "spec.memory.pools"},
+		{name: "pool: seven memory pools", base: minimalPool, edits: []string{pools("m", 7)}, refused: "Too many"},
+		{name: "pool: too many memory nodes", base: minimalPool, edits: []string{
+			"spec.memory.pools=[{name: a, replicas: 200, memory: 16Mi}, {name: b, replicas: 57, memory: 16Mi}]"}, refused: "at most 256 memory nodes"},
+		{name: "pool: two pools of one name", base: minimalPool, edits: []string{"spec.compute.pools.0.name=memory"}, refused: "have the same name"},
+		{name: "pool: bad member name", base: minimalPool, edits: []string{"spec.compute.pools.0.name=Shards"}, refused: "spec.compute.pools[0].name"},
+		{name: "pool: long name", base: minimalPool, edits: []string{"metadata.name=" + strings.Repeat("a", 33)}, refused: "at most 32 lower-case letters"},
+		{name: "pool: name with a dot", base: minimalPool, edits: []string{"metadata.name=a.b"}, refused: "at most 32 lower-case letters"},
+		{name: "pool: name that begins with a digit", base: minimalPool, edits: []string{"metadata.name=0a"}, refused: "begins with a letter"},
+		{name: "pool: policy", base: minimalPool, edits: []string{"spec.dataPolicy=Maybe"}, refused: `supported values: "Cache", "Store"`},
+		{name: "pool: deadline", base: minimalPool, edits: []string{"spec.limits={operationDeadlineMilliseconds: 1}"}, refused: "greater than or equal to 10"},
+		{name: "pool: version", base: minimalPool, edits: []string{"spec.version='a b'"}, refused: "spec.version"},
+		{name: "pool: toleration", base: minimalPool, edits: []string{"spec.memory.pools.0.tolerations=[{operator: Sometimes}]"}, refused: `supported values: "Exists", "Equal"`},
+
+		{name: "pool: nothing changed", base: minimalPool, before: unchanged},
+		{name: "pool: compute scaled", base: minimalPool, before: unchanged, edits: []string{"spec.compute.pools.0.replicas=7"}},
+		{name: "pool: compute pool added", base: minimalPool, before: unchanged, edits: []string{"spec.compute.pools=[{name: shards, replicas: 2}, {name: more, replicas: 1}]"}},
+		{name: "pool: compute removed", base: minimalPool, before: unchanged, edits: []string{"spec.compute="}},
+		{name: "pool: paused", base: minimalPool, before: unchanged, edits: []string{"spec.management=Paused"}},
+		{name: "pool: node selector changed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.nodeSelector={a: b}"}},
+		{name: "pool: same memory in other words", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=262144Ki"}},
+		{name: "pool: memory grown", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
+		{name: "pool: memory scaled", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=3"}, refused: "replicas of a memory pool is fixed at creation"},
+		{name: "pool: memory pool added", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools=[{name: memory, replicas: 2, memory: 256Mi}, {name: more, replicas: 1, memory: 256Mi}]"}, refused: "memory pools are fixed at creation"},
+		{name: "pool: memory pool renamed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.name=other"}, refused: "memory pools are fixed at creation"},
+		{name: "pool: index changed", base: minimalPool, before: unchanged, edits: []string{"spec.index={rcuckoo: {entryBytes: 32}}"}, refused: "spec.index is fixed at creation"},
+		{name: "pool: index spelt out", base: minimalPool, before: unchanged, edits: []string{"spec.index={protocol: RCuckoo, rcuckoo: {entryBytes: 16, entriesPerRow: 8}}"}},
+		{name: "pool: policy changed", base: minimalPool, before: unchanged, edits: []string{"spec.dataPolicy=Store"}, refused: "spec.dataPolicy is fixed at creation"},
+		{name: "pool: version set later", base: minimalPool, before: unchanged, edits: []string{"spec.version=v2"}, refused: "spec.version is fixed at creation"},
+		{name: "pool: version changed", base: minimalPool, before: []string{"spec.version=v1"}, edits: []string{"spec.version=v2"}, refused: "spec.version is fixed at creation"},
+		{name: "pool: version removed", base: minimalPool, before: []string{"spec.version=v1"}, refused: "spec.version is fixed at creation"},
+		{name: "pool: epoch moves on", base: minimalPool, before: []string{"status.shardMap={name: a, epoch: 3}"}, edits: []string{"status.shardMap={name: a, epoch: 4}"}},
+		{name: "pool: epoch goes back", base: minimalPool, before: []string{"status.shardMap={name: a, epoch: 3}"}, edits: []string{"status.shardMap={name: a, epoch: 2}"}, refused: "epochs never go back"},
+
+		{name: "map: minimal", base: minimalMap},
+		{name: "map: 4096 entries", base: minimalMap, edits: []string{"spec.directory.depth=12", directory(4096)}},
+		{name: "map: nothing changed", base: minimalMap, before: unchanged},
+		{name: "map: status changed", base: minimalMap, before: unchanged, edits: []string{"status.conditions=[{type: Published, status: 'True', reason: Published, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]"}},
+		{name: "map: name of another epoch", base: minimalMap, edits: []string{"metadata.name=cache-0000000004"}, refused: "the name claims the epoch"},
+		{name: "map: key of another epoch", base: minimalMap, edits: []string{"spec.epoch=4"}, refused: "epochKey is the epoch in ten digits"},
+		{name: "map: changed", base: minimalMap, before: unchanged, edits: []string{"spec.nodes.0.state=Stopped"}, refused: "a ShardMap never changes"},
+		{name: "map: table of no node", base: minimalMap, edits: []string{"spec.tables.0.node=1"}, refused: "names its node by index"},
+		{name: "map: ragged directory", base: minimalMap, edits: []string{directory(3)}, refused: "depth d has 2^d entries"},
+		{name: "map: epoch zero", base: minimalMap, edits: []string{"spec.epoch=0", "spec.epochKey='0000000000'", "metadata.name=cache-0000000000"}, refused: "greater than or equal to 1"},
+		{name: "map: incarnation is no number", base: minimalMap, edits: []string{"spec.nodes.0.incarnation=x"}, refused: "incarnation"},
+		{name: "map: no nodes", base: minimalMap, edits: []string{"spec.nodes=[]", "spec.tables=[]"}, refused: "spec.nodes"},
+
+		{name: "node: minimal", base: minimalNode},
+		{name: "node: loss accepted", base: minimalNode, before: unchanged, edits: []string{"metadata.annotations={farpool.dev/accept-data-loss: '7'}"}},
+		{name: "node: changed", base: minimalNode, before: unchanged, edits: []string{"spec.image=other"}, refused: "edit the KVPool"},
+		{name: "node: no template", base: minimalNode, edits: []string{"spec.templateVersion=0"}, refused: "greater than or equal to 1"},
+	}
+}
+
+func TestValidation(t *testing.T) {
+	loaded := validators(t)
+	for _, c := range validationCases() {
+		t.Run(c.name, func(t *testing.T) {
+			object := document(t, c.base, c.edits)
+			var old map[string]any
+			if c.before != nil {
+				old = document(t, c.base, c.before)
+			}
+			errs, cost := loaded[object["kind"].(string)].check(object, old)
+			switch {
+			case c.refused == "" && len(errs) > 0:
+				t.Errorf("refused: %v", errs.ToAggregate())
+			case c.refused != "" && len(errs) == 0:
+				t.Errorf("accepted, but must be refused with %q", c.refused)
+			case c.refused != "" && !strings.Contains(errs.ToAggregate().Error(), c.refused):
+				t.Errorf("refused without saying %q: %v", c.refused, errs.ToAggregate())
+			}
+			if cost > celconfig.RuntimeCELCostBudget/10 {
+				t.Errorf("the rules cost %d, more than a tenth of the API server's budget", cost)
+			}
+		})
+	}
+}
+
+// What is left out of a pool that shapes remote memory is persisted, so that a later operator's defaults cannot change it.
+func TestDefaultsArePersisted(t *testing.T) {
+	pool := document(t, minimalPool, []string{"spec.index={rcuckoo: {entryBytes: 32}}"})
+	if errs, _ := validators(t)["KVPool"].check(pool, nil); len(errs) > 0 {
+		t.Fatal(errs.ToAggregate())
+	}
+	spec, err := json.Marshal(pool["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"index":{"protocol":"RCuckoo","rcuckoo":{"entriesPerRow":8,"entryBytes":32,"rowsPerLock":16,"tablePercent":25}}`,
+		`"dataPolicy":"Cache"`, `"management":"Managed"`, `"security":{"password":"Generated","respTLS":"Disabled"}`, `"workers":1`,
+	} {
+		if !strings.Contains(string(spec), want) {
+			t.Errorf("no %s in %s", want, spec)
+		}
+	}
+}
+
+// Rules over strings and lists are affordable, and objects stay small, only where everything has a bound.
+func TestEverythingIsBounded(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(crdDirectory, "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		crd := readCRD(t, file)
+		root := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+		for _, part := range []string{"spec", "status"} {
+			schema := root.Properties[part]
+			bounded(t, crd.Spec.Names.Kind+"."+part, &schema)
+		}
+	}
+}
+
+func bounded(t *testing.T, path string, schema *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	if schema.XIntOrString || strings.HasSuffix(path, ".requests") || strings.HasSuffix(path, ".limits{}") {
+		return
+	}
+	switch schema.Type {
+	case "string":
+		if schema.MaxLength == nil && len(schema.Enum) == 0 && schema.Format == "" {
+			t.Errorf("%s: a string without maxLength, enum or format", path)
+		}
+	case "array":
+		if schema.MaxItems == nil {
+			t.Errorf("%s: a list without maxItems", path)
+		}
+		if schema.XListType == nil {
+			t.Errorf("%s: a list without listType", path)
+		}
+		bounded(t, path+"[]", schema.Items.Schema)
+	case "boolean":
+		t.Errorf("%s: a boolean says nothing and can become no third thing: use an enum", path)
+	case "number":
+		t.Errorf("%s: a floating-point number does not survive every reader", path)
+	case "object":
+		if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil && !schema.AdditionalProperties.Schema.XIntOrString {
+			if schema.MaxProperties == nil {
+				t.Errorf("%s: a map without maxProperties", path)
+			}
+		}
+		if schema.Description == "" && !strings.HasSuffix(path, "[]") && !strings.HasSuffix(path, "status") {
+			t.Errorf("%s: no description", path)
+		}
+		for name, property := range schema.Properties {
+			bounded(t, path+"."+name, &property)
+		}
+	}
+}
