@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make` prints what there is. Each target stands on its own: it builds what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= $(shell nproc)
+# What is handed on, for example `make test-go ARGS='-run Plan ./operator/...'`.
+ARGS ?=
+GO_TEST_FLAGS ?=
+# The cluster of `make up`, and the one that `make e2e` makes and removes.
+CLUSTER ?= farpool
+WORKERS ?= 2
+E2E_CLUSTER ?= farpool-e2e
+E2E_FILTER ?= short
+
+# One clock for the progress of everything that a command starts.
+ifndef FARPOOL_STARTED
+FARPOOL_STARTED := $(shell date +%s)
+endif
+export FARPOOL_STARTED
+KINDCTL := go run ./hack/kindctl
+STEP := hack/step
+
+.PHONY: help
+help:
+	@echo "farpool: a memory pool for Kubernetes clusters. make TARGET, where TARGET is one of"
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install the Debian packages that are missing
+	@hack/deps
+
+# Presets are in dataplane/CMakePresets.json, their trees in build/<preset>.
+build/%/build.ninja:
+	@cmake --preset $* -S dataplane
+
+.PHONY: build
+build: build/dev/build.ninja ## build everything for development
+	@cmake --build build/dev -j $(JOBS)
+	@go build ./...
+
+.PHONY: release
+release: build/release/build.ninja ## build the daemons with optimisation: build/release/apps
+	@cmake --build build/release -j $(JOBS) --target farpool-memory-node farpool-compute-shard
+
+.PHONY: run
+run: release ## one memory node and one compute shard on this machine, without Kubernetes
+	@go run ./hack/run-local $(ARGS)
+
+.PHONY: image-binaries
+image-binaries: release
+	@mkdir -p build/image
+	@CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o build/image/farpool-operator ./operator/cmd/manager
+	@for b in farpool-memory-node farpool-compute-shard; do strip -o build/image/$$b build/release/apps/$$b; done
+
+.PHONY: images
+images: image-binaries ## build the images; build/image/tag names them
+	@hack/images
+
+.PHONY: up
+up: images ## the main job: a kind cluster, the operator, a pool, a data set through it
+	@CLUSTER=$(CLUSTER) WORKERS=$(WORKERS) hack/up
+
+.PHONY: down
+down: ## remove what `make up` made: the cluster, and the Docker daemon if it started one
+	@$(KINDCTL) down --name $(CLUSTER) --all
+
+.PHONY: test
+test: ## the gate: linters, sanitizers, fuzzers, Go tests, short e2e on kind
+	@$(STEP) lint $(MAKE) lint
+	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
+	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
+	@$(STEP) "Go tests" $(MAKE) test-go
+	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
+
+.PHONY: test-cpp
+test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and undefined-behaviour sanitizers
+	@cmake --build build/asan -j $(JOBS)
+	@ctest --test-dir build/asan -j $(JOBS) --output-on-failure --no-tests=error
+
+.PHONY: test-threads
+test-threads: build/tsan/build.ninja ## tests of the rooms with threads under the thread sanitizer
+	@rooms=$$(ctest --test-dir build/tsan -N -L threads | sed -n 's/^ *Test *#[0-9]*: //p'); \
+	cmake --build build/tsan -j $(JOBS) --target $$(printf '%s_test ' $$rooms)
+	@ctest --test-dir build/tsan -L threads -j $(JOBS) --output-on-failure --no-tests=error
+
+.PHONY: test-go
+test-go: ## Go tests, among them the operator's against a real API server
+	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test $(GO_TEST_FLAGS) $(or $(ARGS),./...)
+
+.PHONY: e2e
+e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
+	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e $(GO_TEST_FLAGS) $(ARGS)
+
+.PHONY: lint
+lint: ## formats, linters, the arrows between rooms
+	@hack/check
+
+.PHONY: fmt
+fmt: ## put sources into their format
+	@git ls-files -z 'dataplane/*.h' 'dataplane/*.cc' | xargs -0 -r clang-format-16 -i
+	@git ls-files -z '*.go' ':!api/gen' | xargs -0 -r gofmt -w
+
+.PHONY: generate
+generate: ## protobuf, deep copies, CRDs and RBAC from api/
+	@api/generate.sh
+
+.PHONY: clean
+clean: ## remove what was built in the tree; the cache outside it stays
+	@rm -rf build bin
