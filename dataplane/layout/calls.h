@@ -9,7 +9,8 @@
 namespace farpool::layout {
 
 struct TickRequest {
-  std::uint64_t era = 0;  // every operation of this session that still runs began when this era, or a later one, had been seen
+  std::uint64_t era =
+      0;  // every operation of this session that still runs began when this era, or a later one, had been seen
 };
 struct TickReply {
   std::uint64_t era = 0;       // now
@@ -18,19 +19,21 @@ struct TickReply {
 };
 
 struct AllocateSegmentsRequest {
-  std::uint64_t count = 1;       // contiguous
-  std::uint64_t size_class = 0;  // blocks the segment will hold; an orphan of this class may be handed out when count is 1
+  std::uint64_t count = 1;  // contiguous
+  std::uint64_t size_class =
+      0;  // blocks the segment will hold; an orphan of this class may be handed out when count is 1
 };
 struct AllocateSegmentsReply {
-  std::uint64_t status = 0;  // 0 granted, 1 the heap is full
-  std::uint64_t first = 0;   // index of the first segment
+  std::uint64_t status = 0;   // 0 granted, 1 the heap is full
+  std::uint64_t first = 0;    // index of the first segment
   std::uint64_t adopted = 0;  // 1: an orphan, whose free bitmap says which blocks may be used
 };
 
 struct ReturnSegmentsRequest {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
-  std::uint64_t orphan = 0;  // 0: all blocks are free. 1: blocks live on; the free bitmap is complete, another client may adopt it
+  std::uint64_t orphan =
+      0;  // 0: all blocks are free. 1: blocks live on; the free bitmap is complete, another client may adopt it
 };
 struct ReturnSegmentsReply {
   std::uint64_t status = 0;  // 0 taken, 1 not the caller's

@@ -12,10 +12,26 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "layout/word.h"
 
 namespace farpool::layout {
 
 inline constexpr std::uint64_t kExtentHeader = 16;
+
+//    63                             32 31                              0
+//   +---------------------------------+---------------------------------+
+//   | value bytes                  32 | key bytes                    32 |
+//   +---------------------------------+---------------------------------+
+struct ExtentLengths {
+  using Key = Field<0, 32>;
+  using Value = Field<32, 32>;
+  static_assert(tiles_a_word<Key, Value>);
+  static constexpr std::uint64_t of(std::uint64_t key_bytes, std::uint64_t value_bytes) {
+    return Key::put(key_bytes) | Value::put(value_bytes);
+  }
+  static constexpr std::uint64_t key(std::uint64_t word) { return Key::get(word); }
+  static constexpr std::uint64_t value(std::uint64_t word) { return Value::get(word); }
+};
 
 constexpr std::uint64_t extent_bytes(std::uint64_t key_bytes, std::uint64_t value_bytes) {
   return base::round_up(kExtentHeader + key_bytes + value_bytes, 8);

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client says it holds while an operation changes something, so that a lock bit that stands can be traced to a holder.
+// What a client says it holds while an operation changes something, so that a lock bit that stands can be traced to a
+// holder.
 //
 // OFFSET SIZE  operation slot, 256 bytes, 64-byte aligned
 //      0    8  holder      client incarnation; 0 = the slot is idle
-//      8    8  sequence    raised by every WRITE of the slot: a slot whose sequence stands still belongs to the stopped or dead
+//      8    8  sequence    raised by every WRITE of the slot: a slot whose sequence stands still belongs to the stopped
+//      or dead
 //     16    8  state       operation 8 | lock words 8 | rows 8 | table 32 | zero 8
 //     24    8  keys        net keys that operations of this slot have added, as a two's complement count
 //     32    8  bytes       net key and value bytes added, likewise
 //     40    8  era         that the operation runs in
-//     48   64  lock_word[4], each: offset 8 | mask 8 (bits the operation takes in the lock word at that offset of the lock region)
-//    112   64  row[8]      rows of the operation's path, end first; more rows than fit are covered by the lock words alone
-//    176   64  redo[8]     what a repairer needs to finish or undo; the protocol defines it
-//    240    8  reserved, zero
-//    248    8  checksum    CRC-64 of the bytes before
+//     48   64  lock_word[4], each: offset 8 | mask 8 (bits the operation takes in the lock word at that offset of the
+//     lock region)
+//    112   64  row[8]      rows of the operation's path, end first; more rows than fit are covered by the lock words
+//    alone 176   64  redo[8]     what a repairer needs to finish or undo; the protocol defines it 240    8  reserved,
+//    zero 248    8  checksum    CRC-64 of the bytes before
 #pragma once
 
 #include <array>

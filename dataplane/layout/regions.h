@@ -17,7 +17,7 @@ inline constexpr std::uint32_t kRegions = 5;
 
 // CALLs: opcodes of a memory node, each with a fixed request and reply layout (layout/calls.h).
 enum CallId : std::uint32_t {
-  kTick = 1,             // renews the lease, publishes the era, returns era and safe era
+  kTick = 1,              // renews the lease, publishes the era, returns era and safe era
   kAllocateSegments = 2,  // a run of segments, or an orphan of a size class
   kReturnSegments = 3,
   kReadMap = 4,

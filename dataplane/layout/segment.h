@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments and blocks of the heap region.
 //
-// The heap region is an array of segments of equal size (a power of two, in the superblock). A segment begins with its header:
-// OFFSET SIZE  segment header
+// The heap region is an array of segments of equal size (a power of two, in the superblock). A segment begins with its
+// header: OFFSET SIZE  segment header
 //      0    8  owner       session id; 0 = not handed out; written by the memory node alone
 //      8    8  size_class  of its blocks, or kRun for the first segment of a run that holds one large block
 //     16    8  run         segments in the run; 1 for a segment of blocks
 //     24    8  incarnation of the owner
 //     32   32  reserved, zero
-//     64    n  free bitmap, one bit a block: set by FAA by whoever frees a block, exactly once, and taken back by FAA by the owner.
+//     64    n  free bitmap, one bit a block: set by FAA by whoever frees a block, exactly once, and taken back by FAA
+//     by the owner.
 // Blocks follow at the first multiple of 64 after the bitmap.
 #pragma once
 
@@ -18,8 +19,9 @@
 
 namespace farpool::layout {
 
-inline constexpr std::uint64_t kBlockUnit = 64;  // block sizes and addresses are multiples of this
-inline constexpr std::uint64_t kRun = 255;       // size class of a run
+inline constexpr std::uint64_t kBlockUnit = 64;   // block sizes and addresses are multiples of this
+inline constexpr std::uint64_t kRun = 255;        // size class of a run
+inline constexpr std::uint64_t kRunHeader = 128;  // of a run: its segment header and one bitmap word, then the block
 
 struct SegmentHeader {
   std::uint64_t owner = 0;
@@ -35,7 +37,12 @@ std::uint64_t block_bytes(std::uint64_t size_class);
 // The smallest class whose blocks hold `bytes`; kRun if none that is at most a quarter of a segment.
 std::uint64_t size_class_for(std::uint64_t bytes, std::uint64_t segment_bytes);
 
-// The shape of a segment of one class.
+// Segments of the run that holds one block of `bytes`.
+constexpr std::uint64_t run_segments(std::uint64_t bytes, std::uint64_t segment_bytes) {
+  return (kRunHeader + bytes + segment_bytes - 1) / segment_bytes;
+}
+
+// The shape of a segment of one class; for kRun, of a run that takes `segment_bytes` in all.
 struct SegmentShape {
   std::uint64_t blocks = 0;
   std::uint64_t bitmap_words = 0;

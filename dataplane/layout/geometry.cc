@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/geometry.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "layout/operation_slot.h"
+
+namespace farpool::layout {
+namespace {
+
+using base::Code;
+using base::Status;
+
+constexpr std::uint64_t kMinSegment = 256 << 10;
+constexpr std::uint64_t kMaxSegment = 2 << 20;
+constexpr std::uint64_t kWantedSegments = 64;
+constexpr std::uint64_t kMinSegments = 8;  // the largest value fits one run of five small segments
+constexpr std::uint64_t kMaxMemory = 1ull << 52;
+
+Status invalid(std::string message) { return {Code::invalid_argument, std::move(message)}; }
+
+// The shape of the table: what the pool's spec says, and a forged superblock may get wrong.
+Status check_shape(std::uint64_t entry_bytes, std::uint64_t entries_per_row, std::uint64_t rows_per_lock) {
+  constexpr std::array<std::uint64_t, 5> kEntryBytes = {16, 24, 32, 48, 64};
+  if (std::find(kEntryBytes.begin(), kEntryBytes.end(), entry_bytes) == kEntryBytes.end()) {
+    return invalid("entry bytes " + std::to_string(entry_bytes) + " are not possible: use 16, 24, 32, 48 or 64");
+  }
+  if (entries_per_row < 2 || entries_per_row > kMaxEntriesPerRow) {
+    return invalid("entries per row " + std::to_string(entries_per_row) + " are not possible: use 2 to " +
+                   std::to_string(kMaxEntriesPerRow));
+  }
+  if (!std::has_single_bit(rows_per_lock) || rows_per_lock > kMaxRowsPerLock) {
+    return invalid("rows per lock " + std::to_string(rows_per_lock) +
+                   " are not possible: use a power of two from 1 to " + std::to_string(kMaxRowsPerLock));
+  }
+  return {};
+}
+
+}  // namespace
+
+base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
+  if (Status status = check_shape(request.entry_bytes, request.entries_per_row, request.rows_per_lock); !status.ok()) {
+    return status;
+  }
+  if (request.memory_bytes % kPage != 0 || request.memory_bytes > kMaxMemory) {
+    return invalid("memory of " + std::to_string(request.memory_bytes) + " bytes is not possible: use a multiple of " +
+                   std::to_string(kPage) + " of at most " + std::to_string(kMaxMemory));
+  }
+  if (request.table_percent < 1 || request.table_percent > 90) {
+    return invalid("a table of " + std::to_string(request.table_percent) + " percent is not possible: use 1 to 90");
+  }
+  if (request.max_sessions < 1 || request.max_sessions > 1 << 20 || request.slots_per_session < 1 ||
+      request.slots_per_session > 1024) {
+    return invalid("sessions " + std::to_string(request.max_sessions) + " with " +
+                   std::to_string(request.slots_per_session) +
+                   " slots each are not possible: use 1 to 1048576 sessions with 1 to 1024 slots");
+  }
+  if (request.max_lock_bytes % 8 != 0) {
+    return invalid("a lock region of " + std::to_string(request.max_lock_bytes) +
+                   " bytes is not possible: use a multiple of 8");
+  }
+
+  Geometry g;
+  g.memory_bytes = request.memory_bytes;
+  g.entry_bytes = request.entry_bytes;
+  g.entries_per_row = request.entries_per_row;
+  g.rows_per_lock = request.rows_per_lock;
+  g.max_sessions = request.max_sessions;
+  g.slots_per_session = request.slots_per_session;
+
+  g.rows = g.memory_bytes / 100 * request.table_percent / g.row_bytes();
+  const std::uint64_t words = (g.locks() + 63) / 64;
+  const std::uint64_t lock_words = request.max_lock_bytes == 0 ? words : std::min(words, request.max_lock_bytes / 8);
+  g.lock_bits = lock_words == words ? g.locks() : lock_words * 64;
+
+  const std::uint64_t bytes[kHeap] = {kPage, g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
+                                      lock_words * 8, g.rows * g.row_bytes()};
+  std::uint64_t end = 0;
+  for (std::uint32_t id = kSuperblock; id < kHeap; ++id) {
+    g.region[id] = {end, bytes[id]};
+    end = base::round_up(end + bytes[id], kPage);
+  }
+  const std::uint64_t left = g.memory_bytes > end ? g.memory_bytes - end : 0;
+  g.segment_bytes = kMaxSegment;
+  while (g.segment_bytes > kMinSegment && left / g.segment_bytes < kWantedSegments) g.segment_bytes /= 2;
+  g.segments = left / g.segment_bytes;
+  g.region[kHeap] = {end, g.segments * g.segment_bytes};
+
+  if (g.rows < 2 * g.rows_per_lock || g.rows < 64) {
+    return invalid("memory of " + std::to_string(g.memory_bytes) + " bytes leaves " + std::to_string(g.rows) +
+                   " rows for the table, too few: lend more memory or raise the table's percentage");
+  }
+  if (g.segments < kMinSegments) {
+    return invalid("memory of " + std::to_string(g.memory_bytes) + " bytes leaves " + std::to_string(left) +
+                   " bytes for the heap, less than " + std::to_string(kMinSegments * kMinSegment) +
+                   ": lend more memory, lower the table's percentage, or allow fewer sessions");
+  }
+  return g;
+}
+
+base::Status check_geometry(const Geometry& g) {
+  if (Status status = check_shape(g.entry_bytes, g.entries_per_row, g.rows_per_lock); !status.ok()) return status;
+  if (g.memory_bytes > kMaxMemory || g.memory_bytes % kPage != 0) return invalid("impossible memory size");
+  // Bounds first, so that no product below can overflow.
+  if (g.rows < 2 || g.rows > kMaxMemory / g.row_bytes()) return invalid("impossible number of rows");
+  if (g.lock_bits < 1 || g.lock_bits > g.locks()) return invalid("impossible number of lock bits");
+  if (g.max_sessions < 1 || g.max_sessions > 1 << 20 || g.slots_per_session < 1 || g.slots_per_session > 1024) {
+    return invalid("impossible number of sessions or slots");
+  }
+  if (!std::has_single_bit(g.segment_bytes) || g.segment_bytes < kMinSegment || g.segment_bytes > kMaxSegment ||
+      g.segments < 1 || g.segments > kMaxMemory / g.segment_bytes) {
+    return invalid("impossible segments");
+  }
+  const std::uint64_t bytes[kRegions] = {kPage, g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
+                                         (g.lock_bits + 63) / 64 * 8, g.rows * g.row_bytes(),
+                                         g.segments * g.segment_bytes};
+  std::uint64_t end = 0;
+  for (std::uint32_t id = 0; id < kRegions; ++id) {
+    const Span& span = g.region[id];
+    if (span.offset % kPage != 0 || span.offset < end || span.bytes != bytes[id] || span.offset > g.memory_bytes ||
+        span.bytes > g.memory_bytes - span.offset) {
+      return invalid("region " + std::to_string(id) + " does not lie where it can");
+    }
+    end = span.offset + span.bytes;
+  }
+  return {};
+}
+
+}  // namespace farpool::layout

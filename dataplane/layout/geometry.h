@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a memory node's memory is cut into regions. Pure: the same request gives the same geometry everywhere.
+//
+//   | superblock | operation slots | locks | table: rows | heap: segments |
+//
+// Every region begins on a page. The table and its lock bits share the table's percentage; the heap takes what is left.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "layout/regions.h"
+
+namespace farpool::layout {
+
+inline constexpr std::uint64_t kPage = 4096;
+inline constexpr std::uint64_t kRowTrailer = 16;  // version and checksum
+inline constexpr std::uint64_t kMaxEntriesPerRow = 16;
+inline constexpr std::uint64_t kMaxEntryBytes = 64;
+inline constexpr std::uint64_t kMaxRowsPerLock = 64;
+
+struct GeometryRequest {
+  std::uint64_t memory_bytes = 0;  // a multiple of the page
+  std::uint64_t table_percent = 25;
+  std::uint64_t entry_bytes = 16;
+  std::uint64_t entries_per_row = 8;
+  std::uint64_t rows_per_lock = 16;
+  std::uint64_t max_sessions = 256;
+  std::uint64_t slots_per_session = 16;
+  std::uint64_t max_lock_bytes =
+      0;  // of the lock region; 0: one bit for every lock. Fewer bits than locks are shared (virtual locks)
+};
+
+struct Span {
+  std::uint64_t offset = 0;  // in the node's memory
+  std::uint64_t bytes = 0;
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+struct Geometry {
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t entry_bytes = 0;
+  std::uint64_t entries_per_row = 0;
+  std::uint64_t rows_per_lock = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t lock_bits = 0;  // physical; logical lock l is bit l mod lock_bits
+  std::uint64_t max_sessions = 0;
+  std::uint64_t slots_per_session = 0;
+  std::uint64_t segment_bytes = 0;
+  std::uint64_t segments = 0;
+  std::array<Span, kRegions> region{};  // by RegionId
+
+  constexpr std::uint64_t row_bytes() const { return entry_bytes * entries_per_row + kRowTrailer; }
+  constexpr std::uint64_t locks() const { return (rows + rows_per_lock - 1) / rows_per_lock; }  // logical
+  constexpr std::uint64_t entries() const { return rows * entries_per_row; }
+  const Span& at(RegionId id) const { return region[id]; }
+
+  friend bool operator==(const Geometry&, const Geometry&) = default;
+};
+static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 20);
+
+// Cuts the memory. invalid_argument says which figure cannot work, and what would.
+base::Result<Geometry> plan_geometry(const GeometryRequest& request);
+
+// Whether a geometry that came from elsewhere hangs together: nothing overlaps, everything lies within the memory.
+base::Status check_geometry(const Geometry& geometry);
+
+}  // namespace farpool::layout

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/crc64.h"
+#include "base/random.h"
+#include "layout/calls.h"
+#include "layout/extent.h"
+#include "layout/geometry.h"
+#include "layout/operation_slot.h"
+#include "layout/segment.h"
+#include "layout/superblock.h"
+
+namespace farpool::layout {
+namespace {
+
+using namespace std::string_view_literals;
+
+std::string hex(base::Bytes bytes) {
+  static const char* digits = "0123456789abcdef";
+  std::string text;
+  for (std::byte b : bytes) {
+    text += digits[std::to_integer<unsigned>(b) >> 4];
+    text += digits[std::to_integer<unsigned>(b) & 15];
+  }
+  return text;
+}
+
+TEST(Segment, SizeClassesGrowByAQuarter) {
+  EXPECT_EQ(block_bytes(0), 64u);
+  std::uint64_t last = 0;
+  for (std::uint64_t c = 0; c < 60; ++c) {
+    const std::uint64_t bytes = block_bytes(c);
+    EXPECT_GT(bytes, last);
+    EXPECT_EQ(bytes % kBlockUnit, 0u);
+    if (last >= 256) EXPECT_LE(bytes * 4, last * 5) << c;
+    last = bytes;
+  }
+  // The definition, spelled out: 64 * {1, 1.25, 1.5, 1.75} * 2^k rounded up to 64.
+  std::set<std::uint64_t> defined;
+  for (std::uint64_t k = 0; k < 15; ++k) {
+    for (std::uint64_t q = 4; q < 8; ++q) defined.insert(base::round_up(16 * q << k, 64));
+  }
+  std::uint64_t c = 0;
+  for (std::uint64_t bytes : defined) EXPECT_EQ(block_bytes(c++), bytes);
+}
+
+TEST(Segment, TheSmallestClassThatHolds) {
+  for (std::uint64_t segment : {256u << 10, 1u << 20, 2u << 20}) {
+    for (std::uint64_t bytes = 1; bytes < segment; bytes += 1 + bytes / 7) {
+      const std::uint64_t c = size_class_for(bytes, segment);
+      // Whoever frees knows the size only in units of 64: both must find the same class.
+      EXPECT_EQ(c, size_class_for(base::round_up(bytes, 64), segment));
+      if (c == kRun) {
+        EXPECT_GT(base::round_up(bytes * 5 / 4 + 64, 64), segment / 4);
+        const std::uint64_t run = run_segments(bytes, segment);
+        EXPECT_EQ(run, run_segments(base::round_up(bytes, 64), segment));
+        const SegmentShape shape = segment_shape(kRun, run * segment);
+        EXPECT_GE(shape.block_bytes, bytes);
+        EXPECT_EQ(shape.first_block % kBlockUnit, 0u);
+      } else {
+        EXPECT_GE(block_bytes(c), bytes);
+        EXPECT_LE(block_bytes(c), segment / 4);
+        if (c > 0) EXPECT_LT(block_bytes(c - 1), bytes);
+      }
+    }
+  }
+}
+
+TEST(Segment, ShapesFillTheirSegment) {
+  for (std::uint64_t segment : {256u << 10, 512u << 10, 2u << 20}) {
+    for (std::uint64_t c = 0; block_bytes(c) <= segment / 4; ++c) {
+      const SegmentShape shape = segment_shape(c, segment);
+      EXPECT_GE(shape.bitmap_words * 64, shape.blocks);
+      EXPECT_GE(shape.first_block, sizeof(SegmentHeader) + shape.bitmap_words * 8);
+      EXPECT_EQ(shape.first_block % kBlockUnit, 0u);
+      EXPECT_LE(shape.first_block + shape.blocks * shape.block_bytes, segment);
+      // One block more would not fit.
+      EXPECT_GT(shape.first_block + (shape.blocks + 1) * shape.block_bytes + 64, segment);
+      EXPECT_GE(shape.blocks, 3u);
+    }
+  }
+}
+
+TEST(Extent, RoundTripsEveryLength) {
+  base::Random random(1);
+  for (std::uint64_t key_bytes : {0u, 1u, 7u, 8u, 250u, 64u << 10}) {
+    for (std::uint64_t value_bytes : {0u, 1u, 8u, 1000u, 1u << 20}) {
+      std::string key(key_bytes, 'k'), value(value_bytes, 'v');
+      for (char& c : value) c = static_cast<char>(random.below(256));
+      std::vector<std::byte> bytes(extent_bytes(key_bytes, value_bytes), std::byte{0xee});
+      write_extent(bytes, 77, base::bytes_of(key), base::bytes_of(value));
+      bytes.resize(base::round_up(bytes.size(), 64), std::byte{0x55});  // as a READ of whole units sees it
+      const auto view = read_extent(bytes, 77);
+      ASSERT_TRUE(view.has_value());
+      EXPECT_EQ(base::text_of(view->key), key);
+      EXPECT_EQ(base::text_of(view->value), value);
+      EXPECT_FALSE(read_extent(bytes, 78).has_value()) << "whole bytes at another address";
+    }
+  }
+}
+
+TEST(Extent, AnyFlippedBitIsSeen) {
+  std::vector<std::byte> bytes(extent_bytes(5, 9));
+  write_extent(bytes, 3, base::bytes_of("apple"sv), base::bytes_of("red apple"sv));
+  ASSERT_TRUE(read_extent(bytes, 3).has_value());
+  for (std::size_t bit = 0; bit < (kExtentHeader + 14) * 8; ++bit) {
+    bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+    EXPECT_FALSE(read_extent(bytes, 3).has_value()) << bit;
+    bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+  }
+}
+
+TEST(Extent, TornWordsAreSeen) {
+  std::vector<std::byte> old_bytes(extent_bytes(8, 40)), new_bytes(extent_bytes(8, 40));
+  write_extent(old_bytes, 9, base::bytes_of("01234567"sv), base::bytes_of(std::string(40, 'a')));
+  write_extent(new_bytes, 9, base::bytes_of("01234567"sv), base::bytes_of(std::string(40, 'b')));
+  const std::size_t words = old_bytes.size() / 8;
+  for (std::size_t mask = 1; mask + 1 < (1u << words); ++mask) {
+    if ((mask >> 2 & 1) == 1) continue;  // the key's word is the same in both
+    std::vector<std::byte> torn = old_bytes;
+    for (std::size_t w = 0; w < words; ++w) {
+      if ((mask >> w & 1) == 1)
+        std::copy_n(new_bytes.begin() + static_cast<long>(w * 8), 8, torn.begin() + static_cast<long>(w * 8));
+    }
+    if (torn == old_bytes || torn == new_bytes) continue;
+    EXPECT_FALSE(read_extent(torn, 9).has_value()) << mask;
+  }
+}
+
+TEST(Extent, Golden) {
+  std::vector<std::byte> bytes(extent_bytes(5, 3));
+  write_extent(bytes, 0x1234, base::bytes_of("apple"sv), base::bytes_of("red"sv));
+  EXPECT_EQ(hex(bytes),
+            "0500000003000000"
+            "bee34fbf56d9a200"
+            "6170706c65726564");
+}
+
+TEST(OperationSlot, SealedSlotsAreWhole) {
+  OperationSlot slot;
+  EXPECT_FALSE(slot.whole());
+  slot.holder = 7;
+  slot.seal();
+  EXPECT_TRUE(slot.whole());
+  slot.sequence++;
+  EXPECT_FALSE(slot.whole());
+}
+
+GeometryRequest request_of(std::uint64_t memory) {
+  GeometryRequest request;
+  request.memory_bytes = memory;
+  return request;
+}
+
+TEST(Geometry, RegionsLieInOrderAndFillTheMemory) {
+  base::Random random(2);
+  for (int i = 0; i < 2000; ++i) {
+    GeometryRequest request = request_of((16ull << 20) + random.below(1 << 20) * kPage);
+    constexpr std::uint64_t kEntry[] = {16, 24, 32, 48, 64};
+    request.entry_bytes = kEntry[random.below(5)];
+    request.entries_per_row = 2 + random.below(15);
+    request.rows_per_lock = 1ull << random.below(7);
+    request.table_percent = 1 + random.below(60);
+    request.max_lock_bytes = random.chance(0.5) ? 0 : 8 + 8 * random.below(4096);
+    const auto planned = plan_geometry(request);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    const Geometry& g = *planned;
+    EXPECT_TRUE(check_geometry(g).ok()) << check_geometry(g).message();
+    EXPECT_EQ(g.row_bytes() % 8, 0u);
+    EXPECT_LT(g.memory_bytes - (g.at(kHeap).offset + g.at(kHeap).bytes), g.segment_bytes);
+    EXPECT_LE(g.rows * g.row_bytes(), g.memory_bytes / 100 * request.table_percent);
+    if (request.max_lock_bytes != 0) EXPECT_LE(g.at(kLocks).bytes, request.max_lock_bytes);
+    EXPECT_GE(g.at(kLocks).bytes * 8, g.lock_bits);
+    if (g.segment_bytes > (256u << 10)) EXPECT_GE(g.segments, 64u);
+  }
+}
+
+TEST(Geometry, SaysWhatCannotWork) {
+  const auto refused = [](auto change) {
+    GeometryRequest request = request_of(64 << 20);
+    change(request);
+    const auto planned = plan_geometry(request);
+    EXPECT_FALSE(planned.ok());
+    return planned.status().message();
+  };
+  EXPECT_NE(refused([](auto& r) { r.memory_bytes += 8; }).find("multiple of 4096"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.memory_bytes = 2 << 20; }).find("lend more memory"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.entry_bytes = 20; }).find("use 16, 24, 32, 48 or 64"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.entries_per_row = 17; }).find("2 to 16"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.rows_per_lock = 12; }).find("power of two"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.rows_per_lock = 0; }).find("power of two"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.table_percent = 95; }).find("percent"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.max_sessions = 0; }).find("sessions"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.max_lock_bytes = 4; }).find("multiple of 8"), std::string::npos);
+}
+
+TEST(Geometry, SixteenMebibytesWork) {
+  const auto g = plan_geometry(request_of(16 << 20));
+  ASSERT_TRUE(g.ok()) << g.status().message();
+  EXPECT_EQ(g->segment_bytes, 256u << 10);
+  EXPECT_GE(g->segments, 40u);
+}
+
+TEST(Superblock, RoundTrips) {
+  const Superblock superblock{
+      .incarnation = 5, .pool = pool_tag("uid"), .geometry = plan_geometry(request_of(64 << 20)).value()};
+  const auto page = write_superblock(superblock);
+  const auto parsed = parse_superblock(page);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(*parsed, superblock);
+}
+
+TEST(Superblock, EveryFlippedBitIsRefused) {
+  auto page = write_superblock({.incarnation = 5, .pool = 6, .geometry = plan_geometry(request_of(64 << 20)).value()});
+  for (std::size_t bit = 0; bit < page.size() * 8; ++bit) {
+    page[bit / 8] ^= std::byte{1} << (bit % 8);
+    ASSERT_EQ(parse_superblock(page).code(), base::Code::corrupt) << bit;
+    page[bit / 8] ^= std::byte{1} << (bit % 8);
+  }
+  EXPECT_TRUE(parse_superblock(page).ok());
+}
+
+TEST(Superblock, OtherVersionsAreNamed) {
+  auto page = write_superblock({.incarnation = 5, .pool = 6, .geometry = plan_geometry(request_of(64 << 20)).value()});
+  const auto seal = [&page] { base::store(page.data() + kPage - 8, base::crc64(base::Bytes(page).first(kPage - 8))); };
+  base::store(page.data() + 8, kVersion + 1);
+  seal();
+  const auto status = parse_superblock(page).status();
+  EXPECT_EQ(status.code(), base::Code::corrupt);
+  EXPECT_NE(status.message().find("version is 2, this program reads version 1"), std::string::npos) << status.message();
+  base::store(page.data() + 8, kVersion);
+  base::store(page.data() + 32 + 4 * 8, ~0ull);  // rows
+  seal();
+  EXPECT_NE(parse_superblock(page).status().message().find("rows"), std::string::npos);
+  EXPECT_NE(parse_superblock(base::Bytes(page).first(512)).status().message().find("512 bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace farpool::layout
