@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+)
+
+// ClientConfig is TLS towards a member of the pool. Addresses change with each pod, so that hosts are not checked: pool and
+// role are.
+func (c *Credential) ClientConfig(poolUID string, peer Role) *tls.Config {
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{c.Certificate},
+		// The standard check would want a host name; VerifyConnection below checks the chain, the pool and the role.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			return verifyPeer(state.PeerCertificates, c.Roots, x509.ExtKeyUsageServerAuth, poolUID, peer)
+		},
+	}
+}
+
+// ServerConfig is TLS of a member of the pool that admits one role.
+func ServerConfig(certificate tls.Certificate, roots *x509.CertPool, poolUID string, peer Role) *tls.Config {
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{certificate},
+		ClientAuth:   tls.RequireAnyClientCert,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			return verifyPeer(state.PeerCertificates, roots, x509.ExtKeyUsageClientAuth, poolUID, peer)
+		},
+	}
+}
+
+// A PeerError says that something answered that is not who it should be: certainty, not a lost connection.
+type PeerError struct{ reason string }
+
+func (e *PeerError) Error() string { return e.reason }
+
+func verifyPeer(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage, poolUID string, role Role) error {
+	if len(chain) == 0 {
+		return &PeerError{"the peer showed no certificate"}
+	}
+	intermediates := x509.NewCertPool()
+	for _, certificate := range chain[1:] {
+		intermediates.AddCert(certificate)
+	}
+	options := x509.VerifyOptions{Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}}
+	if _, err := chain[0].Verify(options); err != nil {
+		return &PeerError{fmt.Sprintf("the peer's certificate is not of this pool: %v", err)}
+	}
+	identity, err := IdentityOf(chain[0])
+	if err != nil {
+		return &PeerError{err.Error()}
+	}
+	if identity.PoolUID != poolUID || identity.Role != role {
+		return &PeerError{fmt.Sprintf("the peer is %s, but pool %s and role %s are wanted", identity, poolUID, role)}
+	}
+	return nil
+}
