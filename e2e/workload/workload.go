@@ -78,6 +78,7 @@ type Worker struct {
 	client *redis.Client
 	log    *history.Log
 	errors *Errors
+	done   *atomic.Int64
 }
 
 func (w *Worker) key(number uint32) string { return w.sizes.Key(w.prefix, number) }
@@ -132,18 +133,18 @@ func (w *Worker) Do(ctx context.Context, kind history.Kind, number uint32) (hist
 	if err != nil {
 		err = fmt.Errorf("%s of key %d: %w", kind, number, err)
 		w.errors.add(err)
+		return op, err
 	}
-	return op, err
+	w.done.Add(1)
+	return op, nil
 }
 
 // Run is a set of workers over one history.
 type Run struct {
 	Errors   Errors
-	sizes    Sizes
-	prefix   string
+	done     atomic.Int64
 	recorder *history.Recorder
 	workers  []*Worker
-	target   Target
 }
 
 // NewRun connects workers to the shards in turn. Keys begin with the prefix, so that runs do not meet.
@@ -154,9 +155,9 @@ func NewRun(target Target, connections int, prefix string, sizes Sizes) (*Run, e
 	if err := sizes.validate(); err != nil {
 		return nil, err
 	}
-	r := &Run{sizes: sizes, prefix: prefix, recorder: history.NewRecorder(connections), target: target}
+	r := &Run{recorder: history.NewRecorder(connections)}
 	for i := range connections {
-		r.workers = append(r.workers, &Worker{sizes: sizes, prefix: prefix, client: target.Connect(i), log: r.recorder.Log(i), errors: &r.Errors})
+		r.workers = append(r.workers, &Worker{sizes: sizes, prefix: prefix, client: target.Connect(i), log: r.recorder.Log(i), errors: &r.Errors, done: &r.done})
 	}
 	return r, nil
 }
@@ -171,6 +172,14 @@ func (r *Run) Close() {
 // Check judges everything recorded so far.
 func (r *Run) Check(limit time.Duration) (history.Summary, error) {
 	return history.Check(r.recorder.Ops(), limit)
+}
+
+// Recorded is how many operations have been answered so far; it may be asked while the workers run.
+func (r *Run) Recorded() int { return int(r.done.Load()) }
+
+// Do runs one operation in the first worker. No other work may be under way.
+func (r *Run) Do(ctx context.Context, kind history.Kind, key uint32) (history.Op, error) {
+	return r.workers[0].Do(ctx, kind, key)
 }
 
 // Ops is the history recorded so far.

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/e2e/history"
+	"farpool.dev/farpool/e2e/workload"
+)
+
+var _ = Describe("A memory node that is killed", Label("short"), func() {
+	const keys = 2000
+
+	// serve makes a pool of two memory nodes, loads it, and kills the first node.
+	lose := func(ctx context.Context, policy string) (pool, workload.Target, *corev1.Pod) {
+		GinkgoHelper()
+		p := apply(ctx, namespace(ctx, "loss"), small("losing", 2, 1, "  dataPolicy: "+policy))
+		p.ready(ctx)
+		target := p.target(ctx)
+		load(ctx, target, keys)
+		victim := p.memoryNodes(ctx)[0]
+		incarnation := p.memoryNode(ctx, victim.Name).Status.Incarnation
+		Expect(incarnation).NotTo(BeEmpty())
+		epoch := p.get(ctx).Status.ShardMap.Epoch
+
+		_, err := kind.Kill(ctx, &victim, "farpool-memory-node")
+		Expect(err).NotTo(HaveOccurred())
+		By("waiting until the operator has published what became of it")
+		Eventually(func(g Gomega) {
+			n := p.memoryNode(ctx, victim.Name)
+			g.Expect(n.Status.LostIncarnation).To(Equal(incarnation))
+			lost := meta.FindStatusCondition(n.Status.Conditions, farpoolv1alpha1.ConditionDataLost)
+			g.Expect(lost).NotTo(BeNil())
+			g.Expect(lost.Status).To(Equal(metav1.ConditionTrue), "%+v", lost)
+			g.Expect(lost.Message).NotTo(BeEmpty())
+			g.Expect(p.get(ctx).Status.ShardMap.Epoch).To(BeNumerically(">", epoch))
+		}).WithContext(ctx).Should(Succeed())
+		return p, target, &victim
+	}
+
+	It("comes back empty under policy Cache, and resource, event and metric say so", func(ctx SpecContext) {
+		p, target, victim := lose(ctx, "Cache")
+		Eventually(func(g Gomega) {
+			g.Expect(p.events(ctx, farpoolv1alpha1.ReasonTablesLost, farpoolv1alpha1.ReasonDataLost)).NotTo(BeEmpty())
+		}).WithContext(ctx).Should(Succeed())
+		p.ready(ctx)
+		Expect(metric(ctx, p.namespace, victim.Name)).To(ContainSubstring("\n"+metricMemoryFresh+" 1"), "the node does not say that its memory is new")
+
+		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		var present uint32
+		Eventually(func(g Gomega) {
+			before := r.Errors.Count()
+			present = r.ReadAll(ctx, keys)
+			g.Expect(r.Errors.Count()).To(Equal(before))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(present).To(And(BeNumerically(">", keys/10), BeNumerically("<", keys)), "of two memory nodes one lost what it held, and only it")
+		By("writing to it again")
+		load(ctx, target, keys)
+	}, SpecTimeout(5*time.Minute))
+
+	It("stops under policy Store until a person accepts the loss", func(ctx SpecContext) {
+		p, target, victim := lose(ctx, "Store")
+		Eventually(func(g Gomega) {
+			g.Expect(p.events(ctx, farpoolv1alpha1.ReasonTablesStopped, farpoolv1alpha1.ReasonDataLost)).NotTo(BeEmpty())
+			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus(metav1.ConditionFalse))
+			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded)).To(haveStatus(metav1.ConditionTrue))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded).Message).To(ContainSubstring(victim.Name), "the condition does not say where")
+
+		By("finding that its part answers with an error, never with absence, and the other part as before")
+		r, err := workload.NewRun(target, 1, "load:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		Eventually(func(g Gomega) {
+			var refused, present int
+			for key := range uint32(200) {
+				op, err := r.Do(ctx, history.Get, key)
+				if err != nil {
+					refused++
+				} else {
+					g.Expect(op.Saw).NotTo(Equal(history.Absent), "key %d reads as absent though its table is stopped", key)
+					present++
+				}
+			}
+			g.Expect(refused).To(BeNumerically(">", 0))
+			g.Expect(present).To(BeNumerically(">", 0))
+		}).WithContext(ctx).Should(Succeed())
+
+		By("accepting the loss")
+		node := p.memoryNode(ctx, victim.Name)
+		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "annotate", "memorynode", victim.Name, "--overwrite",
+			fmt.Sprintf("%s=%s", farpoolv1alpha1.AnnotationAcceptDataLoss, node.Status.Incarnation))
+		Expect(err).NotTo(HaveOccurred())
+		p.ready(ctx)
+		Eventually(func() error { return tryLoad(ctx, target, keys) }).WithContext(ctx).Should(Succeed())
+	}, SpecTimeout(5*time.Minute))
+})
+
+// metricMemoryFresh of a memory node is 1 if an earlier life of it held data that this one does not have.
+const metricMemoryFresh = "farpool_node_memory_fresh"
+
+func metric(ctx context.Context, namespace, pod string) string {
+	GinkgoHelper()
+	text, err := kind.Fetch(ctx, namespace, pod, 7402, "metrics")
+	Expect(err).NotTo(HaveOccurred())
+	return text
+}
+
+func (p pool) memoryNode(ctx context.Context, name string) *farpoolv1alpha1.MemoryNode {
+	GinkgoHelper()
+	var out farpoolv1alpha1.MemoryNode
+	Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, &out)).To(Succeed())
+	return &out
+}
+
+// load writes keys and reads them back.
+func load(ctx context.Context, target workload.Target, keys uint32) {
+	GinkgoHelper()
+	Expect(tryLoad(ctx, target, keys)).To(Succeed())
+}
+
+func tryLoad(ctx context.Context, target workload.Target, keys uint32) error {
+	r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	r.WriteAll(ctx, keys)
+	present := r.ReadAll(ctx, keys)
+	if err := r.Errors.Err(); err != nil {
+		return err
+	}
+	if present != keys {
+		return fmt.Errorf("%d of %d keys are there", present, keys)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package e2e tests farpool on a kind cluster as its users meet it: installed with Helm, reached over the Redis protocol with an
+// unchanged driver and unchanged tools, and hurt as clusters hurt. It needs KUBECONFIG, and the images loaded into the cluster.
+//
+// With the label filter "short" the same things are done in smaller numbers, and what needs long waits is left out.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/e2e/cluster"
+)
+
+const (
+	release         = "farpool"
+	systemNamespace = "farpool-system"
+	operatorName    = "farpool-operator"
+)
+
+var kind *cluster.Cluster
+
+func TestEndToEnd(t *testing.T) {
+	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(3 * time.Minute)
+	SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
+	EnforceDefaultTimeoutsWhenUsingContexts()
+	RunSpecs(t, "farpool on kind")
+}
+
+// short says whether this run keeps its numbers small.
+func short() bool { return strings.Contains(GinkgoLabelFilter(), "short") }
+
+// count is a number of things to do in a full or a short run.
+func count(full, small int) int {
+	if short() {
+		return small
+	}
+	return full
+}
+
+// imageTag is the tag that the images under test were loaded with.
+func imageTag() string {
+	if tag := os.Getenv("E2E_IMAGE_TAG"); tag != "" {
+		return tag
+	}
+	return "dev"
+}
+
+var _ = BeforeSuite(func(ctx SpecContext) {
+	var err error
+	kind, err = cluster.Open(os.Getenv("KUBECONFIG"))
+	Expect(err).NotTo(HaveOccurred())
+	// A run that was interrupted may have left pools; the operator is still there to remove them, or comes up to do so.
+	install(ctx)
+	removeLeftovers(ctx)
+}, NodeTimeout(5*time.Minute))
+
+// install puts the chart under test into the cluster, or brings a release that is there to it.
+func install(ctx context.Context, more ...string) {
+	GinkgoHelper()
+	By("installing the chart")
+	args := append([]string{"upgrade", "--install", release, "../charts/farpool", "--namespace", systemNamespace, "--create-namespace",
+		"--reset-values", "--wait", "--timeout", "3m",
+		"--set", "image.tag=" + imageTag(), "--set", "dataPlane.image.tag=" + imageTag()}, more...)
+	_, err := kind.Helm(ctx, args...)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+func removeLeftovers(ctx context.Context) {
+	GinkgoHelper()
+	var all corev1.NamespaceList
+	Expect(kind.List(ctx, &all, client.MatchingLabels{cluster.Label: "true"})).To(Succeed())
+	for _, ns := range all.Items {
+		deleteNamespace(ctx, ns.Name)
+	}
+}
+
+// namespace makes a namespace for a group of specs; it admits restricted pods alone. It goes away with its pools when the group ends.
+func namespace(ctx context.Context, purpose string) string {
+	GinkgoHelper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "e2e-" + purpose + "-",
+		Labels:       map[string]string{cluster.Label: "true", "pod-security.kubernetes.io/enforce": "restricted"},
+	}}
+	Expect(kind.Create(ctx, ns)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) {
+		if CurrentSpecReport().Failed() {
+			explain(ctx, ns.Name)
+		}
+		deleteNamespace(ctx, ns.Name)
+	}, NodeTimeout(3*time.Minute))
+	return ns.Name
+}
+
+func deleteNamespace(ctx context.Context, name string) {
+	GinkgoHelper()
+	err := kind.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	Expect(client.IgnoreNotFound(err)).To(Succeed())
+	err = wait.PollUntilContextTimeout(ctx, time.Second, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+		return apierrors.IsNotFound(kind.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})), nil
+	})
+	Expect(err).NotTo(HaveOccurred(), "namespace %s does not go away", name)
+}
+
+// explain prints what a reader of a failed run wants to see of a namespace, and of the operator.
+func explain(ctx context.Context, namespace string) {
+	for _, args := range [][]string{
+		{"-n", namespace, "get", "kvpools,memorynodes,shardmaps,pods,services", "-o", "wide"},
+		{"-n", namespace, "describe", "kvpools"},
+		{"-n", namespace, "get", "events", "--sort-by=.lastTimestamp"},
+		{"-n", namespace, "logs", "-l", "farpool.dev/component", "--tail=40", "--prefix", "--all-containers"},
+		{"-n", namespace, "logs", "-l", "farpool.dev/component", "--tail=40", "--prefix", "--all-containers", "--previous"},
+		{"-n", systemNamespace, "logs", "deploy/" + operatorName, "--tail=60"},
+	} {
+		out, _ := kind.Kubectl(ctx, "", args...)
+		_, _ = fmt.Fprintf(GinkgoWriter, "\n--- kubectl %s\n%s", strings.Join(args, " "), out)
+	}
+}
