@@ -71,6 +71,7 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 test: ## the gate: linters, sanitizers, fuzzers, Go tests, short e2e on kind
 	@$(STEP) lint $(MAKE) lint
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
+	@$(STEP) clang-tidy $(MAKE) tidy
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
@@ -97,6 +98,11 @@ e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long f
 .PHONY: lint
 lint: ## formats, linters, the arrows between rooms
 	@hack/check
+
+.PHONY: tidy
+tidy: build/asan/build.ninja ## clang-tidy over the data plane; what passed once is skipped
+	@cmake --build build/asan -j $(JOBS) --target proto proto_grpc
+	@hack/tidy build/asan
 
 .PHONY: fmt
 fmt: ## put sources into their format
