@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remote allocation of blocks on one memory node, by one client thread. The memory node hands out segments (a CALL); the client
-// cuts blocks from them on its own. Whoever unlinks a block frees it with one FAA on its segment's bitmap, in the background;
-// the owner finds it there and reuses it once no session of an older era can hold its address.
+// Remote allocation of blocks on one memory node, by one client thread. The memory node hands out segments (a CALL);
+// the client cuts blocks from them on its own. Whoever unlinks a block frees it with one FAA on its segment's bitmap,
+// in the background; the owner finds it there and reuses it once no session of an older era can hold its address.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,22 @@ class Heap {
   Heap(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes);
   ~Heap();
 
-  // A block of at least `bytes`. Local in the common case; otherwise scans free bitmaps, asks the node for a segment, or waits
-  // for an era. Errors: out_of_memory (the heap is full), timed_out, and the session's.
+  // A block of at least `bytes`. Local in the common case; otherwise scans free bitmaps, asks the node for a segment,
+  // or waits for an era. Errors: out_of_memory (the heap is full), timed_out, and the session's.
   task::Task<base::Result<Block>> allocate(std::uint64_t bytes, base::Nanos deadline, fabric::Cost& cost);
   // Gives back a block that was never published: reusable at once.
   void discard(Block block);
-  // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size. Posts in the
-  // background of the session.
+  // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size.
+  // Posts in the background of the session.
   void free(std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);
 
-  // Returns every segment: wholly free ones to the node, the rest as orphans that others may adopt. Part of a clean goodbye.
+  // Housekeeping, to be called about once a tick, also by clients that allocate nothing: settles limbo and returns
+  // spare segments. When the memory node is short of segments, it also gives up partly free ones, as orphans that
+  // others adopt; without that a client that has gone quiet would keep what others freed of it.
+  task::Task<void> maintain(base::Nanos deadline);
+
+  // Returns every segment: wholly free ones to the node, the rest as orphans that others may adopt. Part of a clean
+  // goodbye.
   task::Task<void> release(base::Nanos deadline);
 
   struct Usage {

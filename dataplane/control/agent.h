@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent: what the operator may ask of a data-plane process, over gRPC with mutual TLS
+// (api/proto/farpool/v1alpha1/agent.proto).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "farpool/v1alpha1/agent.pb.h"
+#include "net/tls.h"
+
+namespace farpool::control {
+
+// What an agent speaks for. Called from gRPC's threads: implementations hand over to their own.
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  virtual v1alpha1::Facts facts() const = 0;
+
+  enum class Verdict {
+    adopted,      // or held already, byte for byte
+    older_epoch,  // than the one held
+    conflicting,  // the epoch is held with different content
+    invalid,      // the map or secret cannot be
+    unsupported,  // this process takes no maps
+    unavailable,  // shutting down, or no answer in time
+  };
+  struct Published {
+    Verdict verdict = Verdict::unavailable;
+    std::uint64_t epoch = 0;  // held afterwards
+    std::string message;      // why not, for people
+  };
+  // May block, for seconds at most.
+  virtual Published publish(const v1alpha1::PublishMapRequest& request) = 0;
+};
+
+class Agent {
+ public:
+  struct Options {
+    std::string listen;    // host:port; port 0 takes a free one
+    std::string pool_uid;  // requests for another pool are refused
+    net::TlsFiles tls;     // re-read when they change; all empty: plaintext, for local use only
+  };
+  // Serves until destroyed; the subject outlives the agent. Errors: unavailable (the port), invalid_argument (address,
+  // files).
+  static base::Result<std::unique_ptr<Agent>> start(Options options, Subject& subject);
+  ~Agent();
+
+  const std::string& address() const;  // with the port that was bound
+  // Tells the watchers that the facts may have changed. Any thread, cheap.
+  void changed();
+
+ private:
+  struct State;
+  explicit Agent(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace farpool::control

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/agent.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "farpool/v1alpha1/agent.grpc.pb.h"
+
+namespace farpool::control {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr char kPool[] = "pool-1";
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A throw-away CA and certificates that it signs, made by the openssl command.
+class Certificates {
+ public:
+  Certificates() {
+    char pattern[] = "/tmp/farpool-agent-XXXXXX";
+    directory_ = mkdtemp(pattern);
+    run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=ca -keyout ca.key "
+        "-out ca.crt");
+  }
+  ~Certificates() { fs::remove_all(directory_); }
+  net::TlsFiles issue(const std::string& name, const std::string& uri) {
+    std::ofstream(directory_ / (name + ".ext")) << "subjectAltName=URI:" << uri << "\n";
+    run("openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=" + name + " -keyout " + name +
+        ".key -out " + name + ".csr");
+    run("openssl x509 -req -in " + name + ".csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile " + name +
+        ".ext -out " + name + ".crt");
+    return {directory_ / "ca.crt", directory_ / (name + ".crt"), directory_ / (name + ".key")};
+  }
+
+ private:
+  void run(const std::string& command) {
+    const std::string quiet = "cd " + directory_.string() + " && " + command + " >/dev/null 2>&1";
+    ASSERT_EQ(std::system(quiet.c_str()), 0) << command;
+  }
+  fs::path directory_;
+};
+
+class Process final : public Subject {
+ public:
+  v1alpha1::Facts facts() const override {
+    const std::lock_guard lock(mutex_);
+    v1alpha1::Facts facts;
+    facts.set_pool_uid(kPool);
+    facts.set_role(v1alpha1::ROLE_MEMORY_NODE);
+    facts.set_epoch(epoch_);
+    return facts;
+  }
+  Published publish(const v1alpha1::PublishMapRequest& request) override {
+    const std::lock_guard lock(mutex_);
+    if (request.map().epoch() < epoch_) return {Verdict::older_epoch, epoch_, "holds a newer epoch"};
+    epoch_ = request.map().epoch();
+    return {Verdict::adopted, epoch_, ""};
+  }
+  void set_epoch(std::uint64_t epoch) {
+    const std::lock_guard lock(mutex_);
+    epoch_ = epoch;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t epoch_ = 3;
+};
+
+void give_a_deadline(grpc::ClientContext& context) {
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+}
+
+grpc::Status describe(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                      const std::string& pool, v1alpha1::Facts& facts) {
+  grpc::ChannelArguments arguments;
+  arguments.SetSslTargetNameOverride("agent");
+  auto stub = v1alpha1::Agent::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
+  grpc::ClientContext context;
+  give_a_deadline(context);
+  v1alpha1::DescribeRequest request;
+  request.set_pool_uid(pool);
+  return stub->Describe(&context, request, &facts);
+}
+
+TEST(Agent, DescribesAndRefusesOtherPoolsAndOlderEpochs) {
+  Process process;
+  auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = {}}, process);
+  ASSERT_TRUE(agent.ok()) << agent.status().message();
+  v1alpha1::Facts facts;
+  ASSERT_TRUE(describe((*agent)->address(), grpc::InsecureChannelCredentials(), kPool, facts).ok());
+  EXPECT_EQ(facts.epoch(), 3u);
+  EXPECT_EQ(describe((*agent)->address(), grpc::InsecureChannelCredentials(), "pool-2", facts).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+
+  auto stub = v1alpha1::Agent::NewStub(grpc::CreateChannel((*agent)->address(), grpc::InsecureChannelCredentials()));
+  for (const auto& [epoch, want] :
+       {std::pair{2u, grpc::StatusCode::FAILED_PRECONDITION}, std::pair{4u, grpc::StatusCode::OK}}) {
+    grpc::ClientContext context;
+    give_a_deadline(context);
+    v1alpha1::PublishMapRequest request;
+    request.mutable_map()->set_pool_uid(kPool);
+    request.mutable_map()->set_epoch(epoch);
+    v1alpha1::PublishMapResponse response;
+    EXPECT_EQ(stub->PublishMap(&context, request, &response).error_code(), want);
+  }
+}
+
+TEST(Agent, APortInUseIsAnErrorThatNamesIt) {
+  Process process;
+  auto first = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = {}}, process);
+  ASSERT_TRUE(first.ok());
+  auto second = Agent::start({.listen = (*first)->address(), .pool_uid = kPool, .tls = {}}, process);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find((*first)->address()), std::string::npos);
+}
+
+TEST(Agent, WatchSendsTheFactsNowAndAfterEachChangeOfMeaning) {
+  Process process;
+  auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = {}}, process);
+  ASSERT_TRUE(agent.ok());
+  auto stub = v1alpha1::Agent::NewStub(grpc::CreateChannel((*agent)->address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  give_a_deadline(context);
+  v1alpha1::WatchRequest request;
+  request.set_pool_uid(kPool);
+  request.set_min_interval_ms(1);
+  auto stream = stub->Watch(&context, request);
+  v1alpha1::Facts facts;
+  ASSERT_TRUE(stream->Read(&facts));
+  EXPECT_EQ(facts.epoch(), 3u);
+  (*agent)->changed();  // nothing has changed in meaning: nothing is sent
+  process.set_epoch(7);
+  (*agent)->changed();
+  ASSERT_TRUE(stream->Read(&facts));
+  EXPECT_EQ(facts.epoch(), 7u);
+  (*agent).reset();  // the watcher is told, not left hanging
+  EXPECT_FALSE(stream->Read(&facts));
+  EXPECT_FALSE(stream->Finish().ok());
+}
+
+TEST(Agent, OverTlsOnlyThePoolsOperatorIsAdmitted) {
+  Certificates certificates;
+  const auto node = certificates.issue("node", "farpool://pool-1/node/m0");
+  Process process;
+  auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = node}, process);
+  ASSERT_TRUE(agent.ok()) << agent.status().message();
+  struct Case {
+    std::string name, uri;
+    grpc::StatusCode want;
+  };
+  for (const Case& c : {Case{"good", "farpool://pool-1/operator/op", grpc::StatusCode::OK},
+                        Case{"client", "farpool://pool-1/client/s0", grpc::StatusCode::PERMISSION_DENIED},
+                        Case{"other", "farpool://pool-2/operator/op", grpc::StatusCode::PERMISSION_DENIED},
+                        Case{"odd", "spiffe://pool-1/operator/op", grpc::StatusCode::PERMISSION_DENIED}}) {
+    const auto files = certificates.issue(c.name, c.uri);
+    // The host is not what identifies an agent, so the check of its name is off and the CA's signature stands.
+    auto provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+        contents(files.ca),
+        std::vector<grpc::experimental::IdentityKeyCertPair>{{contents(files.key), contents(files.cert)}});
+    grpc::experimental::TlsChannelCredentialsOptions options;
+    options.set_certificate_provider(provider);
+    options.watch_root_certs();
+    options.watch_identity_key_cert_pairs();
+    options.set_check_call_host(false);
+    options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
+    v1alpha1::Facts facts;
+    const grpc::Status status =
+        describe((*agent)->address(), grpc::experimental::TlsCredentials(options), kPool, facts);
+    EXPECT_EQ(status.error_code(), c.want) << c.name << ": " << status.error_message();
+  }
+  v1alpha1::Facts facts;
+  EXPECT_FALSE(describe((*agent)->address(), grpc::InsecureChannelCredentials(), kPool, facts).ok())
+      << "plaintext on a TLS agent";
+}
+
+}  // namespace
+}  // namespace farpool::control
