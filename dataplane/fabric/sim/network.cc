@@ -1,0 +1,825 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/sim/network.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+#include "fabric/cost.h"
+#include "fabric/words.h"
+
+namespace farpool::fabric::sim {
+namespace {
+
+constexpr std::uint64_t kPieces = 64;  // longer verbs tear into this many runs of words at most
+
+bool is_atomic(Verb verb) { return verb == Verb::cas || verb == Verb::masked_cas || verb == Verb::fetch_add; }
+
+// Whether the contract orders `first` before `second`, which was posted later on the same lane.
+bool ordered(const Op& first, const Op& second) {
+  if (first.verb == Verb::write) return true;
+  if (is_atomic(first.verb)) return second.verb == Verb::read || second.fence;
+  if (first.verb == Verb::read) return second.fence;
+  return false;
+}
+
+// What the poster may not even send.
+bool malformed(std::span<const Op> ops) {
+  if (ops.empty() || ops.size() > kMaxChain) return true;
+  for (const Op& op : ops) {
+    if (op.verb != Verb::call) continue;
+    if (ops.size() != 1 || op.local.size() > kMaxCallBytes || op.reply.size() > kMaxCallBytes) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// One verb of a chain on its way.
+struct VerbRun {
+  Op op;
+  std::byte* target = nullptr;  // in the memory node
+  std::uint64_t left = 0;       // words
+  bool started = false;
+  bool executed = false;
+  bool dropped = false;
+  std::vector<std::byte> payload;  // of a WRITE, once its posting has ended
+};
+
+// A chain on its way. It outlives its posting: a severed lane's verbs may still land.
+struct Flight {
+  std::shared_ptr<Link> link;
+  Posting* posting = nullptr;  // null once completed: the client's memory is not touched any more
+  std::vector<VerbRun> verbs;
+  std::size_t left = 0;  // verbs that have yet to execute before the answer
+  bool arrived = false;
+  bool refused = false;
+  bool answered = false;
+  std::uint32_t reply_bytes = 0;
+  std::vector<std::byte> reply;  // of a CALL
+  std::size_t record = 0;        // in the trace
+};
+
+// A lane as the memory node sees it.
+struct Link {
+  SimResponder* node = nullptr;
+  SimPort* client = nullptr;
+  SimLane* lane = nullptr;  // null once the client destroyed it
+  LaneRights rights;
+  std::vector<LaneGrant::Region> claims;
+  std::uint64_t number = 0;
+  bool open = true;
+  bool refused = false;
+  Nanos last_arrival = 0;
+  std::deque<std::shared_ptr<Flight>> flights;  // sent and not yet done with, in posting order
+
+  // Where `bytes` at `at` lie in the memory node, if the session may touch them.
+  std::byte* resolve(Remote at, std::uint64_t bytes) const {
+    const auto claim =
+        std::find_if(claims.begin(), claims.end(), [&](const auto& region) { return region.id == at.region; });
+    if (claim == claims.end() || at.offset % 8 != 0 || bytes % 8 != 0) return nullptr;
+    for (const RegionRight& right : rights.regions) {
+      if (right.id != at.region || right.key != claim->key) continue;
+      if (bytes > right.bytes || at.offset > right.bytes - bytes) return nullptr;
+      return right.base + at.offset;
+    }
+    return nullptr;
+  }
+};
+
+class SimLane final : public Lane {
+ public:
+  SimLane(SimPort& port, std::shared_ptr<Link> link) : port_(port), link_(std::move(link)), late_(*this) {
+    link_->lane = this;
+  }
+  ~SimLane() override {
+    FARPOOL_CHECK(pending_ == 0);
+    port_.disarm(late_);
+    link_->lane = nullptr;
+    if (open_) port_.network_->close(*link_);
+    std::erase(port_.dirty_, this);
+  }
+
+  void enqueue(Posting& posting) noexcept override {
+    ++pending_;
+    if (!open_) {
+      complete_soon({&posting}, refused_ ? Fate::refused : Fate::maybe);
+      return;
+    }
+    queued_.push_back(&posting);
+    if (queued_.size() == 1) port_.dirty_.push_back(this);
+    watch(posting.deadline);
+  }
+  void sever() noexcept override { end(nullptr); }
+  bool open() const noexcept override { return open_; }
+  std::size_t pending() const noexcept override { return pending_; }
+
+  // One doorbell for all that was queued in this turn.
+  void ring() {
+    if (queued_.empty()) return;
+    ++stats_.doorbells;
+    Network& network = *port_.network_;
+    const std::vector<Posting*> postings = std::exchange(queued_, {});
+    for (std::size_t i = 0; i < postings.size(); ++i) {
+      Posting& posting = *postings[i];
+      ++stats_.chains;
+      stats_.messages += posting.ops.size();
+      for (const Op& op : posting.ops) stats_.bytes += wire_bytes(op);
+      auto flight = std::make_shared<Flight>();
+      flight->link = link_;
+      flight->posting = &posting;
+      flight->record = network.trace().post(port_.index_, link_->number, network.now(), posting.ops);
+      flight->left = posting.ops.size();
+      for (const Op& op : posting.ops) flight->verbs.push_back({.op = op});
+      flights_.push_back(flight);
+      if (malformed(posting.ops)) {
+        for (; i < postings.size(); ++i) {
+          if (postings[i] != &posting) orphans_.push_back(postings[i]);
+        }
+        end(flight.get());
+        return;
+      }
+      link_->flights.push_back(flight);
+      link_->last_arrival = std::max(link_->last_arrival, network.now() + network.message_delay());
+      network.at(link_->last_arrival, [&network, flight] { network.arrive(flight); });
+    }
+  }
+
+  // The answer of a chain that executed whole.
+  void done(const std::shared_ptr<Flight>& flight) {
+    Posting& posting = *flight->posting;
+    if (!flight->reply.empty()) std::copy(flight->reply.begin(), flight->reply.end(), posting.ops[0].reply.begin());
+    posting.outcome = {.fate = Fate::done, .reply_bytes = flight->reply_bytes};
+    flight->posting = nullptr;
+    std::erase(flights_, flight);
+    port_.network_->trace().end(flight->record, port_.now(), Fate::done);
+    --pending_;
+    posting.waiter.resume();  // may destroy this lane
+  }
+
+  // The lane ends: `refused` ends so, all else ends `maybe`. Completions come in a later turn, so that sever() resumes
+  // nobody.
+  void end(Flight* refused) {
+    if (!open_) return;
+    open_ = false;
+    refused_ = refused != nullptr;
+    port_.disarm(late_);
+    port_.network_->cut_tail(*this);
+    std::vector<Posting*> others;
+    for (const auto& flight : flights_) {
+      if (flight.get() != refused) others.push_back(flight->posting);
+    }
+    others.insert(others.end(), orphans_.begin(), orphans_.end());
+    others.insert(others.end(), queued_.begin(), queued_.end());
+    orphans_.clear();
+    queued_.clear();
+    if (refused != nullptr) complete_soon({refused->posting}, Fate::refused);
+    complete_soon(std::move(others), Fate::maybe);
+  }
+
+  const std::vector<std::shared_ptr<Flight>>& flights() const { return flights_; }
+
+ private:
+  struct Late final : Timer {
+    explicit Late(SimLane& lane) : lane(lane) {}
+    void fire() noexcept override { lane.look_for_late(); }
+    SimLane& lane;
+  };
+
+  void watch(Nanos deadline) {
+    if (deadline == base::kNever || deadline >= watched_) return;
+    watched_ = deadline;
+    port_.disarm(late_);
+    late_.when = deadline;
+    port_.arm(late_);
+  }
+  void look_for_late() {
+    watched_ = base::kNever;
+    Nanos next = base::kNever;
+    for (const auto& flight : flights_) next = std::min(next, flight->posting->deadline);
+    for (const Posting* posting : queued_) next = std::min(next, posting->deadline);
+    if (next <= port_.now()) {
+      end(nullptr);
+    } else {
+      watch(next);
+    }
+  }
+
+  void complete_soon(std::vector<Posting*> postings, Fate fate) {
+    if (postings.empty()) return;
+    Network& network = *port_.network_;
+    network.at(network.now(), [this, &port = port_, postings = std::move(postings), fate] {
+      port.turn([this, postings, fate] { complete(postings, fate); });
+    });
+  }
+  void complete(const std::vector<Posting*>& postings, Fate fate) {
+    for (Posting* posting : postings) release(posting, fate);
+    for (Posting* posting : postings) {
+      posting->outcome = {.fate = fate};
+      --pending_;
+      posting->waiter.resume();  // the last one may destroy this lane
+    }
+  }
+  // The client's memory belongs to the client again: what WRITEs still need is copied, what READs were to fill is
+  // garbage.
+  void release(Posting* posting, Fate fate) {
+    const auto found =
+        std::find_if(flights_.begin(), flights_.end(), [&](const auto& flight) { return flight->posting == posting; });
+    if (found == flights_.end()) return;
+    const std::shared_ptr<Flight> flight = *found;
+    flights_.erase(found);
+    Network& network = *port_.network_;
+    for (VerbRun& run : flight->verbs) {
+      if (run.op.verb == Verb::write) {
+        run.payload.assign(run.op.local.begin(), run.op.local.end());
+      } else if (run.op.verb == Verb::read) {
+        const std::uint64_t garbage = network.random().next();
+        for (std::size_t i = 0; i + 8 <= run.op.local.size(); i += 8) base::store(run.op.local.data() + i, garbage + i);
+      } else if (run.op.old != nullptr) {
+        *run.op.old = network.random().next();
+      } else if (run.op.verb == Verb::call) {
+        run.payload.assign(run.op.local.begin(), run.op.local.end());
+      }
+    }
+    flight->posting = nullptr;
+    network.trace().end(flight->record, port_.now(), fate);
+  }
+
+  friend class Network;
+  SimPort& port_;
+  std::shared_ptr<Link> link_;
+  bool open_ = true;
+  bool refused_ = false;
+  std::size_t pending_ = 0;
+  std::vector<Posting*> queued_;   // until the doorbell rings
+  std::vector<Posting*> orphans_;  // behind a chain that could not be sent
+  std::vector<std::shared_ptr<Flight>> flights_;
+  Late late_;
+  Nanos watched_ = base::kNever;
+};
+
+// ---- the client
+// ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Waits for an answer of the session port, or for the deadline. It lives in a coroutine frame; messages hold the slot.
+template <class T>
+class Answer final : public Timer {
+ public:
+  struct Slot {
+    Answer* answer = nullptr;
+  };
+  Answer(Port& port, Nanos deadline) : port_(port), slot_(std::make_shared<Slot>(Slot{this})) {
+    when = deadline;
+    port_.arm(*this);
+  }
+  Answer(const Answer&) = delete;
+  ~Answer() {
+    slot_->answer = nullptr;
+    port_.disarm(*this);
+  }
+  std::shared_ptr<Slot> slot() const { return slot_; }
+
+  static void give(const std::shared_ptr<Slot>& slot, T value) {
+    if (slot->answer == nullptr || slot->answer->over_) return;
+    slot->answer->value_.emplace(std::move(value));
+    slot->answer->finish();
+  }
+  void fire() noexcept override { finish(); }
+
+  bool await_ready() const noexcept { return over_; }
+  void await_suspend(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
+  std::optional<T> await_resume() { return std::move(value_); }
+
+ private:
+  void finish() noexcept {
+    if (over_) return;
+    over_ = true;
+    if (waiter_) waiter_.resume();
+  }
+  Port& port_;
+  std::shared_ptr<Slot> slot_;
+  std::optional<T> value_;
+  std::coroutine_handle<> waiter_;
+  bool over_ = false;
+};
+
+using Reply = base::Result<std::string>;
+using Opened = base::Result<std::shared_ptr<Link>>;
+
+base::Status nobody_at(const std::string& endpoint) {
+  return {base::Code::unavailable, "nobody listens at " + endpoint + ": check the endpoint of the memory node"};
+}
+
+}  // namespace
+
+SimPort::SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t seed)
+    : network_(&network), index_(index), peer_(std::move(peer)), random_(seed) {}
+
+SimPort::~SimPort() = default;
+
+Nanos SimPort::now() const { return network_->now(); }
+
+void SimPort::arm(Timer& timer) {
+  timers_.arm(timer);
+  wake();
+}
+
+// Sees to it that an event stands at the time of the first timer.
+void SimPort::wake() {
+  const Nanos next = std::max(timers_.next(), network_->now());
+  if (timers_.next() == base::kNever || wake_at_ <= next) return;
+  wake_at_ = next;
+  network_->at(next, [this, next] {
+    if (wake_at_ != next) return;
+    wake_at_ = base::kNever;
+    turn([this] {
+      timers_.fire_due(network_->now());
+      wake();
+    });
+  });
+}
+
+void SimPort::turn(std::function<void()> what) {
+  if (state_ == State::crashed) return;
+  if (state_ == State::paused) {
+    deferred_.push_back(std::move(what));
+    return;
+  }
+  what();
+  ring();
+}
+
+void SimPort::ring() {
+  if (state_ != State::running) return;
+  while (!dirty_.empty()) {
+    SimLane* lane = dirty_.back();
+    dirty_.pop_back();
+    lane->ring();
+  }
+}
+
+void SimPort::pause() {
+  if (state_ == State::running) state_ = State::paused;
+}
+
+void SimPort::resume() {
+  if (state_ != State::paused) return;
+  state_ = State::running;
+  while (!deferred_.empty() && state_ == State::running) {
+    const std::function<void()> what = std::move(deferred_.front());
+    deferred_.pop_front();
+    what();
+    ring();
+  }
+}
+
+void SimPort::crash_after(std::uint64_t effects, InFlight posted) {
+  crash_at_ = effects_ + effects;
+  posted_ = posted;
+}
+
+void SimPort::crash(InFlight posted) {
+  if (state_ == State::crashed) return;
+  state_ = State::crashed;
+  network_->trace_.note(index_, effects_, 0xdead);
+  if (posted == InFlight::lands) return;
+  for (const auto& link : network_->links_) {
+    if (link->client == this) network_->close(*link);
+  }
+}
+
+bool SimPort::may_land() {
+  if (effects_ == crash_at_ && state_ != State::crashed) crash(posted_);
+  return !(state_ == State::crashed && posted_ == InFlight::cut && effects_ >= crash_at_);
+}
+
+void SimPort::landed() {
+  ++effects_;
+  if (effects_ == crash_at_) crash(posted_);
+}
+
+std::size_t SimPort::in_flight() const {
+  std::size_t count = 0;
+  for (const auto& link : network_->links_) {
+    if (link->client != this || !link->open) continue;
+    for (const auto& flight : link->flights) {
+      for (const VerbRun& run : flight->verbs) count += run.executed || run.dropped ? 0 : 1;
+    }
+  }
+  return count;
+}
+
+task::Task<base::Result<std::string>> SimPort::exchange(std::string endpoint, std::string request, Nanos deadline) {
+  Network& network = *network_;
+  Answer<Reply> answer(*this, deadline);
+  const auto slot = answer.slot();
+  SimResponder* node = network.node(endpoint);
+  const bool lost = network.random_.chance(network.options_.lose_exchange);
+  if (node == nullptr) {
+    network.at(network.now() + network.message_delay(),
+               [this, slot, endpoint] { turn([=] { Answer<Reply>::give(slot, nobody_at(endpoint)); }); });
+  } else if (!lost) {
+    network.at(network.now() + network.message_delay(), [this, &network, slot, node, request] {
+      node->host_->on_exchange(peer_, request, [this, &network, slot](std::string reply) {
+        if (network.random_.chance(network.options_.lose_exchange)) return;
+        network.at(network.now() + network.message_delay(),
+                   [this, slot, reply] { turn([=] { Answer<Reply>::give(slot, Reply(reply)); }); });
+      });
+    });
+  }
+  std::optional<Reply> reply = co_await answer;
+  if (!reply) co_return base::Status(base::Code::timed_out, "no answer from " + endpoint + " before the deadline");
+  co_return std::move(*reply);
+}
+
+task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant grant, Nanos deadline) {
+  Network& network = *network_;
+  Answer<Opened> answer(*this, deadline);
+  const auto slot = answer.slot();
+  const std::string endpoint = grant.endpoint;
+  SimResponder* node = network.node(endpoint);
+  const bool lost = network.random_.chance(network.options_.lose_exchange);
+  if (node == nullptr) {
+    network.at(network.now() + network.message_delay(),
+               [this, slot, endpoint] { turn([=] { Answer<Opened>::give(slot, nobody_at(endpoint)); }); });
+  } else if (!lost) {
+    network.at(network.now() + network.message_delay(), [this, &network, slot, node, grant] {
+      auto rights = node->host_->on_open_lane(grant.token);
+      std::shared_ptr<Link> link;
+      if (rights) {
+        link = std::make_shared<Link>();
+        link->node = node;
+        link->client = this;
+        link->rights = std::move(*rights);
+        link->claims = grant.regions;
+        link->number = ++network.lanes_opened_;
+        network.links_.push_back(link);
+      }
+      if (network.random_.chance(network.options_.lose_exchange)) return;
+      network.at(network.now() + network.message_delay(), [this, slot, link, node] {
+        turn([=] {
+          Answer<Opened>::give(
+              slot, link != nullptr
+                        ? Opened(link)
+                        : Opened(base::Status(base::Code::forbidden, node->endpoint_ + " knows no such lane token")));
+        });
+      });
+    });
+  }
+  std::optional<Opened> opened = co_await answer;
+  if (!opened) co_return base::Status(base::Code::timed_out, "no lane at " + endpoint + " before the deadline");
+  if (!opened->ok()) co_return opened->status();
+  co_return std::unique_ptr<Lane>(std::make_unique<SimLane>(*this, std::move(**opened)));
+}
+
+// ---- the memory node
+// -------------------------------------------------------------------------------------------------------------
+
+Nanos SimResponder::now() const { return network_.now(); }
+
+void SimResponder::after(Nanos delay, std::function<void()> what) {
+  network_.at(network_.now() + std::max<Nanos>(delay, 0), std::move(what));
+}
+
+// What is in flight may land until the lanes are closed, and `done` comes later still.
+void SimResponder::fence(std::uint64_t session_id, std::function<void()> done) {
+  network_.at(network_.now() + network_.execution_delay(), [this, session_id, done = std::move(done)] {
+    for (const auto& link : network_.links_) {
+      if (link->node != this || link->rights.session_id != session_id || !link->open) continue;
+      network_.close(*link);
+      SimPort* client = link->client;
+      network_.at(network_.now() + network_.message_delay(), [client, link = link] {
+        client->turn([link] {
+          if (link->lane != nullptr) link->lane->end(nullptr);
+        });
+      });
+    }
+    network_.at(network_.now() + network_.execution_delay(), done);
+  });
+}
+
+void SimResponder::hold_calls(bool held) {
+  held_ = held;
+  if (held) return;
+  for (const auto& link : std::vector(network_.links_)) {
+    if (link->node == this) network_.advance(link);
+  }
+}
+
+void bury(std::shared_ptr<void> what) {
+  static auto* graves = new std::vector<std::shared_ptr<void>>;
+  graves->push_back(std::move(what));
+}
+
+// ---- the network
+// -----------------------------------------------------------------------------------------------------------------
+
+Network::Network(Options options) : options_(options), random_(options.seed), trace_(options.keep_chains) {}
+
+Network::~Network() {
+  // A crashed client's frames are still suspended on its port and on its flights.
+  for (auto& client : clients_) {
+    if (client->crashed()) bury(std::shared_ptr<SimPort>(std::move(client)));
+  }
+  for (auto& link : links_) {
+    link->flights.clear();
+    if (link->lane != nullptr) bury(link);
+  }
+}
+
+SimResponder& Network::add_node(std::string endpoint) {
+  nodes_.push_back(std::unique_ptr<SimResponder>(new SimResponder(*this, std::move(endpoint), random_.next())));
+  return *nodes_.back();
+}
+
+SimPort& Network::add_client(Peer peer) {
+  clients_.push_back(std::unique_ptr<SimPort>(new SimPort(*this, clients_.size(), std::move(peer), random_.next())));
+  return *clients_.back();
+}
+
+SimResponder* Network::node(const std::string& endpoint) {
+  for (const auto& node : nodes_) {
+    if (node->endpoint_ == endpoint && node->host_ != nullptr) return node.get();
+  }
+  return nullptr;
+}
+
+void Network::at(Nanos when, std::function<void()> what) {
+  const auto later = [](const Event& a, const Event& b) {
+    return a.when != b.when ? a.when > b.when : a.order > b.order;
+  };
+  events_.push_back({std::max(when, now_), ++order_, std::move(what)});
+  std::push_heap(events_.begin(), events_.end(), later);
+}
+
+bool Network::step() {
+  for (std::size_t i = 0; i < clients_.size(); ++i) clients_[i]->ring();  // what was spawned from outside
+  if (events_.empty()) return false;
+  const auto later = [](const Event& a, const Event& b) {
+    return a.when != b.when ? a.when > b.when : a.order > b.order;
+  };
+  std::pop_heap(events_.begin(), events_.end(), later);
+  const Event event = std::move(events_.back());
+  events_.pop_back();
+  now_ = event.when;
+  event.what();
+  return true;
+}
+
+bool Network::run_until(const std::function<bool()>& done, Nanos limit) {
+  while (!done()) {
+    if (now_ > limit || !step()) return false;
+  }
+  return true;
+}
+
+bool Network::drain(SimPort& client, Nanos limit) {
+  return run_until([&client] { return client.in_flight() == 0; }, limit);
+}
+
+Nanos Network::message_delay() {
+  const auto within = [this](Nanos span) {
+    return static_cast<Nanos>(random_.below(static_cast<std::uint64_t>(span) + 1));
+  };
+  Nanos delay = options_.min_delay + within(options_.max_delay - options_.min_delay);
+  if (random_.chance(options_.straggle)) delay += within(options_.straggle_delay);
+  return delay;
+}
+
+Nanos Network::execution_delay() {
+  const auto within = [this](Nanos span) {
+    return static_cast<Nanos>(random_.below(static_cast<std::uint64_t>(span) + 1));
+  };
+  Nanos delay = within(options_.spread);
+  if (random_.chance(options_.straggle)) delay += within(options_.straggle_delay);
+  return delay;
+}
+
+// A chain reaches the memory node. Rights are looked at here, in posting order: nothing behind a refused verb executes.
+void Network::arrive(const std::shared_ptr<Flight>& flight) {
+  Link& link = *flight->link;
+  flight->arrived = true;
+  for (std::size_t i = 0; i < flight->verbs.size(); ++i) {
+    VerbRun& run = flight->verbs[i];
+    if (!link.open || link.refused) run.dropped = true;
+    if (run.dropped) continue;
+    bool fits = true;
+    switch (run.op.verb) {
+      case Verb::read:
+      case Verb::write:
+        run.left = run.op.local.size() / 8;
+        run.target = link.resolve(run.op.at, run.op.local.size());
+        fits = run.target != nullptr && run.op.local.size() <= Caps{}.max_verb_bytes;
+        break;
+      case Verb::cas:
+      case Verb::masked_cas:
+      case Verb::fetch_add:
+        run.target = link.resolve(run.op.at, 8);
+        fits = run.target != nullptr;
+        break;
+      case Verb::call:
+        break;
+    }
+    if (fits) continue;
+    link.refused = true;
+    flight->refused = true;
+    flight->left = i;
+    run.dropped = true;
+  }
+  advance(flight->link);
+}
+
+// Starts every verb whose order allows it.
+void Network::advance(const std::shared_ptr<Link>& link) {
+  std::vector<const Op*> before;  // earlier verbs that have not executed
+  std::vector<std::pair<std::shared_ptr<Flight>, std::size_t>> ready;
+  for (const auto& flight : link->flights) {
+    if (!flight->arrived) break;
+    for (std::size_t i = 0; i < flight->verbs.size(); ++i) {
+      VerbRun& run = flight->verbs[i];
+      if (run.executed || run.dropped) continue;
+      const bool waits =
+          std::any_of(before.begin(), before.end(), [&run](const Op* earlier) { return ordered(*earlier, run.op); });
+      if (!run.started && !waits && !(run.op.verb == Verb::call && link->node->held_)) ready.emplace_back(flight, i);
+      before.push_back(&run.op);
+    }
+  }
+  for (const auto& [flight, verb] : ready) start(flight, verb);
+  // A chain is done with when nothing of it is left; a refusal is told when all that stood before it has executed.
+  while (!link->flights.empty()) {
+    const auto flight = link->flights.front();
+    if (!flight->arrived) break;
+    if (flight->refused && flight->left == 0 && !flight->answered) refuse(flight);
+    const bool over = std::all_of(flight->verbs.begin(), flight->verbs.end(),
+                                  [](const VerbRun& run) { return run.executed || run.dropped; });
+    if (!over) break;
+    link->flights.pop_front();
+  }
+}
+
+void Network::start(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+  VerbRun& run = flight->verbs[verb];
+  run.started = true;
+  // A fence is the requester's: it costs the trip that it waits for.
+  const Nanos begin = now_ + (run.op.fence ? message_delay() + message_delay() : 0) + execution_delay();
+  switch (run.op.verb) {
+    case Verb::read:
+    case Verb::write: {
+      if (run.left == 0) {
+        at(begin, [this, flight, verb] { executed(flight, verb); });
+        return;
+      }
+      const std::uint64_t words = run.left;
+      const std::uint64_t pieces = options_.tear ? std::min(words, kPieces) : 1;
+      for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+        const std::uint64_t first = words * piece / pieces, last = words * (piece + 1) / pieces;
+        at(begin + (pieces > 1 ? execution_delay() : 0),
+           [this, flight, verb, first, last] { execute_words(flight, verb, first, last); });
+      }
+      return;
+    }
+    case Verb::cas:
+    case Verb::masked_cas:
+    case Verb::fetch_add:
+      at(begin, [this, flight, verb] { execute_atomic(flight, verb); });
+      return;
+    case Verb::call:
+      at(begin, [this, flight, verb] { execute_call(flight, verb); });
+      return;
+  }
+}
+
+void Network::execute_words(const std::shared_ptr<Flight>& flight, std::size_t verb, std::uint64_t first,
+                            std::uint64_t last) {
+  Link& link = *flight->link;
+  VerbRun& run = flight->verbs[verb];
+  for (std::uint64_t i = first; i < last; ++i) {
+    if (!link.open || run.dropped) return;
+    auto word = word_at(run.target + 8 * i);
+    if (run.op.verb == Verb::read) {
+      const std::uint64_t value = word.load(std::memory_order_relaxed);
+      if (flight->posting != nullptr) base::store(run.op.local.data() + 8 * i, value);
+      trace_.note(run.op.at.offset + 8 * i, value, 1);
+    } else {
+      if (!link.client->may_land()) return;
+      const std::byte* from = flight->posting != nullptr ? run.op.local.data() : run.payload.data();
+      const auto value = base::load<std::uint64_t>(from + 8 * i);
+      word.store(value, std::memory_order_relaxed);
+      trace_.note(run.op.at.offset + 8 * i, value, 2);
+      link.client->landed();
+    }
+    --run.left;
+  }
+  if (run.left == 0) executed(flight, verb);
+}
+
+void Network::execute_atomic(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+  Link& link = *flight->link;
+  VerbRun& run = flight->verbs[verb];
+  if (!link.open || run.dropped || !link.client->may_land()) return;
+  std::uint64_t old = 0;
+  switch (run.op.verb) {
+    case Verb::cas:
+      old = masked_cas_word(run.target, run.op.compare, ~0ull, run.op.swap, ~0ull);
+      break;
+    case Verb::masked_cas:
+      old = masked_cas_word(run.target, run.op.compare, run.op.compare_mask, run.op.swap, run.op.swap_mask);
+      break;
+    default:
+      old = fetch_add_word(run.target, run.op.swap);
+      break;
+  }
+  if (flight->posting != nullptr && run.op.old != nullptr) *run.op.old = old;
+  trace_.note(run.op.at.offset, old, 3);
+  link.client->landed();
+  executed(flight, verb);
+}
+
+void Network::execute_call(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+  Link& link = *flight->link;
+  VerbRun& run = flight->verbs[verb];
+  if (!link.open || run.dropped) return;
+  if (link.node->held_) {
+    run.started = false;
+    return;
+  }
+  if (!link.client->may_land()) return;
+  if (flight->posting != nullptr) run.payload.assign(run.op.local.begin(), run.op.local.end());
+  std::vector<std::byte> reply(run.op.reply.size());
+  const auto bytes = link.node->host_->on_call(link.rights.session_id, run.op.opcode, run.payload, reply);
+  trace_.note(run.op.opcode, bytes.value_or(~0ull), 4);
+  link.client->landed();
+  if (!link.open) return;  // the host fenced the session meanwhile
+  if (!bytes) {
+    bool behind = false;
+    for (const auto& other : link.flights) {
+      if (behind) {
+        for (VerbRun& later : other->verbs) later.dropped = later.dropped || !later.executed;
+      }
+      behind = behind || other == flight;
+    }
+    link.refused = true;
+    flight->refused = true;
+    flight->left = 0;
+    run.dropped = true;
+    advance(flight->link);
+    return;
+  }
+  FARPOOL_CHECK(*bytes <= reply.size());
+  reply.resize(*bytes);
+  flight->reply = std::move(reply);
+  flight->reply_bytes = static_cast<std::uint32_t>(*bytes);
+  executed(flight, verb);
+}
+
+void Network::executed(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+  if (!flight->link->open || flight->verbs[verb].dropped) return;
+  flight->verbs[verb].executed = true;
+  if (--flight->left == 0 && !flight->refused) this->reply(flight);
+  advance(flight->link);
+}
+
+void Network::reply(const std::shared_ptr<Flight>& flight) {
+  flight->answered = true;
+  if (random_.chance(options_.lose_reply)) return;
+  SimPort* client = flight->link->client;
+  at(now_ + message_delay(), [client, flight] {
+    client->turn([flight] {
+      SimLane* lane = flight->link->lane;
+      if (lane != nullptr && lane->open() && flight->posting != nullptr) lane->done(flight);
+    });
+  });
+}
+
+void Network::refuse(const std::shared_ptr<Flight>& flight) {
+  flight->answered = true;
+  SimPort* client = flight->link->client;
+  at(now_ + message_delay(), [client, flight] {
+    client->turn([flight] {
+      SimLane* lane = flight->link->lane;
+      if (lane != nullptr && lane->open() && flight->posting != nullptr) lane->end(flight.get());
+    });
+  });
+}
+
+void Network::close(Link& link) {
+  link.open = false;
+  link.flights.clear();
+}
+
+// A severed lane's verbs land up to some point, which nobody knows.
+void Network::cut_tail(SimLane& lane) {
+  std::vector<VerbRun*> waiting;
+  for (const auto& flight : lane.flights()) {
+    for (VerbRun& run : flight->verbs) {
+      if (!run.started && !run.executed && !run.dropped) waiting.push_back(&run);
+    }
+  }
+  if (waiting.empty() || random_.chance(0.4)) return;
+  for (std::size_t i = random_.below(waiting.size() + 1); i < waiting.size(); ++i) waiting[i]->dropped = true;
+}
+
+}  // namespace farpool::fabric::sim

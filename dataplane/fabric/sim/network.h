@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// The simulated wire: one thread, virtual time, and a run that is a function of its seed.
+//
+// It keeps the contract of fabric/fabric.h and nothing stronger. READs and WRITEs longer than a word execute word by
+// word, in any order, while others' verbs execute in between. A verb waits only for the earlier verbs of its lane that
+// the contract orders before it: two READs, two atomics, a READ and a later WRITE, or a CALL and what is posted behind
+// it change places. Lanes are not ordered. Postings complete in any order. A WRITE's payload is read as its words land,
+// so a buffer that is changed too early is seen. After a posting has ended `maybe` or `refused` its READ buffers hold
+// garbage.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "fabric/fabric.h"
+#include "fabric/host.h"
+#include "fabric/sim/trace.h"
+
+namespace farpool::fabric::sim {
+
+struct Options {
+  std::uint64_t seed = 1;
+  Nanos min_delay = 500, max_delay = 3000;  // of a message, one way
+  Nanos spread = 1500;                      // within which the words of one verb execute
+  double straggle = 0.03;                   // chance that a message or a word takes up to `straggle_delay` longer
+  Nanos straggle_delay = 20 * base::kMicrosecond;
+  bool tear = true;          // off: each verb executes in one step
+  double lose_reply = 0;     // chance that a chain executes and its completion never comes
+  double lose_exchange = 0;  // chance that a message of the session port never comes
+  bool keep_chains = false;  // in the trace
+};
+
+// What becomes of verbs that a crashed client had posted.
+enum class InFlight : std::uint8_t {
+  lands,  // they execute, some time
+  cut,    // nothing lands after the effect that the client crashed at
+};
+
+class Network;
+class SimPort;
+class SimLane;
+class SimResponder;
+struct Link;
+struct Flight;
+
+// A client: one thread's port. It may be paused (its thread is stopped, the wire is not) or crash.
+class SimPort final : public Port {
+ public:
+  Caps caps() const override { return {}; }
+  Nanos now() const override;
+  std::uint64_t random() override { return random_.next(); }
+  task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline) override;
+  task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) override;
+  void arm(Timer& timer) override;
+  void disarm(Timer& timer) override { timers_.disarm(timer); }
+
+  std::size_t index() const { return index_; }
+  // Words landed, atomics and CALLs executed on behalf of this client. Failed atomics count, READs do not.
+  std::uint64_t effects() const { return effects_; }
+  // Verbs that were posted and have neither executed nor been dropped.
+  std::size_t in_flight() const;
+
+  // The client stops for ever as soon as `effects` more have happened; with 0, when the next one is about to.
+  void crash_after(std::uint64_t effects, InFlight posted);
+  void crash(InFlight posted);
+  bool crashed() const { return state_ == State::crashed; }
+  // A stopped thread: its timers and completions wait until it goes on.
+  void pause();
+  void resume();
+
+  ~SimPort();
+
+ private:
+  friend class Network;
+  friend class SimLane;
+  friend class SimResponder;
+  enum class State : std::uint8_t { running, paused, crashed };
+  SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t seed);
+
+  // Runs `what` as a turn of this client: at once, after the pause, or never.
+  void turn(std::function<void()> what);
+  void ring();
+  void wake();
+  bool may_land();  // false: the client's verbs are cut
+  void landed();
+
+  Network* network_;
+  std::size_t index_;
+  Peer peer_;
+  base::Random random_;
+  State state_ = State::running;
+  TimerQueue timers_;
+  Nanos wake_at_ = base::kNever;
+  std::vector<SimLane*> dirty_;
+  std::deque<std::function<void()>> deferred_;
+  std::uint64_t effects_ = 0;
+  std::uint64_t crash_at_ = ~0ull;
+  InFlight posted_ = InFlight::lands;
+};
+
+// A memory node's side. It drives a Host that knows nothing of simulation.
+class SimResponder final : public Responder {
+ public:
+  // Before any client speaks to it.
+  void serve(Host& host) { host_ = &host; }
+  const std::string& endpoint() const { return endpoint_; }
+
+  void fence(std::uint64_t session_id, std::function<void()> done) override;
+  void after(Nanos delay, std::function<void()> what) override;
+  Nanos now() const override;
+  std::uint64_t random() override { return random_.next(); }
+
+  // While held, CALLs are not answered.
+  void hold_calls(bool held);
+
+ private:
+  friend class Network;
+  friend class SimPort;
+  SimResponder(Network& network, std::string endpoint, std::uint64_t seed)
+      : network_(network), endpoint_(std::move(endpoint)), random_(seed) {}
+
+  Network& network_;
+  std::string endpoint_;
+  base::Random random_;
+  Host* host_ = nullptr;
+  bool held_ = false;
+};
+
+// Keeps something for ever, reachable and never destroyed: what a crashed client owned.
+void bury(std::shared_ptr<void> what);
+
+class Network {
+ public:
+  explicit Network(Options options);
+  Network(const Network&) = delete;
+  // Live clients have ended their lanes and destroyed what they took from their ports.
+  ~Network();
+
+  SimResponder& add_node(std::string endpoint);
+  SimPort& add_client(Peer peer);
+
+  Nanos now() const { return now_; }
+  Options& options() { return options_; }  // faults may be turned on and off during a run
+  Trace& trace() { return trace_; }
+  base::Random& random() { return random_; }
+
+  // Runs the next event. False: there is none.
+  bool step();
+  // Steps until `done` holds. False: virtual time passed `limit`, or nothing is left to happen.
+  bool run_until(const std::function<bool()>& done, Nanos limit);
+  // Steps until every verb that the client posted has executed or been dropped.
+  bool drain(SimPort& client, Nanos limit);
+  // An event outside clients and nodes: a fault, an observer.
+  void at(Nanos when, std::function<void()> what);
+
+ private:
+  friend class SimPort;
+  friend class SimLane;
+  friend class SimResponder;
+  struct Event {
+    Nanos when;
+    std::uint64_t order;
+    std::function<void()> what;
+  };
+
+  Nanos message_delay();
+  Nanos execution_delay();
+  SimResponder* node(const std::string& endpoint);
+
+  void arrive(const std::shared_ptr<Flight>& flight);
+  void advance(const std::shared_ptr<Link>& link);
+  void start(const std::shared_ptr<Flight>& flight, std::size_t verb);
+  void execute_words(const std::shared_ptr<Flight>& flight, std::size_t verb, std::uint64_t begin, std::uint64_t end);
+  void execute_atomic(const std::shared_ptr<Flight>& flight, std::size_t verb);
+  void execute_call(const std::shared_ptr<Flight>& flight, std::size_t verb);
+  void executed(const std::shared_ptr<Flight>& flight, std::size_t verb);
+  void reply(const std::shared_ptr<Flight>& flight);
+  void refuse(const std::shared_ptr<Flight>& flight);
+  void close(Link& link);
+  void cut_tail(SimLane& lane);
+
+  Options options_;
+  base::Random random_;
+  Trace trace_;
+  Nanos now_ = base::kMillisecond;
+  std::uint64_t order_ = 0;
+  std::vector<Event> events_;  // a heap
+  std::vector<std::unique_ptr<SimResponder>> nodes_;
+  std::vector<std::unique_ptr<SimPort>> clients_;
+  std::vector<std::shared_ptr<Link>> links_;
+  std::uint64_t lanes_opened_ = 0;
+};
+
+}  // namespace farpool::fabric::sim
