@@ -32,6 +32,7 @@ struct Grant {
   Nanos failure_timeout = 0;
   std::uint32_t slots = 0;
   std::uint64_t slots_offset = 0;  // of the session's first slot in the slots region
+  std::uint64_t era = 0;           // when the session began
   base::HashSecret pool_secret;
   base::HashSecret table_seed;
   fabric::LaneGrant lane;
@@ -39,7 +40,9 @@ struct Grant {
 
 class Session;
 
-// One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed.
+// One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed, and is cleared
+// then if it was written and the session lives. The words come with holder and era filled in; sequence and counters go on from
+// what the slot's last user left in the memory node.
 class Slot {
  public:
   Slot(Slot&&) noexcept;
@@ -49,7 +52,7 @@ class Slot {
   // The client's copy of the slot's words, in registered memory. The holder edits it, raises `sequence`, and puts write() first in
   // the chain that takes locks.
   layout::OperationSlot& words();
-  // A WRITE of the whole slot as it stands now.
+  // A WRITE of the whole slot as it stands now, sealed.
   fabric::Op write();
   // Clears holder, locks and rows, keeps counters, and posts the WRITE without waiting; the slot is usable again at once, because
   // later WRITEs of it follow on the same lane. Charged to `cost` as background.
@@ -103,16 +106,22 @@ class Session {
   void end(base::Status why);
 
   // Posts a chain that the caller waits for, charged to `cost`. Not posted (fate `refused`, why() says) if the session is not alive.
-  // A `maybe` or `refused` fate ends the session.
+  // A `maybe` or `refused` fate ends the session. A late posting severs the lane, so the wire always gets the pool's failure
+  // timeout: a caller whose own deadline is shorter looks at the clock between its trips.
   task::Task<fabric::Outcome> post(std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost);
 
   // Waits until a slot is free (bounds the changing operations in flight), or the deadline passes.
   task::Task<base::Result<Slot>> take_slot(Nanos deadline);
   EraPin pin();
 
-  // Eras: what the last tick told. A block found free when era() was e may be reused once safe_era() > e.
+  // Eras: what the last tick told. The node's era may be one ahead of era(), never more, so a reader may have begun in
+  // era() + 1: a block found free when era() was e may be reused once safe_era() > e + 1.
   std::uint64_t era() const;
   std::uint64_t safe_era() const;
+  // The node ran short of segments: whoever holds free blocks should give segments back (heap::Heap::maintain).
+  bool pressure() const;
+  // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
+  std::uint64_t epoch() const;
   // Asks for a tick soon (the heap is short of blocks); resumes after it, or at the deadline.
   task::Task<void> tick_now(Nanos deadline);
 

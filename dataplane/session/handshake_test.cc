@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session/handshake.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "layout/operation_slot.h"
+
+namespace farpool::session {
+namespace {
+
+using base::Code;
+using v1alpha1::SessionReply;
+using v1alpha1::SessionRequest;
+
+SessionRequest open_request() {
+  SessionRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_pool_uid("pool");
+  request.mutable_open()->set_client_incarnation(7);
+  request.mutable_open()->set_epoch(3);
+  request.mutable_open()->set_node_incarnation(9);
+  request.mutable_open()->set_lanes(2);
+  request.mutable_open()->set_client_name("shard-0/1");
+  return request;
+}
+
+TEST(Handshake, AcceptsWhatIsInBounds) {
+  EXPECT_TRUE(parse_request(open_request().SerializeAsString()).ok());
+  SessionRequest read;
+  read.set_protocol_version(kProtocolVersion);
+  read.set_pool_uid("pool");
+  read.mutable_read_map();
+  EXPECT_TRUE(parse_request(read.SerializeAsString()).ok());
+}
+
+TEST(Handshake, RefusesEachFieldOutOfBoundsAndSaysWhich) {
+  struct Case {
+    const char* says;
+    std::function<void(SessionRequest&)> spoil;
+  };
+  const Case cases[] = {
+      {"protocol version 2", [](SessionRequest& r) { r.set_protocol_version(2); }},
+      {"pool_uid is empty", [](SessionRequest& r) { r.clear_pool_uid(); }},
+      {"pool_uid has 300 bytes", [](SessionRequest& r) { r.set_pool_uid(std::string(300, 'p')); }},
+      {"pool_uid has bytes that are not printable", [](SessionRequest& r) { r.set_pool_uid("a\nb"); }},
+      {"neither read_map nor open nor close", [](SessionRequest& r) { r.clear_open(); }},
+      {"client_incarnation is 0", [](SessionRequest& r) { r.mutable_open()->set_client_incarnation(0); }},
+      {"node_incarnation is 0", [](SessionRequest& r) { r.mutable_open()->set_node_incarnation(0); }},
+      {"epoch is 0", [](SessionRequest& r) { r.mutable_open()->set_epoch(0); }},
+      {"0 lanes", [](SessionRequest& r) { r.mutable_open()->set_lanes(0); }},
+      {"17 lanes", [](SessionRequest& r) { r.mutable_open()->set_lanes(17); }},
+      {"client_name has bytes", [](SessionRequest& r) { r.mutable_open()->set_client_name("\x1b[2J"); }},
+      {"session_id is 0", [](SessionRequest& r) { r.mutable_close()->set_client_incarnation(1); }},
+      {"client_incarnation is 0", [](SessionRequest& r) { r.mutable_close()->set_session_id(1); }},
+      {"at most 4096", [](SessionRequest& r) { r.mutable_open()->set_client_name(std::string(5000, 'n')); }},
+  };
+  for (const Case& c : cases) {
+    SessionRequest request = open_request();
+    c.spoil(request);
+    const auto parsed = parse_request(request.SerializeAsString());
+    ASSERT_FALSE(parsed.ok()) << c.says;
+    EXPECT_EQ(parsed.code(), Code::invalid_argument);
+    EXPECT_NE(parsed.status().message().find(c.says), std::string::npos) << parsed.status().message();
+  }
+  EXPECT_FALSE(parse_request("\xff\xff\xff").ok());
+  EXPECT_FALSE(parse_request("").ok());
+}
+
+SessionReply granted() {
+  SessionReply reply;
+  reply.set_code(SessionReply::CODE_OK);
+  auto& grant = *reply.mutable_grant();
+  grant.set_session_id(5);
+  grant.set_node_incarnation(9);
+  grant.set_lease_ms(5000);
+  grant.set_tick_ms(250);
+  grant.set_failure_timeout_ms(2000);
+  grant.set_slots(16);
+  grant.set_slots_offset(16 * sizeof(layout::OperationSlot));
+  grant.set_pool_secret(std::string(16, 's'));
+  grant.set_table_seed(std::string(16, 't'));
+  grant.add_lane_tokens(std::string(16, 'l'));
+  grant.set_era(4);
+  for (std::uint32_t id = 0; id < 5; ++id) {
+    auto& region = *grant.add_regions();
+    region.set_region(id);
+    region.set_bytes(65536);
+    region.set_key(id + 1);
+  }
+  return reply;
+}
+
+TEST(Handshake, ReadsAWholeGrant) {
+  const auto grant = parse_grant(granted(), "node:7400", 7, 9);
+  ASSERT_TRUE(grant.ok()) << grant.status().message();
+  EXPECT_EQ(grant->session_id, 5u);
+  EXPECT_EQ(grant->client_incarnation, 7u);
+  EXPECT_EQ(grant->lease, 5 * base::kSecond);
+  EXPECT_EQ(grant->era, 4u);
+  EXPECT_EQ(grant->lane.endpoint, "node:7400");
+  EXPECT_EQ(grant->lane.regions.size(), 5u);
+  EXPECT_EQ(secret_bytes(grant->table_seed), std::string(16, 't'));
+}
+
+TEST(Handshake, RefusesGrantsThatCannotBe) {
+  const std::function<void(v1alpha1::SessionGrant&)> spoils[] = {
+      [](auto& g) { g.set_session_id(0); },
+      [](auto& g) { g.set_node_incarnation(8); },
+      [](auto& g) { g.set_lease_ms(0); },
+      [](auto& g) { g.set_tick_ms(4000); },
+      [](auto& g) { g.set_failure_timeout_ms(0); },
+      [](auto& g) { g.set_slots(0); },
+      [](auto& g) { g.set_slots(1 << 30); },
+      [](auto& g) { g.set_slots_offset(8); },
+      [](auto& g) { g.set_slots_offset(~0ull << 6); },
+      [](auto& g) { g.set_slots_offset(65536 - 64); },
+      [](auto& g) { g.set_pool_secret("short"); },
+      [](auto& g) { g.set_table_seed(""); },
+      [](auto& g) { g.clear_lane_tokens(); },
+      [](auto& g) { g.set_lane_tokens(0, "x"); },
+      [](auto& g) { g.mutable_regions(2)->set_key(0); },
+      [](auto& g) { g.mutable_regions(2)->set_region(1); },
+      [](auto& g) { g.mutable_regions(2)->set_region(77); },
+      [](auto& g) { g.mutable_regions(2)->set_bytes(12); },
+      [](auto& g) { g.mutable_regions()->RemoveLast(); },
+  };
+  int which = 0;
+  for (const auto& spoil : spoils) {
+    SessionReply reply = granted();
+    spoil(*reply.mutable_grant());
+    const auto grant = parse_grant(reply, "node:7400", 7, 9);
+    ASSERT_FALSE(grant.ok()) << which;
+    EXPECT_EQ(grant.code(), Code::corrupt);
+    ++which;
+  }
+}
+
+TEST(Handshake, RefusalsBecomeStatusesThatNameTheNode) {
+  SessionReply reply;
+  reply.set_code(SessionReply::CODE_STALE_EPOCH);
+  reply.set_message("the node follows epoch 4");
+  const base::Status status = status_of(reply, "node:7400");
+  EXPECT_EQ(status.code(), Code::stale);
+  EXPECT_EQ(status.message(), "node:7400: stale epoch: the node follows epoch 4");
+  reply.set_code(static_cast<SessionReply::Code>(99));
+  EXPECT_EQ(status_of(reply, "n").code(), Code::corrupt);
+}
+
+}  // namespace
+}  // namespace farpool::session

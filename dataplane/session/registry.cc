@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "fabric/words.h"
+#include "layout/operation_slot.h"
+#include "layout/regions.h"
+#include "session/handshake.h"
+
+namespace farpool::session {
+
+using layout::OperationSlot;
+using v1alpha1::SessionReply;
+
+Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Responder& responder, SessionObserver& observer)
+    : config_(std::move(config)), regions_(std::move(regions)), responder_(responder), observer_(observer),
+      era_since_(responder.now()), open_permits_(config_.opens_per_second), permits_at_(responder.now()) {
+  FARPOOL_CHECK(config_.node_incarnation != 0 && config_.max_sessions > 0 && config_.slots_per_session > 0);
+  for (const RegionSpan& region : regions_) {
+    FARPOOL_CHECK(region.id != layout::kSlots ||
+                  region.bytes >= std::uint64_t{config_.max_sessions} * config_.slots_per_session * sizeof(OperationSlot));
+  }
+}
+
+Registry::~Registry() = default;
+
+// Eras move with ticks, and freed memory waits for eras: often enough that little waits, seldom enough that the CPU does not notice.
+Nanos Registry::tick_interval() const {
+  return std::clamp(config_.lease / 20, base::kMillisecond, 250 * base::kMillisecond);
+}
+
+void Registry::serve(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
+  map_ = map;
+  pool_secret_ = pool_secret;
+  serving_ = true;
+  not_serving_why_.clear();
+}
+
+void Registry::refuse(const v1alpha1::ShardMap* map, std::string why) {
+  if (map != nullptr) map_ = *map;
+  serving_ = false;
+  not_serving_why_ = std::move(why);
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, entry] : sessions_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());  // the same order in every run
+  for (const std::uint64_t id : ids) {
+    if (auto found = sessions_.find(id); found != sessions_.end()) cut(found->second, false, not_serving_why_);
+  }
+}
+
+SessionReply Registry::refusal(SessionReply::Code code, std::string message) const {
+  SessionReply reply;
+  reply.set_code(code);
+  reply.set_message(std::move(message));
+  return reply;
+}
+
+// Who may ask for what. Everything else about a request is judged where it is done.
+SessionReply Registry::admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const {
+  if (request.pool_uid() != config_.pool_uid) {
+    return refusal(SessionReply::CODE_WRONG_POOL, "this memory node belongs to another pool than the request names");
+  }
+  if (!peer.authenticated) {
+    if (!config_.require_authentication) return refusal(SessionReply::CODE_OK, "");
+    return refusal(SessionReply::CODE_FORBIDDEN, "the peer presented no certificate: this session port wants one of the pool");
+  }
+  if (peer.pool_uid != config_.pool_uid) {
+    return refusal(SessionReply::CODE_WRONG_POOL, "the certificate is of another pool");
+  }
+  const bool reads = request.has_read_map();
+  if (peer.role == "client" || peer.role == "operator" || (reads && peer.role == "node")) {
+    return refusal(SessionReply::CODE_OK, "");
+  }
+  return refusal(SessionReply::CODE_FORBIDDEN, "a certificate of role '" + peer.role.substr(0, 32) + "' may not do this");
+}
+
+void Registry::on_exchange(const fabric::Peer& peer, std::string_view bytes, std::function<void(std::string)> reply) {
+  base::Result<v1alpha1::SessionRequest> request = parse_request(bytes);
+  if (!request.ok()) {
+    ++counters_.refused;
+    reply(refusal(SessionReply::CODE_BAD_REQUEST, request.status().message()).SerializeAsString());
+    return;
+  }
+  SessionReply answer = admit(peer, *request);
+  if (answer.code() == SessionReply::CODE_OK) {
+    if (request->has_close()) return close(request->close(), std::move(reply));
+    if (request->has_open()) {
+      answer = open(request->open());
+    } else if (map_.epoch() == 0) {
+      answer = refusal(SessionReply::CODE_NOT_SERVING, not_serving_why_);
+    } else {
+      *answer.mutable_map() = map_;
+    }
+  }
+  if (answer.code() != SessionReply::CODE_OK) ++counters_.refused;
+  reply(answer.SerializeAsString());
+}
+
+bool Registry::take_open_permit() {
+  const Nanos now = responder_.now();
+  const double rate = config_.opens_per_second;
+  open_permits_ = std::min(rate, open_permits_ + static_cast<double>(now - permits_at_) * 1e-9 * rate);
+  permits_at_ = now;
+  if (open_permits_ < 1) return false;
+  open_permits_ -= 1;
+  return true;
+}
+
+std::optional<std::uint32_t> Registry::take_group() {
+  if (!free_groups_.empty()) {
+    const std::uint32_t group = *free_groups_.begin();
+    free_groups_.erase(free_groups_.begin());
+    return group;
+  }
+  if (next_group_ < config_.max_sessions) return next_group_++;
+  return std::nullopt;
+}
+
+SessionReply Registry::open(const v1alpha1::OpenSession& request) {
+  if (!serving_) {
+    SessionReply reply = refusal(SessionReply::CODE_NOT_SERVING, not_serving_why_);
+    if (map_.epoch() != 0) *reply.mutable_map() = map_;
+    return reply;
+  }
+  if (request.epoch() != map_.epoch()) {
+    SessionReply reply = refusal(SessionReply::CODE_STALE_EPOCH, "the client follows epoch " + std::to_string(request.epoch()) +
+                                                                     ", this memory node epoch " + std::to_string(map_.epoch()));
+    *reply.mutable_map() = map_;
+    return reply;
+  }
+  if (request.node_incarnation() != config_.node_incarnation) {
+    SessionReply reply = refusal(SessionReply::CODE_WRONG_INCARNATION,
+                                 "this memory node lives another life than the client asks for: read the map again");
+    *reply.mutable_map() = map_;
+    return reply;
+  }
+  const std::uint64_t incarnation = request.client_incarnation();
+  if (ended_.contains(incarnation)) {
+    return refusal(SessionReply::CODE_FENCED, "this client incarnation has ended here: begin a new one");
+  }
+  if (by_incarnation_.contains(incarnation)) {
+    return refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has a session here already");
+  }
+  if (!take_open_permit()) {
+    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS, "more than " + std::to_string(config_.opens_per_second) +
+                                                             " sessions a second are being opened: try again in a second");
+  }
+  if (lanes_ + request.lanes() > config_.max_lanes) {
+    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS, "all " + std::to_string(config_.max_lanes) +
+                                                             " lanes are granted: close sessions or raise --max-lanes");
+  }
+  const std::optional<std::uint32_t> group = take_group();
+  if (!group) {
+    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
+                   "all " + std::to_string(config_.max_sessions) + " sessions are taken (" + std::to_string(held_groups_) +
+                       " of them by dead clients that left operations half done): close sessions or raise --max-sessions");
+  }
+
+  Entry entry;
+  entry.id = next_id_++;
+  entry.incarnation = incarnation;
+  entry.name = request.client_name();
+  entry.group = *group;
+  entry.lanes = request.lanes();
+  entry.lease_end = responder_.now() + config_.lease;
+  entry.era = era_;
+
+  SessionReply reply;
+  reply.set_code(SessionReply::CODE_OK);
+  *reply.mutable_map() = map_;
+  v1alpha1::SessionGrant& grant = *reply.mutable_grant();
+  grant.set_session_id(entry.id);
+  grant.set_node_incarnation(config_.node_incarnation);
+  grant.set_lease_ms(static_cast<std::uint32_t>(config_.lease / base::kMillisecond));
+  grant.set_tick_ms(static_cast<std::uint32_t>(tick_interval() / base::kMillisecond));
+  grant.set_failure_timeout_ms(static_cast<std::uint32_t>(config_.failure_timeout / base::kMillisecond));
+  grant.set_slots(config_.slots_per_session);
+  grant.set_slots_offset(std::uint64_t{*group} * config_.slots_per_session * sizeof(OperationSlot));
+  grant.set_pool_secret(secret_bytes(pool_secret_));
+  grant.set_table_seed(secret_bytes(config_.table_seed));
+  grant.set_era(era_);
+  grant.set_max_operations_in_flight(config_.slots_per_session);
+  for (const RegionSpan& region : regions_) {
+    std::uint64_t key = 0;
+    while (key == 0) key = responder_.random();
+    entry.keys.push_back(key);
+    v1alpha1::RegionGrant& to = *grant.add_regions();
+    to.set_region(region.id);
+    to.set_bytes(region.bytes);
+    to.set_key(key);
+  }
+  for (std::uint32_t i = 0; i < request.lanes(); ++i) {
+    std::array<std::byte, 16> token;
+    base::store(token.data(), responder_.random());
+    base::store(token.data() + 8, responder_.random());
+    tokens_[token] = {entry.id, responder_.now() + config_.lease};
+    grant.add_lane_tokens(std::string(base::text_of(token)));
+  }
+
+  lanes_ += entry.lanes;
+  by_incarnation_[incarnation] = entry.id;
+  ++counters_.opened;
+  const std::uint64_t id = entry.id;
+  const std::string name = entry.name;
+  sessions_.emplace(id, std::move(entry));
+  arm();
+  observer_.on_opened(id, incarnation, name);
+  return reply;
+}
+
+std::optional<fabric::LaneRights> Registry::on_open_lane(const std::array<std::byte, 16>& token) {
+  const auto found = tokens_.find(token);
+  if (found == tokens_.end()) return std::nullopt;
+  const Token spent = found->second;
+  tokens_.erase(found);
+  const auto session = sessions_.find(spent.session_id);
+  if (responder_.now() >= spent.expires || session == sessions_.end() || session->second.fencing) return std::nullopt;
+  fabric::LaneRights rights{.session_id = spent.session_id, .regions = {}};
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    rights.regions.push_back(
+        {.id = regions_[i].id, .key = session->second.keys[i], .base = regions_[i].base, .bytes = regions_[i].bytes});
+  }
+  return rights;
+}
+
+std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const layout::TickRequest& request) {
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end() || found->second.fencing) return std::nullopt;
+  Entry& entry = found->second;
+  if (request.era > era_) return std::nullopt;  // it claims to have seen an era that never was
+  entry.lease_end = responder_.now() + config_.lease;
+  if (request.era > entry.era) {
+    entry.era = request.era;
+    --lagging_;
+    if (lagging_ == 0) advance_era();
+  } else if (lagging_ == 0) {
+    advance_era();
+  }
+  return layout::TickReply{.era = era_, .safe_era = safe_era(), .epoch = map_.epoch(), .pressure = 0};
+}
+
+// Every session has published the era: the next one begins, and all lag until they have published it.
+void Registry::advance_era() {
+  ++era_;
+  era_since_ = responder_.now();
+  lagging_ = sessions_.size();
+}
+
+bool Registry::live(std::uint64_t session_id) const {
+  const auto found = sessions_.find(session_id);
+  return found != sessions_.end() && !found->second.fencing;
+}
+
+std::uint64_t Registry::incarnation_of(std::uint64_t session_id) const {
+  const auto found = sessions_.find(session_id);
+  return found != sessions_.end() && !found->second.fencing ? found->second.incarnation : 0;
+}
+
+void Registry::close(const v1alpha1::CloseSession& request, std::function<void(std::string)> reply) {
+  const auto found = sessions_.find(request.session_id());
+  if (found == sessions_.end() || found->second.incarnation != request.client_incarnation()) {
+    ++counters_.refused;
+    reply(refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has no such session here").SerializeAsString());
+    return;
+  }
+  found->second.goodbyes.push_back(std::move(reply));
+  cut(found->second, true, "closed by the client");
+}
+
+void Registry::cut(Entry& entry, bool clean, std::string why) {
+  if (entry.fencing) return;
+  entry.fencing = true;
+  entry.clean = clean;
+  entry.why = std::move(why);
+  const std::uint64_t id = entry.id;
+  std::erase_if(tokens_, [id](const auto& token) { return token.second.session_id == id; });
+  responder_.fence(id, [this, id, here = std::weak_ptr<bool>(here_)] {
+    if (!here.expired()) fenced(id);
+  });
+}
+
+// Read once nothing of the session can execute any more, so the words stand still.
+bool Registry::group_is_idle(std::uint32_t group) const {
+  for (const RegionSpan& region : regions_) {
+    if (region.id != layout::kSlots) continue;
+    for (std::uint32_t i = 0; i < config_.slots_per_session; ++i) {
+      OperationSlot slot;
+      const std::uint64_t index = std::uint64_t{group} * config_.slots_per_session + i;
+      fabric::read_words(region.base + index * sizeof slot, base::mutable_bytes_of(slot));
+      if (!slot.whole() || slot.holder != 0) return false;
+    }
+  }
+  return true;
+}
+
+void Registry::remember(std::uint64_t incarnation) {
+  if (!ended_.insert(incarnation).second) return;
+  if (ended_order_.size() < config_.remembered_incarnations) {
+    ended_order_.push_back(incarnation);
+    return;
+  }
+  ended_.erase(std::exchange(ended_order_[ended_next_], incarnation));
+  ended_next_ = (ended_next_ + 1) % ended_order_.size();
+}
+
+void Registry::fenced(std::uint64_t session_id) {
+  const auto found = sessions_.find(session_id);
+  FARPOOL_CHECK(found != sessions_.end());
+  const Entry entry = std::move(found->second);
+  sessions_.erase(found);
+  by_incarnation_.erase(entry.incarnation);
+  remember(entry.incarnation);
+  lanes_ -= entry.lanes;
+  if (entry.era < era_) --lagging_;
+  if (lagging_ == 0) advance_era();
+
+  // Slots that name what was held stay until they are repaired; idle ones serve the next session.
+  const bool holds = !group_is_idle(entry.group);
+  if (holds) {
+    ++held_groups_;
+  } else {
+    free_groups_.insert(entry.group);
+  }
+  ++(entry.clean ? counters_.closed : counters_.fenced);
+  SessionReply reply;
+  reply.set_code(SessionReply::CODE_OK);
+  for (const auto& goodbye : entry.goodbyes) goodbye(reply.SerializeAsString());
+  observer_.on_ended(entry.id, entry.incarnation, entry.name, entry.clean, holds, entry.why);
+}
+
+void Registry::arm() {
+  if (armed_) return;
+  armed_ = true;
+  responder_.after(std::max(config_.lease / 8, base::kMillisecond), [this, here = std::weak_ptr<bool>(here_)] {
+    if (here.expired()) return;
+    armed_ = false;
+    sweep();
+  });
+}
+
+void Registry::sweep() {
+  const Nanos now = responder_.now();
+  std::erase_if(tokens_, [now](const auto& token) { return now >= token.second.expires; });
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, entry] : sessions_) {
+    if (!entry.fencing && (now >= entry.lease_end || (entry.era < era_ && now - era_since_ > config_.era_patience))) {
+      ids.push_back(id);
+    }
+  }
+  std::sort(ids.begin(), ids.end());
+  for (const std::uint64_t id : ids) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) continue;
+    Entry& entry = found->second;
+    cut(entry, false,
+        now >= entry.lease_end ? "its lease ran out without a tick" : "its operations held an era back for too long");
+  }
+  if (!sessions_.empty()) arm();
+}
+
+}  // namespace farpool::session

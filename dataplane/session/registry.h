@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory node's side of sessions: who was admitted, with which keys and slots, for how long, and in which era. A state machine:
+// it has no thread, clock or randomness of its own (the responder gives time, randomness, timers and the fence), and it belongs
+// to the control thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/result.h"
+#include "fabric/host.h"
+#include "farpool/v1alpha1/session.pb.h"
+#include "layout/calls.h"
+
+namespace farpool::session {
+
+using base::Nanos;
+
+// Memory that every session of this node may touch, each under a key of its own.
+struct RegionSpan {
+  std::uint32_t id = 0;  // layout::RegionId
+  std::byte* base = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+// Hears what becomes of sessions, on the control thread. It may be told from within its own calls into the registry, and must not
+// call back into it from there.
+class SessionObserver {
+ public:
+  virtual ~SessionObserver() = default;
+  virtual void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) = 0;
+  // No verb of the session can execute any more. `holds`: its operation slots say that it left something half done; they stay.
+  virtual void on_ended(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name, bool clean,
+                        bool holds, const std::string& why) = 0;
+};
+
+class Registry {
+ public:
+  struct Config {
+    std::string pool_uid;
+    std::uint64_t node_incarnation = 0;
+    Nanos lease = 5 * base::kSecond;
+    Nanos failure_timeout = 2 * base::kSecond;
+    Nanos era_patience = 15 * base::kSecond;  // a session that holds an era back for longer is fenced
+    std::uint32_t max_sessions = 256;         // at most what the slots region was cut for
+    std::uint32_t max_lanes = 1024;           // over all sessions
+    std::uint32_t slots_per_session = 16;
+    std::uint32_t opens_per_second = 200;           // sustained; as many again at once
+    std::size_t remembered_incarnations = 1 << 17;  // ended clients that are recognised should they come back
+    bool require_authentication = true;             // false: a session port without TLS, for local use
+    base::HashSecret table_seed;
+  };
+
+  // The regions and the responder outlive the registry.
+  Registry(Config config, std::vector<RegionSpan> regions, fabric::Responder& responder, SessionObserver& observer);
+  Registry(const Registry&) = delete;
+  ~Registry();
+
+  // How often clients are asked to tick.
+  Nanos tick_interval() const;
+
+  // Admits sessions that follow this map's epoch. Sessions of earlier epochs go on; their next tick tells them.
+  void serve(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
+  // Admits nobody, for the reason given, and cuts every session. A map, if there is one, can still be read.
+  void refuse(const v1alpha1::ShardMap* map, std::string why);
+
+  // fabric::Host, as far as sessions go.
+  void on_exchange(const fabric::Peer& peer, std::string_view request, std::function<void(std::string)> reply);
+  std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token);
+  // Renews the lease. Nothing: the session is not live, or the request cannot be; the lane is to be ended.
+  std::optional<layout::TickReply> tick(std::uint64_t session_id, const layout::TickRequest& request);
+
+  bool live(std::uint64_t session_id) const;
+  std::uint64_t incarnation_of(std::uint64_t session_id) const;  // 0 if not live
+
+  std::uint64_t epoch() const { return map_.epoch(); }
+  std::uint64_t era() const { return era_; }
+  // No session runs an operation of an older era, or can make a verb of one execute.
+  std::uint64_t safe_era() const { return lagging_ > 0 ? era_ - 1 : era_; }
+
+  std::size_t sessions() const { return sessions_.size(); }
+  std::uint64_t lanes() const { return lanes_; }
+  // Session slots that dead clients left with something in them.
+  std::uint64_t held_by_the_dead() const { return held_groups_; }
+  // Groups of slots from 0 that were ever granted: the rest is as it was formatted.
+  std::uint32_t groups_used() const { return next_group_; }
+
+  struct Counters {
+    std::uint64_t opened = 0, closed = 0, fenced = 0, refused = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Entry {
+    std::uint64_t id = 0;
+    std::uint64_t incarnation = 0;
+    std::string name;
+    std::uint32_t group = 0;
+    std::uint32_t lanes = 0;
+    std::vector<std::uint64_t> keys;  // by index into regions_
+    Nanos lease_end = 0;
+    std::uint64_t era = 0;  // published
+    bool fencing = false;
+    bool clean = false;
+    std::string why;
+    std::vector<std::function<void(std::string)>> goodbyes;
+  };
+  struct Token {
+    std::uint64_t session_id = 0;
+    Nanos expires = 0;
+  };
+  struct TokenHash {
+    std::size_t operator()(const std::array<std::byte, 16>& token) const {
+      std::size_t value;
+      std::memcpy(&value, token.data(), sizeof value);  // random already
+      return value;
+    }
+  };
+
+  v1alpha1::SessionReply admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const;
+  v1alpha1::SessionReply open(const v1alpha1::OpenSession& request);
+  void close(const v1alpha1::CloseSession& request, std::function<void(std::string)> reply);
+  v1alpha1::SessionReply refusal(v1alpha1::SessionReply::Code code, std::string message) const;
+  bool take_open_permit();
+  std::optional<std::uint32_t> take_group();
+  bool group_is_idle(std::uint32_t group) const;
+  void remember(std::uint64_t incarnation);
+  void cut(Entry& entry, bool clean, std::string why);
+  void fenced(std::uint64_t session_id);
+  void advance_era();
+  void arm();
+  void sweep();
+
+  Config config_;
+  std::vector<RegionSpan> regions_;
+  fabric::Responder& responder_;
+  SessionObserver& observer_;
+  // Callbacks of the responder hold this weakly: they may come after the registry is gone.
+  std::shared_ptr<bool> here_ = std::make_shared<bool>(true);
+
+  v1alpha1::ShardMap map_;
+  base::HashSecret pool_secret_;
+  bool serving_ = false;
+  std::string not_serving_why_ = "no epoch has been published to it yet";
+
+  std::unordered_map<std::uint64_t, Entry> sessions_;  // by id, fencing ones included
+  std::unordered_map<std::uint64_t, std::uint64_t> by_incarnation_;
+  std::unordered_map<std::array<std::byte, 16>, Token, TokenHash> tokens_;
+  std::unordered_set<std::uint64_t> ended_;
+  std::vector<std::uint64_t> ended_order_;  // a ring: the oldest is forgotten first
+  std::size_t ended_next_ = 0;
+
+  std::uint64_t next_id_ = 1;
+  std::set<std::uint32_t> free_groups_;  // below next_group_; lowest first keeps what is scanned short
+  std::uint32_t next_group_ = 0;
+  std::uint64_t held_groups_ = 0;
+  std::uint64_t lanes_ = 0;
+
+  std::uint64_t era_ = 1;
+  std::size_t lagging_ = 0;  // sessions whose published era is era_ - 1
+  Nanos era_since_ = 0;
+
+  double open_permits_ = 0;
+  Nanos permits_at_ = 0;
+  bool armed_ = false;
+  Counters counters_;
+};
+
+}  // namespace farpool::session

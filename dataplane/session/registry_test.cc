@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "layout/operation_slot.h"
+#include "layout/regions.h"
+#include "session/handshake.h"
+#include "session/manual_responder.h"
+
+namespace farpool::session {
+namespace {
+
+using base::kMillisecond;
+using base::kSecond;
+using v1alpha1::SessionReply;
+using v1alpha1::SessionRequest;
+
+constexpr std::uint64_t kNode = 99;
+const fabric::Peer kClient{.pool_uid = "pool", .role = "client", .name = "shard", .authenticated = true};
+
+struct Ended {
+  std::uint64_t session;
+  bool clean, holds;
+  std::string why;
+};
+
+struct RegistryTest : ::testing::Test, SessionObserver {
+  RegistryTest() { rebuild({}); }
+
+  void rebuild(Registry::Config config) {
+    config.pool_uid = "pool";
+    config.node_incarnation = kNode;
+    config.slots_per_session = 2;
+    if (config.max_sessions == 256) config.max_sessions = 3;
+    memory.assign(4096 / 8, 0);
+    auto* base = reinterpret_cast<std::byte*>(memory.data());
+    slots = base;
+    for (std::uint32_t i = 0; i < 6; ++i) set_slot(i, 0);
+    registry = std::make_unique<Registry>(
+        config, std::vector<RegionSpan>{{layout::kSlots, base, 2048}, {layout::kTable, base + 2048, 2048}}, responder, *this);
+  }
+  void set_slot(std::uint32_t index, std::uint64_t holder) {
+    layout::OperationSlot slot;
+    slot.holder = holder;
+    slot.seal();
+    base::store(slots + index * sizeof slot, slot);
+  }
+  void publish(std::uint64_t epoch) {
+    v1alpha1::ShardMap map;
+    map.set_pool_uid("pool");
+    map.set_epoch(epoch);
+    registry->serve(map, {1, 2});
+  }
+  SessionReply exchange(const SessionRequest& request, const fabric::Peer& peer = kClient) {
+    SessionReply reply;
+    bool answered = false;
+    registry->on_exchange(peer, request.SerializeAsString(), [&](const std::string& bytes) {
+      EXPECT_FALSE(answered);
+      answered = true;
+      EXPECT_TRUE(reply.ParseFromString(bytes));
+    });
+    EXPECT_TRUE(answered);
+    return reply;
+  }
+  static SessionRequest request() {
+    SessionRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    request.set_pool_uid("pool");
+    return request;
+  }
+  SessionReply open(std::uint64_t incarnation, std::uint64_t epoch = 1, std::uint32_t lanes = 1,
+                    const fabric::Peer& peer = kClient) {
+    SessionRequest asked = request();
+    asked.mutable_open()->set_client_incarnation(incarnation);
+    asked.mutable_open()->set_epoch(epoch);
+    asked.mutable_open()->set_node_incarnation(kNode);
+    asked.mutable_open()->set_lanes(lanes);
+    return exchange(asked, peer);
+  }
+  std::uint64_t must_open(std::uint64_t incarnation) {
+    const SessionReply reply = open(incarnation);
+    EXPECT_EQ(reply.code(), SessionReply::CODE_OK) << reply.message();
+    return reply.grant().session_id();
+  }
+  static std::array<std::byte, 16> token(const SessionReply& reply, int i = 0) {
+    std::array<std::byte, 16> token;
+    std::memcpy(token.data(), reply.grant().lane_tokens(i).data(), 16);
+    return token;
+  }
+  void on_opened(std::uint64_t, std::uint64_t, const std::string&) override { ++opened; }
+  void on_ended(std::uint64_t session, std::uint64_t, const std::string&, bool clean, bool holds,
+                const std::string& why) override {
+    ended.push_back({session, clean, holds, why});
+  }
+
+  ManualResponder responder;
+  std::vector<std::uint64_t> memory;
+  std::byte* slots = nullptr;
+  std::unique_ptr<Registry> registry;
+  int opened = 0;
+  std::vector<Ended> ended;
+};
+
+TEST_F(RegistryTest, ServesNobodyBeforeAnEpochIsPublished) {
+  EXPECT_EQ(open(1).code(), SessionReply::CODE_NOT_SERVING);
+  SessionRequest read = request();
+  read.mutable_read_map();
+  EXPECT_EQ(exchange(read).code(), SessionReply::CODE_NOT_SERVING);
+  publish(1);
+  EXPECT_EQ(open(1).code(), SessionReply::CODE_OK);
+  EXPECT_EQ(exchange(read).map().epoch(), 1u);
+}
+
+TEST_F(RegistryTest, GrantsDistinctKeysTokensAndSlots) {
+  publish(1);
+  std::set<std::uint64_t> secrets, offsets;
+  for (std::uint64_t client = 1; client <= 3; ++client) {
+    const SessionReply reply = open(client, 1, 2);
+    ASSERT_EQ(reply.code(), SessionReply::CODE_OK);
+    EXPECT_EQ(reply.map().epoch(), 1u);
+    for (const auto& region : reply.grant().regions()) secrets.insert(region.key());
+    for (const auto& token : reply.grant().lane_tokens()) {
+      std::uint64_t word;
+      std::memcpy(&word, token.data(), 8);
+      secrets.insert(word);
+    }
+    offsets.insert(reply.grant().slots_offset());
+  }
+  EXPECT_EQ(secrets.size(), 3u * (2 + 2));
+  EXPECT_FALSE(secrets.contains(0));
+  EXPECT_EQ(offsets, (std::set<std::uint64_t>{0, 512, 1024}));
+  EXPECT_EQ(open(4).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  EXPECT_EQ(registry->lanes(), 6u);
+}
+
+TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
+  publish(5);
+  struct Case {
+    const char* what;
+    fabric::Peer peer;
+    SessionReply::Code code;
+  };
+  const Case cases[] = {
+      {"client", kClient, SessionReply::CODE_OK},
+      {"operator", {.pool_uid = "pool", .role = "operator", .name = "o", .authenticated = true}, SessionReply::CODE_OK},
+      {"node", {.pool_uid = "pool", .role = "node", .name = "n", .authenticated = true}, SessionReply::CODE_FORBIDDEN},
+      {"no role", {.pool_uid = "pool", .role = "", .name = "n", .authenticated = true}, SessionReply::CODE_FORBIDDEN},
+      {"other pool", {.pool_uid = "loop", .role = "client", .name = "n", .authenticated = true}, SessionReply::CODE_WRONG_POOL},
+      {"nobody", {}, SessionReply::CODE_FORBIDDEN},
+  };
+  std::uint64_t client = 1;
+  for (const Case& c : cases) EXPECT_EQ(open(client++, 5, 1, c.peer).code(), c.code) << c.what;
+
+  const SessionReply stale = open(20, 4);
+  EXPECT_EQ(stale.code(), SessionReply::CODE_STALE_EPOCH);
+  EXPECT_EQ(stale.map().epoch(), 5u);
+  SessionRequest other = request();
+  other.mutable_open()->set_client_incarnation(21);
+  other.mutable_open()->set_epoch(5);
+  other.mutable_open()->set_node_incarnation(kNode + 1);
+  other.mutable_open()->set_lanes(1);
+  EXPECT_EQ(exchange(other).code(), SessionReply::CODE_WRONG_INCARNATION);
+  other.set_pool_uid("loop");
+  EXPECT_EQ(exchange(other).code(), SessionReply::CODE_WRONG_POOL);
+  registry->on_exchange(kClient, "\xff", [](const std::string& bytes) {
+    SessionReply reply;
+    ASSERT_TRUE(reply.ParseFromString(bytes));
+    EXPECT_EQ(reply.code(), SessionReply::CODE_BAD_REQUEST);
+    EXPECT_FALSE(reply.message().empty());
+  });
+}
+
+TEST_F(RegistryTest, APortWithoutTlsAdmitsOnlyWhenToldTo) {
+  Registry::Config config;
+  config.require_authentication = false;
+  rebuild(config);
+  publish(1);
+  EXPECT_EQ(open(1, 1, 1, {}).code(), SessionReply::CODE_OK);
+}
+
+TEST_F(RegistryTest, TokensAreGoodForOneLaneAndExpire) {
+  publish(1);
+  const SessionReply first = open(1, 1, 2);
+  const auto rights = registry->on_open_lane(token(first));
+  ASSERT_TRUE(rights);
+  EXPECT_EQ(rights->session_id, first.grant().session_id());
+  ASSERT_EQ(rights->regions.size(), 2u);
+  EXPECT_EQ(rights->regions[0].key, first.grant().regions(0).key());
+  EXPECT_EQ(rights->regions[0].base, slots);
+  EXPECT_FALSE(registry->on_open_lane(token(first)));
+  for (int i = 0; i < 6; ++i) {  // kept alive past the token's life
+    responder.advance(kSecond);
+    ASSERT_TRUE(registry->tick(rights->session_id, {.era = registry->era()}));
+  }
+  EXPECT_FALSE(registry->on_open_lane(token(first, 1)));
+  EXPECT_FALSE(registry->on_open_lane({}));
+}
+
+TEST_F(RegistryTest, ASessionWithoutTicksIsFencedAndItsIncarnationNeverComesBack) {
+  publish(1);
+  const std::uint64_t quiet = must_open(1), lively = must_open(2);
+  for (int i = 0; i < 7; ++i) {
+    responder.advance(kSecond);
+    ASSERT_TRUE(registry->tick(lively, {.era = 1}));
+  }
+  EXPECT_FALSE(registry->tick(quiet, {.era = 1}));  // while it is being fenced
+  EXPECT_EQ(responder.finish_fences(), std::vector{quiet});
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_FALSE(ended[0].clean);
+  EXPECT_NE(ended[0].why.find("lease"), std::string::npos);
+  EXPECT_FALSE(registry->live(quiet));
+  EXPECT_EQ(open(1).code(), SessionReply::CODE_FENCED);
+  EXPECT_EQ(open(2).code(), SessionReply::CODE_BAD_REQUEST);  // live
+  EXPECT_EQ(registry->counters().fenced, 1u);
+}
+
+TEST_F(RegistryTest, SlotsThatNameAHolderStayAndIdleOnesServeTheNext) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2), c = must_open(3);
+  set_slot(0, 1);  // the first client dies in mid-operation
+  responder.advance(6 * kSecond);
+  EXPECT_EQ(responder.finish_fences(), (std::vector{a, b, c}));
+  EXPECT_TRUE(ended[0].holds);
+  EXPECT_FALSE(ended[1].holds);
+  EXPECT_EQ(registry->held_by_the_dead(), 1u);
+  EXPECT_EQ(open(4).grant().slots_offset(), 512u);
+  EXPECT_EQ(open(5).grant().slots_offset(), 1024u);
+  EXPECT_EQ(open(6).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+}
+
+TEST_F(RegistryTest, ATornSlotCountsAsHeld) {
+  publish(1);
+  must_open(1);
+  base::store(slots + 8, std::uint64_t{77});  // a word of a WRITE that never came to its end
+  responder.advance(6 * kSecond);
+  responder.finish_fences();
+  EXPECT_TRUE(ended.at(0).holds);
+}
+
+TEST_F(RegistryTest, AGoodbyeIsAnsweredAfterTheFence) {
+  publish(1);
+  const std::uint64_t id = must_open(1);
+  SessionRequest bye = request();
+  bye.mutable_close()->set_session_id(id);
+  bye.mutable_close()->set_client_incarnation(2);
+  EXPECT_EQ(exchange(bye).code(), SessionReply::CODE_BAD_REQUEST);  // not its session
+  bye.mutable_close()->set_client_incarnation(1);
+  int answers = 0;
+  registry->on_exchange(kClient, bye.SerializeAsString(), [&](const std::string&) { ++answers; });
+  EXPECT_EQ(answers, 0);
+  EXPECT_FALSE(registry->tick(id, {.era = 1}));
+  responder.finish_fences();
+  EXPECT_EQ(answers, 1);
+  EXPECT_TRUE(ended.at(0).clean);
+  EXPECT_EQ(registry->lanes(), 0u);
+  EXPECT_EQ(open(1).code(), SessionReply::CODE_FENCED);
+  EXPECT_EQ(open(2).grant().slots_offset(), 0u);
+}
+
+TEST_F(RegistryTest, ErasAdvanceWhenEveryLiveSessionHasPublished) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2);
+  EXPECT_EQ(registry->tick(a, {.era = 1})->era, 2u);  // both began in era 1
+  EXPECT_EQ(registry->tick(a, {.era = 2})->safe_era, 1u);
+  EXPECT_EQ(registry->tick(a, {.era = 2})->era, 2u);  // b still lags
+  EXPECT_EQ(registry->tick(b, {.era = 1})->era, 2u);  // b runs an operation of era 1
+  EXPECT_EQ(registry->safe_era(), 1u);
+  const auto told = registry->tick(b, {.era = 2});
+  EXPECT_EQ(told->era, 3u);
+  EXPECT_EQ(told->safe_era, 2u);
+  EXPECT_EQ(told->epoch, 1u);
+  EXPECT_FALSE(registry->tick(a, {.era = 4}));  // an era that never was
+}
+
+TEST_F(RegistryTest, AFencedReaderHoldsItsEraUntilTheFenceIsDone) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2);
+  ASSERT_TRUE(registry->tick(a, {.era = 1}));
+  for (int i = 0; i < 6; ++i) {
+    responder.advance(kSecond);
+    ASSERT_TRUE(registry->tick(a, {.era = 2}));
+  }
+  EXPECT_FALSE(registry->live(b));
+  EXPECT_EQ(registry->safe_era(), 1u);  // one of its READs may still execute
+  responder.finish_fences();
+  EXPECT_EQ(registry->safe_era(), 2u);
+  EXPECT_EQ(registry->era(), 3u);
+}
+
+TEST_F(RegistryTest, ASessionThatHoldsAnEraBackForTooLongIsFenced) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2);
+  ASSERT_TRUE(registry->tick(a, {.era = 1}));
+  for (int i = 0; i < 40 && registry->live(b); ++i) {  // both renew their leases; b never gets past era 1
+    responder.advance(500 * kMillisecond);
+    ASSERT_TRUE(registry->tick(a, {.era = std::min<std::uint64_t>(registry->era(), 2)}));
+    if (registry->live(b)) registry->tick(b, {.era = 1});
+  }
+  EXPECT_EQ(responder.finish_fences(), std::vector{b});
+  EXPECT_NE(ended.at(0).why.find("era"), std::string::npos);
+  EXPECT_TRUE(registry->live(a));
+}
+
+TEST_F(RegistryTest, AnEpochWithoutTheNodeCutsItsSessions) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2);
+  publish(2);  // still serving: sessions go on and learn of it
+  EXPECT_EQ(registry->tick(a, {.era = 1})->epoch, 2u);
+  registry->refuse(nullptr, "stopped: its memory was lost");
+  EXPECT_EQ(responder.finish_fences(), (std::vector{a, b}));
+  const SessionReply reply = open(3, 2);
+  EXPECT_EQ(reply.code(), SessionReply::CODE_NOT_SERVING);
+  EXPECT_EQ(reply.message(), "stopped: its memory was lost");
+  EXPECT_EQ(reply.map().epoch(), 2u);
+}
+
+TEST_F(RegistryTest, OpensAreLimitedInRate) {
+  Registry::Config config;
+  config.opens_per_second = 2;
+  rebuild(config);
+  publish(1);
+  must_open(1);
+  must_open(2);
+  EXPECT_EQ(open(3).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  responder.advance(600 * kMillisecond);
+  EXPECT_EQ(open(3).code(), SessionReply::CODE_OK);
+}
+
+TEST_F(RegistryTest, LanesAreBoundedOverAllSessions) {
+  Registry::Config config;
+  config.max_lanes = 5;
+  rebuild(config);
+  publish(1);
+  EXPECT_EQ(open(1, 1, 4).code(), SessionReply::CODE_OK);
+  EXPECT_EQ(open(2, 1, 2).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  EXPECT_EQ(open(2, 1, 1).code(), SessionReply::CODE_OK);
+}
+
+TEST_F(RegistryTest, RemembersABoundedNumberOfEndedIncarnations) {
+  Registry::Config config;
+  config.remembered_incarnations = 2;
+  rebuild(config);
+  publish(1);
+  for (std::uint64_t client = 1; client <= 3; ++client) {
+    must_open(client);
+    responder.advance(6 * kSecond);
+    responder.finish_fences();
+  }
+  EXPECT_EQ(open(3).code(), SessionReply::CODE_FENCED);
+  EXPECT_EQ(open(2).code(), SessionReply::CODE_FENCED);
+  EXPECT_EQ(open(1).code(), SessionReply::CODE_OK);  // forgotten
+}
+
+TEST_F(RegistryTest, TimersStopWhenThereIsNothingToWatchAndOutliveTheRegistry) {
+  publish(1);
+  must_open(1);
+  EXPECT_EQ(responder.timers(), 1u);
+  responder.advance(6 * kSecond);
+  responder.finish_fences();
+  responder.advance(kSecond);
+  EXPECT_EQ(responder.timers(), 0u);
+  must_open(2);
+  responder.advance(6 * kSecond);  // its fence is pending
+  registry.reset();
+  responder.advance(10 * kSecond);
+  responder.finish_fences();
+}
+
+}  // namespace
+}  // namespace farpool::session

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "layout/calls.h"
+#include "layout/regions.h"
+#include "session/handshake.h"
+#include "session/wait.h"
+
+namespace farpool::session {
+
+using base::Code;
+using base::Result;
+using base::Status;
+using fabric::Fate;
+using fabric::Op;
+using fabric::Outcome;
+using layout::OperationSlot;
+
+struct Session::State {
+  State(fabric::Port& port, Options options, Grant grant, std::unique_ptr<fabric::Lane> lane, Nanos asked)
+      : port(port), options(std::move(options)), grant(std::move(grant)), lane(std::move(lane)), era(this->grant.era),
+        safe_era(0), epoch(this->options.epoch), published(this->grant.era), last_sent(asked),
+        slots(port.buffer(this->grant.slots * sizeof(OperationSlot))), dirty(this->grant.slots, false), slot_free(port),
+        tick_due(port), tick_done(port) {
+    lease_from(asked);
+    for (std::uint32_t i = this->grant.slots; i > 0; --i) free_slots.push_back(i - 1);
+  }
+
+  // The node counts the lease from when the tick arrived, the client from when it was sent: earlier, whatever the clocks say. The
+  // margin covers clocks that run at different speeds.
+  void lease_from(Nanos sent) { lease_end = sent + grant.lease - grant.lease / 8; }
+
+  bool alive() const { return !ended && lane->open() && port.now() < lease_end; }
+  Status why() const;
+  void end(Status status);
+
+  std::uint64_t oldest_pin() const;
+  void drop_pin(std::uint64_t at);
+
+  OperationSlot& slot(std::uint32_t index) {
+    return *reinterpret_cast<OperationSlot*>(slots.data() + index * sizeof(OperationSlot));
+  }
+  fabric::Remote slot_at(std::uint32_t index) const {
+    return {layout::kSlots, grant.slots_offset + index * sizeof(OperationSlot)};
+  }
+  void clear_slot(std::uint32_t index, fabric::Cost* cost);
+  task::Task<void> write_slot(fabric::Buffer image, std::uint32_t index);
+  task::Task<Status> read_slots(Nanos deadline);
+
+  task::Task<void> keep_ticking();
+  task::Task<void> tick();
+
+  fabric::Port& port;
+  Options options;
+  Grant grant;
+  std::unique_ptr<fabric::Lane> lane;
+  bool ended = false;
+  bool closing = false;
+  Status ended_why;
+  Nanos lease_end = 0;
+
+  std::uint64_t era;
+  std::uint64_t safe_era;
+  std::uint64_t epoch;
+  // Pins by era. The node's era is at most one beyond what this session published, so live pins lie in two eras.
+  std::array<std::uint32_t, 4> pins{};
+  std::uint64_t published;
+
+  Nanos last_sent;
+  bool hurry = false;
+  bool ticking = false;
+  std::uint64_t ticks = 0;
+  bool pressure = false;
+
+  fabric::Buffer slots;
+  std::vector<std::uint32_t> free_slots;
+  std::vector<bool> dirty;  // written since the last clear
+  WaitQueue slot_free;
+  WaitQueue tick_due;
+  WaitQueue tick_done;
+
+  task::Scope background;
+  task::Scope ticker;
+};
+
+Status Session::State::why() const {
+  if (ended) return ended_why;
+  if (!lane->open()) return {Code::unavailable, "the lane to memory node " + options.endpoint + " was cut: begin a new session"};
+  if (port.now() >= lease_end) {
+    return {Code::unavailable,
+            "the lease at memory node " + options.endpoint + " may have run out before a tick was answered: begin a new session"};
+  }
+  return {};
+}
+
+void Session::State::end(Status status) {
+  if (ended) return;
+  ended = true;
+  ended_why = std::move(status);
+  lane->sever();
+  slot_free.wake_all();
+  tick_due.wake_all();
+  tick_done.wake_all();
+}
+
+std::uint64_t Session::State::oldest_pin() const {
+  for (std::uint64_t at = published; at < era; ++at) {
+    if (pins[at % pins.size()] > 0) return at;
+  }
+  return era;
+}
+
+void Session::State::drop_pin(std::uint64_t at) {
+  FARPOOL_CHECK(pins[at % pins.size()] > 0);
+  --pins[at % pins.size()];
+}
+
+void Session::State::clear_slot(std::uint32_t index, fabric::Cost* cost) {
+  OperationSlot& words = slot(index);
+  words.holder = 0;
+  ++words.sequence;
+  words.state = 0;
+  words.era = 0;
+  words.lock_word = {};
+  words.row = {};
+  words.redo = {};
+  words.seal();
+  dirty[index] = false;
+  if (!alive()) return;
+  // An image of its own: the slot may be edited again before this WRITE has left.
+  fabric::Buffer image = port.buffer(sizeof(OperationSlot));
+  std::memcpy(image.data(), &words, sizeof words);
+  if (cost != nullptr) cost->charge_background(std::array{Op::write(slot_at(index), image.first(sizeof words))});
+  background.spawn(write_slot(std::move(image), index));
+}
+
+task::Task<void> Session::State::write_slot(fabric::Buffer image, std::uint32_t index) {
+  const std::array ops{Op::write(slot_at(index), image.first(sizeof(OperationSlot)))};
+  const Outcome outcome = co_await lane->post(ops, port.now() + grant.failure_timeout);
+  if (outcome.fate != Fate::done) {
+    end({Code::unavailable, "memory node " + options.endpoint + " did not confirm a cleared operation slot"});
+  }
+}
+
+task::Task<Status> Session::State::read_slots(Nanos deadline) {
+  const std::array ops{Op::read(slot_at(0), slots.first(grant.slots * sizeof(OperationSlot)))};
+  const Outcome outcome = co_await lane->post(ops, deadline);
+  if (outcome.fate != Fate::done) {
+    co_return Status(Code::unavailable, "memory node " + options.endpoint + " did not let the session read its operation slots");
+  }
+  for (std::uint32_t i = 0; i < grant.slots; ++i) {
+    if (!slot(i).whole() || slot(i).holder != 0) {
+      co_return Status(Code::corrupt, "memory node " + options.endpoint + " granted operation slot " +
+                                          std::to_string(grant.slots_offset / sizeof(OperationSlot) + i) +
+                                          " although it is not idle");
+    }
+  }
+  co_return Status();
+}
+
+task::Task<void> Session::State::keep_ticking() {
+  while (!closing && alive()) {
+    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often.
+    const Nanos due = last_sent + (hurry ? grant.tick / 32 : grant.tick);
+    if (port.now() < due) {
+      (void)co_await tick_due.wait(due);
+      continue;
+    }
+    co_await tick();
+  }
+  if (!closing) end(why());
+  tick_done.wake_all();
+}
+
+task::Task<void> Session::State::tick() {
+  fabric::Buffer request = port.buffer(sizeof(layout::TickRequest));
+  fabric::Buffer reply = port.buffer(sizeof(layout::TickReply));
+  const Nanos sent = port.now();
+  last_sent = sent;
+  hurry = false;
+  ticking = true;
+  published = oldest_pin();
+  base::store(request.data(), layout::TickRequest{.era = published});
+  const std::array ops{Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
+  const Outcome outcome = co_await lane->post(ops, lease_end);
+  ticking = false;
+  ++ticks;
+  if (outcome.fate != Fate::done) {
+    end({Code::unavailable, outcome.fate == Fate::refused
+                                ? "memory node " + options.endpoint + " has ended this session: begin a new one"
+                                : "memory node " + options.endpoint + " did not answer a tick within the lease"});
+    co_return;
+  }
+  const auto told = base::load<layout::TickReply>(reply.data());
+  if (outcome.reply_bytes != sizeof told || told.era < era || told.era > published + 1 || told.safe_era > told.era ||
+      told.safe_era < safe_era) {
+    end({Code::corrupt, "memory node " + options.endpoint + " answered a tick with eras that cannot be"});
+    co_return;
+  }
+  lease_from(sent);
+  era = told.era;
+  safe_era = told.safe_era;
+  pressure = told.pressure != 0;
+  epoch = told.epoch;
+  tick_done.wake_all();
+}
+
+Slot::Slot(Slot&& other) noexcept : session_(std::exchange(other.session_, nullptr)), index_(other.index_) {}
+
+Slot::~Slot() {
+  if (session_ == nullptr) return;
+  Session::State& state = *session_->state_;
+  if (state.dirty[index_]) state.clear_slot(index_, nullptr);
+  state.free_slots.push_back(index_);
+  state.slot_free.wake_one();
+}
+
+OperationSlot& Slot::words() { return session_->state_->slot(index_); }
+
+Op Slot::write() {
+  Session::State& state = *session_->state_;
+  state.slot(index_).seal();
+  state.dirty[index_] = true;
+  return Op::write(state.slot_at(index_), base::mutable_bytes_of(state.slot(index_)));
+}
+
+void Slot::clear(fabric::Cost& cost) { session_->state_->clear_slot(index_, &cost); }
+
+EraPin::EraPin(EraPin&& other) noexcept : session_(std::exchange(other.session_, nullptr)), era_(other.era_) {}
+
+EraPin::~EraPin() {
+  if (session_ != nullptr) session_->state_->drop_pin(era_);
+}
+
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Session::~Session() {
+  FARPOOL_CHECK(state_->background.running() == 0 && state_->ticker.running() == 0 && state_->lane->pending() == 0);
+}
+
+task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, Options options) {
+  while (options.client_incarnation == 0) options.client_incarnation = port.random();
+  v1alpha1::SessionRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_pool_uid(options.pool_uid);
+  request.mutable_open()->set_client_incarnation(options.client_incarnation);
+  request.mutable_open()->set_epoch(options.epoch);
+  request.mutable_open()->set_node_incarnation(options.node_incarnation);
+  request.mutable_open()->set_lanes(1);
+  request.mutable_open()->set_client_name(options.client_name);
+
+  const Nanos asked = port.now();
+  Result<std::string> bytes = co_await port.exchange(options.endpoint, request.SerializeAsString(), options.deadline);
+  if (!bytes.ok()) co_return bytes.status();
+  Result<v1alpha1::SessionReply> reply = parse_reply(*bytes);
+  if (!reply.ok()) co_return reply.status();
+  if (Status refused = status_of(*reply, options.endpoint); !refused.ok()) co_return refused;
+  Result<Grant> grant = parse_grant(*reply, options.endpoint, options.client_incarnation, options.node_incarnation);
+  if (!grant.ok()) co_return grant.status();
+
+  // A session whose lane does not open is left to its lease: it holds nothing.
+  Result<std::unique_ptr<fabric::Lane>> lane = co_await port.open_lane(grant->lane, options.deadline);
+  if (!lane.ok()) co_return lane.status();
+
+  const Nanos deadline = options.deadline;
+  std::unique_ptr<Session> session(new Session(
+      std::make_unique<State>(port, std::move(options), std::move(*grant), std::move(*lane), asked)));
+  State& state = *session->state_;
+  Status ready = co_await state.read_slots(deadline);
+  if (ready.ok() && !state.alive()) ready = state.why();
+  if (!ready.ok()) {
+    state.end(ready);
+    co_await session->close(deadline);
+    co_return ready;
+  }
+  state.ticker.spawn(state.keep_ticking());
+  co_return session;
+}
+
+fabric::Port& Session::port() { return state_->port; }
+fabric::Lane& Session::lane() { return *state_->lane; }
+const Grant& Session::grant() const { return state_->grant; }
+bool Session::alive() const { return state_->alive(); }
+Status Session::why() const { return state_->why(); }
+void Session::end(Status why) { state_->end(std::move(why)); }
+std::uint64_t Session::era() const { return state_->era; }
+std::uint64_t Session::safe_era() const { return state_->safe_era; }
+bool Session::pressure() const { return state_->pressure; }
+std::uint64_t Session::epoch() const { return state_->epoch; }
+task::Scope& Session::background() { return state_->background; }
+
+task::Task<Outcome> Session::post(std::span<const Op> ops, Nanos deadline, fabric::Cost& cost) {
+  State& state = *state_;
+  if (!state.alive()) co_return Outcome{.fate = Fate::refused};
+  cost.charge(ops);
+  const Outcome outcome = co_await state.lane->post(ops, std::max(deadline, state.port.now() + state.grant.failure_timeout));
+  if (outcome.fate == Fate::refused) {
+    state.end({Code::stale, "memory node " + state.options.endpoint + " refused a verb: the session was cut, begin a new one"});
+  } else if (outcome.fate == Fate::maybe) {
+    state.end({Code::unavailable, "memory node " + state.options.endpoint +
+                                      " did not confirm a chain: its effects are unknown, begin a new session"});
+  }
+  co_return outcome;
+}
+
+task::Task<Result<Slot>> Session::take_slot(Nanos deadline) {
+  State& state = *state_;
+  for (;;) {
+    if (!state.alive()) co_return state.why();
+    if (state.closing) co_return Status(Code::unavailable, "the session at memory node " + state.options.endpoint + " is closing");
+    if (!state.free_slots.empty()) break;
+    if (state.port.now() >= deadline) {
+      co_return Status(Code::timed_out, "all " + std::to_string(state.grant.slots) + " operation slots at memory node " +
+                                            state.options.endpoint + " were in use until the deadline");
+    }
+    (void)co_await state.slot_free.wait(deadline);
+  }
+  const std::uint32_t index = state.free_slots.back();
+  state.free_slots.pop_back();
+  OperationSlot& words = state.slot(index);
+  words.holder = state.grant.client_incarnation;
+  words.era = state.era;
+  co_return Slot(this, index);
+}
+
+EraPin Session::pin() {
+  State& state = *state_;
+  ++state.pins[state.era % state.pins.size()];
+  return EraPin(this, state.era);
+}
+
+task::Task<void> Session::tick_now(Nanos deadline) {
+  State& state = *state_;
+  // One that is under way may have been answered before the caller's reason arose.
+  const std::uint64_t wanted = state.ticks + (state.ticking ? 2 : 1);
+  while (state.alive() && !state.closing && state.ticks < wanted && state.port.now() < deadline) {
+    state.hurry = true;
+    state.tick_due.wake_all();
+    (void)co_await state.tick_done.wait(deadline);
+  }
+}
+
+task::Task<void> Session::close(Nanos deadline) {
+  State& state = *state_;
+  co_await state.background.join();
+  state.closing = true;
+  state.tick_due.wake_all();
+  state.slot_free.wake_all();
+  co_await state.ticker.join();
+  // Without a goodbye the lease runs out and the node fences the session: slower, and just as safe.
+  v1alpha1::SessionRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_pool_uid(state.options.pool_uid);
+  request.mutable_close()->set_session_id(state.grant.session_id);
+  request.mutable_close()->set_client_incarnation(state.grant.client_incarnation);
+  if (state.alive()) (void)co_await state.port.exchange(state.options.endpoint, request.SerializeAsString(), deadline);
+  state.end({Code::unavailable, "the session at memory node " + state.options.endpoint + " was closed"});
+  co_await state.background.join();
+  while (state.lane->pending() > 0) co_await state.port.sleep_for(100 * base::kMicrosecond);
+}
+
+}  // namespace farpool::session
