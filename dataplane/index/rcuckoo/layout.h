@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of an RCuckoo table on its memory node: entries, rows, lock bits, and what an operation slot says about
+// them. Pure functions; the node formats with them, clients and offline checkers read with them.
+//
+// OFFSET SIZE  row, entries n x e bytes
+//      0  n*e  entries
+//    n*e    8  version   raised by every WRITE of the row
+//  n*e+8    8  checksum  CRC-64 of all before it, seeded with the row's number: whole bytes at another row are not that
+//  row
+//
+// An entry is 2 to 8 words. Unused bytes are zero, and so is an empty entry.
+//
+//   inline   63                          16 15        8 7       2 1   0
+//   word 0  +------------------------------+-----------+---------+-----+
+//           | key and value bytes, on ...  | value   8 | key   6 |  1  |   ... through the rest of the entry: key, then
+//           value
+//           +------------------------------+-----------+---------+-----+
+//   extent   63                          17 16                  2 1   0
+//   word 0  +------------------------------+---------------------+-----+
+//           | block                     47 | units            15 |  2  |   both in units of 64 bytes
+//           +------------------------------+---------------------+-----+
+//   word 1  | hash of the key           64 |
+//           +------------------------------+
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/crc64.h"
+#include "layout/extent.h"
+#include "layout/geometry.h"
+#include "layout/operation_slot.h"
+#include "layout/segment.h"
+#include "layout/word.h"
+
+namespace farpool::rcuckoo {
+
+using layout::Field;
+using layout::Geometry;
+
+// --- Entries
+// -----------------------------------------------------------------------------------------------------------
+
+enum class EntryType : std::uint64_t { empty = 0, in_place = 1, extent = 2 };
+
+struct EntryWord {
+  using Type = Field<0, 2>;
+  using KeyBytes = Field<2, 6>;
+  using ValueBytes = Field<8, 8>;
+  using Units = Field<2, 15>;
+  using Block = Field<17, 47>;
+  static_assert(layout::tiles_a_word<Type, KeyBytes, ValueBytes, Field<16, 48>>);
+  static_assert(layout::tiles_a_word<Type, Units, Block>);
+};
+inline constexpr std::uint64_t kInlineHeader = 2;
+// The largest pair fits the size field.
+static_assert(layout::extent_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes) <=
+              EntryWord::Units::kMax * layout::kBlockUnit);
+
+// An entry by value, so that a row can be edited while another keeps a copy of what it held.
+class Entry {
+ public:
+  Entry() = default;
+  explicit Entry(base::Bytes bytes) {
+    FARPOOL_CHECK(bytes.size() <= layout::kMaxEntryBytes);
+    std::memcpy(words_.data(), bytes.data(), bytes.size());
+  }
+
+  static bool fits(std::uint64_t entry_bytes, std::uint64_t key_bytes, std::uint64_t value_bytes) {
+    return key_bytes <= EntryWord::KeyBytes::kMax && value_bytes <= EntryWord::ValueBytes::kMax &&
+           kInlineHeader + key_bytes + value_bytes <= entry_bytes;
+  }
+  static Entry in_place(base::Bytes key, base::Bytes value) {
+    Entry entry;
+    entry.words_[0] = EntryWord::Type::put(static_cast<std::uint64_t>(EntryType::in_place)) |
+                      EntryWord::KeyBytes::put(key.size()) | EntryWord::ValueBytes::put(value.size());
+    auto* body = reinterpret_cast<std::byte*>(entry.words_.data()) + kInlineHeader;
+    if (!key.empty()) std::memcpy(body, key.data(), key.size());
+    if (!value.empty()) std::memcpy(body + key.size(), value.data(), value.size());
+    return entry;
+  }
+  // `bytes` of the extent, at `block` in units.
+  static Entry extent(std::uint64_t block, std::uint64_t bytes, std::uint64_t hash) {
+    const std::uint64_t units = (bytes + layout::kBlockUnit - 1) / layout::kBlockUnit;
+    FARPOOL_CHECK(block <= EntryWord::Block::kMax && units <= EntryWord::Units::kMax);
+    Entry entry;
+    entry.words_[0] = EntryWord::Type::put(static_cast<std::uint64_t>(EntryType::extent)) |
+                      EntryWord::Units::put(units) | EntryWord::Block::put(block);
+    entry.words_[1] = hash;
+    return entry;
+  }
+
+  EntryType type() const { return static_cast<EntryType>(EntryWord::Type::get(words_[0])); }
+  bool empty() const { return words_[0] == 0; }
+
+  // In place.
+  base::Bytes key() const { return body().first(EntryWord::KeyBytes::get(words_[0])); }
+  base::Bytes value() const {
+    return body().subspan(EntryWord::KeyBytes::get(words_[0]), EntryWord::ValueBytes::get(words_[0]));
+  }
+  // Extent.
+  std::uint64_t block() const { return EntryWord::Block::get(words_[0]); }
+  std::uint64_t bytes() const { return EntryWord::Units::get(words_[0]) * layout::kBlockUnit; }
+  std::uint64_t hash() const { return words_[1]; }
+
+  // Whether the words can be an entry of this size at all: a checksum says only that they are what somebody wrote.
+  bool well_formed(std::uint64_t entry_bytes) const {
+    std::uint64_t used = 0;
+    if (type() == EntryType::in_place) {
+      used = kInlineHeader + EntryWord::KeyBytes::get(words_[0]) + EntryWord::ValueBytes::get(words_[0]);
+    } else if (type() == EntryType::extent) {
+      if (EntryWord::Units::get(words_[0]) == 0) return false;
+      used = 16;
+    } else if (words_[0] != 0) {
+      return false;
+    }
+    if (used > entry_bytes) return false;
+    const base::Bytes rest = raw().subspan(used);
+    return std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; });
+  }
+
+  base::Bytes raw() const { return std::as_bytes(std::span(words_)); }
+  const std::array<std::uint64_t, layout::kMaxEntryBytes / 8>& words() const { return words_; }
+  friend bool operator==(const Entry&, const Entry&) = default;
+
+ private:
+  base::Bytes body() const { return raw().subspan(kInlineHeader); }
+  std::array<std::uint64_t, layout::kMaxEntryBytes / 8> words_{};
+};
+
+// --- Rows
+// --------------------------------------------------------------------------------------------------------------
+
+// A row's bytes where they lie: in a buffer, a cache, or an image.
+class RowView {
+ public:
+  RowView(const Geometry& geometry, base::Bytes bytes) : geometry_(&geometry), bytes_(bytes) {}
+
+  Entry entry(std::uint64_t slot) const {
+    return Entry(bytes_.subspan(slot * geometry_->entry_bytes, geometry_->entry_bytes));
+  }
+  bool empty(std::uint64_t slot) const {
+    return base::load<std::uint64_t>(bytes_.data() + slot * geometry_->entry_bytes) == 0;
+  }
+  int empty_slot() const {
+    for (std::uint64_t slot = 0; slot < geometry_->entries_per_row; ++slot) {
+      if (empty(slot)) return static_cast<int>(slot);
+    }
+    return -1;
+  }
+  std::uint64_t version() const { return base::load<std::uint64_t>(bytes_.data() + bytes_.size() - 16); }
+  std::uint64_t checksum() const { return base::load<std::uint64_t>(bytes_.data() + bytes_.size() - 8); }
+  bool whole(std::uint64_t row) const { return checksum() == base::crc64(bytes_.first(bytes_.size() - 8), row); }
+
+ private:
+  const Geometry* geometry_;
+  base::Bytes bytes_;
+};
+
+// Puts an entry in a row, raises the version and seals the row.
+inline void edit_row(const Geometry& geometry, base::MutableBytes bytes, std::uint64_t row, std::uint64_t slot,
+                     const Entry& entry) {
+  std::memcpy(bytes.data() + slot * geometry.entry_bytes, entry.raw().data(), geometry.entry_bytes);
+  std::byte* trailer = bytes.data() + bytes.size() - layout::kRowTrailer;
+  base::store(trailer, base::load<std::uint64_t>(trailer) + 1);
+  base::store(trailer + 8, base::crc64(bytes.first(bytes.size() - 8), row));
+}
+
+// Makes every row of a zeroed table region empty and whole.
+inline void format_table(const Geometry& geometry, base::MutableBytes table) {
+  const std::uint64_t bytes = geometry.row_bytes();
+  FARPOOL_CHECK(table.size() >= geometry.rows * bytes);
+  for (std::uint64_t row = 0; row < geometry.rows; ++row) {
+    const base::MutableBytes at = table.subspan(row * bytes, bytes);
+    std::memset(at.data(), 0, bytes);
+    base::store(at.data() + bytes - 8, base::crc64(at.first(bytes - 8), row));
+  }
+}
+
+// --- Locks
+// -------------------------------------------------------------------------------------------------------------
+
+// Logical lock l of rows [l * rows_per_lock, ...) is bit l mod lock_bits of the lock region.
+struct LockBit {
+  std::uint64_t offset = 0;  // of its word in the lock region
+  std::uint64_t mask = 0;
+};
+constexpr std::uint64_t lock_of(const Geometry& geometry, std::uint64_t row) { return row / geometry.rows_per_lock; }
+constexpr LockBit lock_bit(const Geometry& geometry, std::uint64_t lock) {
+  const std::uint64_t bit = lock % geometry.lock_bits;
+  return {bit / 64 * 8, 1ull << (bit % 64)};
+}
+
+// --- What an operation slot says
+// ---------------------------------------------------------------------------------------
+
+enum class Operation : std::uint64_t { none = 0, insert = 1, update = 2, remove = 3, put = 4, modify = 5 };
+
+// OperationSlot::state.
+//    63       56 55                       24 23       16 15        8 7        4 3         0
+//   +-----------+--------------------------+-----------+-----------+----------+-----------+
+//   | zero    8 | table                 32 | rows    8 | words   8 | phase  4 | operation 4 |
+//   +-----------+--------------------------+-----------+-----------+----------+-----------+
+struct SlotState {
+  using Kind = Field<0, 4>;
+  using Step = Field<4, 4>;
+  using Words = Field<8, 8>;
+  using Rows = Field<16, 8>;
+  using Table = Field<24, 32>;
+  static_assert(layout::tiles_a_word<Kind, Step, Words, Rows, Table, Field<56, 8>>);
+};
+// What the redo words hold while the operation runs.
+enum class Phase : std::uint64_t {
+  locking = 0,  // nothing: whether and what it will write is not known before the rows have been read
+  entry = 1,    // the entry that it may write: where, it finds under its locks
+  path = 2,  // the entry that it writes; `row` holds the rows it writes in that order, each with the slot that changes
+};
+
+// OperationSlot::row: a row, and which of its entries changes where that is known.
+struct SlotRow {
+  using Row = Field<0, 56>;
+  using Slot = Field<56, 8>;
+  static constexpr std::uint64_t of(std::uint64_t row) { return Row::put(row); }
+  static constexpr std::uint64_t of(std::uint64_t row, std::uint64_t slot) {
+    return Row::put(row) | Slot::put(slot + 1);
+  }
+  static constexpr std::uint64_t row(std::uint64_t word) { return Row::get(word); }
+  static constexpr bool has_slot(std::uint64_t word) { return Slot::get(word) != 0; }
+  static constexpr std::uint64_t slot(std::uint64_t word) { return Slot::get(word) - 1; }
+};
+
+// Whether a slot says that its holder takes any bit of `mask` in the lock word at `offset`.
+inline bool covers(const layout::OperationSlot& slot, std::uint64_t offset, std::uint64_t mask) {
+  const std::uint64_t words =
+      std::min<std::uint64_t>(SlotState::Words::get(slot.state), layout::OperationSlot::kLockWords);
+  for (std::uint64_t i = 0; i < words; ++i) {
+    if (slot.lock_word[i].offset == offset && (slot.lock_word[i].mask & mask) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace farpool::rcuckoo
