@@ -127,6 +127,7 @@ double percent(std::uint64_t part, std::uint64_t whole) {
 }
 
 std::string shares(const Window& w) {
+  if (w.inserts == 0) return "- | - | - | - | - | - | - | -";
   char text[256];
   std::snprintf(text, sizeof text, "%.1f | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f | %llu",
                 percent(w.direct, w.inserts), percent(w.span32, w.inserts), percent(w.span256, w.inserts),
