@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,10 @@ class TestHost final : public Host {
     kRefuse = 99,  // any opcode the host does not know
   };
 
-  TestHost() : small_(kSmallBytes / 8 + 2 * kGuardWords, kGuard), large_(kLargeBytes / 8 + 2 * kGuardWords, kGuard) {
+  explicit TestHost(std::uint64_t large_bytes = kLargeBytes)
+      : large_bytes_(large_bytes),
+        small_(kSmallBytes / 8 + 2 * kGuardWords, kGuard),
+        large_(large_bytes / 8 + 2 * kGuardWords, kGuard) {
     std::fill(small_.begin() + kGuardWords, small_.end() - kGuardWords, 0);
     std::fill(large_.begin() + kGuardWords, large_.end() - kGuardWords, 0);
   }
@@ -55,7 +59,7 @@ class TestHost final : public Host {
     base::store(grant.token.data(), scramble(number));
     base::store(grant.token.data() + 8, scramble(~number));
     tokens_[grant.token] = session_id;
-    grant.regions = {{kSmall, kSmallBytes, key(session_id, kSmall)}, {kLarge, kLargeBytes, key(session_id, kLarge)}};
+    grant.regions = {{kSmall, kSmallBytes, key(session_id, kSmall)}, {kLarge, large_bytes_, key(session_id, kLarge)}};
     return grant;
   }
 
@@ -103,7 +107,7 @@ class TestHost final : public Host {
     tokens_.erase(found);
     return LaneRights{session_id,
                       {{kSmall, key(session_id, kSmall), base_of(kSmall), kSmallBytes},
-                       {kLarge, key(session_id, kLarge), base_of(kLarge), kLargeBytes}}};
+                       {kLarge, key(session_id, kLarge), base_of(kLarge), large_bytes_}}};
   }
   std::optional<std::size_t> on_call(std::uint64_t, std::uint32_t opcode, base::Bytes request,
                                      base::MutableBytes reply) override {
@@ -146,6 +150,7 @@ class TestHost final : public Host {
     return reinterpret_cast<std::byte*>((region == kSmall ? small_ : large_).data() + kGuardWords);
   }
 
+  std::uint64_t large_bytes_;
   std::vector<std::uint64_t> small_, large_;
   std::mutex mutex_;
   std::condition_variable gate_;
@@ -183,5 +188,6 @@ struct WireFactory {
   std::string name;
   std::function<std::unique_ptr<Wire>(TestHost& host, std::size_t clients)> make;
 };
+inline void PrintTo(const WireFactory& factory, std::ostream* to) { *to << factory.name; }
 
 }  // namespace farpool::fabric::contract
