@@ -80,9 +80,17 @@ func (c command) run(ctx context.Context) error {
 		cmd.Stdout = &said
 	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", strings.Join(c.args, " "), err, tail(said.String(), 25))
+		return fmt.Errorf("%s: %w\n%s", abbreviate(strings.Join(c.args, " ")), err, tail(said.String(), 25))
 	}
 	return nil
+}
+
+// abbreviate keeps a long command line from hiding what went wrong with it.
+func abbreviate(line string) string {
+	if len(line) > 160 {
+		return line[:160] + " ..."
+	}
+	return line
 }
 
 func run(ctx context.Context, args ...string) error { return command{args: args}.run(ctx) }

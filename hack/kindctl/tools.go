@@ -151,7 +151,7 @@ func (c cache) build(ctx context.Context, group []tool) error {
 			return err
 		}
 		replace, goVersion := manifestNeeds(string(own), first.version)
-		manifest := fmt.Sprintf("module tool\n\ngo %s\n\nrequire %s %s\n%s", goVersion, first.module, first.version, replace)
+		manifest := fmt.Sprintf("module farpool.dev/tool\n\ngo %s\n\nrequire %s %s\n%s", goVersion, first.module, first.version, replace)
 		targets := []string{}
 		program := first.source
 		if program == "" {

@@ -151,32 +151,16 @@ func awaitAnswer(ctx context.Context, client *redis.Client, limit time.Duration)
 	}
 }
 
-func check(ctx context.Context) error {
-	address := flag.String("address", "127.0.0.1:6379", "of a compute shard")
-	path := flag.String("file", "/usr/share/dict/american-english", "word list, a word a line")
-	workers := flag.Int("connections", 4, "connections at once")
-	limit := flag.Duration("within", 5*time.Minute, "deadline for all of it")
-	flag.Parse()
-	ctx, cancel := context.WithTimeout(ctx, *limit)
-	defer cancel()
-
-	words, err := read(*path)
-	if err != nil {
-		return err
-	}
-	client := redis.NewClient(&redis.Options{
-		Addr: *address, Password: strings.TrimSpace(os.Getenv("REDISCLI_AUTH")), PoolSize: *workers,
-		MaxRetries: -1, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
-	})
-	defer client.Close()
+func load(ctx context.Context, client *redis.Client, words []string, workers int) error {
 	if err := awaitAnswer(ctx, client, time.Minute); err != nil {
 		return err
 	}
-	if err := inBatches(ctx, "words written", words, *workers, store(client)); err != nil {
-		return err
-	}
+	return inBatches(ctx, "words written", words, workers, store(client))
+}
+
+func verify(ctx context.Context, client *redis.Client, words []string, workers int) error {
 	var wrong atomic.Int64
-	if err := inBatches(ctx, "words read back", words, *workers, compare(client, &wrong)); err != nil {
+	if err := inBatches(ctx, "words read back", words, workers, compare(client, &wrong)); err != nil {
 		return err
 	}
 	if wrong.Load() > 0 {
@@ -186,10 +170,32 @@ func check(ctx context.Context) error {
 	return nil
 }
 
+func connect(address, password string, workers int) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: address, Password: password, PoolSize: workers, MaxRetries: -1, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
+	})
+}
+
 func main() {
+	address := flag.String("address", "127.0.0.1:6379", "of a compute shard")
+	path := flag.String("file", "/usr/share/dict/american-english", "word list, a word a line")
+	workers := flag.Int("connections", 4, "connections at once")
+	limit := flag.Duration("within", 5*time.Minute, "deadline for all of it")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := check(ctx); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, *limit)
+	defer cancel()
+
+	client := connect(*address, strings.TrimSpace(os.Getenv("REDISCLI_AUTH")), *workers)
+	words, err := read(*path)
+	if err == nil {
+		err = load(ctx, client, words, *workers)
+	}
+	if err == nil {
+		err = verify(ctx, client, words, *workers)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "words:", err)
 		os.Exit(1)
 	}
