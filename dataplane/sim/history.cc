@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/history.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace farpool::sim {
+namespace {
+
+using State = std::optional<std::string>;
+
+// Applies the call to the state. False: its answer contradicts it.
+bool apply(const Call& call, State& state) {
+  const bool there = state.has_value();
+  const bool told_there = call.found.has_value();
+  switch (call.kind) {
+    case Call::Kind::get:
+      return !call.known || call.found == state;
+    case Call::Kind::put:
+      state = call.value;
+      return true;
+    case Call::Kind::insert:
+      if (!there) state = call.value;
+      return !call.known || told_there == there;
+    case Call::Kind::update:
+      if (there) state = call.value;
+      return !call.known || told_there == there;
+    case Call::Kind::remove:
+      state.reset();
+      return !call.known || told_there == there;
+    case Call::Kind::add: {
+      const std::string sum = std::to_string((there ? std::stoll(*state) : 0) + 1);
+      state = sum;
+      return !call.known || call.found == sum;
+    }
+  }
+  return false;
+}
+
+// Wing and Gong's search: any call that was asked before every pending one was answered may be next. What was tried is
+// remembered by the set of calls that took effect and the state that they left.
+class Search {
+ public:
+  explicit Search(const std::vector<Call>& calls) : calls_(calls), taken_(calls.size(), false) {
+    for (const Call& call : calls) must_ += call.known ? 1 : 0;
+  }
+  bool run() { return step({}, 0); }
+
+ private:
+  bool step(const State& state, std::size_t explained) {
+    if (explained == must_) return true;
+    if (!tried_.insert(fingerprint(state)).second) return false;
+    Nanos first_answer = std::numeric_limits<Nanos>::max();
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      if (!taken_[i] && calls_[i].known) first_answer = std::min(first_answer, calls_[i].answered);
+    }
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      if (taken_[i] || calls_[i].asked > first_answer) continue;
+      State next = state;
+      if (!apply(calls_[i], next)) continue;
+      taken_[i] = true;
+      if (step(next, explained + (calls_[i].known ? 1 : 0))) return true;
+      taken_[i] = false;
+    }
+    return false;
+  }
+
+  std::uint64_t fingerprint(const State& state) const {
+    std::uint64_t hash = state ? base::mix(std::hash<std::string>{}(*state) | 1) : 0;
+    for (std::size_t i = 0; i < taken_.size(); ++i) {
+      if (taken_[i]) hash ^= base::mix(base::mix(i + 1) + 0x5bd1e995);
+    }
+    return hash;
+  }
+
+  const std::vector<Call>& calls_;
+  std::vector<bool> taken_;
+  std::size_t must_ = 0;
+  std::unordered_set<std::uint64_t> tried_;
+};
+
+const char* name_of(Call::Kind kind) {
+  switch (kind) {
+    case Call::Kind::get:
+      return "get";
+    case Call::Kind::put:
+      return "put";
+    case Call::Kind::insert:
+      return "insert";
+    case Call::Kind::update:
+      return "update";
+    case Call::Kind::remove:
+      return "remove";
+    case Call::Kind::add:
+      return "add";
+  }
+  return "?";
+}
+
+std::string shorten(const std::string& text) {
+  return text.size() <= 24 ? text : text.substr(0, 20) + "…" + std::to_string(text.size());
+}
+
+}  // namespace
+
+bool linearizable(const std::vector<Call>& calls) { return Search(calls).run(); }
+
+std::string describe(const std::vector<Call>& calls) {
+  std::ostringstream text;
+  for (const Call& call : calls) {
+    text << "  client " << call.client << "  " << call.asked << "..";
+    if (call.known) {
+      text << call.answered;
+    } else {
+      text << "?";
+    }
+    text << "  " << name_of(call.kind) << " " << shorten(call.value);
+    if (!call.known) {
+      text << " -> unknown";
+    } else if (call.kind != Call::Kind::put) {
+      text << " -> " << (call.found ? shorten(*call.found) : "absent");
+    }
+    text << "\n";
+  }
+  return text.str();
+}
+
+std::size_t History::ask(Call call) {
+  calls_.push_back(std::move(call));
+  forgotten_.push_back(false);
+  calls_.back().known = false;  // until it is answered
+  return calls_.size() - 1;
+}
+
+void History::answer(std::size_t call, Nanos now, std::optional<std::string> found) {
+  FARPOOL_CHECK(now >= calls_[call].asked);
+  calls_[call].known = true;
+  calls_[call].answered = now;
+  calls_[call].found = std::move(found);
+}
+
+std::vector<Call> History::of(const std::string& key) const {
+  std::vector<Call> found;
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    if (!forgotten_[i] && calls_[i].key == key) found.push_back(calls_[i]);
+  }
+  return found;
+}
+
+std::vector<std::string> History::keys() const {
+  std::set<std::string> keys;
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    if (!forgotten_[i]) keys.insert(calls_[i].key);
+  }
+  return {keys.begin(), keys.end()};
+}
+
+std::optional<std::string> History::judge() const {
+  for (const std::string& key : keys()) {
+    const std::vector<Call> calls = of(key);
+    if (!linearizable(calls))
+      return "no order of these calls on key " + shorten(key) + " explains the answers:\n" + describe(calls);
+  }
+  return std::nullopt;
+}
+
+}  // namespace farpool::sim

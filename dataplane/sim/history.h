@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients asked of single keys and what they were told, and whether one order of all of it explains the answers.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+
+namespace farpool::sim {
+
+using base::Nanos;
+
+// One call on one key. Its effect lies somewhere between `asked` and `answered`, or, if nobody knows whether it had
+// one, anywhere after `asked` or nowhere. Calls that failed without effect are no part of a history.
+struct Call {
+  enum class Kind : std::uint8_t {
+    get,     // found: the value
+    put,     // sets
+    insert,  // sets if absent; `found` says that it was there already
+    update,  // sets if present; `found` says that it was
+    remove,  // `found` says that it was there
+    add,     // adds one to a decimal number (absent: 0); found: the sum
+  };
+  Kind kind = Kind::get;
+  std::size_t client = 0;
+  std::string key;
+  std::string value;                 // what it sets
+  std::optional<std::string> found;  // what it was told; for insert, update, remove any text means "it was there"
+  bool known = true;                 // false: the answer never came, or was that nobody knows
+  Nanos asked = 0;
+  Nanos answered = std::numeric_limits<Nanos>::max();
+};
+
+class History {
+ public:
+  // Notes a call that begins; `finish` or `forget` it.
+  std::size_t ask(Call call);
+  void answer(std::size_t call, Nanos now, std::optional<std::string> found);
+  void unknown(std::size_t call) { calls_[call].known = false; }
+  // It failed, and had no effect.
+  void forget(std::size_t call) { calls_[call].key.clear(), forgotten_[call] = true; }
+
+  std::size_t size() const { return calls_.size(); }
+  std::vector<Call> of(const std::string& key) const;
+  std::vector<std::string> keys() const;
+
+  // Nothing if every key's calls are linearizable; else what cannot be explained. Keys and values are those of a
+  // simulation.
+  std::optional<std::string> judge() const;
+
+ private:
+  std::vector<Call> calls_;
+  std::vector<bool> forgotten_;
+};
+
+// Whether the calls, all of one key which was absent at first, are linearizable.
+bool linearizable(const std::vector<Call>& calls);
+std::string describe(const std::vector<Call>& calls);
+
+}  // namespace farpool::sim
