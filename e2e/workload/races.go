@@ -44,20 +44,8 @@ func Increments(ctx context.Context, target Target, key string, perShard, connec
 	if err := errs.Err(); err != nil {
 		return 0, err
 	}
-	seen := make([]bool, total+1)
-	for i, sums := range handedOut {
-		last := int64(0)
-		for _, sum := range sums {
-			switch {
-			case sum < 1 || sum > int64(total):
-				return 0, fmt.Errorf("INCR returned %d, outside 1 to %d", sum, total)
-			case seen[sum]:
-				return 0, fmt.Errorf("INCR returned %d twice: an update was lost", sum)
-			case sum <= last:
-				return 0, fmt.Errorf("connection %d saw INCR return %d after %d", i, sum, last)
-			}
-			seen[sum], last = true, sum
-		}
+	if err := exactSums(handedOut, total); err != nil {
+		return 0, err
 	}
 	for shard := range target.Shards {
 		client := target.Connect(shard)
@@ -71,6 +59,31 @@ func Increments(ctx context.Context, target Target, key string, perShard, connec
 		}
 	}
 	return int64(total), nil
+}
+
+// exactSums checks what each connection was handed out: every sum from 1 to total once, and growing on each connection.
+func exactSums(handedOut [][]int64, total int) error {
+	seen := make([]bool, total+1)
+	count := 0
+	for i, sums := range handedOut {
+		last := int64(0)
+		for _, sum := range sums {
+			switch {
+			case sum < 1 || sum > int64(total):
+				return fmt.Errorf("INCR returned %d, outside 1 to %d", sum, total)
+			case seen[sum]:
+				return fmt.Errorf("INCR returned %d twice: an update was lost", sum)
+			case sum <= last:
+				return fmt.Errorf("connection %d saw INCR return %d after %d", i, sum, last)
+			}
+			seen[sum], last = true, sum
+			count++
+		}
+	}
+	if count != total {
+		return fmt.Errorf("%d INCRs were answered of %d", count, total)
+	}
+	return nil
 }
 
 // Races lets all connections SETNX one new key at the same moment, for a number of rounds, and checks that each round has exactly one

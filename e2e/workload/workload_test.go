@@ -86,9 +86,20 @@ func tamper(t *testing.T, target Target, f func(ctx context.Context, c *redis.Cl
 	}
 }
 
+// flip changes the last bit of a value.
+func flip(ctx context.Context, c *redis.Client, key string) error {
+	value, err := c.Get(ctx, key).Bytes()
+	if err != nil {
+		return err
+	}
+	value[len(value)-1] ^= 1
+	return c.Set(ctx, key, value, 0).Err()
+}
+
 func TestAStoreThatIsWrongFails(t *testing.T) {
 	target := startRedis(t)
-	sizes := DefaultSizes
+	// Long enough that there is always a byte beyond tag and key.
+	sizes := Sizes{MinKey: 12, MaxKey: 64, MinValue: 100, MaxValue: 400}
 	for name, c := range map[string]struct {
 		corrupt func(ctx context.Context, c *redis.Client, before string, key string) error
 		torn    bool
@@ -98,7 +109,7 @@ func TestAStoreThatIsWrongFails(t *testing.T) {
 			return c.Set(ctx, key, before, 0).Err()
 		}},
 		"a flipped byte": {torn: true, corrupt: func(ctx context.Context, c *redis.Client, _, key string) error {
-			return c.SetRange(ctx, key, 11, "\xff").Err()
+			return flip(ctx, c, key)
 		}},
 		"a short value": {torn: true, corrupt: func(ctx context.Context, c *redis.Client, _, key string) error {
 			return c.Set(ctx, key, "short", 0).Err()
@@ -141,6 +152,21 @@ func TestAStoreThatIsWrongFails(t *testing.T) {
 }
 
 func TestLostIncrementsAreFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		sums  [][]int64
+		exact bool
+	}{
+		"exact":              {[][]int64{{1, 3}, {2, 4}}, true},
+		"one twice":          {[][]int64{{1, 2}, {2, 4}}, false},
+		"one missing":        {[][]int64{{1, 2}, {3}}, false},
+		"backwards":          {[][]int64{{2, 1}, {3, 4}}, false},
+		"beyond the total":   {[][]int64{{1, 2}, {3, 5}}, false},
+		"a sum of something": {[][]int64{{0, 1}, {2, 3}}, false},
+	} {
+		if err := exactSums(c.sums, 4); (err == nil) != c.exact {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	target := startRedis(t)
 	tamper(t, target, func(ctx context.Context, c *redis.Client) error { return c.Set(ctx, "sum", 1, 0).Err() })
 	if _, err := Increments(t.Context(), target, "sum", 10, 1); err == nil {
