@@ -73,4 +73,5 @@ const (
 	ReasonEpochPublished        = "EpochPublished"
 	ReasonEpochAdopted          = "EpochAdopted"
 	ReasonIssueFailed           = "IssueFailed"
+	ReasonApplyFailed           = "ApplyFailed"
 )

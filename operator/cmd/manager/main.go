@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command farpool-operator brings KVPools to what their specs say.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/controller/kvpool"
+	"farpool.dev/farpool/operator/internal/plan"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// version is set by the build.
+var version = "dev"
+
+type options struct {
+	metricsAddress string
+	probeAddress   string
+	leaderElection bool
+	dataplaneImage string
+	namespace      string
+	watchNamespace string
+	workers        int
+	printVersion   bool
+	logging        zap.Options
+}
+
+func parse() options {
+	o := options{logging: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder}}
+	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "where /metrics is served; 0 turns it off")
+	flag.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
+	flag.BoolVar(&o.leaderElection, "leader-elect", false, "elect one of several replicas; the others wait with warm caches")
+	flag.StringVar(&o.dataplaneImage, "dataplane-image", "farpool/dataplane:"+version, "image of new pools whose spec names no version; a pool's spec.version takes the place of its tag")
+	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace that the operator runs in, for network policies and leader election; by default $POD_NAMESPACE")
+	flag.StringVar(&o.watchNamespace, "watch-namespace", "", "the one namespace whose pools are served; empty: all of them")
+	flag.IntVar(&o.workers, "workers", 4, "pools that are reconciled at the same time")
+	flag.BoolVar(&o.printVersion, "version", false, "print the version and exit")
+	o.logging.BindFlags(flag.CommandLine)
+	flag.Parse()
+	return o
+}
+
+func main() {
+	o := parse()
+	if o.printVersion {
+		fmt.Println(version)
+		return
+	}
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.logging)))
+	if err := run(o); err != nil {
+		ctrl.Log.Error(err, "the operator cannot go on")
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+
+	configuration, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w: run in a cluster, or set KUBECONFIG", err)
+	}
+	shutdown := 20 * time.Second
+	mgr, err := ctrl.NewManager(configuration, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         kvpool.CacheOptions(o.watchNamespace),
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.probeAddress,
+		LeaderElection:                o.leaderElection,
+		LeaderElectionID:              "operator.farpool.dev",
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       &shutdown,
+	})
+	if err != nil {
+		return fmt.Errorf("set up the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("readyz", healthz.Ping); err != nil {
+		return err
+	}
+	_, err = kvpool.SetUp(mgr, kvpool.Options{
+		Name:    "kvpool",
+		Workers: o.workers,
+		Clock:   clock.RealClock{},
+		Metrics: kvpool.NewMetrics(metrics.Registry),
+		Settings: plan.Settings{
+			Image:     o.dataplaneImage,
+			Namespace: o.namespace,
+			AgentAddress: func(pod *corev1.Pod) string {
+				return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(render.PortAgent))
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("set up the controller: %w", err)
+	}
+	ctrl.Log.Info("starting", "version", version, "dataplaneImage", o.dataplaneImage)
+	return mgr.Start(ctrl.SetupSignalHandler())
+}

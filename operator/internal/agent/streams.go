@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent talks to the agent in each data-plane process. One goroutine for each process keeps a stream of its facts;
+// what is known is read without waiting.
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/operator/internal/pki"
+)
+
+const (
+	// Facts are conflated by the agent to at most one message in this time.
+	watchInterval = time.Second
+	// A stream can hang without an error when a node vanishes. A unary call on the same connection finds out.
+	probeInterval = 15 * time.Second
+	callTimeout   = 5 * time.Second
+
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 10 * time.Second
+
+	maxMessageBytes = 4 << 20
+)
+
+// Target is one data-plane process of a pool.
+type Target struct {
+	Pod     types.UID // one pod, one target: a new pod of the same name is another
+	Name    string    // what its facts must call it
+	Address string    // host:port of the agent
+	Role    farpoolv1alpha1.Role
+}
+
+func (t Target) certificateRole() pki.Role {
+	if t.Role == farpoolv1alpha1.Role_ROLE_MEMORY_NODE {
+		return pki.RoleNode
+	}
+	return pki.RoleClient
+}
+
+// State of what is known about a process.
+type State int
+
+const (
+	// Connecting: not heard of yet.
+	Connecting State = iota
+	// Connected: the facts are current.
+	Connected
+	// Unreachable: nothing is known now. It may well be alive.
+	Unreachable
+	// Refused: something answers there, and it is not the process that it should be.
+	Refused
+)
+
+// Observation is what is known about a process. Facts are the last ones heard, current only if State is Connected.
+type Observation struct {
+	State State
+	Facts *farpoolv1alpha1.Facts
+	Error string
+}
+
+// Streams keeps a stream to every data-plane process of every pool.
+type Streams struct {
+	notify  func(pool types.NamespacedName)
+	metrics Metrics
+
+	mutex   sync.Mutex
+	pools   map[types.NamespacedName]*poolStreams
+	closed  bool
+	running sync.WaitGroup
+}
+
+// Metrics that streams keep.
+type Metrics interface {
+	StreamBroken(pool types.NamespacedName)
+}
+
+type poolStreams struct {
+	uid     string
+	bundle  string
+	streams map[types.UID]*stream
+}
+
+type stream struct {
+	target     Target
+	credential *pki.Credential
+	cancel     context.CancelFunc
+	connection *grpc.ClientConn
+
+	mutex       sync.Mutex
+	observation Observation
+	peerError   error // of the last handshake
+}
+
+// NewStreams returns streams that call notify, from any goroutine, when something that is known about a pool has changed.
+func NewStreams(notify func(pool types.NamespacedName), metrics Metrics) *Streams {
+	return &Streams{notify: notify, metrics: metrics, pools: map[types.NamespacedName]*poolStreams{}}
+}
+
+// Sync makes the streams of a pool be those to targets, and leaves the ones that are right alone. All are opened again when
+// the pool's authority or uid changed. A stream that is opened again for a renewed credential keeps what it knew.
+func (s *Streams) Sync(pool types.NamespacedName, uid string, credential *pki.Credential, targets []Target) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.closed {
+		return
+	}
+	streams := s.pools[pool]
+	if streams != nil && (streams.uid != uid || streams.bundle != string(credential.Bundle)) {
+		streams.closeAll()
+		streams = nil
+	}
+	if streams == nil {
+		streams = &poolStreams{uid: uid, bundle: string(credential.Bundle), streams: map[types.UID]*stream{}}
+		s.pools[pool] = streams
+	}
+	wanted := map[types.UID]bool{}
+	for _, target := range targets {
+		wanted[target.Pod] = true
+		if open, exists := streams.streams[target.Pod]; exists {
+			if open.target == target && open.credential == credential {
+				continue
+			}
+			open.cancel()
+		}
+		streams.streams[target.Pod] = s.open(pool, uid, credential, target, streams.streams[target.Pod])
+	}
+	for pod, open := range streams.streams {
+		if !wanted[pod] {
+			open.cancel()
+			delete(streams.streams, pod)
+		}
+	}
+}
+
+// Forget closes the streams of a pool.
+func (s *Streams) Forget(pool types.NamespacedName) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if streams := s.pools[pool]; streams != nil {
+		streams.closeAll()
+		delete(s.pools, pool)
+	}
+}
+
+// Close closes every stream and waits until none runs.
+func (s *Streams) Close() {
+	s.mutex.Lock()
+	s.closed = true
+	for pool, streams := range s.pools {
+		streams.closeAll()
+		delete(s.pools, pool)
+	}
+	s.mutex.Unlock()
+	s.running.Wait()
+}
+
+// Observe returns what is known about the processes of a pool, by pod.
+func (s *Streams) Observe(pool types.NamespacedName) map[types.UID]Observation {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	observed := map[types.UID]Observation{}
+	if streams := s.pools[pool]; streams != nil {
+		for pod, stream := range streams.streams {
+			observed[pod] = stream.observe()
+		}
+	}
+	return observed
+}
+
+// Publish gives a memory node a map. An agent that refuses is reported as it answers: FailedPrecondition if it holds a later epoch,
+// AlreadyExists if it holds this one with other content.
+func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod types.UID, request *farpoolv1alpha1.PublishMapRequest) error {
+	s.mutex.Lock()
+	var stream *stream
+	if streams := s.pools[pool]; streams != nil {
+		stream = streams.streams[pod]
+	}
+	s.mutex.Unlock()
+	if stream == nil || stream.connection == nil {
+		return fmt.Errorf("no stream to the agent of pod %s", pod)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client := farpoolv1alpha1.NewAgentClient(stream.connection)
+	if _, err := client.PublishMap(ctx, request); err != nil {
+		return fmt.Errorf("publish epoch %d to %s at %s: %w", request.GetMap().GetEpoch(), stream.target.Name, stream.target.Address, err)
+	}
+	// Whoever plans next must not find the facts of before: they would be published to once more.
+	uid := request.GetMap().GetPoolUid()
+	if facts, err := describe(ctx, client, uid); err == nil && stream.target.check(uid, facts) == nil {
+		if stream.set(Observation{State: Connected, Facts: facts}) {
+			s.notify(pool)
+		}
+	}
+	return nil
+}
+
+func (p *poolStreams) closeAll() {
+	for _, stream := range p.streams {
+		stream.cancel()
+	}
+}
+
+func (s *stream) observe() Observation {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.observation
+}
+
+// set records an observation and says whether it differs in meaning from the one before.
+func (s *stream) set(observation Observation) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if observation.Facts == nil {
+		observation.Facts = s.observation.Facts
+	}
+	changed := observation.State != s.observation.State || observation.Error != s.observation.Error || !proto.Equal(observation.Facts, s.observation.Facts)
+	s.observation = observation
+	return changed
+}
+
+// open starts a stream; what its predecessor knew stands until it has heard more.
+func (s *Streams) open(pool types.NamespacedName, uid string, credential *pki.Credential, target Target, predecessor *stream) *stream {
+	ctx, cancel := context.WithCancel(context.Background())
+	opened := &stream{target: target, credential: credential, cancel: cancel}
+	if predecessor != nil && predecessor.target == target {
+		opened.observation = predecessor.observe()
+	}
+	config := credential.ClientConfig(uid, target.certificateRole())
+	verify := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		err := verify(state)
+		opened.mutex.Lock()
+		defer opened.mutex.Unlock()
+		opened.peerError = err
+		return err
+	}
+	transport := credentials.NewTLS(config)
+	connection, err := grpc.NewClient("passthrough:///"+target.Address,
+		grpc.WithTransportCredentials(transport),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+		grpc.WithNoProxy(),
+		grpc.WithUserAgent("farpool-operator"))
+	if err != nil {
+		opened.observation = Observation{State: Unreachable, Error: err.Error()}
+		opened.cancel = func() {}
+		cancel()
+		return opened
+	}
+	opened.connection = connection
+	s.running.Add(1)
+	go func() {
+		defer s.running.Done()
+		defer connection.Close()
+		s.run(ctx, pool, uid, opened)
+	}()
+	return opened
+}
+
+// run keeps the stream up until its context ends.
+func (s *Streams) run(ctx context.Context, pool types.NamespacedName, uid string, stream *stream) {
+	backoff := minBackoff
+	for ctx.Err() == nil {
+		heard, err := s.follow(ctx, pool, uid, stream)
+		if ctx.Err() != nil {
+			return
+		}
+		if heard {
+			backoff = minBackoff
+			s.metrics.StreamBroken(pool)
+		}
+		if stream.set(stream.failure(err)) {
+			s.notify(pool)
+		}
+		// A node that restarts shall not meet all its operators at once.
+		wait := backoff/2 + rand.N(backoff)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		backoff = min(2*backoff, maxBackoff)
+		stream.connection.ResetConnectBackoff()
+	}
+}
+
+// follow hears facts until the stream breaks; heard says whether there were any.
+func (s *Streams) follow(ctx context.Context, pool types.NamespacedName, uid string, stream *stream) (heard bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	client := farpoolv1alpha1.NewAgentClient(stream.connection)
+
+	// The first call has a deadline; a stream has none.
+	facts, err := describe(ctx, client, uid)
+	if err != nil {
+		return false, err
+	}
+	hear := func(facts *farpoolv1alpha1.Facts) error {
+		if err := stream.target.check(uid, facts); err != nil {
+			return err
+		}
+		heard = true
+		if stream.set(Observation{State: Connected, Facts: facts}) {
+			s.notify(pool)
+		}
+		return nil
+	}
+	if err := hear(facts); err != nil {
+		return heard, err
+	}
+
+	watch, err := client.Watch(ctx, &farpoolv1alpha1.WatchRequest{PoolUid: uid, MinIntervalMs: uint32(watchInterval.Milliseconds())})
+	if err != nil {
+		return heard, err
+	}
+	var probes sync.WaitGroup
+	probes.Go(func() {
+		ticker := time.NewTicker(probeInterval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				if _, err := describe(ctx, client, uid); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		}
+	})
+	defer probes.Wait()
+	defer cancel(nil)
+	for {
+		facts, err := watch.Recv()
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+				err = cause
+			}
+			return heard, err
+		}
+		if err := hear(facts); err != nil {
+			return heard, err
+		}
+	}
+}
+
+func describe(ctx context.Context, client farpoolv1alpha1.AgentClient, uid string) (*farpoolv1alpha1.Facts, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return client.Describe(ctx, &farpoolv1alpha1.DescribeRequest{PoolUid: uid}, grpc.WaitForReady(false))
+}
+
+// errWrongProcess is an answer of a process that is not the target.
+type errWrongProcess struct{ reason string }
+
+func (e errWrongProcess) Error() string { return e.reason }
+
+func (t Target) check(uid string, facts *farpoolv1alpha1.Facts) error {
+	if facts.GetPoolUid() != uid || facts.GetRole() != t.Role || facts.GetName() != t.Name {
+		return errWrongProcess{fmt.Sprintf("%s answers as %s %q of pool %q, but %s %q of pool %q is wanted",
+			t.Address, facts.GetRole(), facts.GetName(), facts.GetPoolUid(), t.Role, t.Name, uid)}
+	}
+	if t.Role == farpoolv1alpha1.Role_ROLE_MEMORY_NODE && (facts.GetIncarnation() == 0 || facts.GetMemoryNode() == nil) {
+		return errWrongProcess{fmt.Sprintf("%s answers as a memory node without an incarnation or without facts of one", t.Address)}
+	}
+	return nil
+}
+
+// failure judges an error: certainty that the wrong process answers is not the same as silence. Details such as ports of a lost connection
+// differ with every attempt and would look like news, so that they are left out.
+func (s *stream) failure(err error) Observation {
+	s.mutex.Lock()
+	peerError := s.peerError
+	s.mutex.Unlock()
+	address := s.target.Address
+	var wrong errWrongProcess
+	switch code := status.Code(err); {
+	case errors.As(err, &wrong):
+		return Observation{State: Refused, Error: wrong.reason}
+	case peerError != nil:
+		return Observation{State: Refused, Error: fmt.Sprintf("%s: %v", address, peerError)}
+	case code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.Unimplemented || code == codes.InvalidArgument:
+		return Observation{State: Refused, Error: fmt.Sprintf("%s refuses the operator: %s", address, code)}
+	default:
+		return Observation{State: Unreachable, Error: fmt.Sprintf("the agent at %s does not answer", address)}
+	}
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// unchanged says whether applying desired as manager would change nothing: every desired value is there already, and manager
+// owns nothing that desired leaves out (which the API server would remove).
+func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, manager, subresource string) bool {
+	if !contains(live, desired) {
+		return false
+	}
+	for _, entry := range managed {
+		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.Subresource != subresource {
+			continue
+		}
+		var fields map[string]any
+		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+			return false
+		}
+		return owns(fields, desired)
+	}
+	// Nothing is owned yet: the first apply must take place.
+	return false
+}
+
+// contains says whether live has everything that desired has. Lists are compared in order and in full.
+func contains(live, desired any) bool {
+	switch want := desired.(type) {
+	case map[string]any:
+		have, ok := live.(map[string]any)
+		if !ok {
+			return len(want) == 0 && live == nil
+		}
+		for key, value := range want {
+			if !contains(have[key], value) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		have, ok := live.([]any)
+		if !ok || len(have) != len(want) {
+			return len(want) == 0 && live == nil
+		}
+		for i := range want {
+			if !contains(have[i], want[i]) {
+				return false
+			}
+		}
+		return true
+	case nil:
+		return live == nil
+	default:
+		return reflect.DeepEqual(live, desired)
+	}
+}
+
+// owns says whether every field of a field set is in desired.
+func owns(fields map[string]any, desired any) bool {
+	for key, below := range fields {
+		if key == "." {
+			continue
+		}
+		kind, name, _ := strings.Cut(key, ":")
+		var value any
+		switch kind {
+		case "f":
+			object, ok := desired.(map[string]any)
+			if !ok {
+				return false
+			}
+			if value, ok = object[name]; !ok {
+				return false
+			}
+		case "k":
+			list, ok := desired.([]any)
+			var keys map[string]any
+			if !ok || json.Unmarshal([]byte(name), &keys) != nil {
+				return false
+			}
+			if value, ok = elementWith(list, keys); !ok {
+				return false
+			}
+		case "v":
+			list, ok := desired.([]any)
+			var element any
+			if !ok || json.Unmarshal([]byte(name), &element) != nil || !member(list, element) {
+				return false
+			}
+			continue
+		default:
+			return false
+		}
+		if children, ok := below.(map[string]any); ok && len(children) > 0 && !owns(children, value) {
+			return false
+		}
+	}
+	return true
+}
+
+func elementWith(list []any, keys map[string]any) (any, bool) {
+	for _, element := range list {
+		object, ok := element.(map[string]any)
+		if !ok {
+			continue
+		}
+		found := true
+		for key, value := range keys {
+			found = found && reflect.DeepEqual(object[key], value)
+		}
+		if found {
+			return object, true
+		}
+	}
+	return nil, false
+}
+
+func member(list []any, element any) bool {
+	for _, other := range list {
+		if reflect.DeepEqual(other, element) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kvpool is the controller of pools. It observes, has it decided what to do, and does it; nothing is decided here.
+package kvpool
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/apply"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/pki"
+	"farpool.dev/farpool/operator/internal/plan"
+	"farpool.dev/farpool/operator/internal/shardmap"
+)
+
+// +kubebuilder:rbac:groups=farpool.dev,resources=kvpools,verbs=get;list;watch
+// +kubebuilder:rbac:groups=farpool.dev,resources=kvpools/status,verbs=patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=kvpools/finalizers;memorynodes/finalizers,verbs=update
+// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes/status,verbs=patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=pods;secrets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=configmaps;services,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// operatorName is the holder's name in the operator's certificates.
+const operatorName = "farpool-operator"
+
+const (
+	staleRetry   = 200 * time.Millisecond
+	publishersUp = 16
+)
+
+// Reconciler brings pools to their specs.
+type Reconciler struct {
+	client   client.Client
+	applier  *apply.Applier
+	streams  *agent.Streams
+	recorder events.EventRecorder
+	metrics  *Metrics
+	clock    clock.PassiveClock
+	settings plan.Settings
+
+	mutex sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// credentials that the operator shows to each pool's agents: in memory alone.
+	credentials map[types.NamespacedName]*pki.Credential
+}
+
+// Options of the controller.
+type Options struct {
+	Settings plan.Settings
+	Metrics  *Metrics
+	Clock    clock.PassiveClock
+	// Workers is the number of pools that are reconciled at once.
+	Workers int
+	// Name of the controller, unique in a process.
+	Name string
+}
+
+// SetUp adds the controller to a manager.
+func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
+	r := &Reconciler{
+		client:      mgr.GetClient(),
+		applier:     apply.New(mgr.GetClient(), mgr.GetAPIReader(), options.Metrics),
+		recorder:    mgr.GetEventRecorder(operatorName),
+		metrics:     options.Metrics,
+		clock:       options.Clock,
+		settings:    options.Settings,
+		credentials: map[types.NamespacedName]*pki.Credential{},
+	}
+	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
+	// A leader that has stepped down must not hold streams.
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		<-ctx.Done()
+		r.streams.Close()
+		return nil
+	})); err != nil {
+		return nil, err
+	}
+	byLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+		pool := object.GetLabels()[v1alpha1.LabelPool]
+		if pool == "" {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: pool}}}
+	})
+	return r, ctrl.NewControllerManagedBy(mgr).
+		Named(options.Name).
+		For(&v1alpha1.KVPool{}).
+		Owns(&v1alpha1.MemoryNode{}).
+		Owns(&v1alpha1.ShardMap{}).
+		Owns(&appsv1.Deployment{}).
+		Owns(&corev1.Secret{}).
+		Owns(&corev1.ConfigMap{}).
+		Owns(&corev1.Service{}).
+		Owns(&policyv1.PodDisruptionBudget{}).
+		Owns(&networkingv1.NetworkPolicy{}).
+		Watches(&corev1.Pod{}, byLabel).
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			r.mutex.Lock()
+			defer r.mutex.Unlock()
+			r.queue = queue
+			return nil
+		})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: options.Workers}).
+		Complete(r)
+}
+
+// enqueue has a pool looked at, because an agent said something new. The queue conflates.
+func (r *Reconciler) enqueue(pool types.NamespacedName) {
+	r.mutex.Lock()
+	queue := r.queue
+	r.mutex.Unlock()
+	if queue != nil {
+		queue.Add(reconcile.Request{NamespacedName: pool})
+	}
+}
+
+// Reconcile one pool.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	pool := &v1alpha1.KVPool{}
+	if err := r.client.Get(ctx, request.NamespacedName, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(request.NamespacedName)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("get KVPool %s: %w", request, err)
+	}
+	if !pool.DeletionTimestamp.IsZero() {
+		// Everything a pool has is owned by it, and goes with it.
+		r.forget(request.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	snapshot, err := observe.Take(ctx, r.client, r.streams, pool)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	decided, err := plan.Decide(plan.Input{Snapshot: snapshot, Settings: r.settings, Now: r.clock.Now(), Random: rand.Reader})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	err = r.carryOut(ctx, snapshot, decided)
+	if errors.Is(err, apply.ErrStale) {
+		log.FromContext(ctx).V(1).Info("decided from a stale cache; deciding again", "why", err.Error())
+		return reconcile.Result{RequeueAfter: staleRetry}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: decided.RequeueAfter}, nil
+}
+
+func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
+	pool := snapshot.Pool
+	if err := r.applyObjects(ctx, snapshot, decided); err != nil {
+		if errors.Is(err, apply.ErrStale) || decided.Status.Unsettled {
+			return err
+		}
+		r.blame(pool, decided, err)
+		return errors.Join(err, r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool))
+	}
+	r.emit(decided.Events)
+	renewAt, err := r.syncStreams(pool, decided)
+	if err != nil {
+		return err
+	}
+	if wait := renewAt.Sub(r.clock.Now()); !renewAt.IsZero() && (decided.RequeueAfter == 0 || wait < decided.RequeueAfter) {
+		decided.RequeueAfter = max(wait, time.Second)
+	}
+	told, err := r.publish(ctx, pool, decided)
+	if told {
+		// What nodes now say has the pool looked at again. Its status would be one of before.
+		return nil
+	}
+	return errors.Join(err, r.writeStatuses(ctx, snapshot, decided))
+}
+
+func (r *Reconciler) applyObjects(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
+	for _, object := range decided.Apply {
+		if err := r.applier.Object(ctx, object, snapshot.Object); err != nil {
+			return err
+		}
+	}
+	for _, object := range decided.Delete {
+		if err := r.applier.Delete(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// blame puts into the status what kept the plan from being carried out.
+func (r *Reconciler) blame(pool *v1alpha1.KVPool, decided *plan.Plan, err error) {
+	now := metav1.NewTime(r.clock.Now().Truncate(time.Second))
+	var conflict *apply.ConflictError
+	if errors.As(err, &conflict) {
+		decided.Status.Fail(pool, now, v1alpha1.ConditionSpecValid, v1alpha1.ReasonNameConflict, conflict.Error(), metav1.ConditionFalse)
+		return
+	}
+	decided.Status.Fail(pool, now, v1alpha1.ConditionDegraded, v1alpha1.ReasonApplyFailed, err.Error(), metav1.ConditionTrue)
+}
+
+// syncStreams keeps streams to the processes that run. It returns when the operator's own certificate is to be renewed.
+func (r *Reconciler) syncStreams(pool *v1alpha1.KVPool, decided *plan.Plan) (time.Time, error) {
+	key := client.ObjectKeyFromObject(pool)
+	if decided.Authority == nil {
+		return time.Time{}, nil
+	}
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	credential := r.credentials[key]
+	now := r.clock.Now()
+	if credential == nil || !now.Before(credential.RenewAt) || string(credential.Bundle) != string(decided.Authority.Bundle()) {
+		var err error
+		if credential, err = decided.Authority.OperatorCredential(string(pool.UID), operatorName, now); err != nil {
+			return time.Time{}, fmt.Errorf("make the operator's certificate for pool %s: %w", key, err)
+		}
+		r.credentials[key] = credential
+	}
+	r.streams.Sync(key, string(pool.UID), credential, decided.Targets)
+	return credential.RenewAt, nil
+}
+
+// publish tells nodes their map. told says that each of them now follows it.
+func (r *Reconciler) publish(ctx context.Context, pool *v1alpha1.KVPool, decided *plan.Plan) (told bool, err error) {
+	if len(decided.Publish) == 0 {
+		return false, nil
+	}
+	key := client.ObjectKeyFromObject(pool)
+	failures := make([]error, len(decided.Publish))
+	var publishers sync.WaitGroup
+	places := make(chan struct{}, publishersUp)
+	for i, publication := range decided.Publish {
+		message, err := shardmap.ToMessage(publication.Map)
+		if err != nil {
+			return false, err
+		}
+		places <- struct{}{}
+		publishers.Go(func() {
+			defer func() { <-places }()
+			failures[i] = r.streams.Publish(ctx, key, publication.Pod, &farpoolv1alpha1.PublishMapRequest{Map: message, PoolSecret: publication.PoolSecret})
+			result := "told"
+			if failures[i] != nil {
+				result = "failed"
+			}
+			r.metrics.published(key, result)
+			log.FromContext(ctx).Info("told a memory node its map", "node", publication.Node, "epoch", publication.Map.Epoch, "result", result)
+		})
+	}
+	publishers.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return false, err
+	}
+	agents := r.streams.Observe(key)
+	for _, publication := range decided.Publish {
+		if agents[publication.Pod].Facts.GetEpoch() < uint64(publication.Map.Epoch) {
+			return false, nil
+		}
+	}
+	r.enqueue(key)
+	return true, nil
+}
+
+func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
+	if decided.Status.Unsettled {
+		return nil
+	}
+	for name, status := range decided.Status.Nodes {
+		if err := r.applier.Status(ctx, nodeStatus(snapshot.Nodes[name], &status), snapshot.Nodes[name]); err != nil {
+			return err
+		}
+	}
+	for _, object := range snapshot.ShardMaps {
+		if status, ok := decided.Status.Maps[object.Name]; ok && !deletes(decided, object) {
+			if err := r.applier.Status(ctx, mapStatus(object, &status), object); err != nil {
+				return err
+			}
+		}
+	}
+	pool := snapshot.Pool
+	if err := r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool); err != nil {
+		return err
+	}
+	r.emit(decided.Status.Events)
+	for _, event := range decided.Status.Events {
+		if _, onPool := event.Regarding.(*v1alpha1.KVPool); onPool {
+			r.metrics.lost(client.ObjectKeyFromObject(pool))
+		}
+	}
+	r.metrics.observe(client.ObjectKeyFromObject(pool), &decided.Status.Pool)
+	return nil
+}
+
+func deletes(decided *plan.Plan, object client.Object) bool {
+	for _, deleted := range decided.Delete {
+		if deleted == object {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Reconciler) emit(list []plan.Event) {
+	for _, event := range list {
+		r.recorder.Eventf(event.Regarding, nil, event.Type, event.Reason, event.Action, "%s", event.Note)
+	}
+}
+
+func (r *Reconciler) forget(pool types.NamespacedName) {
+	r.mutex.Lock()
+	delete(r.credentials, pool)
+	r.mutex.Unlock()
+	r.streams.Forget(pool)
+	r.metrics.forget(pool)
+}

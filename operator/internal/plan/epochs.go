@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/shardmap"
+)
+
+// epochs is what is decided about the shard map. Memory nodes are the authority on which epoch is: they refuse an older one than they
+// hold. The API server's objects follow them after a restored backup, and lead them otherwise: an epoch is an object before any node is
+// told of it, and its name can be taken only once.
+type epochs struct {
+	// current is the newest map that has an object; nil before the first.
+	current *v1alpha1.ShardMapSpec
+	// next is the map to be made now, if any.
+	next *v1alpha1.ShardMapSpec
+	// waiting says what keeps the first map from being made.
+	waiting []string
+}
+
+// effective is the map that the pool will have when the plan is carried out.
+func (e *epochs) effective() *v1alpha1.ShardMapSpec {
+	if e.next != nil {
+		return e.next
+	}
+	return e.current
+}
+
+// everHadMap says whether data may already lie where a hash secret says.
+func (d *decision) everHadMap() bool {
+	if len(d.ShardMaps) > 0 || d.Pool.Status.ShardMap != nil {
+		return true
+	}
+	for _, n := range d.nodes {
+		if n.facts.GetEpoch() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *decision) decideMap(act bool) {
+	e := &d.epochs
+	uid := string(d.Pool.UID)
+	for _, object := range d.ShardMaps {
+		if object.Spec.PoolUID == uid {
+			e.current = &object.Spec
+		}
+	}
+	if !act || d.poolSecret == nil {
+		return
+	}
+
+	// After a restored backup, nodes hold a later epoch than any object: it becomes an object first.
+	if held := d.newestHeld(); held != nil && (e.current == nil || int64(held.GetEpoch()) > e.current.Epoch) {
+		adopted, err := shardmap.FromMessage(d.Pool.Name, held)
+		if err != nil {
+			d.degraded = append(d.degraded, finding{v1alpha1.ReasonEpochConflict, fmt.Sprintf("%v: look into the memory nodes' logs", err)})
+			return
+		}
+		e.next = adopted
+		d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonEpochAdopted, "Adopt", fmt.Sprintf(
+			"memory nodes hold epoch %d, which has no ShardMap here, as after a restored backup: it is taken from them", adopted.Epoch))
+		return
+	}
+
+	// No epoch that anything remembers is used again.
+	floor := int64(0)
+	if e.current != nil {
+		floor = e.current.Epoch
+	}
+	if reference := d.Pool.Status.ShardMap; reference != nil {
+		floor = max(floor, reference.Epoch)
+	}
+	if e.current == nil {
+		d.firstMap(floor)
+	} else {
+		d.followingMap(floor)
+	}
+	if e.next != nil {
+		d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonEpochPublished, "Publish", fmt.Sprintf(
+			"epoch %d: %s", e.next.Epoch, d.whyNext()))
+	}
+	d.publications()
+}
+
+// newestHeld is the newest map that a node says it holds.
+func (d *decision) newestHeld() *farpoolv1alpha1.ShardMap {
+	var newest *farpoolv1alpha1.ShardMap
+	for _, n := range d.nodes {
+		held := n.facts.GetMemoryNode().GetMap()
+		if held.GetPoolUid() == string(d.Pool.UID) && held.GetEpoch() > newest.GetEpoch() {
+			newest = held
+		}
+	}
+	return newest
+}
+
+// firstMap needs every node: tables are spread over all of them at once.
+func (d *decision) firstMap(floor int64) {
+	for _, n := range d.nodes {
+		if n.facts == nil {
+			d.epochs.waiting = append(d.epochs.waiting, n.name)
+		}
+	}
+	if len(d.epochs.waiting) > 0 {
+		return
+	}
+	spec := &v1alpha1.ShardMapSpec{
+		PoolName:  d.Pool.Name,
+		PoolUID:   string(d.Pool.UID),
+		Directory: shardmap.Spread(len(d.nodes)),
+	}
+	for _, n := range d.nodes {
+		// Where there was an epoch that nothing holds any more, every node began anew, and what it held is lost.
+		entry, err := d.entry(n, floor > 0)
+		if err != nil {
+			d.unusable(n, err)
+			return
+		}
+		spec.Nodes = append(spec.Nodes, *entry)
+	}
+	sort.Slice(spec.Nodes, func(i, j int) bool { return spec.Nodes[i].Name < spec.Nodes[j].Name })
+	for i := range spec.Nodes {
+		spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: int32(i), Node: int32(i)})
+	}
+	d.next(spec, floor+1)
+}
+
+// followingMap is due when a node lives another life than the map says, a loss was accepted, or nodes hold other content under the
+// same epoch. A node that cannot be reached keeps its entry: it is not taken for dead.
+func (d *decision) followingMap(floor int64) {
+	current := d.epochs.current
+	spec := current.DeepCopy()
+	changed := false
+	reached := 0
+	for i := range spec.Nodes {
+		entry := &spec.Nodes[i]
+		n := d.nodeNamed(entry.Name)
+		if n == nil || n.facts == nil {
+			continue
+		}
+		reached++
+		if entry.Incarnation != shardmap.FormatIncarnation(n.facts.GetIncarnation()) {
+			// Another life of the process. Whether memory is fresh is not asked: nothing yet vouches for memory that outlived the
+			// process it belonged to.
+			fresh, err := d.entry(n, true)
+			if err != nil {
+				d.unusable(n, err)
+				return
+			}
+			*entry, changed = *fresh, true
+		} else if entry.State == v1alpha1.NodeStopped && d.accepted(n, entry.Incarnation) {
+			entry.State, changed = v1alpha1.NodeServing, true
+			note := fmt.Sprintf("the loss of what memory node %s held is accepted: its tables start empty", n.name)
+			d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonDataLossAccepted, "Accept", note)
+			d.event(n.object, corev1.EventTypeNormal, v1alpha1.ReasonDataLossAccepted, "Accept", note)
+		}
+	}
+	if conflicting := d.conflicting(current); conflicting != "" {
+		d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonEpochConflict, "Publish", fmt.Sprintf(
+			"memory node %s holds another map of epoch %d than ShardMap %s: the next epoch replaces both", conflicting, current.Epoch, v1alpha1.ShardMapName(d.Pool.Name, current.Epoch)))
+		changed = true
+	}
+	// A status that remembers a later epoch, when no object and no node does.
+	if floor > current.Epoch && reached == len(spec.Nodes) {
+		changed = true
+	}
+	if changed {
+		d.next(spec, floor+1)
+	}
+}
+
+func (d *decision) next(spec *v1alpha1.ShardMapSpec, epoch int64) {
+	spec.Epoch = epoch
+	spec.EpochKey = v1alpha1.EpochKey(epoch)
+	d.epochs.next = spec
+}
+
+// entry is a node as its agent describes it. If it lost what an earlier life held, the pool's policy says whether its tables serve.
+func (d *decision) entry(n *node, lost bool) (*v1alpha1.ShardMapNode, error) {
+	facts := n.facts.GetMemoryNode()
+	entry, err := shardmap.NodeFromMessage(&farpoolv1alpha1.MemoryNodeEntry{
+		Name:        n.name,
+		Endpoint:    facts.GetEndpoint(),
+		Incarnation: n.facts.GetIncarnation(),
+		State:       farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING,
+		MemoryBytes: facts.GetMemoryBytes(),
+		LockRegion:  facts.GetLockRegion(),
+		Rcuckoo:     facts.GetRcuckoo(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if lost && d.Pool.Spec.DataPolicy == v1alpha1.DataPolicyStore && !d.accepted(n, entry.Incarnation) {
+		entry.State = v1alpha1.NodeStopped
+	}
+	return entry, nil
+}
+
+// accepted says whether a person gave up what this very life of the node began without.
+func (d *decision) accepted(n *node, incarnation string) bool {
+	return n.object != nil && n.object.Annotations[v1alpha1.AnnotationAcceptDataLoss] == incarnation
+}
+
+func (d *decision) unusable(n *node, err error) {
+	d.degraded = append(d.degraded, finding{v1alpha1.ReasonGeometryMismatch, fmt.Sprintf("memory node %s cannot be used: %v: look into its pod's log", n.name, err)})
+}
+
+// conflicting names a node that holds other content under current's epoch.
+func (d *decision) conflicting(current *v1alpha1.ShardMapSpec) string {
+	for _, n := range d.nodes {
+		if held := n.facts.GetMemoryNode().GetMap(); held.GetEpoch() == uint64(current.Epoch) && !sameMap(current, held) {
+			return n.name
+		}
+	}
+	return ""
+}
+
+func sameMap(spec *v1alpha1.ShardMapSpec, held *farpoolv1alpha1.ShardMap) bool {
+	message, err := shardmap.ToMessage(spec)
+	return err == nil && proto.Equal(message, held)
+}
+
+// publications tell each node that can be reached and lags.
+func (d *decision) publications() {
+	target := d.epochs.effective()
+	if target == nil {
+		return
+	}
+	for _, n := range d.nodes {
+		if n.facts != nil && n.facts.GetEpoch() < uint64(target.Epoch) {
+			d.Publish = append(d.Publish, Publication{Node: n.name, Pod: n.pod.UID, Map: target, PoolSecret: d.poolSecret})
+		}
+	}
+}
+
+func (d *decision) whyNext() string {
+	if d.epochs.current == nil {
+		return fmt.Sprintf("%d memory nodes serve a table each", len(d.epochs.next.Nodes))
+	}
+	before := map[string]v1alpha1.ShardMapNode{}
+	for _, entry := range d.epochs.current.Nodes {
+		before[entry.Name] = entry
+	}
+	var changes []string
+	for _, entry := range d.epochs.next.Nodes {
+		old := before[entry.Name]
+		switch {
+		case old.Incarnation != entry.Incarnation:
+			changes = append(changes, fmt.Sprintf("%s is incarnation %s, %s", entry.Name, entry.Incarnation, strings.ToLower(string(entry.State))))
+		case old.State != entry.State:
+			changes = append(changes, fmt.Sprintf("%s is %s", entry.Name, strings.ToLower(string(entry.State))))
+		}
+	}
+	if len(changes) == 0 {
+		return "the same nodes as before"
+	}
+	return some(changes)
+}
+
+func (d *decision) nodeNamed(name string) *node {
+	for _, n := range d.nodes {
+		if n.name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// reachable says whether what is known of the node's process is current.
+func (n *node) reachable() bool { return n.pod != nil && n.agent.State == agent.Connected }
+
+// some names at most three and counts the rest.
+func some(list []string) string {
+	const shown = 3
+	if len(list) <= shown {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ", "), len(list)-shown)
+}

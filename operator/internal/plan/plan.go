@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plan decides. It takes a snapshot and the time, and says which objects there shall be, what memory nodes are to be told and what
+// the statuses are. It has no client, no clock and no log.
+package plan
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/pki"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// Settings of the operator.
+type Settings struct {
+	// Image of the data plane for pools whose spec names no version.
+	Image string
+	// Namespace that the operator runs in; empty outside a cluster.
+	Namespace string
+	// AgentAddress is where the agent of a pod listens.
+	AgentAddress func(*corev1.Pod) string
+}
+
+// Input of a decision.
+type Input struct {
+	*observe.Snapshot
+	Settings Settings
+	Now      time.Time
+	// Random makes secrets.
+	Random io.Reader
+}
+
+// Plan is a decision.
+type Plan struct {
+	// Apply in this order; what is there already as it should be is left alone.
+	Apply  []render.Object
+	Delete []client.Object
+
+	// Targets are the processes to keep streams with, if there is an authority to show certificates of.
+	Targets   []agent.Target
+	Authority *pki.Authority
+	// Publish after everything is applied: a map is an object before it is a fact.
+	Publish []Publication
+
+	Status Status
+	// Events of what was applied.
+	Events []Event
+
+	// RequeueAfter is when something is due though nothing happens; zero: never.
+	RequeueAfter time.Duration
+}
+
+// Publication tells a memory node a map.
+type Publication struct {
+	Node       string
+	Pod        types.UID
+	Map        *v1alpha1.ShardMapSpec
+	PoolSecret []byte
+}
+
+// Status of everything that has one.
+type Status struct {
+	// Unsettled: an agent has not been heard for the first time yet, and what is known would be worse than what the statuses say.
+	Unsettled bool
+
+	Pool  v1alpha1.KVPoolStatus
+	Nodes map[string]v1alpha1.MemoryNodeStatus
+	Maps  map[string]v1alpha1.ShardMapStatus
+
+	// Events that a change of these statuses makes known.
+	Events []Event
+}
+
+// Event to be seen by people.
+type Event struct {
+	Regarding client.Object
+	Type      string
+	Reason    string
+	Action    string
+	Note      string
+}
+
+// decision is a plan that is being made.
+type decision struct {
+	Input
+	Plan
+
+	pool     render.Pool
+	template render.Template
+	version  int32
+	paused   bool
+
+	nodes []*node
+	// poolSecret is nil if it is lost.
+	poolSecret []byte
+	epochs     epochs
+
+	specInvalid  *finding
+	certificates finding
+	degraded     []finding
+}
+
+// finding is a reason and words for people.
+type finding struct {
+	reason  string
+	message string
+}
+
+// node is what is known of one memory node that the spec asks for.
+type node struct {
+	name    string
+	pool    *v1alpha1.MemoryPool
+	ordinal int32
+	object  *v1alpha1.MemoryNode
+	pod     *corev1.Pod
+	agent   agent.Observation
+	// facts are current ones of the right shape, or nil.
+	facts *farpoolv1alpha1.Facts
+	// mismatch says why facts are of no use.
+	mismatch string
+}
+
+// Decide what to do about one pool.
+func Decide(input Input) (*Plan, error) {
+	d := &decision{Input: input}
+	spec := d.Pool.Spec
+	d.paused = spec.Management == v1alpha1.ManagementPaused
+	image := d.freezeTemplate()
+	d.pool = render.Pool{
+		Name: d.Pool.Name, Namespace: d.Pool.Namespace, UID: d.Pool.UID, Spec: spec,
+		Image: image, OperatorNamespace: d.Settings.Namespace,
+	}
+	template, err := render.TemplateOf(d.version)
+	switch {
+	case err != nil:
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, err.Error()}
+	case spec.Network.Transport != v1alpha1.TransportTCP:
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s has no wire in this operator's version: create the pool with TCP", spec.Network.Transport)}
+	case spec.Index.Protocol != v1alpha1.ProtocolRCuckoo:
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.index.protocol %s is not in this operator's version: create the pool with RCuckoo", spec.Index.Protocol)}
+	}
+	d.template = template
+
+	d.observeNodes()
+	act := !d.paused && d.specInvalid == nil
+	if err := d.secrets(act); err != nil {
+		return nil, err
+	}
+	d.decideMap(act)
+	if act {
+		if err := d.objects(); err != nil {
+			return nil, err
+		}
+		d.removals()
+	}
+	d.targets()
+	d.status()
+	return &d.Plan, nil
+}
+
+// freezeTemplate finds what the pool's pods are made from: what they were made from before, if anything says so, whatever this operator's
+// own version is.
+func (d *decision) freezeTemplate() (image string) {
+	if frozen := d.Pool.Status.Template; frozen != nil {
+		d.version = frozen.Version
+		return frozen.Image
+	}
+	for _, object := range d.Nodes {
+		d.version = object.Spec.TemplateVersion
+		return object.Spec.Image
+	}
+	d.version = render.Newest
+	return imageOf(d.Settings.Image, d.Pool.Spec.Version)
+}
+
+// imageOf puts version in the place of image's tag and digest.
+func imageOf(image, version string) string {
+	if version == "" {
+		return image
+	}
+	repository, _, _ := strings.Cut(image, "@")
+	if colon := strings.LastIndexByte(repository, ':'); colon > strings.LastIndexByte(repository, '/') {
+		repository = repository[:colon]
+	}
+	return repository + ":" + version
+}
+
+func (d *decision) observeNodes() {
+	for p := range d.Pool.Spec.Memory.Pools {
+		memoryPool := &d.Pool.Spec.Memory.Pools[p]
+		for ordinal := range memoryPool.Replicas {
+			n := &node{name: v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, ordinal), pool: memoryPool, ordinal: ordinal}
+			n.object = d.Snapshot.Nodes[n.name]
+			n.pod = d.NodePods[n.name]
+			if n.pod != nil {
+				n.agent = d.Agents[n.pod.UID]
+			}
+			if n.agent.State == agent.Connected {
+				n.mismatch = d.mismatch(n)
+				if n.mismatch == "" {
+					n.facts = n.agent.Facts
+				}
+			}
+			d.nodes = append(d.nodes, n)
+		}
+	}
+}
+
+// mismatch says why a node that answers cannot be used, if so.
+func (d *decision) mismatch(n *node) string {
+	facts := n.agent.Facts.GetMemoryNode()
+	want := d.Pool.Spec.Index.RCuckoo
+	has := facts.GetRcuckoo()
+	if int32(has.GetEntryBytes()) != want.EntryBytes || int32(has.GetEntriesPerRow()) != want.EntriesPerRow || int32(has.GetRowsPerLock()) != want.RowsPerLock {
+		return fmt.Sprintf("memory node %s has tables of %d-byte entries, %d in a row, %d rows to a lock; spec.index wants %d, %d, %d: delete its pod to have it made anew",
+			n.name, has.GetEntryBytes(), has.GetEntriesPerRow(), has.GetRowsPerLock(), want.EntryBytes, want.EntriesPerRow, want.RowsPerLock)
+	}
+	if facts.GetEndpoint() == "" {
+		return fmt.Sprintf("memory node %s advertises no endpoint: look into its pod's log", n.name)
+	}
+	return ""
+}
+
+// secrets decides about certificates, the password and the pool's hash secret.
+func (d *decision) secrets(act bool) error {
+	d.poolSecret = d.secret(d.pool.PoolSecretName())[render.KeyPoolSecret]
+	if err := d.certificatesOf(act); err != nil {
+		return err
+	}
+	if !act {
+		return nil
+	}
+	if d.poolSecret == nil {
+		if d.everHadMap() {
+			// Tables are found by a hash of this secret: another one would make every key a miss.
+			d.degraded = append(d.degraded, finding{v1alpha1.ReasonSecretMissing, fmt.Sprintf(
+				"Secret %s is gone, and with it the hash secret of the pool's directory: no new epoch can be published; restore the Secret from a backup, or create the pool anew", d.pool.PoolSecretName())})
+		} else {
+			d.poolSecret = make([]byte, 16)
+			if _, err := io.ReadFull(d.Random, d.poolSecret); err != nil {
+				return fmt.Errorf("draw a pool secret: %w", err)
+			}
+		}
+	}
+	if d.poolSecret != nil {
+		d.Apply = append(d.Apply, render.Secret(d.pool, d.pool.PoolSecretName(), map[string][]byte{render.KeyPoolSecret: d.poolSecret}, d.resourceVersion(d.pool.PoolSecretName())))
+	}
+	if d.Pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
+		name := d.pool.PasswordSecretName()
+		password := d.secret(name)[render.KeyPassword]
+		if len(password) == 0 {
+			random := make([]byte, 24)
+			if _, err := io.ReadFull(d.Random, random); err != nil {
+				return fmt.Errorf("draw a password: %w", err)
+			}
+			password = []byte(base64.RawURLEncoding.EncodeToString(random))
+		}
+		d.Apply = append(d.Apply, render.Secret(d.pool, name, map[string][]byte{render.KeyPassword: password}, d.resourceVersion(name)))
+	}
+	return nil
+}
+
+func (d *decision) secret(name string) map[string][]byte {
+	if secret := d.Secrets[name]; secret != nil {
+		return secret.Data
+	}
+	return nil
+}
+
+func (d *decision) resourceVersion(name string) string {
+	if secret := d.Secrets[name]; secret != nil {
+		return secret.ResourceVersion
+	}
+	return ""
+}
+
+// certificatesOf renews what is due. A damaged authority is a finding: everything else goes on with the certificates that pods have.
+func (d *decision) certificatesOf(act bool) error {
+	if !act && len(d.secret(d.pool.CASecretName())) == 0 {
+		d.certificates = finding{v1alpha1.ReasonPaused, "there are no certificates yet, and the operator may not make any now"}
+		return nil
+	}
+	uid := string(d.Pool.UID)
+	now := d.Now
+	authority, changed, err := pki.RenewAuthority(d.secret(d.pool.CASecretName()), uid, now)
+	if err != nil {
+		d.certificates = finding{v1alpha1.ReasonIssueFailed, fmt.Sprintf("Secret %s: %v", d.pool.CASecretName(), err)}
+		return nil
+	}
+	if !act {
+		if !changed {
+			d.Authority = authority
+		}
+		return nil
+	}
+	d.Authority = authority
+	d.due(authority.RenewAt())
+	d.Apply = append(d.Apply, render.Secret(d.pool, d.pool.CASecretName(), authority.Data(), d.resourceVersion(d.pool.CASecretName())))
+
+	requests := []struct {
+		secret  string
+		request pki.Request
+	}{
+		{d.pool.NodeTLSSecretName(), pki.Request{Identity: pki.Identity{PoolUID: uid, Role: pki.RoleNode, Name: d.pool.Name}, Client: true, Server: true}},
+		{d.pool.ClientTLSSecretName(), pki.Request{Identity: pki.Identity{PoolUID: uid, Role: pki.RoleClient, Name: d.pool.Name}, Client: true, Server: true}},
+	}
+	if d.Pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
+		requests = append(requests, struct {
+			secret  string
+			request pki.Request
+		}{d.pool.RESPTLSSecretName(), pki.Request{DNSNames: d.pool.RESPHosts(), Server: true}})
+	}
+	for _, r := range requests {
+		data, _, renewAt, err := authority.RenewCertificate(d.secret(r.secret), r.request, now)
+		if err != nil {
+			return fmt.Errorf("certificate in Secret %s: %w", r.secret, err)
+		}
+		d.due(renewAt)
+		d.Apply = append(d.Apply, render.Secret(d.pool, r.secret, data, d.resourceVersion(r.secret)))
+	}
+	return nil
+}
+
+// due has the pool looked at again at a time, though nothing happens until then.
+func (d *decision) due(at time.Time) {
+	wait := max(at.Sub(d.Now), time.Second)
+	if d.RequeueAfter == 0 || wait < d.RequeueAfter {
+		d.RequeueAfter = wait
+	}
+}
+
+// objects there shall be.
+func (d *decision) objects() error {
+	d.Apply = append(d.Apply, render.Config(d.pool, d.template))
+	for _, service := range render.Services(d.pool) {
+		d.Apply = append(d.Apply, service)
+	}
+	for _, policy := range render.NetworkPolicies(d.pool) {
+		d.Apply = append(d.Apply, policy)
+	}
+	for _, budget := range render.DisruptionBudgets(d.pool) {
+		d.Apply = append(d.Apply, budget)
+	}
+	for _, n := range d.nodes {
+		if err := d.memoryNode(n); err != nil {
+			return err
+		}
+	}
+	for _, computePool := range d.pool.ComputePools() {
+		deployment, err := d.template.ComputeDeployment(d.pool, computePool)
+		if err != nil {
+			return err
+		}
+		d.Apply = append(d.Apply, deployment)
+	}
+	if d.epochs.next != nil {
+		d.Apply = append(d.Apply, render.ShardMap(d.pool, d.epochs.next))
+	}
+	return nil
+}
+
+// memoryNode makes the node's object once and its pod whenever there is none. A pod that has found a place is never touched.
+func (d *decision) memoryNode(n *node) error {
+	if n.object == nil {
+		d.Apply = append(d.Apply, render.MemoryNode(d.pool, *n.pool, n.ordinal, d.version))
+		return nil
+	}
+	if !n.object.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	// The object's own image and template: they were frozen when it was made.
+	frozen := d.pool
+	frozen.Image = n.object.Spec.Image
+	template, err := render.TemplateOf(n.object.Spec.TemplateVersion)
+	if err != nil {
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("memory node %s: %v", n.name, err)})
+		return nil
+	}
+	pod, err := template.MemoryPod(frozen, *n.pool, n.name, n.object.UID)
+	if err != nil {
+		return err
+	}
+	switch {
+	case n.pod == nil:
+		d.Apply = append(d.Apply, pod)
+	case !n.pod.DeletionTimestamp.IsZero():
+	case n.pod.Status.Phase == corev1.PodFailed || n.pod.Status.Phase == corev1.PodSucceeded:
+		// Evicted: it never comes back by itself.
+		d.Delete = append(d.Delete, n.pod)
+	case n.pod.Spec.NodeName == "" && n.pod.Annotations[v1alpha1.AnnotationPodHash] != pod.Annotations[v1alpha1.AnnotationPodHash]:
+		// It holds no data yet, and the spec has changed since it began to look for a place.
+		d.Delete = append(d.Delete, n.pod)
+	}
+	return nil
+}
+
+const mapsKept = 3
+
+// removals of what the spec no longer asks for, and of old maps.
+func (d *decision) removals() {
+	wanted := map[string]bool{}
+	for _, computePool := range d.pool.ComputePools() {
+		wanted[d.pool.ComputeName(computePool.Name)] = true
+	}
+	for name, deployment := range d.Deployments {
+		if !wanted[name] && deployment.DeletionTimestamp.IsZero() {
+			d.Delete = append(d.Delete, deployment)
+		}
+	}
+	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone {
+		d.Delete = append(d.Delete, secret)
+	}
+	if secret := d.Secrets[d.pool.RESPTLSSecretName()]; secret != nil && d.Pool.Spec.Security.RESPTLS != v1alpha1.Enabled {
+		d.Delete = append(d.Delete, secret)
+	}
+	budgets, policies := map[string]bool{}, map[string]bool{}
+	for _, budget := range render.DisruptionBudgets(d.pool) {
+		budgets[*budget.Name] = true
+	}
+	for _, policy := range render.NetworkPolicies(d.pool) {
+		policies[*policy.Name] = true
+	}
+	for name, budget := range d.Budgets {
+		if !budgets[name] {
+			d.Delete = append(d.Delete, budget)
+		}
+	}
+	for name, policy := range d.Policies {
+		if !policies[name] {
+			d.Delete = append(d.Delete, policy)
+		}
+	}
+	for i := 0; i < len(d.ShardMaps)-mapsKept; i++ {
+		d.Delete = append(d.Delete, d.ShardMaps[i])
+	}
+}
+
+// targets are the processes that have an address.
+func (d *decision) targets() {
+	if d.Authority == nil {
+		return
+	}
+	add := func(pod *corev1.Pod, role farpoolv1alpha1.Role) {
+		if pod == nil || pod.Status.PodIP == "" || pod.Status.Phase != corev1.PodRunning || !pod.DeletionTimestamp.IsZero() {
+			return
+		}
+		d.Targets = append(d.Targets, agent.Target{Pod: pod.UID, Name: pod.Name, Address: d.Settings.AgentAddress(pod), Role: role})
+		if d.Agents[pod.UID].State == agent.Connecting {
+			d.Status.Unsettled = true
+		}
+	}
+	for _, n := range d.nodes {
+		add(n.pod, farpoolv1alpha1.Role_ROLE_MEMORY_NODE)
+	}
+	for _, pod := range d.ComputePods {
+		add(pod, farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD)
+	}
+}

@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/shardmap"
+)
+
+// status says what is, once what is planned has been done.
+func (d *decision) status() {
+	d.Status.Nodes = map[string]v1alpha1.MemoryNodeStatus{}
+	d.Status.Maps = map[string]v1alpha1.ShardMapStatus{}
+	var nodes []nodeCondition
+	for _, n := range d.nodes {
+		ready := d.nodeReady(n)
+		nodes = append(nodes, nodeCondition{n, ready})
+		if n.object != nil {
+			d.Status.Nodes[n.name] = d.nodeStatus(n, ready)
+		}
+	}
+	d.mapStatuses()
+	d.poolStatus(nodes)
+}
+
+// nodeCondition is a node and its condition Ready.
+type nodeCondition struct {
+	*node
+	ready metav1.Condition
+}
+
+func condition(kind string, status metav1.ConditionStatus, reason, format string, arguments ...any) metav1.Condition {
+	message := format
+	if len(arguments) > 0 {
+		message = fmt.Sprintf(format, arguments...)
+	}
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: clip(message)}
+}
+
+// clip keeps a message within what conditions hold.
+func clip(message string) string {
+	const limit = 1024
+	if len(message) <= limit {
+		return message
+	}
+	return strings.ToValidUTF8(message[:limit-3], "") + "..."
+}
+
+// setConditions moves conditions to what they are now; the time of one moves with its status alone.
+func (d *decision) setConditions(conditions []metav1.Condition, generation int64, now ...metav1.Condition) []metav1.Condition {
+	moved := append([]metav1.Condition(nil), conditions...)
+	for _, c := range now {
+		c.ObservedGeneration = generation
+		c.LastTransitionTime = metav1.NewTime(d.Now.Truncate(1e9))
+		meta.SetStatusCondition(&moved, c)
+	}
+	return moved
+}
+
+// entryOf is the node's entry in the map that the pool is to have, or nil.
+func (d *decision) entryOf(name string) *v1alpha1.ShardMapNode {
+	if effective := d.epochs.effective(); effective != nil {
+		for i := range effective.Nodes {
+			if effective.Nodes[i].Name == name {
+				return &effective.Nodes[i]
+			}
+		}
+	}
+	return nil
+}
+
+func (d *decision) nodeReady(n *node) metav1.Condition {
+	const ready = v1alpha1.ConditionReady
+	is := func(status metav1.ConditionStatus, reason, format string, arguments ...any) metav1.Condition {
+		return condition(ready, status, reason, format, arguments...)
+	}
+	if n.pod == nil {
+		return is(metav1.ConditionFalse, v1alpha1.ReasonPodPending, "its pod is being made")
+	}
+	if !n.pod.DeletionTimestamp.IsZero() {
+		return is(metav1.ConditionFalse, v1alpha1.ReasonPodPending, "its pod is being deleted; another takes its place, without what its memory held")
+	}
+	switch n.pod.Status.Phase {
+	case corev1.PodFailed, corev1.PodSucceeded:
+		return is(metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "its pod ended (%s); another takes its place, without what its memory held", reasonOfEnd(n.pod))
+	case corev1.PodPending, "":
+		if message := unschedulable(n.pod); message != "" {
+			return is(metav1.ConditionFalse, v1alpha1.ReasonNodeUnschedulable, "no Kubernetes node can take its pod: %s", message)
+		}
+		return is(metav1.ConditionFalse, v1alpha1.ReasonPodPending, "its pod has not started%s", waitingFor(n.pod))
+	}
+	entry := d.entryOf(n.name)
+	switch n.agent.State {
+	case agent.Connected:
+		effective := d.epochs.effective()
+		switch {
+		case n.mismatch != "":
+			return is(metav1.ConditionFalse, v1alpha1.ReasonGeometryMismatch, "%s", n.mismatch)
+		case effective == nil || entry == nil:
+			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "it waits for the pool's first epoch")
+		case n.agent.Facts.GetEpoch() < uint64(effective.Epoch):
+			return is(metav1.ConditionFalse, v1alpha1.ReasonPublishing, "it is being told epoch %d", effective.Epoch)
+		case entry.State == v1alpha1.NodeStopped:
+			return is(metav1.ConditionFalse, v1alpha1.ReasonStopped, "%s", d.howToAccept(n.name, entry.Incarnation))
+		case !n.agent.Facts.GetReady():
+			return is(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "the node says: %s", orElse(n.agent.Facts.GetMessage(), "not ready"))
+		}
+		return is(metav1.ConditionTrue, v1alpha1.ReasonServing, "it serves epoch %d", effective.Epoch)
+	case agent.Refused:
+		return is(metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s", n.agent.Error)
+	}
+	if message := crashed(n.pod); message != "" {
+		return is(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "its process ended: %s", message)
+	}
+	if n.agent.Facts == nil && (entry == nil || !kubeletReady(n.pod)) {
+		return is(metav1.ConditionFalse, v1alpha1.ReasonStarting, "its process is starting")
+	}
+	return is(metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "%s; nothing is done about it, as it may well be alive", orElse(n.agent.Error, "its agent was not asked yet"))
+}
+
+func (d *decision) howToAccept(name, incarnation string) string {
+	return fmt.Sprintf("what it held is lost, and dataPolicy Store keeps its tables stopped; to go on with them empty: kubectl -n %s annotate memorynode %s --overwrite %s=%s",
+		d.Pool.Namespace, name, v1alpha1.AnnotationAcceptDataLoss, incarnation)
+}
+
+func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNodeStatus {
+	before := n.object.Status
+	now := *before.DeepCopy()
+	now.ObservedGeneration = n.object.Generation
+	now.NodeName = ""
+	if n.pod != nil {
+		now.NodeName = n.pod.Spec.NodeName
+	}
+	if n.reachable() {
+		facts := n.agent.Facts
+		now.Epoch = int64(facts.GetEpoch())
+		if effective := d.epochs.effective(); effective != nil && len(d.Publish) > 0 && now.Epoch < effective.Epoch {
+			// It is about to be told; the status would only flicker.
+			now.Epoch = before.Epoch
+		}
+		now.Endpoint = facts.GetMemoryNode().GetEndpoint()
+		if region, err := shardmap.LockRegionFromMessage(facts.GetMemoryNode().GetLockRegion()); err == nil {
+			now.LockRegion = region
+		}
+	}
+	now.Conditions = d.setConditions(now.Conditions, n.object.Generation, ready)
+	if entry := d.entryOf(n.name); entry != nil {
+		d.dataLoss(n, entry, before, &now)
+	}
+	return now
+}
+
+// dataLoss compares the life that the status remembers with the one in the map, so that a loss is told once, by whichever operator first sees
+// both, and stays told while that life lasts.
+func (d *decision) dataLoss(n *node, entry *v1alpha1.ShardMapNode, before v1alpha1.MemoryNodeStatus, now *v1alpha1.MemoryNodeStatus) {
+	const lost = v1alpha1.ConditionDataLost
+	now.Incarnation = entry.Incarnation
+	policy := d.Pool.Spec.DataPolicy
+	if before.Incarnation != "" && before.Incarnation != entry.Incarnation {
+		now.LostIncarnation = before.Incarnation
+		reason, note := v1alpha1.ReasonTablesLost, fmt.Sprintf("memory node %s lost what incarnation %s held: incarnation %s starts with empty tables, as dataPolicy Cache has it",
+			n.name, before.Incarnation, entry.Incarnation)
+		if policy == v1alpha1.DataPolicyStore {
+			reason, note = v1alpha1.ReasonDataLost, fmt.Sprintf("memory node %s lost what incarnation %s held: its tables are stopped until the loss is accepted: %s",
+				n.name, before.Incarnation, d.howToAccept(n.name, entry.Incarnation))
+		}
+		for _, regarding := range []client.Object{d.Pool, n.object} {
+			d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: corev1.EventTypeWarning, Reason: reason, Action: "Restart", Note: clip(note)})
+		}
+	}
+	var c metav1.Condition
+	switch {
+	case now.LostIncarnation == "":
+		c = condition(lost, metav1.ConditionFalse, v1alpha1.ReasonNoLoss, "its memory is as old as its tables")
+	case entry.State == v1alpha1.NodeStopped:
+		c = condition(lost, metav1.ConditionTrue, v1alpha1.ReasonStopped, "%s", d.howToAccept(n.name, entry.Incarnation))
+	case policy == v1alpha1.DataPolicyStore:
+		c = condition(lost, metav1.ConditionTrue, v1alpha1.ReasonDataLossAccepted, "what incarnation %s held was given up; its tables started empty", now.LostIncarnation)
+	default:
+		c = condition(lost, metav1.ConditionTrue, v1alpha1.ReasonTablesLost, "what incarnation %s held is lost; its tables started empty", now.LostIncarnation)
+	}
+	now.Conditions = d.setConditions(now.Conditions, n.object.Generation, c)
+}
+
+func (d *decision) mapStatuses() {
+	for _, object := range d.ShardMaps {
+		c := condition(v1alpha1.ConditionPublished, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "a later epoch took its place")
+		if d.epochs.current == &object.Spec && d.epochs.next == nil {
+			lacking := d.lacking(&object.Spec)
+			if len(lacking) == 0 {
+				c = condition(v1alpha1.ConditionPublished, metav1.ConditionTrue, v1alpha1.ReasonPublished, "every memory node follows it")
+			} else {
+				c = condition(v1alpha1.ConditionPublished, metav1.ConditionFalse, v1alpha1.ReasonPublishing, "not every memory node follows it yet: %s", some(lacking))
+			}
+			// A node that is out of reach for a while does not undo that it was told.
+			if was := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionPublished); was != nil && was.Status == metav1.ConditionTrue {
+				c = *was
+			}
+		}
+		d.Status.Maps[object.Name] = v1alpha1.ShardMapStatus{Conditions: d.setConditions(object.Status.Conditions, object.Generation, c)}
+	}
+}
+
+// lacking are the nodes of a map that are not known to follow it.
+func (d *decision) lacking(spec *v1alpha1.ShardMapSpec) []string {
+	var lacking []string
+	for _, entry := range spec.Nodes {
+		if n := d.nodeNamed(entry.Name); n == nil || n.facts.GetEpoch() < uint64(spec.Epoch) {
+			lacking = append(lacking, entry.Name)
+		}
+	}
+	return lacking
+}
+
+func (d *decision) poolStatus(nodes []nodeCondition) {
+	status := *d.Pool.Status.DeepCopy()
+	status.ObservedGeneration = d.Pool.Generation
+	status.Endpoint = ""
+	if len(d.pool.ComputePools()) > 0 {
+		status.Endpoint = d.pool.Endpoint()
+	}
+	if d.template != nil && status.Template == nil {
+		status.Template = &v1alpha1.TemplateStatus{Version: d.version, Image: d.pool.Image}
+	}
+
+	var ready int32
+	for _, n := range nodes {
+		if n.ready.Status == metav1.ConditionTrue {
+			ready++
+		}
+	}
+	status.Memory = count(ready, d.pool.MemoryNodes())
+	shards := d.computeShards()
+	status.Compute = nil
+	if len(d.pool.ComputePools()) > 0 {
+		status.Compute = count(shards.ready, shards.desired)
+	}
+	if effective := d.epochs.effective(); effective != nil && (status.ShardMap == nil || effective.Epoch > status.ShardMap.Epoch) {
+		status.ShardMap = &v1alpha1.ShardMapReference{Name: v1alpha1.ShardMapName(d.Pool.Name, effective.Epoch), Epoch: effective.Epoch}
+	}
+	status.Conditions = d.setConditions(status.Conditions, d.Pool.Generation,
+		d.available(nodes, shards), d.progressing(nodes, shards), d.isDegraded(nodes), d.specValid(), d.reachable(), d.certificatesReady())
+	d.Status.Pool = status
+}
+
+func count(ready, desired int32) *v1alpha1.CountStatus {
+	return &v1alpha1.CountStatus{Ready: ready, Desired: desired, Summary: fmt.Sprintf("%d/%d", ready, desired)}
+}
+
+// shards sums up the compute pools.
+type shards struct {
+	ready, desired int32
+	settled        bool
+	trouble        string
+}
+
+func (d *decision) computeShards() shards {
+	s := shards{settled: true}
+	for _, computePool := range d.pool.ComputePools() {
+		s.desired += computePool.Replicas
+		deployment := d.Deployments[d.pool.ComputeName(computePool.Name)]
+		if deployment == nil {
+			s.settled = s.settled && computePool.Replicas == 0
+			continue
+		}
+		s.ready += deployment.Status.ReadyReplicas
+		s.settled = s.settled && deployment.Status.ObservedGeneration >= deployment.Generation &&
+			deployment.Status.UpdatedReplicas == computePool.Replicas &&
+			deployment.Status.Replicas == computePool.Replicas &&
+			deployment.Status.ReadyReplicas == computePool.Replicas
+		for _, c := range deployment.Status.Conditions {
+			if c.Type == "ReplicaFailure" && c.Status == corev1.ConditionTrue {
+				s.trouble = fmt.Sprintf("Deployment %s: %s", deployment.Name, c.Message)
+			}
+		}
+	}
+	for _, pod := range d.ComputePods {
+		if message := unschedulable(pod); message != "" {
+			s.trouble = fmt.Sprintf("no Kubernetes node can take pod %s: %s", pod.Name, message)
+		} else if message := crashed(pod); message != "" {
+			s.trouble = fmt.Sprintf("pod %s: %s", pod.Name, message)
+		} else if message := waitingFor(pod); message != "" && pod.Status.Phase == corev1.PodPending {
+			s.trouble = fmt.Sprintf("pod %s has not started%s", pod.Name, message)
+		}
+	}
+	return s
+}
+
+func (d *decision) available(nodes []nodeCondition, shards shards) metav1.Condition {
+	const available = v1alpha1.ConditionAvailable
+	effective := d.epochs.effective()
+	if effective == nil {
+		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "the pool has no map yet: %s", d.pending(nodes))
+	}
+	var stopped, down, unknown []string
+	for _, n := range nodes {
+		if entry := d.entryOf(n.name); entry != nil && entry.State == v1alpha1.NodeStopped {
+			stopped = append(stopped, n.name)
+			continue
+		}
+		switch n.ready.Status {
+		case metav1.ConditionFalse:
+			down = append(down, n.name)
+		case metav1.ConditionUnknown:
+			// The kubelet asks the process itself, and is closer to it than the operator.
+			if !kubeletReady(n.pod) {
+				unknown = append(unknown, n.name)
+			}
+		}
+	}
+	switch {
+	case len(stopped) > 0:
+		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonTablesStopped, "tables are stopped, as their data is lost: %s", some(stopped))
+	case len(down) > 0:
+		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonMemoryNodesNotServing, "memory nodes do not serve: %s", some(down))
+	case shards.desired > 0 && shards.ready == 0:
+		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonNoComputeShards, "no compute shard is ready%s", after(": ", shards.trouble))
+	case len(unknown) > 0:
+		return condition(available, metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "nothing is known of memory nodes: %s", some(unknown))
+	}
+	return condition(available, metav1.ConditionTrue, v1alpha1.ReasonServing, "every table of epoch %d is served", effective.Epoch)
+}
+
+// pending says which memory nodes are awaited, and why the first of them is.
+func (d *decision) pending(nodes []nodeCondition) string {
+	var names []string
+	why := ""
+	for _, n := range nodes {
+		if n.facts == nil {
+			names = append(names, n.name)
+			if why == "" || n.ready.Reason == v1alpha1.ReasonNodeUnschedulable {
+				why = fmt.Sprintf("%s: %s", n.name, n.ready.Message)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "it is being made"
+	}
+	return fmt.Sprintf("%d of %d memory nodes are awaited (%s)", len(names), len(nodes), why)
+}
+
+func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Condition {
+	const progressing = v1alpha1.ConditionProgressing
+	effective := d.epochs.effective()
+	var notReady []string
+	for _, n := range nodes {
+		if n.ready.Status == metav1.ConditionFalse && n.ready.Reason != v1alpha1.ReasonStopped {
+			notReady = append(notReady, fmt.Sprintf("%s (%s)", n.name, n.ready.Message))
+		}
+	}
+	switch {
+	case d.paused:
+		return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonPaused, "spec.management is Paused: nothing is changed, and certificates are not renewed")
+	case d.specInvalid != nil:
+		return condition(progressing, metav1.ConditionFalse, d.specInvalid.reason, "%s", d.specInvalid.message)
+	case effective == nil:
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "%s", d.pending(nodes))
+	case d.epochs.next != nil || len(d.Publish) > 0:
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonPublishing, "memory nodes are being told epoch %d", effective.Epoch)
+	case len(notReady) > 0:
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: %s", some(notReady))
+	case !shards.settled:
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonComputeRollingOut, "%d of %d compute shards are ready%s", shards.ready, shards.desired, after(": ", shards.trouble))
+	}
+	return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonSettled, "the pool is as its spec wants it")
+}
+
+func (d *decision) isDegraded(nodes []nodeCondition) metav1.Condition {
+	const degraded = v1alpha1.ConditionDegraded
+	var stopped []string
+	var found []finding
+	for _, n := range nodes {
+		if entry := d.entryOf(n.name); entry != nil && entry.State == v1alpha1.NodeStopped {
+			stopped = append(stopped, n.name)
+		}
+	}
+	if len(stopped) > 0 {
+		first := d.entryOf(stopped[0])
+		found = append(found, finding{v1alpha1.ReasonDataLost, fmt.Sprintf("memory was lost (%s): %s", some(stopped), d.howToAccept(first.Name, first.Incarnation))})
+	}
+	found = append(found, d.degraded...)
+	for _, n := range nodes {
+		if n.ready.Reason == v1alpha1.ReasonNodeUnschedulable {
+			found = append(found, finding{v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf(
+				"memory node %s lends %s, and %s. Add a Kubernetes node that has so much memory free, or widen spec.memory.pools[%s].nodeSelector and tolerations; to lend less, create the pool anew with a smaller memory",
+				n.name, n.pool.Memory.String(), n.ready.Message, n.pool.Name)})
+			break
+		}
+	}
+	for _, n := range nodes {
+		if n.mismatch != "" {
+			found = append(found, finding{v1alpha1.ReasonGeometryMismatch, n.mismatch})
+			break
+		}
+	}
+	if len(found) == 0 {
+		return condition(degraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy, "nothing needs a person")
+	}
+	var messages []string
+	for _, f := range found {
+		messages = append(messages, f.message)
+	}
+	return condition(degraded, metav1.ConditionTrue, found[0].reason, "%s", strings.Join(messages, "; "))
+}
+
+func (d *decision) specValid() metav1.Condition {
+	if d.specInvalid != nil {
+		return condition(v1alpha1.ConditionSpecValid, metav1.ConditionFalse, d.specInvalid.reason, "%s", d.specInvalid.message)
+	}
+	return condition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the spec can be served")
+}
+
+func (d *decision) reachable() metav1.Condition {
+	const reachable = v1alpha1.ConditionDataPlaneReachable
+	var refused, silent []string
+	for _, target := range d.Targets {
+		switch observed := d.Agents[target.Pod]; observed.State {
+		case agent.Refused:
+			refused = append(refused, fmt.Sprintf("%s: %s", target.Name, observed.Error))
+		case agent.Unreachable:
+			silent = append(silent, fmt.Sprintf("%s: %s", target.Name, observed.Error))
+		}
+	}
+	sort.Strings(refused)
+	sort.Strings(silent)
+	switch {
+	case len(refused) > 0:
+		return condition(reachable, metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s", some(refused))
+	case len(silent) > 0:
+		return condition(reachable, metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "%s", some(silent))
+	case len(d.Targets) == 0:
+		return condition(reachable, metav1.ConditionUnknown, v1alpha1.ReasonNoAgents, "no data-plane process runs yet")
+	}
+	return condition(reachable, metav1.ConditionTrue, v1alpha1.ReasonReachable, "the agent of every process answers")
+}
+
+func (d *decision) certificatesReady() metav1.Condition {
+	const ready = v1alpha1.ConditionCertificatesReady
+	if d.certificates.reason != "" {
+		return condition(ready, metav1.ConditionFalse, d.certificates.reason, "%s", d.certificates.message)
+	}
+	return condition(ready, metav1.ConditionTrue, v1alpha1.ReasonIssued, "certificates are renewed at half their life")
+}
+
+// Fail overwrites what a plan says with what kept it from being carried out.
+func (s *Status) Fail(pool *v1alpha1.KVPool, now metav1.Time, kind, reason, message string, status metav1.ConditionStatus) {
+	c := condition(kind, status, reason, "%s", message)
+	c.ObservedGeneration = pool.Generation
+	// The time of the last change is the one of before, not of the overwritten.
+	c.LastTransitionTime = now
+	if was := meta.FindStatusCondition(pool.Status.Conditions, kind); was != nil && was.Status == status {
+		c.LastTransitionTime = was.LastTransitionTime
+	}
+	conditions := make([]metav1.Condition, 0, len(s.Pool.Conditions)+1)
+	for _, other := range s.Pool.Conditions {
+		if other.Type != kind {
+			conditions = append(conditions, other)
+		}
+	}
+	s.Pool.Conditions = append(conditions, c)
+	sort.SliceStable(s.Pool.Conditions, func(i, j int) bool { return order(s.Pool.Conditions[i].Type) < order(s.Pool.Conditions[j].Type) })
+}
+
+func order(kind string) int {
+	for i, known := range []string{v1alpha1.ConditionAvailable, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded, v1alpha1.ConditionSpecValid,
+		v1alpha1.ConditionDataPlaneReachable, v1alpha1.ConditionCertificatesReady} {
+		if known == kind {
+			return i
+		}
+	}
+	return 99
+}
+
+func (d *decision) event(regarding client.Object, kind, reason, action, note string) {
+	d.Events = append(d.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note)})
+}
+
+func unschedulable(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+func kubeletReady(pod *corev1.Pod) bool {
+	if pod == nil {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// crashed says how the pod's process ended, if it is not running again yet.
+func crashed(pod *corev1.Pod) string {
+	for _, container := range pod.Status.ContainerStatuses {
+		ended := container.State.Terminated
+		if ended == nil && container.State.Waiting != nil {
+			ended = container.LastTerminationState.Terminated
+		}
+		if ended != nil {
+			return fmt.Sprintf("exit code %d%s", ended.ExitCode, after(": ", lastLine(orElse(ended.Message, ended.Reason))))
+		}
+	}
+	return ""
+}
+
+func waitingFor(pod *corev1.Pod) string {
+	for _, container := range pod.Status.ContainerStatuses {
+		if waiting := container.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" {
+			return fmt.Sprintf(": %s%s", waiting.Reason, after(": ", waiting.Message))
+		}
+	}
+	return ""
+}
+
+func reasonOfEnd(pod *corev1.Pod) string {
+	return orElse(orElse(pod.Status.Message, pod.Status.Reason), string(pod.Status.Phase))
+}
+
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	if newline := strings.LastIndexByte(text, '\n'); newline >= 0 {
+		text = text[newline+1:]
+	}
+	const limit = 300
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "..."
+	}
+	return text
+}
+
+func after(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package render says what the objects of a pool look like. Everything is pure.
+//
+// What pods are made from is frozen by a template version: a released version's output never changes, because a changed pod
+// would be a restarted pod, and an operator upgrade must restart none. A change of pods is a new version beside the old ones,
+// for pools made from then on. Golden files hold each version to that.
+package render
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
+	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+)
+
+// Ports of the data plane.
+const (
+	PortRESP    = 6379
+	PortSession = 7400
+	PortAgent   = 7401
+	PortHTTP    = 7402
+)
+
+// Pool is what rendering needs to know of a KVPool.
+type Pool struct {
+	Name      string
+	Namespace string
+	UID       types.UID
+	Spec      v1alpha1.KVPoolSpec
+	Image     string
+	// OperatorNamespace is where the operator's pods run; empty if it runs outside the cluster.
+	OperatorNamespace string
+}
+
+// Names of a pool's objects.
+func (p Pool) ServiceName() string            { return p.Name }
+func (p Pool) NodesServiceName() string       { return p.Name + "-nodes" }
+func (p Pool) ConfigName() string             { return p.Name + "-config" }
+func (p Pool) CASecretName() string           { return p.Name + "-ca" }
+func (p Pool) NodeTLSSecretName() string      { return p.Name + "-node-tls" }
+func (p Pool) ClientTLSSecretName() string    { return p.Name + "-client-tls" }
+func (p Pool) RESPTLSSecretName() string      { return p.Name + "-resp-tls" }
+func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
+func (p Pool) PoolSecretName() string         { return p.Name + "-secret" }
+func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
+
+// Keys of Secrets that hold no certificates.
+const (
+	KeyPassword   = "password"
+	KeyPoolSecret = "pool-secret"
+)
+
+// Endpoint of the Redis protocol.
+func (p Pool) Endpoint() string {
+	return fmt.Sprintf("%s.%s.svc:%d", p.ServiceName(), p.Namespace, PortRESP)
+}
+
+// RESPHosts are the names by which applications call the pool.
+func (p Pool) RESPHosts() []string {
+	return []string{p.Name, p.Name + "." + p.Namespace, p.Name + "." + p.Namespace + ".svc", p.Name + "." + p.Namespace + ".svc.cluster.local", "localhost"}
+}
+
+// ComputePools is empty where the spec has none.
+func (p Pool) ComputePools() []v1alpha1.ComputePool {
+	if p.Spec.Compute == nil {
+		return nil
+	}
+	return p.Spec.Compute.Pools
+}
+
+// MemoryNodes is the number of memory nodes that the spec asks for.
+func (p Pool) MemoryNodes() int32 {
+	var nodes int32
+	for _, pool := range p.Spec.Memory.Pools {
+		nodes += pool.Replicas
+	}
+	return nodes
+}
+
+// ComputeShards is the number of compute shards that the spec asks for.
+func (p Pool) ComputeShards() int32 {
+	var shards int32
+	for _, pool := range p.ComputePools() {
+		shards += pool.Replicas
+	}
+	return shards
+}
+
+func (p Pool) owner() *metav1ac.OwnerReferenceApplyConfiguration {
+	return metav1ac.OwnerReference().WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("KVPool").
+		WithName(p.Name).WithUID(p.UID).WithController(true).WithBlockOwnerDeletion(true)
+}
+
+func (p Pool) labels() map[string]string {
+	return map[string]string{
+		v1alpha1.LabelPool:             p.Name,
+		"app.kubernetes.io/name":       "farpool",
+		"app.kubernetes.io/instance":   p.Name,
+		"app.kubernetes.io/managed-by": v1alpha1.FieldManager,
+	}
+}
+
+func (p Pool) selector(component string) map[string]string {
+	return map[string]string{v1alpha1.LabelPool: p.Name, v1alpha1.LabelComponent: component}
+}
+
+// Newest is the template version of pools that are made now.
+const Newest int32 = 1
+
+// A Template makes pods and the configuration that they read.
+type Template interface {
+	MemoryConfig(Pool, v1alpha1.MemoryPool) string
+	MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error)
+	ComputeConfig(Pool, v1alpha1.ComputePool) string
+	ComputeDeployment(Pool, v1alpha1.ComputePool) (*appsv1ac.DeploymentApplyConfiguration, error)
+}
+
+// TemplateOf returns the frozen template of a version.
+func TemplateOf(version int32) (Template, error) {
+	if version == 1 {
+		return template1{}, nil
+	}
+	return nil, fmt.Errorf("this operator has no pod template %d, its newest is %d: the pool was made by a newer operator, run that one", version, Newest)
+}
+
+// MemoryNode is one memory node of a memory pool.
+func MemoryNode(pool Pool, memoryPool v1alpha1.MemoryPool, ordinal, templateVersion int32) *apiac.MemoryNodeApplyConfiguration {
+	return apiac.MemoryNode(v1alpha1.MemoryNodeName(pool.Name, memoryPool.Name, ordinal), pool.Namespace).
+		WithLabels(pool.labels()).
+		WithLabels(map[string]string{v1alpha1.LabelMemoryPool: memoryPool.Name}).
+		WithOwnerReferences(pool.owner()).
+		WithSpec(apiac.MemoryNodeSpec().
+			WithPoolName(pool.Name).
+			WithMemoryPool(memoryPool.Name).
+			WithOrdinal(ordinal).
+			WithMemory(memoryPool.Memory).
+			WithTemplateVersion(templateVersion).
+			WithImage(pool.Image))
+}
+
+// ShardMap is the map of one epoch.
+func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfiguration {
+	content := apiac.ShardMapSpec().
+		WithPoolName(spec.PoolName).
+		WithPoolUID(spec.PoolUID).
+		WithEpoch(spec.Epoch).
+		WithEpochKey(spec.EpochKey).
+		WithDirectory(apiac.Directory().
+			WithDepth(spec.Directory.Depth).
+			WithVersion(spec.Directory.Version).
+			WithTables(spec.Directory.Tables...))
+	for _, node := range spec.Nodes {
+		content.WithNodes(apiac.ShardMapNode().
+			WithName(node.Name).
+			WithEndpoint(node.Endpoint).
+			WithIncarnation(node.Incarnation).
+			WithState(node.State).
+			WithMemoryBytes(node.MemoryBytes).
+			WithLockRegion(LockRegion(&node.LockRegion)).
+			WithRCuckoo(apiac.RCuckooGeometry().
+				WithEntryBytes(node.RCuckoo.EntryBytes).
+				WithEntriesPerRow(node.RCuckoo.EntriesPerRow).
+				WithRowsPerLock(node.RCuckoo.RowsPerLock).
+				WithRows(node.RCuckoo.Rows)))
+	}
+	for _, table := range spec.Tables {
+		content.WithTables(apiac.ShardMapTable().WithID(table.ID).WithNode(table.Node))
+	}
+	return apiac.ShardMap(v1alpha1.ShardMapName(pool.Name, spec.Epoch), pool.Namespace).
+		WithLabels(pool.labels()).
+		WithOwnerReferences(pool.owner()).
+		WithSpec(content)
+}
+
+// LockRegion as specs and statuses hold it.
+func LockRegion(region *v1alpha1.LockRegion) *apiac.LockRegionApplyConfiguration {
+	return apiac.LockRegion().
+		WithPlacement(region.Placement).
+		WithBytes(region.Bytes).
+		WithLocks(region.Locks).
+		WithRowsPerLock(region.RowsPerLock)
+}
+
+// Config holds the configuration file of each memory pool and each compute pool.
+func Config(pool Pool, template Template) *corev1ac.ConfigMapApplyConfiguration {
+	files := map[string]string{}
+	for _, memoryPool := range pool.Spec.Memory.Pools {
+		files[memoryPool.Name+".toml"] = template.MemoryConfig(pool, memoryPool)
+	}
+	for _, computePool := range pool.ComputePools() {
+		files[computePool.Name+".toml"] = template.ComputeConfig(pool, computePool)
+	}
+	return corev1ac.ConfigMap(pool.ConfigName(), pool.Namespace).
+		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithData(files)
+}
+
+// Secret of a pool. resourceVersion, if any, makes a write over a newer one fail.
+func Secret(pool Pool, name string, data map[string][]byte, resourceVersion string) *corev1ac.SecretApplyConfiguration {
+	secret := corev1ac.Secret(name, pool.Namespace).
+		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithType(corev1.SecretTypeOpaque).WithData(data)
+	if resourceVersion != "" {
+		secret.WithResourceVersion(resourceVersion)
+	}
+	return secret
+}
+
+// Services are the one that applications call, and the one by which compute shards find memory nodes.
+func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
+	return []*corev1ac.ServiceApplyConfiguration{
+		corev1ac.Service(pool.ServiceName(), pool.Namespace).
+			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
+			WithSpec(corev1ac.ServiceSpec().
+				WithType(corev1.ServiceTypeClusterIP).
+				WithSelector(pool.selector(v1alpha1.ComponentComputeShard)).
+				WithPorts(corev1ac.ServicePort().WithName("resp").WithProtocol(corev1.ProtocolTCP).
+					WithPort(PortRESP).WithTargetPort(intstr.FromString("resp")))),
+		corev1ac.Service(pool.NodesServiceName(), pool.Namespace).
+			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
+			WithSpec(corev1ac.ServiceSpec().
+				WithType(corev1.ServiceTypeClusterIP).
+				WithClusterIP(corev1.ClusterIPNone).
+				// A client reads the map from any node, and decides by it which ones serve.
+				WithPublishNotReadyAddresses(true).
+				WithSelector(pool.selector(v1alpha1.ComponentMemoryNode)).
+				WithPorts(corev1ac.ServicePort().WithName("session").WithProtocol(corev1.ProtocolTCP).
+					WithPort(PortSession).WithTargetPort(intstr.FromString("session")))),
+	}
+}
+
+// DisruptionBudgets keep drains of Kubernetes nodes from taking more than the pool can bear: of a Store, no memory node at all, because
+// its data would be lost; of a Cache, one at a time.
+func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfiguration {
+	budget := func(name, component string, minAvailable int32) *policyv1ac.PodDisruptionBudgetApplyConfiguration {
+		return policyv1ac.PodDisruptionBudget(name, pool.Namespace).
+			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
+			WithSpec(policyv1ac.PodDisruptionBudgetSpec().
+				// Memory nodes' pods have no scalable owner, so that only an absolute number will do.
+				WithMinAvailable(intstr.FromInt32(max(minAvailable, 0))).
+				WithSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component))))
+	}
+	nodes := pool.MemoryNodes()
+	if pool.Spec.DataPolicy != v1alpha1.DataPolicyStore {
+		nodes--
+	}
+	budgets := []*policyv1ac.PodDisruptionBudgetApplyConfiguration{
+		budget(pool.Name+"-memory-nodes", v1alpha1.ComponentMemoryNode, nodes),
+	}
+	if shards := pool.ComputeShards(); shards > 0 {
+		budgets = append(budgets, budget(pool.Name+"-compute-shards", v1alpha1.ComponentComputeShard, shards-1))
+	}
+	return budgets
+}
+
+// NetworkPolicies admit to each port who has business there.
+func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguration {
+	port := func(number int32, protocol corev1.Protocol) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
+		return networkingv1ac.NetworkPolicyPort().WithProtocol(protocol).WithPort(intstr.FromInt32(number))
+	}
+	tcp := func(number int32) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
+		return port(number, corev1.ProtocolTCP)
+	}
+	members := func(component string) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+		return networkingv1ac.NetworkPolicyPeer().
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component)))
+	}
+	agent := networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortAgent))
+	if pool.OperatorNamespace != "" {
+		agent.WithFrom(networkingv1ac.NetworkPolicyPeer().
+			WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"kubernetes.io/metadata.name": pool.OperatorNamespace})).
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"app.kubernetes.io/name": "farpool-operator"})))
+	}
+	metrics := networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortHTTP))
+	policy := func(name, component string, spec *networkingv1ac.NetworkPolicySpecApplyConfiguration) *networkingv1ac.NetworkPolicyApplyConfiguration {
+		return networkingv1ac.NetworkPolicy(name, pool.Namespace).
+			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
+			WithSpec(spec.
+				WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component))).
+				WithPolicyTypes(networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress))
+	}
+	policies := []*networkingv1ac.NetworkPolicyApplyConfiguration{
+		// A memory node answers, and calls nobody.
+		policy(pool.Name+"-memory-nodes", v1alpha1.ComponentMemoryNode, networkingv1ac.NetworkPolicySpec().
+			WithIngress(
+				networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortSession)).WithFrom(members(v1alpha1.ComponentComputeShard)),
+				agent, metrics)),
+	}
+	if len(pool.ComputePools()) > 0 {
+		policies = append(policies, policy(pool.Name+"-compute-shards", v1alpha1.ComponentComputeShard, networkingv1ac.NetworkPolicySpec().
+			WithIngress(
+				networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortRESP)),
+				agent, metrics).
+			WithEgress(
+				networkingv1ac.NetworkPolicyEgressRule().WithPorts(tcp(PortSession)).WithTo(members(v1alpha1.ComponentMemoryNode)),
+				networkingv1ac.NetworkPolicyEgressRule().WithPorts(port(53, corev1.ProtocolUDP), port(53, corev1.ProtocolTCP)))))
+	}
+	return policies
+}
+
+// An Object is an apply configuration of any kind.
+type Object = runtime.ApplyConfiguration

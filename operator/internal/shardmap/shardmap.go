@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package shardmap turns shard maps between their two forms: the message that memory nodes hold, and the resource that people read.
+package shardmap
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// MaxDepth bounds the directory that the operator makes.
+const MaxDepth = 12
+
+// Spread makes the directory of a new pool: one table on each of nodes, spread evenly over 2^depth entries. Where the number of
+// tables is no power of two, there are at least 64 entries for each table if the bound on the depth allows it, so that shares
+// differ by little.
+func Spread(nodes int) v1alpha1.Directory {
+	depth := 0
+	for depth < MaxDepth {
+		entries := 1 << depth
+		if entries >= nodes && (entries%nodes == 0 || entries >= 64*nodes) {
+			break
+		}
+		depth++
+	}
+	directory := v1alpha1.Directory{Depth: int32(depth), Tables: make([]int32, 1<<depth)}
+	for i := range directory.Tables {
+		directory.Tables[i] = int32(i % nodes)
+	}
+	return directory
+}
+
+// FormatIncarnation is an incarnation as resources hold it.
+func FormatIncarnation(incarnation uint64) string { return strconv.FormatUint(incarnation, 10) }
+
+// ToMessage is the map as memory nodes are told it.
+func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
+	message := &farpoolv1alpha1.ShardMap{
+		PoolUid:          spec.PoolUID,
+		Epoch:            uint64(spec.Epoch),
+		DirectoryDepth:   uint32(spec.Directory.Depth),
+		DirectoryVersion: uint64(spec.Directory.Version),
+	}
+	for _, node := range spec.Nodes {
+		incarnation, err := strconv.ParseUint(node.Incarnation, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("ShardMap of epoch %d: incarnation %q of node %s is no number of 64 bits", spec.Epoch, node.Incarnation, node.Name)
+		}
+		entry := &farpoolv1alpha1.MemoryNodeEntry{
+			Name:        node.Name,
+			Endpoint:    node.Endpoint,
+			Incarnation: incarnation,
+			State:       farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING,
+			MemoryBytes: uint64(node.MemoryBytes),
+			LockRegion: &farpoolv1alpha1.LockRegion{
+				Placement:   farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY,
+				Bytes:       uint64(node.LockRegion.Bytes),
+				Locks:       uint64(node.LockRegion.Locks),
+				RowsPerLock: uint32(node.LockRegion.RowsPerLock),
+			},
+			Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{
+				EntryBytes:    uint32(node.RCuckoo.EntryBytes),
+				EntriesPerRow: uint32(node.RCuckoo.EntriesPerRow),
+				RowsPerLock:   uint32(node.RCuckoo.RowsPerLock),
+				Rows:          uint64(node.RCuckoo.Rows),
+			},
+		}
+		if node.State == v1alpha1.NodeStopped {
+			entry.State = farpoolv1alpha1.MemoryNodeEntry_STATE_STOPPED
+		}
+		if node.LockRegion.Placement == v1alpha1.LockPlacementDeviceMemory {
+			entry.LockRegion.Placement = farpoolv1alpha1.LockRegion_PLACEMENT_DEVICE_MEMORY
+		}
+		message.Nodes = append(message.Nodes, entry)
+	}
+	for _, table := range spec.Tables {
+		message.Tables = append(message.Tables, &farpoolv1alpha1.TableEntry{Id: uint32(table.ID), Node: uint32(table.Node)})
+	}
+	for _, table := range spec.Directory.Tables {
+		message.Directory = append(message.Directory, uint32(table))
+	}
+	return message, nil
+}
+
+// FromMessage is the resource's form of a map that a memory node holds. It fails on what no operator writes.
+func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.ShardMapSpec, error) {
+	if message.GetEpoch() == 0 || message.GetEpoch() > 9_999_999_999 {
+		return nil, fmt.Errorf("a memory node holds a map of epoch %d, which no operator writes", message.GetEpoch())
+	}
+	if message.GetDirectoryDepth() > MaxDepth || len(message.GetDirectory()) != 1<<message.GetDirectoryDepth() {
+		return nil, fmt.Errorf("the map of epoch %d has %d directory entries at depth %d", message.GetEpoch(), len(message.GetDirectory()), message.GetDirectoryDepth())
+	}
+	if message.GetDirectoryVersion() > math.MaxInt64 {
+		return nil, fmt.Errorf("the map of epoch %d has directory version %d", message.GetEpoch(), message.GetDirectoryVersion())
+	}
+	spec := &v1alpha1.ShardMapSpec{
+		PoolName: poolName,
+		PoolUID:  message.GetPoolUid(),
+		Epoch:    int64(message.GetEpoch()),
+		EpochKey: v1alpha1.EpochKey(int64(message.GetEpoch())),
+		Directory: v1alpha1.Directory{
+			Depth:   int32(message.GetDirectoryDepth()),
+			Version: int64(message.GetDirectoryVersion()),
+		},
+	}
+	for _, entry := range message.GetNodes() {
+		node, err := NodeFromMessage(entry)
+		if err != nil {
+			return nil, err
+		}
+		spec.Nodes = append(spec.Nodes, *node)
+	}
+	for _, table := range message.GetTables() {
+		if int(table.GetNode()) >= len(spec.Nodes) {
+			return nil, fmt.Errorf("the map of epoch %d puts table %d on node %d of %d", message.GetEpoch(), table.GetId(), table.GetNode(), len(spec.Nodes))
+		}
+		spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: int32(table.GetId()), Node: int32(table.GetNode())})
+	}
+	for _, table := range message.GetDirectory() {
+		spec.Directory.Tables = append(spec.Directory.Tables, int32(table))
+	}
+	return spec, nil
+}
+
+// NodeFromMessage is one entry of a map.
+func NodeFromMessage(entry *farpoolv1alpha1.MemoryNodeEntry) (*v1alpha1.ShardMapNode, error) {
+	region, err := LockRegionFromMessage(entry.GetLockRegion())
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
+	}
+	geometry, err := GeometryFromMessage(entry.GetRcuckoo())
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
+	}
+	node := &v1alpha1.ShardMapNode{
+		Name:        entry.GetName(),
+		Endpoint:    entry.GetEndpoint(),
+		Incarnation: FormatIncarnation(entry.GetIncarnation()),
+		MemoryBytes: int64(entry.GetMemoryBytes()),
+		LockRegion:  *region,
+		RCuckoo:     *geometry,
+	}
+	switch entry.GetState() {
+	case farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING:
+		node.State = v1alpha1.NodeServing
+	case farpoolv1alpha1.MemoryNodeEntry_STATE_STOPPED:
+		node.State = v1alpha1.NodeStopped
+	default:
+		return nil, fmt.Errorf("node %s is in the unknown state %s", entry.GetName(), entry.GetState())
+	}
+	if node.MemoryBytes < 0 {
+		return nil, fmt.Errorf("node %s claims to lend %d bytes", entry.GetName(), entry.GetMemoryBytes())
+	}
+	return node, nil
+}
+
+// LockRegionFromMessage is the resource's form of a lock region.
+func LockRegionFromMessage(region *farpoolv1alpha1.LockRegion) (*v1alpha1.LockRegion, error) {
+	if region.GetBytes() > math.MaxInt64 || region.GetLocks() > math.MaxInt64 {
+		return nil, fmt.Errorf("a lock region of %d bytes and %d locks cannot be", region.GetBytes(), region.GetLocks())
+	}
+	converted := &v1alpha1.LockRegion{
+		Bytes:       int64(region.GetBytes()),
+		Locks:       int64(region.GetLocks()),
+		RowsPerLock: int64(region.GetRowsPerLock()),
+	}
+	switch region.GetPlacement() {
+	case farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY:
+		converted.Placement = v1alpha1.LockPlacementHostMemory
+	case farpoolv1alpha1.LockRegion_PLACEMENT_DEVICE_MEMORY:
+		converted.Placement = v1alpha1.LockPlacementDeviceMemory
+	default:
+		return nil, fmt.Errorf("its lock region lies in %s", region.GetPlacement())
+	}
+	return converted, nil
+}
+
+// GeometryFromMessage is the resource's form of a table's shape.
+func GeometryFromMessage(geometry *farpoolv1alpha1.RCuckooGeometry) (*v1alpha1.RCuckooGeometry, error) {
+	if geometry.GetRows() == 0 || geometry.GetRows() > math.MaxInt64 || geometry.GetEntryBytes() > math.MaxInt32 ||
+		geometry.GetEntriesPerRow() > math.MaxInt32 || geometry.GetRowsPerLock() > math.MaxInt32 {
+		return nil, fmt.Errorf("its table has the impossible shape {%v}", geometry)
+	}
+	return &v1alpha1.RCuckooGeometry{
+		EntryBytes:    int32(geometry.GetEntryBytes()),
+		EntriesPerRow: int32(geometry.GetEntriesPerRow()),
+		RowsPerLock:   int32(geometry.GetRowsPerLock()),
+		Rows:          int64(geometry.GetRows()),
+	}, nil
+}

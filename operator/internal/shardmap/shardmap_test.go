@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shardmap
+
+import (
+	"os"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+)
+
+func golden(t *testing.T) *farpoolv1alpha1.ShardMap {
+	t.Helper()
+	data, err := os.ReadFile("../../../api/testdata/shard_map.bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := &farpoolv1alpha1.ShardMap{}
+	if err := proto.Unmarshal(data, message); err != nil {
+		t.Fatal(err)
+	}
+	return message
+}
+
+// Nothing of a map is lost in its resource, or a map adopted after a restore would differ from the one that nodes hold.
+func TestNothingIsLostBetweenForms(t *testing.T) {
+	message := golden(t)
+	spec, err := FromMessage("cache", message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ToMessage(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(message, again) {
+		t.Errorf("was\n%v\nis\n%v", message, again)
+	}
+	if spec.Nodes[0].Incarnation != "18446744073709551615" {
+		t.Errorf("incarnation %s", spec.Nodes[0].Incarnation)
+	}
+}
+
+func TestImpossibleMapsAreRefused(t *testing.T) {
+	for name, spoil := range map[string]func(*farpoolv1alpha1.ShardMap){
+		"no epoch":         func(m *farpoolv1alpha1.ShardMap) { m.Epoch = 0 },
+		"epoch too great":  func(m *farpoolv1alpha1.ShardMap) { m.Epoch = 1 << 40 },
+		"ragged directory": func(m *farpoolv1alpha1.ShardMap) { m.Directory = m.Directory[1:] },
+		"depth":            func(m *farpoolv1alpha1.ShardMap) { m.DirectoryDepth = 40 },
+		"table of no node": func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = 9 },
+		"no state":         func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].State = 0 },
+		"no placement":     func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion = nil },
+		"no geometry":      func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo = nil },
+	} {
+		message := golden(t)
+		spoil(message)
+		if _, err := FromMessage("cache", message); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestDirectoriesAreSpreadEvenly(t *testing.T) {
+	for nodes := 1; nodes <= 256; nodes++ {
+		directory := Spread(nodes)
+		if len(directory.Tables) != 1<<directory.Depth || directory.Depth > MaxDepth {
+			t.Fatalf("%d nodes: depth %d, %d entries", nodes, directory.Depth, len(directory.Tables))
+		}
+		share := make([]int, nodes)
+		for _, table := range directory.Tables {
+			share[table]++
+		}
+		least, most := share[0], share[0]
+		for _, s := range share {
+			least, most = min(least, s), max(most, s)
+		}
+		if least == 0 || most-least > 1 || (most-least == 1 && least < 12) {
+			t.Errorf("%d nodes: shares from %d to %d of %d entries", nodes, least, most, len(directory.Tables))
+		}
+	}
+	if depth := Spread(2).Depth; depth != 1 {
+		t.Errorf("two tables need no more than two entries, not depth %d", depth)
+	}
+}
