@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
+
+	"farpool.dev/farpool/api/v1alpha1"
 )
 
 const crdDirectory = "../../config/crd/bases"
@@ -401,6 +403,28 @@ func bounded(t *testing.T, path string, schema *apiextensionsv1.JSONSchemaProps)
 		}
 		for name, property := range schema.Properties {
 			bounded(t, path+"."+name, &property)
+		}
+	}
+}
+
+func TestSamplesAreAccepted(t *testing.T) {
+	loaded := validators(t)
+	files, err := filepath.Glob("../../config/samples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no samples: %v", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := parse(t, string(data)).(map[string]any)
+		var typed v1alpha1.KVPool
+		if err := yaml.UnmarshalStrict(data, &typed); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if errs, _ := loaded["KVPool"].check(pool, nil); len(errs) > 0 {
+			t.Errorf("%s: %v", file, errs.ToAggregate())
 		}
 	}
 }

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write golden files anew; those of a released template version may never change")
+
+func pools(t *testing.T) map[string]Pool {
+	t.Helper()
+	files, err := filepath.Glob("../../../config/samples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no samples: %v", err)
+	}
+	found := map[string]Pool{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var object v1alpha1.KVPool
+		if err := yaml.UnmarshalStrict(data, &object); err != nil {
+			t.Fatal(err)
+		}
+		spec := object.Spec
+		// What the API server's defaults add.
+		if spec.DataPolicy == "" {
+			spec.DataPolicy = v1alpha1.DataPolicyCache
+		}
+		if spec.Index.Protocol == "" {
+			spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}}
+		}
+		if spec.Security.Password == "" {
+			spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated, RESPTLS: v1alpha1.Disabled}
+		}
+		if spec.Compute != nil {
+			for i := range spec.Compute.Pools {
+				spec.Compute.Pools[i].Workers = max(spec.Compute.Pools[i].Workers, 1)
+			}
+		}
+		found[strings.TrimSuffix(filepath.Base(file), ".yaml")] = Pool{
+			Name: object.Name, Namespace: "shop", UID: "0d9ab0c8-6f0c-4b9b-a5a5-6a3c2b8f0b11", Spec: spec,
+			Image: "farpool/dataplane:v0.1.0", OperatorNamespace: "farpool-system",
+		}
+	}
+	return found
+}
+
+func document(t *testing.T, object any) string {
+	t.Helper()
+	raw, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.JSONToYAML(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "---\n" + string(text)
+}
+
+func compare(t *testing.T, path, got string) {
+	t.Helper()
+	if *rewrite {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v: make it with go test -rewrite", err)
+	}
+	if !bytes.Equal(want, []byte(got)) {
+		t.Errorf("%s differs. A released template version never changes, or an operator upgrade would restart pods: make a new version.\n%s", path, firstDifference(string(want), got))
+	}
+}
+
+func firstDifference(want, got string) string {
+	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d: %q became %q", i+1, a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("%d lines became %d", len(a), len(b))
+}
+
+// Pods and their configuration are frozen for each template version.
+func TestTemplatesAreFrozen(t *testing.T) {
+	for version := int32(1); version <= Newest; version++ {
+		template, err := TemplateOf(version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, pool := range pools(t) {
+			var text strings.Builder
+			text.WriteString(document(t, Config(pool, template)))
+			for _, memoryPool := range pool.Spec.Memory.Pools {
+				node := v1alpha1.MemoryNodeName(pool.Name, memoryPool.Name, 0)
+				pod, err := template.MemoryPod(pool, memoryPool, node, "6a0fd3c1-1b7e-4e54-a1a5-7a3c2b8f0b22")
+				if err != nil {
+					t.Fatal(err)
+				}
+				text.WriteString(document(t, pod))
+			}
+			for _, computePool := range pool.ComputePools() {
+				deployment, err := template.ComputeDeployment(pool, computePool)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text.WriteString(document(t, deployment))
+			}
+			compare(t, filepath.Join("testdata", fmt.Sprintf("template-%d", version), name+".yaml"), text.String())
+		}
+	}
+	if _, err := TemplateOf(Newest + 1); err == nil {
+		t.Error("a template of the future is known")
+	}
+}
+
+func TestOtherObjects(t *testing.T) {
+	for name, pool := range pools(t) {
+		var text strings.Builder
+		for _, service := range Services(pool) {
+			text.WriteString(document(t, service))
+		}
+		for _, policy := range NetworkPolicies(pool) {
+			text.WriteString(document(t, policy))
+		}
+		for _, budget := range DisruptionBudgets(pool) {
+			text.WriteString(document(t, budget))
+		}
+		for _, memoryPool := range pool.Spec.Memory.Pools {
+			text.WriteString(document(t, MemoryNode(pool, memoryPool, 0, 1)))
+		}
+		compare(t, filepath.Join("testdata", "objects", name+".yaml"), text.String())
+	}
+}
+
+// The memory that a node lends lies in a volume that counts against the container: it comes on top of what the process gets.
+func TestLentMemoryIsOnTop(t *testing.T) {
+	lent := int64(1) << 30
+	for name, c := range map[string]struct {
+		wanted         *v1alpha1.Resources
+		request, limit string
+	}{
+		"defaults":      {nil, "1152Mi", "1408Mi"},
+		"limit alone":   {&v1alpha1.Resources{Limits: list("memory", "64Mi")}, "1088Mi", "1088Mi"},
+		"request alone": {&v1alpha1.Resources{Requests: list("memory", "2Gi")}, "3Gi", "3Gi"},
+		"both":          {&v1alpha1.Resources{Requests: list("memory", "1Gi"), Limits: list("memory", "2Gi")}, "2Gi", "3Gi"},
+	} {
+		got := containerResources(c.wanted, "100m", "128Mi", "384Mi", lent)
+		request, limit := (*got.Requests)["memory"], (*got.Limits)["memory"]
+		if request.Cmp(resource.MustParse(c.request)) != 0 || limit.Cmp(resource.MustParse(c.limit)) != 0 {
+			t.Errorf("%s: request %s, limit %s; want %s, %s", name, request.String(), limit.String(), c.request, c.limit)
+		}
+	}
+}
+
+func list(name corev1.ResourceName, quantity string) corev1.ResourceList {
+	return corev1.ResourceList{name: resource.MustParse(quantity)}
+}
