@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "map/shard_map.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <algorithm>
+#include <bit>
+#include <unordered_set>
+
+namespace farpool::map {
+namespace {
+
+using base::Code;
+using base::Status;
+using v1alpha1::MemoryNodeEntry;
+using v1alpha1::ShardMap;
+
+constexpr std::size_t kMaxNameBytes = 253;
+
+Status invalid(std::string why) { return {Code::invalid_argument, "the shard map cannot be: " + std::move(why)}; }
+
+bool plain(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxNameBytes &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
+Status check_endpoint(const MemoryNodeEntry& node) {
+  const std::string_view endpoint = node.endpoint();
+  const std::size_t colon = endpoint.rfind(':');
+  bool good = plain(endpoint) && colon != std::string_view::npos && colon > 0 && colon + 1 < endpoint.size() &&
+              endpoint.size() - colon <= 6;
+  unsigned port = 0;
+  for (std::size_t i = colon + 1; good && i < endpoint.size(); ++i) {
+    good = endpoint[i] >= '0' && endpoint[i] <= '9';
+    port = port * 10 + static_cast<unsigned>(endpoint[i] - '0');
+  }
+  if (!good || port == 0 || port > 65535) return invalid("the endpoint of node " + node.name() + " is not host:port");
+  return {};
+}
+
+Status check_node(const MemoryNodeEntry& node) {
+  if (!plain(node.name())) return invalid("a node's name is empty, too long or not printable");
+  if (Status status = check_endpoint(node); !status.ok()) return status;
+  if (node.incarnation() == 0) return invalid("node " + node.name() + " has incarnation 0");
+  if (node.state() != MemoryNodeEntry::STATE_SERVING && node.state() != MemoryNodeEntry::STATE_STOPPED) {
+    return invalid("node " + node.name() + " is neither serving nor stopped");
+  }
+  const auto& shape = node.rcuckoo();
+  if (shape.rows() == 0 || shape.entry_bytes() < 16 || shape.entry_bytes() > 64 || shape.entry_bytes() % 8 != 0 ||
+      shape.entries_per_row() < 2 || shape.entries_per_row() > 16 || !std::has_single_bit(shape.rows_per_lock()) ||
+      shape.rows_per_lock() > 64) {
+    return invalid("node " + node.name() + " has an impossible table geometry");
+  }
+  const auto& locks = node.lock_region();
+  if (locks.bytes() == 0 || locks.bytes() % 8 != 0 || locks.locks() == 0 || locks.locks() > locks.bytes() * 8 ||
+      locks.rows_per_lock() != shape.rows_per_lock()) {
+    return invalid("node " + node.name() + " has an impossible lock region");
+  }
+  return {};
+}
+
+}  // namespace
+
+base::Status validate(const ShardMap& map) {
+  if (!plain(map.pool_uid())) return invalid("pool_uid is empty, too long or not printable");
+  if (map.epoch() == 0) return invalid("epoch is 0");
+  if (map.nodes_size() > kMaxNodes) return invalid(std::to_string(map.nodes_size()) + " nodes are too many");
+  if (map.tables_size() > kMaxTables) return invalid(std::to_string(map.tables_size()) + " tables are too many");
+
+  std::unordered_set<std::uint64_t> incarnations;
+  for (int i = 0; i < map.nodes_size(); ++i) {
+    const MemoryNodeEntry& node = map.nodes(i);
+    if (Status status = check_node(node); !status.ok()) return status;
+    if (i > 0 && map.nodes(i - 1).name() >= node.name()) {
+      return invalid("nodes are not sorted by name, each once: " + map.nodes(i - 1).name() + " before " + node.name());
+    }
+    if (!incarnations.insert(node.incarnation()).second) {
+      return invalid("node " + node.name() + " has the incarnation of another node");
+    }
+  }
+  std::unordered_set<std::uint32_t> tables;
+  for (int i = 0; i < map.tables_size(); ++i) {
+    const auto& table = map.tables(i);
+    if (i > 0 && map.tables(i - 1).id() >= table.id()) {
+      return invalid("tables are not sorted by id, each once: " + std::to_string(map.tables(i - 1).id()) + " before " +
+                     std::to_string(table.id()));
+    }
+    if (table.node() >= static_cast<std::uint32_t>(map.nodes_size())) {
+      return invalid("table " + std::to_string(table.id()) + " lies on node number " + std::to_string(table.node()) +
+                     " of " + std::to_string(map.nodes_size()));
+    }
+    tables.insert(table.id());
+  }
+  if (map.directory_depth() > kMaxDirectoryDepth) {
+    return invalid("directory depth " + std::to_string(map.directory_depth()) + " is beyond " +
+                   std::to_string(kMaxDirectoryDepth));
+  }
+  // A pool that has no node yet has no table, and its directory has no entry.
+  const std::uint64_t wanted = tables.empty() ? 0 : 1ull << map.directory_depth();
+  if (static_cast<std::uint64_t>(map.directory_size()) != wanted) {
+    return invalid("the directory has " + std::to_string(map.directory_size()) + " entries, at depth " +
+                   std::to_string(map.directory_depth()) + " it needs " + std::to_string(wanted));
+  }
+  for (int i = 0; i < map.directory_size(); ++i) {
+    if (!tables.contains(map.directory(i))) {
+      return invalid("directory entry " + std::to_string(i) + " names table " + std::to_string(map.directory(i)) +
+                     ", which is not in the map");
+    }
+  }
+  return {};
+}
+
+base::Result<Map> Map::parse(std::string_view bytes) {
+  if (bytes.size() > kMaxMapBytes) return invalid("it has " + std::to_string(bytes.size()) + " bytes");
+  ShardMap message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return invalid("it does not parse");
+  return from(std::move(message));
+}
+
+base::Result<Map> Map::from(ShardMap message) {
+  if (Status status = validate(message); !status.ok()) return status;
+  return Map(std::make_shared<const ShardMap>(std::move(message)));
+}
+
+const v1alpha1::TableEntry& Map::table_of(std::uint64_t directory_hash) const {
+  FARPOOL_CHECK(message_->directory_size() > 0);
+  const std::uint64_t entry = directory_hash & ((1ull << message_->directory_depth()) - 1);
+  return *table(message_->directory(static_cast<int>(entry)));
+}
+
+const v1alpha1::TableEntry* Map::table(std::uint32_t id) const {
+  const auto& tables = message_->tables();
+  const auto found = std::lower_bound(tables.begin(), tables.end(), id,
+                                      [](const auto& table, std::uint32_t wanted) { return table.id() < wanted; });
+  return found != tables.end() && found->id() == id ? &*found : nullptr;
+}
+
+const MemoryNodeEntry* Map::node(std::string_view name) const {
+  const auto& nodes = message_->nodes();
+  const auto found = std::lower_bound(nodes.begin(), nodes.end(), name,
+                                      [](const auto& node, std::string_view wanted) { return node.name() < wanted; });
+  return found != nodes.end() && found->name() == name ? &*found : nullptr;
+}
+
+std::string deterministic_bytes(const ShardMap& map) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    FARPOOL_CHECK(map.SerializeToCodedStream(&coded));
+  }
+  return bytes;
+}
+
+std::string Map::bytes() const { return deterministic_bytes(*message_); }
+
+}  // namespace farpool::map

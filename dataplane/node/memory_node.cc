@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/memory_node.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/check.h"
+#include "fabric/words.h"
+#include "index/rcuckoo/layout.h"
+#include "layout/operation_slot.h"
+#include "layout/regions.h"
+#include "layout/segment.h"
+#include "layout/superblock.h"
+#include "map/shard_map.h"
+
+namespace farpool::node {
+namespace {
+
+using base::Code;
+using base::Result;
+using base::Status;
+using layout::OperationSlot;
+
+constexpr base::Nanos kHousekeeping = base::kSecond;
+
+// A request or reply of a CALL, if the bytes are exactly one.
+template <class T>
+bool read_request(base::Bytes bytes, T& request) {
+  if (bytes.size() != sizeof(T)) return false;
+  request = base::load<T>(bytes.data());
+  return true;
+}
+template <class T>
+std::optional<std::size_t> write_reply(base::MutableBytes bytes, const T& reply) {
+  if (bytes.size() < sizeof(T)) return std::nullopt;
+  base::store(bytes.data(), reply);
+  return sizeof(T);
+}
+
+// Whether a coarse counter moved by more than a percent of what there is, or to or from nothing.
+bool moved(std::uint64_t from, std::uint64_t to, std::uint64_t capacity) {
+  const std::uint64_t distance = from > to ? from - to : to - from;
+  return distance * 100 > capacity || (from == 0) != (to == 0);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::MutableBytes memory,
+                                                       fabric::Responder& responder) {
+  layout::GeometryRequest request = options.geometry;
+  request.memory_bytes = memory.size();
+  Result<layout::Geometry> geometry = layout::plan_geometry(request);
+  if (!geometry.ok()) return geometry.status();
+  FARPOOL_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % layout::kPage == 0);
+  return std::unique_ptr<MemoryNode>(new MemoryNode(std::move(options), memory, *geometry, responder));
+}
+
+MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry,
+                       fabric::Responder& responder)
+    : options_(std::move(options)), memory_(memory), geometry_(geometry), responder_(responder),
+      ledger_(geometry.segments), dirty_(geometry.segments, false) {
+  while (incarnation_ == 0) incarnation_ = responder_.random();
+  format();
+  session::Registry::Config config;
+  config.pool_uid = options_.pool_uid;
+  config.node_incarnation = incarnation_;
+  config.lease = options_.lease;
+  config.failure_timeout = options_.failure_timeout;
+  config.era_patience = 3 * options_.lease;
+  config.max_sessions = static_cast<std::uint32_t>(geometry_.max_sessions);
+  config.max_lanes = options_.max_lanes;
+  config.slots_per_session = static_cast<std::uint32_t>(geometry_.slots_per_session);
+  config.opens_per_second = options_.opens_per_second;
+  config.require_authentication = options_.require_authentication;
+  config.table_seed = {responder_.random(), responder_.random()};
+  std::vector<session::RegionSpan> regions;
+  for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
+    const auto which = static_cast<layout::RegionId>(id);
+    regions.push_back({id, region(which), geometry_.at(which).bytes});
+  }
+  session::SessionObserver& observer = *this;
+  registry_ = std::make_unique<session::Registry>(std::move(config), std::move(regions), responder_, observer);
+  while (layout::block_bytes(largest_class_ + 1) <= geometry_.segment_bytes / 4) ++largest_class_;
+  refresh_facts();
+}
+
+MemoryNode::~MemoryNode() = default;
+
+// The memory is zero: locks are free and no segment is handed out. What is not zero when empty is written here, the superblock
+// last: a half-formatted memory is never taken for a whole one.
+void MemoryNode::format() {
+  OperationSlot idle;
+  idle.seal();
+  const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
+  for (std::uint64_t i = 0; i < slots; ++i) base::store(region(layout::kSlots) + i * sizeof idle, idle);
+  rcuckoo::format_table(geometry_, memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  const auto superblock = layout::write_superblock(
+      {.incarnation = incarnation_, .pool = layout::pool_tag(options_.pool_uid), .geometry = geometry_});
+  std::memcpy(region(layout::kSuperblock), superblock.data(), superblock.size());
+}
+
+v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
+  v1alpha1::MemoryNodeEntry entry;
+  entry.set_name(options_.name);
+  entry.set_endpoint(options_.endpoint);
+  entry.set_incarnation(incarnation_);
+  entry.set_state(v1alpha1::MemoryNodeEntry::STATE_SERVING);
+  entry.set_memory_bytes(geometry_.memory_bytes);
+  auto& locks = *entry.mutable_lock_region();
+  locks.set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
+  locks.set_bytes(geometry_.at(layout::kLocks).bytes);
+  locks.set_locks(geometry_.lock_bits);
+  locks.set_rows_per_lock(static_cast<std::uint32_t>(geometry_.rows_per_lock));
+  auto& shape = *entry.mutable_rcuckoo();
+  shape.set_entry_bytes(static_cast<std::uint32_t>(geometry_.entry_bytes));
+  shape.set_entries_per_row(static_cast<std::uint32_t>(geometry_.entries_per_row));
+  shape.set_rows_per_lock(static_cast<std::uint32_t>(geometry_.rows_per_lock));
+  shape.set_rows(geometry_.rows);
+  return entry;
+}
+
+MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
+  const auto refuse = [&](Verdict verdict, std::string why) {
+    log(true, "refused epoch " + std::to_string(map.epoch()) + ": " + why);
+    return Published{verdict, map_.epoch(), std::move(why)};
+  };
+  if (Status status = map::validate(map); !status.ok()) return refuse(Verdict::invalid, status.message());
+  if (map.pool_uid() != options_.pool_uid) return refuse(Verdict::invalid, "the shard map is of another pool");
+  if (map.epoch() < map_.epoch()) {
+    return refuse(Verdict::older_epoch, "this memory node already follows epoch " + std::to_string(map_.epoch()));
+  }
+  if (map_.epoch() != 0 && pool_secret != pool_secret_) {
+    return refuse(Verdict::conflicting, "the pool's hash secret is not the one of the epochs before");
+  }
+  std::string bytes = map::deterministic_bytes(map);
+  if (map.epoch() == map_.epoch()) {
+    if (bytes == map_bytes_) return {Verdict::adopted, map_.epoch(), ""};
+    return refuse(Verdict::conflicting, "this memory node holds the same epoch with different content");
+  }
+  const v1alpha1::MemoryNodeEntry own = entry();
+  const v1alpha1::MemoryNodeEntry* listed = nullptr;
+  for (const auto& node : map.nodes()) {
+    if (node.incarnation() == incarnation_) listed = &node;
+  }
+  if (listed != nullptr &&
+      (listed->name() != own.name() || listed->rcuckoo().SerializeAsString() != own.rcuckoo().SerializeAsString() ||
+       listed->lock_region().bytes() != own.lock_region().bytes() ||
+       listed->lock_region().locks() != own.lock_region().locks())) {
+    return refuse(Verdict::invalid, "its entry for this incarnation has another name or geometry than this memory node formatted");
+  }
+
+  map_ = map;
+  map_bytes_ = std::move(bytes);
+  pool_secret_ = pool_secret;
+  serving_ = listed != nullptr && listed->state() == v1alpha1::MemoryNodeEntry::STATE_SERVING;
+  if (serving_) {
+    why_not_.clear();
+    registry_->serve(map_, pool_secret_);
+  } else if (listed != nullptr) {
+    why_not_ = "epoch " + std::to_string(map.epoch()) +
+               " has stopped it: an earlier life of this memory node lost its memory and the pool's data policy is Store; "
+               "accept the loss to have it serve again";
+    registry_->refuse(&map_, why_not_);
+  } else {
+    why_not_ = "epoch " + std::to_string(map.epoch()) + " does not contain this life of memory node " + options_.name;
+    registry_->refuse(&map_, why_not_);
+  }
+  log(!serving_, "follows epoch " + std::to_string(map.epoch()) + (serving_ ? ": serving" : ": " + why_not_));
+  refresh_facts();
+  return {Verdict::adopted, map_.epoch(), ""};
+}
+
+MemoryNode::Published MemoryNode::stand_alone() {
+  v1alpha1::ShardMap map;
+  map.set_pool_uid(options_.pool_uid);
+  map.set_epoch(map_.epoch() + 1);
+  *map.add_nodes() = entry();
+  map.add_tables();  // table 0 on node 0
+  map.add_directory(0);
+  return publish(map, map_.epoch() != 0 ? pool_secret_ : base::HashSecret{responder_.random(), responder_.random()});
+}
+
+void MemoryNode::on_exchange(const fabric::Peer& peer, std::string request, std::function<void(std::string)> reply) {
+  registry_->on_exchange(peer, request, std::move(reply));
+}
+
+std::optional<fabric::LaneRights> MemoryNode::on_open_lane(const std::array<std::byte, 16>& token) {
+  return registry_->on_open_lane(token);
+}
+
+std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
+                                               base::MutableBytes reply) {
+  if (!registry_->live(session_id)) return std::nullopt;
+  ++calls_;
+  switch (opcode) {
+    case layout::kTick: {
+      layout::TickRequest tick;
+      if (!read_request(request, tick)) return std::nullopt;
+      std::optional<layout::TickReply> told = registry_->tick(session_id, tick);
+      if (!told) return std::nullopt;
+      told->pressure = responder_.now() < pressure_until_ ? 1 : 0;
+      return write_reply(reply, *told);
+    }
+    case layout::kAllocateSegments: {
+      layout::AllocateSegmentsRequest wanted;
+      if (!read_request(request, wanted) || reply.size() < sizeof(layout::AllocateSegmentsReply)) return std::nullopt;
+      if (wanted.size_class != layout::kRun && (wanted.count != 1 || wanted.size_class > largest_class_)) return std::nullopt;
+      return write_reply(reply, allocate(session_id, wanted));
+    }
+    case layout::kReturnSegments: {
+      layout::ReturnSegmentsRequest returned;
+      if (!read_request(request, returned) || reply.size() < sizeof(layout::ReturnSegmentsReply)) return std::nullopt;
+      return write_reply(reply, take_back(session_id, returned));
+    }
+    case layout::kReadMap: return read_map(reply);
+    default: return std::nullopt;
+  }
+}
+
+// A word with the map's length, then the map, padded to a word; the length alone if the rest has no room.
+std::optional<std::size_t> MemoryNode::read_map(base::MutableBytes reply) const {
+  if (reply.size() < 8) return std::nullopt;
+  base::store(reply.data(), std::uint64_t{map_bytes_.size()});
+  const std::size_t padded = base::round_up(map_bytes_.size(), 8);
+  if (reply.size() - 8 < padded) return 8;
+  std::memset(reply.data() + 8, 0, padded);
+  std::memcpy(reply.data() + 8, map_bytes_.data(), map_bytes_.size());
+  return 8 + padded;
+}
+
+void MemoryNode::write_header(std::uint64_t first, std::uint64_t owner, std::uint64_t client_incarnation,
+                              std::uint64_t size_class, std::uint64_t run) {
+  const layout::SegmentHeader header{.owner = owner, .size_class = size_class, .run = run, .incarnation = client_incarnation};
+  fabric::write_words(segment(first), base::bytes_of(header));
+}
+
+void MemoryNode::zero_segments(std::uint64_t first, std::uint64_t count) {
+  for (std::uint64_t index = first; index < first + count; ++index) {
+    if (dirty_[index]) {
+      std::byte* at = segment(index);
+      for (std::uint64_t i = 0; i < geometry_.segment_bytes; i += 8) fabric::word_at(at + i).store(0, std::memory_order_relaxed);
+    }
+    dirty_[index] = true;
+  }
+}
+
+// Only read, never written: freed blocks are marked by clients' atomics.
+std::uint64_t MemoryNode::free_blocks(std::uint64_t first, std::uint64_t size_class) const {
+  const layout::SegmentShape shape = layout::segment_shape(size_class, geometry_.segment_bytes);
+  std::uint64_t count = 0;
+  for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
+    std::byte* at = segment(first) + sizeof(layout::SegmentHeader) + word * 8;
+    count += static_cast<std::uint64_t>(std::popcount(fabric::word_at(at).load(std::memory_order_relaxed)));
+  }
+  return count;
+}
+
+// Orphans that have become empty rest, and what rests since before the safe era is free.
+void MemoryNode::settle() {
+  ledger_.rest_empty_orphans(registry_->era(), [this](std::uint64_t first, std::uint64_t size_class) {
+    return free_blocks(first, size_class) == layout::segment_shape(size_class, geometry_.segment_bytes).blocks;
+  });
+  ledger_.settle(registry_->safe_era());
+}
+
+layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id, const layout::AllocateSegmentsRequest& request) {
+  const std::uint64_t client_incarnation = registry_->incarnation_of(session_id);
+  const bool run = request.size_class == layout::kRun;
+  if (!run) {
+    const std::optional<std::uint64_t> orphan = ledger_.adopt(
+        request.size_class, session_id, [&](std::uint64_t first) { return free_blocks(first, request.size_class) > 0; });
+    if (orphan) {
+      write_header(*orphan, session_id, client_incarnation, request.size_class, 1);
+      return {.status = 0, .first = *orphan, .adopted = 1};
+    }
+  }
+  std::optional<std::uint64_t> first = ledger_.grant(request.count, request.size_class, session_id);
+  if (!first) {
+    settle();
+    first = ledger_.grant(request.count, request.size_class, session_id);
+  }
+  if (!first) {
+    ++segment_refusals_;
+    pressure_until_ = responder_.now() + options_.lease;
+    return {.status = 1};
+  }
+  zero_segments(*first, request.count);
+  write_header(*first, session_id, client_incarnation, request.size_class, request.count);
+  return {.status = 0, .first = *first};
+}
+
+layout::ReturnSegmentsReply MemoryNode::take_back(std::uint64_t session_id, const layout::ReturnSegmentsRequest& request) {
+  if (request.orphan != 0) {
+    if (!ledger_.orphan(request.first, request.count, session_id)) return {.status = 1};
+    // Without an owner, but with a class: blocks in it live on.
+    write_header(request.first, 0, 0, ledger_.size_class_of(request.first), request.count);
+  } else {
+    if (!ledger_.give_back(request.first, request.count, session_id, registry_->era())) return {.status = 1};
+    write_header(request.first, 0, 0, 0, 0);
+  }
+  arm();
+  return {.status = 0};
+}
+
+void MemoryNode::on_opened(std::uint64_t session_id, std::uint64_t, const std::string& client_name) {
+  log(false, "opened session " + std::to_string(session_id) + " of client '" + client_name + "'");
+  arm();
+  refresh_facts();
+}
+
+void MemoryNode::on_ended(std::uint64_t session_id, std::uint64_t, const std::string& client_name, bool clean, bool holds,
+                          const std::string& why) {
+  std::string line = (clean ? "closed session " : "fenced session ") + std::to_string(session_id) + " of client '" + client_name +
+                     "': " + why;
+  if (holds) line += "; its operation slots say that it left an operation half done, and stay as they are";
+  log(!clean || holds, line);
+  refresh_facts();
+}
+
+void MemoryNode::log(bool warning, const std::string& line) const {
+  if (options_.log) options_.log(warning, line);
+}
+
+void MemoryNode::arm() {
+  if (armed_) return;
+  armed_ = true;
+  responder_.after(kHousekeeping, [this, here = std::weak_ptr<bool>(here_)] {
+    if (here.expired()) return;
+    armed_ = false;
+    keep_house();
+  });
+}
+
+void MemoryNode::keep_house() {
+  settle();
+  count_keys();
+  refresh_facts();
+  if (registry_->sessions() > 0 || ledger_.counts().resting > 0) arm();
+}
+
+// Clients count in their own slots what they added. A slot that is being written is counted as it was before.
+void MemoryNode::count_keys() {
+  slot_counts_.resize(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session);
+  keys_ = bytes_ = 0;
+  for (std::size_t i = 0; i < slot_counts_.size(); ++i) {
+    OperationSlot slot;
+    fabric::read_words(region(layout::kSlots) + i * sizeof slot, base::mutable_bytes_of(slot));
+    if (slot.whole()) slot_counts_[i] = {slot.keys, slot.bytes};
+    keys_ += slot_counts_[i].keys;
+    bytes_ += slot_counts_[i].bytes;
+  }
+  // A key that one client added and another removed is counted in two slots, which are not read in one instant.
+  if (static_cast<std::int64_t>(keys_) < 0) keys_ = 0;
+  if (static_cast<std::int64_t>(bytes_) < 0) bytes_ = 0;
+}
+
+void MemoryNode::refresh_facts() {
+  if (!registry_) return;  // told of while it is being made
+  const SegmentLedger::Counts& segments = ledger_.counts();
+  const std::uint64_t heap_bytes = geometry_.at(layout::kHeap).bytes;
+  const std::uint64_t heap_used = (geometry_.segments - segments.free) * geometry_.segment_bytes;
+  Stats stats;
+  stats.incarnation = incarnation_;
+  stats.epoch = map_.epoch();
+  stats.era = registry_->era();
+  stats.safe_era = registry_->safe_era();
+  stats.sessions = registry_->sessions();
+  stats.lanes = registry_->lanes();
+  stats.sessions_opened = registry_->counters().opened;
+  stats.sessions_closed = registry_->counters().closed;
+  stats.sessions_fenced = registry_->counters().fenced;
+  stats.handshakes_refused = registry_->counters().refused;
+  stats.sessions_held_by_the_dead = registry_->held_by_the_dead();
+  stats.keys = keys_;
+  stats.bytes = bytes_;
+  stats.entries = geometry_.entries();
+  stats.segment_bytes = geometry_.segment_bytes;
+  stats.calls = calls_;
+  stats.segment_refusals = segment_refusals_;
+  stats.segments = segments;
+  stats.serving = serving_;
+
+  v1alpha1::Facts facts;
+  facts.set_pool_uid(options_.pool_uid);
+  facts.set_role(v1alpha1::ROLE_MEMORY_NODE);
+  facts.set_name(options_.name);
+  facts.set_incarnation(incarnation_);
+  facts.set_version(options_.version);
+  facts.set_epoch(map_.epoch());
+  facts.set_ready(serving_);
+  facts.set_message(why_not_);
+  auto& node = *facts.mutable_memory_node();
+  const v1alpha1::MemoryNodeEntry own = entry();
+  node.set_endpoint(own.endpoint());
+  node.set_memory_bytes(own.memory_bytes());
+  *node.mutable_lock_region() = own.lock_region();
+  *node.mutable_rcuckoo() = own.rcuckoo();
+  node.set_memory_fresh(true);
+  if (map_.epoch() != 0) *node.mutable_map() = map_;
+  node.set_heap_bytes(heap_bytes);
+
+  bool changed = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto& before = facts_.memory_node();
+    const auto coarse = [](std::uint64_t from, std::uint64_t to, std::uint64_t capacity) {
+      return moved(from, to, capacity) ? to : from;
+    };
+    node.set_sessions(coarse(before.sessions(), stats.sessions, geometry_.max_sessions));
+    node.set_keys(coarse(before.keys(), keys_, geometry_.entries()));
+    node.set_heap_bytes_used(coarse(before.heap_bytes_used(), heap_used, heap_bytes));
+    changed = facts.SerializeAsString() != facts_.SerializeAsString();
+    facts_ = std::move(facts);
+    stats_ = stats;
+  }
+  if (changed && options_.on_change) options_.on_change();
+}
+
+v1alpha1::Facts MemoryNode::facts() const {
+  const std::scoped_lock lock(mutex_);
+  return facts_;
+}
+
+MemoryNode::Stats MemoryNode::stats() const {
+  const std::scoped_lock lock(mutex_);
+  return stats_;
+}
+
+}  // namespace farpool::node

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// A memory node: the memory it lends, who may touch it, and the little that its CPU does: handshakes, ticks, segments.
+//
+// Everything but facts() and stats() belongs to the wire's control thread. The node's CPU never read-modify-writes a word that
+// clients change: free bitmaps and lock words are only read, memory that nobody holds is formatted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/result.h"
+#include "fabric/host.h"
+#include "farpool/v1alpha1/agent.pb.h"
+#include "layout/calls.h"
+#include "layout/geometry.h"
+#include "node/segment_ledger.h"
+#include "session/registry.h"
+
+namespace farpool::node {
+
+class MemoryNode final : public fabric::Host, private session::SessionObserver {
+ public:
+  struct Options {
+    std::string name;
+    std::string pool_uid;
+    std::string endpoint;  // host:port that clients are told
+    std::string version;   // of the binary
+    layout::GeometryRequest geometry;  // memory_bytes is taken from the memory itself
+    base::Nanos lease = 5 * base::kSecond;
+    base::Nanos failure_timeout = 2 * base::kSecond;
+    std::uint32_t max_lanes = 1024;
+    std::uint32_t opens_per_second = 200;
+    bool require_authentication = true;  // false only where the session port has no TLS
+    // Structured logs are the application's: what happened, in one line without key or value bytes. Control thread.
+    std::function<void(bool warning, const std::string& line)> log;
+    // The facts have changed. Control thread.
+    std::function<void()> on_change;
+  };
+
+  // Formats the memory (zeroed, page-aligned) as a new incarnation. Memory and responder outlive the node. invalid_argument says
+  // which figure of the geometry cannot work.
+  static base::Result<std::unique_ptr<MemoryNode>> create(Options options, base::MutableBytes memory,
+                                                          fabric::Responder& responder);
+  ~MemoryNode() override;
+
+  enum class Verdict {
+    adopted,      // or held already, byte for byte
+    older_epoch,  // than the one held
+    conflicting,  // the epoch, or the pool's secret, is held with different content
+    invalid,
+  };
+  struct Published {
+    Verdict verdict = Verdict::invalid;
+    std::uint64_t epoch = 0;  // held afterwards
+    std::string message;      // why not, for people
+  };
+  // Adopts an epoch. One that does not contain this incarnation, or stops it, cuts every session.
+  Published publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
+  // Publishes an epoch of its own with itself as the one node: no operator.
+  Published stand_alone();
+
+  // This node as an entry of a shard map.
+  v1alpha1::MemoryNodeEntry entry() const;
+  std::uint64_t incarnation() const { return incarnation_; }
+  const layout::Geometry& geometry() const { return geometry_; }
+
+  // Any thread.
+  v1alpha1::Facts facts() const;
+  struct Stats {
+    std::uint64_t incarnation = 0, epoch = 0, era = 0, safe_era = 0;
+    std::uint64_t sessions = 0, lanes = 0, sessions_opened = 0, sessions_closed = 0, sessions_fenced = 0,
+                  handshakes_refused = 0, sessions_held_by_the_dead = 0;
+    std::uint64_t keys = 0, bytes = 0, entries = 0;  // bytes of keys and values
+    std::uint64_t segment_bytes = 0, calls = 0, segment_refusals = 0;
+    SegmentLedger::Counts segments;
+    bool serving = false;
+  };
+  Stats stats() const;
+
+  // fabric::Host
+  void on_exchange(const fabric::Peer& peer, std::string request, std::function<void(std::string)> reply) override;
+  std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token) override;
+  std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
+                                     base::MutableBytes reply) override;
+
+ private:
+  MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry, fabric::Responder& responder);
+  void format();
+
+  void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) override;
+  void on_ended(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name, bool clean,
+                bool holds, const std::string& why) override;
+
+  layout::AllocateSegmentsReply allocate(std::uint64_t session_id, const layout::AllocateSegmentsRequest& request);
+  layout::ReturnSegmentsReply take_back(std::uint64_t session_id, const layout::ReturnSegmentsRequest& request);
+  std::optional<std::size_t> read_map(base::MutableBytes reply) const;
+
+  std::byte* region(layout::RegionId id) const { return memory_.data() + geometry_.at(id).offset; }
+  std::byte* segment(std::uint64_t index) const { return region(layout::kHeap) + index * geometry_.segment_bytes; }
+  void write_header(std::uint64_t first, std::uint64_t owner, std::uint64_t client_incarnation, std::uint64_t size_class,
+                    std::uint64_t run);
+  void zero_segments(std::uint64_t first, std::uint64_t count);
+  std::uint64_t free_blocks(std::uint64_t first, std::uint64_t size_class) const;
+  void settle();
+
+  void log(bool warning, const std::string& line) const;
+  void arm();
+  void keep_house();
+  void count_keys();
+  void refresh_facts();
+
+  const Options options_;
+  const base::MutableBytes memory_;
+  const layout::Geometry geometry_;
+  fabric::Responder& responder_;
+  std::uint64_t incarnation_ = 0;
+  std::unique_ptr<session::Registry> registry_;
+  SegmentLedger ledger_;
+  std::uint64_t largest_class_ = 0;  // of blocks that share a segment
+  std::vector<bool> dirty_;  // segments that were handed out before: to be zeroed before they are again
+  base::Nanos pressure_until_ = 0;
+  std::uint64_t calls_ = 0;
+  std::uint64_t segment_refusals_ = 0;
+
+  v1alpha1::ShardMap map_;
+  std::string map_bytes_;
+  base::HashSecret pool_secret_;
+  bool serving_ = false;
+  std::string why_not_ = "no epoch has been published to it yet";
+
+  struct SlotCount {
+    std::uint64_t keys = 0, bytes = 0;
+  };
+  std::vector<SlotCount> slot_counts_;
+  std::uint64_t keys_ = 0, bytes_ = 0;
+  bool armed_ = false;
+  std::shared_ptr<bool> here_ = std::make_shared<bool>(true);  // timers may fire after the node is gone
+
+  mutable std::mutex mutex_;  // guards what other threads read
+  v1alpha1::Facts facts_;
+  Stats stats_;
+};
+
+}  // namespace farpool::node

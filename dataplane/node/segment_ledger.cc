@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/segment_ledger.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace farpool::node {
+namespace {
+constexpr std::size_t kLooks = 64;  // at orphans, per call: the control thread does not stand still for them
+}  // namespace
+
+SegmentLedger::SegmentLedger(std::uint64_t segments) : segments_(segments) {
+  if (segments > 0) holes_[0] = segments;
+  counts_.free = segments;
+}
+
+void SegmentLedger::add_hole(std::uint64_t first, std::uint64_t count) {
+  auto after = holes_.lower_bound(first);
+  if (after != holes_.begin()) {
+    const auto before = std::prev(after);
+    FARPOOL_CHECK(before->first + before->second <= first);
+    if (before->first + before->second == first) {
+      first = before->first;
+      count += before->second;
+      holes_.erase(before);
+    }
+  }
+  if (after != holes_.end() && first + count == after->first) {
+    count += after->second;
+    holes_.erase(after);
+  }
+  holes_[first] = count;
+}
+
+void SegmentLedger::take_from_hole(std::map<std::uint64_t, std::uint64_t>::iterator hole, std::uint64_t first,
+                                   std::uint64_t count) {
+  const auto [begin, length] = *hole;
+  holes_.erase(hole);
+  if (first > begin) holes_[begin] = first - begin;
+  if (first + count < begin + length) holes_[first + count] = begin + length - first - count;
+}
+
+std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session) {
+  if (count == 0 || count > segments_.size()) return std::nullopt;
+  auto chosen = holes_.end();
+  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+    if (hole->second < count) continue;
+    if (count > 1) {
+      chosen = hole;  // the last that fits
+    } else if (chosen == holes_.end() || hole->second < chosen->second) {
+      chosen = hole;
+      if (hole->second == 1) break;
+    }
+  }
+  if (chosen == holes_.end()) return std::nullopt;
+  const std::uint64_t first = count > 1 ? chosen->first + chosen->second - count : chosen->first;
+  take_from_hole(chosen, first, count);
+  for (std::uint64_t i = 0; i < count; ++i) segments_[first + i].state = State::rest_of_run;
+  segments_[first] = {.state = State::owned,
+                      .size_class = static_cast<std::uint8_t>(size_class),
+                      .run = static_cast<std::uint32_t>(count),
+                      .session = session};
+  counts_.free -= count;
+  counts_.owned += count;
+  return first;
+}
+
+std::optional<std::uint64_t> SegmentLedger::adopt(std::uint64_t size_class, std::uint64_t session,
+                                                  const std::function<bool(std::uint64_t)>& has_room) {
+  const auto found = orphans_.find(size_class);
+  if (found == orphans_.end()) return std::nullopt;
+  auto& orphans = found->second;
+  for (std::size_t looks = std::min(kLooks, orphans.size()); looks > 0; --looks) {
+    const std::uint64_t first = orphans.front();
+    orphans.pop_front();
+    if (!has_room(first)) {
+      orphans.push_back(first);
+      continue;
+    }
+    segments_[first].state = State::owned;
+    segments_[first].session = session;
+    counts_.orphaned -= segments_[first].run;
+    counts_.owned += segments_[first].run;
+    return first;
+  }
+  return std::nullopt;
+}
+
+bool SegmentLedger::is_granted(std::uint64_t first, std::uint64_t count, std::uint64_t session) const {
+  return first < segments_.size() && segments_[first].state == State::owned && segments_[first].session == session &&
+         segments_[first].run == count;
+}
+
+void SegmentLedger::rest(std::uint64_t first, std::uint64_t count, std::uint64_t era) {
+  FARPOOL_CHECK(resting_.empty() || resting_.back().era <= era);
+  segments_[first].state = State::resting;
+  resting_.push_back({era, first, count});
+  counts_.resting += count;
+}
+
+bool SegmentLedger::give_back(std::uint64_t first, std::uint64_t count, std::uint64_t session, std::uint64_t era) {
+  if (!is_granted(first, count, session)) return false;
+  counts_.owned -= count;
+  rest(first, count, era);
+  return true;
+}
+
+bool SegmentLedger::orphan(std::uint64_t first, std::uint64_t count, std::uint64_t session) {
+  if (!is_granted(first, count, session)) return false;
+  segments_[first].state = State::orphan;
+  segments_[first].session = 0;
+  orphans_[segments_[first].size_class].push_back(first);
+  counts_.owned -= count;
+  counts_.orphaned += count;
+  return true;
+}
+
+std::size_t SegmentLedger::rest_empty_orphans(std::uint64_t era,
+                                              const std::function<bool(std::uint64_t, std::uint64_t)>& wholly_free) {
+  std::size_t rested = 0;
+  for (auto& [size_class, orphans] : orphans_) {
+    for (std::size_t looks = std::min(kLooks, orphans.size()); looks > 0; --looks) {
+      const std::uint64_t first = orphans.front();
+      orphans.pop_front();
+      if (!wholly_free(first, size_class)) {
+        orphans.push_back(first);
+        continue;
+      }
+      counts_.orphaned -= segments_[first].run;
+      rest(first, segments_[first].run, era);
+      ++rested;
+    }
+  }
+  return rested;
+}
+
+std::uint64_t SegmentLedger::settle(std::uint64_t safe_era) {
+  std::uint64_t freed = 0;
+  while (!resting_.empty() && resting_.front().era < safe_era) {
+    const Resting rested = resting_.front();
+    resting_.pop_front();
+    for (std::uint64_t i = 0; i < rested.count; ++i) segments_[rested.first + i] = {};
+    add_hole(rested.first, rested.count);
+    freed += rested.count;
+  }
+  counts_.resting -= freed;
+  counts_.free += freed;
+  return freed;
+}
+
+std::uint64_t SegmentLedger::largest_hole() const {
+  std::uint64_t largest = 0;
+  for (const auto& [first, count] : holes_) largest = std::max(largest, count);
+  return largest;
+}
+
+}  // namespace farpool::node
