@@ -244,4 +244,16 @@ inline bool covers(const layout::OperationSlot& slot, std::uint64_t offset, std:
   return false;
 }
 
+// Whether the holder of a slot may hold locks: whether what it says can be relied on although its WRITE may have been
+// cut short, or be under way. Words land in ascending order, and a holder that writes its slot again leaves the lock
+// words as they are: either only the sequence has moved on, or the phase says that locks are held. Any other slot that
+// is not whole was being written for the first time, before the lock that follows it.
+inline bool claims(const layout::OperationSlot& slot) {
+  if (slot.holder == 0) return false;
+  if (slot.whole() || SlotState::Step::get(slot.state) == static_cast<std::uint64_t>(Phase::path)) return true;
+  layout::OperationSlot before = slot;
+  --before.sequence;
+  return before.whole();
+}
+
 }  // namespace farpool::rcuckoo

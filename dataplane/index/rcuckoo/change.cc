@@ -1,0 +1,642 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/rcuckoo/change.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "layout/extent.h"
+
+namespace farpool::rcuckoo {
+namespace {
+
+// Failed attempts at one lock word after which the words before it are given back.
+constexpr unsigned kHoldPatience = 8;
+// Failed searches among held rows after which the client stops to guess and fetches what its search looks at.
+constexpr unsigned kGuesses = 3;
+
+// Rows that lie together, and where their bytes are in the operation's buffer.
+struct Stretch {
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  std::uint64_t at = 0;
+};
+
+struct LockWord {
+  std::uint64_t offset = 0;
+  std::uint64_t mask = 0;
+  std::uint64_t old = 0;
+};
+
+// The key's rows, those of a path, and no row twice: a path never holds a row twice, but may begin in either of the
+// key's.
+constexpr std::size_t kMaxRows = Path::kMaxSteps + 2;
+
+class Change {
+ public:
+  Change(Table::State& state, std::string_view key, const Wish& wish, Nanos deadline, Cost& cost)
+      : state_(state),
+        key_(key),
+        wish_(wish),
+        deadline_(deadline),
+        cost_(cost),
+        hash_(state.hash(key)),
+        places_(locate(hash_, state.geometry.rows)),
+        planner_(state, places_),
+        suspicion_(state),
+        backoff_(state),
+        sweeps_(wish.expects_absent) {}
+
+  Task<Result<bool>> run();
+
+ private:
+  enum class Step : std::uint8_t { finished, again };
+  struct Found {
+    bool present = false;
+    std::uint64_t row = 0;
+    std::uint64_t slot = 0;
+    Entry entry;
+    std::uint64_t bytes = 0;  // of key and value
+    std::string_view value;   // empty where the operation does not want it
+    fabric::Buffer extent;    // what `value` views, if not a row
+  };
+
+  Task<Result<bool>> attempts(session::Slot& slot);
+  Task<Result<Step>> attempt(session::Slot& slot);
+
+  // Locks.
+  Task<Status> choose_rows();
+  void plan_locks();
+  void say_in(session::Slot& slot);
+  Task<Status> lock(session::Slot& slot);
+  Task<void> release();
+  void add_releases(Chain& chain, std::size_t words);
+  bool released(std::size_t words) const;
+
+  // Rows under locks.
+  base::MutableBytes row(std::uint64_t number);
+  RowView view(std::uint64_t number) { return {state_.geometry, row(number)}; }
+  Status check_key_rows();
+  Task<Status> find();
+  Task<Status> read_extent_of(Found& candidate);
+
+  // What to write.
+  Edit::Kind decide();
+  Task<Status> compose(Nanos deadline);
+  bool place();
+  Task<Result<Step>> commit(session::Slot& slot, Edit::Kind kind);
+
+  Status timed_out() const {
+    return {Code::timed_out,
+            "the deadline passed before the locks for " + std::string(name()) + " were free; nothing was changed"};
+  }
+  std::string_view name() const;
+
+  Table::State& state_;
+  const std::string_view key_;
+  const Wish wish_;
+  const Nanos deadline_;
+  Cost& cost_;
+  const std::uint64_t hash_;
+  const Places places_;
+  Planner planner_;
+  Suspicion suspicion_;
+  Backoff backoff_;
+  bool sweeps_;  // locks a path and reads all rows of every lock, instead of the key's two rows
+  unsigned failed_searches_ = 0;
+
+  // This attempt: rows wanted, their locks, and the bytes read under them.
+  Path path_;
+  std::array<std::uint64_t, kMaxRows> rows_{};
+  std::size_t row_count_ = 0;
+  std::array<LockWord, kMaxRows> words_{};
+  std::size_t word_count_ = 0;
+  std::size_t taken_ = 0;
+  std::array<Stretch, kMaxRows> stretches_{};
+  std::size_t stretch_count_ = 0;
+  fabric::Buffer buffer_;
+
+  Found found_;
+  std::string decided_;          // an editor's value
+  std::string_view value_;       // of the put
+  Entry entry_;                  // what is put
+  bool composed_ = false;        // entry_ and the extent are of value_
+  heap::Block block_;            // units 0 and bytes 0: none
+  std::uint64_t block_for_ = 0;  // bytes that block_ was asked for
+  fabric::Buffer extent_;
+  std::uint64_t extent_size_ = 0;
+  bool extent_used_ = false;  // entry_ points to block_
+  bool extent_sent_ = false;
+};
+
+std::string_view Change::name() const {
+  switch (wish_.kind) {
+    case Operation::insert:
+      return "an insert";
+    case Operation::update:
+      return "an update";
+    case Operation::remove:
+      return "a remove";
+    case Operation::put:
+      return "a put";
+    default:
+      return "a modify";
+  }
+}
+
+Task<Result<bool>> Change::run() {
+  if (Status status = Table::State::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
+  const session::EraPin pin = state_.session.pin();
+  const bool known =
+      wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put);
+  if (known) {
+    value_ = wish_.value;
+    if (Status status = co_await compose(deadline_); !status.ok()) co_return status;
+  }
+  Result<session::Slot> slot = co_await state_.session.take_slot(deadline_);
+  if (!slot.ok()) {
+    if (block_.bytes != 0) state_.heap.discard(block_);
+    co_return slot.status();
+  }
+  Result<bool> existed = co_await attempts(*slot);
+  // A block that no entry points to was never published, unless nobody knows.
+  if (block_.bytes != 0 && existed.code() != Code::unknown_outcome) state_.heap.discard(block_);
+  slot->clear(cost_);
+  co_return existed;
+}
+
+Task<Result<bool>> Change::attempts(session::Slot& slot) {
+  for (;;) {
+    if (state_.now() >= deadline_) co_return timed_out();
+    Result<Step> step = co_await attempt(slot);
+    if (!step.ok()) co_return step.status();
+    if (*step == Step::finished) co_return found_.present;
+  }
+}
+
+Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
+  // Locate.
+  if (Status status = co_await choose_rows(); !status.ok()) co_return status;
+  plan_locks();
+  // Ask.
+  if (Status status = co_await lock(slot); !status.ok()) co_return status;
+  // Judge.
+  Status status = check_key_rows();
+  if (status.ok()) status = co_await find();
+  if (!status.ok()) {
+    co_await release();
+    co_return status;
+  }
+  const Edit::Kind kind = decide();
+  if (kind == Edit::Kind::keep) {
+    // Nothing was written, and the answer was true while the locks were held: whatever becomes of the release.
+    co_await release();
+    co_return Step::finished;
+  }
+  if (kind == Edit::Kind::put) {
+    if (status = Table::State::check_sizes(key_, value_.size()); status.ok() && !composed_) {
+      // Others wait for these locks: what cannot be had soon is fetched without them.
+      const Nanos soon = state_.now() + state_.failure_timeout() / 8;
+      status = co_await compose(std::min(deadline_, soon));
+      if (status.code() == Code::timed_out && state_.session.alive()) {
+        co_await release();
+        if (status = co_await compose(deadline_); !status.ok()) co_return status;
+        composed_ = false;  // the editor decides anew; the block is kept for it
+        co_return Step::again;
+      }
+    }
+    if (!status.ok()) {
+      co_await release();
+      co_return status;
+    }
+    if (!found_.present && !place()) {
+      co_await release();
+      if (!sweeps_) {
+        sweeps_ = true;
+        ++state_.marks.escalations;
+      } else {
+        ++failed_searches_;
+        ++state_.marks.failed_searches;
+        co_await backoff_.wait(deadline_);
+      }
+      co_return Step::again;
+    }
+  }
+  // Settle.
+  co_return co_await commit(slot, kind);
+}
+
+// --- Locks
+// -------------------------------------------------------------------------------------------------------------
+
+Task<Status> Change::choose_rows() {
+  row_count_ = 0;
+  rows_[row_count_++] = places_.first;
+  if (places_.second != places_.first) rows_[row_count_++] = places_.second;
+  if (!sweeps_) co_return Status();
+  if (failed_searches_ >= kGuesses || !planner_.speculate(path_)) {
+    Result<bool> found = co_await planner_.explore(path_, deadline_, cost_);
+    if (!found.ok()) co_return found.status();
+    if (!*found) {
+      co_return Status(Code::out_of_memory, "table " + std::to_string(state_.table_id) + " is full: no key within " +
+                                                std::to_string(kDepth) + " moves of " + state_.name_row(places_.first) +
+                                                " can make room; remove keys or lend more memory");
+    }
+  }
+  for (const rcuckoo::Step& step : path_.steps()) {
+    if (step.row != places_.first && step.row != places_.second) rows_[row_count_++] = step.row;
+  }
+  co_return Status();
+}
+
+void Change::plan_locks() {
+  const Geometry& g = state_.geometry;
+  std::array<std::uint64_t, kMaxRows> sorted = rows_;
+  const auto begin = sorted.begin();
+  std::sort(begin, begin + static_cast<std::ptrdiff_t>(row_count_));
+
+  // Lock words in increasing order; locks that share a physical bit need it once.
+  word_count_ = 0;
+  for (std::size_t i = 0; i < row_count_; ++i) {
+    const LockBit bit = lock_bit(g, lock_of(g, sorted[i]));
+    const auto end = words_.begin() + static_cast<std::ptrdiff_t>(word_count_);
+    const auto at =
+        std::find_if(words_.begin(), end, [&bit](const LockWord& word) { return word.offset == bit.offset; });
+    if (at == end) {
+      words_[word_count_++] = {bit.offset, bit.mask, 0};
+    } else {
+      at->mask |= bit.mask;
+    }
+  }
+  std::sort(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(word_count_),
+            [](const LockWord& a, const LockWord& b) { return a.offset < b.offset; });
+  FARPOOL_CHECK(word_count_ <= layout::OperationSlot::kLockWords);
+  if (word_count_ > 1) ++state_.marks.multi_word_locks;
+
+  // Rows to read: the wanted ones, or all that their locks cover. Neighbours share a READ.
+  stretch_count_ = 0;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < row_count_; ++i) {
+    const std::uint64_t first = sweeps_ ? lock_of(g, sorted[i]) * g.rows_per_lock : sorted[i];
+    const std::uint64_t end = sweeps_ ? std::min(first + g.rows_per_lock, g.rows) : first + 1;
+    if (stretch_count_ > 0) {
+      Stretch& last = stretches_[stretch_count_ - 1];
+      if (first < last.first + last.count) continue;  // the same lock
+      if (first == last.first + last.count) {
+        last.count += end - first;
+        bytes += (end - first) * g.row_bytes();
+        continue;
+      }
+    }
+    stretches_[stretch_count_++] = {first, end - first, bytes};
+    bytes += (end - first) * g.row_bytes();
+  }
+  if (buffer_.size() < bytes) buffer_ = state_.port().buffer(bytes);
+}
+
+void Change::say_in(session::Slot& slot) {
+  layout::OperationSlot& said = slot.words();
+  const bool whole_entry = composed_ || wish_.kind == Operation::remove;
+  said.state = SlotState::Kind::put(static_cast<std::uint64_t>(wish_.kind)) |
+               SlotState::Step::put(static_cast<std::uint64_t>(whole_entry ? Phase::entry : Phase::locking)) |
+               SlotState::Words::put(word_count_) |
+               SlotState::Rows::put(std::min<std::uint64_t>(row_count_, layout::OperationSlot::kRows)) |
+               SlotState::Table::put(state_.table_id);
+  said.lock_word = {};
+  for (std::size_t i = 0; i < word_count_; ++i) said.lock_word[i] = {words_[i].offset, words_[i].mask};
+  said.row = {};
+  for (std::size_t i = 0; i < std::min<std::size_t>(row_count_, layout::OperationSlot::kRows); ++i) {
+    said.row[i] = SlotRow::of(rows_[i]);
+  }
+  said.redo = composed_ ? entry_.words() : Entry().words();
+}
+
+// One masked CAS a trip, in increasing order; the READs ride with the last. An atomic executes before a READ that
+// follows it, so the rows are read under the locks. The slot is written before the first lock, and again whenever an
+// attempt has failed: a slot that moves is not of the dead.
+Task<Status> Change::lock(session::Slot& slot) {
+  say_in(slot);
+  taken_ = 0;
+  unsigned failed_here = 0;
+  Chain chain;
+  for (;;) {
+    LockWord& word = words_[taken_];
+    chain.clear();
+    if (extent_used_ && !extent_sent_) chain.add(Op::write(state_.block_at(block_.units), extent_.first(extent_size_)));
+    if (taken_ == 0 || failed_here > 0) {
+      ++slot.words().sequence;
+      chain.add(slot.write());
+    }
+    chain.add(Op::masked_cas({layout::kLocks, word.offset}, word.old, 0, word.mask, word.mask, word.mask));
+    if (taken_ + 1 == word_count_) {
+      for (std::size_t i = 0; i < stretch_count_; ++i) {
+        const Stretch& stretch = stretches_[i];
+        chain.add(Op::read(state_.row_at(stretch.first),
+                           buffer_.span().subspan(stretch.at, stretch.count * state_.geometry.row_bytes())));
+      }
+    }
+    const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+    if (outcome.fate != Fate::done) {
+      co_return state_.gone(Code::unavailable, "the session ended before " + std::string(name()) + " changed anything");
+    }
+    extent_sent_ = extent_used_;
+
+    const std::uint64_t conflict = word.old & word.mask;
+    if (conflict == 0) {
+      suspicion_.came_free(word.offset);
+      failed_here = 0;
+      if (++taken_ == word_count_) co_return Status();
+      continue;
+    }
+    ++failed_here;
+    ++state_.marks.lock_conflicts;
+    suspicion_.blocked(word.offset, conflict);
+    Status status = co_await suspicion_.judge(deadline_, cost_);
+    if (status.ok() && state_.now() >= deadline_) status = timed_out();
+    if (!status.ok()) {
+      co_await release();
+      co_return status;
+    }
+    if (taken_ > 0 && failed_here >= kHoldPatience) {
+      ++state_.marks.lock_restarts;
+      co_await release();
+      if (!state_.session.alive()) {
+        co_return state_.gone(Code::unavailable,
+                              "the session ended before " + std::string(name()) + " changed anything");
+      }
+      failed_here = 1;
+    }
+    co_await backoff_.wait(deadline_);
+  }
+}
+
+void Change::add_releases(Chain& chain, std::size_t words) {
+  for (std::size_t i = 0; i < words; ++i) {
+    LockWord& word = words_[i];
+    chain.add(Op::masked_cas({layout::kLocks, word.offset}, word.old, word.mask, word.mask, 0, word.mask));
+  }
+}
+
+bool Change::released(std::size_t words) const {
+  return std::all_of(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(words),
+                     [](const LockWord& word) { return (word.old & word.mask) == word.mask; });
+}
+
+Task<void> Change::release() {
+  const std::size_t words = std::exchange(taken_, 0);
+  if (words == 0 || !state_.session.alive()) co_return;
+  Chain chain;
+  add_releases(chain, words);
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate == Fate::done && !released(words)) {
+    state_.session.end(
+        {Code::corrupt, "locks of table " + std::to_string(state_.table_id) + " that were held had been taken away"});
+  }
+}
+
+// --- Rows under locks
+// --------------------------------------------------------------------------------------------------
+
+base::MutableBytes Change::row(std::uint64_t number) {
+  for (std::size_t i = 0; i < stretch_count_; ++i) {
+    const Stretch& stretch = stretches_[i];
+    if (number < stretch.first || number >= stretch.first + stretch.count) continue;
+    const std::uint64_t bytes = state_.geometry.row_bytes();
+    return buffer_.span().subspan(stretch.at + (number - stretch.first) * bytes, bytes);
+  }
+  return {};
+}
+
+// A row under its lock is whole: a WRITE and the release that follows it land in that order.
+Status Change::check_key_rows() {
+  for (std::size_t i = 0; i < stretch_count_; ++i) {
+    for (std::uint64_t n = 0; n < stretches_[i].count; ++n) {
+      const std::uint64_t number = stretches_[i].first + n;
+      const bool ours = number == places_.first || number == places_.second;
+      if (view(number).whole(number)) {
+        state_.cache.learn(number, row(number));
+        if (!ours) continue;
+        for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
+          const Entry entry = view(number).entry(slot);
+          if (!entry.well_formed(state_.geometry.entry_bytes) ||
+              (entry.type() == EntryType::extent && !state_.in_heap(entry))) {
+            return {Code::corrupt, "entry " + std::to_string(slot) + " of " + state_.name_row(number) + " cannot be"};
+          }
+        }
+      } else if (ours) {
+        return {Code::corrupt,
+                state_.name_row(number) +
+                    " is not whole although its lock was free: its last writer died, or the memory is damaged"};
+      }
+    }
+  }
+  return {};
+}
+
+Task<Status> Change::find() {
+  found_ = Found{};
+  for (const std::uint64_t number : {places_.first, places_.second}) {
+    for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
+      const Entry entry = view(number).entry(slot);
+      Found candidate{.row = number, .slot = slot, .entry = entry};
+      if (entry.type() == EntryType::in_place) {
+        if (base::text_of(entry.key()) != key_) continue;
+        candidate.present = true;
+        candidate.bytes = entry.key().size() + entry.value().size();
+      } else if (entry.type() == EntryType::extent && entry.hash() == hash_) {
+        if (Status status = co_await read_extent_of(candidate); !status.ok()) co_return status;
+        if (!candidate.present) continue;  // another key of the same hash
+      } else {
+        continue;
+      }
+      found_ = std::move(candidate);
+      // A view into found_ itself, or into the buffer that it owns.
+      if (found_.entry.type() == EntryType::in_place) found_.value = base::text_of(found_.entry.value());
+      co_return Status();
+    }
+  }
+  co_return Status();
+}
+
+// Under its lock an entry's extent is live, so what does not fit is damage. The value is read only where it is wanted;
+// then the checksum is checked too.
+Task<Status> Change::read_extent_of(Found& candidate) {
+  const Entry& entry = candidate.entry;
+  const bool all = wish_.editor != nullptr && wish_.editor->wants_value();
+  const std::uint64_t bytes =
+      all ? entry.bytes() : std::min(entry.bytes(), base::round_up(layout::kExtentHeader + key_.size(), 8));
+  candidate.extent = state_.port().buffer(bytes);
+  Chain chain;
+  chain.add(Op::read(state_.block_at(entry.block()), candidate.extent.first(bytes)));
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate != Fate::done) {
+    co_return state_.gone(Code::unavailable, "the session ended before " + std::string(name()) + " changed anything");
+  }
+  const base::Bytes read = candidate.extent.first(bytes);
+  const auto lengths = base::load<std::uint64_t>(read.data());
+  const std::uint64_t key_bytes = layout::ExtentLengths::key(lengths),
+                      value_bytes = layout::ExtentLengths::value(lengths);
+  const auto whole = all ? layout::read_extent(read, entry.block()) : std::nullopt;
+  if (base::round_up(layout::extent_bytes(key_bytes, value_bytes), layout::kBlockUnit) != entry.bytes() ||
+      (all && !whole)) {
+    co_return Status(Code::corrupt, "the extent of entry " + std::to_string(candidate.slot) + " of " +
+                                        state_.name_row(candidate.row) + " is damaged");
+  }
+  if (key_bytes != key_.size() || base::text_of(read.subspan(layout::kExtentHeader, key_bytes)) != key_)
+    co_return Status();
+  candidate.present = true;
+  candidate.bytes = key_bytes + value_bytes;
+  if (all) candidate.value = base::text_of(whole->value);
+  co_return Status();
+}
+
+// --- What to write
+// -----------------------------------------------------------------------------------------------------
+
+Edit::Kind Change::decide() {
+  if (wish_.editor == nullptr) return found_.present ? wish_.if_present : wish_.if_absent;
+  const std::optional<std::string_view> value =
+      !found_.present ? std::nullopt : std::optional(wish_.editor->wants_value() ? found_.value : std::string_view());
+  Edit edit = wish_.editor->edit(value);
+  if (edit.kind == Edit::Kind::erase && !found_.present) return Edit::Kind::keep;
+  if (edit.kind == Edit::Kind::put) {
+    decided_ = std::move(edit.value);
+    value_ = decided_;
+    composed_ = false;
+  }
+  return edit.kind;
+}
+
+// Makes the entry for value_, and the extent in a block where it does not fit the entry.
+Task<Status> Change::compose(Nanos deadline) {
+  const base::Bytes key = base::bytes_of(key_), value = base::bytes_of(value_);
+  extent_used_ = false;
+  if (Entry::fits(state_.geometry.entry_bytes, key.size(), value.size())) {
+    entry_ = Entry::in_place(key, value);
+    composed_ = true;
+    co_return Status();
+  }
+  const std::uint64_t bytes = layout::extent_bytes(key.size(), value.size());
+  // Whoever frees the block knows its class from the entry's size alone: a block asked for another class will not do.
+  const auto same_block = [this](std::uint64_t a, std::uint64_t b) {
+    const std::uint64_t segment = state_.geometry.segment_bytes;
+    const std::uint64_t size_class = layout::size_class_for(a, segment);
+    return size_class == layout::size_class_for(b, segment) &&
+           (size_class != layout::kRun || layout::run_segments(a, segment) == layout::run_segments(b, segment));
+  };
+  if (block_.bytes != 0 && !same_block(block_for_, bytes)) state_.heap.discard(std::exchange(block_, {}));
+  if (block_.bytes == 0) {
+    Result<heap::Block> block = co_await state_.heap.allocate(bytes, deadline, cost_);
+    if (!block.ok()) co_return block.status();
+    block_ = *block;
+    block_for_ = bytes;
+  }
+  if (extent_.size() < bytes) extent_ = state_.port().buffer(bytes);
+  extent_size_ = bytes;
+  layout::write_extent(extent_.first(bytes), block_.units, key, value);
+  entry_ = Entry::extent(block_.units, bytes, hash_);
+  extent_used_ = true;
+  extent_sent_ = false;
+  composed_ = true;
+  co_return Status();
+}
+
+// Where the new entry goes: the head of path_. False if the held rows have no room.
+bool Change::place() {
+  if (sweeps_) {
+    struct Held {
+      Change& change;
+      base::Bytes operator()(std::uint64_t number) const {
+        const base::Bytes bytes = change.row(number);
+        return !bytes.empty() && RowView(change.state_.geometry, bytes).whole(number) ? bytes : base::Bytes();
+      }
+    };
+    const Held held{*this};
+    return planner_.search_held(held, path_);
+  }
+  for (const std::uint64_t number : {places_.first, places_.second}) {
+    const int slot = view(number).empty_slot();
+    if (slot < 0) continue;
+    path_.length = 1;
+    path_.step[0] = {number, static_cast<std::uint32_t>(slot)};
+    return true;
+  }
+  return false;
+}
+
+// One chain: the extent if it has not been sent, the rows from the end of the path on, and the release. WRITEs land in
+// that order and before the atomics, so at no moment is a moved entry in neither of its rows, and none is seen half
+// done under a lock.
+Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) {
+  const Geometry& g = state_.geometry;
+  const Entry entry = kind == Edit::Kind::put ? entry_ : Entry();
+  if (found_.present) {
+    path_.length = 1;
+    path_.step[0] = {found_.row, static_cast<std::uint32_t>(found_.slot)};
+  }
+  Chain chain;
+  const bool publishes = kind == Edit::Kind::put && extent_used_;
+  if (publishes && !extent_sent_) chain.add(Op::write(state_.block_at(block_.units), extent_.first(extent_size_)));
+  if (wish_.editor != nullptr || path_.length > 1) {
+    // What the slot said when the locks were taken does not tell what these WRITEs do.
+    layout::OperationSlot& said = slot.words();
+    ++said.sequence;
+    said.state = (said.state & ~(SlotState::Step::kMask | SlotState::Rows::kMask)) |
+                 SlotState::Step::put(static_cast<std::uint64_t>(Phase::path)) | SlotState::Rows::put(path_.length);
+    said.row = {};
+    for (std::size_t i = 0; i < path_.length; ++i) {
+      const rcuckoo::Step& step = path_.step[path_.length - 1 - i];
+      said.row[i] = SlotRow::of(step.row, step.slot);
+    }
+    said.redo = entry.words();
+    chain.add(slot.write());
+  }
+  for (std::size_t i = path_.length; i-- > 0;) {
+    const rcuckoo::Step& step = path_.step[i];
+    const Entry moved = i == 0 ? entry : view(path_.step[i - 1].row).entry(path_.step[i - 1].slot);
+    edit_row(g, row(step.row), step.row, step.slot, moved);
+    chain.add(Op::write(state_.row_at(step.row), row(step.row)));
+  }
+  add_releases(chain, word_count_);
+  if (!state_.session.alive()) {
+    taken_ = 0;
+    co_return state_.gone(Code::unavailable, "the session ended before " + std::string(name()) + " changed anything");
+  }
+  const std::size_t words = std::exchange(taken_, 0);
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate != Fate::done) {
+    co_return state_.gone(Code::unknown_outcome, "the session ended in the middle of " + std::string(name()) +
+                                                     ": it may or may not have taken effect");
+  }
+  if (!released(words)) {
+    state_.session.end(
+        {Code::corrupt, "locks of table " + std::to_string(state_.table_id) + " that were held had been taken away"});
+    co_return state_.gone(Code::unknown_outcome, std::string(name()) + " may or may not have lasted");
+  }
+  for (std::size_t i = 0; i < path_.length; ++i) state_.cache.learn(path_.step[i].row, row(path_.step[i].row));
+  state_.marks.displaced += path_.length - 1;
+
+  layout::OperationSlot& said = slot.words();
+  if (kind == Edit::Kind::put) {
+    said.bytes += key_.size() + value_.size();
+    if (!found_.present) ++said.keys;
+  }
+  if (found_.present) {
+    said.bytes -= found_.bytes;
+    if (kind == Edit::Kind::erase) --said.keys;
+    if (found_.entry.type() == EntryType::extent) state_.heap.free(found_.entry.block(), found_.entry.bytes(), cost_);
+  }
+  if (publishes) block_ = {};
+  co_return Step::finished;
+}
+
+}  // namespace
+
+Task<Result<bool>> change(Table::State& state, std::string_view key, Wish wish, Nanos deadline, Cost& cost) {
+  Change change(state, key, wish, deadline, cost);
+  co_return co_await change.run();
+}
+
+}  // namespace farpool::rcuckoo

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/rcuckoo/change.h"
+
+namespace farpool::rcuckoo {
+
+// Locks the rows of a cuckoo path and both rows of the key: no other client can add the same key in its other row.
+Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
+  Result<bool> existed = co_await change(*state_, key,
+                                         {.kind = Operation::insert,
+                                          .if_present = Edit::Kind::keep,
+                                          .if_absent = Edit::Kind::put,
+                                          .value = value,
+                                          .expects_absent = true},
+                                         deadline, cost);
+  if (!existed.ok()) co_return existed;
+  co_return !*existed;
+}
+
+}  // namespace farpool::rcuckoo

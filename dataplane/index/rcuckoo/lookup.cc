@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "index/rcuckoo/state.h"
+#include "layout/extent.h"
+
+namespace farpool::rcuckoo {
+namespace {
+
+class Lookup {
+ public:
+  Lookup(Table::State& state, std::string_view key, Nanos deadline, Cost& cost)
+      : state_(state),
+        key_(key),
+        deadline_(deadline),
+        cost_(cost),
+        hash_(state.hash(key)),
+        places_(locate(hash_, state.geometry.rows)),
+        suspicion_(state),
+        backoff_(state) {}
+
+  Task<Result<std::optional<std::string>>> run();
+
+ private:
+  // What a row was when it was read: rows with the same stamp twice did not change in between.
+  struct Stamp {
+    std::uint64_t version = 0;
+    std::uint64_t checksum = 0;
+    friend bool operator==(const Stamp&, const Stamp&) = default;
+  };
+  using Stamps = std::array<Stamp, 2>;
+  enum class Sighted : std::uint8_t { hit, absent, unsure };
+
+  Task<Status> read_rows();
+  Task<Result<Sighted>> search(std::string& value);
+  Task<Result<Sighted>> read_extent_of(const Entry& entry, std::string& value);
+  Task<Status> wait(std::uint64_t row);
+
+  RowView view(std::size_t place) const {
+    return {state_.geometry, buffer_.span().subspan(at_[place], state_.geometry.row_bytes())};
+  }
+
+  Table::State& state_;
+  const std::string_view key_;
+  const Nanos deadline_;
+  Cost& cost_;
+  const std::uint64_t hash_;
+  const Places places_;
+  Suspicion suspicion_;
+  Backoff backoff_;
+  fabric::Buffer buffer_;
+  std::array<std::uint64_t, 2> at_{};  // of each row in the buffer
+  Nanos unsure_since_ = 0;             // 0: the last reading was sure
+  std::uint64_t unsure_row_ = 0;
+  std::uint64_t unsure_checksum_ = 0;
+};
+
+Task<Result<std::optional<std::string>>> Lookup::run() {
+  if (Status status = Table::State::check_sizes(key_, 0); !status.ok()) co_return status;
+  const session::EraPin pin = state_.session.pin();
+  std::string value;
+  std::optional<Stamps> before;
+  for (;;) {
+    if (state_.now() >= deadline_) {
+      co_return Status(Code::timed_out, "the deadline passed before " + state_.name_row(places_.first) +
+                                            " and its other row could be read");
+    }
+    // Ask.
+    if (Status status = co_await read_rows(); !status.ok()) co_return status;
+    // Judge.
+    Result<Sighted> sighted = co_await search(value);
+    if (!sighted.ok()) co_return sighted.status();
+    if (*sighted == Sighted::hit) co_return std::optional(std::move(value));
+    if (*sighted == Sighted::unsure) {
+      before.reset();
+      if (Status status = co_await wait(unsure_row_); !status.ok()) co_return status;
+      continue;
+    }
+    // The rows were read one after the other, and an entry may have moved between them the other way round. Only if
+    // neither has changed while both were read again was there a moment at which the key was in neither.
+    unsure_since_ = 0;
+    const Stamps now = {Stamp{view(0).version(), view(0).checksum()}, Stamp{view(1).version(), view(1).checksum()}};
+    if (before == now) co_return std::optional<std::string>();
+    if (before) ++state_.marks.changed_misses;
+    before = now;
+  }
+}
+
+// One READ that covers both rows where they are neighbours, otherwise two.
+Task<Status> Lookup::read_rows() {
+  const std::uint64_t bytes = state_.geometry.row_bytes();
+  const std::uint64_t low = std::min(places_.first, places_.second), high = std::max(places_.first, places_.second);
+  if (buffer_.size() == 0) buffer_ = state_.port().buffer(2 * bytes);
+  Chain chain;
+  if (high - low <= 1) {
+    chain.add(Op::read(state_.row_at(low), buffer_.first((high - low + 1) * bytes)));
+    at_ = {(places_.first - low) * bytes, (places_.second - low) * bytes};
+  } else {
+    chain.add(Op::read(state_.row_at(places_.first), buffer_.first(bytes)));
+    chain.add(Op::read(state_.row_at(places_.second), buffer_.span().subspan(bytes, bytes)));
+    at_ = {0, bytes};
+  }
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "the rows could not be read");
+  co_return Status();
+}
+
+Task<Result<Lookup::Sighted>> Lookup::search(std::string& value) {
+  bool unsure = false;
+  for (const std::size_t place : {0u, 1u}) {
+    const std::uint64_t number = place == 0 ? places_.first : places_.second;
+    const RowView row = view(place);
+    if (!row.whole(number)) {
+      ++state_.marks.torn_rows;
+      unsure = true;
+      unsure_row_ = number;
+      continue;
+    }
+    state_.cache.learn(number, buffer_.span().subspan(at_[place], state_.geometry.row_bytes()));
+    for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
+      const Entry entry = row.entry(slot);
+      if (entry.type() == EntryType::empty) continue;
+      if (!entry.well_formed(state_.geometry.entry_bytes) ||
+          (entry.type() == EntryType::extent && !state_.in_heap(entry))) {
+        co_return Status(Code::corrupt,
+                         "entry " + std::to_string(slot) + " of " + state_.name_row(number) + " cannot be");
+      }
+      if (entry.type() == EntryType::in_place) {
+        if (base::text_of(entry.key()) != key_) continue;
+        value = base::text_of(entry.value());
+        co_return Sighted::hit;
+      }
+      if (entry.hash() != hash_) continue;
+      Result<Sighted> extent = co_await read_extent_of(entry, value);
+      if (!extent.ok() || *extent == Sighted::hit) co_return extent;
+      if (*extent == Sighted::unsure) {
+        unsure = true;
+        unsure_row_ = number;
+      }
+    }
+  }
+  co_return unsure ? Sighted::unsure : Sighted::absent;
+}
+
+Task<Result<Lookup::Sighted>> Lookup::read_extent_of(const Entry& entry, std::string& value) {
+  const std::uint64_t block = entry.block(), bytes = entry.bytes();
+  fabric::Buffer extent = state_.port().buffer(bytes);
+  Chain chain;
+  chain.add(Op::read(state_.block_at(block), extent.first(bytes)));
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "the extent could not be read");
+  const auto whole = layout::read_extent(extent.first(bytes), block);
+  if (!whole) {
+    // Unlinked and reused since the row was read, unless it stays so.
+    ++state_.marks.stale_extents;
+    co_return Sighted::unsure;
+  }
+  if (base::text_of(whole->key) != key_) co_return Sighted::absent;  // another key of the same hash
+  value = base::text_of(whole->value);
+  co_return Sighted::hit;
+}
+
+// A row in the middle of a WRITE is whole again a moment later. One that stays as it is was left by a client that died,
+// which its lock bit tells, or is damaged.
+Task<Status> Lookup::wait(std::uint64_t row) {
+  const std::uint64_t checksum = view(row == places_.first ? 0 : 1).checksum();
+  const Nanos now = state_.now();
+  if (unsure_since_ == 0 || checksum != unsure_checksum_) {
+    unsure_since_ = now;
+    unsure_checksum_ = checksum;
+  }
+  const LockBit bit = lock_bit(state_.geometry, lock_of(state_.geometry, row));
+  if (now - unsure_since_ >= state_.failure_timeout() / 16) {
+    fabric::Buffer word = state_.port().buffer(8);
+    Chain chain;
+    chain.add(Op::read({layout::kLocks, bit.offset}, word.first(8)));
+    const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+    if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "a lock word could not be read");
+    const std::uint64_t taken = base::load<std::uint64_t>(word.data()) & bit.mask;
+    if (taken != 0) {
+      suspicion_.blocked(bit.offset, taken);
+      Status status = co_await suspicion_.judge(deadline_, cost_);
+      if (!status.ok()) {
+        co_return Status(status.code(), state_.name_row(row) + " stays half written: " + status.message());
+      }
+    } else {
+      suspicion_.came_free(bit.offset);
+      if (now - unsure_since_ >= state_.failure_timeout()) {
+        co_return Status(
+            Code::corrupt,
+            state_.name_row(row) +
+                " or an extent of it is damaged: it does not match its checksum, and nobody holds its lock");
+      }
+    }
+  }
+  co_await backoff_.wait(deadline_);
+  co_return Status();
+}
+
+}  // namespace
+
+Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost) {
+  Lookup lookup(*state_, key, deadline, cost);
+  co_return co_await lookup.run();
+}
+
+}  // namespace farpool::rcuckoo
