@@ -20,7 +20,12 @@ import (
 	"time"
 )
 
-const baseImage = "farpool/debian:bookworm"
+const (
+	baseImage = "farpool/debian:bookworm"
+	// What a registry has instead.
+	publicBase = "debian:bookworm-slim"
+	publicNode = "kindest/node:v1.37.0" // the default of the kind version in tools.go
+)
 
 //go:embed node/Dockerfile
 var nodeDockerfile []byte
@@ -31,7 +36,15 @@ func haveImage(ctx context.Context, name string) bool {
 	return run(ctx, "docker", "image", "inspect", name) == nil
 }
 
-// ensureBase makes the Debian image that nodes and farpool's own images stand on, from Debian's packages.
+// imageBase names what farpool's own images stand on.
+func (c cache) imageBase(ctx context.Context) (string, error) {
+	if !haveImage(ctx, baseImage) && registryAnswers(ctx) {
+		return publicBase, nil
+	}
+	return baseImage, c.ensureBase(ctx)
+}
+
+// ensureBase makes a Debian image from Debian's packages.
 func (c cache) ensureBase(ctx context.Context) error {
 	if haveImage(ctx, baseImage) {
 		return nil
@@ -155,7 +168,7 @@ func (c cache) builtNodeName(root string) (string, error) {
 func registryAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return run(ctx, "docker", "manifest", "inspect", "kindest/node:"+kubernetesVersion[:len("v1.36")]+".0") == nil
+	return run(ctx, "docker", "manifest", "inspect", publicNode) == nil
 }
 
 func (c cache) buildNode(ctx context.Context, name, archive string) error {

@@ -19,7 +19,7 @@ const usage = `usage: kindctl COMMAND
   down [--name N] [--all]       remove it; --all: also every trace of a Docker that kindctl started
   load [--name N] IMAGE ...     hand images to the cluster's nodes
   env [--name N]                print exports for a shell: DOCKER_HOST, KUBECONFIG, PATH
-  base                          make sure of the Debian base image and print its name
+  base                          print the image that farpool's own images stand on; made here where no registry answers
   tool NAME                     build a tool into the cache and print its path
   envtest                       print the directory with kube-apiserver, etcd and kubectl
 `
@@ -74,10 +74,11 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 		if err := c.ensureDocker(ctx); err != nil {
 			return err
 		}
-		if err := c.ensureBase(ctx); err != nil {
+		base, err := c.imageBase(ctx)
+		if err != nil {
 			return err
 		}
-		fmt.Println(baseImage)
+		fmt.Println(base)
 	case "tool":
 		if err := c.ensureTools(ctx, flags.Args()...); err != nil {
 			return err
