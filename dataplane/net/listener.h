@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How connections begin: outgoing with connect(), incoming with a Listener. Addresses are `host:port`, `[v6]:port` or `unix:/path`.
+// How connections begin: outgoing with connect(), incoming with a Listener. Addresses are `host:port`, `[v6]:port` or
+// `unix:/path`.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@
 
 namespace farpool::net {
 
-// Calls `done` once, on the loop's thread, never inline: with an open stream, or with unavailable, timed_out or forbidden. The
-// deadline covers name resolution, connection and TLS.
+// Calls `done` once, on the loop's thread, never inline: with an open stream, or with unavailable, timed_out or
+// forbidden. The deadline covers name resolution, connection and TLS.
 void connect(Loop& loop, std::string address, std::shared_ptr<Tls> tls, Nanos deadline,
              std::function<void(base::Result<std::unique_ptr<Stream>>)> done);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread's event loop. A loop and everything that lives on it (streams, alarms, ports) belong to the thread that runs it, except
-// what says otherwise.
+// One thread's event loop. A loop and everything that lives on it (streams, alarms, ports) belong to the thread that
+// runs it, except what says otherwise.
 #pragma once
 
 #include <functional>
@@ -16,23 +16,29 @@ namespace farpool::net {
 
 using base::Nanos;
 
-// Something that wants to act once when the current turn ends: when all that had become ready with it has been handled. What a turn
-// has queued then leaves with one system call, one doorbell.
-class TurnHook {
+// Something that wants to act once when the current turn ends: when all that had become ready with it has been handled.
+// What a turn has queued then leaves with one system call, one doorbell.
+struct TurnLink {
+  TurnLink* next = this;
+  TurnLink* previous = this;
+};
+
+class TurnHook : private TurnLink {
  public:
   virtual void on_turn_end() noexcept = 0;
 
  protected:
   TurnHook() = default;
-  ~TurnHook();
   TurnHook(const TurnHook&) = delete;
+  ~TurnHook() { unlink(); }  // forgotten, should the end of the turn still be to come
 
  private:
   friend class Loop;
-  bool queued_ = false;
-  TurnHook* next_ = nullptr;
-  TurnHook* previous_ = nullptr;
-  class Loop* loop_ = nullptr;
+  void unlink() {
+    next->previous = previous;
+    previous->next = next;
+    next = previous = this;
+  }
 };
 
 class Loop {
@@ -54,10 +60,7 @@ class Loop {
   asio::io_context& context();
 
  private:
-  friend class TurnHook;
-  friend class Alarm;
   void end_turn();
-  void unlink(TurnHook& hook);
   struct State;
   std::unique_ptr<State> state_;
 };

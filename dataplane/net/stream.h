@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection's bytes, the same over TCP, TLS and Unix sockets. The stream owns both buffers: what has come in lies contiguous until
-// it is consumed; what is written in one turn leaves with one system call when the turn ends. In steady state nothing is allocated.
+// A connection's bytes, the same over TCP, TLS and Unix sockets. The stream owns both buffers: what has come in lies
+// contiguous until it is consumed; what is written in one turn leaves with one system call when the turn ends. In
+// steady state nothing is allocated.
 //
-// Back pressure is the owner's to apply: stop reading (pause_reading) while unsent() or its own work is too much, go on when on_sent
-// tells that all has left. All of a stream belongs to the thread of its loop.
+// Back pressure is the owner's to apply: stop reading (pause_reading) while unsent() or its own work is too much, go on
+// when on_sent tells that all has left. All of a stream belongs to the thread of its loop.
 #pragma once
 
 #include <cstddef>
@@ -43,25 +44,26 @@ class Stream {
   // Closes at once; the handler hears nothing more. Must happen on the loop's thread, before the loop is destroyed.
   ~Stream();
 
-  // Begins to read. The handler must outlive the stream or its on_closed.
+  // Begins to read, or hands the stream to another handler. The handler must outlive the stream or its on_closed.
   void start(StreamHandler& handler);
 
   Loop& loop() const;
-  const Identity& peer() const;         // from its certificate; not authenticated where there was none
-  const std::string& remote() const;    // for people: "10.0.0.3:41234", "unix"
+  const Identity& peer() const;       // from its certificate; not authenticated where there was none
+  const std::string& remote() const;  // for people: "10.0.0.3:41234", "unix"
   bool open() const;
 
   // Bytes received and not yet consumed, contiguous. Valid until consume() or the end of the handler's call.
   base::MutableBytes input() const;
   void consume(std::size_t bytes);
-  // on_input is called only when at least this many bytes are there, until changed; the buffer grows to hold them. Default 1. The
-  // caller bounds it. Whoever leaves input unconsumed while needing no more of it will not be called again for it.
+  // on_input is called only when at least this many bytes are there, until changed; the buffer grows to hold them.
+  // Default 1. The caller bounds it. Whoever leaves input unconsumed while needing no more of it will not be called
+  // again for it.
   void need(std::size_t bytes);
   void pause_reading();
   void resume_reading();
 
-  // Appends room for `bytes` to what is to be sent, to be filled before control returns to the loop. Valid until the next call of
-  // reserve or write.
+  // Appends room for `bytes` to what is to be sent, to be filled before control returns to the loop. Valid until the
+  // next call of reserve or write.
   base::MutableBytes reserve(std::size_t bytes);
   void write(base::Bytes bytes);
   void write(std::string_view text) { write(base::bytes_of(text)); }

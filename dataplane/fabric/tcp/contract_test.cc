@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tcp wire under the contract suite, over real sockets: plain, with TLS, with more than one executor, and with the
+// memory node in another process.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fabric/contract/suite.h"
+#include "fabric/tcp/port.h"
+#include "fabric/tcp/responder.h"
+#include "net/listener.h"
+#include "net/throwaway_ca.h"
+#include "task/scope.h"
+
+namespace farpool::fabric::contract {
+namespace {
+
+constexpr auto kMinute = std::chrono::minutes(1);
+
+// A loop on a thread of its own.
+struct Thread {
+  net::Loop loop;
+  std::thread thread{[this] { loop.run(); }};
+  ~Thread() {
+    loop.stop();
+    thread.join();
+  }
+  void on(const std::function<void()>& what) {
+    std::promise<void> ran;
+    loop.post([&] {
+      what();
+      ran.set_value();
+    });
+    ran.get_future().get();
+  }
+};
+
+struct ClientThread : Thread {
+  explicit ClientThread(std::shared_ptr<net::Tls> tls) {
+    on([&] { port = std::make_unique<tcp::TcpPort>(loop, std::move(tls)); });
+  }
+  ~ClientThread() {
+    on([this] {
+      if (port) port.reset();
+    });
+  }
+  std::unique_ptr<tcp::TcpPort> port;
+  task::Scope scope;
+};
+
+struct Shape {
+  bool tls = false;
+  std::size_t executors = 1;
+};
+
+class TcpWire final : public Wire {
+ public:
+  TcpWire(TestHost& host, std::size_t clients, Shape shape) {
+    std::shared_ptr<net::Tls> node_tls, client_tls;
+    if (shape.tls) {
+      node_tls = *net::Tls::load(ca_.issue("farpool://pool/node/n0"), net::Tls::Kind::mutual);
+      client_tls = *net::Tls::load(ca_.issue("farpool://pool/client/c0"), net::Tls::Kind::mutual);
+    }
+    responder_ = std::make_unique<tcp::TcpResponder>(
+        control_.loop, tcp::ResponderOptions{.listen = "127.0.0.1:0", .tls = node_tls, .executors = shape.executors});
+    control_.on([&] {
+      const base::Status status = responder_->serve(host);
+      EXPECT_TRUE(status.ok()) << status.message();
+    });
+    // A port that was free and is nobody's now.
+    control_.on([&] {
+      auto listener = net::Listener::open(control_.loop, {.address = "127.0.0.1:0"}, [](auto) {});
+      dead_ = (*listener)->address();
+    });
+    for (std::size_t i = 0; i < clients; ++i) clients_.push_back(std::make_unique<ClientThread>(client_tls));
+  }
+  ~TcpWire() override {
+    clients_.clear();
+    control_.on([this] { responder_.reset(); });
+  }
+
+  std::string endpoint() const override { return responder_->address(); }
+  std::string dead_endpoint() const override { return dead_; }
+  std::size_t clients() const override { return clients_.size(); }
+  Port& port(std::size_t client) override { return *clients_[client]->port; }
+  Responder& responder() override { return *responder_; }
+
+  bool run(std::vector<task::Task<void>> tasks) override {
+    std::vector<std::future<void>> ended;
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      auto over = std::make_shared<std::promise<void>>();
+      ended.push_back(over->get_future());
+      ClientThread& client = *clients_[i];
+      client.loop.post([&client, over, task = std::make_shared<task::Task<void>>(std::move(tasks[i]))] {
+        client.scope.spawn(signal(std::move(*task), over));
+      });
+    }
+    const auto limit = std::chrono::steady_clock::now() + kMinute;
+    for (auto& each : ended) {
+      if (each.wait_until(limit) != std::future_status::ready) {
+        std::fprintf(stderr, "a task is stuck; its frames are still in use, so the process cannot go on\n");
+        std::abort();
+      }
+    }
+    return true;
+  }
+  void on_control(std::function<void()> what) override { control_.on(what); }
+
+ private:
+  static task::Task<void> signal(task::Task<void> task, std::shared_ptr<std::promise<void>> over) {
+    {
+      task::Task<void> owned = std::move(task);
+      co_await std::move(owned);
+    }
+    over->set_value();
+  }
+
+  net::ThrowawayCa ca_;
+  Thread control_;
+  std::unique_ptr<tcp::TcpResponder> responder_;
+  std::string dead_;
+  std::vector<std::unique_ptr<ClientThread>> clients_;
+};
+
+WireFactory wire_of(std::string name, Shape shape) {
+  return {std::move(name),
+          [shape](TestHost& host, std::size_t clients) { return std::make_unique<TcpWire>(host, clients, shape); }};
+}
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Tcp, Contract,
+                         ::testing::Values(wire_of("Plain", {}), wire_of("Tls", {.tls = true}),
+                                           wire_of("TwoExecutors", {.executors = 2})),
+                         name_of_wire);
+
+}  // namespace farpool::fabric::contract

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of the tcp wire. Everything is little-endian and a multiple of 8 long. Pure: no sockets, no memory but the
+// caller's.
+//
+// OFFSET SIZE  greeting, and the reply to it
+//      0    4  magic     "fpl1"
+//      4    4  kind      greeting: 1 exchange, 2 lane; reply: 0 accepted, 1 refused
+//      8    4  length    of the body that follows: a request or its reply; a lane's token
+//     12    4  zero
+//
+// OFFSET SIZE  chain: client to memory node, once the lane is open
+//      0    4  length    of the frame, header included
+//      4    2  verbs     1 or more
+//      6    2  zero
+//      8    8  id        1, 2, 3 ... on each lane; the reply repeats it
+// and for each verb
+//      0    1  verb      fabric::Verb
+//      1    1  fence     0 or 1
+//      2    2  zero
+//      4    4  region    CALL: opcode
+//      8    8  offset    CALL: room for the reply
+//     16    8  key       of the region; CALL: zero
+// followed by
+//   READ        length
+//   WRITE, CALL length, that many bytes, zeros to a multiple of 8
+//   CAS         compare, swap
+//   masked CAS  compare, compare mask, swap, swap mask
+//   FAA         addend
+//
+// OFFSET SIZE  reply: memory node to client, in the order of the chains
+//      0    4  length    of the frame, header included
+//      4    2  outcome   0 done, 1 refused
+//      6    2  zero
+//      8    8  id
+// and, when done, for each verb: READ the bytes; atomics the word before; CALL length, bytes, zeros to a multiple of 8;
+// WRITE nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/bytes.h"
+#include "fabric/fabric.h"
+
+namespace farpool::fabric::tcp {
+
+inline constexpr std::size_t kHeaderBytes = 16;          // of greetings, chains and replies
+inline constexpr std::size_t kMaxFrameBytes = 8u << 20;  // chains and replies
+inline constexpr std::size_t kMaxVerbBytes = 2u << 20;
+inline constexpr std::size_t kMaxRequestBytes = 64 * 1024;  // of an exchange
+inline constexpr std::size_t kMaxAnswerBytes = 16u << 20;   // to an exchange
+
+enum class Greeting : std::uint32_t { exchange = 1, lane = 2 };
+enum class Welcome : std::uint32_t { accepted = 0, refused = 1 };
+
+struct Envelope {
+  std::uint32_t kind = 0;
+  std::uint32_t length = 0;  // of the body that follows
+};
+void put_envelope(base::MutableBytes into, Envelope envelope);  // kHeaderBytes
+// Nothing if the bytes cannot be an envelope, or its body is longer than `most`.
+std::optional<Envelope> get_envelope(base::Bytes header, std::size_t most);
+
+// The length that the first kHeaderBytes of a chain or reply claim, or 0 if no frame begins so.
+std::size_t frame_length(base::Bytes header);
+
+// A chain's frame. Zero where no frame can carry the chain: none or too many verbs, or too many bytes, out or back.
+std::size_t chain_length(std::span<const Op> ops);
+using Keys = std::span<const LaneGrant::Region>;
+void put_chain(base::MutableBytes into, std::uint64_t id, std::span<const Op> ops, Keys keys);  // exactly chain_length
+
+// One verb of a received chain; the bytes stay where they came in.
+struct VerbView {
+  Verb verb = Verb::read;
+  bool fence = false;
+  std::uint32_t region = 0;  // CALL: opcode
+  std::uint64_t offset = 0;  // CALL: room for the reply
+  std::uint64_t key = 0;
+  std::uint64_t length = 0;  // READ, WRITE, CALL
+  base::Bytes data;          // WRITE, CALL
+  std::uint64_t compare = 0, compare_mask = 0, swap = 0, swap_mask = 0;
+};
+
+struct ChainView {
+  std::uint64_t id = 0;
+  bool too_long =
+      false;  // more verbs than kMaxChain: well-formed and to be refused; the first kMaxChain stand in `verbs`
+  std::size_t count = 0;
+  std::array<VerbView, kMaxChain> verbs;
+};
+// False if the frame (of exactly frame_length) is no chain.
+bool get_chain(base::Bytes frame, ChainView& into);
+
+struct ReplyHeader {
+  std::uint32_t length = 0;
+  bool refused = false;
+  std::uint64_t id = 0;
+};
+void put_reply_header(base::MutableBytes into, ReplyHeader header);  // kHeaderBytes
+std::optional<ReplyHeader> get_reply_header(base::Bytes frame);
+
+// Of the reply to a chain without CALL that is done, header included.
+std::size_t reply_length(const ChainView& chain);
+std::size_t call_reply_length(std::size_t bytes);
+
+// Takes a whole `done` reply apart into the buffers of the chain it answers. False, and nothing stored, if it does not
+// fit the chain.
+bool take_reply(base::Bytes frame, std::span<const Op> ops, std::uint32_t& call_reply_bytes);
+
+}  // namespace farpool::fabric::tcp

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's end of the tcp wire: a port on a loop, and lanes that are connections.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "fabric/fabric.h"
+#include "fabric/timer.h"
+#include "net/loop.h"
+#include "net/tls.h"
+
+namespace farpool::fabric::tcp {
+
+// Lives on the loop's thread; the loop outlives it. Where TLS is on, what it reaches must present the role `node` and
+// its own pool.
+class TcpPort final : public Port {
+ public:
+  TcpPort(net::Loop& loop, std::shared_ptr<net::Tls> tls);
+  ~TcpPort();
+
+  Caps caps() const override;
+  Nanos now() const override { return net::Loop::now(); }
+  std::uint64_t random() override;
+  task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline) override;
+  task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) override;
+  void arm(Timer& timer) override;
+  void disarm(Timer& timer) override;
+
+ private:
+  friend class TcpLane;
+  struct Answer;
+  // One request and one reply, or a lane's opening; the stream stays open for the caller.
+  task::Task<base::Result<Answer>> ask(std::string endpoint, std::uint32_t kind, std::string body, Nanos deadline);
+  void complete(Posting& posting);  // its waiter resumes with the next resume_completed
+  void resume_soon();               // at the next turn
+  void resume_completed();
+  void wake(Nanos when);
+
+  net::Loop& loop_;
+  std::shared_ptr<net::Tls> tls_;
+  TimerQueue timers_;
+  net::Alarm alarm_;
+  Nanos alarm_at_ = base::kNever;
+  Posting* first_completed_ = nullptr;
+  Posting* last_completed_ = nullptr;
+  bool resume_posted_ = false;
+  std::shared_ptr<TcpPort*> self_;  // what is posted to the loop may outlive the port
+  std::array<std::uint64_t, 64> entropy_{};
+  std::size_t entropy_left_ = 0;
+};
+
+}  // namespace farpool::fabric::tcp

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/tcp/responder.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <list>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "fabric/fabric.h"
+#include "fabric/tcp/frame.h"
+#include "fabric/words.h"
+#include "net/listener.h"
+#include "net/stream.h"
+
+namespace farpool::fabric::tcp {
+namespace {
+
+// What the control thread knows of a lane; shared with the executor that runs it.
+struct LaneRecord {
+  std::uint64_t session_id = 0;
+  bool cut = false;  // control thread only: fenced, or gone
+};
+
+// Written by one executor, read by any thread.
+struct Counters {
+  using Counter = std::atomic<std::uint64_t>;
+  Counter lanes{0}, chains{0}, bytes_in{0}, bytes_out{0}, refusals{0}, malformed{0};
+  std::array<Counter, 6> verbs{};
+};
+void add(Counters::Counter& counter, std::uint64_t amount) {
+  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+class Connection;
+
+// One thread and its connections. What waits in the loop may hold connections, so the loop goes before what they use.
+struct Executor {
+  Counters counters;
+  ChainView chain;  // being executed
+  std::uint64_t last_connection = 0;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections;
+  std::unordered_map<std::uint64_t, std::unordered_set<Connection*>> lanes;  // that may execute, by session
+  net::Loop loop;
+  std::thread thread;
+
+  Connection* find(std::uint64_t connection) {
+    const auto found = connections.find(connection);
+    return found == connections.end() ? nullptr : found->second.get();
+  }
+};
+
+struct TcpResponder::State : std::enable_shared_from_this<State> {
+  State(net::Loop& control, ResponderOptions options) : control(control), options(std::move(options)) {}
+
+  net::Loop& control;
+  const ResponderOptions options;
+  Host* host = nullptr;  // control thread only; none once the responder is gone
+  std::vector<std::unique_ptr<Executor>> executors;
+  std::unique_ptr<net::Listener> listener;
+  std::string address;
+  std::size_t next_executor = 0;
+  std::atomic<std::uint64_t> exchanges{0}, fences{0};
+
+  // Control thread only.
+  std::unordered_map<std::uint64_t, std::vector<std::shared_ptr<LaneRecord>>> sessions;
+  std::list<std::unique_ptr<net::Alarm>> alarms;
+
+  void came(Executor& executor, std::unique_ptr<net::Stream> stream);
+  // On the control thread, for a connection of the executor, which may be gone when the answer comes.
+  struct From {
+    Executor& executor;
+    std::uint64_t connection;
+  };
+  void asked(From from, const Peer& peer, std::string request);
+  void lane_wanted(From from, const std::array<std::byte, 16>& token);
+  struct Call {
+    std::shared_ptr<LaneRecord> record;
+    std::uint64_t chain;
+    std::uint32_t opcode;
+    std::size_t room;
+    std::string request;
+  };
+  void called(From from, const Call& call);
+  void lane_gone(const std::shared_ptr<LaneRecord>& record);
+};
+
+// One connection, from greeting to end, on its executor's thread.
+class Connection final : public net::StreamHandler {
+ public:
+  Connection(TcpResponder::State& node, Executor& executor, std::uint64_t id, std::unique_ptr<net::Stream> stream)
+      : node_(node), executor_(executor), id_(id), stream_(std::move(stream)), alarm_(executor.loop, [this] {
+          die();
+        }) {
+    alarm_.set(net::Loop::now() + node_.options.handshake_deadline);
+    stream_->need(kHeaderBytes);
+    stream_->start(*this);
+  }
+  ~Connection() {
+    if (record_) add(executor_.counters.lanes, ~0ull);
+  }
+
+  void on_input() noexcept override {
+    switch (phase_) {
+      case Phase::greeting:
+        greet();
+        break;
+      case Phase::lane:
+        serve();
+        break;
+      case Phase::waiting:
+      case Phase::ended:
+        malformed();
+        break;  // nothing may come here
+    }
+  }
+  void on_sent() noexcept override {
+    if (phase_ == Phase::lane && !away_) {
+      stream_->resume_reading();
+      serve();
+    }
+  }
+  void on_closed(const base::Status&) noexcept override { die(); }
+
+  // From the control thread, by way of the executor's loop.
+  void answer(base::Bytes body) {
+    welcome(Welcome::accepted, body);
+    phase_ = Phase::ended;
+    stream_->finish();
+  }
+  void begin_lane(std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions) {
+    record_ = std::move(record);
+    regions_ = std::move(regions);
+    executor_.lanes[record_->session_id].insert(this);
+    add(executor_.counters.lanes, 1);
+    alarm_.cancel();
+    welcome(Welcome::accepted, {});
+    phase_ = Phase::lane;
+    stream_->need(kHeaderBytes);
+    stream_->resume_reading();
+    serve();
+  }
+  void refuse_lane() {
+    add(executor_.counters.refusals, 1);
+    welcome(Welcome::refused, {});
+    phase_ = Phase::ended;
+    stream_->finish();
+  }
+  void call_answered(std::uint64_t id, std::optional<std::string> reply) {
+    away_ = false;
+    if (!reply) return refuse(id);
+    const std::size_t length = call_reply_length(reply->size());
+    const base::MutableBytes out = stream_->reserve(length);
+    std::memset(out.data(), 0, length);
+    put_reply_header(out, {.length = static_cast<std::uint32_t>(length), .refused = false, .id = id});
+    base::store(out.data() + kHeaderBytes, std::uint64_t{reply->size()});
+    if (!reply->empty()) std::memcpy(out.data() + kHeaderBytes + 8, reply->data(), reply->size());
+    add(executor_.counters.bytes_out, length);
+    stream_->resume_reading();
+    serve();
+  }
+  // Nothing of this connection executes from here on.
+  void die() {
+    if (std::exchange(dead_, true)) return;
+    retire();
+    stream_->close({});
+    if (record_) {
+      node_.control.post([state = node_.shared_from_this(), record = record_] { state->lane_gone(record); });
+    }
+    // Destroyed at a later turn: whoever calls this still stands on it.
+    const auto self = executor_.connections.find(id_);
+    auto dead = std::make_shared<std::unique_ptr<Connection>>(std::move(self->second));
+    executor_.connections.erase(self);
+    executor_.loop.post([dead] { dead->reset(); });
+  }
+
+ private:
+  enum class Phase { greeting, waiting, lane, ended };
+
+  void retire() {
+    if (phase_ == Phase::lane) {
+      const auto lanes = executor_.lanes.find(record_->session_id);
+      lanes->second.erase(this);
+      if (lanes->second.empty()) executor_.lanes.erase(lanes);
+    }
+    phase_ = Phase::ended;
+  }
+
+  void malformed() {
+    add(executor_.counters.malformed, 1);
+    die();
+  }
+
+  void greet() {
+    const base::MutableBytes input = stream_->input();
+    const auto envelope = get_envelope(input, kMaxRequestBytes);
+    const bool exchange = envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::exchange);
+    const bool lane =
+        envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::lane) && envelope->length == 16;
+    if (!exchange && !lane) return malformed();
+    const std::size_t length = kHeaderBytes + envelope->length;
+    if (input.size() < length) return stream_->need(length);
+    const base::Bytes body = input.subspan(kHeaderBytes, envelope->length);
+    phase_ = Phase::waiting;
+    const net::Identity& who = stream_->peer();
+    auto state = node_.shared_from_this();
+    const TcpResponder::State::From from{executor_, id_};
+    if (exchange) {
+      Peer peer{.pool_uid = who.pool_uid, .role = who.role, .name = who.name, .authenticated = who.authenticated};
+      node_.control.post(
+          [state, from, peer, request = std::string(base::text_of(body))] { state->asked(from, peer, request); });
+    } else if (node_.options.tls &&
+               (who.role != net::kRoleClient || who.pool_uid != node_.options.tls->self().pool_uid)) {
+      return refuse_lane();
+    } else {
+      std::array<std::byte, 16> token;
+      std::memcpy(token.data(), body.data(), token.size());
+      stream_->pause_reading();
+      node_.control.post([state, from, token] { state->lane_wanted(from, token); });
+    }
+    stream_->consume(length);
+    stream_->need(1);
+  }
+
+  void welcome(Welcome verdict, base::Bytes body) {
+    put_envelope(stream_->reserve(kHeaderBytes),
+                 {.kind = static_cast<std::uint32_t>(verdict), .length = static_cast<std::uint32_t>(body.size())});
+    stream_->write(body);
+  }
+
+  // Executes what has come in, until something is missing, a CALL is away, or the peer does not take its replies.
+  void serve() {
+    while (phase_ == Phase::lane && !away_) {
+      if (stream_->unsent() > node_.options.max_unsent) return stream_->pause_reading();
+      const base::MutableBytes input = stream_->input();
+      if (input.size() < kHeaderBytes) return stream_->need(kHeaderBytes);
+      const std::size_t length = frame_length(input);
+      if (length == 0) return malformed();
+      if (input.size() < length) return stream_->need(length);
+      ChainView& chain = executor_.chain;
+      if (!get_chain(input.first(length), chain) || chain.id != ++last_id_) return malformed();
+      add(executor_.counters.chains, 1);
+      add(executor_.counters.bytes_in, length);
+      if (!permitted(chain)) return refuse(chain.id);
+      for (std::size_t i = 0; i < chain.count; ++i) {
+        add(executor_.counters.verbs[static_cast<std::size_t>(chain.verbs[i].verb)], 1);
+      }
+      if (chain.verbs[0].verb == Verb::call) {
+        call(chain);
+      } else {
+        execute(chain);
+      }
+      stream_->consume(length);
+    }
+  }
+
+  const RegionRight* right(const VerbView& verb) const {
+    for (const RegionRight& each : regions_) {
+      if (each.id == verb.region) return each.key == verb.key ? &each : nullptr;
+    }
+    return nullptr;
+  }
+  static std::uint64_t touched(const VerbView& verb) {
+    return verb.verb == Verb::read || verb.verb == Verb::write ? verb.length : 8;
+  }
+  bool within(const VerbView& verb) const {
+    const RegionRight* region = right(verb);
+    const std::uint64_t bytes = touched(verb);
+    return region != nullptr && verb.offset % 8 == 0 && bytes % 8 == 0 && bytes <= kMaxVerbBytes &&
+           verb.offset <= region->bytes && bytes <= region->bytes - verb.offset;
+  }
+  // A chain is judged whole before any of it executes.
+  bool permitted(const ChainView& chain) const {
+    if (chain.too_long) return false;
+    for (std::size_t i = 0; i < chain.count; ++i) {
+      const VerbView& verb = chain.verbs[i];
+      if (verb.verb == Verb::call) {
+        if (chain.count != 1 || verb.length > kMaxCallBytes || verb.offset > kMaxCallBytes) return false;
+      } else if (!within(verb)) {
+        return false;
+      }
+    }
+    return reply_length(chain) <= kMaxFrameBytes;
+  }
+
+  void execute(const ChainView& chain) {
+    const std::size_t length = reply_length(chain);
+    const base::MutableBytes out = stream_->reserve(length);
+    put_reply_header(out, {.length = static_cast<std::uint32_t>(length), .refused = false, .id = chain.id});
+    std::byte* into = out.data() + kHeaderBytes;
+    const auto put_word = [&into](std::uint64_t word) {
+      base::store(into, word);
+      into += 8;
+    };
+    for (std::size_t i = 0; i < chain.count; ++i) {
+      const VerbView& verb = chain.verbs[i];
+      std::byte* at = right(verb)->base + verb.offset;
+      switch (verb.verb) {
+        case Verb::read:
+          read_words(at, {into, verb.length});
+          into += verb.length;
+          break;
+        case Verb::write:
+          write_words(at, verb.data);
+          break;
+        case Verb::cas:
+        case Verb::masked_cas:
+          put_word(masked_cas_word(at, verb.compare, verb.compare_mask, verb.swap, verb.swap_mask));
+          break;
+        case Verb::fetch_add:
+          put_word(fetch_add_word(at, verb.swap));
+          break;
+        case Verb::call:
+          FARPOOL_CHECK(false);
+      }
+    }
+    add(executor_.counters.bytes_out, length);
+  }
+
+  void call(const ChainView& chain) {
+    const VerbView& verb = chain.verbs[0];
+    away_ = true;
+    stream_->pause_reading();
+    node_.control.post([state = node_.shared_from_this(), from = TcpResponder::State::From{executor_, id_},
+                        call = TcpResponder::State::Call{.record = record_,
+                                                         .chain = chain.id,
+                                                         .opcode = verb.region,
+                                                         .room = verb.offset,
+                                                         .request = std::string(base::text_of(verb.data))}] {
+      state->called(from, call);
+    });
+  }
+
+  // The lane ends: its peer learns why, and nothing more of it executes.
+  void refuse(std::uint64_t id) {
+    add(executor_.counters.refusals, 1);
+    put_reply_header(stream_->reserve(kHeaderBytes), {.length = kHeaderBytes, .refused = true, .id = id});
+    retire();
+    stream_->finish();
+  }
+
+  TcpResponder::State& node_;
+  Executor& executor_;
+  const std::uint64_t id_;
+  std::unique_ptr<net::Stream> stream_;
+  net::Alarm alarm_;
+  Phase phase_ = Phase::greeting;
+  std::shared_ptr<LaneRecord> record_;
+  std::vector<RegionRight> regions_;
+  std::uint64_t last_id_ = 0;
+  bool away_ = false;  // a CALL is with the control thread
+  bool dead_ = false;
+};
+
+void TcpResponder::State::came(Executor& executor, std::unique_ptr<net::Stream> stream) {
+  const std::uint64_t id = ++executor.last_connection;
+  executor.connections.emplace(id, std::make_unique<Connection>(*this, executor, id, std::move(stream)));
+}
+
+void TcpResponder::State::asked(From from, const Peer& peer, std::string request) {
+  if (host == nullptr) return;
+  exchanges.fetch_add(1, std::memory_order_relaxed);
+  host->on_exchange(peer, std::move(request), [self = weak_from_this(), from](std::string reply) {
+    const auto state = self.lock();
+    if (!state || state->host == nullptr) return;
+    from.executor.loop.post([from, reply = std::move(reply)] {
+      if (Connection* connection = from.executor.find(from.connection)) connection->answer(base::bytes_of(reply));
+    });
+  });
+}
+
+void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, 16>& token) {
+  if (host == nullptr) return;
+  std::optional<LaneRights> rights = host->on_open_lane(token);
+  if (rights && sessions[rights->session_id].size() >= options.max_lanes_per_session) rights.reset();
+  if (!rights) {
+    from.executor.loop.post([from] {
+      if (Connection* connection = from.executor.find(from.connection)) connection->refuse_lane();
+    });
+    return;
+  }
+  auto record = std::make_shared<LaneRecord>();
+  record->session_id = rights->session_id;
+  sessions[rights->session_id].push_back(record);
+  // A fence that comes from here on is posted behind this, so the executor knows the lane when it is to cut it.
+  from.executor.loop.post([state = shared_from_this(), from, record, regions = std::move(rights->regions)] {
+    if (Connection* connection = from.executor.find(from.connection)) {
+      connection->begin_lane(record, regions);
+    } else {
+      state->control.post([state, record] { state->lane_gone(record); });
+    }
+  });
+}
+
+void TcpResponder::State::called(From from, const Call& call) {
+  if (host == nullptr || call.record->cut) return;
+  std::optional<std::string> reply(std::in_place, call.room, '\0');
+  const auto length = host->on_call(call.record->session_id, call.opcode, base::bytes_of(call.request),
+                                    std::as_writable_bytes(std::span(reply->data(), reply->size())));
+  FARPOOL_CHECK(!length || *length <= call.room);
+  if (length) {
+    reply->resize(*length);
+  } else {
+    reply.reset();
+  }
+  if (host == nullptr) return;
+  from.executor.loop.post([from, chain = call.chain, reply = std::move(reply)] {
+    if (Connection* connection = from.executor.find(from.connection)) connection->call_answered(chain, reply);
+  });
+}
+
+void TcpResponder::State::lane_gone(const std::shared_ptr<LaneRecord>& record) {
+  record->cut = true;
+  const auto session = sessions.find(record->session_id);
+  if (session == sessions.end()) return;
+  std::erase(session->second, record);
+  if (session->second.empty()) sessions.erase(session);
+}
+
+TcpResponder::TcpResponder(net::Loop& control, ResponderOptions options)
+    : state_(std::make_shared<State>(control, std::move(options))) {
+  FARPOOL_CHECK(state_->options.executors > 0);
+}
+
+TcpResponder::~TcpResponder() {
+  state_->host = nullptr;
+  state_->listener.reset();
+  state_->alarms.clear();
+  for (const auto& executor : state_->executors) executor->loop.stop();
+  for (const auto& executor : state_->executors) executor->thread.join();
+  for (const auto& executor : state_->executors) executor->connections.clear();
+  // What is still posted to the executors holds the state, and goes with their loops.
+  state_->executors.clear();
+}
+
+base::Status TcpResponder::serve(Host& host) {
+  FARPOOL_CHECK(state_->host == nullptr);
+  State& state = *state_;
+  for (std::size_t i = 0; i < state.options.executors; ++i) state.executors.push_back(std::make_unique<Executor>());
+  auto listener = net::Listener::open(state.control,
+                                      {.address = state.options.listen,
+                                       .tls = state.options.tls,
+                                       .max_connections = state.options.max_connections,
+                                       .handshake_deadline = state.options.handshake_deadline,
+                                       .place = [&state]() -> net::Loop& {
+                                         return state.executors[state.next_executor++ % state.executors.size()]->loop;
+                                       }},
+                                      [&state](std::unique_ptr<net::Stream> stream) {
+                                        for (const auto& executor : state.executors) {
+                                          if (&executor->loop == &stream->loop())
+                                            return state.came(*executor, std::move(stream));
+                                        }
+                                      });
+  if (!listener.ok()) {
+    state.executors.clear();
+    return listener.status();
+  }
+  state.host = &host;
+  state.listener = std::move(*listener);
+  state.address = state.listener->address();
+  for (const auto& executor : state.executors) executor->thread = std::thread([&loop = executor->loop] { loop.run(); });
+  return {};
+}
+
+const std::string& TcpResponder::address() const { return state_->address; }
+
+ResponderStats TcpResponder::stats() const {
+  ResponderStats sum;
+  sum.exchanges = state_->exchanges.load(std::memory_order_relaxed);
+  sum.fences = state_->fences.load(std::memory_order_relaxed);
+  if (state_->listener) {
+    const net::Listener::Stats listener = state_->listener->stats();
+    sum.connections = listener.open;
+    sum.refused_connections = listener.refused_full;
+    sum.failed_handshakes = listener.failed_handshakes;
+  }
+  const auto get = [](const Counters::Counter& counter) { return counter.load(std::memory_order_relaxed); };
+  for (const auto& executor : state_->executors) {
+    const Counters& counters = executor->counters;
+    sum.lanes += get(counters.lanes);
+    sum.chains += get(counters.chains);
+    for (std::size_t i = 0; i < sum.verbs.size(); ++i) sum.verbs[i] += get(counters.verbs[i]);
+    sum.bytes_in += get(counters.bytes_in);
+    sum.bytes_out += get(counters.bytes_out);
+    sum.refusals += get(counters.refusals);
+    sum.malformed += get(counters.malformed);
+  }
+  return sum;
+}
+
+void TcpResponder::fence(std::uint64_t session_id, std::function<void()> done) {
+  State& state = *state_;
+  state.fences.fetch_add(1, std::memory_order_relaxed);
+  if (const auto session = state.sessions.find(session_id); session != state.sessions.end()) {
+    for (const auto& record : session->second) record->cut = true;  // a CALL that is on its way finds it
+    state.sessions.erase(session);
+  }
+  auto left = std::make_shared<std::size_t>(state.executors.size());  // control thread only
+  for (const auto& each : state.executors) {
+    each->loop.post([self = state_, &executor = *each, session_id, left, done] {
+      if (const auto found = executor.lanes.find(session_id); found != executor.lanes.end()) {
+        const std::vector<Connection*> lanes(found->second.begin(), found->second.end());
+        for (Connection* lane : lanes) lane->die();
+      }
+      self->control.post([self, left, done] {
+        if (--*left == 0 && self->host != nullptr) done();
+      });
+    });
+  }
+}
+
+void TcpResponder::after(base::Nanos delay, std::function<void()> what) {
+  auto& alarms = state_->alarms;
+  const auto place = alarms.emplace(alarms.end());
+  *place = std::make_unique<net::Alarm>(state_->control, [&alarms, place, what = std::move(what)] {
+    const auto run = what;
+    alarms.erase(place);
+    run();
+  });
+  (*place)->set(now() + std::max<base::Nanos>(delay, 0));
+}
+
+std::uint64_t TcpResponder::random() {
+  std::uint64_t word = 0;
+  FARPOOL_CHECK(::getrandom(&word, sizeof word, 0) == sizeof word);
+  return word;
+}
+
+}  // namespace farpool::fabric::tcp

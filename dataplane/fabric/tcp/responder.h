@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory node's end of the tcp wire: the session port, and a software NIC that executes chains on the regions of a
+// host.
+//
+// Executor threads own the connections: each reads frames, executes them in order and answers. The host is called on
+// the control thread alone, so an exchange, a lane's token and a CALL hop there and back; while a CALL is away its lane
+// executes nothing else.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "fabric/host.h"
+#include "net/loop.h"
+#include "net/tls.h"
+
+namespace farpool::fabric::tcp {
+
+struct ResponderOptions {
+  std::string listen;             // host:port; port 0: any
+  std::shared_ptr<net::Tls> tls;  // none: plain
+  std::size_t executors = 1;      // threads
+  std::size_t max_connections = 4096;
+  std::size_t max_lanes_per_session = 16;
+  // How long a new connection may take to shake hands and to say what it wants, and an exchange to be answered and
+  // taken.
+  base::Nanos handshake_deadline = 5 * base::kSecond;
+  // Replies that a lane has not taken, beyond which it is not read.
+  std::size_t max_unsent = 4u << 20;
+};
+
+struct ResponderStats {
+  std::uint64_t connections = 0;  // open now
+  std::uint64_t lanes = 0;        // open now
+  std::uint64_t exchanges = 0;
+  std::uint64_t chains = 0;
+  std::array<std::uint64_t, 6> verbs{};  // by fabric::Verb
+  std::uint64_t bytes_in = 0;            // frames of lanes
+  std::uint64_t bytes_out = 0;
+  std::uint64_t refusals = 0;   // chains and lanes
+  std::uint64_t malformed = 0;  // connections closed for bytes that are no frame
+  std::uint64_t fences = 0;
+  std::uint64_t refused_connections = 0;  // too many
+  std::uint64_t failed_handshakes = 0;
+};
+
+class TcpResponder final : public Responder {
+ public:
+  // The control loop outlives the responder. Nothing listens until serve().
+  TcpResponder(net::Loop& control, ResponderOptions options);
+  // On the control thread, or when the control loop does not run. No verb executes and the host hears nothing
+  // afterwards.
+  ~TcpResponder();
+
+  // Listens and serves the host, which must live as long as this. The regions of its rights must, too.
+  base::Status serve(Host& host);
+  const std::string& address() const;  // once it serves: with the port that was really bound
+  ResponderStats stats() const;        // any thread
+
+  void fence(std::uint64_t session_id, std::function<void()> done) override;
+  void after(base::Nanos delay, std::function<void()> what) override;
+  base::Nanos now() const override { return net::Loop::now(); }
+  std::uint64_t random() override;
+
+  struct State;  // internal
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace farpool::fabric::tcp

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/listener.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <asio/connect.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/v6_only.hpp>
+#include <atomic>
+#include <utility>
+
+#include "net/address.h"
+#include "net/sockets.h"
+#include "net/tls_peer.h"
+
+namespace farpool::net {
+namespace {
+
+using detail::Local;
+using detail::Seat;
+using detail::Tcp;
+using detail::TlsSocket;
+
+std::string text_of(const Tcp::endpoint& endpoint) {
+  return Address{.host = endpoint.address().to_string(), .port = endpoint.port(), .path = {}}.text();
+}
+
+std::string remote_of(const Tcp::socket& socket) {
+  asio::error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  return error ? "a peer that has gone" : text_of(endpoint);
+}
+
+void tune(Tcp::socket& socket) {
+  asio::error_code ignored;
+  socket.set_option(Tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+}
+
+// A TLS handshake with its deadline, either side.
+class Handshake : public std::enable_shared_from_this<Handshake> {
+ public:
+  using Done = std::function<void(base::Result<std::unique_ptr<Stream>>)>;
+
+  Handshake(Loop& loop, Tcp::socket socket, std::shared_ptr<Tls> tls, Seat seat, Done done)
+      : loop_(loop),
+        kind_(tls->kind()),
+        remote_(remote_of(socket)),
+        socket_(std::make_unique<TlsSocket>(std::move(socket), *tls->context())),
+        seat_(std::move(seat)),
+        done_(std::move(done)),
+        alarm_(loop, [this] { late(); }) {}
+
+  void run(asio::ssl::stream_base::handshake_type side, Nanos deadline) {
+    alarm_.set(deadline);
+    socket_->async_handshake(side,
+                             [self = shared_from_this()](const asio::error_code& error) { self->finished(error); });
+  }
+
+ private:
+  void late() {
+    late_ = true;
+    asio::error_code ignored;
+    socket_->lowest_layer().close(ignored);
+  }
+  void finished(const asio::error_code& error) {
+    alarm_.cancel();
+    if (auto done = std::exchange(done_, nullptr)) done(outcome(error));
+  }
+  base::Result<std::unique_ptr<Stream>> outcome(const asio::error_code& error) {
+    if (late_)
+      return base::Status(base::Code::timed_out, "TLS with " + remote_ + " did not finish before its deadline");
+    if (error) {
+      base::Status status = detail::status_of(error, "TLS with " + remote_);
+      if (!status.ok()) return status;
+      return base::Status(base::Code::unavailable, "TLS with " + remote_ + ": the peer closed the connection");
+    }
+    Identity peer;
+    if (kind_ == Tls::Kind::mutual) {
+      auto identity = peer_identity(socket_->native_handle());
+      if (!identity.ok())
+        return base::Status(base::Code::forbidden, "TLS with " + remote_ + ": " + identity.status().message());
+      peer = *std::move(identity);
+    }
+    return std::make_unique<Stream>(
+        new detail::TlsChannel(loop_, std::move(peer), std::move(remote_), std::move(seat_), std::move(socket_)));
+  }
+
+  Loop& loop_;
+  const Tls::Kind kind_;
+  std::string remote_;
+  std::unique_ptr<TlsSocket> socket_;
+  Seat seat_;
+  Done done_;
+  Alarm alarm_;
+  bool late_ = false;
+};
+
+class Dial : public std::enable_shared_from_this<Dial> {
+ public:
+  Dial(Loop& loop, std::string address, std::shared_ptr<Tls> tls, Nanos deadline,
+       std::function<void(base::Result<std::unique_ptr<Stream>>)> done)
+      : loop_(loop),
+        name_(std::move(address)),
+        tls_(std::move(tls)),
+        deadline_(deadline),
+        done_(std::move(done)),
+        resolver_(loop.context()),
+        tcp_(loop.context()),
+        local_(loop.context()) {}
+
+  void run() {
+    alarm_.emplace(loop_, [self = weak_from_this()] {
+      if (auto dial = self.lock()) dial->late();
+    });
+    alarm_->set(deadline_);
+    auto address = Address::parse(name_);
+    if (!address.ok()) {
+      end(address.status());
+    } else if (address->local()) {
+      local_.async_connect(Local::endpoint(address->path), [self = shared_from_this()](const asio::error_code& error) {
+        if (error) return self->end(self->failed(error));
+        self->end(std::make_unique<Stream>(
+            new detail::LocalChannel(self->loop_, {}, "unix", Seat(), std::move(self->local_))));
+      });
+    } else if (asio::error_code no_number; true) {
+      const auto number = asio::ip::make_address(address->host, no_number);
+      if (!no_number) {
+        connect(Tcp::resolver::results_type::create(Tcp::endpoint(number, address->port), address->host, ""));
+        return;
+      }
+      resolver_.async_resolve(
+          address->host, std::to_string(address->port),
+          [self = shared_from_this()](const asio::error_code& error, Tcp::resolver::results_type found) {
+            if (error) return self->end(self->failed(error));
+            self->connect(found);
+          });
+    }
+  }
+
+ private:
+  void connect(const Tcp::resolver::results_type& candidates) {
+    if (!done_) return;
+    asio::async_connect(tcp_, candidates,
+                        [self = shared_from_this()](const asio::error_code& error, const Tcp::endpoint&) {
+                          if (error) return self->end(self->failed(error));
+                          if (!self->done_) return;
+                          self->connected();
+                        });
+  }
+  void connected() {
+    tune(tcp_);
+    if (!tls_) {
+      std::string remote = remote_of(tcp_);
+      end(std::make_unique<Stream>(new detail::TcpChannel(loop_, {}, std::move(remote), Seat(), std::move(tcp_))));
+      return;
+    }
+    alarm_->cancel();
+    std::make_shared<Handshake>(loop_, std::move(tcp_), tls_, Seat(), std::exchange(done_, nullptr))
+        ->run(asio::ssl::stream_base::client, deadline_);
+  }
+  base::Status failed(const asio::error_code& error) const {
+    return {base::Code::unavailable, "connecting to " + name_ + ": " + error.message()};
+  }
+  void late() {
+    end(base::Status(base::Code::timed_out, "connecting to " + name_ + " took longer than its deadline allows"));
+    asio::error_code ignored;
+    resolver_.cancel();
+    tcp_.close(ignored);
+    local_.close(ignored);
+  }
+  void end(base::Result<std::unique_ptr<Stream>> result) {
+    alarm_->cancel();
+    if (!done_) return;
+    loop_.post([done = std::exchange(done_, nullptr), result = std::make_shared<base::Result<std::unique_ptr<Stream>>>(
+                                                          std::move(result))] { done(std::move(*result)); });
+  }
+
+  Loop& loop_;
+  std::string name_;
+  std::shared_ptr<Tls> tls_;
+  Nanos deadline_;
+  std::function<void(base::Result<std::unique_ptr<Stream>>)> done_;
+  Tcp::resolver resolver_;
+  Tcp::socket tcp_;
+  Local::socket local_;
+  std::optional<Alarm> alarm_;
+};
+
+}  // namespace
+
+void connect(Loop& loop, std::string address, std::shared_ptr<Tls> tls, Nanos deadline,
+             std::function<void(base::Result<std::unique_ptr<Stream>>)> done) {
+  std::make_shared<Dial>(loop, std::move(address), std::move(tls), deadline, std::move(done))->run();
+}
+
+struct Listener::State : std::enable_shared_from_this<Listener::State> {
+  State(Loop& loop, ListenOptions options, std::function<void(std::unique_ptr<Stream>)> accepted)
+      : loop(loop), options(std::move(options)), accepted(std::move(accepted)) {}
+  virtual ~State() = default;
+  virtual void close() = 0;
+
+  Loop& loop;
+  const ListenOptions options;
+  const std::function<void(std::unique_ptr<Stream>)> accepted;
+  std::string address;
+  Seat::Taken taken = std::make_shared<std::atomic<std::uint64_t>>(0);
+  std::atomic<std::uint64_t> accepted_count = 0;
+  std::atomic<std::uint64_t> refused_full = 0;
+  std::atomic<std::uint64_t> failed_handshakes = 0;
+  std::atomic<bool> closed = false;
+};
+
+namespace {
+
+// How long to wait when the process has run out of descriptors.
+constexpr Nanos kAcceptPause = 100 * base::kMillisecond;
+
+template <class Protocol, class Base>
+class Acceptor final : public Base {
+ public:
+  using Base::Base;
+  using Socket = typename Protocol::socket;
+
+  base::Status bind(const typename Protocol::endpoint& endpoint) {
+    asio::error_code error;
+    acceptor_.open(endpoint.protocol(), error);
+    if constexpr (std::is_same_v<Protocol, Tcp>) {
+      if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+      if (!error && endpoint.address().is_v6()) acceptor_.set_option(asio::ip::v6_only(false), error);
+    }
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return {base::Code::unavailable, "listening on " + this->options.address + ": " + error.message() +
+                                           "; is another process there, or may this one not use the address?"};
+    }
+    if constexpr (std::is_same_v<Protocol, Tcp>) {
+      this->address = text_of(acceptor_.local_endpoint());
+    } else {
+      this->address = this->options.address;
+    }
+    return {};
+  }
+  void accept() {
+    acceptor_.async_accept(
+        [self = self()](const asio::error_code& error, Socket socket) { self->came(error, std::move(socket)); });
+  }
+  void close() override {
+    this->closed = true;
+    asio::error_code ignored;
+    acceptor_.close(ignored);
+    pause_.cancel();
+    if constexpr (std::is_same_v<Protocol, Local>) ::unlink(this->options.address.c_str() + sizeof("unix:") - 1);
+  }
+
+ private:
+  std::shared_ptr<Acceptor> self() { return std::static_pointer_cast<Acceptor>(this->shared_from_this()); }
+
+  void came(const asio::error_code& error, Socket socket) {
+    if (this->closed) return;
+    if (error) {
+      if (error == asio::error::no_descriptors || error == asio::error::no_memory ||
+          error == asio::error::no_buffer_space) {
+        pause_.set(Loop::now() + kAcceptPause);
+      } else {
+        accept();  // the peer has gone again
+      }
+      return;
+    }
+    asio::error_code ignored;
+    if (this->taken->load(std::memory_order_relaxed) >= this->options.max_connections) {
+      ++this->refused_full;
+      if (!this->options.tls && !this->options.when_full.empty()) {
+        socket.non_blocking(true, ignored);
+        socket.write_some(asio::buffer(this->options.when_full), ignored);
+        socket.shutdown(Socket::shutdown_send, ignored);
+      }
+    } else {
+      ++this->accepted_count;
+      // It moves to its loop only now, so that no operation of this one holds a socket of a loop that may end before
+      // it.
+      Loop& to = this->options.place ? this->options.place() : this->loop;
+      const auto protocol = acceptor_.local_endpoint(ignored).protocol();
+      Socket moved(to.context(), protocol, socket.release());
+      asio::post(to.context(), [self = self(), &to, socket = std::move(moved), seat = Seat(this->taken)]() mutable {
+        self->greet(to, std::move(socket), std::move(seat));
+      });
+    }
+    accept();
+  }
+
+  void greet(Loop& to, Socket socket, Seat seat) {
+    if constexpr (std::is_same_v<Protocol, Local>) {
+      this->accepted(
+          std::make_unique<Stream>(new detail::LocalChannel(to, {}, "unix", std::move(seat), std::move(socket))));
+    } else {
+      tune(socket);
+      if (!this->options.tls) {
+        std::string remote = remote_of(socket);
+        this->accepted(std::make_unique<Stream>(
+            new detail::TcpChannel(to, {}, std::move(remote), std::move(seat), std::move(socket))));
+        return;
+      }
+      std::make_shared<Handshake>(to, std::move(socket), this->options.tls, std::move(seat),
+                                  [self = self()](base::Result<std::unique_ptr<Stream>> stream) {
+                                    if (!stream.ok()) {
+                                      ++self->failed_handshakes;
+                                    } else if (!self->closed) {
+                                      self->accepted(std::move(*stream));
+                                    }
+                                  })
+          ->run(asio::ssl::stream_base::server, Loop::now() + this->options.handshake_deadline);
+    }
+  }
+
+  typename Protocol::acceptor acceptor_{this->loop.context()};
+  Alarm pause_{this->loop, [this] { accept(); }};
+};
+
+// A socket file that nobody listens on is left over from a process that died.
+base::Status clear_stale(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return {};
+  if (!S_ISSOCK(status.st_mode)) {
+    return {base::Code::invalid_argument,
+            "listening on unix:" + path + ": a file that is no socket stands there; choose another path"};
+  }
+  asio::io_context context;
+  Local::socket probe(context);
+  asio::error_code error;
+  probe.connect(Local::endpoint(path), error);
+  if (!error) return {base::Code::unavailable, "listening on unix:" + path + ": another process listens there"};
+  ::unlink(path.c_str());
+  return {};
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, ListenOptions options,
+                                                       std::function<void(std::unique_ptr<Stream>)> accepted) {
+  auto address = Address::parse(options.address);
+  if (!address.ok()) return address.status();
+  if (address->local()) {
+    if (options.tls)
+      return base::Status(base::Code::invalid_argument, "TLS is not spoken on a Unix socket: leave one of them out");
+    if (auto status = clear_stale(address->path); !status.ok()) return status;
+    const int mode = options.unix_mode;
+    auto state = std::make_shared<Acceptor<Local, State>>(loop, std::move(options), std::move(accepted));
+    if (auto status = state->bind(Local::endpoint(address->path)); !status.ok()) return status;
+    ::chmod(address->path.c_str(), static_cast<mode_t>(mode));
+    loop.post([state] { state->accept(); });
+    return std::unique_ptr<Listener>(new Listener(std::move(state)));
+  }
+  asio::error_code error;
+  Tcp::resolver resolver(loop.context());
+  const auto found = resolver.resolve(address->host, std::to_string(address->port), Tcp::resolver::passive, error);
+  if (error || found.empty()) {
+    return base::Status(base::Code::invalid_argument, "listening on " + options.address + ": " + error.message());
+  }
+  auto state = std::make_shared<Acceptor<Tcp, State>>(loop, std::move(options), std::move(accepted));
+  if (auto status = state->bind(found.begin()->endpoint()); !status.ok()) return status;
+  loop.post([state] { state->accept(); });
+  return std::unique_ptr<Listener>(new Listener(std::move(state)));
+}
+
+Listener::Listener(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Listener::~Listener() { state_->close(); }
+const std::string& Listener::address() const { return state_->address; }
+Listener::Stats Listener::stats() const {
+  return {.open = state_->taken->load(std::memory_order_relaxed),
+          .accepted = state_->accepted_count.load(),
+          .refused_full = state_->refused_full.load(),
+          .failed_handshakes = state_->failed_handshakes.load()};
+}
+
+}  // namespace farpool::net

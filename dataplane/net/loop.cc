@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/loop.h"
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <utility>
+
+namespace farpool::net {
+
+struct Loop::State {
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> guard{context.get_executor()};
+  TurnLink hooks;  // head of a ring
+  bool turn_end_posted = false;
+};
+
+Loop::Loop() : state_(std::make_unique<State>()) {}
+
+Loop::~Loop() = default;
+
+void Loop::run() {
+  state_->context.run();
+  state_->context.restart();
+}
+
+void Loop::stop() { state_->context.stop(); }
+
+void Loop::post(std::function<void()> what) { asio::post(state_->context, std::move(what)); }
+
+void Loop::at_turn_end(TurnHook& hook) {
+  if (hook.next != &hook) return;
+  TurnLink& head = state_->hooks;
+  hook.previous = head.previous;
+  hook.next = &head;
+  head.previous->next = &hook;
+  head.previous = &hook;
+  if (std::exchange(state_->turn_end_posted, true)) return;
+  // Asio runs handlers in the order in which they became ready: this one comes after all that are ready now.
+  asio::post(state_->context, [this] { end_turn(); });
+}
+
+void Loop::end_turn() {
+  state_->turn_end_posted = false;
+  // Hooks that are queued from here on wait for the next turn.
+  TurnLink now;
+  TurnLink& head = state_->hooks;
+  if (head.next == &head) return;
+  now.next = head.next;
+  now.previous = head.previous;
+  now.next->previous = &now;
+  now.previous->next = &now;
+  head.next = head.previous = &head;
+  while (now.next != &now) {
+    auto* hook = static_cast<TurnHook*>(now.next);
+    hook->unlink();
+    hook->on_turn_end();
+  }
+}
+
+Nanos Loop::now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+asio::io_context& Loop::context() { return state_->context; }
+
+struct Alarm::State : std::enable_shared_from_this<Alarm::State> {
+  State(Loop& loop, std::function<void()> what) : timer(loop.context()), what(std::move(what)) {}
+  asio::steady_timer timer;
+  std::function<void()> what;
+  std::uint64_t armed =
+      0;  // raised whenever the alarm is set or cancelled: a firing that was under way knows it is late
+};
+
+Alarm::Alarm(Loop& loop, std::function<void()> what) : state_(std::make_shared<State>(loop, std::move(what))) {}
+
+Alarm::~Alarm() { cancel(); }
+
+void Alarm::set(Nanos when) {
+  state_->timer.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(when)));
+  state_->timer.async_wait([state = state_, armed = ++state_->armed](const asio::error_code&) {
+    if (state->armed == armed) state->what();
+  });
+}
+
+void Alarm::cancel() {
+  ++state_->armed;
+  state_->timer.cancel();
+}
+
+}  // namespace farpool::net

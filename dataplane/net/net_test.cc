@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "net/address.h"
+#include "net/byte_queue.h"
+#include "net/listener.h"
+#include "net/loop.h"
+#include "net/stream.h"
+#include "net/throwaway_ca.h"
+
+namespace farpool::net {
+namespace {
+
+constexpr Nanos kPatience = 20 * base::kSecond;
+
+TEST(Identity, IsReadStrictly) {
+  const auto good = parse_identity("farpool://5b2f-6c.1e_/client/shard-0");
+  ASSERT_TRUE(good);
+  EXPECT_EQ(good->pool_uid, "5b2f-6c.1e_");
+  EXPECT_EQ(good->role, "client");
+  EXPECT_EQ(good->name, "shard-0");
+  EXPECT_TRUE(good->authenticated);
+  EXPECT_TRUE(parse_identity("farpool://p/operator/o"));
+  EXPECT_TRUE(parse_identity("farpool://p/node/n"));
+  EXPECT_TRUE(parse_identity("farpool://" + std::string(253, 'p') + "/node/n"));
+  for (const std::string& bad : {std::string(),
+                                 std::string("farpool://"),
+                                 std::string("farpool://p"),
+                                 std::string("farpool://p/client"),
+                                 std::string("farpool://p/client/"),
+                                 std::string("farpool:///client/n"),
+                                 std::string("farpool://p//n"),
+                                 std::string("farpool://p/client/n/"),
+                                 std::string("farpool://p/client/n/m"),
+                                 std::string("farpool://p/Client/n"),
+                                 std::string("farpool://p/admin/n"),
+                                 std::string("FARPOOL://p/client/n"),
+                                 std::string("farpool:/p/client/n"),
+                                 std::string("https://p/client/n"),
+                                 std::string("farpool://p/client/n?x"),
+                                 std::string("farpool://p/client/n#x"),
+                                 std::string("farpool://p/client/%6e"),
+                                 std::string("farpool://p@q/client/n"),
+                                 std::string("farpool://p:1/client/n"),
+                                 std::string(" farpool://p/client/n"),
+                                 std::string("farpool://p/client/n "),
+                                 std::string("farpool://p/client/n\0", 21),
+                                 std::string("farpool://p/client/\xc3\xa9"),
+                                 "farpool://" + std::string(254, 'p') + "/node/n",
+                                 "farpool://p/node/" + std::string(254, 'n')}) {
+    EXPECT_FALSE(parse_identity(bad)) << bad;
+  }
+}
+
+TEST(Address, IsReadStrictly) {
+  const std::map<std::string, std::string> good{{"10.0.0.1:7400", "10.0.0.1:7400"},
+                                                {"[::1]:80", "[::1]:80"},
+                                                {"node.pool:0", "node.pool:0"},
+                                                {"unix:/run/x.sock", "unix:/run/x.sock"}};
+  for (const auto& [text, canonical] : good) {
+    const auto address = Address::parse(text);
+    ASSERT_TRUE(address.ok()) << text;
+    EXPECT_EQ(address->text(), canonical);
+  }
+  for (const char* bad : {"", "host", "host:", ":1", "host:65536", "host:-1", "host:1x", "::1:80", "[::1]80", "[::1",
+                          "unix:", "unix:x", "a b:1", "[]:1", "host:1:2"}) {
+    const auto address = Address::parse(bad);
+    EXPECT_FALSE(address.ok()) << bad;
+    if (!address.ok()) EXPECT_EQ(address.code(), base::Code::invalid_argument);
+  }
+  EXPECT_FALSE(Address::parse("unix:/" + std::string(200, 'x')).ok());
+}
+
+TEST(ByteQueue, KeepsWhatIsAppendedInOrder) {
+  base::Random random(7);
+  detail::ByteQueue queue;
+  std::string model;
+  unsigned char next = 0;
+  for (int step = 0; step < 20000; ++step) {
+    if (random.chance(0.55)) {
+      const std::size_t count = random.below(3000);
+      auto room = queue.room(count);
+      ASSERT_GE(room.size(), count);
+      for (std::size_t i = 0; i < count; ++i) {
+        room[i] = std::byte{next};
+        model.push_back(static_cast<char>(next++));
+      }
+      queue.commit(count);
+    } else {
+      const std::size_t count = random.below(model.size() + 1);
+      queue.consume(count);
+      model.erase(0, count);
+      queue.rewind();
+    }
+    ASSERT_EQ(base::text_of(queue.bytes()), model);
+  }
+}
+
+// Runs a loop on a thread of its own.
+struct LoopThread {
+  Loop loop;
+  std::thread thread{[this] { loop.run(); }};
+  ~LoopThread() { join(); }
+  void join() {
+    if (!thread.joinable()) return;
+    loop.stop();
+    thread.join();
+  }
+  // On the loop's thread, waited for.
+  template <class F>
+  auto on(F what) {
+    std::promise<decltype(what())> promise;
+    auto future = promise.get_future();
+    loop.post([&] {
+      if constexpr (std::is_void_v<decltype(what())>) {
+        what();
+        promise.set_value();
+      } else {
+        promise.set_value(what());
+      }
+    });
+    return future.get();
+  }
+};
+
+TEST(Loop, CallsAHookOnceAtTheEndOfItsTurn) {
+  struct Hook final : TurnHook {
+    explicit Hook(std::string& log, char name) : log(log), name(name) {}
+    void on_turn_end() noexcept override { log.push_back(name); }
+    std::string& log;
+    char name;
+  };
+  Loop loop;
+  std::string log;
+  Hook a(log, 'A'), b(log, 'B');
+  auto forgotten = std::make_unique<Hook>(log, 'C');
+  loop.post([&] {
+    loop.at_turn_end(a);
+    loop.at_turn_end(*forgotten);
+    loop.at_turn_end(b);
+    loop.at_turn_end(a);
+    log.push_back('1');
+    forgotten.reset();
+  });
+  loop.post([&] { log.push_back('2'); });
+  Alarm end(loop, [&] {
+    log.push_back('.');
+    loop.stop();
+  });
+  end.set(Loop::now() + 10 * base::kMillisecond);
+  loop.run();
+  EXPECT_EQ(log, "12AB.");
+}
+
+TEST(Alarm, FiresWhenSetAgainAndNotWhenCancelled) {
+  Loop loop;
+  int fired = 0;
+  Alarm cancelled(loop, [&] { fired += 100; });
+  Alarm moved(loop, [&] {
+    ++fired;
+    loop.stop();
+  });
+  cancelled.set(Loop::now());
+  cancelled.cancel();
+  moved.set(Loop::now() + kPatience);
+  const Nanos begin = Loop::now();
+  moved.set(begin + base::kMillisecond);
+  loop.run();
+  EXPECT_EQ(fired, 1);
+  EXPECT_GE(Loop::now(), begin + base::kMillisecond);
+}
+
+// Sends back what comes in, stops reading while too much is unsent.
+struct Echo final : StreamHandler {
+  explicit Echo(std::unique_ptr<Stream> incoming) : stream(std::move(incoming)) { stream->start(*this); }
+  void on_input() noexcept override {
+    stream->write(stream->input());
+    stream->consume(stream->input().size());
+    most_unsent = std::max(most_unsent, stream->unsent());
+    if (stream->unsent() > 1 << 20) stream->pause_reading();
+  }
+  void on_sent() noexcept override { stream->resume_reading(); }
+  void on_closed(const base::Status& why) noexcept override { ended = why; }
+  std::unique_ptr<Stream> stream;
+  std::size_t most_unsent = 0;
+  std::optional<base::Status> ended;
+};
+
+// Sends a text, wants it back, then finishes.
+struct Caller final : StreamHandler {
+  Caller(std::unique_ptr<Stream> connected, std::string text, std::function<void(std::string, base::Status)> done)
+      : stream(std::move(connected)), text(std::move(text)), done(std::move(done)) {
+    stream->start(*this);
+    stream->write(this->text);
+    stream->need(this->text.size());
+  }
+  void on_input() noexcept override {
+    got = base::text_of(stream->input());
+    stream->consume(got.size());
+    stream->finish();
+  }
+  void on_closed(const base::Status& why) noexcept override { done(got, why); }
+  std::unique_ptr<Stream> stream;
+  std::string text;
+  std::string got;
+  std::function<void(std::string, base::Status)> done;
+};
+
+enum class Kind { tcp, tls, local };
+
+class Streams : public testing::TestWithParam<Kind> {
+ protected:
+  Streams() {
+    options.address = "127.0.0.1:0";
+    if (GetParam() == Kind::tls) {
+      options.tls = *Tls::load(ca.issue("farpool://pool/node/n0"), Tls::Kind::mutual);
+      client_tls = *Tls::load(ca.issue("farpool://pool/client/c0"), Tls::Kind::mutual);
+    } else if (GetParam() == Kind::local) {
+      std::string pattern = (std::filesystem::temp_directory_path() / "farpool-net-XXXXXX").string();
+      EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+      directory = pattern;
+      options.address = "unix:" + directory + "/s";
+    }
+  }
+  ~Streams() override {
+    client.join();
+    server.join();
+    callers.clear();
+    echoes.clear();
+    listener.reset();
+    if (!directory.empty()) std::filesystem::remove_all(directory);
+  }
+  void listen() {
+    auto opened = Listener::open(server.loop, options, [this](std::unique_ptr<Stream> stream) {
+      echoes.push_back(std::make_unique<Echo>(std::move(stream)));
+    });
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    listener = std::move(*opened);
+  }
+  // The echo of a text, or why there is none.
+  base::Result<std::string> call(std::string text, std::shared_ptr<Tls> tls) {
+    std::promise<base::Result<std::string>> promise;
+    auto future = promise.get_future();
+    client.loop.post([&] {
+      connect(client.loop, listener->address(), std::move(tls), Loop::now() + kPatience,
+              [&](base::Result<std::unique_ptr<Stream>> stream) {
+                if (!stream.ok()) return promise.set_value(stream.status());
+                peer = (*stream)->peer();
+                callers.push_back(std::make_unique<Caller>(std::move(*stream), std::move(text),
+                                                           [&](std::string got, base::Status why) {
+                                                             if (why.ok()) {
+                                                               promise.set_value(std::move(got));
+                                                             } else {
+                                                               promise.set_value(std::move(why));
+                                                             }
+                                                           }));
+              });
+    });
+    return future.get();
+  }
+
+  ThrowawayCa ca;
+  ListenOptions options;
+  std::shared_ptr<Tls> client_tls;
+  std::string directory;
+  LoopThread server, client;
+  std::unique_ptr<Listener> listener;
+  std::vector<std::unique_ptr<Echo>> echoes;
+  std::vector<std::unique_ptr<Caller>> callers;
+  Identity peer;
+};
+
+TEST_P(Streams, CarryBytesBothWaysAndCloseCleanly) {
+  listen();
+  base::Random random(3);
+  for (const std::size_t size : {std::size_t{1}, std::size_t{100}, std::size_t{70'000}, std::size_t{9'000'000}}) {
+    std::string text(size, ' ');
+    for (char& c : text) c = static_cast<char>(random.next());
+    const auto got = call(text, client_tls);
+    ASSERT_TRUE(got.ok()) << got.status().message();
+    EXPECT_TRUE(*got == text) << size;
+  }
+  EXPECT_EQ(peer.authenticated, GetParam() == Kind::tls);
+  if (GetParam() == Kind::tls) EXPECT_EQ(peer.name, "n0");
+  server.join();
+  ASSERT_EQ(echoes.size(), 4u);
+  for (const auto& echo : echoes) {
+    ASSERT_TRUE(echo->ended);
+    EXPECT_TRUE(echo->ended->ok()) << echo->ended->message();
+    EXPECT_LT(echo->most_unsent, 2u << 20) << "the writer was not held back";
+    EXPECT_EQ(echo->stream->peer().name, GetParam() == Kind::tls ? "c0" : "");
+  }
+}
+
+TEST_P(Streams, AreBoundedInNumber) {
+  options.max_connections = 2;
+  listen();
+  std::vector<std::unique_ptr<Stream>> held;
+  for (int i = 0; i < 2; ++i) {
+    std::promise<bool> opened;
+    client.loop.post([&] {
+      connect(client.loop, listener->address(), client_tls, Loop::now() + kPatience, [&](auto stream) {
+        if (stream.ok()) held.push_back(std::move(*stream));
+        opened.set_value(stream.ok());
+      });
+    });
+    ASSERT_TRUE(opened.get_future().get());
+  }
+  {
+    const auto got = call("one too many", client_tls);
+    EXPECT_TRUE(!got.ok() || got->empty());
+  }
+  EXPECT_GE(listener->stats().refused_full, 1u);
+  client.on([&] { held.clear(); });
+  for (const Nanos end = Loop::now() + kPatience; listener->stats().open == 2 && Loop::now() < end;)
+    std::this_thread::yield();
+  EXPECT_TRUE(call("room again", client_tls).ok());
+}
+
+class TlsStreams : public Streams {};
+
+TEST_P(TlsStreams, RefuseStrangersAndForgedNames) {
+  options.handshake_deadline = 300 * base::kMillisecond;
+  listen();
+  ThrowawayCa other;
+  const auto stranger = call("x", *Tls::load(other.issue("farpool://pool/client/c0"), Tls::Kind::mutual));
+  EXPECT_EQ(stranger.code(), base::Code::forbidden);
+  // A certificate of the right authority without a farpool name is not even loaded; one that slips in is refused by the
+  // peer.
+  for (const char* uri : {"", "https://example.org/", "farpool://pool/admin/x"}) {
+    const auto nameless = Tls::load(ca.issue(uri), Tls::Kind::mutual);
+    EXPECT_EQ(nameless.code(), base::Code::invalid_argument) << uri;
+  }
+  const auto plain = call("x", nullptr);
+  EXPECT_TRUE(!plain.ok() || plain->empty());
+  EXPECT_TRUE(call("still there", client_tls).ok());
+  EXPECT_GE(listener->stats().failed_handshakes, 2u);
+}
+
+TEST_P(TlsStreams, FollowRenewedCertificatesAndKeepTheOldOnesOverBrokenFiles) {
+  const TlsFiles files = ca.issue("farpool://pool/node/before");
+  options.tls = *Tls::load(files, Tls::Kind::mutual);
+  listen();
+  ASSERT_TRUE(call("x", client_tls).ok());
+  EXPECT_EQ(peer.name, "before");
+  ca.issue_into(files, "farpool://pool/node/after");
+  const Nanos end = Loop::now() + kPatience;
+  while (peer.name != "after" && Loop::now() < end) ASSERT_TRUE(call("x", client_tls).ok());
+  EXPECT_EQ(peer.name, "after");
+  EXPECT_EQ(options.tls->generation(), 2u);
+  std::ofstream(files.cert) << "no certificate";
+  while (options.tls->trouble().ok() && Loop::now() < end) ASSERT_TRUE(call("x", client_tls).ok());
+  EXPECT_FALSE(options.tls->trouble().ok());
+  EXPECT_TRUE(call("x", client_tls).ok());
+  EXPECT_EQ(peer.name, "after");
+}
+
+TEST_P(TlsStreams, GiveUpOnAPeerThatDoesNotShakeHands) {
+  options.handshake_deadline = 20 * base::kMillisecond;
+  listen();
+  std::unique_ptr<Stream> silent;
+  std::promise<void> connected;
+  client.loop.post([&] {
+    connect(client.loop, listener->address(), nullptr, Loop::now() + kPatience, [&](auto stream) {
+      ASSERT_TRUE(stream.ok());
+      silent = std::move(*stream);
+      connected.set_value();
+    });
+  });
+  connected.get_future().get();
+  for (const Nanos end = Loop::now() + kPatience; listener->stats().failed_handshakes == 0 && Loop::now() < end;) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(listener->stats().failed_handshakes, 1u);
+  client.on([&] { silent.reset(); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Tls, TlsStreams, testing::Values(Kind::tls));
+
+TEST(Connect, SaysWhyNot) {
+  LoopThread thread;
+  const auto attempt = [&](std::string address, Nanos deadline) {
+    std::promise<base::Code> code;
+    thread.loop.post(
+        [&] { connect(thread.loop, address, nullptr, deadline, [&](auto stream) { code.set_value(stream.code()); }); });
+    return code.get_future().get();
+  };
+  EXPECT_EQ(attempt("127.0.0.1:1", Loop::now() + kPatience), base::Code::unavailable);
+  EXPECT_EQ(attempt("nonsense", Loop::now() + kPatience), base::Code::invalid_argument);
+  EXPECT_EQ(attempt("unix:/nowhere/at/all", Loop::now() + kPatience), base::Code::unavailable);
+  // A listener whose backlog nobody empties takes the connection and never speaks TLS.
+  Loop idle;
+  auto listener = Listener::open(idle, {.address = "127.0.0.1:0"}, [](auto) {});
+  ASSERT_TRUE(listener.ok());
+  ThrowawayCa ca;
+  auto tls = *Tls::load(ca.issue("farpool://pool/client/c0"), Tls::Kind::mutual);
+  std::promise<base::Code> code;
+  thread.loop.post([&] {
+    connect(thread.loop, (*listener)->address(), tls, Loop::now() + 30 * base::kMillisecond,
+            [&](auto stream) { code.set_value(stream.code()); });
+  });
+  EXPECT_EQ(code.get_future().get(), base::Code::timed_out);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Streams, testing::Values(Kind::tcp, Kind::tls, Kind::local), [](const auto& info) {
+  return info.param == Kind::tcp ? "Tcp" : info.param == Kind::tls ? "Tls" : "Local";
+});
+
+}  // namespace
+}  // namespace farpool::net

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The channels over real sockets. Internal to net.
+#pragma once
+
+#include <asio/buffer.hpp>
+#include <asio/error.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <asio/ssl/error.hpp>
+#include <asio/ssl/stream.hpp>
+#include <asio/write.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "net/channel.h"
+
+namespace farpool::net::detail {
+
+using Tcp = asio::ip::tcp;
+using Local = asio::local::stream_protocol;
+using TlsSocket = asio::ssl::stream<Tcp::socket>;
+
+inline base::Status status_of(const asio::error_code& error, const std::string& doing) {
+  if (!error || error == asio::error::eof || error == asio::ssl::error::stream_truncated) return {};
+  const bool tls = error.category() == asio::error::get_ssl_category();
+  return {tls ? base::Code::forbidden : base::Code::unavailable, doing + ": " + error.message()};
+}
+
+template <class Socket>
+class SocketChannel final : public Channel {
+ public:
+  SocketChannel(Loop& loop, Identity peer, std::string remote, Seat seat, Socket socket)
+      : Channel(loop, std::move(peer), std::move(remote), std::move(seat)), socket_(std::move(socket)) {}
+
+ private:
+  struct ReadDone {
+    Ref channel;
+    void operator()(const asio::error_code& error, std::size_t bytes) {
+      channel->read_done(static_cast<bool>(error),
+                         error ? status_of(error, "reading from " + channel->remote) : base::Status(), bytes);
+    }
+  };
+  struct WriteDone {
+    Ref channel;
+    void operator()(const asio::error_code& error, std::size_t) {
+      channel->write_done(static_cast<bool>(error),
+                          error ? status_of(error, "writing to " + channel->remote) : base::Status());
+    }
+  };
+
+  auto& wire() {
+    if constexpr (requires { *socket_; }) {
+      return *socket_;
+    } else {
+      return socket_;
+    }
+  }
+
+  void begin_read(base::MutableBytes into) override {
+    wire().async_read_some(asio::buffer(into.data(), into.size()), ReadDone{Ref(this)});
+  }
+  void begin_write(base::Bytes from) override {
+    asio::async_write(wire(), asio::buffer(from.data(), from.size()), WriteDone{Ref(this)});
+  }
+  bool begin_goodbye() override {
+    if constexpr (requires { *socket_; }) {
+      wire().async_shutdown([channel = Ref(this)](const asio::error_code&) { channel->goodbye_done(); });
+      return true;
+    } else {
+      asio::error_code ignored;
+      socket_.shutdown(Socket::shutdown_send, ignored);
+      return false;
+    }
+  }
+  void close_socket() override {
+    asio::error_code ignored;
+    wire().lowest_layer().close(ignored);
+  }
+
+  Socket socket_;
+};
+
+using TcpChannel = SocketChannel<Tcp::socket>;
+using LocalChannel = SocketChannel<Local::socket>;
+using TlsChannel = SocketChannel<std::unique_ptr<TlsSocket>>;
+
+}  // namespace farpool::net::detail

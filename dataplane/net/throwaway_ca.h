@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A certificate authority that lives as long as one process, for tests of what speaks TLS.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "net/tls.h"
+
+namespace farpool::net {
+
+class ThrowawayCa {
+ public:
+  ThrowawayCa();
+  ~ThrowawayCa();
+  ThrowawayCa(const ThrowawayCa&) = delete;
+
+  // Writes ca.crt, tls.crt and tls.key for this URI name into a directory of its own, which goes with the authority.
+  TlsFiles issue(const std::string& uri);
+  // Replaces the files of an earlier issue, as a renewal does.
+  void issue_into(const TlsFiles& files, const std::string& uri);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace farpool::net
