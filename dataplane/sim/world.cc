@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/world.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "layout/operation_slot.h"
+
+namespace farpool::sim {
+namespace {
+
+constexpr const char* kPool = "pool-of-the-simulation";
+
+[[noreturn]] void stop(const std::string& what) {
+  std::fprintf(stderr, "the simulation cannot go on: %s\n", what.c_str());
+  std::abort();
+}
+
+fabric::Peer peer_named(const std::string& name) {
+  return {.pool_uid = kPool, .role = "client", .name = name, .authenticated = true};
+}
+
+class AddOne final : public rcuckoo::Editor {
+ public:
+  rcuckoo::Edit edit(std::optional<std::string_view> value) override {
+    sum = std::to_string((value ? std::stoll(std::string(*value)) : 0) + 1);
+    return {.kind = rcuckoo::Edit::Kind::put, .value = sum};
+  }
+  std::string sum;
+};
+
+}  // namespace
+
+// Page-aligned and zeroed.
+struct World::Memory {
+  explicit Memory(std::uint64_t bytes)
+      : data(static_cast<std::byte*>(std::aligned_alloc(layout::kPage, bytes))), bytes(bytes) {
+    FARPOOL_CHECK(data != nullptr);
+    std::memset(data, 0, bytes);
+  }
+  ~Memory() { std::free(data); }
+  Memory(const Memory&) = delete;
+  std::byte* data;
+  std::uint64_t bytes;
+};
+
+World::World(WorldOptions options)
+    : options_(options),
+      memory_(std::make_unique<Memory>(options.geometry.memory_bytes)),
+      memory_span_(memory_->data, memory_->bytes),
+      network_(options.wire),
+      responder_(network_.add_node(endpoint_)) {
+  auto node = node::MemoryNode::create({.name = "node-0",
+                                        .pool_uid = kPool,
+                                        .endpoint = endpoint_,
+                                        .version = "simulated",
+                                        .geometry = options_.geometry,
+                                        .lease = options_.lease,
+                                        .failure_timeout = options_.failure_timeout,
+                                        .opens_per_second = 100000},
+                                       memory_span_, responder_);
+  if (!node) stop(node.status().message());
+  node_ = std::move(*node);
+  responder_.serve(*node_);
+  const auto published = node_->stand_alone();
+  if (published.verdict != node::MemoryNode::Verdict::adopted) stop(published.message);
+}
+
+World::~World() {
+  network_.options().lose_reply = 0;
+  network_.options().lose_exchange = 0;
+  for (auto& client : clients_) {
+    if (client->crashed()) {
+      fabric::sim::bury(client->body_);
+    } else if (!client->closed_) {
+      disconnect(*client);
+    }
+  }
+}
+
+Client& World::connect(const std::string& name) {
+  clients_.push_back(std::make_unique<Client>());
+  Client& client = *clients_.back();
+  client.name_ = name;
+  client.port_ = &network_.add_client(peer_named(name));
+  if (!run(client, open(client))) stop("client " + name + " did not connect in time");
+  if (!client.connected()) stop("client " + name + " could not connect: " + client.body_->status.message());
+  return client;
+}
+
+task::Task<void> World::open(Client& client) {
+  Client::Body& body = *client.body_;
+  fabric::Port& port = *client.port_;
+  auto session = co_await session::Session::open(port, {.endpoint = endpoint_,
+                                                        .pool_uid = kPool,
+                                                        .client_name = client.name_,
+                                                        .epoch = node_->facts().epoch(),
+                                                        .node_incarnation = node_->incarnation(),
+                                                        .deadline = port.now() + 10 * base::kSecond});
+  if (!session) {
+    body.status = session.status();
+    co_return;
+  }
+  body.session = std::move(*session);
+  fabric::Cost cost;
+  const auto superblock = co_await rcuckoo::read_superblock(*body.session, port.now() + 10 * base::kSecond, cost);
+  if (!superblock) {
+    body.status = superblock.status();
+    co_return;
+  }
+  const layout::Geometry& geometry = superblock->geometry;
+  body.heap = std::make_unique<heap::Heap>(*body.session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
+  body.table = std::make_unique<rcuckoo::Table>(*body.session, *body.heap, geometry, options_.table_id);
+  client.incarnation_ = body.session->grant().client_incarnation;
+  client.slots_offset_ = body.session->grant().slots_offset;
+  client.session_id_ = body.session->grant().session_id;
+  table_seed_ = body.session->grant().table_seed;
+}
+
+task::Task<void> World::close(Client& client) {
+  Client::Body& body = *client.body_;
+  const Nanos deadline = client.port_->now() + 10 * base::kSecond;
+  if (body.heap != nullptr && body.session->alive()) co_await body.heap->release(deadline);
+  if (body.session != nullptr) co_await body.session->close(deadline);
+}
+
+void World::disconnect(Client& client) {
+  FARPOOL_CHECK(!client.crashed() && !client.closed_);
+  if (!run(client, close(client))) stop("client " + client.name_ + " did not say goodbye in time");
+  client.closed_ = true;
+  client.body_->table.reset();
+  client.body_->heap.reset();
+  client.body_->session.reset();
+}
+
+void World::spawn(Client& client, task::Task<void> task) { client.body_->scope.spawn(std::move(task)); }
+
+bool World::settle(Client& client, Nanos within) {
+  return run_until([&client] { return client.crashed() || client.body_->scope.running() == 0; }, within);
+}
+
+bool World::run(Client& client, task::Task<void> task, Nanos within) {
+  spawn(client, std::move(task));
+  return settle(client, within);
+}
+
+bool World::run_until(const std::function<bool()>& done, Nanos within) {
+  return network_.run_until(done, network_.now() + within);
+}
+
+task::Task<void> World::call(Client& client, Call call, Nanos patience) {
+  rcuckoo::Table& table = client.table();
+  fabric::Port& port = *client.port_;
+  const Nanos deadline = port.now() + patience;
+  call.client = client.index();
+  call.asked = port.now();
+  const std::string key = call.key, value = call.value;
+  const Call::Kind kind = call.kind;
+  const std::size_t number = history_.ask(std::move(call));
+  fabric::Cost cost;
+  base::Status status;
+  std::optional<std::string> found;
+  const auto there = [](bool present) { return present ? std::optional<std::string>("there") : std::nullopt; };
+  switch (kind) {
+    case Call::Kind::get: {
+      auto answer = co_await table.lookup(key, deadline, cost);
+      status = answer.status();
+      if (answer) found = *answer;
+      break;
+    }
+    case Call::Kind::put: {
+      const auto answer = co_await table.put(key, value, deadline, cost);
+      status = answer.status();
+      break;
+    }
+    case Call::Kind::insert: {
+      const auto answer = co_await table.insert(key, value, deadline, cost);
+      status = answer.status();
+      if (answer) found = there(!*answer);
+      break;
+    }
+    case Call::Kind::update: {
+      const auto answer = co_await table.update(key, value, deadline, cost);
+      status = answer.status();
+      if (answer) found = there(*answer);
+      break;
+    }
+    case Call::Kind::remove: {
+      const auto answer = co_await table.remove(key, deadline, cost);
+      status = answer.status();
+      if (answer) found = there(*answer);
+      break;
+    }
+    case Call::Kind::add: {
+      AddOne editor;
+      const auto answer = co_await table.modify(key, editor, deadline, cost);
+      status = answer.status();
+      if (answer) found = editor.sum;
+      break;
+    }
+  }
+  if (status.ok()) {
+    history_.answer(number, port.now(), std::move(found));
+    co_return;
+  }
+  failures_.emplace_back(client.index(), status);
+  if (status.code() != base::Code::unknown_outcome) history_.forget(number);  // reads, and writes that did nothing
+}
+
+std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std::uint64_t bytes) {
+  const auto range = [](std::uint64_t first, std::uint64_t count, const std::string& one) {
+    if (count <= 1) return one + " " + std::to_string(first);
+    return one + "s " + std::to_string(first) + ".." + std::to_string(first + count - 1);
+  };
+  switch (at.region) {
+    case layout::kSuperblock:
+      return "superblock";
+    case layout::kSlots:
+      return range(at.offset / sizeof(layout::OperationSlot), bytes / sizeof(layout::OperationSlot), "slot");
+    case layout::kLocks:
+      return "lock word " + std::to_string(at.offset / 8);
+    case layout::kTable:
+      return range(at.offset / geometry.row_bytes(), bytes / geometry.row_bytes(), "row");
+    case layout::kHeap: {
+      const std::uint64_t within = at.offset % geometry.segment_bytes;
+      const std::string segment = "segment " + std::to_string(at.offset / geometry.segment_bytes);
+      return segment + (bytes == 0 ? " bitmap" : "") + " +" + std::to_string(within);
+    }
+    default:
+      return "region " + std::to_string(at.region) + " +" + std::to_string(at.offset);
+  }
+}
+
+}  // namespace farpool::sim

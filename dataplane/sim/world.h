@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pool in one thread and virtual time: a memory node and its clients, all of them the code that runs on real wires. A
+// world is a function of its options.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fabric/sim/network.h"
+#include "heap/heap.h"
+#include "index/rcuckoo/table.h"
+#include "layout/geometry.h"
+#include "node/memory_node.h"
+#include "session/session.h"
+#include "sim/history.h"
+#include "task/scope.h"
+
+namespace farpool::sim {
+
+struct WorldOptions {
+  fabric::sim::Options wire;
+  layout::GeometryRequest geometry{.memory_bytes = 2560 << 10,
+                                   .table_percent = 1,
+                                   .entry_bytes = 16,
+                                   .entries_per_row = 2,
+                                   .rows_per_lock = 2,
+                                   .max_sessions = 8,
+                                   .slots_per_session = 2};
+  Nanos lease = 2 * base::kSecond;
+  Nanos failure_timeout = 40 * base::kMillisecond;
+  std::uint32_t table_id = 0;
+};
+
+class World;
+
+// One client thread: a port, a session, a heap and a table.
+class Client {
+ public:
+  const std::string& name() const { return name_; }
+  std::size_t index() const { return port_->index(); }
+  fabric::sim::SimPort& port() { return *port_; }
+  session::Session& session() { return *body_->session; }
+  heap::Heap& heap() { return *body_->heap; }
+  rcuckoo::Table& table() { return *body_->table; }
+  bool connected() const { return body_->table != nullptr; }
+  bool crashed() const { return port_->crashed(); }
+  std::uint64_t incarnation() const { return incarnation_; }
+  std::uint64_t slots_offset() const { return slots_offset_; }
+  std::uint64_t session_id() const { return session_id_; }
+
+ private:
+  friend class World;
+  // What coroutines of the client refer to. It is buried with a client that crashed.
+  struct Body {
+    task::Scope scope;
+    std::unique_ptr<session::Session> session;
+    std::unique_ptr<heap::Heap> heap;
+    std::unique_ptr<rcuckoo::Table> table;
+    base::Status status;
+  };
+  std::string name_;
+  fabric::sim::SimPort* port_ = nullptr;
+  std::shared_ptr<Body> body_ = std::make_shared<Body>();
+  std::uint64_t incarnation_ = 0;
+  std::uint64_t slots_offset_ = 0;
+  std::uint64_t session_id_ = 0;
+  bool closed_ = false;
+};
+
+class World {
+ public:
+  explicit World(WorldOptions options = {});
+  World(const World&) = delete;
+  // Clients that live say goodbye; those that crashed are buried with their frames.
+  ~World();
+
+  // Opens a session, reads the superblock and makes heap and table. Must succeed.
+  Client& connect(const std::string& name);
+  // Returns the client's segments and closes its session.
+  void disconnect(Client& client);
+
+  // Starts a task of the client: it runs as the world runs.
+  void spawn(Client& client, task::Task<void> task);
+  // Runs until the client has nothing left to do, or has crashed. False: virtual time ran out.
+  bool settle(Client& client, Nanos within = 60 * base::kSecond);
+  // spawn and settle.
+  bool run(Client& client, task::Task<void> task, Nanos within = 60 * base::kSecond);
+  bool run_until(const std::function<bool()>& done, Nanos within = 60 * base::kSecond);
+
+  // One call of a history on a table, with the answer noted. Failures without effect are forgotten, and their status
+  // kept.
+  task::Task<void> call(Client& client, Call call, Nanos patience);
+
+  fabric::sim::Network& network() { return network_; }
+  node::MemoryNode& node() { return *node_; }
+  const layout::Geometry& geometry() const { return node_->geometry(); }
+  base::Bytes memory() const { return memory_span_; }
+  base::Bytes region(layout::RegionId id) const {
+    return base::Bytes(memory_span_).subspan(geometry().at(id).offset, geometry().at(id).bytes);
+  }
+  const base::HashSecret& table_seed() const { return table_seed_; }
+  History& history() { return history_; }
+  const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
+  // Of the calls that failed without effect, newest last: client and status.
+  const std::vector<std::pair<std::size_t, base::Status>>& failures() const { return failures_; }
+  const std::string& endpoint() const { return endpoint_; }
+
+ private:
+  struct Memory;
+  task::Task<void> open(Client& client);
+  task::Task<void> close(Client& client);
+
+  WorldOptions options_;
+  const std::string endpoint_ = "node-0:7400";
+  std::unique_ptr<Memory> memory_;
+  base::MutableBytes memory_span_;
+  fabric::sim::Network network_;
+  fabric::sim::SimResponder& responder_;
+  std::unique_ptr<node::MemoryNode> node_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  base::HashSecret table_seed_;
+  History history_;
+  std::vector<std::pair<std::size_t, base::Status>> failures_;
+};
+
+// The names that golden verb traces call places by: "slot 3", "lock word 0", "row 17", "rows 16..17", "block 0x40".
+std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std::uint64_t bytes);
+
+}  // namespace farpool::sim
