@@ -1,0 +1,19 @@
+# The daemons: build/<preset>/apps/farpool-*. What they share is the room library `apps`.
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+farpool_room(apps DEPS net base LIBS PkgConfig::SPDLOG prometheus-cpp::core)
+target_compile_definitions(apps PUBLIC FARPOOL_VERSION="${FARPOOL_VERSION}")
+target_include_directories(apps SYSTEM PUBLIC ${CLI11_INCLUDE})
+
+# farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp)
+function(farpool_app name main)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_executable(${name} ${CMAKE_SOURCE_DIR}/apps/${main})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/apps)
+  target_link_libraries(${name} PRIVATE apps)
+  foreach(dep ${ARG_DEPS})
+    string(REPLACE "/" "_" target ${dep})
+    target_link_libraries(${name} PRIVATE ${target})
+  endforeach()
+endfunction()
+
+farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control)

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// farpool-memory-node: lends memory to a pool over the tcp wire.
+#include <prometheus/collectable.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/samples.h"
+#include "apps/settings.h"
+#include "control/agent.h"
+#include "control/web.h"
+#include "fabric/tcp/responder.h"
+#include "net/loop.h"
+#include "node/memory.h"
+#include "node/memory_node.h"
+
+namespace farpool::apps {
+namespace {
+
+using base::Code;
+using base::Result;
+using base::Status;
+
+constexpr char kProgram[] = "farpool-memory-node";
+constexpr auto kPublishPatience = std::chrono::seconds(5);
+// The process is alive as long as its control loop turned over this recently.
+constexpr base::Nanos kBeat = base::kSecond;
+constexpr base::Nanos kLongestSilence = 30 * base::kSecond;
+
+struct Settings {
+  CommonSettings common;
+  std::uint64_t memory = 0;
+  std::string memory_path;
+  std::string listen = "0.0.0.0:7400";
+  std::string advertise;
+  layout::GeometryRequest geometry;
+  base::Nanos failure_timeout = 2 * base::kSecond;
+  base::Nanos lease = 5 * base::kSecond;
+  std::size_t threads = 1;
+  std::uint32_t max_lanes = 1024;
+  bool standalone = false;
+};
+
+void add_flags(CLI::App& app, Settings& settings) {
+  add_common(app, settings.common);
+  add_size(app, "--memory", settings.memory, "lent in all: table, locks, slots and heap; a multiple of 4Ki");
+  app.get_option("--memory")->required();
+  app.add_option("--memory-path", settings.memory_path, "directory on a memory-backed volume; empty: anonymous memory");
+  app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
+  app.add_option("--advertise", settings.advertise, "host:port that clients are told; default: --listen");
+  app.add_option("--entry-bytes", settings.geometry.entry_bytes, "of an index entry: 16, 24, 32, 48 or 64")
+      ->capture_default_str();
+  app.add_option("--entries-per-row", settings.geometry.entries_per_row)->capture_default_str();
+  app.add_option("--rows-per-lock", settings.geometry.rows_per_lock, "a power of two")->capture_default_str();
+  app.add_option("--table-percent", settings.geometry.table_percent, "of the memory that the index takes")
+      ->capture_default_str();
+  add_duration(app, "--failure-timeout", settings.failure_timeout,
+               "a lock that stands for this long has a dead holder (default 2s)");
+  add_duration(app, "--lease", settings.lease, "a client that is silent for this long is fenced (default 5s)");
+  app.add_option("--threads", settings.threads, "that execute verbs")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--max-sessions", settings.geometry.max_sessions)->check(CLI::Range(1, 65536))->capture_default_str();
+  app.add_option("--max-lanes", settings.max_lanes)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_flag("--standalone", settings.standalone,
+               "publish an epoch of its own with itself as the one node: no operator");
+}
+
+Status check(Settings& settings) {
+  if (settings.advertise.empty()) settings.advertise = settings.listen;
+  if (settings.advertise.starts_with("0.0.0.0:") || settings.advertise.starts_with("[::]:") ||
+      settings.advertise.ends_with(":0")) {
+    return {Code::invalid_argument, "clients cannot reach " + settings.advertise + ": give --advertise host:port"};
+  }
+  if (settings.lease < settings.failure_timeout) {
+    return {Code::invalid_argument, "--lease must be at least --failure-timeout"};
+  }
+  if (settings.failure_timeout < 10 * base::kMillisecond) {
+    return {Code::invalid_argument,
+            "--failure-timeout must be at least 10ms: below that a slow client passes for a dead one"};
+  }
+  return {};
+}
+
+// What the agent and the metrics ask, on threads of their own.
+class Process final : public control::Subject, public prometheus::Collectable {
+ public:
+  Process(net::Loop& control, node::MemoryNode& node, fabric::tcp::TcpResponder& responder)
+      : control_(control), node_(node), responder_(responder), alarm_(control, [this] { beat(); }) {
+    beat();
+  }
+
+  v1alpha1::Facts facts() const override { return node_.facts(); }
+
+  Published publish(const v1alpha1::PublishMapRequest& request) override {
+    if (request.pool_secret().size() != 16) {
+      return {Verdict::invalid, 0,
+              "the pool secret has " + std::to_string(request.pool_secret().size()) + " bytes, not 16"};
+    }
+    // Shared: on a time-out the loop may still run it later.
+    auto answer = std::make_shared<std::promise<node::MemoryNode::Published>>();
+    auto published = answer->get_future();
+    control_.post([this, request, answer] {
+      const auto* bytes = reinterpret_cast<const std::byte*>(request.pool_secret().data());
+      answer->set_value(
+          node_.publish(request.map(), {base::load<std::uint64_t>(bytes), base::load<std::uint64_t>(bytes + 8)}));
+    });
+    if (published.wait_for(kPublishPatience) != std::future_status::ready) {
+      return {Verdict::unavailable, 0, "the memory node did not take the map in time; publish it again"};
+    }
+    const auto result = published.get();
+    static constexpr Verdict kVerdicts[] = {Verdict::adopted, Verdict::older_epoch, Verdict::conflicting,
+                                            Verdict::invalid};
+    return {kVerdicts[static_cast<int>(result.verdict)], result.epoch, result.message};
+  }
+
+  std::string alive() const {
+    const base::Nanos silence = net::Loop::now() - last_beat_.load();
+    if (silence < kLongestSilence) return {};
+    return "the control loop has not turned for " + std::to_string(silence / base::kSecond) + " s";
+  }
+  // A node without an epoch is ready: the operator must reach it to publish one. That it does not serve yet is in its
+  // facts.
+  std::string ready() const { return alive(); }
+
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    const auto node = node_.stats();
+    const auto wire = responder_.stats();
+    Samples s;
+    s.gauge("farpool_node_incarnation_info", "One life of this memory node.", 1,
+            {{"incarnation", std::to_string(node.incarnation)}});
+    s.gauge("farpool_node_serving", "1 if an epoch that contains this incarnation is published and not stopped.",
+            node.serving);
+    s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
+    s.gauge("farpool_node_era", "Reclamation clock.", node.era);
+    s.gauge("farpool_node_era_lag", "Eras that some session still holds back.", node.era - node.safe_era);
+    s.gauge("farpool_node_sessions", "Sessions open.", node.sessions);
+    s.counter("farpool_node_sessions_opened_total", "Sessions that were opened.", node.sessions_opened);
+    s.counter("farpool_node_sessions_closed_total", "Sessions that ended with a goodbye.", node.sessions_closed);
+    s.counter("farpool_node_sessions_fenced_total",
+              "Sessions fenced: lease run out, era held back, or epoch without this node.", node.sessions_fenced);
+    s.gauge("farpool_node_sessions_dead_holders",
+            "Ended sessions whose operation slots say that they left something half done.",
+            node.sessions_held_by_the_dead);
+    s.counter("farpool_node_handshakes_refused_total", "Handshakes that were answered with a refusal.",
+              node.handshakes_refused);
+    s.gauge("farpool_node_keys", "Keys in the table, as the operation slots count them.", node.keys);
+    s.gauge("farpool_node_key_value_bytes", "Bytes of keys and values, likewise.", node.bytes);
+    s.gauge("farpool_node_table_entries", "Entries that the table has.", node.entries);
+    s.gauge("farpool_node_load_factor", "Keys over entries.",
+            node.entries == 0 ? 0.0 : static_cast<double>(node.keys) / static_cast<double>(node.entries));
+    const char* segments_help = "Heap segments by state.";
+    s.gauge("farpool_node_segments", segments_help, node.segments.free, {{"state", "free"}});
+    s.gauge("farpool_node_segments", segments_help, node.segments.owned, {{"state", "owned"}});
+    s.gauge("farpool_node_segments", segments_help, node.segments.orphaned, {{"state", "orphaned"}});
+    s.gauge("farpool_node_segments", segments_help, node.segments.resting, {{"state", "resting"}});
+    s.gauge("farpool_node_segment_bytes", "Size of a heap segment.", node.segment_bytes);
+    s.counter("farpool_node_segment_refusals_total", "Requests for segments refused because the heap was full.",
+              node.segment_refusals);
+    s.counter("farpool_node_calls_total", "CALLs handled.", node.calls);
+    s.gauge("farpool_wire_connections", "Connections open on the session port.", wire.connections);
+    s.gauge("farpool_wire_lanes", "Lanes open.", wire.lanes);
+    s.counter("farpool_wire_chains_total", "Chains executed.", wire.chains);
+    static constexpr const char* kVerbs[] = {"read", "write", "cas", "masked_cas", "fetch_add", "call"};
+    for (std::size_t verb = 0; verb < wire.verbs.size(); ++verb) {
+      s.counter("farpool_wire_verbs_total", "Verbs executed.", wire.verbs[verb], {{"verb", kVerbs[verb]}});
+    }
+    s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_in, {{"direction", "in"}});
+    s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_out, {{"direction", "out"}});
+    s.counter("farpool_wire_refusals_total", "Chains and lanes refused: wrong key, range, alignment or token.",
+              wire.refusals);
+    s.counter("farpool_wire_malformed_total", "Connections closed for bytes that are no frame.", wire.malformed);
+    s.counter("farpool_wire_fences_total", "Fences of sessions.", wire.fences);
+    s.counter("farpool_wire_connections_refused_total", "Connections refused because there were too many.",
+              wire.refused_connections);
+    s.counter("farpool_wire_handshakes_failed_total", "TLS handshakes that failed or took too long.",
+              wire.failed_handshakes);
+    return s.take();
+  }
+
+ private:
+  void beat() {
+    last_beat_ = net::Loop::now();
+    alarm_.set(last_beat_ + kBeat);
+  }
+
+  net::Loop& control_;
+  node::MemoryNode& node_;
+  fabric::tcp::TcpResponder& responder_;
+  std::atomic<base::Nanos> last_beat_ = 0;
+  net::Alarm alarm_;
+};
+
+int run(Settings settings) {
+  auto tls = load_tls(settings.common);
+  if (!tls.ok()) return fail(kProgram, tls.status());
+  auto memory = settings.memory_path.empty()
+                    ? node::Memory::anonymous(settings.memory)
+                    : node::Memory::on_volume(settings.memory_path, settings.common.name, settings.memory);
+  if (!memory.ok()) return fail(kProgram, memory.status());
+
+  net::Loop control;
+  fabric::tcp::TcpResponder responder(control, {.listen = settings.listen, .tls = *tls, .executors = settings.threads});
+  std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
+  auto node = node::MemoryNode::create(
+      {.name = settings.common.name,
+       .pool_uid = settings.common.pool_uid,
+       .endpoint = settings.advertise,
+       .version = FARPOOL_VERSION,
+       .geometry = settings.geometry,
+       .lease = settings.lease,
+       .failure_timeout = settings.failure_timeout,
+       .max_lanes = settings.max_lanes,
+       .opens_per_second = 200,
+       .require_authentication = *tls != nullptr,
+       .log = [](bool warning,
+                 const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); },
+       .on_change =
+           [&agent] {
+             if (agent != nullptr) agent->changed();
+           }},
+      memory->span(), responder);
+  if (!node.ok()) return fail(kProgram, node.status());
+
+  start_logging(settings.common);
+  if (Status status = responder.serve(**node); !status.ok()) return fail(kProgram, status);
+  const auto process = std::make_shared<Process>(control, **node, responder);
+  if (settings.common.agent_listen != "none") {
+    auto started = control::Agent::start(
+        {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
+        *process);
+    if (!started.ok()) return fail(kProgram, started.status());
+    agent = std::move(started.value());
+  }
+  std::unique_ptr<control::Web> web;
+  if (settings.common.metrics_listen != "none") {
+    auto started = control::Web::start({.listen = settings.common.metrics_listen,
+                                        .metrics = {process},
+                                        .alive = [&process] { return process->alive(); },
+                                        .ready = [&process] { return process->ready(); }});
+    if (!started.ok()) return fail(kProgram, started.status());
+    web = std::move(started.value());
+  }
+  if (settings.standalone) {
+    const auto published = (*node)->stand_alone();
+    if (published.verdict != node::MemoryNode::Verdict::adopted) {
+      return fail(kProgram, {Code::internal, published.message});
+    }
+  }
+  spdlog::info(
+      "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "
+      "{} bytes)",
+      settings.common.name, settings.common.pool_uid, settings.memory, settings.advertise, responder.address(),
+      (*node)->incarnation(), (*node)->geometry().rows, (*node)->geometry().segments,
+      (*node)->geometry().segment_bytes);
+
+  on_signal(control, [&](int number) {
+    spdlog::info("memory node {} ends on signal {}; what it lends is lost", settings.common.name, number);
+    control.stop();
+  });
+  control.run();
+  web.reset();
+  agent.reset();
+  stop_logging();
+  return 0;
+}
+
+}  // namespace
+}  // namespace farpool::apps
+
+int main(int argc, char** argv) {
+  farpool::apps::Settings settings;
+  CLI::App app("Lends memory to a farpool pool over one-sided verbs.", farpool::apps::kProgram);
+  farpool::apps::add_flags(app, settings);
+  if (const auto status = farpool::apps::parse(app, argc, argv)) return *status;
+  if (const auto status = farpool::apps::check(settings); !status.ok())
+    return farpool::apps::fail(farpool::apps::kProgram, status);
+  return farpool::apps::run(std::move(settings));
+}
