@@ -15,6 +15,9 @@ WORKERS ?= 2
 E2E_CLUSTER ?= farpool-e2e
 E2E_FILTER ?= short
 
+# One way of compiling Go for binaries, tests and the tools from modules, so that they share the build cache.
+export CGO_ENABLED := 0
+export GOFLAGS := $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false
 # One clock for the progress of everything that a command starts.
 ifndef FARPOOL_STARTED
 FARPOOL_STARTED := $(shell date +%s)
@@ -52,7 +55,7 @@ run: release ## one memory node and one compute shard on this machine, without K
 .PHONY: image-binaries
 image-binaries: release
 	@mkdir -p build/image
-	@CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o build/image/farpool-operator ./operator/cmd/manager
+	@go build -ldflags='-s -w' -o build/image/farpool-operator ./operator/cmd/manager
 	@for b in farpool-memory-node farpool-compute-shard; do strip -o build/image/$$b build/release/apps/$$b; done
 
 .PHONY: images
