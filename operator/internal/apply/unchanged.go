@@ -3,11 +3,12 @@
 package apply
 
 import (
-	"encoding/json"
 	"reflect"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	// Reads whole numbers as integers, as live objects have them.
+	"k8s.io/apimachinery/pkg/util/json"
 )
 
 // unchanged says whether applying desired as manager would change nothing: every desired value is there already, and manager

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/plan"
+)
+
+const (
+	within = 30 * time.Second
+	every  = 20 * time.Millisecond
+)
+
+var (
+	environment *envtest.Environment
+	config      *rest.Config
+	k8s         client.Client
+	scheme      = runtime.NewScheme()
+	running     *operatorProcess
+	addresses   sync.Map // agent addresses by namespace/name of the pod
+	generation  atomic.Int64
+)
+
+func TestController(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "KVPool controller")
+}
+
+var _ = BeforeSuite(func() {
+	ctrl.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
+	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(), "set KUBEBUILDER_ASSETS to a directory with kube-apiserver, etcd and kubectl")
+	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	environment = &envtest.Environment{
+		CRDDirectoryPaths:        []string{"../../../../config/crd/bases"},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: 2 * time.Minute,
+		ControlPlaneStopTimeout:  time.Minute,
+	}
+	var err error
+	config, err = environment.Start()
+	Expect(err).NotTo(HaveOccurred())
+	k8s, err = client.New(config, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	running = startOperator("farpool/dataplane:v1")
+})
+
+var _ = AfterSuite(func() {
+	if running != nil {
+		running.stop()
+	}
+	if environment != nil {
+		Expect(environment.Stop()).To(Succeed())
+	}
+})
+
+// operatorProcess is the operator as main starts it, with its writes counted on the wire.
+type operatorProcess struct {
+	reconciler *Reconciler
+	writes     *writeCounter
+	cancel     context.CancelFunc
+	done       chan error
+}
+
+func startOperator(image string) *operatorProcess {
+	GinkgoHelper()
+	p := &operatorProcess{writes: &writeCounter{}, done: make(chan error, 1)}
+	counted := rest.CopyConfig(config)
+	counted.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(request *http.Request) (*http.Response, error) {
+			if request.Method != http.MethodGet {
+				p.writes.add(request.Method + " " + request.URL.Path)
+			}
+			return next.RoundTrip(request)
+		})
+	})
+	manager, err := ctrl.NewManager(counted, ctrl.Options{
+		Scheme:  scheme,
+		Cache:   CacheOptions(""),
+		Metrics: metricsserver.Options{BindAddress: "0"},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	p.reconciler, err = SetUp(manager, Options{
+		Name:    fmt.Sprintf("kvpool-%d", generation.Add(1)),
+		Workers: 2,
+		Clock:   clock.RealClock{},
+		Metrics: NewMetrics(prometheus.NewRegistry()),
+		Settings: plan.Settings{
+			Image:     image,
+			Namespace: "farpool-system",
+			AgentAddress: func(pod *corev1.Pod) string {
+				address, ok := addresses.Load(pod.Namespace + "/" + pod.Name)
+				if !ok {
+					return "127.0.0.1:1"
+				}
+				return address.(string)
+			},
+		},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	go func() { p.done <- manager.Start(ctx) }()
+	Expect(manager.GetCache().WaitForCacheSync(ctx)).To(BeTrue())
+	return p
+}
+
+func (p *operatorProcess) stop() {
+	GinkgoHelper()
+	p.cancel()
+	Eventually(p.done, within).Should(Receive(BeNil()))
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+type writeCounter struct {
+	mutex sync.Mutex
+	list  []string
+}
+
+func (c *writeCounter) add(write string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.list = append(c.list, write)
+}
+
+// in are the writes to a namespace so far.
+func (c *writeCounter) in(namespace string) []string {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	var found []string
+	for _, write := range c.list {
+		if strings.Contains(write, "/namespaces/"+namespace+"/") {
+			found = append(found, write)
+		}
+	}
+	return found
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// world is a namespace with one pool, and what would be kubelets and controllers: envtest has neither.
+type world struct {
+	ctx    context.Context
+	pool   *v1alpha1.KVPool
+	agents map[string]*fakeAgent
+}
+
+var incarnations atomic.Uint64
+
+func newWorld(change func(*v1alpha1.KVPool)) *world {
+	GinkgoHelper()
+	ctx := context.Background()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	Expect(k8s.Create(ctx, namespace)).To(Succeed())
+	w := &world{ctx: ctx, agents: map[string]*fakeAgent{}, pool: &v1alpha1.KVPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "cache"},
+		Spec: v1alpha1.KVPoolSpec{
+			Memory:  v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: 2, Memory: resource.MustParse("256Mi")}}},
+			Compute: &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 2}}},
+			Network: v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
+		},
+	}}
+	if change != nil {
+		change(w.pool)
+	}
+	DeferCleanup(func() {
+		for _, agent := range w.agents {
+			agent.stop()
+		}
+		_ = k8s.Delete(ctx, w.pool)
+	})
+	return w
+}
+
+// create makes the pool and waits until its memory nodes have pods.
+func (w *world) create() {
+	GinkgoHelper()
+	Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
+	for _, name := range w.nodeNames() {
+		w.awaitPod(name)
+	}
+	Expect(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), w.pool)).To(Succeed())
+}
+
+func (w *world) nodeNames() []string {
+	var names []string
+	for _, pool := range w.pool.Spec.Memory.Pools {
+		for i := range pool.Replicas {
+			names = append(names, v1alpha1.MemoryNodeName(w.pool.Name, pool.Name, i))
+		}
+	}
+	return names
+}
+
+func (w *world) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: w.pool.Namespace, Name: name}
+}
+
+func (w *world) awaitPod(name string) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{}
+	Eventually(func() error { return k8s.Get(w.ctx, w.key(name), pod) }, within, every).Should(Succeed())
+	return pod
+}
+
+func (w *world) secret(name string) *corev1.Secret {
+	GinkgoHelper()
+	secret := &corev1.Secret{}
+	Eventually(func() error { return k8s.Get(w.ctx, w.key(name), secret) }, within, every).Should(Succeed())
+	return secret
+}
+
+// run makes a memory node's pod run a process of a new incarnation.
+func (w *world) run(name string) *fakeAgent {
+	GinkgoHelper()
+	return w.runAs(name, memoryNodeFacts(string(w.pool.UID), name, 1_000_000_000_000_000_000+incarnations.Add(1)), "cache-node-tls")
+}
+
+func (w *world) runAs(name string, facts *farpoolv1alpha1.Facts, certificate string) *fakeAgent {
+	GinkgoHelper()
+	at := "127.0.0.1:0"
+	if old := w.agents[name]; old != nil {
+		old.stop()
+		at = old.address
+	}
+	agent, err := serve(at, w.secret(certificate).Data, string(w.pool.UID), facts)
+	Expect(err).NotTo(HaveOccurred())
+	w.agents[name] = agent
+	addresses.Store(w.pool.Namespace+"/"+name, agent.address)
+	w.podStatus(name, corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
+		Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "memory-node", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
+	})
+	return agent
+}
+
+func (w *world) podStatus(name string, status corev1.PodStatus) {
+	GinkgoHelper()
+	Eventually(func() error {
+		pod := w.awaitPod(name)
+		pod.Status = status
+		return k8s.Status().Update(w.ctx, pod)
+	}, within, every).Should(Succeed())
+}
+
+func (w *world) runAll() {
+	GinkgoHelper()
+	for _, name := range w.nodeNames() {
+		w.run(name)
+	}
+}
+
+// computeReady does what the Deployment's controller would.
+func (w *world) computeReady(name string) {
+	GinkgoHelper()
+	Eventually(func() error {
+		deployment := &appsv1.Deployment{}
+		if err := k8s.Get(w.ctx, w.key(name), deployment); err != nil {
+			return err
+		}
+		replicas := *deployment.Spec.Replicas
+		deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: replicas, AvailableReplicas: replicas}
+		return k8s.Status().Update(w.ctx, deployment)
+	}, within, every).Should(Succeed())
+}
+
+// up brings a whole pool up.
+func (w *world) up() {
+	GinkgoHelper()
+	w.create()
+	w.runAll()
+	w.computeReady("cache-shards")
+	w.awaitCondition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+	w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+	w.awaitPublished()
+}
+
+func (w *world) current() *v1alpha1.KVPool {
+	GinkgoHelper()
+	pool := &v1alpha1.KVPool{}
+	Expect(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), pool)).To(Succeed())
+	return pool
+}
+
+func (w *world) node(name string) *v1alpha1.MemoryNode {
+	GinkgoHelper()
+	node := &v1alpha1.MemoryNode{}
+	Expect(k8s.Get(w.ctx, w.key(name), node)).To(Succeed())
+	return node
+}
+
+func (w *world) awaitCondition(kind string, status metav1.ConditionStatus, reason string) *metav1.Condition {
+	GinkgoHelper()
+	var found *metav1.Condition
+	Eventually(func(g Gomega) {
+		found = meta.FindStatusCondition(w.current().Status.Conditions, kind)
+		g.Expect(found).NotTo(BeNil(), kind)
+		g.Expect(string(found.Status)+" "+found.Reason).To(Equal(string(status)+" "+reason), found.Message)
+	}, within, every).Should(Succeed())
+	return found
+}
+
+func (w *world) awaitNodeCondition(name, kind string, status metav1.ConditionStatus, reason string) *metav1.Condition {
+	GinkgoHelper()
+	var found *metav1.Condition
+	Eventually(func(g Gomega) {
+		found = meta.FindStatusCondition(w.node(name).Status.Conditions, kind)
+		g.Expect(found).NotTo(BeNil(), kind)
+		g.Expect(string(found.Status)+" "+found.Reason).To(Equal(string(status)+" "+reason), found.Message)
+	}, within, every).Should(Succeed())
+	return found
+}
+
+func (w *world) awaitEpoch(epoch int64) *v1alpha1.ShardMap {
+	GinkgoHelper()
+	shardMap := &v1alpha1.ShardMap{}
+	Eventually(func() error { return k8s.Get(w.ctx, w.key(v1alpha1.ShardMapName("cache", epoch)), shardMap) }, within, every).Should(Succeed())
+	Eventually(func() int64 {
+		if reference := w.current().Status.ShardMap; reference != nil {
+			return reference.Epoch
+		}
+		return 0
+	}, within, every).Should(Equal(epoch))
+	return shardMap
+}
+
+func (w *world) awaitPublished() {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		reference := w.current().Status.ShardMap
+		g.Expect(reference).NotTo(BeNil())
+		shardMap := &v1alpha1.ShardMap{}
+		g.Expect(k8s.Get(w.ctx, w.key(reference.Name), shardMap)).To(Succeed())
+		g.Expect(meta.IsStatusConditionTrue(shardMap.Status.Conditions, v1alpha1.ConditionPublished)).To(BeTrue())
+	}, within, every).Should(Succeed())
+}
+
+func (w *world) maps() []v1alpha1.ShardMap {
+	GinkgoHelper()
+	var list v1alpha1.ShardMapList
+	Expect(k8s.List(w.ctx, &list, client.InNamespace(w.pool.Namespace))).To(Succeed())
+	return list.Items
+}
+
+func (w *world) awaitEvent(kind, reason string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var list eventsv1.EventList
+		g.Expect(k8s.List(w.ctx, &list, client.InNamespace(w.pool.Namespace))).To(Succeed())
+		var seen []string
+		for _, event := range list.Items {
+			seen = append(seen, event.Regarding.Kind+" "+event.Reason)
+		}
+		g.Expect(seen).To(ContainElement(kind + " " + reason))
+	}, within, every).Should(Succeed())
+}
+
+// reconcile runs the reconciler as often as asked, and fails if it fails.
+func (w *world) reconcile(times int) {
+	GinkgoHelper()
+	for range times {
+		_, err := running.reconciler.Reconcile(w.ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w.pool)})
+		Expect(err).NotTo(HaveOccurred())
+	}
+}
+
+// settle waits until a whole series of reconciliations writes nothing.
+func (w *world) settle() {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		before := len(running.writes.in(w.pool.Namespace))
+		w.reconcile(3)
+		g.Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
+	}, within, every).Should(Succeed())
+}
+
+func (w *world) change(change func(*v1alpha1.KVPool)) error {
+	GinkgoHelper()
+	var last error
+	Eventually(func() bool {
+		pool := w.current()
+		change(pool)
+		last = k8s.Update(w.ctx, pool)
+		return last == nil || !isConflict(last)
+	}, within, every).Should(BeTrue())
+	return last
+}
+
+func (w *world) annotate(node, incarnation string) {
+	GinkgoHelper()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationAcceptDataLoss, incarnation)
+	Expect(k8s.Patch(w.ctx, w.node(node), client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+}
