@@ -72,7 +72,7 @@ func (a arrows) check(file, header string, angled bool) string {
 	if room == "" {
 		return "the file is in no room of rooms.arrows"
 	}
-	test := strings.HasSuffix(file, "_test.cc") || strings.HasSuffix(file, "_fuzz.cc")
+	test := strings.HasSuffix(file, "_test.cc") || strings.HasSuffix(file, "_test.h") || strings.HasSuffix(file, "_fuzz.cc")
 	if angled {
 		if test {
 			return ""

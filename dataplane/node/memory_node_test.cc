@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/memory_node.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "index/rcuckoo/layout.h"
+#include "layout/calls.h"
+#include "layout/regions.h"
+#include "layout/segment.h"
+#include "layout/superblock.h"
+#include "map/fetch.h"
+#include "map/shard_map.h"
+#include "node/world_test.h"
+
+namespace farpool::node {
+namespace {
+
+using base::Code;
+using Verdict = MemoryNode::Verdict;
+
+v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) {
+  v1alpha1::ShardMap map;
+  map.set_pool_uid("pool");
+  map.set_epoch(epoch);
+  *map.add_nodes() = node.entry();
+  map.add_tables();
+  map.add_directory(0);
+  return map;
+}
+
+TEST(MemoryNode, FormatsItsMemoryAsANewIncarnation) {
+  TestWorld world;
+  const auto superblock = layout::parse_superblock(world.memory.span().first(layout::kPage));
+  ASSERT_TRUE(superblock.ok()) << superblock.status().message();
+  EXPECT_EQ(superblock->incarnation, world.node->incarnation());
+  EXPECT_NE(superblock->incarnation, 0u);
+  EXPECT_EQ(superblock->pool, layout::pool_tag("pool"));
+  EXPECT_EQ(superblock->geometry, world.geometry());
+  for (std::uint64_t i = 0; i < 16; ++i) EXPECT_TRUE(world.slot(i).whole());
+  const auto& table = world.geometry().at(layout::kTable);
+  for (std::uint64_t row = 0; row < world.geometry().rows; ++row) {
+    const rcuckoo::RowView view(world.geometry(),
+                                world.memory.span().subspan(table.offset + row * world.geometry().row_bytes(),
+                                                            world.geometry().row_bytes()));
+    EXPECT_TRUE(view.whole(row));
+    EXPECT_EQ(view.empty_slot(), 0);
+  }
+}
+
+TEST(MemoryNode, IncarnationsAndSeedsDiffer) {
+  TestWorld one(1), other(2);
+  EXPECT_NE(one.node->incarnation(), other.node->incarnation());
+  one.node->stand_alone();
+  other.node->stand_alone();
+  auto a = one.open(one.client()), b = other.open(other.client());
+  EXPECT_FALSE(a->grant().table_seed == b->grant().table_seed);
+  EXPECT_FALSE(a->grant().pool_secret == b->grant().pool_secret);
+  one.close(std::move(a));
+  other.close(std::move(b));
+}
+
+TEST(MemoryNode, SaysWhichFigureOfTheGeometryCannotWork) {
+  TestWorld world;
+  Memory memory = std::move(*Memory::anonymous(64 << 10));
+  const auto small = MemoryNode::create({.name = "m", .pool_uid = "p", .endpoint = "h:1"}, memory.span(), world.wire);
+  ASSERT_FALSE(small.ok());
+  EXPECT_EQ(small.code(), Code::invalid_argument);
+  EXPECT_NE(small.status().message().find("lend more memory"), std::string::npos) << small.status().message();
+}
+
+TEST(MemoryNode, EpochsOnlyGoForward) {
+  TestWorld world;
+  const base::HashSecret secret{1, 2};
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 5), secret).verdict, Verdict::adopted);
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 5), secret).verdict, Verdict::adopted);  // idempotent
+  const auto older = world.node->publish(map_with(*world.node, 4), secret);
+  EXPECT_EQ(older.verdict, Verdict::older_epoch);
+  EXPECT_EQ(older.epoch, 5u);
+  auto other = map_with(*world.node, 5);
+  other.set_directory_version(1);
+  EXPECT_EQ(world.node->publish(other, secret).verdict, Verdict::conflicting);
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 6), {1, 3}).verdict, Verdict::conflicting);
+  auto elsewhere = map_with(*world.node, 6);
+  elsewhere.set_pool_uid("loop");
+  EXPECT_EQ(world.node->publish(elsewhere, secret).verdict, Verdict::invalid);
+  auto broken = map_with(*world.node, 6);
+  broken.set_directory(0, 9);
+  EXPECT_EQ(world.node->publish(broken, secret).verdict, Verdict::invalid);
+  auto reshaped = map_with(*world.node, 6);
+  reshaped.mutable_nodes(0)->mutable_rcuckoo()->set_rows(7);
+  EXPECT_EQ(world.node->publish(reshaped, secret).verdict, Verdict::invalid);
+  EXPECT_EQ(world.node->facts().epoch(), 5u);
+  EXPECT_TRUE(world.node->facts().ready());
+}
+
+TEST(MemoryNode, AnEpochWithAnotherLifeOfThisNodeCutsItsSessions) {
+  TestWorld world;
+  ASSERT_EQ(world.node->publish(map_with(*world.node, 1), {1, 2}).verdict, Verdict::adopted);
+  auto session = world.open(world.client());
+  auto next = map_with(*world.node, 2);
+  next.mutable_nodes(0)->set_incarnation(12345);
+  ASSERT_EQ(world.node->publish(next, {1, 2}).verdict, Verdict::adopted);
+  EXPECT_TRUE(world.wait_until([&] { return !session->alive() && world.node->stats().sessions == 0; }));
+  EXPECT_FALSE(world.node->facts().ready());
+  EXPECT_NE(world.node->facts().message().find("does not contain this life"), std::string::npos);
+  world.close(std::move(session));
+}
+
+TEST(MemoryNode, FactsSpeakForTheNode) {
+  TestWorld world;
+  v1alpha1::Facts facts = world.node->facts();
+  EXPECT_EQ(facts.role(), v1alpha1::ROLE_MEMORY_NODE);
+  EXPECT_FALSE(facts.ready());
+  EXPECT_NE(facts.message().find("no epoch"), std::string::npos);
+  EXPECT_TRUE(facts.memory_node().memory_fresh());
+  EXPECT_FALSE(facts.memory_node().has_map());
+  const int before = world.changes;
+  world.node->stand_alone();
+  EXPECT_GT(world.changes, before);
+  facts = world.node->facts();
+  EXPECT_TRUE(facts.ready());
+  EXPECT_EQ(facts.epoch(), 1u);
+  EXPECT_EQ(facts.memory_node().map().nodes(0).incarnation(), world.node->incarnation());
+  EXPECT_EQ(facts.memory_node().heap_bytes(), world.geometry().at(layout::kHeap).bytes);
+  auto session = world.open(world.client());
+  EXPECT_EQ(world.node->facts().memory_node().sessions(), 1u);
+  const int settled = world.changes;
+  world.pass(30 * kSecond);
+  EXPECT_EQ(world.changes, settled);  // nothing of meaning has changed
+  world.close(std::move(session));
+}
+
+task::Task<void> call(Session& session, std::uint32_t opcode, std::string request, std::string& reply, fabric::Fate& fate) {
+  fabric::Buffer out = session.port().buffer(std::max<std::size_t>(request.size(), 8));
+  fabric::Buffer in = session.port().buffer(reply.size());
+  std::memcpy(out.data(), request.data(), request.size());
+  const std::array chain{fabric::Op::call(opcode, out.first(request.size()), in.first(reply.size()))};
+  fabric::Cost cost;
+  const fabric::Outcome outcome = co_await session.post(chain, session.port().now() + kSecond, cost);
+  fate = outcome.fate;
+  reply.assign(base::text_of(in.first(outcome.reply_bytes)));
+}
+
+template <class Reply, class Request>
+Reply must_call(TestWorld& world, Session& session, std::uint32_t opcode, const Request& request) {
+  std::string reply(sizeof(Reply), '\0');
+  fabric::Fate fate = fabric::Fate::maybe;
+  world.run(call(session, opcode, std::string(base::text_of(base::bytes_of(request))), reply, fate));
+  EXPECT_EQ(fate, fabric::Fate::done);
+  EXPECT_EQ(reply.size(), sizeof(Reply));
+  return base::load<Reply>(reinterpret_cast<const std::byte*>(reply.data()));
+}
+
+layout::SegmentHeader header_of(const TestWorld& world, std::uint64_t segment) {
+  return base::load<layout::SegmentHeader>(world.memory.span().data() + world.geometry().at(layout::kHeap).offset +
+                                           segment * world.geometry().segment_bytes);
+}
+
+TEST(MemoryNode, ASegmentNamesItsOwnerAndComesBackZeroed) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  using layout::AllocateSegmentsReply;
+  using layout::AllocateSegmentsRequest;
+  using layout::ReturnSegmentsReply;
+  using layout::ReturnSegmentsRequest;
+  const auto first = must_call<AllocateSegmentsReply>(world, *session, layout::kAllocateSegments,
+                                                      AllocateSegmentsRequest{.count = 1, .size_class = 3});
+  ASSERT_EQ(first.status, 0u);
+  const layout::SegmentHeader header = header_of(world, first.first);
+  EXPECT_EQ(header.owner, session->grant().session_id);
+  EXPECT_EQ(header.incarnation, session->grant().client_incarnation);
+  EXPECT_EQ(header.size_class, 3u);
+  EXPECT_EQ(header.run, 1u);
+
+  // Everything else as well, in runs of two; then there is no more, and the node says so in every tick.
+  std::vector<std::uint64_t> runs;
+  for (;;) {
+    const auto run = must_call<AllocateSegmentsReply>(world, *session, layout::kAllocateSegments,
+                                                      AllocateSegmentsRequest{.count = 2, .size_class = layout::kRun});
+    if (run.status != 0) break;
+    EXPECT_EQ(header_of(world, run.first).run, 2u);
+    runs.push_back(run.first);
+  }
+  EXPECT_EQ(runs.size(), (world.geometry().segments - 1) / 2);
+  world.run(session->tick_now(world.network.now() + kSecond));
+  EXPECT_TRUE(session->pressure());
+
+  std::byte* dirt = world.memory.span().data() + world.geometry().at(layout::kHeap).offset +
+                    runs[0] * world.geometry().segment_bytes + 4096;
+  base::store(dirt, ~0ull);
+  EXPECT_EQ(must_call<ReturnSegmentsReply>(world, *session, layout::kReturnSegments,
+                                           ReturnSegmentsRequest{.first = runs[0], .count = 1}).status, 1u);
+  EXPECT_EQ(must_call<ReturnSegmentsReply>(world, *session, layout::kReturnSegments,
+                                           ReturnSegmentsRequest{.first = runs[0], .count = 2}).status, 0u);
+  EXPECT_EQ(header_of(world, runs[0]).owner, 0u);
+  std::uint64_t granted = ~0ull;
+  for (int i = 0; i < 20 && granted == ~0ull; ++i) {  // it rests until the era is over
+    const auto again = must_call<AllocateSegmentsReply>(world, *session, layout::kAllocateSegments,
+                                                        AllocateSegmentsRequest{.count = 2, .size_class = layout::kRun});
+    if (again.status == 0) granted = again.first;
+    if (i == 0) EXPECT_EQ(again.status, 1u);
+    world.run(session->tick_now(world.network.now() + kSecond));
+  }
+  EXPECT_EQ(granted, runs[0]);
+  EXPECT_EQ(base::load<std::uint64_t>(dirt), 0u);
+  world.close(std::move(session));
+}
+
+TEST(MemoryNode, CallsThatCannotBeEndTheLane) {
+  struct Case {
+    const char* what;
+    std::uint32_t opcode;
+    std::string request;
+    std::size_t reply_bytes;
+  };
+  const auto text = [](const auto& request) { return std::string(base::text_of(base::bytes_of(request))); };
+  const Case cases[] = {
+      {"no such call", 77, text(layout::TickRequest{}), 64},
+      {"short request", layout::kAllocateSegments, std::string(8, '\0'), 64},
+      {"long request", layout::kTick, std::string(64, '\0'), 64},
+      {"short reply", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{}), 8},
+      {"an era that never was", layout::kTick, text(layout::TickRequest{.era = 1 << 20}), 64},
+      {"no such class", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 1, .size_class = 200}), 64},
+      {"blocks in a run", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 2, .size_class = 1}), 64},
+  };
+  for (const Case& c : cases) {
+    TestWorld world;
+    world.node->stand_alone();
+    auto session = world.open(world.client());
+    std::string reply(c.reply_bytes, '\0');
+    fabric::Fate fate = fabric::Fate::done;
+    world.run(call(*session, c.opcode, c.request, reply, fate));
+    EXPECT_EQ(fate, fabric::Fate::refused) << c.what;
+    EXPECT_FALSE(session->alive());
+    EXPECT_EQ(world.node->stats().segments.owned, 0u);
+    world.close(std::move(session));
+  }
+}
+
+TEST(MemoryNode, AHugeRunIsRefusedNotGranted) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  for (const std::uint64_t count : {std::uint64_t{0}, world.geometry().segments + 1, ~std::uint64_t{0}}) {
+    EXPECT_EQ(must_call<layout::AllocateSegmentsReply>(
+                  world, *session, layout::kAllocateSegments,
+                  layout::AllocateSegmentsRequest{.count = count, .size_class = layout::kRun}).status, 1u);
+  }
+  world.close(std::move(session));
+}
+
+TEST(MemoryNode, TheMapCanBeReadByACall) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  std::string reply(4096, '\0');
+  fabric::Fate fate = fabric::Fate::maybe;
+  world.run(call(*session, layout::kReadMap, std::string(8, '\0'), reply, fate));
+  ASSERT_EQ(fate, fabric::Fate::done);
+  const auto length = base::load<std::uint64_t>(reinterpret_cast<const std::byte*>(reply.data()));
+  const auto map = map::Map::parse(std::string_view(reply).substr(8, length));
+  ASSERT_TRUE(map.ok()) << map.status().message();
+  EXPECT_EQ(map->epoch(), 1u);
+  std::string cut(16, '\0');
+  world.run(call(*session, layout::kReadMap, std::string(8, '\0'), cut, fate));
+  EXPECT_EQ(cut.size(), 8u);
+  EXPECT_EQ(base::load<std::uint64_t>(reinterpret_cast<const std::byte*>(cut.data())), length);
+  world.close(std::move(session));
+}
+
+task::Task<void> fetch(fabric::Port& port, std::vector<std::string> endpoints, std::uint64_t at_least,
+                       base::Result<map::Map>& into) {
+  into = co_await map::fetch(port, std::move(endpoints), "pool", at_least, port.now() + 10 * kSecond);
+}
+
+TEST(MemoryNode, TheNewestMapOfAllEndpointsWins) {
+  TestWorld world;
+  fabric::sim::SimResponder& second = world.network.add_node("node-1:7400");
+  Memory memory = std::move(*Memory::anonymous(4 << 20));
+  MemoryNode::Options options;
+  options.name = "memory-1";
+  options.pool_uid = "pool";
+  options.endpoint = "node-1:7400";
+  options.geometry.max_sessions = 4;
+  auto other = std::move(*MemoryNode::create(std::move(options), memory.span(), second));
+  second.serve(*other);
+  SimPort& port = world.client();
+  base::Result<map::Map> got(base::Status(Code::internal, ""));
+  const std::vector<std::string> all{"node-0:7400", "node-9:7400", "node-1:7400"};
+
+  world.run(fetch(port, all, 0, got));
+  EXPECT_EQ(got.code(), Code::unavailable);
+  EXPECT_NE(got.status().message().find("node-9:7400"), std::string::npos) << got.status().message();
+  auto map = map_with(*world.node, 3);
+  ASSERT_EQ(world.node->publish(map, {1, 2}).verdict, Verdict::adopted);
+  map.set_epoch(4);
+  ASSERT_EQ(other->publish(map, {1, 2}).verdict, Verdict::adopted);
+  world.run(fetch(port, all, 0, got));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->epoch(), 4u);
+  world.run(fetch(port, {"node-0:7400"}, 4, got));
+  EXPECT_EQ(got.code(), Code::stale);
+  world.run(fetch(port, {}, 0, got));
+  EXPECT_EQ(got.code(), Code::invalid_argument);
+}
+
+TEST(Memory, OnAVolumeIsZeroedAnewAndReserved) {
+  const std::filesystem::path directory = std::filesystem::path(::testing::TempDir()) / ("farpool-memory-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(directory);
+  for (int life = 0; life < 2; ++life) {
+    auto memory = Memory::on_volume(directory.string(), "memory-0", 1 << 20);
+    ASSERT_TRUE(memory.ok()) << memory.status().message();
+    EXPECT_EQ(memory->span().size(), 1u << 20);
+    for (std::size_t i = 0; i < memory->span().size(); i += 512) ASSERT_EQ(memory->span()[i], std::byte{0});
+    memory->span()[4096] = std::byte{1};
+  }
+  EXPECT_EQ(std::filesystem::file_size(directory / "memory-0.memory"), 1u << 20);
+  EXPECT_EQ(Memory::on_volume((directory / "absent").string(), "m", 4096).code(), Code::unavailable);
+  EXPECT_EQ(Memory::on_volume(directory.string(), "m", 4097).code(), Code::invalid_argument);
+  EXPECT_EQ(Memory::on_volume(directory.string(), "m", std::uint64_t{1} << 60).code(), Code::out_of_memory);
+  EXPECT_FALSE(std::filesystem::exists(directory / "m.memory"));
+  EXPECT_EQ(Memory::anonymous(0).code(), Code::invalid_argument);
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace farpool::node

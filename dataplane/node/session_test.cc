@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two sides of a session against each other.
+#include "session/session.h"
+
+#include <gtest/gtest.h>
+
+#include "layout/regions.h"
+#include "node/world_test.h"
+
+namespace farpool::node {
+namespace {
+
+using base::Code;
+using fabric::Cost;
+using fabric::Fate;
+using fabric::Op;
+using fabric::Outcome;
+using session::EraPin;
+using session::Slot;
+
+// A word of the table region, which nothing else touches here.
+constexpr fabric::Remote kWord{layout::kTable, 0};
+
+task::Task<void> post_one(Session& session, Op op, Outcome& outcome) {
+  Cost cost;
+  const std::array chain{op};
+  outcome = co_await session.post(chain, session.port().now() + kSecond, cost);
+}
+
+std::uint64_t word_of(const TestWorld& world) {
+  return base::load<std::uint64_t>(world.memory.span().data() + world.geometry().at(layout::kTable).offset);
+}
+
+TEST(Session, OpensTicksAndSaysGoodbye) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  auto session = world.open(port);
+  ASSERT_TRUE(session);
+  EXPECT_EQ(session->grant().slots, 4u);
+  EXPECT_EQ(session->epoch(), 1u);
+  world.pass(60 * kSecond);  // thirty leases
+  EXPECT_TRUE(session->alive()) << session->why().message();
+  EXPECT_GT(session->era(), 20u);
+  EXPECT_GE(session->safe_era() + 2, session->era());
+  Outcome outcome;
+  std::uint64_t old = 0;
+  world.run(post_one(*session, Op::fetch_add(kWord, old, 0), outcome));
+  EXPECT_EQ(outcome.fate, Fate::done);
+  world.close(std::move(session));
+  EXPECT_EQ(world.node->stats().sessions_closed, 1u);
+  EXPECT_EQ(world.node->stats().sessions, 0u);
+}
+
+TEST(Session, RefusalsTellTheClientWhatToDo) {
+  TestWorld world;
+  SimPort& port = world.client();
+  EXPECT_EQ(world.try_open(port, world.session_options(port)).code(), Code::invalid_argument);  // epoch 0
+  auto options = world.session_options(port);
+  options.epoch = 1;
+  auto refused = world.try_open(port, options);
+  EXPECT_EQ(refused.code(), Code::unavailable);
+  EXPECT_NE(refused.status().message().find("no epoch"), std::string::npos) << refused.status().message();
+  world.node->stand_alone();
+  options.epoch = 2;
+  EXPECT_EQ(world.try_open(port, options).code(), Code::stale);
+  options.epoch = 1;
+  options.node_incarnation ^= 1;
+  EXPECT_EQ(world.try_open(port, options).code(), Code::stale);
+  options = world.session_options(port);
+  options.pool_uid = "loop";
+  EXPECT_EQ(world.try_open(port, options).code(), Code::forbidden);
+  options = world.session_options(port);
+  options.endpoint = "node-7:7400";
+  EXPECT_EQ(world.try_open(port, options).code(), Code::unavailable);
+}
+
+TEST(Session, AnEpochThatStopsTheNodeEndsIt) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  auto session = world.open(port);
+  v1alpha1::ShardMap map = *std::make_unique<v1alpha1::ShardMap>(world.node->facts().memory_node().map());
+  map.set_epoch(2);
+  map.mutable_nodes(0)->set_state(v1alpha1::MemoryNodeEntry::STATE_STOPPED);
+  base::HashSecret secret = session->grant().pool_secret;
+  EXPECT_EQ(world.node->publish(map, secret).verdict, MemoryNode::Verdict::adopted);
+  EXPECT_TRUE(world.wait_until([&] { return !session->alive(); }));
+  Outcome outcome{.fate = Fate::done};
+  std::uint64_t old = 0;
+  world.run(post_one(*session, Op::fetch_add(kWord, old, 1), outcome));
+  EXPECT_EQ(outcome.fate, Fate::refused);
+  EXPECT_FALSE(session->why().message().empty());
+  world.close(std::move(session));
+  auto options = world.session_options(port);
+  options.epoch = 2;
+  const auto again = world.try_open(port, options);
+  EXPECT_EQ(again.code(), Code::unavailable);
+  EXPECT_NE(again.status().message().find("accept the loss"), std::string::npos) << again.status().message();
+}
+
+// Clocks are never compared: the client goes by when it sent its last answered tick, and stops before the node lets go.
+TEST(Session, TheClientStopsBeforeTheNodeFencesIt) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    TestWorld world(seed);
+    world.node->stand_alone();
+    SimPort& port = world.client();
+    auto session = world.open(port);
+    world.pass(base::Nanos(seed) * 137 * kMillisecond);
+    world.wire.hold_calls(true);
+    Nanos stopped = 0, fenced = 0;
+    ASSERT_TRUE(world.wait_until([&] {
+      if (stopped == 0 && !session->alive()) stopped = world.network.now();
+      if (fenced == 0 && world.node->stats().sessions_fenced > 0) fenced = world.network.now();
+      return stopped != 0 && fenced != 0;
+    }));
+    EXPECT_LT(stopped, fenced) << "seed " << seed;
+    world.wire.hold_calls(false);
+    world.close(std::move(session));
+  }
+}
+
+TEST(Session, AStoppedClientIsFencedAndFindsOutWhenItWakes) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  auto session = world.open(port);
+  const std::uint64_t before = word_of(world);
+  port.pause();
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions_fenced == 1; }));
+  port.resume();
+  EXPECT_FALSE(session->alive());
+  Outcome outcome;
+  std::uint64_t old = 0;
+  world.run(post_one(*session, Op::fetch_add(kWord, old, 1), outcome));
+  EXPECT_NE(outcome.fate, Fate::done);
+  world.pass(kSecond);
+  EXPECT_EQ(word_of(world), before);
+  // Its incarnation never comes back.
+  auto options = world.session_options(port);
+  options.client_incarnation = session->grant().client_incarnation;
+  EXPECT_EQ(world.try_open(port, options).code(), Code::stale);
+  world.close(std::move(session));
+}
+
+TEST(Session, ALostGoodbyeCostsOnlyTheLease) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  auto session = world.open(port);
+  world.network.options().lose_exchange = 1;
+  world.close(std::move(session));
+  world.network.options().lose_exchange = 0;
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions == 0; }));
+  EXPECT_EQ(world.node->stats().sessions_held_by_the_dead, 0u);
+}
+
+task::Task<void> use_slot(Session& session, std::uint64_t keys, fabric::Cost& cost, Outcome& outcome) {
+  auto slot = co_await session.take_slot(session.port().now() + kSecond);
+  FARPOOL_CHECK(slot.ok());
+  ++slot->words().sequence;
+  slot->words().keys += keys;
+  const std::array chain{slot->write()};
+  outcome = co_await session.post(chain, session.port().now() + kSecond, cost);
+  slot->clear(cost);
+}
+
+TEST(Session, SlotsNameTheirHolderAndCountersOutliveTheSession) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  std::uint64_t sequence = 0;
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    auto session = world.open(port);
+    Cost cost;
+    Outcome outcome;
+    world.run(use_slot(*session, 5, cost, outcome));
+    EXPECT_EQ(outcome.fate, Fate::done);
+    EXPECT_EQ(cost.trips, 1u);
+    EXPECT_EQ(cost.messages, 2u);  // the clear rides in the background
+    world.close(std::move(session));
+    const layout::OperationSlot left = world.slot(0);
+    EXPECT_TRUE(left.whole());
+    EXPECT_EQ(left.holder, 0u);
+    EXPECT_EQ(left.keys, 5 * round);
+    EXPECT_GT(left.sequence, sequence);
+    sequence = left.sequence;
+  }
+  world.pass(2 * kSecond);
+  EXPECT_EQ(world.node->stats().keys, 15u);
+}
+
+task::Task<void> hold_slot(Session& session, task::Event& go, std::size_t& holding) {
+  auto slot = co_await session.take_slot(session.port().now() + 10 * kSecond);
+  FARPOOL_CHECK(slot.ok());
+  ++holding;
+  co_await go;
+}
+task::Task<void> want_slot(Session& session, Nanos patience, base::Status& status) {
+  auto slot = co_await session.take_slot(session.port().now() + patience);
+  status = slot.status();
+}
+
+TEST(Session, SlotsBoundTheOperationsInFlight) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  std::array<task::Event, 2> go;
+  std::size_t holding = 0;
+  task::Scope scope;
+  for (int i = 0; i < 6; ++i) scope.spawn(hold_slot(*session, go[i < 4 ? 0 : 1], holding));
+  EXPECT_EQ(holding, 4u);
+  base::Status late;
+  world.run(want_slot(*session, 10 * kMillisecond, late));
+  EXPECT_EQ(late.code(), Code::timed_out);
+  go[0].set();
+  EXPECT_TRUE(world.wait_until([&] { return holding == 6; }));
+  base::Status soon{Code::internal, ""};
+  world.run(want_slot(*session, kSecond, soon));
+  EXPECT_TRUE(soon.ok());
+  go[1].set();
+  EXPECT_EQ(scope.running(), 0u);
+  world.close(std::move(session));
+}
+
+TEST(Session, ASlotThatIsDroppedAfterAWriteIsClearedAllTheSame) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  struct Drop {
+    static task::Task<void> run(Session& session) {
+      auto slot = co_await session.take_slot(session.port().now() + kSecond);
+      ++slot->words().sequence;
+      const std::array chain{slot->write()};
+      Cost cost;
+      co_await session.post(chain, session.port().now() + kSecond, cost);
+    }
+  };
+  world.run(Drop::run(*session));
+  EXPECT_NE(world.slot(0).holder, 0u);
+  EXPECT_TRUE(world.wait_until([&] { return world.slot(0).holder == 0 && world.slot(0).whole(); }));
+  world.close(std::move(session));
+}
+
+TEST(Session, AClientThatDiesInMidOperationLeavesItsSlot) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  struct Body {
+    task::Scope scope;
+    std::unique_ptr<Session> session;
+    Cost cost;
+    Outcome outcome;
+  };
+  auto body = std::make_shared<Body>();
+  body->session = world.open(port);
+  const std::uint64_t incarnation = body->session->grant().client_incarnation;
+  port.crash_after(32, fabric::sim::InFlight::cut);  // the slot's words, and then no more
+  body->scope.spawn(use_slot(*body->session, 1, body->cost, body->outcome));
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions_fenced == 1; }));
+  fabric::sim::bury(body);
+  EXPECT_EQ(world.slot(0).holder, incarnation);
+  EXPECT_EQ(world.node->stats().sessions_held_by_the_dead, 1u);
+  auto next = world.open(world.client());
+  EXPECT_EQ(next->grant().slots_offset, 4 * sizeof(layout::OperationSlot));
+  world.close(std::move(next));
+}
+
+TEST(Session, APinHoldsTheEraBackForEverybody) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto reader = world.open(world.client()), writer = world.open(world.client());
+  world.pass(3 * kSecond);
+  std::uint64_t pinned = 0;
+  {
+    const EraPin pin = reader->pin();
+    pinned = reader->era();
+    world.pass(3 * kSecond);
+    EXPECT_LE(writer->safe_era(), pinned);
+    EXPECT_LE(writer->era(), pinned + 1);
+    const EraPin later = reader->pin();
+    world.pass(kSecond);
+    EXPECT_LE(writer->safe_era(), pinned);
+    EXPECT_TRUE(reader->alive());  // it is slow, not dead
+  }
+  world.pass(2 * kSecond);
+  EXPECT_GT(writer->safe_era(), pinned + 1);
+  world.close(std::move(reader));
+  world.close(std::move(writer));
+}
+
+task::Task<void> tick(Session& session, Nanos patience) { co_await session.tick_now(session.port().now() + patience); }
+
+TEST(Session, ATickCanBeHadSoonAndIsBoundedByItsDeadline) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  const Nanos begun = world.network.now();
+  const std::uint64_t era = session->era();
+  for (int i = 0; i < 4; ++i) world.run(tick(*session, kSecond));
+  EXPECT_EQ(session->era(), era + 4);
+  EXPECT_LT(world.network.now() - begun, 4 * session->grant().tick);
+  world.wire.hold_calls(true);
+  const Nanos held = world.network.now();
+  world.run(tick(*session, 20 * kMillisecond));
+  EXPECT_LE(world.network.now() - held, 21 * kMillisecond);
+  world.wire.hold_calls(false);
+  world.pass(kSecond);
+  EXPECT_TRUE(session->alive());
+  world.close(std::move(session));
+}
+
+}  // namespace
+}  // namespace farpool::node
