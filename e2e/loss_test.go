@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -57,7 +58,8 @@ var _ = Describe("A memory node that is killed", Label("short"), func() {
 			g.Expect(p.events(ctx, farpoolv1alpha1.ReasonTablesLost, farpoolv1alpha1.ReasonDataLost)).NotTo(BeEmpty())
 		}).WithContext(ctx).Should(Succeed())
 		p.ready(ctx)
-		Expect(metric(ctx, p.namespace, victim.Name)).To(ContainSubstring("\n"+metricMemoryFresh+" 1"), "the node does not say that its memory is new")
+		Eventually(lossMetric).WithContext(ctx).WithArguments(p).Should(Equal("1"))
+		Eventually(nodeMetric).WithContext(ctx).WithArguments(p, victim.Name, "farpool_node_serving").Should(Equal("1"))
 
 		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
@@ -80,6 +82,8 @@ var _ = Describe("A memory node that is killed", Label("short"), func() {
 			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus(metav1.ConditionFalse))
 			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded)).To(haveStatus(metav1.ConditionTrue))
 		}).WithContext(ctx).Should(Succeed())
+		Eventually(lossMetric).WithContext(ctx).WithArguments(p).Should(Equal("1"))
+		Eventually(nodeMetric).WithContext(ctx).WithArguments(p, victim.Name, "farpool_node_serving").Should(Equal("0"))
 		Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded).Message).To(ContainSubstring(victim.Name), "the condition does not say where")
 
 		By("finding that its part answers with an error, never with absence, and the other part as before")
@@ -111,14 +115,33 @@ var _ = Describe("A memory node that is killed", Label("short"), func() {
 	}, SpecTimeout(5*time.Minute))
 })
 
-// metricMemoryFresh of a memory node is 1 if an earlier life of it held data that this one does not have.
-const metricMemoryFresh = "farpool_node_memory_fresh"
-
-func metric(ctx context.Context, namespace, pod string) string {
+// lossMetric is how often the operator says that the pool lost data.
+func lossMetric(ctx context.Context, p pool) string {
 	GinkgoHelper()
-	text, err := kind.Fetch(ctx, namespace, pod, 7402, "metrics")
+	pods, err := kind.Core.CoreV1().Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=operator"})
 	Expect(err).NotTo(HaveOccurred())
-	return text
+	Expect(pods.Items).To(HaveLen(1))
+	text, err := kind.Fetch(ctx, systemNamespace, pods.Items[0].Name, 8080, "metrics")
+	Expect(err).NotTo(HaveOccurred())
+	return sampleOf(text, fmt.Sprintf(`farpool_operator_data_losses_total{namespace=%q,pool=%q}`, p.namespace, p.name))
+}
+
+// nodeMetric is a metric of a data-plane process.
+func nodeMetric(ctx context.Context, p pool, pod, name string) string {
+	GinkgoHelper()
+	text, err := kind.Fetch(ctx, p.namespace, pod, 7402, "metrics")
+	Expect(err).NotTo(HaveOccurred())
+	return sampleOf(text, name)
+}
+
+// sampleOf finds a sample's value in what a process exposes; nothing if it is not there.
+func sampleOf(text, sample string) string {
+	for _, line := range strings.Split(text, "\n") {
+		if value, found := strings.CutPrefix(line, sample+" "); found {
+			return value
+		}
+	}
+	return ""
 }
 
 func (p pool) memoryNode(ctx context.Context, name string) *farpoolv1alpha1.MemoryNode {

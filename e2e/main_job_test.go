@@ -285,9 +285,9 @@ var _ = Describe("The sample pool", Ordered, Label("short"), func() {
 		Expect(after.Generation).To(BeNumerically(">", before.Generation))
 
 		By("waiting until the new operator has looked at the pool")
-		Eventually(func() error { return touch(ctx, demo) }).WithContext(ctx).Should(Succeed())
+		Expect(touch(ctx, demo)).To(Succeed())
 		demo.ready(ctx)
-		Consistently(demo.life).WithContext(ctx).WithArguments(ctx).WithTimeout(time.Duration(count(30, 10)) * time.Second).Should(Equal(life))
+		Consistently(demo.life).WithContext(ctx).WithTimeout(time.Duration(count(30, 10)) * time.Second).Should(Equal(life))
 		Expect(demo.get(ctx).Status.Template.Image).To(Equal(image))
 
 		By("reading through it all the same")

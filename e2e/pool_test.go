@@ -35,7 +35,8 @@ func (p pool) key() client.ObjectKey { return client.ObjectKey{Namespace: p.name
 func (p pool) get(ctx context.Context) *farpoolv1alpha1.KVPool {
 	GinkgoHelper()
 	var out farpoolv1alpha1.KVPool
-	Expect(kind.Get(ctx, p.key(), &out)).To(Succeed())
+	// An API server that has just come back may refuse a connection yet.
+	Eventually(func() error { return kind.Get(ctx, p.key(), &out) }).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 	return &out
 }
 

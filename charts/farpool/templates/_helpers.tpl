@@ -1,0 +1,51 @@
+{{/* SPDX-License-Identifier: Apache-2.0 */}}
+
+{{- define "farpool.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The release's name, unless it says farpool already. */}}
+{{- define "farpool.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- else if contains (include "farpool.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "farpool.name" .) | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "farpool.operator" -}}
+{{- printf "%s-operator" (include "farpool.fullname" .) -}}
+{{- end -}}
+
+{{- define "farpool.serviceAccount" -}}
+{{- if .Values.serviceAccount.name -}}
+{{- .Values.serviceAccount.name -}}
+{{- else -}}
+{{- include "farpool.operator" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a selector may hold: nothing that an upgrade changes. The NetworkPolicies of pools admit pods of this name to their agents. */}}
+{{- define "farpool.selector" -}}
+app.kubernetes.io/name: farpool-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "farpool.labels" -}}
+{{ include "farpool.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* An image reference from a repository, tag and digest, with the chart's appVersion where neither is given. */}}
+{{- define "farpool.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (default .version .image.tag) -}}
+{{- end -}}
+{{- end -}}

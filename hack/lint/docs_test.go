@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lint
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestCommandsAreDocumented compares the data plane's command table with the page that users read.
+func TestCommandsAreDocumented(t *testing.T) {
+	table, err := os.ReadFile(filepath.Join(root, "dataplane/front/resp/table.cc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/redis-compatibility.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Commands\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	written := map[string]bool{}
+	for _, line := range strings.Split(section, "\n") {
+		// Commands stand in the first column, subcommands beside them.
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, name := range regexp.MustCompile("`([A-Z:-]+)`").FindAllStringSubmatch(cells[1], -1) {
+			written[strings.ToLower(name[1])] = false
+		}
+	}
+	names := regexp.MustCompile(`\{\.name = "([^"]+)"`).FindAllStringSubmatch(string(table), -1)
+	if len(names) < 30 {
+		t.Fatalf("found %d commands in the table: the check looked in the wrong place", len(names))
+	}
+	for _, match := range names {
+		name, sub, isSub := strings.Cut(match[1], "|")
+		if isSub {
+			if !strings.Contains(section, "`"+strings.ToUpper(sub)+"`") {
+				t.Errorf("docs/redis-compatibility.md does not mention %s %s", name, sub)
+			}
+			continue
+		}
+		if _, ok := written[name]; !ok {
+			t.Errorf("docs/redis-compatibility.md does not list %s", name)
+		}
+		written[name] = true
+	}
+	for name, served := range written {
+		if !served {
+			t.Errorf("docs/redis-compatibility.md lists %s, which the command table does not have", name)
+		}
+	}
+}
+
+// TestLinksLeadSomewhere follows every relative link and heading anchor of the pages for people.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, path := range tracked(t) {
+		if filepath.Ext(path) != ".md" {
+			continue
+		}
+		page, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			continue // deleted in the work tree
+		}
+		for _, match := range link.FindAllStringSubmatch(string(page), -1) {
+			target, anchor, _ := strings.Cut(match[1], "#")
+			if strings.Contains(target, "://") || strings.HasPrefix(match[1], "mailto:") {
+				continue
+			}
+			of := path
+			if target != "" {
+				of = filepath.Join(filepath.Dir(path), target)
+			}
+			content, err := os.ReadFile(filepath.Join(root, of))
+			if info, e := os.Stat(filepath.Join(root, of)); e == nil && info.IsDir() {
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s links to %s, which is not there", path, match[1])
+				continue
+			}
+			if anchor != "" && !anchors(string(content))[anchor] {
+				t.Errorf("%s links to %s, which has no such heading", path, match[1])
+			}
+		}
+	}
+}
+
+// anchors are the headings of a page as links name them.
+func anchors(page string) map[string]bool {
+	out := map[string]bool{}
+	for _, line := range strings.Split(page, "\n") {
+		heading := strings.TrimLeft(line, "#")
+		if heading == line || !strings.HasPrefix(heading, " ") {
+			continue
+		}
+		heading = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+		out[strings.ReplaceAll(heading, " ", "-")] = true
+	}
+	return out
+}
+
+// TestReasonsAreDocumented: a reason that stands in a condition or event is one that a person may look up.
+func TestReasonsAreDocumented(t *testing.T) {
+	reasons, err := os.ReadFile(filepath.Join(root, "api/v1alpha1/reasons.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`(?m)^\s+(?:Reason|Condition)\w+\s*= "(\w+)"`).FindAllStringSubmatch(string(reasons), -1)
+	if len(names) < 20 {
+		t.Fatalf("found %d reasons: the check looked in the wrong place", len(names))
+	}
+	for _, name := range names {
+		if !strings.Contains(string(page), "`"+name[1]+"`") {
+			t.Errorf("docs/operations.md does not say what %s means", name[1])
+		}
+	}
+}
