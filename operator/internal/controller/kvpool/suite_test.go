@@ -17,6 +17,8 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -26,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/plan"
@@ -62,11 +65,13 @@ var _ = BeforeSuite(func() {
 		ControlPlaneStartTimeout: 2 * time.Minute,
 		ControlPlaneStopTimeout:  time.Minute,
 	}
-	var err error
-	config, err = environment.Start()
+	// Owners may be named only by who may finalize them, as many clusters have it.
+	environment.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
+	administrator, err := environment.Start()
 	Expect(err).NotTo(HaveOccurred())
-	k8s, err = client.New(config, client.Options{Scheme: scheme})
+	k8s, err = client.New(administrator, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
+	config = asOperator(administrator)
 	running = startOperator("farpool/dataplane:v1")
 })
 
@@ -78,6 +83,24 @@ var _ = AfterSuite(func() {
 		Expect(environment.Stop()).To(Succeed())
 	}
 })
+
+// asOperator is the operator's access to the API server: what the generated role allows, and not more.
+func asOperator(administrator *rest.Config) *rest.Config {
+	GinkgoHelper()
+	data, err := os.ReadFile("../../../../config/rbac/role.yaml")
+	Expect(err).NotTo(HaveOccurred())
+	role := &rbacv1.ClusterRole{}
+	Expect(yaml.UnmarshalStrict(data, role)).To(Succeed())
+	Expect(k8s.Create(context.Background(), role)).To(Succeed())
+	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "farpool-operator"}},
+	})).To(Succeed())
+	user, err := environment.AddUser(envtest.User{Name: "farpool-operator"}, administrator)
+	Expect(err).NotTo(HaveOccurred())
+	return user.Config()
+}
 
 // operatorProcess is the operator as main starts it, with its writes counted on the wire.
 type operatorProcess struct {
