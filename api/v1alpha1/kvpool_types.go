@@ -239,7 +239,7 @@ type ComputePool struct {
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=256
+	// +kubebuilder:validation:Maximum=64
 	Workers int32 `json:"workers,omitempty"`
 
 	// NodeSelector of the pods.
