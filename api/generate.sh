@@ -43,3 +43,7 @@ PATH=$tools:$PATH protoc -I api/proto \
 "$tools/controller-gen" crd paths=./api/v1alpha1 output:crd:dir=config/crd/bases
 "$tools/controller-gen" rbac:roleName=farpool-operator paths=./operator/... output:rbac:dir=config/rbac
 gofmt -l -w api
+
+# The chart carries copies: Helm reads nothing outside its directory.
+cp config/crd/bases/*.yaml charts/farpool/files/crds/
+sed -n '/^rules:/,$p' config/rbac/role.yaml >charts/farpool/files/rules.yaml
