@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
 #include <set>
 #include <string>
 #include <vector>
@@ -148,6 +150,41 @@ TEST(OperationSlot, SealedSlotsAreWhole) {
   EXPECT_TRUE(slot.whole());
   slot.sequence++;
   EXPECT_FALSE(slot.whole());
+}
+
+TEST(OperationSlot, ClaimsSurviveWhateverPartOfTheNextWriteLands) {
+  constexpr std::size_t kWords = sizeof(OperationSlot) / 8;
+  OperationSlot before;
+  before.holder = 7;
+  before.sequence = 3;
+  before.lock_word[0] = {.offset = 16, .mask = 0b1010};
+  before.seal();
+  OperationSlot after = before;
+  ++after.sequence;
+  after.state = 0x1234;
+  after.row[0] = 5;
+  after.redo[2] = 6;
+  after.seal();
+  base::Random random(3);
+  for (int i = 0; i < 1000; ++i) {
+    std::array<std::uint64_t, kWords> words{}, landed{};
+    std::memcpy(words.data(), &before, sizeof before);
+    std::memcpy(landed.data(), &after, sizeof after);
+    for (std::size_t w = 0; w < kWords; ++w) {
+      if (random.chance(0.5)) words[w] = landed[w];
+    }
+    OperationSlot torn;
+    std::memcpy(&torn, words.data(), sizeof torn);
+    ASSERT_TRUE(torn.claims());
+    EXPECT_TRUE(torn.covers(16, 0b0010));
+    EXPECT_FALSE(torn.covers(16, 0b0101));
+    EXPECT_FALSE(torn.covers(0, 0b0010));
+  }
+  OperationSlot idle;
+  idle.seal();
+  EXPECT_FALSE(idle.claims());
+  before.holder = 8;
+  EXPECT_FALSE(before.claims());
 }
 
 GeometryRequest request_of(std::uint64_t memory) {

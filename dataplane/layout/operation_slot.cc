@@ -4,11 +4,31 @@
 #include "base/crc64.h"
 
 namespace farpool::layout {
+namespace {
 
-void OperationSlot::seal() { checksum = base::crc64(base::bytes_of(*this).first(offsetof(OperationSlot, checksum))); }
+std::uint64_t claim_of(const OperationSlot& slot) {
+  return base::crc64(std::as_bytes(std::span(slot.lock_word)), base::crc64(base::bytes_of(slot.holder)));
+}
+std::uint64_t checksum_of(const OperationSlot& slot) {
+  return base::crc64(base::bytes_of(slot).first(offsetof(OperationSlot, checksum)));
+}
 
-bool OperationSlot::whole() const {
-  return checksum == base::crc64(base::bytes_of(*this).first(offsetof(OperationSlot, checksum)));
+}  // namespace
+
+void OperationSlot::seal() {
+  claim = claim_of(*this);
+  checksum = checksum_of(*this);
+}
+
+bool OperationSlot::whole() const { return checksum == checksum_of(*this); }
+
+bool OperationSlot::claims() const { return holder != 0 && claim == claim_of(*this); }
+
+bool OperationSlot::covers(std::uint64_t offset, std::uint64_t mask) const {
+  for (const HeldLocks& held : lock_word) {
+    if (held.offset == offset && (held.mask & mask) != 0) return true;
+  }
+  return false;
 }
 
 }  // namespace farpool::layout

@@ -70,6 +70,7 @@ class Change {
   Task<Status> choose_rows();
   void plan_locks();
   void say_in(session::Slot& slot);
+  void say_phase(layout::OperationSlot& said, Phase phase, std::size_t rows) const;
   Task<Status> lock(session::Slot& slot);
   Task<void> release();
   void add_releases(Chain& chain, std::size_t words);
@@ -229,7 +230,6 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
 }
 
 // --- Locks
-// -------------------------------------------------------------------------------------------------------------
 
 Task<Status> Change::choose_rows() {
   row_count_ = 0;
@@ -298,19 +298,18 @@ void Change::plan_locks() {
 
 void Change::say_in(session::Slot& slot) {
   layout::OperationSlot& said = slot.words();
-  const bool whole_entry = composed_ || wish_.kind == Operation::remove;
-  said.state = SlotState::Kind::put(static_cast<std::uint64_t>(wish_.kind)) |
-               SlotState::Step::put(static_cast<std::uint64_t>(whole_entry ? Phase::entry : Phase::locking)) |
-               SlotState::Words::put(word_count_) |
-               SlotState::Rows::put(std::min<std::uint64_t>(row_count_, layout::OperationSlot::kRows)) |
-               SlotState::Table::put(state_.table_id);
+  say_phase(said, Phase::locking, row_count_);
   said.lock_word = {};
   for (std::size_t i = 0; i < word_count_; ++i) said.lock_word[i] = {words_[i].offset, words_[i].mask};
+  for (std::size_t i = 0; i < std::min(row_count_, said.row.size()); ++i) said.row[i] = SlotRow::of(rows_[i]);
+}
+
+void Change::say_phase(layout::OperationSlot& said, Phase phase, std::size_t rows) const {
+  said.state = SlotState::Kind::put(static_cast<std::uint64_t>(wish_.kind)) |
+               SlotState::Step::put(static_cast<std::uint64_t>(phase)) | SlotState::Words::put(word_count_) |
+               SlotState::Rows::put(std::min(rows, said.row.size())) | SlotState::Table::put(state_.table_id);
   said.row = {};
-  for (std::size_t i = 0; i < std::min<std::size_t>(row_count_, layout::OperationSlot::kRows); ++i) {
-    said.row[i] = SlotRow::of(rows_[i]);
-  }
-  said.redo = composed_ ? entry_.words() : Entry().words();
+  said.redo = {};
 }
 
 // One masked CAS a trip, in increasing order; the READs ride with the last. An atomic executes before a READ that
@@ -397,7 +396,6 @@ Task<void> Change::release() {
 }
 
 // --- Rows under locks
-// --------------------------------------------------------------------------------------------------
 
 base::MutableBytes Change::row(std::uint64_t number) {
   for (std::size_t i = 0; i < stretch_count_; ++i) {
@@ -493,7 +491,6 @@ Task<Status> Change::read_extent_of(Found& candidate) {
 }
 
 // --- What to write
-// -----------------------------------------------------------------------------------------------------
 
 Edit::Kind Change::decide() {
   if (wish_.editor == nullptr) return found_.present ? wish_.if_present : wish_.if_absent;
@@ -566,9 +563,9 @@ bool Change::place() {
   return false;
 }
 
-// One chain: the extent if it has not been sent, the rows from the end of the path on, and the release. WRITEs land in
-// that order and before the atomics, so at no moment is a moved entry in neither of its rows, and none is seen half
-// done under a lock.
+// One chain: the extent if it has not been sent, the slot, the rows from the end of the path on, and the release.
+// WRITEs land in that order and before the atomics, so at no moment is a moved entry in neither of its rows, and none
+// is seen half done under a lock.
 Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) {
   const Geometry& g = state_.geometry;
   const Entry entry = kind == Edit::Kind::put ? entry_ : Entry();
@@ -579,20 +576,16 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   Chain chain;
   const bool publishes = kind == Edit::Kind::put && extent_used_;
   if (publishes && !extent_sent_) chain.add(Op::write(state_.block_at(block_.units), extent_.first(extent_size_)));
-  if (wish_.editor != nullptr || path_.length > 1) {
-    // What the slot said when the locks were taken does not tell what these WRITEs do.
-    layout::OperationSlot& said = slot.words();
-    ++said.sequence;
-    said.state = (said.state & ~(SlotState::Step::kMask | SlotState::Rows::kMask)) |
-                 SlotState::Step::put(static_cast<std::uint64_t>(Phase::path)) | SlotState::Rows::put(path_.length);
-    said.row = {};
-    for (std::size_t i = 0; i < path_.length; ++i) {
-      const rcuckoo::Step& step = path_.step[path_.length - 1 - i];
-      said.row[i] = SlotRow::of(step.row, step.slot);
-    }
-    said.redo = entry.words();
-    chain.add(slot.write());
+  // Any part of these WRITEs may be the last that lands; the slot says beforehand what they do.
+  layout::OperationSlot& said = slot.words();
+  ++said.sequence;
+  say_phase(said, Phase::writing, path_.length);
+  for (std::size_t i = 0; i < path_.length; ++i) {
+    const rcuckoo::Step& step = path_.step[path_.length - 1 - i];
+    said.row[i] = SlotRow::of(step.row, step.slot);
   }
+  said.redo = entry.words();
+  chain.add(slot.write());
   for (std::size_t i = path_.length; i-- > 0;) {
     const rcuckoo::Step& step = path_.step[i];
     const Entry moved = i == 0 ? entry : view(path_.step[i - 1].row).entry(path_.step[i - 1].slot);
@@ -618,7 +611,6 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   for (std::size_t i = 0; i < path_.length; ++i) state_.cache.learn(path_.step[i].row, row(path_.step[i].row));
   state_.marks.displaced += path_.length - 1;
 
-  layout::OperationSlot& said = slot.words();
   if (kind == Edit::Kind::put) {
     said.bytes += key_.size() + value_.size();
     if (!found_.present) ++said.keys;

@@ -32,6 +32,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc64.h"
+#include "base/hash.h"
+#include "base/hash.h"
 #include "layout/extent.h"
 #include "layout/geometry.h"
 #include "layout/operation_slot.h"
@@ -44,7 +46,6 @@ using layout::Field;
 using layout::Geometry;
 
 // --- Entries
-// -----------------------------------------------------------------------------------------------------------
 
 enum class EntryType : std::uint64_t { empty = 0, in_place = 1, extent = 2 };
 
@@ -133,8 +134,12 @@ class Entry {
   std::array<std::uint64_t, layout::kMaxEntryBytes / 8> words_{};
 };
 
+// The hash from which an entry's two rows derive.
+inline std::uint64_t hash_of(const Entry& entry, const base::HashSecret& seed) {
+  return entry.type() == EntryType::extent ? entry.hash() : base::keyed_hash(seed, entry.key());
+}
+
 // --- Rows
-// --------------------------------------------------------------------------------------------------------------
 
 // A row's bytes where they lie: in a buffer, a cache, or an image.
 class RowView {
@@ -183,7 +188,6 @@ inline void format_table(const Geometry& geometry, base::MutableBytes table) {
 }
 
 // --- Locks
-// -------------------------------------------------------------------------------------------------------------
 
 // Logical lock l of rows [l * rows_per_lock, ...) is bit l mod lock_bits of the lock region.
 struct LockBit {
@@ -197,7 +201,6 @@ constexpr LockBit lock_bit(const Geometry& geometry, std::uint64_t lock) {
 }
 
 // --- What an operation slot says
-// ---------------------------------------------------------------------------------------
 
 enum class Operation : std::uint64_t { none = 0, insert = 1, update = 2, remove = 3, put = 4, modify = 5 };
 
@@ -214,12 +217,17 @@ struct SlotState {
   using Table = Field<24, 32>;
   static_assert(layout::tiles_a_word<Kind, Step, Words, Rows, Table, Field<56, 8>>);
 };
-// What the redo words hold while the operation runs.
+
+// A whole slot says how far its operation can have come.
 enum class Phase : std::uint64_t {
-  locking = 0,  // nothing: whether and what it will write is not known before the rows have been read
-  entry = 1,    // the entry that it may write: where, it finds under its locks
-  path = 2,  // the entry that it writes; `row` holds the rows it writes in that order, each with the slot that changes
+  locking = 0,  // takes its locks; no row has changed. `row` holds the rows that it may come to change
+  writing = 1,  // holds its locks and WRITEs rows: those in `row`, in that order, each with the entry that changes.
+                // The last gets the entry in `redo`, every other the entry that the next row in order has in its
+                // changing place, so that whatever part of these WRITEs has landed, the rest can be told
 };
+inline Phase phase_of(const layout::OperationSlot& slot) {
+  return static_cast<Phase>(SlotState::Step::get(slot.state));
+}
 
 // OperationSlot::row: a row, and which of its entries changes where that is known.
 struct SlotRow {
@@ -233,27 +241,5 @@ struct SlotRow {
   static constexpr bool has_slot(std::uint64_t word) { return Slot::get(word) != 0; }
   static constexpr std::uint64_t slot(std::uint64_t word) { return Slot::get(word) - 1; }
 };
-
-// Whether a slot says that its holder takes any bit of `mask` in the lock word at `offset`.
-inline bool covers(const layout::OperationSlot& slot, std::uint64_t offset, std::uint64_t mask) {
-  const std::uint64_t words =
-      std::min<std::uint64_t>(SlotState::Words::get(slot.state), layout::OperationSlot::kLockWords);
-  for (std::uint64_t i = 0; i < words; ++i) {
-    if (slot.lock_word[i].offset == offset && (slot.lock_word[i].mask & mask) != 0) return true;
-  }
-  return false;
-}
-
-// Whether the holder of a slot may hold locks: whether what it says can be relied on although its WRITE may have been
-// cut short, or be under way. Words land in ascending order, and a holder that writes its slot again leaves the lock
-// words as they are: either only the sequence has moved on, or the phase says that locks are held. Any other slot that
-// is not whole was being written for the first time, before the lock that follows it.
-inline bool claims(const layout::OperationSlot& slot) {
-  if (slot.holder == 0) return false;
-  if (slot.whole() || SlotState::Step::get(slot.state) == static_cast<std::uint64_t>(Phase::path)) return true;
-  layout::OperationSlot before = slot;
-  --before.sequence;
-  return before.whole();
-}
 
 }  // namespace farpool::rcuckoo

@@ -3,23 +3,16 @@
 // counts for nothing until its rows have been read under their locks; so a stale row costs a trip and never an error.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <vector>
 
-#include "base/hash.h"
 #include "index/rcuckoo/layout.h"
-#include "index/rcuckoo/locate.h"
 
 namespace farpool::rcuckoo {
 
 inline constexpr std::uint64_t kCacheBytes = 64 * 1024;
-
-// The hash from which an entry's two rows derive.
-inline std::uint64_t hash_of(const Entry& entry, const base::HashSecret& seed) {
-  return entry.type() == EntryType::extent ? entry.hash() : base::keyed_hash(seed, entry.key());
-}
 
 // Direct-mapped: neighbours never displace each other, and a table's hot stretch stays.
 class RowCache {

@@ -109,20 +109,20 @@ class Suspicion {
   Task<Status> judge(Nanos deadline, Cost& cost);
 
  private:
-  struct Sighting {
+  struct Claim {
     std::uint64_t slot = 0;
     std::uint64_t holder = 0;
     std::uint64_t sequence = 0;
   };
-  Task<Status> look(Nanos deadline, Cost& cost, std::vector<Sighting>& into);
-  Status accuse(Code code, const std::vector<Sighting>& again, Nanos stood) const;
+  Task<Status> look(Nanos deadline, Cost& cost, std::vector<Claim>& into);
+  Status accuse(Code code, const std::vector<Claim>& again, Nanos stood) const;
 
   Table::State& state_;
   std::uint64_t offset_ = 0;
   std::uint64_t mask_ = 0;
   Nanos since_ = 0;
   Nanos looked_at_ = 0;  // 0: not yet
-  std::vector<Sighting> first_;
+  std::vector<Claim> first_;
 };
 
 }  // namespace farpool::rcuckoo

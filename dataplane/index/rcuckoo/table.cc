@@ -121,7 +121,7 @@ void Suspicion::blocked(std::uint64_t offset, std::uint64_t mask) {
   first_.clear();
 }
 
-Task<Status> Suspicion::look(Nanos deadline, Cost& cost, std::vector<Sighting>& into) {
+Task<Status> Suspicion::look(Nanos deadline, Cost& cost, std::vector<Claim>& into) {
   ++state_.marks.suspicions;
   into.clear();
   const std::uint64_t bytes = state_.geometry.at(layout::kSlots).bytes;
@@ -130,15 +130,15 @@ Task<Status> Suspicion::look(Nanos deadline, Cost& cost, std::vector<Sighting>& 
   if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "the operation slots could not be read");
   for (std::uint64_t i = 0; i < bytes / sizeof(layout::OperationSlot); ++i) {
     const layout::OperationSlot& slot = slot_in(image.span(), i);
-    if (covers(slot, offset_, mask_) && claims(slot)) into.push_back({i, slot.holder, slot.sequence});
+    if (slot.claims() && slot.covers(offset_, mask_)) into.push_back({i, slot.holder, slot.sequence});
   }
   co_return Status();
 }
 
-Status Suspicion::accuse(Code code, const std::vector<Sighting>& again, Nanos stood) const {
+Status Suspicion::accuse(Code code, const std::vector<Claim>& again, Nanos stood) const {
   std::string names;
-  for (const Sighting& now : again) {
-    for (const Sighting& before : first_) {
+  for (const Claim& now : again) {
+    for (const Claim& before : first_) {
       if (before.slot != now.slot || before.holder != now.holder || before.sequence != now.sequence) continue;
       char incarnation[24];
       std::snprintf(incarnation, sizeof incarnation, "%016llx", static_cast<unsigned long long>(now.holder));
@@ -167,11 +167,11 @@ Task<Status> Suspicion::judge(Nanos deadline, Cost& cost) {
     co_return co_await look(deadline, cost, first_);
   }
   if (now - looked_at_ < timeout && !ends) co_return Status();
-  std::vector<Sighting> again;
+  std::vector<Claim> again;
   if (Status status = co_await look(deadline, cost, again); !status.ok()) co_return status;
   bool stands = first_.empty() && again.empty();
-  for (const Sighting& one : again) {
-    for (const Sighting& before : first_) {
+  for (const Claim& one : again) {
+    for (const Claim& before : first_) {
       stands |= before.slot == one.slot && before.holder == one.holder && before.sequence == one.sequence;
     }
   }
