@@ -1,57 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tcp wire under the contract suite, over real sockets: plain, with TLS, with more than one executor, and with the
-// memory node in another process.
+// The tcp wire under the contract suite, over real sockets: plain, with TLS, and with more than one executor.
 #include <gtest/gtest.h>
 
 #include <future>
 #include <memory>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "fabric/contract/suite.h"
-#include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
+#include "fabric/tcp/test_loop.h"
 #include "net/listener.h"
 #include "net/throwaway_ca.h"
-#include "task/scope.h"
 
 namespace farpool::fabric::contract {
 namespace {
 
-constexpr auto kMinute = std::chrono::minutes(1);
-
-// A loop on a thread of its own.
-struct Thread {
-  net::Loop loop;
-  std::thread thread{[this] { loop.run(); }};
-  ~Thread() {
-    loop.stop();
-    thread.join();
-  }
-  void on(const std::function<void()>& what) {
-    std::promise<void> ran;
-    loop.post([&] {
-      what();
-      ran.set_value();
-    });
-    ran.get_future().get();
-  }
-};
-
-struct ClientThread : Thread {
-  explicit ClientThread(std::shared_ptr<net::Tls> tls) {
-    on([&] { port = std::make_unique<tcp::TcpPort>(loop, std::move(tls)); });
-  }
-  ~ClientThread() {
-    on([this] {
-      if (port) port.reset();
-    });
-  }
-  std::unique_ptr<tcp::TcpPort> port;
-  task::Scope scope;
-};
+using tcp::ClientThread;
+using tcp::LoopThread;
 
 struct Shape {
   bool tls = false;
@@ -92,36 +58,15 @@ class TcpWire final : public Wire {
 
   bool run(std::vector<task::Task<void>> tasks) override {
     std::vector<std::future<void>> ended;
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      auto over = std::make_shared<std::promise<void>>();
-      ended.push_back(over->get_future());
-      ClientThread& client = *clients_[i];
-      client.loop.post([&client, over, task = std::make_shared<task::Task<void>>(std::move(tasks[i]))] {
-        client.scope.spawn(signal(std::move(*task), over));
-      });
-    }
-    const auto limit = std::chrono::steady_clock::now() + kMinute;
-    for (auto& each : ended) {
-      if (each.wait_until(limit) != std::future_status::ready) {
-        std::fprintf(stderr, "a task is stuck; its frames are still in use, so the process cannot go on\n");
-        std::abort();
-      }
-    }
+    for (std::size_t i = 0; i < tasks.size(); ++i) ended.push_back(clients_[i]->spawn(std::move(tasks[i])));
+    for (const auto& each : ended) ClientThread::wait(each);
     return true;
   }
   void on_control(std::function<void()> what) override { control_.on(what); }
 
  private:
-  static task::Task<void> signal(task::Task<void> task, std::shared_ptr<std::promise<void>> over) {
-    {
-      task::Task<void> owned = std::move(task);
-      co_await std::move(owned);
-    }
-    over->set_value();
-  }
-
   net::ThrowawayCa ca_;
-  Thread control_;
+  LoopThread control_;
   std::unique_ptr<tcp::TcpResponder> responder_;
   std::string dead_;
   std::vector<std::unique_ptr<ClientThread>> clients_;

@@ -17,7 +17,7 @@
 #include "base/check.h"
 #include "fabric/fabric.h"
 #include "fabric/tcp/frame.h"
-#include "fabric/words.h"
+#include "fabric/tcp/nic.h"
 #include "net/listener.h"
 #include "net/stream.h"
 
@@ -251,80 +251,19 @@ class Connection final : public net::StreamHandler {
       if (!get_chain(input.first(length), chain) || chain.id != ++last_id_) return malformed();
       add(executor_.counters.chains, 1);
       add(executor_.counters.bytes_in, length);
-      if (!permitted(chain)) return refuse(chain.id);
+      if (!permitted(chain, regions_)) return refuse(chain.id);
       for (std::size_t i = 0; i < chain.count; ++i) {
         add(executor_.counters.verbs[static_cast<std::size_t>(chain.verbs[i].verb)], 1);
       }
       if (chain.verbs[0].verb == Verb::call) {
         call(chain);
       } else {
-        execute(chain);
+        const std::size_t reply = reply_length(chain);
+        execute(chain, regions_, stream_->reserve(reply));
+        add(executor_.counters.bytes_out, reply);
       }
       stream_->consume(length);
     }
-  }
-
-  const RegionRight* right(const VerbView& verb) const {
-    for (const RegionRight& each : regions_) {
-      if (each.id == verb.region) return each.key == verb.key ? &each : nullptr;
-    }
-    return nullptr;
-  }
-  static std::uint64_t touched(const VerbView& verb) {
-    return verb.verb == Verb::read || verb.verb == Verb::write ? verb.length : 8;
-  }
-  bool within(const VerbView& verb) const {
-    const RegionRight* region = right(verb);
-    const std::uint64_t bytes = touched(verb);
-    return region != nullptr && verb.offset % 8 == 0 && bytes % 8 == 0 && bytes <= kMaxVerbBytes &&
-           verb.offset <= region->bytes && bytes <= region->bytes - verb.offset;
-  }
-  // A chain is judged whole before any of it executes.
-  bool permitted(const ChainView& chain) const {
-    if (chain.too_long) return false;
-    for (std::size_t i = 0; i < chain.count; ++i) {
-      const VerbView& verb = chain.verbs[i];
-      if (verb.verb == Verb::call) {
-        if (chain.count != 1 || verb.length > kMaxCallBytes || verb.offset > kMaxCallBytes) return false;
-      } else if (!within(verb)) {
-        return false;
-      }
-    }
-    return reply_length(chain) <= kMaxFrameBytes;
-  }
-
-  void execute(const ChainView& chain) {
-    const std::size_t length = reply_length(chain);
-    const base::MutableBytes out = stream_->reserve(length);
-    put_reply_header(out, {.length = static_cast<std::uint32_t>(length), .refused = false, .id = chain.id});
-    std::byte* into = out.data() + kHeaderBytes;
-    const auto put_word = [&into](std::uint64_t word) {
-      base::store(into, word);
-      into += 8;
-    };
-    for (std::size_t i = 0; i < chain.count; ++i) {
-      const VerbView& verb = chain.verbs[i];
-      std::byte* at = right(verb)->base + verb.offset;
-      switch (verb.verb) {
-        case Verb::read:
-          read_words(at, {into, verb.length});
-          into += verb.length;
-          break;
-        case Verb::write:
-          write_words(at, verb.data);
-          break;
-        case Verb::cas:
-        case Verb::masked_cas:
-          put_word(masked_cas_word(at, verb.compare, verb.compare_mask, verb.swap, verb.swap_mask));
-          break;
-        case Verb::fetch_add:
-          put_word(fetch_add_word(at, verb.swap));
-          break;
-        case Verb::call:
-          FARPOOL_CHECK(false);
-      }
-    }
-    add(executor_.counters.bytes_out, length);
   }
 
   void call(const ChainView& chain) {

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a memory node's session port does with peers that do not keep to the protocol: their connection ends, and
+// nothing else.
+#include "fabric/tcp/responder.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "fabric/contract/wire.h"
+#include "fabric/tcp/frame.h"
+#include "fabric/tcp/test_loop.h"
+#include "net/listener.h"
+#include "net/stream.h"
+#include "net/throwaway_ca.h"
+
+namespace farpool::fabric::tcp {
+namespace {
+
+using contract::TestHost;
+constexpr auto kPatience = std::chrono::seconds(30);
+
+// A peer that says what it likes.
+class Raw final : public net::StreamHandler {
+ public:
+  Raw(LoopThread& thread, const std::string& endpoint) : thread_(thread) {
+    std::promise<void> connected;
+    thread_.loop.post([&] {
+      net::connect(thread_.loop, endpoint, nullptr, net::Loop::now() + 30 * base::kSecond, [&](auto stream) {
+        if (stream.ok()) {
+          stream_ = std::move(*stream);
+          stream_->start(*this);
+        } else {
+          closed_ = true;
+        }
+        connected.set_value();
+      });
+    });
+    connected.get_future().get();
+  }
+  ~Raw() {
+    thread_.on([this] { stream_.reset(); });
+  }
+  void send(const std::vector<std::byte>& bytes) {
+    thread_.on([&] {
+      if (stream_) stream_->write(base::Bytes(bytes));
+    });
+  }
+  void stop_reading() {
+    thread_.on([this] { stream_->pause_reading(); });
+  }
+  void read_on() {
+    thread_.on([this] { stream_->resume_reading(); });
+  }
+  // Waits until the peer has closed the connection or this many bytes have come; returns them.
+  std::vector<std::byte> receive(std::size_t bytes) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [&] { return closed_ || got_.size() >= bytes; });
+    return got_;
+  }
+  bool ends() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return closed_; });
+  }
+
+  void on_input() noexcept override {
+    const std::lock_guard lock(mutex_);
+    const auto input = stream_->input();
+    got_.insert(got_.end(), input.begin(), input.end());
+    stream_->consume(input.size());
+    changed_.notify_all();
+  }
+  void on_closed(const base::Status&) noexcept override {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  LoopThread& thread_;
+  std::unique_ptr<net::Stream> stream_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::byte> got_;
+  bool closed_ = false;
+};
+
+std::vector<std::byte> greeting(Greeting kind, base::Bytes body) {
+  std::vector<std::byte> bytes(kHeaderBytes);
+  put_envelope(bytes, {.kind = static_cast<std::uint32_t>(kind), .length = static_cast<std::uint32_t>(body.size())});
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+class Node : public testing::Test {
+ protected:
+  void serve() {
+    options.listen = "127.0.0.1:0";
+    responder = std::make_unique<TcpResponder>(control.loop, options);
+    control.on([this] { ASSERT_TRUE(responder->serve(host).ok()); });
+  }
+  ~Node() override {
+    control.on([this] { responder.reset(); });
+    EXPECT_TRUE(host.guards_whole());
+  }
+  LaneGrant grant(std::uint64_t session = 1) { return host.grant(session, responder->address()); }
+  std::unique_ptr<Raw> open_lane() {
+    auto raw = std::make_unique<Raw>(peer, responder->address());
+    raw->send(greeting(Greeting::lane, grant().token));
+    const auto welcome = get_envelope(raw->receive(kHeaderBytes), 0);
+    EXPECT_TRUE(welcome && welcome->kind == static_cast<std::uint32_t>(Welcome::accepted));
+    return raw;
+  }
+  template <class F>
+  bool eventually(F condition) {
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > limit) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  // The memory node serves on: one lane, one chain.
+  void expect_service() {
+    ClientThread client(client_tls);
+    client.run(work(*client.port, grant(77)));
+  }
+  static task::Task<void> work(TcpPort& port, LaneGrant grant) {
+    auto lane = co_await port.open_lane(std::move(grant), port.now() + 30 * base::kSecond);
+    EXPECT_TRUE(lane.ok()) << lane.status().message();
+    if (!lane.ok()) co_return;
+    std::uint64_t old = 0;
+    const std::array chain{Op::fetch_add({TestHost::kSmall, 0}, old, 1)};
+    EXPECT_EQ((co_await (*lane)->post(chain, port.now() + 30 * base::kSecond)).fate, Fate::done);
+  }
+
+  TestHost host;
+  ResponderOptions options;
+  std::shared_ptr<net::Tls> client_tls;
+  LoopThread control, peer;
+  std::unique_ptr<TcpResponder> responder;
+};
+
+TEST_F(Node, ClosesConnectionsThatDoNotGreetProperly) {
+  serve();
+  std::vector<std::vector<std::byte>> rude;
+  rude.push_back(std::vector<std::byte>(64));
+  const std::string http = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  rude.emplace_back(base::bytes_of(http).begin(), base::bytes_of(http).end());
+  rude.push_back(greeting(static_cast<Greeting>(3), {}));
+  rude.push_back(greeting(Greeting::lane, std::array<std::byte, 15>{}));
+  auto lying = greeting(Greeting::exchange, {});
+  base::store(lying.data() + 8, static_cast<std::uint32_t>(kMaxRequestBytes + 1));
+  rude.push_back(lying);
+  base::store(lying.data() + 8, ~0u);
+  rude.push_back(lying);
+  for (std::size_t i = 0; i < rude.size(); ++i) {
+    Raw raw(peer, responder->address());
+    raw.send(rude[i]);
+    EXPECT_TRUE(raw.ends()) << "greeting " << i;
+    EXPECT_TRUE(raw.receive(0).empty());
+  }
+  EXPECT_EQ(responder->stats().malformed, rude.size());
+  expect_service();
+}
+
+TEST_F(Node, DoesNotWaitForeverForAGreeting) {
+  options.handshake_deadline = 30 * base::kMillisecond;
+  serve();
+  Raw silent(peer, responder->address());
+  EXPECT_TRUE(silent.ends());
+  Raw slow(peer, responder->address());
+  auto part = greeting(Greeting::lane, grant().token);
+  part.resize(9);
+  slow.send(part);
+  EXPECT_TRUE(slow.ends());
+}
+
+TEST_F(Node, ClosesALaneWhoseFramesLieAndNothingElse) {
+  serve();
+  std::uint64_t old = 0;
+  const std::array ops{Op::fetch_add({TestHost::kSmall, 8}, old, 1)};
+  std::vector<std::byte> good(chain_length(ops));
+  put_chain(good, 1, ops, grant().regions);
+  const auto with = [&](std::size_t at, auto value) {
+    auto frame = good;
+    base::store(frame.data() + at, value);
+    return frame;
+  };
+  const std::vector<std::vector<std::byte>> lies{with(0, std::uint32_t{0}),
+                                                 with(0, ~std::uint32_t{0}),
+                                                 with(0, std::uint32_t{20}),
+                                                 with(0, static_cast<std::uint32_t>(kMaxFrameBytes + 8)),
+                                                 with(0, static_cast<std::uint32_t>(good.size() - 8)),
+                                                 with(4, std::uint16_t{0}),
+                                                 with(4, std::uint16_t{2}),
+                                                 with(6, std::uint16_t{1}),
+                                                 with(8, std::uint64_t{2}),
+                                                 with(16, std::uint8_t{6}),
+                                                 with(17, std::uint8_t{2}),
+                                                 with(18, std::uint16_t{1})};
+  auto other = open_lane();
+  for (std::size_t i = 0; i < lies.size(); ++i) {
+    auto lane = open_lane();
+    lane->send(lies[i]);
+    EXPECT_TRUE(lane->ends()) << "lie " << i;
+    EXPECT_EQ(lane->receive(0).size(), kHeaderBytes) << "lie " << i << " was answered";
+  }
+  EXPECT_EQ(responder->stats().malformed, lies.size());
+  EXPECT_EQ(host.word(TestHost::kSmall, 8), 0u);
+  other->send(good);
+  EXPECT_EQ(other->receive(kHeaderBytes + 1).size(), 2 * kHeaderBytes + 8);
+  EXPECT_EQ(host.word(TestHost::kSmall, 8), 1u);
+  expect_service();
+}
+
+TEST_F(Node, TakesChainsInAnyPieces) {
+  serve();
+  const LaneGrant grant = this->grant();
+  Raw lane(peer, responder->address());
+  auto bytes = greeting(Greeting::lane, grant.token);
+  std::uint64_t old = 0;
+  std::vector<std::byte> payload(8192, std::byte{0x42});
+  std::size_t expected = kHeaderBytes;
+  for (std::uint64_t id = 1; id <= 50; ++id) {
+    const std::vector<Op> ops{Op::fetch_add({TestHost::kSmall, 8}, old, 1), Op::write({TestHost::kLarge, 0}, payload)};
+    std::vector<std::byte> frame(chain_length(ops));
+    put_chain(frame, id, ops, grant.regions);
+    bytes.insert(bytes.end(), frame.begin(), frame.end());
+    expected += kHeaderBytes + 8;
+  }
+  base::Random random(5);
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t piece = std::min(bytes.size() - at, 1 + random.below(random.chance(0.5) ? 16 : 40'000));
+    lane.send(
+        {bytes.begin() + static_cast<std::ptrdiff_t>(at), bytes.begin() + static_cast<std::ptrdiff_t>(at + piece)});
+    at += piece;
+  }
+  EXPECT_EQ(lane.receive(expected).size(), expected);
+  EXPECT_EQ(host.word(TestHost::kSmall, 8), 50u);
+  EXPECT_EQ(responder->stats().verbs[static_cast<std::size_t>(Verb::fetch_add)], 50u);
+}
+
+TEST_F(Node, DoesNotReadALaneThatDoesNotTakeItsReplies) {
+  options.max_unsent = 1 << 20;
+  serve();
+  const LaneGrant grant = this->grant();
+  Raw lane(peer, responder->address());
+  lane.send(greeting(Greeting::lane, grant.token));
+  lane.receive(kHeaderBytes);
+  lane.stop_reading();
+  std::vector<std::byte> room(kMaxVerbBytes);
+  constexpr std::uint64_t kChains = 40;
+  std::vector<std::byte> bytes;
+  for (std::uint64_t id = 1; id <= kChains; ++id) {
+    const std::vector<Op> ops{Op::read({TestHost::kLarge, 0}, room)};
+    std::vector<std::byte> frame(chain_length(ops));
+    put_chain(frame, id, ops, grant.regions);
+    bytes.insert(bytes.end(), frame.begin(), frame.end());
+  }
+  lane.send(bytes);
+  // It executes until its bound is reached and the sockets are full, and there it stays, while its executor serves
+  // others.
+  std::uint64_t before = 0, others = 0;
+  ASSERT_TRUE(eventually([&] {
+    const std::uint64_t chains = responder->stats().chains - others;
+    expect_service();
+    ++others;
+    return chains > 0 && std::exchange(before, chains) == chains;
+  }));
+  EXPECT_LT(before, kChains / 2) << "80 MB of replies were made for a peer that takes none";
+  lane.read_on();
+  EXPECT_TRUE(eventually([&] { return responder->stats().chains - others == kChains; }));
+}
+
+TEST_F(Node, BoundsTheLanesOfASession) {
+  options.max_lanes_per_session = 2;
+  serve();
+  const auto attempt = [&](std::uint64_t session) {
+    auto raw = std::make_unique<Raw>(peer, responder->address());
+    raw->send(greeting(Greeting::lane, grant(session).token));
+    const auto welcome = get_envelope(raw->receive(kHeaderBytes), 0);
+    return std::pair(std::move(raw), welcome && welcome->kind == static_cast<std::uint32_t>(Welcome::accepted));
+  };
+  auto first = attempt(1), second = attempt(1);
+  EXPECT_TRUE(first.second && second.second);
+  EXPECT_FALSE(attempt(1).second);
+  EXPECT_TRUE(attempt(2).second);
+  first.first.reset();
+  ASSERT_TRUE(eventually([&] { return attempt(1).second; }));
+}
+
+TEST_F(Node, CountsWhatItDoes) {
+  serve();
+  expect_service();
+  EXPECT_TRUE(eventually([&] { return responder->stats().lanes == 0 && responder->stats().connections == 0; }));
+  const ResponderStats stats = responder->stats();
+  EXPECT_EQ(stats.chains, 1u);
+  EXPECT_EQ(stats.verbs[static_cast<std::size_t>(Verb::fetch_add)], 1u);
+  EXPECT_EQ(stats.bytes_in, kHeaderBytes + 24 + 8);
+  EXPECT_EQ(stats.bytes_out, kHeaderBytes + 8);
+  EXPECT_EQ(stats.refusals, 0u);
+}
+
+task::Task<void> try_peer(TcpPort& port, LaneGrant grant, base::Code& exchange, base::Code& lane) {
+  exchange = (co_await port.exchange(grant.endpoint, "x", port.now() + 30 * base::kSecond)).code();
+  lane = (co_await port.open_lane(std::move(grant), port.now() + 30 * base::kSecond)).code();
+}
+
+// Roles and pools are checked at both ends.
+TEST_F(Node, OpensLanesOnlyForClientsOfItsPool) {
+  net::ThrowawayCa ca, stranger;
+  const auto tls = [](net::ThrowawayCa& by, const char* uri) {
+    return *net::Tls::load(by.issue(uri), net::Tls::Kind::mutual);
+  };
+  options.tls = tls(ca, "farpool://pool/node/n0");
+  serve();
+  struct Case {
+    std::shared_ptr<net::Tls> tls;
+    base::Code exchange, lane;
+  };
+  for (const Case& each :
+       {Case{tls(ca, "farpool://pool/client/c"), base::Code::ok, base::Code::ok},
+        Case{tls(ca, "farpool://pool/operator/o"), base::Code::ok, base::Code::forbidden},
+        Case{tls(ca, "farpool://pool/node/n1"), base::Code::ok, base::Code::forbidden},
+        Case{tls(ca, "farpool://other/client/c"), base::Code::forbidden, base::Code::forbidden},
+        Case{tls(stranger, "farpool://pool/client/c"), base::Code::forbidden, base::Code::forbidden}}) {
+    base::Code exchange = base::Code::internal, lane = base::Code::internal;
+    ClientThread client(each.tls);
+    client.run(try_peer(*client.port, grant(), exchange, lane));
+    EXPECT_EQ(exchange, each.exchange) << each.tls->self().role << " of " << each.tls->self().pool_uid;
+    EXPECT_EQ(lane, each.lane) << each.tls->self().role << " of " << each.tls->self().pool_uid;
+  }
+  client_tls = tls(ca, "farpool://pool/client/c");
+  expect_service();
+}
+
+TEST_F(Node, AClientLeavesAPeerThatIsNoMemoryNode) {
+  net::ThrowawayCa ca;
+  options.tls = *net::Tls::load(ca.issue("farpool://pool/client/impostor"), net::Tls::Kind::mutual);
+  serve();
+  base::Code exchange = base::Code::internal, lane = base::Code::internal;
+  ClientThread client(*net::Tls::load(ca.issue("farpool://pool/client/c"), net::Tls::Kind::mutual));
+  client.run(try_peer(*client.port, grant(), exchange, lane));
+  EXPECT_EQ(exchange, base::Code::forbidden);
+  EXPECT_EQ(lane, base::Code::forbidden);
+  EXPECT_EQ(responder->stats().exchanges, 0u);
+}
+
+}  // namespace
+}  // namespace farpool::fabric::tcp
