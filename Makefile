@@ -40,7 +40,7 @@ build/%/build.ninja:
 	@cmake --preset $* -S dataplane
 
 .PHONY: build
-build: build/dev/build.ninja ## build everything for development
+build: deps build/dev/build.ninja ## build everything for development
 	@cmake --build build/dev -j $(JOBS)
 	@go build ./...
 
@@ -49,7 +49,7 @@ release: build/release/build.ninja ## build the daemons with optimisation: build
 	@cmake --build build/release -j $(JOBS) --target farpool-memory-node farpool-compute-shard
 
 .PHONY: run
-run: release ## one memory node and one compute shard on this machine, without Kubernetes
+run: deps release ## one memory node and one compute shard on this machine, without Kubernetes
 	@go run ./hack/run-local $(ARGS)
 
 .PHONY: image-binaries
@@ -63,7 +63,7 @@ images: image-binaries ## build the images; build/image/tag names them
 	@hack/images
 
 .PHONY: up
-up: images ## the main job: a kind cluster, the operator, a pool, a data set through it
+up: deps images ## the main job: a kind cluster, the operator, a pool, a data set through it
 	@CLUSTER=$(CLUSTER) WORKERS=$(WORKERS) hack/up
 
 .PHONY: down
@@ -71,7 +71,7 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 	@$(KINDCTL) down --name $(CLUSTER) --all
 
 .PHONY: test
-test: ## the gate: linters, sanitizers, fuzzers, Go tests, short e2e on kind
+test: deps ## the gate: linters, sanitizers, fuzzers, Go tests, short e2e on kind
 	@$(STEP) lint $(MAKE) lint
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
 	@$(STEP) clang-tidy $(MAKE) tidy
