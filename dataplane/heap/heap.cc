@@ -33,539 +33,583 @@ using task::Task;
 
 constexpr std::size_t kScanSegments = 16;     // bitmaps read in one chain
 constexpr std::size_t kAtomicsPerChain = 16;  // within what a responder grants
-// A full heap is believed after others had this long to give back what they can spare; after that, requests fail at
-// once for a while.
+// A full heap is believed after others had this many ticks to give back what they can spare; after that, requests fail at once for
+// a while.
 constexpr int kPatienceTicks = 4;
 constexpr int kBarrenTicks = 8;
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
-// A segment of blocks that this client owns.
+// A segment of blocks that this client owns, or a run, which is a segment of one block.
 struct Segment {
-  std::uint64_t index = 0;
-  std::vector<std::uint32_t> free;  // blocks that may be handed out
-  std::uint64_t limbo = 0;          // blocks that are free but may still be read
+  std::uint64_t first = 0;             // index in the heap region
+  std::vector<std::uint64_t> free;     // bits of blocks that may be handed out
+  std::vector<std::uint64_t> limbo;    // bits of blocks that are free but may still be read
+  std::uint64_t free_count = 0;
+  std::uint64_t limbo_count = 0;
+  std::size_t hint = 0;                // no word of `free` before it has a bit
 };
 
 // Blocks that may be reused once the safe era has passed `era`.
 struct Limbo {
   std::uint64_t era = 0;
-  std::uint64_t segment = 0;  // index; for a run: its first segment
-  std::uint32_t block = 0;
+  std::uint64_t first = 0;
+  std::uint32_t word = 0;
+  std::uint64_t bits = 0;
 };
 
 struct SizeClass {
   std::uint64_t id = 0;
+  std::uint64_t run = 1;  // segments that one of this class takes
   SegmentShape shape;
-  std::map<std::uint64_t, Segment> segments;  // by index
+  std::map<std::uint64_t, Segment> segments;  // by first
   Segment* current = nullptr;
+  std::uint64_t free_count = 0;
   std::deque<Limbo> limbo;  // oldest era first
-  std::uint64_t allocated_since_scan = 0;
-  Nanos barren_until = 0;  // a scan has just found nothing and the node had nothing: do not ask again before
+  // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is given away.
+  bool busy = false;
+  bool scanned = false;       // since it last grew
+  std::uint64_t cursor = 0;   // where the next scan goes on: a few segments at a time, in turn
+  Nanos quiet_until = 0;      // no refill in the background before
+  Nanos barren_until = 0;     // the heap was found full: not asked again before
 };
+
+enum class Refill { got, wait, full };
 
 }  // namespace
 
 struct Heap::State {
   State(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes)
-      : session(session), heap_bytes(heap_bytes), segment_bytes(segment_bytes), ready(session.port()) {}
+      : session(session), heap_segments(heap_bytes / segment_bytes), segment_bytes(segment_bytes), ready(session.port()) {}
 
   session::Session& session;
-  const std::uint64_t heap_bytes;
+  const std::uint64_t heap_segments;
   const std::uint64_t segment_bytes;
-  std::map<std::uint64_t, SizeClass> classes;
-  std::map<std::uint64_t, std::uint64_t> runs;  // first segment -> segments, of runs this client owns
-  std::deque<Limbo> run_limbo;
-  // One refill (scan, CALL) at a time: those that find nothing wait for it instead of asking as well.
-  bool refilling = false;
-  session::WaitQueue ready;
+  std::map<std::uint64_t, SizeClass> classes;  // by size class; runs of n segments at kRun + n
+  session::WaitQueue ready;                    // for a class that is not busy any more
+  bool released = false;
+  std::uint64_t anomalies = 0;
+  Cost background;
 
-  SizeClass& class_of(std::uint64_t id) {
-    auto [entry, added] = classes.try_emplace(id);
+  // Frees of others' blocks that wait for the end of the turn.
+  struct Freed {
+    std::uint64_t offset = 0;  // of the bitmap word in the heap region
+    std::uint64_t bits = 0;
+  };
+  std::vector<Freed> freed;
+  bool flushing = false;
+
+  // --- Places
+
+  SizeClass& class_for(std::uint64_t bytes) {
+    const std::uint64_t id = layout::size_class_for(bytes, segment_bytes);
+    const std::uint64_t run = id == kRun ? layout::run_segments(bytes, segment_bytes) : 1;
+    auto [entry, added] = classes.try_emplace(id == kRun ? kRun + run : id);
     if (added) {
       entry->second.id = id;
-      entry->second.shape = layout::segment_shape(id, segment_bytes);
+      entry->second.run = run;
+      entry->second.shape = layout::segment_shape(id, segment_bytes * run);
     }
     return entry->second;
   }
 
-  Block block_at(const SizeClass& size_class, std::uint64_t segment, std::uint32_t block) const {
-    const std::uint64_t offset =
-        segment * segment_bytes + size_class.shape.first_block + block * size_class.shape.block_bytes;
+  Block block_at(const SizeClass& size_class, std::uint64_t first, std::uint64_t block) const {
+    const std::uint64_t offset = first * segment_bytes + size_class.shape.first_block + block * size_class.shape.block_bytes;
     return {.units = offset / layout::kBlockUnit, .bytes = size_class.shape.block_bytes};
   }
-  struct Place {
-    std::uint64_t segment;
-    std::uint32_t block;
-  };
-  Place place_of(const SegmentShape& shape, std::uint64_t units) const {
-    const std::uint64_t offset = layout::block_offset(units);
-    const std::uint64_t within = offset % segment_bytes;
-    FARPOOL_CHECK(offset < heap_bytes && within >= shape.first_block &&
-                  (within - shape.first_block) % shape.block_bytes == 0);
-    return {offset / segment_bytes, static_cast<std::uint32_t>((within - shape.first_block) / shape.block_bytes)};
+
+  // False: no block of the class begins there.
+  bool find_place(const SizeClass& size_class, std::uint64_t units, std::uint64_t& first, std::uint64_t& block) const {
+    const SegmentShape& shape = size_class.shape;
+    if (units >= heap_segments * (segment_bytes / layout::kBlockUnit)) return false;
+    const std::uint64_t within = layout::block_offset(units) % segment_bytes;
+    first = layout::block_offset(units) / segment_bytes;
+    if (within < shape.first_block || (within - shape.first_block) % shape.block_bytes != 0) return false;
+    block = (within - shape.first_block) / shape.block_bytes;
+    return block < shape.blocks && first + size_class.run <= heap_segments;
   }
-  Remote bitmap_word(std::uint64_t segment, std::uint32_t block) const {
-    return {layout::kHeap, segment * segment_bytes + kBitmapOffset + block / 64 * 8};
+
+  Remote bitmap_word(std::uint64_t first, std::uint64_t word) const {
+    return {layout::kHeap, first * segment_bytes + kBitmapOffset + word * 8};
   }
+
+  // --- What is free
 
   // The era that a block found free now belongs to. The node's era is at most one above what the last tick told: it
   // advances only when every live session, this one among them, has published the era before.
   std::uint64_t limbo_era() const { return session.era() + 1; }
 
-  // Moves what no session can read any more from limbo to the free lists.
+  static void add_free(SizeClass& size_class, Segment& segment, std::size_t word, std::uint64_t bits) {
+    const auto count = static_cast<std::uint64_t>(std::popcount(bits));
+    segment.free[word] |= bits;
+    segment.hint = std::min(segment.hint, word);
+    segment.free_count += count;
+    size_class.free_count += count;
+  }
+
+  void add_limbo(SizeClass& size_class, Segment& segment, std::size_t word, std::uint64_t bits) {
+    segment.limbo[word] |= bits;
+    segment.limbo_count += static_cast<std::uint64_t>(std::popcount(bits));
+    if (!size_class.limbo.empty()) {
+      Limbo& last = size_class.limbo.back();
+      if (last.era == limbo_era() && last.first == segment.first && last.word == word) {
+        last.bits |= bits;
+        return;
+      }
+    }
+    size_class.limbo.push_back({limbo_era(), segment.first, static_cast<std::uint32_t>(word), bits});
+  }
+
+  // Moves what no session can read any more from limbo to the free blocks.
   void settle(SizeClass& size_class) {
     auto& limbo = size_class.limbo;
     while (!limbo.empty() && limbo.front().era < session.safe_era()) {
-      Segment& segment = size_class.segments.at(limbo.front().segment);
-      segment.free.push_back(limbo.front().block);
-      --segment.limbo;
+      const Limbo& over = limbo.front();
+      Segment& segment = size_class.segments.at(over.first);
+      segment.limbo[over.word] &= ~over.bits;
+      segment.limbo_count -= static_cast<std::uint64_t>(std::popcount(over.bits));
+      add_free(size_class, segment, over.word, over.bits);
       limbo.pop_front();
     }
   }
 
   bool take(SizeClass& size_class, Block& block) {
-    if (size_class.current == nullptr || size_class.current->free.empty()) {
-      settle(size_class);
+    settle(size_class);
+    if (size_class.free_count == 0) return false;
+    if (size_class.current == nullptr || size_class.current->free_count == 0) {
       // The fullest segment with room: so that others become empty and can go back to the node.
       size_class.current = nullptr;
-      for (auto& [index, segment] : size_class.segments) {
-        if (!segment.free.empty() &&
-            (size_class.current == nullptr || segment.free.size() < size_class.current->free.size())) {
+      for (auto& [first, segment] : size_class.segments) {
+        if (segment.free_count > 0 &&
+            (size_class.current == nullptr || segment.free_count < size_class.current->free_count)) {
           size_class.current = &segment;
         }
       }
-      if (size_class.current == nullptr) return false;
     }
     Segment& segment = *size_class.current;
-    block = block_at(size_class, segment.index, segment.free.back());
-    segment.free.pop_back();
-    ++size_class.allocated_since_scan;
+    while (segment.free[segment.hint] == 0) ++segment.hint;
+    std::uint64_t& bits = segment.free[segment.hint];
+    block = block_at(size_class, segment.first, segment.hint * 64 + static_cast<std::uint64_t>(std::countr_zero(bits)));
+    bits &= bits - 1;
+    --segment.free_count;
+    --size_class.free_count;
     return true;
   }
+
+  void add_segment(SizeClass& size_class, std::uint64_t first, bool orphan) {
+    Segment& segment = size_class.segments[first];
+    segment.first = first;
+    segment.free.assign(size_class.shape.bitmap_words, 0);
+    segment.limbo.assign(size_class.shape.bitmap_words, 0);
+    if (orphan) return;  // its bitmap says what is free
+    for (std::size_t word = 0; word < segment.free.size(); ++word) add_free(size_class, segment, word, bits_of(size_class, word));
+  }
+
+  // The bits of a bitmap word that stand for blocks.
+  static std::uint64_t bits_of(const SizeClass& size_class, std::size_t word) {
+    const std::uint64_t blocks = size_class.shape.blocks - word * 64;
+    return blocks >= 64 ? ~0ull : (1ull << blocks) - 1;
+  }
+
+  void remove_segment(SizeClass& size_class, std::uint64_t first) {
+    const auto entry = size_class.segments.find(first);
+    if (size_class.current == &entry->second) size_class.current = nullptr;
+    size_class.free_count -= entry->second.free_count;
+    if (entry->second.limbo_count > 0) std::erase_if(size_class.limbo, [&](const Limbo& l) { return l.first == first; });
+    size_class.segments.erase(entry);
+  }
+
+  static bool wholly_free(const SizeClass& size_class, const Segment& segment) {
+    return segment.free_count == size_class.shape.blocks;
+  }
+
+  // --- Verbs
 
   Status gone() const {
     const Status why = session.why();
     return {why.ok() ? Code::unavailable : why.code(), "no block could be allocated: " + why.message()};
   }
 
-  void put_in_limbo(SizeClass& size_class, Segment& segment, std::uint32_t block) {
-    size_class.limbo.push_back({limbo_era(), segment.index, block});
-    ++segment.limbo;
+  // Posts FAAs, as many to a chain as a responder grants. False: the session has ended.
+  Task<bool> add_all(std::vector<Freed> words, Nanos deadline, Cost& cost) {
+    std::array<std::uint64_t, kAtomicsPerChain> before{};
+    std::array<Op, kAtomicsPerChain> chain;
+    for (std::size_t from = 0; from < words.size(); from += kAtomicsPerChain) {
+      const std::size_t count = std::min(kAtomicsPerChain, words.size() - from);
+      for (std::size_t i = 0; i < count; ++i) {
+        chain[i] = Op::fetch_add({layout::kHeap, words[from + i].offset}, before[i], words[from + i].bits);
+      }
+      if ((co_await session.post({chain.data(), count}, deadline, cost)).fate != Fate::done) co_return false;
+    }
+    co_return true;
   }
 
-  // Reads the bitmaps of segments and takes back the bits that others have set. Returns how many blocks went into
-  // limbo, or nothing if the session ended.
-  Task<Result<std::uint64_t>> scan(SizeClass& size_class, std::vector<std::uint64_t> indices, Nanos deadline,
-                                   Cost& cost) {
+  // Reads the bitmaps of segments and takes back the bits that others have set: those blocks go into limbo. The bits are
+  // gone before a block is handed out again, or its next free would carry into the neighbour's bit.
+  Task<Status> scan(SizeClass& size_class, std::vector<std::uint64_t> firsts, Nanos deadline, Cost& cost) {
     const std::size_t words = size_class.shape.bitmap_words;
-    std::uint64_t found = 0;
-    for (std::size_t from = 0; from < indices.size(); from += kScanSegments) {
-      const std::size_t count = std::min(kScanSegments, indices.size() - from);
+    for (std::size_t from = 0; from < firsts.size(); from += kScanSegments) {
+      const std::size_t count = std::min(kScanSegments, firsts.size() - from);
       fabric::Buffer buffer = session.port().buffer(count * words * 8);
       std::array<Op, kScanSegments> reads;
       for (std::size_t i = 0; i < count; ++i) {
-        reads[i] = Op::read({layout::kHeap, indices[from + i] * segment_bytes + kBitmapOffset},
-                            buffer.span().subspan(i * words * 8, words * 8));
+        reads[i] = Op::read(bitmap_word(firsts[from + i], 0), buffer.span().subspan(i * words * 8, words * 8));
       }
       if ((co_await session.post({reads.data(), count}, deadline, cost)).fate != Fate::done) co_return gone();
 
-      // The bits must be gone before a block is handed out again, or the next free of it would carry into its
-      // neighbour.
-      std::array<Op, kAtomicsPerChain> takes;
-      std::array<std::uint64_t, kAtomicsPerChain> before{};
-      std::size_t pending = 0;
-      for (std::size_t word = 0; word < count * words; ++word) {
-        const auto bits = base::load<std::uint64_t>(buffer.data() + word * 8);
-        if (bits != 0) {
-          const auto first = static_cast<std::uint32_t>(word % words * 64);
-          takes[pending] = Op::fetch_add(bitmap_word(indices[from + word / words], first), before[pending], ~bits + 1);
-          ++pending;
-        }
-        const bool last = word + 1 == count * words;
-        if (pending == kAtomicsPerChain || (last && pending > 0)) {
-          if ((co_await session.post({takes.data(), pending}, deadline, cost)).fate != Fate::done) co_return gone();
-          pending = 0;
+      std::vector<Freed> taken;
+      for (std::size_t i = 0; i < count; ++i) {
+        Segment& segment = size_class.segments.at(firsts[from + i]);
+        for (std::size_t word = 0; word < words; ++word) {
+          const auto bits = base::load<std::uint64_t>(buffer.data() + (i * words + word) * 8);
+          if (bits == 0) continue;
+          taken.push_back({bitmap_word(segment.first, word).offset, ~bits + 1});
+          // Bits of what is free already, or of no block, are somebody's error: taken back, and believed no further.
+          const std::uint64_t good = bits & bits_of(size_class, word) & ~segment.free[word] & ~segment.limbo[word];
+          anomalies += static_cast<std::uint64_t>(std::popcount(bits ^ good));
+          if (good != 0) add_limbo(size_class, segment, word, good);
         }
       }
-      for (std::size_t word = 0; word < count * words; ++word) {
-        auto bits = base::load<std::uint64_t>(buffer.data() + word * 8);
-        Segment& segment = size_class.segments.at(indices[from + word / words]);
-        for (; bits != 0; bits &= bits - 1) {
-          const auto block =
-              static_cast<std::uint32_t>(word % words * 64 + static_cast<std::size_t>(std::countr_zero(bits)));
-          if (block >= size_class.shape.blocks) {
-            co_return Status(Code::corrupt, "the free bitmap of heap segment " + std::to_string(segment.index) +
-                                                " marks a block beyond its last; run fsck on the memory node");
-          }
-          put_in_limbo(size_class, segment, block);
-          ++found;
-        }
-      }
+      if (!co_await add_all(std::move(taken), deadline, cost)) co_return gone();
     }
-    size_class.allocated_since_scan = 0;
-    co_return found;
+    co_return Status();
   }
 
-  static std::vector<std::uint64_t> indices_of(const SizeClass& size_class) {
-    std::vector<std::uint64_t> indices;
-    indices.reserve(size_class.segments.size());
-    for (const auto& [index, segment] : size_class.segments) indices.push_back(index);
-    return indices;
+  // The next few segments in turn. Returns how many.
+  Task<Result<std::size_t>> scan_some(SizeClass& size_class, Nanos deadline, Cost& cost) {
+    std::vector<std::uint64_t> firsts;
+    auto at = size_class.segments.lower_bound(size_class.cursor);
+    for (std::size_t i = std::min(kScanSegments, size_class.segments.size()); i > 0; --i) {
+      if (at == size_class.segments.end()) at = size_class.segments.begin();
+      firsts.push_back(at->first);
+      ++at;
+    }
+    if (!firsts.empty()) size_class.cursor = firsts.back() + 1;
+    const std::size_t count = firsts.size();
+    Status scanned = co_await scan(size_class, std::move(firsts), deadline, cost);
+    if (!scanned.ok()) co_return scanned;
+    size_class.scanned = true;
+    settle(size_class);
+    co_return count;
   }
 
-  Task<Result<layout::AllocateSegmentsReply>> ask_for_segments(std::uint64_t count, std::uint64_t size_class,
-                                                               Nanos deadline, Cost& cost) {
+  static std::vector<std::uint64_t> firsts_of(const SizeClass& size_class) {
+    std::vector<std::uint64_t> firsts;
+    firsts.reserve(size_class.segments.size());
+    for (const auto& [first, segment] : size_class.segments) firsts.push_back(first);
+    return firsts;
+  }
+
+  Task<Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Nanos deadline, Cost& cost) {
     fabric::Buffer request = session.port().buffer(sizeof(layout::AllocateSegmentsRequest));
     fabric::Buffer reply = session.port().buffer(sizeof(layout::AllocateSegmentsReply));
-    base::store(request.data(), layout::AllocateSegmentsRequest{.count = count, .size_class = size_class});
+    base::store(request.data(), layout::AllocateSegmentsRequest{.count = size_class.run, .size_class = size_class.id});
     const std::array chain{Op::call(layout::kAllocateSegments, request.span(), reply.span())};
     const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
     if (outcome.fate != Fate::done || outcome.reply_bytes != sizeof(layout::AllocateSegmentsReply)) co_return gone();
     const auto granted = base::load<layout::AllocateSegmentsReply>(reply.data());
-    if (granted.status == 0 &&
-        (granted.first >= heap_bytes / segment_bytes || count > heap_bytes / segment_bytes - granted.first)) {
+    if (granted.status == 0 && (granted.first >= heap_segments || size_class.run > heap_segments - granted.first ||
+                                size_class.segments.contains(granted.first))) {
       co_return Status(Code::corrupt, "the memory node granted heap segment " + std::to_string(granted.first) +
-                                          ", which it does not have");
+                                          ", which it does not have or has granted before");
     }
     co_return granted;
   }
 
-  // Brings blocks of a class: by a scan when enough was allocated since the last one to make it worth while, else from
-  // the node, else by a scan after all. True if it is worth trying again; false if the heap is full.
-  Task<Result<bool>> refill(SizeClass& size_class, Nanos deadline, Cost& cost) {
-    const std::uint64_t blocks = size_class.segments.size() * size_class.shape.blocks;
-    const bool worth_a_scan = blocks > 0 && size_class.allocated_since_scan * 4 >= blocks;
-    if (worth_a_scan) {
-      auto found = co_await scan(size_class, indices_of(size_class), deadline, cost);
-      if (!found.ok()) co_return found.status();
-      // Enough is on its way: wait for the era rather than take more memory.
-      if (*found * 4 >= blocks) {
-        co_await session.tick_now(deadline);
-        co_return true;
-      }
-    }
-    auto granted = co_await ask_for_segments(1, size_class.id, deadline, cost);
-    if (!granted.ok()) co_return granted.status();
-    if (granted->status == 0) {
-      adopt(size_class, granted->first, granted->adopted != 0);
-      if (granted->adopted != 0) {
-        std::vector<std::uint64_t> one(1, granted->first);
-        auto found = co_await scan(size_class, std::move(one), deadline, cost);
-        if (!found.ok()) co_return found.status();
-      }
-      co_return true;
-    }
-    if (!worth_a_scan && blocks > 0) {
-      auto found = co_await scan(size_class, indices_of(size_class), deadline, cost);
-      if (!found.ok()) co_return found.status();
-    }
-    if (size_class.limbo.empty()) {
-      co_return false;
-    }
-    co_await session.tick_now(deadline);  // blocks are in limbo: what is missing is an era
-    co_return true;
+  // What the node answers does not matter: the segment is not this client's any more.
+  Task<void> give_back(std::uint64_t first, std::uint64_t count, bool orphan, Nanos deadline, Cost& cost) {
+    fabric::Buffer request = session.port().buffer(sizeof(layout::ReturnSegmentsRequest));
+    fabric::Buffer reply = session.port().buffer(sizeof(layout::ReturnSegmentsReply));
+    base::store(request.data(),
+                layout::ReturnSegmentsRequest{.first = first, .count = count, .orphan = orphan ? 1u : 0u});
+    const std::array chain{Op::call(layout::kReturnSegments, request.span(), reply.span())};
+    co_await session.post(chain, deadline, cost);
   }
 
-  void adopt(SizeClass& size_class, std::uint64_t index, bool orphan) {
-    Segment& segment = size_class.segments[index];
-    segment.index = index;
-    if (orphan) return;  // its bitmap says what is free
-    segment.free.reserve(size_class.shape.blocks);
-    for (std::uint64_t block = size_class.shape.blocks; block-- > 0;)
-      segment.free.push_back(static_cast<std::uint32_t>(block));
-    size_class.current = &segment;
+  // --- Growing and shrinking a class; the caller holds it busy
+
+  // Brings blocks: what others have freed, else a segment from the node. An unhurried refill leaves the class as large as it is
+  // if enough is in limbo.
+  Task<Result<Refill>> refill(SizeClass& size_class, bool hurried, Nanos deadline, Cost& cost) {
+    std::size_t looked_at = 0;
+    if (!size_class.scanned && !size_class.segments.empty()) {
+      auto scanned = co_await scan_some(size_class, deadline, cost);
+      if (!scanned.ok()) co_return scanned.status();
+      looked_at = *scanned;
+      if (size_class.free_count > 0 && hurried) co_return Refill::got;
+    }
+    if (!hurried) {
+      std::uint64_t coming = size_class.free_count;
+      for (const Limbo& limbo : size_class.limbo) coming += static_cast<std::uint64_t>(std::popcount(limbo.bits));
+      if (coming * 2 >= size_class.shape.blocks) co_return Refill::wait;
+    }
+    auto granted = co_await ask_for_segments(size_class, deadline, cost);
+    if (!granted.ok()) co_return granted.status();
+    if (granted->status == 0) {
+      size_class.scanned = false;
+      add_segment(size_class, granted->first, granted->adopted != 0);
+      if (granted->adopted == 0) co_return Refill::got;
+      std::vector<std::uint64_t> one(1, granted->first);
+      Status scanned = co_await scan(size_class, std::move(one), deadline, cost);
+      if (!scanned.ok()) co_return scanned;
+      co_return Refill::wait;  // its free blocks are in limbo
+    }
+    // Nothing more to be had: only what others have freed, wherever it is.
+    while (size_class.limbo.empty() && size_class.free_count == 0 && looked_at < size_class.segments.size()) {
+      auto scanned = co_await scan_some(size_class, deadline, cost);
+      if (!scanned.ok()) co_return scanned.status();
+      looked_at += *scanned;
+    }
+    size_class.scanned = false;
+    if (size_class.free_count > 0) co_return Refill::got;
+    co_return size_class.limbo.empty() ? Refill::full : Refill::wait;
+  }
+
+  // Keeps one wholly free segment besides the current one, returns the others. With `all`, keeps none.
+  Task<bool> trim(SizeClass& size_class, bool all, Nanos deadline, Cost& cost) {
+    std::vector<std::uint64_t> spare;
+    settle(size_class);
+    for (const auto& [first, segment] : size_class.segments) {
+      if (wholly_free(size_class, segment) && (all || &segment != size_class.current)) spare.push_back(first);
+    }
+    if (!all && !spare.empty()) spare.erase(spare.begin());
+    for (const std::uint64_t first : spare) remove_segment(size_class, first);
+    for (const std::uint64_t first : spare) co_await give_back(first, size_class.run, false, deadline, cost);
+    co_return !spare.empty();
+  }
+
+  // Gives segments up with all that this client knows to be free in them. Blocks in limbo are free as far as the bitmap
+  // goes: whoever adopts the segment waits for an era of its own.
+  Task<void> orphan(SizeClass& size_class, std::vector<std::uint64_t> firsts, Nanos deadline, Cost& cost) {
+    std::vector<Freed> words;
+    for (const std::uint64_t first : firsts) {
+      const Segment& segment = size_class.segments.at(first);
+      for (std::size_t word = 0; word < segment.free.size(); ++word) {
+        const std::uint64_t bits = segment.free[word] | segment.limbo[word];
+        if (bits != 0) words.push_back({bitmap_word(first, word).offset, bits});
+      }
+      remove_segment(size_class, first);
+    }
+    if (!co_await add_all(std::move(words), deadline, cost)) co_return;
+    for (const std::uint64_t first : firsts) co_await give_back(first, size_class.run, true, deadline, cost);
+  }
+
+  void let_go(SizeClass& size_class) {
+    size_class.busy = false;
+    ready.wake_all();
+  }
+
+  // Wholly free segments of all classes, so that the node can make something else of them.
+  Task<bool> return_spares(Nanos deadline, Cost& cost) {
+    bool any = false;
+    for (auto& [id, size_class] : classes) {
+      if (size_class.busy) continue;
+      size_class.busy = true;
+      const bool gave = co_await trim(size_class, true, deadline, cost);
+      any = any || gave;
+      let_go(size_class);
+    }
+    co_return any;
+  }
+
+  // What is missing is an era.
+  Task<void> next_era(const SizeClass& size_class, Nanos deadline) {
+    const std::uint64_t safe = session.safe_era();
+    while (session.alive() && session.safe_era() == safe && size_class.free_count == 0 && session.port().now() < deadline) {
+      co_await session.tick_now(deadline);
+    }
+  }
+
+  // --- Background
+
+  // A class that runs low is refilled before it is empty, so that operations do not wait.
+  void refill_ahead(const std::shared_ptr<State>& self, SizeClass& size_class) {
+    if (size_class.shape.blocks < 64 || size_class.free_count * 8 >= size_class.shape.blocks || size_class.busy) return;
+    const Nanos now = session.port().now();
+    if (now < size_class.quiet_until || now < size_class.barren_until) return;
+    size_class.busy = true;
+    session.background().spawn(refill_in_background(self, size_class));
+  }
+
+  static Task<void> refill_in_background(std::shared_ptr<State> self, SizeClass& size_class) {
+    const Nanos deadline = self->session.port().now() + self->session.grant().failure_timeout;
+    auto refilled = co_await self->refill(size_class, false, deadline, self->background);
+    if (!refilled.ok() || *refilled != Refill::got) {
+      size_class.quiet_until = self->session.port().now() + self->session.grant().tick / 4;
+    }
+    self->let_go(size_class);
+  }
+
+  static Task<void> flush(std::shared_ptr<State> self) {
+    co_await self->session.port().sleep_until(self->session.port().now());  // the end of the turn
+    while (!self->freed.empty()) {
+      std::vector<Freed> words = std::exchange(self->freed, {});
+      Cost charged_already;
+      const Nanos deadline = self->session.port().now() + self->session.grant().failure_timeout;
+      if (!co_await self->add_all(std::move(words), deadline, charged_already)) break;
+    }
+    self->freed.clear();
+    self->flushing = false;
   }
 
   static Status full(std::uint64_t bytes) {
     return {Code::out_of_memory, "the pool's heap has no room for a block of " + std::to_string(bytes) +
                                      " bytes; delete keys or give the pool more memory"};
   }
-
-  Task<Result<Block>> allocate_run(std::uint64_t bytes, Nanos deadline, Cost& cost) {
-    const std::uint64_t segments = layout::run_segments(bytes, segment_bytes);
-    for (;;) {
-      co_await return_settled_runs(deadline, cost);
-      auto granted = co_await ask_for_segments(segments, kRun, deadline, cost);
-      if (!granted.ok()) co_return granted.status();
-      if (granted->status == 0) {
-        runs[granted->first] = segments;
-        co_return Block{.units = (granted->first * segment_bytes + layout::kRunHeader) / layout::kBlockUnit,
-                        .bytes = segments * segment_bytes - layout::kRunHeader};
-      }
-      auto found = co_await scan_runs(deadline, cost);
-      if (!found.ok()) co_return found.status();
-      if (run_limbo.empty()) {
-        if (!co_await return_spares(deadline, cost)) co_return full(bytes);
-        continue;
-      }
-      if (session.port().now() >= deadline) co_return full(bytes);
-      co_await session.tick_now(deadline);
-    }
-  }
-
-  // Looks which runs of this client others have freed.
-  Task<Result<std::uint64_t>> scan_runs(Nanos deadline, Cost& cost) {
-    std::uint64_t found = 0;
-    std::vector<std::uint64_t> firsts;
-    for (const auto& [first, count] : runs) firsts.push_back(first);
-    for (std::size_t from = 0; from < firsts.size(); from += kScanSegments) {
-      const std::size_t count = std::min(kScanSegments, firsts.size() - from);
-      fabric::Buffer buffer = session.port().buffer(count * 8);
-      std::array<Op, kScanSegments> reads;
-      for (std::size_t i = 0; i < count; ++i) {
-        reads[i] = Op::read(bitmap_word(firsts[from + i], 0), buffer.span().subspan(i * 8, 8));
-      }
-      if ((co_await session.post({reads.data(), count}, deadline, cost)).fate != Fate::done) co_return gone();
-      for (std::size_t i = 0; i < count; ++i) {
-        if (base::load<std::uint64_t>(buffer.data() + i * 8) == 0) continue;
-        const bool known = std::any_of(run_limbo.begin(), run_limbo.end(),
-                                       [&](const Limbo& l) { return l.segment == firsts[from + i]; });
-        if (known || !runs.contains(firsts[from + i])) continue;
-        run_limbo.push_back({limbo_era(), firsts[from + i], 0});
-        ++found;
-      }
-    }
-    co_return found;
-  }
-
-  Task<bool> give_back(std::uint64_t first, std::uint64_t count, bool orphan, Nanos deadline, Cost& cost) {
-    fabric::Buffer request = session.port().buffer(sizeof(layout::ReturnSegmentsRequest));
-    fabric::Buffer reply = session.port().buffer(sizeof(layout::ReturnSegmentsReply));
-    base::store(request.data(),
-                layout::ReturnSegmentsRequest{.first = first, .count = count, .orphan = orphan ? 1u : 0u});
-    const std::array chain{Op::call(layout::kReturnSegments, request.span(), reply.span())};
-    const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
-    co_return outcome.fate == Fate::done&& outcome.reply_bytes == sizeof(layout::ReturnSegmentsReply) &&
-        base::load<layout::ReturnSegmentsReply>(reply.data()).status == 0;
-  }
-
-  Task<void> return_settled_runs(Nanos deadline, Cost& cost) {
-    while (!run_limbo.empty() && run_limbo.front().era < session.safe_era()) {
-      const std::uint64_t first = run_limbo.front().segment;
-      run_limbo.pop_front();
-      const std::uint64_t count = runs.at(first);
-      runs.erase(first);
-      co_await give_back(first, count, false, deadline, cost);
-    }
-  }
-
-  // Returns every wholly free segment but the current one of each class (with `all`, that one too). True if any went.
-  Task<bool> return_spares(Nanos deadline, Cost& cost) {
-    bool any = false;
-    for (auto& [id, size_class] : classes) {
-      settle(size_class);
-      for (auto entry = size_class.segments.begin(); entry != size_class.segments.end();) {
-        if (entry->second.free.size() != size_class.shape.blocks) {
-          ++entry;
-          continue;
-        }
-        const std::uint64_t index = entry->first;
-        if (size_class.current == &entry->second) size_class.current = nullptr;
-        entry = size_class.segments.erase(entry);
-        any |= co_await give_back(index, 1, false, deadline, cost);
-        entry = size_class.segments.lower_bound(index);  // others may have changed the map meanwhile
-      }
-    }
-    co_return any;
-  }
-
-  // After blocks came free: a class keeps one wholly free segment and returns the others.
-  Task<void> trim(SizeClass& size_class, Nanos deadline, Cost& cost) {
-    std::vector<std::uint64_t> spare;
-    for (const auto& [index, segment] : size_class.segments) {
-      if (segment.free.size() == size_class.shape.blocks && &segment != size_class.current) spare.push_back(index);
-    }
-    for (std::size_t i = 1; i < spare.size(); ++i) {
-      const auto entry = size_class.segments.find(spare[i]);
-      if (entry == size_class.segments.end() || entry->second.free.size() != size_class.shape.blocks ||
-          size_class.current == &entry->second) {
-        continue;
-      }
-      size_class.segments.erase(entry);
-      co_await give_back(spare[i], 1, false, deadline, cost);
-    }
-  }
-
-  // Gives a segment up with all that this client knows to be free in it. Blocks in limbo are free as far as the bitmap
-  // goes: whoever adopts the segment waits for an era of its own.
-  Task<void> orphan(SizeClass& size_class, std::uint64_t index, Nanos deadline, Cost& cost) {
-    const auto entry = size_class.segments.find(index);
-    if (entry == size_class.segments.end()) co_return;
-    Segment segment = std::move(entry->second);
-    if (size_class.current == &entry->second) size_class.current = nullptr;
-    size_class.segments.erase(entry);
-    const bool empty = segment.free.size() == size_class.shape.blocks;
-    if (!empty) {
-      std::map<std::uint32_t, std::uint64_t> words;
-      for (const std::uint32_t block : segment.free) words[block / 64] |= std::uint64_t{1} << block % 64;
-      std::erase_if(size_class.limbo, [&](const Limbo& limbo) {
-        if (limbo.segment != index) return false;
-        words[limbo.block / 64] |= std::uint64_t{1} << limbo.block % 64;
-        return true;
-      });
-      for (const auto& [word, bits] : words) co_await post_free(bitmap_word(index, word * 64), bits);
-    }
-    co_await give_back(index, 1, !empty, deadline, cost);
-  }
-
-  // Segments of which a good part is free: worth an adoption by who is short.
-  static std::vector<std::uint64_t> partly_free(const SizeClass& size_class) {
-    std::vector<std::uint64_t> indices;
-    for (const auto& [index, segment] : size_class.segments) {
-      if (&segment != size_class.current && (segment.free.size() + segment.limbo) * 4 >= size_class.shape.blocks)
-        indices.push_back(index);
-    }
-    return indices;
-  }
-
-  Task<void> post_free(Remote word, std::uint64_t bit) {
-    std::uint64_t before = 0;
-    const std::array chain{Op::fetch_add(word, before, bit)};
-    Cost charged_already;
-    co_await session.post(chain, session.port().now() + session.grant().lease, charged_already);
-  }
 };
 
 Heap::Heap(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes)
-    : state_(std::make_unique<State>(session, heap_bytes, segment_bytes)) {}
+    : state_(std::make_shared<State>(session, heap_bytes, segment_bytes)) {}
 Heap::~Heap() = default;
 
 Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& cost) {
   State& state = *state_;
-  const std::uint64_t id = layout::size_class_for(bytes, state.segment_bytes);
-  if (id == kRun) co_return co_await state.allocate_run(bytes, deadline, cost);
-  SizeClass& size_class = state.class_of(id);
+  fabric::Port& port = state.session.port();
+  if (layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) co_return State::full(bytes);
+  SizeClass& size_class = state.class_for(bytes);
   const Nanos tick = state.session.grant().tick;
   int patience = kPatienceTicks;
   Block block;
   while (!state.take(size_class, block)) {
-    if (!state.session.alive()) co_return state.gone();
-    const Nanos now = state.session.port().now();
-    if (now >= deadline) {
+    if (!state.session.alive() || state.released) co_return state.gone();
+    if (port.now() >= deadline) {
       co_return Status(Code::timed_out, "no block of " + std::to_string(bytes) +
                                             " bytes came free before the deadline; nothing was done");
     }
-    if (state.refilling) {
-      co_await state.ready.wait(deadline);
+    if (size_class.busy) {
+      (void)co_await state.ready.wait(deadline);
       continue;
     }
-    if (now < size_class.barren_until) co_return State::full(bytes);
-    state.refilling = true;
-    auto refilled = co_await state.refill(size_class, deadline, cost);
-    bool room = refilled.ok() && *refilled;
-    if (refilled.ok() && !room)
-      room = co_await state.return_spares(deadline, cost);  // spares of other classes make a segment
-    if (refilled.ok() && room) {
-      state.settle(size_class);
-      co_await state.trim(size_class, deadline, cost);
-    }
-    state.refilling = false;
-    state.ready.wake_all();
+    if (port.now() < size_class.barren_until) co_return State::full(bytes);
+    size_class.busy = true;
+    auto refilled = co_await state.refill(size_class, true, deadline, cost);
+    if (refilled.ok() && *refilled == Refill::got) (void)co_await state.trim(size_class, false, deadline, cost);
+    state.let_go(size_class);
     if (!refilled.ok()) co_return refilled.status();
-    if (room) {
-      size_class.barren_until = 0;
-    } else if (patience-- > 0 && state.session.port().now() + tick < deadline) {
-      co_await state.session.port().sleep_for(tick);  // the node tells the others that it is short of segments
+    if (*refilled == Refill::got) continue;
+    if (*refilled == Refill::wait) {
+      co_await state.next_era(size_class, deadline);
+      continue;
+    }
+    if (co_await state.return_spares(deadline, cost)) {
+      co_await state.next_era(size_class, deadline);  // spares of other classes are free when the era is over
+    } else if (patience-- > 0) {
+      // The node tells the others that it is short of segments.
+      co_await port.sleep_until(std::min(deadline, port.now() + tick));
     } else {
-      size_class.barren_until = state.session.port().now() + kBarrenTicks * tick;
+      size_class.barren_until = port.now() + kBarrenTicks * tick;
       co_return State::full(bytes);
     }
   }
+  size_class.barren_until = 0;
+  state.refill_ahead(state_, size_class);
   co_return block;
 }
 
 void Heap::discard(Block block) {
   State& state = *state_;
-  const std::uint64_t within = layout::block_offset(block.units) % state.segment_bytes;
-  if (const auto run = state.runs.find(layout::block_offset(block.units) / state.segment_bytes);
-      run != state.runs.end() && within == layout::kRunHeader) {
-    state.run_limbo.push_front({0, run->first, 0});  // nobody has seen it: the next allocation of a run gives it back
-    return;
+  SizeClass& size_class = state.class_for(block.bytes);
+  std::uint64_t first = 0, index = 0;
+  FARPOOL_CHECK(state.find_place(size_class, block.units, first, index));
+  const auto own = size_class.segments.find(first);
+  if (own == size_class.segments.end()) {  // its segment was given up meanwhile
+    Cost nobodys;
+    return free(block.units, block.bytes, nobodys);
   }
-  SizeClass& size_class = state.class_of(layout::size_class_for(block.bytes, state.segment_bytes));
-  const auto [segment, index] = state.place_of(size_class.shape, block.units);
-  size_class.segments.at(segment).free.push_back(index);
+  const std::uint64_t bit = 1ull << index % 64;
+  FARPOOL_CHECK(((own->second.free[index / 64] | own->second.limbo[index / 64]) & bit) == 0);
+  State::add_free(size_class, own->second, index / 64, bit);
 }
 
 void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) {
   State& state = *state_;
-  const std::uint64_t id = layout::size_class_for(bytes, state.segment_bytes);
-  const std::uint64_t segment = layout::block_offset(units) / state.segment_bytes;
-  std::uint32_t block = 0;
-  if (id == kRun) {
-    if (state.runs.contains(segment)) {
-      state.run_limbo.push_back({state.limbo_era(), segment, 0});
-      return;
-    }
-  } else {
-    SizeClass& size_class = state.class_of(id);
-    block = state.place_of(size_class.shape, units).block;
-    if (const auto own = size_class.segments.find(segment); own != size_class.segments.end()) {
-      state.put_in_limbo(size_class, own->second, block);  // its owner needs no message
-      return;
-    }
+  std::uint64_t first = 0, index = 0;
+  if (bytes == 0 || layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) {
+    ++state.anomalies;
+    return;
   }
+  SizeClass& size_class = state.class_for(bytes);
+  if (!state.find_place(size_class, units, first, index)) {
+    ++state.anomalies;
+    return;
+  }
+  const std::uint64_t bit = 1ull << index % 64;
+  if (const auto own = size_class.segments.find(first); own != size_class.segments.end()) {
+    Segment& segment = own->second;
+    if (((segment.free[index / 64] | segment.limbo[index / 64]) & bit) != 0) {
+      ++state.anomalies;
+    } else {
+      state.add_limbo(size_class, segment, index / 64, bit);  // its owner needs no message
+    }
+    return;
+  }
+  if (!state.session.alive()) return;  // nobody can be told; it stays until it is repaired
+  const std::uint64_t offset = state.bitmap_word(first, index / 64).offset;
+  for (State::Freed& freed : state.freed) {
+    if (freed.offset != offset) continue;
+    if ((freed.bits & bit) != 0) {
+      ++state.anomalies;
+    } else {
+      freed.bits |= bit;
+    }
+    return;
+  }
+  state.freed.push_back({offset, bit});
   std::uint64_t before = 0;
-  const std::array chain{Op::fetch_add(state.bitmap_word(segment, block), before, std::uint64_t{1} << block % 64)};
-  cost.charge_background(chain);
-  state.session.background().spawn(state.post_free(chain[0].at, chain[0].swap));
-}
-
-Task<void> Heap::release(Nanos deadline) {
-  State& state = *state_;
-  Cost cost;
-  co_await state.return_settled_runs(deadline, cost);
-  // A run that lives on, or that an older era may still read, becomes an orphan; the bit says whether it is free.
-  for (const Limbo& limbo : state.run_limbo) co_await state.post_free(state.bitmap_word(limbo.segment, 0), 1);
-  state.run_limbo.clear();
-  while (!state.runs.empty()) {
-    const auto [first, count] = *state.runs.begin();
-    state.runs.erase(state.runs.begin());
-    co_await state.give_back(first, count, true, deadline, cost);
-  }
-  for (auto& [id, size_class] : state.classes) {
-    state.settle(size_class);
-    while (!size_class.segments.empty() && state.session.alive()) {
-      co_await state.orphan(size_class, size_class.segments.begin()->first, deadline, cost);
-    }
+  cost.charge_background(std::array{Op::fetch_add({layout::kHeap, offset}, before, bit)});
+  if (!state.flushing) {
+    state.flushing = true;
+    state.session.background().spawn(State::flush(state_));
   }
 }
 
 Task<void> Heap::maintain(Nanos deadline) {
-  State& state = *state_;
-  if (state.refilling || !state.session.alive()) co_return;
-  state.refilling = true;
-  Cost cost;
-  const bool pressure = state.session.pressure();
-  if (pressure && !state.runs.empty()) {
-    auto found = co_await state.scan_runs(deadline, cost);
-    if (!found.ok() && found.code() == Code::corrupt) state.session.end(found.status());
-  }
-  co_await state.return_settled_runs(deadline, cost);
-  for (auto& [id, size_class] : state.classes) {
-    if (!state.session.alive()) break;
+  const std::shared_ptr<State> state = state_;
+  const bool pressure = state->session.pressure();
+  for (auto& [id, size_class] : state->classes) {
+    if (size_class.busy || !state->session.alive() || state->released) continue;
+    size_class.busy = true;
     if (pressure && !size_class.segments.empty()) {
-      auto found = co_await state.scan(size_class, State::indices_of(size_class), deadline, cost);
-      if (!found.ok()) break;
-      for (const std::uint64_t index : State::partly_free(size_class)) {
-        co_await state.orphan(size_class, index, deadline, cost);
+      const Status scanned =
+          co_await state->scan(size_class, State::firsts_of(size_class), deadline, state->background);
+      // What this client needs soon it keeps.
+      if (scanned.ok() && size_class.free_count >= size_class.shape.blocks / 4) {
+        std::vector<std::uint64_t> firsts;
+        for (const auto& [first, segment] : size_class.segments) {
+          if (&segment != size_class.current && !State::wholly_free(size_class, segment) &&
+              (segment.free_count + segment.limbo_count) * 4 >= size_class.shape.blocks) {
+            firsts.push_back(first);
+          }
+        }
+        co_await state->orphan(size_class, std::move(firsts), deadline, state->background);
       }
     }
-    state.settle(size_class);
-    co_await state.trim(size_class, deadline, cost);
+    (void)co_await state->trim(size_class, pressure, deadline, state->background);
+    state->let_go(size_class);
   }
-  state.refilling = false;
-  state.ready.wake_all();
+}
+
+Task<void> Heap::release(Nanos deadline) {
+  const std::shared_ptr<State> state = state_;
+  state->released = true;
+  Cost cost;
+  for (auto& [id, size_class] : state->classes) {
+    while (size_class.busy && state->session.port().now() < deadline) (void)co_await state->ready.wait(deadline);
+    if (size_class.busy) continue;
+    size_class.busy = true;
+    (void)co_await state->trim(size_class, true, deadline, cost);
+    if (state->session.alive()) co_await state->orphan(size_class, State::firsts_of(size_class), deadline, cost);
+    state->let_go(size_class);
+  }
 }
 
 Heap::Usage Heap::usage() const {
   Usage usage;
-  for (const auto& [first, count] : state_->runs) usage.segments += count;
-  usage.blocks_limbo = state_->run_limbo.size();
+  usage.anomalies = state_->anomalies;
+  usage.background = state_->background;
   for (const auto& [id, size_class] : state_->classes) {
-    usage.segments += size_class.segments.size();
-    usage.blocks_limbo += size_class.limbo.size();
-    for (const auto& [index, segment] : size_class.segments) usage.blocks_free += segment.free.size();
+    usage.segments += size_class.segments.size() * size_class.run;
+    usage.blocks_free += size_class.free_count;
+    for (const auto& [first, segment] : size_class.segments) usage.blocks_limbo += segment.limbo_count;
   }
   return usage;
 }

@@ -87,7 +87,7 @@ class Registry {
   std::uint64_t epoch() const { return map_.epoch(); }
   std::uint64_t era() const { return era_; }
   // No session runs an operation of an older era, or can make a verb of one execute.
-  std::uint64_t safe_era() const { return lagging_ > 0 ? era_ - 1 : era_; }
+  std::uint64_t safe_era() const { return sessions_.empty() ? era_ + 1 : lagging_ > 0 ? era_ - 1 : era_; }
 
   std::size_t sessions() const { return sessions_.size(); }
   std::uint64_t lanes() const { return lanes_; }

@@ -164,8 +164,9 @@ task::Task<Status> Session::State::read_slots(Nanos deadline) {
 
 task::Task<void> Session::State::keep_ticking() {
   while (!closing && alive()) {
-    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often.
-    const Nanos due = last_sent + (hurry ? grant.tick / 32 : grant.tick);
+    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often. When memory is
+    // short, all do.
+    const Nanos due = last_sent + (hurry ? grant.tick / 32 : pressure ? grant.tick / 4 : grant.tick);
     if (port.now() < due) {
       (void)co_await tick_due.wait(due);
       continue;

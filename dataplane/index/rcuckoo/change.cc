@@ -149,7 +149,6 @@ std::string_view Change::name() const {
 
 Task<Result<bool>> Change::run() {
   if (Status status = Table::State::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
-  const session::EraPin pin = state_.session.pin();
   const bool known =
       wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put);
   if (known) {
@@ -178,6 +177,8 @@ Task<Result<bool>> Change::attempts(session::Slot& slot) {
 }
 
 Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
+  // Held while pointers are followed, and never while waiting for a block: that is to wait for eras.
+  std::optional<session::EraPin> pin(state_.session.pin());
   // Locate.
   if (Status status = co_await choose_rows(); !status.ok()) co_return status;
   plan_locks();
@@ -203,6 +204,7 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
       status = co_await compose(std::min(deadline_, soon));
       if (status.code() == Code::timed_out && state_.session.alive()) {
         co_await release();
+        pin.reset();
         if (status = co_await compose(deadline_); !status.ok()) co_return status;
         composed_ = false;  // the editor decides anew; the block is kept for it
         co_return Step::again;
