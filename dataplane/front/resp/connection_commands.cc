@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "front/resp/connection_commands.h"
+
+#include <array>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "front/resp/number.h"
+#include "front/resp/operations.h"
+#include "front/resp/text.h"
+
+namespace farpool::front::resp {
+namespace {
+
+constexpr std::string_view kWrongPassword = "WRONGPASS invalid username-password pair or user is disabled.";
+constexpr std::string_view kBadName = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+void wrong_arity(Request& request) {
+  request.error("ERR wrong number of arguments for '" + std::string(request.spec->name) + "' command");
+}
+
+void switch_word(Request& request) {
+  const std::string_view word = request.command[2];
+  same_word(word, "on") || same_word(word, "off") ? request.answer().ok() : request.error(kSyntaxError);
+}
+
+}  // namespace
+
+void do_ping(Conversation&, Request& request) {
+  if (request.command.size() > 2) return wrong_arity(request);
+  request.command.size() == 1 ? request.answer().simple("PONG") : request.answer().bulk(request.command[1]);
+}
+
+void do_echo(Conversation&, Request& request) { request.answer().bulk(request.command[1]); }
+
+void do_quit(Conversation& conversation, Request& request) {
+  request.answer().ok();
+  conversation.drain();
+}
+
+// A browser that was lured into posting to this port: nothing it sends after this line may run.
+void do_hang_up(Conversation& conversation, Request&) { conversation.drain(); }
+
+void do_reset(Conversation& conversation, Request& request) {
+  conversation.reset();
+  request.protocol = conversation.protocol();
+  request.answer().simple("RESET");
+}
+
+void do_select(Conversation&, Request& request) {
+  const std::optional<std::int64_t> index = parse_integer(request.command[1]);
+  if (!index) return request.error(kNotAnInteger);
+  if (*index < std::numeric_limits<int>::min() || *index > std::numeric_limits<int>::max()) {
+    return request.error("ERR value is out of range, value must between -2147483648 and 2147483647");
+  }
+  if (*index != 0) return request.error("ERR DB index is out of range");
+  request.answer().ok();
+}
+
+void do_auth(Conversation& conversation, Request& request) {
+  const Command& command = request.command;
+  if (command.size() > 3) return request.error(kSyntaxError);
+  if (command.size() == 2 && conversation.settings().password.empty()) {
+    return request.error(
+        "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
+        "configuration is correct?");
+  }
+  const bool named = command.size() == 3;
+  if (conversation.log_in(named ? command[1] : "default", command[named ? 2 : 1])) {
+    request.answer().ok();
+  } else {
+    request.error(kWrongPassword);
+  }
+}
+
+void do_hello(Conversation& conversation, Request& request) {
+  const Command& command = request.command;
+  std::optional<Protocol> version;
+  std::size_t next = 1;
+  if (command.size() > next) {
+    const std::optional<std::int64_t> number = parse_integer(command[next++]);
+    if (!number) return request.error("ERR Protocol version is not an integer or out of range");
+    if (*number != 2 && *number != 3) return request.error("NOPROTO unsupported protocol version");
+    version = *number == 3 ? Protocol::resp3 : Protocol::resp2;
+  }
+  std::optional<std::pair<std::string_view, std::string_view>> login;
+  std::optional<std::string_view> name;
+  for (; next < command.size(); ++next) {
+    const std::size_t more = command.size() - 1 - next;
+    if (same_word(command[next], "AUTH") && more >= 2) {
+      login.emplace(command[next + 1], command[next + 2]);
+      next += 2;
+    } else if (same_word(command[next], "SETNAME") && more >= 1) {
+      name = command[++next];
+      if (!is_plain_name(*name)) return request.error(kBadName);
+    } else {
+      return request.error("ERR Syntax error in HELLO option '" +
+                           std::string(command[next].substr(0, command[next].find('\0'))) + "'");
+    }
+  }
+  if (login && !conversation.log_in(login->first, login->second)) return request.error(kWrongPassword);
+  if (!conversation.authenticated()) {
+    return request.error(
+        "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> "
+        "option can be "
+        "used to authenticate the client and select the RESP protocol version at the same time");
+  }
+  if (name) conversation.name = *name;
+  if (version) conversation.set_protocol(*version);
+  request.protocol = conversation.protocol();
+
+  Reply reply = request.answer();
+  reply.map(7);
+  reply.bulk("server");
+  reply.bulk("redis");
+  reply.bulk("version");
+  reply.bulk(kRedisVersion);
+  reply.bulk("proto");
+  reply.integer(static_cast<std::int64_t>(conversation.protocol()));
+  reply.bulk("id");
+  reply.integer(static_cast<std::int64_t>(conversation.endpoints().id));
+  reply.bulk("mode");
+  reply.bulk("standalone");
+  reply.bulk("role");
+  reply.bulk("master");
+  reply.bulk("modules");
+  reply.array(0);
+}
+
+void do_client_id(Conversation& conversation, Request& request) {
+  request.answer().integer(static_cast<std::int64_t>(conversation.endpoints().id));
+}
+
+void do_client_getname(Conversation& conversation, Request& request) {
+  conversation.name.empty() ? request.answer().null() : request.answer().bulk(conversation.name);
+}
+
+void do_client_setname(Conversation& conversation, Request& request) {
+  if (!is_plain_name(request.command[2])) return request.error(kBadName);
+  conversation.name = request.command[2];
+  request.answer().ok();
+}
+
+void do_client_setinfo(Conversation& conversation, Request& request) {
+  const std::string_view attribute = request.command[2];
+  const std::string_view value = request.command[3];
+  const bool library = same_word(attribute, "lib-name");
+  if (!library && !same_word(attribute, "lib-ver")) {
+    return request.error("ERR Unrecognized option '" + std::string(attribute.substr(0, 128)) + "'");
+  }
+  if (!is_plain_name(value)) {
+    return request.error("ERR " + to_lower(attribute) + " cannot contain spaces, newlines or special characters.");
+  }
+  (library ? conversation.library_name : conversation.library_version) = value.substr(0, 128);
+  request.answer().ok();
+}
+
+void do_client_info(Conversation& conversation, Request& request) {
+  request.answer().verbatim(conversation.client_line());
+}
+
+// A client sees itself: connections are spread over workers and shards, and none knows those of another.
+void do_client_list(Conversation& conversation, Request& request) {
+  const Command& command = request.command;
+  bool listed = true;
+  if (command.size() == 4 && same_word(command[2], "TYPE")) {
+    listed = same_word(command[3], "normal");
+    if (!listed && !same_word(command[3], "master") && !same_word(command[3], "replica") &&
+        !same_word(command[3], "slave") && !same_word(command[3], "pubsub")) {
+      return request.error("ERR Unknown client type '" + std::string(command[3].substr(0, 128)) + "'");
+    }
+  } else if (command.size() > 3 && same_word(command[2], "ID")) {
+    listed = false;
+    for (std::size_t i = 3; i < command.size(); ++i) {
+      const std::optional<std::int64_t> id = parse_integer(command[i]);
+      if (!id || *id <= 0) return request.error("ERR Invalid client ID");
+      listed = listed || static_cast<std::uint64_t>(*id) == conversation.endpoints().id;
+    }
+  } else if (command.size() != 2) {
+    return request.error(kSyntaxError);
+  }
+  request.answer().verbatim(listed ? conversation.client_line() : "");
+}
+
+// A pool evicts no client and keeps no access times, so there is nothing to switch.
+void do_client_no_evict(Conversation&, Request& request) { switch_word(request); }
+void do_client_no_touch(Conversation&, Request& request) { switch_word(request); }
+
+void do_config_get(Conversation& conversation, Request& request) {
+  const Settings& settings = conversation.settings();
+  const std::array<std::pair<std::string_view, std::string>, 11> parameters{{
+      {"appendonly", "no"},
+      {"cluster-enabled", "no"},
+      {"databases", "1"},
+      {"maxclients", std::to_string(settings.max_connections)},
+      {"maxmemory", "0"},
+      {"maxmemory-policy", "noeviction"},
+      {"proto-max-bulk-len", std::to_string(settings.max_value_bytes)},
+      {"save", ""},
+      {"slave-read-only", "yes"},
+      {"tcp-keepalive", "300"},
+      {"timeout", "0"},
+  }};
+  // A parameter that is named comes back under the name that was used.
+  std::vector<std::pair<std::string_view, std::string_view>> chosen;
+  for (const auto& [name, value] : parameters) {
+    for (std::size_t word = 2; word < request.command.size(); ++word) {
+      if (!glob_match(request.command[word], name)) continue;
+      chosen.emplace_back(same_word(request.command[word], name) ? request.command[word] : name, value);
+      break;
+    }
+  }
+  Reply reply = request.answer();
+  reply.map(chosen.size());
+  for (const auto& [name, value] : chosen) {
+    reply.bulk(name);
+    reply.bulk(value);
+  }
+}
+
+task::Task<void> op_info(Conversation& conversation, Request& request) {
+  Service& service = conversation.service();
+  const auto wanted = [&request](std::string_view section, bool by_default) {
+    if (request.command.size() == 1) return by_default;
+    for (std::size_t i = 1; i < request.command.size(); ++i) {
+      const std::string_view word = request.command[i];
+      if (same_word(word, section) || same_word(word, "all") || same_word(word, "everything")) return true;
+      if (by_default && same_word(word, "default")) return true;
+    }
+    return false;
+  };
+  std::string text;
+  const auto begin = [&text](std::string_view title) {
+    if (!text.empty()) text += "\r\n";
+    text += "# " + std::string(title) + "\r\n";
+  };
+  const auto field = [&text](std::string_view name, std::string_view value) {
+    text += std::string(name) + ":" + std::string(value) + "\r\n";
+  };
+  if (wanted("server", true)) {
+    begin("Server");
+    field("redis_version", kRedisVersion);
+    field("redis_mode", "standalone");
+    field("farpool_version", conversation.settings().version);
+    field("multiplexing_api", "epoll");
+  }
+  if (wanted("clients", true)) {
+    begin("Clients");
+    field("connected_clients",
+          std::to_string(service.connected ? service.connected() : service.counters.connections.get()));
+    field("maxclients", std::to_string(conversation.settings().max_connections));
+  }
+  if (wanted("memory", true)) {
+    begin("Memory");
+    field("maxmemory", "0");
+    field("maxmemory_policy", "noeviction");
+  }
+  if (wanted("persistence", true)) {
+    begin("Persistence");
+    field("loading", "0");
+    field("aof_enabled", "0");
+  }
+  if (wanted("stats", true)) {
+    std::uint64_t calls = 0, errors = 0;
+    for (const Counters::PerCommand& command : service.counters.commands) {
+      calls += command.calls.get();
+      errors += command.errors.get();
+    }
+    begin("Stats");
+    field("worker_total_connections_received", std::to_string(service.counters.connections_total.get()));
+    field("worker_total_commands_processed", std::to_string(calls));
+    field("worker_total_error_replies", std::to_string(errors + service.counters.refused.get()));
+    field("worker_total_net_input_bytes", std::to_string(service.counters.input_bytes.get()));
+    field("worker_total_net_output_bytes", std::to_string(service.counters.output_bytes.get()));
+  }
+  if (wanted("replication", true)) {
+    begin("Replication");
+    field("role", "master");
+    field("connected_slaves", "0");
+  }
+  if (wanted("cluster", true)) {
+    begin("Cluster");
+    field("cluster_enabled", "0");
+  }
+  if (wanted("commandstats", false)) {
+    begin("Commandstats");
+    for (std::size_t i = 0; i < kMaxCommands; ++i) {
+      const Counters::PerCommand& counters = service.counters.commands[i];
+      const CommandSpec* spec = command_at(i);
+      if (spec == nullptr || counters.calls.get() == 0) continue;
+      const std::uint64_t micros = counters.latencies.sum_nanos() / 1000;
+      const std::uint64_t tenths = micros * 100 / counters.calls.get();
+      field("cmdstat_" + std::string(spec->name),
+            "calls=" + std::to_string(counters.calls.get()) + ",usec=" + std::to_string(micros) + ",usec_per_call=" +
+                std::to_string(tenths / 100) + "." + std::to_string(tenths % 100 / 10) + std::to_string(tenths % 10) +
+                ",rejected_calls=0,failed_calls=" + std::to_string(counters.errors.get()));
+    }
+  }
+  if (wanted("pool", true) && service.info) {
+    if (!text.empty()) text += "\r\n";
+    text += service.info();
+  }
+  if (wanted("keyspace", true)) {
+    begin("Keyspace");
+    const base::Result<std::uint64_t> keys = co_await conversation.kv().count();
+    if (keys.ok() && *keys > 0) field("db0", "keys=" + std::to_string(*keys) + ",expires=0,avg_ttl=0");
+    if (!keys.ok()) field("db0_unknown", base::name_of(keys.code()));
+  }
+  request.answer().verbatim(text);
+}
+
+}  // namespace farpool::front::resp

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "front/resp/conversation.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "front/resp/memory_kv.h"
+
+namespace farpool::front::resp {
+namespace {
+
+std::string command(const std::vector<std::string>& words) {
+  std::string bytes = "*" + std::to_string(words.size()) + "\r\n";
+  for (const std::string& word : words) bytes += "$" + std::to_string(word.size()) + "\r\n" + word + "\r\n";
+  return bytes;
+}
+
+class ConversationTest : public ::testing::Test {
+ protected:
+  ConversationTest() { settings.version = "test"; }
+  ~ConversationTest() override {
+    while (kv.held() > 0) {
+      kv.release(0);
+      pump();
+    }
+  }
+
+  Conversation& talk() {
+    if (!conversation)
+      conversation =
+          std::make_unique<Conversation>(service, Endpoints{7, "1.2.3.4:5", "6.7.8.9:10"}, [this] { ++progress; });
+    return *conversation;
+  }
+  // What the server does at the end of a turn.
+  void pump() {
+    if (!conversation) return;
+    std::string_view left = input;
+    talk().receive(left);
+    input.erase(0, input.size() - left.size());
+    output += talk().output();
+    talk().output().clear();
+  }
+  void feed(const std::string& bytes) {
+    input += bytes;
+    talk();
+    pump();
+  }
+  std::string say(const std::string& bytes) {
+    feed(bytes);
+    return std::exchange(output, {});
+  }
+
+  MemoryKv kv;
+  Settings settings;
+  Counters counters;
+  Service service{.kv = kv, .settings = settings, .counters = counters};
+  std::unique_ptr<Conversation> conversation;
+  std::string input, output;
+  int progress = 0;
+};
+
+TEST_F(ConversationTest, AnswersInOrderWhateverEndsFirst) {
+  kv.hold = true;
+  EXPECT_EQ(say(command({"SET", "a", "1"}) + command({"SET", "b", "2"}) + command({"PING"}) + command({"GET", "c"})),
+            "");
+  EXPECT_EQ(kv.held(), 3u);
+  kv.release(2);  // GET c
+  kv.release(1);  // SET b
+  EXPECT_EQ(say(""), "");
+  kv.release(0);
+  EXPECT_EQ(progress, 3);
+  EXPECT_EQ(say(""), "+OK\r\n+OK\r\n+PONG\r\n$-1\r\n");
+}
+
+TEST_F(ConversationTest, KeepsTheOrderOfEffectsPerKey) {
+  kv.hold = true;
+  say(command({"SET", "a", "1"}) + command({"APPEND", "a", "2"}) + command({"SET", "b", "x"}) + command({"GET", "a"}));
+  // Nothing overtakes a command that waits for its key.
+  ASSERT_EQ(kv.held(), 1u);
+  kv.release(0);
+  say("");
+  ASSERT_EQ(kv.held(), 2u);  // APPEND a and SET b; GET a waits
+  kv.release(1);
+  kv.release(0);
+  say("");
+  ASSERT_EQ(kv.held(), 1u);
+  kv.release(0);
+  EXPECT_EQ(say(""), "$2\r\n12\r\n");
+  EXPECT_EQ(kv.log, (std::vector<std::string>{"a", "b", "a"}));
+}
+
+TEST_F(ConversationTest, RunsCommandsOfSeveralKeysAlone) {
+  kv.hold = true;
+  say(command({"SET", "a", "1"}) + command({"MSET", "a", "2", "b", "2"}) + command({"GET", "c"}));
+  ASSERT_EQ(kv.held(), 1u);
+  kv.release(0);
+  say("");
+  ASSERT_EQ(kv.held(), 2u);  // the two keys of MSET
+  kv.release(1);
+  say("");
+  ASSERT_EQ(kv.held(), 1u);
+  kv.release(0);
+  say("");
+  ASSERT_EQ(kv.held(), 1u);  // GET c
+}
+
+// Random pipelines against a model that runs one command after another: replies and effects per key are the same in
+// whatever order the pool ends operations.
+TEST_F(ConversationTest, IsOneAfterTheOtherAsFarAsAKeyCanTell) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    base::Random random(seed);
+    MemoryKv model_kv;
+    Service model_service{.kv = model_kv, .settings = settings, .counters = counters};
+    Conversation model(model_service, {7, "", ""}, [] {});
+    kv.map.clear();
+    kv.hold = true;
+    kv.most_held = 0;
+    std::string expected;
+    for (int i = 0; i < 120; ++i) {
+      const std::string key = "k" + std::to_string(random.below(40));
+      std::string bytes;
+      switch (random.below(8)) {
+        case 0:
+          bytes = command({"SET", key, std::to_string(random.below(1000))});
+          break;
+        case 1:
+          bytes = command({"APPEND", key, std::to_string(i)});
+          break;
+        case 2:
+          bytes = command({"INCR", key});
+          break;
+        case 3:
+          bytes = command({"DEL", key});
+          break;
+        case 4:
+          bytes = random.chance(0.2) ? command({"MGET", key, "k1"}) : command({"GETSET", key, "9"});
+          break;
+        case 5:
+          bytes = random.chance(0.2) ? command({"DBSIZE"}) : command({"ECHO", key});
+          break;
+        default:
+          bytes = command({"GET", key});
+          break;
+      }
+      std::string_view model_input = bytes;
+      model.receive(model_input);
+      expected += model.output();
+      model.output().clear();
+      // Arrives in pieces while earlier ones are under way.
+      const std::size_t cut = random.below(bytes.size() + 1);
+      feed(bytes.substr(0, cut));
+      if (kv.held() > 0 && random.chance(0.5)) kv.release(random.below(kv.held()));
+      feed(bytes.substr(cut));
+    }
+    for (int turns = 0; kv.held() > 0 || !talk().idle(); ++turns) {
+      ASSERT_LT(turns, 10'000);
+      if (kv.held() > 0) kv.release(random.below(kv.held()));
+      pump();
+    }
+    ASSERT_EQ(std::exchange(output, {}), expected);
+    ASSERT_EQ(kv.map, model_kv.map);
+    ASSERT_GT(kv.most_held, 3u) << "nothing ran at once: the test shows nothing";
+    ASSERT_LE(kv.most_held, settings.concurrency);
+  }
+}
+
+TEST_F(ConversationTest, StopsTakingInputWhenItsPipelineIsFull) {
+  settings.max_pipeline = 4;
+  settings.concurrency = 2;
+  kv.hold = true;
+  std::string bytes;
+  for (int i = 0; i < 10; ++i) bytes += command({"GET", "k" + std::to_string(i)});
+  say(bytes);
+  EXPECT_EQ(kv.held(), 2u);
+  EXPECT_FALSE(talk().hungry());
+  EXPECT_EQ(input.size(), bytes.size() / 10 * 6);
+  for (int turns = 0; kv.held() > 0; ++turns) {
+    ASSERT_LT(turns, 100);
+    kv.release(0);
+    pump();
+  }
+  std::string nulls;
+  for (int i = 0; i < 10; ++i) nulls += "$-1\r\n";
+  EXPECT_EQ(output, nulls);
+  EXPECT_TRUE(talk().hungry());
+}
+
+TEST_F(ConversationTest, StopsWhenRepliesAreNotTaken) {
+  settings.max_reply_bytes = 10'000;
+  kv.map["big"] = std::string(4000, 'v');
+  std::string bytes;
+  for (int i = 0; i < 50; ++i) bytes += command({"GET", "big"});
+  input = bytes;
+  std::string_view left = input;
+  talk().receive(left);
+  EXPECT_LE(talk().output().size(), 10'000u + 4100u);
+  const std::size_t sent = talk().output().size();
+  talk().output().clear();
+  talk().set_unsent(sent);
+  talk().receive(left);
+  EXPECT_TRUE(talk().output().empty());
+  EXPECT_FALSE(talk().hungry());
+  std::size_t total = sent;
+  for (int turns = 0; total < 50 * (std::string("$4000\r\n").size() + 4002); ++turns) {
+    ASSERT_LT(turns, 100);
+    talk().set_unsent(0);
+    talk().receive(left);
+    ASSERT_LE(talk().output().size(), 10'000u + 4100u);
+    total += talk().output().size();
+    talk().output().clear();
+  }
+  EXPECT_TRUE(left.empty());
+  EXPECT_TRUE(talk().idle());
+}
+
+TEST_F(ConversationTest, RefusesAReplyThatIsTooLarge) {
+  settings.max_reply_bytes = 10'000;
+  kv.map["big"] = std::string(4000, 'v');
+  EXPECT_EQ(say(command({"MGET", "big", "big"})).size(), 4 + 2 * (7 + 4002u));
+  EXPECT_EQ(say(command({"MGET", "big", "big", "big"})),
+            "-ERR the reply would be larger than 10000 bytes: ask for fewer keys at once\r\n");
+}
+
+TEST_F(ConversationTest, TellsOutcomesApart) {
+  using base::Code;
+  const std::vector<std::pair<Code, std::string>> cases{
+      {Code::out_of_memory, "-OOM command not allowed when used memory > 'maxmemory'.\r\n"},
+      {Code::unknown_outcome, "-UNKNOWNOUTCOME the command may or may not have taken effect: why\r\n"},
+      {Code::unavailable, "-TRYAGAIN nothing was done: why\r\n"},
+      {Code::stale, "-TRYAGAIN nothing was done: why\r\n"},
+      {Code::locked, "-LOCKED nothing was done: why\r\n"},
+      {Code::timed_out, "-TIMEOUT nothing was done: why\r\n"},
+  };
+  for (const auto& [code, text] : cases) {
+    kv.failure = {code, "why"};
+    for (const auto& words : std::vector<std::vector<std::string>>{{"GET", "a"},
+                                                                   {"SET", "a", "1"},
+                                                                   {"SET", "a", "1", "NX"},
+                                                                   {"INCR", "a"},
+                                                                   {"DEL", "a"},
+                                                                   {"MGET", "a"},
+                                                                   {"MSET", "a", "1"},
+                                                                   {"DBSIZE"}}) {
+      EXPECT_EQ(say(command(words)), text) << words[0];
+    }
+  }
+  EXPECT_EQ(counters.unknown_outcomes.get(), 8u);
+  EXPECT_EQ(counters.commands[number_of(*find_command("get"))].errors.get(), cases.size());
+}
+
+// Nothing that a driver would retry may stand before the error of a command that has changed some of its keys.
+TEST_F(ConversationTest, SaysWhenOnlySomeKeysWereChanged) {
+  kv.failure = {base::Code::unavailable, "why"};
+  kv.fail_after = 1;
+  EXPECT_EQ(say(command({"MSET", "a", "1", "b", "2", "c", "3"})),
+            "-PARTIAL 1 of 3 keys were changed, then: TRYAGAIN nothing was done: why\r\n");
+  kv.fail_after = 2;
+  EXPECT_EQ(say(command({"DEL", "a", "b", "c", "a"})),
+            "-PARTIAL 2 of 3 keys were changed, then: TRYAGAIN nothing was done: why\r\n");
+}
+
+TEST_F(ConversationTest, RefusesExpiryRatherThanIgnoringIt) {
+  for (const char* option : {"EX", "px", "EXAT", "PXAT"}) {
+    EXPECT_EQ(say(command({"SET", "a", "1", option, "10"})),
+              std::string("-ERR option '") + option +
+                  "' of SET is not supported: keys of this pool do not expire; set the key without it\r\n");
+  }
+  EXPECT_TRUE(kv.map.empty());
+}
+
+TEST_F(ConversationTest, AsksForThePasswordFirst) {
+  settings.password = "secret";
+  EXPECT_EQ(say(command({"GET", "a"})), "-NOAUTH Authentication required.\r\n");
+  EXPECT_EQ(say(command({"AUTH", "wrong"})), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+  EXPECT_EQ(say(command({"AUTH", "secret2"})), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+  EXPECT_EQ(say(command({"AUTH", "other", "secret"})),
+            "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+  EXPECT_EQ(counters.failed_authentications.get(), 3u);
+  EXPECT_EQ(say(command({"AUTH", "secret"}) + command({"GET", "a"})), "+OK\r\n$-1\r\n");
+  EXPECT_EQ(say(command({"RESET"}) + command({"GET", "a"})), "+RESET\r\n-NOAUTH Authentication required.\r\n");
+  EXPECT_TRUE(say(command({"HELLO", "3", "AUTH", "default", "secret", "SETNAME", "me"}) + command({"GET", "a"}))
+                  .ends_with("_\r\n"));
+  EXPECT_EQ(say(command({"CLIENT", "GETNAME"})), "$2\r\nme\r\n");
+}
+
+TEST_F(ConversationTest, ChangesTheProtocolFromTheNextReplyOn) {
+  kv.hold = true;
+  say(command({"GET", "a"}) + command({"HELLO", "3"}) + command({"GET", "b"}));
+  kv.release(1);
+  kv.release(0);
+  const std::string reply = say("");
+  EXPECT_TRUE(reply.starts_with("$-1\r\n%7\r\n")) << reply;
+  EXPECT_TRUE(reply.ends_with("_\r\n")) << reply;
+}
+
+TEST_F(ConversationTest, EndsAfterQuitAndAfterErrorsOfTheProtocol) {
+  EXPECT_EQ(say(command({"SET", "a", "1"}) + "*1\r\n$x\r\n" + command({"SET", "a", "2"})),
+            "+OK\r\n-ERR Protocol error: invalid bulk length\r\n");
+  EXPECT_TRUE(talk().closing());
+  EXPECT_EQ(kv.map["a"], "1");
+  conversation.reset();
+  input.clear();
+  EXPECT_EQ(say(command({"QUIT"}) + command({"SET", "a", "2"})), "+OK\r\n");
+  EXPECT_TRUE(talk().closing());
+  EXPECT_EQ(kv.map["a"], "1");
+  conversation.reset();
+  input.clear();
+  EXPECT_EQ(say("POST / HTTP/1.1\r\nHost: a\r\n\r\n" + command({"SET", "a", "2"})), "");
+  EXPECT_TRUE(talk().closing());
+  EXPECT_EQ(kv.map["a"], "1");
+}
+
+TEST_F(ConversationTest, DrainsWhatItHasRead) {
+  kv.hold = true;
+  say(command({"SET", "a", "1"}) + command({"SET", "a", "2"}));
+  talk().drain();
+  say(command({"SET", "a", "3"}));
+  while (kv.held() > 0) {
+    kv.release(0);
+    pump();
+  }
+  EXPECT_EQ(output, "+OK\r\n+OK\r\n");
+  EXPECT_EQ(kv.map["a"], "2");
+  EXPECT_TRUE(talk().idle());
+}
+
+TEST_F(ConversationTest, AbandonsWhatHasNotBegun) {
+  kv.hold = true;
+  say(command({"SET", "a", "1"}) + command({"SET", "a", "2"}) + command({"PING"}));
+  talk().abandon();
+  EXPECT_FALSE(talk().idle());
+  kv.release(0);
+  pump();
+  EXPECT_TRUE(talk().idle());
+  EXPECT_EQ(kv.map["a"], "1");
+}
+
+TEST_F(ConversationTest, DescribesItself) {
+  EXPECT_TRUE(say(command({"CLIENT", "SETINFO", "LIB-NAME", "tester"})) == "+OK\r\n");
+  const std::string list = say(command({"CLIENT", "LIST"}));
+  EXPECT_NE(list.find("id=7 addr=1.2.3.4:5 laddr=6.7.8.9:10"), std::string::npos) << list;
+  EXPECT_NE(list.find("cmd=client|list"), std::string::npos) << list;
+  EXPECT_NE(list.find("lib-name=tester"), std::string::npos) << list;
+  kv.map["x"] = "1";
+  service.info = [] { return std::string("# Pool\r\nepoch:3\r\n"); };
+  const std::string info = say(command({"INFO"}));
+  for (const char* part : {"# Server\r\n", "farpool_version:test\r\n", "# Pool\r\nepoch:3\r\n", "db0:keys=1,"}) {
+    EXPECT_NE(info.find(part), std::string::npos) << part;
+  }
+  EXPECT_NE(say(command({"INFO", "commandstats"})).find("cmdstat_client|list:calls=1,"), std::string::npos);
+  EXPECT_EQ(say(command({"INFO", "keyspace"})), "$44\r\n# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0\r\n\r\n");
+}
+
+TEST(Table, IsSortedAndWhole) {
+  std::string_view before;
+  for (const CommandSpec& spec : commands()) {
+    EXPECT_LT(before, spec.name);
+    before = spec.name;
+    EXPECT_EQ(find_command(spec.name), &spec);
+    EXPECT_TRUE(spec.instant != nullptr || spec.operation != nullptr || !spec.subcommands.empty()) << spec.name;
+    EXPECT_FALSE(spec.summary.empty() || spec.since.empty() || spec.group.empty()) << spec.name;
+    EXPECT_EQ(command_at(number_of(spec)), &spec);
+    std::string_view before_sub;
+    for (const CommandSpec& sub : spec.subcommands) {
+      EXPECT_LT(before_sub, sub.name);
+      before_sub = sub.name;
+      EXPECT_EQ(find_subcommand(spec, sub.short_name()), &sub);
+      EXPECT_EQ(command_at(number_of(sub)), &sub);
+    }
+  }
+  EXPECT_EQ(find_command("GeT"), find_command("get"));
+  EXPECT_EQ(find_command("getx"), nullptr);
+}
+
+TEST(Latencies, LandInTheirBucket) {
+  Latencies latencies;
+  latencies.record(0);
+  latencies.record(1000);
+  latencies.record(1001);
+  latencies.record(4'000'000);
+  latencies.record(base::kSecond * 100);
+  EXPECT_EQ(latencies.bucket(0), 2u);
+  EXPECT_EQ(latencies.bucket(1), 1u);
+  EXPECT_EQ(latencies.bucket(12), 1u);
+  EXPECT_EQ(latencies.bucket(Latencies::kBuckets), 1u);
+}
+
+}  // namespace
+}  // namespace farpool::front::resp

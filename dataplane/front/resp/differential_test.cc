@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same commands to redis-server and to this front end, over real sockets: every reply is equal byte for byte.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "front/resp/memory_kv.h"
+#include "front/resp/server.h"
+#include "front/resp/socket_client.h"
+
+namespace farpool::front::resp {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class Directory {
+ public:
+  Directory() {
+    std::string name = std::filesystem::temp_directory_path() / "farpool-resp-XXXXXX";
+    FARPOOL_CHECK(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The reference, from the system's package, with limits like ours.
+class RedisServer {
+ public:
+  RedisServer(const Directory& directory, const std::string& password) : socket_(directory.path() + "/redis") {
+    pid_ = fork();
+    if (pid_ == 0) {
+      execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", socket_.c_str(), "--save", "",
+             "--databases", "1", "--proto-max-bulk-len", "1mb", "--dir", directory.path().c_str(), "--logfile",
+             "redis.log", "--requirepass", password.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  ~RedisServer() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  const std::string& socket() const { return socket_; }
+
+ private:
+  std::string socket_;
+  pid_t pid_;
+};
+
+class OurServer {
+ public:
+  OurServer(const Directory& directory, std::string password) : socket_(directory.path() + "/ours") {
+    settings_.password = std::move(password);
+    worker_ = std::make_unique<Worker>(loop_, kv_, settings_);
+    auto front = Front::open(loop_, {.listen = {"unix:" + socket_}}, settings_, {worker_.get()});
+    FARPOOL_CHECK(front.ok());
+    front_ = std::move(*front);
+    thread_ = std::thread([this] { loop_.run(); });
+  }
+  ~OurServer() {
+    loop_.post([this] {
+      front_.reset();
+      worker_->drain([this] { loop_.stop(); });
+      worker_->cut();
+    });
+    thread_.join();
+  }
+  const std::string& socket() const { return socket_; }
+
+ private:
+  std::string socket_;
+  net::Loop loop_;
+  MemoryKv kv_;
+  Settings settings_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Front> front_;
+  std::thread thread_;
+};
+
+// What is no part of the comparison: numbers of connections.
+std::string comparable(std::string reply) {
+  static const std::regex id(R"(\$2\r\nid\r\n:\d+\r\n)");
+  return std::regex_replace(reply, id, "$$2\r\nid\r\n:N\r\n");
+}
+
+std::string text_of(const Words& words) {
+  std::string text;
+  for (const std::string& word : words) text += word.substr(0, 60) + " ";
+  return text;
+}
+
+class Differential : public ::testing::Test {
+ protected:
+  void start(const std::string& password = "") {
+    redis_.emplace(directory_, password);
+    ours_.emplace(directory_, password);
+    reconnect();
+  }
+  void reconnect() {
+    there_ = std::make_unique<SocketClient>(SocketClient::unix_socket(redis_->socket()));
+    here_ = std::make_unique<SocketClient>(SocketClient::unix_socket(ours_->socket()));
+  }
+  // Sends all commands in one piece to both and compares each reply.
+  void compare(const std::vector<Words>& commands) {
+    std::string bytes;
+    for (const Words& words : commands) bytes += encode(words);
+    there_->send(bytes);
+    here_->send(bytes);
+    for (const Words& words : commands) {
+      const std::string expected = there_->reply();
+      const std::string got = here_->reply();
+      EXPECT_EQ(comparable(got), comparable(expected)) << text_of(words);
+    }
+  }
+  void compare_each(const std::vector<Words>& commands) {
+    for (const Words& words : commands) compare({words});
+  }
+  // Sends bytes after which the connection is closed, and compares all that comes.
+  void compare_ending(const std::string& bytes) {
+    reconnect();
+    there_->send(bytes);
+    here_->send(bytes);
+    const std::string expected = there_->rest();
+    ASSERT_EQ(here_->rest(), expected) << bytes.substr(0, 80);
+  }
+
+  Directory directory_;
+  std::optional<RedisServer> redis_;
+  std::optional<OurServer> ours_;
+  std::unique_ptr<SocketClient> there_, here_;
+};
+
+const std::vector<Words>& script() {
+  static const std::string nul("a\0b\r\nc", 6);
+  static const std::vector<Words> commands{
+      // Connection
+      {"PING"},
+      {"ping", "hello"},
+      {"PING", "a", "b"},
+      {"ECHO", nul},
+      {"ECHO"},
+      {"SELECT", "0"},
+      {"SELECT", "1"},
+      {"SELECT", "-1"},
+      {"SELECT", "x"},
+      {"SELECT", "99999999999"},
+      {"SELECT", "9223372036854775808"},
+      {"AUTH", "x"},
+      {"AUTH", "default", "x"},
+      {"AUTH", "other", "x"},
+      {"AUTH", "a", "b", "c"},
+      {"AUTH"},
+      {"HELLO", "4"},
+      {"HELLO", "1"},
+      {"HELLO", "x"},
+      {"HELLO", "2", "SETNAME"},
+      {"HELLO", "2", "SETNAME", "a b"},
+      {"HELLO", "2", "AUTH", "x"},
+      {"HELLO", "2", "AUTH", "nobody", "x"},
+      {"HELLO", "2", "FOO"},
+      {"CLIENT", "GETNAME"},
+      {"CLIENT", "SETNAME", "me"},
+      {"CLIENT", "GETNAME"},
+      {"CLIENT", "SETNAME", "a\nb"},
+      {"CLIENT", "SETNAME", ""},
+      {"CLIENT", "GETNAME"},
+      {"CLIENT", "NO-EVICT", "on"},
+      {"CLIENT", "NO-EVICT", "maybe"},
+      {"CLIENT", "GETNAME", "x"},
+      {"CLIENT"},
+      {"CLIENT", "NOSUCH"},
+      {"CLIENT", "NOSUCH", "a", "b"},
+      {"client", "setname"},
+      {"CLIENT", "LIST", "ID"},
+      {"CLIENT", "LIST", "FOO"},
+      {"CLIENT", "LIST", "ID", "x"},
+      {"CLIENT", "LIST", "TYPE", "none"},
+      {"CLIENT", "LIST", "TYPE", "pubsub"},
+      {"CONFIG"},
+      {"CONFIG", "GET"},
+      {"CONFIG", "NOSUCH"},
+      {"CONFIG", "GET", "save"},
+      {"CONFIG", "GET", "appendonly"},
+      {"CONFIG", "GET", "MaxMemory"},
+      {"CONFIG", "GET", "databases"},
+      {"CONFIG", "GET", "proto-max-bulk-len"},
+      {"CONFIG", "GET", "nosuch*"},
+      {"COMMAND", "NOSUCH"},
+      {"COMMAND", "COUNT", "x"},
+      {"COMMAND", "LIST", "FILTERBY"},
+      {"COMMAND", "DOCS", "nosuch"},
+      {"COMMAND", "INFO", "nosuch"},
+      {"DBSIZE"},
+      {"DBSIZE", "x"},
+      {"RESET"},
+      {"RESET", "x"},
+      // Unknown commands
+      {"NOSUCH"},
+      {"NOSUCH", "a", "b c", nul},
+      {"NO\r\nSUCH", "x\ry\nz"},
+      {std::string(200, 'x'), std::string(100, 'y'), std::string(100, 'z'), "w"},
+      {std::string("a\0b", 3), std::string("c\0d", 3)},
+      {""},
+      {"", ""},
+      {"NOSUCH", std::string(127, 'y'), "z"},
+      {"NOSUCH", std::string(123, 'y'), "z"},
+      // Strings
+      {"GET", "a"},
+      {"GET"},
+      {"GET", "a", "b"},
+      {"SET", "a", "1"},
+      {"GET", "a"},
+      {"SET", "a"},
+      {"SET", "b", nul},
+      {"GET", "b"},
+      {"SET", "", ""},
+      {"GET", ""},
+      {"STRLEN", ""},
+      {"DEL", ""},
+      {"SET", "a", "2", "NX"},
+      {"SET", "a", "3", "xx"},
+      {"GET", "a"},
+      {"SET", "no", "1", "XX"},
+      {"SET", "no", "1", "XX", "GET"},
+      {"SET", "a", "4", "GET"},
+      {"SET", "a", "5", "NX", "GET"},
+      {"GET", "a"},
+      {"SET", "c", "6", "NX", "GET"},
+      {"GET", "c"},
+      {"SET", "a", "7", "NX", "XX"},
+      {"SET", "a", "7", "XX", "NX"},
+      {"SET", "a", "7", "KEEPTTL"},
+      {"SET", "a", "8", "KEEPTTL", "EX", "10"},
+      {"SET", "a", "8", "EX", "10", "PX", "10"},
+      {"SET", "a", "8", "EX"},
+      {"SET", "a", "8", "FOO"},
+      {"SET", "a", "8", "GET", "GET"},
+      {"SET", "a", "8", "KEEPTTL", "KEEPTTL", "GET"},
+      {"SET", "a", "9", "PERSIST"},
+      {"SETNX", "a", "x"},
+      {"SETNX", "d", "x"},
+      {"GETSET", "d", "y"},
+      {"GETSET", "e", "z"},
+      {"GETDEL", "e"},
+      {"GETDEL", "e"},
+      {"GETDEL"},
+      {"MGET", "a", "nope", "d"},
+      {"MGET"},
+      {"MSET", "a", "1", "a", "2", "f", "3"},
+      {"GET", "a"},
+      {"MSET", "a"},
+      {"MSET", "a", "1", "b"},
+      {"EXISTS", "a", "a", "nope", "f"},
+      {"EXISTS"},
+      {"DEL", "a", "a", "f"},
+      {"UNLINK", "d", "nope"},
+      {"TYPE", "b"},
+      {"TYPE", "nope"},
+      {"STRLEN", "b"},
+      {"STRLEN", "nope"},
+      {"APPEND", "g", ""},
+      {"EXISTS", "g"},
+      {"APPEND", "g", "abc"},
+      {"APPEND", "g", "def"},
+      {"GET", "g"},
+      {"GETRANGE", "g", "0", "-1"},
+      {"GETRANGE", "g", "-3", "-1"},
+      {"GETRANGE", "g", "-1", "-3"},
+      {"GETRANGE", "g", "2", "1"},
+      {"GETRANGE", "g", "10", "20"},
+      {"GETRANGE", "g", "-100", "2"},
+      {"GETRANGE", "g", "0", "-100"},
+      {"GETRANGE", "g", "-100", "-100"},
+      {"GETRANGE", "nope", "0", "-1"},
+      {"GETRANGE", "g", "x", "1"},
+      {"GETRANGE", "g", "0", "9223372036854775807"},
+      {"GETRANGE", "g", "-9223372036854775808", "9223372036854775807"},
+      {"GETRANGE", "g", "9223372036854775808", "1"},
+      {"SUBSTR", "g", "1", "2"},
+      {"SUBSTR", "g"},
+      {"SETRANGE", "g", "2", "XY"},
+      {"GET", "g"},
+      {"SETRANGE", "g", "8", "Z"},
+      {"GET", "g"},
+      {"SETRANGE", "g", "-1", "x"},
+      {"SETRANGE", "g", "x", "x"},
+      {"SETRANGE", "g", "2000000", ""},
+      {"SETRANGE", "nope", "5", ""},
+      {"EXISTS", "nope"},
+      {"SETRANGE", "h", "3", "x"},
+      {"GET", "h"},
+      {"SETRANGE", "g", "1048576", "x"},
+      {"SETRANGE", "g", "1048575", "xx"},
+      {"SETRANGE", "g", "9223372036854775807", "x"},
+      {"SETRANGE", "nope", "9223372036854775807", "x"},
+      {"SET", "big", std::string(1048576, 'b')},
+      {"APPEND", "big", "x"},
+      {"APPEND", "big", ""},
+      {"SETRANGE", "big", "1048575", "c"},
+      {"STRLEN", "big"},
+      {"DEL", "big"},
+      // Numbers
+      {"SET", "n", "10"},
+      {"INCR", "n"},
+      {"DECR", "n"},
+      {"INCRBY", "n", "5"},
+      {"DECRBY", "n", "-5"},
+      {"INCRBY", "n", "x"},
+      {"INCRBY", "n", "1.5"},
+      {"INCRBY", "n", " 1"},
+      {"INCRBY", "n", "+1"},
+      {"INCRBY", "n", "01"},
+      {"INCRBY", "n", "-0"},
+      {"INCRBY", "n", ""},
+      {"DECRBY", "n", "-9223372036854775808"},
+      {"SET", "n", "9223372036854775807"},
+      {"INCR", "n"},
+      {"INCRBY", "n", "-1"},
+      {"INCRBY", "n", "9223372036854775807"},
+      {"SET", "n", "-9223372036854775808"},
+      {"DECR", "n"},
+      {"INCRBY", "n", "-9223372036854775808"},
+      {"INCRBY", "n", "-9223372036854775809"},
+      {"SET", "n", "1 "},
+      {"INCR", "n"},
+      {"SET", "n", "-0"},
+      {"INCR", "n"},
+      {"SET", "n", "abc"},
+      {"INCR", "n"},
+      {"DECRBY", "n", "1"},
+      {"INCRBYFLOAT", "n", "1"},
+      {"INCR", "new"},
+      {"DECRBY", "new2", "7"},
+      {"SET", "n", "10.50"},
+      {"INCRBYFLOAT", "n", "0.1"},
+      {"INCR", "n"},
+      {"INCRBYFLOAT", "n", "-10.6"},
+      {"INCRBYFLOAT", "n", "5e3"},
+      {"INCRBYFLOAT", "n", "1e-5"},
+      {"INCRBYFLOAT", "n", "x"},
+      {"INCRBYFLOAT", "n", " 1"},
+      {"INCRBYFLOAT", "n", "1 "},
+      {"INCRBYFLOAT", "n", ""},
+      {"INCRBYFLOAT", "n", "nan"},
+      {"INCRBYFLOAT", "n", "inf"},
+      {"INCRBYFLOAT", "n", "-inf"},
+      {"INCRBYFLOAT", "n", "1e5000"},
+      {"INCRBYFLOAT", "n", "0x10"},
+      {"INCRBYFLOAT", "nf", "3.0"},
+      {"INCRBYFLOAT", "nf", "200"},
+      {"INCRBYFLOAT", "nf", "-203"},
+      {"INCRBYFLOAT", "nf", "-0"},
+      {"INCRBYFLOAT", "nf", "1e400"},
+      {"STRLEN", "nf"},
+      {"INCRBYFLOAT", "nf", "1e-17"},
+      {"SET", "nf", "0.1"},
+      {"INCRBYFLOAT", "nf", "0.2"},
+      {"INCRBYFLOAT", "nf", "1.00000000000000000000000000000001"},
+      {"INCR"},
+      {"INCR", "a", "b"},
+      {"DBSIZE"},
+  };
+  return commands;
+}
+
+TEST_F(Differential, AScriptOfEdgeCasesInResp2) {
+  start();
+  compare_each(script());
+}
+
+TEST_F(Differential, AScriptOfEdgeCasesInResp3) {
+  start();
+  std::vector<Words> commands = script();
+  // Protocol 3 throughout: what would change it back goes.
+  std::erase_if(commands, [](const Words& words) { return words[0] == "RESET" || words[0] == "HELLO"; });
+  compare({{"HELLO", "3"}});
+  compare_each(commands);
+}
+
+TEST_F(Differential, TheScriptAsOnePipeline) {
+  start();
+  compare(script());
+}
+
+TEST_F(Differential, WhatCommandInfoTellsDrivers) {
+  start();
+  for (const char* protocol : {"2", "3"}) {
+    compare({{"HELLO", protocol}});
+    for (const CommandSpec& spec : commands()) {
+      if (spec.name == "post" || spec.name == "host:" || !spec.subcommands.empty()) continue;
+      compare({{"COMMAND", "INFO", std::string(spec.name)}});
+    }
+    for (const char* sub :
+         {"client|getname", "client|id", "client|info", "client|list", "client|no-evict", "client|setname",
+          "command|count", "command|docs", "command|info", "command|list", "config|get", "get|x", "client|nosuch"}) {
+      compare({{"COMMAND", "INFO", sub, "nosuch"}});
+    }
+  }
+}
+
+TEST_F(Differential, Passwords) {
+  start("secret");
+  for (const char* protocol : {"2", "3"}) {
+    reconnect();
+    compare_each({{"GET", "a"},
+                  {"PING"},
+                  {"NOSUCH"},
+                  {"GET"},
+                  {"CLIENT", "SETNAME", "x"},
+                  {"CLIENT", "NOSUCH"},
+                  {"HELLO"},
+                  {"HELLO", protocol},
+                  {"COMMAND"},
+                  {"AUTH", "wrong"},
+                  {"AUTH", "default", "wrong"},
+                  {"AUTH", "nobody", "secret"},
+                  {"HELLO", "3", "AUTH", "default", "wrong"},
+                  {"RESET"},
+                  {"GET", "a"},
+                  {"HELLO", protocol, "AUTH", "default", "secret", "SETNAME", "me"},
+                  {"GET", "a"},
+                  {"CLIENT", "GETNAME"},
+                  {"RESET"},
+                  {"GET", "a"},
+                  {"AUTH", "secret"},
+                  {"GET", "a"},
+                  {"AUTH", "wrong"},
+                  {"GET", "a"},
+                  {"AUTH", "default", "secret"}});
+  }
+  compare_ending("*11\r\n");
+  compare_ending("*1\r\n$16385\r\n");
+  compare_ending("AUTH secret\r\n*1\r\n$4\r\nQUIT\r\n");
+}
+
+TEST_F(Differential, EndsOfConnections) {
+  start();
+  for (const char* bytes : {"*1\r\n$4\r\nQUIT\r\n", "PING\r\nQUIT\r\nPING\r\n", "*a\r\n", "*2\r\n$3\r\nGET\r\n+a\r\n",
+                            "*1\r\n$-5\r\n", "*1\r\nGET\r\n", "set \"a\r\n", "*1\r\n$100000000000000000000\r\n",
+                            "SET a 1\r\n*1\r\n$x\r\nSET a 2\r\n", "POST / HTTP/1.1\r\nHost: x\r\n\r\n"}) {
+    ASSERT_NO_FATAL_FAILURE(compare_ending(bytes));
+  }
+  ASSERT_NO_FATAL_FAILURE(compare_ending(std::string(100'000, 'x')));
+  ASSERT_NO_FATAL_FAILURE(compare_ending("*" + std::string(100'000, '1')));
+  ASSERT_NO_FATAL_FAILURE(compare_ending("*1\r\n$" + std::string(100'000, '1')));
+}
+
+Words random_command(base::Random& random) {
+  static const std::vector<std::string> numbers{"0",
+                                                "1",
+                                                "-1",
+                                                "10",
+                                                "9223372036854775807",
+                                                "-9223372036854775808",
+                                                "3.25",
+                                                "-0.5",
+                                                "1e3",
+                                                "abc",
+                                                "",
+                                                " 1",
+                                                "100",
+                                                "0.1",
+                                                "7",
+                                                "9223372036854775800",
+                                                "-7",
+                                                "1e17",
+                                                "2.5",
+                                                "x\r\ny"};
+  const auto key = [&random] { return "k" + std::to_string(random.below(6)); };
+  const auto value = [&random] { return numbers[random.below(numbers.size())]; };
+  const auto small = [&random] { return std::to_string(static_cast<std::int64_t>(random.below(24)) - 12); };
+  switch (random.below(24)) {
+    case 0:
+      return {"GET", key()};
+    case 1:
+      return {"SET", key(), value()};
+    case 2: {
+      Words words{"SET", key(), value()};
+      static const std::vector<std::string> options{"NX", "XX", "GET", "keepttl", "nx", "junk"};
+      for (std::uint64_t i = random.below(4); i > 0; --i) words.push_back(options[random.below(options.size())]);
+      return words;
+    }
+    case 3:
+      return {"SETNX", key(), value()};
+    case 4:
+      return {"GETSET", key(), value()};
+    case 5:
+      return {"GETDEL", key()};
+    case 6:
+      return {"MGET", key(), key(), key()};
+    case 7:
+      return {"MSET", key(), value(), key(), value()};
+    case 8:
+      return {"DEL", key(), key()};
+    case 9:
+      return {"UNLINK", key()};
+    case 10:
+      return {"EXISTS", key(), key()};
+    case 11:
+      return {"STRLEN", key()};
+    case 12:
+      return {"TYPE", key()};
+    case 13:
+      return {"APPEND", key(), value()};
+    case 14:
+      return {"SETRANGE", key(), random.chance(0.8) ? std::to_string(random.below(20)) : value(), value()};
+    case 15:
+      return {"GETRANGE", key(), random.chance(0.8) ? small() : value(), random.chance(0.8) ? small() : value()};
+    case 16:
+      return {"INCR", key()};
+    case 17:
+      return {"DECR", key()};
+    case 18:
+      return {"INCRBY", key(), value()};
+    case 19:
+      return {"DECRBY", key(), value()};
+    case 20:
+      return {"INCRBYFLOAT", key(), value()};
+    case 21:
+      return {"DBSIZE"};
+    case 22: {
+      // The right name with a wrong number of words.
+      static const std::vector<std::string> names{"get",    "set",    "incrby",   "mset",
+                                                  "append", "strlen", "getrange", "Substr"};
+      Words words{names[random.below(names.size())]};
+      for (std::uint64_t i = random.below(4); i > 0; --i) words.push_back(key());
+      return words;
+    }
+    default:
+      return {"ECHO", value()};
+  }
+}
+
+TEST_F(Differential, RandomPipelines) {
+  start();
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    base::Random random(seed);
+    if (random.chance(0.1)) compare({{"HELLO", random.chance(0.5) ? "3" : "2"}});
+    std::vector<Words> pipeline;
+    for (std::uint64_t i = 1 + random.below(100); i > 0; --i) pipeline.push_back(random_command(random));
+    compare(pipeline);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace farpool::front::resp

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of this room: a pool in one map, whose operations end at once or when the test says so.
+#pragma once
+
+#include <algorithm>
+#include <coroutine>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/kv.h"
+
+namespace farpool::front::resp {
+
+class MemoryKv final : public client::Kv {
+ public:
+  std::map<std::string, std::string, std::less<>> map;
+  bool hold = false;             // operations wait until released
+  base::Status failure;          // what every operation ends with, if not ok
+  std::size_t fail_after = 0;    // operations that still succeed before `failure` counts
+  std::vector<std::string> log;  // keys in the order in which operations took effect
+  std::size_t most_held = 0;
+
+  std::size_t held() const { return waiting_.size(); }
+  // Lets the n-th of the held operations take effect and end.
+  void release(std::size_t n) {
+    const std::coroutine_handle<> handle = waiting_[n];
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(n));
+    handle.resume();
+  }
+
+  task::Task<base::Result<std::optional<std::string>>> get(std::string_view key) override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    co_return find(key);
+  }
+  task::Task<base::Status> put(std::string_view key, std::string_view value) override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    log.emplace_back(key);
+    map.insert_or_assign(std::string(key), std::string(value));
+    co_return base::Status::Ok();
+  }
+  task::Task<base::Result<bool>> erase(std::string_view key) override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    log.emplace_back(key);
+    co_return map.erase(std::string(key)) > 0;
+  }
+  task::Task<base::Status> modify(std::string_view key, client::Editor& editor) override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    const std::optional<std::string> value = find(key);
+    std::optional<std::string_view> shown;
+    if (value) shown = editor.wants_value() ? std::string_view(*value) : std::string_view();
+    // An editor may be asked again after a lost race.
+    (void)editor.edit(value ? std::nullopt : std::optional<std::string_view>("a value that was lost"));
+    const client::Edit edit = editor.edit(shown);
+    log.emplace_back(key);
+    if (edit.kind == client::Edit::Kind::put) map.insert_or_assign(std::string(key), edit.value);
+    if (edit.kind == client::Edit::Kind::erase) map.erase(std::string(key));
+    co_return base::Status::Ok();
+  }
+  task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
+      std::vector<std::string_view> keys) override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    std::vector<std::optional<std::string>> values;
+    for (const std::string_view key : keys) values.push_back(find(key));
+    co_return values;
+  }
+  task::Task<base::Result<std::uint64_t>> count() override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    co_return map.size();
+  }
+
+ private:
+  struct Gate {
+    MemoryKv& kv;
+    bool await_ready() const { return !kv.hold; }
+    void await_suspend(std::coroutine_handle<> handle) const {
+      kv.waiting_.push_back(handle);
+      kv.most_held = std::max(kv.most_held, kv.waiting_.size());
+    }
+    void await_resume() const {}
+  };
+
+  base::Status next_failure() {
+    if (failure.ok()) return {};
+    if (fail_after > 0) {
+      --fail_after;
+      return {};
+    }
+    return failure;
+  }
+  std::optional<std::string> find(std::string_view key) const {
+    const auto found = map.find(key);
+    return found == map.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  std::vector<std::coroutine_handle<>> waiting_;
+};
+
+}  // namespace farpool::front::resp

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each command on one key is one operation of the pool. A command on several keys promises each key on its own.
+#include "front/resp/operations.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "front/resp/number.h"
+#include "front/resp/text.h"
+
+namespace farpool::front::resp {
+namespace {
+
+using base::Result;
+using base::Status;
+using client::Edit;
+using task::Task;
+
+constexpr std::string_view kTooLong = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+// Keys of one command that are worked on at once.
+constexpr std::size_t kKeysAtOnce = 64;
+
+void bulk_or_null(Request& request, const std::optional<std::string>& value) {
+  value ? request.answer().bulk(*value) : request.answer().null();
+}
+
+// SET in all its forms, SETNX and GETSET.
+class SetEditor final : public client::Editor {
+ public:
+  enum class When : std::uint8_t { always, absent, present };
+  SetEditor(std::string_view value, When when, bool want_old) : value_(value), when_(when), want_old_(want_old) {}
+
+  Edit edit(std::optional<std::string_view> value) override {
+    old_.reset();
+    if (want_old_ && value) old_.emplace(*value);
+    written_ = when_ == When::always || (when_ == When::present) == value.has_value();
+    return written_ ? Edit::put(std::string(value_)) : Edit::keep();
+  }
+  bool wants_value() const override { return want_old_; }
+  bool written() const { return written_; }
+  const std::optional<std::string>& old() const { return old_; }
+
+ private:
+  std::string_view value_;
+  When when_;
+  bool want_old_;
+  bool written_ = false;
+  std::optional<std::string> old_;
+};
+
+class TakeEditor final : public client::Editor {
+ public:
+  Edit edit(std::optional<std::string_view> value) override {
+    old_.reset();
+    if (!value) return Edit::keep();
+    old_.emplace(*value);
+    return Edit::erase();
+  }
+  const std::optional<std::string>& old() const { return old_; }
+
+ private:
+  std::optional<std::string> old_;
+};
+
+// An editor that may find that the value does not allow the command.
+class CheckedEditor : public client::Editor {
+ public:
+  Edit edit(std::optional<std::string_view> value) final {
+    error_ = {};
+    return change(value);
+  }
+  std::string_view error() const { return error_; }
+
+ protected:
+  virtual Edit change(std::optional<std::string_view> value) = 0;
+  Edit refuse(std::string_view error) {
+    error_ = error;
+    return Edit::keep();
+  }
+
+ private:
+  std::string_view error_;
+};
+
+class AppendEditor final : public CheckedEditor {
+ public:
+  AppendEditor(std::string_view tail, std::size_t longest) : tail_(tail), longest_(longest) {}
+  std::size_t length() const { return length_; }
+
+ protected:
+  Edit change(std::optional<std::string_view> value) override {
+    const std::string_view head = value.value_or("");
+    length_ = head.size() + tail_.size();
+    if (value && length_ > longest_) return refuse(kTooLong);
+    std::string joined;
+    joined.reserve(length_);
+    joined += head;
+    joined += tail_;
+    return Edit::put(std::move(joined));
+  }
+
+ private:
+  std::string_view tail_;
+  std::size_t longest_;
+  std::size_t length_ = 0;
+};
+
+class OverlayEditor final : public CheckedEditor {
+ public:
+  OverlayEditor(std::uint64_t offset, std::string_view patch, std::size_t longest)
+      : offset_(offset), patch_(patch), longest_(longest) {}
+  std::size_t length() const { return length_; }
+
+ protected:
+  Edit change(std::optional<std::string_view> value) override {
+    length_ = value.value_or("").size();
+    if (patch_.empty()) return Edit::keep();
+    if (offset_ > longest_ || offset_ + patch_.size() > longest_) return refuse(kTooLong);
+    std::string patched(value.value_or(""));
+    patched.resize(std::max<std::size_t>(patched.size(), offset_ + patch_.size()), '\0');
+    patched.replace(offset_, patch_.size(), patch_);
+    length_ = patched.size();
+    return Edit::put(std::move(patched));
+  }
+
+ private:
+  std::uint64_t offset_;
+  std::string_view patch_;
+  std::size_t longest_;
+  std::size_t length_ = 0;
+};
+
+class AddEditor final : public CheckedEditor {
+ public:
+  explicit AddEditor(std::int64_t addend) : addend_(addend) {}
+  std::int64_t sum() const { return sum_; }
+
+ protected:
+  Edit change(std::optional<std::string_view> value) override {
+    const std::optional<std::int64_t> number = value ? parse_integer(*value) : 0;
+    if (!number) return refuse(kNotAnInteger);
+    if (__builtin_add_overflow(*number, addend_, &sum_)) return refuse("ERR increment or decrement would overflow");
+    return Edit::put(std::to_string(sum_));
+  }
+
+ private:
+  std::int64_t addend_;
+  std::int64_t sum_ = 0;
+};
+
+class AddFloatEditor final : public CheckedEditor {
+ public:
+  explicit AddFloatEditor(std::string_view addend) : addend_(addend) {}
+  const std::string& sum() const { return sum_; }
+
+ protected:
+  Edit change(std::optional<std::string_view> value) override {
+    const std::optional<long double> number = value ? parse_float(*value) : 0.0L;
+    const std::optional<long double> addend = parse_float(addend_);
+    if (!number || !addend) return refuse("ERR value is not a valid float");
+    const long double sum = *number + *addend;
+    if (!(sum - sum == 0)) return refuse("ERR increment would produce NaN or Infinity");
+    sum_ = format_float(sum);
+    return Edit::put(sum_);
+  }
+
+ private:
+  std::string_view addend_;
+  std::string sum_;
+};
+
+// True if the operation took effect as the editor decided; otherwise the request has been answered with the error.
+Task<bool> modify(Conversation& conversation, Request& request, client::Editor& editor) {
+  const Status status = co_await conversation.kv().modify(request.command[1], editor);
+  if (!status.ok()) pool_error(request, status, conversation.service().counters);
+  co_return status.ok();
+}
+
+Task<bool> modify_checked(Conversation& conversation, Request& request, CheckedEditor& editor) {
+  const bool done = co_await modify(conversation, request, editor);
+  if (!done) co_return false;
+  if (!editor.error().empty()) request.error(editor.error());
+  co_return editor.error().empty();
+}
+
+// The value at the command's key; outer nothing: the request has been answered with an error.
+Task<std::optional<std::optional<std::string>>> fetch(Conversation& conversation, Request& request) {
+  Result<std::optional<std::string>> value = co_await conversation.kv().get(request.command[1]);
+  if (value.ok()) co_return std::optional(std::move(*value));
+  pool_error(request, value.status(), conversation.service().counters);
+  co_return std::nullopt;
+}
+
+Task<void> add(Conversation& conversation, Request& request, std::int64_t addend) {
+  AddEditor editor(addend);
+  const bool done = co_await modify_checked(conversation, request, editor);
+  if (done) request.answer().integer(editor.sum());
+}
+
+// What became of the keys of one command.
+struct Tally {
+  std::size_t done = 0;  // keys that were worked on
+  std::size_t hits = 0;  // of these, the ones that existed
+  Status first_failure;
+  void count(const Status& status, bool hit) {
+    if (status.ok()) {
+      ++done;
+      hits += hit ? 1 : 0;
+    } else if (first_failure.ok() || status.code() == base::Code::unknown_outcome) {
+      first_failure = status;
+    }
+  }
+};
+
+// An error of a command that changes several keys: if some were changed, no code that a driver would retry.
+void answer_partial(Request& request, const Tally& tally, std::size_t keys, Counters& counters) {
+  if (tally.done == 0 || tally.first_failure.code() == base::Code::unknown_outcome) {
+    return pool_error(request, tally.first_failure, counters);
+  }
+  request.error("PARTIAL " + std::to_string(tally.done) + " of " + std::to_string(keys) +
+                " keys were changed, then: " + pool_error_text(tally.first_failure));
+}
+
+Task<void> put_one(client::Kv& kv, std::string_view key, std::string_view value, Tally& tally) {
+  const Status status = co_await kv.put(key, value);
+  tally.count(status, true);
+}
+
+Task<void> erase_one(client::Kv& kv, std::string_view key, Tally& tally) {
+  const Result<bool> existed = co_await kv.erase(key);
+  tally.count(existed.status(), existed.ok() && *existed);
+}
+
+struct SetOptions {
+  SetEditor::When when = SetEditor::When::always;
+  bool get = false;
+};
+
+// The options after the value. Nothing: the request has been answered with an error.
+std::optional<SetOptions> parse_set_options(Request& request) {
+  const Command& command = request.command;
+  SetOptions options;
+  bool keep_ttl = false;
+  std::string_view expiry;
+  for (std::size_t i = 3; i < command.size(); ++i) {
+    const std::string_view word = command[i];
+    if (same_word(word, "NX") && options.when != SetEditor::When::present) {
+      options.when = SetEditor::When::absent;
+    } else if (same_word(word, "XX") && options.when != SetEditor::When::absent) {
+      options.when = SetEditor::When::present;
+    } else if (same_word(word, "GET")) {
+      options.get = true;
+    } else if (same_word(word, "KEEPTTL") && expiry.empty()) {
+      keep_ttl = true;  // nothing expires, so there is nothing to keep
+    } else if ((same_word(word, "EX") || same_word(word, "PX") || same_word(word, "EXAT") || same_word(word, "PXAT")) &&
+               expiry.empty() && !keep_ttl && i + 1 < command.size()) {
+      expiry = word;
+      ++i;
+    } else {
+      request.error(kSyntaxError);
+      return std::nullopt;
+    }
+  }
+  if (!expiry.empty()) {
+    request.error("ERR option '" + std::string(expiry) +
+                  "' of SET is not supported: keys of this pool do not expire; set the key without it");
+    return std::nullopt;
+  }
+  return options;
+}
+
+}  // namespace
+
+Task<void> op_get(Conversation& conversation, Request& request) {
+  const auto value = co_await fetch(conversation, request);
+  if (value) bulk_or_null(request, *value);
+}
+
+Task<void> op_set(Conversation& conversation, Request& request) {
+  const std::optional<SetOptions> options = parse_set_options(request);
+  if (!options) co_return;
+  if (options->when == SetEditor::When::always && !options->get) {
+    const Status status = co_await conversation.kv().put(request.command[1], request.command[2]);
+    status.ok() ? request.answer().ok() : pool_error(request, status, conversation.service().counters);
+    co_return;
+  }
+  SetEditor editor(request.command[2], options->when, options->get);
+  const bool done = co_await modify(conversation, request, editor);
+  if (!done) co_return;
+  if (options->get) {
+    bulk_or_null(request, editor.old());
+  } else {
+    editor.written() ? request.answer().ok() : request.answer().null();
+  }
+}
+
+Task<void> op_setnx(Conversation& conversation, Request& request) {
+  SetEditor editor(request.command[2], SetEditor::When::absent, false);
+  const bool done = co_await modify(conversation, request, editor);
+  if (done) request.answer().integer(editor.written() ? 1 : 0);
+}
+
+Task<void> op_getset(Conversation& conversation, Request& request) {
+  SetEditor editor(request.command[2], SetEditor::When::always, true);
+  const bool done = co_await modify(conversation, request, editor);
+  if (done) bulk_or_null(request, editor.old());
+}
+
+Task<void> op_getdel(Conversation& conversation, Request& request) {
+  TakeEditor editor;
+  const bool done = co_await modify(conversation, request, editor);
+  if (done) bulk_or_null(request, editor.old());
+}
+
+Task<void> op_append(Conversation& conversation, Request& request) {
+  AppendEditor editor(request.command[2], conversation.settings().max_value_bytes);
+  const bool done = co_await modify_checked(conversation, request, editor);
+  if (done) request.answer().integer(static_cast<std::int64_t>(editor.length()));
+}
+
+Task<void> op_strlen(Conversation& conversation, Request& request) {
+  const auto value = co_await fetch(conversation, request);
+  if (value) request.answer().integer(static_cast<std::int64_t>(value->has_value() ? (*value)->size() : 0));
+}
+
+Task<void> op_type(Conversation& conversation, Request& request) {
+  const auto value = co_await fetch(conversation, request);
+  if (value) request.answer().simple(value->has_value() ? "string" : "none");
+}
+
+Task<void> op_setrange(Conversation& conversation, Request& request) {
+  const std::optional<std::int64_t> offset = parse_integer(request.command[2]);
+  if (!offset) {
+    request.error(kNotAnInteger);
+    co_return;
+  }
+  if (*offset < 0) {
+    request.error("ERR offset is out of range");
+    co_return;
+  }
+  OverlayEditor editor(static_cast<std::uint64_t>(*offset), request.command[3],
+                       conversation.settings().max_value_bytes);
+  const bool done = co_await modify_checked(conversation, request, editor);
+  if (done) request.answer().integer(static_cast<std::int64_t>(editor.length()));
+}
+
+Task<void> op_getrange(Conversation& conversation, Request& request) {
+  const std::optional<std::int64_t> first = parse_integer(request.command[2]);
+  const std::optional<std::int64_t> last = parse_integer(request.command[3]);
+  if (!first || !last) {
+    request.error(kNotAnInteger);
+    co_return;
+  }
+  const auto value = co_await fetch(conversation, request);
+  if (!value) co_return;
+  const std::string_view text = value->has_value() ? std::string_view(**value) : std::string_view();
+  const auto length = static_cast<std::int64_t>(text.size());
+  std::int64_t from = *first, to = *last;
+  const bool backwards = from < 0 && to < 0 && from > to;
+  // Negative positions count from the end, those before the beginning are the beginning.
+  if (from < 0) from = std::max<std::int64_t>(0, length + from);
+  if (to < 0) to = std::max<std::int64_t>(0, length + to);
+  to = std::min(to, length - 1);
+  if (backwards || from > to) {
+    request.answer().bulk("");
+  } else {
+    request.answer().bulk(text.substr(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from + 1)));
+  }
+}
+
+Task<void> op_incr(Conversation& conversation, Request& request) { return add(conversation, request, 1); }
+Task<void> op_decr(Conversation& conversation, Request& request) { return add(conversation, request, -1); }
+
+Task<void> op_incrby(Conversation& conversation, Request& request) {
+  const std::optional<std::int64_t> addend = parse_integer(request.command[2]);
+  if (!addend) {
+    request.error(kNotAnInteger);
+    co_return;
+  }
+  co_await add(conversation, request, *addend);
+}
+
+Task<void> op_decrby(Conversation& conversation, Request& request) {
+  const std::optional<std::int64_t> subtrahend = parse_integer(request.command[2]);
+  if (!subtrahend) {
+    request.error(kNotAnInteger);
+    co_return;
+  }
+  if (*subtrahend == std::numeric_limits<std::int64_t>::min()) {
+    request.error("ERR decrement would overflow");
+    co_return;
+  }
+  co_await add(conversation, request, -*subtrahend);
+}
+
+Task<void> op_incrbyfloat(Conversation& conversation, Request& request) {
+  AddFloatEditor editor(request.command[2]);
+  const bool done = co_await modify_checked(conversation, request, editor);
+  if (done) request.answer().bulk(editor.sum());
+}
+
+Task<void> op_mget(Conversation& conversation, Request& request) {
+  const std::size_t keys = request.command.size() - 1;
+  request.answer().array(keys);
+  for (std::size_t begin = 1; begin <= keys; begin += kKeysAtOnce) {
+    std::vector<std::string_view> batch;
+    for (std::size_t i = begin; i <= std::min(keys, begin + kKeysAtOnce - 1); ++i) batch.push_back(request.command[i]);
+    auto values = co_await conversation.kv().multi_get(std::move(batch));
+    if (!values.ok()) {
+      request.reply.clear();
+      pool_error(request, values.status(), conversation.service().counters);
+      co_return;
+    }
+    for (const std::optional<std::string>& value : *values) bulk_or_null(request, value);
+    if (request.reply.size() > conversation.settings().max_reply_bytes) {
+      request.reply.clear();
+      request.error("ERR the reply would be larger than " + std::to_string(conversation.settings().max_reply_bytes) +
+                    " bytes: ask for fewer keys at once");
+      co_return;
+    }
+  }
+}
+
+Task<void> op_mset(Conversation& conversation, Request& request) {
+  const Command& command = request.command;
+  if (command.size() % 2 == 0) {
+    request.error("ERR wrong number of arguments for 'mset' command");
+    co_return;
+  }
+  // Of a key that is named twice the last value counts, and only that one is written: the writes have no order.
+  std::unordered_map<std::string_view, std::size_t> last;
+  for (std::size_t i = 1; i < command.size(); i += 2) last[command[i]] = i;
+  Tally tally;
+  for (std::size_t i = 1; i < command.size();) {
+    task::Scope scope;
+    for (; i < command.size() && scope.running() < kKeysAtOnce; i += 2) {
+      if (last[command[i]] == i) scope.spawn(put_one(conversation.kv(), command[i], command[i + 1], tally));
+    }
+    co_await scope.join();
+    if (!tally.first_failure.ok()) break;
+  }
+  if (tally.first_failure.ok()) {
+    request.answer().ok();
+  } else {
+    answer_partial(request, tally, last.size(), conversation.service().counters);
+  }
+}
+
+Task<void> op_del(Conversation& conversation, Request& request) {
+  const Command& command = request.command;
+  std::unordered_set<std::string_view> seen;
+  Tally tally;
+  for (std::size_t i = 1; i < command.size();) {
+    task::Scope scope;
+    for (; i < command.size() && scope.running() < kKeysAtOnce; ++i) {
+      if (seen.insert(command[i]).second) scope.spawn(erase_one(conversation.kv(), command[i], tally));
+    }
+    co_await scope.join();
+    if (!tally.first_failure.ok()) break;
+  }
+  if (tally.first_failure.ok()) {
+    request.answer().integer(static_cast<std::int64_t>(tally.hits));
+  } else {
+    answer_partial(request, tally, seen.size(), conversation.service().counters);
+  }
+}
+
+Task<void> op_exists(Conversation& conversation, Request& request) {
+  const std::size_t keys = request.command.size() - 1;
+  std::int64_t found = 0;
+  for (std::size_t begin = 1; begin <= keys; begin += kKeysAtOnce) {
+    std::vector<std::string_view> batch;
+    for (std::size_t i = begin; i <= std::min(keys, begin + kKeysAtOnce - 1); ++i) batch.push_back(request.command[i]);
+    const auto values = co_await conversation.kv().multi_get(std::move(batch));
+    if (!values.ok()) {
+      pool_error(request, values.status(), conversation.service().counters);
+      co_return;
+    }
+    found += std::count_if(values->begin(), values->end(), [](const auto& value) { return value.has_value(); });
+  }
+  request.answer().integer(found);
+}
+
+Task<void> op_dbsize(Conversation& conversation, Request& request) {
+  const Result<std::uint64_t> keys = co_await conversation.kv().count();
+  if (keys.ok()) {
+    request.answer().integer(static_cast<std::int64_t>(*keys));
+  } else {
+    pool_error(request, keys.status(), conversation.service().counters);
+  }
+}
+
+}  // namespace farpool::front::resp

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands that run on the pool.
+#pragma once
+
+#include "front/resp/conversation.h"
+
+namespace farpool::front::resp {
+
+task::Task<void> op_append(Conversation&, Request&);
+task::Task<void> op_dbsize(Conversation&, Request&);
+task::Task<void> op_decr(Conversation&, Request&);
+task::Task<void> op_decrby(Conversation&, Request&);
+task::Task<void> op_del(Conversation&, Request&);
+task::Task<void> op_exists(Conversation&, Request&);
+task::Task<void> op_get(Conversation&, Request&);
+task::Task<void> op_getdel(Conversation&, Request&);
+task::Task<void> op_getrange(Conversation&, Request&);
+task::Task<void> op_getset(Conversation&, Request&);
+task::Task<void> op_incr(Conversation&, Request&);
+task::Task<void> op_incrby(Conversation&, Request&);
+task::Task<void> op_incrbyfloat(Conversation&, Request&);
+task::Task<void> op_info(Conversation&, Request&);
+task::Task<void> op_mget(Conversation&, Request&);
+task::Task<void> op_mset(Conversation&, Request&);
+task::Task<void> op_set(Conversation&, Request&);
+task::Task<void> op_setnx(Conversation&, Request&);
+task::Task<void> op_setrange(Conversation&, Request&);
+task::Task<void> op_strlen(Conversation&, Request&);
+task::Task<void> op_type(Conversation&, Request&);
+
+}  // namespace farpool::front::resp

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections over real sockets: TCP, TLS, Unix; bounds, back pressure, and how they end.
+#include "front/resp/server.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "front/resp/memory_kv.h"
+#include "front/resp/socket_client.h"
+#include "net/throwaway_ca.h"
+
+namespace farpool::front::resp {
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+
+// Waits for what another thread brings about.
+bool eventually(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+// Two workers with a pool of their own each, as if the pool were empty at first.
+class ServerTest : public ::testing::Test {
+ protected:
+  struct Thread {
+    net::Loop loop;
+    MemoryKv kv;
+    std::unique_ptr<Worker> worker;
+    std::thread thread;
+  };
+
+  void start(std::vector<std::string> listen = {"127.0.0.1:0"}, std::shared_ptr<net::Tls> tls = nullptr) {
+    std::vector<Worker*> workers;
+    for (auto& thread : threads_) {
+      thread.worker = std::make_unique<Worker>(thread.loop, thread.kv, settings_);
+      workers.push_back(thread.worker.get());
+    }
+    auto front =
+        Front::open(threads_[0].loop, {.listen = std::move(listen), .tls = std::move(tls)}, settings_, workers);
+    ASSERT_TRUE(front.ok()) << front.status().message();
+    front_ = std::move(*front);
+    addresses_ = front_->addresses();
+    for (auto& thread : threads_) thread.thread = std::thread([&thread] { thread.loop.run(); });
+  }
+  // Runs on the loop's thread and waits for it.
+  static void on(Thread& thread, const std::function<void()>& what) {
+    std::promise<void> done;
+    thread.loop.post([&] {
+      what();
+      done.set_value();
+    });
+    ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
+  }
+  void stop_listening() {
+    on(threads_[0], [this] { front_.reset(); });
+  }
+  ~ServerTest() override {
+    if (!threads_[0].thread.joinable()) return;
+    stop_listening();
+    for (auto& thread : threads_) {
+      thread.loop.post([&thread] {
+        thread.worker->drain([&thread] { thread.loop.stop(); });
+        thread.worker->cut();
+        while (thread.kv.held() > 0) thread.kv.release(0);
+      });
+      thread.thread.join();
+    }
+  }
+
+  std::uint64_t connections(std::size_t worker) const { return threads_[worker].worker->counters().connections.get(); }
+
+  Settings settings_;
+  std::array<Thread, 2> threads_;
+  std::unique_ptr<Front> front_;
+  std::vector<std::string> addresses_;
+};
+
+TEST_F(ServerTest, DealsConnectionsToWorkersInTurn) {
+  start();
+  std::vector<SocketClient> clients;
+  for (int i = 0; i < 10; ++i) {
+    clients.push_back(SocketClient::tcp(addresses_[0]));
+    EXPECT_EQ(clients.back().call({"PING"}), "+PONG\r\n");
+  }
+  EXPECT_EQ(connections(0), 5u);
+  EXPECT_EQ(connections(1), 5u);
+  clients.clear();
+  EXPECT_TRUE(eventually([this] { return connections(0) + connections(1) == 0; }));
+}
+
+TEST_F(ServerTest, ServesAUnixSocket) {
+  std::string directory = std::filesystem::temp_directory_path() / "farpool-server-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  start({"127.0.0.1:0", "unix:" + directory + "/s"});
+  SocketClient client = SocketClient::unix_socket(directory + "/s");
+  EXPECT_EQ(client.call({"SET", "a", "1"}), "+OK\r\n");
+  EXPECT_EQ(client.call({"GET", "a"}), "$1\r\n1\r\n");
+  std::filesystem::remove_all(directory);
+}
+
+TEST_F(ServerTest, TurnsAwayWhoIsTooMany) {
+  settings_.max_connections = 2;
+  start();
+  SocketClient first = SocketClient::tcp(addresses_[0]);
+  SocketClient second = SocketClient::tcp(addresses_[0]);
+  EXPECT_EQ(first.call({"PING"}), "+PONG\r\n");
+  EXPECT_EQ(second.call({"PING"}), "+PONG\r\n");
+  EXPECT_EQ(SocketClient::tcp(addresses_[0]).rest(), "-ERR max number of clients reached\r\n");
+  EXPECT_EQ(first.call({"PING"}), "+PONG\r\n");
+}
+
+TEST_F(ServerTest, AnswersALongPipelineInOrder) {
+  settings_.max_pipeline = 16;
+  start();
+  SocketClient client = SocketClient::tcp(addresses_[0]);
+  std::string bytes;
+  constexpr int kCommands = 5000;
+  for (int i = 0; i < kCommands; ++i) bytes += encode({"ECHO", std::to_string(i)});
+  client.send(bytes);
+  for (int i = 0; i < kCommands; ++i) {
+    const std::string number = std::to_string(i);
+    ASSERT_EQ(client.reply(), "$" + std::to_string(number.size()) + "\r\n" + number + "\r\n");
+  }
+}
+
+// A client that asks and does not listen makes the server hold no more than its bounds, and is served in the end.
+TEST_F(ServerTest, HoldsBackForOneWhoDoesNotRead) {
+  settings_.max_reply_bytes = 4 << 20;
+  settings_.max_pipeline = 8;
+  start();
+  constexpr int kCommands = 400;
+  const std::string value(256 * 1024, 'v');
+  SocketClient client = SocketClient::tcp(addresses_[0]);
+  ASSERT_EQ(client.call({"SET", "big", value}), "+OK\r\n");
+  std::string bytes;
+  for (int i = 0; i < kCommands; ++i) bytes += encode({"GET", "big"});
+  client.send(bytes);
+  EXPECT_TRUE(eventually([this] {
+    return threads_[0].worker->counters().stalls.get() + threads_[1].worker->counters().stalls.get() > 0;
+  }));
+  const std::uint64_t served = threads_[0].worker->counters().commands[number_of(*find_command("get"))].calls.get() +
+                               threads_[1].worker->counters().commands[number_of(*find_command("get"))].calls.get();
+  EXPECT_LT(served, kCommands / 2u) << "replies pile up";
+  const std::string expected = "$262144\r\n" + value + "\r\n";
+  for (int i = 0; i < kCommands; ++i) ASSERT_TRUE(client.reply() == expected) << i;
+}
+
+TEST_F(ServerTest, SpeaksTls) {
+  net::ThrowawayCa ca;
+  auto tls = net::Tls::load(ca.issue("farpool://p/client/c"), net::Tls::Kind::server);
+  ASSERT_TRUE(tls.ok()) << tls.status().message();
+  start({"127.0.0.1:0"}, *tls);
+  // Plain bytes are no handshake.
+  SocketClient plain = SocketClient::tcp(addresses_[0]);
+  plain.send("PING\r\n");
+  EXPECT_EQ(plain.rest().find("+PONG"), std::string::npos);
+  EXPECT_TRUE(eventually([this] {
+    std::uint64_t failed = 0;
+    on(threads_[0], [&] { failed = front_->stats().failed_handshakes; });
+    return failed == 1;
+  }));
+  const std::string command =
+      "printf 'PING\\r\\nQUIT\\r\\n' | openssl s_client -quiet -connect " + addresses_[0] + " 2>/dev/null";
+  FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string output;
+  for (std::array<char, 256> line; fgets(line.data(), line.size(), pipe) != nullptr;) output += line.data();
+  pclose(pipe);
+  EXPECT_EQ(output, "+PONG\r\n+OK\r\n");
+}
+
+TEST_F(ServerTest, DrainsWhatItHasReadAndThenCloses) {
+  for (auto& thread : threads_) thread.kv.hold = true;
+  start();
+  SocketClient client = SocketClient::tcp(addresses_[0]);
+  client.send(encode({"SET", "a", "1"}) + encode({"SET", "a", "2"}));
+  ASSERT_TRUE(eventually([this] { return threads_[0].worker->counters().in_flight.get() == 1; }));
+  stop_listening();
+  std::promise<void> drained;
+  on(threads_[0], [&] { threads_[0].worker->drain([&drained] { drained.set_value(); }); });
+  auto future = drained.get_future();
+  EXPECT_EQ(future.wait_for(std::chrono::milliseconds(0)), std::future_status::timeout);
+  on(threads_[0], [this] { threads_[0].kv.release(0); });
+  ASSERT_TRUE(eventually(
+      [this] { return threads_[0].worker->counters().commands[number_of(*find_command("set"))].calls.get() == 1; }));
+  on(threads_[0], [this] { threads_[0].kv.release(0); });
+  EXPECT_EQ(client.rest(), "+OK\r\n+OK\r\n");
+  ASSERT_EQ(future.wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(connections(0), 0u);
+}
+
+TEST_F(ServerTest, OutlivesAClientThatGoesInTheMiddle) {
+  for (auto& thread : threads_) thread.kv.hold = true;
+  start();
+  {
+    SocketClient client = SocketClient::tcp(addresses_[0]);
+    client.send(encode({"SET", "a", "1"}) + encode({"SET", "a", "2"}) + "*3\r\n$3\r\nSET\r\n$1\r\na");
+    ASSERT_TRUE(eventually([this] { return threads_[0].worker->counters().in_flight.get() == 1; }));
+  }
+  // What runs must end before the connection can go; what has not begun never will.
+  ASSERT_TRUE(eventually([this] {
+    std::size_t held = 0;
+    on(threads_[0], [&] {
+      held = threads_[0].kv.held();
+      if (held > 0) threads_[0].kv.release(0);
+    });
+    return connections(0) == 0;
+  }));
+  EXPECT_LE(threads_[0].worker->counters().commands[number_of(*find_command("set"))].calls.get(), 2u);
+}
+
+}  // namespace
+}  // namespace farpool::front::resp
