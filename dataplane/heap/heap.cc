@@ -36,6 +36,7 @@ constexpr std::size_t kAtomicsPerChain = 16;  // within what a responder grants
 // A full heap is believed after others had this many ticks to give back what they can spare; after that, requests fail at once for
 // a while.
 constexpr int kPatienceTicks = 4;
+constexpr int kPatienceEras = 16;
 constexpr int kBarrenTicks = 8;
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
@@ -73,7 +74,12 @@ struct SizeClass {
   Nanos barren_until = 0;     // the heap was found full: not asked again before
 };
 
-enum class Refill { got, wait, full };
+enum class Refill {
+  got,
+  wait,   // blocks of the class are in limbo
+  rests,  // segments are, at the memory node
+  full,
+};
 
 }  // namespace
 
@@ -361,7 +367,8 @@ struct Heap::State {
     }
     size_class.scanned = false;
     if (size_class.free_count > 0) co_return Refill::got;
-    co_return size_class.limbo.empty() ? Refill::full : Refill::wait;
+    if (!size_class.limbo.empty()) co_return Refill::wait;
+    co_return granted->status == 2 ? Refill::rests : Refill::full;
   }
 
   // Keeps one wholly free segment besides the current one, returns the others. With `all`, keeps none.
@@ -467,7 +474,7 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& co
   if (layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) co_return State::full(bytes);
   SizeClass& size_class = state.class_for(bytes);
   const Nanos tick = state.session.grant().tick;
-  int patience = kPatienceTicks;
+  int patience = kPatienceTicks, eras = kPatienceEras;
   Block block;
   while (!state.take(size_class, block)) {
     if (!state.session.alive() || state.released) co_return state.gone();
@@ -488,6 +495,10 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& co
     if (*refilled == Refill::got) continue;
     if (*refilled == Refill::wait) {
       co_await state.next_era(size_class, deadline);
+      continue;
+    }
+    if (*refilled == Refill::rests && eras-- > 0) {
+      co_await state.next_era(size_class, deadline);  // what comes free then may also go to others
       continue;
     }
     if (co_await state.return_spares(deadline, cost)) {

@@ -16,7 +16,8 @@ struct TickReply {
   std::uint64_t era = 0;       // now
   std::uint64_t safe_era = 0;  // no session still runs an operation of an older era
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
-  std::uint64_t pressure = 0;  // 1: a request for segments was refused within the last lease: give back what you can spare
+  std::uint64_t pressure =
+      0;  // 1: a request for segments was refused within the last lease: give back what you can spare
 };
 
 struct AllocateSegmentsRequest {
@@ -25,7 +26,7 @@ struct AllocateSegmentsRequest {
       0;  // blocks the segment will hold; an orphan of this class may be handed out when count is 1
 };
 struct AllocateSegmentsReply {
-  std::uint64_t status = 0;   // 0 granted, 1 the heap is full
+  std::uint64_t status = 0;   // 0 granted, 1 the heap is full, 2 full until an era is over: segments wait to be reused
   std::uint64_t first = 0;    // index of the first segment
   std::uint64_t adopted = 0;  // 1: an orphan, whose free bitmap says which blocks may be used
 };
@@ -33,7 +34,8 @@ struct AllocateSegmentsReply {
 struct ReturnSegmentsRequest {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
-  std::uint64_t orphan = 0;  // 0: all blocks are free. 1: blocks live on; the free bitmap is complete, another client may adopt it
+  std::uint64_t orphan =
+      0;  // 0: all blocks are free. 1: blocks live on; the free bitmap is complete, another client may adopt it
 };
 struct ReturnSegmentsReply {
   std::uint64_t status = 0;  // 0 taken, 1 not the caller's

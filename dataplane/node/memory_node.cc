@@ -283,7 +283,7 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id, con
   if (!first) {
     ++segment_refusals_;
     pressure_until_ = responder_.now() + options_.lease;
-    return {.status = 1};
+    return {.status = ledger_.counts().resting >= request.count && request.count > 0 ? 2u : 1u};
   }
   zero_segments(*first, request.count);
   write_header(*first, session_id, client_incarnation, request.size_class, request.count);
