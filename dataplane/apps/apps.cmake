@@ -17,3 +17,4 @@ function(farpool_app name main)
 endfunction()
 
 farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control)
+farpool_app(farpool-compute-shard compute_shard_main.cc DEPS client front/resp fabric/tcp control)

@@ -135,9 +135,13 @@ class Process final : public control::Subject, public prometheus::Collectable {
             {{"incarnation", std::to_string(node.incarnation)}});
     s.gauge("farpool_node_serving", "1 if an epoch that contains this incarnation is published and not stopped.",
             node.serving);
+    s.gauge("farpool_node_memory_fresh",
+            "1 if this incarnation formatted the memory: whatever an earlier one held is lost.",
+            node_.facts().memory_node().memory_fresh());
     s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
     s.gauge("farpool_node_era", "Reclamation clock.", node.era);
-    s.gauge("farpool_node_era_lag", "Eras that some session still holds back.", node.era - node.safe_era);
+    s.gauge("farpool_node_era_lag", "Eras that some session still holds back.",
+            node.era > node.safe_era ? node.era - node.safe_era : 0);
     s.gauge("farpool_node_sessions", "Sessions open.", node.sessions);
     s.counter("farpool_node_sessions_opened_total", "Sessions that were opened.", node.sessions_opened);
     s.counter("farpool_node_sessions_closed_total", "Sessions that ended with a goodbye.", node.sessions_closed);
@@ -204,7 +208,11 @@ int run(Settings settings) {
   if (!memory.ok()) return fail(kProgram, memory.status());
 
   net::Loop control;
-  fabric::tcp::TcpResponder responder(control, {.listen = settings.listen, .tls = *tls, .executors = settings.threads});
+  // Beside lanes there are handshakes, which come and go.
+  fabric::tcp::TcpResponder responder(control, {.listen = settings.listen,
+                                                .tls = *tls,
+                                                .executors = settings.threads,
+                                                .max_connections = settings.max_lanes + settings.geometry.max_sessions});
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
   auto node = node::MemoryNode::create(
       {.name = settings.common.name,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rest of the world sees of a pool: a key-value service. One thread; every call is one operation of the index, atomic
-// across all clients of the pool.
+// What the rest of the world sees of a pool: a key-value service. One thread; every call is one operation of the index,
+// atomic across all clients of the pool.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,15 @@ struct Edit {
   static Edit erase() { return {Kind::erase, {}}; }
 };
 
-// Looks at the value that a key has (nothing: the key is absent) and says what to do. It may run more than once for one operation (a
-// retry after a lost race) and must then start afresh; what it last said is what took effect. It must not block or suspend.
+// Looks at the value that a key has (nothing: the key is absent) and says what to do. It may run more than once for one
+// operation (a retry after a lost race) and must then start afresh; what it last said is what took effect. It must not
+// block or suspend.
 class Editor {
  public:
   virtual ~Editor() = default;
   virtual Edit edit(std::optional<std::string_view> value) = 0;
-  // False: the editor decides without looking at the bytes of the value (it still learns whether the key exists; the view is empty).
+  // False: the editor decides without looking at the bytes of the value (it still learns whether the key exists; the
+  // view is empty).
   virtual bool wants_value() const { return true; }
 };
 
@@ -45,7 +47,8 @@ class Kv {
   // Reads, decides and writes as one atomic step. Status unknown_outcome: it may or may not have taken effect.
   virtual task::Task<base::Status> modify(std::string_view key, Editor& editor) = 0;
   // One value per key, each read on its own (no snapshot across keys), in parallel.
-  virtual task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(std::vector<std::string_view> keys) = 0;
+  virtual task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
+      std::vector<std::string_view> keys) = 0;
   // Keys in the pool. Exact when nothing changes; counts what was acknowledged before the call by the same client.
   virtual task::Task<base::Result<std::uint64_t>> count() = 0;
 };

@@ -1,0 +1,591 @@
+// SPDX-License-Identifier: Apache-2.0
+// farpool-compute-shard: serves a pool to applications over RESP.
+#include <prometheus/collectable.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/bootstrap.h"
+#include "apps/samples.h"
+#include "apps/settings.h"
+#include "client/pool.h"
+#include "control/agent.h"
+#include "control/web.h"
+#include "fabric/tcp/port.h"
+#include "front/resp/server.h"
+#include "net/loop.h"
+
+namespace farpool::apps {
+namespace {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using base::Status;
+namespace resp = front::resp;
+
+constexpr char kProgram[] = "farpool-compute-shard";
+constexpr Nanos kBeat = base::kSecond;
+constexpr Nanos kLongestSilence = 30 * base::kSecond;
+// At the end, connections may take this long to be answered, and sessions to say goodbye.
+constexpr Nanos kDrain = 10 * base::kSecond;
+constexpr Nanos kGoodbye = 3 * base::kSecond;
+constexpr std::uintmax_t kMaxPasswordBytes = 4096;
+
+struct Settings {
+  CommonSettings common;
+  BootstrapSpec bootstrap;
+  std::string map_cache;
+  std::string listen = "0.0.0.0:6379";
+  std::string unix_socket;
+  net::TlsFiles resp_tls;
+  std::string password_file;
+  std::size_t threads = 1;
+  std::uint64_t max_reply_bytes = 0;
+  Nanos operation_deadline = 5 * base::kSecond;
+  resp::Settings resp;
+};
+
+void add_flags(CLI::App& app, Settings& settings) {
+  add_common(app, settings.common);
+  app.add_option_function<std::string>(
+         "--bootstrap",
+         [&settings](const std::string& text) {
+           auto spec = parse_bootstrap(text);
+           if (!spec.ok()) throw CLI::ValidationError("--bootstrap", spec.status().message());
+           settings.bootstrap = std::move(*spec);
+         },
+         "host:port[,...] of memory nodes, or dns:name:port for every address of a name")
+      ->required()
+      ->type_name("ADDRESSES");
+  app.add_option("--map-cache", settings.map_cache, "file that keeps the last known good addresses of memory nodes");
+  app.add_option("--listen", settings.listen, "host:port of RESP, or none")->capture_default_str();
+  app.add_option("--unix-socket", settings.unix_socket, "path of a socket for RESP");
+  app.add_option("--resp-tls-cert", settings.resp_tls.cert, "PEM file: TLS for RESP on the same port");
+  app.add_option("--resp-tls-key", settings.resp_tls.key, "PEM file of its key");
+  app.add_option("--password-file", settings.password_file, "file with the RESP password; empty: none");
+  app.add_option("--threads", settings.threads, "workers, each with its own sessions")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--max-connections", settings.resp.max_connections)
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--max-pipeline", settings.resp.max_pipeline, "commands of a connection that may wait")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  settings.max_reply_bytes = settings.resp.max_reply_bytes;
+  add_size(app, "--max-reply-bytes", settings.max_reply_bytes,
+           "of a connection that may wait to be sent (default 64Mi)");
+  add_duration(app, "--operation-deadline", settings.operation_deadline, "of one operation of the pool (default 5s)");
+}
+
+Status check(Settings& settings) {
+  if (settings.listen == "none") settings.listen.clear();
+  if (settings.listen.empty() && settings.unix_socket.empty()) {
+    return {Code::invalid_argument, "nobody could connect: give --listen host:port, --unix-socket, or both"};
+  }
+  if (settings.resp_tls.cert.empty() != settings.resp_tls.key.empty()) {
+    return {Code::invalid_argument, "--resp-tls-cert and --resp-tls-key are needed together"};
+  }
+  if (settings.operation_deadline < 10 * base::kMillisecond || settings.operation_deadline > 10 * 60 * base::kSecond) {
+    return {Code::invalid_argument, "--operation-deadline must be from 10ms to 10m"};
+  }
+  // Below this the largest value could not be read.
+  if (settings.max_reply_bytes < 2 * settings.resp.max_value_bytes) {
+    return {Code::invalid_argument, "--max-reply-bytes must be at least 2Mi"};
+  }
+  settings.resp.max_reply_bytes = settings.max_reply_bytes;
+  settings.resp.version = FARPOOL_VERSION;
+  return {};
+}
+
+Result<std::string> read_password(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::string password((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) return Status(Code::invalid_argument, "--password-file " + path + " cannot be read");
+  while (!password.empty() && (password.back() == '\n' || password.back() == '\r')) password.pop_back();
+  if (password.size() > kMaxPasswordBytes)
+    return Status(Code::invalid_argument, "--password-file " + path + " is longer than 4096 bytes");
+  return password;
+}
+
+// One worker thread: a loop, a port, its own way into the pool, and the connections it was dealt.
+class Shard {
+ public:
+  Shard(const Settings& settings, std::size_t index, std::shared_ptr<net::Tls> tls, std::vector<std::string> bootstrap,
+        std::function<void()> on_change)
+      : on_change_(std::move(on_change)),
+        port_(loop_, std::move(tls)),
+        pool_(port_, {.pool_uid = settings.common.pool_uid,
+                      .client_name = settings.common.name + "/" + std::to_string(index),
+                      .bootstrap = std::move(bootstrap),
+                      .operation_deadline = settings.operation_deadline,
+                      .on_change = [this](const client::PoolState& state) { note(state); },
+                      .log =
+                          [index](bool warning, const std::string& line) {
+                            spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "worker {}: {}", index,
+                                        line);
+                          }}),
+        worker_(loop_, pool_, settings.resp),
+        alarm_(loop_, [this] { beat(); }) {
+    state_.message = "no shard map has been read yet";
+    beat();
+  }
+
+  void start() {
+    pool_.start();
+    thread_ = std::thread([this] { loop_.run(); });
+  }
+  // Ends the worker: connections are drained until the deadline, then cut; sessions say goodbye. Any thread; join()
+  // waits.
+  void stop(Nanos deadline) {
+    loop_.post([this, deadline] {
+      cut_.emplace(loop_, [this] { worker_.cut(); });
+      cut_->set(deadline);
+      worker_.drain([this] {
+        cut_.reset();
+        scope_.spawn(leave());
+      });
+    });
+  }
+  void join() { thread_.join(); }
+
+  resp::Worker& worker() { return worker_; }
+  const resp::Counters& counters() const { return worker_.counters(); }
+  const client::PoolCounters& pool_counters() const { return pool_.counters(); }
+  client::PoolState state() const {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }
+  Nanos last_beat() const { return last_beat_; }
+  void set_bootstrap(std::vector<std::string> addresses) {
+    loop_.post([this, addresses = std::move(addresses)] { pool_.set_bootstrap(addresses); });
+  }
+
+ private:
+  void note(const client::PoolState& state) {
+    {
+      const std::lock_guard lock(mutex_);
+      state_ = state;
+    }
+    on_change_();
+  }
+  task::Task<void> leave() {
+    co_await pool_.close(net::Loop::now() + kGoodbye);
+    loop_.stop();
+  }
+  void beat() {
+    last_beat_ = net::Loop::now();
+    alarm_.set(last_beat_ + kBeat);
+  }
+
+  const std::function<void()> on_change_;
+  net::Loop loop_;
+  fabric::tcp::TcpPort port_;
+  client::Pool pool_;
+  resp::Worker worker_;
+  task::Scope scope_;
+  std::optional<net::Alarm> cut_;
+  mutable std::mutex mutex_;
+  client::PoolState state_;
+  std::atomic<Nanos> last_beat_{0};
+  net::Alarm alarm_;
+  std::thread thread_;
+};
+
+// What the agent, the probes and the metrics ask, on threads of their own.
+class Process final : public control::Subject, public prometheus::Collectable {
+ public:
+  Process(const Settings& settings, const std::vector<std::unique_ptr<Shard>>& shards, net::Loop& control)
+      : settings_(settings), shards_(shards), incarnation_(draw()), alarm_(control, [this] { beat(); }) {
+    beat();
+  }
+
+  void set_front(const resp::Front* front) {
+    const std::lock_guard lock(mutex_);
+    front_ = front;
+  }
+  void set_leaving() { leaving_ = true; }
+
+  std::string alive() const {
+    Nanos oldest = last_beat_;
+    for (const auto& shard : shards_) oldest = std::min(oldest, shard->last_beat());
+    const Nanos silence = net::Loop::now() - oldest;
+    if (silence < kLongestSilence) return {};
+    return "a thread has not turned its loop for " + std::to_string(silence / base::kSecond) + " s";
+  }
+  std::string ready() const {
+    if (leaving_) return "shutting down";
+    for (const auto& shard : shards_) {
+      const client::PoolState state = shard->state();
+      if (!state.ready) return state.message;
+    }
+    return {};
+  }
+  std::uint64_t epoch() const {
+    std::uint64_t oldest = ~0ull;
+    for (const auto& shard : shards_) oldest = std::min(oldest, shard->state().epoch);
+    return oldest;
+  }
+  std::size_t connections() const {
+    std::uint64_t open = 0;
+    for (const auto& shard : shards_) open += shard->counters().connections.get();
+    return open;
+  }
+
+  v1alpha1::Facts facts() const override {
+    v1alpha1::Facts facts;
+    facts.set_pool_uid(settings_.common.pool_uid);
+    facts.set_role(v1alpha1::ROLE_COMPUTE_SHARD);
+    facts.set_name(settings_.common.name);
+    facts.set_incarnation(incarnation_);
+    facts.set_version(FARPOOL_VERSION);
+    facts.set_epoch(epoch());
+    facts.set_message(ready());
+    facts.set_ready(facts.message().empty());
+    facts.mutable_compute_shard()->set_resp_endpoint(settings_.listen.empty() ? "unix:" + settings_.unix_socket
+                                                                              : settings_.listen);
+    // Coarse: a connection more or less is no news.
+    std::uint64_t open = connections();
+    if (open >= 16) open -= open % (open / 8);
+    facts.mutable_compute_shard()->set_connections(open);
+    return facts;
+  }
+  Published publish(const v1alpha1::PublishMapRequest&) override {
+    return {Verdict::unsupported, epoch(), "a compute shard reads the map from memory nodes: publish it to them"};
+  }
+
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    Samples s;
+    collect_process(s);
+    collect_commands(s);
+    collect_pool(s);
+    return s.take();
+  }
+
+ private:
+  template <class Get>
+  std::uint64_t sum(Get get) const {
+    std::uint64_t total = 0;
+    for (const auto& shard : shards_) total += get(*shard);
+    return total;
+  }
+  template <class Get>
+  void latencies(Samples& s, const std::string& name, const std::string& help, const Samples::Labels& labels,
+                 Get get) const {
+    constexpr std::size_t kFirst = 3;  // 8 us: nothing that matters is faster
+    std::vector<std::pair<double, std::uint64_t>> buckets;
+    std::uint64_t count = 0, nanos = 0;
+    for (std::size_t i = 0; i <= base::Latencies::kBuckets; ++i) {
+      count += sum([&get, i](const Shard& shard) { return get(shard).bucket(i); });
+      if (i >= kFirst && i < base::Latencies::kBuckets)
+        buckets.emplace_back(static_cast<double>(1ull << i) / 1e6, count);
+    }
+    nanos = sum([&get](const Shard& shard) { return get(shard).sum_nanos(); });
+    s.histogram(name, help, buckets, count, static_cast<double>(nanos) / 1e9, labels);
+  }
+
+  void collect_process(Samples& s) const {
+    s.gauge("farpool_shard_ready", "1 if every worker holds a session with every memory node that serves.",
+            ready().empty() ? 1 : 0);
+    s.gauge("farpool_shard_epoch", "Epoch of the shard map that every worker follows at least.", epoch());
+    s.gauge("farpool_shard_workers", "Worker threads.", shards_.size());
+    s.gauge("farpool_resp_connections", "Client connections open.", connections());
+    s.counter("farpool_resp_connections_total", "Client connections accepted.",
+              sum([](const Shard& shard) { return shard.counters().connections_total.get(); }));
+    net::Listener::Stats listening;
+    {
+      const std::lock_guard lock(mutex_);
+      if (front_ != nullptr) listening = front_->stats();
+    }
+    s.counter("farpool_resp_connections_refused_total", "Client connections refused because there were too many.",
+              listening.refused_full);
+    s.counter("farpool_resp_handshakes_failed_total", "TLS handshakes of clients that failed or took too long.",
+              listening.failed_handshakes);
+    s.gauge("farpool_resp_in_flight", "Commands that run on the pool.",
+            sum([](const Shard& shard) { return shard.counters().in_flight.get(); }));
+    s.counter("farpool_resp_bytes_total", "Bytes of requests and replies.",
+              sum([](const Shard& shard) { return shard.counters().input_bytes.get(); }), {{"direction", "in"}});
+    s.counter("farpool_resp_bytes_total", "Bytes of requests and replies.",
+              sum([](const Shard& shard) { return shard.counters().output_bytes.get(); }), {{"direction", "out"}});
+    s.counter("farpool_resp_stalls_total",
+              "Times that a connection was not read because its pipeline or its replies were too much.",
+              sum([](const Shard& shard) { return shard.counters().stalls.get(); }));
+    s.counter("farpool_resp_protocol_errors_total", "Connections closed for bytes that are no request.",
+              sum([](const Shard& shard) { return shard.counters().protocol_errors.get(); }));
+    s.counter("farpool_resp_failed_authentications_total", "Passwords refused.",
+              sum([](const Shard& shard) { return shard.counters().failed_authentications.get(); }));
+    s.counter("farpool_resp_refused_commands_total",
+              "Commands refused: unknown, of wrong arity, or before authentication.",
+              sum([](const Shard& shard) { return shard.counters().refused.get(); }));
+    s.counter("farpool_resp_unknown_outcomes_total", "Commands answered with UNKNOWNOUTCOME.",
+              sum([](const Shard& shard) { return shard.counters().unknown_outcomes.get(); }));
+  }
+
+  void collect_commands(Samples& s) const {
+    std::vector<std::size_t> used;
+    for (std::size_t i = 0; i < resp::kMaxCommands; ++i) {
+      if (sum([i](const Shard& shard) { return shard.counters().commands[i].calls.get(); }) > 0) used.push_back(i);
+    }
+    const auto label = [](std::size_t i) {
+      return Samples::Labels{{"command", std::string(resp::command_at(i)->name)}};
+    };
+    for (const std::size_t i : used) {
+      s.counter("farpool_resp_command_errors_total", "Commands that were answered with an error.",
+                sum([i](const Shard& shard) { return shard.counters().commands[i].errors.get(); }), label(i));
+    }
+    for (const std::size_t i : used) {
+      latencies(s, "farpool_resp_command_seconds", "Time from a command's start to its reply.", label(i),
+                [i](const Shard& shard) -> const base::Latencies& { return shard.counters().commands[i].latencies; });
+    }
+  }
+
+  void collect_pool(Samples& s) const {
+    using client::PoolCounters;
+    s.gauge("farpool_pool_sessions", "Sessions with memory nodes.",
+            sum([](const Shard& shard) { return shard.pool_counters().sessions.get(); }));
+    s.counter("farpool_pool_sessions_opened_total", "Sessions that were opened.",
+              sum([](const Shard& shard) { return shard.pool_counters().sessions_opened.get(); }));
+    s.counter("farpool_pool_sessions_lost_total", "Sessions that ended otherwise than by a goodbye.",
+              sum([](const Shard& shard) { return shard.pool_counters().sessions_lost.get(); }));
+    s.counter("farpool_pool_sessions_failed_total", "Attempts at a session that failed.",
+              sum([](const Shard& shard) { return shard.pool_counters().failed_opens.get(); }));
+    s.counter("farpool_pool_map_reads_total", "Reads of the shard map.",
+              sum([](const Shard& shard) { return shard.pool_counters().map_fetches.get(); }));
+    s.counter("farpool_pool_map_reads_failed_total", "Reads of the shard map that failed.",
+              sum([](const Shard& shard) { return shard.pool_counters().failed_map_fetches.get(); }));
+
+    const auto each = [](auto what) {
+      for (std::size_t i = 0; i < client::kOperations; ++i) {
+        what(i, Samples::Labels{{"operation", std::string(client::name_of(static_cast<client::Operation>(i)))}});
+      }
+    };
+    each([&](std::size_t i, Samples::Labels labels) {
+      for (std::size_t code = 0; code < client::kCodes; ++code) {
+        const std::uint64_t count =
+            sum([i, code](const Shard& shard) { return shard.pool_counters().operations[i].outcomes[code].get(); });
+        if (count == 0 && code != 0) continue;
+        auto with_outcome = labels;
+        with_outcome.emplace_back("outcome", std::string(base::name_of(static_cast<Code>(code))));
+        s.counter("farpool_pool_operations_total", "Operations by what they came to.", count, with_outcome);
+      }
+    });
+    each([&](std::size_t i, const Samples::Labels& labels) {
+      s.counter("farpool_pool_trips_total", "Round trips that operations waited for.",
+                sum([i](const Shard& shard) { return shard.pool_counters().operations[i].trips.get(); }), labels);
+    });
+    each([&](std::size_t i, const Samples::Labels& labels) {
+      s.counter("farpool_pool_messages_total", "Verbs posted.",
+                sum([i](const Shard& shard) { return shard.pool_counters().operations[i].messages.get(); }), labels);
+    });
+    each([&](std::size_t i, const Samples::Labels& labels) {
+      s.counter("farpool_pool_wire_bytes_total", "Bytes of requests and replies, as RoCEv2 would carry them.",
+                sum([i](const Shard& shard) { return shard.pool_counters().operations[i].bytes.get(); }), labels);
+    });
+    each([&](std::size_t i, const Samples::Labels& labels) {
+      s.counter("farpool_pool_retries_total", "Further attempts after one that left nothing done.",
+                sum([i](const Shard& shard) { return shard.pool_counters().operations[i].retries.get(); }), labels);
+    });
+    each([&](std::size_t i, const Samples::Labels& labels) {
+      latencies(
+          s, "farpool_pool_operation_seconds", "Time that operations took.", labels,
+          [i](const Shard& shard) -> const base::Latencies& { return shard.pool_counters().operations[i].latencies; });
+    });
+
+    const auto mark = [&](const char* name, const char* help, base::Counter PoolCounters::*counter) {
+      s.counter(name, help, sum([counter](const Shard& shard) { return (shard.pool_counters().*counter).get(); }));
+    };
+    mark("farpool_index_lock_conflicts_total", "Attempts at a lock that found it taken.",
+         &PoolCounters::lock_conflicts);
+    mark("farpool_index_suspicions_total", "Locks that stood past the failure timeout.", &PoolCounters::suspicions);
+    mark("farpool_index_escalations_total", "Puts that found both rows of their key full.", &PoolCounters::escalations);
+    mark("farpool_index_explorations_total", "Path searches that read rows.", &PoolCounters::explorations);
+    mark("farpool_index_displaced_total", "Entries moved to make room.", &PoolCounters::displaced);
+    mark("farpool_index_torn_rows_total", "Rows read in the middle of a write, and read again.",
+         &PoolCounters::torn_rows);
+    mark("farpool_index_stale_extents_total", "Extents read after their reuse, and looked up again.",
+         &PoolCounters::stale_extents);
+  }
+
+  static std::uint64_t draw() {
+    std::random_device device;
+    return (static_cast<std::uint64_t>(device()) << 32 | device()) | 1;
+  }
+  void beat() {
+    last_beat_ = net::Loop::now();
+    alarm_.set(last_beat_ + kBeat);
+  }
+
+  const Settings& settings_;
+  const std::vector<std::unique_ptr<Shard>>& shards_;
+  const std::uint64_t incarnation_;
+  std::atomic<bool> leaving_{false};
+  mutable std::mutex mutex_;
+  const resp::Front* front_ = nullptr;
+  std::atomic<Nanos> last_beat_{0};
+  net::Alarm alarm_;
+};
+
+// Keeps the addresses of the newest map in the file, off the workers' threads.
+class AddressKeeper {
+ public:
+  AddressKeeper(std::string path, net::Loop& control) : path_(std::move(path)), control_(control) {}
+
+  void keep(const client::PoolState& state) {
+    if (path_.empty() || state.nodes.empty()) return;
+    std::vector<std::string> addresses;
+    for (const client::NodeState& node : state.nodes) addresses.push_back(node.endpoint);
+    std::sort(addresses.begin(), addresses.end());
+    control_.post([this, epoch = state.epoch, addresses = std::move(addresses)] {
+      if (epoch < epoch_ || addresses == kept_) return;
+      epoch_ = epoch;
+      const Status status = write_addresses(path_, addresses);
+      if (status.ok()) {
+        kept_ = addresses;
+      } else {
+        spdlog::warn("{}; the next start depends on --bootstrap alone", status.message());
+      }
+    });
+  }
+
+ private:
+  const std::string path_;
+  net::Loop& control_;
+  std::uint64_t epoch_ = 0;
+  std::vector<std::string> kept_;
+};
+
+int run(Settings settings) {
+  auto tls = load_tls(settings.common);
+  if (!tls.ok()) return fail(kProgram, tls.status());
+  auto password = read_password(settings.password_file);
+  if (!password.ok()) return fail(kProgram, password.status());
+  settings.resp.password = std::move(*password);
+  resp::FrontOptions front_options;
+  if (!settings.listen.empty()) front_options.listen.push_back(settings.listen);
+  if (!settings.unix_socket.empty()) front_options.listen.push_back("unix:" + settings.unix_socket);
+  if (!settings.resp_tls.cert.empty()) {
+    auto resp_tls = net::Tls::load(settings.resp_tls, net::Tls::Kind::server);
+    if (!resp_tls.ok()) return fail(kProgram, resp_tls.status());
+    front_options.tls = std::move(*resp_tls);
+  }
+
+  net::Loop control;
+  std::vector<std::unique_ptr<Shard>> shards;
+  std::unique_ptr<control::Agent> agent;  // set before a worker can call on_change
+  AddressKeeper keeper(settings.map_cache, control);
+  const auto process = std::make_shared<Process>(settings, shards, control);
+  // The last known good addresses, besides those that the flag gives.
+  const std::vector<std::string> remembered =
+      settings.map_cache.empty() ? std::vector<std::string>() : read_addresses(settings.map_cache);
+  std::vector<std::string> begin = settings.bootstrap.fixed;
+  begin.insert(begin.end(), remembered.begin(), remembered.end());
+  for (std::size_t i = 0; i < settings.threads; ++i) {
+    shards.push_back(std::make_unique<Shard>(settings, i, *tls, begin, [&agent, &shards, &keeper, i] {
+      if (agent != nullptr) agent->changed();
+      keeper.keep(shards[i]->state());
+    }));
+    resp::Service& service = shards.back()->worker().service();
+    service.connected = [&process] { return process->connections(); };
+    service.info = [shard = shards.back().get()] {
+      const client::PoolState state = shard->state();
+      std::string text = "# Pool\r\npool_epoch:" + std::to_string(state.epoch) +
+                         "\r\npool_ready:" + (state.ready ? "1" : "0") + "\r\n";
+      if (!state.message.empty()) text += "pool_message:" + state.message + "\r\n";
+      for (std::size_t n = 0; n < state.nodes.size(); ++n) {
+        const client::NodeState& node = state.nodes[n];
+        text += "node" + std::to_string(n) + ":name=" + node.name + ",endpoint=" + node.endpoint + ",state=" +
+                (node.stopped ? "stopped"
+                 : node.open  ? "open"
+                              : "unreachable") +
+                "\r\n";
+      }
+      return text;
+    };
+  }
+
+  std::vector<resp::Worker*> workers;
+  for (const auto& shard : shards) workers.push_back(&shard->worker());
+  auto front = resp::Front::open(control, std::move(front_options), settings.resp, std::move(workers));
+  if (!front.ok()) return fail(kProgram, front.status());
+  process->set_front(front->get());
+  start_logging(settings.common);
+  if (settings.common.agent_listen != "none") {
+    auto started = control::Agent::start(
+        {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
+        *process);
+    if (!started.ok()) return fail(kProgram, started.status());
+    agent = std::move(*started);
+  }
+  std::unique_ptr<control::Web> web;
+  if (settings.common.metrics_listen != "none") {
+    auto started = control::Web::start({.listen = settings.common.metrics_listen,
+                                        .metrics = {process},
+                                        .alive = [&process] { return process->alive(); },
+                                        .ready = [&process] { return process->ready(); }});
+    if (!started.ok()) return fail(kProgram, started.status());
+    web = std::move(*started);
+  }
+  for (const auto& shard : shards) shard->start();
+
+  std::unique_ptr<Resolver> resolver;
+  if (!settings.bootstrap.names.empty()) {
+    auto told = std::make_shared<std::string>();
+    resolver = std::make_unique<Resolver>(
+        settings.bootstrap,
+        [&shards, remembered, told](std::vector<std::string> addresses, const std::string& trouble) {
+          if (trouble != *told && !trouble.empty()) spdlog::warn("{}", trouble);
+          *told = trouble;
+          addresses.insert(addresses.end(), remembered.begin(), remembered.end());
+          for (const auto& shard : shards) shard->set_bootstrap(addresses);
+        },
+        [process] { return process->ready().empty(); });
+  }
+  std::string listening;
+  for (const std::string& address : (*front)->addresses()) listening += (listening.empty() ? "" : " and ") + address;
+  spdlog::info("compute shard {} of pool {} serves RESP at {} with {} workers{}", settings.common.name,
+               settings.common.pool_uid, listening, settings.threads,
+               settings.resp.password.empty() ? ", without a password" : "");
+
+  on_signal(control, [&](int number) {
+    spdlog::info("compute shard {} ends on signal {}: {} connections are drained", settings.common.name, number,
+                 process->connections());
+    process->set_leaving();
+    if (agent != nullptr) agent->changed();
+    process->set_front(nullptr);
+    front->reset();
+    for (const auto& shard : shards) shard->stop(net::Loop::now() + kDrain);
+    control.stop();
+  });
+  control.run();
+  resolver.reset();
+  for (const auto& shard : shards) shard->join();
+  web.reset();
+  agent.reset();
+  spdlog::info("compute shard {} has ended", settings.common.name);
+  stop_logging();
+  return 0;
+}
+
+}  // namespace
+}  // namespace farpool::apps
+
+int main(int argc, char** argv) {
+  farpool::apps::Settings settings;
+  CLI::App app("Serves a farpool pool to applications over the Redis protocol.", farpool::apps::kProgram);
+  farpool::apps::add_flags(app, settings);
+  if (const auto status = farpool::apps::parse(app, argc, argv)) return *status;
+  if (const auto status = farpool::apps::check(settings); !status.ok())
+    return farpool::apps::fail(farpool::apps::kProgram, status);
+  return farpool::apps::run(std::move(settings));
+}

@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "map/fetch.h"
+#include "session/session.h"
+
+namespace farpool::client {
+
+using base::Code;
+using base::Result;
+using base::Status;
+using task::Task;
+
+namespace {
+
+constexpr Nanos kFirstBackoff = 50 * base::kMillisecond;
+constexpr Nanos kLongestBackoff = 2 * base::kSecond;
+// How often the map is read although nothing says that it has changed.
+constexpr Nanos kMapInterval = 15 * base::kSecond;
+// How often a link looks at its session.
+constexpr Nanos kLook = 100 * base::kMillisecond;
+
+class EditorOfIndex final : public rcuckoo::Editor {
+ public:
+  explicit EditorOfIndex(client::Editor& editor) : editor_(editor) {}
+  rcuckoo::Edit edit(std::optional<std::string_view> value) override {
+    client::Edit edit = editor_.edit(value);
+    switch (edit.kind) {
+      case client::Edit::Kind::put:
+        return {rcuckoo::Edit::Kind::put, std::move(edit.value)};
+      case client::Edit::Kind::erase:
+        return {rcuckoo::Edit::Kind::erase, {}};
+      case client::Edit::Kind::keep:
+        break;
+    }
+    return {};
+  }
+  bool wants_value() const override { return editor_.wants_value(); }
+
+ private:
+  client::Editor& editor_;
+};
+
+void operator+=(rcuckoo::Marks& sum, const rcuckoo::Marks& more) {
+  sum.lock_conflicts += more.lock_conflicts;
+  sum.suspicions += more.suspicions;
+  sum.torn_rows += more.torn_rows;
+  sum.stale_extents += more.stale_extents;
+  sum.escalations += more.escalations;
+  sum.explorations += more.explorations;
+  sum.displaced += more.displaced;
+}
+
+}  // namespace
+
+std::string_view name_of(Operation operation) {
+  switch (operation) {
+    case Operation::get:
+      return "get";
+    case Operation::put:
+      return "put";
+    case Operation::erase:
+      return "erase";
+    case Operation::modify:
+      return "modify";
+    case Operation::count:
+      return "count";
+  }
+  return "unknown";
+}
+
+struct Pool::Bond {
+  std::unique_ptr<session::Session> session;
+  std::unique_ptr<heap::Heap> heap;
+  std::unique_ptr<rcuckoo::Table> table;
+  std::size_t uses = 0;  // operations under way
+};
+
+struct Pool::Link {
+  std::string name;
+  std::string endpoint;
+  std::uint64_t incarnation = 0;
+  std::uint32_t table = 0;
+  bool stopped = false;  // by the map
+  bool retired = false;  // no longer in the map
+  bool kept = false;     // its keep() runs, and refers to it
+  std::unique_ptr<Bond> bond;
+  Status trouble{Code::unavailable, "no session has been opened yet"};
+
+  bool wanted() const { return !stopped && !retired; }
+};
+
+class Pool::Borrowed {
+ public:
+  Borrowed(Pool& pool, Bond& bond) : pool_(&pool), bond_(&bond) { ++bond_->uses; }
+  Borrowed(Borrowed&& other) noexcept : pool_(other.pool_), bond_(std::exchange(other.bond_, nullptr)) {}
+  Borrowed& operator=(Borrowed&&) = delete;
+  ~Borrowed() {
+    if (bond_ == nullptr || --bond_->uses > 0) return;
+    if (pool_->closing_ || !bond_->session->alive()) pool_->links_due_.wake_all();
+  }
+  rcuckoo::Table& table() const { return *bond_->table; }
+  bool alive() const { return bond_->session->alive(); }
+
+ private:
+  Pool* pool_;
+  Bond* bond_;
+};
+
+class Pool::Account {
+ public:
+  Account(Pool& pool, Operation operation)
+      : deadline(pool.port_.now() + pool.options_.operation_deadline),
+        pool_(pool),
+        begun_(pool.port_.now()),
+        counters_(pool.counters_.operations[static_cast<std::size_t>(operation)]) {}
+
+  void retry() { counters_.retries.add(); }
+  Status late() {
+    close(Code::timed_out);
+    return {Code::timed_out, "other operations of this client on the same key took until the deadline"};
+  }
+  void close(Code code) {
+    counters_.outcomes[static_cast<std::size_t>(code)].add();
+    counters_.trips.add(cost.trips);
+    counters_.chains.add(cost.chains);
+    counters_.messages.add(cost.messages);
+    counters_.bytes.add(cost.bytes);
+    counters_.latencies.record(pool_.port_.now() - begun_);
+  }
+
+  const Nanos deadline;
+  fabric::Cost cost;
+
+ private:
+  Pool& pool_;
+  const Nanos begun_;
+  PoolCounters::PerOperation& counters_;
+};
+
+Pool::Pool(fabric::Port& port, Options options)
+    : port_(port), options_(std::move(options)), gates_(port), changed_(port), refresh_(port), links_due_(port) {}
+
+Pool::~Pool() { FARPOOL_CHECK(scope_.running() == 0); }
+
+void Pool::start() {
+  FARPOOL_CHECK(!started_);
+  started_ = true;
+  scope_.spawn(follow_map());
+}
+
+void Pool::set_bootstrap(std::vector<std::string> endpoints) {
+  if (endpoints == options_.bootstrap) return;
+  options_.bootstrap = std::move(endpoints);
+  if (!map_) refresh_.wake_all();
+}
+
+Task<void> Pool::close(Nanos deadline) {
+  closing_ = true;
+  close_deadline_ = deadline;
+  changed_.wake_all();
+  refresh_.wake_all();
+  links_due_.wake_all();
+  co_await scope_.join();
+}
+
+PoolState Pool::state() const {
+  PoolState state;
+  if (!map_) {
+    state.message = map_trouble_;
+    return state;
+  }
+  state.epoch = map_->epoch();
+  std::size_t serving = 0;
+  for (const Link* link : link_of_node_) {
+    if (link == nullptr) continue;
+    const bool open = link->bond != nullptr;
+    state.nodes.push_back(
+        {link->name, link->endpoint, link->incarnation, link->stopped, open, open ? "" : link->trouble.message()});
+    if (link->stopped) continue;
+    ++serving;
+    if (!open && state.message.empty()) state.message = why_not(link).message();
+  }
+  if (serving == 0) state.message = "epoch " + std::to_string(state.epoch) + " has no memory node that serves";
+  state.ready = state.message.empty();
+  return state;
+}
+
+// Operations
+
+Pool::Link* Pool::route(std::string_view key) const {
+  if (!map_ || !pool_secret_) return nullptr;
+  return link_of_node_[map_->table_of(map::directory_hash(*pool_secret_, base::bytes_of(key))).node()];
+}
+
+Status Pool::why_not(const Link* link) const {
+  if (closing_) return {Code::unavailable, "this client of the pool is closing"};
+  if (!map_) return {Code::unavailable, map_trouble_};
+  if (link == nullptr) {
+    return {Code::unavailable,
+            "no session with any memory node of epoch " + std::to_string(map_->epoch()) + " could be opened yet"};
+  }
+  if (link->stopped) {
+    return {Code::unavailable, "memory node " + link->name +
+                                   " has lost its memory and is stopped by the pool's data policy: a person decides"};
+  }
+  return {Code::unavailable, "memory node " + link->name + " at " + link->endpoint + ": " + link->trouble.message()};
+}
+
+Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, std::optional<std::size_t> node, Nanos deadline) {
+  for (;;) {
+    Link* link = nullptr;
+    if (node) {
+      link = *node < link_of_node_.size() ? link_of_node_[*node] : nullptr;
+    } else {
+      link = route(key);
+    }
+    if (link != nullptr && link->bond != nullptr && link->bond->session->alive() && !closing_) {
+      co_return Borrowed(*this, *link->bond);
+    }
+    // A stopped node stays so until a person has acted: nothing to wait for.
+    if (closing_ || (link != nullptr && link->stopped) || port_.now() >= deadline) co_return why_not(link);
+    if (link != nullptr && link->bond != nullptr) links_due_.wake_all();
+    (void)co_await changed_.wait(deadline);
+  }
+}
+
+Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& account) {
+  if (status.code() != Code::unavailable && status.code() != Code::stale) co_return false;
+  if (closing_ || port_.now() >= account.deadline) co_return false;
+  account.retry();
+  if (used.alive()) {
+    // Refused although the session lives: whatever it is takes a moment.
+    co_await port_.sleep_until(std::min(account.deadline, port_.now() + jittered(kFirstBackoff)));
+  } else {
+    links_due_.wake_all();
+  }
+  co_return true;
+}
+
+Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
+  Account account(*this, Operation::get);
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    Result<std::optional<std::string>> value = co_await bond->table().lookup(key, account.deadline, account.cost);
+    if (!value.ok()) {
+      const bool retry = co_await again(value.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(value.code());
+    co_return value;
+  }
+}
+
+Task<Status> Pool::put(std::string_view key, std::string_view value) {
+  Account account(*this, Operation::put);
+  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
+  if (!pass) co_return account.late();
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    const Result<bool> existed = co_await bond->table().put(key, value, account.deadline, account.cost);
+    if (!existed.ok()) {
+      const bool retry = co_await again(existed.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(existed.code());
+    co_return existed.status();
+  }
+}
+
+Task<Result<bool>> Pool::erase(std::string_view key) {
+  Account account(*this, Operation::erase);
+  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
+  if (!pass) co_return account.late();
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    const Result<bool> existed = co_await bond->table().remove(key, account.deadline, account.cost);
+    if (!existed.ok()) {
+      const bool retry = co_await again(existed.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(existed.code());
+    co_return existed;
+  }
+}
+
+Task<Status> Pool::modify(std::string_view key, Editor& editor) {
+  Account account(*this, Operation::modify);
+  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
+  if (!pass) co_return account.late();
+  EditorOfIndex adapted(editor);
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    const Result<bool> existed = co_await bond->table().modify(key, adapted, account.deadline, account.cost);
+    if (!existed.ok()) {
+      const bool retry = co_await again(existed.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(existed.code());
+    co_return existed.status();
+  }
+}
+
+Task<void> Pool::get_into(std::string_view key, Result<std::optional<std::string>>& into) { into = co_await get(key); }
+
+Task<Result<std::vector<std::optional<std::string>>>> Pool::multi_get(std::vector<std::string_view> keys) {
+  std::vector<Result<std::optional<std::string>>> results(
+      keys.size(), Result<std::optional<std::string>>(std::optional<std::string>()));
+  task::Scope scope;
+  for (std::size_t i = 0; i < keys.size(); ++i) scope.spawn(get_into(keys[i], results[i]));
+  co_await scope.join();
+  std::vector<std::optional<std::string>> values;
+  values.reserve(keys.size());
+  for (Result<std::optional<std::string>>& result : results) {
+    if (!result.ok()) co_return result.status();
+    values.push_back(std::move(*result));
+  }
+  co_return values;
+}
+
+Task<Result<std::uint64_t>> Pool::count() {
+  Account account(*this, Operation::count);
+  Status failure;
+  std::uint64_t keys = 0;
+  // Another epoch may have other nodes: then all are counted again.
+  for (bool whole = false; failure.ok() && !whole;) {
+    const std::uint64_t epoch = map_ ? map_->epoch() : 0;
+    keys = 0;
+    whole = true;
+    for (std::size_t node = 0; whole && failure.ok() && node < std::max<std::size_t>(1, link_of_node_.size()); ++node) {
+      if (map_ && node < link_of_node_.size() && link_of_node_[node] == nullptr) continue;  // serves no table
+      Result<Borrowed> bond = co_await borrow({}, node, account.deadline);
+      if (!bond.ok()) {
+        failure = bond.status();
+        break;
+      }
+      const auto totals = co_await bond->table().count(account.deadline, account.cost);
+      if (totals.ok()) {
+        keys += totals->keys;
+        whole = map_->epoch() == epoch;
+      } else {
+        whole = false;
+        const bool retry = co_await again(totals.status(), *bond, account);
+        if (!retry) failure = totals.status();
+      }
+    }
+  }
+  account.close(failure.code());
+  if (!failure.ok()) co_return failure;
+  co_return keys;
+}
+
+// Following the pool
+
+Nanos Pool::jittered(Nanos bound) {
+  return bound / 2 + static_cast<Nanos>(port_.random() % static_cast<std::uint64_t>(bound));
+}
+
+void Pool::log(bool warning, const std::string& line) const {
+  if (options_.log) options_.log(warning, line);
+}
+
+void Pool::changed() {
+  changed_.wake_all();
+  if (options_.on_change) options_.on_change(state());
+}
+
+Task<void> Pool::follow_map() {
+  Nanos backoff = kFirstBackoff;
+  while (!closing_) {
+    std::vector<std::string> endpoints;
+    for (const Link* link : link_of_node_) {
+      if (link != nullptr) endpoints.push_back(link->endpoint);
+    }
+    for (const std::string& endpoint : options_.bootstrap) {
+      if (std::find(endpoints.begin(), endpoints.end(), endpoint) == endpoints.end()) endpoints.push_back(endpoint);
+    }
+    const std::uint64_t held = map_ ? map_->epoch() : 0;
+    Result<map::Map> fetched =
+        co_await map::fetch(port_, std::move(endpoints), options_.pool_uid, std::max(held, wanted_epoch_),
+                            port_.now() + options_.connect_deadline);
+    counters_.map_fetches.add();
+    if (closing_) break;
+    const bool newer = fetched.ok() && (!map_ || fetched->epoch() > map_->epoch());
+    if (newer) {
+      adopt(std::move(*fetched));
+      map_trouble_.clear();
+    } else if (!fetched.ok()) {
+      counters_.failed_map_fetches.add();
+      if (map_trouble_ != fetched.status().message()) {
+        map_trouble_ = fetched.status().message();
+        log(true, "the shard map could not be read: " + map_trouble_);
+        changed();
+      }
+    } else {
+      map_trouble_.clear();
+    }
+    const bool whole = map_ && fetched.ok() && state().ready;
+    backoff = newer ? kFirstBackoff : std::min(2 * backoff, kLongestBackoff);
+    if (whole) {
+      backoff = kFirstBackoff;
+      (void)co_await refresh_.wait(port_.now() + jittered(kMapInterval));
+    } else {
+      // Even when somebody asks for it, the map is not read more often than this.
+      co_await port_.sleep_for(kFirstBackoff / 2);
+      if (!closing_) (void)co_await refresh_.wait(port_.now() + jittered(backoff));
+    }
+  }
+}
+
+void Pool::adopt(map::Map map) {
+  log(false, "follows epoch " + std::to_string(map.epoch()) + " of the shard map with " +
+                 std::to_string(map.message().nodes_size()) + " memory nodes and " +
+                 std::to_string(map.message().tables_size()) + " tables");
+  const v1alpha1::ShardMap& message = map.message();
+  std::erase_if(links_, [](const std::unique_ptr<Link>& link) { return link->retired && !link->kept; });
+  for (const auto& link : links_) link->retired = true;
+  link_of_node_.assign(static_cast<std::size_t>(message.nodes_size()), nullptr);
+  for (const v1alpha1::TableEntry& table : message.tables()) {
+    const v1alpha1::MemoryNodeEntry& node = map.node_of(table);
+    const auto same = [&node](const std::unique_ptr<Link>& link) {
+      return link->name == node.name() && link->incarnation == node.incarnation() && link->endpoint == node.endpoint();
+    };
+    auto found = std::find_if(links_.begin(), links_.end(), same);
+    if (found == links_.end()) {
+      links_.push_back(std::make_unique<Link>());
+      found = std::prev(links_.end());
+      (*found)->name = node.name();
+      (*found)->endpoint = node.endpoint();
+      (*found)->incarnation = node.incarnation();
+      (*found)->table = table.id();
+    }
+    Link& link = **found;
+    link.retired = false;
+    link.stopped = node.state() != v1alpha1::MemoryNodeEntry::STATE_SERVING;
+    link_of_node_[table.node()] = &link;
+  }
+  map_ = std::move(map);
+  counters_.epoch.set(map_->epoch());
+  for (const auto& link : links_) {
+    if (!link->wanted() || link->kept) continue;
+    link->kept = true;
+    scope_.spawn(keep(*link));
+  }
+  links_due_.wake_all();
+  changed();
+}
+
+// Holds a session with a node for as long as it is wanted.
+Task<void> Pool::keep(Link& link) {
+  Nanos backoff = kFirstBackoff;
+  while (!closing_ && link.wanted()) {
+    Result<std::unique_ptr<Bond>> bond = co_await bind(link);
+    if (bond.ok()) {
+      backoff = kFirstBackoff;
+      link.bond = std::move(*bond);
+      link.trouble = {};
+      counters_.sessions.add();
+      counters_.sessions_opened.add();
+      log(false, "opened session " + std::to_string(link.bond->session->grant().session_id) + " with memory node " +
+                     link.name + " at " + link.endpoint);
+      changed();
+      co_await watch(link, *link.bond);
+      std::unique_ptr<Bond> parting = std::move(link.bond);
+      if (!parting->session->alive()) {
+        counters_.sessions_lost.add();
+        link.trouble = parting->session->why();
+        log(true, "lost the session with memory node " + link.name + ": " + link.trouble.message());
+        refresh_.wake_all();
+      }
+      counters_.sessions.subtract();
+      changed();
+      co_await part(std::move(parting));
+    } else {
+      counters_.failed_opens.add();
+      if (link.trouble.message() != bond.status().message()) {
+        link.trouble = bond.status();
+        log(true, "no session with memory node " + link.name + " at " + link.endpoint + ": " + link.trouble.message());
+        changed();
+      }
+      // The node may have begun another life, or follow another epoch.
+      refresh_.wake_all();
+      co_await pause(link, port_.now() + jittered(backoff));
+      backoff = std::min(2 * backoff, kLongestBackoff);
+    }
+  }
+  link.kept = false;
+}
+
+Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
+  const Nanos deadline = port_.now() + options_.connect_deadline;
+  Result<std::unique_ptr<session::Session>> session =
+      co_await session::Session::open(port_, {.endpoint = link.endpoint,
+                                              .pool_uid = options_.pool_uid,
+                                              .client_name = options_.client_name,
+                                              .epoch = map_->epoch(),
+                                              .node_incarnation = link.incarnation,
+                                              .deadline = deadline});
+  if (!session.ok()) co_return session.status();
+  auto bond = std::make_unique<Bond>();
+  bond->session = std::move(*session);
+  const base::HashSecret secret = bond->session->grant().pool_secret;
+  fabric::Cost cost;
+  Result<layout::Superblock> superblock = co_await rcuckoo::read_superblock(*bond->session, deadline, cost);
+  Status status = superblock.status();
+  if (status.ok() && pool_secret_ && *pool_secret_ != secret) {
+    status = {
+        Code::corrupt,
+        "the node grants another hash secret than the pool's other nodes: keys would be looked for in the wrong place"};
+  }
+  if (!status.ok()) {
+    bond->session->end(status);
+    co_await bond->session->close(deadline);
+    co_return status;
+  }
+  pool_secret_ = secret;
+  const layout::Geometry& geometry = superblock->geometry;
+  bond->heap = std::make_unique<heap::Heap>(*bond->session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
+  bond->table = std::make_unique<rcuckoo::Table>(*bond->session, *bond->heap, geometry, link.table);
+  co_return bond;
+}
+
+// Until the session has ended, or is not wanted any more.
+Task<void> Pool::watch(Link& link, Bond& bond) {
+  const Nanos tick = bond.session->grant().tick;
+  Nanos maintained = port_.now();
+  while (bond.session->alive() && !closing_ && link.wanted()) {
+    (void)co_await links_due_.wait(port_.now() + std::min(tick, kLook));
+    if (bond.session->epoch() > map_->epoch() && bond.session->epoch() > wanted_epoch_) {
+      wanted_epoch_ = bond.session->epoch();
+      refresh_.wake_all();
+    }
+    if (!bond.session->alive() || closing_ || port_.now() < maintained + tick) continue;
+    co_await bond.heap->maintain(port_.now() + tick);
+    maintained = port_.now();
+    publish_marks();
+  }
+}
+
+Task<void> Pool::part(std::unique_ptr<Bond> bond) {
+  // No operation finds the bond any more; those that have it end by their deadlines, at once if the session has ended.
+  while (bond->uses > 0) {
+    if (port_.now() >= close_deadline_) bond->session->end({Code::unavailable, "this client of the pool has closed"});
+    (void)co_await links_due_.wait(port_.now() + kLook);
+  }
+  const Nanos deadline = std::min(close_deadline_, port_.now() + options_.connect_deadline);
+  if (bond->session->alive()) co_await bond->heap->release(deadline);
+  co_await bond->session->close(deadline);
+  marks_of_the_past_ += bond->table->marks();
+  bond->table.reset();
+  bond->heap.reset();
+  bond->session.reset();
+}
+
+Task<void> Pool::pause(const Link& link, Nanos until) {
+  while (!closing_ && link.wanted() && port_.now() < until) (void)co_await links_due_.wait(until);
+}
+
+void Pool::publish_marks() {
+  rcuckoo::Marks marks = marks_of_the_past_;
+  for (const auto& link : links_) {
+    if (link->bond != nullptr) marks += link->bond->table->marks();
+  }
+  counters_.lock_conflicts.set(marks.lock_conflicts);
+  counters_.suspicions.set(marks.suspicions);
+  counters_.escalations.set(marks.escalations);
+  counters_.explorations.set(marks.explorations);
+  counters_.displaced.set(marks.displaced);
+  counters_.torn_rows.set(marks.torn_rows);
+  counters_.stale_extents.set(marks.stale_extents);
+}
+
+}  // namespace farpool::client

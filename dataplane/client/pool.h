@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ client library: one thread's way into a pool.
+//
+//   client::Pool pool(port, {.pool_uid = uid, .client_name = "me", .bootstrap = {"10.0.0.7:7400"}});
+//   pool.start();
+//   auto value = co_await pool.get("key");
+//   ...
+//   co_await pool.close(port.now() + base::kSecond);
+//
+// Threads: a pool, its port and every coroutine that awaits it belong to one thread; other threads have pools of their
+// own. What is said to be for any thread may be read from any. Units: times are nanoseconds on the port's clock; sizes
+// are bytes. Keys have up to 64 KiB, values up to 1 MiB. Keys and values are views of the caller's memory, which must
+// live until the operation has ended.
+//
+// The pool reads the shard map from any memory node it can reach, holds one session with each node that serves, and
+// follows new epochs, restarted nodes and nodes that come and go by itself. An operation waits for that within
+// Options::operation_deadline, and is tried again after what left nothing done. It ends with one of
+//   ok
+//   too_large         the key or the value; nothing was done
+//   out_of_memory     the node that serves the key is full; nothing was done
+//   timed_out         nothing was done by the deadline
+//   locked            a lock of the key has stood past the pool's failure timeout; the message names the holder;
+//   nothing was done unavailable       the node that serves the key could not be reached until the deadline, or is
+//   stopped; nothing was done forbidden         the certificate was refused; nothing was done corrupt           bytes
+//   in the pool that cannot be unknown_outcome   the session ended in the middle: it may or may not have taken effect.
+//   Read before trying again
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/counter.h"
+#include "base/hash.h"
+#include "client/gate.h"
+#include "client/kv.h"
+#include "fabric/fabric.h"
+#include "index/rcuckoo/table.h"
+#include "map/shard_map.h"
+#include "session/wait.h"
+#include "task/scope.h"
+
+namespace farpool::client {
+
+using base::Nanos;
+
+enum class Operation : std::uint8_t { get, put, erase, modify, count };
+inline constexpr std::size_t kOperations = 5;
+inline constexpr std::size_t kCodes = static_cast<std::size_t>(base::Code::internal) + 1;
+std::string_view name_of(Operation operation);
+
+// What this thread's operations came to and what they cost on the wire. Any thread may read it.
+struct PoolCounters {
+  struct PerOperation {
+    std::array<base::Counter, kCodes> outcomes;  // by base::Code
+    base::Counter trips;
+    base::Counter chains;
+    base::Counter messages;
+    base::Counter bytes;
+    base::Counter retries;  // attempts beyond the first
+    base::Latencies latencies;
+  };
+  std::array<PerOperation, kOperations> operations;
+  base::Counter sessions;  // open now
+  base::Counter sessions_opened;
+  base::Counter sessions_lost;  // ended otherwise than by this client's goodbye
+  base::Counter failed_opens;
+  base::Counter epoch;  // followed; 0: none
+  base::Counter map_fetches;
+  base::Counter failed_map_fetches;
+  // Of the index, summed over its tables; as of the last second.
+  base::Counter lock_conflicts, suspicions, escalations, explorations, displaced, torn_rows, stale_extents;
+};
+
+struct NodeState {
+  std::string name;
+  std::string endpoint;
+  std::uint64_t incarnation = 0;
+  bool stopped = false;  // by the map: its memory was lost and a person decides
+  bool open = false;     // a session is
+  std::string trouble;   // why there is none
+};
+struct PoolState {
+  std::uint64_t epoch = 0;  // followed; 0: none yet
+  bool ready = false;       // holds a session with every node that serves
+  std::string message;      // why it is not ready
+  std::vector<NodeState> nodes;
+};
+
+class Pool final : public Kv {
+ public:
+  struct Options {
+    std::string pool_uid;
+    std::string client_name;             // for people
+    std::vector<std::string> bootstrap;  // host:port of memory nodes; more by set_bootstrap()
+    Nanos operation_deadline = 5 * base::kSecond;
+    Nanos connect_deadline = 3 * base::kSecond;  // of a handshake, and of a read of the map
+    // The epoch, or the sessions with its nodes, have changed. Not called inline from an operation.
+    std::function<void(const PoolState&)> on_change;
+    // What happened, in one line for people, without key or value bytes.
+    std::function<void(bool warning, const std::string& line)> log;
+  };
+
+  Pool(fabric::Port& port, Options options);
+  ~Pool() override;  // must have been closed, if it was started
+  Pool(const Pool&) = delete;
+
+  // Begins to follow the pool. Operations may be called at once; they wait for it.
+  void start();
+  // Other addresses to begin with, and to fall back to.
+  void set_bootstrap(std::vector<std::string> endpoints);
+  // Says goodbye to every node: what the sessions held is free at once. Operations under way end first, new ones are
+  // refused.
+  task::Task<void> close(Nanos deadline);
+
+  PoolState state() const;
+  const PoolCounters& counters() const { return counters_; }  // any thread
+
+  task::Task<base::Result<std::optional<std::string>>> get(std::string_view key) override;
+  task::Task<base::Status> put(std::string_view key, std::string_view value) override;
+  task::Task<base::Result<bool>> erase(std::string_view key) override;
+  task::Task<base::Status> modify(std::string_view key, Editor& editor) override;
+  task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
+      std::vector<std::string_view> keys) override;
+  task::Task<base::Result<std::uint64_t>> count() override;
+
+ private:
+  struct Bond;     // a session with a node, and the table behind it
+  struct Link;     // a node of the map
+  class Borrowed;  // the bond that an operation uses
+  class Account;   // what an operation cost and came to
+
+  // The node that serves a key; nullptr: that is not known yet.
+  Link* route(std::string_view key) const;
+  // The bond with the node that serves the key, or, if `node` is given, with that node of the map. Waits for it until
+  // the deadline.
+  task::Task<base::Result<Borrowed>> borrow(std::string_view key, std::optional<std::size_t> node, Nanos deadline);
+  base::Status why_not(const Link* link) const;
+  // Whether an attempt that ended so should be followed by another; waits until that makes sense.
+  task::Task<bool> again(const base::Status& status, const Borrowed& used, Account& account);
+  task::Task<void> get_into(std::string_view key, base::Result<std::optional<std::string>>& into);
+
+  task::Task<void> follow_map();
+  void adopt(map::Map map);
+  task::Task<void> keep(Link& link);
+  task::Task<base::Result<std::unique_ptr<Bond>>> bind(Link& link);
+  task::Task<void> watch(Link& link, Bond& bond);
+  task::Task<void> part(std::unique_ptr<Bond> bond);
+  task::Task<void> pause(const Link& link, Nanos until);
+  Nanos jittered(Nanos bound);
+  void changed();
+  void publish_marks();
+  void log(bool warning, const std::string& line) const;
+
+  fabric::Port& port_;
+  Options options_;
+  PoolCounters counters_;
+  std::optional<map::Map> map_;
+  std::optional<base::HashSecret> pool_secret_;  // as every node of the pool grants it
+  std::vector<std::unique_ptr<Link>> links_;     // of this epoch, and of earlier ones until they have parted
+  std::vector<Link*> link_of_node_;              // by index in the map
+  std::string map_trouble_ = "no shard map has been read yet";
+  std::uint64_t wanted_epoch_ = 0;  // a node has told of it
+  rcuckoo::Marks marks_of_the_past_;
+  bool closing_ = false;
+  Nanos close_deadline_ = base::kNever;
+  bool started_ = false;
+  Gates gates_;
+  session::WaitQueue changed_;    // something an operation may wait for
+  session::WaitQueue refresh_;    // the map should be read
+  session::WaitQueue links_due_;  // a link should look at what it holds
+  task::Scope scope_;
+};
+
+}  // namespace farpool::client

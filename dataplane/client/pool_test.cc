@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pool of two memory nodes in virtual time, seen through the client library.
+#include "client/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fabric/sim/network.h"
+#include "node/memory_node.h"
+
+namespace farpool::client {
+namespace {
+
+using base::Code;
+using fabric::sim::Network;
+using fabric::sim::SimPort;
+using fabric::sim::SimResponder;
+using task::Task;
+
+constexpr std::uint64_t kMemory = 4 << 20;
+constexpr base::HashSecret kSecret{11, 22};
+constexpr char kUid[] = "pool-1";
+
+struct FreeMemory {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+// Appends to a value, and remembers what it was asked.
+class Appender final : public Editor {
+ public:
+  explicit Appender(std::string tail) : tail_(std::move(tail)) {}
+  Edit edit(std::optional<std::string_view> value) override {
+    return Edit::put(std::string(value.value_or("")) + tail_);
+  }
+
+ private:
+  std::string tail_;
+};
+
+class Increment final : public Editor {
+ public:
+  Edit edit(std::optional<std::string_view> value) override {
+    sum = (value ? std::stoll(std::string(*value)) : 0) + 1;
+    return Edit::put(std::to_string(sum));
+  }
+  long long sum = 0;
+};
+
+class PoolTest : public ::testing::Test {
+ protected:
+  PoolTest() : network_(fabric::sim::Options{.seed = 7}) {
+    for (int i = 0; i < 2; ++i) {
+      responders_.push_back(&network_.add_node("node-" + std::to_string(i) + ":7400"));
+      nodes_.push_back(nullptr);
+      begin_life(static_cast<std::size_t>(i));
+    }
+  }
+  ~PoolTest() override {
+    for (auto& client : clients_) {
+      if (client->pool) finish(*client);
+    }
+  }
+
+  // A new incarnation of a memory node, with empty memory.
+  void begin_life(std::size_t i) {
+    std::byte* memory = static_cast<std::byte*>(std::aligned_alloc(4096, kMemory));
+    std::memset(memory, 0, kMemory);
+    memory_.emplace_back(memory);
+    auto node = node::MemoryNode::create({.name = "mn-" + std::to_string(i),
+                                          .pool_uid = kUid,
+                                          .endpoint = responders_[i]->endpoint(),
+                                          .version = "test",
+                                          .geometry = {.table_percent = 10, .max_sessions = 8, .slots_per_session = 4},
+                                          .lease = 2 * base::kSecond,
+                                          .failure_timeout = 40 * base::kMillisecond,
+                                          .log = [](bool, const std::string&) {},
+                                          .on_change = [] {}},
+                                         {memory, kMemory}, *responders_[i]);
+    ASSERT_TRUE(node.ok()) << node.status().message();
+    lives_.push_back(std::move(*node));
+    nodes_[i] = lives_.back().get();
+    responders_[i]->serve(*nodes_[i]);
+  }
+
+  v1alpha1::ShardMap map_of(std::uint64_t epoch) {
+    v1alpha1::ShardMap map;
+    map.set_pool_uid(kUid);
+    map.set_epoch(epoch);
+    map.set_directory_depth(1);
+    map.set_directory_version(1);
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+      *map.add_nodes() = nodes_[i]->entry();
+      map.mutable_nodes(static_cast<int>(i))->set_state(v1alpha1::MemoryNodeEntry::STATE_SERVING);
+      auto* table = map.add_tables();
+      table->set_id(i);
+      table->set_node(i);
+      map.add_directory(i);
+    }
+    return map;
+  }
+  void publish(const v1alpha1::ShardMap& map) {
+    for (node::MemoryNode* node : nodes_) {
+      const auto published = node->publish(map, kSecret);
+      ASSERT_EQ(published.verdict, node::MemoryNode::Verdict::adopted) << published.message;
+    }
+  }
+
+  struct Client {
+    SimPort* port = nullptr;
+    std::unique_ptr<Pool> pool;
+    task::Scope scope;
+    std::vector<std::string> log;
+    int changes = 0;
+  };
+  Client& connect(std::vector<std::string> bootstrap = {"node-0:7400", "node-1:7400"},
+                  Nanos deadline = 5 * base::kSecond) {
+    clients_.push_back(std::make_unique<Client>());
+    Client& client = *clients_.back();
+    client.port = &network_.add_client({.pool_uid = kUid, .role = "client", .name = "c", .authenticated = true});
+    client.pool = std::make_unique<Pool>(
+        *client.port, Pool::Options{.pool_uid = kUid,
+                                    .client_name = "c",
+                                    .bootstrap = std::move(bootstrap),
+                                    .operation_deadline = deadline,
+                                    .on_change = [&client](const PoolState&) { ++client.changes; },
+                                    .log = [&client](bool, const std::string& line) { client.log.push_back(line); }});
+    client.pool->start();
+    return client;
+  }
+  bool run_until(const std::function<bool()>& done, Nanos within = 60 * base::kSecond) {
+    return network_.run_until(done, network_.now() + within);
+  }
+  void run(Client& client, Task<void> task) {
+    client.scope.spawn(std::move(task));
+    ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; })) << "an operation did not end";
+  }
+  static Task<void> close(Client& client) { co_await client.pool->close(client.port->now() + 5 * base::kSecond); }
+  void finish(Client& client) {
+    run(client, close(client));
+    client.pool.reset();
+  }
+
+  // Operations with what is expected of them.
+  static Task<void> put_all(Client& client, int from, int to, std::string value) {
+    for (int i = from; i < to; ++i) {
+      const base::Status status = co_await client.pool->put("key-" + std::to_string(i), value + std::to_string(i));
+      EXPECT_TRUE(status.ok()) << i << ": " << status.message();
+    }
+  }
+  static Task<void> expect_all(Client& client, int from, int to, std::string value) {
+    for (int i = from; i < to; ++i) {
+      const auto got = co_await client.pool->get("key-" + std::to_string(i));
+      EXPECT_TRUE(got.ok()) << got.status().message();
+      if (got.ok()) EXPECT_EQ(got->value_or("nothing"), value + std::to_string(i));
+    }
+  }
+  static Task<void> count_into(Client& client, base::Result<std::uint64_t>& into) {
+    into = co_await client.pool->count();
+  }
+  static Task<void> put_into(Client& client, std::string key, base::Status& into) {
+    into = co_await client.pool->put(key, "v");
+  }
+  static Task<void> increment(Client& client, int times) {
+    for (int i = 0; i < times; ++i) {
+      Increment editor;
+      const base::Status status = co_await client.pool->modify("sum", editor);
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  }
+  base::Result<std::uint64_t> count(Client& client) {
+    base::Result<std::uint64_t> keys{0ull};
+    run(client, count_into(client, keys));
+    return keys;
+  }
+  base::Status put(Client& client, const std::string& key) {
+    base::Status status;
+    run(client, put_into(client, key, status));
+    return status;
+  }
+  // A key that the given node serves.
+  std::string key_on(std::uint32_t node) {
+    const auto map = map::Map::from(map_of(1));
+    for (int i = 0;; ++i) {
+      std::string key = "at-" + std::to_string(i);
+      if (map->table_of(map::directory_hash(kSecret, base::bytes_of(key))).node() == node) return key;
+    }
+  }
+
+  Network network_;
+  std::vector<SimResponder*> responders_;
+  std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
+  std::vector<std::unique_ptr<node::MemoryNode>> lives_;
+  std::vector<node::MemoryNode*> nodes_;
+  std::vector<std::unique_ptr<Client>> clients_;
+};
+
+Task<void> everything_once(Pool& pool) {
+  EXPECT_EQ((co_await pool.get("a")).value(), std::nullopt);
+  EXPECT_TRUE((co_await pool.put("a", "1")).ok());
+  EXPECT_EQ((co_await pool.get("a")).value(), "1");
+  Appender editor("2");
+  EXPECT_TRUE((co_await pool.modify("a", editor)).ok());
+  EXPECT_TRUE((co_await pool.modify("b", editor)).ok());
+  std::vector<std::string_view> keys{"a", "nope", "b"};
+  auto values = co_await pool.multi_get(std::move(keys));
+  EXPECT_EQ(values.value(), (std::vector<std::optional<std::string>>{"12", std::nullopt, "2"}));
+  EXPECT_EQ((co_await pool.erase("a")).value(), true);
+  EXPECT_EQ((co_await pool.erase("a")).value(), false);
+  EXPECT_EQ((co_await pool.get("a")).value(), std::nullopt);
+  EXPECT_EQ((co_await pool.count()).value(), 1u);
+  EXPECT_EQ((co_await pool.put(std::string(65537, 'k'), "v")).code(), Code::too_large);
+}
+
+TEST_F(PoolTest, DoesEveryOperation) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, everything_once(*client.pool));
+  const PoolCounters& counters = client.pool->counters();
+  const auto& gets = counters.operations[static_cast<std::size_t>(Operation::get)];
+  EXPECT_EQ(gets.outcomes[static_cast<std::size_t>(Code::ok)].get(), 6u);
+  EXPECT_GE(gets.trips.get(), 6u);
+  EXPECT_GT(gets.bytes.get(), 0u);
+  const auto& puts = counters.operations[static_cast<std::size_t>(Operation::put)];
+  EXPECT_EQ(puts.outcomes[static_cast<std::size_t>(Code::ok)].get(), 1u);
+  EXPECT_EQ(puts.outcomes[static_cast<std::size_t>(Code::too_large)].get(), 1u);
+  EXPECT_EQ(counters.sessions.get(), 2u);
+}
+
+TEST_F(PoolTest, SpreadsKeysOverNodesAndCountsThemAll) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 300, "v"));
+  run(client, expect_all(client, 0, 300, "v"));
+  EXPECT_EQ(count(client).value(), 300u);
+  Client& other = connect();
+  run(other, expect_all(other, 0, 300, "v"));
+  EXPECT_EQ(count(other).value(), 300u);
+  for (const node::MemoryNode* node : nodes_) {
+    ASSERT_TRUE(run_until([node] { return node->stats().keys > 100; })) << "one node has next to no keys";
+  }
+}
+
+TEST_F(PoolTest, ModifiesAtomicallyAcrossClients) {
+  publish(map_of(1));
+  for (int i = 0; i < 3; ++i) connect();
+  for (auto& client : clients_) {
+    client->scope.spawn(increment(*client, 40));
+    client->scope.spawn(increment(*client, 40));
+  }
+  ASSERT_TRUE(run_until([this] {
+    return std::all_of(clients_.begin(), clients_.end(),
+                       [](const auto& client) { return client->scope.running() == 0; });
+  }));
+  Increment last;
+  Client& reader = *clients_[0];
+  run(reader, increment(reader, 1));
+  bool seen = false;
+  const auto read = [](Pool& pool, bool& seen) -> Task<void> {
+    EXPECT_EQ((co_await pool.get("sum")).value(), "241");
+    seen = true;
+  };
+  run(reader, read(*reader.pool, seen));
+  EXPECT_TRUE(seen);
+}
+
+TEST_F(PoolTest, WaitsForAPoolThatComesUpLater) {
+  Client& client = connect({"node-9:7400"}, 20 * base::kSecond);
+  client.scope.spawn(put_all(client, 0, 20, "v"));
+  EXPECT_FALSE(run_until([&client] { return client.scope.running() == 0; }, base::kSecond));
+  EXPECT_FALSE(client.pool->state().ready);
+  client.pool->set_bootstrap({"node-0:7400", "node-1:7400"});
+  EXPECT_FALSE(run_until([&client] { return client.scope.running() == 0; }, base::kSecond)) << "there is no epoch yet";
+  publish(map_of(1));
+  ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; }, 10 * base::kSecond));
+  EXPECT_TRUE(client.pool->state().ready) << client.pool->state().message;
+  EXPECT_EQ(client.pool->state().epoch, 1u);
+}
+
+TEST_F(PoolTest, SaysWhatItCouldNotReachWhenTheDeadlineHasPassed) {
+  Client& client = connect({"node-9:7400"}, base::kSecond);
+  const Nanos before = network_.now();
+  const base::Status status = put(client, "a");
+  EXPECT_EQ(status.code(), Code::unavailable);
+  EXPECT_NE(status.message().find("node-9:7400"), std::string::npos) << status.message();
+  EXPECT_LE(network_.now() - before, 2 * base::kSecond);
+}
+
+TEST_F(PoolTest, FollowsANewEpochAndKeepsItsSessions) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 50, "v"));
+  publish(map_of(2));
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; }, 10 * base::kSecond));
+  run(client, expect_all(client, 0, 50, "v"));
+  EXPECT_EQ(client.pool->counters().sessions_opened.get(), 2u);
+  EXPECT_EQ(client.pool->counters().sessions_lost.get(), 0u);
+}
+
+TEST_F(PoolTest, FindsARestartedNodeAgainWithoutAnErrorToItsCallers) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400", "node-1:7400"}, 30 * base::kSecond);
+  run(client, put_all(client, 0, 100, "v"));
+  // What a restart does to others: the old life serves no more, the new one begins empty and is in the next epoch.
+  node::MemoryNode* before = nodes_[1];
+  begin_life(1);
+  const v1alpha1::ShardMap map = map_of(2);
+  (void)before->publish(map, kSecret);
+  client.scope.spawn(put_all(client, 0, 100, "w"));
+  EXPECT_FALSE(run_until([&client] { return client.scope.running() == 0; }, base::kSecond))
+      << "the new life serves nobody yet";
+  publish(map);
+  ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; }, 20 * base::kSecond));
+  run(client, expect_all(client, 0, 100, "w"));
+  EXPECT_EQ(client.pool->state().epoch, 2u);
+  EXPECT_EQ(client.pool->counters().sessions_lost.get() + client.pool->counters().sessions_opened.get(), 4u);
+  EXPECT_EQ(count(client).value(), 100u);
+}
+
+TEST_F(PoolTest, LeavesAStoppedNodeAloneAndServesTheRest) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 50, "v"));
+  v1alpha1::ShardMap map = map_of(2);
+  map.mutable_nodes(1)->set_state(v1alpha1::MemoryNodeEntry::STATE_STOPPED);
+  publish(map);
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; }, 10 * base::kSecond));
+  const Nanos before = network_.now();
+  const base::Status status = put(client, key_on(1));
+  EXPECT_EQ(status.code(), Code::unavailable);
+  EXPECT_NE(status.message().find("mn-1"), std::string::npos) << status.message();
+  EXPECT_LT(network_.now() - before, base::kSecond) << "nothing to wait for";
+  EXPECT_TRUE(put(client, key_on(0)).ok());
+  EXPECT_EQ(count(client).code(), Code::unavailable) << "a part of the keys cannot be counted";
+  EXPECT_TRUE(client.pool->state().ready);
+  publish(map_of(3));
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 3 && client.pool->state().ready; },
+                        10 * base::kSecond));
+  EXPECT_TRUE(put(client, key_on(1)).ok());
+}
+
+TEST_F(PoolTest, BeginsANewIncarnationAfterItsLeaseRanOut) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 50, "v"));
+  client.port->pause();
+  ASSERT_TRUE(run_until([this] { return nodes_[0]->stats().sessions == 0 && nodes_[1]->stats().sessions == 0; },
+                        20 * base::kSecond))
+      << "a silent client is not fenced";
+  client.port->resume();
+  run(client, expect_all(client, 0, 50, "v"));
+  run(client, put_all(client, 0, 50, "w"));
+  EXPECT_EQ(client.pool->counters().sessions_lost.get(), 2u);
+  EXPECT_EQ(client.pool->counters().sessions.get(), 2u);
+}
+
+TEST_F(PoolTest, SaysGoodbyeWhenItCloses) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 50, std::string(500, 'v')));
+  const Nanos before = network_.now();
+  client.scope.spawn(put_all(client, 0, 1, "last"));  // under way
+  finish(client);
+  EXPECT_LT(network_.now() - before, base::kSecond);
+  EXPECT_EQ(nodes_[0]->stats().sessions_closed + nodes_[1]->stats().sessions_closed, 2u);
+  EXPECT_EQ(nodes_[0]->stats().sessions + nodes_[1]->stats().sessions, 0u);
+  EXPECT_EQ(nodes_[0]->stats().sessions_fenced + nodes_[1]->stats().sessions_fenced, 0u);
+}
+
+TEST_F(PoolTest, RefusesAPoolOfAnotherName) {
+  publish(map_of(1));
+  clients_.push_back(std::make_unique<Client>());
+  Client& client = *clients_.back();
+  client.port = &network_.add_client({.pool_uid = "pool-2", .role = "client", .name = "c", .authenticated = true});
+  client.pool = std::make_unique<Pool>(
+      *client.port,
+      Pool::Options{
+          .pool_uid = "pool-2", .client_name = "c", .bootstrap = {"node-0:7400"}, .operation_deadline = base::kSecond});
+  client.pool->start();
+  EXPECT_EQ(put(client, "a").code(), Code::unavailable);
+  EXPECT_FALSE(client.pool->state().ready);
+  EXPECT_EQ(nodes_[0]->stats().sessions, 0u);
+}
+
+}  // namespace
+}  // namespace farpool::client
