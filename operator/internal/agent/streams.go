@@ -32,7 +32,7 @@ const (
 	callTimeout   = 5 * time.Second
 
 	minBackoff = 250 * time.Millisecond
-	maxBackoff = 10 * time.Second
+	maxBackoff = 3 * time.Second
 
 	maxMessageBytes = 4 << 20
 )

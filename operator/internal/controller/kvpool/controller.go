@@ -185,8 +185,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
 	pool := snapshot.Pool
 	if err := r.applyObjects(ctx, snapshot, decided); err != nil {
-		if errors.Is(err, apply.ErrStale) || decided.Status.Unsettled {
+		if errors.Is(err, apply.ErrStale) {
 			return err
+		}
+		if decided.Status.Unsettled {
+			decided.Status.Pool = *pool.Status.DeepCopy()
 		}
 		r.blame(pool, decided, err)
 		return errors.Join(err, r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool))

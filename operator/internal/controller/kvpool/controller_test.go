@@ -144,6 +144,8 @@ var _ = Describe("a pool", func() {
 		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
 		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionDataLost, metav1.ConditionFalse, v1alpha1.ReasonNoLoss)
 		w.settle()
+		losses, _ := running.metric("farpool_operator_data_losses_total", w.pool.Namespace)
+		Expect(losses).To(Equal(1.0))
 
 		By("keeping three maps")
 		for epoch := int64(3); epoch <= 5; epoch++ {
@@ -429,11 +431,17 @@ var _ = Describe("a pool", func() {
 		}, within, every).Should(Succeed())
 	})
 
-	It("has its streams closed when it is deleted", func() {
+	It("has its streams and metrics closed when it is deleted", func() {
 		w := newWorld(nil)
 		w.up()
 		Eventually(w.agents["cache-memory-0"].watching, within, every).Should(Equal(1))
+		epoch, _ := running.metric("farpool_operator_pool_epoch", w.pool.Namespace)
+		Expect(epoch).To(Equal(1.0))
 		Expect(k8s.Delete(w.ctx, w.current())).To(Succeed())
+		Eventually(func() bool {
+			_, told := running.metric("farpool_operator_pool_epoch", w.pool.Namespace)
+			return told
+		}, within, every).Should(BeFalse())
 		Eventually(w.agents["cache-memory-0"].watching, within, every).Should(Equal(0))
 		Eventually(func() bool {
 			return apierrors.IsNotFound(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), &v1alpha1.KVPool{}))

@@ -105,6 +105,7 @@ func asOperator(administrator *rest.Config) *rest.Config {
 // operatorProcess is the operator as main starts it, with its writes counted on the wire.
 type operatorProcess struct {
 	reconciler *Reconciler
+	registry   *prometheus.Registry
 	writes     *writeCounter
 	cancel     context.CancelFunc
 	done       chan error
@@ -112,7 +113,7 @@ type operatorProcess struct {
 
 func startOperator(image string) *operatorProcess {
 	GinkgoHelper()
-	p := &operatorProcess{writes: &writeCounter{}, done: make(chan error, 1)}
+	p := &operatorProcess{registry: prometheus.NewRegistry(), writes: &writeCounter{}, done: make(chan error, 1)}
 	counted := rest.CopyConfig(config)
 	counted.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(request *http.Request) (*http.Response, error) {
@@ -132,7 +133,7 @@ func startOperator(image string) *operatorProcess {
 		Name:    fmt.Sprintf("kvpool-%d", generation.Add(1)),
 		Workers: 2,
 		Clock:   clock.RealClock{},
-		Metrics: NewMetrics(prometheus.NewRegistry()),
+		Metrics: NewMetrics(p.registry),
 		Settings: plan.Settings{
 			Image:     image,
 			Namespace: "farpool-system",
@@ -185,4 +186,24 @@ func (c *writeCounter) in(namespace string) []string {
 		}
 	}
 	return found
+}
+
+// metric is the value of a metric of a pool, and whether there is any.
+func (p *operatorProcess) metric(name, namespace string) (float64, bool) {
+	GinkgoHelper()
+	families, err := p.registry.Gather()
+	Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "namespace" && label.GetValue() == namespace {
+					return metric.GetGauge().GetValue() + metric.GetCounter().GetValue(), true
+				}
+			}
+		}
+	}
+	return 0, false
 }

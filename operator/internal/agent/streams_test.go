@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"k8s.io/apimachinery/pkg/types"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/operator/internal/pki"
+)
+
+const (
+	uid      = "8f0c"
+	deadline = 20 * time.Second
+)
+
+var pool = types.NamespacedName{Namespace: "shop", Name: "cache"}
+
+type breaks struct{ count atomic.Int64 }
+
+func (b *breaks) StreamBroken(types.NamespacedName) { b.count.Add(1) }
+
+// process is a data-plane process as the operator sees it.
+type process struct {
+	farpoolv1alpha1.UnimplementedAgentServer
+	facts   atomic.Pointer[farpoolv1alpha1.Facts]
+	publish atomic.Int64
+	silent  atomic.Bool
+	poke    chan struct{}
+	server  *grpc.Server
+	address string
+}
+
+func (p *process) Describe(context.Context, *farpoolv1alpha1.DescribeRequest) (*farpoolv1alpha1.Facts, error) {
+	return p.facts.Load(), nil
+}
+
+func (p *process) Watch(_ *farpoolv1alpha1.WatchRequest, stream grpc.ServerStreamingServer[farpoolv1alpha1.Facts]) error {
+	for {
+		if err := stream.Send(p.facts.Load()); err != nil {
+			return err
+		}
+		select {
+		case <-p.poke:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (p *process) PublishMap(_ context.Context, request *farpoolv1alpha1.PublishMapRequest) (*farpoolv1alpha1.PublishMapResponse, error) {
+	p.publish.Add(1)
+	p.facts.Store(facts(request.GetMap().GetEpoch()))
+	return &farpoolv1alpha1.PublishMapResponse{Epoch: request.GetMap().GetEpoch()}, nil
+}
+
+func facts(epoch uint64) *farpoolv1alpha1.Facts {
+	return &farpoolv1alpha1.Facts{PoolUid: uid, Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: "cache-memory-0", Incarnation: 7, Epoch: epoch,
+		MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{}}
+}
+
+type fixture struct {
+	t          *testing.T
+	authority  *pki.Authority
+	credential *pki.Credential
+	streams    *Streams
+	news       chan struct{}
+	breaks     *breaks
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	now := time.Now()
+	authority, _, err := pki.RenewAuthority(nil, uid, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	credential, err := authority.OperatorCredential(uid, "operator", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, authority: authority, credential: credential, news: make(chan struct{}, 1000), breaks: &breaks{}}
+	f.streams = NewStreams(func(types.NamespacedName) { f.news <- struct{}{} }, f.breaks)
+	t.Cleanup(f.streams.Close)
+	return f
+}
+
+func (f *fixture) start(address string, role pki.Role) *process {
+	f.t.Helper()
+	data, _, _, err := f.authority.RenewCertificate(nil, pki.Request{Identity: pki.Identity{PoolUID: uid, Role: role, Name: "cache"}, Client: true, Server: true}, time.Now())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	certificate, err := tls.X509KeyPair(data[pki.KeyCertificate], data[pki.KeyPrivateKey])
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(data[pki.KeyCABundle])
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	p := &process{poke: make(chan struct{}), address: listener.Addr().String()}
+	p.facts.Store(facts(0))
+	p.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(pki.ServerConfig(certificate, roots, uid, pki.RoleOperator))))
+	farpoolv1alpha1.RegisterAgentServer(p.server, p)
+	go func() { _ = p.server.Serve(listener) }()
+	f.t.Cleanup(p.server.Stop)
+	return p
+}
+
+func target(address string) Target {
+	return Target{Pod: "pod", Name: "cache-memory-0", Address: address, Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE}
+}
+
+func (f *fixture) await(what string, want func(Observation) bool) Observation {
+	f.t.Helper()
+	late := time.After(deadline)
+	for {
+		observation := f.streams.Observe(pool)["pod"]
+		if want(observation) {
+			return observation
+		}
+		select {
+		case <-f.news:
+		case <-late:
+			f.t.Fatalf("%s: %+v", what, observation)
+		}
+	}
+}
+
+func connected(o Observation) bool   { return o.State == Connected }
+func unreachable(o Observation) bool { return o.State == Unreachable }
+
+func TestFactsArriveAndTheirLossIsNoted(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+
+	p.facts.Store(facts(4))
+	p.poke <- struct{}{}
+	f.await("a change", func(o Observation) bool { return o.Facts.GetEpoch() == 4 })
+
+	p.server.Stop()
+	lost := f.await("the loss of the stream", unreachable)
+	if lost.Facts.GetEpoch() != 4 {
+		t.Errorf("what was known last is forgotten: %+v", lost)
+	}
+	if f.breaks.count.Load() != 1 {
+		t.Errorf("%d broken streams", f.breaks.count.Load())
+	}
+	f.start(p.address, pki.RoleNode)
+	f.await("the process that started again", func(o Observation) bool { return o.State == Connected && o.Facts.GetEpoch() == 0 })
+}
+
+func TestSilenceChangesNothingTwice(t *testing.T) {
+	f := newFixture(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	attempts := make(chan struct{}, 1000)
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+			attempts <- struct{}{}
+		}
+	}()
+	f.streams.Sync(pool, uid, f.credential, []Target{target(listener.Addr().String())})
+	first := f.await("an error", unreachable)
+	// Several attempts later the observation is the same, and nobody was told again.
+	late := time.After(deadline)
+	for range 4 {
+		select {
+		case <-attempts:
+		case <-late:
+			t.Fatal("no further attempt")
+		}
+	}
+	if now := f.streams.Observe(pool)["pod"]; now != first {
+		t.Errorf("%+v became %+v", first, now)
+	}
+	if len(f.news) != 0 {
+		t.Errorf("told %d times more", len(f.news))
+	}
+}
+
+func TestTheWrongProcessIsRefused(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleClient)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("a certificate of another role", func(o Observation) bool { return o.State == Refused })
+	p.server.Stop()
+
+	q := f.start(p.address, pki.RoleNode)
+	wrong := facts(0)
+	wrong.Name = "cache-memory-1"
+	q.facts.Store(wrong)
+	f.await("another node's name", func(o Observation) bool {
+		return o.State == Refused && o.Error == p.address+` answers as ROLE_MEMORY_NODE "cache-memory-1" of pool "8f0c", but ROLE_MEMORY_NODE "cache-memory-0" of pool "8f0c" is wanted`
+	})
+	q.facts.Store(facts(0))
+	f.await("the right one", connected)
+}
+
+func TestPublishingRefreshesFacts(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+	request := &farpoolv1alpha1.PublishMapRequest{Map: &farpoolv1alpha1.ShardMap{PoolUid: uid, Epoch: 9}, PoolSecret: make([]byte, 16)}
+	if err := f.streams.Publish(context.Background(), pool, "pod", request); err != nil {
+		t.Fatal(err)
+	}
+	if o := f.streams.Observe(pool)["pod"]; o.Facts.GetEpoch() != 9 {
+		t.Errorf("facts of before: %+v", o)
+	}
+	if err := f.streams.Publish(context.Background(), pool, "other", request); err == nil {
+		t.Error("published to a pod without a stream")
+	}
+}
+
+func TestStreamsThatAreRightAreLeftAlone(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+	before := f.streams.pools[pool].streams["pod"]
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	if f.streams.pools[pool].streams["pod"] != before {
+		t.Error("opened again for nothing")
+	}
+	renewed, err := f.authority.OperatorCredential(uid, "operator", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.streams.Sync(pool, uid, renewed, []Target{target(p.address)})
+	if o := f.streams.Observe(pool)["pod"]; f.streams.pools[pool].streams["pod"] == before || o.State != Connected {
+		t.Errorf("for a renewed credential: %+v", o)
+	}
+	f.streams.Sync(pool, uid, renewed, nil)
+	if len(f.streams.Observe(pool)) != 0 {
+		t.Error("a stream to nobody")
+	}
+	f.streams.Forget(pool)
+	f.streams.Close()
+	f.streams.Sync(pool, uid, renewed, []Target{target(p.address)})
+	if len(f.streams.Observe(pool)) != 0 {
+		t.Error("opened after closing")
+	}
+}

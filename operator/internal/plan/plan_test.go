@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/shardmap"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// scene is a pool of nodes that all run and answer.
+type scene struct {
+	*observe.Snapshot
+	now time.Time
+}
+
+func newScene(nodes int, policy v1alpha1.DataPolicy) *scene {
+	s := &scene{now: start, Snapshot: &observe.Snapshot{
+		Pool: &v1alpha1.KVPool{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache", UID: "uid", Generation: 1},
+			Spec: v1alpha1.KVPoolSpec{
+				DataPolicy: policy,
+				Management: v1alpha1.ManagementManaged,
+				Index:      v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
+				Memory:     v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: int32(nodes), Memory: resource.MustParse("256Mi")}}},
+				Network:    v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
+				Security:   v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated, RESPTLS: v1alpha1.Disabled},
+			},
+		},
+		Nodes:    map[string]*v1alpha1.MemoryNode{},
+		NodePods: map[string]*corev1.Pod{},
+		Secrets:  map[string]*corev1.Secret{},
+		Agents:   map[types.UID]agent.Observation{},
+	}}
+	for i := range nodes {
+		name := v1alpha1.MemoryNodeName("cache", "memory", int32(i))
+		s.Nodes[name] = &v1alpha1.MemoryNode{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("node-" + name)},
+			Spec:       v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Ordinal: int32(i), TemplateVersion: 1, Image: "farpool/dataplane:old"},
+		}
+		s.NodePods[name] = &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("pod-" + name)},
+			Spec:       corev1.PodSpec{NodeName: "worker"},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.0.0.%d", i+1)},
+		}
+		s.answer(name, uint64(100+i), nil)
+	}
+	return s
+}
+
+// answer makes a node's agent say which life it lives and which map it holds.
+func (s *scene) answer(name string, incarnation uint64, held *farpoolv1alpha1.ShardMap) {
+	s.Agents[types.UID("pod-"+name)] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{
+		PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: name, Incarnation: incarnation, Epoch: held.GetEpoch(), Ready: held != nil,
+		MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{
+			Endpoint: name + ":7400", MemoryBytes: 256 << 20, Map: held,
+			LockRegion: &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16},
+			Rcuckoo:    &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000},
+		},
+	}}
+}
+
+func (s *scene) silence(name string) {
+	observation := s.Agents[types.UID("pod-"+name)]
+	observation.State, observation.Error = agent.Unreachable, "silent"
+	s.Agents[types.UID("pod-"+name)] = observation
+}
+
+func (s *scene) decide(t *testing.T) *decision {
+	t.Helper()
+	d := &decision{}
+	plan, err := Decide(Input{
+		Snapshot: s.Snapshot, Now: s.now, Random: strings.NewReader(strings.Repeat("0123456789abcdef", 8)),
+		Settings: Settings{Image: "registry:5000/farpool/dataplane:new", Namespace: "farpool-system", AgentAddress: func(pod *corev1.Pod) string { return pod.Status.PodIP + ":7401" }},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Plan = *plan
+	return d
+}
+
+// carryOut does to the scene what a plan says.
+func (s *scene) carryOut(t *testing.T, plan *Plan) {
+	t.Helper()
+	for _, object := range plan.Apply {
+		switch object := object.(type) {
+		case *corev1ac.SecretApplyConfiguration:
+			s.Secrets[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
+		}
+	}
+	if spec := planned(plan); spec != nil {
+		s.ShardMaps = append(s.ShardMaps, &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ShardMapName("cache", spec.Epoch)}, Spec: *spec})
+	}
+	for _, publication := range plan.Publish {
+		message, err := shardmap.ToMessage(publication.Map)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.answer(publication.Node, s.Agents[publication.Pod].Facts.GetIncarnation(), message)
+	}
+	s.Pool.Status = plan.Status.Pool
+	for name, status := range plan.Status.Nodes {
+		s.Nodes[name].Status = status
+	}
+}
+
+// planned is the map that a plan makes, or nil.
+func planned(plan *Plan) *v1alpha1.ShardMapSpec {
+	for _, publication := range plan.Publish {
+		return publication.Map
+	}
+	return nil
+}
+
+func published(t *testing.T, plan *decision) *v1alpha1.ShardMapSpec {
+	t.Helper()
+	spec := planned(&plan.Plan)
+	if spec == nil {
+		t.Fatalf("nothing is published: %v", plan.Status.Pool.Conditions)
+	}
+	return spec
+}
+
+func wantCondition(t *testing.T, plan *decision, kind string, status metav1.ConditionStatus, reason string) {
+	t.Helper()
+	c := meta.FindStatusCondition(plan.Status.Pool.Conditions, kind)
+	if c == nil || c.Status != status || c.Reason != reason {
+		t.Errorf("condition %s is %+v, want %s %s", kind, c, status, reason)
+	}
+}
+
+func TestFirstEpochNeedsEveryNode(t *testing.T) {
+	s := newScene(3, v1alpha1.DataPolicyCache)
+	s.silence("cache-memory-1")
+	plan := s.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("a map without one of the nodes")
+	}
+	wantCondition(t, plan, v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending)
+
+	s.answer("cache-memory-1", 101, nil)
+	plan = s.decide(t)
+	first := published(t, plan)
+	if first.Epoch != 1 || len(plan.Publish) != 3 || len(first.Tables) != 3 {
+		t.Errorf("epoch %d to %d nodes with %d tables", first.Epoch, len(plan.Publish), len(first.Tables))
+	}
+	for _, entry := range first.Nodes {
+		if entry.State != v1alpha1.NodeServing {
+			t.Errorf("%s is %s", entry.Name, entry.State)
+		}
+	}
+}
+
+// Whatever remembers an epoch, a later one is used: by the status, where neither an object nor a node knows of it any more. All nodes have
+// begun anew then, and what they held is lost.
+func TestEpochsAreNeverUsedAgain(t *testing.T) {
+	for policy, want := range map[v1alpha1.DataPolicy]v1alpha1.NodeState{v1alpha1.DataPolicyCache: v1alpha1.NodeServing, v1alpha1.DataPolicyStore: v1alpha1.NodeStopped} {
+		s := newScene(2, policy)
+		s.carryOut(t, &s.decide(t).Plan)
+		s.ShardMaps = nil
+		s.Pool.Status.ShardMap = &v1alpha1.ShardMapReference{Name: "cache-0000000009", Epoch: 9}
+		s.answer("cache-memory-0", 200, nil)
+		s.answer("cache-memory-1", 201, nil)
+		next := published(t, s.decide(t))
+		if next.Epoch != 10 || next.Nodes[0].State != want || next.Nodes[1].State != want {
+			t.Errorf("%s: epoch %d, nodes %s and %s", policy, next.Epoch, next.Nodes[0].State, next.Nodes[1].State)
+		}
+	}
+}
+
+func TestLaterEpochOfNodesIsAdoptedFirst(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyStore)
+	s.carryOut(t, &s.decide(t).Plan)
+	held, err := shardmap.ToMessage(&s.ShardMaps[0].Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Epoch = 5
+	s.answer("cache-memory-0", 100, held)
+	// One node also lives another life. That waits until the epoch is adopted.
+	s.answer("cache-memory-1", 300, nil)
+	plan := s.decide(t)
+	if len(plan.Publish) != 0 || plan.Status.Pool.ShardMap.Epoch != 5 || plan.Events[0].Reason != v1alpha1.ReasonEpochAdopted {
+		t.Fatalf("%d publications, epoch %d, events %v", len(plan.Publish), plan.Status.Pool.ShardMap.Epoch, plan.Events)
+	}
+	adopted, err := shardmap.FromMessage("cache", held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ShardMaps = append(s.ShardMaps, &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: "cache-0000000005"}, Spec: *adopted})
+	next := published(t, s.decide(t))
+	if next.Epoch != 6 || next.Nodes[1].State != v1alpha1.NodeStopped || next.Nodes[1].Incarnation != "300" {
+		t.Errorf("epoch %d, %+v", next.Epoch, next.Nodes[1])
+	}
+}
+
+func TestMapThatNoOperatorWritesIsNotAdopted(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.answer("cache-memory-0", 100, &farpoolv1alpha1.ShardMap{PoolUid: "uid", Epoch: 3, DirectoryDepth: 9})
+	plan := s.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("something is published")
+	}
+	// The pool has a map somewhere, so that no hash secret may be made.
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonSecretMissing)
+	s.Secrets["cache-secret"] = &corev1.Secret{Data: map[string][]byte{"pool-secret": bytes.Repeat([]byte{1}, 16)}}
+	wantCondition(t, s.decide(t), v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonEpochConflict)
+}
+
+func TestAcceptanceIsOfOneLifeOnly(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyStore)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.Nodes["cache-memory-0"].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: "200"}
+	s.answer("cache-memory-0", 200, nil)
+	if entry := published(t, s.decide(t)).Nodes[0]; entry.State != v1alpha1.NodeServing {
+		t.Errorf("a loss accepted beforehand: %s", entry.State)
+	}
+	s.answer("cache-memory-0", 201, nil)
+	if entry := published(t, s.decide(t)).Nodes[0]; entry.State != v1alpha1.NodeStopped {
+		t.Errorf("the loss of another life: %s", entry.State)
+	}
+}
+
+// A loss is told when the status moves, so that a crash between map and status cannot swallow it.
+func TestLossIsToldByTheStatus(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.answer("cache-memory-0", 200, nil)
+	plan := s.decide(t)
+	// The operator dies after it has made the map and before it has written a status.
+	pool, node := s.Pool.Status, s.Nodes["cache-memory-0"].Status
+	s.carryOut(t, &plan.Plan)
+	s.Pool.Status, s.Nodes["cache-memory-0"].Status = pool, node
+	plan = s.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("published again")
+	}
+	if len(plan.Status.Events) != 2 || plan.Status.Nodes["cache-memory-0"].LostIncarnation != "100" {
+		t.Errorf("events %v, status %+v", plan.Status.Events, plan.Status.Nodes["cache-memory-0"])
+	}
+	s.carryOut(t, &plan.Plan)
+	if plan = s.decide(t); len(plan.Status.Events) != 0 {
+		t.Errorf("told again: %v", plan.Status.Events)
+	}
+}
+
+func TestCertificatesAreRenewedInTime(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.Pool.Spec.Security.RESPTLS = v1alpha1.Enabled
+	plan := s.decide(t)
+	if plan.RequeueAfter <= 44*24*time.Hour || plan.RequeueAfter > 46*24*time.Hour {
+		t.Errorf("looked at again after %s", plan.RequeueAfter)
+	}
+	s.carryOut(t, &plan.Plan)
+	before := s.Secrets
+	s.Secrets = map[string]*corev1.Secret{}
+	for name, secret := range before {
+		s.Secrets[name] = secret
+	}
+	s.now = start.Add(plan.RequeueAfter)
+	s.carryOut(t, &s.decide(t).Plan)
+	for _, name := range []string{"cache-node-tls", "cache-client-tls", "cache-resp-tls"} {
+		if bytes.Equal(before[name].Data["tls.crt"], s.Secrets[name].Data["tls.crt"]) {
+			t.Errorf("%s was not renewed", name)
+		}
+	}
+	for _, name := range []string{"cache-ca", "cache-password", "cache-secret"} {
+		for key, value := range before[name].Data {
+			if !bytes.Equal(value, s.Secrets[name].Data[key]) {
+				t.Errorf("%s has changed", name)
+			}
+		}
+	}
+
+	s.Pool.Spec.Management = v1alpha1.ManagementPaused
+	s.now = s.now.Add(60 * 24 * time.Hour)
+	if plan := s.decide(t); len(plan.Apply)+len(plan.Delete)+len(plan.Publish) != 0 {
+		t.Errorf("a paused pool is changed: %v", plan.Apply)
+	}
+}
+
+func TestDamagedAuthorityIsReportedAndTheRestGoesOn(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.Secrets["cache-ca"] = &corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("x")}}
+	plan := s.decide(t)
+	wantCondition(t, plan, v1alpha1.ConditionCertificatesReady, metav1.ConditionFalse, v1alpha1.ReasonIssueFailed)
+	for _, object := range plan.Apply {
+		if secret, ok := object.(*corev1ac.SecretApplyConfiguration); ok && (*secret.Name == "cache-ca" || *secret.Name == "cache-node-tls") {
+			t.Errorf("%s is written over", *secret.Name)
+		}
+	}
+	if plan.Authority != nil || len(plan.Targets) != 0 {
+		t.Error("streams without an authority")
+	}
+}
+
+func TestPodsAreMadeFromTheVersionOfTheirPool(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	delete(s.NodePods, "cache-memory-1")
+	s.Pool.Spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 1, Workers: 1}}}
+	plan := s.decide(t)
+	pods := 0
+	for _, object := range plan.Apply {
+		if pod, ok := object.(*corev1ac.PodApplyConfiguration); ok {
+			pods++
+			if *pod.Name != "cache-memory-1" || *pod.Spec.Containers[0].Image != "farpool/dataplane:old" {
+				t.Errorf("pod %s of image %s", *pod.Name, *pod.Spec.Containers[0].Image)
+			}
+		}
+	}
+	if pods != 1 || plan.Status.Pool.Template.Image != "farpool/dataplane:old" {
+		t.Errorf("%d pods; template %+v", pods, plan.Status.Pool.Template)
+	}
+	s.Pool.Status.Template = &v1alpha1.TemplateStatus{Version: 99, Image: "x"}
+	plan = s.decide(t)
+	wantCondition(t, plan, v1alpha1.ConditionSpecValid, metav1.ConditionFalse, v1alpha1.ReasonUnsupported)
+	if len(plan.Apply)+len(plan.Delete) != 0 {
+		t.Error("a pool of a newer operator is changed")
+	}
+}
+
+func TestImageOf(t *testing.T) {
+	for _, c := range []struct{ image, version, want string }{
+		{"farpool/dataplane:v1", "", "farpool/dataplane:v1"},
+		{"farpool/dataplane:v1", "v2", "farpool/dataplane:v2"},
+		{"farpool/dataplane", "v2", "farpool/dataplane:v2"},
+		{"registry:5000/farpool/dataplane", "v2", "registry:5000/farpool/dataplane:v2"},
+		{"registry:5000/farpool/dataplane:v1@sha256:aa", "v2", "registry:5000/farpool/dataplane:v2"},
+	} {
+		if got := imageOf(c.image, c.version); got != c.want {
+			t.Errorf("%s at %q: %s, want %s", c.image, c.version, got, c.want)
+		}
+	}
+}
+
+func TestDecidingTwiceGivesTheSame(t *testing.T) {
+	s := newScene(3, v1alpha1.DataPolicyCache)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.now = s.now.Add(time.Hour)
+	plan := s.decide(t)
+	if len(plan.Publish)+len(plan.Delete)+len(plan.Events)+len(plan.Status.Events) != 0 {
+		t.Errorf("an idle pool: %d publications, %d deletions, events %v", len(plan.Publish), len(plan.Delete), plan.Events)
+	}
+	if !equalConditions(plan.Status.Pool.Conditions, s.Pool.Status.Conditions) {
+		t.Errorf("conditions moved:\n%v\n%v", s.Pool.Status.Conditions, plan.Status.Pool.Conditions)
+	}
+}
+
+func equalConditions(a, b []metav1.Condition) bool {
+	return fmt.Sprint(a) == fmt.Sprint(b)
+}
