@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+// The heap against a memory node, on a wire that tears, delays and reorders.
+#include "heap/heap.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/random.h"
+#include "layout/regions.h"
+#include "layout/segment.h"
+#include "node/world_test.h"
+
+namespace farpool::node {
+namespace {
+
+using base::Code;
+using base::Result;
+using fabric::Cost;
+using fabric::Fate;
+using fabric::Op;
+using heap::Block;
+using heap::Heap;
+using session::EraPin;
+using task::Task;
+
+struct HeapClient {
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Heap> heap;
+};
+
+struct HeapWorld : TestWorld {
+  explicit HeapWorld(std::uint64_t seed = 1, std::uint64_t memory_bytes = 4 << 20) : TestWorld(seed, memory_bytes, 6) {
+    node->stand_alone();
+  }
+  HeapClient join(SimPort& port) {
+    HeapClient joined{.session = open(port), .heap = nullptr};
+    joined.heap = std::make_unique<Heap>(*joined.session, geometry().at(layout::kHeap).bytes, geometry().segment_bytes);
+    return joined;
+  }
+  HeapClient join() { return join(client()); }
+  void leave(HeapClient client) {
+    if (client.session->alive()) run(client.heap->release(network.now() + 10 * kSecond));
+    close(std::move(client.session));
+  }
+  void tick(HeapClient& client, int times = 1) {
+    for (int i = 0; i < times; ++i) run(client.session->tick_now(network.now() + 5 * kSecond));
+  }
+
+  static Task<void> allocating(Heap& heap, std::uint64_t bytes, Nanos deadline, Cost& cost, Result<Block>& into) {
+    into = co_await heap.allocate(bytes, deadline, cost);
+  }
+  Result<Block> allocate(HeapClient& client, std::uint64_t bytes, Nanos patience = 30 * kSecond) {
+    Result<Block> block(base::Status(Code::internal, ""));
+    run(allocating(*client.heap, bytes, network.now() + patience, cost, block));
+    return block;
+  }
+  std::byte* at(std::uint64_t units) const {
+    return memory.span().data() + geometry().at(layout::kHeap).offset + layout::block_offset(units);
+  }
+  SegmentLedger::Counts segments() {
+    pass(2 * kSecond);  // housekeeping
+    return node->stats().segments;
+  }
+  Cost cost;
+};
+
+TEST(Heap, HandsOutDistinctBlocksOfAtLeastTheSize) {
+  HeapWorld world;
+  HeapClient client = world.join();
+  const std::uint64_t heap_bytes = world.geometry().at(layout::kHeap).bytes;
+  std::map<std::uint64_t, std::uint64_t> taken;  // begin -> end
+  base::Random random(3);
+  for (int i = 0; i < 400; ++i) {
+    const std::uint64_t bytes = random.chance(0.01) ? 70'000 + random.below(200'000) : 1 + random.below(320);
+    const auto block = world.allocate(client, bytes);
+    ASSERT_TRUE(block.ok()) << block.status().message();
+    EXPECT_GE(block->bytes, bytes);
+    const std::uint64_t begin = layout::block_offset(block->units);
+    EXPECT_LE(begin + block->bytes, heap_bytes);
+    const auto after = taken.lower_bound(begin);
+    EXPECT_TRUE(after == taken.end() || begin + block->bytes <= after->first);
+    EXPECT_TRUE(after == taken.begin() || std::prev(after)->second <= begin);
+    taken[begin] = begin + block->bytes;
+  }
+  world.leave(std::move(client));
+}
+
+TEST(Heap, TakesBlocksWithoutATripOnceItHasASegment) {
+  HeapWorld world;
+  HeapClient client = world.join();
+  ASSERT_TRUE(world.allocate(client, 100).ok());
+  EXPECT_EQ(world.cost.trips, 1u);  // the CALL for the segment
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(world.allocate(client, 100).ok());
+  EXPECT_EQ(world.cost.trips, 1u);
+  world.leave(std::move(client));
+}
+
+TEST(Heap, AnUnpublishedBlockIsReusableAtOnceAndAFreedOneAfterItsEra) {
+  HeapWorld world;
+  HeapClient client = world.join(), other = world.join();
+  const auto block = world.allocate(client, 100);
+  client.heap->discard(*block);
+  EXPECT_EQ(world.allocate(client, 100)->units, block->units);
+  const std::uint64_t free_before = client.heap->usage().blocks_free;
+  client.heap->free(block->units, 100, world.cost);
+  EXPECT_EQ(client.heap->usage().blocks_limbo, 1u);
+  {
+    const EraPin reader = other.session->pin();
+    world.tick(client, 20);
+    EXPECT_NE(world.allocate(client, 100)->units, block->units);
+    EXPECT_EQ(client.heap->usage().blocks_limbo, 1u);
+  }
+  world.pass(3 * kSecond);
+  world.run(client.heap->maintain(world.network.now() + kSecond));
+  EXPECT_EQ(client.heap->usage().blocks_limbo, 0u);
+  EXPECT_EQ(client.heap->usage().blocks_free, free_before);
+  world.leave(std::move(client));
+  world.leave(std::move(other));
+}
+
+// The node's era may be one ahead of what the owner has been told, and a reader may have begun in it.
+TEST(Heap, AReaderThatIsAnEraAheadOfTheOwnerIsWaitedForToo) {
+  HeapWorld world;
+  HeapClient owner = world.join(), reader = world.join();
+  const auto block = world.allocate(owner, 100);
+  ASSERT_TRUE(world.wait_until([&] { return reader.session->era() == owner.session->era() + 1; }));
+  {
+    const EraPin pin = reader.session->pin();
+    owner.heap->free(block->units, 100, world.cost);
+    for (int i = 0; i < 20; ++i) {
+      world.tick(owner);
+      world.tick(reader);
+      world.run(owner.heap->maintain(world.network.now() + kSecond));
+      ASSERT_EQ(owner.heap->usage().blocks_limbo, 1u) << "after " << i << " ticks";
+    }
+  }
+  world.pass(2 * kSecond);
+  world.run(owner.heap->maintain(world.network.now() + kSecond));
+  EXPECT_EQ(owner.heap->usage().blocks_limbo, 0u);
+  world.leave(std::move(owner));
+  world.leave(std::move(reader));
+}
+
+TEST(Heap, OneClientFreesWhatAnotherOwns) {
+  HeapWorld world;
+  HeapClient owner = world.join(), other = world.join();
+  // All that there is, in blocks of one class.
+  std::vector<Block> blocks;
+  for (;;) {
+    const auto block = world.allocate(owner, 8000);
+    if (!block.ok()) {
+      EXPECT_EQ(block.code(), Code::out_of_memory);
+      EXPECT_NE(block.status().message().find("more memory"), std::string::npos);
+      break;
+    }
+    blocks.push_back(*block);
+  }
+  ASSERT_GT(blocks.size(), 100u);
+  Cost cost;
+  for (const Block& block : blocks) other.heap->free(block.units, 8000, cost);
+  EXPECT_EQ(cost.trips, 0u);
+  EXPECT_GT(cost.messages, 0u);
+  EXPECT_LT(cost.messages, blocks.size());  // frees of one turn share words
+  world.pass(5 * kSecond);
+  std::set<std::uint64_t> again;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto block = world.allocate(owner, 8000);
+    ASSERT_TRUE(block.ok()) << i << " of " << blocks.size() << ": " << block.status().message();
+    EXPECT_TRUE(again.insert(block->units).second);
+  }
+  EXPECT_EQ(owner.heap->usage().anomalies, 0u);
+  world.leave(std::move(other));
+  world.leave(std::move(owner));
+}
+
+TEST(Heap, RunsOfSegmentsComeAndGo) {
+  HeapWorld world;
+  HeapClient owner = world.join(), other = world.join();
+  const std::uint64_t bytes = world.geometry().segment_bytes * 2;  // with its header: three segments
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Block> runs;
+    for (;;) {
+      const auto run = world.allocate(owner, bytes);
+      if (!run.ok()) break;
+      runs.push_back(*run);
+    }
+    ASSERT_GE(runs.size(), (world.geometry().segments - 1) / 3) << round;
+    // A value goes where it fits, without touching the next run's header.
+    for (const Block& run : runs) std::memset(world.at(run.units), round, run.bytes);
+    for (std::size_t i = 0; i < runs.size(); ++i) (i % 2 == 0 ? owner : other).heap->free(runs[i].units, bytes, world.cost);
+    world.pass(5 * kSecond);
+  }
+  EXPECT_EQ(owner.heap->usage().anomalies, 0u);
+  world.leave(std::move(other));
+  world.leave(std::move(owner));
+  EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
+}
+
+// A small store over the heap, as an index would use it: a key's block is written, published, and freed when it is replaced. The
+// content of a block names its key and version, so that a reader can tell whether it was reused under its eyes.
+struct Store {
+  struct Entry {
+    std::uint64_t units = 0, bytes = 0, stamp = 0;
+  };
+  explicit Store(HeapWorld& world, std::size_t keys) : world(world), entries(keys) {}
+  HeapWorld& world;
+  std::vector<std::optional<Entry>> entries;
+  std::uint64_t stamps = 0;
+  std::uint64_t written = 0;  // bytes of blocks
+  std::uint64_t reads = 0;
+  std::uint64_t wrong = 0;
+  base::Status failed;
+  bool stop = false;
+};
+
+Task<void> put(Store& store, HeapClient& client, std::size_t key, std::uint64_t bytes) {
+  Cost cost;
+  fabric::Port& port = client.session->port();
+  const Nanos deadline = port.now() + 30 * kSecond;
+  auto block = co_await client.heap->allocate(bytes, deadline, cost);
+  if (!block.ok()) {
+    store.failed = block.status();
+    co_return;
+  }
+  const EraPin pin = client.session->pin();
+  const std::uint64_t stamp = ++store.stamps * 1000 + key;
+  // The ends of the block are enough to tell; long ones would only make the test slow.
+  const std::uint64_t ends = std::min<std::uint64_t>(base::round_up(bytes, 8), 256);
+  fabric::Buffer buffer = port.buffer(ends);
+  for (std::uint64_t i = 0; i < ends; i += 8) base::store(buffer.data() + i, stamp);
+  const std::uint64_t last = layout::block_offset(block->units) + base::round_up(bytes, 8) - ends;
+  const std::array chain{Op::write({layout::kHeap, layout::block_offset(block->units)}, buffer.span()),
+                         Op::write({layout::kHeap, last}, buffer.span())};
+  if ((co_await client.session->post(chain, deadline, cost)).fate != Fate::done) {
+    store.failed = client.session->why();
+    co_return;
+  }
+  // Published and unlinked in one step, as under a row's lock.
+  const auto old = std::exchange(store.entries[key], Store::Entry{block->units, bytes, stamp});
+  store.written += block->bytes;
+  if (old) client.heap->free(old->units, old->bytes, cost);
+}
+
+Task<void> write_on(Store& store, HeapClient& client, std::uint64_t seed, std::uint64_t until) {
+  base::Random random(seed);
+  while (store.written < until && store.failed.ok() && !store.stop) {
+    // Few classes: each takes a segment, and a small heap has few.
+    constexpr std::uint64_t kSizes[] = {100, 3000, 20'000, 150'000};
+    const std::uint64_t bytes = kSizes[random.chance(0.03) ? 3 : random.below(3)];
+    co_await put(store, client, random.below(store.entries.size()), bytes);
+  }
+}
+
+Task<void> read_on(Store& store, HeapClient& client, std::uint64_t seed) {
+  base::Random random(seed);
+  fabric::Port& port = client.session->port();
+  fabric::Buffer buffer = port.buffer(8);
+  while (!store.stop && client.session->alive()) {
+    const EraPin pin = client.session->pin();
+    const auto entry = store.entries[random.below(store.entries.size())];
+    if (entry) {
+      // A slow reader: it follows the address long after it has seen it.
+      for (int i = 0; i < 3; ++i) {
+        co_await port.sleep_for(static_cast<Nanos>(random.below(400'000'000)));
+        Cost cost;
+        const std::array chain{Op::read({layout::kHeap, layout::block_offset(entry->units)}, buffer.first(8))};
+        if ((co_await client.session->post(chain, port.now() + kSecond, cost)).fate != Fate::done) co_return;
+        ++store.reads;
+        if (base::load<std::uint64_t>(buffer.data()) != entry->stamp) ++store.wrong;
+      }
+    }
+    co_await port.sleep_for(kMillisecond);
+  }
+}
+
+TEST(Heap, IsOverwrittenAHundredTimes) {
+  HeapWorld world(7);
+  HeapClient writers[] = {world.join(), world.join()};
+  Store store(world, 30);
+  const std::uint64_t capacity = world.geometry().at(layout::kHeap).bytes;
+  task::Scope scope;
+  for (std::uint64_t i = 0; i < 2; ++i) scope.spawn(write_on(store, writers[i], i, 100 * capacity));
+  ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }, 3600 * kSecond));
+  EXPECT_TRUE(store.failed.ok()) << store.failed.message();
+  EXPECT_GE(store.written, 100 * capacity);
+  for (const auto& entry : store.entries) {
+    if (entry) EXPECT_EQ(base::load<std::uint64_t>(world.at(entry->units)), entry->stamp);
+  }
+  for (HeapClient& writer : writers) EXPECT_EQ(writer.heap->usage().anomalies, 0u);
+  Cost cost;
+  for (auto& entry : store.entries) {
+    if (entry) writers[0].heap->free(entry->units, entry->bytes, cost);
+  }
+  world.leave(std::move(writers[0]));
+  world.leave(std::move(writers[1]));
+  // Every byte is accounted for: all blocks were freed, so all segments are free when the eras are over.
+  world.pass(5 * kSecond);
+  EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
+}
+
+TEST(Heap, NoBlockIsReusedWhileAnOlderEraCanReadIt) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    HeapWorld world(seed, 8 << 20);
+    HeapClient writers[] = {world.join(), world.join()};
+    HeapClient readers[] = {world.join(), world.join()};
+    Store store(world, 30);
+    const std::uint64_t capacity = world.geometry().at(layout::kHeap).bytes;
+    task::Scope writing, reading;
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      reading.spawn(read_on(store, readers[i], seed * 10 + i));
+      writing.spawn(write_on(store, writers[i], seed * 20 + i, 8 * capacity));
+    }
+    ASSERT_TRUE(world.wait_until([&] { return writing.running() == 0; }, 3600 * kSecond));
+    store.stop = true;
+    ASSERT_TRUE(world.wait_until([&] { return reading.running() == 0; }));
+    EXPECT_TRUE(store.failed.ok()) << store.failed.message();
+    EXPECT_GT(store.reads, 20u);
+    EXPECT_EQ(store.wrong, 0u) << "seed " << seed << ", of " << store.reads;
+    for (HeapClient& client : writers) world.leave(std::move(client));
+    for (HeapClient& client : readers) world.leave(std::move(client));
+  }
+}
+
+TEST(Heap, AStoppedReaderCannotFillTheHeap) {
+  HeapWorld world(5);
+  SimPort& stopped = world.client();
+  HeapClient reader = world.join(stopped), writer = world.join();
+  std::optional<EraPin> pin(reader.session->pin());
+  world.pass(kSecond);
+  stopped.pause();
+  Store store(world, 30);
+  const std::uint64_t capacity = world.geometry().at(layout::kHeap).bytes;
+  task::Scope scope;
+  scope.spawn(write_on(store, writer, 1, 10 * capacity));
+  ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }, 3600 * kSecond));
+  EXPECT_TRUE(store.failed.ok()) << store.failed.message();
+  EXPECT_EQ(world.node->stats().sessions_fenced, 1u);
+  stopped.resume();
+  EXPECT_FALSE(reader.session->alive());
+  pin.reset();
+  world.leave(std::move(reader));
+  world.leave(std::move(writer));
+}
+
+TEST(Heap, AReaderThatNeverEndsIsFencedAlthoughItTicks) {
+  HeapWorld world(5);
+  HeapClient reader = world.join(), writer = world.join();
+  std::optional<EraPin> pin(reader.session->pin());
+  Store store(world, 30);
+  const std::uint64_t capacity = world.geometry().at(layout::kHeap).bytes;
+  task::Scope scope;
+  scope.spawn(write_on(store, writer, 1, 10 * capacity));
+  ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }, 3600 * kSecond));
+  EXPECT_TRUE(store.failed.ok()) << store.failed.message();
+  EXPECT_FALSE(reader.session->alive());
+  pin.reset();
+  world.leave(std::move(reader));
+  world.leave(std::move(writer));
+}
+
+TEST(Heap, WhatALeavingClientLeavesBehindIsAdopted) {
+  HeapWorld world;
+  HeapClient first = world.join();
+  std::vector<Block> blocks;
+  for (;;) {
+    const auto block = world.allocate(first, 4000);
+    if (!block.ok()) break;
+    blocks.push_back(*block);
+  }
+  // Every other block lives on.
+  for (std::size_t i = 0; i < blocks.size(); i += 2) first.heap->free(blocks[i].units, 4000, world.cost);
+  world.leave(std::move(first));
+  EXPECT_EQ(world.segments().orphaned, world.geometry().segments);
+  HeapClient second = world.join();
+  std::set<std::uint64_t> live;
+  for (std::size_t i = 1; i < blocks.size(); i += 2) live.insert(blocks[i].units);
+  for (std::size_t i = 0; i < blocks.size(); i += 2) {
+    const auto block = world.allocate(second, 4000);
+    ASSERT_TRUE(block.ok()) << i << ": " << block.status().message();
+    EXPECT_TRUE(live.insert(block->units).second) << "a block that lives was handed out";
+  }
+  for (const std::uint64_t units : live) second.heap->free(units, 4000, world.cost);
+  world.leave(std::move(second));
+  world.pass(5 * kSecond);
+  EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
+}
+
+Task<void> keep_maintaining(HeapClient& client, const bool& stop) {
+  while (!stop && client.session->alive()) {
+    co_await client.heap->maintain(client.session->port().now() + kSecond);
+    co_await client.session->port().sleep_for(client.session->grant().tick);
+  }
+}
+
+TEST(Heap, AQuietClientGivesUpWhatOthersHaveFreedOfIt) {
+  HeapWorld world;
+  HeapClient quiet = world.join(), busy = world.join();
+  std::vector<Block> blocks;
+  for (;;) {
+    const auto block = world.allocate(quiet, 4000);
+    if (!block.ok()) break;
+    blocks.push_back(*block);
+  }
+  bool stop = false;
+  task::Scope scope;
+  scope.spawn(keep_maintaining(quiet, stop));
+  EXPECT_EQ(world.allocate(busy, 4000).code(), Code::out_of_memory);
+  for (std::size_t i = 0; i < blocks.size(); i += 2) busy.heap->free(blocks[i].units, 4000, world.cost);
+  world.pass(10 * kSecond);
+  std::size_t got = 0;
+  while (world.allocate(busy, 4000).ok()) ++got;
+  EXPECT_GT(got, blocks.size() / 3);
+  stop = true;
+  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  world.leave(std::move(quiet));
+  world.leave(std::move(busy));
+}
+
+TEST(Heap, AFullHeapSaysSoAtOnceAndRecovers) {
+  HeapWorld world;
+  HeapClient client = world.join();
+  std::vector<Block> blocks;
+  for (;;) {
+    const auto block = world.allocate(client, 20'000);
+    if (!block.ok()) break;
+    blocks.push_back(*block);
+  }
+  const Nanos begun = world.network.now();
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(world.allocate(client, 20'000).code(), Code::out_of_memory);
+  EXPECT_LT(world.network.now() - begun, 10 * kMillisecond);
+  client.heap->free(blocks[0].units, 20'000, world.cost);
+  world.pass(3 * kSecond);
+  const auto block = world.allocate(client, 20'000);
+  ASSERT_TRUE(block.ok()) << block.status().message();
+  EXPECT_EQ(block->units, blocks[0].units);
+  EXPECT_EQ(world.allocate(client, 1ull << 40).code(), Code::out_of_memory);
+  world.leave(std::move(client));
+}
+
+TEST(Heap, ShortDeadlinesAreKeptAndNothingIsLost) {
+  HeapWorld world;
+  HeapClient client = world.join();
+  std::vector<Block> blocks;
+  for (;;) {
+    const auto block = world.allocate(client, 20'000);
+    if (!block.ok()) break;
+    blocks.push_back(*block);
+  }
+  for (const Block& block : blocks) client.heap->free(block.units, 20'000, world.cost);
+  const Nanos begun = world.network.now();
+  EXPECT_FALSE(world.allocate(client, 20'000, kMillisecond).ok());
+  EXPECT_LE(world.network.now() - begun, 3 * kMillisecond);
+  world.pass(3 * kSecond);
+  for (std::size_t i = 0; i < blocks.size(); ++i) EXPECT_TRUE(world.allocate(client, 20'000).ok()) << i;
+  world.leave(std::move(client));
+}
+
+TEST(Heap, FreesThatCannotBeAreNotActedUpon) {
+  HeapWorld world;
+  HeapClient owner = world.join(), other = world.join();
+  const auto block = world.allocate(owner, 100);
+  owner.heap->free(block->units, 100, world.cost);
+  owner.heap->free(block->units, 100, world.cost);      // twice
+  owner.heap->free(block->units, 70'000, world.cost);   // no block of that class begins there
+  owner.heap->free(~0ull >> 8, 100, world.cost);        // beyond the heap
+  owner.heap->free(1, 0, world.cost);
+  EXPECT_EQ(owner.heap->usage().anomalies, 4u);
+  EXPECT_EQ(owner.heap->usage().blocks_limbo, 1u);
+  world.leave(std::move(other));
+  world.leave(std::move(owner));
+}
+
+TEST(Heap, AnEndedSessionEndsItsHeap) {
+  HeapWorld world;
+  HeapClient client = world.join(), other = world.join();
+  const auto block = world.allocate(client, 100), others = world.allocate(other, 100);
+  client.session->end({Code::unavailable, "cut"});
+  client.heap->free(others->units, 100, world.cost);  // nobody can be told
+  client.heap->discard(*block);
+  while (client.heap->usage().blocks_free > 0) ASSERT_TRUE(world.allocate(client, 100).ok());
+  const auto refused = world.allocate(client, 100);
+  EXPECT_EQ(refused.code(), Code::unavailable);
+  EXPECT_NE(refused.status().message().find("cut"), std::string::npos);
+  world.leave(std::move(client));
+  world.leave(std::move(other));
+}
+
+}  // namespace
+}  // namespace farpool::node
