@@ -266,7 +266,7 @@ func (s *Streams) open(pool types.NamespacedName, uid string, credential *pki.Cr
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
-		defer connection.Close()
+		defer func() { _ = connection.Close() }()
 		s.run(ctx, pool, uid, opened)
 	}()
 	return opened

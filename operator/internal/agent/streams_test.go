@@ -35,7 +35,6 @@ type process struct {
 	farpoolv1alpha1.UnimplementedAgentServer
 	facts   atomic.Pointer[farpoolv1alpha1.Facts]
 	publish atomic.Int64
-	silent  atomic.Bool
 	poke    chan struct{}
 	server  *grpc.Server
 	address string

@@ -22,7 +22,7 @@ func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry
 			continue
 		}
 		var fields map[string]any
-		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 			return false
 		}
 		return owns(fields, desired)

@@ -29,7 +29,6 @@ type fakeAgent struct {
 	facts    *farpoolv1alpha1.Facts
 	changed  chan struct{}
 	secrets  [][]byte
-	describe int
 	watchers int
 
 	server  *grpc.Server
