@@ -7,7 +7,7 @@ ARG GO_IMAGE=golang:1.26-bookworm
 
 FROM ${BASE} AS runtime
 RUN export DEBIAN_FRONTEND=noninteractive && apt-get update -q && apt-get install -y -q --no-install-recommends \
-      ca-certificates libcivetweb1 libgrpc++1.51 libisal2 libprometheus-cpp-core1.0 libprotobuf32 libspdlog1.10 \
+      ca-certificates libatomic1 libcivetweb1 libgrpc++1.51 libisal2 libprometheus-cpp-core1.0 libprotobuf32 libspdlog1.10 \
       libssl3 libxxhash0 \
  && apt-get clean && rm -rf /var/lib/apt/lists/* /var/cache/debconf/* /usr/share/doc/* /usr/share/man/* \
  && groupadd --gid 65532 farpool && useradd --uid 65532 --gid 65532 --home-dir / --no-create-home --shell /usr/sbin/nologin farpool
@@ -20,6 +20,8 @@ ENTRYPOINT ["/farpool-operator"]
 
 FROM runtime AS dataplane
 COPY build/image/farpool-memory-node build/image/farpool-compute-shard /usr/local/bin/
+# A library that is missing shows here, not in a pod that restarts for ever.
+RUN ! ldd /usr/local/bin/farpool-* | grep 'not found'
 USER 65532:65532
 
 FROM ${GO_IMAGE} AS source
