@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "layout/operation_slot.h"
+#include "node/memory_node.h"
 
 namespace farpool::sim {
 namespace {
@@ -64,6 +65,7 @@ World::World(WorldOptions options)
                                        memory_span_, responder_);
   if (!node) stop(node.status().message());
   node_ = std::move(*node);
+  geometry_ = node_->geometry();
   responder_.serve(*node_);
   const auto published = node_->stand_alone();
   if (published.verdict != node::MemoryNode::Verdict::adopted) stop(published.message);
@@ -149,6 +151,18 @@ bool World::run(Client& client, task::Task<void> task, Nanos within) {
 
 bool World::run_until(const std::function<bool()>& done, Nanos within) {
   return network_.run_until(done, network_.now() + within);
+}
+
+bool World::quiesce(Nanos within) {
+  return run_until(
+      [this] {
+        for (const auto& client : clients_) {
+          if (client->crashed() || !client->connected()) continue;
+          if (client->session().lane().pending() > 0) return false;
+        }
+        return true;
+      },
+      within);
 }
 
 task::Task<void> World::call(Client& client, Call call, Nanos patience) {

@@ -14,10 +14,13 @@
 #include "heap/heap.h"
 #include "index/rcuckoo/table.h"
 #include "layout/geometry.h"
-#include "node/memory_node.h"
 #include "session/session.h"
 #include "sim/history.h"
 #include "task/scope.h"
+
+namespace farpool::node {
+class MemoryNode;
+}
 
 namespace farpool::sim {
 
@@ -90,6 +93,8 @@ class World {
   // spawn and settle.
   bool run(Client& client, task::Task<void> task, Nanos within = 60 * base::kSecond);
   bool run_until(const std::function<bool()>& done, Nanos within = 60 * base::kSecond);
+  // Runs until no live client has anything posted: slots are cleared and blocks freed behind a call's back.
+  bool quiesce(Nanos within = 60 * base::kSecond);
 
   // One call of a history on a table, with the answer noted. Failures without effect are forgotten, and their status
   // kept.
@@ -97,7 +102,7 @@ class World {
 
   fabric::sim::Network& network() { return network_; }
   node::MemoryNode& node() { return *node_; }
-  const layout::Geometry& geometry() const { return node_->geometry(); }
+  const layout::Geometry& geometry() const { return geometry_; }
   base::Bytes memory() const { return memory_span_; }
   base::Bytes region(layout::RegionId id) const {
     return base::Bytes(memory_span_).subspan(geometry().at(id).offset, geometry().at(id).bytes);
@@ -121,6 +126,7 @@ class World {
   fabric::sim::Network network_;
   fabric::sim::SimResponder& responder_;
   std::unique_ptr<node::MemoryNode> node_;
+  layout::Geometry geometry_;
   std::vector<std::unique_ptr<Client>> clients_;
   base::HashSecret table_seed_;
   History history_;

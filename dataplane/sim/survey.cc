@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/survey.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "index/rcuckoo/locate.h"
+#include "layout/extent.h"
+#include "layout/segment.h"
+
+namespace farpool::sim {
+namespace {
+
+using layout::Geometry;
+using layout::OperationSlot;
+using rcuckoo::Entry;
+using rcuckoo::EntryType;
+using rcuckoo::RowView;
+using rcuckoo::SlotRow;
+using rcuckoo::SlotState;
+
+class Surveyor {
+ public:
+  explicit Surveyor(const World& world) : world_(world), g_(world.geometry()) {
+    for (const auto& client : world.clients()) {
+      if (client->crashed()) dead_.insert(client->incarnation());
+    }
+  }
+  Survey run() {
+    look_at_slots();
+    look_at_locks();
+    look_at_rows();
+    look_at_heap();
+    look_at_counts();
+    return std::move(found_);
+  }
+
+ private:
+  void wrong(std::string what) { found_.wrong.push_back(std::move(what)); }
+
+  OperationSlot slot(std::uint64_t index) const {
+    OperationSlot slot;
+    std::memcpy(&slot, world_.region(layout::kSlots).data() + index * sizeof slot, sizeof slot);
+    return slot;
+  }
+  std::uint64_t slots() const { return g_.max_sessions * g_.slots_per_session; }
+  bool of_the_dead(std::uint64_t index) const {
+    for (const auto& client : world_.clients()) {
+      const std::uint64_t first = client->slots_offset() / sizeof(OperationSlot);
+      if (client->crashed() && index >= first && index < first + g_.slots_per_session) return true;
+    }
+    return false;
+  }
+
+  void look_at_slots() {
+    for (std::uint64_t i = 0; i < slots(); ++i) {
+      const OperationSlot said = slot(i);
+      const std::string name = "operation slot " + std::to_string(i);
+      const base::Bytes bytes = base::bytes_of(said);
+      const bool untouched = std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+      if (!said.whole() && !untouched && !of_the_dead(i)) wrong(name + " is torn, and nobody died in it");
+      if (said.holder == 0) continue;
+      if (!of_the_dead(i) || !dead_.contains(said.holder)) {
+        wrong(name + " says something, and its holder is not dead");
+        continue;
+      }
+      ++found_.slots_of_the_dead;
+      if (!said.whole()) continue;
+      const std::uint64_t words = SlotState::Words::get(said.state);
+      if (words == 0 || words > OperationSlot::kLockWords) {
+        wrong(name + " claims " + std::to_string(words) + " lock words");
+        continue;
+      }
+      for (std::uint64_t w = 0; w < words; ++w) {
+        if (said.lock_word[w].mask == 0 || said.lock_word[w].offset + 8 > g_.at(layout::kLocks).bytes) {
+          wrong(name + " claims a lock word that cannot be");
+        }
+      }
+      for (std::uint64_t r = 0; r < SlotState::Rows::get(said.state); ++r) {
+        const std::uint64_t row = SlotRow::row(said.row[r]);
+        const rcuckoo::LockBit bit = rcuckoo::lock_bit(g_, rcuckoo::lock_of(g_, row));
+        if (row >= g_.rows || !said.covers(bit.offset, bit.mask)) {
+          wrong(name + " names row " + std::to_string(row) + " and not its lock");
+        }
+      }
+    }
+  }
+
+  bool covered_by_the_dead(std::uint64_t offset, std::uint64_t mask) const {
+    for (std::uint64_t i = 0; i < slots(); ++i) {
+      if (of_the_dead(i) && dead_.contains(slot(i).holder) && slot(i).claims() && slot(i).covers(offset, mask))
+        return true;
+    }
+    return false;
+  }
+
+  void look_at_locks() {
+    for (std::uint64_t offset = 0; offset < g_.at(layout::kLocks).bytes; offset += 8) {
+      auto word = base::load<std::uint64_t>(world_.region(layout::kLocks).data() + offset);
+      for (; word != 0; word &= word - 1) {
+        const std::uint64_t mask = word & ~(word - 1);
+        ++found_.set_lock_bits;
+        locked_.insert(offset * 8 + static_cast<std::uint64_t>(std::countr_zero(mask)));
+        if (!covered_by_the_dead(offset, mask)) {
+          wrong("bit " + std::to_string(std::countr_zero(mask)) + " of lock word " + std::to_string(offset / 8) +
+                " is set, and no slot of a dead client covers it");
+        }
+      }
+    }
+  }
+  bool locked(std::uint64_t row) const { return locked_.contains(rcuckoo::lock_of(g_, row) % g_.lock_bits); }
+
+  void look_at_rows() {
+    const base::Bytes table = world_.region(layout::kTable);
+    for (std::uint64_t row = 0; row < g_.rows; ++row) {
+      const RowView view(g_, table.subspan(row * g_.row_bytes(), g_.row_bytes()));
+      if (!view.whole(row)) {
+        found_.torn_rows.insert(row);
+        if (!locked(row)) wrong("row " + std::to_string(row) + " is torn and its lock is free");
+        continue;
+      }
+      for (std::uint64_t slot = 0; slot < g_.entries_per_row; ++slot) look_at_entry(row, slot, view.entry(slot));
+    }
+    for (const auto& [key, places] : found_.keys) {
+      if (places.size() < 2) continue;
+      const bool moving =
+          std::all_of(places.begin(), places.end(), [this](const Located& at) { return locked(at.row); });
+      if (!moving || places.size() > 2)
+        wrong("a key lies in " + std::to_string(places.size()) + " places, and no dead client moves it");
+    }
+  }
+
+  void look_at_entry(std::uint64_t row, std::uint64_t slot, const Entry& entry) {
+    const std::string name = "entry " + std::to_string(slot) + " of row " + std::to_string(row);
+    if (!entry.well_formed(g_.entry_bytes)) return wrong(name + " cannot be");
+    if (entry.type() == EntryType::empty) return;
+    std::string key, value;
+    if (entry.type() == EntryType::in_place) {
+      key = base::text_of(entry.key());
+      value = base::text_of(entry.value());
+    } else {
+      const std::uint64_t offset = layout::block_offset(entry.block());
+      const base::Bytes heap = world_.region(layout::kHeap);
+      if (offset > heap.size() || entry.bytes() > heap.size() - offset) return wrong(name + " points beyond the heap");
+      const auto extent = layout::read_extent(heap.subspan(offset, entry.bytes()), entry.block());
+      if (!extent) return wrong(name + " points to an extent that is not whole");
+      key = base::text_of(extent->key);
+      value = base::text_of(extent->value);
+      if (base::keyed_hash(world_.table_seed(), extent->key) != entry.hash()) wrong(name + " has another key's hash");
+      ++reached_[entry.block()];
+      size_of_[entry.block()] = entry.bytes();
+    }
+    const auto places = rcuckoo::locate(base::keyed_hash(world_.table_seed(), base::bytes_of(key)), g_.rows);
+    if (row != places.first && row != places.second) wrong(name + " lies where nobody looks for it");
+    found_.keys[key].push_back({row, slot, value});
+  }
+
+  void look_at_heap() {
+    const base::Bytes heap = world_.region(layout::kHeap);
+    std::map<std::uint64_t, std::uint64_t> with_owner;
+    for (std::uint64_t index = 0; index < g_.segments;) {
+      const base::Bytes segment = heap.subspan(index * g_.segment_bytes);
+      const auto header = base::load<layout::SegmentHeader>(segment.data());
+      if (header.run == 0) {
+        ++index;
+        continue;
+      }
+      const bool run = header.size_class == layout::kRun;
+      const layout::SegmentShape shape =
+          layout::segment_shape(header.size_class, run ? header.run * g_.segment_bytes : g_.segment_bytes);
+      for (std::uint64_t block = 0; block < shape.bitmap_words * 64; ++block) {
+        const auto word = base::load<std::uint64_t>(segment.data() + sizeof header + block / 64 * 8);
+        const bool free = ((word >> (block % 64)) & 1) != 0;
+        const std::string name = "block " + std::to_string(block) + " of segment " + std::to_string(index);
+        if (block >= shape.blocks) {
+          if (free) wrong(name + " is marked free, and there is no such block");
+          continue;
+        }
+        const std::uint64_t units =
+            (index * g_.segment_bytes + shape.first_block + block * shape.block_bytes) / layout::kBlockUnit;
+        const auto reached = reached_.find(units);
+        if (reached != reached_.end()) {
+          ++found_.blocks_reachable;
+          if (free) wrong(name + " is in use and marked free");
+          if (layout::size_class_for(size_of_[units], g_.segment_bytes) != header.size_class)
+            wrong(name + " is of another size class than its entry");
+          reached_.erase(reached);
+        } else if (free) {
+          ++found_.blocks_free;
+        } else {
+          ++with_owner[header.owner];
+        }
+      }
+      index += std::max<std::uint64_t>(1, header.run);
+    }
+    for (const auto& [units, times] : reached_) {
+      wrong("an entry points to unit " + std::to_string(units) + ", which is no block that was handed out");
+    }
+    std::uint64_t leaked = 0;
+    for (const auto& [owner, blocks] : with_owner) {
+      const Client* client = owner_of(owner);
+      if (client != nullptr && client->crashed()) continue;  // with the dead
+      std::uint64_t kept = 0;
+      if (client != nullptr && client->connected()) {
+        const heap::Heap::Usage usage = const_cast<Client*>(client)->heap().usage();
+        kept = usage.blocks_free + usage.blocks_limbo;
+      }
+      if (blocks < kept) wrong("a client holds more free blocks than its segments have");
+      leaked += blocks > kept ? blocks - kept : 0;
+    }
+    found_.blocks_unaccounted = leaked;
+    if (leaked > found_.slots_of_the_dead + dead_.size()) {
+      wrong(std::to_string(leaked) + " blocks are neither reachable, nor free, nor with an owner");
+    }
+  }
+  const Client* owner_of(std::uint64_t session_id) const {
+    for (const auto& client : world_.clients()) {
+      if (session_id != 0 && client->session_id() == session_id) return client.get();
+    }
+    return nullptr;
+  }
+
+  void look_at_counts() {
+    std::int64_t keys = 0;
+    for (std::uint64_t i = 0; i < slots(); ++i) keys += static_cast<std::int64_t>(slot(i).keys);
+    const std::int64_t off = keys - static_cast<std::int64_t>(found_.keys.size());
+    const auto may = static_cast<std::int64_t>(found_.slots_of_the_dead + dead_.size() +
+                                               found_.torn_rows.size() * g_.entries_per_row);
+    if (off > may || -off > may) {
+      wrong("the slots count " + std::to_string(keys) + " keys, and " + std::to_string(found_.keys.size()) +
+            " are there");
+    }
+  }
+
+  const World& world_;
+  const Geometry& g_;
+  std::set<std::uint64_t> dead_;
+  std::set<std::uint64_t> locked_;                  // physical lock bits
+  std::map<std::uint64_t, std::uint64_t> reached_;  // block -> entries that point to it
+  std::map<std::uint64_t, std::uint64_t> size_of_;
+  Survey found_;
+};
+
+}  // namespace
+
+std::string Survey::report() const {
+  std::string text;
+  for (const std::string& what : wrong) text += what + "\n";
+  return text;
+}
+
+Survey survey(const World& world) { return Surveyor(world).run(); }
+
+std::vector<std::string> unexplained(const Geometry& geometry, base::Bytes before, base::Bytes after,
+                                     const OperationSlot& slot) {
+  std::vector<std::string> wrong;
+  const std::uint64_t bytes = geometry.row_bytes();
+  const auto row_of = [&](base::Bytes table, std::uint64_t row) { return table.subspan(row * bytes, bytes); };
+  const auto changed = [&](std::uint64_t row) {
+    return !std::equal(row_of(before, row).begin(), row_of(before, row).end(), row_of(after, row).begin());
+  };
+  std::set<std::uint64_t> touched;
+  for (std::uint64_t row = 0; row < geometry.rows; ++row) {
+    if (changed(row)) touched.insert(row);
+  }
+  for (const std::uint64_t row : touched) {
+    const rcuckoo::LockBit bit = rcuckoo::lock_bit(geometry, rcuckoo::lock_of(geometry, row));
+    if (!(slot.claims() && slot.covers(bit.offset, bit.mask)))
+      wrong.push_back("row " + std::to_string(row) + " changed outside the slot's locks");
+  }
+  if (touched.empty()) return wrong;
+  if (!slot.whole()) {
+    wrong.push_back("rows changed while the slot was being written");
+    return wrong;
+  }
+  if (rcuckoo::phase_of(slot) != rcuckoo::Phase::writing) {
+    wrong.push_back("rows changed while the slot says that it takes its locks");
+    return wrong;
+  }
+  const std::uint64_t named = SlotState::Rows::get(slot.state);
+  // A path, end first: each row takes the entry of the row that is written after it, the last one takes the new entry.
+  bool unfinished = false;
+  for (std::uint64_t i = 0; i < named; ++i) {
+    const std::uint64_t row = SlotRow::row(slot.row[i]);
+    touched.erase(row);
+    const bool whole = RowView(geometry, row_of(after, row)).whole(row);
+    if (!changed(row)) {
+      unfinished = true;
+      continue;
+    }
+    if (unfinished) wrong.push_back("row " + std::to_string(row) + " was written before an earlier row of its path");
+    if (!whole) {
+      unfinished = true;
+      continue;
+    }
+    const Entry entry =
+        i + 1 < named
+            ? RowView(geometry, row_of(before, SlotRow::row(slot.row[i + 1]))).entry(SlotRow::slot(slot.row[i + 1]))
+            : Entry(std::as_bytes(std::span(slot.redo)).first(geometry.entry_bytes));
+    std::vector<std::byte> expected(row_of(before, row).begin(), row_of(before, row).end());
+    rcuckoo::edit_row(geometry, expected, row, SlotRow::slot(slot.row[i]), entry);
+    if (!std::equal(expected.begin(), expected.end(), row_of(after, row).begin())) {
+      wrong.push_back("row " + std::to_string(row) + " is not what the slot says that it becomes");
+    }
+  }
+  for (const std::uint64_t row : touched)
+    wrong.push_back("row " + std::to_string(row) + " changed, and the slot's path does not name it");
+  return wrong;
+}
+
+}  // namespace farpool::sim

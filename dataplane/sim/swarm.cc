@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/swarm.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/check.h"
+#include "index/rcuckoo/locate.h"
+#include "sim/survey.h"
+
+namespace farpool::sim {
+namespace {
+
+using base::Random;
+
+struct Setting {
+  std::size_t clients = 2;
+  std::size_t tasks = 1;   // of each client, at once
+  std::size_t calls = 20;  // of each task
+  std::size_t keys = 8;
+  std::uint64_t window = 4;  // rows
+  bool border = false;       // they lie where one lock word ends and the next begins
+  double large = 0;          // share of values that need an extent
+  double reads = 0.3;
+  bool pauses = false;
+  WorldOptions world;
+};
+
+Setting draw(std::uint64_t seed) {
+  Random random(seed * 2 + 1);
+  Setting s;
+  s.clients = 2 + random.below(3);
+  s.tasks = 1 + random.below(3);
+  s.window = 2 + random.below(6);
+  s.large = random.chance(0.5) ? 0 : random.chance(0.5) ? 0.2 : 0.7;
+  s.reads = 0.1 + 0.1 * static_cast<double>(random.below(5));
+  s.pauses = random.chance(0.3);
+  s.world.wire.seed = seed;
+  s.world.wire.straggle = random.chance(0.5) ? 0.02 : 0.3;
+  s.world.wire.straggle_delay = (random.chance(0.5) ? 10 : 200) * base::kMicrosecond;
+  s.world.wire.tear = !random.chance(0.1);
+  auto& geometry = s.world.geometry;
+  geometry.entries_per_row = 2 + random.below(3);
+  geometry.rows_per_lock = 1ull << random.below(3);
+  geometry.max_lock_bytes = random.chance(0.3) ? 8 : 0;  // virtual locks: rows far apart share a bit
+  if (random.chance(0.2)) geometry.entry_bytes = 24;
+  s.border = random.chance(0.5);
+  // From half full to overfull.
+  const std::uint64_t room = s.window * geometry.entries_per_row;
+  s.keys = std::max<std::size_t>(3, room / 2 + random.below(room));
+  const std::size_t most = 150 / (s.clients * s.tasks);  // of calls: a history on one key stays short enough to judge
+  s.calls = 8 + random.below(most);
+  return s;
+}
+
+struct Job {
+  const Setting& setting;
+  World& world;
+  Client& client;
+  const std::vector<std::string>& keys;
+  std::uint64_t seed;
+  std::size_t number;
+};
+
+// Every value is written once, so that a read tells whose it was. Keys of the first quarter hold numbers.
+task::Task<void> work(Job job) {
+  Random random(job.seed);
+  for (std::size_t i = 0; i < job.setting.calls; ++i) {
+    const std::size_t index = std::min(random.below(job.keys.size()), random.below(job.keys.size()));
+    const bool number = index % 4 == 1;
+    std::string value = std::to_string(job.number) + (char)('a' + i % 26) + std::to_string(i / 26);
+    if (random.chance(job.setting.large)) value += std::string(20 + random.below(200), 'x');
+    Call call{.key = job.keys[index]};
+    const std::uint64_t die = random.below(100);
+    if (random.chance(job.setting.reads)) {
+      call.kind = Call::Kind::get;
+    } else if (number) {
+      call.kind = die < 20 ? Call::Kind::remove : Call::Kind::add;
+    } else {
+      call.kind = die < 30   ? Call::Kind::put
+                  : die < 55 ? Call::Kind::insert
+                  : die < 75 ? Call::Kind::update
+                             : Call::Kind::remove;
+      call.value = value;
+    }
+    co_await job.world.call(job.client, std::move(call), 20 * base::kSecond);
+  }
+}
+
+task::Task<void> read_all(World& world, Client& client, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys)
+    co_await world.call(client, {.kind = Call::Kind::get, .key = key}, 20 * base::kSecond);
+}
+
+std::string describe(const Setting& s) {
+  std::ostringstream text;
+  text << s.clients << " clients of " << s.tasks << " tasks of " << s.calls << " calls on " << s.keys << " keys in "
+       << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
+       << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "") << ", " << s.large
+       << " extents, " << s.reads << " reads" << (s.pauses ? ", pauses" : "")
+       << (s.world.wire.tear ? "" : ", no tearing");
+  return text.str();
+}
+
+void look(const World& world, const char* when, Verdict& verdict) {
+  for (const std::string& what : survey(world).wrong) verdict.wrong.push_back(std::string(when) + ": " + what);
+}
+
+}  // namespace
+
+std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
+                               const std::string& prefix) {
+  FARPOOL_CHECK(rows >= 2 && first + rows <= world.geometry().rows);  // or there are no such keys
+  std::vector<std::string> keys;
+  for (std::uint64_t i = 0; keys.size() < count; ++i) {
+    std::string key = prefix + std::to_string(i);
+    const auto places =
+        rcuckoo::locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
+    const auto within = [&](std::uint64_t row) { return row >= first && row < first + rows; };
+    if (within(places.first) && within(places.second)) keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+Verdict run_swarm(std::uint64_t seed) {
+  const Setting setting = draw(seed);
+  Random random(seed ^ 0x5eed);
+  Verdict verdict;
+  verdict.setting = describe(setting);
+  World world(setting.world);
+  std::vector<Client*> clients;
+  for (std::size_t i = 0; i < setting.clients; ++i) clients.push_back(&world.connect("client-" + std::to_string(i)));
+  const std::uint64_t border = 64 * world.geometry().rows_per_lock;
+  const bool at_border = setting.border && border + setting.window <= world.geometry().rows;
+  const std::vector<std::string> keys =
+      crowd(world, at_border ? border - setting.window / 2 : 10, setting.window, setting.keys, "");
+
+  std::size_t number = 0;
+  for (Client* client : clients) {
+    for (std::size_t i = 0; i < setting.tasks; ++i) {
+      world.spawn(*client, work({setting, world, *client, keys, random.next(), number++}));
+    }
+  }
+  if (setting.pauses) {  // stopped threads, for less than it takes to be suspected
+    for (int i = 0; i < 6; ++i) {
+      Client* client = clients[random.below(clients.size())];
+      const Nanos when = world.network().now() + static_cast<Nanos>(random.below(2'000'000));
+      const Nanos until =
+          when + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(setting.world.failure_timeout) / 8));
+      world.network().at(when, [client] { client->port().pause(); });
+      world.network().at(until, [client] { client->port().resume(); });
+    }
+  }
+  for (Client* client : clients) {
+    if (!world.settle(*client)) {
+      verdict.wrong.push_back("client " + client->name() + " did not come to an end within a minute of virtual time");
+      return verdict;  // its frames are still suspended: the world's end will say so
+    }
+  }
+  Client& reader = world.connect("reader");
+  if (!world.run(reader, read_all(world, reader, keys))) verdict.wrong.push_back("the reader did not come to an end");
+
+  if (const auto judged = world.history().judge()) verdict.wrong.push_back(*judged);
+  for (const auto& [client, status] : world.failures()) {
+    ++verdict.failures[std::string(base::name_of(status.code()))];
+    // Nobody died: the only thing that may go wrong is that a few rows are full.
+    if (status.code() != base::Code::out_of_memory) verdict.wrong.push_back("a call failed: " + status.message());
+  }
+  if (!world.quiesce()) verdict.wrong.push_back("verbs are under way for ever");
+  look(world, "with all clients there", verdict);
+  for (Client* client : clients) {
+    add(verdict.marks, client->table().marks());
+    verdict.effects += client->port().effects();
+    world.disconnect(*client);
+  }
+  world.disconnect(reader);
+  look(world, "when all had gone", verdict);
+  verdict.calls = world.history().size();
+  verdict.trace_hash = world.network().trace().hash();
+  return verdict;
+}
+
+void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks) {
+  sum.lock_conflicts += marks.lock_conflicts;
+  sum.lock_restarts += marks.lock_restarts;
+  sum.suspicions += marks.suspicions;
+  sum.torn_rows += marks.torn_rows;
+  sum.stale_extents += marks.stale_extents;
+  sum.changed_misses += marks.changed_misses;
+  sum.escalations += marks.escalations;
+  sum.failed_searches += marks.failed_searches;
+  sum.explorations += marks.explorations;
+  sum.displaced += marks.displaced;
+  sum.multi_word_locks += marks.multi_word_locks;
+}
+
+std::string describe(const rcuckoo::Marks& marks) {
+  std::ostringstream text;
+  text << "lock conflicts " << marks.lock_conflicts << ", restarts " << marks.lock_restarts << ", suspicions "
+       << marks.suspicions << ", torn rows " << marks.torn_rows << ", stale extents " << marks.stale_extents
+       << ", changed misses " << marks.changed_misses << ", escalations " << marks.escalations << ", failed searches "
+       << marks.failed_searches << ", explorations " << marks.explorations << ", displaced " << marks.displaced
+       << ", multi-word locks " << marks.multi_word_locks;
+  return text.str();
+}
+
+}  // namespace farpool::sim

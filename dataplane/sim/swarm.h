@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random worlds: everything about them is drawn from a seed, everything that happens in them is judged.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "index/rcuckoo/table.h"
+#include "sim/world.h"
+
+namespace farpool::sim {
+
+struct Verdict {
+  std::vector<std::string> wrong;  // empty: the run was right
+  std::string setting;             // what the seed drew, for people
+  std::uint64_t trace_hash = 0;
+  std::uint64_t calls = 0;
+  std::uint64_t effects = 0;
+  std::map<std::string, std::uint64_t> failures;  // calls that failed without effect, by code
+  rcuckoo::Marks marks;                           // of all tables
+};
+
+// Two to four clients work on a few keys of a few rows, with delays, tearing and pauses and without crashes. Every
+// history must be linearizable, every task must end, and the memory that is left must be in order, before and after the
+// clients have said goodbye.
+Verdict run_swarm(std::uint64_t seed);
+
+// Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
+std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
+                               const std::string& prefix);
+
+void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks);
+std::string describe(const rcuckoo::Marks& marks);
+
+}  // namespace farpool::sim
