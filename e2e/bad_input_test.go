@@ -42,15 +42,14 @@ var _ = Describe("A pool that cannot work", Ordered, Label("short"), func() {
 			Expect(out).To(ContainSubstring(s))
 		}
 	},
-		Entry("RoCEv2", "transport: TCP", "transport: RoCEv2", "spec.network.transport", "set TCP"),
-		Entry("InfiniBand", "transport: TCP", "transport: InfiniBand", "spec.network.transport", "set TCP"),
-		Entry("an unknown transport", "transport: TCP", "transport: Pigeon", "spec.network.transport", "unknown transport"),
-		Entry("no transport", "network: {transport: TCP}", "network: {}", "transport"),
-		Entry("an unknown index protocol", "network:", "index: {protocol: BTree}\n  network:", "spec.index", "RCuckoo"),
-		Entry("a size that is no multiple of the page", "memory: 64Mi", `memory: "67108865"`, "multiple of the page size"),
-		Entry("too little memory", "memory: 64Mi", "memory: 4Mi", "16Mi"),
-		Entry("an unknown field", "network:", "colour: red\n  network:", "colour"),
-		SpecTimeout(time.Minute),
+		Entry("RoCEv2", SpecTimeout(time.Minute), "transport: TCP", "transport: RoCEv2", "spec.network.transport", "set TCP"),
+		Entry("InfiniBand", SpecTimeout(time.Minute), "transport: TCP", "transport: InfiniBand", "spec.network.transport", "set TCP"),
+		Entry("an unknown transport", SpecTimeout(time.Minute), "transport: TCP", "transport: Pigeon", "spec.network.transport", "unknown transport"),
+		Entry("no transport", SpecTimeout(time.Minute), "network: {transport: TCP}", "network: {}", "transport"),
+		Entry("an unknown index protocol", SpecTimeout(time.Minute), "network:", "index: {protocol: BTree}\n  network:", "spec.index", "RCuckoo"),
+		Entry("a size that is no multiple of the page", SpecTimeout(time.Minute), "memory: 64Mi", `memory: "67108865"`, "multiple of the page size"),
+		Entry("too little memory", SpecTimeout(time.Minute), "memory: 64Mi", "memory: 4Mi", "16Mi"),
+		Entry("an unknown field", SpecTimeout(time.Minute), "network:", "colour: red\n  network:", "colour"),
 	)
 
 	DescribeTable("is refused when what is fixed is changed", func(ctx SpecContext, patch string, says string) {
@@ -58,11 +57,10 @@ var _ = Describe("A pool that cannot work", Ordered, Label("short"), func() {
 		Expect(err).To(HaveOccurred(), out)
 		Expect(out).To(ContainSubstring(says))
 	},
-		Entry("data policy", `{"spec":{"dataPolicy":"Store"}}`, "fixed at creation"),
-		Entry("index", `{"spec":{"index":{"rcuckoo":{"rowsPerLock":8}}}}`, "fixed at creation"),
-		Entry("memory", `{"spec":{"memory":{"pools":[{"name":"memory","replicas":1,"memory":"128Mi"}]}}}`, "fixed at creation"),
-		Entry("memory nodes", `{"spec":{"memory":{"pools":[{"name":"memory","replicas":2,"memory":"64Mi"}]}}}`, "fixed at creation"),
-		SpecTimeout(time.Minute),
+		Entry("data policy", SpecTimeout(time.Minute), `{"spec":{"dataPolicy":"Store"}}`, "fixed at creation"),
+		Entry("index", SpecTimeout(time.Minute), `{"spec":{"index":{"rcuckoo":{"rowsPerLock":8}}}}`, "fixed at creation"),
+		Entry("memory", SpecTimeout(time.Minute), `{"spec":{"memory":{"pools":[{"name":"memory","replicas":1,"memory":"128Mi"}]}}}`, "fixed at creation"),
+		Entry("memory nodes", SpecTimeout(time.Minute), `{"spec":{"memory":{"pools":[{"name":"memory","replicas":2,"memory":"64Mi"}]}}}`, "fixed at creation"),
 	)
 
 	It("says that no node has the memory it asks for", func(ctx SpecContext) {
