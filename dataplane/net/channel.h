@@ -80,6 +80,8 @@ class Channel : public TurnHook {
   // One read and one write at a time.
   virtual void begin_read(base::MutableBytes into) = 0;
   virtual void begin_write(base::Bytes from) = 0;
+  // Writes what the socket takes at once, possibly nothing; the rest is for begin_write.
+  virtual base::Status write_now(base::Bytes from, std::size_t& taken) = 0;
   // Tells the peer that nothing more will come. Returns false where the peer's end of the stream must be read to know
   // that it has heard; otherwise goodbye_done follows.
   virtual bool begin_goodbye() = 0;
@@ -87,10 +89,14 @@ class Channel : public TurnHook {
 
  private:
   void shut();
-  void on_turn_end() noexcept override { send(); }
+  void on_turn_end() noexcept override {
+    const Ref self(this);  // the handler may destroy the stream
+    send();
+  }
   void read_more();
   void discard();
   void send();
+  void sent();
   void say_goodbye();
   void release() {
     if (--references_ == 0) delete this;

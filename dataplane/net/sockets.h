@@ -31,9 +31,16 @@ template <class Socket>
 class SocketChannel final : public Channel {
  public:
   SocketChannel(Loop& loop, Identity peer, std::string remote, Seat seat, Socket socket)
-      : Channel(loop, std::move(peer), std::move(remote), std::move(seat)), socket_(std::move(socket)) {}
+      : Channel(loop, std::move(peer), std::move(remote), std::move(seat)), socket_(std::move(socket)) {
+    if constexpr (!kTls) {
+      asio::error_code ignored;
+      socket_.non_blocking(true, ignored);
+    }
+  }
 
  private:
+  static constexpr bool kTls = requires(Socket socket) { *socket; };
+
   struct ReadDone {
     Ref channel;
     void operator()(const asio::error_code& error, std::size_t bytes) {
@@ -50,7 +57,7 @@ class SocketChannel final : public Channel {
   };
 
   auto& wire() {
-    if constexpr (requires { *socket_; }) {
+    if constexpr (kTls) {
       return *socket_;
     } else {
       return socket_;
@@ -63,8 +70,18 @@ class SocketChannel final : public Channel {
   void begin_write(base::Bytes from) override {
     asio::async_write(wire(), asio::buffer(from.data(), from.size()), WriteDone{Ref(this)});
   }
+  base::Status write_now([[maybe_unused]] base::Bytes from, [[maybe_unused]] std::size_t& taken) override {
+    if constexpr (!kTls) {  // a TLS record that has been cut off half way cannot be taken up again
+      asio::error_code error;
+      taken = socket_.write_some(asio::buffer(from.data(), from.size()), error);
+      if (error && error != asio::error::would_block && error != asio::error::interrupted) {
+        return status_of(error, "writing to " + remote);
+      }
+    }
+    return {};
+  }
   bool begin_goodbye() override {
-    if constexpr (requires { *socket_; }) {
+    if constexpr (kTls) {
       wire().async_shutdown([channel = Ref(this)](const asio::error_code&) { channel->goodbye_done(); });
       return true;
     } else {

@@ -70,6 +70,7 @@ void Channel::read_done(bool failed, base::Status why, std::size_t bytes) {
     in_handler_ = true;
     handler_->on_input();
     in_handler_ = false;
+    send();
   }
   read_more();
 }
@@ -77,26 +78,34 @@ void Channel::read_done(bool failed, base::Status why, std::size_t bytes) {
 base::MutableBytes Channel::reserve(std::size_t bytes) {
   base::MutableBytes room = out_.room(bytes).first(bytes);
   out_.commit(bytes);
-  loop.at_turn_end(*this);
+  if (!in_handler_) loop.at_turn_end(*this);  // what answers the input leaves right after it
   return room;
 }
 
 void Channel::send() {
-  if (!open_ || writing_) return;
-  if (out_.empty()) return;
+  if (!open_ || writing_ || out_.empty()) return;
+  if (handler_ != nullptr) handler_->on_flush();
   std::swap(out_, sending_);
+  std::size_t taken = 0;
+  if (base::Status status = write_now(sending_.bytes(), taken); !status.ok()) return close(std::move(status));
+  sending_.consume(taken);
+  if (sending_.empty()) return sent();
   writing_ = true;
   begin_write(sending_.bytes());
 }
 
 void Channel::write_done(bool failed, base::Status why) {
   writing_ = false;
-  sending_.clear();
   if (!open_) return;
   if (failed) {
     close(std::move(why));
     return;
   }
+  sent();
+}
+
+void Channel::sent() {
+  sending_.clear();
   if (!out_.empty()) {
     send();
   } else if (finishing_) {

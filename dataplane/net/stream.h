@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connection's bytes, the same over TCP, TLS and Unix sockets. The stream owns both buffers: what has come in lies
-// contiguous until it is consumed; what is written in one turn leaves with one system call when the turn ends. In
-// steady state nothing is allocated.
+// contiguous until it is consumed; what is written leaves with one system call: right after on_input, if it was
+// written there, and otherwise when the turn ends. In steady state nothing is allocated.
 //
 // Back pressure is the owner's to apply: stop reading (pause_reading) while unsent() or its own work is too much, go on
 // when on_sent tells that all has left. All of a stream belongs to the thread of its loop.
@@ -27,6 +27,9 @@ class StreamHandler {
  public:
   // More bytes have come in (see Stream::need).
   virtual void on_input() noexcept = 0;
+  // What has been written since the last time leaves now, with one system call where the socket takes it. May write
+  // nothing.
+  virtual void on_flush() noexcept {}
   // Everything written has been handed to the operating system.
   virtual void on_sent() noexcept {}
   // Once, and the last call: the peer has closed (ok), close() or finish() was called, or the connection broke.

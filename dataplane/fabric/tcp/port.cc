@@ -16,7 +16,7 @@
 
 namespace farpool::fabric::tcp {
 
-class TcpLane final : public Lane, private net::StreamHandler, private net::TurnHook, private Timer {
+class TcpLane final : public Lane, private net::StreamHandler, private Timer {
  public:
   TcpLane(TcpPort& port, LaneGrant grant, std::unique_ptr<net::Stream> stream)
       : port_(port), regions_(std::move(grant.regions)), stream_(std::move(stream)) {
@@ -58,7 +58,7 @@ class TcpLane final : public Lane, private net::StreamHandler, private net::Turn
     put_chain(stream_->reserve(length), posting.tag, posting.ops, regions_);
     (newest_ != nullptr ? newest_->next : oldest_) = &posting;
     newest_ = &posting;
-    stream_->loop().at_turn_end(*this);
+    rung_ = false;
     if (posting.deadline < Timer::when) watch(posting.deadline);
   }
 
@@ -74,8 +74,8 @@ class TcpLane final : public Lane, private net::StreamHandler, private net::Turn
     return !call || (ops.size() == 1 && ops[0].local.size() <= kMaxCallBytes && ops[0].reply.size() <= kMaxCallBytes);
   }
 
-  void on_turn_end() noexcept override {
-    if (open_) ++stats_.doorbells;
+  void on_flush() noexcept override {
+    if (!std::exchange(rung_, true)) ++stats_.doorbells;
   }
 
   void on_input() noexcept override {
@@ -150,6 +150,7 @@ class TcpLane final : public Lane, private net::StreamHandler, private net::Turn
   std::size_t pending_ = 0;
   bool open_ = true;
   bool refused_ = false;
+  bool rung_ = true;  // no chain is queued that has not left
 };
 
 struct TcpPort::Answer {

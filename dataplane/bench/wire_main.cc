@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The raw verb on the tcp wire, to set beside what is built on it: trips of one 64-byte READ, and of a chain as an
+// update has it, with one and with many in flight on one lane. Real sockets on the loopback device; times are this
+// machine's and no claim.
+#include <sys/resource.h>
+
+#include <array>
+#include <cstdio>
+#include <future>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "fabric/tcp/port.h"
+#include "fabric/tcp/responder.h"
+#include "net/loop.h"
+#include "net/throwaway_ca.h"
+#include "task/scope.h"
+
+namespace farpool::bench {
+namespace {
+
+using base::Nanos;
+using fabric::Op;
+
+// One region, and a lane for whoever asks.
+class Host final : public fabric::Host {
+ public:
+  static constexpr std::uint64_t kBytes = 1 << 20;
+  void on_exchange(const fabric::Peer&, std::string, std::function<void(std::string)> reply) override { reply({}); }
+  std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>&) override {
+    return fabric::LaneRights{
+        1, {{.id = 1, .key = 1, .base = reinterpret_cast<std::byte*>(memory_.data()), .bytes = kBytes}}};
+  }
+  std::optional<std::size_t> on_call(std::uint64_t, std::uint32_t, base::Bytes, base::MutableBytes) override {
+    return 0;
+  }
+
+ private:
+  std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(kBytes / 8);
+};
+
+Nanos cpu_time() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * base::kSecond +
+         (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000;
+}
+
+enum class Kind { read, update };
+
+task::Task<void> post_many(fabric::Port& port, fabric::Lane& lane, Kind kind, std::uint64_t place,
+                           std::uint64_t times) {
+  fabric::Buffer row = port.buffer(144);
+  std::uint64_t old = 0;
+  for (std::uint64_t i = 0; i < times; ++i) {
+    const fabric::Remote at{1, place * 1024};
+    const std::array update{Op::masked_cas({1, place * 1024 + 512}, old, 0, 1, 0, 1), Op::read(at, row.first(144)),
+                            Op::read(at, row.first(144))};
+    const std::array read{Op::read(at, row.first(64))};
+    const std::span<const Op> chain = kind == Kind::read ? std::span<const Op>(read) : std::span<const Op>(update);
+    const auto outcome = co_await lane.post(chain, port.now() + 10 * base::kSecond);
+    FARPOOL_CHECK(outcome.fate == fabric::Fate::done);
+  }
+}
+
+task::Task<void> measure(fabric::Port& port, const std::string& endpoint, const char* transport,
+                         std::promise<void>& over) {
+  auto lane = co_await port.open_lane({.endpoint = endpoint, .regions = {{.id = 1, .bytes = Host::kBytes, .key = 1}}},
+                                      port.now() + 10 * base::kSecond);
+  FARPOOL_CHECK(lane.ok());
+  for (const Kind kind : {Kind::read, Kind::update}) {
+    for (const std::uint64_t flight : {1u, 16u, 128u}) {
+      const std::uint64_t each = 60'000 / flight;
+      const auto before = (*lane)->stats();
+      const Nanos cpu = cpu_time(), begin = port.now();
+      {
+        task::Scope scope;
+        for (std::uint64_t i = 0; i < flight; ++i) scope.spawn(post_many(port, **lane, kind, i, each));
+        co_await scope.join();
+      }
+      const auto chains = static_cast<double>(each * flight);
+      std::printf("%-6s %-22s %4lu in flight  %8.2f us/chain  %8.2f us CPU/chain  %6.2f chains/doorbell\n", transport,
+                  kind == Kind::read ? "READ 64" : "masked CAS, 2 READ 144", static_cast<unsigned long>(flight),
+                  static_cast<double>(port.now() - begin) / 1000 / chains,
+                  static_cast<double>(cpu_time() - cpu) / 1000 / chains,
+                  chains / static_cast<double>((*lane)->stats().doorbells - before.doorbells));
+      std::fflush(stdout);
+    }
+  }
+  over.set_value();
+}
+
+void run(bool secure) {
+  Host host;
+  net::ThrowawayCa ca;
+  std::shared_ptr<net::Tls> node_tls, client_tls;
+  if (secure) {
+    node_tls = *net::Tls::load(ca.issue("farpool://bench/node/n"), net::Tls::Kind::mutual);
+    client_tls = *net::Tls::load(ca.issue("farpool://bench/client/c"), net::Tls::Kind::mutual);
+  }
+  net::Loop control, client;
+  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = node_tls});
+  const base::Status status = responder.serve(host);
+  FARPOOL_CHECK(status.ok());
+  std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
+  std::promise<void> over;
+  task::Scope scope;
+  std::unique_ptr<fabric::tcp::TcpPort> port;
+  client.post([&] {
+    port = std::make_unique<fabric::tcp::TcpPort>(client, client_tls);
+    scope.spawn(measure(*port, responder.address(), secure ? "TLS" : "plain", over));
+  });
+  over.get_future().get();
+  client.post([&] {
+    port.reset();
+    client.stop();
+  });
+  client_thread.join();
+  control.stop();
+  control_thread.join();
+}
+
+}  // namespace
+}  // namespace farpool::bench
+
+int main() {
+  farpool::bench::run(false);
+  farpool::bench::run(true);
+}
