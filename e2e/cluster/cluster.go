@@ -74,9 +74,20 @@ func Run(ctx context.Context, env []string, name string, args ...string) (string
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s %s: %w: %s%s", name, strings.Join(args, " "), err, stderr.String(), stdout.String())
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s%s", name, strings.Join(shown(args), " "), err, stderr.String(), stdout.String())
 	}
 	return stdout.String(), nil
+}
+
+// shown are arguments without the password among them.
+func shown(args []string) []string {
+	out := append([]string(nil), args...)
+	for i := range out {
+		if i > 0 && out[i-1] == "-a" {
+			out[i] = "(password)"
+		}
+	}
+	return out
 }
 
 // Helm runs Helm against the cluster. It is taken from the tools that the repository's scripts build, or from the PATH.

@@ -27,14 +27,15 @@ type Target struct {
 // Connect opens one connection to a shard with the driver's defaults, except that nothing is retried: what fails is seen.
 func (t Target) Connect(shard int) *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr:         t.Shards[shard%len(t.Shards)],
-		Password:     t.Password,
-		TLSConfig:    t.TLS,
-		MaxRetries:   -1,
-		PoolSize:     1,
-		DialTimeout:  5 * time.Second,
-		ReadTimeout:  15 * time.Second,
-		WriteTimeout: 15 * time.Second,
+		Addr:          t.Shards[shard%len(t.Shards)],
+		Password:      t.Password,
+		TLSConfig:     t.TLS,
+		MaxRetries:    -1,
+		DialerRetries: 1,
+		PoolSize:      1,
+		DialTimeout:   5 * time.Second,
+		ReadTimeout:   15 * time.Second,
+		WriteTimeout:  15 * time.Second,
 	})
 }
 
