@@ -209,10 +209,11 @@ int run(Settings settings) {
 
   net::Loop control;
   // Beside lanes there are handshakes, which come and go.
-  fabric::tcp::TcpResponder responder(control, {.listen = settings.listen,
-                                                .tls = *tls,
-                                                .executors = settings.threads,
-                                                .max_connections = settings.max_lanes + settings.geometry.max_sessions});
+  fabric::tcp::TcpResponder responder(control,
+                                      {.listen = settings.listen,
+                                       .tls = *tls,
+                                       .executors = settings.threads,
+                                       .max_connections = settings.max_lanes + settings.geometry.max_sessions});
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
   auto node = node::MemoryNode::create(
       {.name = settings.common.name,

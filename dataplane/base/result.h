@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operation came to. Operating errors are values and all of them are handled; broken invariants are FARPOOL_CHECKs.
+// What an operation came to. Operating errors are values and all of them are handled; broken invariants are
+// FARPOOL_CHECKs.
 #pragma once
 
 #include <optional>
@@ -50,7 +51,9 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) { FARPOOL_CHECK(!std::get<1>(state_).ok()); }
+  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {
+    FARPOOL_CHECK(!std::get<1>(state_).ok());
+  }
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }

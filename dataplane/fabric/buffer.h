@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that verbs may read and write. On a NIC it must be registered, so it comes from the port in slabs that are kept.
+// Memory that verbs may read and write. On a NIC it must be registered, so it comes from the port in slabs that are
+// kept.
 #pragma once
 
 #include <array>
@@ -19,7 +20,8 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)),
+      : pool_(std::exchange(other.pool_, nullptr)),
+        data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(pool_, other.pool_);

@@ -12,7 +12,9 @@ constexpr std::uint64_t kAeth = 4;
 constexpr std::uint64_t kAtomicEth = 28;
 constexpr std::uint64_t kMasks = 16;
 
-std::uint64_t packets(std::uint64_t bytes, std::uint64_t mtu) { return std::max<std::uint64_t>(1, (bytes + mtu - 1) / mtu); }
+std::uint64_t packets(std::uint64_t bytes, std::uint64_t mtu) {
+  return std::max<std::uint64_t>(1, (bytes + mtu - 1) / mtu);
+}
 
 }  // namespace
 
@@ -23,10 +25,13 @@ std::uint64_t wire_bytes(const Op& op, std::uint64_t mtu) {
       const std::uint64_t n = packets(length, mtu);  // only the first and last reply packets carry an AETH
       return kPacket + kReth + n * kPacket + std::min<std::uint64_t>(n, 2) * kAeth + length;
     }
-    case Verb::write: return packets(length, mtu) * kPacket + kReth + length + kPacket + kAeth;
+    case Verb::write:
+      return packets(length, mtu) * kPacket + kReth + length + kPacket + kAeth;
     case Verb::cas:
-    case Verb::fetch_add: return kPacket + kAtomicEth + kPacket + kAeth + 8;
-    case Verb::masked_cas: return kPacket + kAtomicEth + kMasks + kPacket + kAeth + 8;
+    case Verb::fetch_add:
+      return kPacket + kAtomicEth + kPacket + kAeth + 8;
+    case Verb::masked_cas:
+      return kPacket + kAtomicEth + kMasks + kPacket + kAeth + 8;
     case Verb::call:
       return packets(length, mtu) * kPacket + length + kPacket + kAeth + packets(op.reply.size(), mtu) * kPacket +
              op.reply.size() + kPacket + kAeth;

@@ -9,9 +9,9 @@
 
 namespace farpool::fabric {
 
-// Bytes on a RoCEv2 wire without the frame check sequence, request and reply together. Every packet has Ethernet 14, IPv4 20,
-// UDP 8, BTH 12 and ICRC 4; then RETH 16 (READ, WRITE), AETH 4 (replies), AtomicETH 28, and for a masked CAS 16 more for the two
-// masks. `mtu` splits longer payloads into packets.
+// Bytes on a RoCEv2 wire without the frame check sequence, request and reply together. Every packet has Ethernet 14,
+// IPv4 20, UDP 8, BTH 12 and ICRC 4; then RETH 16 (READ, WRITE), AETH 4 (replies), AtomicETH 28, and for a masked CAS
+// 16 more for the two masks. `mtu` splits longer payloads into packets.
 std::uint64_t wire_bytes(const Op& op, std::uint64_t mtu = 4096);
 
 struct Cost {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam: the only door between a protocol and a wire. A protocol is written once, as coroutines that build a short array of
-// verbs, await one chain, and judge the bytes that came back; every wire (tcp, sim, later verbs and shm) runs that text.
+// The seam: the only door between a protocol and a wire. A protocol is written once, as coroutines that build a short
+// array of verbs, await one chain, and judge the bytes that came back; every wire (tcp, sim, later verbs and shm) runs
+// that text.
 //
 // The contract, held by one suite (fabric/contract) that every wire passes:
-//  1. Order. Within a lane, and none between lanes: a WRITE before anything, and an atomic before a READ, execute in posting order at
-//     the responder. READ before WRITE, atomic or CALL, and an atomic before a WRITE or CALL, only with `fence` on the second. A failed
-//     CAS does not stop a chain; a refused verb ends the lane. A CALL is a chain of its own. fabric/contract/ordering.md has every pair.
-//  2. Words. Every offset and length is a multiple of 8. Aligned 8-byte accesses are atomic; anything longer may tear at any word.
+//  1. Order. Within a lane, and none between lanes: a WRITE before anything, and an atomic before a READ, execute in
+//  posting order at
+//     the responder. READ before WRITE, atomic or CALL, and an atomic before a WRITE or CALL, only with `fence` on the
+//     second. A failed CAS does not stop a chain; a refused verb ends the lane. A CALL is a chain of its own.
+//     fabric/contract/ordering.md has every pair.
+//  2. Words. Every offset and length is a multiple of 8. Aligned 8-byte accesses are atomic; anything longer may tear
+//  at any word.
 //  3. Atomics are atomic against each other within one atomic domain.
-//  4. Fates. Each posting completes exactly once, never inline. A verb cannot be cancelled, only a lane severed: all that is pending
+//  4. Fates. Each posting completes exactly once, never inline. A verb cannot be cancelled, only a lane severed: all
+//  that is pending
 //     on it then ends `maybe`. A `maybe` is resolved by reading after the responder has fenced, never by blind retry.
 //  5. Fence. After the memory node has fenced a session, none of its verbs executes, whatever is still in flight.
 //  6. Time, sleeping and randomness come from the port.
@@ -39,18 +44,20 @@ using base::Nanos;
 
 enum class Verb : std::uint8_t { read, write, cas, masked_cas, fetch_add, call };
 
-// A place in a memory node. Never a raw pointer: a region id means something only within a session, which holds its key.
+// A place in a memory node. Never a raw pointer: a region id means something only within a session, which holds its
+// key.
 struct Remote {
   std::uint32_t region = 0;
   std::uint64_t offset = 0;  // bytes from the region's start; a multiple of 8
 };
 
-// One verb. Plain data, copied by the wire when it is enqueued; what `local` and `old` point to must outlive the completion.
+// One verb. Plain data, copied by the wire when it is enqueued; what `local` and `old` point to must outlive the
+// completion.
 struct Op {
   Verb verb = Verb::read;
   bool fence = false;  // start only when all earlier READs and atomics of this lane have completed
   Remote at;
-  base::MutableBytes local;     // READ: filled. WRITE: sent. CALL: the request. Within buffers of the port.
+  base::MutableBytes local;      // READ: filled. WRITE: sent. CALL: the request. Within buffers of the port.
   std::uint64_t* old = nullptr;  // atomics: the word before
   std::uint64_t compare = 0;     // CAS, masked CAS
   std::uint64_t swap = 0;        // CAS, masked CAS: the new bits; FAA: the addend
@@ -65,10 +72,15 @@ struct Op {
     return {.verb = Verb::cas, .at = at, .old = &old, .compare = compare, .swap = swap};
   }
   // Succeeds iff (word & compare_mask) == (compare & compare_mask); then bits under swap_mask become those of swap.
-  static Op masked_cas(Remote at, std::uint64_t& old, std::uint64_t compare, std::uint64_t compare_mask, std::uint64_t swap,
-                       std::uint64_t swap_mask) {
-    return {.verb = Verb::masked_cas, .at = at, .old = &old, .compare = compare, .swap = swap,
-            .compare_mask = compare_mask, .swap_mask = swap_mask};
+  static Op masked_cas(Remote at, std::uint64_t& old, std::uint64_t compare, std::uint64_t compare_mask,
+                       std::uint64_t swap, std::uint64_t swap_mask) {
+    return {.verb = Verb::masked_cas,
+            .at = at,
+            .old = &old,
+            .compare = compare,
+            .swap = swap,
+            .compare_mask = compare_mask,
+            .swap_mask = swap_mask};
   }
   static Op fetch_add(Remote at, std::uint64_t& old, std::uint64_t addend) {
     return {.verb = Verb::fetch_add, .at = at, .old = &old, .swap = addend};
@@ -87,7 +99,8 @@ struct Op {
 enum class Fate : std::uint8_t {
   done,     // every verb executed, in order
   maybe,    // the lane was severed or the deadline passed: some prefix executed, or none, or all
-  refused,  // the responder rejected a key, range or alignment: some prefix executed; the session is stale; the lane has ended
+  refused,  // the responder rejected a key, range or alignment: some prefix executed; the session is stale; the lane
+            // has ended
 };
 
 struct Outcome {
@@ -131,8 +144,9 @@ class Lane {
   // Posts a chain: one trip. `ops` must hold 1 to kMaxChain verbs; a CALL stands alone. The deadline is absolute.
   Posting post(std::span<const Op> ops, Nanos deadline) { return Posting(*this, ops, deadline); }
 
-  // Queues the posting; the port rings one doorbell for all that is queued in a turn. Called by Posting only. On a lane that
-  // is not open the posting completes, at the next turn, with `maybe` if nothing can be known and `refused` after a refusal.
+  // Queues the posting; the port rings one doorbell for all that is queued in a turn. Called by Posting only. On a lane
+  // that is not open the posting completes, at the next turn, with `maybe` if nothing can be known and `refused` after
+  // a refusal.
   virtual void enqueue(Posting& posting) noexcept = 0;
 
   // The only cancellation there is: everything pending ends `maybe` (at a later turn) and the lane never opens again.
@@ -162,10 +176,10 @@ struct Caps {
 
 // What a memory node granted one session, as far as a wire needs it.
 struct LaneGrant {
-  std::string endpoint;                   // host:port of the session port
+  std::string endpoint;  // host:port of the session port
   std::uint64_t session_id = 0;
   std::uint64_t node_incarnation = 0;
-  std::array<std::byte, 16> token{};      // good for one lane
+  std::array<std::byte, 16> token{};  // good for one lane
   struct Region {
     std::uint32_t id = 0;
     std::uint64_t bytes = 0;
@@ -174,7 +188,8 @@ struct LaneGrant {
   std::vector<Region> regions;
 };
 
-// One thread's access to the fabric: lanes, time, sleeping, randomness, registered buffers. Nothing else may read a clock.
+// One thread's access to the fabric: lanes, time, sleeping, randomness, registered buffers. Nothing else may read a
+// clock.
 class Port {
  public:
   virtual ~Port() = default;

@@ -34,8 +34,8 @@ inline void write_words(std::byte* to, base::Bytes from) {
   }
 }
 
-inline std::uint64_t masked_cas_word(std::byte* at, std::uint64_t compare, std::uint64_t compare_mask, std::uint64_t swap,
-                                     std::uint64_t swap_mask) {
+inline std::uint64_t masked_cas_word(std::byte* at, std::uint64_t compare, std::uint64_t compare_mask,
+                                     std::uint64_t swap, std::uint64_t swap_mask) {
   auto word = word_at(at);
   std::uint64_t old = word.load(std::memory_order_acquire);
   while ((old & compare_mask) == (compare & compare_mask)) {

@@ -33,8 +33,8 @@ using task::Task;
 
 constexpr std::size_t kScanSegments = 16;     // bitmaps read in one chain
 constexpr std::size_t kAtomicsPerChain = 16;  // within what a responder grants
-// A full heap is believed after others had this many ticks to give back what they can spare; after that, requests fail at once for
-// a while.
+// A full heap is believed after others had this many ticks to give back what they can spare; after that, requests fail
+// at once for a while.
 constexpr int kPatienceTicks = 4;
 constexpr int kPatienceEras = 16;
 constexpr int kBarrenTicks = 8;
@@ -42,12 +42,12 @@ constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
 // A segment of blocks that this client owns, or a run, which is a segment of one block.
 struct Segment {
-  std::uint64_t first = 0;             // index in the heap region
-  std::vector<std::uint64_t> free;     // bits of blocks that may be handed out
-  std::vector<std::uint64_t> limbo;    // bits of blocks that are free but may still be read
+  std::uint64_t first = 0;           // index in the heap region
+  std::vector<std::uint64_t> free;   // bits of blocks that may be handed out
+  std::vector<std::uint64_t> limbo;  // bits of blocks that are free but may still be read
   std::uint64_t free_count = 0;
   std::uint64_t limbo_count = 0;
-  std::size_t hint = 0;                // no word of `free` before it has a bit
+  std::size_t hint = 0;  // no word of `free` before it has a bit
 };
 
 // Blocks that may be reused once the safe era has passed `era`.
@@ -66,12 +66,13 @@ struct SizeClass {
   Segment* current = nullptr;
   std::uint64_t free_count = 0;
   std::deque<Limbo> limbo;  // oldest era first
-  // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is given away.
+  // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is
+  // given away.
   bool busy = false;
-  bool scanned = false;       // since it last grew
-  std::uint64_t cursor = 0;   // where the next scan goes on: a few segments at a time, in turn
-  Nanos quiet_until = 0;      // no refill in the background before
-  Nanos barren_until = 0;     // the heap was found full: not asked again before
+  bool scanned = false;      // since it last grew
+  std::uint64_t cursor = 0;  // where the next scan goes on: a few segments at a time, in turn
+  Nanos quiet_until = 0;     // no refill in the background before
+  Nanos barren_until = 0;    // the heap was found full: not asked again before
 };
 
 enum class Refill {
@@ -85,7 +86,10 @@ enum class Refill {
 
 struct Heap::State {
   State(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes)
-      : session(session), heap_segments(heap_bytes / segment_bytes), segment_bytes(segment_bytes), ready(session.port()) {}
+      : session(session),
+        heap_segments(heap_bytes / segment_bytes),
+        segment_bytes(segment_bytes),
+        ready(session.port()) {}
 
   session::Session& session;
   const std::uint64_t heap_segments;
@@ -119,7 +123,8 @@ struct Heap::State {
   }
 
   Block block_at(const SizeClass& size_class, std::uint64_t first, std::uint64_t block) const {
-    const std::uint64_t offset = first * segment_bytes + size_class.shape.first_block + block * size_class.shape.block_bytes;
+    const std::uint64_t offset =
+        first * segment_bytes + size_class.shape.first_block + block * size_class.shape.block_bytes;
     return {.units = offset / layout::kBlockUnit, .bytes = size_class.shape.block_bytes};
   }
 
@@ -207,7 +212,8 @@ struct Heap::State {
     segment.free.assign(size_class.shape.bitmap_words, 0);
     segment.limbo.assign(size_class.shape.bitmap_words, 0);
     if (orphan) return;  // its bitmap says what is free
-    for (std::size_t word = 0; word < segment.free.size(); ++word) add_free(size_class, segment, word, bits_of(size_class, word));
+    for (std::size_t word = 0; word < segment.free.size(); ++word)
+      add_free(size_class, segment, word, bits_of(size_class, word));
   }
 
   // The bits of a bitmap word that stand for blocks.
@@ -220,7 +226,8 @@ struct Heap::State {
     const auto entry = size_class.segments.find(first);
     if (size_class.current == &entry->second) size_class.current = nullptr;
     size_class.free_count -= entry->second.free_count;
-    if (entry->second.limbo_count > 0) std::erase_if(size_class.limbo, [&](const Limbo& l) { return l.first == first; });
+    if (entry->second.limbo_count > 0)
+      std::erase_if(size_class.limbo, [&](const Limbo& l) { return l.first == first; });
     size_class.segments.erase(entry);
   }
 
@@ -249,8 +256,8 @@ struct Heap::State {
     co_return true;
   }
 
-  // Reads the bitmaps of segments and takes back the bits that others have set: those blocks go into limbo. The bits are
-  // gone before a block is handed out again, or its next free would carry into the neighbour's bit.
+  // Reads the bitmaps of segments and takes back the bits that others have set: those blocks go into limbo. The bits
+  // are gone before a block is handed out again, or its next free would carry into the neighbour's bit.
   Task<Status> scan(SizeClass& size_class, std::vector<std::uint64_t> firsts, Nanos deadline, Cost& cost) {
     const std::size_t words = size_class.shape.bitmap_words;
     for (std::size_t from = 0; from < firsts.size(); from += kScanSegments) {
@@ -305,7 +312,8 @@ struct Heap::State {
     return firsts;
   }
 
-  Task<Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Nanos deadline, Cost& cost) {
+  Task<Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Nanos deadline,
+                                                               Cost& cost) {
     fabric::Buffer request = session.port().buffer(sizeof(layout::AllocateSegmentsRequest));
     fabric::Buffer reply = session.port().buffer(sizeof(layout::AllocateSegmentsReply));
     base::store(request.data(), layout::AllocateSegmentsRequest{.count = size_class.run, .size_class = size_class.id});
@@ -333,8 +341,8 @@ struct Heap::State {
 
   // --- Growing and shrinking a class; the caller holds it busy
 
-  // Brings blocks: what others have freed, else a segment from the node. An unhurried refill leaves the class as large as it is
-  // if enough is in limbo.
+  // Brings blocks: what others have freed, else a segment from the node. An unhurried refill leaves the class as large
+  // as it is if enough is in limbo.
   Task<Result<Refill>> refill(SizeClass& size_class, bool hurried, Nanos deadline, Cost& cost) {
     std::size_t looked_at = 0;
     if (!size_class.scanned && !size_class.segments.empty()) {
@@ -421,7 +429,8 @@ struct Heap::State {
   // What is missing is an era.
   Task<void> next_era(const SizeClass& size_class, Nanos deadline) {
     const std::uint64_t safe = session.safe_era();
-    while (session.alive() && session.safe_era() == safe && size_class.free_count == 0 && session.port().now() < deadline) {
+    while (session.alive() && session.safe_era() == safe && size_class.free_count == 0 &&
+           session.port().now() < deadline) {
       co_await session.tick_now(deadline);
     }
   }

@@ -24,15 +24,16 @@ class Heap {
   Heap(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes);
   ~Heap();
 
-  // A block of at least `bytes`. Local in the common case, and refilled in the background before a class runs dry; otherwise
-  // scans free bitmaps, asks the node for a segment, or waits for an era. The caller holds no EraPin: it would wait for itself.
-  // Errors: out_of_memory (the heap is full), timed_out, and the session's.
+  // A block of at least `bytes`. Local in the common case, and refilled in the background before a class runs dry;
+  // otherwise scans free bitmaps, asks the node for a segment, or waits for an era. The caller holds no EraPin: it
+  // would wait for itself. Errors: out_of_memory (the heap is full), timed_out, and the session's.
   task::Task<base::Result<Block>> allocate(std::uint64_t bytes, base::Nanos deadline, fabric::Cost& cost);
   // Gives back a block that was never published: reusable at once.
   void discard(Block block);
-  // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size. Needs no
-  // message if this client owns it; else one FAA in the background of the session, shared with other frees of the same turn
-  // whose bits lie in the same word. A place that cannot be a block is left alone: it came from an index entry.
+  // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size.
+  // Needs no message if this client owns it; else one FAA in the background of the session, shared with other frees of
+  // the same turn whose bits lie in the same word. A place that cannot be a block is left alone: it came from an index
+  // entry.
   void free(std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);
 
   // Housekeeping, to be called about once a tick, also by clients that allocate nothing: settles limbo and returns
@@ -48,8 +49,9 @@ class Heap {
     std::uint64_t segments = 0;
     std::uint64_t blocks_free = 0;   // reusable now
     std::uint64_t blocks_limbo = 0;  // free, but an older era may still read them
-    std::uint64_t anomalies = 0;     // frees that cannot be: a block freed twice, a place that is no block; never acted upon
-    fabric::Cost background;         // of refills that no operation waited for
+    std::uint64_t anomalies =
+        0;                    // frees that cannot be: a block freed twice, a place that is no block; never acted upon
+    fabric::Cost background;  // of refills that no operation waited for
   };
   Usage usage() const;
 

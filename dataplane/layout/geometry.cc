@@ -15,7 +15,8 @@ using base::Status;
 
 constexpr std::uint64_t kMinSegment = 256 << 10;
 constexpr std::uint64_t kMaxSegment = 2 << 20;
-// Every client takes segments of its own for each size of block that it uses: many small ones waste less than few large ones.
+// Every client takes segments of its own for each size of block that it uses: many small ones waste less than few large
+// ones.
 constexpr std::uint64_t kWantedSegments = 1024;
 constexpr std::uint64_t kMinSegments = 8;  // the largest value fits one run of five small segments
 constexpr std::uint64_t kMaxMemory = 1ull << 52;

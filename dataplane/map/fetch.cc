@@ -80,8 +80,8 @@ task::Task<Result<Map>> fetch(fabric::Port& port, std::vector<std::string> endpo
   if (search.best) co_return std::move(*search.best);
   if (endpoints.empty()) co_return Status(Code::invalid_argument, "no memory node is known to read the shard map from");
   if (search.newest_seen > 0) {
-    co_return Status(Code::stale, "no memory node has epoch " + std::to_string(at_least) + " of the shard map yet: " +
-                                      search.complaints);
+    co_return Status(Code::stale, "no memory node has epoch " + std::to_string(at_least) +
+                                      " of the shard map yet: " + search.complaints);
   }
   co_return Status(search.worst, "the shard map could not be read from any memory node: " + search.complaints);
 }

@@ -191,7 +191,8 @@ TEST(Heap, RunsOfSegmentsComeAndGo) {
     ASSERT_GE(runs.size(), (world.geometry().segments - 1) / 3) << round;
     // A value goes where it fits, without touching the next run's header.
     for (const Block& run : runs) std::memset(world.at(run.units), round, run.bytes);
-    for (std::size_t i = 0; i < runs.size(); ++i) (i % 2 == 0 ? owner : other).heap->free(runs[i].units, bytes, world.cost);
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      (i % 2 == 0 ? owner : other).heap->free(runs[i].units, bytes, world.cost);
     world.pass(5 * kSecond);
   }
   EXPECT_EQ(owner.heap->usage().anomalies, 0u);
@@ -200,8 +201,9 @@ TEST(Heap, RunsOfSegmentsComeAndGo) {
   EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
 }
 
-// A small store over the heap, as an index would use it: a key's block is written, published, and freed when it is replaced. The
-// content of a block names its key and version, so that a reader can tell whether it was reused under its eyes.
+// A small store over the heap, as an index would use it: a key's block is written, published, and freed when it is
+// replaced. The content of a block names its key and version, so that a reader can tell whether it was reused under its
+// eyes.
 struct Store {
   struct Entry {
     std::uint64_t units = 0, bytes = 0, stamp = 0;
@@ -464,9 +466,9 @@ TEST(Heap, FreesThatCannotBeAreNotActedUpon) {
   HeapClient owner = world.join(), other = world.join();
   const auto block = world.allocate(owner, 100);
   owner.heap->free(block->units, 100, world.cost);
-  owner.heap->free(block->units, 100, world.cost);      // twice
-  owner.heap->free(block->units, 70'000, world.cost);   // no block of that class begins there
-  owner.heap->free(~0ull >> 8, 100, world.cost);        // beyond the heap
+  owner.heap->free(block->units, 100, world.cost);     // twice
+  owner.heap->free(block->units, 70'000, world.cost);  // no block of that class begins there
+  owner.heap->free(~0ull >> 8, 100, world.cost);       // beyond the heap
   owner.heap->free(1, 0, world.cost);
   EXPECT_EQ(owner.heap->usage().anomalies, 4u);
   EXPECT_EQ(owner.heap->usage().blocks_limbo, 1u);

@@ -15,8 +15,8 @@ class Memory {
  public:
   // Private memory of this process.
   static base::Result<Memory> anonymous(std::uint64_t bytes);
-  // A file `<name>.memory` on a memory-backed volume, made anew: what an earlier process left there is gone. All of it is
-  // reserved at once, so that a full volume is an error here and not a signal later.
+  // A file `<name>.memory` on a memory-backed volume, made anew: what an earlier process left there is gone. All of it
+  // is reserved at once, so that a full volume is an error here and not a signal later.
   static base::Result<Memory> on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes);
 
   Memory(Memory&& other) noexcept

@@ -58,8 +58,12 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
 
 MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry,
                        fabric::Responder& responder)
-    : options_(std::move(options)), memory_(memory), geometry_(geometry), responder_(responder),
-      ledger_(geometry.segments), dirty_(geometry.segments, false) {
+    : options_(std::move(options)),
+      memory_(memory),
+      geometry_(geometry),
+      responder_(responder),
+      ledger_(geometry.segments),
+      dirty_(geometry.segments, false) {
   while (incarnation_ == 0) incarnation_ = responder_.random();
   format();
   session::Registry::Config config;
@@ -87,14 +91,15 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
 
 MemoryNode::~MemoryNode() = default;
 
-// The memory is zero: locks are free and no segment is handed out. What is not zero when empty is written here, the superblock
-// last: a half-formatted memory is never taken for a whole one.
+// The memory is zero: locks are free and no segment is handed out. What is not zero when empty is written here, the
+// superblock last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
   OperationSlot idle;
   idle.seal();
   const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
   for (std::uint64_t i = 0; i < slots; ++i) base::store(region(layout::kSlots) + i * sizeof idle, idle);
-  rcuckoo::format_table(geometry_, memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  rcuckoo::format_table(geometry_,
+                        memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
   const auto superblock = layout::write_superblock(
       {.incarnation = incarnation_, .pool = layout::pool_tag(options_.pool_uid), .geometry = geometry_});
   std::memcpy(region(layout::kSuperblock), superblock.data(), superblock.size());
@@ -147,7 +152,8 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
       (listed->name() != own.name() || listed->rcuckoo().SerializeAsString() != own.rcuckoo().SerializeAsString() ||
        listed->lock_region().bytes() != own.lock_region().bytes() ||
        listed->lock_region().locks() != own.lock_region().locks())) {
-    return refuse(Verdict::invalid, "its entry for this incarnation has another name or geometry than this memory node formatted");
+    return refuse(Verdict::invalid,
+                  "its entry for this incarnation has another name or geometry than this memory node formatted");
   }
 
   map_ = map;
@@ -158,9 +164,10 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
     why_not_.clear();
     registry_->serve(map_, pool_secret_);
   } else if (listed != nullptr) {
-    why_not_ = "epoch " + std::to_string(map.epoch()) +
-               " has stopped it: an earlier life of this memory node lost its memory and the pool's data policy is Store; "
-               "accept the loss to have it serve again";
+    why_not_ =
+        "epoch " + std::to_string(map.epoch()) +
+        " has stopped it: an earlier life of this memory node lost its memory and the pool's data policy is Store; "
+        "accept the loss to have it serve again";
     registry_->refuse(&map_, why_not_);
   } else {
     why_not_ = "epoch " + std::to_string(map.epoch()) + " does not contain this life of memory node " + options_.name;
@@ -205,7 +212,8 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
     case layout::kAllocateSegments: {
       layout::AllocateSegmentsRequest wanted;
       if (!read_request(request, wanted) || reply.size() < sizeof(layout::AllocateSegmentsReply)) return std::nullopt;
-      if (wanted.size_class != layout::kRun && (wanted.count != 1 || wanted.size_class > largest_class_)) return std::nullopt;
+      if (wanted.size_class != layout::kRun && (wanted.count != 1 || wanted.size_class > largest_class_))
+        return std::nullopt;
       return write_reply(reply, allocate(session_id, wanted));
     }
     case layout::kReturnSegments: {
@@ -213,8 +221,10 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
       if (!read_request(request, returned) || reply.size() < sizeof(layout::ReturnSegmentsReply)) return std::nullopt;
       return write_reply(reply, take_back(session_id, returned));
     }
-    case layout::kReadMap: return read_map(reply);
-    default: return std::nullopt;
+    case layout::kReadMap:
+      return read_map(reply);
+    default:
+      return std::nullopt;
   }
 }
 
@@ -231,7 +241,8 @@ std::optional<std::size_t> MemoryNode::read_map(base::MutableBytes reply) const 
 
 void MemoryNode::write_header(std::uint64_t first, std::uint64_t owner, std::uint64_t client_incarnation,
                               std::uint64_t size_class, std::uint64_t run) {
-  const layout::SegmentHeader header{.owner = owner, .size_class = size_class, .run = run, .incarnation = client_incarnation};
+  const layout::SegmentHeader header{
+      .owner = owner, .size_class = size_class, .run = run, .incarnation = client_incarnation};
   fabric::write_words(segment(first), base::bytes_of(header));
 }
 
@@ -239,7 +250,8 @@ void MemoryNode::zero_segments(std::uint64_t first, std::uint64_t count) {
   for (std::uint64_t index = first; index < first + count; ++index) {
     if (dirty_[index]) {
       std::byte* at = segment(index);
-      for (std::uint64_t i = 0; i < geometry_.segment_bytes; i += 8) fabric::word_at(at + i).store(0, std::memory_order_relaxed);
+      for (std::uint64_t i = 0; i < geometry_.segment_bytes; i += 8)
+        fabric::word_at(at + i).store(0, std::memory_order_relaxed);
     }
     dirty_[index] = true;
   }
@@ -264,12 +276,14 @@ void MemoryNode::settle() {
   ledger_.settle(registry_->safe_era());
 }
 
-layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id, const layout::AllocateSegmentsRequest& request) {
+layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
+                                                   const layout::AllocateSegmentsRequest& request) {
   const std::uint64_t client_incarnation = registry_->incarnation_of(session_id);
   const bool run = request.size_class == layout::kRun;
   if (!run) {
-    const std::optional<std::uint64_t> orphan = ledger_.adopt(
-        request.size_class, session_id, [&](std::uint64_t first) { return free_blocks(first, request.size_class) > 0; });
+    const std::optional<std::uint64_t> orphan = ledger_.adopt(request.size_class, session_id, [&](std::uint64_t first) {
+      return free_blocks(first, request.size_class) > 0;
+    });
     if (orphan) {
       write_header(*orphan, session_id, client_incarnation, request.size_class, 1);
       return {.status = 0, .first = *orphan, .adopted = 1};
@@ -290,7 +304,8 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id, con
   return {.status = 0, .first = *first};
 }
 
-layout::ReturnSegmentsReply MemoryNode::take_back(std::uint64_t session_id, const layout::ReturnSegmentsRequest& request) {
+layout::ReturnSegmentsReply MemoryNode::take_back(std::uint64_t session_id,
+                                                  const layout::ReturnSegmentsRequest& request) {
   if (request.orphan != 0) {
     if (!ledger_.orphan(request.first, request.count, session_id)) return {.status = 1};
     // Without an owner, but with a class: blocks in it live on.
@@ -309,10 +324,10 @@ void MemoryNode::on_opened(std::uint64_t session_id, std::uint64_t, const std::s
   refresh_facts();
 }
 
-void MemoryNode::on_ended(std::uint64_t session_id, std::uint64_t, const std::string& client_name, bool clean, bool holds,
-                          const std::string& why) {
-  std::string line = (clean ? "closed session " : "fenced session ") + std::to_string(session_id) + " of client '" + client_name +
-                     "': " + why;
+void MemoryNode::on_ended(std::uint64_t session_id, std::uint64_t, const std::string& client_name, bool clean,
+                          bool holds, const std::string& why) {
+  std::string line = (clean ? "closed session " : "fenced session ") + std::to_string(session_id) + " of client '" +
+                     client_name + "': " + why;
   if (holds) line += "; its operation slots say that it left an operation half done, and stay as they are";
   log(!clean || holds, line);
   refresh_facts();

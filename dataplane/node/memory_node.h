@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A memory node: the memory it lends, who may touch it, and the little that its CPU does: handshakes, ticks, segments.
 //
-// Everything but facts() and stats() belongs to the wire's control thread. The node's CPU never read-modify-writes a word that
-// clients change: free bitmaps and lock words are only read, memory that nobody holds is formatted.
+// Everything but facts() and stats() belongs to the wire's control thread. The node's CPU never read-modify-writes a
+// word that clients change: free bitmaps and lock words are only read, memory that nobody holds is formatted.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   struct Options {
     std::string name;
     std::string pool_uid;
-    std::string endpoint;  // host:port that clients are told
-    std::string version;   // of the binary
+    std::string endpoint;              // host:port that clients are told
+    std::string version;               // of the binary
     layout::GeometryRequest geometry;  // memory_bytes is taken from the memory itself
     base::Nanos lease = 5 * base::kSecond;
     base::Nanos failure_timeout = 2 * base::kSecond;
@@ -44,8 +44,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::function<void()> on_change;
   };
 
-  // Formats the memory (zeroed, page-aligned) as a new incarnation. Memory and responder outlive the node. invalid_argument says
-  // which figure of the geometry cannot work.
+  // Formats the memory (zeroed, page-aligned) as a new incarnation. Memory and responder outlive the node.
+  // invalid_argument says which figure of the geometry cannot work.
   static base::Result<std::unique_ptr<MemoryNode>> create(Options options, base::MutableBytes memory,
                                                           fabric::Responder& responder);
   ~MemoryNode() override;
@@ -91,7 +91,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
                                      base::MutableBytes reply) override;
 
  private:
-  MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry, fabric::Responder& responder);
+  MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry,
+             fabric::Responder& responder);
   void format();
 
   void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) override;
@@ -104,8 +105,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
 
   std::byte* region(layout::RegionId id) const { return memory_.data() + geometry_.at(id).offset; }
   std::byte* segment(std::uint64_t index) const { return region(layout::kHeap) + index * geometry_.segment_bytes; }
-  void write_header(std::uint64_t first, std::uint64_t owner, std::uint64_t client_incarnation, std::uint64_t size_class,
-                    std::uint64_t run);
+  void write_header(std::uint64_t first, std::uint64_t owner, std::uint64_t client_incarnation,
+                    std::uint64_t size_class, std::uint64_t run);
   void zero_segments(std::uint64_t first, std::uint64_t count);
   std::uint64_t free_blocks(std::uint64_t first, std::uint64_t size_class) const;
   void settle();
@@ -124,7 +125,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::unique_ptr<session::Registry> registry_;
   SegmentLedger ledger_;
   std::uint64_t largest_class_ = 0;  // of blocks that share a segment
-  std::vector<bool> dirty_;  // segments that were handed out before: to be zeroed before they are again
+  std::vector<bool> dirty_;          // segments that were handed out before: to be zeroed before they are again
   base::Nanos pressure_until_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t segment_refusals_ = 0;

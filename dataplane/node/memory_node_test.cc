@@ -43,9 +43,9 @@ TEST(MemoryNode, FormatsItsMemoryAsANewIncarnation) {
   for (std::uint64_t i = 0; i < 16; ++i) EXPECT_TRUE(world.slot(i).whole());
   const auto& table = world.geometry().at(layout::kTable);
   for (std::uint64_t row = 0; row < world.geometry().rows; ++row) {
-    const rcuckoo::RowView view(world.geometry(),
-                                world.memory.span().subspan(table.offset + row * world.geometry().row_bytes(),
-                                                            world.geometry().row_bytes()));
+    const rcuckoo::RowView view(
+        world.geometry(),
+        world.memory.span().subspan(table.offset + row * world.geometry().row_bytes(), world.geometry().row_bytes()));
     EXPECT_TRUE(view.whole(row));
     EXPECT_EQ(view.empty_slot(), 0);
   }
@@ -134,7 +134,8 @@ TEST(MemoryNode, FactsSpeakForTheNode) {
   world.close(std::move(session));
 }
 
-task::Task<void> call(Session& session, std::uint32_t opcode, std::string request, std::string& reply, fabric::Fate& fate) {
+task::Task<void> call(Session& session, std::uint32_t opcode, std::string request, std::string& reply,
+                      fabric::Fate& fate) {
   fabric::Buffer out = session.port().buffer(std::max<std::size_t>(request.size(), 8));
   fabric::Buffer in = session.port().buffer(reply.size());
   std::memcpy(out.data(), request.data(), request.size());
@@ -194,14 +195,18 @@ TEST(MemoryNode, ASegmentNamesItsOwnerAndComesBackZeroed) {
                     runs[0] * world.geometry().segment_bytes + 4096;
   base::store(dirt, ~0ull);
   EXPECT_EQ(must_call<ReturnSegmentsReply>(world, *session, layout::kReturnSegments,
-                                           ReturnSegmentsRequest{.first = runs[0], .count = 1}).status, 1u);
+                                           ReturnSegmentsRequest{.first = runs[0], .count = 1})
+                .status,
+            1u);
   EXPECT_EQ(must_call<ReturnSegmentsReply>(world, *session, layout::kReturnSegments,
-                                           ReturnSegmentsRequest{.first = runs[0], .count = 2}).status, 0u);
+                                           ReturnSegmentsRequest{.first = runs[0], .count = 2})
+                .status,
+            0u);
   EXPECT_EQ(header_of(world, runs[0]).owner, 0u);
   std::uint64_t granted = ~0ull;
   for (int i = 0; i < 20 && granted == ~0ull; ++i) {  // it rests until the era is over
-    const auto again = must_call<AllocateSegmentsReply>(world, *session, layout::kAllocateSegments,
-                                                        AllocateSegmentsRequest{.count = 2, .size_class = layout::kRun});
+    const auto again = must_call<AllocateSegmentsReply>(
+        world, *session, layout::kAllocateSegments, AllocateSegmentsRequest{.count = 2, .size_class = layout::kRun});
     if (again.status == 0) granted = again.first;
     if (i == 0) EXPECT_EQ(again.status, 2u);
     world.run(session->tick_now(world.network.now() + kSecond));
@@ -225,8 +230,10 @@ TEST(MemoryNode, CallsThatCannotBeEndTheLane) {
       {"long request", layout::kTick, std::string(64, '\0'), 64},
       {"short reply", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{}), 8},
       {"an era that never was", layout::kTick, text(layout::TickRequest{.era = 1 << 20}), 64},
-      {"no such class", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 1, .size_class = 200}), 64},
-      {"blocks in a run", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 2, .size_class = 1}), 64},
+      {"no such class", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 1, .size_class = 200}),
+       64},
+      {"blocks in a run", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 2, .size_class = 1}),
+       64},
   };
   for (const Case& c : cases) {
     TestWorld world;
@@ -249,7 +256,9 @@ TEST(MemoryNode, AHugeRunIsRefusedNotGranted) {
   for (const std::uint64_t count : {std::uint64_t{0}, world.geometry().segments + 1, ~std::uint64_t{0}}) {
     EXPECT_EQ(must_call<layout::AllocateSegmentsReply>(
                   world, *session, layout::kAllocateSegments,
-                  layout::AllocateSegmentsRequest{.count = count, .size_class = layout::kRun}).status, 1u);
+                  layout::AllocateSegmentsRequest{.count = count, .size_class = layout::kRun})
+                  .status,
+              1u);
   }
   world.close(std::move(session));
 }
@@ -310,7 +319,8 @@ TEST(MemoryNode, TheNewestMapOfAllEndpointsWins) {
 }
 
 TEST(Memory, OnAVolumeIsZeroedAnewAndReserved) {
-  const std::filesystem::path directory = std::filesystem::path(::testing::TempDir()) / ("farpool-memory-" + std::to_string(::getpid()));
+  const std::filesystem::path directory =
+      std::filesystem::path(::testing::TempDir()) / ("farpool-memory-" + std::to_string(::getpid()));
   std::filesystem::create_directories(directory);
   for (int life = 0; life < 2; ++life) {
     auto memory = Memory::on_volume(directory.string(), "memory-0", 1 << 20);

@@ -41,7 +41,8 @@ void SegmentLedger::take_from_hole(std::map<std::uint64_t, std::uint64_t>::itera
   if (first + count < begin + length) holes_[first + count] = begin + length - first - count;
 }
 
-std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session) {
+std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint64_t size_class,
+                                                  std::uint64_t session) {
   if (count == 0 || count > segments_.size()) return std::nullopt;
   auto chosen = holes_.end();
   for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {

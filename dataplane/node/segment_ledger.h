@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who has which segments of the heap. Pure bookkeeping: it sees neither memory nor sessions.
 //
-// A segment, or a run of them, is free; owned by a session; an orphan, given up by its owner while blocks in it live on; or
-// resting, given back whole and waiting until no session of an older era can still read it.
+// A segment, or a run of them, is free; owned by a session; an orphan, given up by its owner while blocks in it live
+// on; or resting, given back whole and waiting until no session of an older era can still read it.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,11 @@ class SegmentLedger {
  public:
   explicit SegmentLedger(std::uint64_t segments);
 
-  // Contiguous free segments. One segment comes from the smallest hole, a run from the far end of the last hole that holds it, so
-  // that single segments do not break up what runs need.
+  // Contiguous free segments. One segment comes from the smallest hole, a run from the far end of the last hole that
+  // holds it, so that single segments do not break up what runs need.
   std::optional<std::uint64_t> grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session);
-  // An orphan of a class that, says `has_room`, has free blocks. Looks at a bounded number of orphans, others the next time.
+  // An orphan of a class that, says `has_room`, has free blocks. Looks at a bounded number of orphans, others the next
+  // time.
   std::optional<std::uint64_t> adopt(std::uint64_t size_class, std::uint64_t session,
                                      const std::function<bool(std::uint64_t first)>& has_room);
 
@@ -30,7 +31,8 @@ class SegmentLedger {
   bool orphan(std::uint64_t first, std::uint64_t count, std::uint64_t session);
 
   // Puts orphans of which `wholly_free` holds to rest. Looks at a bounded number of them. Returns how many.
-  std::size_t rest_empty_orphans(std::uint64_t era, const std::function<bool(std::uint64_t first, std::uint64_t size_class)>& wholly_free);
+  std::size_t rest_empty_orphans(std::uint64_t era,
+                                 const std::function<bool(std::uint64_t first, std::uint64_t size_class)>& wholly_free);
   // Frees what rests since before the safe era. Returns how many segments became free.
   std::uint64_t settle(std::uint64_t safe_era);
 
@@ -59,7 +61,7 @@ class SegmentLedger {
   void rest(std::uint64_t first, std::uint64_t count, std::uint64_t era);
 
   std::vector<Segment> segments_;
-  std::map<std::uint64_t, std::uint64_t> holes_;  // first -> count, never adjacent
+  std::map<std::uint64_t, std::uint64_t> holes_;                // first -> count, never adjacent
   std::map<std::uint64_t, std::deque<std::uint64_t>> orphans_;  // by size class
   std::deque<Resting> resting_;                                 // oldest era first
   Counts counts_;

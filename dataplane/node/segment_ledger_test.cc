@@ -74,9 +74,9 @@ TEST(SegmentLedger, OrphansThatBecameEmptyRest) {
   ASSERT_TRUE(ledger.orphan(0, 1, 7));
   ASSERT_TRUE(ledger.orphan(1, 3, 7));
   EXPECT_EQ(ledger.rest_empty_orphans(4, kNever), 0u);
-  EXPECT_EQ(ledger.rest_empty_orphans(4, [](std::uint64_t first, std::uint64_t size_class) {
-    return first == 1 && size_class == kRun;
-  }), 1u);
+  EXPECT_EQ(ledger.rest_empty_orphans(
+                4, [](std::uint64_t first, std::uint64_t size_class) { return first == 1 && size_class == kRun; }),
+            1u);
   EXPECT_EQ(ledger.settle(5), 3u);
   EXPECT_EQ(ledger.counts(), (SegmentLedger::Counts{.free = 3, .orphaned = 1}));
 }
@@ -110,7 +110,9 @@ TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
             owned.erase(entry);
           }
           break;
-        default: ledger.settle(++era); break;
+        default:
+          ledger.settle(++era);
+          break;
       }
       const auto& counts = ledger.counts();
       EXPECT_EQ(counts.free + counts.owned + counts.orphaned + counts.resting, kSegments);

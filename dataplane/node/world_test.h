@@ -29,7 +29,9 @@ inline const fabric::Peer kClientPeer{.pool_uid = "pool", .role = "client", .nam
 
 struct TestWorld {
   explicit TestWorld(std::uint64_t seed = 1, std::uint64_t memory_bytes = 4 << 20, std::uint32_t max_sessions = 4)
-      : network({.seed = seed}), wire(network.add_node("node-0:7400")), memory(std::move(*Memory::anonymous(memory_bytes))) {
+      : network({.seed = seed}),
+        wire(network.add_node("node-0:7400")),
+        memory(std::move(*Memory::anonymous(memory_bytes))) {
     MemoryNode::Options options;
     options.name = "memory-0";
     options.pool_uid = "pool";
@@ -55,7 +57,8 @@ struct TestWorld {
     co_await std::move(task);
     ended = true;
   }
-  // Runs a task to its end, within virtual time. A task that does not end fails the test at once: its frame cannot be destroyed.
+  // Runs a task to its end, within virtual time. A task that does not end fails the test at once: its frame cannot be
+  // destroyed.
   void run(task::Task<void> task, Nanos within = 600 * kSecond) {
     bool ended = false;
     task::Scope scope;
@@ -82,7 +85,8 @@ struct TestWorld {
     options.deadline = port.now() + 5 * kSecond;
     return options;
   }
-  static task::Task<void> opening(SimPort& port, Session::Options options, base::Result<std::unique_ptr<Session>>& into) {
+  static task::Task<void> opening(SimPort& port, Session::Options options,
+                                  base::Result<std::unique_ptr<Session>>& into) {
     into = co_await Session::open(port, std::move(options));
   }
   base::Result<std::unique_ptr<Session>> try_open(SimPort& port, Session::Options options) {
@@ -95,9 +99,7 @@ struct TestWorld {
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     return opened.ok() ? std::move(*opened) : nullptr;
   }
-  void close(std::unique_ptr<Session> session) {
-    run(session->close(network.now() + 5 * kSecond));
-  }
+  void close(std::unique_ptr<Session> session) { run(session->close(network.now() + 5 * kSecond)); }
 
   layout::OperationSlot slot(std::uint64_t index) const {
     return base::load<layout::OperationSlot>(memory.span().data() + geometry().at(layout::kSlots).offset +

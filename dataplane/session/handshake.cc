@@ -37,11 +37,13 @@ Status check_name(const char* field, std::string_view text, bool may_be_empty) {
 }
 
 Status check_open(const v1alpha1::OpenSession& open) {
-  if (open.client_incarnation() == 0) return bad("client_incarnation is 0: draw a random one for each life of a client");
+  if (open.client_incarnation() == 0)
+    return bad("client_incarnation is 0: draw a random one for each life of a client");
   if (open.node_incarnation() == 0) return bad("node_incarnation is 0: take it from the shard map");
   if (open.epoch() == 0) return bad("epoch is 0: read the shard map first");
   if (open.lanes() == 0 || open.lanes() > kMaxSessionLanes) {
-    return bad(std::to_string(open.lanes()) + " lanes wanted, 1 to " + std::to_string(kMaxSessionLanes) + " are possible");
+    return bad(std::to_string(open.lanes()) + " lanes wanted, 1 to " + std::to_string(kMaxSessionLanes) +
+               " are possible");
   }
   return check_name("client_name", open.client_name(), true);
 }
@@ -54,30 +56,45 @@ Status check_close(const v1alpha1::CloseSession& close) {
 
 const char* name_of_code(SessionReply::Code code) {
   switch (code) {
-    case SessionReply::CODE_BAD_REQUEST: return "bad request";
-    case SessionReply::CODE_WRONG_POOL: return "wrong pool";
-    case SessionReply::CODE_STALE_EPOCH: return "stale epoch";
-    case SessionReply::CODE_WRONG_INCARNATION: return "wrong incarnation";
-    case SessionReply::CODE_NOT_SERVING: return "not serving";
-    case SessionReply::CODE_TOO_MANY_SESSIONS: return "too many sessions";
-    case SessionReply::CODE_FENCED: return "fenced";
-    case SessionReply::CODE_FORBIDDEN: return "forbidden";
-    default: return "an unknown code";
+    case SessionReply::CODE_BAD_REQUEST:
+      return "bad request";
+    case SessionReply::CODE_WRONG_POOL:
+      return "wrong pool";
+    case SessionReply::CODE_STALE_EPOCH:
+      return "stale epoch";
+    case SessionReply::CODE_WRONG_INCARNATION:
+      return "wrong incarnation";
+    case SessionReply::CODE_NOT_SERVING:
+      return "not serving";
+    case SessionReply::CODE_TOO_MANY_SESSIONS:
+      return "too many sessions";
+    case SessionReply::CODE_FENCED:
+      return "fenced";
+    case SessionReply::CODE_FORBIDDEN:
+      return "forbidden";
+    default:
+      return "an unknown code";
   }
 }
 
 Code code_of(SessionReply::Code code) {
   switch (code) {
-    case SessionReply::CODE_OK: return Code::ok;
-    case SessionReply::CODE_BAD_REQUEST: return Code::invalid_argument;
+    case SessionReply::CODE_OK:
+      return Code::ok;
+    case SessionReply::CODE_BAD_REQUEST:
+      return Code::invalid_argument;
     case SessionReply::CODE_WRONG_POOL:
-    case SessionReply::CODE_FORBIDDEN: return Code::forbidden;
+    case SessionReply::CODE_FORBIDDEN:
+      return Code::forbidden;
     case SessionReply::CODE_STALE_EPOCH:
     case SessionReply::CODE_WRONG_INCARNATION:
-    case SessionReply::CODE_FENCED: return Code::stale;
+    case SessionReply::CODE_FENCED:
+      return Code::stale;
     case SessionReply::CODE_NOT_SERVING:
-    case SessionReply::CODE_TOO_MANY_SESSIONS: return Code::unavailable;
-    default: return Code::corrupt;
+    case SessionReply::CODE_TOO_MANY_SESSIONS:
+      return Code::unavailable;
+    default:
+      return Code::corrupt;
   }
 }
 
@@ -85,8 +102,8 @@ Code code_of(SessionReply::Code code) {
 
 base::Result<SessionRequest> parse_request(std::string_view bytes) {
   if (bytes.size() > kMaxRequestBytes) {
-    return bad("the request has " + std::to_string(bytes.size()) + " bytes, at most " + std::to_string(kMaxRequestBytes) +
-               " are allowed");
+    return bad("the request has " + std::to_string(bytes.size()) + " bytes, at most " +
+               std::to_string(kMaxRequestBytes) + " are allowed");
   }
   SessionRequest request;
   if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return bad("the request does not parse");
@@ -97,10 +114,17 @@ base::Result<SessionRequest> parse_request(std::string_view bytes) {
   if (Status status = check_name("pool_uid", request.pool_uid(), false); !status.ok()) return status;
   Status status;
   switch (request.what_case()) {
-    case SessionRequest::kReadMap: break;
-    case SessionRequest::kOpen: status = check_open(request.open()); break;
-    case SessionRequest::kClose: status = check_close(request.close()); break;
-    case SessionRequest::WHAT_NOT_SET: status = bad("it says neither read_map nor open nor close"); break;
+    case SessionRequest::kReadMap:
+      break;
+    case SessionRequest::kOpen:
+      status = check_open(request.open());
+      break;
+    case SessionRequest::kClose:
+      status = check_close(request.close());
+      break;
+    case SessionRequest::WHAT_NOT_SET:
+      status = bad("it says neither read_map nor open nor close");
+      break;
   }
   if (!status.ok()) return status;
   return request;
@@ -109,7 +133,8 @@ base::Result<SessionRequest> parse_request(std::string_view bytes) {
 base::Result<SessionReply> parse_reply(std::string_view bytes) {
   SessionReply reply;
   if (bytes.size() > kMaxReplyBytes || !reply.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Status(Code::corrupt, "the memory node's reply of " + std::to_string(bytes.size()) + " bytes does not parse");
+    return Status(Code::corrupt,
+                  "the memory node's reply of " + std::to_string(bytes.size()) + " bytes does not parse");
   }
   return reply;
 }
@@ -125,20 +150,23 @@ base::Status status_of(const SessionReply& reply, std::string_view endpoint) {
   return {code, std::move(text)};
 }
 
-base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& endpoint, std::uint64_t client_incarnation,
-                                std::uint64_t expected_node) {
+base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& endpoint,
+                                std::uint64_t client_incarnation, std::uint64_t expected_node) {
   if (!reply.has_grant()) return corrupt(endpoint, "there is none");
   const auto& from = reply.grant();
   if (from.session_id() == 0) return corrupt(endpoint, "session_id is 0");
-  if (from.node_incarnation() != expected_node) return corrupt(endpoint, "it is of another incarnation than was asked for");
+  if (from.node_incarnation() != expected_node)
+    return corrupt(endpoint, "it is of another incarnation than was asked for");
   if (from.lease_ms() == 0 || from.tick_ms() == 0 || from.tick_ms() > from.lease_ms() / 2) {
     return corrupt(endpoint, "a lease of " + std::to_string(from.lease_ms()) + " ms cannot be kept by ticks of " +
                                  std::to_string(from.tick_ms()) + " ms");
   }
   if (from.failure_timeout_ms() == 0) return corrupt(endpoint, "failure_timeout_ms is 0");
   if (from.slots() == 0 || from.slots() > kMaxSlots) return corrupt(endpoint, std::to_string(from.slots()) + " slots");
-  if (from.pool_secret().size() != 16 || from.table_seed().size() != 16) return corrupt(endpoint, "a secret is not 16 bytes");
-  if (from.lane_tokens_size() < 1 || from.lane_tokens(0).size() != 16) return corrupt(endpoint, "no lane token of 16 bytes");
+  if (from.pool_secret().size() != 16 || from.table_seed().size() != 16)
+    return corrupt(endpoint, "a secret is not 16 bytes");
+  if (from.lane_tokens_size() < 1 || from.lane_tokens(0).size() != 16)
+    return corrupt(endpoint, "no lane token of 16 bytes");
 
   Grant grant;
   grant.session_id = from.session_id();
@@ -158,7 +186,8 @@ base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& en
   std::memcpy(grant.lane.token.data(), from.lane_tokens(0).data(), 16);
   std::uint64_t slot_bytes = 0;
   for (const auto& region : from.regions()) {
-    if (region.region() >= layout::kRegions) return corrupt(endpoint, "unknown region " + std::to_string(region.region()));
+    if (region.region() >= layout::kRegions)
+      return corrupt(endpoint, "unknown region " + std::to_string(region.region()));
     if (region.key() == 0 || region.bytes() % 8 != 0) {
       return corrupt(endpoint, "region " + std::to_string(region.region()) + " without key or of odd size");
     }

@@ -21,7 +21,8 @@ void as_request(std::string_view bytes) {
   }
   FARPOOL_CHECK(!request->pool_uid().empty());
   if (request->has_open()) {
-    FARPOOL_CHECK(request->open().client_incarnation() != 0 && request->open().lanes() >= 1 && request->open().lanes() <= 16);
+    FARPOOL_CHECK(request->open().client_incarnation() != 0 && request->open().lanes() >= 1 &&
+                  request->open().lanes() <= 16);
   }
   FARPOOL_CHECK(parse_request(request->SerializeAsString()).ok());
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A responder for unit tests of a memory node's state machines: no lanes, time moves by hand, fences end when they are told to.
+// A responder for unit tests of a memory node's state machines: no lanes, time moves by hand, fences end when they are
+// told to.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,9 @@ class ManualResponder final : public fabric::Responder {
  public:
   explicit ManualResponder(std::uint64_t seed = 1) : random_(seed) {}
 
-  void fence(std::uint64_t session_id, std::function<void()> done) override { fences.emplace_back(session_id, std::move(done)); }
+  void fence(std::uint64_t session_id, std::function<void()> done) override {
+    fences.emplace_back(session_id, std::move(done));
+  }
   void after(base::Nanos delay, std::function<void()> what) override { timers_.emplace(now_ + delay, std::move(what)); }
   base::Nanos now() const override { return now_; }
   std::uint64_t random() override { return random_.next(); }

@@ -15,19 +15,26 @@ namespace farpool::session {
 using layout::OperationSlot;
 using v1alpha1::SessionReply;
 
-Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Responder& responder, SessionObserver& observer)
-    : config_(std::move(config)), regions_(std::move(regions)), responder_(responder), observer_(observer),
-      era_since_(responder.now()), open_permits_(config_.opens_per_second), permits_at_(responder.now()) {
+Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Responder& responder,
+                   SessionObserver& observer)
+    : config_(std::move(config)),
+      regions_(std::move(regions)),
+      responder_(responder),
+      observer_(observer),
+      era_since_(responder.now()),
+      open_permits_(config_.opens_per_second),
+      permits_at_(responder.now()) {
   FARPOOL_CHECK(config_.node_incarnation != 0 && config_.max_sessions > 0 && config_.slots_per_session > 0);
   for (const RegionSpan& region : regions_) {
-    FARPOOL_CHECK(region.id != layout::kSlots ||
-                  region.bytes >= std::uint64_t{config_.max_sessions} * config_.slots_per_session * sizeof(OperationSlot));
+    FARPOOL_CHECK(region.id != layout::kSlots || region.bytes >= std::uint64_t{config_.max_sessions} *
+                                                                     config_.slots_per_session * sizeof(OperationSlot));
   }
 }
 
 Registry::~Registry() = default;
 
-// Eras move with ticks, and freed memory waits for eras: often enough that little waits, seldom enough that the CPU does not notice.
+// Eras move with ticks, and freed memory waits for eras: often enough that little waits, seldom enough that the CPU
+// does not notice.
 Nanos Registry::tick_interval() const {
   return std::clamp(config_.lease / 20, base::kMillisecond, 250 * base::kMillisecond);
 }
@@ -65,7 +72,8 @@ SessionReply Registry::admit(const fabric::Peer& peer, const v1alpha1::SessionRe
   }
   if (!peer.authenticated) {
     if (!config_.require_authentication) return refusal(SessionReply::CODE_OK, "");
-    return refusal(SessionReply::CODE_FORBIDDEN, "the peer presented no certificate: this session port wants one of the pool");
+    return refusal(SessionReply::CODE_FORBIDDEN,
+                   "the peer presented no certificate: this session port wants one of the pool");
   }
   if (peer.pool_uid != config_.pool_uid) {
     return refusal(SessionReply::CODE_WRONG_POOL, "the certificate is of another pool");
@@ -74,7 +82,8 @@ SessionReply Registry::admit(const fabric::Peer& peer, const v1alpha1::SessionRe
   if (peer.role == "client" || peer.role == "operator" || (reads && peer.role == "node")) {
     return refusal(SessionReply::CODE_OK, "");
   }
-  return refusal(SessionReply::CODE_FORBIDDEN, "a certificate of role '" + peer.role.substr(0, 32) + "' may not do this");
+  return refusal(SessionReply::CODE_FORBIDDEN,
+                 "a certificate of role '" + peer.role.substr(0, 32) + "' may not do this");
 }
 
 void Registry::on_exchange(const fabric::Peer& peer, std::string_view bytes, std::function<void(std::string)> reply) {
@@ -126,8 +135,9 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
     return reply;
   }
   if (request.epoch() != map_.epoch()) {
-    SessionReply reply = refusal(SessionReply::CODE_STALE_EPOCH, "the client follows epoch " + std::to_string(request.epoch()) +
-                                                                     ", this memory node epoch " + std::to_string(map_.epoch()));
+    SessionReply reply =
+        refusal(SessionReply::CODE_STALE_EPOCH, "the client follows epoch " + std::to_string(request.epoch()) +
+                                                    ", this memory node epoch " + std::to_string(map_.epoch()));
     *reply.mutable_map() = map_;
     return reply;
   }
@@ -145,8 +155,9 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
     return refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has a session here already");
   }
   if (!take_open_permit()) {
-    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS, "more than " + std::to_string(config_.opens_per_second) +
-                                                             " sessions a second are being opened: try again in a second");
+    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
+                   "more than " + std::to_string(config_.opens_per_second) +
+                       " sessions a second are being opened: try again in a second");
   }
   if (lanes_ + request.lanes() > config_.max_lanes) {
     return refusal(SessionReply::CODE_TOO_MANY_SESSIONS, "all " + std::to_string(config_.max_lanes) +
@@ -154,9 +165,10 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
   }
   const std::optional<std::uint32_t> group = take_group();
   if (!group) {
-    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
-                   "all " + std::to_string(config_.max_sessions) + " sessions are taken (" + std::to_string(held_groups_) +
-                       " of them by dead clients that left operations half done): close sessions or raise --max-sessions");
+    return refusal(
+        SessionReply::CODE_TOO_MANY_SESSIONS,
+        "all " + std::to_string(config_.max_sessions) + " sessions are taken (" + std::to_string(held_groups_) +
+            " of them by dead clients that left operations half done): close sessions or raise --max-sessions");
   }
 
   Entry entry;
@@ -263,7 +275,8 @@ void Registry::close(const v1alpha1::CloseSession& request, std::function<void(s
   const auto found = sessions_.find(request.session_id());
   if (found == sessions_.end() || found->second.incarnation != request.client_incarnation()) {
     ++counters_.refused;
-    reply(refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has no such session here").SerializeAsString());
+    reply(refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has no such session here")
+              .SerializeAsString());
     return;
   }
   found->second.goodbyes.push_back(std::move(reply));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory node's side of sessions: who was admitted, with which keys and slots, for how long, and in which era. A state machine:
-// it has no thread, clock or randomness of its own (the responder gives time, randomness, timers and the fence), and it belongs
-// to the control thread.
+// The memory node's side of sessions: who was admitted, with which keys and slots, for how long, and in which era. A
+// state machine: it has no thread, clock or randomness of its own (the responder gives time, randomness, timers and the
+// fence), and it belongs to the control thread.
 #pragma once
 
 #include <array>
@@ -34,15 +34,17 @@ struct RegionSpan {
   std::uint64_t bytes = 0;
 };
 
-// Hears what becomes of sessions, on the control thread. It may be told from within its own calls into the registry, and must not
-// call back into it from there.
+// Hears what becomes of sessions, on the control thread. It may be told from within its own calls into the registry,
+// and must not call back into it from there.
 class SessionObserver {
  public:
   virtual ~SessionObserver() = default;
-  virtual void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) = 0;
-  // No verb of the session can execute any more. `holds`: its operation slots say that it left something half done; they stay.
-  virtual void on_ended(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name, bool clean,
-                        bool holds, const std::string& why) = 0;
+  virtual void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation,
+                         const std::string& client_name) = 0;
+  // No verb of the session can execute any more. `holds`: its operation slots say that it left something half done;
+  // they stay.
+  virtual void on_ended(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name,
+                        bool clean, bool holds, const std::string& why) = 0;
 };
 
 class Registry {

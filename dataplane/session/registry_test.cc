@@ -43,7 +43,8 @@ struct RegistryTest : ::testing::Test, SessionObserver {
     slots = base;
     for (std::uint32_t i = 0; i < 6; ++i) set_slot(i, 0);
     registry = std::make_unique<Registry>(
-        config, std::vector<RegionSpan>{{layout::kSlots, base, 2048}, {layout::kTable, base + 2048, 2048}}, responder, *this);
+        config, std::vector<RegionSpan>{{layout::kSlots, base, 2048}, {layout::kTable, base + 2048, 2048}}, responder,
+        *this);
   }
   void set_slot(std::uint32_t index, std::uint64_t holder) {
     layout::OperationSlot slot;
@@ -151,7 +152,9 @@ TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
       {"operator", {.pool_uid = "pool", .role = "operator", .name = "o", .authenticated = true}, SessionReply::CODE_OK},
       {"node", {.pool_uid = "pool", .role = "node", .name = "n", .authenticated = true}, SessionReply::CODE_FORBIDDEN},
       {"no role", {.pool_uid = "pool", .role = "", .name = "n", .authenticated = true}, SessionReply::CODE_FORBIDDEN},
-      {"other pool", {.pool_uid = "loop", .role = "client", .name = "n", .authenticated = true}, SessionReply::CODE_WRONG_POOL},
+      {"other pool",
+       {.pool_uid = "loop", .role = "client", .name = "n", .authenticated = true},
+       SessionReply::CODE_WRONG_POOL},
       {"nobody", {}, SessionReply::CODE_FORBIDDEN},
   };
   std::uint64_t client = 1;

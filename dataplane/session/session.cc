@@ -22,16 +22,26 @@ using layout::OperationSlot;
 
 struct Session::State {
   State(fabric::Port& port, Options options, Grant grant, std::unique_ptr<fabric::Lane> lane, Nanos asked)
-      : port(port), options(std::move(options)), grant(std::move(grant)), lane(std::move(lane)), era(this->grant.era),
-        safe_era(0), epoch(this->options.epoch), published(this->grant.era), last_sent(asked),
-        slots(port.buffer(this->grant.slots * sizeof(OperationSlot))), dirty(this->grant.slots, false), slot_free(port),
-        tick_due(port), tick_done(port) {
+      : port(port),
+        options(std::move(options)),
+        grant(std::move(grant)),
+        lane(std::move(lane)),
+        era(this->grant.era),
+        safe_era(0),
+        epoch(this->options.epoch),
+        published(this->grant.era),
+        last_sent(asked),
+        slots(port.buffer(this->grant.slots * sizeof(OperationSlot))),
+        dirty(this->grant.slots, false),
+        slot_free(port),
+        tick_due(port),
+        tick_done(port) {
     lease_from(asked);
     for (std::uint32_t i = this->grant.slots; i > 0; --i) free_slots.push_back(i - 1);
   }
 
-  // The node counts the lease from when the tick arrived, the client from when it was sent: earlier, whatever the clocks say. The
-  // margin covers clocks that run at different speeds.
+  // The node counts the lease from when the tick arrived, the client from when it was sent: earlier, whatever the
+  // clocks say. The margin covers clocks that run at different speeds.
   void lease_from(Nanos sent) { lease_end = sent + grant.lease - grant.lease / 8; }
 
   bool alive() const { return !ended && lane->open() && port.now() < lease_end; }
@@ -89,10 +99,11 @@ struct Session::State {
 
 Status Session::State::why() const {
   if (ended) return ended_why;
-  if (!lane->open()) return {Code::unavailable, "the lane to memory node " + options.endpoint + " was cut: begin a new session"};
+  if (!lane->open())
+    return {Code::unavailable, "the lane to memory node " + options.endpoint + " was cut: begin a new session"};
   if (port.now() >= lease_end) {
-    return {Code::unavailable,
-            "the lease at memory node " + options.endpoint + " may have run out before a tick was answered: begin a new session"};
+    return {Code::unavailable, "the lease at memory node " + options.endpoint +
+                                   " may have run out before a tick was answered: begin a new session"};
   }
   return {};
 }
@@ -150,7 +161,8 @@ task::Task<Status> Session::State::read_slots(Nanos deadline) {
   const std::array ops{Op::read(slot_at(0), slots.first(grant.slots * sizeof(OperationSlot)))};
   const Outcome outcome = co_await lane->post(ops, deadline);
   if (outcome.fate != Fate::done) {
-    co_return Status(Code::unavailable, "memory node " + options.endpoint + " did not let the session read its operation slots");
+    co_return Status(Code::unavailable,
+                     "memory node " + options.endpoint + " did not let the session read its operation slots");
   }
   for (std::uint32_t i = 0; i < grant.slots; ++i) {
     if (!slot(i).whole() || slot(i).holder != 0) {
@@ -164,8 +176,8 @@ task::Task<Status> Session::State::read_slots(Nanos deadline) {
 
 task::Task<void> Session::State::keep_ticking() {
   while (!closing && alive()) {
-    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often. When memory is
-    // short, all do.
+    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often. When
+    // memory is short, all do.
     const Nanos due = last_sent + (hurry ? grant.tick / 32 : pressure ? grant.tick / 4 : grant.tick);
     if (port.now() < due) {
       (void)co_await tick_due.wait(due);
@@ -186,7 +198,8 @@ task::Task<void> Session::State::tick() {
   ticking = true;
   published = oldest_pin();
   base::store(request.data(), layout::TickRequest{.era = published});
-  const std::array ops{Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
+  const std::array ops{
+      Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
   const Outcome outcome = co_await lane->post(ops, lease_end);
   ticking = false;
   ++ticks;
@@ -268,8 +281,8 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
   if (!lane.ok()) co_return lane.status();
 
   const Nanos deadline = options.deadline;
-  std::unique_ptr<Session> session(new Session(
-      std::make_unique<State>(port, std::move(options), std::move(*grant), std::move(*lane), asked)));
+  std::unique_ptr<Session> session(
+      new Session(std::make_unique<State>(port, std::move(options), std::move(*grant), std::move(*lane), asked)));
   State& state = *session->state_;
   Status ready = co_await state.read_slots(deadline);
   if (ready.ok() && !state.alive()) ready = state.why();
@@ -298,9 +311,11 @@ task::Task<Outcome> Session::post(std::span<const Op> ops, Nanos deadline, fabri
   State& state = *state_;
   if (!state.alive()) co_return Outcome{.fate = Fate::refused};
   cost.charge(ops);
-  const Outcome outcome = co_await state.lane->post(ops, std::max(deadline, state.port.now() + state.grant.failure_timeout));
+  const Outcome outcome =
+      co_await state.lane->post(ops, std::max(deadline, state.port.now() + state.grant.failure_timeout));
   if (outcome.fate == Fate::refused) {
-    state.end({Code::stale, "memory node " + state.options.endpoint + " refused a verb: the session was cut, begin a new one"});
+    state.end({Code::stale,
+               "memory node " + state.options.endpoint + " refused a verb: the session was cut, begin a new one"});
   } else if (outcome.fate == Fate::maybe) {
     state.end({Code::unavailable, "memory node " + state.options.endpoint +
                                       " did not confirm a chain: its effects are unknown, begin a new session"});
@@ -312,11 +327,13 @@ task::Task<Result<Slot>> Session::take_slot(Nanos deadline) {
   State& state = *state_;
   for (;;) {
     if (!state.alive()) co_return state.why();
-    if (state.closing) co_return Status(Code::unavailable, "the session at memory node " + state.options.endpoint + " is closing");
+    if (state.closing)
+      co_return Status(Code::unavailable, "the session at memory node " + state.options.endpoint + " is closing");
     if (!state.free_slots.empty()) break;
     if (state.port.now() >= deadline) {
-      co_return Status(Code::timed_out, "all " + std::to_string(state.grant.slots) + " operation slots at memory node " +
-                                            state.options.endpoint + " were in use until the deadline");
+      co_return Status(Code::timed_out, "all " + std::to_string(state.grant.slots) +
+                                            " operation slots at memory node " + state.options.endpoint +
+                                            " were in use until the deadline");
     }
     (void)co_await state.slot_free.wait(deadline);
   }

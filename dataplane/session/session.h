@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's side of a session: one incarnation of one client thread at one memory node. It holds the lane, the operation
-// slots, the era and the lease. One thread; runs unchanged on every wire.
+// The client's side of a session: one incarnation of one client thread at one memory node. It holds the lane, the
+// operation slots, the era and the lease. One thread; runs unchanged on every wire.
 #pragma once
 
 #include <array>
@@ -40,22 +40,22 @@ struct Grant {
 
 class Session;
 
-// One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed, and is cleared
-// then if it was written and the session lives. The words come with holder and era filled in; sequence and counters go on from
-// what the slot's last user left in the memory node.
+// One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed, and
+// is cleared then if it was written and the session lives. The words come with holder and era filled in; sequence and
+// counters go on from what the slot's last user left in the memory node.
 class Slot {
  public:
   Slot(Slot&&) noexcept;
   Slot& operator=(Slot&&) = delete;
   ~Slot();
 
-  // The client's copy of the slot's words, in registered memory. The holder edits it, raises `sequence`, and puts write() first in
-  // the chain that takes locks.
+  // The client's copy of the slot's words, in registered memory. The holder edits it, raises `sequence`, and puts
+  // write() first in the chain that takes locks.
   layout::OperationSlot& words();
   // A WRITE of the whole slot as it stands now, sealed.
   fabric::Op write();
-  // Clears holder, locks and rows, keeps counters, and posts the WRITE without waiting; the slot is usable again at once, because
-  // later WRITEs of it follow on the same lane. Charged to `cost` as background.
+  // Clears holder, locks and rows, keeps counters, and posts the WRITE without waiting; the slot is usable again at
+  // once, because later WRITEs of it follow on the same lane. Charged to `cost` as background.
   void clear(fabric::Cost& cost);
 
  private:
@@ -65,7 +65,8 @@ class Slot {
   std::uint32_t index_;
 };
 
-// While one lives, no block that was reachable when it began is reused. Every operation that follows a pointer holds one.
+// While one lives, no block that was reachable when it began is reused. Every operation that follows a pointer holds
+// one.
 class EraPin {
  public:
   EraPin(EraPin&&) noexcept;
@@ -102,12 +103,13 @@ class Session {
   bool alive() const;
   // Why not, for people.
   base::Status why() const;
-  // Ends this incarnation at once: severs the lane. Used after a `maybe` on a chain that takes or drops a lock, and on a refusal.
+  // Ends this incarnation at once: severs the lane. Used after a `maybe` on a chain that takes or drops a lock, and on
+  // a refusal.
   void end(base::Status why);
 
-  // Posts a chain that the caller waits for, charged to `cost`. Not posted (fate `refused`, why() says) if the session is not alive.
-  // A `maybe` or `refused` fate ends the session. A late posting severs the lane, so the wire always gets the pool's failure
-  // timeout: a caller whose own deadline is shorter looks at the clock between its trips.
+  // Posts a chain that the caller waits for, charged to `cost`. Not posted (fate `refused`, why() says) if the session
+  // is not alive. A `maybe` or `refused` fate ends the session. A late posting severs the lane, so the wire always gets
+  // the pool's failure timeout: a caller whose own deadline is shorter looks at the clock between its trips.
   task::Task<fabric::Outcome> post(std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost);
 
   // Waits until a slot is free (bounds the changing operations in flight), or the deadline passes.
@@ -128,8 +130,8 @@ class Session {
   // Tasks of this session that nobody waits for (freeing, clearing); joined by close().
   task::Scope& background();
 
-  // Says goodbye: waits for background work, clears the slots, closes the session at the node (its lease and slots are free at once) and
-  // drains the lane. Also drains a session that has ended. After it the session may be destroyed.
+  // Says goodbye: waits for background work, clears the slots, closes the session at the node (its lease and slots are
+  // free at once) and drains the lane. Also drains a session that has ended. After it the session may be destroyed.
   task::Task<void> close(Nanos deadline);
 
  private:

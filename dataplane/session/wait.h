@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for something that another coroutine of the same port brings about, until a deadline. Waiters never resume inline: a
-// wake is a timer that is due at once, so that whoever wakes can finish what it is doing.
+// Waiting for something that another coroutine of the same port brings about, until a deadline. Waiters never resume
+// inline: a wake is a timer that is due at once, so that whoever wakes can finish what it is doing.
 #pragma once
 
 #include <coroutine>
@@ -16,7 +16,8 @@ class WaitQueue {
   WaitQueue(const WaitQueue&) = delete;
   ~WaitQueue();
 
-  // co_await queue.wait(deadline): true if woken, false at the deadline. Waiters are woken in the order in which they came.
+  // co_await queue.wait(deadline): true if woken, false at the deadline. Waiters are woken in the order in which they
+  // came.
   class [[nodiscard]] Waiter final : public fabric::Timer {
    public:
     Waiter(WaitQueue& queue, base::Nanos deadline) : queue_(queue) { when = deadline; }

@@ -11,8 +11,9 @@
 
 namespace farpool::task {
 
-// Owns spawned tasks. It must be joined (or be empty) before it is destroyed: a frame that a wire still writes to may not
-// die. To end tasks early, sever their lanes or tell them to stop, then join: a task is never destroyed in mid-operation.
+// Owns spawned tasks. It must be joined (or be empty) before it is destroyed: a frame that a wire still writes to may
+// not die. To end tasks early, sever their lanes or tell them to stop, then join: a task is never destroyed in
+// mid-operation.
 class Scope {
  public:
   Scope() = default;

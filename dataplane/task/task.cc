@@ -7,9 +7,9 @@
 namespace farpool::task {
 namespace {
 
-constexpr std::size_t kStep = 128;      // size classes are multiples of this
-constexpr std::size_t kClasses = 64;    // up to 8 KiB
-constexpr std::size_t kKeep = 1024;     // frames kept per class and thread
+constexpr std::size_t kStep = 128;    // size classes are multiples of this
+constexpr std::size_t kClasses = 64;  // up to 8 KiB
+constexpr std::size_t kKeep = 1024;   // frames kept per class and thread
 
 struct FreeFrame {
   FreeFrame* next;
@@ -50,7 +50,7 @@ void* allocate_frame(std::size_t bytes) {
     --pool.count[index];
     return head;
   }
-  return ::operator new(index * kStep);
+  return ::operator new(index* kStep);
 }
 
 void free_frame(void* frame, std::size_t bytes) noexcept {

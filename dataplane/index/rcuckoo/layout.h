@@ -33,7 +33,6 @@
 #include "base/check.h"
 #include "base/crc64.h"
 #include "base/hash.h"
-#include "base/hash.h"
 #include "layout/extent.h"
 #include "layout/geometry.h"
 #include "layout/operation_slot.h"
