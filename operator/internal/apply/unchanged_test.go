@@ -59,6 +59,12 @@ func TestUnchanged(t *testing.T) {
 		"an owned set element is kept":           {`{"l": ["a"]}`, `{"l": ["a"]}`, `{"f:l": {"v:\"a\"": {}}}`, "m", "", true},
 		"an owned set element is to go":          {`{"l": ["a"]}`, `{"l": []}`, `{"f:l": {"v:\"a\"": {}}}`, "m", "", false},
 		"empty and absent are alike":             {`{}`, `{"l": [], "o": {}}`, `{}`, "m", "", true},
+		"another's element":                      {`{"l": [{"name": "x"}, {"name": "a"}, {"name": "y"}]}`, `{"l": [{"name": "a"}]}`, `{"f:l": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}}}}`, "m", "", true},
+		"another's scalar in an atomic list":     {`{"l": ["a", "b"]}`, `{"l": ["a"]}`, `{"f:l": {}}`, "m", "", false},
+		"an atomic list that another took over":  {`{"l": [{"p": 1}, {"p": 2}]}`, `{"l": [{"p": 1}]}`, `{"f:o": {}}`, "m", "", false},
+		"elements in another order":              {`{"l": [{"name": "a"}, {"name": "b"}]}`, `{"l": [{"name": "b"}, {"name": "a"}]}`, `{"f:l": {}}`, "m", "", false},
+		"a field that another took over":         {`{"a": 1, "b": 2}`, `{"a": 1, "b": 2}`, `{"f:a": {}}`, "m", "", false},
+		"a list emptied":                         {`{"l": ["a"]}`, `{"l": []}`, `{"f:l": {}}`, "m", "", false},
 	} {
 		entries := managedBy("m", "", c.fields)
 		if got := unchanged(object(t, c.live), object(t, c.desired), entries, c.manager, c.subresource); got != c.want {

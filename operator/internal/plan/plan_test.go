@@ -155,6 +155,7 @@ func TestFirstEpochNeedsEveryNode(t *testing.T) {
 		t.Error("a map without one of the nodes")
 	}
 	wantCondition(t, plan, v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending)
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
 
 	s.answer("cache-memory-1", 101, nil)
 	plan = s.decide(t)

@@ -346,6 +346,28 @@ var _ = Describe("a pool", func() {
 			g.Expect(*deployment.Spec.Replicas).To(Equal(int32(2)))
 			g.Expect(k8s.Get(w.ctx, w.key("cache-nodes"), &corev1.Service{})).To(Succeed())
 		}, within, every).Should(Succeed())
+
+		By("an atomic list")
+		policy := &networkingv1.NetworkPolicy{}
+		Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), policy)).To(Succeed())
+		wanted := policy.DeepCopy()
+		policy.Spec.Ingress = append(policy.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{})
+		Expect(k8s.Update(w.ctx, policy)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), policy)).To(Succeed())
+			g.Expect(policy.Spec.Ingress).To(Equal(wanted.Spec.Ingress))
+		}, within, every).Should(Succeed())
+		w.computeReady("cache-shards")
+
+		By("not fighting over what is beside it")
+		Expect(k8s.Get(w.ctx, w.key("cache-shards"), deployment)).To(Succeed())
+		deployment.Labels["team"] = "shop"
+		deployment.Spec.Template.Spec.Containers[0].Env = append(deployment.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "TZ", Value: "UTC"})
+		Expect(k8s.Update(w.ctx, deployment)).To(Succeed())
+		w.computeReady("cache-shards")
+		w.settle()
+		Expect(k8s.Get(w.ctx, w.key("cache-shards"), deployment)).To(Succeed())
+		Expect(deployment.Spec.Template.Spec.Containers[0].Env).To(HaveLen(2))
 	})
 
 	It("makes another pod where one is gone or evicted, and sees the loss", func() {
