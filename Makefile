@@ -79,6 +79,13 @@ test: deps ## the gate: linters, sanitizers, fuzzers, Go tests, short e2e on kin
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 
+.PHONY: test-all
+test-all: ## what takes longer: the gate with e2e in its long form, more seeds in the simulator, longer fuzzing
+	@$(MAKE) test E2E_FILTER=
+	@$(STEP) "simulator, 2000 seeds" $(MAKE) sim ARGS='--count 2000'
+	@$(STEP) "simulator, a crash after every effect" $(MAKE) sim ARGS='--crashes --count 4'
+	@$(STEP) fuzzers $(MAKE) fuzz
+
 .PHONY: test-cpp
 test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and undefined-behaviour sanitizers
 	@cmake --build build/asan -j $(JOBS)
@@ -89,6 +96,28 @@ test-threads: build/tsan/build.ninja ## tests of the rooms with threads under th
 	@rooms=$$(ctest --test-dir build/tsan -N -L threads 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p'); \
 	cmake --build build/tsan -j $(JOBS) --target $$(printf '%s_test ' $$rooms)
 	@ctest --test-dir build/tsan -L threads -j $(JOBS) --output-on-failure --no-tests=error
+
+# Five minutes for each fuzzer. What it finds is written to build/fuzz, and belongs in testdata once it is understood.
+FUZZ_SECONDS ?= 300
+.PHONY: fuzz
+fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
+	@mkdir -p build/fuzz
+	@for fuzzer in $$(git ls-files 'dataplane/**_fuzz.cc'); do \
+	  name=$$(basename $$fuzzer .cc); corpus=$$(dirname $$fuzzer)/testdata/$$name; \
+	  cmake --build build/asan -j $(JOBS) --target $$name; mkdir -p build/fuzz/$$name; \
+	  [ -d $$corpus ] || corpus=; \
+	  $(STEP) $$name build/asan/$$name -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/ build/fuzz/$$name $$corpus; \
+	done
+
+.PHONY: sim
+sim: build/release/build.ninja ## random worlds of the simulator, judged: ARGS='--seed 7 --count 1', ARGS=--crashes
+	@cmake --build build/release -j $(JOBS) --target simulate
+	@build/release/simulate $(ARGS)
+
+.PHONY: bench
+bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run
+	@go run ./dataplane/bench/resp $(ARGS)
 
 .PHONY: test-go
 test-go: ## Go tests, among them the operator's against a real API server
