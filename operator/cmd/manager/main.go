@@ -45,7 +45,8 @@ type options struct {
 }
 
 func parse() options {
-	o := options{logging: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder}}
+	// An error says what happened to what; where in the code it was noticed helps few.
+	o := options{logging: zap.Options{TimeEncoder: zapcore.RFC3339NanoTimeEncoder, StacktraceLevel: zapcore.DPanicLevel}}
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "where /metrics is served; 0 turns it off")
 	flag.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
 	flag.BoolVar(&o.leaderElection, "leader-elect", false, "elect one of several replicas; the others wait with warm caches")

@@ -229,9 +229,24 @@ func (s *stream) set(observation Observation) bool {
 	if observation.Facts == nil {
 		observation.Facts = s.observation.Facts
 	}
-	changed := observation.State != s.observation.State || observation.Error != s.observation.Error || !proto.Equal(observation.Facts, s.observation.Facts)
+	changed := observation.State != s.observation.State || observation.Error != s.observation.Error || !sameMeaning(observation.Facts, s.observation.Facts)
 	s.observation = observation
 	return changed
+}
+
+// sameMeaning says whether nothing that is decided by has changed. Counters move all the time under load.
+func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
+	withoutCounters := func(facts *farpoolv1alpha1.Facts) *farpoolv1alpha1.Facts {
+		facts = proto.CloneOf(facts)
+		if node := facts.GetMemoryNode(); node != nil {
+			node.Sessions, node.Keys, node.HeapBytesUsed = 0, 0, 0
+		}
+		if shard := facts.GetComputeShard(); shard != nil {
+			shard.Connections = 0
+		}
+		return facts
+	}
+	return proto.Equal(withoutCounters(a), withoutCounters(b))
 }
 
 // open starts a stream; what its predecessor knew stands until it has heard more.

@@ -74,6 +74,7 @@ type fixture struct {
 	credential *pki.Credential
 	streams    *Streams
 	news       chan struct{}
+	told       atomic.Int64
 	breaks     *breaks
 }
 
@@ -89,7 +90,10 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, authority: authority, credential: credential, news: make(chan struct{}, 1000), breaks: &breaks{}}
-	f.streams = NewStreams(func(types.NamespacedName) { f.news <- struct{}{} }, f.breaks)
+	f.streams = NewStreams(func(types.NamespacedName) {
+		f.told.Add(1)
+		f.news <- struct{}{}
+	}, f.breaks)
 	t.Cleanup(f.streams.Close)
 	return f
 }
@@ -162,6 +166,25 @@ func TestFactsArriveAndTheirLossIsNoted(t *testing.T) {
 	}
 	f.start(p.address, pki.RoleNode)
 	f.await("the process that started again", func(o Observation) bool { return o.State == Connected && o.Facts.GetEpoch() == 0 })
+}
+
+func TestCountersAreNoNews(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+	told := f.told.Load()
+	busy := facts(0)
+	busy.MemoryNode.Keys = 1000
+	p.facts.Store(busy)
+	p.poke <- struct{}{}
+	p.facts.Store(facts(5))
+	p.poke <- struct{}{}
+	f.await("a change", func(o Observation) bool { return o.Facts.GetEpoch() == 5 })
+	f.streams.Close()
+	if times := f.told.Load() - told; times != 1 {
+		t.Errorf("told %d times, not once", times)
+	}
 }
 
 func TestSilenceChangesNothingTwice(t *testing.T) {

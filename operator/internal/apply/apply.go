@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,6 +22,9 @@ import (
 
 // ErrStale: the cache lags behind the API server. What was decided from it must be decided again.
 var ErrStale = errors.New("the cache lags behind the API server")
+
+// ErrTerminating: the namespace is being deleted, and everything with it.
+var ErrTerminating = errors.New("the namespace is being deleted")
 
 // ConflictError: an object of the wanted name belongs to somebody else.
 type ConflictError struct {
@@ -76,6 +80,9 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	if err := a.client.Apply(ctx, desired, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
 		if apierrors.IsConflict(err) {
 			return fmt.Errorf("apply %s: %w", describe(want), ErrStale)
+		}
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return fmt.Errorf("apply %s: %w", describe(want), ErrTerminating)
 		}
 		return fmt.Errorf("apply %s: %w", describe(want), err)
 	}

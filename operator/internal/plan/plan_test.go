@@ -187,6 +187,19 @@ func TestEpochsAreNeverUsedAgain(t *testing.T) {
 	}
 }
 
+func TestMapThatIsGoneIsMissed(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyStore)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.ShardMaps = nil
+	s.silence("cache-memory-0")
+	s.silence("cache-memory-1")
+	plan := s.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("something is published")
+	}
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+}
+
 func TestLaterEpochOfNodesIsAdoptedFirst(t *testing.T) {
 	s := newScene(2, v1alpha1.DataPolicyStore)
 	s.carryOut(t, &s.decide(t).Plan)

@@ -176,6 +176,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		log.FromContext(ctx).V(1).Info("decided from a stale cache; deciding again", "why", err.Error())
 		return reconcile.Result{RequeueAfter: staleRetry}, nil
 	}
+	if errors.Is(err, apply.ErrTerminating) {
+		log.FromContext(ctx).Info("nothing can be made in a namespace that is being deleted", "why", err.Error())
+		return reconcile.Result{}, nil
+	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -185,7 +189,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
 	pool := snapshot.Pool
 	if err := r.applyObjects(ctx, snapshot, decided); err != nil {
-		if errors.Is(err, apply.ErrStale) {
+		if errors.Is(err, apply.ErrStale) || errors.Is(err, apply.ErrTerminating) {
 			return err
 		}
 		if decided.Status.Unsettled {
@@ -230,6 +234,7 @@ func (r *Reconciler) blame(pool *v1alpha1.KVPool, decided *plan.Plan, err error)
 	var conflict *apply.ConflictError
 	if errors.As(err, &conflict) {
 		decided.Status.Fail(pool, now, v1alpha1.ConditionSpecValid, v1alpha1.ReasonNameConflict, conflict.Error(), metav1.ConditionFalse)
+		decided.Status.Fail(pool, now, v1alpha1.ConditionDegraded, v1alpha1.ReasonNameConflict, conflict.Error(), metav1.ConditionTrue)
 		return
 	}
 	decided.Status.Fail(pool, now, v1alpha1.ConditionDegraded, v1alpha1.ReasonApplyFailed, err.Error(), metav1.ConditionTrue)

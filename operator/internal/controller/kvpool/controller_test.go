@@ -293,6 +293,7 @@ var _ = Describe("a pool", func() {
 		Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
 		c := w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionFalse, v1alpha1.ReasonNameConflict)
 		Expect(c.Message).To(And(ContainSubstring("Service "+w.pool.Namespace+"/cache"), ContainSubstring("delete or rename it")))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameConflict)
 		untouched := &corev1.Service{}
 		Expect(k8s.Get(w.ctx, w.key("cache"), untouched)).To(Succeed())
 		Expect(untouched.ResourceVersion).To(Equal(foreign.ResourceVersion))
@@ -468,6 +469,17 @@ var _ = Describe("a pool", func() {
 		Eventually(func() bool {
 			return apierrors.IsNotFound(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), &v1alpha1.KVPool{}))
 		}, within, every).Should(BeTrue())
+	})
+
+	It("goes quietly with its namespace", func() {
+		w := newWorld(nil)
+		w.up()
+		Expect(k8s.Delete(w.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.pool.Namespace}})).To(Succeed())
+		Expect(k8s.Delete(w.ctx, w.awaitPod("cache-memory-0"), client.GracePeriodSeconds(0))).To(Succeed())
+		Eventually(func() bool {
+			return apierrors.IsNotFound(k8s.Get(w.ctx, w.key("cache-memory-0"), &corev1.Pod{}))
+		}, within, every).Should(BeTrue())
+		w.reconcile(3)
 	})
 
 	It("is refused by the API server when it cannot work", func() {
