@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -60,6 +61,8 @@ const operatorName = "farpool-operator"
 const (
 	staleRetry   = 200 * time.Millisecond
 	publishersUp = 16
+	// Many times what the slowest reconciliation takes: every node of the largest pool told, each in its own deadline.
+	reconcileTimeout = 5 * time.Minute
 )
 
 // Reconciler brings pools to their specs.
@@ -134,7 +137,12 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 			r.queue = queue
 			return nil
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: options.Workers}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: options.Workers,
+			// Replicas that wait to lead have their caches filled.
+			EnableWarmup:          ptr.To(true),
+			ReconciliationTimeout: reconcileTimeout,
+		}).
 		Complete(r)
 }
 
