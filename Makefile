@@ -121,7 +121,7 @@ bench: deps release ## GET and SET through one compute shard, beside redis-serve
 
 .PHONY: test-go
 test-go: ## Go tests, among them the operator's against a real API server
-	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test $(GO_TEST_FLAGS) $(or $(ARGS),./...)
+	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test -timeout 20m $(GO_TEST_FLAGS) $(or $(ARGS),./...)
 
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
