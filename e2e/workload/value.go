@@ -50,20 +50,20 @@ func (s Sizes) Value(key uint32, tag history.Tag) []byte {
 // Tag is the tag of the write that stored a value, after every byte has been compared. The error never shows the bytes.
 func (s Sizes) Tag(key uint32, value []byte) (history.Tag, error) {
 	if len(value) < headerBytes {
-		return history.Absent, fmt.Errorf("the value of key %d has %d bytes: no write stored so few", key, len(value))
+		return history.Absent, fmt.Errorf("the value of key %d has %d bytes: %w: no write stored so few", key, len(value), errCorrupt)
 	}
 	if of := binary.LittleEndian.Uint32(value[8:]); of != key {
-		return history.Absent, fmt.Errorf("a read of key %d returned a value of key %d", key, of)
+		return history.Absent, fmt.Errorf("a read of key %d returned a value of key %d: %w", key, of, errCorrupt)
 	}
 	tag := history.Tag(binary.LittleEndian.Uint64(value))
 	want := s.Value(key, tag)
 	if len(want) != len(value) {
-		return history.Absent, fmt.Errorf("the value of key %d with tag %x has %d bytes and was written with %d", key, uint64(tag), len(value), len(want))
+		return history.Absent, fmt.Errorf("the value of key %d with tag %x has %d bytes and was written with %d: %w", key, uint64(tag), len(value), len(want), errCorrupt)
 	}
 	for i := range want {
 		if want[i] != value[i] {
-			return history.Absent, fmt.Errorf("the value of key %d with tag %x, %d bytes, differs from what was written at byte %d: a torn or corrupted value",
-				key, uint64(tag), len(value), i)
+			return history.Absent, fmt.Errorf("the value of key %d with tag %x, %d bytes, differs from what was written at byte %d: %w",
+				key, uint64(tag), len(value), i, errCorrupt)
 		}
 	}
 	return tag, nil
@@ -99,5 +99,8 @@ func fill(b []byte, seed uint64) {
 		b = b[copy(b, word[:]):]
 	}
 }
+
+// errCorrupt is in the error of every read that returned what no write stored.
+var errCorrupt = errors.New("a torn or corrupted value")
 
 var errNoShard = errors.New("no compute shard to connect to: give at least one address")

@@ -7,7 +7,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +45,7 @@ func (t Target) Connect(shard int) *redis.Client {
 type Errors struct {
 	mu    sync.Mutex
 	count int
+	kinds map[string]int
 	first []error
 }
 
@@ -50,9 +53,34 @@ func (e *Errors) add(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.count++
+	if e.kinds == nil {
+		e.kinds = map[string]int{}
+	}
+	e.kinds[kindOf(err)]++
 	if len(e.first) < 5 {
 		e.first = append(e.first, err)
 	}
+}
+
+// kindOf is the first word of an error that the store answered with, "corrupt" for a value that no write stored, and "connection" for
+// all else.
+func kindOf(err error) string {
+	var answered redis.Error
+	switch {
+	case errors.As(err, &answered):
+		word, _, _ := strings.Cut(answered.Error(), " ")
+		return word
+	case errors.Is(err, errCorrupt):
+		return "corrupt"
+	}
+	return "connection"
+}
+
+// Kinds counts errors by what they say: the first word of the store's error, "corrupt", or "connection".
+func (e *Errors) Kinds() map[string]int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.kinds)
 }
 
 // Count is how many commands failed.

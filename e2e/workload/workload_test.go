@@ -138,7 +138,7 @@ func TestAStoreThatIsWrongFails(t *testing.T) {
 			tamper(t, target, func(ctx context.Context, client *redis.Client) error { return c.corrupt(ctx, client, before, key) })
 			run.ReadAll(t.Context(), 50)
 			if c.torn {
-				if run.Errors.Count() != 1 {
+				if run.Errors.Count() != 1 || run.Errors.Kinds()["corrupt"] != 1 {
 					t.Fatalf("%d reads failed: %v", run.Errors.Count(), run.Errors.Err())
 				}
 				return
@@ -148,6 +148,22 @@ func TestAStoreThatIsWrongFails(t *testing.T) {
 				t.Fatalf("want a violation of key 3, got %v", err)
 			}
 		})
+	}
+}
+
+func TestErrorsOfTheStoreAreToldApart(t *testing.T) {
+	target := startRedis(t)
+	run, err := NewRun(target, 1, "k", DefaultSizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	tamper(t, target, func(ctx context.Context, c *redis.Client) error {
+		return c.LPush(ctx, DefaultSizes.Key("k", 7), "x").Err()
+	})
+	_, _ = run.Do(t.Context(), history.Get, 7)
+	if run.Errors.Kinds()["WRONGTYPE"] != 1 {
+		t.Fatalf("%v", run.Errors.Kinds())
 	}
 }
 
@@ -191,7 +207,7 @@ func TestBrokenConnectionsAreCountedAndLeaveOpenIntervals(t *testing.T) {
 	if _, err := run.workers[0].Do(t.Context(), history.Set, 1); err == nil {
 		t.Fatal("a write to nobody succeeded")
 	}
-	if run.Errors.Count() != 1 || len(run.Ops()) != 1 || !run.Ops()[0].Unknown {
+	if run.Errors.Count() != 1 || run.Errors.Kinds()["connection"] != 1 || len(run.Ops()) != 1 || !run.Ops()[0].Unknown {
 		t.Fatalf("%d errors, %+v", run.Errors.Count(), run.Ops())
 	}
 }
