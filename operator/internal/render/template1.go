@@ -202,10 +202,10 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 }
 
 func (template1) container(name string, pool Pool, command string, resources *corev1ac.ResourceRequirementsApplyConfiguration) *corev1ac.ContainerApplyConfiguration {
-	probe := func(path string, periodSeconds, failures int32) *corev1ac.ProbeApplyConfiguration {
+	probe := func(path string, periodSeconds, timeoutSeconds, failures int32) *corev1ac.ProbeApplyConfiguration {
 		return corev1ac.Probe().
 			WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("http")).WithScheme(corev1.URISchemeHTTP)).
-			WithPeriodSeconds(periodSeconds).WithTimeoutSeconds(2).WithFailureThreshold(failures)
+			WithPeriodSeconds(periodSeconds).WithTimeoutSeconds(timeoutSeconds).WithFailureThreshold(failures)
 	}
 	return corev1ac.Container().
 		WithName(name).
@@ -214,9 +214,10 @@ func (template1) container(name string, pool Pool, command string, resources *co
 		WithCommand(command).
 		WithResources(resources).
 		// Zeroing a large memory takes its time: at least 10 minutes before a start counts as failed.
-		WithStartupProbe(probe("/healthz", 1, 600)).
-		WithLivenessProbe(probe("/healthz", 10, 3)).
-		WithReadinessProbe(probe("/readyz", 2, 2)).
+		WithStartupProbe(probe("/healthz", 1, 2, 600)).
+		// A restart loses a memory node's data, and a Kubernetes node that is short of processor time is no reason for one.
+		WithLivenessProbe(probe("/healthz", 10, 10, 12)).
+		WithReadinessProbe(probe("/readyz", 2, 5, 3)).
 		WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError).
 		WithSecurityContext(corev1ac.SecurityContext().
 			WithAllowPrivilegeEscalation(false).
