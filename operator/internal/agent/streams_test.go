@@ -21,7 +21,7 @@ import (
 
 const (
 	uid      = "8f0c"
-	deadline = 20 * time.Second
+	deadline = 60 * time.Second
 )
 
 var pool = types.NamespacedName{Namespace: "shop", Name: "cache"}

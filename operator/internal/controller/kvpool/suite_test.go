@@ -35,7 +35,7 @@ import (
 )
 
 const (
-	within = 30 * time.Second
+	within = 90 * time.Second
 	every  = 20 * time.Millisecond
 )
 
