@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::size_t kSpareRequests = 64;
 constexpr std::size_t kKeepReplyBytes = 16 * 1024;
+// What a conversation may hold while its worker is pressed: enough for one of the largest values.
+constexpr std::size_t kPressedReplyBytes = 256 * 1024;
+constexpr std::size_t kPressedCommandBytes = 2 * 1024 * 1024;
 
 // Equal in time that does not depend on where the two differ.
 bool same_secret(std::string_view given, std::string_view secret) {
@@ -84,7 +87,10 @@ Conversation::Conversation(Service& service, Endpoints endpoints, std::function<
   parser_.set_stranger(!authenticated_);
 }
 
-Conversation::~Conversation() { FARPOOL_CHECK(idle()); }
+Conversation::~Conversation() {
+  FARPOOL_CHECK(idle());
+  service_.held_bytes -= held_;
+}
 
 bool Conversation::log_in(std::string_view user, std::string_view password) {
   const bool secret_fits = service_.settings.password.empty() || same_secret(password, service_.settings.password);
@@ -123,8 +129,19 @@ std::string Conversation::client_line() const {
 
 bool Conversation::hungry() const {
   return !closing_ && requests_.size() < service_.settings.max_pipeline &&
-         queued_bytes_ < service_.settings.max_queued_bytes &&
-         reply_bytes_ + out_.size() + unsent_ < service_.settings.max_reply_bytes;
+         queued_bytes_ < service_.settings.max_queued_bytes && (requests_.empty() || !pressed()) &&
+         reply_bytes_ + out_.size() + unsent_ < reply_limit();
+}
+
+std::size_t Conversation::reply_limit() const {
+  const std::size_t most = service_.settings.max_reply_bytes;
+  return pressed() ? std::min(most, kPressedReplyBytes) : most;
+}
+
+void Conversation::account() {
+  const std::size_t holds = parser_.pending_bytes() + queued_bytes_ + reply_bytes_ + out_.size() + unsent_;
+  service_.held_bytes += holds - held_;
+  held_ = holds;
 }
 
 void Conversation::abandon() {
@@ -136,6 +153,7 @@ void Conversation::abandon() {
   }
   unsent_ = 0;
   out_.clear();
+  account();
 }
 
 void Conversation::receive(std::string_view& input) {
@@ -161,6 +179,7 @@ void Conversation::pump(std::string_view& input) {
       --started_;
       pump_again_ = pump_again_ || !input.empty();
     }
+    account();
   } while (pump_again_);
   pumping_ = false;
 }
@@ -170,22 +189,31 @@ void Conversation::take_input(std::string_view& input) {
     const std::size_t before = input.size();
     const Parser::Outcome outcome = parser_.feed(input);
     service_.counters.input_bytes.add(before - input.size());
-    if (outcome == Parser::Outcome::need_more) return;
     if (outcome == Parser::Outcome::command) {
       admit();
       continue;
     }
-    service_.counters.protocol_errors.add();
-    closing_ = true;
-    std::unique_ptr<Request> request = new_request();
-    request->protocol = protocol_;
-    request->error("ERR " + parser_.error());
-    request->done = true;
-    reply_bytes_ += request->reply.size();
-    requests_.push_back(std::move(request));
+    stalled_ = false;
+    if (outcome == Parser::Outcome::error) return fail("ERR " + parser_.error());
+    account();
+    if (pressed() && parser_.pending_bytes() > kPressedCommandBytes) {
+      fail("ERR Protocol error: no room for so large a command while others hold as much as this server can");
+    }
     return;
   }
-  if (!closing_ && !input.empty()) service_.counters.stalls.add();
+  if (!closing_ && !input.empty() && !std::exchange(stalled_, true)) service_.counters.stalls.add();
+}
+
+// The last reply of this connection.
+void Conversation::fail(std::string_view error) {
+  service_.counters.protocol_errors.add();
+  closing_ = true;
+  std::unique_ptr<Request> request = new_request();
+  request->protocol = protocol_;
+  request->error(error);
+  request->done = true;
+  reply_bytes_ += request->reply.size();
+  requests_.push_back(std::move(request));
 }
 
 std::unique_ptr<Request> Conversation::new_request() {
@@ -269,7 +297,7 @@ void Conversation::start_ready() {
     }
     // Replies that nobody takes must not pile up. Where there are some to send, room will come.
     const std::size_t to_send = out_.size() + unsent_;
-    if (to_send + reply_bytes_ >= service_.settings.max_reply_bytes && (to_send > 0 || started_ > 0)) return;
+    if (to_send + reply_bytes_ >= reply_limit() && (to_send > 0 || started_ > 0)) return;
     if (!may_start(request)) return;
     ++started_;
     start(request);
@@ -295,6 +323,7 @@ task::Task<void> Conversation::run(Request& request) {
 void Conversation::finish(Request& request) {
   request.done = true;
   reply_bytes_ += request.reply.size();
+  account();
   Counters::PerCommand& counters = service_.counters.commands[number_of(*request.spec)];
   counters.calls.add();
   if (request.failed) counters.errors.add();

@@ -3,11 +3,12 @@
 //
 // Order. Replies leave in the order of the commands. Up to Settings::concurrency commands of a pipeline run at once; a
 // command starts only when every earlier one of this connection has started, and no earlier one that touches its key
-// still runs; a command on several keys, or on none, has the pool to itself. So the effects on one key happen in order;
+// still runs; a command on several keys, or on none, runs alone. So the effects on one key happen in order;
 // those on different keys of one pipeline may not, as is also true of commands sent over two connections.
 //
 // Bounds. It stops taking input while Settings::max_pipeline commands or max_queued_bytes wait, or max_reply_bytes have
-// not been sent.
+// not been sent. When all conversations of a worker hold more than max_held_bytes together, each goes on with one
+// command and little unsent at a time, so that all get through, and one in the middle of a large command is closed.
 //
 // Outcomes. What the pool says became of a command is in the error's code (see pool_error): TRYAGAIN, LOCKED, TIMEOUT
 // and OOM mean that nothing was done; UNKNOWNOUTCOME that it may have been, and PARTIAL that some keys of several were.
@@ -41,6 +42,7 @@ struct Settings {
   std::size_t concurrency = 32;
   std::size_t max_queued_bytes = 16 * 1024 * 1024;
   std::size_t max_reply_bytes = 64 * 1024 * 1024;
+  std::size_t max_held_bytes = 256 * 1024 * 1024;  // of all conversations of a worker: requests and replies
   std::size_t max_connections = 10'000;
   std::size_t max_value_bytes = 1024 * 1024;
   Limits limits;
@@ -51,6 +53,7 @@ struct Service {
   client::Kv& kv;
   const Settings& settings;
   Counters& counters;
+  std::size_t held_bytes = 0;  // by all conversations
   // Sections that the process adds to INFO ("# Pool\r\n..."), or nothing.
   std::function<std::string()> info = {};
   // Open connections of the whole process.
@@ -93,7 +96,10 @@ class Conversation {
   // Takes what it can from the front of `input` and starts what may start.
   void receive(std::string_view& input);
   // Tells how much of the output is still on its way to the client.
-  void set_unsent(std::size_t bytes) { unsent_ = bytes; }
+  void set_unsent(std::size_t bytes) {
+    unsent_ = bytes;
+    account();
+  }
   // True while it would take input.
   bool hungry() const;
 
@@ -130,6 +136,11 @@ class Conversation {
   task::Task<void> run(Request& request);
   void finish(Request& request);
   void pump(std::string_view& input);
+  void fail(std::string_view error);
+  void account();
+  // The worker's conversations hold too much.
+  bool pressed() const { return service_.held_bytes > service_.settings.max_held_bytes; }
+  std::size_t reply_limit() const;
   std::unique_ptr<Request> new_request();
 
   Service& service_;
@@ -152,6 +163,8 @@ class Conversation {
   std::size_t queued_bytes_ = 0;
   std::size_t reply_bytes_ = 0;  // of requests that are done and not yet in out_
   std::size_t unsent_ = 0;
+  std::size_t held_ = 0;  // as accounted to the service
+  bool stalled_ = false;
   std::string out_;
   task::Scope scope_;
 };

@@ -219,6 +219,57 @@ TEST_F(ConversationTest, StopsWhenRepliesAreNotTaken) {
   EXPECT_TRUE(talk().idle());
 }
 
+// Together the conversations of a worker hold no more than it has, and each still gets on.
+TEST_F(ConversationTest, SharesAWorkersMemory) {
+  settings.max_held_bytes = 4 << 20;
+  kv.map["big"] = std::string(100'000, 'v');
+  std::vector<std::unique_ptr<Conversation>> others;
+  std::string bytes;
+  for (int i = 0; i < 200; ++i) bytes += command({"GET", "big"});
+  std::vector<std::string_view> left(20, bytes);
+  std::vector<std::size_t> unsent(20, 0);
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    others.push_back(std::make_unique<Conversation>(service, Endpoints{i, "", ""}, [] {}));
+    others[i]->receive(left[i]);
+    unsent[i] = others[i]->output().size();
+    others[i]->output().clear();
+    others[i]->set_unsent(unsent[i]);
+  }
+  // The first has taken what there was; the rest hold little.
+  EXPECT_GT(unsent[0], 4'000'000u);
+  EXPECT_LE(unsent[0], 4'600'000u);
+  for (std::size_t i = 1; i < unsent.size(); ++i) EXPECT_LE(unsent[i], 400'000u);
+  // A large command is not waited for.
+  Conversation& large = *others[5];
+  for (int turns = 0; !left[5].empty() || !large.idle(); ++turns) {
+    ASSERT_LT(turns, 1000);
+    large.set_unsent(0);
+    large.receive(left[5]);
+    EXPECT_LE(large.output().size(), 400'000u);
+    large.output().clear();
+  }
+  large.set_unsent(0);
+  std::string_view head = "*2\r\n$3\r\nGET\r\n$6000000\r\n";
+  large.receive(head);
+  const std::string body(3'000'000, 'k');
+  std::string_view more = body;
+  large.receive(more);
+  EXPECT_TRUE(large.closing());
+  EXPECT_TRUE(large.output().starts_with("-ERR Protocol error: no room")) << large.output().substr(0, 80);
+  // All get all of their replies once these are taken.
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    for (int turns = 0; !left[i].empty() || !others[i]->idle(); ++turns) {
+      ASSERT_LT(turns, 1000);
+      others[i]->set_unsent(0);
+      others[i]->receive(left[i]);
+      others[i]->output().clear();
+    }
+    others[i]->set_unsent(0);
+  }
+  others.clear();
+  EXPECT_EQ(service.held_bytes, 0u);
+}
+
 TEST_F(ConversationTest, RefusesAReplyThatIsTooLarge) {
   settings.max_reply_bytes = 10'000;
   kv.map["big"] = std::string(4000, 'v');
