@@ -40,6 +40,9 @@ constexpr Nanos kLongestSilence = 30 * base::kSecond;
 constexpr Nanos kDrain = 10 * base::kSecond;
 constexpr Nanos kGoodbye = 3 * base::kSecond;
 constexpr std::uintmax_t kMaxPasswordBytes = 4096;
+// Requests and replies that all workers may hold together, and one at least.
+constexpr std::size_t kMaxHeldBytes = 256u << 20;
+constexpr std::size_t kLeastHeldBytes = 32u << 20;
 
 struct Settings {
   CommonSettings common;
@@ -104,6 +107,7 @@ Status check(Settings& settings) {
     return {Code::invalid_argument, "--max-reply-bytes must be at least 2Mi"};
   }
   settings.resp.max_reply_bytes = settings.max_reply_bytes;
+  settings.resp.max_held_bytes = std::max(kMaxHeldBytes / settings.threads, kLeastHeldBytes);
   settings.resp.version = FARPOOL_VERSION;
   return {};
 }

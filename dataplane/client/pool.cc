@@ -409,7 +409,7 @@ Task<void> Pool::follow_map() {
       counters_.failed_map_fetches.add();
       if (map_trouble_ != fetched.status().message()) {
         map_trouble_ = fetched.status().message();
-        log(true, "the shard map could not be read: " + map_trouble_);
+        log(true, map_trouble_);
         changed();
       }
     } else {
