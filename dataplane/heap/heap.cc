@@ -37,6 +37,7 @@ constexpr std::size_t kAtomicsPerChain = 16;  // within what a responder grants
 // at once for a while.
 constexpr int kPatienceTicks = 4;
 constexpr int kPatienceEras = 16;
+constexpr std::uint64_t kDemandTicks = 4;  // of demand that a client keeps blocks for
 constexpr int kBarrenTicks = 8;
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
@@ -65,7 +66,11 @@ struct SizeClass {
   std::map<std::uint64_t, Segment> segments;  // by first
   Segment* current = nullptr;
   std::uint64_t free_count = 0;
-  std::deque<Limbo> limbo;  // oldest era first
+  std::uint64_t limbo_count = 0;
+  std::deque<Limbo> limbo;   // oldest era first
+  std::uint64_t taken = 0;   // blocks, since the last look
+  std::uint64_t demand = 0;  // blocks a tick, of late
+  Nanos waiting_since = 0;   // for an era, rather than grow; 0: not
   // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is
   // given away.
   bool busy = false;
@@ -159,7 +164,9 @@ struct Heap::State {
 
   void add_limbo(SizeClass& size_class, Segment& segment, std::size_t word, std::uint64_t bits) {
     segment.limbo[word] |= bits;
-    segment.limbo_count += static_cast<std::uint64_t>(std::popcount(bits));
+    const auto count = static_cast<std::uint64_t>(std::popcount(bits));
+    segment.limbo_count += count;
+    size_class.limbo_count += count;
     if (!size_class.limbo.empty()) {
       Limbo& last = size_class.limbo.back();
       if (last.era == limbo_era() && last.first == segment.first && last.word == word) {
@@ -177,7 +184,9 @@ struct Heap::State {
       const Limbo& over = limbo.front();
       Segment& segment = size_class.segments.at(over.first);
       segment.limbo[over.word] &= ~over.bits;
-      segment.limbo_count -= static_cast<std::uint64_t>(std::popcount(over.bits));
+      const auto count = static_cast<std::uint64_t>(std::popcount(over.bits));
+      segment.limbo_count -= count;
+      size_class.limbo_count -= count;
       add_free(size_class, segment, over.word, over.bits);
       limbo.pop_front();
     }
@@ -203,6 +212,7 @@ struct Heap::State {
     bits &= bits - 1;
     --segment.free_count;
     --size_class.free_count;
+    ++size_class.taken;
     return true;
   }
 
@@ -226,6 +236,7 @@ struct Heap::State {
     const auto entry = size_class.segments.find(first);
     if (size_class.current == &entry->second) size_class.current = nullptr;
     size_class.free_count -= entry->second.free_count;
+    size_class.limbo_count -= entry->second.limbo_count;
     if (entry->second.limbo_count > 0)
       std::erase_if(size_class.limbo, [&](const Limbo& l) { return l.first == first; });
     size_class.segments.erase(entry);
@@ -351,10 +362,17 @@ struct Heap::State {
       looked_at = *scanned;
       if (size_class.free_count > 0 && hurried) co_return Refill::got;
     }
-    if (!hurried) {
-      std::uint64_t coming = size_class.free_count;
-      for (const Limbo& limbo : size_class.limbo) coming += static_cast<std::uint64_t>(std::popcount(limbo.bits));
-      if (coming * 2 >= size_class.shape.blocks) co_return Refill::wait;
+    if (size_class.limbo_count > 0) session.hurry_eras();
+    if (!hurried && (size_class.free_count + size_class.limbo_count) * 2 >= size_class.shape.blocks) {
+      co_return Refill::wait;
+    }
+    // A class of which most is in limbo does not grow, or fast writers would spread over the whole heap: it waits for
+    // an era, though not for long.
+    const Nanos now = session.port().now();
+    if (size_class.limbo_count > 0 &&
+        size_class.limbo_count * 2 >= size_class.segments.size() * size_class.shape.blocks) {
+      if (size_class.waiting_since == 0) size_class.waiting_since = now;
+      if (now - size_class.waiting_since < session.grant().tick) co_return Refill::wait;
     }
     auto granted = co_await ask_for_segments(size_class, deadline, cost);
     if (!granted.ok()) co_return granted.status();
@@ -379,17 +397,39 @@ struct Heap::State {
     co_return granted->status == 2 ? Refill::rests : Refill::full;
   }
 
-  // Keeps one wholly free segment besides the current one, returns the others. With `all`, keeps none.
+  // Returns wholly free segments but for what the class may need soon; with `all`, every one.
   Task<bool> trim(SizeClass& size_class, bool all, Nanos deadline, Cost& cost) {
     std::vector<std::uint64_t> spare;
     settle(size_class);
+    const std::uint64_t blocks = size_class.shape.blocks;
+    std::uint64_t left = size_class.free_count;
     for (const auto& [first, segment] : size_class.segments) {
-      if (wholly_free(size_class, segment) && (all || &segment != size_class.current)) spare.push_back(first);
+      if (!wholly_free(size_class, segment)) continue;
+      const bool needed = &segment == size_class.current || left < 2 * blocks + kDemandTicks * size_class.demand;
+      if (!all && needed) continue;
+      left -= blocks;
+      spare.push_back(first);
     }
-    if (!all && !spare.empty()) spare.erase(spare.begin());
     for (const std::uint64_t first : spare) remove_segment(size_class, first);
     for (const std::uint64_t first : spare) co_await give_back(first, size_class.run, false, deadline, cost);
     co_return !spare.empty();
+  }
+
+  // Segments of which a good part is free, as far as this client can do without what is free in them.
+  static std::vector<std::uint64_t> surplus(const SizeClass& size_class) {
+    std::vector<std::uint64_t> firsts;
+    const std::uint64_t keep = kDemandTicks * size_class.demand + size_class.shape.blocks / 4;
+    std::uint64_t left = size_class.free_count + size_class.limbo_count;
+    for (const auto& [first, segment] : size_class.segments) {
+      const std::uint64_t unused = segment.free_count + segment.limbo_count;
+      if (&segment == size_class.current || wholly_free(size_class, segment) || unused * 4 < size_class.shape.blocks ||
+          left < keep + unused) {
+        continue;
+      }
+      left -= unused;
+      firsts.push_back(first);
+    }
+    return firsts;
   }
 
   // Gives segments up with all that this client knows to be free in them. Blocks in limbo are free as far as the bitmap
@@ -521,6 +561,7 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& co
     }
   }
   size_class.barren_until = 0;
+  size_class.waiting_since = 0;
   state.refill_ahead(state_, size_class);
   co_return block;
 }
@@ -588,22 +629,16 @@ Task<void> Heap::maintain(Nanos deadline) {
   for (auto& [id, size_class] : state->classes) {
     if (size_class.busy || !state->session.alive() || state->released) continue;
     size_class.busy = true;
+    size_class.demand = std::max(size_class.taken, size_class.demand - size_class.demand / 4);
+    size_class.taken = 0;
     if (pressure && !size_class.segments.empty()) {
       const Status scanned =
           co_await state->scan(size_class, State::firsts_of(size_class), deadline, state->background);
-      // What this client needs soon it keeps.
-      if (scanned.ok() && size_class.free_count >= size_class.shape.blocks / 4) {
-        std::vector<std::uint64_t> firsts;
-        for (const auto& [first, segment] : size_class.segments) {
-          if (&segment != size_class.current && !State::wholly_free(size_class, segment) &&
-              (segment.free_count + segment.limbo_count) * 4 >= size_class.shape.blocks) {
-            firsts.push_back(first);
-          }
-        }
-        co_await state->orphan(size_class, std::move(firsts), deadline, state->background);
+      if (scanned.ok()) {
+        co_await state->orphan(size_class, State::surplus(size_class), deadline, state->background);
       }
     }
-    (void)co_await state->trim(size_class, pressure, deadline, state->background);
+    (void)co_await state->trim(size_class, false, deadline, state->background);
     state->let_go(size_class);
   }
 }

@@ -11,13 +11,15 @@ namespace farpool::layout {
 struct TickRequest {
   std::uint64_t era =
       0;  // every operation of this session that still runs began when this era, or a later one, had been seen
+  std::uint64_t hurry = 0;  // 1: this session waits for an era
 };
 struct TickReply {
   std::uint64_t era = 0;       // now
   std::uint64_t safe_era = 0;  // no session still runs an operation of an older era
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
-  std::uint64_t pressure =
-      0;  // 1: a request for segments was refused within the last lease: give back what you can spare
+  // 1: a request for segments was refused within the last lease: give back what you can spare.
+  std::uint64_t pressure = 0;
+  std::uint64_t hurry = 0;  // 1: somebody waits for an era: tick often for a while
 };
 
 struct AllocateSegmentsRequest {

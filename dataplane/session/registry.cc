@@ -251,7 +251,10 @@ std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const 
   } else if (lagging_ == 0) {
     advance_era();
   }
-  return layout::TickReply{.era = era_, .safe_era = safe_era(), .epoch = map_.epoch(), .pressure = 0};
+  const Nanos now = responder_.now();
+  if (request.hurry != 0) hurry_until_ = now + 2 * tick_interval();
+  return layout::TickReply{
+      .era = era_, .safe_era = safe_era(), .epoch = map_.epoch(), .hurry = now < hurry_until_ ? 1u : 0u};
 }
 
 // Every session has published the era: the next one begins, and all lag until they have published it.

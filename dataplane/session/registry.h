@@ -172,6 +172,7 @@ class Registry {
   std::uint64_t era_ = 1;
   std::size_t lagging_ = 0;  // sessions whose published era is era_ - 1
   Nanos era_since_ = 0;
+  Nanos hurry_until_ = 0;  // somebody waits for an era
 
   double open_permits_ = 0;
   Nanos permits_at_ = 0;

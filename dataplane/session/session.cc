@@ -81,7 +81,9 @@ struct Session::State {
   std::uint64_t published;
 
   Nanos last_sent;
-  bool hurry = false;
+  bool tick_wanted = false;
+  Nanos hurry_until = 0;  // this session waits for an era
+  bool node_hurries = false;
   bool ticking = false;
   std::uint64_t ticks = 0;
   bool pressure = false;
@@ -176,9 +178,9 @@ task::Task<Status> Session::State::read_slots(Nanos deadline) {
 
 task::Task<void> Session::State::keep_ticking() {
   while (!closing && alive()) {
-    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often. When
-    // memory is short, all do.
-    const Nanos due = last_sent + (hurry ? grant.tick / 32 : pressure ? grant.tick / 4 : grant.tick);
+    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often.
+    const bool often = tick_wanted || node_hurries || port.now() < hurry_until;
+    const Nanos due = last_sent + (often ? grant.tick / 16 : pressure ? grant.tick / 4 : grant.tick);
     if (port.now() < due) {
       (void)co_await tick_due.wait(due);
       continue;
@@ -194,10 +196,10 @@ task::Task<void> Session::State::tick() {
   fabric::Buffer reply = port.buffer(sizeof(layout::TickReply));
   const Nanos sent = port.now();
   last_sent = sent;
-  hurry = false;
+  tick_wanted = false;
   ticking = true;
   published = oldest_pin();
-  base::store(request.data(), layout::TickRequest{.era = published});
+  base::store(request.data(), layout::TickRequest{.era = published, .hurry = sent < hurry_until ? 1u : 0u});
   const std::array ops{
       Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
   const Outcome outcome = co_await lane->post(ops, lease_end);
@@ -219,6 +221,7 @@ task::Task<void> Session::State::tick() {
   era = told.era;
   safe_era = told.safe_era;
   pressure = told.pressure != 0;
+  node_hurries = told.hurry != 0;
   epoch = told.epoch;
   tick_done.wake_all();
 }
@@ -351,12 +354,20 @@ EraPin Session::pin() {
   return EraPin(this, state.era);
 }
 
+void Session::hurry_eras() {
+  State& state = *state_;
+  const bool begun = state.port.now() >= state.hurry_until;
+  state.hurry_until = state.port.now() + state.grant.tick;
+  if (begun) state.tick_due.wake_all();
+}
+
 task::Task<void> Session::tick_now(Nanos deadline) {
   State& state = *state_;
+  hurry_eras();
   // One that is under way may have been answered before the caller's reason arose.
   const std::uint64_t wanted = state.ticks + (state.ticking ? 2 : 1);
   while (state.alive() && !state.closing && state.ticks < wanted && state.port.now() < deadline) {
-    state.hurry = true;
+    state.tick_wanted = true;
     state.tick_due.wake_all();
     (void)co_await state.tick_done.wait(deadline);
   }

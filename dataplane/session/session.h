@@ -124,7 +124,10 @@ class Session {
   bool pressure() const;
   // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
   std::uint64_t epoch() const;
-  // Asks for a tick soon (the heap is short of blocks); resumes after it, or at the deadline.
+  // For a while from now, this session and through the node all others tick often, so that eras move on: the heap has
+  // much in limbo.
+  void hurry_eras();
+  // Asks for a tick soon (the heap is short of blocks); resumes after it, or at the deadline. Hurries eras too.
   task::Task<void> tick_now(Nanos deadline);
 
   // Tasks of this session that nobody waits for (freeing, clearing); joined by close().
