@@ -74,14 +74,14 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 test: deps ## the gate: linters, sanitizers, fuzzers, Go tests, short e2e on kind
 	@$(STEP) lint $(MAKE) lint
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
-	@$(STEP) clang-tidy $(MAKE) tidy
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 
 .PHONY: test-all
-test-all: ## what takes longer: the gate with e2e in its long form, more seeds in the simulator, longer fuzzing
+test-all: ## what takes longer: e2e in its long form, clang-tidy, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER=
+	@$(STEP) clang-tidy $(MAKE) tidy
 	@$(STEP) "simulator, 2000 seeds" $(MAKE) sim ARGS='--count 2000'
 	@$(STEP) "simulator, a crash after every effect" $(MAKE) sim ARGS='--crashes --count 4'
 	@$(STEP) fuzzers $(MAKE) fuzz
