@@ -69,6 +69,8 @@ class Change {
   // Locks.
   Task<Status> choose_rows();
   void plan_locks();
+  Task<Status> take_turn();
+  void leave_turn() { state_.turns.give_back(std::span(turn_).first(std::exchange(turn_count_, 0))); }
   void say_in(session::Slot& slot);
   void say_phase(layout::OperationSlot& said, Phase phase, std::size_t rows) const;
   Task<Status> lock(session::Slot& slot);
@@ -89,10 +91,7 @@ class Change {
   bool place();
   Task<Result<Step>> commit(session::Slot& slot, Edit::Kind kind);
 
-  Status timed_out() const {
-    return {Code::timed_out,
-            "the deadline passed before the locks for " + std::string(name()) + " were free; nothing was changed"};
-  }
+  Status timed_out() const;
   std::string_view name() const;
 
   Table::State& state_;
@@ -115,6 +114,8 @@ class Change {
   std::array<LockWord, kMaxRows> words_{};
   std::size_t word_count_ = 0;
   std::size_t taken_ = 0;
+  std::array<layout::HeldLocks, layout::OperationSlot::kLockWords> turn_{};
+  std::size_t turn_count_ = 0;
   std::array<Stretch, kMaxRows> stretches_{};
   std::size_t stretch_count_ = 0;
   fabric::Buffer buffer_;
@@ -147,6 +148,19 @@ std::string_view Change::name() const {
   }
 }
 
+// Also names whoever was found to hold one of the locks a little earlier, by an operation that was ahead of this one.
+Status Change::timed_out() const {
+  std::string message =
+      "the deadline passed before the locks for " + std::string(name()) + " were free; nothing was changed";
+  const auto& known = state_.accusation;
+  const bool ours = std::any_of(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(word_count_),
+                                [&known](const LockWord& word) {
+                                  return word.offset == known.bits.offset && (word.mask & known.bits.mask) != 0;
+                                });
+  if (ours && state_.now() - known.at < 4 * state_.failure_timeout()) message += ": " + known.message;
+  return {Code::timed_out, std::move(message)};
+}
+
 Task<Result<bool>> Change::run() {
   if (Status status = Table::State::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
   const bool known =
@@ -171,19 +185,21 @@ Task<Result<bool>> Change::attempts(session::Slot& slot) {
   for (;;) {
     if (state_.now() >= deadline_) co_return timed_out();
     Result<Step> step = co_await attempt(slot);
+    leave_turn();
     if (!step.ok()) co_return step.status();
     if (*step == Step::finished) co_return found_.present;
   }
 }
 
 Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
-  // Held while pointers are followed, and never while waiting for a block: that is to wait for eras.
-  std::optional<session::EraPin> pin(state_.session.pin());
   // Locate.
   if (Status status = co_await choose_rows(); !status.ok()) co_return status;
   plan_locks();
+  if (Status status = co_await take_turn(); !status.ok()) co_return status;
   // Ask.
   if (Status status = co_await lock(slot); !status.ok()) co_return status;
+  // Held while pointers are followed, and never while waiting for locks or for a block: the latter is to wait for eras.
+  std::optional<session::EraPin> pin(state_.session.pin());
   // Judge.
   Status status = check_key_rows();
   if (status.ok()) status = co_await find();
@@ -204,6 +220,7 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
       status = co_await compose(std::min(deadline_, soon));
       if (status.code() == Code::timed_out && state_.session.alive()) {
         co_await release();
+        leave_turn();
         pin.reset();
         if (status = co_await compose(deadline_); !status.ok()) co_return status;
         composed_ = false;  // the editor decides anew; the block is kept for it
@@ -296,6 +313,17 @@ void Change::plan_locks() {
     bytes += (end - first) * g.row_bytes();
   }
   if (buffer_.size() < bytes) buffer_ = state_.port().buffer(bytes);
+}
+
+Task<Status> Change::take_turn() {
+  for (std::size_t i = 0; i < word_count_; ++i) turn_[i] = {words_[i].offset, words_[i].mask};
+  const Turns::Bits bits = std::span(turn_).first(word_count_);
+  while (!state_.turns.take(bits)) {
+    if (co_await state_.turns.queue().wait(deadline_)) continue;
+    co_return timed_out();
+  }
+  turn_count_ = word_count_;
+  co_return Status();
 }
 
 void Change::say_in(session::Slot& slot) {

@@ -71,7 +71,10 @@ Task<Result<std::optional<std::string>>> Lookup::run() {
     // Judge.
     Result<Sighted> sighted = co_await search(value);
     if (!sighted.ok()) co_return sighted.status();
-    if (*sighted == Sighted::hit) co_return std::optional(std::move(value));
+    if (*sighted == Sighted::hit) {
+      if (before) ++state_.marks.changed_misses;
+      co_return std::optional(std::move(value));
+    }
     if (*sighted == Sighted::unsure) {
       before.reset();
       if (Status status = co_await wait(unsure_row_); !status.ok()) co_return status;

@@ -2,8 +2,10 @@
 // What the operations of one table share. Internal to the room.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +16,9 @@
 #include "index/rcuckoo/memory.h"
 #include "index/rcuckoo/path.h"
 #include "index/rcuckoo/table.h"
+#include "layout/operation_slot.h"
 #include "layout/regions.h"
+#include "session/wait.h"
 
 namespace farpool::rcuckoo {
 
@@ -45,9 +49,43 @@ class Chain {
   std::size_t count_ = 0;
 };
 
+// Operations of one client that want the same lock take turns here, instead of against each other on the memory node:
+// however many wait for a popular key, one of them asks for its lock.
+class Turns {
+ public:
+  explicit Turns(fabric::Port& port) : queue_(port) {}
+  using Bits = std::span<const layout::HeldLocks>;
+
+  bool take(Bits bits) {
+    for (const layout::HeldLocks& one : bits) {
+      for (const layout::HeldLocks& held : held_) {
+        if (held.offset == one.offset && (held.mask & one.mask) != 0) return false;
+      }
+    }
+    held_.insert(held_.end(), bits.begin(), bits.end());
+    return true;
+  }
+  void give_back(Bits bits) {
+    for (const layout::HeldLocks& one : bits) {
+      const auto at = std::find_if(held_.begin(), held_.end(), [&one](const layout::HeldLocks& held) {
+        return held.offset == one.offset && held.mask == one.mask;
+      });
+      FARPOOL_CHECK(at != held_.end());
+      *at = held_.back();
+      held_.pop_back();
+    }
+    queue_.wake_all();  // in the order in which they came
+  }
+  session::WaitQueue& queue() { return queue_; }
+
+ private:
+  std::vector<layout::HeldLocks> held_;
+  session::WaitQueue queue_;
+};
+
 struct Table::State {
   State(session::Session& session, heap::Heap& heap, const Geometry& geometry, std::uint32_t table_id)
-      : session(session), heap(heap), geometry(geometry), table_id(table_id), cache(geometry) {}
+      : session(session), heap(heap), geometry(geometry), table_id(table_id), cache(geometry), turns(session.port()) {}
 
   session::Session& session;
   heap::Heap& heap;
@@ -56,6 +94,13 @@ struct Table::State {
   RowCache cache;
   PathSearch search;  // scratch; never in use across a suspension
   Marks marks;
+  Turns turns;
+  // Which lock was last found to be held by somebody who stands still, for those who waited behind whoever found out.
+  struct {
+    layout::HeldLocks bits;
+    Nanos at = 0;
+    std::string message;
+  } accusation;
 
   fabric::Port& port() { return session.port(); }
   Nanos now() { return session.port().now(); }

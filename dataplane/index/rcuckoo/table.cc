@@ -176,7 +176,11 @@ Task<Status> Suspicion::judge(Nanos deadline, Cost& cost) {
     }
   }
   const Nanos stood = now - looked_at_;
-  if (stands && stood >= timeout) co_return accuse(Code::locked, again, now - since_);
+  if (stands && stood >= timeout) {
+    Status status = accuse(Code::locked, again, now - since_);
+    state_.accusation = {{offset_, mask_}, now, status.message()};
+    co_return status;
+  }
   if (ends) co_return accuse(Code::timed_out, again, now - since_);
   // Held again and again by others who live: that is contention, and the deadline bounds it.
   looked_at_ = now;
