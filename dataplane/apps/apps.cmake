@@ -1,6 +1,6 @@
 # The daemons: build/<preset>/apps/farpool-*. What they share is the room library `apps`.
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
-farpool_room(apps DEPS net base LIBS PkgConfig::SPDLOG prometheus-cpp::core)
+farpool_room(apps DEPS net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS fabric/tcp proto)
 target_compile_definitions(apps PUBLIC FARPOOL_VERSION="${FARPOOL_VERSION}")
 target_include_directories(apps SYSTEM PUBLIC ${CLI11_INCLUDE})
 
@@ -18,3 +18,7 @@ endfunction()
 
 farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control)
 farpool_app(farpool-compute-shard compute_shard_main.cc DEPS client front/resp fabric/tcp control)
+
+# The tests run the daemons.
+add_dependencies(apps_test farpool-memory-node)
+target_compile_definitions(apps_test PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>")

@@ -236,6 +236,11 @@ int run(Settings settings) {
   if (!node.ok()) return fail(kProgram, node.status());
 
   start_logging(settings.common);
+  // Before anyone can see that it is up, and have a reason to end it.
+  on_signal(control, [&](int number) {
+    spdlog::info("memory node {} ends on signal {}; what it lends is lost", settings.common.name, number);
+    control.stop();
+  });
   if (Status status = responder.serve(**node); !status.ok()) return fail(kProgram, status);
   const auto process = std::make_shared<Process>(control, **node, responder);
   if (settings.common.agent_listen != "none") {
@@ -267,10 +272,6 @@ int run(Settings settings) {
       (*node)->incarnation(), (*node)->geometry().rows, (*node)->geometry().segments,
       (*node)->geometry().segment_bytes);
 
-  on_signal(control, [&](int number) {
-    spdlog::info("memory node {} ends on signal {}; what it lends is lost", settings.common.name, number);
-    control.stop();
-  });
   control.run();
   web.reset();
   agent.reset();

@@ -444,6 +444,7 @@ void TcpResponder::fence(std::uint64_t session_id, std::function<void()> done) {
     for (const auto& record : session->second) record->cut = true;  // a CALL that is on its way finds it
     state.sessions.erase(session);
   }
+  if (state.executors.empty()) return state.control.post(std::move(done));  // it has not served yet
   auto left = std::make_shared<std::size_t>(state.executors.size());  // control thread only
   for (const auto& each : state.executors) {
     each->loop.post([self = state_, &executor = *each, session_id, left, done] {
