@@ -159,6 +159,8 @@ CrashVerdict run_crash(const Scenario& scenario, std::uint64_t after, fabric::si
       return std::any_of(locks.begin(), locks.end(), [](std::byte b) { return b != std::byte{0}; });
     };
     if (!world.run_until(locked)) wrong("the rival took no lock");
+    survivor.port().pause();
+    world.network().at(world.network().now() + 20 * base::kMicrosecond, [&survivor] { survivor.port().resume(); });
   }
   victim.port().crash_after(after, posted);
   // The victim's frames may outlive this one, so they refer to nothing in it.

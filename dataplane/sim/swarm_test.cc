@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/marks.h"
+
 namespace farpool::sim {
 namespace {
 
@@ -48,6 +50,8 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(marks.explorations, 0u);
   EXPECT_GT(marks.displaced, 0u);
   EXPECT_GT(marks.multi_word_locks, 0u);
+  EXPECT_GT(base::Mark::hits("sim_verbs_changed_places"), 0u);
+  EXPECT_GT(base::Mark::hits("sim_turn_of_a_stopped_thread"), 0u);
 }
 
 TEST(Swarm, ASeedIsARun) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/marks.h"
 #include "fabric/cost.h"
 #include "fabric/words.h"
 
@@ -345,6 +346,7 @@ void SimPort::wake() {
 void SimPort::turn(std::function<void()> what) {
   if (state_ == State::crashed) return;
   if (state_ == State::paused) {
+    FARPOOL_MARK(sim_turn_of_a_stopped_thread);
     deferred_.push_back(std::move(what));
     return;
   }
@@ -778,6 +780,9 @@ void Network::execute_call(const std::shared_ptr<Flight>& flight, std::size_t ve
 void Network::executed(const std::shared_ptr<Flight>& flight, std::size_t verb) {
   if (!flight->link->open || flight->verbs[verb].dropped) return;
   flight->verbs[verb].executed = true;
+  for (std::size_t earlier = 0; earlier < verb; ++earlier) {
+    if (!flight->verbs[earlier].executed) FARPOOL_MARK(sim_verbs_changed_places);
+  }
   if (--flight->left == 0 && !flight->refused) this->reply(flight);
   advance(flight->link);
 }
