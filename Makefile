@@ -81,6 +81,7 @@ test: deps ## the gate: linters, sanitizers, fuzzers, Go tests, short e2e on kin
 .PHONY: test-all
 test-all: ## what takes longer: e2e in its long form, clang-tidy, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER=
+	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) clang-tidy $(MAKE) tidy
 	@$(STEP) "simulator, 2000 seeds" $(MAKE) sim ARGS='--count 2000'
 	@$(STEP) "simulator, a crash after every effect" $(MAKE) sim ARGS='--crashes --count 4'
