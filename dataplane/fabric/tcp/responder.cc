@@ -445,7 +445,7 @@ void TcpResponder::fence(std::uint64_t session_id, std::function<void()> done) {
     state.sessions.erase(session);
   }
   if (state.executors.empty()) return state.control.post(std::move(done));  // it has not served yet
-  auto left = std::make_shared<std::size_t>(state.executors.size());  // control thread only
+  auto left = std::make_shared<std::size_t>(state.executors.size());        // control thread only
   for (const auto& each : state.executors) {
     each->loop.post([self = state_, &executor = *each, session_id, left, done] {
       if (const auto found = executor.lanes.find(session_id); found != executor.lanes.end()) {
