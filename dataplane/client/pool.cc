@@ -168,6 +168,8 @@ Task<void> Pool::close(Nanos deadline) {
   co_await scope_.join();
 }
 
+std::uint64_t Pool::epoch() const { return map_ ? map_->epoch() : 0; }
+
 PoolState Pool::state() const {
   PoolState state;
   if (!map_) {
@@ -344,7 +346,7 @@ Task<Result<std::uint64_t>> Pool::count() {
   std::uint64_t keys = 0;
   // Another epoch may have other nodes: then all are counted again.
   for (bool whole = false; failure.ok() && !whole;) {
-    const std::uint64_t epoch = map_ ? map_->epoch() : 0;
+    const std::uint64_t begun_in = epoch();
     keys = 0;
     whole = true;
     for (std::size_t node = 0; whole && failure.ok() && node < std::max<std::size_t>(1, link_of_node_.size()); ++node) {
@@ -357,7 +359,7 @@ Task<Result<std::uint64_t>> Pool::count() {
       const auto totals = co_await bond->table().count(account.deadline, account.cost);
       if (totals.ok()) {
         keys += totals->keys;
-        whole = map_->epoch() == epoch;
+        whole = epoch() == begun_in;
       } else {
         whole = false;
         const bool retry = co_await again(totals.status(), *bond, account);
@@ -395,13 +397,12 @@ Task<void> Pool::follow_map() {
     for (const std::string& endpoint : options_.bootstrap) {
       if (std::find(endpoints.begin(), endpoints.end(), endpoint) == endpoints.end()) endpoints.push_back(endpoint);
     }
-    const std::uint64_t held = map_ ? map_->epoch() : 0;
     Result<map::Map> fetched =
-        co_await map::fetch(port_, std::move(endpoints), options_.pool_uid, std::max(held, wanted_epoch_),
+        co_await map::fetch(port_, std::move(endpoints), options_.pool_uid, std::max(epoch(), wanted_epoch_),
                             port_.now() + options_.connect_deadline);
     counters_.map_fetches.add();
     if (closing_) break;
-    const bool newer = fetched.ok() && (!map_ || fetched->epoch() > map_->epoch());
+    const bool newer = fetched.ok() && (!map_ || fetched->epoch() > epoch());
     if (newer) {
       adopt(std::move(*fetched));
       map_trouble_.clear();
@@ -513,7 +514,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
       co_await session::Session::open(port_, {.endpoint = link.endpoint,
                                               .pool_uid = options_.pool_uid,
                                               .client_name = options_.client_name,
-                                              .epoch = map_->epoch(),
+                                              .epoch = epoch(),
                                               .node_incarnation = link.incarnation,
                                               .deadline = deadline});
   if (!session.ok()) co_return session.status();
@@ -546,7 +547,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
   Nanos maintained = port_.now();
   while (bond.session->alive() && !closing_ && link.wanted()) {
     (void)co_await links_due_.wait(port_.now() + std::min(tick, kLook));
-    if (bond.session->epoch() > map_->epoch() && bond.session->epoch() > wanted_epoch_) {
+    if (bond.session->epoch() > epoch() && bond.session->epoch() > wanted_epoch_) {
       wanted_epoch_ = bond.session->epoch();
       refresh_.wake_all();
     }

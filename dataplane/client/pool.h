@@ -136,6 +136,7 @@ class Pool final : public Kv {
 
   // The node that serves a key; nullptr: that is not known yet.
   Link* route(std::string_view key) const;
+  std::uint64_t epoch() const;  // followed; 0: none yet
   // The bond with the node that serves the key, or, if `node` is given, with that node of the map. Waits for it until
   // the deadline.
   task::Task<base::Result<Borrowed>> borrow(std::string_view key, std::optional<std::size_t> node, Nanos deadline);
