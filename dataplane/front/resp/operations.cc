@@ -184,8 +184,9 @@ Task<bool> modify(Conversation& conversation, Request& request, client::Editor& 
 Task<bool> modify_checked(Conversation& conversation, Request& request, CheckedEditor& editor) {
   const bool done = co_await modify(conversation, request, editor);
   if (!done) co_return false;
-  if (!editor.error().empty()) request.error(editor.error());
-  co_return editor.error().empty();
+  const bool allowed = editor.error().empty();
+  if (!allowed) request.error(editor.error());
+  co_return allowed;
 }
 
 // The value at the command's key; outer nothing: the request has been answered with an error.
