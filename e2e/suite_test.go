@@ -69,7 +69,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	// A run that was interrupted may have left pools; the operator is still there to remove them, or comes up to do so.
 	install(ctx)
 	removeLeftovers(ctx)
-}, NodeTimeout(5*time.Minute))
+}, NodeTimeout(8*time.Minute))
 
 // install puts the chart under test into the cluster, or brings a release that is there to it.
 func install(ctx context.Context, more ...string) {
@@ -78,8 +78,11 @@ func install(ctx context.Context, more ...string) {
 	args := append([]string{"upgrade", "--install", release, "../charts/farpool", "--namespace", systemNamespace, "--create-namespace",
 		"--reset-values", "--wait", "--timeout", "3m",
 		"--set", "image.tag=" + imageTag(), "--set", "dataPlane.image.tag=" + imageTag()}, more...)
-	_, err := kind.Helm(ctx, args...)
-	Expect(err).NotTo(HaveOccurred())
+	// On a machine that has just made the cluster the API server may refuse a request in between; Helm does not try again by itself.
+	Eventually(func() error {
+		_, err := kind.Helm(ctx, args...)
+		return err
+	}).WithContext(ctx).WithTimeout(4 * time.Minute).WithPolling(5 * time.Second).Should(Succeed())
 }
 
 func removeLeftovers(ctx context.Context) {
