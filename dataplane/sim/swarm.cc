@@ -23,6 +23,7 @@ struct Setting {
   double large = 0;          // share of values that need an extent
   double reads = 0.3;
   bool pauses = false;
+  bool crowded = false;  // rows almost full, all keys alike: most inserts move others, and readers look on
   WorldOptions world;
 };
 
@@ -50,6 +51,17 @@ Setting draw(std::uint64_t seed) {
   s.keys = std::max<std::size_t>(3, room / 2 + random.below(room));
   const std::size_t most = 150 / (s.clients * s.tasks);  // of calls: a history on one key stays short enough to judge
   s.calls = 8 + random.below(most);
+  if (random.chance(0.35)) {
+    s.crowded = true;
+    geometry.entries_per_row = 2;
+    geometry.entry_bytes = 16;
+    s.window = 6 + random.below(7);
+    s.keys = 2 * s.window - random.below(3);
+    s.large = 0;
+    s.reads = 0.6;
+    s.world.wire.straggle = 0.3;
+    s.calls = 320 / (s.clients * s.tasks);
+  }
   return s;
 }
 
@@ -66,7 +78,8 @@ struct Job {
 task::Task<void> work(Job job) {
   Random random(job.seed);
   for (std::size_t i = 0; i < job.setting.calls; ++i) {
-    const std::size_t index = std::min(random.below(job.keys.size()), random.below(job.keys.size()));
+    const std::size_t one = random.below(job.keys.size());
+    const std::size_t index = job.setting.crowded ? one : std::min(one, random.below(job.keys.size()));
     const bool number = index % 4 == 1;
     std::string value = std::to_string(job.number) + (char)('a' + i % 26) + std::to_string(i / 26);
     if (random.chance(job.setting.large)) value += std::string(20 + random.below(200), 'x');
@@ -87,6 +100,12 @@ task::Task<void> work(Job job) {
   }
 }
 
+task::Task<void> fill(World& world, Client& client, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    co_await world.call(client, {.kind = Call::Kind::insert, .key = key, .value = "0"}, 20 * base::kSecond);
+  }
+}
+
 task::Task<void> read_all(World& world, Client& client, const std::vector<std::string>& keys) {
   for (const std::string& key : keys)
     co_await world.call(client, {.kind = Call::Kind::get, .key = key}, 20 * base::kSecond);
@@ -97,7 +116,7 @@ std::string describe(const Setting& s) {
   text << s.clients << " clients of " << s.tasks << " tasks of " << s.calls << " calls on " << s.keys << " keys in "
        << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
        << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "") << ", " << s.large
-       << " extents, " << s.reads << " reads" << (s.pauses ? ", pauses" : "")
+       << " extents, " << s.reads << " reads" << (s.crowded ? ", crowded" : "") << (s.pauses ? ", pauses" : "")
        << (s.world.wire.tear ? "" : ", no tearing");
   return text.str();
 }
@@ -135,6 +154,10 @@ Verdict run_swarm(std::uint64_t seed) {
   const std::vector<std::string> keys =
       crowd(world, at_border ? border - setting.window / 2 : 10, setting.window, setting.keys, "");
 
+  if (setting.crowded && !world.run(*clients[0], fill(world, *clients[0], keys))) {
+    verdict.wrong.push_back("the rows could not be filled in time");
+    return verdict;
+  }
   std::size_t number = 0;
   for (Client* client : clients) {
     for (std::size_t i = 0; i < setting.tasks; ++i) {

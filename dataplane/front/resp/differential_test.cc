@@ -110,8 +110,8 @@ std::string text_of(const Words& words) {
 class Differential : public ::testing::Test {
  protected:
   void start(const std::string& password = "") {
-    redis_.emplace(directory_, password);
-    ours_.emplace(directory_, password);
+    redis_ = std::make_unique<RedisServer>(directory_, password);
+    ours_ = std::make_unique<OurServer>(directory_, password);
     reconnect();
   }
   void reconnect() {
@@ -143,8 +143,8 @@ class Differential : public ::testing::Test {
   }
 
   Directory directory_;
-  std::optional<RedisServer> redis_;
-  std::optional<OurServer> ours_;
+  std::unique_ptr<RedisServer> redis_;
+  std::unique_ptr<OurServer> ours_;
   std::unique_ptr<SocketClient> there_, here_;
 };
 

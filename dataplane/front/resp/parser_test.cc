@@ -50,7 +50,7 @@ using Words = std::vector<std::vector<std::string>>;
 TEST(Parser, ReadsArraysOfBulkStrings) {
   EXPECT_EQ(parse_whole("*2\r\n$3\r\nGET\r\n$1\r\na\r\n").commands, (Words{{"GET", "a"}}));
   EXPECT_EQ(parse_whole("*1\r\n$0\r\n\r\n").commands, (Words{{""}}));
-  EXPECT_EQ(parse_whole(std::string("*2\r\n$3\r\na\0b\r\n$2\r\n\r\n\r\n", 22)).commands,
+  EXPECT_EQ(parse_whole(std::string("*2\r\n$3\r\na\0b\r\n$2\r\n\r\n\r\n", 21)).commands,
             (Words{{std::string("a\0b", 3), "\r\n"}}));
   EXPECT_EQ(parse_whole("*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n").commands, (Words{{"PING"}}));
 }
