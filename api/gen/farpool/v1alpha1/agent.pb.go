@@ -298,8 +298,12 @@ type MemoryNodeFacts struct {
 	Keys          uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`
 	HeapBytesUsed uint64 `protobuf:"varint,9,opt,name=heap_bytes_used,json=heapBytesUsed,proto3" json:"heap_bytes_used,omitempty"`
 	HeapBytes     uint64 `protobuf:"varint,10,opt,name=heap_bytes,json=heapBytes,proto3" json:"heap_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Processes whose sessions have ended and that left something here; at most 256, those that ended first.
+	Dead            []*DeadClient `protobuf:"bytes,11,rep,name=dead,proto3" json:"dead,omitempty"`
+	DeadClients     uint64        `protobuf:"varint,12,opt,name=dead_clients,json=deadClients,proto3" json:"dead_clients,omitempty"`             // of them in all
+	QuarantinedRows uint64        `protobuf:"varint,13,opt,name=quarantined_rows,json=quarantinedRows,proto3" json:"quarantined_rows,omitempty"` // rows that no crash explains: locked until a person has looked at them
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *MemoryNodeFacts) Reset() {
@@ -402,6 +406,96 @@ func (x *MemoryNodeFacts) GetHeapBytes() uint64 {
 	return 0
 }
 
+func (x *MemoryNodeFacts) GetDead() []*DeadClient {
+	if x != nil {
+		return x.Dead
+	}
+	return nil
+}
+
+func (x *MemoryNodeFacts) GetDeadClients() uint64 {
+	if x != nil {
+		return x.DeadClients
+	}
+	return 0
+}
+
+func (x *MemoryNodeFacts) GetQuarantinedRows() uint64 {
+	if x != nil {
+		return x.QuarantinedRows
+	}
+	return 0
+}
+
+// What a client process left on a memory node.
+type DeadClient struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       uint64                 `protobuf:"varint,1,opt,name=process,proto3" json:"process,omitempty"`   // ComputeShardFacts: Facts.incarnation of the process
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`          // Facts.name of the process; of another kind of client, what it calls itself
+	Slots         uint32                 `protobuf:"varint,3,opt,name=slots,proto3" json:"slots,omitempty"`       // operation slots that say something is half done
+	Segments      uint32                 `protobuf:"varint,4,opt,name=segments,proto3" json:"segments,omitempty"` // of the heap that it owned
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeadClient) Reset() {
+	*x = DeadClient{}
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeadClient) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeadClient) ProtoMessage() {}
+
+func (x *DeadClient) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeadClient.ProtoReflect.Descriptor instead.
+func (*DeadClient) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DeadClient) GetProcess() uint64 {
+	if x != nil {
+		return x.Process
+	}
+	return 0
+}
+
+func (x *DeadClient) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeadClient) GetSlots() uint32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *DeadClient) GetSegments() uint32 {
+	if x != nil {
+		return x.Segments
+	}
+	return 0
+}
+
 type ComputeShardFacts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RespEndpoint  string                 `protobuf:"bytes,1,opt,name=resp_endpoint,json=respEndpoint,proto3" json:"resp_endpoint,omitempty"`
@@ -412,7 +506,7 @@ type ComputeShardFacts struct {
 
 func (x *ComputeShardFacts) Reset() {
 	*x = ComputeShardFacts{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +518,7 @@ func (x *ComputeShardFacts) String() string {
 func (*ComputeShardFacts) ProtoMessage() {}
 
 func (x *ComputeShardFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +531,7 @@ func (x *ComputeShardFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComputeShardFacts.ProtoReflect.Descriptor instead.
 func (*ComputeShardFacts) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{4}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ComputeShardFacts) GetRespEndpoint() string {
@@ -465,7 +559,7 @@ type PublishMapRequest struct {
 
 func (x *PublishMapRequest) Reset() {
 	*x = PublishMapRequest{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +571,7 @@ func (x *PublishMapRequest) String() string {
 func (*PublishMapRequest) ProtoMessage() {}
 
 func (x *PublishMapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +584,7 @@ func (x *PublishMapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishMapRequest.ProtoReflect.Descriptor instead.
 func (*PublishMapRequest) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{5}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PublishMapRequest) GetMap() *ShardMap {
@@ -516,7 +610,7 @@ type PublishMapResponse struct {
 
 func (x *PublishMapResponse) Reset() {
 	*x = PublishMapResponse{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +622,7 @@ func (x *PublishMapResponse) String() string {
 func (*PublishMapResponse) ProtoMessage() {}
 
 func (x *PublishMapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +635,7 @@ func (x *PublishMapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishMapResponse.ProtoReflect.Descriptor instead.
 func (*PublishMapResponse) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{6}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PublishMapResponse) GetEpoch() uint64 {
@@ -549,6 +643,298 @@ func (x *PublishMapResponse) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+type FenceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PoolUid       string                 `protobuf:"bytes,1,opt,name=pool_uid,json=poolUid,proto3" json:"pool_uid,omitempty"`
+	Processes     []uint64               `protobuf:"varint,2,rep,packed,name=processes,proto3" json:"processes,omitempty"` // at most 256
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceRequest) Reset() {
+	*x = FenceRequest{}
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceRequest) ProtoMessage() {}
+
+func (x *FenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
+func (*FenceRequest) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FenceRequest) GetPoolUid() string {
+	if x != nil {
+		return x.PoolUid
+	}
+	return ""
+}
+
+func (x *FenceRequest) GetProcesses() []uint64 {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+type FenceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sessions      uint32                 `protobuf:"varint,1,opt,name=sessions,proto3" json:"sessions,omitempty"` // that this call ended
+	Left          []*DeadClient          `protobuf:"bytes,2,rep,name=left,proto3" json:"left,omitempty"`          // what of the processes named is left here to repair
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceResponse) Reset() {
+	*x = FenceResponse{}
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceResponse) ProtoMessage() {}
+
+func (x *FenceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceResponse.ProtoReflect.Descriptor instead.
+func (*FenceResponse) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FenceResponse) GetSessions() uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *FenceResponse) GetLeft() []*DeadClient {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+type RepairRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PoolUid       string                 `protobuf:"bytes,1,opt,name=pool_uid,json=poolUid,proto3" json:"pool_uid,omitempty"`
+	Processes     []uint64               `protobuf:"varint,2,rep,packed,name=processes,proto3" json:"processes,omitempty"` // at most 256; empty: every process that a memory node names as dead
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairRequest) Reset() {
+	*x = RepairRequest{}
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairRequest) ProtoMessage() {}
+
+func (x *RepairRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairRequest.ProtoReflect.Descriptor instead.
+func (*RepairRequest) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RepairRequest) GetPoolUid() string {
+	if x != nil {
+		return x.PoolUid
+	}
+	return ""
+}
+
+func (x *RepairRequest) GetProcesses() []uint64 {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+type RepairResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*RepairResponse_Node `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"` // nothing of the processes named is left on any node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairResponse) Reset() {
+	*x = RepairResponse{}
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairResponse) ProtoMessage() {}
+
+func (x *RepairResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairResponse.ProtoReflect.Descriptor instead.
+func (*RepairResponse) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RepairResponse) GetNodes() []*RepairResponse_Node {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *RepairResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+type RepairResponse_Node struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	SlotsRepaired   uint32                 `protobuf:"varint,2,opt,name=slots_repaired,json=slotsRepaired,proto3" json:"slots_repaired,omitempty"`
+	SlotsLeft       uint32                 `protobuf:"varint,3,opt,name=slots_left,json=slotsLeft,proto3" json:"slots_left,omitempty"` // another repairer is at them, or something cannot be explained
+	SegmentsAdopted uint32                 `protobuf:"varint,4,opt,name=segments_adopted,json=segmentsAdopted,proto3" json:"segments_adopted,omitempty"`
+	SegmentsLeft    uint32                 `protobuf:"varint,5,opt,name=segments_left,json=segmentsLeft,proto3" json:"segments_left,omitempty"`
+	Message         string                 `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"` // why something is left, for people
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *RepairResponse_Node) Reset() {
+	*x = RepairResponse_Node{}
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairResponse_Node) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairResponse_Node) ProtoMessage() {}
+
+func (x *RepairResponse_Node) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairResponse_Node.ProtoReflect.Descriptor instead.
+func (*RepairResponse_Node) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{11, 0}
+}
+
+func (x *RepairResponse_Node) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RepairResponse_Node) GetSlotsRepaired() uint32 {
+	if x != nil {
+		return x.SlotsRepaired
+	}
+	return 0
+}
+
+func (x *RepairResponse_Node) GetSlotsLeft() uint32 {
+	if x != nil {
+		return x.SlotsLeft
+	}
+	return 0
+}
+
+func (x *RepairResponse_Node) GetSegmentsAdopted() uint32 {
+	if x != nil {
+		return x.SegmentsAdopted
+	}
+	return 0
+}
+
+func (x *RepairResponse_Node) GetSegmentsLeft() uint32 {
+	if x != nil {
+		return x.SegmentsLeft
+	}
+	return 0
+}
+
+func (x *RepairResponse_Node) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 var File_farpool_v1alpha1_agent_proto protoreflect.FileDescriptor
@@ -573,7 +959,7 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\x94\x03\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\x94\x04\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
@@ -587,7 +973,16 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\x0fheap_bytes_used\x18\t \x01(\x04R\rheapBytesUsed\x12\x1d\n" +
 	"\n" +
 	"heap_bytes\x18\n" +
-	" \x01(\x04R\theapBytes\"Z\n" +
+	" \x01(\x04R\theapBytes\x120\n" +
+	"\x04dead\x18\v \x03(\v2\x1c.farpool.v1alpha1.DeadClientR\x04dead\x12!\n" +
+	"\fdead_clients\x18\f \x01(\x04R\vdeadClients\x12)\n" +
+	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\"l\n" +
+	"\n" +
+	"DeadClient\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05slots\x18\x03 \x01(\rR\x05slots\x12\x1a\n" +
+	"\bsegments\x18\x04 \x01(\rR\bsegments\"Z\n" +
 	"\x11ComputeShardFacts\x12#\n" +
 	"\rresp_endpoint\x18\x01 \x01(\tR\frespEndpoint\x12 \n" +
 	"\vconnections\x18\x02 \x01(\x04R\vconnections\"b\n" +
@@ -596,16 +991,38 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vpool_secret\x18\x02 \x01(\fR\n" +
 	"poolSecret\"*\n" +
 	"\x12PublishMapResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch*J\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"G\n" +
+	"\fFenceRequest\x12\x19\n" +
+	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12\x1c\n" +
+	"\tprocesses\x18\x02 \x03(\x04R\tprocesses\"]\n" +
+	"\rFenceResponse\x12\x1a\n" +
+	"\bsessions\x18\x01 \x01(\rR\bsessions\x120\n" +
+	"\x04left\x18\x02 \x03(\v2\x1c.farpool.v1alpha1.DeadClientR\x04left\"H\n" +
+	"\rRepairRequest\x12\x19\n" +
+	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12\x1c\n" +
+	"\tprocesses\x18\x02 \x03(\x04R\tprocesses\"\xae\x02\n" +
+	"\x0eRepairResponse\x12;\n" +
+	"\x05nodes\x18\x01 \x03(\v2%.farpool.v1alpha1.RepairResponse.NodeR\x05nodes\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\x1a\xca\x01\n" +
+	"\x04Node\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
+	"\x0eslots_repaired\x18\x02 \x01(\rR\rslotsRepaired\x12\x1d\n" +
+	"\n" +
+	"slots_left\x18\x03 \x01(\rR\tslotsLeft\x12)\n" +
+	"\x10segments_adopted\x18\x04 \x01(\rR\x0fsegmentsAdopted\x12#\n" +
+	"\rsegments_left\x18\x05 \x01(\rR\fsegmentsLeft\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage*J\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ROLE_MEMORY_NODE\x10\x01\x12\x16\n" +
-	"\x12ROLE_COMPUTE_SHARD\x10\x022\xec\x01\n" +
+	"\x12ROLE_COMPUTE_SHARD\x10\x022\x83\x03\n" +
 	"\x05Agent\x12F\n" +
 	"\bDescribe\x12!.farpool.v1alpha1.DescribeRequest\x1a\x17.farpool.v1alpha1.Facts\x12B\n" +
 	"\x05Watch\x12\x1e.farpool.v1alpha1.WatchRequest\x1a\x17.farpool.v1alpha1.Facts0\x01\x12W\n" +
 	"\n" +
-	"PublishMap\x12#.farpool.v1alpha1.PublishMapRequest\x1a$.farpool.v1alpha1.PublishMapResponseB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
+	"PublishMap\x12#.farpool.v1alpha1.PublishMapRequest\x1a$.farpool.v1alpha1.PublishMapResponse\x12H\n" +
+	"\x05Fence\x12\x1e.farpool.v1alpha1.FenceRequest\x1a\x1f.farpool.v1alpha1.FenceResponse\x12K\n" +
+	"\x06Repair\x12\x1f.farpool.v1alpha1.RepairRequest\x1a .farpool.v1alpha1.RepairResponseB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
 
 var (
 	file_farpool_v1alpha1_agent_proto_rawDescOnce sync.Once
@@ -620,39 +1037,52 @@ func file_farpool_v1alpha1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_farpool_v1alpha1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_farpool_v1alpha1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_farpool_v1alpha1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_farpool_v1alpha1_agent_proto_goTypes = []any{
-	(Role)(0),                  // 0: farpool.v1alpha1.Role
-	(*DescribeRequest)(nil),    // 1: farpool.v1alpha1.DescribeRequest
-	(*WatchRequest)(nil),       // 2: farpool.v1alpha1.WatchRequest
-	(*Facts)(nil),              // 3: farpool.v1alpha1.Facts
-	(*MemoryNodeFacts)(nil),    // 4: farpool.v1alpha1.MemoryNodeFacts
-	(*ComputeShardFacts)(nil),  // 5: farpool.v1alpha1.ComputeShardFacts
-	(*PublishMapRequest)(nil),  // 6: farpool.v1alpha1.PublishMapRequest
-	(*PublishMapResponse)(nil), // 7: farpool.v1alpha1.PublishMapResponse
-	(*LockRegion)(nil),         // 8: farpool.v1alpha1.LockRegion
-	(*RCuckooGeometry)(nil),    // 9: farpool.v1alpha1.RCuckooGeometry
-	(*ShardMap)(nil),           // 10: farpool.v1alpha1.ShardMap
+	(Role)(0),                   // 0: farpool.v1alpha1.Role
+	(*DescribeRequest)(nil),     // 1: farpool.v1alpha1.DescribeRequest
+	(*WatchRequest)(nil),        // 2: farpool.v1alpha1.WatchRequest
+	(*Facts)(nil),               // 3: farpool.v1alpha1.Facts
+	(*MemoryNodeFacts)(nil),     // 4: farpool.v1alpha1.MemoryNodeFacts
+	(*DeadClient)(nil),          // 5: farpool.v1alpha1.DeadClient
+	(*ComputeShardFacts)(nil),   // 6: farpool.v1alpha1.ComputeShardFacts
+	(*PublishMapRequest)(nil),   // 7: farpool.v1alpha1.PublishMapRequest
+	(*PublishMapResponse)(nil),  // 8: farpool.v1alpha1.PublishMapResponse
+	(*FenceRequest)(nil),        // 9: farpool.v1alpha1.FenceRequest
+	(*FenceResponse)(nil),       // 10: farpool.v1alpha1.FenceResponse
+	(*RepairRequest)(nil),       // 11: farpool.v1alpha1.RepairRequest
+	(*RepairResponse)(nil),      // 12: farpool.v1alpha1.RepairResponse
+	(*RepairResponse_Node)(nil), // 13: farpool.v1alpha1.RepairResponse.Node
+	(*LockRegion)(nil),          // 14: farpool.v1alpha1.LockRegion
+	(*RCuckooGeometry)(nil),     // 15: farpool.v1alpha1.RCuckooGeometry
+	(*ShardMap)(nil),            // 16: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	0,  // 0: farpool.v1alpha1.Facts.role:type_name -> farpool.v1alpha1.Role
 	4,  // 1: farpool.v1alpha1.Facts.memory_node:type_name -> farpool.v1alpha1.MemoryNodeFacts
-	5,  // 2: farpool.v1alpha1.Facts.compute_shard:type_name -> farpool.v1alpha1.ComputeShardFacts
-	8,  // 3: farpool.v1alpha1.MemoryNodeFacts.lock_region:type_name -> farpool.v1alpha1.LockRegion
-	9,  // 4: farpool.v1alpha1.MemoryNodeFacts.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
-	10, // 5: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
-	10, // 6: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
-	1,  // 7: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
-	2,  // 8: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
-	6,  // 9: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
-	3,  // 10: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
-	3,  // 11: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
-	7,  // 12: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	6,  // 2: farpool.v1alpha1.Facts.compute_shard:type_name -> farpool.v1alpha1.ComputeShardFacts
+	14, // 3: farpool.v1alpha1.MemoryNodeFacts.lock_region:type_name -> farpool.v1alpha1.LockRegion
+	15, // 4: farpool.v1alpha1.MemoryNodeFacts.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
+	16, // 5: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
+	5,  // 6: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
+	16, // 7: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
+	5,  // 8: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
+	13, // 9: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
+	1,  // 10: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
+	2,  // 11: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
+	7,  // 12: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
+	9,  // 13: farpool.v1alpha1.Agent.Fence:input_type -> farpool.v1alpha1.FenceRequest
+	11, // 14: farpool.v1alpha1.Agent.Repair:input_type -> farpool.v1alpha1.RepairRequest
+	3,  // 15: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
+	3,  // 16: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
+	8,  // 17: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
+	10, // 18: farpool.v1alpha1.Agent.Fence:output_type -> farpool.v1alpha1.FenceResponse
+	12, // 19: farpool.v1alpha1.Agent.Repair:output_type -> farpool.v1alpha1.RepairResponse
+	15, // [15:20] is the sub-list for method output_type
+	10, // [10:15] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_agent_proto_init() }
@@ -667,7 +1097,7 @@ func file_farpool_v1alpha1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_farpool_v1alpha1_agent_proto_rawDesc), len(file_farpool_v1alpha1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,8 @@ const (
 	Agent_Describe_FullMethodName   = "/farpool.v1alpha1.Agent/Describe"
 	Agent_Watch_FullMethodName      = "/farpool.v1alpha1.Agent/Watch"
 	Agent_PublishMap_FullMethodName = "/farpool.v1alpha1.Agent/PublishMap"
+	Agent_Fence_FullMethodName      = "/farpool.v1alpha1.Agent/Fence"
+	Agent_Repair_FullMethodName     = "/farpool.v1alpha1.Agent/Repair"
 )
 
 // AgentClient is the client API for Agent service.
@@ -38,6 +40,13 @@ type AgentClient interface {
 	// Memory nodes only: adopt an epoch. Refused with FAILED_PRECONDITION if the epoch is older than the one held, with
 	// ALREADY_EXISTS if it is the same epoch with different content; idempotent otherwise.
 	PublishMap(ctx context.Context, in *PublishMapRequest, opts ...grpc.CallOption) (*PublishMapResponse, error)
+	// Memory nodes only: ends every session of the processes named, refuses new ones of them, and answers once no verb of
+	// theirs can execute any more. Idempotent. Whoever asks has made sure that the processes are gone, or wants them to be.
+	Fence(ctx context.Context, in *FenceRequest, opts ...grpc.CallOption) (*FenceResponse, error)
+	// Compute shards only: repairs what the processes named left half done on every memory node of the shard's map, and
+	// takes over what they held of the heap. They must have been fenced on every node. Idempotent; may be asked of several
+	// shards at once. Answers when all is done, or with what is left when the call's deadline is near.
+	Repair(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*RepairResponse, error)
 }
 
 type agentClient struct {
@@ -87,6 +96,26 @@ func (c *agentClient) PublishMap(ctx context.Context, in *PublishMapRequest, opt
 	return out, nil
 }
 
+func (c *agentClient) Fence(ctx context.Context, in *FenceRequest, opts ...grpc.CallOption) (*FenceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FenceResponse)
+	err := c.cc.Invoke(ctx, Agent_Fence_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentClient) Repair(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*RepairResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RepairResponse)
+	err := c.cc.Invoke(ctx, Agent_Repair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AgentServer is the server API for Agent service.
 // All implementations must embed UnimplementedAgentServer
 // for forward compatibility.
@@ -98,6 +127,13 @@ type AgentServer interface {
 	// Memory nodes only: adopt an epoch. Refused with FAILED_PRECONDITION if the epoch is older than the one held, with
 	// ALREADY_EXISTS if it is the same epoch with different content; idempotent otherwise.
 	PublishMap(context.Context, *PublishMapRequest) (*PublishMapResponse, error)
+	// Memory nodes only: ends every session of the processes named, refuses new ones of them, and answers once no verb of
+	// theirs can execute any more. Idempotent. Whoever asks has made sure that the processes are gone, or wants them to be.
+	Fence(context.Context, *FenceRequest) (*FenceResponse, error)
+	// Compute shards only: repairs what the processes named left half done on every memory node of the shard's map, and
+	// takes over what they held of the heap. They must have been fenced on every node. Idempotent; may be asked of several
+	// shards at once. Answers when all is done, or with what is left when the call's deadline is near.
+	Repair(context.Context, *RepairRequest) (*RepairResponse, error)
 	mustEmbedUnimplementedAgentServer()
 }
 
@@ -116,6 +152,12 @@ func (UnimplementedAgentServer) Watch(*WatchRequest, grpc.ServerStreamingServer[
 }
 func (UnimplementedAgentServer) PublishMap(context.Context, *PublishMapRequest) (*PublishMapResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PublishMap not implemented")
+}
+func (UnimplementedAgentServer) Fence(context.Context, *FenceRequest) (*FenceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Fence not implemented")
+}
+func (UnimplementedAgentServer) Repair(context.Context, *RepairRequest) (*RepairResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Repair not implemented")
 }
 func (UnimplementedAgentServer) mustEmbedUnimplementedAgentServer() {}
 func (UnimplementedAgentServer) testEmbeddedByValue()               {}
@@ -185,6 +227,42 @@ func _Agent_PublishMap_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Agent_Fence_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FenceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).Fence(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_Fence_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).Fence(ctx, req.(*FenceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Agent_Repair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepairRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).Repair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_Repair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).Repair(ctx, req.(*RepairRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Agent_ServiceDesc is the grpc.ServiceDesc for Agent service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -199,6 +277,14 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PublishMap",
 			Handler:    _Agent_PublishMap_Handler,
+		},
+		{
+			MethodName: "Fence",
+			Handler:    _Agent_Fence_Handler,
+		},
+		{
+			MethodName: "Repair",
+			Handler:    _Agent_Repair_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

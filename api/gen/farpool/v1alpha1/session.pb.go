@@ -252,6 +252,7 @@ type OpenSession struct {
 	NodeIncarnation   uint64                 `protobuf:"varint,3,opt,name=node_incarnation,json=nodeIncarnation,proto3" json:"node_incarnation,omitempty"`       // the memory node's life the client wants
 	Lanes             uint32                 `protobuf:"varint,4,opt,name=lanes,proto3" json:"lanes,omitempty"`                                                  // tokens wanted, 1 to 16
 	ClientName        string                 `protobuf:"bytes,5,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`                       // for people
+	ClientProcess     uint64                 `protobuf:"varint,6,opt,name=client_process,json=clientProcess,proto3" json:"client_process,omitempty"`             // the process that this client is a thread of; 0: of none that anybody names
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -319,6 +320,13 @@ func (x *OpenSession) GetClientName() string {
 		return x.ClientName
 	}
 	return ""
+}
+
+func (x *OpenSession) GetClientProcess() uint64 {
+	if x != nil {
+		return x.ClientProcess
+	}
+	return 0
 }
 
 type CloseSession struct {
@@ -653,14 +661,15 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\x04open\x18\x04 \x01(\v2\x1d.farpool.v1alpha1.OpenSessionH\x00R\x04open\x126\n" +
 	"\x05close\x18\x05 \x01(\v2\x1e.farpool.v1alpha1.CloseSessionH\x00R\x05closeB\x06\n" +
 	"\x04what\"\t\n" +
-	"\aReadMap\"\xb4\x01\n" +
+	"\aReadMap\"\xdb\x01\n" +
 	"\vOpenSession\x12-\n" +
 	"\x12client_incarnation\x18\x01 \x01(\x04R\x11clientIncarnation\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12)\n" +
 	"\x10node_incarnation\x18\x03 \x01(\x04R\x0fnodeIncarnation\x12\x14\n" +
 	"\x05lanes\x18\x04 \x01(\rR\x05lanes\x12\x1f\n" +
 	"\vclient_name\x18\x05 \x01(\tR\n" +
-	"clientName\"\\\n" +
+	"clientName\x12%\n" +
+	"\x0eclient_process\x18\x06 \x01(\x04R\rclientProcess\"\\\n" +
 	"\fCloseSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12-\n" +
