@@ -10,30 +10,13 @@
 #include <vector>
 
 #include "base/result.h"
+#include "index/edit.h"
 #include "task/task.h"
 
 namespace farpool::client {
 
-// What an editor wants done with a key.
-struct Edit {
-  enum class Kind : std::uint8_t { keep, put, erase } kind = Kind::keep;
-  std::string value;
-  static Edit keep() { return {}; }
-  static Edit put(std::string value) { return {Kind::put, std::move(value)}; }
-  static Edit erase() { return {Kind::erase, {}}; }
-};
-
-// Looks at the value that a key has (nothing: the key is absent) and says what to do. It may run more than once for one
-// operation (a retry after a lost race) and must then start afresh; what it last said is what took effect. It must not
-// block or suspend.
-class Editor {
- public:
-  virtual ~Editor() = default;
-  virtual Edit edit(std::optional<std::string_view> value) = 0;
-  // False: the editor decides without looking at the bytes of the value (it still learns whether the key exists; the
-  // view is empty).
-  virtual bool wants_value() const { return true; }
-};
+using index::Edit;
+using index::Editor;
 
 class Kv {
  public:

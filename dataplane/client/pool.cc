@@ -24,27 +24,6 @@ constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
 
-class EditorOfIndex final : public rcuckoo::Editor {
- public:
-  explicit EditorOfIndex(client::Editor& editor) : editor_(editor) {}
-  rcuckoo::Edit edit(std::optional<std::string_view> value) override {
-    client::Edit edit = editor_.edit(value);
-    switch (edit.kind) {
-      case client::Edit::Kind::put:
-        return {rcuckoo::Edit::Kind::put, std::move(edit.value)};
-      case client::Edit::Kind::erase:
-        return {rcuckoo::Edit::Kind::erase, {}};
-      case client::Edit::Kind::keep:
-        break;
-    }
-    return {};
-  }
-  bool wants_value() const override { return editor_.wants_value(); }
-
- private:
-  client::Editor& editor_;
-};
-
 void operator+=(rcuckoo::Marks& sum, const rcuckoo::Marks& more) {
   sum.lock_conflicts += more.lock_conflicts;
   sum.suspicions += more.suspicions;
@@ -306,14 +285,13 @@ Task<Status> Pool::modify(std::string_view key, Editor& editor) {
   Account account(*this, Operation::modify);
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
-  EditorOfIndex adapted(editor);
   for (;;) {
     Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
     }
-    const Result<bool> existed = co_await bond->table().modify(key, adapted, account.deadline, account.cost);
+    const Result<bool> existed = co_await bond->table().modify(key, editor, account.deadline, account.cost);
     if (!existed.ok()) {
       const bool retry = co_await again(existed.status(), *bond, account);
       if (retry) continue;

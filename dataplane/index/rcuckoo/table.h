@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "fabric/cost.h"
 #include "heap/heap.h"
+#include "index/edit.h"
 #include "layout/geometry.h"
 #include "layout/superblock.h"
 #include "session/session.h"
@@ -27,21 +28,8 @@
 
 namespace farpool::rcuckoo {
 
-// What modify() is to do with a key.
-struct Edit {
-  enum class Kind : std::uint8_t { keep, put, erase } kind = Kind::keep;
-  std::string value;
-};
-
-// Looks at the value under the key's locks (nothing: the key is absent) and decides. It may run again if an attempt
-// came to nothing, and must then start afresh; what it said last is what took effect. It must not block or suspend.
-class Editor {
- public:
-  virtual ~Editor() = default;
-  virtual Edit edit(std::optional<std::string_view> value) = 0;
-  // False: it only asks whether the key exists, and gets an empty view. Saves reading the extent's value.
-  virtual bool wants_value() const { return true; }
-};
+using index::Edit;
+using index::Editor;
 
 // Counts of what is rare, for metrics and for tests that want to see that it happened.
 struct Marks {

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a read-modify-write is told to an index, whichever protocol it speaks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace farpool::index {
+
+// What an editor wants done with a key.
+struct Edit {
+  enum class Kind : std::uint8_t { keep, put, erase } kind = Kind::keep;
+  std::string value;
+  static Edit keep() { return {}; }
+  static Edit put(std::string value) { return {Kind::put, std::move(value)}; }
+  static Edit erase() { return {Kind::erase, {}}; }
+};
+
+// Looks at the value that a key has (nothing: the key is absent) while no other client can change it, and says what to
+// do. It may run again if an attempt came to nothing, and must then start afresh; what it said last is what took
+// effect. It must not block or suspend.
+class Editor {
+ public:
+  virtual ~Editor() = default;
+  virtual Edit edit(std::optional<std::string_view> value) = 0;
+  // False: it only asks whether the key exists, and gets an empty view. Saves reading the value of an extent.
+  virtual bool wants_value() const { return true; }
+};
+
+}  // namespace farpool::index
