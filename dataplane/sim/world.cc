@@ -170,7 +170,7 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
   fabric::Port& port = *client.port_;
   const Nanos deadline = port.now() + patience;
   call.client = client.index();
-  call.asked = port.now();
+  call.asked = network_.now();
   const std::string key = call.key, value = call.value;
   const Call::Kind kind = call.kind;
   const std::size_t number = history_.ask(std::move(call));
@@ -217,7 +217,7 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
     }
   }
   if (status.ok()) {
-    history_.answer(number, port.now(), std::move(found));
+    history_.answer(number, network_.now(), std::move(found));
     co_return;
   }
   failures_.emplace_back(client.index(), status);

@@ -31,5 +31,27 @@ TEST(World, OneClientReadsWhatItWrote) {
   EXPECT_EQ(world.history().of("y").back().found, "6");
 }
 
+// Every machine's clock has its own pace and beginning: nothing may compare what two of them show.
+TEST(World, ClocksMayDrift) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    World world({.wire = {.seed = seed, .max_offset = 3600 * base::kSecond, .max_drift_ppm = 50'000},
+                 .lease = 200 * base::kMillisecond});
+    Client& a = world.connect("a");
+    Client& b = world.connect("b");
+    for (int i = 0; i < 20; ++i) {
+      for (Client* client : {&a, &b}) {
+        world.spawn(*client, world.call(*client, {.kind = Kind::add, .key = "n"}, base::kSecond));
+      }
+      ASSERT_TRUE(world.settle(a) && world.settle(b));
+      bool later = false;  // leases live on ticks meanwhile
+      world.network().at(world.network().now() + 50 * base::kMillisecond, [&later] { later = true; });
+      ASSERT_TRUE(world.run_until([&later] { return later; }));
+    }
+    EXPECT_EQ(world.history().judge(), std::nullopt) << "seed " << seed;
+    EXPECT_TRUE(world.failures().empty()) << "seed " << seed << ": " << world.failures()[0].second.message();
+    EXPECT_EQ(world.history().of("n").size(), 40u);
+  }
+}
+
 }  // namespace
 }  // namespace farpool::sim

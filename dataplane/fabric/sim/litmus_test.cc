@@ -50,10 +50,13 @@ struct Memory {
   Buffer buffer;
 };
 
-task::Task<std::unique_ptr<Lane>> open(World& world, std::size_t client) {
-  auto lane = co_await world.ports[client]->open_lane(world.host.grant(client + 1, "node"), world.soon());
+task::Task<std::unique_ptr<Lane>> open_at(World& world, TestHost& host, std::string endpoint, std::size_t client) {
+  auto lane = co_await world.ports[client]->open_lane(host.grant(client + 1, std::move(endpoint)), world.soon());
   if (!lane) std::abort();
   co_return std::move(*lane);
+}
+task::Task<std::unique_ptr<Lane>> open(World& world, std::size_t client) {
+  return open_at(world, world.host, "node", client);
 }
 
 task::Task<void> post(World& world, Lane& lane, std::vector<Op> ops) {
@@ -309,6 +312,207 @@ TEST(Litmus, ASeveredWriteMayLandLater) {
   const Set seen = outcomes(sever_then_look);
   EXPECT_TRUE(seen.contains("landed late all"));
   EXPECT_TRUE(seen.contains("settled nothing"));
+}
+
+// The memory node fences while a WRITE is under way: it stops at some word, and what has not landed by then never does.
+// The outcome is what is there when the fence is told to be over, and whether that lasts.
+task::Task<void> post_and_shrug(Lane& lane, std::vector<Op> ops, Nanos deadline, std::string& fate) {
+  const Outcome outcome = co_await lane.post(ops, deadline);
+  fate = outcome.fate == Fate::done ? "done" : outcome.fate == Fate::maybe ? "maybe" : "refused";
+}
+std::string how_much(World& world, std::uint64_t first, std::uint64_t words) {
+  std::uint64_t landed = 0;
+  for (std::uint64_t i = first; i < first + words; ++i) landed += world.host.word(TestHost::kSmall, 8 * i) != 0;
+  return landed == 0 ? "nothing" : landed == words ? "all" : "part";
+}
+Nanos some_time(World& world) { return static_cast<Nanos>(world.network.random().below(12'000)); }
+
+task::Task<void> fence_amid_writes(World& world) {
+  auto lane = co_await open(world, 0);
+  Memory first(*world.ports[0], 1), second(*world.ports[0], 2);
+  std::string fate, found;
+  {
+    task::Scope scope;
+    scope.spawn(post_and_shrug(*lane,
+                               {Op::write(at(0), first.span()), Op::write(at(8 * kWords), second.span()).fenced()},
+                               world.soon(), fate));
+    task::Event over;
+    world.network.at(world.network.now() + some_time(world), [&] {
+      world.node.fence(1, [&] {
+        found = how_much(world, 0, kWords) + " and " + how_much(world, kWords, kWords);
+        over.set();
+      });
+    });
+    co_await over;
+    co_await scope.join();
+  }
+  co_await world.ports[1]->sleep_for(base::kMillisecond);
+  const bool lasts = found == how_much(world, 0, kWords) + " and " + how_much(world, kWords, kWords);
+  world.outcome = found + (lasts ? "" : ", and later more");
+  if (fate == "done" && found != "all and all") world.outcome += ", and told to be done";
+}
+TEST(Litmus, AFenceCutsAWriteAtAnyWordAndForGood) {
+  EXPECT_EQ(outcomes(fence_amid_writes, {.straggle = 0.3}),
+            (Set{"nothing and nothing", "part and nothing", "all and nothing", "all and part", "all and all"}));
+}
+
+// ---- memory nodes that restart
+// ---------------------------------------------------------------------------------------------------------
+
+// The process is killed while a WRITE and an atomic are under way; another one serves the same memory. What had landed
+// stays, nothing lands later, and the new life serves new lanes alone.
+task::Task<void> restart_amid_a_chain(World& world) {
+  auto lane = co_await open(world, 0);
+  Memory from(*world.ports[0], 1);
+  std::string fate, found;
+  std::uint64_t old = 0;
+  {
+    task::Scope scope;
+    scope.spawn(post_and_shrug(*lane, {Op::write(at(0), from.span()), Op::fetch_add(at(8 * kWords), old, 1)},
+                               world.soon(), fate));
+    world.network.at(world.network.now() + some_time(world), [&] {
+      world.node.stop();
+      found = how_much(world, 0, kWords) + " and " + how_much(world, kWords, 1);
+    });
+    world.network.at(world.network.now() + 20 * base::kMicrosecond, [&] { world.node.serve(world.host); });
+    co_await scope.join();
+  }
+  co_await world.ports[1]->sleep_for(base::kMillisecond);
+  EXPECT_EQ(found, how_much(world, 0, kWords) + " and " + how_much(world, kWords, 1)) << "something landed afterwards";
+  EXPECT_FALSE(fate == "done" && found != "all and all");
+  auto again = co_await open(world, 0);
+  co_await post(world, *again, {Op::write(at(8 * 16 * kWords), from.span())});
+  EXPECT_EQ(how_much(world, 16 * kWords, kWords), "all");
+  co_await post_and_shrug(*lane, {Op::write(at(8 * 32 * kWords), from.span())}, world.soon(), fate);
+  EXPECT_EQ(fate, "maybe") << "a lane of the old life";
+  EXPECT_EQ(how_much(world, 32 * kWords, kWords), "nothing");
+  world.outcome = found;
+}
+TEST(Litmus, ARestartStopsVerbsAtAnyWordAndEndsEveryLane) {
+  EXPECT_EQ(outcomes(restart_amid_a_chain, {.straggle = 0.3}),
+            (Set{"nothing and nothing", "part and nothing", "all and nothing", "all and all"}));
+}
+
+// Nobody answers meanwhile; what the old host had asked for does not happen to the new one, whose memory is zero.
+task::Task<void> restart_with_new_memory(World& world) {
+  auto lane = co_await open(world, 0);
+  Memory from(*world.ports[0], 1);
+  co_await post(world, *lane, {Op::write(at(0), from.span())});
+  bool old_timer = false, old_fence = false;
+  world.node.after(base::kMillisecond, [&] { old_timer = true; });
+  world.node.fence(2, [&] { old_fence = true; });
+  world.node.stop();
+  const auto said = co_await world.ports[1]->exchange("node", "hello", world.soon());
+  const auto opened = co_await world.ports[1]->open_lane(world.host.grant(2, "node"), world.soon());
+  EXPECT_EQ(said.code(), base::Code::unavailable);
+  EXPECT_EQ(opened.status().code(), base::Code::unavailable);
+  TestHost fresh(64);
+  world.node.serve(fresh);
+  const auto heard = co_await world.ports[1]->exchange("node", "hello", world.soon());
+  EXPECT_TRUE(heard.ok());
+  std::string fate;
+  co_await post_and_shrug(*lane, {Op::write(at(0), from.span())}, world.soon(), fate);
+  co_await world.ports[1]->sleep_for(10 * base::kMillisecond);
+  world.outcome = fate + (old_timer || old_fence ? ", and the dead host acts" : "") +
+                  (fresh.word(TestHost::kSmall, 0) == 0 ? "" : ", and reaches the new memory");
+  world.node.stop();
+}
+TEST(Litmus, ARestartWithNewMemoryIsAnotherNode) { EXPECT_EQ(outcomes(restart_with_new_memory), Set{"maybe"}); }
+
+// ---- several memory nodes
+// --------------------------------------------------------------------------------------------------------------
+
+// A flag on one node, data on another: one client writes the data and then the flag, the other reads the flag and then
+// the data.
+task::Task<void> write_one_by_one(World& world, Lane& data, Lane& flag, bool awaits) {
+  Memory one(*world.ports[0], 1);
+  task::Scope scope;
+  if (awaits) {
+    co_await post(world, data, {Op::write(at(0), one.span().first(8))});
+    co_await post(world, flag, {Op::write(at(0), one.span().first(8))});
+  } else {
+    scope.spawn(post(world, data, {Op::write(at(0), one.span().first(8))}));
+    scope.spawn(post(world, flag, {Op::write(at(0), one.span().first(8))}));
+  }
+  co_await scope.join();
+}
+template <bool kAwaits>
+task::Task<void> two_nodes(World& world) {
+  TestHost other(64);
+  SimResponder& second = world.network.add_node("second");
+  second.serve(other);
+  auto data = co_await open(world, 0), seen_data = co_await open(world, 1);
+  auto flag = co_await open_at(world, other, "second", 0), seen_flag = co_await open_at(world, other, "second", 1);
+  Memory first(*world.ports[1]), then(*world.ports[1]);
+  task::Scope scope;
+  scope.spawn(write_one_by_one(world, *data, *flag, kAwaits));
+  co_await post(world, *seen_flag, {Op::read(at(0), first.span().first(8))});
+  co_await post(world, *seen_data, {Op::read(at(0), then.span().first(8))});
+  co_await scope.join();
+  world.outcome = "flag " + std::to_string(first.word(0)) + " data " + std::to_string(then.word(0));
+  second.stop();
+}
+TEST(Litmus, MemoryNodesAreNotOrdered) {
+  EXPECT_EQ(outcomes(two_nodes<false>, {.straggle = 0.3}),
+            (Set{"flag 0 data 0", "flag 0 data 1", "flag 1 data 0", "flag 1 data 1"}));
+}
+TEST(Litmus, WhatWasAwaitedComesFirstOnAllMemoryNodes) {
+  EXPECT_EQ(outcomes(two_nodes<true>, {.straggle = 0.3}), (Set{"flag 0 data 0", "flag 0 data 1", "flag 1 data 1"}));
+}
+
+// ---- clocks
+// ----------------------------------------------------------------------------------------------------------------------------
+
+TEST(Clock, ShowsATimeFirstWhenItSaysSo) {
+  for (const std::int64_t drift : {0, 1, 200, -200, 300'000, -990'000, 999'999}) {
+    for (const Nanos offset : {Nanos{0}, Nanos{12'345'678'901}}) {
+      const Clock clock(offset, drift);
+      base::Random random(static_cast<std::uint64_t>(drift + 7));
+      for (int i = 0; i < 2000; ++i) {
+        const auto shown = offset + static_cast<Nanos>(random.below(1ull << random.below(50)));
+        const Nanos time = clock.when(shown);
+        ASSERT_GE(clock.at(time), shown) << drift;
+        if (time > 0) ASSERT_LT(clock.at(time - 1), shown) << drift;
+        ASSERT_LE(clock.at(time), clock.at(time + 1)) << drift;
+      }
+    }
+  }
+}
+
+task::Task<void> sleep_a_while(SimPort& port, Nanos& slept, Nanos& ended, const Network& network) {
+  const Nanos begun = port.now();
+  co_await port.sleep_for(base::kMillisecond);
+  slept = port.now() - begun;
+  ended = network.now();
+}
+// A timer fires by its own machine's clock, and who is first by that says nothing.
+task::Task<void> sleep_side_by_side(World& world) {
+  Nanos slept[2] = {}, ended[2] = {};
+  task::Scope scope;
+  for (std::size_t i = 0; i < 2; ++i) scope.spawn(sleep_a_while(*world.ports[i], slept[i], ended[i], world.network));
+  Nanos node_ended = 0;
+  const Nanos node_begun = world.node.now();
+  Nanos node_slept = 0;
+  world.node.after(base::kMillisecond, [&] {
+    node_ended = world.network.now();
+    node_slept = world.node.now() - node_begun;
+  });
+  co_await scope.join();
+  co_await world.ports[0]->sleep_for(4 * base::kMillisecond);
+  for (const Nanos one : {slept[0], slept[1], node_slept}) {
+    EXPECT_GE(one, base::kMillisecond);
+    EXPECT_LE(one, base::kMillisecond + 1);
+  }
+  world.outcome = ended[0] == ended[1]  ? "together"
+                  : ended[0] < ended[1] ? "the first is first"
+                                        : "the second is first";
+  world.outcome += node_ended < ended[0] ? ", after the node" : node_ended == ended[0] ? "" : ", before the node";
+}
+TEST(Litmus, ClocksAgreeByDefault) { EXPECT_EQ(outcomes(sleep_side_by_side), Set{"together"}); }
+TEST(Litmus, ClocksDrift) {
+  EXPECT_EQ(outcomes(sleep_side_by_side, {.max_offset = base::kSecond, .max_drift_ppm = 200'000}),
+            (Set{"the first is first, after the node", "the first is first, before the node",
+                 "the second is first, after the node", "the second is first, before the node"}));
 }
 
 // ---- crashes and pauses

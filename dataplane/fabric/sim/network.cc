@@ -154,7 +154,7 @@ class SimLane final : public Lane {
     posting.outcome = {.fate = Fate::done, .reply_bytes = flight->reply_bytes};
     flight->posting = nullptr;
     std::erase(flights_, flight);
-    port_.network_->trace().end(flight->record, port_.now(), Fate::done);
+    port_.network_->trace().end(flight->record, port_.network_->now(), Fate::done);
     --pending_;
     posting.waiter.resume();  // may destroy this lane
   }
@@ -244,7 +244,7 @@ class SimLane final : public Lane {
       }
     }
     flight->posting = nullptr;
-    network.trace().end(flight->record, port_.now(), fate);
+    network.trace().end(flight->record, network.now(), fate);
   }
 
   friend class Network;
@@ -259,6 +259,33 @@ class SimLane final : public Lane {
   Late late_;
   Nanos watched_ = base::kNever;
 };
+
+// ---- clocks
+// --------------------------------------------------------------------------------------------------------------------
+
+namespace {
+constexpr std::int64_t kMillion = 1'000'000;
+constexpr Nanos kFarAway = 1ll << 56;  // two years; no product below overflows before it
+}  // namespace
+
+Clock::Clock(Nanos offset, std::int64_t drift_ppm) : offset_(offset), drift_ppm_(drift_ppm) {
+  FARPOOL_CHECK(offset >= 0 && drift_ppm >= -990'000 && drift_ppm < kMillion);
+}
+
+Nanos Clock::at(Nanos time) const {
+  return offset_ + time + time / kMillion * drift_ppm_ + time % kMillion * drift_ppm_ / kMillion;
+}
+
+Nanos Clock::when(Nanos shown) const {
+  if (shown >= kFarAway) return base::kNever;
+  const Nanos run = std::max<Nanos>(shown - offset_, 0);
+  if (drift_ppm_ == 0) return run;
+  const std::int64_t pace = kMillion + drift_ppm_;
+  Nanos time = run / pace * kMillion + run % pace * kMillion / pace;
+  while (at(time) < shown) ++time;
+  while (time > 0 && at(time - 1) >= shown) --time;
+  return time;
+}
 
 // ---- the client
 // ----------------------------------------------------------------------------------------------------------------
@@ -316,12 +343,12 @@ base::Status nobody_at(const std::string& endpoint) {
 
 }  // namespace
 
-SimPort::SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t seed)
-    : network_(&network), index_(index), peer_(std::move(peer)), random_(seed) {}
+SimPort::SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t seed, Clock clock)
+    : network_(&network), index_(index), peer_(std::move(peer)), random_(seed), clock_(clock) {}
 
 SimPort::~SimPort() = default;
 
-Nanos SimPort::now() const { return network_->now(); }
+Nanos SimPort::now() const { return clock_.at(network_->now()); }
 
 void SimPort::arm(Timer& timer) {
   timers_.arm(timer);
@@ -330,14 +357,15 @@ void SimPort::arm(Timer& timer) {
 
 // Sees to it that an event stands at the time of the first timer.
 void SimPort::wake() {
-  const Nanos next = std::max(timers_.next(), network_->now());
-  if (timers_.next() == base::kNever || wake_at_ <= next) return;
+  if (timers_.next() == base::kNever) return;
+  const Nanos next = std::max(clock_.when(timers_.next()), network_->now());
+  if (wake_at_ <= next) return;
   wake_at_ = next;
   network_->at(next, [this, next] {
     if (wake_at_ != next) return;
     wake_at_ = base::kNever;
     turn([this] {
-      timers_.fire_due(network_->now());
+      timers_.fire_due(now());
       wake();
     });
   });
@@ -425,6 +453,7 @@ task::Task<base::Result<std::string>> SimPort::exchange(std::string endpoint, st
                [this, slot, endpoint] { turn([=] { Answer<Reply>::give(slot, nobody_at(endpoint)); }); });
   } else if (!lost) {
     network.at(network.now() + network.message_delay(), [this, &network, slot, node, request] {
+      if (node->host_ == nullptr) return;  // stopped meanwhile
       node->host_->on_exchange(peer_, request, [this, &network, slot](std::string reply) {
         if (network.random_.chance(network.options_.lose_exchange)) return;
         network.at(network.now() + network.message_delay(),
@@ -449,6 +478,7 @@ task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant gra
                [this, slot, endpoint] { turn([=] { Answer<Opened>::give(slot, nobody_at(endpoint)); }); });
   } else if (!lost) {
     network.at(network.now() + network.message_delay(), [this, &network, slot, node, grant] {
+      if (node->host_ == nullptr) return;  // stopped meanwhile
       auto rights = node->host_->on_open_lane(grant.token);
       std::shared_ptr<Link> link;
       if (rights) {
@@ -464,9 +494,11 @@ task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant gra
       network.at(network.now() + network.message_delay(), [this, slot, link, node] {
         turn([=] {
           Answer<Opened>::give(
-              slot, link != nullptr
+              slot, link == nullptr
+                        ? Opened(base::Status(base::Code::forbidden, node->endpoint_ + " knows no such lane token"))
+                    : link->open
                         ? Opened(link)
-                        : Opened(base::Status(base::Code::forbidden, node->endpoint_ + " knows no such lane token")));
+                        : Opened(base::Status(base::Code::unavailable, node->endpoint_ + " cut the lane at once")));
         });
       });
     });
@@ -480,27 +512,45 @@ task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant gra
 // ---- the memory node
 // -------------------------------------------------------------------------------------------------------------
 
-Nanos SimResponder::now() const { return network_.now(); }
+Nanos SimResponder::now() const { return clock_.at(network_.now()); }
 
 void SimResponder::after(Nanos delay, std::function<void()> what) {
-  network_.at(network_.now() + std::max<Nanos>(delay, 0), std::move(what));
+  network_.at(clock_.when(now() + std::max<Nanos>(delay, 0)), [this, life = life_, what = std::move(what)] {
+    if (life == life_) what();
+  });
+}
+
+void SimResponder::cut(const std::shared_ptr<Link>& link) {
+  network_.close(*link);
+  SimPort* client = link->client;
+  network_.at(network_.now() + network_.message_delay(), [client, link] {
+    client->turn([link] {
+      if (link->lane != nullptr) link->lane->end(nullptr);
+    });
+  });
 }
 
 // What is in flight may land until the lanes are closed, and `done` comes later still.
 void SimResponder::fence(std::uint64_t session_id, std::function<void()> done) {
-  network_.at(network_.now() + network_.execution_delay(), [this, session_id, done = std::move(done)] {
+  network_.at(network_.now() + network_.execution_delay(), [this, session_id, life = life_, done = std::move(done)] {
+    if (life != life_) return;
     for (const auto& link : network_.links_) {
-      if (link->node != this || link->rights.session_id != session_id || !link->open) continue;
-      network_.close(*link);
-      SimPort* client = link->client;
-      network_.at(network_.now() + network_.message_delay(), [client, link = link] {
-        client->turn([link] {
-          if (link->lane != nullptr) link->lane->end(nullptr);
-        });
-      });
+      if (link->node == this && link->rights.session_id == session_id && link->open) cut(link);
     }
-    network_.at(network_.now() + network_.execution_delay(), done);
+    network_.at(network_.now() + network_.execution_delay(), [this, life, done] {
+      if (life == life_) done();
+    });
   });
+}
+
+void SimResponder::stop() {
+  ++life_;
+  host_ = nullptr;
+  held_ = false;
+  network_.trace_.note(life_, 0, 0x5709);
+  for (const auto& link : network_.links_) {
+    if (link->node == this && link->open) cut(link);
+  }
 }
 
 void SimResponder::hold_calls(bool held) {
@@ -533,13 +583,26 @@ Network::~Network() {
 }
 
 SimResponder& Network::add_node(std::string endpoint) {
-  nodes_.push_back(std::unique_ptr<SimResponder>(new SimResponder(*this, std::move(endpoint), random_.next())));
+  const Clock clock = draw_clock(2 * nodes_.size());
+  nodes_.push_back(std::unique_ptr<SimResponder>(new SimResponder(*this, std::move(endpoint), random_.next(), clock)));
   return *nodes_.back();
 }
 
 SimPort& Network::add_client(Peer peer) {
-  clients_.push_back(std::unique_ptr<SimPort>(new SimPort(*this, clients_.size(), std::move(peer), random_.next())));
+  const Clock clock = draw_clock(2 * clients_.size() + 1);
+  clients_.push_back(
+      std::unique_ptr<SimPort>(new SimPort(*this, clients_.size(), std::move(peer), random_.next(), clock)));
   return *clients_.back();
+}
+
+// From a stream of its own, so that a run without drift is the same run.
+Clock Network::draw_clock(std::uint64_t machine) const {
+  base::Random random(base::mix(options_.seed) + machine);
+  const auto within = [&random](std::int64_t span) {
+    return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(span) + 1));
+  };
+  const Nanos offset = within(options_.max_offset);
+  return {offset, within(2 * options_.max_drift_ppm) - options_.max_drift_ppm};
 }
 
 SimResponder* Network::node(const std::string& endpoint) {

@@ -34,6 +34,24 @@ struct Options {
   double lose_reply = 0;     // chance that a chain executes and its completion never comes
   double lose_exchange = 0;  // chance that a message of the session port never comes
   bool keep_chains = false;  // in the trace
+  // The clock of each client and of each memory node is somewhere up to `max_offset` ahead of the simulation's, and
+  // faster or slower by up to `max_drift_ppm`.
+  Nanos max_offset = 0;
+  std::int64_t max_drift_ppm = 0;
+};
+
+// What one machine's clock shows.
+class Clock {
+ public:
+  Clock() = default;
+  Clock(Nanos offset, std::int64_t drift_ppm);
+  Nanos at(Nanos time) const;
+  // The first time at which it shows that.
+  Nanos when(Nanos shown) const;
+
+ private:
+  Nanos offset_ = 0;
+  std::int64_t drift_ppm_ = 0;
 };
 
 // What becomes of verbs that a crashed client had posted.
@@ -81,7 +99,7 @@ class SimPort final : public Port {
   friend class SimLane;
   friend class SimResponder;
   enum class State : std::uint8_t { running, paused, crashed };
-  SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t seed);
+  SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t seed, Clock clock);
 
   // Runs `what` as a turn of this client: at once, after the pause, or never.
   void turn(std::function<void()> what);
@@ -94,6 +112,7 @@ class SimPort final : public Port {
   std::size_t index_;
   Peer peer_;
   base::Random random_;
+  Clock clock_;
   State state_ = State::running;
   TimerQueue timers_;
   Nanos wake_at_ = base::kNever;
@@ -107,8 +126,11 @@ class SimPort final : public Port {
 // A memory node's side. It drives a Host that knows nothing of simulation.
 class SimResponder final : public Responder {
  public:
-  // Before any client speaks to it.
+  // Before any client speaks to it, and again after it was stopped.
   void serve(Host& host) { host_ = &host; }
+  // The memory node's process is killed: every lane's verbs stop at whatever word they are at, and end `maybe`. Nobody
+  // answers here, and nothing happens that the host has asked for, until a host is served again.
+  void stop();
   const std::string& endpoint() const { return endpoint_; }
 
   void fence(std::uint64_t session_id, std::function<void()> done) override;
@@ -122,13 +144,17 @@ class SimResponder final : public Responder {
  private:
   friend class Network;
   friend class SimPort;
-  SimResponder(Network& network, std::string endpoint, std::uint64_t seed)
-      : network_(network), endpoint_(std::move(endpoint)), random_(seed) {}
+  SimResponder(Network& network, std::string endpoint, std::uint64_t seed, Clock clock)
+      : network_(network), endpoint_(std::move(endpoint)), random_(seed), clock_(clock) {}
+  // Ends the lane of a link, and lets its client know a while later.
+  void cut(const std::shared_ptr<Link>& link);
 
   Network& network_;
   std::string endpoint_;
   base::Random random_;
+  Clock clock_;
   Host* host_ = nullptr;
+  std::uint64_t life_ = 0;  // how many hosts have been stopped
   bool held_ = false;
 };
 
@@ -171,6 +197,7 @@ class Network {
 
   Nanos message_delay();
   Nanos execution_delay();
+  Clock draw_clock(std::uint64_t machine) const;
   SimResponder* node(const std::string& endpoint);
 
   void arrive(const std::shared_ptr<Flight>& flight);
