@@ -23,7 +23,7 @@ ShardMap two_nodes() {
     auto& node = *map.add_nodes();
     node.set_name("memory-" + std::to_string(i));
     node.set_endpoint(i == 0 ? "10.0.0.1:7400" : "[fd00::1]:7400");
-    node.set_incarnation(static_cast<std::uint64_t>(100 + i));
+    node.set_incarnation(100 + static_cast<std::uint64_t>(i));
     node.set_state(MemoryNodeEntry::STATE_SERVING);
     node.set_memory_bytes(1 << 30);
     node.mutable_lock_region()->set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);

@@ -17,7 +17,6 @@
 namespace farpool::node {
 namespace {
 
-using base::Code;
 using base::Result;
 using base::Status;
 using layout::OperationSlot;

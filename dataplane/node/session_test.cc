@@ -16,7 +16,6 @@ using fabric::Fate;
 using fabric::Op;
 using fabric::Outcome;
 using session::EraPin;
-using session::Slot;
 
 // A word of the table region, which nothing else touches here.
 constexpr fabric::Remote kWord{layout::kTable, 0};

@@ -228,19 +228,17 @@ class SimLane final : public Lane {
     const auto found =
         std::find_if(flights_.begin(), flights_.end(), [&](const auto& flight) { return flight->posting == posting; });
     if (found == flights_.end()) return;
-    const std::shared_ptr<Flight> flight = *found;
+    const std::shared_ptr<Flight> flight = std::move(*found);
     flights_.erase(found);
     Network& network = *port_.network_;
     for (VerbRun& run : flight->verbs) {
-      if (run.op.verb == Verb::write) {
+      if (run.op.verb == Verb::write || run.op.verb == Verb::call) {
         run.payload.assign(run.op.local.begin(), run.op.local.end());
       } else if (run.op.verb == Verb::read) {
         const std::uint64_t garbage = network.random().next();
         for (std::size_t i = 0; i + 8 <= run.op.local.size(); i += 8) base::store(run.op.local.data() + i, garbage + i);
       } else if (run.op.old != nullptr) {
         *run.op.old = network.random().next();
-      } else if (run.op.verb == Verb::call) {
-        run.payload.assign(run.op.local.begin(), run.op.local.end());
       }
     }
     flight->posting = nullptr;

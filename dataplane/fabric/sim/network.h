@@ -92,7 +92,7 @@ class SimPort final : public Port {
   void pause();
   void resume();
 
-  ~SimPort();
+  ~SimPort() override;
 
  private:
   friend class Network;

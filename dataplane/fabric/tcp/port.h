@@ -19,7 +19,7 @@ namespace farpool::fabric::tcp {
 class TcpPort final : public Port {
  public:
   TcpPort(net::Loop& loop, std::shared_ptr<net::Tls> tls);
-  ~TcpPort();
+  ~TcpPort() override;
 
   Caps caps() const override;
   Nanos now() const override { return net::Loop::now(); }

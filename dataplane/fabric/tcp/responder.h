@@ -55,7 +55,7 @@ class TcpResponder final : public Responder {
   TcpResponder(net::Loop& control, ResponderOptions options);
   // On the control thread, or when the control loop does not run. No verb executes and the host hears nothing
   // afterwards.
-  ~TcpResponder();
+  ~TcpResponder() override;
 
   // Listens and serves the host, which must live as long as this. The regions of its rights must, too.
   base::Status serve(Host& host);

@@ -24,7 +24,6 @@ namespace {
 
 using base::Nanos;
 using base::Result;
-using base::Status;
 using fabric::Cost;
 using sim::Client;
 using sim::World;
@@ -141,8 +140,7 @@ class Stage {
     cost_ = Cost{};
     std::string outcome = "it did not end";
     Append editor(value);
-    const std::string held_key = key, held_value = value;
-    world_.run(client, task_of(client, verb, held_key, held_value, editor, cost_, &outcome));
+    world_.run(client, task_of(client, verb, key, value, editor, cost_, &outcome));
     world_.network().drain(client.port(), world_.network().now() + base::kSecond);
     return outcome + "   " + std::to_string(cost_.trips) + " trips, " + std::to_string(cost_.messages) + " messages, " +
            std::to_string(cost_.bytes) + " bytes";

@@ -82,9 +82,9 @@ Report verify(const Geometry& geometry, base::Bytes table, base::Bytes heap, con
   const auto by_what = [](const Seen& a, const Seen& b) { return a.what < b.what; };
   std::sort(keys.begin(), keys.end(), by_what);
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    for (std::size_t j = i; j-- > 0 && keys[j].what == keys[i].what;) {
-      if (keys[j].key == keys[i].key) {
-        defect(place(keys[i].row, keys[i].slot) + " has the key of " + place(keys[j].row, keys[j].slot));
+    for (std::size_t j = i; j > 0 && keys[j - 1].what == keys[i].what; --j) {
+      if (keys[j - 1].key == keys[i].key) {
+        defect(place(keys[i].row, keys[i].slot) + " has the key of " + place(keys[j - 1].row, keys[j - 1].slot));
       }
     }
   }
