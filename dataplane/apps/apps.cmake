@@ -20,5 +20,6 @@ farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control
 farpool_app(farpool-compute-shard compute_shard_main.cc DEPS client front/resp fabric/tcp control)
 
 # The tests run the daemons.
-add_dependencies(apps_test farpool-memory-node)
-target_compile_definitions(apps_test PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>")
+add_dependencies(apps_test farpool-memory-node farpool-compute-shard)
+target_compile_definitions(apps_test PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
+                                             FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>")

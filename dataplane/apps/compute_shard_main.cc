@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "apps/bootstrap.h"
+#include "apps/password.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
 #include "client/pool.h"
@@ -29,7 +28,6 @@ namespace {
 
 using base::Code;
 using base::Nanos;
-using base::Result;
 using base::Status;
 namespace resp = front::resp;
 
@@ -39,7 +37,6 @@ constexpr Nanos kLongestSilence = 30 * base::kSecond;
 // At the end, connections may take this long to be answered, and sessions to say goodbye.
 constexpr Nanos kDrain = 10 * base::kSecond;
 constexpr Nanos kGoodbye = 3 * base::kSecond;
-constexpr std::uintmax_t kMaxPasswordBytes = 4096;
 // Requests and replies that all workers may hold together, and one at least.
 constexpr std::size_t kMaxHeldBytes = 256u << 20;
 constexpr std::size_t kLeastHeldBytes = 32u << 20;
@@ -48,7 +45,7 @@ struct Settings {
   CommonSettings common;
   BootstrapSpec bootstrap;
   std::string map_cache;
-  std::string listen = "0.0.0.0:6379";
+  std::string listen = "[::]:6379";
   std::string unix_socket;
   net::TlsFiles resp_tls;
   std::string password_file;
@@ -75,7 +72,8 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--unix-socket", settings.unix_socket, "path of a socket for RESP");
   app.add_option("--resp-tls-cert", settings.resp_tls.cert, "PEM file: TLS for RESP on the same port");
   app.add_option("--resp-tls-key", settings.resp_tls.key, "PEM file of its key");
-  app.add_option("--password-file", settings.password_file, "file with the RESP password; empty: none");
+  app.add_option("--password-file", settings.password_file,
+                 "file with the RESP password, read again when it changes; empty: none");
   app.add_option("--threads", settings.threads, "workers, each with its own sessions")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -112,17 +110,6 @@ Status check(Settings& settings) {
   return {};
 }
 
-Result<std::string> read_password(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path, std::ios::binary);
-  std::string password((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return Status(Code::invalid_argument, "--password-file " + path + " cannot be read");
-  while (!password.empty() && (password.back() == '\n' || password.back() == '\r')) password.pop_back();
-  if (password.size() > kMaxPasswordBytes)
-    return Status(Code::invalid_argument, "--password-file " + path + " is longer than 4096 bytes");
-  return password;
-}
-
 // One worker thread: a loop, a port, its own way into the pool, and the connections it was dealt.
 class Shard {
  public:
@@ -149,6 +136,9 @@ class Shard {
   void start() {
     pool_.start();
     thread_ = std::thread([this] { loop_.run(); });
+  }
+  void set_password(const std::string& password) {
+    loop_.post([this, password] { worker_.set_password(password); });
   }
   // Ends the worker: connections are drained until the deadline, then cut; sessions say goodbye. Any thread; join()
   // waits.
@@ -474,7 +464,6 @@ int run(Settings settings) {
   if (!tls.ok()) return fail(kProgram, tls.status());
   auto password = read_password(settings.password_file);
   if (!password.ok()) return fail(kProgram, password.status());
-  settings.resp.password = std::move(*password);
   resp::FrontOptions front_options;
   if (!settings.listen.empty()) front_options.listen.push_back(settings.listen);
   if (!settings.unix_socket.empty()) front_options.listen.push_back("unix:" + settings.unix_socket);
@@ -499,6 +488,7 @@ int run(Settings settings) {
       if (agent != nullptr) agent->changed();
       keeper.keep(shards[i]->state());
     }));
+    shards.back()->worker().set_password(*password);
     resp::Service& service = shards.back()->worker().service();
     service.connected = [&process] { return process->connections(); };
     service.info = [shard = shards.back().get()] {
@@ -520,10 +510,23 @@ int run(Settings settings) {
 
   std::vector<resp::Worker*> workers;
   for (const auto& shard : shards) workers.push_back(&shard->worker());
-  auto front = resp::Front::open(control, std::move(front_options), settings.resp, std::move(workers));
-  if (!front.ok()) return fail(kProgram, front.status());
-  process->set_front(front->get());
   start_logging(settings.common);
+  std::unique_ptr<resp::Front> front;
+  // Before anyone can see that it is up, and have a reason to end it.
+  on_signal(control, [&](int number) {
+    spdlog::info("compute shard {} ends on signal {}: {} connections are drained", settings.common.name, number,
+                 process->connections());
+    process->set_leaving();
+    if (agent != nullptr) agent->changed();
+    process->set_front(nullptr);
+    front.reset();
+    for (const auto& shard : shards) shard->stop(net::Loop::now() + kDrain);
+    control.stop();
+  });
+  auto opened = resp::Front::open(control, std::move(front_options), settings.resp, std::move(workers));
+  if (!opened.ok()) return fail(kProgram, opened.status());
+  front = std::move(*opened);
+  process->set_front(front.get());
   if (settings.common.agent_listen != "none") {
     auto started = control::Agent::start(
         {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
@@ -556,21 +559,17 @@ int run(Settings settings) {
         [process] { return process->ready().empty(); });
   }
   std::string listening;
-  for (const std::string& address : (*front)->addresses()) listening += (listening.empty() ? "" : " and ") + address;
+  for (const std::string& address : front->addresses()) listening += (listening.empty() ? "" : " and ") + address;
   spdlog::info("compute shard {} of pool {} serves RESP at {} with {} workers{}", settings.common.name,
-               settings.common.pool_uid, listening, settings.threads,
-               settings.resp.password.empty() ? ", without a password" : "");
+               settings.common.pool_uid, listening, settings.threads, password->empty() ? ", without a password" : "");
 
-  on_signal(control, [&](int number) {
-    spdlog::info("compute shard {} ends on signal {}: {} connections are drained", settings.common.name, number,
-                 process->connections());
-    process->set_leaving();
-    if (agent != nullptr) agent->changed();
-    process->set_front(nullptr);
-    front->reset();
-    for (const auto& shard : shards) shard->stop(net::Loop::now() + kDrain);
-    control.stop();
-  });
+  const PasswordWatch watch(
+      control, settings.password_file, *password,
+      [&shards](const std::string& changed) {
+        for (const auto& shard : shards) shard->set_password(changed);
+        spdlog::info("the password has changed; connections that are open stay so");
+      },
+      [](const std::string& trouble) { spdlog::warn("{}", trouble); });
   control.run();
   resolver.reset();
   for (const auto& shard : shards) shard->join();

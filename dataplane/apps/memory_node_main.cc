@@ -24,7 +24,6 @@ namespace farpool::apps {
 namespace {
 
 using base::Code;
-using base::Result;
 using base::Status;
 
 constexpr char kProgram[] = "farpool-memory-node";
@@ -37,7 +36,7 @@ struct Settings {
   CommonSettings common;
   std::uint64_t memory = 0;
   std::string memory_path;
-  std::string listen = "0.0.0.0:7400";
+  std::string listen = "[::]:7400";
   std::string advertise;
   layout::GeometryRequest geometry;
   base::Nanos failure_timeout = 2 * base::kSecond;
@@ -53,7 +52,7 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.get_option("--memory")->required();
   app.add_option("--memory-path", settings.memory_path, "directory on a memory-backed volume; empty: anonymous memory");
   app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
-  app.add_option("--advertise", settings.advertise, "host:port that clients are told; default: --listen");
+  app.add_option("--advertise", settings.advertise, "host:port or [v6]:port that clients are told; default: --listen");
   app.add_option("--entry-bytes", settings.geometry.entry_bytes, "of an index entry: 16, 24, 32, 48 or 64")
       ->capture_default_str();
   app.add_option("--entries-per-row", settings.geometry.entries_per_row)->capture_default_str();
@@ -72,10 +71,9 @@ void add_flags(CLI::App& app, Settings& settings) {
 
 Status check(Settings& settings) {
   if (settings.advertise.empty()) settings.advertise = settings.listen;
-  if (settings.advertise.starts_with("0.0.0.0:") || settings.advertise.starts_with("[::]:") ||
-      settings.advertise.ends_with(":0")) {
-    return {Code::invalid_argument, "clients cannot reach " + settings.advertise + ": give --advertise host:port"};
-  }
+  auto endpoint = advertised("--advertise", settings.advertise);
+  if (!endpoint.ok()) return endpoint.status();
+  settings.advertise = std::move(*endpoint);
   if (settings.lease < settings.failure_timeout) {
     return {Code::invalid_argument, "--lease must be at least --failure-timeout"};
   }

@@ -1,117 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory node's daemon as its users see it: flags and file, session port, probes and metrics, signals.
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "apps/daemon_test.h"
 #include "fabric/tcp/test_loop.h"
 #include "farpool/v1alpha1/session.pb.h"
 #include "net/throwaway_ca.h"
 
 namespace farpool::apps {
 namespace {
-
-constexpr auto kPatience = std::chrono::seconds(60);
-
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
-
-// Status line and body, or nothing when nobody listens.
-std::optional<std::string> get(int port, const std::string& path) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::optional<std::string> text;
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    text.emplace();
-    std::array<char, 4096> piece{};
-    if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
-      for (ssize_t got; (got = ::read(fd, piece.data(), piece.size())) > 0;) {
-        text->append(piece.data(), static_cast<std::size_t>(got));
-      }
-    }
-  }
-  ::close(fd);
-  return text;
-}
-
-// A child process; its output goes to a file that is read when it has ended.
-class Daemon {
- public:
-  explicit Daemon(std::vector<std::string> arguments) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "farpool-daemon-XXXXXX").string();
-    const int out = ::mkstemp(pattern.data());
-    EXPECT_GE(out, 0);
-    output_ = pattern;
-    std::vector<char*> argv{const_cast<char*>(FARPOOL_MEMORY_NODE)};
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::dup2(out, STDOUT_FILENO);
-      ::dup2(out, STDERR_FILENO);
-      ::execv(FARPOOL_MEMORY_NODE, argv.data());
-      ::_exit(127);
-    }
-    ::close(out);
-  }
-  ~Daemon() {
-    if (!status_) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-    std::filesystem::remove(output_);
-  }
-  void signal(int number) { ::kill(pid_, number); }
-  bool running() {
-    int status = 0;
-    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
-    return !status_;
-  }
-  // Exit status, or minus the signal that ended it; -1000 if it did not end.
-  int wait() {
-    const auto limit = std::chrono::steady_clock::now() + kPatience;
-    while (running() && std::chrono::steady_clock::now() < limit)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (!status_) return -1000;
-    return WIFEXITED(*status_) ? WEXITSTATUS(*status_) : -WTERMSIG(*status_);
-  }
-  std::string output() const {
-    std::ifstream file(output_);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
- private:
-  pid_t pid_ = -1;
-  std::optional<int> status_;
-  std::string output_;
-};
 
 class MemoryNodeDaemon : public testing::Test {
  protected:
@@ -129,16 +32,6 @@ class MemoryNodeDaemon : public testing::Test {
             "--tls-ca=" + files.ca,
             "--tls-cert=" + files.cert,
             "--tls-key=" + files.key};
-  }
-  bool comes_up(Daemon& daemon) {
-    const auto limit = std::chrono::steady_clock::now() + kPatience;
-    while (daemon.running() && std::chrono::steady_clock::now() < limit) {
-      const auto answer = get(http_port, "/readyz");
-      if (answer && answer->find(" 200 ") != std::string::npos) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    ADD_FAILURE() << "it did not become ready:\n" << daemon.output();
-    return false;
   }
   std::string metric(const std::string& name) {
     const std::string page = get(http_port, "/metrics").value_or("");
@@ -163,8 +56,8 @@ task::Task<void> read_map(fabric::Port& port, std::string endpoint, std::string 
 }
 
 TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
-  Daemon daemon(flags());
-  ASSERT_TRUE(comes_up(daemon));
+  Daemon daemon(FARPOOL_MEMORY_NODE, flags());
+  ASSERT_TRUE(comes_up(daemon, http_port));
   const std::string endpoint = "127.0.0.1:" + std::to_string(session_port);
   v1alpha1::SessionReply reply;
   {
@@ -177,8 +70,8 @@ TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
   EXPECT_EQ(reply.map().nodes(0).endpoint(), endpoint);
   EXPECT_EQ(reply.map().nodes(0).memory_bytes(), 32u << 20);
 
-  EXPECT_NE(get(http_port, "/healthz")->find(" 200 "), std::string::npos);
-  EXPECT_NE(get(http_port, "/nothing")->find(" 404 "), std::string::npos);
+  EXPECT_NE(get(http_port, "/healthz").value_or("").find(" 200 "), std::string::npos);
+  EXPECT_NE(get(http_port, "/nothing").value_or("").find(" 404 "), std::string::npos);
   EXPECT_EQ(metric("farpool_node_serving"), "1");
   EXPECT_EQ(metric("farpool_node_era_lag"), "0");
   EXPECT_EQ(metric("farpool_node_memory_fresh"), "1");
@@ -207,8 +100,8 @@ TEST_F(MemoryNodeDaemon, ReadsItsFlagsFromAFileToo) {
     }
   }
   file.close();
-  Daemon daemon({"--config=" + path, "--log-format=text"});
-  ASSERT_TRUE(comes_up(daemon));
+  Daemon daemon(FARPOOL_MEMORY_NODE, {"--config=" + path, "--log-format=text"});
+  ASSERT_TRUE(comes_up(daemon, http_port));
   daemon.signal(SIGINT);
   EXPECT_EQ(daemon.wait(), 0);
 }
@@ -232,6 +125,9 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
            {{"--failure-timeout=1ms"}, "--failure-timeout"},
            {{"--threads=0"}, "--threads"},
            {{"--advertise=0.0.0.0:7400"}, "--advertise"},
+           {{"--advertise=:::7400"}, "--advertise"},
+           {{"--advertise=host:0"}, "--advertise"},
+           {{"--advertise=host"}, "--advertise"},
            {{"--listen=nonsense"}, "nonsense"},
            {{"--memory-path=/nowhere/at/all"}, "/nowhere/at/all"},
            {{"--log-level=chatty"}, "chatty"},
@@ -247,7 +143,7 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
                     [&](const std::string& argument) { return flag.size() > 1 && argument.starts_with(flag); });
       arguments.push_back(change);
     }
-    Daemon daemon(arguments);
+    Daemon daemon(FARPOOL_MEMORY_NODE, arguments);
     const int status = daemon.wait();
     EXPECT_GT(status, 0) << each.change[0] << ": " << daemon.output();
     EXPECT_FALSE(daemon.output().empty()) << each.change[0];
@@ -257,9 +153,9 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
 }
 
 TEST_F(MemoryNodeDaemon, SaysThatItsPortIsTaken) {
-  Daemon first(flags());
-  ASSERT_TRUE(comes_up(first));
-  Daemon second(flags());
+  Daemon first(FARPOOL_MEMORY_NODE, flags());
+  ASSERT_TRUE(comes_up(first, http_port));
+  Daemon second(FARPOOL_MEMORY_NODE, flags());
   EXPECT_GT(second.wait(), 0);
   EXPECT_NE(second.output().find(std::to_string(session_port)), std::string::npos) << second.output();
   EXPECT_TRUE(first.running());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/settings.h"
 
+#include <arpa/inet.h>
 #include <spdlog/async.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -12,6 +13,8 @@
 #include <limits>
 #include <utility>
 #include <vector>
+
+#include "net/address.h"
 
 #ifndef FARPOOL_VERSION
 #error "FARPOOL_VERSION is set by CMake"
@@ -131,6 +134,20 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     return app.exit(error);
   }
   return std::nullopt;
+}
+
+Result<std::string> advertised(const std::string& flag, const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  in6_addr number{};
+  if (colon != std::string::npos && ::inet_pton(AF_INET6, host.c_str(), &number) == 1) host = "[" + host + "]";
+  const auto parsed = net::Address::parse(colon == std::string::npos ? address : host + address.substr(colon));
+  if (!parsed.ok()) return Status(Code::invalid_argument, flag + ": " + parsed.status().message());
+  if (parsed->local() || parsed->port == 0 || parsed->host == "0.0.0.0" || parsed->host == "::") {
+    return Status(Code::invalid_argument,
+                  "clients cannot reach " + parsed->text() + ": give " + flag + " host:port or [v6]:port");
+  }
+  return parsed->text();
 }
 
 Result<std::shared_ptr<net::Tls>> load_tls(const CommonSettings& settings) {

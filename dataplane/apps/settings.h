@@ -29,7 +29,7 @@ struct CommonSettings {
   std::string pool_uid;
   net::TlsFiles tls;
   bool insecure_plaintext = false;
-  std::string agent_listen = "0.0.0.0:7401";
+  std::string agent_listen = "[::]:7401";
   std::string metrics_listen = "0.0.0.0:7402";
   std::string log_level = "info";
   std::string log_format = "json";
@@ -38,6 +38,10 @@ void add_common(CLI::App& app, CommonSettings& settings);
 
 // Parses; on --help, --version or an error prints and returns the exit status, otherwise nothing.
 std::optional<int> parse(CLI::App& app, int argc, char** argv);
+
+// The address that others are told, as they write it: `host:port` or `[v6]:port`. A port always stands at the end, so
+// an IPv6 number may come without its brackets, as a pod's own address does.
+base::Result<std::string> advertised(const std::string& flag, const std::string& address);
 
 // What the flags together must satisfy: TLS files or --insecure-plaintext, and not both. Empty TLS when plaintext.
 base::Result<std::shared_ptr<net::Tls>> load_tls(const CommonSettings& settings);

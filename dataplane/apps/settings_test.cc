@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace farpool::apps {
 namespace {
 
@@ -24,6 +28,25 @@ TEST(Settings, DurationsNeedAUnit) {
   EXPECT_EQ(*parse_duration("2s"), 2 * base::kSecond);
   EXPECT_EQ(*parse_duration("5m"), 300 * base::kSecond);
   for (const char* bad : {"", "2", "s", "2h", "2 s", "-2s", "1e3ms"}) EXPECT_FALSE(parse_duration(bad).ok()) << bad;
+}
+
+TEST(Settings, AnAdvertisedAddressIsOneThatOthersCanDial) {
+  for (const auto& [text, means] :
+       std::vector<std::pair<std::string, std::string>>{{"10.0.0.1:7400", "10.0.0.1:7400"},
+                                                        {"m0.pool.svc:1", "m0.pool.svc:1"},
+                                                        {"[fd00::5]:7400", "[fd00::5]:7400"},
+                                                        {"fd00::5:7400", "[fd00::5]:7400"},
+                                                        {"fe80::1:80", "[fe80::1]:80"}}) {
+    const auto address = advertised("--advertise", text);
+    ASSERT_TRUE(address.ok()) << text << ": " << address.status().message();
+    EXPECT_EQ(*address, means);
+  }
+  for (const char* text : {"", "host", "host:", "host:0", "0.0.0.0:7400", "[::]:7400", ":::7400", "fd00::5", "a:b:1",
+                           "unix:/run/x", "host:65536"}) {
+    const auto address = advertised("--advertise", text);
+    EXPECT_EQ(address.code(), base::Code::invalid_argument) << text;
+    EXPECT_NE(address.status().message().find("--advertise"), std::string::npos) << address.status().message();
+  }
 }
 
 TEST(Settings, TlsIsAllOrExplicitlyNothing) {

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/listener.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <asio/connect.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/v6_only.hpp>
 #include <atomic>
+#include <cerrno>
 #include <utility>
 
 #include "net/address.h"
@@ -22,8 +27,12 @@ using detail::Seat;
 using detail::Tcp;
 using detail::TlsSocket;
 
+// An IPv4 peer of a socket for both families has its own number, not the one that IPv6 wraps it in.
 std::string text_of(const Tcp::endpoint& endpoint) {
-  return Address{.host = endpoint.address().to_string(), .port = endpoint.port(), .path = {}}.text();
+  asio::ip::address address = endpoint.address();
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  return Address{.host = address.to_string(), .port = endpoint.port(), .path = {}}.text();
 }
 
 std::string remote_of(const Tcp::socket& socket) {
@@ -36,6 +45,11 @@ void tune(Tcp::socket& socket) {
   asio::error_code ignored;
   socket.set_option(Tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  // A third of the first silence between further questions, and three of those, as Redis has it.
+  constexpr std::array<std::pair<int, int>, 3> kProbing{
+      {{TCP_KEEPIDLE, kKeepAliveSeconds}, {TCP_KEEPINTVL, kKeepAliveSeconds / 3}, {TCP_KEEPCNT, 3}}};
+  for (const auto& [option, value] : kProbing)
+    ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
 }
 
 // A TLS handshake with its deadline, either side.
@@ -319,6 +333,13 @@ class Acceptor final : public Base {
   Alarm pause_{this->loop, [this] { accept(); }};
 };
 
+bool kernel_has_ipv6() {
+  const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return errno != EAFNOSUPPORT;
+  ::close(socket);
+  return true;
+}
+
 // A socket file that nobody listens on is left over from a process that died.
 base::Status clear_stale(const std::string& path) {
   struct stat status {};
@@ -359,8 +380,11 @@ base::Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, ListenOptions
   if (error || found.empty()) {
     return base::Status(base::Code::invalid_argument, "listening on " + options.address + ": " + error.message());
   }
+  Tcp::endpoint endpoint = found.begin()->endpoint();
+  if (endpoint.address() == asio::ip::address_v6::any() && !kernel_has_ipv6())
+    endpoint.address(asio::ip::address_v4::any());
   auto state = std::make_shared<Acceptor<Tcp, State>>(loop, std::move(options), std::move(accepted));
-  if (auto status = state->bind(found.begin()->endpoint()); !status.ok()) return status;
+  if (auto status = state->bind(endpoint); !status.ok()) return status;
   loop.post([state] { state->accept(); });
   return std::unique_ptr<Listener>(new Listener(std::move(state)));
 }

@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iostream>
 #include <map>
 #include <string>
 #include <thread>
@@ -326,6 +337,99 @@ TEST_P(Streams, AreBoundedInNumber) {
   for (const Nanos end = Loop::now() + kPatience; listener->stats().open == 2 && Loop::now() < end;)
     std::this_thread::yield();
   EXPECT_TRUE(call("room again", client_tls).ok());
+}
+
+class TcpStreams : public Streams {
+ protected:
+  // Where the listener listens, as seen from this machine.
+  std::string at(const std::string& host) const {
+    return host + listener->address().substr(listener->address().rfind(':'));
+  }
+  std::string say(const std::string& address) {
+    std::promise<std::string> promise;
+    client.loop.post([&] {
+      connect(client.loop, address, nullptr, Loop::now() + kPatience, [&](auto stream) {
+        if (!stream.ok()) return promise.set_value(stream.status().message());
+        callers.push_back(std::make_unique<Caller>(
+            std::move(*stream), "hello",
+            [&](std::string got, const base::Status& why) { promise.set_value(why.ok() ? got : why.message()); }));
+      });
+    });
+    return promise.get_future().get();
+  }
+};
+
+TEST_P(TcpStreams, ReachAListenerForBothFamilies) {
+  options.address = "[::]:0";
+  listen();
+  EXPECT_EQ(say(at("[::1]")), "hello");
+  EXPECT_EQ(say(at("127.0.0.1")), "hello");
+  server.join();
+  ASSERT_EQ(echoes.size(), 2u);
+  EXPECT_TRUE(echoes[0]->stream->remote().starts_with("[::1]:")) << echoes[0]->stream->remote();
+  EXPECT_TRUE(echoes[1]->stream->remote().starts_with("127.0.0.1:")) << echoes[1]->stream->remote();
+}
+
+TEST_P(TcpStreams, AskAfterAPeerThatIsSilent) {
+  listen();
+  std::promise<std::unique_ptr<Stream>> opened;
+  client.loop.post([&] {
+    connect(client.loop, listener->address(), nullptr, Loop::now() + kPatience,
+            [&](auto stream) { opened.set_value(stream.ok() ? std::move(*stream) : nullptr); });
+  });
+  std::unique_ptr<Stream> held = opened.get_future().get();
+  ASSERT_NE(held, nullptr);
+  for (const Nanos end = Loop::now() + kPatience; server.on([this] { return echoes.empty(); }) && Loop::now() < end;) {
+  }
+  int both_ends = 0;
+  for (int socket = 0; socket < 1024; ++socket) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.sin_family != AF_INET) continue;
+    ++both_ends;
+    const auto option = [socket](int level, int name) {
+      int value = -1;
+      socklen_t size = sizeof value;
+      EXPECT_EQ(::getsockopt(socket, level, name, &value, &size), 0);
+      return value;
+    };
+    EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), kKeepAliveSeconds);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), kKeepAliveSeconds / 3);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPCNT), 3);
+  }
+  EXPECT_EQ(both_ends, 2);
+  client.on([&] { held.reset(); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Tcp, TcpStreams, testing::Values(Kind::tcp));
+
+// From here on this process is on a kernel that was built without IPv6.
+void lose_ipv6() {
+  std::array<sock_filter, 6> filter{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog program{.len = filter.size(), .filter = filter.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    std::_Exit(3);
+}
+
+TEST(Listener, TakesIpv4AloneWhereTheKernelHasNoOther) {
+  EXPECT_EXIT(
+      {
+        lose_ipv6();
+        Loop loop;
+        const auto opened = Listener::open(loop, {.address = "[::]:0"}, [](std::unique_ptr<Stream>) {});
+        const std::string address = opened.ok() ? (*opened)->address() : opened.status().message();
+        std::cerr << address << "\n";
+        std::_Exit(address.starts_with("0.0.0.0:") ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "0.0.0.0:");
 }
 
 class TlsStreams : public Streams {};

@@ -18,6 +18,9 @@
 
 namespace farpool::net {
 
+// How long a TCP connection may be silent before the operating system asks whether its peer is still there.
+inline constexpr int kKeepAliveSeconds = 300;
+
 namespace detail {
 class Channel;
 }

@@ -11,6 +11,7 @@
 #include "front/resp/number.h"
 #include "front/resp/operations.h"
 #include "front/resp/text.h"
+#include "net/stream.h"
 
 namespace farpool::front::resp {
 namespace {
@@ -63,7 +64,7 @@ void do_select(Conversation&, Request& request) {
 void do_auth(Conversation& conversation, Request& request) {
   const Command& command = request.command;
   if (command.size() > 3) return request.error(kSyntaxError);
-  if (command.size() == 2 && conversation.settings().password.empty()) {
+  if (command.size() == 2 && conversation.service().password.empty()) {
     return request.error(
         "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
         "configuration is correct?");
@@ -201,7 +202,7 @@ void do_config_get(Conversation& conversation, Request& request) {
       {"proto-max-bulk-len", std::to_string(settings.max_value_bytes)},
       {"save", ""},
       {"slave-read-only", "yes"},
-      {"tcp-keepalive", "300"},
+      {"tcp-keepalive", std::to_string(net::kKeepAliveSeconds)},
       {"timeout", "0"},
   }};
   // A parameter that is named comes back under the name that was used.

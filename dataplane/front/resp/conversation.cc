@@ -83,7 +83,7 @@ Conversation::Conversation(Service& service, Endpoints endpoints, std::function<
       parser_(service.settings.limits),
       opened_(net::Loop::now()),
       last_input_(opened_) {
-  authenticated_ = service_.settings.password.empty();
+  authenticated_ = service_.password.empty();
   parser_.set_stranger(!authenticated_);
 }
 
@@ -93,7 +93,7 @@ Conversation::~Conversation() {
 }
 
 bool Conversation::log_in(std::string_view user, std::string_view password) {
-  const bool secret_fits = service_.settings.password.empty() || same_secret(password, service_.settings.password);
+  const bool secret_fits = service_.password.empty() || same_secret(password, service_.password);
   if (user != "default" || !secret_fits) {
     service_.counters.failed_authentications.add();
     return false;
@@ -106,7 +106,7 @@ bool Conversation::log_in(std::string_view user, std::string_view password) {
 void Conversation::reset() {
   name.clear();
   protocol_ = Protocol::resp2;
-  authenticated_ = service_.settings.password.empty();
+  authenticated_ = service_.password.empty();
   parser_.set_stranger(!authenticated_);
 }
 

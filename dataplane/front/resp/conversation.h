@@ -36,7 +36,6 @@
 namespace farpool::front::resp {
 
 struct Settings {
-  std::string password;  // empty: none
   std::string version = "dev";
   std::size_t max_pipeline = 1024;
   std::size_t concurrency = 32;
@@ -53,6 +52,7 @@ struct Service {
   client::Kv& kv;
   const Settings& settings;
   Counters& counters;
+  std::string password = {};   // that new connections must give; empty: none
   std::size_t held_bytes = 0;  // by all conversations
   // Sections that the process adds to INFO ("# Pool\r\n..."), or nothing.
   std::function<std::string()> info = {};

@@ -326,7 +326,7 @@ TEST_F(ConversationTest, RefusesExpiryRatherThanIgnoringIt) {
 }
 
 TEST_F(ConversationTest, AsksForThePasswordFirst) {
-  settings.password = "secret";
+  service.password = "secret";
   EXPECT_EQ(say(command({"GET", "a"})), "-NOAUTH Authentication required.\r\n");
   EXPECT_EQ(say(command({"AUTH", "wrong"})), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
   EXPECT_EQ(say(command({"AUTH", "secret2"})), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");

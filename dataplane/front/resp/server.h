@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -21,7 +22,7 @@
 
 namespace farpool::front::resp {
 
-// All of it, but counters(), belongs to the loop's thread.
+// All of it, but counters(), belongs to the loop's thread, or to whoever has the worker while its loop does not run.
 class Worker {
  public:
   // Loop, kv and settings outlive the worker.
@@ -32,6 +33,8 @@ class Worker {
   net::Loop& loop() { return loop_; }
   Service& service() { return service_; }
   const Counters& counters() const { return counters_; }
+  // What connections must give from now on; empty: nothing. Those that are authenticated stay so.
+  void set_password(std::string password) { service_.password = std::move(password); }
 
   void adopt(std::unique_ptr<net::Stream> stream, std::string local);
   // Every connection answers what it has read and closes; `drained` is called once none is left, never inline.
