@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 holds the resources of farpool.dev: what a user asks for (KVPool) and what the operator keeps about it
-// (MemoryNode, ShardMap).
+// (MemoryNode, ShardMap, RepairLease).
 // +kubebuilder:object:generate=true
 // +kubebuilder:ac:generate=true
 // +kubebuilder:ac:output:package="applyconfiguration"
@@ -32,6 +32,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&KVPool{}, &KVPoolList{},
 		&MemoryNode{}, &MemoryNodeList{},
 		&ShardMap{}, &ShardMapList{},
+		&RepairLease{}, &RepairLeaseList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

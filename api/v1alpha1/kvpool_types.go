@@ -64,6 +64,8 @@ const (
 // KVPoolSpec says what the pool shall be. What shapes remote memory is fixed at creation.
 // +kubebuilder:validation:XValidation:rule="has(self.version) == has(oldSelf.version) && (!has(self.version) || self.version == oldSelf.version)",message="spec.version is fixed at creation: this operator does not change the version of a running data plane; create a new pool with that version"
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.memory.pools.all(m, !self.compute.pools.exists(c, c.name == m.name))",message="a memory pool and a compute pool have the same name: give each its own, their objects are named after them"
+// +kubebuilder:validation:XValidation:rule="has(self.failureTimeout) == has(oldSelf.failureTimeout) && (!has(self.failureTimeout) || self.failureTimeout == oldSelf.failureTimeout)",message="spec.failureTimeout is fixed at creation: memory nodes read it when they start; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'TCP' || self.failureTimeout >= duration('500ms')",message="spec.failureTimeout is shorter than TCP takes to send again what was lost (200ms, and 400ms the next time): a slow client would pass for a dead one; set at least 500ms, or leave it out for 2s"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -108,6 +110,15 @@ type KVPoolSpec struct {
 	// Limits of each process; what is left out takes the data plane's default.
 	// +optional
 	Limits *LimitsSpec `json:"limits,omitempty"`
+
+	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
+	// a duration such as 500ms or 2s; 2s on TCP if left out. At least 500ms on TCP, whose own retries take that long.
+	// +optional
+	// +kubebuilder:validation:Format=duration
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m))+$`
+	// +kubebuilder:validation:XValidation:rule="self >= duration('10ms') && self <= duration('60s')",message="failureTimeout is from 10ms to 60s"
+	FailureTimeout string `json:"failureTimeout,omitempty"`
 }
 
 // IndexSpec is a union by protocol.
@@ -408,6 +419,35 @@ type KVPoolStatus struct {
 	// Template that pods are made from, frozen when the pool was made.
 	// +optional
 	Template *TemplateStatus `json:"template,omitempty"`
+
+	// Processes of compute shards, written down so that they are known by name when their pods are gone. Those beyond the bound are
+	// left to what memory nodes report.
+	// +optional
+	// +listType=map
+	// +listMapKey=process
+	// +kubebuilder:validation:MaxItems=1024
+	Processes []ProcessStatus `json:"processes,omitempty"`
+}
+
+// ProcessStatus is one life of a compute shard.
+type ProcessStatus struct {
+	// Process that memory nodes know it as, 16 hexadecimal digits.
+	// +required
+	// +kubebuilder:validation:MinLength=16
+	// +kubebuilder:validation:MaxLength=16
+	Process string `json:"process"`
+	// Name of its pod.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// PodUID of its pod: a pod of the same name made later is another.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	PodUID string `json:"podUID"`
+	// NodeName of the Kubernetes node that it runs on.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName,omitempty"`
 }
 
 // CountStatus counts processes.

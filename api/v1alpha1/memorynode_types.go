@@ -96,6 +96,12 @@ type MemoryNodeStatus struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]+$`
 	Incarnation string `json:"incarnation,omitempty"`
 
+	// MemoryIncarnation is the life that formatted the memory, where that is an earlier one: the process has restarted since and kept it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]+$`
+	MemoryIncarnation string `json:"memoryIncarnation,omitempty"`
+
 	// LostIncarnation is the life whose data this one began without.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
@@ -119,6 +125,10 @@ type MemoryNodeStatus struct {
 	// LockRegion that the node granted.
 	// +optional
 	LockRegion *LockRegion `json:"lockRegion,omitempty"`
+
+	// QuarantinedRows that no crash explains: they stay locked until a person has looked at them.
+	// +optional
+	QuarantinedRows int64 `json:"quarantinedRows,omitempty"`
 }
 
 // LockPlacement says in which memory lock bits lie.

@@ -42,5 +42,17 @@ func MemoryNodeName(pool, memoryPool string, ordinal int32) string {
 // EpochKey is an epoch as it stands in names: ten digits, so that names sort as numbers do.
 func EpochKey(epoch int64) string { return fmt.Sprintf("%010d", epoch) }
 
+// ProcessID is a client process as resources name it.
+func ProcessID(incarnation uint64) string { return fmt.Sprintf("%016x", incarnation) }
+
+// RepairLeaseName names the RepairLease that an operator makes. Names are unique in a namespace, so that an operator with an old view of
+// the others notices.
+func RepairLeaseName(pool string, number int64) string {
+	return fmt.Sprintf("%s%d", RepairLeasePrefix(pool), number)
+}
+
+// RepairLeasePrefix begins the names of the RepairLeases that an operator makes for a pool.
+func RepairLeasePrefix(pool string) string { return pool + "-repair-" }
+
 // ShardMapName names the map of one epoch. Names are unique in a namespace, so that an epoch is claimed exactly once.
 func ShardMapName(pool string, epoch int64) string { return pool + "-" + EpochKey(epoch) }

@@ -33,6 +33,16 @@ const (
 	ConditionPublished = "Published"
 )
 
+// Condition types of a RepairLease.
+const (
+	// ConditionFenced: nothing of the clients executes any more on any memory node that serves.
+	ConditionFenced = "Fenced"
+	// ConditionRepaired: what they left half done is finished or undone, and what they held of the heap has a living owner.
+	ConditionRepaired = "Repaired"
+	// ConditionComplete: no memory node names them any more.
+	ConditionComplete = "Complete"
+)
+
 // Reasons of conditions and events.
 const (
 	ReasonServing               = "Serving"
@@ -74,4 +84,22 @@ const (
 	ReasonEpochAdopted          = "EpochAdopted"
 	ReasonIssueFailed           = "IssueFailed"
 	ReasonApplyFailed           = "ApplyFailed"
+	ReasonWarmRestarted         = "WarmRestarted"
+	ReasonRowsQuarantined       = "RowsQuarantined"
+	ReasonRepairBacklog         = "RepairBacklog"
+	ReasonClientsDied           = "ClientsDied"
+	ReasonClientUnknown         = "ClientUnknown"
+	ReasonClientAnswers         = "ClientAnswers"
+	ReasonPoolNotFound          = "PoolNotFound"
+	ReasonFencing               = "Fencing"
+	ReasonFenced                = "Fenced"
+	ReasonNotFenced             = "NotFenced"
+	ReasonRepairing             = "Repairing"
+	ReasonRepairFailed          = "RepairFailed"
+	ReasonLeft                  = "Left"
+	ReasonRepaired              = "Repaired"
+	ReasonNothingLeft           = "NothingLeft"
+	ReasonNotRepaired           = "NotRepaired"
+	ReasonVerifying             = "Verifying"
+	ReasonComplete              = "Complete"
 )

@@ -118,6 +118,12 @@ type ShardMapNode struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]+$`
 	Incarnation string `json:"incarnation"`
 
+	// MemoryIncarnation is the life that formatted its memory, where that is an earlier one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]+$`
+	MemoryIncarnation string `json:"memoryIncarnation,omitempty"`
+
 	// State of its tables.
 	// +required
 	State NodeState `json:"state"`

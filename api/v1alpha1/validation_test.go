@@ -5,6 +5,7 @@ package v1alpha1_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -89,6 +91,7 @@ func readCRD(t *testing.T, file string) *apiextensionsv1.CustomResourceDefinitio
 func (v validator) check(object, old map[string]any) (field.ErrorList, int64) {
 	defaulting.Default(object, v.structural)
 	errs := schemavalidation.ValidateCustomResource(nil, object, v.schema)
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, v.structural, object)...)
 	var oldObject any
 	if old != nil {
 		defaulting.Default(old, v.structural)
@@ -137,6 +140,16 @@ apiVersion: farpool.dev/v1alpha1
 kind: MemoryNode
 metadata: {name: cache-memory-0, namespace: shop}
 spec: {poolName: cache, memoryPool: memory, ordinal: 0, memory: 256Mi, templateVersion: 1, image: "farpool/dataplane:dev"}
+`
+
+const minimalLease = `
+apiVersion: farpool.dev/v1alpha1
+kind: RepairLease
+metadata: {name: cache-repair-1, namespace: shop}
+spec:
+  poolRef: {name: cache}
+  cause: PodTerminated
+  clients: [{name: cache-shards-7d4f-x2x9p, process: 00c0ffee00c0ffee}]
 `
 
 // document parses base and applies edits of the form path=yaml; an empty value removes the field.
@@ -220,6 +233,14 @@ func validationCases() []validationCase {
 		}
 		return "spec.memory.pools=[" + strings.Join(list, ",") + "]"
 	}
+	clients := func(count int) string {
+		var list []string
+		for i := range count {
+			list = append(list, fmt.Sprintf("{name: %s, process: '%016x'}", strings.Repeat("n", 253), i+1))
+		}
+		return "spec.clients=[" + strings.Join(list, ",") + "]"
+	}
+	requested := "spec.cause=Requested"
 	return []validationCase{
 		{name: "pool: minimal", base: minimalPool},
 		{name: "pool: without compute shards", base: minimalPool, edits: []string{"spec.compute="}},
@@ -287,6 +308,19 @@ func validationCases() []validationCase {
 		{name: "pool: version changed", base: minimalPool, before: []string{"spec.version=v1"}, edits: []string{"spec.version=v2"}, refused: "spec.version is fixed at creation"},
 		{name: "pool: version removed", base: minimalPool, before: []string{"spec.version=v1"}, refused: "spec.version is fixed at creation"},
 		{name: "pool: epoch moves on", base: minimalPool, before: []string{"status.shardMap={name: a, epoch: 3}"}, edits: []string{"status.shardMap={name: a, epoch: 4}"}},
+		{name: "pool: failure timeout", base: minimalPool, edits: []string{"spec.failureTimeout=500ms"}},
+		{name: "pool: failure timeout of a minute", base: minimalPool, edits: []string{"spec.failureTimeout=60s"}},
+		{name: "pool: failure timeout with a fraction", base: minimalPool, edits: []string{"spec.failureTimeout=1.5s"}},
+		{name: "pool: failure timeout shorter than TCP's retries", base: minimalPool, edits: []string{"spec.failureTimeout=499ms"}, refused: "set at least 500ms, or leave it out for 2s"},
+		{name: "pool: failure timeout of nothing", base: minimalPool, edits: []string{"spec.failureTimeout=0s"}, refused: "failureTimeout is from 10ms to 60s"},
+		{name: "pool: failure timeout of an hour", base: minimalPool, edits: []string{"spec.failureTimeout=60m"}, refused: "failureTimeout is from 10ms to 60s"},
+		{name: "pool: negative failure timeout", base: minimalPool, edits: []string{"spec.failureTimeout=-2s"}, refused: "spec.failureTimeout"},
+		{name: "pool: failure timeout without a unit", base: minimalPool, edits: []string{"spec.failureTimeout='2'"}, refused: "spec.failureTimeout"},
+		{name: "pool: failure timeout in words", base: minimalPool, edits: []string{"spec.failureTimeout=2 seconds"}, refused: "spec.failureTimeout"},
+		{name: "pool: failure timeout in other words", base: minimalPool, before: []string{"spec.failureTimeout=2s"}, edits: []string{"spec.failureTimeout=2000ms"}},
+		{name: "pool: failure timeout changed", base: minimalPool, before: []string{"spec.failureTimeout=2s"}, edits: []string{"spec.failureTimeout=3s"}, refused: "spec.failureTimeout is fixed at creation"},
+		{name: "pool: failure timeout set later", base: minimalPool, before: unchanged, edits: []string{"spec.failureTimeout=3s"}, refused: "spec.failureTimeout is fixed at creation"},
+		{name: "pool: process of nobody", base: minimalPool, edits: []string{"status.processes=[{process: '1', name: a, podUID: b}]"}, refused: "status.processes"},
 		{name: "pool: epoch goes back", base: minimalPool, before: []string{"status.shardMap={name: a, epoch: 3}"}, edits: []string{"status.shardMap={name: a, epoch: 2}"}, refused: "epochs never go back"},
 
 		{name: "map: minimal", base: minimalMap},
@@ -302,6 +336,35 @@ func validationCases() []validationCase {
 		{name: "map: incarnation is no number", base: minimalMap, edits: []string{"spec.nodes.0.incarnation=x"}, refused: "incarnation"},
 		{name: "map: no nodes", base: minimalMap, edits: []string{"spec.nodes=[]", "spec.tables=[]"}, refused: "spec.nodes"},
 
+		{name: "lease: minimal", base: minimalLease},
+		{name: "lease: nothing changed", base: minimalLease, before: unchanged},
+		{name: "lease: owner and status written", base: minimalLease, before: unchanged, edits: []string{
+			"metadata.labels={farpool.dev/pool: cache}", "status={step: Fencing, fenced: 1/2, processes: [00c0ffee00c0ffee], nodes: [{name: cache-memory-0, incarnation: '7', message: x}]}"}},
+		{name: "lease: 256 clients", base: minimalLease, edits: []string{clients(256)}},
+		{name: "lease: 256 clients, unchanged", base: minimalLease, before: []string{clients(256)}, edits: []string{clients(256)}},
+		{name: "lease: time of death", base: minimalLease, edits: []string{"spec.clients.0.diedAt='2026-01-01T00:00:00Z'"}},
+		{name: "lease: of a memory node's report", base: minimalLease, edits: []string{"spec.cause=MemoryNodeReport"}},
+		{name: "lease: of a process without a name", base: minimalLease, edits: []string{"spec.clients=[{process: 00c0ffee00c0ffee}]"}},
+		{name: "lease: requested by name", base: minimalLease, edits: []string{requested, "spec.clients=[{name: cache-shards-7d4f-x2x9p}]"}},
+		{name: "lease: two lives of one pod", base: minimalLease, edits: []string{"spec.clients=[{name: a, process: 00c0ffee00c0ffee}, {name: a, process: 00c0ffee00c0ffef}]"}},
+		{name: "lease: client twice", base: minimalLease, edits: []string{"spec.clients=[{name: a, process: 00c0ffee00c0ffee}, {name: a, process: 00c0ffee00c0ffee}]"}, refused: "Duplicate value"},
+		{name: "lease: name twice", base: minimalLease, edits: []string{requested, "spec.clients=[{name: a}, {name: a}]"}, refused: "Duplicate value"},
+		{name: "lease: by name, but not requested", base: minimalLease, edits: []string{"spec.clients=[{name: a}]"}, refused: "set cause to Requested, or give each client its process"},
+		{name: "lease: nobody", base: minimalLease, edits: []string{requested, "spec.clients=[{}]"}, refused: "a client has a name"},
+		{name: "lease: no clients", base: minimalLease, edits: []string{"spec.clients=[]"}, refused: "spec.clients"},
+		{name: "lease: 257 clients", base: minimalLease, edits: []string{clients(257)}, refused: "Too many"},
+		{name: "lease: process in capitals", base: minimalLease, edits: []string{"spec.clients.0.process=00C0FFEE00C0FFEE"}, refused: "process has 16 hexadecimal digits"},
+		{name: "lease: short process", base: minimalLease, edits: []string{"spec.clients.0.process=c0ffee"}, refused: "copy it from status.processes"},
+		{name: "lease: process zero", base: minimalLease, edits: []string{"spec.clients.0.process='0000000000000000'"}, refused: "is not zero"},
+		{name: "lease: unknown cause", base: minimalLease, edits: []string{"spec.cause=HeartbeatExpired"}, refused: `supported values: "PodTerminated", "NodeOutOfService", "MemoryNodeReport", "Requested"`},
+		{name: "lease: no cause", base: minimalLease, edits: []string{"spec.cause="}, refused: "spec.cause: Required"},
+		{name: "lease: no pool", base: minimalLease, edits: []string{"spec.poolRef="}, refused: "spec.poolRef: Required"},
+		{name: "lease: nameless pool", base: minimalLease, edits: []string{"spec.poolRef.name=''"}, refused: "spec.poolRef.name"},
+		{name: "lease: another client", base: minimalLease, before: unchanged, edits: []string{"spec.clients.0.process=00c0ffee00c0ffef"}, refused: "delete it and create another"},
+		{name: "lease: another cause", base: minimalLease, before: unchanged, edits: []string{requested}, refused: "delete it and create another"},
+		{name: "lease: unknown step", base: minimalLease, before: unchanged, edits: []string{"status.step=Thinking"}, refused: "status.step"},
+
+		{name: "map: memory of an earlier life", base: minimalMap, edits: []string{"spec.nodes.0.memoryIncarnation='17'"}},
 		{name: "node: minimal", base: minimalNode},
 		{name: "node: loss accepted", base: minimalNode, before: unchanged, edits: []string{"metadata.annotations={farpool.dev/accept-data-loss: '7'}"}},
 		{name: "node: changed", base: minimalNode, before: unchanged, edits: []string{"spec.image=other"}, refused: "edit the KVPool"},
@@ -418,12 +481,13 @@ func TestSamplesAreAccepted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pool := parse(t, string(data)).(map[string]any)
-		var typed v1alpha1.KVPool
-		if err := yaml.UnmarshalStrict(data, &typed); err != nil {
+		object := parse(t, string(data)).(map[string]any)
+		kind := object["kind"].(string)
+		typed := map[string]any{"KVPool": &v1alpha1.KVPool{}, "RepairLease": &v1alpha1.RepairLease{}}[kind]
+		if err := yaml.UnmarshalStrict(data, typed); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
-		if errs, _ := loaded["KVPool"].check(pool, nil); len(errs) > 0 {
+		if errs, _ := loaded[kind].check(object, nil); len(errs) > 0 {
 			t.Errorf("%s: %v", file, errs.ToAggregate())
 		}
 	}

@@ -50,10 +50,24 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.MemorySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("NetworkSpec"):
 		return &apiv1alpha1.NetworkSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PoolReference"):
+		return &apiv1alpha1.PoolReferenceApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ProcessStatus"):
+		return &apiv1alpha1.ProcessStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RCuckooGeometry"):
 		return &apiv1alpha1.RCuckooGeometryApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RCuckooSpec"):
 		return &apiv1alpha1.RCuckooSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RepairClient"):
+		return &apiv1alpha1.RepairClientApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RepairLease"):
+		return &apiv1alpha1.RepairLeaseApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RepairLeaseSpec"):
+		return &apiv1alpha1.RepairLeaseSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RepairLeaseStatus"):
+		return &apiv1alpha1.RepairLeaseStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RepairNodeStatus"):
+		return &apiv1alpha1.RepairNodeStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resources"):
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):

@@ -163,7 +163,7 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 			WithVersion(spec.Directory.Version).
 			WithTables(spec.Directory.Tables...))
 	for _, node := range spec.Nodes {
-		content.WithNodes(apiac.ShardMapNode().
+		applied := apiac.ShardMapNode().
 			WithName(node.Name).
 			WithEndpoint(node.Endpoint).
 			WithIncarnation(node.Incarnation).
@@ -174,7 +174,11 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 				WithEntryBytes(node.RCuckoo.EntryBytes).
 				WithEntriesPerRow(node.RCuckoo.EntriesPerRow).
 				WithRowsPerLock(node.RCuckoo.RowsPerLock).
-				WithRows(node.RCuckoo.Rows)))
+				WithRows(node.RCuckoo.Rows))
+		if node.MemoryIncarnation != "" {
+			applied.WithMemoryIncarnation(node.MemoryIncarnation)
+		}
+		content.WithNodes(applied)
 	}
 	for _, table := range spec.Tables {
 		content.WithTables(apiac.ShardMapTable().WithID(table.ID).WithNode(table.Node))
@@ -183,6 +187,28 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 		WithLabels(pool.labels()).
 		WithOwnerReferences(pool.owner()).
 		WithSpec(content)
+}
+
+// RepairLease for clients that died.
+func RepairLease(pool Pool, name string, spec *v1alpha1.RepairLeaseSpec) *apiac.RepairLeaseApplyConfiguration {
+	content := apiac.RepairLeaseSpec().
+		WithPoolRef(apiac.PoolReference().WithName(spec.PoolRef.Name)).
+		WithCause(spec.Cause)
+	for _, client := range spec.Clients {
+		applied := apiac.RepairClient().WithName(client.Name).WithProcess(client.Process)
+		if client.DiedAt != nil {
+			applied.WithDiedAt(*client.DiedAt)
+		}
+		content.WithClients(applied)
+	}
+	return AdoptRepairLease(pool, name).WithLabels(pool.labels()).WithSpec(content)
+}
+
+// AdoptRepairLease makes a RepairLease that a person made belong to its pool.
+func AdoptRepairLease(pool Pool, name string) *apiac.RepairLeaseApplyConfiguration {
+	return apiac.RepairLease(name, pool.Namespace).
+		WithLabels(map[string]string{v1alpha1.LabelPool: pool.Name}).
+		WithOwnerReferences(pool.owner())
 }
 
 // LockRegion as specs and statuses hold it.

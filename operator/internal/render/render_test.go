@@ -33,6 +33,9 @@ func pools(t *testing.T) map[string]Pool {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !bytes.Contains(data, []byte("\nkind: KVPool\n")) {
+			continue
+		}
 		var object v1alpha1.KVPool
 		if err := yaml.UnmarshalStrict(data, &object); err != nil {
 			t.Fatal(err)
@@ -172,6 +175,24 @@ func TestLentMemoryIsOnTop(t *testing.T) {
 		request, limit := (*got.Requests)["memory"], (*got.Limits)["memory"]
 		if request.Cmp(resource.MustParse(c.request)) != 0 || limit.Cmp(resource.MustParse(c.limit)) != 0 {
 			t.Errorf("%s: request %s, limit %s; want %s, %s", name, request.String(), limit.String(), c.request, c.limit)
+		}
+	}
+}
+
+// A client's lease outlasts the failure timeout, and durations are written as the daemons read them.
+func TestFailureTimeout(t *testing.T) {
+	for timeout, want := range map[string]string{
+		"":       "failure-timeout = \"2s\"\nlease = \"5s\"\n",
+		"500ms":  "failure-timeout = \"500ms\"\nlease = \"5s\"\n",
+		"1.5s":   "failure-timeout = \"1500ms\"\nlease = \"5s\"\n",
+		"3s":     "failure-timeout = \"3s\"\nlease = \"6s\"\n",
+		"0m30s":  "failure-timeout = \"30s\"\nlease = \"60s\"\n",
+		"2500ms": "failure-timeout = \"2500ms\"\nlease = \"5s\"\n",
+	} {
+		pool := pools(t)["kvpool"]
+		pool.Spec.FailureTimeout = timeout
+		if config := (template1{}).MemoryConfig(pool, pool.Spec.Memory.Pools[0]); !strings.Contains(config, want) {
+			t.Errorf("failureTimeout %q: no %q in\n%s", timeout, want, config)
 		}
 	}
 }

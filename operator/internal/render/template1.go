@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -69,8 +70,10 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 	file.number("entries-per-row", int64(geometry.EntriesPerRow))
 	file.number("rows-per-lock", int64(geometry.RowsPerLock))
 	file.number("table-percent", int64(geometry.TablePercent))
-	file.text("failure-timeout", "2s")
-	file.text("lease", "5s")
+	timeout := failureTimeout(pool.Spec)
+	file.text("failure-timeout", milliseconds(timeout))
+	// A client's lease must outlast what makes it a suspect.
+	file.text("lease", milliseconds(max(5*time.Second, 2*timeout)))
 	if limits := pool.Spec.Limits; limits != nil {
 		file.optional("max-sessions", limits.MaxSessions)
 	}
@@ -99,6 +102,22 @@ func (template1) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) stri
 		}
 	}
 	return file.String()
+}
+
+// failureTimeout of the spec, whose form the API server has checked; by default what suits kernel TCP.
+func failureTimeout(spec v1alpha1.KVPoolSpec) time.Duration {
+	if timeout, err := time.ParseDuration(spec.FailureTimeout); err == nil {
+		return timeout
+	}
+	return 2 * time.Second
+}
+
+// milliseconds is a duration as the daemons' flags read it.
+func milliseconds(duration time.Duration) string {
+	if duration%time.Second == 0 {
+		return fmt.Sprintf("%ds", duration/time.Second)
+	}
+	return fmt.Sprintf("%dms", duration.Milliseconds())
 }
 
 func (t template1) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error) {

@@ -291,8 +291,10 @@ type MemoryNodeFacts struct {
 	MemoryBytes uint64                 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	LockRegion  *LockRegion            `protobuf:"bytes,3,opt,name=lock_region,json=lockRegion,proto3" json:"lock_region,omitempty"`
 	Rcuckoo     *RCuckooGeometry       `protobuf:"bytes,4,opt,name=rcuckoo,proto3" json:"rcuckoo,omitempty"`
-	MemoryFresh bool                   `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"` // formatted by this incarnation: whatever an earlier one held is lost
-	Map         *ShardMap              `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`                                     // the map it holds, if any: the operator adopts the newest epoch after a restore
+	// Formatted by this incarnation, or by an earlier one that never followed an epoch: whatever one before held is lost. False: the
+	// memory is that of the last incarnation that followed an epoch, whole.
+	MemoryFresh bool      `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"`
+	Map         *ShardMap `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"` // the map it holds, if any: the operator adopts the newest epoch after a restore
 	// Counters, coarse: they change Facts only when they move by more than a percent of the capacity.
 	Sessions      uint64 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Keys          uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`

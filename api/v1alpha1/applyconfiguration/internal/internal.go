@@ -135,6 +135,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.DataPolicy
       default: Cache
+    - name: failureTimeout
+      type:
+        scalar: untyped
     - name: index
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.IndexSpec
@@ -190,6 +193,14 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: observedGeneration
       type:
         scalar: numeric
+    - name: processes
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.ProcessStatus
+          elementRelationship: associative
+          keys:
+          - process
     - name: shardMap
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.ShardMapReference
@@ -295,10 +306,16 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: lostIncarnation
       type:
         scalar: string
+    - name: memoryIncarnation
+      type:
+        scalar: string
     - name: nodeName
       type:
         scalar: string
     - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: quarantinedRows
       type:
         scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.MemoryPool
@@ -348,6 +365,27 @@ var schemaYAML = typed.YAMLObject(`types:
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.PasswordMode
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.PoolReference
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ProcessStatus
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
+    - name: nodeName
+      type:
+        scalar: string
+    - name: podUID
+      type:
+        scalar: string
+    - name: process
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.RCuckooGeometry
   map:
     fields:
@@ -382,6 +420,145 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 25
+- name: dev.farpool.farpool.api.v1alpha1.RepairCause
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.RepairClient
+  map:
+    fields:
+    - name: diedAt
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: name
+      type:
+        scalar: string
+      default: ""
+    - name: process
+      type:
+        scalar: string
+      default: ""
+- name: dev.farpool.farpool.api.v1alpha1.RepairLease
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RepairLeaseSpec
+    - name: status
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RepairLeaseStatus
+- name: dev.farpool.farpool.api.v1alpha1.RepairLeaseSpec
+  map:
+    fields:
+    - name: cause
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RepairCause
+    - name: clients
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.RepairClient
+          elementRelationship: associative
+          keys:
+          - name
+          - process
+    - name: poolRef
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.PoolReference
+- name: dev.farpool.farpool.api.v1alpha1.RepairLeaseStatus
+  map:
+    fields:
+    - name: attempts
+      type:
+        scalar: numeric
+    - name: completedAt
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: fenced
+      type:
+        scalar: string
+    - name: fencedNodes
+      type:
+        scalar: numeric
+    - name: left
+      type:
+        scalar: numeric
+    - name: nodes
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.RepairNodeStatus
+          elementRelationship: associative
+          keys:
+          - name
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: processes
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: segmentsAdopted
+      type:
+        scalar: numeric
+    - name: shard
+      type:
+        scalar: string
+    - name: slotsRepaired
+      type:
+        scalar: numeric
+    - name: startedAt
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: step
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RepairStep
+- name: dev.farpool.farpool.api.v1alpha1.RepairNodeStatus
+  map:
+    fields:
+    - name: incarnation
+      type:
+        scalar: string
+    - name: message
+      type:
+        scalar: string
+    - name: name
+      type:
+        scalar: string
+    - name: segmentsAdopted
+      type:
+        scalar: numeric
+    - name: segmentsLeft
+      type:
+        scalar: numeric
+    - name: sessionsEnded
+      type:
+        scalar: numeric
+    - name: slotsLeft
+      type:
+        scalar: numeric
+    - name: slotsRepaired
+      type:
+        scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.RepairStep
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Resources
   map:
     fields:
@@ -435,6 +612,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: memoryBytes
       type:
         scalar: numeric
+    - name: memoryIncarnation
+      type:
+        scalar: string
     - name: name
       type:
         scalar: string

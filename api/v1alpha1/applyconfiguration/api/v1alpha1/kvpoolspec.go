@@ -31,6 +31,9 @@ type KVPoolSpecApplyConfiguration struct {
 	Security *SecuritySpecApplyConfiguration `json:"security,omitempty"`
 	// Limits of each process; what is left out takes the data plane's default.
 	Limits *LimitsSpecApplyConfiguration `json:"limits,omitempty"`
+	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
+	// a duration such as 500ms or 2s; 2s on TCP if left out. At least 500ms on TCP, whose own retries take that long.
+	FailureTimeout *string `json:"failureTimeout,omitempty"`
 }
 
 // KVPoolSpecApplyConfiguration constructs a declarative configuration of the KVPoolSpec type for use with
@@ -108,5 +111,13 @@ func (b *KVPoolSpecApplyConfiguration) WithSecurity(value *SecuritySpecApplyConf
 // If called multiple times, the Limits field is set to the value of the last call.
 func (b *KVPoolSpecApplyConfiguration) WithLimits(value *LimitsSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
 	b.Limits = value
+	return b
+}
+
+// WithFailureTimeout sets the FailureTimeout field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the FailureTimeout field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithFailureTimeout(value string) *KVPoolSpecApplyConfiguration {
+	b.FailureTimeout = &value
 	return b
 }

@@ -27,6 +27,9 @@ type KVPoolStatusApplyConfiguration struct {
 	ShardMap *ShardMapReferenceApplyConfiguration `json:"shardMap,omitempty"`
 	// Template that pods are made from, frozen when the pool was made.
 	Template *TemplateStatusApplyConfiguration `json:"template,omitempty"`
+	// Processes of compute shards, written down so that they are known by name when their pods are gone. Those beyond the bound are
+	// left to what memory nodes report.
+	Processes []ProcessStatusApplyConfiguration `json:"processes,omitempty"`
 }
 
 // KVPoolStatusApplyConfiguration constructs a declarative configuration of the KVPoolStatus type for use with
@@ -93,5 +96,18 @@ func (b *KVPoolStatusApplyConfiguration) WithShardMap(value *ShardMapReferenceAp
 // If called multiple times, the Template field is set to the value of the last call.
 func (b *KVPoolStatusApplyConfiguration) WithTemplate(value *TemplateStatusApplyConfiguration) *KVPoolStatusApplyConfiguration {
 	b.Template = value
+	return b
+}
+
+// WithProcesses adds the given value to the Processes field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Processes field.
+func (b *KVPoolStatusApplyConfiguration) WithProcesses(values ...*ProcessStatusApplyConfiguration) *KVPoolStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithProcesses")
+		}
+		b.Processes = append(b.Processes, *values[i])
+	}
 	return b
 }

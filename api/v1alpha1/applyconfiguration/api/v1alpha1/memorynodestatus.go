@@ -20,6 +20,8 @@ type MemoryNodeStatusApplyConfiguration struct {
 	// Incarnation in the pool's newest map: one life of the node's process, never reused. A decimal number of up to 64 bits, as a
 	// string because JSON readers round it.
 	Incarnation *string `json:"incarnation,omitempty"`
+	// MemoryIncarnation is the life that formatted the memory, where that is an earlier one: the process has restarted since and kept it.
+	MemoryIncarnation *string `json:"memoryIncarnation,omitempty"`
 	// LostIncarnation is the life whose data this one began without.
 	LostIncarnation *string `json:"lostIncarnation,omitempty"`
 	// Epoch that the node follows.
@@ -30,6 +32,8 @@ type MemoryNodeStatusApplyConfiguration struct {
 	NodeName *string `json:"nodeName,omitempty"`
 	// LockRegion that the node granted.
 	LockRegion *LockRegionApplyConfiguration `json:"lockRegion,omitempty"`
+	// QuarantinedRows that no crash explains: they stay locked until a person has looked at them.
+	QuarantinedRows *int64 `json:"quarantinedRows,omitempty"`
 }
 
 // MemoryNodeStatusApplyConfiguration constructs a declarative configuration of the MemoryNodeStatus type for use with
@@ -64,6 +68,14 @@ func (b *MemoryNodeStatusApplyConfiguration) WithObservedGeneration(value int64)
 // If called multiple times, the Incarnation field is set to the value of the last call.
 func (b *MemoryNodeStatusApplyConfiguration) WithIncarnation(value string) *MemoryNodeStatusApplyConfiguration {
 	b.Incarnation = &value
+	return b
+}
+
+// WithMemoryIncarnation sets the MemoryIncarnation field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MemoryIncarnation field is set to the value of the last call.
+func (b *MemoryNodeStatusApplyConfiguration) WithMemoryIncarnation(value string) *MemoryNodeStatusApplyConfiguration {
+	b.MemoryIncarnation = &value
 	return b
 }
 
@@ -104,5 +116,13 @@ func (b *MemoryNodeStatusApplyConfiguration) WithNodeName(value string) *MemoryN
 // If called multiple times, the LockRegion field is set to the value of the last call.
 func (b *MemoryNodeStatusApplyConfiguration) WithLockRegion(value *LockRegionApplyConfiguration) *MemoryNodeStatusApplyConfiguration {
 	b.LockRegion = value
+	return b
+}
+
+// WithQuarantinedRows sets the QuarantinedRows field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the QuarantinedRows field is set to the value of the last call.
+func (b *MemoryNodeStatusApplyConfiguration) WithQuarantinedRows(value int64) *MemoryNodeStatusApplyConfiguration {
+	b.QuarantinedRows = &value
 	return b
 }

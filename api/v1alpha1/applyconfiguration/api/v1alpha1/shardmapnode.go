@@ -19,6 +19,8 @@ type ShardMapNodeApplyConfiguration struct {
 	Endpoint *string `json:"endpoint,omitempty"`
 	// Incarnation of its process, a decimal number of up to 64 bits.
 	Incarnation *string `json:"incarnation,omitempty"`
+	// MemoryIncarnation is the life that formatted its memory, where that is an earlier one.
+	MemoryIncarnation *string `json:"memoryIncarnation,omitempty"`
 	// State of its tables.
 	State *apiv1alpha1.NodeState `json:"state,omitempty"`
 	// MemoryBytes that it lends.
@@ -56,6 +58,14 @@ func (b *ShardMapNodeApplyConfiguration) WithEndpoint(value string) *ShardMapNod
 // If called multiple times, the Incarnation field is set to the value of the last call.
 func (b *ShardMapNodeApplyConfiguration) WithIncarnation(value string) *ShardMapNodeApplyConfiguration {
 	b.Incarnation = &value
+	return b
+}
+
+// WithMemoryIncarnation sets the MemoryIncarnation field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MemoryIncarnation field is set to the value of the last call.
+func (b *ShardMapNodeApplyConfiguration) WithMemoryIncarnation(value string) *ShardMapNodeApplyConfiguration {
+	b.MemoryIncarnation = &value
 	return b
 }
 
