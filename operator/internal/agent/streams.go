@@ -185,29 +185,55 @@ func (s *Streams) Observe(pool types.NamespacedName) map[types.UID]Observation {
 // Publish gives a memory node a map. An agent that refuses is reported as it answers: FailedPrecondition if it holds a later epoch,
 // AlreadyExists if it holds this one with other content.
 func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod types.UID, request *farpoolv1alpha1.PublishMapRequest) error {
-	s.mutex.Lock()
-	var stream *stream
-	if streams := s.pools[pool]; streams != nil {
-		stream = streams.streams[pod]
-	}
-	s.mutex.Unlock()
-	if stream == nil || stream.connection == nil {
-		return fmt.Errorf("no stream to the agent of pod %s", pod)
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	client := farpoolv1alpha1.NewAgentClient(stream.connection)
-	if _, err := client.PublishMap(ctx, request); err != nil {
-		return fmt.Errorf("publish epoch %d to %s at %s: %w", request.GetMap().GetEpoch(), stream.target.Name, stream.target.Address, err)
+	err := s.ask(ctx, pool, pod, callTimeout, func(ctx context.Context, client farpoolv1alpha1.AgentClient) error {
+		_, err := client.PublishMap(ctx, request)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("publish epoch %d to %w", request.GetMap().GetEpoch(), err)
 	}
 	// Whoever plans next must not find the facts of before: they would be published to once more.
-	uid := request.GetMap().GetPoolUid()
-	if facts, err := describe(ctx, client, uid); err == nil && stream.target.check(uid, facts) == nil {
-		if stream.set(Observation{State: Connected, Facts: facts}) {
-			s.notify(pool)
-		}
+	s.refresh(ctx, pool, pod)
+	return nil
+}
+
+// ask calls the agent of a pod within a time.
+func (s *Streams) ask(ctx context.Context, pool types.NamespacedName, pod types.UID, within time.Duration,
+	call func(context.Context, farpoolv1alpha1.AgentClient) error) error {
+	stream, _ := s.streamTo(pool, pod)
+	if stream == nil {
+		return fmt.Errorf("pod %s: there is no stream to its agent", pod)
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if err := call(ctx, farpoolv1alpha1.NewAgentClient(stream.connection)); err != nil {
+		return fmt.Errorf("%s at %s: %w", stream.target.Name, stream.target.Address, err)
 	}
 	return nil
+}
+
+// refresh makes what is known of a process be newer than the call.
+func (s *Streams) refresh(ctx context.Context, pool types.NamespacedName, pod types.UID) {
+	stream, uid := s.streamTo(pool, pod)
+	if stream == nil {
+		return
+	}
+	facts, err := describe(ctx, farpoolv1alpha1.NewAgentClient(stream.connection), uid)
+	if err == nil && stream.target.check(uid, facts) == nil && stream.set(Observation{State: Connected, Facts: facts}) {
+		s.notify(pool)
+	}
+}
+
+// streamTo finds a stream that has a connection, and the pool's uid.
+func (s *Streams) streamTo(pool types.NamespacedName, pod types.UID) (*stream, string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if streams := s.pools[pool]; streams != nil {
+		if stream := streams.streams[pod]; stream != nil && stream.connection != nil {
+			return stream, streams.uid
+		}
+	}
+	return nil, ""
 }
 
 func (p *poolStreams) closeAll() {

@@ -6,12 +6,14 @@ package observe
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +40,15 @@ type Snapshot struct {
 
 	// Agents by the pod that they run in.
 	Agents map[types.UID]agent.Observation
+
+	// Leases that name the pool, the oldest first; whoever made them.
+	Leases []*v1alpha1.RepairLease
+	// Calls on behalf of leases.
+	Calls map[types.UID][]agent.Outcome
+	// Gone are the pods of written-down processes that the API server has no more.
+	Gone map[types.UID]bool
+	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
+	OutOfService map[string]bool
 }
 
 // Agents tells what is known about data-plane processes.
@@ -45,11 +56,17 @@ type Agents interface {
 	Observe(pool types.NamespacedName) map[types.UID]agent.Observation
 }
 
-// Take reads a snapshot from the cache.
-func Take(ctx context.Context, cache client.Reader, agents Agents, pool *v1alpha1.KVPool) (*Snapshot, error) {
+// Calls tells what has become of calls.
+type Calls interface {
+	Observe(pool types.NamespacedName) map[types.UID][]agent.Outcome
+}
+
+// Take reads a snapshot from the cache. live reads past it.
+func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls Calls, pool *v1alpha1.KVPool) (*Snapshot, error) {
 	s := &Snapshot{
 		Pool:   pool,
 		Agents: agents.Observe(client.ObjectKeyFromObject(pool)),
+		Calls:  calls.Observe(client.ObjectKeyFromObject(pool)),
 	}
 	options := []client.ListOption{client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: pool.Name}}
 	list := func(objects client.ObjectList) error {
@@ -99,7 +116,93 @@ func Take(ctx context.Context, cache client.Reader, agents Agents, pool *v1alpha
 		}
 	}
 	sort.Slice(s.ComputePods, func(i, j int) bool { return s.ComputePods[i].Name < s.ComputePods[j].Name })
+
+	var err error
+	if s.Leases, err = Leases(ctx, cache, client.ObjectKeyFromObject(pool)); err != nil {
+		return nil, err
+	}
+	s.Leases = slices.DeleteFunc(s.Leases, func(lease *v1alpha1.RepairLease) bool {
+		controller := metav1.GetControllerOf(lease)
+		return controller != nil && controller.Kind == "KVPool" && controller.UID != pool.UID // of an earlier pool of this name
+	})
+	if s.OutOfService, err = outOfService(ctx, cache); err != nil {
+		return nil, err
+	}
+	if s.Gone, err = s.gone(ctx, live); err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+// Leases that name a pool, the oldest first. A person's have no label.
+func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName) ([]*v1alpha1.RepairLease, error) {
+	var list v1alpha1.RepairLeaseList
+	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace)); err != nil {
+		return nil, fmt.Errorf("list RepairLeases of pool %s: %w", pool, err)
+	}
+	var leases []*v1alpha1.RepairLease
+	for i := range list.Items {
+		if lease := &list.Items[i]; lease.Spec.PoolRef.Name == pool.Name {
+			leases = append(leases, lease)
+		}
+	}
+	sort.Slice(leases, func(i, j int) bool {
+		a, b := leases[i], leases[j]
+		if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+			return a.CreationTimestamp.Before(&b.CreationTimestamp)
+		}
+		return a.Name < b.Name
+	})
+	return leases, nil
+}
+
+func outOfService(ctx context.Context, cache client.Reader) (map[string]bool, error) {
+	var nodes corev1.NodeList
+	if err := cache.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list Kubernetes nodes: %w", err)
+	}
+	out := map[string]bool{}
+	for i := range nodes.Items {
+		if IsOutOfService(&nodes.Items[i]) {
+			out[nodes.Items[i].Name] = true
+		}
+	}
+	return out, nil
+}
+
+// IsOutOfService says whether a Kubernetes node was declared shut down: its pods do not run, though no kubelet says so.
+func IsOutOfService(node *corev1.Node) bool {
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == corev1.TaintNodeOutOfService {
+			return true
+		}
+	}
+	return false
+}
+
+// gone asks the API server itself for pods that the cache has not: it may lag, and it shows only pods that bear the pool's label.
+func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]bool, error) {
+	present := map[types.UID]bool{}
+	for _, pod := range s.ComputePods {
+		present[pod.UID] = true
+	}
+	gone := map[types.UID]bool{}
+	for _, process := range s.Pool.Status.Processes {
+		uid := types.UID(process.PodUID)
+		if present[uid] || gone[uid] || s.Pool.Spec.Management == v1alpha1.ManagementPaused {
+			continue
+		}
+		pod := &metav1.PartialObjectMetadata{}
+		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: process.Name}, pod)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, process.Name, err)
+		}
+		if err != nil || pod.UID != uid {
+			gone[uid] = true
+		}
+	}
+	return gone, nil
 }
 
 // owned keeps what pool controls: an object of the same labels that another owner or nobody controls is not the operator's to change.
@@ -135,6 +238,12 @@ func (s *Snapshot) Object(kind, name string) client.Object {
 		return found(s.Budgets, name)
 	case "NetworkPolicy":
 		return found(s.Policies, name)
+	case "RepairLease":
+		for _, lease := range s.Leases {
+			if lease.Name == name {
+				return lease
+			}
+		}
 	case "ShardMap":
 		for _, shardMap := range s.ShardMaps {
 			if shardMap.Name == name {

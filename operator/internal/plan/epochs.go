@@ -68,6 +68,7 @@ func (d *decision) decideMap(act bool) {
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonEpochConflict, fmt.Sprintf("%v: look into the memory nodes' logs", err)})
 			return
 		}
+		d.rememberMemory(adopted)
 		e.next = adopted
 		d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonEpochAdopted, "Adopt", fmt.Sprintf(
 			"memory nodes hold epoch %d, which has no ShardMap here, as after a restored backup: it is taken from them", adopted.Epoch))
@@ -127,8 +128,8 @@ func (d *decision) firstMap(floor int64) {
 		Directory: shardmap.Spread(len(d.nodes)),
 	}
 	for _, n := range d.nodes {
-		// Where there was an epoch that nothing holds any more, every node began anew, and what it held is lost.
-		entry, err := d.entry(n, floor > 0)
+		// Where there was an epoch that nothing holds any more, a node that began anew lost what it held.
+		entry, err := d.entry(n, floor > 0 && n.facts.GetMemoryNode().GetMemoryFresh())
 		if err != nil {
 			d.unusable(n, err)
 			return
@@ -157,14 +158,21 @@ func (d *decision) followingMap(floor int64) {
 		}
 		reached++
 		if entry.Incarnation != shardmap.FormatIncarnation(n.facts.GetIncarnation()) {
-			// Another life of the process. Whether memory is fresh is not asked: nothing yet vouches for memory that outlived the
-			// process it belonged to.
-			fresh, err := d.entry(n, true)
+			// Another life of the process, over memory of its own or over that of the life before.
+			kept := !n.facts.GetMemoryNode().GetMemoryFresh()
+			next, err := d.entry(n, !kept)
 			if err != nil {
 				d.unusable(n, err)
 				return
 			}
-			*entry, changed = *fresh, true
+			if kept {
+				next.MemoryIncarnation = memoryOf(entry.Incarnation, entry.MemoryIncarnation)
+				if entry.State == v1alpha1.NodeStopped && !d.accepted(n, entry.Incarnation) && !d.accepted(n, next.Incarnation) {
+					// What an earlier life lost, this one has not found.
+					next.State = v1alpha1.NodeStopped
+				}
+			}
+			*entry, changed = *next, true
 		} else if entry.State == v1alpha1.NodeStopped && d.accepted(n, entry.Incarnation) {
 			entry.State, changed = v1alpha1.NodeServing, true
 			note := fmt.Sprintf("the loss of what memory node %s held is accepted: its tables start empty", n.name)
@@ -211,6 +219,30 @@ func (d *decision) entry(n *node, lost bool) (*v1alpha1.ShardMapNode, error) {
 		entry.State = v1alpha1.NodeStopped
 	}
 	return entry, nil
+}
+
+// memoryOf is the life that formatted the memory of a node's life.
+func memoryOf(incarnation, memoryIncarnation string) string {
+	return orElse(memoryIncarnation, incarnation)
+}
+
+// rememberMemory puts into a map that was taken from nodes what their messages do not say: which life each memory is of.
+func (d *decision) rememberMemory(spec *v1alpha1.ShardMapSpec) {
+	for i := range spec.Nodes {
+		entry := &spec.Nodes[i]
+		n := d.nodeNamed(entry.Name)
+		if n == nil || n.object == nil {
+			continue
+		}
+		status := n.object.Status
+		answers := shardmap.FormatIncarnation(n.facts.GetIncarnation()) == entry.Incarnation
+		switch {
+		case status.Incarnation == entry.Incarnation:
+			entry.MemoryIncarnation = status.MemoryIncarnation
+		case status.Incarnation != "" && answers && !n.facts.GetMemoryNode().GetMemoryFresh():
+			entry.MemoryIncarnation = memoryOf(status.Incarnation, status.MemoryIncarnation)
+		}
+	}
 }
 
 // accepted says whether a person gave up what this very life of the node began without.
@@ -263,7 +295,11 @@ func (d *decision) whyNext() string {
 		old := before[entry.Name]
 		switch {
 		case old.Incarnation != entry.Incarnation:
-			changes = append(changes, fmt.Sprintf("%s is incarnation %s, %s", entry.Name, entry.Incarnation, strings.ToLower(string(entry.State))))
+			with := ""
+			if memoryOf(old.Incarnation, old.MemoryIncarnation) == entry.MemoryIncarnation {
+				with = " with its memory"
+			}
+			changes = append(changes, fmt.Sprintf("%s is incarnation %s%s, %s", entry.Name, entry.Incarnation, with, strings.ToLower(string(entry.State))))
 		case old.State != entry.State:
 			changes = append(changes, fmt.Sprintf("%s is %s", entry.Name, strings.ToLower(string(entry.State))))
 		}

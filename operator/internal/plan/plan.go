@@ -53,6 +53,8 @@ type Plan struct {
 	Authority *pki.Authority
 	// Publish after everything is applied: a map is an object before it is a fact.
 	Publish []Publication
+	// Ask agents on behalf of RepairLeases, once the statuses are written.
+	Ask []agent.Call
 
 	Status Status
 	// Events of what was applied.
@@ -75,9 +77,13 @@ type Status struct {
 	// Unsettled: an agent has not been heard for the first time yet, and what is known would be worse than what the statuses say.
 	Unsettled bool
 
-	Pool  v1alpha1.KVPoolStatus
-	Nodes map[string]v1alpha1.MemoryNodeStatus
-	Maps  map[string]v1alpha1.ShardMapStatus
+	Pool   v1alpha1.KVPoolStatus
+	Nodes  map[string]v1alpha1.MemoryNodeStatus
+	Maps   map[string]v1alpha1.ShardMapStatus
+	Leases map[string]v1alpha1.RepairLeaseStatus
+
+	// OpenLeases are RepairLeases that are not complete; Backlog are dead processes that wait for one.
+	OpenLeases, Backlog int
 
 	// Events that a change of these statuses makes known.
 	Events []Event
@@ -106,6 +112,7 @@ type decision struct {
 	// poolSecret is nil if it is lost.
 	poolSecret []byte
 	epochs     epochs
+	repairs    repairs
 
 	specInvalid  *finding
 	certificates finding
@@ -158,14 +165,15 @@ func Decide(input Input) (*Plan, error) {
 	if err := d.secrets(act); err != nil {
 		return nil, err
 	}
+	d.targets()
 	d.decideMap(act)
+	d.decideRepairs(act)
 	if act {
 		if err := d.objects(); err != nil {
 			return nil, err
 		}
 		d.removals()
 	}
-	d.targets()
 	d.status()
 	return &d.Plan, nil
 }
@@ -368,6 +376,7 @@ func (d *decision) objects() error {
 	if d.epochs.next != nil {
 		d.Apply = append(d.Apply, render.ShardMap(d.pool, d.epochs.next))
 	}
+	d.Apply = append(d.Apply, d.repairs.made...)
 	return nil
 }
 

@@ -70,7 +70,7 @@ func (s *scene) answer(name string, incarnation uint64, held *farpoolv1alpha1.Sh
 	s.Agents[types.UID("pod-"+name)] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{
 		PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: name, Incarnation: incarnation, Epoch: held.GetEpoch(), Ready: held != nil,
 		MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{
-			Endpoint: name + ":7400", MemoryBytes: 256 << 20, Map: held,
+			Endpoint: name + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true, Map: held,
 			LockRegion: &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16},
 			Rcuckoo:    &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000},
 		},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -58,13 +59,17 @@ func clip(message string) string {
 
 // setConditions moves conditions to what they are now; the time of one moves with its status alone.
 func (d *decision) setConditions(conditions []metav1.Condition, generation int64, now ...metav1.Condition) []metav1.Condition {
-	moved := append([]metav1.Condition(nil), conditions...)
+	return moved(conditions, generation, d.Now, now...)
+}
+
+func moved(conditions []metav1.Condition, generation int64, at time.Time, now ...metav1.Condition) []metav1.Condition {
+	conditions = append([]metav1.Condition(nil), conditions...)
 	for _, c := range now {
 		c.ObservedGeneration = generation
-		c.LastTransitionTime = metav1.NewTime(d.Now.Truncate(1e9))
-		meta.SetStatusCondition(&moved, c)
+		c.LastTransitionTime = metav1.NewTime(at.Truncate(time.Second))
+		meta.SetStatusCondition(&conditions, c)
 	}
-	return moved
+	return conditions
 }
 
 // entryOf is the node's entry in the map that the pool is to have, or nil.
@@ -149,6 +154,7 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 			now.Epoch = before.Epoch
 		}
 		now.Endpoint = facts.GetMemoryNode().GetEndpoint()
+		now.QuarantinedRows = int64(facts.GetMemoryNode().GetQuarantinedRows())
 		if region, err := shardmap.LockRegionFromMessage(facts.GetMemoryNode().GetLockRegion()); err == nil {
 			now.LockRegion = region
 		}
@@ -161,22 +167,29 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 }
 
 // dataLoss compares the life that the status remembers with the one in the map, so that a loss is told once, by whichever operator first sees
-// both, and stays told while that life lasts.
+// both, and stays told while that memory lasts. A life that goes on with the memory of the one before has lost nothing.
 func (d *decision) dataLoss(n *node, entry *v1alpha1.ShardMapNode, before v1alpha1.MemoryNodeStatus, now *v1alpha1.MemoryNodeStatus) {
 	const lost = v1alpha1.ConditionDataLost
-	now.Incarnation = entry.Incarnation
+	now.Incarnation, now.MemoryIncarnation = entry.Incarnation, entry.MemoryIncarnation
 	policy := d.Pool.Spec.DataPolicy
-	if before.Incarnation != "" && before.Incarnation != entry.Incarnation {
-		now.LostIncarnation = before.Incarnation
-		reason, note := v1alpha1.ReasonTablesLost, fmt.Sprintf("memory node %s lost what incarnation %s held: incarnation %s starts with empty tables, as dataPolicy Cache has it",
-			n.name, before.Incarnation, entry.Incarnation)
-		if policy == v1alpha1.DataPolicyStore {
-			reason, note = v1alpha1.ReasonDataLost, fmt.Sprintf("memory node %s lost what incarnation %s held: its tables are stopped until the loss is accepted: %s",
-				n.name, before.Incarnation, d.howToAccept(n.name, entry.Incarnation))
-		}
+	tell := func(kind, reason, note string) {
 		for _, regarding := range []client.Object{d.Pool, n.object} {
-			d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: corev1.EventTypeWarning, Reason: reason, Action: "Restart", Note: clip(note)})
+			d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: "Restart", Note: clip(note)})
 		}
+	}
+	switch {
+	case before.Incarnation == "" || before.Incarnation == entry.Incarnation:
+	case memoryOf(before.Incarnation, before.MemoryIncarnation) == memoryOf(entry.Incarnation, entry.MemoryIncarnation):
+		tell(corev1.EventTypeNormal, v1alpha1.ReasonWarmRestarted, fmt.Sprintf("memory node %s restarted and kept its memory: incarnation %s goes on with what incarnation %s held",
+			n.name, entry.Incarnation, before.Incarnation))
+	case policy == v1alpha1.DataPolicyStore:
+		now.LostIncarnation = before.Incarnation
+		tell(corev1.EventTypeWarning, v1alpha1.ReasonDataLost, fmt.Sprintf("memory node %s lost what incarnation %s held: its tables are stopped until the loss is accepted: %s",
+			n.name, before.Incarnation, d.howToAccept(n.name, entry.Incarnation)))
+	default:
+		now.LostIncarnation = before.Incarnation
+		tell(corev1.EventTypeWarning, v1alpha1.ReasonTablesLost, fmt.Sprintf("memory node %s lost what incarnation %s held: incarnation %s starts with empty tables, as dataPolicy Cache has it",
+			n.name, before.Incarnation, entry.Incarnation))
 	}
 	var c metav1.Condition
 	switch {
@@ -225,6 +238,7 @@ func (d *decision) lacking(spec *v1alpha1.ShardMapSpec) []string {
 func (d *decision) poolStatus(nodes []nodeCondition) {
 	status := *d.Pool.Status.DeepCopy()
 	status.ObservedGeneration = d.Pool.Generation
+	status.Processes = d.repairs.processes
 	status.Endpoint = ""
 	if len(d.pool.ComputePools()) > 0 {
 		status.Endpoint = d.pool.Endpoint()
@@ -403,6 +417,12 @@ func (d *decision) isDegraded(nodes []nodeCondition) metav1.Condition {
 			break
 		}
 	}
+	found = append(found, d.quarantined()...)
+	if waiting := d.repairs.waiting; waiting > 0 {
+		found = append(found, finding{v1alpha1.ReasonRepairBacklog, fmt.Sprintf(
+			"%d dead client processes wait for a RepairLease, as %d are open: look at those that do not move (kubectl -n %s get repairleases -o wide); blocked clients repair on their own meanwhile",
+			waiting, d.repairs.open, d.Pool.Namespace)})
+	}
 	if len(found) == 0 {
 		return condition(degraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy, "nothing needs a person")
 	}
@@ -411,6 +431,24 @@ func (d *decision) isDegraded(nodes []nodeCondition) metav1.Condition {
 		messages = append(messages, f.message)
 	}
 	return condition(degraded, metav1.ConditionTrue, found[0].reason, "%s", strings.Join(messages, "; "))
+}
+
+// quarantined are the memory nodes with rows that no crash explains, with what to do about them.
+func (d *decision) quarantined() []finding {
+	var where []string
+	var rows int64
+	for _, n := range d.nodes {
+		if here := d.Status.Nodes[n.name].QuarantinedRows; here > 0 {
+			rows += here
+			where = append(where, fmt.Sprintf("%d on memory node %s", here, n.name))
+		}
+	}
+	if rows == 0 {
+		return nil
+	}
+	return []finding{{v1alpha1.ReasonRowsQuarantined, fmt.Sprintf(
+		"rows that no crash explains stay locked (%s), and writes to their keys fail: keep the log of the node, run farpool-fsck over its memory file, and report both; to be rid of them, delete the node's pod, which empties it, and load its data again",
+		some(where))}}
 }
 
 func (d *decision) specValid() metav1.Condition {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -32,6 +33,16 @@ func CacheOptions(namespace string) cache.Options {
 			&appsv1.Deployment{}:            ofPools,
 			&policyv1.PodDisruptionBudget{}: ofPools,
 			&networkingv1.NetworkPolicy{}:   ofPools,
+			// Of Kubernetes nodes, nothing but their taints is looked at.
+			&corev1.Node{}: {Transform: func(object any) (any, error) {
+				if node, ok := object.(*corev1.Node); ok {
+					object = &corev1.Node{
+						ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+						Spec:       corev1.NodeSpec{Taints: node.Spec.Taints},
+					}
+				}
+				return object, nil
+			}},
 		},
 	}
 	if namespace != "" {

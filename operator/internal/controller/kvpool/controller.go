@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,11 +24,14 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -48,6 +52,9 @@ import (
 // +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes/status,verbs=patch
 // +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps/status,verbs=patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=repairleases,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=farpool.dev,resources=repairleases/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods;secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps;services,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
@@ -68,8 +75,10 @@ const (
 // Reconciler brings pools to their specs.
 type Reconciler struct {
 	client   client.Client
+	live     client.Reader
 	applier  *apply.Applier
 	streams  *agent.Streams
+	calls    *agent.Calls
 	recorder events.EventRecorder
 	metrics  *Metrics
 	clock    clock.PassiveClock
@@ -96,6 +105,7 @@ type Options struct {
 func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 	r := &Reconciler{
 		client:      mgr.GetClient(),
+		live:        mgr.GetAPIReader(),
 		applier:     apply.New(mgr.GetClient(), mgr.GetAPIReader(), options.Metrics),
 		recorder:    mgr.GetEventRecorder(operatorName),
 		metrics:     options.Metrics,
@@ -104,9 +114,11 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		credentials: map[types.NamespacedName]*pki.Credential{},
 	}
 	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
+	r.calls = agent.NewCalls(r.streams, r.clock.Now)
 	// A leader that has stepped down must not hold streams.
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
+		r.calls.Close()
 		r.streams.Close()
 		return nil
 	})); err != nil {
@@ -118,6 +130,13 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 			return nil
 		}
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: pool}}}
+	})
+	byReference := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+		lease, ok := object.(*v1alpha1.RepairLease)
+		if !ok {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: lease.Namespace, Name: lease.Spec.PoolRef.Name}}}
 	})
 	return r, ctrl.NewControllerManagedBy(mgr).
 		Named(options.Name).
@@ -131,6 +150,13 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Pod{}, byLabel).
+		Watches(&v1alpha1.RepairLease{}, byReference).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.withProcessesOn), builder.WithPredicates(predicate.Funcs{
+			// A taint that goes changes nothing: who was fenced stays so.
+			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) },
+			UpdateFunc: func(e event.UpdateEvent) bool { return declaredOut(e.ObjectNew) && !declaredOut(e.ObjectOld) },
+			DeleteFunc: func(event.DeleteEvent) bool { return false },
+		})).
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.mutex.Lock()
 			defer r.mutex.Unlock()
@@ -144,6 +170,28 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 			ReconciliationTimeout: reconcileTimeout,
 		}).
 		Complete(r)
+}
+
+func declaredOut(object client.Object) bool {
+	node, ok := object.(*corev1.Node)
+	return ok && observe.IsOutOfService(node)
+}
+
+// withProcessesOn are the pools that have processes on a Kubernetes node.
+func (r *Reconciler) withProcessesOn(ctx context.Context, node client.Object) []reconcile.Request {
+	var pools v1alpha1.KVPoolList
+	if err := r.client.List(ctx, &pools); err != nil {
+		log.FromContext(ctx).Error(err, "list KVPools with processes on a Kubernetes node", "node", node.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range pools.Items {
+		pool := &pools.Items[i]
+		if slices.ContainsFunc(pool.Status.Processes, func(process v1alpha1.ProcessStatus) bool { return process.NodeName == node.GetName() }) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
+		}
+	}
+	return requests
 }
 
 // enqueue has a pool looked at, because an agent said something new. The queue conflates.
@@ -162,7 +210,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.client.Get(ctx, request.NamespacedName, pool); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
-			return reconcile.Result{}, nil
+			return reconcile.Result{}, r.refuseLeases(ctx, request.NamespacedName)
 		}
 		return reconcile.Result{}, fmt.Errorf("get KVPool %s: %w", request, err)
 	}
@@ -171,7 +219,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	snapshot, err := observe.Take(ctx, r.client, r.streams, pool)
+	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, pool)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -219,7 +267,45 @@ func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, d
 		// What nodes now say has the pool looked at again. Its status would be one of before.
 		return nil
 	}
-	return errors.Join(err, r.writeStatuses(ctx, snapshot, decided))
+	if failed := r.writeStatuses(ctx, snapshot, decided); failed != nil {
+		return errors.Join(err, failed)
+	}
+	r.ask(snapshot, decided)
+	return err
+}
+
+// ask agents on behalf of leases. Before every process has been heard of, nobody is named to be fenced.
+func (r *Reconciler) ask(snapshot *observe.Snapshot, decided *plan.Plan) {
+	key := client.ObjectKeyFromObject(snapshot.Pool)
+	open := map[types.UID]bool{}
+	for _, lease := range snapshot.Leases {
+		if status, ok := decided.Status.Leases[lease.Name]; ok && status.CompletedAt == nil {
+			open[lease.UID] = true
+		}
+	}
+	if decided.Status.Unsettled {
+		return
+	}
+	r.calls.Keep(key, open)
+	r.calls.Start(key, string(snapshot.Pool.UID), decided.Ask)
+}
+
+// refuseLeases tells whoever asked for a repair that the pool that they name is not there.
+func (r *Reconciler) refuseLeases(ctx context.Context, pool types.NamespacedName) error {
+	leases, err := observe.Leases(ctx, r.client, pool)
+	if err != nil {
+		return err
+	}
+	for _, lease := range leases {
+		if !lease.DeletionTimestamp.IsZero() || metav1.GetControllerOf(lease) != nil {
+			continue
+		}
+		status := plan.Refuse(lease, r.clock.Now())
+		if err := r.applier.Status(ctx, leaseStatus(lease, &status), lease); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *Reconciler) applyObjects(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
@@ -325,17 +411,19 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 			}
 		}
 	}
+	for _, object := range snapshot.Leases {
+		if status, ok := decided.Status.Leases[object.Name]; ok {
+			if err := r.applier.Status(ctx, leaseStatus(object, &status), object); err != nil {
+				return err
+			}
+		}
+	}
 	pool := snapshot.Pool
 	if err := r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool); err != nil {
 		return err
 	}
 	r.emit(decided.Status.Events)
-	for _, event := range decided.Status.Events {
-		if _, onPool := event.Regarding.(*v1alpha1.KVPool); onPool {
-			r.metrics.lost(client.ObjectKeyFromObject(pool))
-		}
-	}
-	r.metrics.observe(client.ObjectKeyFromObject(pool), &decided.Status.Pool)
+	r.metrics.observe(snapshot, &decided.Status)
 	return nil
 }
 
@@ -349,8 +437,8 @@ func deletes(decided *plan.Plan, object client.Object) bool {
 }
 
 func (r *Reconciler) emit(list []plan.Event) {
-	for _, event := range list {
-		r.recorder.Eventf(event.Regarding, nil, event.Type, event.Reason, event.Action, "%s", event.Note)
+	for _, told := range list {
+		r.recorder.Eventf(told.Regarding, nil, told.Type, told.Reason, told.Action, "%s", told.Note)
 	}
 }
 
@@ -359,5 +447,6 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	delete(r.credentials, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
+	r.calls.Keep(pool, nil)
 	r.metrics.forget(pool)
 }

@@ -4,10 +4,14 @@ package kvpool
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/plan"
 )
 
 // Metrics of the operator. What the data plane does is in the metrics of its own processes.
@@ -20,6 +24,13 @@ type Metrics struct {
 	publishes   *prometheus.CounterVec
 	broken      *prometheus.CounterVec
 	writes      *prometheus.CounterVec
+
+	leases      *prometheus.GaugeVec
+	backlog     *prometheus.GaugeVec
+	quarantined *prometheus.GaugeVec
+	fenced      *prometheus.CounterVec
+	repaired    *prometheus.CounterVec
+	repairTime  *prometheus.HistogramVec
 }
 
 // NewMetrics registers the metrics.
@@ -42,7 +53,17 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		broken:      counter("agent_streams_broken_total", "Streams to agents that broke after facts were heard.", pool),
 		writes:      counter("writes_total", "Writes to the API server.", []string{"kind", "verb"}),
 	}
-	registry.MustRegister(m.epoch, m.conditions, m.memoryNodes, m.shards, m.losses, m.publishes, m.broken, m.writes)
+	m.leases = gauge("repair_leases", "RepairLeases of the pool that are not complete.", pool)
+	m.backlog = gauge("repair_backlog", "Dead client processes that wait for a RepairLease, as too many are open.", pool)
+	m.quarantined = gauge("quarantined_rows", "Rows that no crash explains, and that stay locked.", with("memory_node"))
+	m.fenced = counter("processes_fenced_total", "Dead client processes that were fenced on every memory node.", with("cause"))
+	m.repaired = counter("processes_repaired_total", "Dead client processes of which nothing is left.", with("cause"))
+	m.repairTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "farpool_operator_repair_seconds", Help: "From a client's death, or where its time is not known from the RepairLease's creation, to nothing being left of it.",
+		Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
+	}, with("cause"))
+	registry.MustRegister(m.epoch, m.conditions, m.memoryNodes, m.shards, m.losses, m.publishes, m.broken, m.writes,
+		m.leases, m.backlog, m.quarantined, m.fenced, m.repaired, m.repairTime)
 	return m
 }
 
@@ -58,11 +79,25 @@ func (m *Metrics) published(pool types.NamespacedName, result string) {
 	m.publishes.WithLabelValues(pool.Namespace, pool.Name, result).Inc()
 }
 
-func (m *Metrics) lost(pool types.NamespacedName) {
-	m.losses.WithLabelValues(pool.Namespace, pool.Name).Inc()
-}
-
-func (m *Metrics) observe(pool types.NamespacedName, status *v1alpha1.KVPoolStatus) {
+// observe what was written, and what became true with it.
+func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status) {
+	pool, status := client.ObjectKeyFromObject(snapshot.Pool), &written.Pool
+	for _, told := range written.Events {
+		_, onPool := told.Regarding.(*v1alpha1.KVPool)
+		if onPool && (told.Reason == v1alpha1.ReasonTablesLost || told.Reason == v1alpha1.ReasonDataLost) {
+			m.losses.WithLabelValues(pool.Namespace, pool.Name).Inc()
+		}
+	}
+	m.leases.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.OpenLeases))
+	m.backlog.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.Backlog))
+	for name, node := range written.Nodes {
+		m.quarantined.WithLabelValues(pool.Namespace, pool.Name, name).Set(float64(node.QuarantinedRows))
+	}
+	for _, lease := range snapshot.Leases {
+		if now, followed := written.Leases[lease.Name]; followed {
+			m.follow(pool, lease, &now)
+		}
+	}
 	if status.ShardMap != nil {
 		m.epoch.WithLabelValues(pool.Namespace, pool.Name).Set(float64(status.ShardMap.Epoch))
 	}
@@ -86,13 +121,34 @@ func (m *Metrics) observe(pool types.NamespacedName, status *v1alpha1.KVPoolStat
 	counts(m.shards, status.Compute)
 }
 
+func (m *Metrics) follow(pool types.NamespacedName, lease *v1alpha1.RepairLease, now *v1alpha1.RepairLeaseStatus) {
+	labels := []string{pool.Namespace, pool.Name, string(lease.Spec.Cause)}
+	became := func(kind string) bool {
+		return meta.IsStatusConditionTrue(now.Conditions, kind) && !meta.IsStatusConditionTrue(lease.Status.Conditions, kind)
+	}
+	if became(v1alpha1.ConditionFenced) {
+		m.fenced.WithLabelValues(labels...).Add(float64(len(now.Processes)))
+	}
+	if became(v1alpha1.ConditionComplete) {
+		m.repaired.WithLabelValues(labels...).Add(float64(len(now.Processes)))
+		for _, client := range lease.Spec.Clients {
+			died := lease.CreationTimestamp.Time
+			if client.DiedAt != nil {
+				died = client.DiedAt.Time
+			}
+			m.repairTime.WithLabelValues(labels...).Observe(max(0, now.CompletedAt.Sub(died).Seconds()))
+		}
+	}
+}
+
 // forget removes what is said of a pool that is gone.
 func (m *Metrics) forget(pool types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
-	for _, gauge := range []*prometheus.GaugeVec{m.epoch, m.conditions, m.memoryNodes, m.shards} {
+	for _, gauge := range []*prometheus.GaugeVec{m.epoch, m.conditions, m.memoryNodes, m.shards, m.leases, m.backlog, m.quarantined} {
 		gauge.DeletePartialMatch(labels)
 	}
-	for _, counter := range []*prometheus.CounterVec{m.losses, m.publishes, m.broken} {
+	for _, counter := range []*prometheus.CounterVec{m.losses, m.publishes, m.broken, m.fenced, m.repaired} {
 		counter.DeletePartialMatch(labels)
 	}
+	m.repairTime.DeletePartialMatch(labels)
 }

@@ -33,6 +33,13 @@ func poolStatus(pool *v1alpha1.KVPool, status *v1alpha1.KVPoolStatus) *apiac.KVP
 	if status.Template != nil {
 		applied.WithTemplate(apiac.TemplateStatus().WithVersion(status.Template.Version).WithImage(status.Template.Image))
 	}
+	for _, process := range status.Processes {
+		written := apiac.ProcessStatus().WithProcess(process.Process).WithName(process.Name).WithPodUID(process.PodUID)
+		if process.NodeName != "" {
+			written.WithNodeName(process.NodeName)
+		}
+		applied.WithProcesses(written)
+	}
 	return apiac.KVPool(pool.Name, pool.Namespace).WithStatus(applied)
 }
 
@@ -46,6 +53,7 @@ func nodeStatus(node *v1alpha1.MemoryNode, status *v1alpha1.MemoryNodeStatus) *a
 		set   func(string) *apiac.MemoryNodeStatusApplyConfiguration
 	}{
 		{status.Incarnation, applied.WithIncarnation},
+		{status.MemoryIncarnation, applied.WithMemoryIncarnation},
 		{status.LostIncarnation, applied.WithLostIncarnation},
 		{status.Endpoint, applied.WithEndpoint},
 		{status.NodeName, applied.WithNodeName},
@@ -57,6 +65,9 @@ func nodeStatus(node *v1alpha1.MemoryNode, status *v1alpha1.MemoryNodeStatus) *a
 	if status.Epoch != 0 {
 		applied.WithEpoch(status.Epoch)
 	}
+	if status.QuarantinedRows != 0 {
+		applied.WithQuarantinedRows(status.QuarantinedRows)
+	}
 	if status.LockRegion != nil {
 		applied.WithLockRegion(render.LockRegion(status.LockRegion))
 	}
@@ -66,6 +77,69 @@ func nodeStatus(node *v1alpha1.MemoryNode, status *v1alpha1.MemoryNodeStatus) *a
 func mapStatus(shardMap *v1alpha1.ShardMap, status *v1alpha1.ShardMapStatus) *apiac.ShardMapApplyConfiguration {
 	return apiac.ShardMap(shardMap.Name, shardMap.Namespace).
 		WithStatus(apiac.ShardMapStatus().WithConditions(conditions(status.Conditions)...))
+}
+
+func leaseStatus(lease *v1alpha1.RepairLease, status *v1alpha1.RepairLeaseStatus) *apiac.RepairLeaseApplyConfiguration {
+	applied := apiac.RepairLeaseStatus().
+		WithConditions(conditions(status.Conditions)...).
+		WithObservedGeneration(status.ObservedGeneration).
+		WithProcesses(status.Processes...)
+	if status.Step != "" {
+		applied.WithStep(status.Step)
+	}
+	if status.Fenced != "" {
+		applied.WithFenced(status.Fenced)
+	}
+	if status.FencedNodes != 0 {
+		applied.WithFencedNodes(status.FencedNodes)
+	}
+	if status.Shard != "" {
+		applied.WithShard(status.Shard)
+	}
+	if status.Attempts != 0 {
+		applied.WithAttempts(status.Attempts)
+	}
+	if status.StartedAt != nil {
+		applied.WithStartedAt(*status.StartedAt)
+	}
+	if status.CompletedAt != nil {
+		applied.WithCompletedAt(*status.CompletedAt)
+	}
+	type count[T any] struct {
+		value int64
+		set   func(int64) T
+	}
+	for _, c := range []count[*apiac.RepairLeaseStatusApplyConfiguration]{
+		{status.SlotsRepaired, applied.WithSlotsRepaired},
+		{status.SegmentsAdopted, applied.WithSegmentsAdopted},
+		{status.Left, applied.WithLeft},
+	} {
+		if c.value != 0 {
+			c.set(c.value)
+		}
+	}
+	for _, node := range status.Nodes {
+		at := apiac.RepairNodeStatus().WithName(node.Name)
+		if node.Incarnation != "" {
+			at.WithIncarnation(node.Incarnation)
+		}
+		if node.Message != "" {
+			at.WithMessage(node.Message)
+		}
+		for _, c := range []count[*apiac.RepairNodeStatusApplyConfiguration]{
+			{node.SessionsEnded, at.WithSessionsEnded},
+			{node.SlotsRepaired, at.WithSlotsRepaired},
+			{node.SlotsLeft, at.WithSlotsLeft},
+			{node.SegmentsAdopted, at.WithSegmentsAdopted},
+			{node.SegmentsLeft, at.WithSegmentsLeft},
+		} {
+			if c.value != 0 {
+				c.set(c.value)
+			}
+		}
+		applied.WithNodes(at)
+	}
+	return apiac.RepairLease(lease.Name, lease.Namespace).WithStatus(applied)
 }
 
 func conditions(list []metav1.Condition) []*metav1ac.ConditionApplyConfiguration {

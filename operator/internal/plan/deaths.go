@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+)
+
+// processesKept bounds what a pool's status says of compute shards.
+const processesKept = 1024
+
+// death of a client process, and how it is known.
+type death struct {
+	process string
+	name    string
+	cause   v1alpha1.RepairCause
+	at      *metav1.Time
+}
+
+// verdict on a process. Silence is none: who does not answer may well live.
+type verdict int
+
+const (
+	// unknown: nobody who would know says anything.
+	unknown verdict = iota
+	// answers: its agent does.
+	answers
+	// down: the kubelet sees no process in its pod. It may have seen the one of before, so that this alone is no proof.
+	down
+	// ended with nothing left to do: it left in order, and a memory node reports what it left all the same.
+	ended
+	// dead for certain.
+	dead
+)
+
+// census is who of the compute shards lives.
+type census struct {
+	// answering are the processes that answer, with the pod that each answers from.
+	answering map[string]*corev1.Pod
+	byUID     map[types.UID]*corev1.Pod
+	byName    map[string]*corev1.Pod
+	// within are the processes that answer by pod.
+	within map[types.UID]string
+}
+
+func (d *decision) takeCensus() census {
+	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}}
+	for _, pod := range d.ComputePods {
+		c.byUID[pod.UID], c.byName[pod.Name] = pod, pod
+		if observed := d.Agents[pod.UID]; observed.State == agent.Connected && observed.Facts.GetIncarnation() != 0 {
+			process := v1alpha1.ProcessID(observed.Facts.GetIncarnation())
+			c.answering[process], c.within[pod.UID] = pod, process
+		}
+	}
+	return c
+}
+
+// judge a process that was written down when it answered.
+func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, death) {
+	known := death{process: process.Process, name: process.Name}
+	if c.answering[process.Process] != nil {
+		return answers, known
+	}
+	if d.OutOfService[process.NodeName] {
+		known.cause = v1alpha1.CauseNodeOutOfService
+		return dead, known
+	}
+	known.cause = v1alpha1.CausePodTerminated
+	pod := c.byUID[types.UID(process.PodUID)]
+	if pod == nil {
+		if d.Gone[types.UID(process.PodUID)] {
+			return dead, known
+		}
+		return unknown, known
+	}
+	last := lastTermination(pod)
+	if last != nil && !last.FinishedAt.IsZero() {
+		known.at = last.FinishedAt.DeepCopy()
+	}
+	// A kubelet starts a container only when the one before has ended: whoever else answers from the pod proves it.
+	over := podEnded(pod) || c.within[pod.UID] != "" && last != nil
+	switch {
+	case over && last != nil && last.ExitCode == 0:
+		return ended, known
+	case over:
+		return dead, known
+	case !containerRuns(pod):
+		return down, known
+	}
+	return unknown, known
+}
+
+// judgeReported judges a process whose sessions a memory node has ended, by what Kubernetes says of its pod.
+func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessStatus, reported *farpoolv1alpha1.DeadClient) (verdict, death) {
+	process := v1alpha1.ProcessID(reported.GetProcess())
+	if record, ok := written[process]; ok {
+		judged, known := d.judge(c, record)
+		switch judged {
+		case ended, down:
+			known.cause = v1alpha1.CauseMemoryNodeReport
+			return dead, known
+		}
+		return judged, known
+	}
+	known := death{process: process, name: reported.GetName(), cause: v1alpha1.CauseMemoryNodeReport}
+	if c.answering[process] != nil {
+		return answers, known
+	}
+	// Never heard of: its pod may just have been too short of time to be heard.
+	if pod := c.byName[reported.GetName()]; pod != nil && c.within[pod.UID] == "" && containerRuns(pod) && !podEnded(pod) {
+		return unknown, known
+	}
+	return dead, known
+}
+
+// findDeaths says who is dead, and writes down who lives or is not yet dealt with.
+func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []death, processes []v1alpha1.ProcessStatus) {
+	written := map[string]v1alpha1.ProcessStatus{}
+	found := map[string]death{}
+	for _, process := range d.Pool.Status.Processes {
+		written[process.Process] = process
+		switch judged, known := d.judge(c, process); {
+		case judged == ended, judged == dead && dealtWith[process.Process]:
+		case judged == dead:
+			found[process.Process] = known
+			processes = append(processes, process)
+		default:
+			processes = append(processes, process)
+		}
+	}
+	for process, pod := range c.answering {
+		if _, known := written[process]; !known {
+			processes = append(processes, v1alpha1.ProcessStatus{Process: process, Name: pod.Name, PodUID: string(pod.UID), NodeName: pod.Spec.NodeName})
+		}
+	}
+	for _, n := range d.nodes {
+		for _, reported := range n.facts.GetMemoryNode().GetDead() {
+			process := v1alpha1.ProcessID(reported.GetProcess())
+			if _, known := found[process]; known || reported.GetProcess() == 0 || dealtWith[process] {
+				continue
+			}
+			if judged, known := d.judgeReported(c, written, reported); judged == dead {
+				found[process] = known
+			}
+		}
+	}
+	for _, known := range found {
+		deaths = append(deaths, known)
+	}
+	slices.SortFunc(deaths, func(a, b death) int { return cmp.Compare(a.process, b.process) })
+	slices.SortFunc(processes, func(a, b v1alpha1.ProcessStatus) int { return cmp.Compare(a.Process, b.Process) })
+	return deaths, processes[:min(len(processes), processesKept)]
+}
+
+// podEnded says whether Kubernetes has it that no container of the pod runs, or ever will.
+func podEnded(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	if pod.DeletionTimestamp.IsZero() || len(pod.Status.ContainerStatuses) == 0 {
+		return false
+	}
+	for _, container := range pod.Status.ContainerStatuses {
+		if container.State.Terminated == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func containerRuns(pod *corev1.Pod) bool {
+	for _, container := range pod.Status.ContainerStatuses {
+		if container.State.Running != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lastTermination is how the pod's process ended the last time that it did, as the kubelet reports it.
+func lastTermination(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	for _, container := range pod.Status.ContainerStatuses {
+		if container.State.Terminated != nil {
+			return container.State.Terminated
+		}
+		if container.LastTerminationState.Terminated != nil {
+			return container.LastTerminationState.Terminated
+		}
+	}
+	return nil
+}
