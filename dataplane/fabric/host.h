@@ -30,6 +30,7 @@ struct RegionRight {
   std::uint64_t key = 0;
   std::byte* base = nullptr;  // 8-byte aligned
   std::uint64_t bytes = 0;
+  bool read_only = false;  // READs alone; every other verb on it is refused
 };
 
 struct LaneRights {

@@ -80,7 +80,7 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
   std::vector<session::RegionSpan> regions;
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
     const auto which = static_cast<layout::RegionId>(id);
-    regions.push_back({id, region(which), geometry_.at(which).bytes});
+    regions.push_back({id, region(which), geometry_.at(which).bytes, which == layout::kSuperblock});
   }
   session::SessionObserver& observer = *this;
   registry_ = std::make_unique<session::Registry>(std::move(config), std::move(regions), responder_, observer);

@@ -232,8 +232,11 @@ std::optional<fabric::LaneRights> Registry::on_open_lane(const std::array<std::b
   if (responder_.now() >= spent.expires || session == sessions_.end() || session->second.fencing) return std::nullopt;
   fabric::LaneRights rights{.session_id = spent.session_id, .regions = {}};
   for (std::size_t i = 0; i < regions_.size(); ++i) {
-    rights.regions.push_back(
-        {.id = regions_[i].id, .key = session->second.keys[i], .base = regions_[i].base, .bytes = regions_[i].bytes});
+    rights.regions.push_back({.id = regions_[i].id,
+                              .key = session->second.keys[i],
+                              .base = regions_[i].base,
+                              .bytes = regions_[i].bytes,
+                              .read_only = regions_[i].read_only});
   }
   return rights;
 }

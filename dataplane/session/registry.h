@@ -32,6 +32,7 @@ struct RegionSpan {
   std::uint32_t id = 0;  // layout::RegionId
   std::byte* base = nullptr;
   std::uint64_t bytes = 0;
+  bool read_only = false;
 };
 
 // Hears what becomes of sessions, on the control thread. It may be told from within its own calls into the registry,

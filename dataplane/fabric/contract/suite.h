@@ -599,6 +599,32 @@ FARPOOL_CONTRACT(WhatIsOutsideTheRightsIsRefused) {
                           "a grant that claims more than there is");
 }
 
+FARPOOL_CONTRACT(AReadOnlyRegionCanBeReadAndNothingElse) {
+  Words words(c.port, 4);
+  std::uint64_t old = 0;
+  const std::string endpoint = c.wire.endpoint();
+  {
+    auto lane = co_await open_lane(c);
+    EXPECT_EQ((co_await post(c, *lane, Op::read({TestHost::kFixed, TestHost::kFixedBytes - 32}, words.span()))).fate,
+              Fate::done);
+    EXPECT_EQ(words.get(3), TestHost::kGuard);  // which is what the host filled it with
+  }
+  words.fill(0xbad);
+  const std::vector<std::pair<const char*, Op>> cases{
+      {"a WRITE", Op::write({TestHost::kFixed, 0}, words.span())},
+      {"a WRITE of nothing", Op::write({TestHost::kFixed, 0}, words.span().first(0))},
+      {"a CAS that fails", Op::cas({TestHost::kFixed, 8}, old, 1, 0xbad)},
+      {"a masked CAS", Op::masked_cas({TestHost::kFixed, 16}, old, 0, 0, 0xbad, ~0ull)},
+      {"a FAA", Op::fetch_add({TestHost::kFixed, 24}, old, 1)},
+      {"a FAA of nothing", Op::fetch_add({TestHost::kFixed, 24}, old, 0)},
+      {"a READ beyond its end", Op::read({TestHost::kFixed, TestHost::kFixedBytes - 24}, words.span())},
+  };
+  for (const auto& [why, op] : cases) co_await expect_refused(c, c.host.grant(1, endpoint), op, why);
+  for (std::uint64_t offset = 0; offset < TestHost::kFixedBytes; offset += 8) {
+    EXPECT_EQ(c.host.word(TestHost::kFixed, offset), TestHost::kGuard);
+  }
+}
+
 FARPOOL_CONTRACT(WhatStoodBeforeARefusedVerbMayHaveHappenedAndNothingBehind) {
   for (int round = 0; round < 10; ++round) {
     auto lane = co_await open_lane(c);

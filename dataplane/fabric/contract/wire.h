@@ -25,12 +25,12 @@
 
 namespace farpool::fabric::contract {
 
-// The memory node of the suite: two regions with guards around them, tokens, and a few CALLs. Its memory is touched
-// only by words, so that a test may look at it while executors of other threads write.
+// The memory node of the suite: two regions with guards around them and one that is read-only, tokens, and a few CALLs.
+// Its memory is touched only by words, so that a test may look at it while executors of other threads write.
 class TestHost final : public Host {
  public:
-  static constexpr std::uint32_t kSmall = 7, kLarge = 9;  // region ids
-  static constexpr std::uint64_t kSmallBytes = 64 * 1024, kLargeBytes = 4 * 1024 * 1024;
+  static constexpr std::uint32_t kSmall = 7, kLarge = 9, kFixed = 11;  // region ids; the last is read-only
+  static constexpr std::uint64_t kSmallBytes = 64 * 1024, kLargeBytes = 4 * 1024 * 1024, kFixedBytes = 4096;
   static constexpr std::uint64_t kGuardWords = 64, kGuard = 0xfeedfacecafebeef;
 
   enum Opcode : std::uint32_t {
@@ -46,7 +46,8 @@ class TestHost final : public Host {
   explicit TestHost(std::uint64_t large_bytes = kLargeBytes)
       : large_bytes_(large_bytes),
         small_(kSmallBytes / 8 + 2 * kGuardWords, kGuard),
-        large_(large_bytes / 8 + 2 * kGuardWords, kGuard) {
+        large_(large_bytes / 8 + 2 * kGuardWords, kGuard),
+        fixed_(kFixedBytes / 8 + 2 * kGuardWords, kGuard) {
     std::fill(small_.begin() + kGuardWords, small_.end() - kGuardWords, 0);
     std::fill(large_.begin() + kGuardWords, large_.end() - kGuardWords, 0);
   }
@@ -59,7 +60,9 @@ class TestHost final : public Host {
     base::store(grant.token.data(), scramble(number));
     base::store(grant.token.data() + 8, scramble(~number));
     tokens_[grant.token] = session_id;
-    grant.regions = {{kSmall, kSmallBytes, key(session_id, kSmall)}, {kLarge, large_bytes_, key(session_id, kLarge)}};
+    grant.regions = {{kSmall, kSmallBytes, key(session_id, kSmall)},
+                     {kLarge, large_bytes_, key(session_id, kLarge)},
+                     {kFixed, kFixedBytes, key(session_id, kFixed)}};
     return grant;
   }
 
@@ -75,7 +78,7 @@ class TestHost final : public Host {
     return words;
   }
   bool guards_whole() {
-    for (auto* memory : {&small_, &large_}) {
+    for (auto* memory : {&small_, &large_, &fixed_}) {
       for (std::size_t i = 0; i < kGuardWords; ++i) {
         if ((*memory)[i] != kGuard || (*memory)[memory->size() - 1 - i] != kGuard) return false;
       }
@@ -107,7 +110,8 @@ class TestHost final : public Host {
     tokens_.erase(found);
     return LaneRights{session_id,
                       {{kSmall, key(session_id, kSmall), base_of(kSmall), kSmallBytes},
-                       {kLarge, key(session_id, kLarge), base_of(kLarge), large_bytes_}}};
+                       {kLarge, key(session_id, kLarge), base_of(kLarge), large_bytes_},
+                       {kFixed, key(session_id, kFixed), base_of(kFixed), kFixedBytes, true}}};
   }
   std::optional<std::size_t> on_call(std::uint64_t, std::uint32_t opcode, base::Bytes request,
                                      base::MutableBytes reply) override {
@@ -147,11 +151,12 @@ class TestHost final : public Host {
     return scramble(session_id * 1000 + region);
   }
   std::byte* base_of(std::uint32_t region) {
-    return reinterpret_cast<std::byte*>((region == kSmall ? small_ : large_).data() + kGuardWords);
+    auto& memory = region == kSmall ? small_ : region == kLarge ? large_ : fixed_;
+    return reinterpret_cast<std::byte*>(memory.data() + kGuardWords);
   }
 
   std::uint64_t large_bytes_;
-  std::vector<std::uint64_t> small_, large_;
+  std::vector<std::uint64_t> small_, large_, fixed_;
   std::mutex mutex_;
   std::condition_variable gate_;
   bool gate_open_ = true;

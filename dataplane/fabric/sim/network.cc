@@ -75,13 +75,14 @@ struct Link {
   Nanos last_arrival = 0;
   std::deque<std::shared_ptr<Flight>> flights;  // sent and not yet done with, in posting order
 
-  // Where `bytes` at `at` lie in the memory node, if the session may touch them.
-  std::byte* resolve(Remote at, std::uint64_t bytes) const {
+  // Where `bytes` at `at` lie in the memory node, if the session may do this to them.
+  std::byte* resolve(Verb verb, Remote at, std::uint64_t bytes) const {
     const auto claim =
         std::find_if(claims.begin(), claims.end(), [&](const auto& region) { return region.id == at.region; });
     if (claim == claims.end() || at.offset % 8 != 0 || bytes % 8 != 0) return nullptr;
     for (const RegionRight& right : rights.regions) {
       if (right.id != at.region || right.key != claim->key) continue;
+      if (verb != Verb::read && right.read_only) return nullptr;
       if (bytes > right.bytes || at.offset > right.bytes - bytes) return nullptr;
       return right.base + at.offset;
     }
@@ -674,13 +675,13 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
       case Verb::read:
       case Verb::write:
         run.left = run.op.local.size() / 8;
-        run.target = link.resolve(run.op.at, run.op.local.size());
+        run.target = link.resolve(run.op.verb, run.op.at, run.op.local.size());
         fits = run.target != nullptr && run.op.local.size() <= Caps{}.max_verb_bytes;
         break;
       case Verb::cas:
       case Verb::masked_cas:
       case Verb::fetch_add:
-        run.target = link.resolve(run.op.at, 8);
+        run.target = link.resolve(run.op.verb, run.op.at, 8);
         fits = run.target != nullptr;
         break;
       case Verb::call:

@@ -23,8 +23,10 @@ void run_chain(base::Bytes input) {
   auto* base = reinterpret_cast<std::byte*>(memory.data() + kGuards);
   std::memset(base, 0, kWords * 8);
   // Region 0 under key 0, which a fuzzer hits by itself, and another that it has to find.
-  const std::array<RegionRight, 2> rights{RegionRight{.id = 0, .key = 0, .base = base, .bytes = kWords * 8},
-                                          RegionRight{.id = 1, .key = 0x0101010101010101, .base = base, .bytes = 64}};
+  const std::array<RegionRight, 3> rights{
+      RegionRight{.id = 0, .key = 0, .base = base, .bytes = kWords * 8},
+      RegionRight{.id = 1, .key = 0x0101010101010101, .base = base, .bytes = 64},
+      RegionRight{.id = 2, .key = 0, .base = base - kGuards * 8, .bytes = kGuards * 8, .read_only = true}};
   if (!get_chain(input, view)) return;
   FARPOOL_CHECK(view.count >= 1 && view.count <= kMaxChain);
   for (std::size_t i = 0; i < view.count; ++i) {

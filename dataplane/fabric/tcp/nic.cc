@@ -18,8 +18,9 @@ bool within(const VerbView& verb, Rights rights) {
   const RegionRight* region = right_of(verb, rights);
   const std::uint64_t bytes = verb.verb == Verb::read || verb.verb == Verb::write ? verb.length : 8;
   // Subtractions cannot wrap here; additions could.
-  return region != nullptr && verb.offset % 8 == 0 && bytes % 8 == 0 && bytes <= kMaxVerbBytes &&
-         verb.offset <= region->bytes && bytes <= region->bytes - verb.offset;
+  return region != nullptr && (verb.verb == Verb::read || !region->read_only) && verb.offset % 8 == 0 &&
+         bytes % 8 == 0 && bytes <= kMaxVerbBytes && verb.offset <= region->bytes &&
+         bytes <= region->bytes - verb.offset;
 }
 
 }  // namespace
