@@ -24,7 +24,7 @@ farpool_room(client DEPS proto index/rcuckoo map heap session layout fabric task
 farpool_room(front/resp DEPS net task base THREADS)
 # Not for the thread sanitizer: gRPC comes without its instrumentation, and what it does inside passes for races.
 farpool_room(control DEPS net base LIBS proto_grpc prometheus-cpp::core civetweb)
-farpool_room(node DEPS proto map session heap layout fabric task base TEST_DEPS fabric/sim)
+farpool_room(node DEPS proto map session heap index/rcuckoo layout fabric task base TEST_DEPS fabric/sim)
 farpool_room(sim DEPS proto node index/rcuckoo map heap session layout fabric/sim fabric task base)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)

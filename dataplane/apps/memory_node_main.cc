@@ -24,6 +24,7 @@ namespace farpool::apps {
 namespace {
 
 using base::Code;
+using base::Result;
 using base::Status;
 
 constexpr char kProgram[] = "farpool-memory-node";
@@ -36,6 +37,7 @@ struct Settings {
   CommonSettings common;
   std::uint64_t memory = 0;
   std::string memory_path;
+  bool refuse_damaged_memory = false;
   std::string listen = "[::]:7400";
   std::string advertise;
   layout::GeometryRequest geometry;
@@ -50,7 +52,12 @@ void add_flags(CLI::App& app, Settings& settings) {
   add_common(app, settings.common);
   add_size(app, "--memory", settings.memory, "lent in all: table, locks, slots and heap; a multiple of 4Ki");
   app.get_option("--memory")->required();
-  app.add_option("--memory-path", settings.memory_path, "directory on a memory-backed volume; empty: anonymous memory");
+  app.add_option(
+      "--memory-path", settings.memory_path,
+      "directory on a memory-backed volume: the next process with this --name takes up what is in it; empty: "
+      "anonymous memory, which ends with the process");
+  app.add_flag("--refuse-damaged-memory", settings.refuse_damaged_memory,
+               "end with an error, rather than begin empty, if what --memory-path holds cannot be taken up");
   app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
   app.add_option("--advertise", settings.advertise, "host:port or [v6]:port that clients are told; default: --listen");
   app.add_option("--entry-bytes", settings.geometry.entry_bytes, "of an index entry: 16, 24, 32, 48 or 64")
@@ -136,6 +143,11 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.gauge("farpool_node_memory_fresh",
             "1 if this incarnation formatted the memory: whatever an earlier one held is lost.",
             node_.facts().memory_node().memory_fresh());
+    s.gauge("farpool_node_warm_restarts", "Times that a process has taken this memory up from the one before.",
+            node.lives - 1);
+    s.gauge("farpool_node_verification_seconds", "How long this process looked through the memory that it took up.",
+            static_cast<double>(node.verification) / base::kSecond);
+    s.gauge("farpool_node_defects", "Defects found in the memory that this process took up.", node.defects);
     s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
     s.gauge("farpool_node_era", "Reclamation clock.", node.era);
     s.gauge("farpool_node_era_lag", "Eras that some session still holds back.",
@@ -159,7 +171,9 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.gauge("farpool_node_segments", segments_help, node.segments.free, {{"state", "free"}});
     s.gauge("farpool_node_segments", segments_help, node.segments.owned, {{"state", "owned"}});
     s.gauge("farpool_node_segments", segments_help, node.segments.orphaned, {{"state", "orphaned"}});
+    s.gauge("farpool_node_segments", segments_help, node.segments.dead, {{"state", "dead"}});
     s.gauge("farpool_node_segments", segments_help, node.segments.resting, {{"state", "resting"}});
+    s.gauge("farpool_node_segments", segments_help, node.segments.damaged, {{"state", "damaged"}});
     s.gauge("farpool_node_segment_bytes", "Size of a heap segment.", node.segment_bytes);
     s.counter("farpool_node_segment_refusals_total", "Requests for segments refused because the heap was full.",
               node.segment_refusals);
@@ -197,14 +211,40 @@ class Process final : public control::Subject, public prometheus::Collectable {
   net::Alarm alarm_;
 };
 
-int run(Settings settings) {
+// Memory, and a node over it. What lies on the volume is taken up; what cannot be gives way, unless that is forbidden.
+struct Lender {
+  std::unique_ptr<node::Memory> memory;
+  std::unique_ptr<node::MemoryNode> node;
+};
+Result<Lender> lend(const Settings& settings, const node::MemoryNode::Options& options, fabric::Responder& responder) {
+  using Earlier = node::Memory::Earlier;
+  const auto attempt = [&](Earlier earlier) -> Result<Lender> {
+    auto memory = settings.memory_path.empty()
+                      ? node::Memory::anonymous(settings.memory)
+                      : node::Memory::on_volume(settings.memory_path, settings.common.name, settings.memory, earlier);
+    if (!memory.ok()) return memory.status();
+    Lender lender{std::make_unique<node::Memory>(std::move(*memory)), nullptr};
+    auto node = node::MemoryNode::create(options, lender.memory->span(), responder);
+    if (!node.ok()) return node.status();
+    lender.node = std::move(*node);
+    return lender;
+  };
+  Result<Lender> lender = attempt(Earlier::kept);
+  if (lender.ok() || lender.code() != Code::corrupt) return lender;
+  const std::string file = settings.memory_path + "/" + settings.common.name + ".memory";
+  if (settings.refuse_damaged_memory) {
+    return Status(Code::corrupt, "the memory in " + file + " cannot be taken up: " + lender.status().message() +
+                                     "; look at it with farpool-fsck, and remove it to begin empty");
+  }
+  spdlog::warn("begins empty: the memory in {} cannot be taken up: {}", file, lender.status().message());
+  return attempt(Earlier::replaced);
+}
+
+int run(const Settings& settings) {
   auto tls = load_tls(settings.common);
   if (!tls.ok()) return fail(kProgram, tls.status());
-  auto memory = settings.memory_path.empty()
-                    ? node::Memory::anonymous(settings.memory)
-                    : node::Memory::on_volume(settings.memory_path, settings.common.name, settings.memory);
-  if (!memory.ok()) return fail(kProgram, memory.status());
 
+  std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
   // Beside lanes there are handshakes, which come and go.
   fabric::tcp::TcpResponder responder(control,
@@ -213,7 +253,8 @@ int run(Settings settings) {
                                        .executors = settings.threads,
                                        .max_connections = settings.max_lanes + settings.geometry.max_sessions});
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
-  auto node = node::MemoryNode::create(
+  auto lender = lend(
+      settings,
       {.name = settings.common.name,
        .pool_uid = settings.common.pool_uid,
        .endpoint = settings.advertise,
@@ -230,17 +271,19 @@ int run(Settings settings) {
            [&agent] {
              if (agent != nullptr) agent->changed();
            }},
-      memory->span(), responder);
-  if (!node.ok()) return fail(kProgram, node.status());
+      responder);
+  if (!lender.ok()) return fail(kProgram, lender.status());
+  memory = std::move(lender->memory);
+  const std::unique_ptr<node::MemoryNode> node = std::move(lender->node);
 
-  start_logging(settings.common);
   // Before anyone can see that it is up, and have a reason to end it.
   on_signal(control, [&](int number) {
-    spdlog::info("memory node {} ends on signal {}; what it lends is lost", settings.common.name, number);
+    spdlog::info("memory node {} ends on signal {}; what it lends {}", settings.common.name, number,
+                 settings.memory_path.empty() ? "is lost" : "stays in " + settings.memory_path);
     control.stop();
   });
-  if (Status status = responder.serve(**node); !status.ok()) return fail(kProgram, status);
-  const auto process = std::make_shared<Process>(control, **node, responder);
+  if (Status status = responder.serve(*node); !status.ok()) return fail(kProgram, status);
+  const auto process = std::make_shared<Process>(control, *node, responder);
   if (settings.common.agent_listen != "none") {
     auto started = control::Agent::start(
         {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
@@ -258,7 +301,7 @@ int run(Settings settings) {
     web = std::move(started.value());
   }
   if (settings.standalone) {
-    const auto published = (*node)->stand_alone();
+    const auto published = node->stand_alone();
     if (published.verdict != node::MemoryNode::Verdict::adopted) {
       return fail(kProgram, {Code::internal, published.message});
     }
@@ -267,13 +310,11 @@ int run(Settings settings) {
       "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "
       "{} bytes)",
       settings.common.name, settings.common.pool_uid, settings.memory, settings.advertise, responder.address(),
-      (*node)->incarnation(), (*node)->geometry().rows, (*node)->geometry().segments,
-      (*node)->geometry().segment_bytes);
+      node->incarnation(), node->geometry().rows, node->geometry().segments, node->geometry().segment_bytes);
 
   control.run();
   web.reset();
   agent.reset();
-  stop_logging();
   return 0;
 }
 
@@ -287,5 +328,8 @@ int main(int argc, char** argv) {
   if (const auto status = farpool::apps::parse(app, argc, argv)) return *status;
   if (const auto status = farpool::apps::check(settings); !status.ok())
     return farpool::apps::fail(farpool::apps::kProgram, status);
-  return farpool::apps::run(std::move(settings));
+  farpool::apps::start_logging(settings.common);
+  const int status = farpool::apps::run(settings);
+  farpool::apps::stop_logging();
+  return status;
 }

@@ -223,13 +223,7 @@ struct Heap::State {
     segment.limbo.assign(size_class.shape.bitmap_words, 0);
     if (orphan) return;  // its bitmap says what is free
     for (std::size_t word = 0; word < segment.free.size(); ++word)
-      add_free(size_class, segment, word, bits_of(size_class, word));
-  }
-
-  // The bits of a bitmap word that stand for blocks.
-  static std::uint64_t bits_of(const SizeClass& size_class, std::size_t word) {
-    const std::uint64_t blocks = size_class.shape.blocks - word * 64;
-    return blocks >= 64 ? ~0ull : (1ull << blocks) - 1;
+      add_free(size_class, segment, word, layout::blocks_of_word(size_class.shape, word));
   }
 
   void remove_segment(SizeClass& size_class, std::uint64_t first) {
@@ -288,7 +282,8 @@ struct Heap::State {
           if (bits == 0) continue;
           taken.push_back({bitmap_word(segment.first, word).offset, ~bits + 1});
           // Bits of what is free already, or of no block, are somebody's error: taken back, and believed no further.
-          const std::uint64_t good = bits & bits_of(size_class, word) & ~segment.free[word] & ~segment.limbo[word];
+          const std::uint64_t good =
+              bits & layout::blocks_of_word(size_class.shape, word) & ~segment.free[word] & ~segment.limbo[word];
           anomalies += static_cast<std::uint64_t>(std::popcount(bits ^ good));
           if (good != 0) add_limbo(size_class, segment, word, good);
         }

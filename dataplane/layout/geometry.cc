@@ -84,7 +84,7 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
     g.region[id] = {end, bytes[id]};
     end = base::round_up(end + bytes[id], kPage);
   }
-  const std::uint64_t left = g.memory_bytes > end ? g.memory_bytes - end : 0;
+  const std::uint64_t left = g.memory_bytes > end + kPage ? g.private_page() - end : 0;
   g.segment_bytes = kMaxSegment;
   while (g.segment_bytes > kMinSegment && left / g.segment_bytes < kWantedSegments) g.segment_bytes /= 2;
   g.segments = left / g.segment_bytes;
@@ -104,7 +104,8 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
 
 base::Status check_geometry(const Geometry& g) {
   if (Status status = check_shape(g.entry_bytes, g.entries_per_row, g.rows_per_lock); !status.ok()) return status;
-  if (g.memory_bytes > kMaxMemory || g.memory_bytes % kPage != 0) return invalid("impossible memory size");
+  if (g.memory_bytes > kMaxMemory || g.memory_bytes < kPage || g.memory_bytes % kPage != 0)
+    return invalid("impossible memory size");
   // Bounds first, so that no product below can overflow.
   if (g.rows < 2 || g.rows > kMaxMemory / g.row_bytes()) return invalid("impossible number of rows");
   if (g.lock_bits < 1 || g.lock_bits > g.locks()) return invalid("impossible number of lock bits");
@@ -121,8 +122,8 @@ base::Status check_geometry(const Geometry& g) {
   std::uint64_t end = 0;
   for (std::uint32_t id = 0; id < kRegions; ++id) {
     const Span& span = g.region[id];
-    if (span.offset % kPage != 0 || span.offset < end || span.bytes != bytes[id] || span.offset > g.memory_bytes ||
-        span.bytes > g.memory_bytes - span.offset) {
+    if (span.offset % kPage != 0 || span.offset < end || span.bytes != bytes[id] || span.offset > g.private_page() ||
+        span.bytes > g.private_page() - span.offset) {
       return invalid("region " + std::to_string(id) + " does not lie where it can");
     }
     end = span.offset + span.bytes;

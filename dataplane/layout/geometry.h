@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a memory node's memory is cut into regions. Pure: the same request gives the same geometry everywhere.
 //
-//   | superblock | operation slots | locks | table: rows | heap: segments |
+//   | superblock | operation slots | locks | table: rows | heap: segments | private page |
 //
-// Every region begins on a page. The table and its lock bits share the table's percentage; the heap takes what is left.
+// Every region begins on a page. The last page of the memory is in no region (layout/private_page.h). The table and its
+// lock bits share the table's percentage; the heap takes what is left.
 #pragma once
 
 #include <array>
@@ -56,6 +57,7 @@ struct Geometry {
   constexpr std::uint64_t locks() const { return (rows + rows_per_lock - 1) / rows_per_lock; }  // logical
   constexpr std::uint64_t entries() const { return rows * entries_per_row; }
   const Span& at(RegionId id) const { return region[id]; }
+  constexpr std::uint64_t private_page() const { return memory_bytes - kPage; }  // offset in the node's memory
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };

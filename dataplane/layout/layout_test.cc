@@ -13,6 +13,7 @@
 #include "layout/extent.h"
 #include "layout/geometry.h"
 #include "layout/operation_slot.h"
+#include "layout/private_page.h"
 #include "layout/segment.h"
 #include "layout/superblock.h"
 
@@ -208,7 +209,8 @@ TEST(Geometry, RegionsLieInOrderAndFillTheMemory) {
     const Geometry& g = *planned;
     EXPECT_TRUE(check_geometry(g).ok()) << check_geometry(g).message();
     EXPECT_EQ(g.row_bytes() % 8, 0u);
-    EXPECT_LT(g.memory_bytes - (g.at(kHeap).offset + g.at(kHeap).bytes), g.segment_bytes);
+    EXPECT_LE(g.at(kHeap).offset + g.at(kHeap).bytes, g.private_page());
+    EXPECT_LT(g.private_page() - (g.at(kHeap).offset + g.at(kHeap).bytes), g.segment_bytes);
     EXPECT_LE(g.rows * g.row_bytes(), g.memory_bytes / 100 * request.table_percent);
     if (request.max_lock_bytes != 0) EXPECT_LE(g.at(kLocks).bytes, request.max_lock_bytes);
     EXPECT_GE(g.at(kLocks).bytes * 8, g.lock_bits);
@@ -268,12 +270,90 @@ TEST(Superblock, OtherVersionsAreNamed) {
   seal();
   const auto status = parse_superblock(page).status();
   EXPECT_EQ(status.code(), base::Code::corrupt);
-  EXPECT_NE(status.message().find("version is 2, this program reads version 1"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("version is 3, this program reads version 2"), std::string::npos) << status.message();
   base::store(page.data() + 8, kVersion);
   base::store(page.data() + 32 + 4 * 8, ~0ull);  // rows
   seal();
   EXPECT_NE(parse_superblock(page).status().message().find("rows"), std::string::npos);
   EXPECT_NE(parse_superblock(base::Bytes(page).first(512)).status().message().find("512 bytes"), std::string::npos);
+}
+
+PrivateRecord record_of(std::uint64_t epoch) {
+  return {.incarnation = 5 + epoch,
+          .pool = pool_tag("uid"),
+          .epoch = epoch,
+          .lives = 1,
+          .table_seed = {1, 2},
+          .pool_secret = {3, epoch},
+          .geometry = plan_geometry(request_of(64 << 20)).value()};
+}
+
+TEST(PrivatePage, TheNewestRecordIsRead) {
+  alignas(8) std::array<std::byte, kPage> page{};
+  EXPECT_FALSE(read_private_page(page).written);
+  for (std::uint64_t epoch = 1; epoch < 6; ++epoch) {
+    write_private_page(page, record_of(epoch));
+    const PrivatePage read = read_private_page(page);
+    EXPECT_TRUE(read.written);
+    EXPECT_FALSE(read.damaged);
+    EXPECT_EQ(read.counter, epoch);
+    ASSERT_TRUE(read.record.has_value());
+    EXPECT_EQ(*read.record, record_of(epoch));
+  }
+}
+
+// The words of the newer record land one after the other; whoever is killed in between leaves any prefix of them.
+TEST(PrivatePage, AKillAtAnyWordLeavesTheOldOrTheNewRecord) {
+  for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
+    alignas(8) std::array<std::byte, kPage> before{}, after{};
+    for (std::uint64_t earlier = 1; earlier <= epoch; ++earlier) write_private_page(before, record_of(earlier));
+    after = before;
+    write_private_page(after, record_of(epoch + 1));
+    std::vector<std::size_t> changed;
+    for (std::size_t at = 0; at < kPage; at += 8) {
+      if (std::memcmp(&before[at], &after[at], 8) != 0) changed.push_back(at);
+    }
+    ASSERT_GT(changed.size(), 2u);
+    // The counter goes first, to zero, and comes last.
+    const std::size_t counter = changed.front();
+    alignas(8) std::array<std::byte, kPage> page = before;
+    for (std::size_t landed = 0; landed <= changed.size(); ++landed) {
+      const PrivatePage read = read_private_page(page);
+      EXPECT_FALSE(read.damaged) << landed;
+      EXPECT_EQ(read.written, epoch > 0) << landed;
+      if (epoch > 0) {
+        ASSERT_TRUE(read.record.has_value()) << landed;
+        EXPECT_EQ(*read.record, record_of(epoch)) << landed;
+      }
+      if (landed == 0) {
+        base::store(&page[counter], std::uint64_t{0});
+      } else if (landed < changed.size()) {
+        std::memcpy(&page[changed[landed]], &after[changed[landed]], 8);
+      }
+    }
+    std::memcpy(&page[counter], &after[counter], 8);
+    EXPECT_EQ(page, after);
+    EXPECT_EQ(read_private_page(page).record, record_of(epoch + 1));
+  }
+}
+
+TEST(PrivatePage, AFlippedBitLeavesTheOtherRecord) {
+  alignas(8) std::array<std::byte, kPage> page{};
+  write_private_page(page, record_of(1));
+  write_private_page(page, record_of(2));
+  for (std::size_t bit = 0; bit < page.size() * 8; ++bit) {
+    page[bit / 8] ^= std::byte{1} << (bit % 8);
+    const PrivatePage read = read_private_page(page);
+    ASSERT_TRUE(read.record.has_value()) << bit;
+    EXPECT_TRUE(*read.record == record_of(1) || *read.record == record_of(2)) << bit;
+    page[bit / 8] ^= std::byte{1} << (bit % 8);
+  }
+  // Both damaged: written, and nothing to be had.
+  page[100] ^= std::byte{1};
+  page[100 + kPage / 2] ^= std::byte{1};
+  const PrivatePage read = read_private_page(page);
+  EXPECT_TRUE(read.written && read.damaged);
+  EXPECT_FALSE(read.record.has_value());
 }
 
 }  // namespace

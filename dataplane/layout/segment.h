@@ -50,6 +50,11 @@ struct SegmentShape {
   std::uint64_t block_bytes = 0;
 };
 SegmentShape segment_shape(std::uint64_t size_class, std::uint64_t segment_bytes);
+// The bits of a word of its bitmap that stand for blocks.
+constexpr std::uint64_t blocks_of_word(const SegmentShape& shape, std::uint64_t word) {
+  const std::uint64_t left = shape.blocks - word * 64;
+  return left >= 64 ? ~0ull : (1ull << left) - 1;
+}
 
 // Where a block is: the offset in the heap region in units of 64 bytes, as an index entry stores it.
 constexpr std::uint64_t block_offset(std::uint64_t units) { return units * kBlockUnit; }

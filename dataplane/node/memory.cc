@@ -2,22 +2,29 @@
 #include "node/memory.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
+
+#include "layout/private_page.h"
 
 namespace farpool::node {
 namespace {
 
 using base::Code;
+using base::Result;
 using base::Status;
 
 std::string text_of(int error) { return std::generic_category().message(error); }
 
 Status check_size(std::uint64_t bytes) {
-  if (bytes == 0 || bytes % 4096 != 0) {
+  if (bytes == 0 || bytes % layout::kPage != 0) {
     return {Code::invalid_argument,
             "memory of " + std::to_string(bytes) + " bytes cannot be lent: give a multiple of 4096"};
   }
@@ -31,13 +38,38 @@ void advise(void* data, std::uint64_t bytes) {
   (void)::madvise(data, bytes, MADV_DONTDUMP);
 }
 
+// Closes what it still has.
+class File {
+ public:
+  explicit File(int number) : number_(number) {}
+  File(const File&) = delete;
+  ~File() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int number() const { return number_; }
+  int take() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
+
+// Whether a process has formatted the memory in the file to its end.
+bool formatted(int file, std::uint64_t size) {
+  std::array<std::byte, layout::kPage> page{};
+  if (size < page.size()) return false;
+  const auto at = static_cast<off_t>(size - page.size());
+  return ::pread(file, page.data(), page.size(), at) == static_cast<ssize_t>(page.size()) &&
+         layout::read_private_page(page).written;
+}
+
 }  // namespace
 
 Memory::~Memory() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
+  if (file_ >= 0) ::close(file_);
 }
 
-base::Result<Memory> Memory::anonymous(std::uint64_t bytes) {
+Result<Memory> Memory::anonymous(std::uint64_t bytes) {
   if (Status status = check_size(bytes); !status.ok()) return status;
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
@@ -45,32 +77,62 @@ base::Result<Memory> Memory::anonymous(std::uint64_t bytes) {
                                            text_of(errno) + "; lend less, or raise the limits of the process");
   }
   advise(data, bytes);
-  return Memory(data, bytes);
+  return Memory(data, bytes, -1);
 }
 
-base::Result<Memory> Memory::on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes) {
+Result<Memory> Memory::on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes,
+                                 Earlier earlier) {
   if (Status status = check_size(bytes); !status.ok()) return status;
   const std::string path = directory + "/" + name + ".memory";
-  (void)::unlink(path.c_str());
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) {
+  File old(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (old.number() >= 0) {
+    if (::flock(old.number(), LOCK_EX | LOCK_NB) != 0) {
+      return Status(Code::unavailable, path + " is lent by another process, or its lock cannot be taken (" +
+                                           text_of(errno) + "): end that process, or give another --name");
+    }
+    struct stat about {};
+    if (::fstat(old.number(), &about) != 0) {
+      return Status(Code::unavailable, path + " cannot be looked at: " + text_of(errno));
+    }
+    const auto size = static_cast<std::uint64_t>(about.st_size);
+    if (earlier == Earlier::kept && formatted(old.number(), size)) {
+      if (size != bytes) {
+        return Status(Code::corrupt, path + " holds the memory of a memory node that lent " + std::to_string(size) +
+                                         " bytes, not " + std::to_string(bytes));
+      }
+      void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, old.number(), 0);
+      if (data == MAP_FAILED) return Status(Code::out_of_memory, path + " cannot be mapped: " + text_of(errno));
+      advise(data, bytes);
+      return Memory(data, bytes, old.take());
+    }
+  }
+
+  // Under another name until it is whole and locked.
+  const std::string making = path + ".new";
+  (void)::unlink(making.c_str());
+  File file(::open(making.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file.number() < 0) {
     return Status(Code::unavailable, path + " cannot be created: " + text_of(errno) +
                                          "; --memory-path must name a writable directory on a memory-backed volume");
   }
-  int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  // What is replaced gives its room first.
+  if (old.number() >= 0) (void)::unlink(path.c_str());
+  { const File closed(old.take()); }
+  int error = ::posix_fallocate(file.number(), 0, static_cast<off_t>(bytes));
+  if (error == 0 && ::flock(file.number(), LOCK_EX | LOCK_NB) != 0) error = errno;
+  if (error == 0 && ::rename(making.c_str(), path.c_str()) != 0) error = errno;
   void* data = MAP_FAILED;
   if (error == 0) {
-    data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
     if (data == MAP_FAILED) error = errno;
   }
-  ::close(file);
   if (error != 0) {
-    (void)::unlink(path.c_str());
+    (void)::unlink(making.c_str());
     return Status(Code::out_of_memory, path + " cannot hold " + std::to_string(bytes) + " bytes: " + text_of(error) +
                                            "; enlarge the volume or lend less memory");
   }
   advise(data, bytes);
-  return Memory(data, bytes);
+  return Memory(data, bytes, file.take());
 }
 
 }  // namespace farpool::node

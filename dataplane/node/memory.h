@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that a node lends: one zeroed mapping, for huge pages where the kernel has them.
+// The memory that a node lends: one mapping, for huge pages where the kernel has them.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,28 @@ namespace farpool::node {
 
 class Memory {
  public:
-  // Private memory of this process.
+  // Private memory of this process, zero.
   static base::Result<Memory> anonymous(std::uint64_t bytes);
-  // A file `<name>.memory` on a memory-backed volume, made anew: what an earlier process left there is gone. All of it
-  // is reserved at once, so that a full volume is an error here and not a signal later.
-  static base::Result<Memory> on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes);
+
+  // What becomes of memory that an earlier process left on the volume.
+  enum class Earlier : std::uint8_t {
+    kept,      // as it is, if that process had formatted it to the end
+    replaced,  // by zeros
+  };
+  // A file `<name>.memory` on a memory-backed volume, which outlives the process. All of it is reserved at once, so
+  // that a full volume is an error here and not a signal later. unavailable: another process lends it. corrupt: kept
+  // memory has another size.
+  static base::Result<Memory> on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes,
+                                        Earlier earlier = Earlier::kept);
 
   Memory(Memory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        file_(std::exchange(other.file_, -1)) {}
   Memory& operator=(Memory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(file_, other.file_);
     return *this;
   }
   Memory(const Memory&) = delete;
@@ -32,9 +43,11 @@ class Memory {
   base::MutableBytes span() const { return {data_, bytes_}; }
 
  private:
-  Memory(void* data, std::uint64_t bytes) : data_(static_cast<std::byte*>(data)), bytes_(bytes) {}
+  Memory(void* data, std::uint64_t bytes, int file)
+      : data_(static_cast<std::byte*>(data)), bytes_(bytes), file_(file) {}
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
+  int file_ = -1;  // open as long as the memory is lent: its lock keeps other processes away
 };
 
 }  // namespace farpool::node

@@ -8,20 +8,25 @@
 #include "base/check.h"
 #include "fabric/words.h"
 #include "index/rcuckoo/layout.h"
+#include "index/rcuckoo/verify.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
 #include "layout/superblock.h"
 #include "map/shard_map.h"
+#include "node/segment_walk.h"
 
 namespace farpool::node {
 namespace {
 
+using base::Code;
 using base::Result;
 using base::Status;
 using layout::OperationSlot;
 
 constexpr base::Nanos kHousekeeping = base::kSecond;
+constexpr base::Nanos kProgress = 5 * base::kSecond;  // between lines that say how far a verification has come
+constexpr std::size_t kDefectsLogged = 20;
 
 // A request or reply of a CALL, if the bytes are exactly one.
 template <class T>
@@ -52,7 +57,15 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
   Result<layout::Geometry> geometry = layout::plan_geometry(request);
   if (!geometry.ok()) return geometry.status();
   FARPOOL_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % layout::kPage == 0);
-  return std::unique_ptr<MemoryNode>(new MemoryNode(std::move(options), memory, *geometry, responder));
+  std::unique_ptr<MemoryNode> node(new MemoryNode(std::move(options), memory, *geometry, responder));
+  if (layout::read_private_page(node->private_page()).written) {
+    if (Status status = node->take_up(); !status.ok()) return status;
+  } else {
+    node->format();
+  }
+  node->begin_life();
+  node->serve_sessions();
+  return node;
 }
 
 MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry,
@@ -64,7 +77,10 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
       ledger_(geometry.segments),
       dirty_(geometry.segments, false) {
   while (incarnation_ == 0) incarnation_ = responder_.random();
-  format();
+  largest_class_ = largest_class(geometry_.segment_bytes);
+}
+
+void MemoryNode::serve_sessions() {
   session::Registry::Config config;
   config.pool_uid = options_.pool_uid;
   config.node_incarnation = incarnation_;
@@ -76,7 +92,7 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
   config.slots_per_session = static_cast<std::uint32_t>(geometry_.slots_per_session);
   config.opens_per_second = options_.opens_per_second;
   config.require_authentication = options_.require_authentication;
-  config.table_seed = {responder_.random(), responder_.random()};
+  config.table_seed = record_.table_seed;
   std::vector<session::RegionSpan> regions;
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
     const auto which = static_cast<layout::RegionId>(id);
@@ -84,14 +100,13 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
   }
   session::SessionObserver& observer = *this;
   registry_ = std::make_unique<session::Registry>(std::move(config), std::move(regions), responder_, observer);
-  while (layout::block_bytes(largest_class_ + 1) <= geometry_.segment_bytes / 4) ++largest_class_;
   refresh_facts();
 }
 
 MemoryNode::~MemoryNode() = default;
 
-// The memory is zero: locks are free and no segment is handed out. What is not zero when empty is written here, the
-// superblock last: a half-formatted memory is never taken for a whole one.
+// The memory is zero: locks are free and no segment is handed out. What is not zero when empty is written here. The
+// private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
   OperationSlot idle;
   idle.seal();
@@ -99,9 +114,122 @@ void MemoryNode::format() {
   for (std::uint64_t i = 0; i < slots; ++i) base::store(region(layout::kSlots) + i * sizeof idle, idle);
   rcuckoo::format_table(geometry_,
                         memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  record_ = {.pool = layout::pool_tag(options_.pool_uid),
+             .table_seed = {responder_.random(), responder_.random()},
+             .geometry = geometry_};
+}
+
+// The superblock says what the private page says, and is written again from it in every life: one that is torn, because
+// a process died just here, is no loss.
+void MemoryNode::begin_life() {
   const auto superblock = layout::write_superblock(
       {.incarnation = incarnation_, .pool = layout::pool_tag(options_.pool_uid), .geometry = geometry_});
+  record_.incarnation = incarnation_;
+  ++record_.lives;
   std::memcpy(region(layout::kSuperblock), superblock.data(), superblock.size());
+  layout::write_private_page(private_page(), record_);
+}
+
+Status MemoryNode::take_up() {
+  const auto corrupt = [](std::string why) { return Status(Code::corrupt, std::move(why)); };
+  const layout::PrivatePage page = layout::read_private_page(private_page());
+  if (!page.record) return corrupt("neither record of its private page is whole, or another version wrote them");
+  if (page.record->pool != layout::pool_tag(options_.pool_uid)) return corrupt("it is the memory of another pool");
+  if (page.record->geometry != geometry_) {
+    return corrupt("it was formatted with other flags: its table has " + std::to_string(page.record->geometry.rows) +
+                   " rows of " + std::to_string(page.record->geometry.entries_per_row) + " entries of " +
+                   std::to_string(page.record->geometry.entry_bytes) + " bytes, and those asked for give " +
+                   std::to_string(geometry_.rows) + " rows of " + std::to_string(geometry_.entries_per_row) +
+                   " entries of " + std::to_string(geometry_.entry_bytes) + " bytes");
+  }
+  const auto superblock = layout::parse_superblock(base::Bytes(memory_).first(layout::kPage));
+  if (superblock.ok() && (superblock->pool != page.record->pool || superblock->geometry != geometry_)) {
+    return corrupt("its superblock contradicts its private page");
+  }
+  record_ = *page.record;
+  fresh_ = false;
+
+  const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
+  std::uint64_t busy = 0;
+  for (std::uint64_t i = 0; i < slots; ++i) {
+    const auto slot = base::load<OperationSlot>(slot_at(i));
+    if (!slot.whole() || slot.holder != 0) ++busy;
+  }
+  if (busy > 0) {
+    return corrupt(std::to_string(busy) + " operations were under way in it, which this version cannot finish");
+  }
+  std::memset(region(layout::kLocks), 0, geometry_.at(layout::kLocks).bytes);
+  verify();
+  return {};
+}
+
+// Reads everything, and makes the heap anew from it: what no entry points to is free, marked so, and whoever asks may
+// have it. With a defect it cannot be told what is in use, and nothing becomes free that was not.
+void MemoryNode::verify() {
+  const base::Nanos begun = responder_.now();
+  base::Nanos told = begun;
+  const auto part = [this](layout::RegionId id) {
+    return base::Bytes(memory_).subspan(geometry_.at(id).offset, geometry_.at(id).bytes);
+  };
+  rcuckoo::Report report = rcuckoo::verify(
+      geometry_, part(layout::kTable), part(layout::kHeap), record_.table_seed, {.progress = [&](std::uint64_t rows) {
+        if (responder_.now() - told < kProgress) return;
+        told = responder_.now();
+        log(false, "looks through the memory that it found: " + std::to_string(rows) + " of " +
+                       std::to_string(geometry_.rows) + " rows");
+      }});
+  const bool sound = report.defect_count == 0;
+  const auto defect = [&report](std::string what) { report.defect(std::move(what)); };
+  walk_segments(
+      geometry_, part(layout::kHeap), report.reached,
+      [this, sound](const FoundSegment& found) {
+        using Kind = FoundSegment::Kind;
+        if (found.kind == Kind::free) return;
+        if (found.kind == Kind::damaged) return ledger_.set_aside(found.first, found.run);
+        bool whole = true;
+        for (std::uint64_t word = 0; word < found.shape.bitmap_words; ++word) {
+          const std::uint64_t blocks = layout::blocks_of_word(found.shape, word);
+          const std::uint64_t free = sound ? blocks & ~found.in_use[word] : found.marked[word];
+          whole = whole && free == blocks;
+          base::store(segment(found.first) + sizeof(layout::SegmentHeader) + word * 8, free);
+        }
+        if (whole) return clear_headers(found.first, found.run);
+        write_header(found.first, 0, 0, found.size_class, found.run);
+        ledger_.restore_orphan(found.first, found.run, found.size_class);
+      },
+      defect);
+  dirty_.assign(geometry_.segments, true);
+  settle_counters(report.keys, report.bytes);
+  defects_ = report.defect_count;
+  verification_ = responder_.now() - begun;
+  for (std::size_t i = 0; i < std::min(kDefectsLogged, report.defects.size()); ++i) log(true, report.defects[i]);
+  log(!sound, "took up the memory of incarnation " + std::to_string(record_.incarnation) + ": " +
+                  std::to_string(report.keys) + " keys in " + std::to_string(report.rows) + " rows, " +
+                  std::to_string(report.extents) + " of them in the heap, " + std::to_string(defects_) + " defects");
+}
+
+// The slots' counters are net figures, of which only the sum means something. Nobody writes them now.
+void MemoryNode::settle_counters(std::uint64_t keys, std::uint64_t bytes) {
+  const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
+  for (std::uint64_t i = 0; i < slots; ++i) {
+    const auto slot = base::load<OperationSlot>(slot_at(i));
+    keys -= slot.keys;
+    bytes -= slot.bytes;
+    if (slot.keys != 0 || slot.bytes != 0) slots_of_earlier_lives_ = i + 1;
+  }
+  if (keys == 0 && bytes == 0) return;
+  log(true, "the operation slots counted " + std::to_string(static_cast<std::int64_t>(-keys)) + " keys and " +
+                std::to_string(static_cast<std::int64_t>(-bytes)) + " bytes more than there are: set right");
+  auto slot = base::load<OperationSlot>(slot_at(0));
+  slot.keys += keys;
+  slot.bytes += bytes;
+  slot.seal();
+  base::store(slot_at(0), slot);
+  slots_of_earlier_lives_ = std::max<std::uint64_t>(slots_of_earlier_lives_, 1);
+}
+
+std::byte* MemoryNode::slot_at(std::uint64_t index) const {
+  return region(layout::kSlots) + index * sizeof(OperationSlot);
 }
 
 v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
@@ -127,14 +255,14 @@ v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
 MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
   const auto refuse = [&](Verdict verdict, std::string why) {
     log(true, "refused epoch " + std::to_string(map.epoch()) + ": " + why);
-    return Published{verdict, map_.epoch(), std::move(why)};
+    return Published{verdict, record_.epoch, std::move(why)};
   };
   if (Status status = map::validate(map); !status.ok()) return refuse(Verdict::invalid, status.message());
   if (map.pool_uid() != options_.pool_uid) return refuse(Verdict::invalid, "the shard map is of another pool");
-  if (map.epoch() < map_.epoch()) {
-    return refuse(Verdict::older_epoch, "this memory node already follows epoch " + std::to_string(map_.epoch()));
+  if (map.epoch() < record_.epoch) {
+    return refuse(Verdict::older_epoch, "this memory node already follows epoch " + std::to_string(record_.epoch));
   }
-  if (map_.epoch() != 0 && pool_secret != pool_secret_) {
+  if (record_.epoch != 0 && pool_secret != record_.pool_secret) {
     return refuse(Verdict::conflicting, "the pool's hash secret is not the one of the epochs before");
   }
   std::string bytes = map::deterministic_bytes(map);
@@ -157,11 +285,13 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
 
   map_ = map;
   map_bytes_ = std::move(bytes);
-  pool_secret_ = pool_secret;
+  record_.epoch = map.epoch();
+  record_.pool_secret = pool_secret;
+  layout::write_private_page(private_page(), record_);
   serving_ = listed != nullptr && listed->state() == v1alpha1::MemoryNodeEntry::STATE_SERVING;
   if (serving_) {
     why_not_.clear();
-    registry_->serve(map_, pool_secret_);
+    registry_->serve(map_, record_.pool_secret);
   } else if (listed != nullptr) {
     why_not_ =
         "epoch " + std::to_string(map.epoch()) +
@@ -180,11 +310,12 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
 MemoryNode::Published MemoryNode::stand_alone() {
   v1alpha1::ShardMap map;
   map.set_pool_uid(options_.pool_uid);
-  map.set_epoch(map_.epoch() + 1);
+  map.set_epoch(record_.epoch + 1);
   *map.add_nodes() = entry();
   map.add_tables();  // table 0 on node 0
   map.add_directory(0);
-  return publish(map, map_.epoch() != 0 ? pool_secret_ : base::HashSecret{responder_.random(), responder_.random()});
+  return publish(map,
+                 record_.epoch != 0 ? record_.pool_secret : base::HashSecret{responder_.random(), responder_.random()});
 }
 
 void MemoryNode::on_exchange(const fabric::Peer& peer, std::string request, std::function<void(std::string)> reply) {
@@ -242,7 +373,35 @@ void MemoryNode::write_header(std::uint64_t first, std::uint64_t owner, std::uin
                               std::uint64_t size_class, std::uint64_t run) {
   const layout::SegmentHeader header{
       .owner = owner, .size_class = size_class, .run = run, .incarnation = client_incarnation};
-  fabric::write_words(segment(first), base::bytes_of(header));
+  // The length goes first when it is taken away and comes last when it is given, whatever word a kill comes after: a
+  // segment that has none is free.
+  const auto put_run = [&] {
+    fabric::word_at(segment(first) + offsetof(layout::SegmentHeader, run)).store(run, std::memory_order_release);
+  };
+  if (run == 0) put_run();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (std::size_t at = 0; at < sizeof header; at += 8) {
+    if (at == offsetof(layout::SegmentHeader, run)) continue;
+    fabric::word_at(segment(first) + at)
+        .store(base::load<std::uint64_t>(base::bytes_of(header).data() + at), std::memory_order_release);
+  }
+  if (run != 0) put_run();
+}
+
+// Nobody frees a block of what has been given back whole.
+void MemoryNode::mark_all_free(std::uint64_t first, std::uint64_t run) {
+  const std::uint64_t size_class = ledger_.size_class_of(first);
+  const layout::SegmentShape shape = layout::segment_shape(size_class, run * geometry_.segment_bytes);
+  for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
+    fabric::word_at(segment(first) + sizeof(layout::SegmentHeader) + word * 8)
+        .store(layout::blocks_of_word(shape, word), std::memory_order_release);
+  }
+}
+
+// Only once nobody reads it any more: within a run, a later segment's header is in the middle of a value. The first
+// goes last, or what is left of the value would pass for headers after a kill.
+void MemoryNode::clear_headers(std::uint64_t first, std::uint64_t count) {
+  for (std::uint64_t index = first + count; index-- > first;) write_header(index, 0, 0, 0, 0);
 }
 
 void MemoryNode::zero_segments(std::uint64_t first, std::uint64_t count) {
@@ -272,7 +431,8 @@ void MemoryNode::settle() {
   ledger_.rest_empty_orphans(registry_->era(), [this](std::uint64_t first, std::uint64_t size_class) {
     return free_blocks(first, size_class) == layout::segment_shape(size_class, geometry_.segment_bytes).blocks;
   });
-  ledger_.settle(registry_->safe_era());
+  ledger_.settle(registry_->safe_era(),
+                 [this](std::uint64_t first, std::uint64_t count) { clear_headers(first, count); });
 }
 
 layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
@@ -305,14 +465,13 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
 
 layout::ReturnSegmentsReply MemoryNode::take_back(std::uint64_t session_id,
                                                   const layout::ReturnSegmentsRequest& request) {
-  if (request.orphan != 0) {
-    if (!ledger_.orphan(request.first, request.count, session_id)) return {.status = 1};
-    // Without an owner, but with a class: blocks in it live on.
-    write_header(request.first, 0, 0, ledger_.size_class_of(request.first), request.count);
-  } else {
-    if (!ledger_.give_back(request.first, request.count, session_id, registry_->era())) return {.status = 1};
-    write_header(request.first, 0, 0, 0, 0);
-  }
+  const bool taken = request.orphan != 0
+                         ? ledger_.orphan(request.first, request.count, session_id)
+                         : ledger_.give_back(request.first, request.count, session_id, registry_->era());
+  if (!taken) return {.status = 1};
+  if (request.orphan == 0) mark_all_free(request.first, request.count);
+  // Without an owner, but with a class: blocks in it live on, or an older era may still read them.
+  write_header(request.first, 0, 0, ledger_.size_class_of(request.first), request.count);
   arm();
   return {.status = 0};
 }
@@ -329,6 +488,12 @@ void MemoryNode::on_ended(std::uint64_t session_id, std::uint64_t, const std::st
                      client_name + "': " + why;
   if (holds) line += "; its operation slots say that it left an operation half done, and stay as they are";
   log(!clean || holds, line);
+  // Blocks that it unlinked, and had not freed yet, are nobody's now.
+  if (!clean) ledger_.doubt();
+  const std::uint64_t buried = ledger_.bury(session_id);
+  if (buried > 0)
+    log(false, std::to_string(buried) + " heap segments of session " + std::to_string(session_id) +
+                   " are of the dead: other clients take them over");
   refresh_facts();
 }
 
@@ -355,7 +520,8 @@ void MemoryNode::keep_house() {
 
 // Clients count in their own slots what they added. A slot that is being written is counted as it was before.
 void MemoryNode::count_keys() {
-  slot_counts_.resize(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session);
+  slot_counts_.resize(
+      std::max(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session, slots_of_earlier_lives_));
   keys_ = bytes_ = 0;
   for (std::size_t i = 0; i < slot_counts_.size(); ++i) {
     OperationSlot slot;
@@ -394,6 +560,9 @@ void MemoryNode::refresh_facts() {
   stats.segment_refusals = segment_refusals_;
   stats.segments = segments;
   stats.serving = serving_;
+  stats.lives = record_.lives;
+  stats.defects = defects_;
+  stats.verification = verification_;
 
   v1alpha1::Facts facts;
   facts.set_pool_uid(options_.pool_uid);
@@ -403,14 +572,17 @@ void MemoryNode::refresh_facts() {
   facts.set_version(options_.version);
   facts.set_epoch(map_.epoch());
   facts.set_ready(serving_);
-  facts.set_message(why_not_);
+  facts.set_message(!why_not_.empty() || defects_ == 0
+                        ? why_not_
+                        : std::to_string(defects_) +
+                              " defects were found in the memory that it took up; its log names them");
   auto& node = *facts.mutable_memory_node();
   const v1alpha1::MemoryNodeEntry own = entry();
   node.set_endpoint(own.endpoint());
   node.set_memory_bytes(own.memory_bytes());
   *node.mutable_lock_region() = own.lock_region();
   *node.mutable_rcuckoo() = own.rcuckoo();
-  node.set_memory_fresh(true);
+  node.set_memory_fresh(fresh_);
   if (map_.epoch() != 0) *node.mutable_map() = map_;
   node.set_heap_bytes(heap_bytes);
 

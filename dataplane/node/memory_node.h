@@ -20,6 +20,7 @@
 #include "farpool/v1alpha1/agent.pb.h"
 #include "layout/calls.h"
 #include "layout/geometry.h"
+#include "layout/private_page.h"
 #include "node/segment_ledger.h"
 #include "session/registry.h"
 
@@ -44,8 +45,11 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::function<void()> on_change;
   };
 
-  // Formats the memory (zeroed, page-aligned) as a new incarnation. Memory and responder outlive the node.
-  // invalid_argument says which figure of the geometry cannot work.
+  // A new incarnation over page-aligned memory, which with the responder outlives the node. Zeros are formatted. What
+  // an earlier incarnation left is taken up: nothing of its clients can execute any more, so what they left half done
+  // is finished or undone, the locks are freed, every byte is checked, and what nobody points to is free. A life that
+  // is cut short while it does this leaves memory that the next can take up. invalid_argument says which figure of the
+  // geometry cannot work; corrupt, why the memory cannot be taken up: nothing in it has been changed then.
   static base::Result<std::unique_ptr<MemoryNode>> create(Options options, base::MutableBytes memory,
                                                           fabric::Responder& responder);
   ~MemoryNode() override;
@@ -81,6 +85,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t segment_bytes = 0, calls = 0, segment_refusals = 0;
     SegmentLedger::Counts segments;
     bool serving = false;
+    std::uint64_t lives = 0;       // incarnations that have served from this memory, this one among them
+    std::uint64_t defects = 0;     // found when this one took the memory up
+    base::Nanos verification = 0;  // how long looking for them took
   };
   Stats stats() const;
 
@@ -94,6 +101,11 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry,
              fabric::Responder& responder);
   void format();
+  base::Status take_up();
+  void verify();
+  void settle_counters(std::uint64_t keys, std::uint64_t bytes);
+  void begin_life();
+  void serve_sessions();
 
   void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) override;
   void on_ended(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name, bool clean,
@@ -104,9 +116,13 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::optional<std::size_t> read_map(base::MutableBytes reply) const;
 
   std::byte* region(layout::RegionId id) const { return memory_.data() + geometry_.at(id).offset; }
+  base::MutableBytes private_page() const { return memory_.subspan(geometry_.private_page(), layout::kPage); }
   std::byte* segment(std::uint64_t index) const { return region(layout::kHeap) + index * geometry_.segment_bytes; }
+  std::byte* slot_at(std::uint64_t index) const;
   void write_header(std::uint64_t first, std::uint64_t owner, std::uint64_t client_incarnation,
                     std::uint64_t size_class, std::uint64_t run);
+  void mark_all_free(std::uint64_t first, std::uint64_t run);
+  void clear_headers(std::uint64_t first, std::uint64_t count);
   void zero_segments(std::uint64_t first, std::uint64_t count);
   std::uint64_t free_blocks(std::uint64_t first, std::uint64_t size_class) const;
   void settle();
@@ -121,6 +137,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   const base::MutableBytes memory_;
   const layout::Geometry geometry_;
   fabric::Responder& responder_;
+  layout::PrivateRecord record_;  // as it stands in the private page
+  bool fresh_ = true;
   std::uint64_t incarnation_ = 0;
   std::unique_ptr<session::Registry> registry_;
   SegmentLedger ledger_;
@@ -132,7 +150,6 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
 
   v1alpha1::ShardMap map_;
   std::string map_bytes_;
-  base::HashSecret pool_secret_;
   bool serving_ = false;
   std::string why_not_ = "no epoch has been published to it yet";
 
@@ -140,6 +157,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t keys = 0, bytes = 0;
   };
   std::vector<SlotCount> slot_counts_;
+  std::uint64_t slots_of_earlier_lives_ = 0;  // from 0 that may hold a count
+  std::uint64_t defects_ = 0;
+  base::Nanos verification_ = 0;
   std::uint64_t keys_ = 0, bytes_ = 0;
   bool armed_ = false;
   std::shared_ptr<bool> here_ = std::make_shared<bool>(true);  // timers may fire after the node is gone

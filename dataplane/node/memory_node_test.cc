@@ -5,10 +5,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 
 #include "index/rcuckoo/layout.h"
 #include "layout/calls.h"
+#include "layout/private_page.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
 #include "layout/superblock.h"
@@ -316,6 +318,58 @@ TEST(MemoryNode, TheNewestMapOfAllEndpointsWins) {
   EXPECT_EQ(got.code(), Code::stale);
   world.run(fetch(port, {}, 0, got));
   EXPECT_EQ(got.code(), Code::invalid_argument);
+}
+
+class Volume {
+ public:
+  Volume() {
+    std::string pattern = ::testing::TempDir() + "/farpool-memory-XXXXXX";
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  ~Volume() { std::filesystem::remove_all(directory_); }
+  std::string path() const { return directory_.string(); }
+  std::filesystem::path file(const std::string& name) const { return directory_ / name; }
+
+ private:
+  std::filesystem::path directory_;
+};
+
+layout::PrivateRecord some_record(std::uint64_t bytes) {
+  return {.incarnation = 1, .lives = 1, .geometry = layout::plan_geometry({.memory_bytes = bytes}).value()};
+}
+
+TEST(Memory, OnAVolumeIsKeptOnceItHasBeenFormatted) {
+  const Volume volume;
+  constexpr std::uint64_t kBytes = 16 << 20;
+  for (int life = 0; life < 4; ++life) {
+    auto memory = Memory::on_volume(volume.path(), "memory-0", kBytes);
+    ASSERT_TRUE(memory.ok()) << memory.status().message();
+    // Life 0 is killed before it has formatted what it got, so life 1 gets zeros too.
+    EXPECT_EQ(memory->span()[4096], life < 2 ? std::byte{0} : std::byte{1}) << life;
+    memory->span()[4096] = std::byte{1};
+    if (life == 1) layout::write_private_page(memory->span().last(layout::kPage), some_record(kBytes));
+  }
+  const auto smaller = Memory::on_volume(volume.path(), "memory-0", kBytes / 2);
+  EXPECT_EQ(smaller.code(), Code::corrupt);
+  EXPECT_NE(smaller.status().message().find(std::to_string(kBytes)), std::string::npos) << smaller.status().message();
+  auto replaced = Memory::on_volume(volume.path(), "memory-0", kBytes / 2, Memory::Earlier::replaced);
+  ASSERT_TRUE(replaced.ok()) << replaced.status().message();
+  EXPECT_EQ(replaced->span()[4096], std::byte{0});
+  EXPECT_EQ(std::filesystem::file_size(volume.file("memory-0.memory")), kBytes / 2);
+}
+
+TEST(Memory, IsLentByOneProcessAtATime) {
+  const Volume volume;
+  std::optional<Memory> first(std::move(*Memory::on_volume(volume.path(), "m", 1 << 20)));
+  for (const auto earlier : {Memory::Earlier::kept, Memory::Earlier::replaced}) {
+    const auto second = Memory::on_volume(volume.path(), "m", 1 << 20, earlier);
+    EXPECT_EQ(second.code(), Code::unavailable);
+    EXPECT_NE(second.status().message().find("another process"), std::string::npos) << second.status().message();
+  }
+  EXPECT_TRUE(Memory::on_volume(volume.path(), "n", 1 << 20).ok());
+  first.reset();
+  EXPECT_TRUE(Memory::on_volume(volume.path(), "m", 1 << 20).ok());
 }
 
 TEST(Memory, OnAVolumeIsZeroedAnewAndReserved) {

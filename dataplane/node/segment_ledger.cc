@@ -58,12 +58,10 @@ std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint
   const std::uint64_t first = count > 1 ? chosen->first + chosen->second - count : chosen->first;
   take_from_hole(chosen, first, count);
   for (std::uint64_t i = 0; i < count; ++i) segments_[first + i].state = State::rest_of_run;
-  segments_[first] = {.state = State::owned,
-                      .size_class = static_cast<std::uint8_t>(size_class),
-                      .run = static_cast<std::uint32_t>(count),
-                      .session = session};
+  segments_[first].size_class = static_cast<std::uint8_t>(size_class);
+  segments_[first].run = static_cast<std::uint32_t>(count);
   counts_.free -= count;
-  counts_.owned += count;
+  own(first, session);
   return first;
 }
 
@@ -79,13 +77,85 @@ std::optional<std::uint64_t> SegmentLedger::adopt(std::uint64_t size_class, std:
       orphans.push_back(first);
       continue;
     }
-    segments_[first].state = State::owned;
-    segments_[first].session = session;
     counts_.orphaned -= segments_[first].run;
-    counts_.owned += segments_[first].run;
+    own(first, session);
     return first;
   }
   return std::nullopt;
+}
+
+void SegmentLedger::own(std::uint64_t first, std::uint64_t session) {
+  Segment& segment = segments_[first];
+  segment.state = State::owned;
+  segment.session = session;
+  segment.deaths = deaths_;
+  counts_.owned += segment.run;
+}
+
+void SegmentLedger::to_the_dead(std::uint64_t first) {
+  Segment& segment = segments_[first];
+  segment.state = State::dead;
+  segment.session = 0;
+  dead_[{segment.size_class, segment.run}].push_back(first);
+  counts_.dead += segment.run;
+}
+
+std::uint64_t SegmentLedger::bury(std::uint64_t session) {
+  const std::uint64_t before = counts_.dead;
+  for (std::uint64_t first = 0; first < segments_.size(); ++first) {
+    if (segments_[first].state != State::owned || segments_[first].session != session) continue;
+    counts_.owned -= segments_[first].run;
+    to_the_dead(first);
+  }
+  return counts_.dead - before;
+}
+
+void SegmentLedger::doubt() {
+  ++deaths_;
+  for (const auto& [size_class, orphans] : orphans_) {
+    for (const std::uint64_t first : orphans) to_the_dead(first);
+  }
+  counts_.orphaned = 0;
+  orphans_.clear();
+}
+
+std::optional<SegmentLedger::Inherited> SegmentLedger::inherit(std::uint64_t size_class, std::uint64_t count,
+                                                               std::uint64_t session) {
+  auto found = dead_.find({size_class, count});
+  if (found == dead_.end()) found = dead_.begin();
+  if (found == dead_.end()) return std::nullopt;
+  const std::uint64_t first = found->second.front();
+  found->second.pop_front();
+  if (found->second.empty()) dead_.erase(found);
+  counts_.dead -= segments_[first].run;
+  own(first, session);
+  return Inherited{first, segments_[first].run, segments_[first].size_class};
+}
+
+std::map<std::uint64_t, std::uint64_t>::iterator SegmentLedger::hole_of(std::uint64_t first, std::uint64_t count) {
+  auto after = holes_.upper_bound(first);
+  FARPOOL_CHECK(count > 0 && after != holes_.begin());
+  const auto hole = std::prev(after);
+  FARPOOL_CHECK(first + count <= hole->first + hole->second);
+  return hole;
+}
+
+void SegmentLedger::restore_orphan(std::uint64_t first, std::uint64_t count, std::uint64_t size_class) {
+  take_from_hole(hole_of(first, count), first, count);
+  for (std::uint64_t i = 0; i < count; ++i) segments_[first + i].state = State::rest_of_run;
+  segments_[first] = {.state = State::orphan,
+                      .size_class = static_cast<std::uint8_t>(size_class),
+                      .run = static_cast<std::uint32_t>(count)};
+  orphans_[size_class].push_back(first);
+  counts_.free -= count;
+  counts_.orphaned += count;
+}
+
+void SegmentLedger::set_aside(std::uint64_t first, std::uint64_t count) {
+  take_from_hole(hole_of(first, count), first, count);
+  for (std::uint64_t i = 0; i < count; ++i) segments_[first + i].state = State::damaged;
+  counts_.free -= count;
+  counts_.damaged += count;
 }
 
 bool SegmentLedger::is_granted(std::uint64_t first, std::uint64_t count, std::uint64_t session) const {
@@ -109,10 +179,14 @@ bool SegmentLedger::give_back(std::uint64_t first, std::uint64_t count, std::uin
 
 bool SegmentLedger::orphan(std::uint64_t first, std::uint64_t count, std::uint64_t session) {
   if (!is_granted(first, count, session)) return false;
+  counts_.owned -= count;
+  if (segments_[first].deaths != deaths_) {
+    to_the_dead(first);
+    return true;
+  }
   segments_[first].state = State::orphan;
   segments_[first].session = 0;
   orphans_[segments_[first].size_class].push_back(first);
-  counts_.owned -= count;
   counts_.orphaned += count;
   return true;
 }
@@ -136,11 +210,13 @@ std::size_t SegmentLedger::rest_empty_orphans(std::uint64_t era,
   return rested;
 }
 
-std::uint64_t SegmentLedger::settle(std::uint64_t safe_era) {
+std::uint64_t SegmentLedger::settle(std::uint64_t safe_era,
+                                    const std::function<void(std::uint64_t, std::uint64_t)>& told) {
   std::uint64_t freed = 0;
   while (!resting_.empty() && resting_.front().era < safe_era) {
     const Resting rested = resting_.front();
     resting_.pop_front();
+    if (told) told(rested.first, rested.count);
     for (std::uint64_t i = 0; i < rested.count; ++i) segments_[rested.first + i] = {};
     add_hole(rested.first, rested.count);
     freed += rested.count;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who has which segments of the heap. Pure bookkeeping: it sees neither memory nor sessions.
 //
-// A segment, or a run of them, is free; owned by a session; an orphan, given up by its owner while blocks in it live
-// on; or resting, given back whole and waiting until no session of an older era can still read it.
+// A segment, or a run of them, is free; owned by a session; an orphan, given up by its owner while blocks in it live on
+// and with all that is free in it marked so; of the dead, where that is not certain; resting, given back whole and
+// waiting until no session of an older era can still read it; or set aside, because it is damaged.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,17 @@ class SegmentLedger {
   std::optional<std::uint64_t> adopt(std::uint64_t size_class, std::uint64_t session,
                                      const std::function<bool(std::uint64_t first)>& has_room);
 
+  // What a session that has ended has not given back is of the dead. Returns how many segments.
+  std::uint64_t bury(std::uint64_t session);
+  // A session has ended without a goodbye: a block that it unlinked may not be marked free, wherever it lies. Orphans,
+  // and whatever is given up that was granted before now, are of the dead from here on.
+  void doubt();
+  // A segment, or run, of the dead: one of that size if there is one, else any.
+  struct Inherited {
+    std::uint64_t first = 0, run = 0, size_class = 0;
+  };
+  std::optional<Inherited> inherit(std::uint64_t size_class, std::uint64_t count, std::uint64_t session);
+
   // False, and nothing happens, unless these are exactly what was granted to the session at `first`.
   bool give_back(std::uint64_t first, std::uint64_t count, std::uint64_t session, std::uint64_t era);
   bool orphan(std::uint64_t first, std::uint64_t count, std::uint64_t session);
@@ -33,11 +45,17 @@ class SegmentLedger {
   // Puts orphans of which `wholly_free` holds to rest. Looks at a bounded number of them. Returns how many.
   std::size_t rest_empty_orphans(std::uint64_t era,
                                  const std::function<bool(std::uint64_t first, std::uint64_t size_class)>& wholly_free);
-  // Frees what rests since before the safe era. Returns how many segments became free.
-  std::uint64_t settle(std::uint64_t safe_era);
+  // What an earlier life of the node left, of segments that are still free in this ledger: an orphan, or what is never
+  // handed out.
+  void restore_orphan(std::uint64_t first, std::uint64_t count, std::uint64_t size_class);
+  void set_aside(std::uint64_t first, std::uint64_t count);
+  // Frees what rests since before the safe era, each run told of before it is free. Returns how many segments became
+  // free.
+  std::uint64_t settle(std::uint64_t safe_era,
+                       const std::function<void(std::uint64_t first, std::uint64_t count)>& freed = {});
 
   struct Counts {
-    std::uint64_t free = 0, owned = 0, orphaned = 0, resting = 0;
+    std::uint64_t free = 0, owned = 0, orphaned = 0, dead = 0, resting = 0, damaged = 0;
     friend bool operator==(const Counts&, const Counts&) = default;
   };
   const Counts& counts() const { return counts_; }
@@ -45,12 +63,13 @@ class SegmentLedger {
   std::uint64_t size_class_of(std::uint64_t first) const { return segments_[first].size_class; }
 
  private:
-  enum class State : std::uint8_t { free, owned, orphan, resting, rest_of_run };
+  enum class State : std::uint8_t { free, owned, orphan, dead, resting, damaged, rest_of_run };
   struct Segment {
     State state = State::free;
     std::uint8_t size_class = 0;
     std::uint32_t run = 0;
     std::uint64_t session = 0;
+    std::uint64_t deaths = 0;  // that there had been when the session got it
   };
   struct Resting {
     std::uint64_t era, first, count;
@@ -59,11 +78,16 @@ class SegmentLedger {
   void take_from_hole(std::map<std::uint64_t, std::uint64_t>::iterator hole, std::uint64_t first, std::uint64_t count);
   bool is_granted(std::uint64_t first, std::uint64_t count, std::uint64_t session) const;
   void rest(std::uint64_t first, std::uint64_t count, std::uint64_t era);
+  void own(std::uint64_t first, std::uint64_t session);
+  void to_the_dead(std::uint64_t first);
+  std::map<std::uint64_t, std::uint64_t>::iterator hole_of(std::uint64_t first, std::uint64_t count);
 
   std::vector<Segment> segments_;
-  std::map<std::uint64_t, std::uint64_t> holes_;                // first -> count, never adjacent
-  std::map<std::uint64_t, std::deque<std::uint64_t>> orphans_;  // by size class
-  std::deque<Resting> resting_;                                 // oldest era first
+  std::map<std::uint64_t, std::uint64_t> holes_;                                       // first -> count, never adjacent
+  std::map<std::uint64_t, std::deque<std::uint64_t>> orphans_;                         // by size class
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::deque<std::uint64_t>> dead_;  // by size class and run
+  std::deque<Resting> resting_;                                                        // oldest era first
+  std::uint64_t deaths_ = 0;
   Counts counts_;
 };
 

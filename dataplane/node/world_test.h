@@ -32,7 +32,6 @@ struct TestWorld {
       : network({.seed = seed}),
         wire(network.add_node("node-0:7400")),
         memory(std::move(*Memory::anonymous(memory_bytes))) {
-    MemoryNode::Options options;
     options.name = "memory-0";
     options.pool_uid = "pool";
     options.endpoint = "node-0:7400";
@@ -44,10 +43,24 @@ struct TestWorld {
     options.failure_timeout = 500 * kMillisecond;
     options.log = [this](bool, const std::string& line) { log.push_back(line); };
     options.on_change = [this] { ++changes; };
-    auto created = MemoryNode::create(std::move(options), memory.span(), wire);
-    EXPECT_TRUE(created.ok()) << created.status().message();
+    begin_life();
+  }
+
+  base::Status try_begin_life() {
+    auto created = MemoryNode::create(options, memory.span(), wire);
+    if (!created.ok()) return created.status();
     node = std::move(*created);
     wire.serve(*node);
+    return {};
+  }
+  void begin_life() {
+    const base::Status status = try_begin_life();
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  // As kill -9 does: the memory stays.
+  void kill() {
+    wire.stop();
+    node.reset();
   }
 
   SimPort& client() { return network.add_client(kClientPeer); }
@@ -109,6 +122,7 @@ struct TestWorld {
   fabric::sim::Network network;
   fabric::sim::SimResponder& wire;
   Memory memory;
+  MemoryNode::Options options;
   std::unique_ptr<MemoryNode> node;
   std::vector<std::string> log;
   int changes = 0;

@@ -260,7 +260,7 @@ void compare_with_model(WorldOptions options, std::uint64_t seed, int operations
   std::map<std::string, std::string> image;
   const Report report =
       verify(world.geometry(), world.region(layout::kTable), world.region(layout::kHeap), world.table_seed(),
-             [&image](const Sighting& s) { image[std::string(s.key)] = s.value; });
+             {.visit = [&image](const Sighting& s) { image[std::string(s.key)] = s.value; }});
   EXPECT_EQ(image, model);
   expect_sound(world, a);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index/rcuckoo/verify.h"
 
-#include <algorithm>
+#include <optional>
 
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/locate.h"
@@ -10,92 +10,159 @@
 namespace farpool::rcuckoo {
 namespace {
 
-struct Seen {
-  std::uint64_t what = 0;  // hash, or block
-  std::uint64_t end = 0;   // of the block
-  std::uint64_t row = 0;
-  std::uint64_t slot = 0;
-  std::string_view key;
-};
+constexpr std::uint64_t kProgressRows = 1 << 20;
 
 std::string place(std::uint64_t row, std::uint64_t slot) {
   return "entry " + std::to_string(slot) + " of row " + std::to_string(row);
 }
 
+class Verifier {
+ public:
+  Verifier(const Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
+           const Verification& how)
+      : g_(geometry), table_(table), heap_(heap), seed_(seed), how_(how), report_(heap.size()) {}
+
+  Report run() {
+    for (std::uint64_t row = 0; row < g_.rows; ++row) {
+      if (how_.progress && row % kProgressRows == 0) how_.progress(row);
+      look_at(row);
+    }
+    if (how_.progress) how_.progress(g_.rows);
+    return std::move(report_);
+  }
+
+ private:
+  base::Bytes bytes_of_row(std::uint64_t row) const { return table_.subspan(row * g_.row_bytes(), g_.row_bytes()); }
+  RowView view(std::uint64_t row) const { return {g_, bytes_of_row(row)}; }
+  bool held(std::uint64_t row) const { return how_.held && how_.held(row); }
+
+  bool in_heap(const Entry& entry) const {
+    return entry.block() <= heap_.size() / layout::kBlockUnit &&
+           entry.bytes() <= heap_.size() - layout::block_offset(entry.block());
+  }
+  std::optional<layout::ExtentView> extent_of(const Entry& entry) const {
+    return layout::read_extent(heap_.subspan(layout::block_offset(entry.block()), entry.bytes()), entry.block());
+  }
+
+  void look_at(std::uint64_t row) {
+    ++report_.rows;
+    if (!view(row).whole(row)) {
+      ++report_.torn_rows;
+      if (held(row)) {
+        ++report_.unfinished;
+      } else {
+        report_.defect("row " + std::to_string(row) + " does not match its checksum");
+      }
+      return;
+    }
+    for (std::uint64_t slot = 0; slot < g_.entries_per_row; ++slot) look_at(row, slot, view(row).entry(slot));
+  }
+
+  void look_at(std::uint64_t row, std::uint64_t slot, const Entry& entry) {
+    if (!entry.well_formed(g_.entry_bytes)) return report_.defect(place(row, slot) + " cannot be");
+    if (entry.empty()) return;
+    Sighting sighting{.row = row, .slot = slot};
+    std::uint64_t hash = 0;
+    if (entry.type() == EntryType::extent) {
+      if (!in_heap(entry)) return report_.defect(place(row, slot) + " points beyond the heap");
+      ++report_.extents;
+      sighting.block = entry.block();
+      sighting.block_bytes = entry.bytes();
+      const auto extent = extent_of(entry);
+      if (!extent) {
+        (void)report_.reached.mark(entry.block(), entry.bytes() / layout::kBlockUnit);
+        return report_.defect("the extent of " + place(row, slot) + " is not whole");
+      }
+      sighting.key = base::text_of(extent->key);
+      sighting.value = base::text_of(extent->value);
+      hash = base::keyed_hash(seed_, extent->key);
+      if (hash != entry.hash()) report_.defect("the hash of " + place(row, slot) + " is not its key's");
+    } else {
+      // Views into the image, not into the copy.
+      const base::Bytes raw = bytes_of_row(row).subspan(slot * g_.entry_bytes + kInlineHeader);
+      sighting.key = base::text_of(raw.first(entry.key().size()));
+      sighting.value = base::text_of(raw.subspan(entry.key().size(), entry.value().size()));
+      hash = base::keyed_hash(seed_, entry.key());
+    }
+    const Places places = locate(hash, g_.rows);
+    if (places.first != row && places.second != row) {
+      report_.defect(place(row, slot) + " is in neither row of its key");
+    } else if (is_second(places, sighting, hash)) {
+      // The entry that a move leaves behind, with the same block.
+      return;
+    }
+    if (sighting.block_bytes != 0 && !report_.reached.mark(sighting.block, sighting.block_bytes / layout::kBlockUnit)) {
+      report_.defect("the block of " + place(row, slot) + " overlaps another entry's");
+    }
+    ++report_.keys;
+    report_.bytes += sighting.key.size() + sighting.value.size();
+    if (how_.visit) how_.visit(sighting);
+  }
+
+  // Whether an entry that was looked at before has the same key. Only the key's two rows can have one.
+  bool is_second(const Places& places, const Sighting& of, std::uint64_t hash) {
+    for (const std::uint64_t row : {places.first, places.second}) {
+      if (row > of.row || !view(row).whole(row)) continue;
+      const std::uint64_t end = row == of.row ? of.slot : g_.entries_per_row;
+      for (std::uint64_t slot = 0; slot < end; ++slot) {
+        if (!has_key(view(row).entry(slot), of.key, hash)) continue;
+        if (held(row) && held(of.row)) {
+          ++report_.unfinished;
+          return true;
+        }
+        report_.defect(place(of.row, of.slot) + " has the key of " + place(row, slot));
+        return false;
+      }
+    }
+    return false;
+  }
+  bool has_key(const Entry& entry, std::string_view key, std::uint64_t hash) const {
+    if (entry.empty() || !entry.well_formed(g_.entry_bytes)) return false;
+    if (entry.type() == EntryType::in_place) return base::text_of(entry.key()) == key;
+    if (entry.hash() != hash || !in_heap(entry)) return false;
+    const auto extent = extent_of(entry);
+    return extent && base::text_of(extent->key) == key;
+  }
+
+  const Geometry& g_;
+  const base::Bytes table_;
+  const base::Bytes heap_;
+  const base::HashSecret seed_;
+  const Verification& how_;
+  Report report_;
+};
+
 }  // namespace
 
+Reached::Reached(std::uint64_t heap_bytes) : units_(heap_bytes / layout::kBlockUnit), words_((units_ + 63) / 64, 0) {}
+
+bool Reached::any(std::uint64_t first, std::uint64_t count) const {
+  for (std::uint64_t unit = first, end = first + count; unit < end;) {
+    if (unit % 64 == 0 && words_[unit / 64] == 0) {
+      unit += 64;
+    } else if (at(unit++)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Reached::mark(std::uint64_t first, std::uint64_t count) {
+  bool fresh = true;
+  for (std::uint64_t unit = first; unit < first + count; ++unit) {
+    fresh = fresh && !at(unit);
+    words_[unit / 64] |= 1ull << (unit % 64);
+  }
+  return fresh;
+}
+
+void Reached::clear(std::uint64_t first, std::uint64_t count) {
+  for (std::uint64_t unit = first; unit < first + count; ++unit) words_[unit / 64] &= ~(1ull << (unit % 64));
+}
+
 Report verify(const Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
-              const std::function<void(const Sighting&)>& visit) {
-  Report report;
-  std::vector<Seen> keys, blocks;
-  const auto defect = [&report](std::string what) { report.defects.push_back(std::move(what)); };
-  for (std::uint64_t number = 0; number < geometry.rows; ++number) {
-    ++report.rows;
-    const base::Bytes bytes = table.subspan(number * geometry.row_bytes(), geometry.row_bytes());
-    const RowView row(geometry, bytes);
-    if (!row.whole(number)) {
-      defect("row " + std::to_string(number) + " does not match its checksum");
-      continue;
-    }
-    for (std::uint64_t slot = 0; slot < geometry.entries_per_row; ++slot) {
-      const Entry entry = row.entry(slot);
-      if (!entry.well_formed(geometry.entry_bytes)) {
-        defect(place(number, slot) + " cannot be");
-        continue;
-      }
-      if (entry.empty()) continue;
-      Sighting sighting{.row = number, .slot = slot};
-      if (entry.type() == EntryType::extent) {
-        const std::uint64_t at = layout::block_offset(entry.block());
-        if (entry.block() > heap.size() / layout::kBlockUnit || entry.bytes() > heap.size() - at) {
-          defect(place(number, slot) + " points beyond the heap");
-          continue;
-        }
-        const auto extent = layout::read_extent(heap.subspan(at, entry.bytes()), entry.block());
-        if (!extent) {
-          defect("the extent of " + place(number, slot) + " is not whole");
-          continue;
-        }
-        sighting.key = base::text_of(extent->key);
-        sighting.value = base::text_of(extent->value);
-        sighting.block = entry.block();
-        sighting.block_bytes = entry.bytes();
-        if (base::keyed_hash(seed, extent->key) != entry.hash())
-          defect("the hash of " + place(number, slot) + " is not its key's");
-        blocks.push_back({entry.block(), entry.block() + entry.bytes() / layout::kBlockUnit, number, slot, {}});
-      } else {
-        // Views into the image, not into the copy.
-        const base::Bytes raw = bytes.subspan(slot * geometry.entry_bytes + kInlineHeader);
-        sighting.key = base::text_of(raw.first(entry.key().size()));
-        sighting.value = base::text_of(raw.subspan(entry.key().size(), entry.value().size()));
-      }
-      const std::uint64_t hash = hash_of(entry, seed);
-      const Places places = locate(hash, geometry.rows);
-      if (places.first != number && places.second != number)
-        defect(place(number, slot) + " is in neither row of its key");
-      keys.push_back({hash, 0, number, slot, sighting.key});
-      ++report.keys;
-      report.bytes += sighting.key.size() + sighting.value.size();
-      if (visit) visit(sighting);
-    }
-  }
-  const auto by_what = [](const Seen& a, const Seen& b) { return a.what < b.what; };
-  std::sort(keys.begin(), keys.end(), by_what);
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    for (std::size_t j = i; j > 0 && keys[j - 1].what == keys[i].what; --j) {
-      if (keys[j - 1].key == keys[i].key) {
-        defect(place(keys[i].row, keys[i].slot) + " has the key of " + place(keys[j - 1].row, keys[j - 1].slot));
-      }
-    }
-  }
-  std::sort(blocks.begin(), blocks.end(), by_what);
-  for (std::size_t i = 1; i < blocks.size(); ++i) {
-    if (blocks[i].what < blocks[i - 1].end) {
-      defect("the blocks of " + place(blocks[i].row, blocks[i].slot) + " and " +
-             place(blocks[i - 1].row, blocks[i - 1].slot) + " overlap");
-    }
-  }
-  return report;
+              const Verification& how) {
+  return Verifier(geometry, table, heap, seed, how).run();
 }
 
 }  // namespace farpool::rcuckoo

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// A memory node over the memory that an earlier one left.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "heap/heap.h"
+#include "layout/private_page.h"
+#include "layout/regions.h"
+#include "layout/segment.h"
+#include "layout/superblock.h"
+#include "node/world_test.h"
+
+namespace farpool::node {
+namespace {
+
+using base::Code;
+using Verdict = MemoryNode::Verdict;
+
+v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) {
+  v1alpha1::ShardMap map;
+  map.set_pool_uid("pool");
+  map.set_epoch(epoch);
+  *map.add_nodes() = node.entry();
+  map.add_tables();
+  map.add_directory(0);
+  return map;
+}
+
+layout::PrivateRecord record_of(const TestWorld& world) {
+  return layout::read_private_page(world.memory.span().last(layout::kPage)).record.value();
+}
+
+TEST(Restart, IsANewIncarnationOfTheSameMemory) {
+  TestWorld world;
+  EXPECT_TRUE(world.node->facts().memory_node().memory_fresh());
+  ASSERT_EQ(world.node->publish(map_with(*world.node, 7), {1, 2}).verdict, Verdict::adopted);
+  const std::uint64_t incarnation = world.node->incarnation();
+  const layout::PrivateRecord before = record_of(world);
+  EXPECT_EQ(before.epoch, 7u);
+  EXPECT_EQ(before.lives, 1u);
+  for (std::uint64_t life = 2; life < 6; ++life) {
+    world.kill();
+    world.begin_life();
+    EXPECT_NE(world.node->incarnation(), incarnation);
+    EXPECT_FALSE(world.node->facts().memory_node().memory_fresh());
+    EXPECT_FALSE(world.node->stats().serving);
+    EXPECT_EQ(world.node->stats().lives, life);
+    EXPECT_EQ(world.node->stats().defects, 0u);
+    const layout::PrivateRecord after = record_of(world);
+    EXPECT_EQ(after.incarnation, world.node->incarnation());
+    EXPECT_EQ(after.table_seed, before.table_seed);
+    EXPECT_EQ(after.pool_secret, before.pool_secret);
+    EXPECT_EQ(layout::parse_superblock(world.memory.span().first(layout::kPage))->incarnation,
+              world.node->incarnation());
+  }
+}
+
+TEST(Restart, GoesOnFromTheEpochItFollowed) {
+  TestWorld world;
+  ASSERT_EQ(world.node->publish(map_with(*world.node, 7), {1, 2}).verdict, Verdict::adopted);
+  world.kill();
+  world.begin_life();
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 6), {1, 2}).verdict, Verdict::older_epoch);
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 8), {1, 3}).verdict, Verdict::conflicting);
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 8), {1, 2}).verdict, Verdict::adopted);
+  world.kill();
+  world.begin_life();
+  const auto alone = world.node->stand_alone();
+  EXPECT_EQ(alone.verdict, Verdict::adopted);
+  EXPECT_EQ(alone.epoch, 9u);
+  auto session = world.open(world.client());
+  EXPECT_EQ(session->grant().pool_secret, (base::HashSecret{1, 2}));
+  EXPECT_EQ(session->grant().table_seed, record_of(world).table_seed);
+  world.close(std::move(session));
+}
+
+TEST(Restart, ASuperblockThatWasBeingWrittenIsWrittenAgain) {
+  TestWorld world;
+  world.kill();
+  const base::MutableBytes superblock = world.memory.span().first(layout::kPage);
+  std::fill(superblock.begin() + 16, superblock.begin() + 24, std::byte{0x77});
+  ASSERT_FALSE(layout::parse_superblock(superblock).ok());
+  world.begin_life();
+  EXPECT_TRUE(layout::parse_superblock(superblock).ok());
+}
+
+TEST(Restart, WhatCannotBeTakenUpIsLeftAsItIs) {
+  struct Case {
+    const char* says;
+    std::function<void(TestWorld&)> change;
+  };
+  const Case cases[] = {
+      {"another pool", [](TestWorld& world) { world.options.pool_uid = "other"; }},
+      {"other flags", [](TestWorld& world) { world.options.geometry.entries_per_row = 4; }},
+      {"private page",
+       [](TestWorld& world) {
+         world.memory.span().last(layout::kPage)[40] ^= std::byte{1};
+         world.memory.span().last(layout::kPage / 2)[40] ^= std::byte{1};
+       }},
+      {"superblock contradicts",
+       [](TestWorld& world) {
+         const auto page = layout::write_superblock({.incarnation = 1, .pool = 2, .geometry = world.node->geometry()});
+         std::copy(page.begin(), page.end(), world.memory.span().begin());
+       }},
+  };
+  for (const Case& each : cases) {
+    TestWorld world;
+    world.node->stand_alone();
+    each.change(world);
+    world.kill();
+    const std::vector<std::byte> before(world.memory.span().begin(), world.memory.span().end());
+    const base::Status status = world.try_begin_life();
+    EXPECT_EQ(status.code(), Code::corrupt) << each.says;
+    EXPECT_NE(status.message().find(each.says), std::string::npos) << status.message();
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), world.memory.span().begin())) << each.says;
+  }
+}
+
+struct Owner {
+  std::unique_ptr<Session> session;
+  std::unique_ptr<heap::Heap> heap;
+  std::vector<heap::Block> blocks;
+};
+
+task::Task<void> fill(heap::Heap& heap, fabric::Port& port, std::uint64_t bytes, std::vector<heap::Block>& into) {
+  fabric::Cost cost;
+  for (;;) {
+    auto block = co_await heap.allocate(bytes, port.now() + 60 * kSecond, cost);
+    if (!block.ok()) co_return;
+    into.push_back(*block);
+  }
+}
+
+// Blocks of every kind, with anything in them, and no entry that points to one.
+TEST(Restart, WhatNoEntryPointsToIsFree) {
+  for (const std::uint64_t bytes : {std::uint64_t{100}, std::uint64_t{20'000}, std::uint64_t{600'000}}) {
+    TestWorld world;
+    world.node->stand_alone();
+    std::size_t most = 0;
+    for (int life = 0; life < 3; ++life) {
+      SimPort& port = world.client();
+      Owner owner{.session = world.open(port), .heap = nullptr, .blocks = {}};
+      owner.heap = std::make_unique<heap::Heap>(*owner.session, world.geometry().at(layout::kHeap).bytes,
+                                                world.geometry().segment_bytes);
+      world.run(fill(*owner.heap, port, bytes, owner.blocks));
+      ASSERT_FALSE(owner.blocks.empty());
+      if (life == 0) most = owner.blocks.size();
+      EXPECT_EQ(owner.blocks.size(), most) << bytes << ", life " << life;
+      EXPECT_EQ(world.node->stats().segments.damaged, 0u);
+      // Where a later segment of a run has its header, a value has anything.
+      for (const heap::Block& block : owner.blocks) {
+        std::byte* at =
+            world.memory.span().data() + world.geometry().at(layout::kHeap).offset + layout::block_offset(block.units);
+        std::fill(at, at + block.bytes, std::byte{0x01});
+      }
+      // Some are given back, and rest when the node dies.
+      fabric::Cost cost;
+      for (std::size_t i = 0; i < owner.blocks.size(); i += 2) owner.heap->free(owner.blocks[i].units, bytes, cost);
+      if (life == 1) world.run(owner.heap->release(world.network.now() + kSecond));
+      world.kill();
+      world.begin_life();
+      ASSERT_EQ(world.node->stand_alone().verdict, Verdict::adopted);
+      EXPECT_EQ(world.node->stats().segments, (SegmentLedger::Counts{.free = world.geometry().segments}));
+      world.close(std::move(owner.session));
+    }
+  }
+}
+
+TEST(Restart, ADamagedHeaderIsSetAsideAndToldOf) {
+  TestWorld world;
+  const layout::Geometry geometry = world.geometry();
+  world.kill();
+  layout::SegmentHeader header{.owner = 5, .size_class = 200, .run = 1};
+  base::store(world.memory.span().data() + geometry.at(layout::kHeap).offset + 2 * geometry.segment_bytes, header);
+  world.begin_life();
+  EXPECT_EQ(world.node->stats().defects, 1u);
+  EXPECT_EQ(world.node->stats().segments, (SegmentLedger::Counts{.free = world.geometry().segments - 1, .damaged = 1}));
+  EXPECT_NE(world.node->facts().message().find("epoch"), std::string::npos);
+  world.node->stand_alone();
+  EXPECT_NE(world.node->facts().message().find("1 defects"), std::string::npos);
+  EXPECT_TRUE(std::any_of(world.log.begin(), world.log.end(), [](const std::string& line) {
+    return line.find("the header of segment 2 cannot be") != std::string::npos;
+  }));
+}
+
+}  // namespace
+}  // namespace farpool::node

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the heap of a memory that nobody changes consists of: segment by segment, as their headers say, and which of
+// their blocks are in use. Pure; any bytes may be given.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "index/rcuckoo/verify.h"
+#include "layout/geometry.h"
+#include "layout/segment.h"
+
+namespace farpool::node {
+
+struct FoundSegment {
+  enum class Kind : std::uint8_t {
+    free,     // not handed out
+    owned,    // by a session: what is not marked free may be used, or free with its owner
+    orphan,   // given up by its owner: what is free in it is marked so
+    damaged,  // its header cannot be, or an entry points into it where no block begins
+  };
+  Kind kind = Kind::free;
+  std::uint64_t first = 0;
+  std::uint64_t run = 1;  // segments
+  std::uint64_t size_class = 0;
+  layout::SegmentShape shape;         // of owned ones and orphans
+  std::vector<std::uint64_t> in_use;  // bits of blocks that an entry points to
+  std::vector<std::uint64_t> marked;  // bits of blocks that are marked free, and of none else
+};
+
+// The largest class of blocks that share a segment.
+std::uint64_t largest_class(std::uint64_t segment_bytes);
+
+// Visits every segment once, in order. What entries point to is taken out of `reached` as it is found; each defect is
+// told of in words.
+void walk_segments(const layout::Geometry& geometry, base::Bytes heap, rcuckoo::Reached& reached,
+                   const std::function<void(const FoundSegment&)>& visit,
+                   const std::function<void(std::string)>& defect);
+
+}  // namespace farpool::node
