@@ -31,11 +31,31 @@ const (
 	GetSet      // writes Wrote, sees what was there
 	Del         // removes; Applied says whether there was something
 	GetDel      // removes, sees what was there
+	// A key of one of the next two pairs knows only that pair.
+	Incr   // adds one to a counter; Saw is the sum
+	Count  // reads a counter; Saw is the sum
+	Append // appends Wrote to a list; Saw is how many it has then
+	List   // reads a list; Saw is its Fold
 )
 
 func (k Kind) String() string {
-	return [...]string{"GET", "SET", "SETNX", "GETSET", "DEL", "GETDEL"}[k]
+	return [...]string{"GET", "SET", "SETNX", "GETSET", "DEL", "GETDEL", "INCR", "GET of a counter", "APPEND", "GET of a list"}[k]
 }
+
+// reads says whether an operation changes nothing.
+func (k Kind) reads() bool { return k == Get || k == Count || k == List }
+
+// Fold is the state of a list after one more element: how many there are, and a hash of what they are, in order.
+func Fold(list, element Tag) Tag {
+	const counts = 48
+	x := uint64(list)*0x9e3779b97f4a7c15 + uint64(element)
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return Tag((uint64(list)>>counts+1)<<counts | (x^x>>31)&(1<<counts-1))
+}
+
+// Len is how many elements a Fold holds.
+func Len(list Tag) Tag { return list >> 48 }
 
 // Op is one operation of one client. Times are nanoseconds since the Recorder was made.
 type Op struct {
@@ -100,7 +120,7 @@ func (l *Log) Begin() int64 { return int64(time.Since(l.recorder.start)) }
 func (l *Log) End(op Op, err error) {
 	op.Client, op.Return = l.client, int64(time.Since(l.recorder.start))
 	if err != nil {
-		if op.Kind == Get {
+		if op.Kind.reads() {
 			return
 		}
 		op.Unknown = true
@@ -195,7 +215,7 @@ var register = porcupine.Model{
 	Step: func(state, input, output any) (bool, any) {
 		held, op, seen := state.(Tag), input.(Op), output.(Op)
 		switch op.Kind {
-		case Get:
+		case Get, Count, List:
 			return seen.Saw == held, held
 		case Set:
 			return true, op.Wrote
@@ -214,6 +234,11 @@ var register = porcupine.Model{
 			return op.Unknown || seen.Applied == (held != Absent), Absent
 		case GetDel:
 			return op.Unknown || seen.Saw == held, Absent
+		case Incr:
+			return op.Unknown || seen.Saw == held+1, held + 1
+		case Append:
+			next := Fold(held, op.Wrote)
+			return op.Unknown || seen.Saw == Len(next), next
 		}
 		return false, held
 	},

@@ -29,6 +29,18 @@ func TestHistoriesOfOneKey(t *testing.T) {
 		return op(GetSet, call, ret, func(o *Op) { o.Saw, o.Wrote = saw, v })
 	}
 	getdel := func(saw Tag, call, ret int64) Op { return op(GetDel, call, ret, func(o *Op) { o.Saw = saw }) }
+	incr := func(sum Tag, call, ret int64) Op { return op(Incr, call, ret, func(o *Op) { o.Saw = sum }) }
+	count := func(sum Tag, call, ret int64) Op { return op(Count, call, ret, func(o *Op) { o.Saw = sum }) }
+	add := func(v, length Tag, call, ret int64) Op {
+		return op(Append, call, ret, func(o *Op) { o.Wrote, o.Saw = v, length })
+	}
+	list := func(call, ret int64, elements ...Tag) Op {
+		return op(List, call, ret, func(o *Op) {
+			for _, v := range elements {
+				o.Saw = Fold(o.Saw, v)
+			}
+		})
+	}
 	unknown := func(o Op) Op { o.Unknown = true; return o }
 
 	for name, c := range map[string]struct {
@@ -53,6 +65,16 @@ func TestHistoriesOfOneKey(t *testing.T) {
 		"read after delete":                  {[]Op{set(a, 1, 2), del(true, 3, 4), get(a, 5, 6)}, false},
 		"getset chain":                       {[]Op{getset(Absent, a, 1, 2), getset(a, b, 3, 4), getdel(b, 5, 6)}, true},
 		"getset lost update":                 {[]Op{getset(Absent, a, 1, 4), getset(Absent, b, 2, 5)}, false},
+		"counter":                            {[]Op{incr(1, 1, 4), incr(2, 1, 4), count(2, 5, 6)}, true},
+		"counter that lost one":              {[]Op{incr(1, 1, 4), incr(1, 1, 4)}, false},
+		"counter read too high":              {[]Op{incr(1, 1, 2), count(2, 3, 4)}, false},
+		"unknown increment seen":             {[]Op{unknown(incr(0, 1, 2)), incr(2, 3, 4)}, true},
+		"unknown increment seen twice":       {[]Op{unknown(incr(0, 1, 2)), incr(3, 3, 4)}, false},
+		"list":                               {[]Op{add(a, 1, 1, 9), add(b, 2, 1, 9), list(10, 11, a, b)}, true},
+		"list in the other order":            {[]Op{add(a, 1, 1, 9), add(b, 2, 1, 9), list(10, 11, b, a)}, false},
+		"list that lost one":                 {[]Op{add(a, 1, 1, 2), add(b, 2, 3, 4), list(5, 6, b)}, false},
+		"unknown element seen":               {[]Op{unknown(add(a, 0, 1, 2)), add(b, 2, 3, 4), list(5, 6, a, b)}, true},
+		"unknown element twice":              {[]Op{unknown(add(a, 0, 1, 2)), add(b, 3, 3, 4)}, false},
 		"getdel twice":                       {[]Op{set(a, 1, 2), getdel(a, 3, 4), getdel(a, 5, 6)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,10 +5,12 @@ package workload
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -110,61 +112,124 @@ type Worker struct {
 	done   *atomic.Int64
 }
 
-func (w *Worker) key(number uint32) string { return w.sizes.Key(w.prefix, number) }
+// Do runs one operation on one key and records it. A corrupted value is an error like any other, and is counted.
+func (w *Worker) Do(ctx context.Context, kind history.Kind, number uint32) (history.Op, error) {
+	op, err := w.sizes.Execute(ctx, w.client, w.log, w.prefix, kind, number)
+	if err != nil {
+		w.errors.add(err)
+		return op, err
+	}
+	w.done.Add(1)
+	return op, nil
+}
 
 // seen turns a reply of a reading command into what a register showed.
-func (w *Worker) seen(key uint32, value string, err error) (history.Tag, error) {
+func (s Sizes) seen(key uint32, value string, err error) (history.Tag, error) {
 	if errors.Is(err, redis.Nil) {
 		return history.Absent, nil
 	}
 	if err != nil {
 		return history.Absent, err
 	}
-	return w.sizes.Tag(key, []byte(value))
+	return s.Tag(key, []byte(value))
 }
 
-// Do runs one operation on one key and records it. A corrupted value is an error like any other, and is counted.
-func (w *Worker) Do(ctx context.Context, kind history.Kind, number uint32) (history.Op, error) {
+// elementBytes is the length of what Append appends.
+const elementBytes = 8
+
+// listed turns a list's value into its Fold.
+func listed(value string, err error) (history.Tag, error) {
+	list := history.Absent
+	if errors.Is(err, redis.Nil) {
+		return list, nil
+	}
+	if err == nil && len(value)%elementBytes != 0 {
+		err = fmt.Errorf("a list of %d bytes: %w: it is no number of elements", len(value), errCorrupt)
+	}
+	if err != nil {
+		return list, err
+	}
+	for ; len(value) > 0; value = value[elementBytes:] {
+		list = history.Fold(list, history.Tag(binary.LittleEndian.Uint64([]byte(value))))
+	}
+	return list, nil
+}
+
+// NotDone says of a failed command that it has changed nothing and never will: it was not sent, or the store's answer promises so.
+func NotDone(err error) bool {
+	var answered redis.Error
+	if errors.As(err, &answered) {
+		switch kindOf(err) {
+		case "TRYAGAIN", "LOCKED", "TIMEOUT", "OOM":
+			return true
+		}
+		return false
+	}
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
+}
+
+// Execute runs one operation on the key with a number, and records it: not at all if it was not done, as an open interval if nobody
+// knows.
+func (s Sizes) Execute(ctx context.Context, client *redis.Client, log *history.Log, prefix string, kind history.Kind, number uint32) (history.Op, error) {
 	op := history.Op{Key: number, Kind: kind}
-	key := w.key(number)
+	key := s.Key(prefix, number)
 	var value []byte
 	switch kind {
 	case history.Set, history.SetNX, history.GetSet:
-		op.Wrote = w.log.NewTag()
-		value = w.sizes.Value(number, op.Wrote)
+		op.Wrote = log.NewTag()
+		value = s.Value(number, op.Wrote)
+	case history.Append:
+		op.Wrote = log.NewTag()
+		value = binary.LittleEndian.AppendUint64(nil, uint64(op.Wrote))
 	}
-	op.Call = w.log.Begin()
+	op.Call = log.Begin()
 	var err error
 	switch kind {
 	case history.Get:
 		var got string
-		got, err = w.client.Get(ctx, key).Result()
-		op.Saw, err = w.seen(number, got, err)
+		got, err = client.Get(ctx, key).Result()
+		op.Saw, err = s.seen(number, got, err)
 	case history.Set:
-		err = w.client.Set(ctx, key, value, 0).Err()
+		err = client.Set(ctx, key, value, 0).Err()
 	case history.SetNX:
 		// The driver's SETNX helper speaks the deprecated command; both it and SET NX are served.
-		op.Applied, err = w.client.Do(ctx, "SETNX", key, value).Bool()
+		op.Applied, err = client.Do(ctx, "SETNX", key, value).Bool()
 	case history.GetSet:
 		var got string
-		got, err = w.client.Do(ctx, "GETSET", key, value).Text()
-		op.Saw, err = w.seen(number, got, err)
+		got, err = client.Do(ctx, "GETSET", key, value).Text()
+		op.Saw, err = s.seen(number, got, err)
 	case history.Del:
 		var n int64
-		n, err = w.client.Del(ctx, key).Result()
+		n, err = client.Del(ctx, key).Result()
 		op.Applied = n == 1
 	case history.GetDel:
 		var got string
-		got, err = w.client.GetDel(ctx, key).Result()
-		op.Saw, err = w.seen(number, got, err)
+		got, err = client.GetDel(ctx, key).Result()
+		op.Saw, err = s.seen(number, got, err)
+	case history.Incr:
+		var n int64
+		n, err = client.Incr(ctx, key).Result()
+		op.Saw = history.Tag(n)
+	case history.Count:
+		var n uint64
+		if n, err = client.Get(ctx, key).Uint64(); errors.Is(err, redis.Nil) {
+			err = nil
+		}
+		op.Saw = history.Tag(n)
+	case history.Append:
+		var n int64
+		n, err = client.Append(ctx, key, string(value)).Result()
+		op.Saw = history.Tag(n / elementBytes)
+	case history.List:
+		op.Saw, err = listed(client.Get(ctx, key).Result())
 	}
-	w.log.End(op, err)
+	if !NotDone(err) {
+		log.End(op, err)
+	}
 	if err != nil {
-		err = fmt.Errorf("%s of key %d: %w", kind, number, err)
-		w.errors.add(err)
-		return op, err
+		return op, fmt.Errorf("%s of key %d: %w", kind, number, err)
 	}
-	w.done.Add(1)
 	return op, nil
 }
 

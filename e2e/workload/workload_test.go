@@ -3,10 +3,16 @@
 package workload
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,16 +205,113 @@ func TestRacesWithoutAWinnerAreFound(t *testing.T) {
 }
 
 func TestBrokenConnectionsAreCountedAndLeaveOpenIntervals(t *testing.T) {
-	run, err := NewRun(Target{Shards: []string{filepath.Join(t.TempDir(), "nobody.sock")}}, 1, "k", DefaultSizes)
+	socket := filepath.Join(t.TempDir(), "s.sock")
+	run, err := NewRun(Target{Shards: []string{socket}}, 1, "k", DefaultSizes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer run.Close()
-	if _, err := run.workers[0].Do(t.Context(), history.Set, 1); err == nil {
+	if _, err := run.Do(t.Context(), history.Set, 1); err == nil {
 		t.Fatal("a write to nobody succeeded")
 	}
-	if run.Errors.Count() != 1 || run.Errors.Kinds()["connection"] != 1 || len(run.Ops()) != 1 || !run.Ops()[0].Unknown {
-		t.Fatalf("%d errors, %+v", run.Errors.Count(), run.Ops())
+	if run.Errors.Count() != 1 || run.Errors.Kinds()["connection"] != 1 || len(run.Ops()) != 0 {
+		t.Fatalf("%d errors, %+v: what was never sent has no interval", run.Errors.Count(), run.Ops())
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	// The driver's greeting is answered with an error, which it bears; then the command is taken and not answered.
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			reader := bufio.NewReader(connection)
+			for {
+				line, err := reader.ReadString('\n')
+				if err != nil || strings.HasPrefix(strings.ToLower(line), "set\r") {
+					break
+				}
+				if strings.HasPrefix(line, "*") {
+					_, _ = connection.Write([]byte("-ERR unknown command\r\n"))
+				}
+			}
+			_ = connection.Close()
+		}
+	}()
+	// Another driver: the first remembers for a while that nobody was there.
+	second, err := NewRun(Target{Shards: []string{socket}}, 1, "k", DefaultSizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if _, err := second.Do(t.Context(), history.Set, 1); err == nil {
+		t.Fatal("a write that nobody answered succeeded")
+	}
+	if ops := second.Ops(); len(ops) != 1 || !ops[0].Unknown {
+		t.Fatalf("%+v", ops)
+	}
+}
+
+func TestCountersAndListsAreRead(t *testing.T) {
+	target := startRedis(t)
+	run, err := NewRun(target, 4, "k", DefaultSizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	kinds := [][]history.Kind{{history.Incr, history.Count}, {history.Append, history.List}}
+	run.each(t.Context(), func(ctx context.Context, _ int, w *Worker, random *rand.Rand) {
+		for range 300 {
+			key := random.Uint32N(4)
+			_, _ = w.Do(ctx, kinds[key%2][random.IntN(2)], key)
+		}
+	})
+	if err := run.Errors.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := run.Check(time.Minute); err != nil || sum.Ops != 1200 {
+		t.Fatal(sum, err)
+	}
+	for key, damage := range []func(ctx context.Context, c *redis.Client, key string) error{
+		func(ctx context.Context, c *redis.Client, key string) error { return c.Incr(ctx, key).Err() },
+		func(ctx context.Context, c *redis.Client, key string) error {
+			return c.SetRange(ctx, key, 8, "damaged.").Err()
+		},
+	} {
+		number := uint32(key)
+		tamper(t, target, func(ctx context.Context, c *redis.Client) error {
+			return damage(ctx, c, DefaultSizes.Key("k", number))
+		})
+		_, _ = run.Do(t.Context(), kinds[key][1], number)
+		ops := slices.DeleteFunc(run.Ops(), func(op history.Op) bool { return op.Key != number })
+		var v *history.Violation
+		if _, err := history.Check(ops, time.Minute); !errors.As(err, &v) || v.Key != number {
+			t.Fatalf("want a violation of key %d, got %v", number, err)
+		}
+	}
+}
+
+// answer is an error that a store sent.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (a answer) RedisError()   {}
+
+func TestOnlySomeAnswersPromiseThatNothingWasDone(t *testing.T) {
+	for text, promised := range map[string]bool{
+		"TRYAGAIN nothing was done: x": true, "LOCKED x": true, "TIMEOUT x": true, "OOM x": true,
+		"UNKNOWNOUTCOME x": false, "PARTIAL x": false, "ERR x": false,
+	} {
+		if err := fmt.Errorf("SET: %w", answer(text)); NotDone(err) != promised {
+			t.Errorf("%s: want %t", text, promised)
+		}
+	}
+	if NotDone(nil) || NotDone(&net.OpError{Op: "read", Err: io.EOF}) || !NotDone(&net.OpError{Op: "dial", Err: io.EOF}) {
+		t.Error("connections are judged wrongly")
 	}
 }
 

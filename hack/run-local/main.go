@@ -20,9 +20,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
-)
 
-const poolUID = "00000000-0000-4000-8000-00000000f001"
+	"farpool.dev/farpool/hack/local"
+)
 
 // freeAddress prefers a port, and takes any other where that one is in use.
 func freeAddress(preferred int) (string, error) {
@@ -158,7 +158,7 @@ func serve(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	if err := writeCertificates(directory, poolUID, map[string]string{"node": "local-0", "client": "shard-0"}); err != nil {
+	if err := local.WriteCertificates(directory, local.PoolUID, []local.Holder{{Role: "node", Name: "local-0"}, {Role: "client", Name: "shard-0"}}); err != nil {
 		return err
 	}
 	var addresses [4]string
@@ -168,23 +168,23 @@ func serve(ctx context.Context) (err error) {
 		}
 	}
 	session, nodeMetrics, resp, shardMetrics := addresses[0], addresses[1], addresses[2], addresses[3]
-	common := func(role string) []string {
+	common := func(holder string) []string {
 		return []string{
-			"--pool-uid", poolUID, "--tls-ca", filepath.Join(directory, "ca.crt"), "--tls-cert", filepath.Join(directory, role+".crt"),
-			"--tls-key", filepath.Join(directory, role+".key"), "--agent-listen", "none", "--log-level", *level, "--log-format", "text",
+			"--pool-uid", local.PoolUID, "--tls-ca", filepath.Join(directory, "ca.crt"), "--tls-cert", filepath.Join(directory, holder+".crt"),
+			"--tls-key", filepath.Join(directory, holder+".key"), "--agent-listen", "none", "--log-level", *level, "--log-format", "text",
 		}
 	}
 	out := &lines{out: os.Stderr}
 	node, err := start("memory node", out, append([]string{
 		filepath.Join(*binaries, "farpool-memory-node"), "--name", "local-0", "--standalone", "--memory", *memory,
-		"--listen", session, "--advertise", session, "--metrics-listen", nodeMetrics}, common("node")...)...)
+		"--listen", session, "--advertise", session, "--metrics-listen", nodeMetrics}, common("node-local-0")...)...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, node.stop()) }()
 	shard, err := start("compute shard", out, append([]string{
 		filepath.Join(*binaries, "farpool-compute-shard"), "--name", "shard-0", "--bootstrap", session,
-		"--listen", resp, "--metrics-listen", shardMetrics, "--map-cache", filepath.Join(directory, "map")}, common("client")...)...)
+		"--listen", resp, "--metrics-listen", shardMetrics, "--map-cache", filepath.Join(directory, "map")}, common("client-shard-0")...)...)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package local is what programs share that run the data plane as processes of one machine.
+package local
 
 import (
 	"crypto/ecdsa"
@@ -16,9 +17,15 @@ import (
 	"time"
 )
 
-// writeCertificates makes a CA whose key is never written, and for each role the certificate of one holder:
-// <role>.crt and <role>.key beside ca.crt.
-func writeCertificates(directory, pool string, holders map[string]string) error {
+// PoolUID is the pool of processes that no operator has made.
+const PoolUID = "00000000-0000-4000-8000-00000000f001"
+
+// Holder is whom a certificate names.
+type Holder struct{ Role, Name string }
+
+// WriteCertificates makes a CA whose key is never written, and a certificate for each holder: <role>-<name>.crt and <role>-<name>.key
+// beside ca.crt.
+func WriteCertificates(directory, pool string, holders []Holder) error {
 	now := time.Now()
 	authority := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "farpool local CA"},
@@ -37,14 +44,15 @@ func writeCertificates(directory, pool string, holders map[string]string) error 
 		return err
 	}
 	serial := int64(1)
-	for role, name := range holders {
+	for _, holder := range holders {
 		serial++
 		leaf := &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: holder.Name},
 			NotBefore: authority.NotBefore, NotAfter: authority.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-			URIs:        []*url.URL{{Scheme: "farpool", Host: pool, Path: "/" + role + "/" + name}},
+			URIs:        []*url.URL{{Scheme: "farpool", Host: pool, Path: "/" + holder.Role + "/" + holder.Name}},
 		}
+		file := filepath.Join(directory, holder.Role+"-"+holder.Name)
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			return err
@@ -57,10 +65,10 @@ func writeCertificates(directory, pool string, holders map[string]string) error 
 		if err != nil {
 			return err
 		}
-		if err := writePEM(filepath.Join(directory, role+".crt"), "CERTIFICATE", signed); err != nil {
+		if err := writePEM(file+".crt", "CERTIFICATE", signed); err != nil {
 			return err
 		}
-		if err := writePEM(filepath.Join(directory, role+".key"), "PRIVATE KEY", private); err != nil {
+		if err := writePEM(file+".key", "PRIVATE KEY", private); err != nil {
 			return err
 		}
 	}
