@@ -30,6 +30,12 @@ type fakeAgent struct {
 	changed  chan struct{}
 	secrets  [][]byte
 	watchers int
+	// sessions of a memory node by process, with what each leaves when it ends; fenced are those that may open none.
+	sessions map[uint64]*farpoolv1alpha1.DeadClient
+	fenced   map[uint64]bool
+	// fence and repair run before a call is answered, where a test has set them.
+	fence  func(context.Context) error
+	repair func(context.Context, *farpoolv1alpha1.RepairRequest) (*farpoolv1alpha1.RepairResponse, error)
 
 	server  *grpc.Server
 	address string
@@ -47,7 +53,8 @@ func serve(at string, data map[string][]byte, poolUID string, facts *farpoolv1al
 	if err != nil {
 		return nil, err
 	}
-	a := &fakeAgent{facts: facts, changed: make(chan struct{}), address: listener.Addr().String()}
+	a := &fakeAgent{facts: facts, changed: make(chan struct{}), address: listener.Addr().String(),
+		sessions: map[uint64]*farpoolv1alpha1.DeadClient{}, fenced: map[uint64]bool{}}
 	a.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(pki.ServerConfig(certificate, roots, poolUID, pki.RoleOperator))))
 	farpoolv1alpha1.RegisterAgentServer(a.server, a)
 	go func() { _ = a.server.Serve(listener) }()
@@ -144,6 +151,84 @@ func (a *fakeAgent) PublishMap(_ context.Context, request *farpoolv1alpha1.Publi
 		facts.MemoryNode.Map = published
 	})
 	return &farpoolv1alpha1.PublishMapResponse{Epoch: published.GetEpoch()}, nil
+}
+
+// Fence ends the sessions of processes, and names from then on what they left.
+func (a *fakeAgent) Fence(ctx context.Context, request *farpoolv1alpha1.FenceRequest) (*farpoolv1alpha1.FenceResponse, error) {
+	facts, _ := a.snapshot()
+	switch {
+	case facts.GetRole() != farpoolv1alpha1.Role_ROLE_MEMORY_NODE:
+		return nil, status.Error(codes.Unimplemented, "memory nodes only")
+	case request.GetPoolUid() != facts.GetPoolUid():
+		return nil, status.Error(codes.InvalidArgument, "another pool")
+	case len(request.GetProcesses()) == 0 || len(request.GetProcesses()) > 256:
+		return nil, status.Error(codes.InvalidArgument, "1 to 256 processes")
+	}
+	a.mutex.Lock()
+	fence := a.fence
+	a.mutex.Unlock()
+	if fence != nil {
+		if err := fence(ctx); err != nil {
+			return nil, err
+		}
+	}
+	response := &farpoolv1alpha1.FenceResponse{}
+	a.update(func(facts *farpoolv1alpha1.Facts) {
+		node := facts.GetMemoryNode()
+		for _, process := range request.GetProcesses() {
+			a.fenced[process] = true
+			if left, open := a.sessions[process]; open {
+				response.Sessions++
+				delete(a.sessions, process)
+				if left != nil {
+					node.Dead = append(node.Dead, left)
+				}
+			}
+			for _, dead := range node.GetDead() {
+				if dead.GetProcess() == process {
+					response.Left = append(response.Left, dead)
+				}
+			}
+		}
+		node.DeadClients = uint64(len(node.GetDead()))
+	})
+	return response, nil
+}
+
+func (a *fakeAgent) Repair(ctx context.Context, request *farpoolv1alpha1.RepairRequest) (*farpoolv1alpha1.RepairResponse, error) {
+	a.mutex.Lock()
+	repair := a.repair
+	a.mutex.Unlock()
+	if repair == nil {
+		return nil, status.Error(codes.Unimplemented, "compute shards only")
+	}
+	return repair(ctx, request)
+}
+
+func (a *fakeAgent) set(change func()) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	change()
+}
+
+// hasFenced says whether none of processes can execute anything here.
+func (a *fakeAgent) hasFenced(processes []uint64) bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	for _, process := range processes {
+		if _, open := a.sessions[process]; open || !a.fenced[process] {
+			return false
+		}
+	}
+	return true
+}
+
+// computeShardFacts of a process that holds its sessions.
+func computeShardFacts(poolUID, name string, incarnation uint64) *farpoolv1alpha1.Facts {
+	return &farpoolv1alpha1.Facts{
+		PoolUid: poolUID, Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Name: name, Incarnation: incarnation, Version: "test",
+		Epoch: 1, Ready: true, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{RespEndpoint: "10.0.1.1:6379"},
+	}
 }
 
 // memoryNodeFacts of a process that has just formatted its memory.

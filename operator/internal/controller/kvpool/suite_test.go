@@ -188,8 +188,8 @@ func (c *writeCounter) in(namespace string) []string {
 	return found
 }
 
-// metric is the value of a metric of a pool, and whether there is any.
-func (p *operatorProcess) metric(name, namespace string) (float64, bool) {
+// metric is the sum of a metric's values of a pool, and whether there is any; of a histogram, how often something was observed.
+func (p *operatorProcess) metric(name, namespace string) (sum float64, found bool) {
 	GinkgoHelper()
 	families, err := p.registry.Gather()
 	Expect(err).NotTo(HaveOccurred())
@@ -200,10 +200,11 @@ func (p *operatorProcess) metric(name, namespace string) (float64, bool) {
 		for _, metric := range family.GetMetric() {
 			for _, label := range metric.GetLabel() {
 				if label.GetName() == "namespace" && label.GetValue() == namespace {
-					return metric.GetGauge().GetValue() + metric.GetCounter().GetValue(), true
+					found = true
+					sum += metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
 				}
 			}
 		}
 	}
-	return 0, false
+	return sum, found
 }

@@ -5,10 +5,13 @@ package kvpool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -119,11 +122,119 @@ func (w *world) runAs(name string, facts *farpoolv1alpha1.Facts, certificate str
 	return agent
 }
 
-func (w *world) podStatus(name string, status corev1.PodStatus) {
+// shard makes a compute shard's pod, as its Deployment's controllers would, and runs a process in it.
+func (w *world) shard(name, node string) *fakeAgent {
+	GinkgoHelper()
+	Expect(k8s.Create(w.ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPool: w.pool.Name, v1alpha1.LabelComponent: v1alpha1.ComponentComputeShard}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "compute-shard", Image: "farpool/dataplane:v1"}}},
+	})).To(Succeed())
+	return w.runShard(name, nil)
+}
+
+// runShard runs a new process in a shard's pod; last is how the one before ended.
+func (w *world) runShard(name string, last *corev1.ContainerStateTerminated) *fakeAgent {
+	GinkgoHelper()
+	at := "127.0.0.1:0"
+	if old := w.agents[name]; old != nil {
+		old.stop()
+		at = old.address
+	}
+	agent, err := serve(at, w.secret("cache-client-tls").Data, string(w.pool.UID), computeShardFacts(string(w.pool.UID), name, 0xf000000000000000+incarnations.Add(1)))
+	Expect(err).NotTo(HaveOccurred())
+	agent.repair = w.repair
+	w.agents[name] = agent
+	addresses.Store(w.pool.Namespace+"/"+name, agent.address)
+	container := corev1.ContainerStatus{Name: "compute-shard", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}
+	if last != nil {
+		container.RestartCount, container.LastTerminationState.Terminated = 1, last
+	}
+	w.podStatus(name, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}, ContainerStatuses: []corev1.ContainerStatus{container}})
+	return agent
+}
+
+func (a *fakeAgent) process() uint64 {
+	facts, _ := a.snapshot()
+	return facts.GetIncarnation()
+}
+
+// opens gives a shard's process sessions with every memory node, where it leaves slots and segments when it ends.
+func (w *world) opens(shard *fakeAgent, slots, segments uint32) {
+	facts, _ := shard.snapshot()
+	for _, name := range w.nodeNames() {
+		var left *farpoolv1alpha1.DeadClient
+		if slots+segments > 0 {
+			left = &farpoolv1alpha1.DeadClient{Process: facts.GetIncarnation(), Name: facts.GetName(), Slots: slots, Segments: segments}
+		}
+		w.agents[name].set(func() { w.agents[name].sessions[facts.GetIncarnation()] = left })
+	}
+}
+
+// repair does on every memory node what compute shards do there, if the processes are fenced.
+func (w *world) repair(_ context.Context, request *farpoolv1alpha1.RepairRequest) (*farpoolv1alpha1.RepairResponse, error) {
+	response := &farpoolv1alpha1.RepairResponse{Done: true}
+	for _, name := range w.nodeNames() {
+		node := w.agents[name]
+		if !node.hasFenced(request.GetProcesses()) {
+			return nil, status.Errorf(codes.FailedPrecondition, "not fenced on %s", name)
+		}
+		result := &farpoolv1alpha1.RepairResponse_Node{Name: name}
+		node.update(func(facts *farpoolv1alpha1.Facts) {
+			var kept []*farpoolv1alpha1.DeadClient
+			for _, dead := range facts.GetMemoryNode().GetDead() {
+				if !slices.Contains(request.GetProcesses(), dead.GetProcess()) {
+					kept = append(kept, dead)
+					continue
+				}
+				result.SlotsRepaired += dead.GetSlots()
+				result.SegmentsAdopted += dead.GetSegments()
+			}
+			facts.MemoryNode.Dead, facts.MemoryNode.DeadClients = kept, uint64(len(kept))
+		})
+		response.Nodes = append(response.Nodes, result)
+	}
+	return response, nil
+}
+
+// written waits until the pool's status names a shard's process.
+func (w *world) written(shard *fakeAgent) {
+	GinkgoHelper()
+	Eventually(func() []string {
+		var processes []string
+		for _, process := range w.current().Status.Processes {
+			processes = append(processes, process.Process)
+		}
+		return processes
+	}, within, every).Should(ContainElement(v1alpha1.ProcessID(shard.process())))
+}
+
+func (w *world) leases() []v1alpha1.RepairLease {
+	GinkgoHelper()
+	var list v1alpha1.RepairLeaseList
+	Expect(k8s.List(w.ctx, &list, client.InNamespace(w.pool.Namespace))).To(Succeed())
+	return list.Items
+}
+
+// lease waits for the one RepairLease that there is, and its condition.
+func (w *world) lease(kind string, status metav1.ConditionStatus, reason string) *v1alpha1.RepairLease {
+	GinkgoHelper()
+	var lease v1alpha1.RepairLease
+	Eventually(func(g Gomega) {
+		leases := w.leases()
+		g.Expect(leases).To(HaveLen(1))
+		lease = leases[0]
+		found := meta.FindStatusCondition(lease.Status.Conditions, kind)
+		g.Expect(found).NotTo(BeNil(), kind)
+		g.Expect(string(found.Status)+" "+found.Reason).To(Equal(string(status)+" "+reason), found.Message)
+	}, within, every).Should(Succeed())
+	return &lease
+}
+
+func (w *world) podStatus(name string, now corev1.PodStatus) {
 	GinkgoHelper()
 	Eventually(func() error {
 		pod := w.awaitPod(name)
-		pod.Status = status
+		pod.Status = now
 		return k8s.Status().Update(w.ctx, pod)
 	}, within, every).Should(Succeed())
 }
