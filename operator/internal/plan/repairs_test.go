@@ -798,3 +798,22 @@ func TestWarmRestartDoesNotHideALoss(t *testing.T) {
 		t.Errorf("%+v, told %v", status, plan.Status.Events)
 	}
 }
+
+// A shard that is alive and named as dead is not asked to repair what it itself left.
+func TestNobodyRepairsItself(t *testing.T) {
+	w := newWard(t)
+	w.request(v1alpha1.RepairClient{Process: v1alpha1.ProcessID(0xa)}, v1alpha1.RepairClient{Process: v1alpha1.ProcessID(0xb)})
+	left := &farpoolv1alpha1.DeadClient{Process: 0xa, Slots: 1}
+	w.step()
+	w.fences(map[string]*farpoolv1alpha1.DeadClient{"cache-memory-0": left})
+	w.report(0, left)
+	for range 3 {
+		w.step()
+		call := w.asked()
+		if call.Name != "c" {
+			t.Errorf("asked %s", call.Name)
+		}
+		w.outcome(agent.Outcome{Call: call, At: w.now, Repair: &farpoolv1alpha1.RepairResponse{}})
+		w.now = w.now.Add(time.Hour)
+	}
+}
