@@ -1,26 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// simulate [--seed N] [--count N] [--crashes]: replays seeds of the simulator, and runs more of them than the tests do.
+// simulate: replays seeds and tapes of the simulator, and runs more of them than the tests do.
+#include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "sim/crash.h"
+#include "sim/explore_worlds.h"
 #include "sim/swarm.h"
 
 namespace {
 
 using farpool::fabric::sim::InFlight;
-
-int usage() {
-  std::fprintf(
-      stderr,
-      "usage: simulate [--seed FIRST] [--count SEEDS] [--crashes]\n"
-      "  Runs random worlds of the seeds FIRST .. FIRST+SEEDS-1 and judges them (default: seed 1, 100 seeds).\n"
-      "  --crashes: instead, lets a client die after every effect of every operation, in worlds of these seeds "
-      "(default: 1 seed).\n");
-  return 2;
-}
+using farpool::sim::SmallWorld;
 
 bool swarm(std::uint64_t seed, bool loud) {
   const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed);
@@ -56,26 +48,79 @@ bool crashes(std::uint64_t seed) {
   return right;
 }
 
+double now_in_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string describe(const farpool::sim::Bounds& bounds) {
+  std::string text = std::to_string(bounds.preemptions) + " preemptions";
+  if (bounds.losses > 0) text += ", " + std::to_string(bounds.losses) + " lost answers";
+  if (bounds.crashes > 0) text += ", " + std::to_string(bounds.crashes) + " crashes";
+  return text;
+}
+
+bool explore_one(const SmallWorld& world) {
+  const double begun = now_in_seconds();
+  const auto found = farpool::sim::explore(world);
+  std::printf("%-24s %8llu runs %8llu states, %llu judged, at most %llu decisions, bound %s, %.1f s\n",
+              world.name.c_str(), static_cast<unsigned long long>(found.runs),
+              static_cast<unsigned long long>(found.states), static_cast<unsigned long long>(found.judged),
+              static_cast<unsigned long long>(found.deepest), describe(world.bounds).c_str(), now_in_seconds() - begun);
+  std::fflush(stdout);
+  if (!found.failure) return true;
+  for (const std::string& what : found.failure->wrong) std::printf("  wrong: %s\n", what.c_str());
+  std::printf("%sreplay: simulate --world %s --tape %s\n", found.failure->story.c_str(), world.name.c_str(),
+              farpool::sim::describe(found.failure->tape).c_str());
+  return false;
+}
+
+bool replay_one(const SmallWorld& world, const farpool::sim::Tape& tape) {
+  const auto replayed = farpool::sim::replay(world, tape);
+  std::printf("%s%llu decisions\n", replayed.story.c_str(), static_cast<unsigned long long>(replayed.decisions));
+  for (const std::string& what : replayed.wrong) std::printf("  wrong: %s\n", what.c_str());
+  return replayed.wrong.empty();
+}
+
 }  // namespace
 
 int main(int count_of_words, char** words) {
   std::uint64_t seed = 1, count = 0;
-  bool crash = false, seed_given = false;
-  for (int i = 1; i < count_of_words; ++i) {
-    const std::string word = words[i];
-    char* end = nullptr;
-    if (word == "--crashes") {
-      crash = true;
-    } else if ((word == "--seed" || word == "--count") && i + 1 < count_of_words) {
-      const std::uint64_t number = std::strtoull(words[++i], &end, 10);
-      if (*end != '\0') return usage();
-      (word == "--seed" ? seed : count) = number;
-      seed_given = seed_given || word == "--seed";
-    } else {
-      return usage();
+  bool crash = false, worlds = false;
+  std::string name, tape_text;
+  CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
+  CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
+  app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
+  app.add_flag("--crashes", crash,
+               "instead, a client dies after every effect of every operation, in worlds of these seeds");
+  app.add_flag("--worlds", worlds, "explore every small world");
+  app.add_option("--world", name, "explore this small world");
+  app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
+  CLI11_PARSE(app, count_of_words, words);
+
+  if (!name.empty()) {
+    const SmallWorld* world = farpool::sim::find_small_world(name);
+    if (world == nullptr) {
+      std::fprintf(stderr, "there is no small world '%s'; there are:\n", name.c_str());
+      for (const SmallWorld& one : farpool::sim::small_worlds()) std::fprintf(stderr, "  %s\n", one.name.c_str());
+      return 2;
     }
+    if (tape_text.empty()) return explore_one(*world) ? 0 : 1;
+    const auto tape = farpool::sim::parse_tape(tape_text);
+    if (!tape) {
+      std::fprintf(stderr, "'%s' is not a tape: write DECISION:WAY,... in rising order, or -\n", tape_text.c_str());
+      return 2;
+    }
+    return replay_one(*world, *tape) ? 0 : 1;
   }
-  if (count == 0) count = crash || seed_given ? 1 : 100;
+  if (worlds) {
+    const double begun = now_in_seconds();
+    std::size_t wrong = 0;
+    for (const SmallWorld& world : farpool::sim::small_worlds()) wrong += explore_one(world) ? 0 : 1;
+    std::printf("%zu small worlds explored in %.1f s, %zu of them wrong\n", farpool::sim::small_worlds().size(),
+                now_in_seconds() - begun, wrong);
+    return wrong == 0 ? 0 : 1;
+  }
+  if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
   std::uint64_t wrong = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (!(crash ? crashes(seed + i) : swarm(seed + i, count == 1))) {

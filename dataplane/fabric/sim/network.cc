@@ -45,6 +45,7 @@ struct VerbRun {
   bool started = false;
   bool executed = false;
   bool dropped = false;
+  std::uint64_t seen = 0;          // hash of what it read
   std::vector<std::byte> payload;  // of a WRITE, once its posting has ended
 };
 
@@ -60,6 +61,13 @@ struct Flight {
   std::uint32_t reply_bytes = 0;
   std::vector<std::byte> reply;  // of a CALL
   std::size_t record = 0;        // in the trace
+  std::uint64_t number = 0;      // among those of its link
+
+  std::uint64_t seen() const {
+    std::uint64_t hash = number;
+    for (const VerbRun& run : verbs) hash = base::mix(hash ^ run.seen) + (run.executed ? 1 : 0) + 2 * run.left;
+    return base::mix(hash);
+  }
 };
 
 // A lane as the memory node sees it.
@@ -73,6 +81,7 @@ struct Link {
   bool open = true;
   bool refused = false;
   Nanos last_arrival = 0;
+  std::uint64_t sent = 0;                       // flights
   std::deque<std::shared_ptr<Flight>> flights;  // sent and not yet done with, in posting order
 
   // Where `bytes` at `at` lie in the memory node, if the session may do this to them.
@@ -133,6 +142,7 @@ class SimLane final : public Lane {
       flight->posting = &posting;
       flight->record = network.trace().post(port_.index_, link_->number, network.now(), posting.ops);
       flight->left = posting.ops.size();
+      flight->number = link_->sent++;
       for (const Op& op : posting.ops) flight->verbs.push_back({.op = op});
       flights_.push_back(flight);
       if (malformed(posting.ops)) {
@@ -153,6 +163,7 @@ class SimLane final : public Lane {
     Posting& posting = *flight->posting;
     if (!flight->reply.empty()) std::copy(flight->reply.begin(), flight->reply.end(), posting.ops[0].reply.begin());
     posting.outcome = {.fate = Fate::done, .reply_bytes = flight->reply_bytes};
+    port_.told_ = base::mix(port_.told_ ^ flight->seen());
     flight->posting = nullptr;
     std::erase(flights_, flight);
     port_.network_->trace().end(flight->record, port_.network_->now(), Fate::done);
@@ -218,6 +229,7 @@ class SimLane final : public Lane {
   void complete(const std::vector<Posting*>& postings, Fate fate) {
     for (Posting* posting : postings) release(posting, fate);
     for (Posting* posting : postings) {
+      port_.told_ = base::mix(port_.told_ ^ (0xfa7e + static_cast<std::uint64_t>(fate)));
       posting->outcome = {.fate = fate};
       --pending_;
       posting->waiter.resume();  // the last one may destroy this lane
@@ -364,6 +376,7 @@ void SimPort::wake() {
     if (wake_at_ != next) return;
     wake_at_ = base::kNever;
     turn([this] {
+      if (timers_.next() <= now()) told_ = base::mix(told_ ^ static_cast<std::uint64_t>(now()));
       timers_.fire_due(now());
       wake();
     });
@@ -418,6 +431,19 @@ void SimPort::crash(InFlight posted) {
   for (const auto& link : network_->links_) {
     if (link->client == this) network_->close(*link);
   }
+}
+
+void SimPort::revive() {
+  if (state_ != State::crashed) return;
+  state_ = State::running;
+  crash_at_ = ~0ull;
+  wake_at_ = base::kNever;
+  for (const auto& link : network_->links_) {
+    if (link->client != this) continue;
+    network_->close(*link);
+    if (link->lane != nullptr) link->lane->end(nullptr);
+  }
+  wake();
 }
 
 bool SimPort::may_land() {
@@ -583,7 +609,8 @@ Network::~Network() {
 
 SimResponder& Network::add_node(std::string endpoint) {
   const Clock clock = draw_clock(2 * nodes_.size());
-  nodes_.push_back(std::unique_ptr<SimResponder>(new SimResponder(*this, std::move(endpoint), random_.next(), clock)));
+  nodes_.push_back(std::unique_ptr<SimResponder>(
+      new SimResponder(*this, nodes_.size(), std::move(endpoint), random_.next(), clock)));
   return *nodes_.back();
 }
 
@@ -645,6 +672,7 @@ bool Network::drain(SimPort& client, Nanos limit) {
 }
 
 Nanos Network::message_delay() {
+  if (steered_) return 0;
   const auto within = [this](Nanos span) {
     return static_cast<Nanos>(random_.below(static_cast<std::uint64_t>(span) + 1));
   };
@@ -654,6 +682,7 @@ Nanos Network::message_delay() {
 }
 
 Nanos Network::execution_delay() {
+  if (steered_) return 0;
   const auto within = [this](Nanos span) {
     return static_cast<Nanos>(random_.below(static_cast<std::uint64_t>(span) + 1));
   };
@@ -727,6 +756,19 @@ void Network::advance(const std::shared_ptr<Link>& link) {
 void Network::start(const std::shared_ptr<Flight>& flight, std::size_t verb) {
   VerbRun& run = flight->verbs[verb];
   run.started = true;
+  if (steered_) {
+    const bool words = run.op.verb == Verb::read || run.op.verb == Verb::write;
+    Waiting waiting{.client = flight->link->client->index(),
+                    .node = flight->link->node->index_,
+                    .lane = flight->link->number,
+                    .chain = flight->number,
+                    .verb = verb,
+                    .op = run.op,
+                    .last = words ? run.left : 1};
+    waiting.flight = flight;
+    waiting_.push_back(std::move(waiting));
+    return;
+  }
   // A fence is the requester's: it costs the trip that it waits for.
   const Nanos begin = now_ + (run.op.fence ? message_delay() + message_delay() : 0) + execution_delay();
   switch (run.op.verb) {
@@ -767,10 +809,14 @@ void Network::execute_words(const std::shared_ptr<Flight>& flight, std::size_t v
       const std::uint64_t value = word.load(std::memory_order_relaxed);
       if (flight->posting != nullptr) base::store(run.op.local.data() + 8 * i, value);
       trace_.note(run.op.at.offset + 8 * i, value, 1);
+      if (steered_) run.seen ^= base::mix(base::mix(i + 1) + value);
     } else {
       if (!link.client->may_land()) return;
       const std::byte* from = flight->posting != nullptr ? run.op.local.data() : run.payload.data();
       const auto value = base::load<std::uint64_t>(from + 8 * i);
+      if (steered_) {
+        changed(link, {run.op.at.region, run.op.at.offset + 8 * i}, word.load(std::memory_order_relaxed), value);
+      }
       word.store(value, std::memory_order_relaxed);
       trace_.note(run.op.at.offset + 8 * i, value, 2);
       link.client->landed();
@@ -797,6 +843,10 @@ void Network::execute_atomic(const std::shared_ptr<Flight>& flight, std::size_t 
       break;
   }
   if (flight->posting != nullptr && run.op.old != nullptr) *run.op.old = old;
+  if (steered_) {
+    run.seen = base::mix(old + 1);
+    changed(link, run.op.at, old, word_at(run.target).load(std::memory_order_relaxed));
+  }
   trace_.note(run.op.at.offset, old, 3);
   link.client->landed();
   executed(flight, verb);
@@ -815,6 +865,13 @@ void Network::execute_call(const std::shared_ptr<Flight>& flight, std::size_t ve
   std::vector<std::byte> reply(run.op.reply.size());
   const auto bytes = link.node->host_->on_call(link.rights.session_id, run.op.opcode, run.payload, reply);
   trace_.note(run.op.opcode, bytes.value_or(~0ull), 4);
+  if (steered_) {
+    const auto hash = [](base::Bytes of) { return base::keyed_hash({}, of); };
+    run.seen = base::mix(hash(base::Bytes(reply).first(bytes.value_or(0))) + bytes.value_or(~0ull));
+    SimResponder& node = *link.node;
+    node.told_ =
+        base::mix(node.told_ ^ base::mix(link.rights.session_id + run.op.opcode) ^ hash(run.payload) ^ run.seen);
+  }
   link.client->landed();
   if (!link.open) return;  // the host fenced the session meanwhile
   if (!bytes) {
@@ -851,7 +908,7 @@ void Network::executed(const std::shared_ptr<Flight>& flight, std::size_t verb) 
 
 void Network::reply(const std::shared_ptr<Flight>& flight) {
   flight->answered = true;
-  if (random_.chance(options_.lose_reply)) return;
+  if (steered_ ? lose_next_ : random_.chance(options_.lose_reply)) return;
   SimPort* client = flight->link->client;
   at(now_ + message_delay(), [client, flight] {
     client->turn([flight] {
@@ -879,6 +936,7 @@ void Network::close(Link& link) {
 
 // A severed lane's verbs land up to some point, which nobody knows.
 void Network::cut_tail(SimLane& lane) {
+  if (steered_) return;  // they wait until they are executed, or a fence drops them
   std::vector<VerbRun*> waiting;
   for (const auto& flight : lane.flights()) {
     for (VerbRun& run : flight->verbs) {
@@ -887,6 +945,95 @@ void Network::cut_tail(SimLane& lane) {
   }
   if (waiting.empty() || random_.chance(0.4)) return;
   for (std::size_t i = random_.below(waiting.size() + 1); i < waiting.size(); ++i) waiting[i]->dropped = true;
+}
+
+// ---- steering
+// -----------------------------------------------------------------------------------------------------------------
+
+void Network::changed(const Link& link, Remote at, std::uint64_t before, std::uint64_t after) {
+  const std::uint64_t place = base::mix((link.node->index_ << 60) ^ (std::uint64_t{at.region} << 48) ^ at.offset);
+  memory_ ^= base::mix(place + before) ^ base::mix(place + after);
+}
+
+void Network::steer() {
+  for (const auto& link : links_) FARPOOL_CHECK(link->flights.empty() || !link->open);
+  steered_ = true;
+  moment_ = now_;
+  settle();
+}
+
+void Network::settle() {
+  for (;;) {
+    for (const auto& client : clients_) client->ring();
+    if (events_.empty() || events_.front().when > now_) break;
+    step();
+  }
+  std::erase_if(waiting_, [](const Waiting& one) {
+    const VerbRun& run = one.flight->verbs[one.verb];
+    return run.executed || run.dropped || !one.flight->link->open;
+  });
+  for (Waiting& one : waiting_) one.ends = one.flight->left == 1;
+}
+
+void Network::execute(std::size_t which, std::uint64_t first, std::uint64_t last, bool lose) {
+  ++moment_;
+  lose_next_ = lose;
+  Waiting& one = waiting_[which];
+  const std::shared_ptr<Flight> flight = one.flight;
+  const std::size_t verb = one.verb;
+  FARPOOL_CHECK(first >= one.first && last <= one.last && (first == one.first || last == one.last));
+  one.torn = last - first < one.last - one.first;
+  (first == one.first ? one.first : one.last) = first == one.first ? last : first;
+  switch (one.op.verb) {
+    case Verb::read:
+    case Verb::write:
+      execute_words(flight, verb, first, last);
+      break;
+    case Verb::call:
+      execute_call(flight, verb);
+      break;
+    default:
+      execute_atomic(flight, verb);
+      break;
+  }
+  lose_next_ = false;
+  settle();
+}
+
+bool Network::differs(std::size_t which, std::uint64_t word) const {
+  const Flight& flight = *waiting_[which].flight;
+  const VerbRun& run = flight.verbs[waiting_[which].verb];
+  const std::byte* from = flight.posting != nullptr ? run.op.local.data() : run.payload.data();
+  return base::load<std::uint64_t>(from + 8 * word) != word_at(run.target + 8 * word).load(std::memory_order_relaxed);
+}
+
+bool Network::pass_until(Nanos when) {
+  if (when == base::kNever) return false;
+  ++moment_;
+  while (!events_.empty() && events_.front().when <= when) step();
+  now_ = std::max(now_, when);
+  settle();
+  return true;
+}
+
+Nanos Network::next_timer(std::size_t client) const {
+  const SimPort& port = *clients_[client];
+  return port.timers_.next() == base::kNever ? base::kNever : std::max(now_, port.clock_.when(port.timers_.next()));
+}
+
+bool Network::pass() { return pass_until(events_.empty() ? base::kNever : events_.front().when); }
+
+std::uint64_t Network::fingerprint() const {
+  std::uint64_t hash = base::mix(memory_ ^ static_cast<std::uint64_t>(now_));
+  for (const auto& node : nodes_) hash = base::mix(hash ^ node->told_);
+  for (const auto& client : clients_) {
+    hash = base::mix(hash ^ client->told_) + static_cast<std::uint64_t>(client->state_);
+  }
+  for (const auto& link : links_) {
+    hash = base::mix(hash) + (link->open ? 1 : 0);
+    for (const auto& flight : link->flights) hash = base::mix(hash ^ flight->seen());
+  }
+  return hash;
 }
 
 }  // namespace farpool::fabric::sim

@@ -83,7 +83,9 @@ class SimPort final : public Port {
   std::uint64_t effects() const { return effects_; }
   // Verbs that were posted and have neither executed nor been dropped.
   std::size_t in_flight() const;
-
+  // A client that crashed comes to an end: all its lanes are closed and end, and its frames go on from there. Nothing
+  // of it reaches anybody. For whoever made a world and has seen enough of it.
+  void revive();
   // The client stops for ever as soon as `effects` more have happened; with 0, when the next one is about to.
   void crash_after(std::uint64_t effects, InFlight posted);
   void crash(InFlight posted);
@@ -121,6 +123,7 @@ class SimPort final : public Port {
   std::uint64_t effects_ = 0;
   std::uint64_t crash_at_ = ~0ull;
   InFlight posted_ = InFlight::lands;
+  std::uint64_t told_ = 0;  // hash of all that it learned since the run is steered
 };
 
 // A memory node's side. It drives a Host that knows nothing of simulation.
@@ -144,18 +147,34 @@ class SimResponder final : public Responder {
  private:
   friend class Network;
   friend class SimPort;
-  SimResponder(Network& network, std::string endpoint, std::uint64_t seed, Clock clock)
-      : network_(network), endpoint_(std::move(endpoint)), random_(seed), clock_(clock) {}
+  SimResponder(Network& network, std::size_t index, std::string endpoint, std::uint64_t seed, Clock clock)
+      : network_(network), index_(index), endpoint_(std::move(endpoint)), random_(seed), clock_(clock) {}
   // Ends the lane of a link, and lets its client know a while later.
   void cut(const std::shared_ptr<Link>& link);
 
   Network& network_;
+  std::size_t index_;
   std::string endpoint_;
   base::Random random_;
   Clock clock_;
   Host* host_ = nullptr;
   std::uint64_t life_ = 0;  // how many hosts have been stopped
+  std::uint64_t told_ = 0;  // hash of the CALLs that it executed since the run is steered
   bool held_ = false;
+};
+
+// A verb that a memory node may execute now, in a run that is steered (Network::steer).
+struct Waiting {
+  std::size_t client = 0;
+  std::size_t node = 0;
+  std::uint64_t lane = 0, chain = 0;  // as counted: the same in every run that was steered the same way
+  std::size_t verb = 0;               // of the chain
+  Op op;
+  // The words that have yet to execute; one for an atomic or a CALL. A part of them may execute before the rest.
+  std::uint64_t first = 0, last = 0;
+  bool torn = false;               // a part has executed
+  bool ends = false;               // the chain's answer follows it
+  std::shared_ptr<Flight> flight;  // the network's
 };
 
 // Keeps something for ever, reachable and never destroyed: what a crashed client owned.
@@ -185,6 +204,28 @@ class Network {
   // An event outside clients and nodes: a fault, an observer.
   void at(Nanos when, std::function<void()> what);
 
+  // --- Steering. Somebody decides what happens next where the contract leaves it open, instead of chance: nothing
+  // takes time but timers, verbs execute when told, and completions are delivered at once. Nothing may be in flight.
+  void steer();
+  // Runs all that follows by itself: deliveries, turns, timers that are due.
+  void settle();
+  // What may execute now, in the order in which it became possible. Valid until the next change.
+  const std::vector<Waiting>& waiting() const { return waiting_; }
+  // Executes words of one of them, from either end, and settles. `lose`: the chain's answer never comes.
+  void execute(std::size_t which, std::uint64_t first, std::uint64_t last, bool lose = false);
+  // Whether a word that a waiting WRITE is to write differs from what is there.
+  bool differs(std::size_t which, std::uint64_t word) const;
+  // Lets time pass until then, or until the next event. False: there is none.
+  bool pass_until(Nanos when);
+  bool pass();
+  // When the client's next timer fires.
+  Nanos next_timer(std::size_t client) const;
+  // Orders moments of a run: the time, or in a steered run, where little takes time, a count of what has happened.
+  Nanos moment() const { return steered_ ? moment_ : now_; }
+  // Of all that decides how a steered run goes on, as far as the network knows it: memory as verbs have changed it,
+  // verbs under way, what each client and each memory node was told, the time.
+  std::uint64_t fingerprint() const;
+
  private:
   friend class SimPort;
   friend class SimLane;
@@ -211,6 +252,7 @@ class Network {
   void refuse(const std::shared_ptr<Flight>& flight);
   void close(Link& link);
   void cut_tail(SimLane& lane);
+  void changed(const Link& link, Remote at, std::uint64_t before, std::uint64_t after);
 
   Options options_;
   base::Random random_;
@@ -222,6 +264,12 @@ class Network {
   std::vector<std::unique_ptr<SimPort>> clients_;
   std::vector<std::shared_ptr<Link>> links_;
   std::uint64_t lanes_opened_ = 0;
+
+  bool steered_ = false;
+  bool lose_next_ = false;
+  Nanos moment_ = 0;
+  std::vector<Waiting> waiting_;
+  std::uint64_t memory_ = 0;  // hash of what verbs have changed since it is steered
 };
 
 }  // namespace farpool::fabric::sim

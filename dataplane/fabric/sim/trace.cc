@@ -6,6 +6,14 @@
 namespace farpool::fabric::sim {
 namespace {
 
+std::string hex(std::uint64_t word) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%llx", static_cast<unsigned long long>(word));
+  return text;
+}
+
+}  // namespace
+
 const char* name_of(Verb verb) {
   switch (verb) {
     case Verb::read:
@@ -23,14 +31,6 @@ const char* name_of(Verb verb) {
   }
   return "?";
 }
-
-std::string hex(std::uint64_t word) {
-  char text[24];
-  std::snprintf(text, sizeof text, "%llx", static_cast<unsigned long long>(word));
-  return text;
-}
-
-}  // namespace
 
 std::size_t Trace::post(std::size_t client, std::uint64_t lane, Nanos now, std::span<const Op> ops) {
   note(client, lane, static_cast<std::uint64_t>(now));

@@ -12,6 +12,8 @@
 
 namespace farpool::fabric::sim {
 
+const char* name_of(Verb verb);
+
 // A verb as it was posted: where and how much, never key or value bytes.
 struct VerbRecord {
   Verb verb = Verb::read;

@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explore.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace farpool::sim {
+namespace {
+
+using fabric::Verb;
+using fabric::sim::Network;
+using fabric::sim::Waiting;
+
+constexpr Nanos kShort = base::kMillisecond;       // a sleep that is only to let others go first
+constexpr Nanos kPatience = 1000 * base::kSecond;  // of virtual time, for one run
+constexpr std::uint64_t kMostDecisions = 100'000;  // of one run
+constexpr std::size_t kMostCuts = 6;               // of one verb
+constexpr std::size_t kNobody = ~std::size_t{0};
+constexpr std::size_t kEnough = ~std::size_t{0};  // instead of a choice: the rest need not be seen
+
+bool reads_only(const Waiting& one) { return one.op.verb == Verb::read; }
+
+// Words of a memory node that a verb touches. A CALL touches the memory node as a whole.
+struct Words {
+  std::size_t region = 0;
+  std::uint64_t first = 0, last = 0;
+};
+Words words_of(const Waiting& one, std::uint64_t first, std::uint64_t last) {
+  constexpr std::size_t kRegions = 64, kOfTheNode = kRegions - 1;
+  if (one.op.verb == Verb::call) return {one.node * kRegions + kOfTheNode, 0, 1};
+  const std::uint64_t at = one.op.at.offset / 8;
+  return {one.node * kRegions + one.op.at.region, at + first, at + last};
+}
+Words words_of(const Waiting& one) { return words_of(one, one.first, one.last); }
+
+bool conflict(const Waiting& a, const Waiting& b) {
+  const Words x = words_of(a), y = words_of(b);
+  return x.region == y.region && x.first < y.last && y.first < x.last && !(reads_only(a) && reads_only(b));
+}
+
+// Who has touched which word, in all runs.
+class Knowledge {
+ public:
+  void touch(const Network& network, std::size_t which, std::uint64_t first, std::uint64_t last) {
+    const Waiting& one = network.waiting()[which];
+    const Words words = words_of(one, first, last);
+    if (regions_.size() <= words.region) regions_.resize(words.region + 1);
+    auto& region = regions_[words.region];
+    if (region.size() < words.last) region.resize(words.last);
+    const auto bit = static_cast<std::uint16_t>(1u << one.client);
+    for (std::uint64_t i = words.first; i < words.last; ++i) {
+      Access& access = region[i];
+      const Access before = access;
+      (reads_only(one) ? access.readers : access.writers) |= bit;
+      const bool changes = one.op.verb != Verb::write || network.differs(which, first + i - words.first);
+      if (!reads_only(one) && changes) access.changers |= bit;
+      grown_ = grown_ || degree(access) > degree(before);
+    }
+  }
+  // Whether another client touches that word of the verb in a way that does not commute.
+  bool contended(const Waiting& one, std::uint64_t word) const {
+    const Words words = words_of(one, word, word + 1);
+    if (words.region >= regions_.size() || words.first >= regions_[words.region].size()) return false;
+    const Access& access = regions_[words.region][words.first];
+    const auto others = static_cast<std::uint16_t>(~(1u << one.client));
+    if (reads_only(one)) return (access.changers & others) != 0;
+    return (access.writers & others) != 0 || (access.readers & others) != 0;
+  }
+  bool contended(const Waiting& one) const {
+    for (std::uint64_t word = one.first; word < one.last; ++word) {
+      if (contended(one, word)) return true;
+    }
+    return false;
+  }
+  // Whether a word became contended since this was last asked.
+  bool has_grown() { return std::exchange(grown_, false); }
+
+ private:
+  struct Access {
+    std::uint16_t readers = 0, writers = 0;
+    std::uint16_t changers = 0;  // writers that once wrote something else than was there
+  };
+  static unsigned degree(const Access& access) {
+    const auto all = static_cast<std::uint16_t>(access.readers | access.writers);
+    const bool several = (all & (all - 1)) != 0;
+    return several ? (access.writers != 0 ? 1 : 0) + (access.changers != 0 ? 1 : 0) : 0;
+  }
+  std::vector<std::vector<Access>> regions_;
+  bool grown_ = false;
+};
+
+struct Move {
+  enum class Kind : std::uint8_t { verb, part, lose, begin, wake, crash } kind = Kind::verb;
+  std::size_t client = 0;
+  std::size_t which = 0;  // of the waiting verbs
+  std::uint64_t first = 0, last = 0;
+  unsigned cost = 0;                 // preemptions
+  std::vector<std::uint64_t> sleep;  // verbs of the client that wait until another has acted
+};
+
+std::uint64_t identity(const Waiting& one) { return (one.lane << 40) + (one.chain << 8) + one.verb; }
+
+// What a move was, in terms that hold in every run that came the same way.
+struct Deed {
+  Move::Kind kind = Move::Kind::verb;
+  std::size_t client = 0;
+  std::uint64_t identity = 0, first = 0, last = 0;
+  friend bool operator==(const Deed&, const Deed&) = default;
+};
+
+// One run. Without knowledge everything is decided and nothing is bounded: for replays.
+class Run {
+ public:
+  Run(const SmallWorld& world, const Knowledge* knowledge, Knowledge* learns, std::string* story = nullptr)
+      : bounds_(world.bounds),
+        scene_(world.make()),
+        knowledge_(knowledge),
+        learns_(learns),
+        story_(story),
+        network_(scene_->network()) {
+    network_.steer();
+    end_ = network_.now() + kPatience;
+    preemptions_ = bounds_.preemptions;
+    losses_ = bounds_.losses;
+    crashes_ = bounds_.crashes;
+    crashed_.resize(scene_->clients());
+    follow();
+  }
+
+  // Asks `choose` at every decision, with the moves that there are, and returns what is wrong in the end.
+  template <class Choose>
+  std::vector<std::string> go(Choose&& choose) {
+    for (std::uint64_t decisions = 0;;) {
+      std::vector<Move> all = moves();
+      if (all.empty()) {
+        if (over()) return scene_->judge();
+        if (!asleep_.empty() || yields_) {  // nobody else may go on any more
+          asleep_.clear();
+          yields_ = false;
+          continue;
+        }
+        if (network_.now() > end_ || !network_.pass()) return {"an operation does not come to an end"};
+        fresh_ = false;
+        follow();
+        continue;
+      }
+      std::size_t chosen = 0;
+      if (all.size() > 1) {
+        if (++decisions > kMostDecisions) return {"an operation does not come to an end"};
+        chosen = choose(*this, all);
+        if (chosen == kEnough) return {};
+      }
+      make(all[chosen]);
+    }
+  }
+
+  unsigned preemptions() const { return preemptions_; }
+  std::uint64_t state() const {
+    std::uint64_t hash = base::mix(network_.fingerprint() ^ base::mix(scene_->fingerprint()));
+    hash = base::mix(hash ^ current_) + (yields_ ? 1 : 0) + (fresh_ ? 2 : 0) + 4 * losses_ + 64 * crashes_;
+    std::uint64_t sum = 0;
+    for (const std::uint64_t one : asleep_) sum += base::mix(one + 1);
+    for (const Waiting& one : network_.waiting()) {
+      if (one.torn) sum += base::mix(base::mix(identity(one)) + (one.first << 32) + one.last);
+    }
+    return base::mix(hash ^ sum);
+  }
+  Deed deed(const Move& move) const {
+    Deed deed{.kind = move.kind, .client = move.client};
+    if (move.kind == Move::Kind::verb || move.kind == Move::Kind::part || move.kind == Move::Kind::lose) {
+      deed.identity = identity(network_.waiting()[move.which]);
+      deed.first = move.first;
+      deed.last = move.last;
+    }
+    return deed;
+  }
+  const std::vector<Deed>& deeds() const { return deeds_; }
+
+ private:
+  bool visible(const Waiting& one) const {
+    if (knowledge_ == nullptr || one.torn || knowledge_->contended(one)) return true;
+    return crashes_ > 0 && !reads_only(one) && mortal(one.client);
+  }
+  bool mortal(std::size_t client) const {
+    return std::find(bounds_.mortal.begin(), bounds_.mortal.end(), client) != bounds_.mortal.end();
+  }
+  bool begins(std::size_t client) const { return !crashed_[client] && scene_->may_begin(client); }
+  bool has_verbs(std::size_t client) const {
+    return std::any_of(network_.waiting().begin(), network_.waiting().end(),
+                       [client](const Waiting& one) { return one.client == client; });
+  }
+  bool enabled(std::size_t client) const { return begins(client) || has_verbs(client); }
+  bool over() const {
+    for (std::size_t client = 0; client < scene_->clients(); ++client) {
+      if (!crashed_[client] && (scene_->busy(client) || scene_->may_begin(client))) return false;
+    }
+    return network_.waiting().empty();
+  }
+
+  std::vector<Move> moves() const {
+    std::vector<Move> all;
+    const bool goes_on = current_ != kNobody && enabled(current_);
+    if (goes_on && !yields_) add(current_, 0, all);
+    if (fresh_ && knowledge_ != nullptr && !all.empty()) return all;
+    const unsigned cost = goes_on ? 1 : 0;
+    if (may(cost)) {
+      for (std::size_t client = 0; client < scene_->clients(); ++client) {
+        if (client != current_ && enabled(client)) add(client, cost, all);
+      }
+    }
+    if (all.empty()) return all;
+    if (may(1)) {
+      for (std::size_t client = 0; client < scene_->clients(); ++client) {
+        if (!crashed_[client] && scene_->busy(client) && !enabled(client) && sleeps_briefly(client)) {
+          all.push_back({.kind = Move::Kind::wake, .client = client, .cost = 1});
+        }
+      }
+    }
+    if (crashes_ > 0 && current_ != kNobody && mortal(current_) && !crashed_[current_] && scene_->busy(current_)) {
+      all.push_back({.kind = Move::Kind::crash, .client = current_});
+    }
+    return all;
+  }
+  bool may(unsigned cost) const { return knowledge_ == nullptr || preemptions_ >= cost; }
+  bool sleeps_briefly(std::size_t client) const {
+    const Nanos when = network_.next_timer(client);
+    return when != base::kNever && when - network_.now() <= kShort;
+  }
+
+  void add(std::size_t client, unsigned cost, std::vector<Move>& all) const {
+    const auto& waiting = network_.waiting();
+    // Another client may go on after this move, at the price of a preemption more.
+    bool others = false;
+    for (std::size_t other = 0; other < scene_->clients(); ++other) others |= other != client && enabled(other);
+    const bool interrupts = others && may(cost + 1);
+    std::vector<std::size_t> before;
+    const auto asleep = [&] {
+      std::vector<std::uint64_t> sleep;
+      for (const std::size_t one : before) sleep.push_back(identity(waiting[one]));
+      return sleep;
+    };
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+      const Waiting& one = waiting[i];
+      if (one.client != client || (client == current_ && asleep_.contains(identity(one)))) continue;
+      const bool matters = std::any_of(before.begin(), before.end(),
+                                       [&](std::size_t earlier) { return conflict(waiting[earlier], one); });
+      if (before.empty() || matters || interrupts) {
+        const std::vector<std::uint64_t> sleep =
+            knowledge_ == nullptr || matters ? std::vector<std::uint64_t>() : asleep();
+        all.push_back(
+            {.client = client, .which = i, .first = one.first, .last = one.last, .cost = cost, .sleep = sleep});
+        if (interrupts && !one.torn) add_parts(i, all);
+        if (losses_ > 0 && one.ends) {
+          all.push_back(all.back());
+          all.back().kind = Move::Kind::lose;
+          all.back().first = one.first;
+          all.back().last = one.last;
+        }
+      }
+      before.push_back(i);
+    }
+    if (begins(client) && (before.empty() || interrupts)) {
+      all.push_back({.kind = Move::Kind::begin,
+                     .client = client,
+                     .cost = cost,
+                     .sleep = knowledge_ == nullptr ? std::vector<std::uint64_t>() : asleep()});
+    }
+  }
+
+  // The verb's first or last words alone. Only where on both sides of the cut there is something that others touch.
+  void add_parts(std::size_t which, std::vector<Move>& all) const {
+    const Waiting& one = network_.waiting()[which];
+    if (one.op.verb != Verb::read && one.op.verb != Verb::write) return;
+    std::vector<std::uint64_t> cuts;
+    bool any = false;
+    for (std::uint64_t word = one.first; word < one.last; ++word) {
+      if (knowledge_ != nullptr &&
+          (!knowledge_->contended(one, word) || (one.op.verb == Verb::write && !network_.differs(which, word)))) {
+        continue;
+      }
+      if (any) cuts.push_back(word);
+      any = true;
+    }
+    const Move whole = all.back();
+    const std::size_t step = knowledge_ == nullptr ? 1 : (cuts.size() + kMostCuts - 1) / kMostCuts;
+    for (std::size_t i = 0; i < cuts.size(); i += step) {
+      for (const bool front : {true, false}) {
+        Move part = whole;
+        part.kind = Move::Kind::part;
+        (front ? part.last : part.first) = cuts[i];
+        all.push_back(part);
+      }
+    }
+  }
+
+  void make(const Move& move) {
+    deeds_.push_back(deed(move));
+    if (move.client != current_) {
+      asleep_.clear();
+      yields_ = false;
+    }
+    preemptions_ -= std::min(preemptions_, move.cost);
+    current_ = move.client;
+    fresh_ = false;
+    asleep_.insert(move.sleep.begin(), move.sleep.end());
+    switch (move.kind) {
+      case Move::Kind::begin:
+        tell(move.client, "begins " + scene_->next_name(move.client));
+        fresh_ = true;
+        scene_->begin(move.client);
+        network_.settle();
+        break;
+      case Move::Kind::wake:
+        tell(move.client, "wakes");
+        fresh_ = true;
+        network_.pass_until(network_.next_timer(move.client));
+        break;
+      case Move::Kind::crash:
+        tell(move.client, "dies");
+        --crashes_;
+        crashed_[move.client] = true;
+        scene_->crash(move.client);
+        network_.settle();
+        current_ = kNobody;
+        break;
+      default:
+        yields_ = move.kind == Move::Kind::part && knowledge_ != nullptr;
+        losses_ -= move.kind == Move::Kind::lose ? 1 : 0;
+        execute(move.which, move.first, move.last, move.kind == Move::Kind::lose);
+        break;
+    }
+    follow();
+  }
+
+  void execute(std::size_t which, std::uint64_t first, std::uint64_t last, bool lose) {
+    const Waiting& one = network_.waiting()[which];
+    if (learns_ != nullptr) learns_->touch(network_, which, first, last);
+    const std::size_t client = one.client;
+    if (story_ != nullptr) {
+      std::string line = fabric::sim::name_of(one.op.verb);
+      line.resize(6, ' ');
+      if (one.op.verb == Verb::call) {
+        line += "of the memory node, opcode " + std::to_string(one.op.opcode);
+      } else {
+        line += scene_->place(one.op.at, one.op.local.size());
+      }
+      if (last - first < one.op.local.size() / 8 && one.op.verb != Verb::call) {
+        line += ", words " + std::to_string(first) + ".." + std::to_string(last - 1) + " of " +
+                std::to_string(one.op.local.size() / 8);
+      }
+      if (lose) line += ", and the answer is lost";
+      tell(client, line);
+    }
+    const bool busy = scene_->busy(client);
+    network_.execute(which, first, last, lose);
+    if (busy && !scene_->busy(client) && !crashed_[client]) tell(client, "ends its operation");
+  }
+
+  // What nobody else can tell from its happening later.
+  void follow() {
+    if (knowledge_ == nullptr) return;
+    for (bool again = true; again;) {
+      again = false;
+      const auto& waiting = network_.waiting();
+      for (std::size_t i = 0; i < waiting.size(); ++i) {
+        const Waiting& one = waiting[i];
+        if (visible(one) || asleep_.contains(identity(one)) || (losses_ > 0 && one.ends)) continue;
+        deeds_.push_back({Move::Kind::verb, one.client, identity(one), one.first, one.last});
+        execute(i, one.first, one.last, false);
+        again = true;
+        break;
+      }
+    }
+  }
+
+  void tell(std::size_t client, const std::string& what) {
+    if (story_ != nullptr) *story_ += "  client " + std::to_string(client) + "  " + what + "\n";
+  }
+
+  const Bounds bounds_;
+  const std::unique_ptr<Scene> scene_;
+  const Knowledge* const knowledge_;  // the same for all runs of a pass
+  Knowledge* const learns_;
+  std::string* const story_;
+  Network& network_;
+  Nanos end_ = 0;
+  unsigned preemptions_ = 0, losses_ = 0, crashes_ = 0;
+  std::size_t current_ = kNobody;
+  bool yields_ = false;  // the current client's verb is torn: another is next
+  bool fresh_ = false;   // the current client has been switched to, and has done nothing yet
+  std::set<std::uint64_t> asleep_;
+  std::vector<bool> crashed_;
+  std::vector<Deed> deeds_;
+};
+
+// The search: one decision deeper after the other, back to the last one that has another way.
+class Search {
+ public:
+  Search(const SmallWorld& world, std::uint64_t most) : world_(world), most_(most) {}
+
+  Explored run() {
+    // Few preemptions first: they show who touches what at little cost, and what fails, fails with few.
+    for (unsigned preemptions = 0; preemptions <= world_.bounds.preemptions; ++preemptions) {
+      if (preemptions > 1 && preemptions < world_.bounds.preemptions) continue;
+      SmallWorld bounded = world_;
+      bounded.bounds.preemptions = preemptions;
+      for (bool again = true; again;) {
+        const Knowledge before = knowledge_;
+        switch (pass(bounded, before)) {
+          case Pass::stopped:
+            return std::move(found_);
+          case Pass::learned:
+            break;
+          case Pass::whole:
+            again = false;
+        }
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  struct Node {
+    std::size_t chosen = 0, ways = 0;
+  };
+
+  enum class Pass : std::uint8_t {
+    whole,
+    learned,  // more is contended than was known: what was skipped may have mattered
+    stopped,  // something is wrong, or there were too many runs
+  };
+  Pass pass(const SmallWorld& world, const Knowledge& before) {
+    path_.clear();
+    reached_.clear();
+    found_.states = 0;
+    do {
+      if (found_.runs++ >= most_) {
+        found_.whole = false;
+        return Pass::stopped;
+      }
+      if (!once(world, before)) return Pass::stopped;
+      if (knowledge_.has_grown()) return Pass::learned;
+    } while (next());
+    return Pass::whole;
+  }
+
+  bool once(const SmallWorld& world, const Knowledge& before) {
+    Run run(world, &before, &knowledge_);
+    std::size_t depth = 0;
+    bool known = false;  // the rest was explored from elsewhere
+    std::vector<std::string> wrong = run.go([&](const Run& at, const std::vector<Move>& moves) -> std::size_t {
+      if (depth < path_.size()) {
+        FARPOOL_CHECK(path_[depth].ways == moves.size());  // the same tape gives the same run
+        return path_[depth++].chosen;
+      }
+      auto [entry, added] = reached_.try_emplace(at.state(), at.preemptions());
+      found_.states += added ? 1 : 0;
+      if (!added && entry->second >= at.preemptions()) {
+        known = true;
+        return kEnough;
+      }
+      entry->second = at.preemptions();
+      path_.push_back({0, moves.size()});
+      ++depth;
+      found_.deepest = std::max<std::uint64_t>(found_.deepest, depth);
+      return 0;
+    });
+    found_.judged += known ? 0 : 1;
+    if (wrong.empty()) return true;
+    found_.failure.emplace();
+    found_.failure->wrong = std::move(wrong);
+    explain(run.deeds());
+    return false;
+  }
+
+  bool next() {
+    while (!path_.empty() && path_.back().chosen + 1 == path_.back().ways) path_.pop_back();
+    if (path_.empty()) return false;
+    ++path_.back().chosen;
+    return true;
+  }
+
+  // The failing run as a tape that needs no knowledge of other runs, and as short as leaving decisions out makes it.
+  void explain(const std::vector<Deed>& deeds) {
+    Tape tape;
+    std::size_t at = 0;
+    {
+      Run run(world_, nullptr, nullptr);
+      std::uint64_t decision = 0;
+      run.go([&](const Run& now, const std::vector<Move>& moves) -> std::size_t {
+        const std::uint64_t number = decision++;
+        while (at < deeds.size()) {
+          for (std::size_t i = 0; i < moves.size(); ++i) {
+            if (now.deed(moves[i]) != deeds[at]) continue;
+            ++at;
+            if (i != 0) tape[number] = i;
+            return i;
+          }
+          ++at;  // it was no decision
+        }
+        return 0;
+      });
+    }
+    Replayed best = replay(world_, tape);
+    for (bool shorter = !best.wrong.empty(); shorter;) {
+      shorter = false;
+      for (auto one = tape.rbegin(); one != tape.rend(); ++one) {
+        Tape without = tape;
+        without.erase(one->first);
+        Replayed tried = replay(world_, without);
+        if (tried.wrong.empty()) continue;
+        best = std::move(tried);
+        tape = std::move(without);
+        shorter = true;
+        break;
+      }
+    }
+    found_.failure->tape = std::move(tape);
+    if (!best.wrong.empty()) found_.failure->wrong = std::move(best.wrong);
+    found_.failure->story = std::move(best.story);
+  }
+
+  const SmallWorld& world_;
+  const std::uint64_t most_;
+  Knowledge knowledge_;
+  std::vector<Node> path_;
+  std::unordered_map<std::uint64_t, unsigned> reached_;  // state -> preemptions that were left
+  Explored found_;
+};
+
+}  // namespace
+
+std::string describe(const Tape& tape) {
+  std::string text;
+  for (const auto& [decision, way] : tape) {
+    text += (text.empty() ? "" : ",") + std::to_string(decision) + ":" + std::to_string(way);
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::optional<Tape> parse_tape(const std::string& text) {
+  Tape tape;
+  if (text == "-") return tape;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    std::uint64_t decision = 0, way = 0;
+    auto read = std::from_chars(at, end, decision);
+    if (read.ec != std::errc() || read.ptr == end || *read.ptr != ':') return std::nullopt;
+    read = std::from_chars(read.ptr + 1, end, way);
+    if (read.ec != std::errc() || !tape.emplace(decision, way).second) return std::nullopt;
+    if (read.ptr == end) return tape;
+    if (*read.ptr != ',') return std::nullopt;
+    at = read.ptr + 1;
+  }
+}
+
+Replayed replay(const SmallWorld& world, const Tape& tape) {
+  Replayed replayed;
+  Run run(world, nullptr, nullptr, &replayed.story);
+  replayed.wrong = run.go([&](const Run&, const std::vector<Move>& moves) -> std::size_t {
+    const auto found = tape.find(replayed.decisions++);
+    return found == tape.end() ? 0 : std::min<std::size_t>(found->second, moves.size() - 1);
+  });
+  return replayed;
+}
+
+Explored explore(const SmallWorld& world, std::uint64_t most) { return Search(world, most).run(); }
+
+}  // namespace farpool::sim

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explore_worlds.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "sim/survey.h"
+#include "sim/swarm.h"
+#include "sim/world.h"
+
+namespace farpool::sim {
+namespace {
+
+using Kind = Call::Kind;
+constexpr Nanos kPatience = 100 * base::kSecond;
+
+struct Step {
+  bool tick = false;    // the session ticks, instead of a call
+  bool beside = false;  // may begin while the client is in the step before
+  Call call;
+};
+
+struct Before {
+  std::size_t client = 0;
+  Call call;
+};
+
+// What happens in a pool: calls one after the other, then each client's steps in every order.
+struct Plot {
+  WorldOptions options;
+  std::vector<Before> before;
+  std::vector<std::vector<Step>> steps;
+};
+
+class PoolScene final : public Scene {
+ public:
+  explicit PoolScene(const Plot& plot) : plot_(plot), parts_(plot.steps.size()), world_(plot.options) {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      parts_[i].client = &world_.connect("client-" + std::to_string(i));
+      FARPOOL_CHECK(parts_[i].client->index() == i);
+    }
+    for (const Before& before : plot_.before) {
+      Client& client = *parts_[before.client].client;
+      FARPOOL_CHECK(world_.run(client, world_.call(client, before.call, kPatience)));
+    }
+    FARPOOL_CHECK(world_.failures().empty() && world_.quiesce());
+  }
+  // What is under way is cut off, and the clients say no goodbye.
+  ~PoolScene() override {
+    for (const Part& part : parts_) {
+      part.client->port().revive();
+      part.client->session().end({base::Code::unavailable, "the world ends"});
+    }
+  }
+
+  fabric::sim::Network& network() override { return world_.network(); }
+  std::size_t clients() const override { return parts_.size(); }
+  bool may_begin(std::size_t client) const override {
+    const Part& part = parts_[client];
+    const auto& steps = plot_.steps[client];
+    return part.begun < steps.size() && (part.running == 0 || steps[part.begun].beside);
+  }
+  void begin(std::size_t client) override {
+    Part& part = parts_[client];
+    const Step& step = plot_.steps[client][part.begun++];
+    ++part.running;
+    order_ = base::mix(order_ ^ base::mix(client + 1) ^ ended_);
+    world_.spawn(*part.client, play(*this, part, step, client));
+  }
+  bool busy(std::size_t client) const override { return parts_[client].running > 0; }
+  void crash(std::size_t client) override { parts_[client].client->port().crash(fabric::sim::InFlight::cut); }
+
+  std::uint64_t fingerprint() const override {
+    std::uint64_t hash = order_;
+    for (const Part& part : parts_) hash = base::mix(hash ^ part.begun) + part.running;
+    return hash;
+  }
+
+  std::vector<std::string> judge() override {
+    std::vector<std::string> wrong;
+    const bool died =
+        std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.client->crashed(); });
+    if (const auto judged = world_.history().judge()) wrong.push_back(*judged);
+    for (const auto& [client, status] : world_.failures()) {
+      if (!died || status.code() != base::Code::locked) wrong.push_back("a call failed: " + status.message());
+    }
+    for (const std::string& what : survey(world_).wrong) wrong.push_back(what);
+    return wrong;
+  }
+
+  std::string next_name(std::size_t client) const override {
+    const Step& step = plot_.steps[client][parts_[client].begun];
+    if (step.tick) return "a tick";
+    return describe({step.call});
+  }
+  std::string place(fabric::Remote at, std::uint64_t bytes) const override {
+    return name_place(world_.geometry(), at, bytes);
+  }
+
+ private:
+  struct Part {
+    Client* client = nullptr;
+    std::size_t begun = 0, running = 0;  // steps
+  };
+  static task::Task<void> play(PoolScene& scene, Part& part, Step step, std::size_t client) {
+    if (step.tick) {
+      co_await part.client->session().tick_now(part.client->port().now() + kPatience);
+    } else {
+      co_await scene.world_.call(*part.client, std::move(step.call), kPatience);
+    }
+    --part.running;
+    // Only which steps had ended when another began matters, not in which order they ended.
+    scene.ended_ += base::mix(client + 1) * (part.begun - part.running);
+  }
+
+  const Plot& plot_;
+  std::vector<Part> parts_;
+  std::uint64_t ended_ = 0;
+  std::uint64_t order_ = 0;
+  World world_;  // its end lets steps come to theirs
+};
+
+// --- Plots
+
+WorldOptions tiny() {
+  return {.wire = {.seed = 1, .straggle = 0, .tear = false},
+          .geometry = {.memory_bytes = (2048 + 96) << 10,
+                       .table_percent = 1,
+                       .entry_bytes = 16,
+                       .entries_per_row = 2,
+                       .rows_per_lock = 2,
+                       .max_sessions = 4,
+                       .slots_per_session = 2},
+          .lease = 1000 * base::kSecond,
+          .failure_timeout = base::kMillisecond};
+}
+
+Step call(Kind kind, std::string key, std::string value = "") {
+  return {.call = {.kind = kind, .key = std::move(key), .value = std::move(value)}};
+}
+Step tick() { return {.tick = true}; }
+Step beside(Step step) {
+  step.beside = true;
+  return step;
+}
+Before there(std::size_t client, std::string key, std::string value) {
+  return {client, {.kind = Kind::insert, .key = std::move(key), .value = std::move(value)}};
+}
+
+// Where each key lies after the calls, and how many entries they displaced.
+struct Outlook {
+  std::map<std::string, std::uint64_t> rows;
+  std::uint64_t displaced = 0;
+  bool failed = false;
+};
+Outlook look_ahead(const WorldOptions& options, const std::vector<Before>& before) {
+  World world(options);
+  Client& client = world.connect("client-0");
+  Outlook outlook;
+  for (const Before& one : before) {
+    if (!world.run(client, world.call(client, one.call, kPatience))) outlook.failed = true;
+  }
+  outlook.failed = outlook.failed || !world.failures().empty() || !world.quiesce();
+  outlook.displaced = client.table().marks().displaced;
+  for (const auto& [key, places] : survey(world).keys) outlook.rows[key] = places[0].row;
+  return outlook;
+}
+
+// A few full rows, and keys whose inserts must move an entry each.
+struct Crowded {
+  std::vector<Before> before;
+  std::string moving[2];  // inserts of these move others
+  std::string moved[2];   // the entry that the insert moves
+};
+Crowded crowded(const WorldOptions& options) {
+  constexpr std::uint64_t kWindow = 8;
+  std::vector<std::string> keys;
+  {
+    World world(options);
+    world.connect("client-0");
+    keys = crowd(world, 20, kWindow, 2 * kWindow + 8, "");
+  }
+  Crowded found;
+  std::uint64_t displaced = 0;
+  for (const std::string& key : keys) {
+    std::vector<Before> with = found.before;
+    with.push_back(there(0, key, "0"));
+    const Outlook then = look_ahead(options, with);
+    if (then.failed) continue;
+    if (then.displaced == displaced) {
+      found.before = std::move(with);
+      continue;
+    }
+    if (then.displaced != displaced + 1) continue;
+    const Outlook now = look_ahead(options, found.before);
+    for (const auto& [other, row] : now.rows) {
+      if (then.rows.at(other) == row) continue;
+      std::string& slot = found.moving[0].empty() ? found.moving[0] : found.moving[1];
+      slot = key;
+      (&slot == &found.moving[0] ? found.moved[0] : found.moved[1]) = other;
+    }
+    if (!found.moving[1].empty()) return found;
+  }
+  FARPOOL_CHECK(!found.moving[0].empty() && !found.moving[1].empty());
+  return found;
+}
+
+class Catalogue {
+ public:
+  Catalogue() {
+    const std::string large(100, 'a'), larger(110, 'b'), other(90, 'c');
+    const std::string k = "k";
+    // Two clients, one key.
+    add("insert-insert", 4, {}, {{call(Kind::insert, k, "1")}, {call(Kind::insert, k, "2")}});
+    add("insert-remove", 4, {}, {{call(Kind::insert, k, "1")}, {call(Kind::remove, k)}});
+    add("update-lookup", 4, {there(0, k, "1")},
+        {{call(Kind::update, k, "2")}, {call(Kind::get, k), call(Kind::get, k)}});
+    add("put-lookup", 4, {}, {{call(Kind::put, k, "1")}, {call(Kind::get, k), call(Kind::get, k)}});
+    add("modify-modify", 4, {there(0, k, "1")}, {{call(Kind::add, k)}, {call(Kind::add, k)}});
+    add("remove-insert-lookup", 3, {there(0, k, "1")},
+        {{call(Kind::remove, k), call(Kind::insert, k, "2")}, {call(Kind::get, k), call(Kind::get, k)}});
+    // Extents: one that is replaced while it is read, one that is freed by another client than its owner, one whose
+    // block is used again as soon as eras allow.
+    add("extent-update-lookup", 4, {there(0, k, large)},
+        {{call(Kind::update, k, larger)}, {call(Kind::get, k), call(Kind::get, k)}});
+    add("extent-remove-update", 4, {there(0, k, large)}, {{call(Kind::update, k, larger)}, {call(Kind::remove, k)}});
+    add("extent-reuse-lookup", 2, {there(0, k, large)},
+        {{call(Kind::update, k, larger), tick(), tick(), tick(), call(Kind::put, k, other)},
+         {call(Kind::get, k), beside(tick()), beside(tick()), beside(tick())}});
+    // Cuckoo moves.
+    const Crowded rows = crowded(tiny());
+    const Step move = call(Kind::insert, rows.moving[0], "1");
+    add("move-lookup", 4, rows.before, {{move}, {call(Kind::get, rows.moved[0])}});
+    add("move-update", 3, rows.before, {{move}, {call(Kind::update, rows.moved[0], "2")}});
+    add("move-remove", 3, rows.before, {{move}, {call(Kind::remove, rows.moved[0])}});
+    add("move-move", 3, rows.before, {{move}, {call(Kind::insert, rows.moving[1], "2")}});
+    // Three clients.
+    add("modify-modify-lookup", 3, {there(0, k, "1")},
+        {{call(Kind::add, k)}, {call(Kind::add, k)}, {call(Kind::get, k)}});
+    add("put-remove-lookup", 3, {there(0, k, "1")},
+        {{call(Kind::put, k, "2")}, {call(Kind::remove, k)}, {call(Kind::get, k)}});
+    add("move-move-lookup", 2, rows.before,
+        {{move}, {call(Kind::insert, rows.moving[1], "2")}, {call(Kind::get, rows.moved[0])}});
+    // A client dies after any effect.
+    add("update-dies-update", 2, {there(0, k, "1")}, {{call(Kind::update, k, "2")}, {call(Kind::update, k, "3")}}, {0});
+    add("move-dies-lookup", 2, rows.before, {{move}, {call(Kind::get, rows.moved[0])}}, {0});
+  }
+  const std::vector<SmallWorld>& worlds() const { return worlds_; }
+
+ private:
+  void add(std::string name, unsigned preemptions, std::vector<Before> before, std::vector<std::vector<Step>> steps,
+           std::vector<std::size_t> mortal = {}) {
+    auto plot =
+        std::make_shared<const Plot>(Plot{.options = tiny(), .before = std::move(before), .steps = std::move(steps)});
+    const Bounds bounds{.preemptions = preemptions, .crashes = mortal.empty() ? 0u : 1u, .mortal = std::move(mortal)};
+    worlds_.push_back({std::move(name), bounds, [plot] { return std::make_unique<PoolScene>(*plot); }});
+  }
+  std::vector<SmallWorld> worlds_;
+};
+
+}  // namespace
+
+const std::vector<SmallWorld>& small_worlds() {
+  static const Catalogue catalogue;
+  return catalogue.worlds();
+}
+
+const SmallWorld* find_small_world(const std::string& name) {
+  const auto& all = small_worlds();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const SmallWorld& world) { return world.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+}  // namespace farpool::sim
