@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Regenerates everything that is made from api/: protobuf and gRPC code, deep copies, apply configurations, CRDs and RBAC.
-# Needs protoc and Go; the Go tools are fetched through the module proxy into bin/tools.
+# Needs protoc and Go; the Go tools are fetched through the module proxy into bin/tools, or where FARPOOL_TOOLS says.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ controller_gen_version=v0.21.0
 protoc_gen_go_version=v1.36.12
 protoc_gen_go_grpc_version=v1.6.2
 
-tools=$PWD/bin/tools
+tools=${FARPOOL_TOOLS:-$PWD/bin/tools}
 mkdir -p "$tools"
 
 # A tool is rebuilt when the version asked for is not the one installed.

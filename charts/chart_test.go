@@ -501,6 +501,51 @@ func TestTheOperatorMayDoWhatItsMarkersSay(t *testing.T) {
 	}
 }
 
+// What people may do who have the cluster's own view and edit roles: ask for repairs and accept losses, and not write what is the operator's.
+func TestRolesForPeople(t *testing.T) {
+	text, err := render(t, helm(t), `{}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, text)
+	granted := func(role string) map[string]string {
+		out := map[string]string{}
+		for _, rule := range at(find(t, all, "ClusterRole", role), "rules").([]any) {
+			for _, resource := range at(rule, "resources").([]any) {
+				out[resource.(string)] += fmt.Sprint(at(rule, "verbs"))
+			}
+		}
+		return out
+	}
+	for role, want := range map[string]map[string]string{
+		"farpool-viewer": {"kvpools": "[get list watch]", "memorynodes": "[get list watch]", "repairleases": "[get list watch]", "shardmaps": "[get list watch]"},
+		"farpool-editor": {"kvpools": "[create delete deletecollection patch update]", "memorynodes": "[patch]", "repairleases": "[create delete]"},
+	} {
+		if got := granted(role); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s may %v, want %v", role, got, want)
+		}
+	}
+}
+
+// Kubernetes nodes are in no namespace: an operator of one namespace has a role of its own for them, and for nothing else.
+func TestAnOperatorOfOneNamespaceReadsKubernetesNodes(t *testing.T) {
+	text, err := render(t, helm(t), `{watchNamespace: pools}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects(t, text) {
+		if o["kind"] != "ClusterRoleBinding" {
+			continue
+		}
+		role := find(t, objects(t, text), "ClusterRole", at(o, "roleRef", "name").(string))
+		want := []any{object{"apiGroups": []any{""}, "resources": []any{"nodes"}, "verbs": []any{"get", "list", "watch"}}}
+		if name := at(o, "roleRef", "name"); name != "farpool-operator-nodes" || !reflect.DeepEqual(role["rules"], want) {
+			t.Errorf("bound in the whole cluster: %s with %v", name, role["rules"])
+		}
+	}
+	find(t, objects(t, text), "ClusterRoleBinding", "farpool-operator-nodes")
+}
+
 // TestSchema changes each value in turn and wants the schema to refuse it.
 func TestSchema(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(chart, "values.yaml"))

@@ -35,6 +35,8 @@ type process struct {
 	farpoolv1alpha1.UnimplementedAgentServer
 	facts   atomic.Pointer[farpoolv1alpha1.Facts]
 	publish atomic.Int64
+	fence   atomic.Pointer[func(context.Context) (*farpoolv1alpha1.FenceResponse, error)]
+	repair  atomic.Pointer[func(context.Context) (*farpoolv1alpha1.RepairResponse, error)]
 	poke    chan struct{}
 	server  *grpc.Server
 	address string
@@ -61,6 +63,14 @@ func (p *process) PublishMap(_ context.Context, request *farpoolv1alpha1.Publish
 	p.publish.Add(1)
 	p.facts.Store(facts(request.GetMap().GetEpoch()))
 	return &farpoolv1alpha1.PublishMapResponse{Epoch: request.GetMap().GetEpoch()}, nil
+}
+
+func (p *process) Fence(ctx context.Context, _ *farpoolv1alpha1.FenceRequest) (*farpoolv1alpha1.FenceResponse, error) {
+	return (*p.fence.Load())(ctx)
+}
+
+func (p *process) Repair(ctx context.Context, _ *farpoolv1alpha1.RepairRequest) (*farpoolv1alpha1.RepairResponse, error) {
+	return (*p.repair.Load())(ctx)
 }
 
 func facts(epoch uint64) *farpoolv1alpha1.Facts {
