@@ -147,7 +147,8 @@ Status MemoryNode::take_up() {
     return corrupt("its superblock contradicts its private page");
   }
   record_ = *page.record;
-  fresh_ = false;
+  // Memory that no epoch has named holds nothing, and is not that of the life before, if that was named.
+  fresh_ = record_.epoch == 0;
 
   const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
   std::uint64_t busy = 0;
@@ -287,7 +288,8 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   map_bytes_ = std::move(bytes);
   record_.epoch = map.epoch();
   record_.pool_secret = pool_secret;
-  layout::write_private_page(private_page(), record_);
+  // The next life learns only of an epoch that has named this one: its memory is what that epoch means.
+  if (listed != nullptr) layout::write_private_page(private_page(), record_);
   serving_ = listed != nullptr && listed->state() == v1alpha1::MemoryNodeEntry::STATE_SERVING;
   if (serving_) {
     why_not_.clear();
