@@ -41,8 +41,15 @@ constexpr Nanos kGoodbye = 3 * base::kSecond;
 constexpr std::size_t kMaxHeldBytes = 256u << 20;
 constexpr std::size_t kLeastHeldBytes = 32u << 20;
 
+// One life of this process.
+std::uint64_t draw_process() {
+  std::random_device device;
+  return (static_cast<std::uint64_t>(device()) << 32 | device()) | 1;
+}
+
 struct Settings {
   CommonSettings common;
+  std::uint64_t process = draw_process();
   BootstrapSpec bootstrap;
   std::string map_cache;
   std::string listen = "[::]:6379";
@@ -119,6 +126,7 @@ class Shard {
         port_(loop_, std::move(tls)),
         pool_(port_, {.pool_uid = settings.common.pool_uid,
                       .client_name = settings.common.name + "/" + std::to_string(index),
+                      .process = settings.process,
                       .bootstrap = std::move(bootstrap),
                       .operation_deadline = settings.operation_deadline,
                       .on_change = [this](const client::PoolState& state) { note(state); },
@@ -201,7 +209,7 @@ class Shard {
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
   Process(const Settings& settings, const std::vector<std::unique_ptr<Shard>>& shards, net::Loop& control)
-      : settings_(settings), shards_(shards), incarnation_(draw()), alarm_(control, [this] { beat(); }) {
+      : settings_(settings), shards_(shards), alarm_(control, [this] { beat(); }) {
     beat();
   }
 
@@ -242,7 +250,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     facts.set_pool_uid(settings_.common.pool_uid);
     facts.set_role(v1alpha1::ROLE_COMPUTE_SHARD);
     facts.set_name(settings_.common.name);
-    facts.set_incarnation(incarnation_);
+    facts.set_incarnation(settings_.process);
     facts.set_version(FARPOOL_VERSION);
     facts.set_epoch(epoch());
     facts.set_message(ready());
@@ -401,7 +409,15 @@ class Process final : public control::Subject, public prometheus::Collectable {
     };
     mark("farpool_index_lock_conflicts_total", "Attempts at a lock that found it taken.",
          &PoolCounters::lock_conflicts);
-    mark("farpool_index_suspicions_total", "Locks that stood past the failure timeout.", &PoolCounters::suspicions);
+    mark("farpool_repair_complaints_total",
+         "Clients that stood still with a lock and were reported to their memory node.", &PoolCounters::complaints);
+    mark("farpool_repair_slots_total", "Operation slots of ended clients that were repaired.",
+         &PoolCounters::slots_repaired);
+    mark("farpool_repair_locks_total", "Locks released that ended clients had left.", &PoolCounters::locks_of_the_dead);
+    mark("farpool_repair_leases_stolen_total", "Repair leases taken over from repairers that had ended.",
+         &PoolCounters::leases_stolen);
+    mark("farpool_repair_quarantined_total", "Operation slots found in a state that no crash explains.",
+         &PoolCounters::quarantined);
     mark("farpool_index_escalations_total", "Puts that found both rows of their key full.", &PoolCounters::escalations);
     mark("farpool_index_explorations_total", "Path searches that read rows.", &PoolCounters::explorations);
     mark("farpool_index_displaced_total", "Entries moved to make room.", &PoolCounters::displaced);
@@ -411,10 +427,6 @@ class Process final : public control::Subject, public prometheus::Collectable {
          &PoolCounters::stale_extents);
   }
 
-  static std::uint64_t draw() {
-    std::random_device device;
-    return (static_cast<std::uint64_t>(device()) << 32 | device()) | 1;
-  }
   void beat() {
     last_beat_ = net::Loop::now();
     alarm_.set(last_beat_ + kBeat);
@@ -422,7 +434,6 @@ class Process final : public control::Subject, public prometheus::Collectable {
 
   const Settings& settings_;
   const std::vector<std::unique_ptr<Shard>>& shards_;
-  const std::uint64_t incarnation_;
   std::atomic<bool> leaving_{false};
   mutable std::mutex mutex_;
   const resp::Front* front_ = nullptr;

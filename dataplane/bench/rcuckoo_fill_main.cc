@@ -101,7 +101,7 @@ Run fill(const Setup& setup, std::uint64_t seed) {
     for (const auto& step : path.steps()) {
       low = std::min(low, step.row);
       high = std::max(high, step.row);
-      words.insert(step.row / kRowsPerLock / 64);
+      words.insert(step.row / kRowsPerLock / layout::kLocksPerWord);
     }
     Window one;
     one.inserts = 1;
@@ -111,8 +111,8 @@ Run fill(const Setup& setup, std::uint64_t seed) {
     one.moved = path.length - 1;
     one.one_path = words.size() == 1;
     one.one_bytes = high / kRowsPerLock - low / kRowsPerLock / 8 * 8 < 64;
-    words.insert(places.first / kRowsPerLock / 64);
-    words.insert(places.second / kRowsPerLock / 64);
+    words.insert(places.first / kRowsPerLock / layout::kLocksPerWord);
+    words.insert(places.second / kRowsPerLock / layout::kLocksPerWord);
     one.one_ours = words.size() == 1;
     one.over_four = words.size() > layout::OperationSlot::kLockWords;
     run.all += one;

@@ -26,7 +26,6 @@ constexpr Nanos kLook = 100 * base::kMillisecond;
 
 void operator+=(rcuckoo::Marks& sum, const rcuckoo::Marks& more) {
   sum.lock_conflicts += more.lock_conflicts;
-  sum.suspicions += more.suspicions;
   sum.torn_rows += more.torn_rows;
   sum.stale_extents += more.stale_extents;
   sum.escalations += more.escalations;
@@ -56,7 +55,8 @@ struct Pool::Bond {
   std::unique_ptr<session::Session> session;
   std::unique_ptr<heap::Heap> heap;
   std::unique_ptr<rcuckoo::Table> table;
-  std::size_t uses = 0;  // operations under way
+  std::size_t uses = 0;      // operations under way
+  fabric::Cost repair_cost;  // of what no operation waited for
 };
 
 struct Pool::Link {
@@ -68,6 +68,7 @@ struct Pool::Link {
   bool retired = false;  // no longer in the map
   bool kept = false;     // its keep() runs, and refers to it
   std::unique_ptr<Bond> bond;
+  std::uint64_t previous = 0;  // incarnation of the session before, if that ended otherwise than by a goodbye
   Status trouble{Code::unavailable, "no session has been opened yet"};
 
   bool wanted() const { return !stopped && !retired; }
@@ -464,6 +465,7 @@ Task<void> Pool::keep(Link& link) {
       if (!parting->session->alive()) {
         counters_.sessions_lost.add();
         link.trouble = parting->session->why();
+        link.previous = parting->session->grant().client_incarnation;
         log(true, "lost the session with memory node " + link.name + ": " + link.trouble.message());
         refresh_.wake_all();
       }
@@ -494,6 +496,8 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
                                               .client_name = options_.client_name,
                                               .epoch = epoch(),
                                               .node_incarnation = link.incarnation,
+                                              .client_process = options_.process,
+                                              .previous_incarnation = link.previous,
                                               .deadline = deadline});
   if (!session.ok()) co_return session.status();
   auto bond = std::make_unique<Bond>();
@@ -522,7 +526,9 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
 // Until the session has ended, or is not wanted any more.
 Task<void> Pool::watch(Link& link, Bond& bond) {
   const Nanos tick = bond.session->grant().tick;
+  const Nanos timeout = bond.session->grant().failure_timeout;
   Nanos maintained = port_.now();
+  Nanos repair_due = 0;  // 0: nobody is known to have died
   while (bond.session->alive() && !closing_ && link.wanted()) {
     (void)co_await links_due_.wait(port_.now() + std::min(tick, kLook));
     if (bond.session->epoch() > epoch() && bond.session->epoch() > wanted_epoch_) {
@@ -532,6 +538,22 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     if (!bond.session->alive() || closing_ || port_.now() < maintained + tick) continue;
     co_await bond.heap->maintain(port_.now() + tick);
     maintained = port_.now();
+    // What nobody is blocked on is repaired too, by whoever comes first.
+    if (bond.session->dead() == 0) {
+      repair_due = 0;
+    } else if (repair_due == 0) {
+      repair_due = port_.now() + jittered(2 * timeout);
+    } else if (port_.now() >= repair_due) {
+      const auto swept = co_await bond.table->repairer().sweep(port_.now() + timeout, bond.repair_cost);
+      if (swept.ok() && swept->repaired > 0) {
+        log(false, "repaired " + std::to_string(swept->repaired) +
+                       " operation slots that ended clients had left on memory node " + link.name);
+      }
+      if (swept.ok() && swept->left > 0) {
+        log(true, "operation slots of ended clients are left on memory node " + link.name + ": " + swept->trouble);
+      }
+      repair_due = port_.now() + jittered(8 * timeout);
+    }
     publish_marks();
   }
 }
@@ -546,6 +568,7 @@ Task<void> Pool::part(std::unique_ptr<Bond> bond) {
   if (bond->session->alive()) co_await bond->heap->release(deadline);
   co_await bond->session->close(deadline);
   marks_of_the_past_ += bond->table->marks();
+  repairs_of_the_past_ += bond->table->repairer().marks();
   bond->table.reset();
   bond->heap.reset();
   bond->session.reset();
@@ -557,11 +580,18 @@ Task<void> Pool::pause(const Link& link, Nanos until) {
 
 void Pool::publish_marks() {
   rcuckoo::Marks marks = marks_of_the_past_;
+  session::RepairMarks repairs = repairs_of_the_past_;
   for (const auto& link : links_) {
-    if (link->bond != nullptr) marks += link->bond->table->marks();
+    if (link->bond == nullptr) continue;
+    marks += link->bond->table->marks();
+    repairs += link->bond->table->repairer().marks();
   }
   counters_.lock_conflicts.set(marks.lock_conflicts);
-  counters_.suspicions.set(marks.suspicions);
+  counters_.complaints.set(repairs.complaints);
+  counters_.slots_repaired.set(repairs.repaired);
+  counters_.locks_of_the_dead.set(repairs.bits_released);
+  counters_.leases_stolen.set(repairs.leases_stolen);
+  counters_.quarantined.set(repairs.quarantined);
   counters_.escalations.set(marks.escalations);
   counters_.explorations.set(marks.explorations);
   counters_.displaced.set(marks.displaced);

@@ -73,7 +73,10 @@ struct PoolCounters {
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
   // Of the index, summed over its tables; as of the last second.
-  base::Counter lock_conflicts, suspicions, escalations, explorations, displaced, torn_rows, stale_extents;
+  base::Counter lock_conflicts, escalations, explorations, displaced, torn_rows, stale_extents;
+  // Of repair: clients that the memory nodes were told of, operation slots repaired, lock bits released for the dead,
+  // repair leases taken over from repairers that had ended, slots that no crash explains.
+  base::Counter complaints, slots_repaired, locks_of_the_dead, leases_stolen, quarantined;
 };
 
 struct NodeState {
@@ -96,6 +99,7 @@ class Pool final : public Kv {
   struct Options {
     std::string pool_uid;
     std::string client_name;             // for people
+    std::uint64_t process = 0;           // that this thread belongs to, as its agent reports it; 0: none
     std::vector<std::string> bootstrap;  // host:port of memory nodes; more by set_bootstrap()
     Nanos operation_deadline = 5 * base::kSecond;
     Nanos connect_deadline = 3 * base::kSecond;  // of a handshake, and of a read of the map
@@ -167,6 +171,7 @@ class Pool final : public Kv {
   std::string map_trouble_ = "no shard map has been read yet";
   std::uint64_t wanted_epoch_ = 0;  // a node has told of it
   rcuckoo::Marks marks_of_the_past_;
+  session::RepairMarks repairs_of_the_past_;
   bool closing_ = false;
   Nanos close_deadline_ = base::kNever;
   bool started_ = false;

@@ -19,7 +19,9 @@ struct TickReply {
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
   // 1: a request for segments was refused within the last lease: give back what you can spare.
   std::uint64_t pressure = 0;
-  std::uint64_t hurry = 0;  // 1: somebody waits for an era: tick often for a while
+  std::uint64_t hurry = 0;   // 1: somebody waits for an era: tick often for a while
+  std::uint64_t places = 0;  // sessions from 0 that were ever admitted: slots beyond theirs were never written
+  std::uint64_t dead = 0;    // sessions that have ended and left operations half done
 };
 
 struct AllocateSegmentsRequest {
@@ -43,6 +45,29 @@ struct ReturnSegmentsReply {
   std::uint64_t status = 0;  // 0 taken, 1 not the caller's
 };
 
+// Has a client ended that holds something and does not move. The memory node is the judge: the first request notes what
+// the slot or the lease says, and only one that finds it the same after the pool's failure timeout, by the node's
+// clock, ends the session. Clients that have ended already are told of at once.
+struct FenceRequest {
+  enum : std::uint64_t { kSlot = 0, kLease = 1 };
+  std::uint64_t of = kSlot;
+  std::uint64_t index = 0;   // of the operation slot, in the slots region; of the lease word
+  std::uint64_t holder = 0;  // the slot's holder; unused for a lease, whose word names a session
+  std::uint64_t says = 0;    // the slot's sequence word; the lease word
+  std::uint64_t ask = 0;     // 1: only tell whether the holder has ended
+};
+struct FenceReply {
+  enum : std::uint64_t {
+    kEnded = 0,   // no verb of the holder can execute here any more
+    kEnding = 1,  // it is being made so: ask again
+    kNoted = 2,   // it lives as far as is known; ask again after the failure timeout
+    kMoved = 3,   // the slot or lease says something else by now
+  };
+  std::uint64_t status = kEnded;
+  std::uint64_t places = 0;  // sessions from 0 that were ever admitted: slots beyond theirs were never written
+};
+
+static_assert(base::wire_safe<FenceRequest> && base::wire_safe<FenceReply>);
 static_assert(base::wire_safe<TickRequest> && base::wire_safe<TickReply> && base::wire_safe<AllocateSegmentsRequest> &&
               base::wire_safe<AllocateSegmentsReply> && base::wire_safe<ReturnSegmentsRequest> &&
               base::wire_safe<ReturnSegmentsReply>);

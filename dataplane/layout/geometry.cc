@@ -5,6 +5,7 @@
 #include <bit>
 #include <string>
 
+#include "layout/lease.h"
 #include "layout/operation_slot.h"
 
 namespace farpool::layout {
@@ -73,12 +74,12 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   g.slots_per_session = request.slots_per_session;
 
   g.rows = g.memory_bytes / 100 * request.table_percent / g.row_bytes();
-  const std::uint64_t words = (g.locks() + 63) / 64;
+  const std::uint64_t words = (g.locks() + kLocksPerWord - 1) / kLocksPerWord;
   const std::uint64_t lock_words = request.max_lock_bytes == 0 ? words : std::min(words, request.max_lock_bytes / 8);
-  g.lock_bits = lock_words == words ? g.locks() : lock_words * 64;
+  g.lock_bits = lock_words == words ? g.locks() : lock_words * kLocksPerWord;
 
   const std::uint64_t bytes[kHeap] = {kPage, g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
-                                      lock_words * 8, g.rows * g.row_bytes()};
+                                      kLeaseWords * 8, lock_words * 8, g.rows * g.row_bytes()};
   std::uint64_t end = 0;
   for (std::uint32_t id = kSuperblock; id < kHeap; ++id) {
     g.region[id] = {end, bytes[id]};
@@ -116,8 +117,11 @@ base::Status check_geometry(const Geometry& g) {
       g.segments < 1 || g.segments > kMaxMemory / g.segment_bytes) {
     return invalid("impossible segments");
   }
-  const std::uint64_t bytes[kRegions] = {kPage, g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
-                                         (g.lock_bits + 63) / 64 * 8, g.rows * g.row_bytes(),
+  const std::uint64_t bytes[kRegions] = {kPage,
+                                         g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
+                                         kLeaseWords * 8,
+                                         (g.lock_bits + kLocksPerWord - 1) / kLocksPerWord * 8,
+                                         g.rows * g.row_bytes(),
                                          g.segments * g.segment_bytes};
   std::uint64_t end = 0;
   for (std::uint32_t id = 0; id < kRegions; ++id) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a memory node's memory is cut into regions. Pure: the same request gives the same geometry everywhere.
 //
-//   | superblock | operation slots | locks | table: rows | heap: segments | private page |
+//   | superblock | operation slots | repair leases | locks | table: rows | heap: segments | private page |
 //
 // Every region begins on a page. The last page of the memory is in no region (layout/private_page.h). The table and its
 // lock bits share the table's percentage; the heap takes what is left.
@@ -61,7 +61,7 @@ struct Geometry {
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
-static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 20);
+static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 22);
 
 // Cuts the memory. invalid_argument says which figure cannot work, and what would.
 base::Result<Geometry> plan_geometry(const GeometryRequest& request);

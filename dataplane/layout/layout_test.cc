@@ -12,6 +12,7 @@
 #include "layout/calls.h"
 #include "layout/extent.h"
 #include "layout/geometry.h"
+#include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "layout/private_page.h"
 #include "layout/segment.h"
@@ -143,49 +144,111 @@ TEST(Extent, Golden) {
             "6170706c65726564");
 }
 
-TEST(OperationSlot, SealedSlotsAreWhole) {
+OperationSlot claimed_slot() {
   OperationSlot slot;
-  EXPECT_FALSE(slot.whole());
   slot.holder = 7;
-  slot.seal();
-  EXPECT_TRUE(slot.whole());
-  slot.sequence++;
-  EXPECT_FALSE(slot.whole());
+  slot.sequence = Sequence::of(3, 0);
+  slot.state = 0x34;
+  slot.lock_word[0] = {.offset = 16, .mask = 0b1010};
+  slot.seal_claim();
+  return slot;
 }
 
-TEST(OperationSlot, ClaimsSurviveWhateverPartOfTheNextWriteLands) {
+// Any mix of the words of two images, within a part.
+OperationSlot torn(const OperationSlot& before, const OperationSlot& after, SlotPart part, base::Random& random) {
   constexpr std::size_t kWords = sizeof(OperationSlot) / 8;
-  OperationSlot before;
-  before.holder = 7;
-  before.sequence = 3;
-  before.lock_word[0] = {.offset = 16, .mask = 0b1010};
-  before.seal();
+  std::array<std::uint64_t, kWords> words{}, landed{};
+  std::memcpy(words.data(), &before, sizeof before);
+  std::memcpy(landed.data(), &after, sizeof after);
+  for (std::size_t w = part.offset / 8; w < (part.offset + part.bytes) / 8; ++w) {
+    if (random.chance(0.5)) words[w] = landed[w];
+  }
+  OperationSlot slot;
+  std::memcpy(&slot, words.data(), sizeof slot);
+  return slot;
+}
+
+TEST(OperationSlot, AClaimSurvivesWhateverPartOfItsRaiseLands) {
+  const OperationSlot before = claimed_slot();
   OperationSlot after = before;
-  ++after.sequence;
-  after.state = 0x1234;
-  after.row[0] = 5;
-  after.redo[2] = 6;
-  after.seal();
+  after.sequence = Sequence::of(4, 1);
+  after.seal_claim();
   base::Random random(3);
   for (int i = 0; i < 1000; ++i) {
-    std::array<std::uint64_t, kWords> words{}, landed{};
-    std::memcpy(words.data(), &before, sizeof before);
-    std::memcpy(landed.data(), &after, sizeof after);
-    for (std::size_t w = 0; w < kWords; ++w) {
-      if (random.chance(0.5)) words[w] = landed[w];
-    }
-    OperationSlot torn;
-    std::memcpy(&torn, words.data(), sizeof torn);
-    ASSERT_TRUE(torn.claims());
-    EXPECT_TRUE(torn.covers(16, 0b0010));
-    EXPECT_FALSE(torn.covers(16, 0b0101));
-    EXPECT_FALSE(torn.covers(0, 0b0010));
+    const OperationSlot slot = torn(before, after, kSlotClaim, random);
+    ASSERT_TRUE(slot.claims());
+    EXPECT_TRUE(slot.covers(16, 0b0010));
+    EXPECT_FALSE(slot.covers(16, 0b0101));
+    EXPECT_FALSE(slot.covers(0, 0b0010));
   }
   OperationSlot idle;
-  idle.seal();
   EXPECT_FALSE(idle.claims());
-  before.holder = 8;
-  EXPECT_FALSE(before.claims());
+  OperationSlot other = before;
+  other.holder = 8;
+  EXPECT_FALSE(other.claims());
+}
+
+TEST(OperationSlot, APlanIsOfItsOperationAloneAndWholeOrNothing) {
+  OperationSlot before = claimed_slot();
+  before.row[0] = 5;
+  before.keys_after = 1;
+  before.seal_plan();
+  EXPECT_TRUE(before.planned());
+  EXPECT_TRUE(before.writing());
+  before.settle();
+  EXPECT_TRUE(before.planned());
+  EXPECT_FALSE(before.writing());
+  EXPECT_EQ(before.keys, 1u);
+
+  OperationSlot next = before;  // the slot's next operation: the plan of the one before is none of its
+  next.sequence = Sequence::of(4, 0);
+  next.seal_claim();
+  EXPECT_TRUE(next.claims());
+  EXPECT_FALSE(next.planned());
+  OperationSlot planned = next;
+  planned.row[0] = 9;
+  planned.redo[3] = 77;
+  planned.keys_after = 2;
+  planned.seal_plan();
+  base::Random random(4);
+  int whole = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const OperationSlot slot = torn(next, planned, kSlotPlan, random);
+    if (!slot.writing()) continue;
+    ++whole;
+    EXPECT_EQ(slot.row[0], 9u);
+    EXPECT_EQ(slot.redo[3], 77u);
+    EXPECT_EQ(slot.keys_after, 2u);
+  }
+  EXPECT_GT(whole, 0);
+  planned.done = OperationSlot::kQuarantined;
+  EXPECT_FALSE(planned.writing());
+}
+
+TEST(Lease, WordsNeverLookTheSameTwiceInARow) {
+  std::uint64_t word = 0;
+  for (int i = 0; i < 10; ++i) {
+    const std::uint64_t held = LeaseWord::held_by(word, 0x1'0000'0007);
+    EXPECT_TRUE(LeaseWord::held(held));
+    EXPECT_EQ(LeaseWord::Session::get(held), 7u);
+    EXPECT_NE(held, LeaseWord::held_by(held, 7));
+    word = LeaseWord::released(held);
+    EXPECT_FALSE(LeaseWord::held(word));
+    EXPECT_NE(word, 0u);
+  }
+}
+
+TEST(Lease, NeighboursShareALeaseAndAllLeasesAreUsed) {
+  constexpr std::uint64_t kBytes = 8 * 1000;
+  std::uint64_t before = 0;
+  for (std::uint64_t offset = 0; offset < kBytes; offset += 8) {
+    const std::uint64_t lease = lease_of(offset, kBytes);
+    EXPECT_GE(lease, before);
+    EXPECT_LE(lease, before + 1);
+    before = lease;
+  }
+  EXPECT_EQ(before, kLeaseWords - 1);
+  EXPECT_EQ(lease_of(0, 8), 0u);
 }
 
 GeometryRequest request_of(std::uint64_t memory) {

@@ -9,11 +9,12 @@ namespace farpool::layout {
 enum RegionId : std::uint32_t {
   kSuperblock = 0,  // read-only to clients
   kSlots = 1,       // operation slots, session by session
-  kLocks = 2,       // lock words; device memory where there is some
-  kTable = 3,       // index rows
-  kHeap = 4,        // segments
+  kLeases = 2,      // repair leases
+  kLocks = 3,       // lock words; device memory where there is some
+  kTable = 4,       // index rows
+  kHeap = 5,        // segments
 };
-inline constexpr std::uint32_t kRegions = 5;
+inline constexpr std::uint32_t kRegions = 6;
 
 // CALLs: opcodes of a memory node, each with a fixed request and reply layout (layout/calls.h).
 enum CallId : std::uint32_t {
@@ -21,6 +22,7 @@ enum CallId : std::uint32_t {
   kAllocateSegments = 2,  // a run of segments, or an orphan of a size class
   kReturnSegments = 3,
   kReadMap = 4,
+  kFence = 5,  // has a session ended that stands still, or asks whether one has ended
 };
 
 // Limits of the pool.

@@ -6,8 +6,8 @@
 //      8    8  version      of everything in the memory; no other version is read
 //     16    8  incarnation  of the memory node that formatted it; never 0
 //     24    8  pool         hash of the pool's uid: memory of one pool is never taken for another's
-//     32  160  geometry     layout/geometry.h, as it stands there
-//    192 3896  zero
+//     32  176  geometry     layout/geometry.h, as it stands there
+//    208 3880  zero
 //   4088    8  checksum     CRC-64 of all that stands before
 #pragma once
 

@@ -2,6 +2,7 @@
 #include "node/memory_node.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
@@ -105,13 +106,9 @@ void MemoryNode::serve_sessions() {
 
 MemoryNode::~MemoryNode() = default;
 
-// The memory is zero: locks are free and no segment is handed out. What is not zero when empty is written here. The
+// The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is written here. The
 // private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
-  OperationSlot idle;
-  idle.seal();
-  const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
-  for (std::uint64_t i = 0; i < slots; ++i) base::store(region(layout::kSlots) + i * sizeof idle, idle);
   rcuckoo::format_table(geometry_,
                         memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
@@ -147,14 +144,13 @@ Status MemoryNode::take_up() {
     return corrupt("its superblock contradicts its private page");
   }
   record_ = *page.record;
-  // Memory that no epoch has named holds nothing, and is not that of the life before, if that was named.
-  fresh_ = record_.epoch == 0;
+  fresh_ = false;
 
   const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
   std::uint64_t busy = 0;
   for (std::uint64_t i = 0; i < slots; ++i) {
     const auto slot = base::load<OperationSlot>(slot_at(i));
-    if (!slot.whole() || slot.holder != 0) ++busy;
+    if (slot.holder != 0) ++busy;
   }
   if (busy > 0) {
     return corrupt(std::to_string(busy) + " operations were under way in it, which this version cannot finish");
@@ -224,7 +220,6 @@ void MemoryNode::settle_counters(std::uint64_t keys, std::uint64_t bytes) {
   auto slot = base::load<OperationSlot>(slot_at(0));
   slot.keys += keys;
   slot.bytes += bytes;
-  slot.seal();
   base::store(slot_at(0), slot);
   slots_of_earlier_lives_ = std::max<std::uint64_t>(slots_of_earlier_lives_, 1);
 }
@@ -288,8 +283,7 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   map_bytes_ = std::move(bytes);
   record_.epoch = map.epoch();
   record_.pool_secret = pool_secret;
-  // The next life learns only of an epoch that has named this one: its memory is what that epoch means.
-  if (listed != nullptr) layout::write_private_page(private_page(), record_);
+  layout::write_private_page(private_page(), record_);
   serving_ = listed != nullptr && listed->state() == v1alpha1::MemoryNodeEntry::STATE_SERVING;
   if (serving_) {
     why_not_.clear();
@@ -355,6 +349,13 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
     }
     case layout::kReadMap:
       return read_map(reply);
+    case layout::kFence: {
+      layout::FenceRequest wanted;
+      if (!read_request(request, wanted)) return std::nullopt;
+      const std::optional<layout::FenceReply> told = registry_->fence(wanted);
+      if (!told) return std::nullopt;
+      return write_reply(reply, *told);
+    }
     default:
       return std::nullopt;
   }
@@ -526,9 +527,9 @@ void MemoryNode::count_keys() {
       std::max(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session, slots_of_earlier_lives_));
   keys_ = bytes_ = 0;
   for (std::size_t i = 0; i < slot_counts_.size(); ++i) {
-    OperationSlot slot;
-    fabric::read_words(region(layout::kSlots) + i * sizeof slot, base::mutable_bytes_of(slot));
-    if (slot.whole()) slot_counts_[i] = {slot.keys, slot.bytes};
+    std::array<std::uint64_t, 2> counters{};
+    fabric::read_words(region(layout::kSlots) + i * sizeof(OperationSlot), base::mutable_bytes_of(counters));
+    slot_counts_[i] = {counters[0], counters[1]};
     keys_ += slot_counts_[i].keys;
     bytes_ += slot_counts_[i].bytes;
   }

@@ -42,7 +42,7 @@ TEST(MemoryNode, FormatsItsMemoryAsANewIncarnation) {
   EXPECT_NE(superblock->incarnation, 0u);
   EXPECT_EQ(superblock->pool, layout::pool_tag("pool"));
   EXPECT_EQ(superblock->geometry, world.geometry());
-  for (std::uint64_t i = 0; i < 16; ++i) EXPECT_TRUE(world.slot(i).whole());
+  for (std::uint64_t i = 0; i < 16; ++i) EXPECT_EQ(world.slot(i).holder, 0u);
   const auto& table = world.geometry().at(layout::kTable);
   for (std::uint64_t row = 0; row < world.geometry().rows; ++row) {
     const rcuckoo::RowView view(

@@ -58,25 +58,6 @@ TEST(Restart, IsANewIncarnationOfTheSameMemory) {
   }
 }
 
-// A life that was never named by an epoch may have lost what the one before held: a restart over its memory must not
-// hide that.
-TEST(Restart, OverMemoryThatNoEpochNamedIsFresh) {
-  TestWorld world;
-  const auto restart = [&world] {
-    world.kill();
-    world.begin_life();
-    return world.node->facts().memory_node().memory_fresh();
-  };
-  EXPECT_TRUE(restart());
-  v1alpha1::ShardMap of_another_life = map_with(*world.node, 7);
-  of_another_life.mutable_nodes(0)->set_incarnation(world.node->incarnation() + 1);
-  ASSERT_EQ(world.node->publish(of_another_life, {1, 2}).verdict, Verdict::adopted);
-  EXPECT_TRUE(restart());
-  ASSERT_EQ(world.node->publish(map_with(*world.node, 8), {1, 2}).verdict, Verdict::adopted);
-  EXPECT_FALSE(restart());
-  EXPECT_FALSE(restart());
-}
-
 TEST(Restart, GoesOnFromTheEpochItFollowed) {
   TestWorld world;
   ASSERT_EQ(world.node->publish(map_with(*world.node, 7), {1, 2}).verdict, Verdict::adopted);

@@ -157,9 +157,9 @@ TEST(Session, ALostGoodbyeCostsOnlyTheLease) {
 task::Task<void> use_slot(Session& session, std::uint64_t keys, fabric::Cost& cost, Outcome& outcome) {
   auto slot = co_await session.take_slot(session.port().now() + kSecond);
   FARPOOL_CHECK(slot.ok());
-  ++slot->words().sequence;
-  slot->words().keys += keys;
-  const std::array chain{slot->write()};
+  slot->words().lock_word[0] = {.offset = 0, .mask = 1};
+  slot->words().keys_after = slot->words().keys + keys;
+  const std::array chain{slot->claim(0), slot->plan(), slot->settle()};
   outcome = co_await session.post(chain, session.port().now() + kSecond, cost);
   slot->clear(cost);
 }
@@ -176,10 +176,9 @@ TEST(Session, SlotsNameTheirHolderAndCountersOutliveTheSession) {
     world.run(use_slot(*session, 5, cost, outcome));
     EXPECT_EQ(outcome.fate, Fate::done);
     EXPECT_EQ(cost.trips, 1u);
-    EXPECT_EQ(cost.messages, 2u);  // the clear rides in the background
+    EXPECT_EQ(cost.messages, 4u);  // the clear rides in the background
     world.close(std::move(session));
     const layout::OperationSlot left = world.slot(0);
-    EXPECT_TRUE(left.whole());
     EXPECT_EQ(left.holder, 0u);
     EXPECT_EQ(left.keys, 5 * round);
     EXPECT_GT(left.sequence, sequence);
@@ -229,15 +228,14 @@ TEST(Session, ASlotThatIsDroppedAfterAWriteIsClearedAllTheSame) {
   struct Drop {
     static task::Task<void> run(Session& session) {
       auto slot = co_await session.take_slot(session.port().now() + kSecond);
-      ++slot->words().sequence;
-      const std::array chain{slot->write()};
+      const std::array chain{slot->claim(0)};
       Cost cost;
       co_await session.post(chain, session.port().now() + kSecond, cost);
     }
   };
   world.run(Drop::run(*session));
   EXPECT_NE(world.slot(0).holder, 0u);
-  EXPECT_TRUE(world.wait_until([&] { return world.slot(0).holder == 0 && world.slot(0).whole(); }));
+  EXPECT_TRUE(world.wait_until([&] { return world.slot(0).holder == 0; }));
   world.close(std::move(session));
 }
 
@@ -254,7 +252,7 @@ TEST(Session, AClientThatDiesInMidOperationLeavesItsSlot) {
   auto body = std::make_shared<Body>();
   body->session = world.open(port);
   const std::uint64_t incarnation = body->session->grant().client_incarnation;
-  port.crash_after(32, fabric::sim::InFlight::cut);  // the slot's words, and then no more
+  port.crash_after(layout::kSlotClaim.bytes / 8, fabric::sim::InFlight::cut);  // the claim's words, and then no more
   body->scope.spawn(use_slot(*body->session, 1, body->cost, body->outcome));
   ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions_fenced == 1; }));
   fabric::sim::bury(body);

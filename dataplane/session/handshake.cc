@@ -199,7 +199,8 @@ base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& en
   }
   if (grant.lane.regions.size() != layout::kRegions) return corrupt(endpoint, "a region is missing");
   const std::uint64_t own = std::uint64_t{grant.slots} * sizeof(layout::OperationSlot);
-  if (grant.slots_offset % 64 != 0 || grant.slots_offset > slot_bytes || own > slot_bytes - grant.slots_offset) {
+  if (grant.slots_offset % sizeof(layout::OperationSlot) != 0 || grant.slots_offset > slot_bytes ||
+      own > slot_bytes - grant.slots_offset) {
     return corrupt(endpoint, "the slots lie outside their region");
   }
   return grant;

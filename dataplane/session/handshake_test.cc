@@ -7,6 +7,7 @@
 #include <string>
 
 #include "layout/operation_slot.h"
+#include "layout/regions.h"
 
 namespace farpool::session {
 namespace {
@@ -84,7 +85,7 @@ SessionReply granted() {
   grant.set_table_seed(std::string(16, 't'));
   grant.add_lane_tokens(std::string(16, 'l'));
   grant.set_era(4);
-  for (std::uint32_t id = 0; id < 5; ++id) {
+  for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
     auto& region = *grant.add_regions();
     region.set_region(id);
     region.set_bytes(65536);
@@ -101,7 +102,7 @@ TEST(Handshake, ReadsAWholeGrant) {
   EXPECT_EQ(grant->lease, 5 * base::kSecond);
   EXPECT_EQ(grant->era, 4u);
   EXPECT_EQ(grant->lane.endpoint, "node:7400");
-  EXPECT_EQ(grant->lane.regions.size(), 5u);
+  EXPECT_EQ(grant->lane.regions.size(), layout::kRegions);
   EXPECT_EQ(secret_bytes(grant->table_seed), std::string(16, 't'));
 }
 
@@ -116,7 +117,7 @@ TEST(Handshake, RefusesGrantsThatCannotBe) {
       [](auto& g) { g.set_slots(1 << 30); },
       [](auto& g) { g.set_slots_offset(8); },
       [](auto& g) { g.set_slots_offset(~0ull << 6); },
-      [](auto& g) { g.set_slots_offset(65536 - 64); },
+      [](auto& g) { g.set_slots_offset((65536 / sizeof(layout::OperationSlot) - 1) * sizeof(layout::OperationSlot)); },
       [](auto& g) { g.set_pool_secret("short"); },
       [](auto& g) { g.set_table_seed(""); },
       [](auto& g) { g.clear_lane_tokens(); },

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "fabric/words.h"
+#include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "session/handshake.h"
@@ -148,11 +149,20 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
     return reply;
   }
   const std::uint64_t incarnation = request.client_incarnation();
-  if (ended_.contains(incarnation)) {
+  if (ended_.known.contains(incarnation) ||
+      (request.client_process() != 0 && ended_processes_.known.contains(request.client_process()))) {
     return refusal(SessionReply::CODE_FENCED, "this client incarnation has ended here: begin a new one");
   }
   if (by_incarnation_.contains(incarnation)) {
     return refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has a session here already");
+  }
+  // The lane was lost and the client came back: nothing of its earlier life may still be on its way.
+  if (const auto previous = by_incarnation_.find(request.previous_incarnation());
+      request.previous_incarnation() != 0 && previous != by_incarnation_.end()) {
+    Entry& before = sessions_.at(previous->second);
+    if (before.name == request.client_name() && before.process == request.client_process()) {
+      cut(before, false, "its client has begun a new incarnation");
+    }
   }
   if (!take_open_permit()) {
     return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
@@ -163,17 +173,22 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
     return refusal(SessionReply::CODE_TOO_MANY_SESSIONS, "all " + std::to_string(config_.max_lanes) +
                                                              " lanes are granted: close sessions or raise --max-lanes");
   }
-  const std::optional<std::uint32_t> group = take_group();
+  std::optional<std::uint32_t> group = take_group();
+  if (!group) {
+    reclaim();
+    group = take_group();
+  }
   if (!group) {
     return refusal(
         SessionReply::CODE_TOO_MANY_SESSIONS,
-        "all " + std::to_string(config_.max_sessions) + " sessions are taken (" + std::to_string(held_groups_) +
+        "all " + std::to_string(config_.max_sessions) + " sessions are taken (" + std::to_string(dead_.size()) +
             " of them by dead clients that left operations half done): close sessions or raise --max-sessions");
   }
 
   Entry entry;
   entry.id = next_id_++;
   entry.incarnation = incarnation;
+  entry.process = request.client_process();
   entry.name = request.client_name();
   entry.group = *group;
   entry.lanes = request.lanes();
@@ -256,8 +271,12 @@ std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const 
   }
   const Nanos now = responder_.now();
   if (request.hurry != 0) hurry_until_ = now + 2 * tick_interval();
-  return layout::TickReply{
-      .era = era_, .safe_era = safe_era(), .epoch = map_.epoch(), .hurry = now < hurry_until_ ? 1u : 0u};
+  return layout::TickReply{.era = era_,
+                           .safe_era = safe_era(),
+                           .epoch = map_.epoch(),
+                           .hurry = now < hurry_until_ ? 1u : 0u,
+                           .places = next_group_,
+                           .dead = dead_.size()};
 }
 
 // Every session has published the era: the next one begins, and all lag until they have published it.
@@ -301,28 +320,114 @@ void Registry::cut(Entry& entry, bool clean, std::string why) {
   });
 }
 
-// Read once nothing of the session can execute any more, so the words stand still.
-bool Registry::group_is_idle(std::uint32_t group) const {
+std::byte* Registry::region(std::uint32_t id, std::uint64_t& bytes) const {
   for (const RegionSpan& region : regions_) {
-    if (region.id != layout::kSlots) continue;
-    for (std::uint32_t i = 0; i < config_.slots_per_session; ++i) {
-      OperationSlot slot;
-      const std::uint64_t index = std::uint64_t{group} * config_.slots_per_session + i;
-      fabric::read_words(region.base + index * sizeof slot, base::mutable_bytes_of(slot));
-      if (!slot.whole() || slot.holder != 0) return false;
-    }
+    if (region.id != id) continue;
+    bytes = region.bytes;
+    return region.base;
   }
-  return true;
+  bytes = 0;
+  return nullptr;
 }
 
-void Registry::remember(std::uint64_t incarnation) {
-  if (!ended_.insert(incarnation).second) return;
-  if (ended_order_.size() < config_.remembered_incarnations) {
-    ended_order_.push_back(incarnation);
+// Of a session of which nothing can execute any more the words stand still, but for what repairers write.
+std::uint32_t Registry::busy_slots(std::uint32_t group) const {
+  std::uint64_t bytes = 0;
+  std::byte* slots = region(layout::kSlots, bytes);
+  std::uint32_t busy = 0;
+  for (std::uint32_t i = 0; slots != nullptr && i < config_.slots_per_session; ++i) {
+    const std::uint64_t index = std::uint64_t{group} * config_.slots_per_session + i;
+    std::uint64_t holder = 0;
+    fabric::read_words(slots + index * sizeof(OperationSlot) + layout::kSlotHolder.offset,
+                       base::mutable_bytes_of(holder));
+    busy += holder != 0 ? 1 : 0;
+  }
+  return busy;
+}
+
+void Registry::reclaim() {
+  std::erase_if(dead_, [this](const Dead& dead) {
+    if (busy_slots(dead.group) > 0) return false;
+    free_groups_.insert(dead.group);
+    return true;
+  });
+}
+
+void Registry::Memory::remember(std::uint64_t one, std::size_t most) {
+  if (!known.insert(one).second) return;
+  if (order.size() < most) {
+    order.push_back(one);
     return;
   }
-  ended_.erase(std::exchange(ended_order_[ended_next_], incarnation));
-  ended_next_ = (ended_next_ + 1) % ended_order_.size();
+  known.erase(std::exchange(order[next], one));
+  next = (next + 1) % order.size();
+}
+
+std::optional<layout::FenceReply> Registry::fence(const layout::FenceRequest& request) {
+  using layout::FenceReply;
+  const bool of_lease = request.of == layout::FenceRequest::kLease;
+  std::uint64_t bytes = 0;
+  std::byte* words = region(of_lease ? layout::kLeases : layout::kSlots, bytes);
+  const std::uint64_t size = of_lease ? 8 : sizeof(OperationSlot);
+  if (request.of > layout::FenceRequest::kLease || words == nullptr || request.index >= bytes / size) {
+    return std::nullopt;
+  }
+  words += request.index * size;
+  const auto answer = [this](std::uint64_t status) { return FenceReply{.status = status, .places = next_group_}; };
+
+  auto session = sessions_.end();
+  std::uint64_t holder = request.holder, says = 0;
+  if (of_lease) {
+    fabric::read_words(words, base::mutable_bytes_of(says));
+    if (says != request.says) return answer(FenceReply::kMoved);
+    session = std::find_if(sessions_.begin(), sessions_.end(), [says](const auto& one) {
+      return layout::LeaseWord::Session::put(one.first) == layout::LeaseWord::Session::put(says);
+    });
+  } else {
+    if (const auto at = by_incarnation_.find(holder); at != by_incarnation_.end()) session = sessions_.find(at->second);
+    fabric::read_words(words + layout::kSlotHolder.offset, base::mutable_bytes_of(holder));
+    fabric::read_words(words + layout::kSlotHolder.offset + 8, base::mutable_bytes_of(says));
+  }
+  if (session == sessions_.end()) return answer(FenceReply::kEnded);
+  if (session->second.fencing) return answer(FenceReply::kEnding);
+  if (request.ask != 0) return answer(FenceReply::kNoted);
+  const std::pair key{request.of, request.index};
+  if (holder != request.holder || says != request.says) {
+    complaints_.erase(key);
+    return answer(FenceReply::kMoved);
+  }
+  const Nanos now = responder_.now();
+  Complaint& complaint = complaints_.try_emplace(key, Complaint{says, now}).first->second;
+  if (complaint.says != says) complaint = {says, now};
+  if (now - complaint.since < config_.failure_timeout) return answer(FenceReply::kNoted);
+  complaints_.erase(key);
+  const std::uint64_t id = session->first;
+  cut(session->second, false,
+      (of_lease ? "repair lease " : "operation slot ") + std::to_string(request.index) +
+          " of it stood still for the failure timeout and others waited for it");
+  return answer(sessions_.contains(id) ? FenceReply::kEnding : FenceReply::kEnded);
+}
+
+void Registry::fence_processes(const std::vector<std::uint64_t>& processes,
+                               std::function<void(std::uint32_t sessions)> done) {
+  const std::set<std::uint64_t> named(processes.begin(), processes.end());
+  Farewell farewell;
+  for (const std::uint64_t process : named) {
+    if (process != 0) ended_processes_.remember(process, config_.remembered_incarnations);
+  }
+  for (const auto& [id, entry] : sessions_) {
+    if (entry.process != 0 && named.contains(entry.process)) farewell.sessions.insert(id);
+  }
+  farewell.count = static_cast<std::uint32_t>(farewell.sessions.size());
+  if (farewell.sessions.empty()) return done(0);
+  farewell.done = std::move(done);
+  const std::set<std::uint64_t> ids = farewell.sessions;
+  farewells_.push_back(std::move(farewell));
+  for (const std::uint64_t id : ids) {
+    if (const auto found = sessions_.find(id); found != sessions_.end()) {
+      cut(found->second, false, "the operator says that its process is gone");
+    }
+  }
 }
 
 void Registry::fenced(std::uint64_t session_id) {
@@ -331,15 +436,16 @@ void Registry::fenced(std::uint64_t session_id) {
   const Entry entry = std::move(found->second);
   sessions_.erase(found);
   by_incarnation_.erase(entry.incarnation);
-  remember(entry.incarnation);
+  ended_.remember(entry.incarnation, config_.remembered_incarnations);
   lanes_ -= entry.lanes;
   if (entry.era < era_) --lagging_;
   if (lagging_ == 0) advance_era();
 
   // Slots that name what was held stay until they are repaired; idle ones serve the next session.
-  const bool holds = !group_is_idle(entry.group);
+  const bool holds = busy_slots(entry.group) > 0;
   if (holds) {
-    ++held_groups_;
+    dead_.push_back(
+        {.group = entry.group, .incarnation = entry.incarnation, .process = entry.process, .name = entry.name});
   } else {
     free_groups_.insert(entry.group);
   }
@@ -348,6 +454,14 @@ void Registry::fenced(std::uint64_t session_id) {
   reply.set_code(SessionReply::CODE_OK);
   for (const auto& goodbye : entry.goodbyes) goodbye(reply.SerializeAsString());
   observer_.on_ended(entry.id, entry.incarnation, entry.name, entry.clean, holds, entry.why);
+  std::vector<Farewell> over;
+  std::erase_if(farewells_, [&](Farewell& farewell) {
+    farewell.sessions.erase(session_id);
+    if (!farewell.sessions.empty()) return false;
+    over.push_back(std::move(farewell));
+    return true;
+  });
+  for (const Farewell& farewell : over) farewell.done(farewell.count);
 }
 
 void Registry::arm() {
@@ -377,6 +491,8 @@ void Registry::sweep() {
     cut(entry, false,
         now >= entry.lease_end ? "its lease ran out without a tick" : "its operations held an era back for too long");
   }
+  std::erase_if(complaints_, [&](const auto& one) { return now - one.second.since > 4 * config_.failure_timeout; });
+  reclaim();
   if (!sessions_.empty()) arm();
 }
 

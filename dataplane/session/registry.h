@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -15,6 +17,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -81,6 +84,12 @@ class Registry {
   // fabric::Host, as far as sessions go.
   void on_exchange(const fabric::Peer& peer, std::string_view request, std::function<void(std::string)> reply);
   std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token);
+  // Whether a client that a slot or a lease names has ended; has it ended if it has stood still for the failure
+  // timeout. Nothing: the request cannot be.
+  std::optional<layout::FenceReply> fence(const layout::FenceRequest& request);
+  // Ends every session of these processes, now and for ever: none of them is admitted again. `done` hears how many
+  // there were, once no verb of theirs can execute any more.
+  void fence_processes(const std::vector<std::uint64_t>& processes, std::function<void(std::uint32_t sessions)> done);
   // Renews the lease. Nothing: the session is not live, or the request cannot be; the lane is to be ended.
   std::optional<layout::TickReply> tick(std::uint64_t session_id, const layout::TickRequest& request);
 
@@ -95,7 +104,19 @@ class Registry {
   std::size_t sessions() const { return sessions_.size(); }
   std::uint64_t lanes() const { return lanes_; }
   // Session slots that dead clients left with something in them.
-  std::uint64_t held_by_the_dead() const { return held_groups_; }
+  std::uint64_t held_by_the_dead() const { return dead_.size(); }
+  struct Dead {
+    std::uint32_t group = 0;  // of slots
+    std::uint64_t incarnation = 0;
+    std::uint64_t process = 0;
+    std::string name;
+  };
+  // Who left them, those that ended first before others.
+  const std::deque<Dead>& dead() const { return dead_; }
+  // Slots of a group that say something.
+  std::uint32_t busy_slots(std::uint32_t group) const;
+  // Takes back the slots of the dead that have been repaired since.
+  void reclaim();
   // Groups of slots from 0 that were ever granted: the rest is as it was formatted.
   std::uint32_t groups_used() const { return next_group_; }
 
@@ -108,6 +129,7 @@ class Registry {
   struct Entry {
     std::uint64_t id = 0;
     std::uint64_t incarnation = 0;
+    std::uint64_t process = 0;
     std::string name;
     std::uint32_t group = 0;
     std::uint32_t lanes = 0;
@@ -118,6 +140,17 @@ class Registry {
     bool clean = false;
     std::string why;
     std::vector<std::function<void(std::string)>> goodbyes;
+  };
+  // What a slot or a lease said when somebody first complained of it.
+  struct Complaint {
+    std::uint64_t says = 0;
+    Nanos since = 0;
+  };
+  // Sessions that somebody waits for the end of.
+  struct Farewell {
+    std::set<std::uint64_t> sessions;
+    std::uint32_t count = 0;
+    std::function<void(std::uint32_t)> done;
   };
   struct Token {
     std::uint64_t session_id = 0;
@@ -137,8 +170,14 @@ class Registry {
   v1alpha1::SessionReply refusal(v1alpha1::SessionReply::Code code, std::string message) const;
   bool take_open_permit();
   std::optional<std::uint32_t> take_group();
-  bool group_is_idle(std::uint32_t group) const;
-  void remember(std::uint64_t incarnation);
+  // A bounded set that forgets what it learned first.
+  struct Memory {
+    std::unordered_set<std::uint64_t> known;
+    std::vector<std::uint64_t> order;  // a ring
+    std::size_t next = 0;
+    void remember(std::uint64_t one, std::size_t most);
+  };
+  std::byte* region(std::uint32_t id, std::uint64_t& bytes) const;
   void cut(Entry& entry, bool clean, std::string why);
   void fenced(std::uint64_t session_id);
   void advance_era();
@@ -160,14 +199,15 @@ class Registry {
   std::unordered_map<std::uint64_t, Entry> sessions_;  // by id, fencing ones included
   std::unordered_map<std::uint64_t, std::uint64_t> by_incarnation_;
   std::unordered_map<std::array<std::byte, 16>, Token, TokenHash> tokens_;
-  std::unordered_set<std::uint64_t> ended_;
-  std::vector<std::uint64_t> ended_order_;  // a ring: the oldest is forgotten first
-  std::size_t ended_next_ = 0;
+  Memory ended_;                                                             // incarnations
+  Memory ended_processes_;                                                   // that were named by the operator
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Complaint> complaints_;  // by kind and index
+  std::vector<Farewell> farewells_;
 
   std::uint64_t next_id_ = 1;
   std::set<std::uint32_t> free_groups_;  // below next_group_; lowest first keeps what is scanned short
   std::uint32_t next_group_ = 0;
-  std::uint64_t held_groups_ = 0;
+  std::deque<Dead> dead_;
   std::uint64_t lanes_ = 0;
 
   std::uint64_t era_ = 1;

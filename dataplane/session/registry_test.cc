@@ -46,10 +46,10 @@ struct RegistryTest : ::testing::Test, SessionObserver {
         config, std::vector<RegionSpan>{{layout::kSlots, base, 2048}, {layout::kTable, base + 2048, 2048}}, responder,
         *this);
   }
-  void set_slot(std::uint32_t index, std::uint64_t holder) {
+  void set_slot(std::uint32_t index, std::uint64_t holder, std::uint64_t sequence = 0) {
     layout::OperationSlot slot;
     slot.holder = holder;
-    slot.seal();
+    slot.sequence = sequence;
     base::store(slots + index * sizeof slot, slot);
   }
   void publish(std::uint64_t epoch) {
@@ -78,11 +78,17 @@ struct RegistryTest : ::testing::Test, SessionObserver {
   SessionReply open(std::uint64_t incarnation, std::uint64_t epoch = 1, std::uint32_t lanes = 1,
                     const fabric::Peer& peer = kClient) {
     SessionRequest asked = request();
-    asked.mutable_open()->set_client_incarnation(incarnation);
-    asked.mutable_open()->set_epoch(epoch);
-    asked.mutable_open()->set_node_incarnation(kNode);
-    asked.mutable_open()->set_lanes(lanes);
+    *asked.mutable_open() = open_request(incarnation, epoch, lanes);
     return exchange(asked, peer);
+  }
+  static v1alpha1::OpenSession open_request(std::uint64_t incarnation, std::uint64_t epoch = 1,
+                                            std::uint32_t lanes = 1) {
+    v1alpha1::OpenSession asked;
+    asked.set_client_incarnation(incarnation);
+    asked.set_epoch(epoch);
+    asked.set_node_incarnation(kNode);
+    asked.set_lanes(lanes);
+    return asked;
   }
   std::uint64_t must_open(std::uint64_t incarnation) {
     const SessionReply reply = open(incarnation);
@@ -135,7 +141,8 @@ TEST_F(RegistryTest, GrantsDistinctKeysTokensAndSlots) {
   }
   EXPECT_EQ(secrets.size(), 3u * (2 + 2));
   EXPECT_FALSE(secrets.contains(0));
-  EXPECT_EQ(offsets, (std::set<std::uint64_t>{0, 512, 1024}));
+  EXPECT_EQ(offsets,
+            (std::set<std::uint64_t>{0, 2 * sizeof(layout::OperationSlot), 4 * sizeof(layout::OperationSlot)}));
   EXPECT_EQ(open(4).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
   EXPECT_EQ(registry->lanes(), 6u);
 }
@@ -232,18 +239,110 @@ TEST_F(RegistryTest, SlotsThatNameAHolderStayAndIdleOnesServeTheNext) {
   EXPECT_TRUE(ended[0].holds);
   EXPECT_FALSE(ended[1].holds);
   EXPECT_EQ(registry->held_by_the_dead(), 1u);
-  EXPECT_EQ(open(4).grant().slots_offset(), 512u);
-  EXPECT_EQ(open(5).grant().slots_offset(), 1024u);
+  EXPECT_EQ(open(4).grant().slots_offset(), 2 * sizeof(layout::OperationSlot));
+  EXPECT_EQ(open(5).grant().slots_offset(), 4 * sizeof(layout::OperationSlot));
   EXPECT_EQ(open(6).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
 }
 
-TEST_F(RegistryTest, ATornSlotCountsAsHeld) {
+TEST_F(RegistryTest, AClaimThatLandedInPartCountsAsHeld) {
   publish(1);
   must_open(1);
-  base::store(slots + 8, std::uint64_t{77});  // a word of a WRITE that never came to its end
+  base::store(slots + layout::kSlotHolder.offset, std::uint64_t{1});
   responder.advance(6 * kSecond);
   responder.finish_fences();
   EXPECT_TRUE(ended.at(0).holds);
+}
+
+TEST_F(RegistryTest, SlotsOfTheDeadServeAgainWhenTheyAreRepaired) {
+  publish(1);
+  must_open(1);
+  set_slot(0, 1);
+  responder.advance(6 * kSecond);
+  responder.finish_fences();
+  ASSERT_EQ(registry->dead().size(), 1u);
+  EXPECT_EQ(registry->dead()[0].incarnation, 1u);
+  EXPECT_EQ(registry->busy_slots(registry->dead()[0].group), 1u);
+  registry->reclaim();
+  EXPECT_EQ(registry->held_by_the_dead(), 1u);
+  set_slot(0, 0);
+  registry->reclaim();
+  EXPECT_EQ(registry->held_by_the_dead(), 0u);
+  EXPECT_EQ(open(2).grant().slots_offset(), 0u);
+}
+
+layout::FenceRequest complaint(std::uint64_t slot, std::uint64_t holder, std::uint64_t says) {
+  return {.of = layout::FenceRequest::kSlot, .index = slot, .holder = holder, .says = says};
+}
+
+TEST_F(RegistryTest, AClientIsFencedOnlyIfItsSlotStandsStillForTheFailureTimeout) {
+  using layout::FenceReply;
+  publish(1);
+  const std::uint64_t id = must_open(1);
+  set_slot(0, 1, 256);
+  const auto status = [&](const layout::FenceRequest& request) { return registry->fence(request).value().status; };
+  EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kMoved);  // it says something else
+  EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kNoted);
+  responder.advance(1900 * kMillisecond);
+  EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kNoted);
+  set_slot(0, 1, 512);  // it moves: the complaint begins anew
+  EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kMoved);
+  EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kNoted);
+  EXPECT_TRUE(registry->tick(id, {.era = 1}));
+  responder.advance(2 * kSecond);
+  layout::FenceRequest ask = complaint(0, 1, 512);
+  ask.ask = 1;
+  EXPECT_EQ(status(ask), FenceReply::kNoted) << "who only asks fences nobody";
+  EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kEnding);
+  EXPECT_FALSE(registry->live(id));
+  EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kEnding);
+  responder.finish_fences();
+  EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kEnded);
+  EXPECT_EQ(status(complaint(0, 99, 512)), FenceReply::kEnded) << "of a client that never was here nothing executes";
+  EXPECT_FALSE(registry->fence(complaint(6 + 1, 1, 512))) << "there is no such slot";
+  layout::FenceRequest odd = complaint(0, 1, 512);
+  odd.of = 2;
+  EXPECT_FALSE(registry->fence(odd));
+  EXPECT_EQ(registry->fence(ask)->places, 1u);
+}
+
+TEST_F(RegistryTest, AProcessThatTheOperatorNamesEndsWithAllItsSessions) {
+  publish(1);
+  SessionRequest first = request(), second = request();
+  for (SessionRequest* each : {&first, &second}) {
+    *each->mutable_open() = open_request(each == &first ? 1 : 2);
+    each->mutable_open()->set_client_process(77);
+  }
+  ASSERT_EQ(exchange(first).code(), SessionReply::CODE_OK);
+  ASSERT_EQ(exchange(second).code(), SessionReply::CODE_OK);
+  must_open(3);
+  std::optional<std::uint32_t> done;
+  registry->fence_processes({77}, [&](std::uint32_t sessions) { done = sessions; });
+  EXPECT_FALSE(done) << "verbs may still execute";
+  responder.finish_fences();
+  EXPECT_EQ(done, 2u);
+  EXPECT_EQ(registry->sessions(), 1u);
+  SessionRequest again = request();
+  *again.mutable_open() = open_request(4);
+  again.mutable_open()->set_client_process(77);
+  EXPECT_EQ(exchange(again).code(), SessionReply::CODE_FENCED);
+  done.reset();
+  registry->fence_processes({77, 0}, [&](std::uint32_t sessions) { done = sessions; });
+  EXPECT_EQ(done, 0u);
+}
+
+TEST_F(RegistryTest, AClientThatComesBackEndsItsLifeBefore) {
+  publish(1);
+  const std::uint64_t id = must_open(1);
+  SessionRequest again = request();
+  *again.mutable_open() = open_request(2);
+  again.mutable_open()->set_previous_incarnation(1);
+  again.mutable_open()->set_client_name("somebody else");
+  ASSERT_EQ(exchange(again).code(), SessionReply::CODE_OK);
+  EXPECT_TRUE(registry->live(id)) << "only its own";
+  *again.mutable_open() = open_request(3);
+  again.mutable_open()->set_previous_incarnation(1);
+  ASSERT_EQ(exchange(again).code(), SessionReply::CODE_OK);
+  EXPECT_FALSE(registry->live(id));
 }
 
 TEST_F(RegistryTest, AGoodbyeIsAnsweredAfterTheFence) {

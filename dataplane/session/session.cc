@@ -32,11 +32,13 @@ struct Session::State {
         published(this->grant.era),
         last_sent(asked),
         slots(port.buffer(this->grant.slots * sizeof(OperationSlot))),
-        dirty(this->grant.slots, false),
+        nothing(port.buffer(8)),
+        claimed(this->grant.slots, false),
         slot_free(port),
         tick_due(port),
         tick_done(port) {
     lease_from(asked);
+    base::store(nothing.data(), std::uint64_t{0});
     for (std::uint32_t i = this->grant.slots; i > 0; --i) free_slots.push_back(i - 1);
   }
 
@@ -54,11 +56,14 @@ struct Session::State {
   OperationSlot& slot(std::uint32_t index) {
     return *reinterpret_cast<OperationSlot*>(slots.data() + index * sizeof(OperationSlot));
   }
-  fabric::Remote slot_at(std::uint32_t index) const {
-    return {layout::kSlots, grant.slots_offset + index * sizeof(OperationSlot)};
+  fabric::Remote slot_at(std::uint32_t index, layout::SlotPart part) const {
+    return {layout::kSlots, grant.slots_offset + index * sizeof(OperationSlot) + part.offset};
+  }
+  Op write_of(std::uint32_t index, layout::SlotPart part) {
+    return Op::write(slot_at(index, part), base::mutable_bytes_of(slot(index)).subspan(part.offset, part.bytes));
   }
   void clear_slot(std::uint32_t index, fabric::Cost* cost);
-  task::Task<void> write_slot(fabric::Buffer image, std::uint32_t index);
+  task::Task<void> write_nothing(std::uint32_t index);
   task::Task<Status> read_slots(Nanos deadline);
 
   task::Task<void> keep_ticking();
@@ -87,10 +92,13 @@ struct Session::State {
   bool ticking = false;
   std::uint64_t ticks = 0;
   bool pressure = false;
+  std::uint64_t places = 0;
+  std::uint64_t dead = 0;
 
   fabric::Buffer slots;
   std::vector<std::uint32_t> free_slots;
-  std::vector<bool> dirty;  // written since the last clear
+  fabric::Buffer nothing;     // a zero
+  std::vector<bool> claimed;  // written since the last clear
   WaitQueue slot_free;
   WaitQueue tick_due;
   WaitQueue tick_done;
@@ -133,26 +141,16 @@ void Session::State::drop_pin(std::uint64_t at) {
 }
 
 void Session::State::clear_slot(std::uint32_t index, fabric::Cost* cost) {
-  OperationSlot& words = slot(index);
-  words.holder = 0;
-  ++words.sequence;
-  words.state = 0;
-  words.era = 0;
-  words.lock_word = {};
-  words.row = {};
-  words.redo = {};
-  words.seal();
-  dirty[index] = false;
+  slot(index).holder = 0;
+  claimed[index] = false;
   if (!alive()) return;
-  // An image of its own: the slot may be edited again before this WRITE has left.
-  fabric::Buffer image = port.buffer(sizeof(OperationSlot));
-  std::memcpy(image.data(), &words, sizeof words);
-  if (cost != nullptr) cost->charge_background(std::array{Op::write(slot_at(index), image.first(sizeof words))});
-  background.spawn(write_slot(std::move(image), index));
+  if (cost != nullptr)
+    cost->charge_background(std::array{Op::write(slot_at(index, layout::kSlotHolder), nothing.first(8))});
+  background.spawn(write_nothing(index));
 }
 
-task::Task<void> Session::State::write_slot(fabric::Buffer image, std::uint32_t index) {
-  const std::array ops{Op::write(slot_at(index), image.first(sizeof(OperationSlot)))};
+task::Task<void> Session::State::write_nothing(std::uint32_t index) {
+  const std::array ops{Op::write(slot_at(index, layout::kSlotHolder), nothing.first(8))};
   const Outcome outcome = co_await lane->post(ops, port.now() + grant.failure_timeout);
   if (outcome.fate != Fate::done) {
     end({Code::unavailable, "memory node " + options.endpoint + " did not confirm a cleared operation slot"});
@@ -160,14 +158,14 @@ task::Task<void> Session::State::write_slot(fabric::Buffer image, std::uint32_t 
 }
 
 task::Task<Status> Session::State::read_slots(Nanos deadline) {
-  const std::array ops{Op::read(slot_at(0), slots.first(grant.slots * sizeof(OperationSlot)))};
+  const std::array ops{Op::read(slot_at(0, {}), slots.first(grant.slots * sizeof(OperationSlot)))};
   const Outcome outcome = co_await lane->post(ops, deadline);
   if (outcome.fate != Fate::done) {
     co_return Status(Code::unavailable,
                      "memory node " + options.endpoint + " did not let the session read its operation slots");
   }
   for (std::uint32_t i = 0; i < grant.slots; ++i) {
-    if (!slot(i).whole() || slot(i).holder != 0) {
+    if (slot(i).holder != 0) {
       co_return Status(Code::corrupt, "memory node " + options.endpoint + " granted operation slot " +
                                           std::to_string(grant.slots_offset / sizeof(OperationSlot) + i) +
                                           " although it is not idle");
@@ -223,6 +221,8 @@ task::Task<void> Session::State::tick() {
   pressure = told.pressure != 0;
   node_hurries = told.hurry != 0;
   epoch = told.epoch;
+  places = told.places;
+  dead = told.dead;
   tick_done.wake_all();
 }
 
@@ -231,21 +231,36 @@ Slot::Slot(Slot&& other) noexcept : session_(std::exchange(other.session_, nullp
 Slot::~Slot() {
   if (session_ == nullptr) return;
   Session::State& state = *session_->state_;
-  if (state.dirty[index_]) state.clear_slot(index_, nullptr);
+  if (state.claimed[index_]) state.clear_slot(index_, nullptr);
   state.free_slots.push_back(index_);
   state.slot_free.wake_one();
 }
 
 OperationSlot& Slot::words() { return session_->state_->slot(index_); }
 
-Op Slot::write() {
+Op Slot::claim(std::uint64_t word) {
   Session::State& state = *session_->state_;
-  state.slot(index_).seal();
-  state.dirty[index_] = true;
-  return Op::write(state.slot_at(index_), base::mutable_bytes_of(state.slot(index_)));
+  OperationSlot& said = words();
+  said.holder = state.grant.client_incarnation;
+  said.sequence = layout::Sequence::of(said.number() + 1, word);
+  said.seal_claim();
+  state.claimed[index_] = true;
+  return state.write_of(index_, layout::kSlotClaim);
 }
 
-void Slot::clear(fabric::Cost& cost) { session_->state_->clear_slot(index_, &cost); }
+Op Slot::plan() {
+  words().seal_plan();
+  return session_->state_->write_of(index_, layout::kSlotPlan);
+}
+
+Op Slot::settle() {
+  words().settle();
+  return session_->state_->write_of(index_, layout::kSlotCounters);
+}
+
+void Slot::clear(fabric::Cost& cost) {
+  if (session_->state_->claimed[index_]) session_->state_->clear_slot(index_, &cost);
+}
 
 EraPin::EraPin(EraPin&& other) noexcept : session_(std::exchange(other.session_, nullptr)), era_(other.era_) {}
 
@@ -269,6 +284,8 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
   request.mutable_open()->set_node_incarnation(options.node_incarnation);
   request.mutable_open()->set_lanes(1);
   request.mutable_open()->set_client_name(options.client_name);
+  request.mutable_open()->set_client_process(options.client_process);
+  request.mutable_open()->set_previous_incarnation(options.previous_incarnation);
 
   const Nanos asked = port.now();
   Result<std::string> bytes = co_await port.exchange(options.endpoint, request.SerializeAsString(), options.deadline);
@@ -308,6 +325,14 @@ std::uint64_t Session::era() const { return state_->era; }
 std::uint64_t Session::safe_era() const { return state_->safe_era; }
 bool Session::pressure() const { return state_->pressure; }
 std::uint64_t Session::epoch() const { return state_->epoch; }
+std::uint64_t Session::places() const { return state_->places; }
+std::uint64_t Session::dead() const { return state_->dead; }
+std::uint64_t Session::region_bytes(std::uint32_t region) const {
+  for (const auto& granted : state_->grant.lane.regions) {
+    if (granted.id == region) return granted.bytes;
+  }
+  return 0;
+}
 task::Scope& Session::background() { return state_->background; }
 
 task::Task<Outcome> Session::post(std::span<const Op> ops, Nanos deadline, fabric::Cost& cost) {
@@ -342,9 +367,6 @@ task::Task<Result<Slot>> Session::take_slot(Nanos deadline) {
   }
   const std::uint32_t index = state.free_slots.back();
   state.free_slots.pop_back();
-  OperationSlot& words = state.slot(index);
-  words.holder = state.grant.client_incarnation;
-  words.era = state.era;
   co_return Slot(this, index);
 }
 

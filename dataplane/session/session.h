@@ -41,21 +41,27 @@ struct Grant {
 class Session;
 
 // One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed, and
-// is cleared then if it was written and the session lives. The words come with holder and era filled in; sequence and
-// counters go on from what the slot's last user left in the memory node.
+// is cleared then if it claims something and the session lives. Counters and numbers go on from what the slot's last
+// user left in the memory node.
+//
+// The WRITEs view the client's copy of the words: one is not edited before the chain that carries it has completed.
 class Slot {
  public:
   Slot(Slot&&) noexcept;
   Slot& operator=(Slot&&) = delete;
   ~Slot();
 
-  // The client's copy of the slot's words, in registered memory. The holder edits it, raises `sequence`, and puts
-  // write() first in the chain that takes locks.
+  // The client's copy of the slot's words, in registered memory. The holder fills in state and lock words, later rows,
+  // replaced, rest, keys_after, bytes_after and redo.
   layout::OperationSlot& words();
-  // A WRITE of the whole slot as it stands now, sealed.
-  fabric::Op write();
-  // Clears holder, locks and rows, keeps counters, and posts the WRITE without waiting; the slot is usable again at
-  // once, because later WRITEs of it follow on the same lane. Charged to `cost` as background.
+  // The WRITE that goes before an attempt at the `word`th of its lock words.
+  fabric::Op claim(std::uint64_t word);
+  // The WRITE that goes before the rows.
+  fabric::Op plan();
+  // The WRITE that goes after the rows and before the release: all rows are written, the counters are as after.
+  fabric::Op settle();
+  // Claims nothing any more; posted without waiting, because whatever follows on the lane is ordered behind it. Charged
+  // to `cost` as background.
   void clear(fabric::Cost& cost);
 
  private:
@@ -89,8 +95,10 @@ class Session {
     std::string client_name;
     std::uint64_t epoch = 0;
     std::uint64_t node_incarnation = 0;
-    std::uint64_t client_incarnation = 0;  // 0: drawn from the port
-    Nanos deadline = 0;                    // absolute
+    std::uint64_t client_incarnation = 0;    // 0: drawn from the port
+    std::uint64_t client_process = 0;        // that the thread belongs to; 0: none that anybody names
+    std::uint64_t previous_incarnation = 0;  // of this thread, whose session here has been given up; 0: none
+    Nanos deadline = 0;                      // absolute
   };
   static task::Task<base::Result<std::unique_ptr<Session>>> open(fabric::Port& port, Options options);
   ~Session();  // must have been closed, or have ended, and be drained: see close()
@@ -98,6 +106,7 @@ class Session {
   fabric::Port& port();
   fabric::Lane& lane();
   const Grant& grant() const;
+  std::uint64_t region_bytes(std::uint32_t region) const;  // layout::RegionId; 0: not granted
 
   // False once the lane is gone, the lease may have run out, or end() was called. Nothing is posted after that.
   bool alive() const;
@@ -124,6 +133,10 @@ class Session {
   bool pressure() const;
   // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
   std::uint64_t epoch() const;
+  // As of the last tick: sessions from 0 that were ever admitted to the node, and those that have ended and left
+  // operations half done.
+  std::uint64_t places() const;
+  std::uint64_t dead() const;
   // For a while from now, this session and through the node all others tick often, so that eras move on: the heap has
   // much in limbo.
   void hurry_eras();

@@ -8,12 +8,14 @@
 
 #include "index/rcuckoo/locate.h"
 #include "index/rcuckoo/path.h"
+#include "node/memory_node.h"
 #include "sim/survey.h"
 #include "sim/swarm.h"
 
 namespace farpool::sim {
 namespace {
 
+using fabric::sim::InFlight;
 using Kind = Call::Kind;
 constexpr Nanos kPatience = 10 * base::kSecond;
 
@@ -57,7 +59,7 @@ std::map<std::uint64_t, Scenario> paths(std::uint64_t seed) {
 std::string astride(std::uint64_t seed) {
   World scout(options_of(seed));
   scout.connect("victim");
-  const std::uint64_t border = 64 * scout.geometry().rows_per_lock;
+  const std::uint64_t border = layout::kLocksPerWord * scout.geometry().rows_per_lock;
   for (const std::string& key : crowd(scout, border - 3, 6, 60, "w")) {
     const auto places =
         rcuckoo::locate(base::keyed_hash(scout.table_seed(), base::bytes_of(key)), scout.geometry().rows);
@@ -71,7 +73,7 @@ task::Task<void> flagged(task::Task<void> task, bool& over) {
   over = true;
 }
 
-// Reads the keys, then writes them: what a dead client holds is refused, everything else goes on.
+// Reads the keys, then writes them.
 task::Task<void> go_on(World& world, Client& survivor, const std::vector<std::string>& keys) {
   for (const std::string& key : keys) co_await world.call(survivor, {.kind = Kind::get, .key = key}, kPatience);
   for (const std::string& key : keys) {
@@ -136,89 +138,246 @@ std::vector<Scenario> scenarios(std::uint64_t seed) {
   return all;
 }
 
-CrashVerdict run_crash(const Scenario& scenario, std::uint64_t after, fabric::sim::InFlight posted) {
-  CrashVerdict verdict;
-  World world(scenario.options);
-  Client& victim = world.connect("victim");
-  Client& survivor = world.connect("survivor");
-  const auto wrong = [&](const std::string& what) { verdict.wrong.push_back(what); };
-  for (const Scenario::Before& before : scenario.before) {
-    Client& client = before.by_survivor ? survivor : victim;
-    if (!world.run(client, world.call(client, before.call, kPatience))) wrong("a call before did not come to an end");
-  }
-  if (!world.quiesce()) wrong("the calls before leave verbs under way");
-  if (!world.failures().empty()) wrong("a call before failed: " + world.failures()[0].second.message());
+namespace {
 
-  const base::Bytes table = world.region(layout::kTable);
-  const std::vector<std::byte> image(table.begin(), table.end());
-  bool rival_over = !scenario.rival.has_value();
-  if (scenario.rival) {  // it has the lock when the victim comes
-    world.spawn(survivor, flagged(world.call(survivor, *scenario.rival, kPatience), rival_over));
-    const auto locked = [&] {
-      const base::Bytes locks = world.region(layout::kLocks);
-      return std::any_of(locks.begin(), locks.end(), [](std::byte b) { return b != std::byte{0}; });
+class Crash {
+ public:
+  Crash(const Scenario& scenario, const Death& death) : scenario_(scenario), death_(death), world_(scenario.options) {}
+
+  CrashVerdict run() {
+    begin();
+    die();
+    if (!verdict_.survived) inspect();
+    if (!verdict_.survived) repair();
+    go_on();
+    return std::move(verdict_);
+  }
+
+ private:
+  void wrong(const std::string& what) { verdict_.wrong.push_back(what); }
+
+  void begin() {
+    victim_ = &world_.connect("victim");
+    survivor_ = &world_.connect("survivor");
+    for (const Scenario::Before& before : scenario_.before) {
+      Client& client = before.by_survivor ? *survivor_ : *victim_;
+      if (!world_.run(client, world_.call(client, before.call, kPatience)))
+        wrong("a call before did not come to an end");
+    }
+    if (!world_.quiesce()) wrong("the calls before leave verbs under way");
+    if (!world_.failures().empty()) wrong("a call before failed: " + world_.failures()[0].second.message());
+    const base::Bytes table = world_.region(layout::kTable);
+    image_.assign(table.begin(), table.end());
+  }
+
+  void die() {
+    bool rival_over = !scenario_.rival.has_value();
+    if (scenario_.rival) {  // it has the lock when the victim comes
+      world_.spawn(*survivor_, flagged(world_.call(*survivor_, *scenario_.rival, kPatience), rival_over));
+      const auto locked = [&] {
+        const base::Bytes locks = world_.region(layout::kLocks);
+        return std::any_of(locks.begin(), locks.end(), [](std::byte b) { return b != std::byte{0}; });
+      };
+      if (!world_.run_until(locked)) wrong("the rival took no lock");
+      survivor_->port().pause();
+      world_.network().at(world_.network().now() + 20 * base::kMicrosecond, [this] { survivor_->port().resume(); });
+    }
+    fabric::sim::SimPort& port = victim_->port();
+    if (death_.how == Death::How::zombie) {
+      port.pause_after(death_.after);
+    } else {
+      port.crash_after(death_.after, death_.how == Death::How::cut ? InFlight::cut : InFlight::lands);
+    }
+    // The victim's frames may outlive this one, so they refer to nothing in it.
+    over_ = std::make_shared<bool>(false);
+    world_.spawn(*victim_, flagged(world_.call(*victim_, scenario_.doomed, kPatience), *over_));
+    const auto ended = [&] {
+      return victim_->crashed() || port.paused() || (*over_ && victim_->session().lane().pending() == 0);
     };
-    if (!world.run_until(locked)) wrong("the rival took no lock");
-    survivor.port().pause();
-    world.network().at(world.network().now() + 20 * base::kMicrosecond, [&survivor] { survivor.port().resume(); });
-  }
-  victim.port().crash_after(after, posted);
-  // The victim's frames may outlive this one, so they refer to nothing in it.
-  auto over = std::make_shared<bool>(false);
-  world.spawn(victim, flagged(world.call(victim, scenario.doomed, kPatience), *over));
-  const auto ended = [&] { return victim.crashed() || (*over && victim.session().lane().pending() == 0); };
-  if (!world.run_until(ended)) wrong("the operation did not come to an end");
-  verdict.survived = !victim.crashed();
-  if (verdict.survived) {
-    victim.port().crash_after(~0ull >> 1, posted);
-    verdict.marks = victim.table().marks();
-  } else {
-    fabric::sim::bury(over);
-    if (!world.network().drain(victim.port(), world.network().now() + base::kSecond)) {
-      wrong("verbs of the dead client are under way for ever");
+    if (!world_.run_until(ended)) wrong("the operation did not come to an end");
+    verdict_.survived = !victim_->crashed() && !port.paused();
+    if (verdict_.survived) {
+      port.crash_after(~0ull >> 1, InFlight::cut);
+      port.pause_after(~0ull >> 1);
+      verdict_.marks = victim_->table().marks();
+    } else {
+      died_at_ = world_.network().now();
+      fabric::sim::bury(over_);
+      if (!world_.network().drain(port, world_.network().now() + base::kSecond)) {
+        wrong("verbs of the dead client are under way for ever");
+      }
     }
+    if (!world_.settle(*survivor_) || !rival_over) wrong("the rival did not come to an end");
+    if (victim_->crashed() && !world_.quiesce()) wrong("the rival leaves verbs under way");
   }
-  if (!world.settle(survivor) || !rival_over || !world.quiesce()) wrong("the rival did not come to an end");
 
-  // What is left.
-  const Survey left = survey(world);
-  for (const std::string& what : left.wrong) wrong(what);
-  verdict.locks_left = left.set_lock_bits > 0;
-  if (verdict.survived && verdict.locks_left) wrong("locks are left by a client that lives");
-  if (victim.crashed() && !scenario.rival) {
-    for (std::uint64_t i = 0; i < world.geometry().slots_per_session; ++i) {
+  // What is left before anybody has repaired it.
+  void inspect() {
+    verdict_.locks_left = std::any_of(world_.region(layout::kLocks).begin(), world_.region(layout::kLocks).end(),
+                                      [](std::byte b) { return b != std::byte{0}; });
+    if (!victim_->crashed()) return;  // it may still say goodbye to its slots
+    for (const std::string& what : survey(world_).wrong) wrong(what);
+    if (scenario_.rival) return;
+    const base::Bytes table = world_.region(layout::kTable);
+    for (std::uint64_t i = 0; i < world_.geometry().slots_per_session; ++i) {
       layout::OperationSlot slot;
-      std::memcpy(&slot, world.region(layout::kSlots).data() + victim.slots_offset() + i * sizeof slot, sizeof slot);
-      if (slot.holder == 0 || !verdict.locks_left) continue;
-      for (const std::string& what : unexplained(world.geometry(), image, table, slot)) wrong(what);
+      std::memcpy(&slot, world_.region(layout::kSlots).data() + victim_->slots_offset() + i * sizeof slot, sizeof slot);
+      if (slot.holder == 0 || !verdict_.locks_left) continue;
+      for (const std::string& what : unexplained(world_.geometry(), image_, table, slot)) wrong(what);
     }
   }
 
-  // What another client sees of it, and may do.
-  std::vector<std::string> keys{scenario.doomed.key};
-  if (!scenario.before.empty() && scenario.before[0].call.key != keys[0]) keys.push_back(scenario.before[0].call.key);
-  const std::size_t failed_before = world.failures().size();
-  bool went_on = false;
-  world.spawn(survivor, flagged(go_on(world, survivor, keys), went_on));
-  if (!world.settle(survivor, 600 * base::kSecond) || !went_on) wrong("the survivor did not come to an end");
-  char name[24];
-  std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(victim.incarnation()));
-  for (std::size_t i = 0; i < world.failures().size(); ++i) {
-    const base::Status& status = world.failures()[i].second;
-    if (i < failed_before && !scenario.rival) continue;
-    ++verdict.refused;
-    if (status.code() != base::Code::locked) {
-      wrong("the survivor failed otherwise than on a lock: " + status.message());
-    } else if (!verdict.locks_left) {
-      wrong("the survivor met a lock where none is left: " + status.message());
-    } else if (status.message().find(name) == std::string::npos) {
-      wrong("the survivor is not told who holds the lock: " + status.message());
+  static task::Task<void> sweep(Client& client, std::shared_ptr<bool> over) {
+    fabric::Cost cost;
+    (void)co_await client.table().repairer().sweep(client.port().now() + kPatience, cost);
+    *over = true;
+  }
+
+  void sweep_to_the_end(Client& client) {
+    auto over = std::make_shared<bool>(false);
+    if (!world_.run(client, sweep(client, over)) || !*over) wrong("the repair did not come to an end");
+  }
+
+  void repair() {
+    if (death_.repair == Death::Repair::blocked) return;  // by going on
+    // The memory node notices by itself: the lease runs out.
+    const auto noticed = [this] { return world_.node().stats().sessions_fenced > 0; };
+    if (!world_.run_until(noticed)) wrong("the memory node did not notice that a client had ended");
+    Client* repairer = survivor_;
+    if (death_.repair == Death::Repair::repairer) {
+      Client& mortal = world_.connect("repairer");
+      mortal.port().crash_after(death_.repairer_after, InFlight::lands);
+      auto over = std::make_shared<bool>(false);
+      world_.spawn(mortal, sweep(mortal, over));
+      if (!world_.run_until([&] { return mortal.crashed() || *over; })) wrong("the repairer did not come to an end");
+      repairer_died_ = mortal.crashed();
+      verdict_.repairer_survived = !repairer_died_;
+      mortal.port().crash_after(~0ull >> 1, InFlight::cut);
+      if (mortal.crashed()) {
+        fabric::sim::bury(over);
+        if (!world_.network().drain(mortal.port(), world_.network().now() + base::kSecond)) {
+          wrong("verbs of the dead repairer are under way for ever");
+        }
+      } else {
+        verdict_.repairs += mortal.table().repairer().marks();
+      }
+    }
+    sweep_to_the_end(*repairer);
+    if (repairer_died_) {
+      // It may have left nothing but its lease, which blocks nobody until it is wanted.
+      if (!world_.run_until([this] { return world_.node().stats().sessions_fenced > 1; })) {
+        wrong("the memory node did not notice that a repairer had ended");
+      }
+      sweep_to_the_end(*repairer);
+    }
+    check_repaired("after the repair");
+  }
+
+  void check_repaired(const std::string& when) {
+    if (!world_.quiesce()) wrong(when + ": verbs are under way for ever");
+    verdict_.repaired_in = world_.network().now() - died_at_;
+    const Survey now = survey(world_);
+    for (const std::string& what : now.wrong) wrong(when + ": " + what);
+    for (const std::string& what : now.unrepaired()) wrong(when + ": " + what);
+  }
+
+  // The survivor reads and writes as if nothing had happened; a zombie wakes and changes nothing.
+  void go_on() {
+    std::vector<std::string> keys{scenario_.doomed.key};
+    if (!scenario_.before.empty() && scenario_.before[0].call.key != keys[0]) {
+      keys.push_back(scenario_.before[0].call.key);
+    }
+    const std::size_t failed_before = world_.failures().size();
+    bool went_on = false;
+    world_.spawn(*survivor_, flagged(sim::go_on(world_, *survivor_, keys), went_on));
+    if (!world_.settle(*survivor_, 600 * base::kSecond) || !went_on) wrong("the survivor did not come to an end");
+    for (std::size_t i = failed_before; i < world_.failures().size(); ++i) {
+      if (world_.failures()[i].first == survivor_->index()) {
+        wrong("the survivor failed: " + world_.failures()[i].second.message());
+      }
+    }
+    verdict_.repairs += survivor_->table().repairer().marks();
+    if (!verdict_.survived && death_.how == Death::How::zombie) wake();
+    // Where nothing was held nobody was blocked, and nobody had to repair.
+    const bool ended = victim_->crashed() || !victim_->session().alive();
+    if (ended && !verdict_.locks_left && death_.repair == Death::Repair::blocked) {
+      const auto noticed = [this] { return world_.node().stats().sessions_fenced > 0; };
+      if (!world_.run_until(noticed)) wrong("the memory node did not notice that a client had ended");
+      sweep_to_the_end(*survivor_);
+    }
+    check_repaired("after the survivor went on");
+    if (const auto judged = world_.history().judge()) wrong(*judged);
+  }
+
+  void wake() {
+    const std::uint64_t before = victim_->port().effects();
+    const bool fenced = world_.node().stats().sessions_fenced > 0;
+    victim_->port().resume();
+    if (!world_.settle(*victim_, 600 * base::kSecond) || !*over_) wrong("the zombie did not come to an end");
+    if (fenced) {
+      verdict_.late_effects = victim_->port().effects() - before;
+      if (verdict_.late_effects > 0) wrong("verbs of the zombie executed after it was fenced");
+      if (victim_->session().alive()) wrong("the zombie does not know that it was fenced");
     }
   }
-  if (const auto judged = world.history().judge()) wrong(*judged);
-  if (!world.quiesce()) wrong("the survivor leaves verbs under way");
-  for (const std::string& what : survey(world).wrong) wrong("after the survivor went on: " + what);
-  return verdict;
+
+  const Scenario& scenario_;
+  const Death& death_;
+  World world_;
+  CrashVerdict verdict_;
+  Client* victim_ = nullptr;
+  Client* survivor_ = nullptr;
+  std::vector<std::byte> image_;
+  std::shared_ptr<bool> over_;
+  bool repairer_died_ = false;
+  Nanos died_at_ = 0;
+};
+
+}  // namespace
+
+CrashVerdict run_crash(const Scenario& scenario, const Death& death) { return Crash(scenario, death).run(); }
+
+std::string describe(const Death& death) {
+  std::string text = death.how == Death::How::zombie ? "stopped" : "dead";
+  text += " after effect " + std::to_string(death.after);
+  text += death.how == Death::How::cut ? ", nothing landed after it" : ", what was posted landed";
+  switch (death.repair) {
+    case Death::Repair::blocked:
+      return text + ", repaired by whom it blocked";
+    case Death::Repair::sweep:
+      return text + ", repaired by a sweep";
+    default:
+      return text + ", repaired after a repairer had died after effect " + std::to_string(death.repairer_after);
+  }
+}
+
+CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, std::uint64_t step) {
+  CrashTally tally;
+  constexpr std::uint64_t kMost = 3000;
+  for (Death death{.how = how, .repair = repair}; tally.wrong.empty(); death.after += step) {
+    for (death.repairer_after = 0;; ++death.repairer_after) {
+      const CrashVerdict verdict = run_crash(scenario, death);
+      ++tally.worlds;
+      tally.locks_left += verdict.locks_left ? 1 : 0;
+      tally.late_effects += verdict.late_effects;
+      tally.repairs += verdict.repairs;
+      tally.wrong = verdict.wrong;
+      if (!tally.wrong.empty()) {
+        tally.wrong.insert(
+            tally.wrong.begin(),
+            scenario.name + ", world " + std::to_string(scenario.options.wire.seed) + ", " + describe(death));
+        break;
+      }
+      if (verdict.survived) {
+        tally.marks = verdict.marks;
+        return tally;
+      }
+      if (repair != Death::Repair::repairer || verdict.repairer_survived) break;
+      if (death.repairer_after > kMost) tally.wrong.push_back(scenario.name + ": the repairer never survives");
+    }
+    if (death.after > kMost) tally.wrong.push_back(scenario.name + " never survives");
+  }
+  return tally;
 }
 
 }  // namespace farpool::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client dies after the 0th, 1st, 2nd ... effect of one operation. What it left is inspected, and another client goes
-// on.
+// A client dies after the 0th, 1st, 2nd ... effect of one operation. What it left is inspected, others repair it, and
+// nothing of it may be left.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,42 @@ struct Scenario {
 // are there or not, a lock conflict, a search that fails because the client's memory of the table is stale.
 std::vector<Scenario> scenarios(std::uint64_t seed);
 
+// How the victim dies, and who repairs what it left.
+struct Death {
+  std::uint64_t after = 0;  // effects of the operation
+  enum class How : std::uint8_t {
+    cut,     // nothing lands after them
+    lands,   // what was posted lands
+    zombie,  // it stops, what was posted lands, and it goes on when it has been repaired
+  } how = How::cut;
+  enum class Repair : std::uint8_t {
+    blocked,   // another client, whose operations meet what is left
+    sweep,     // a client that is told that somebody has ended
+    repairer,  // the same, and it dies, too: another finishes
+  } repair = Repair::blocked;
+  std::uint64_t repairer_after = 0;  // effects of its repair
+};
+std::string describe(const Death& death);
+
 struct CrashVerdict {
   std::vector<std::string> wrong;
-  bool survived = false;  // the operation had no more effects than it was allowed
+  bool survived = false;           // the operation had no more effects than it was allowed
+  bool repairer_survived = false;  // likewise
   bool locks_left = false;
-  std::uint64_t refused = 0;  // calls of the survivor that met the dead client's lock
-  rcuckoo::Marks marks;       // of the victim, if it survived
+  std::uint64_t late_effects = 0;  // of the victim, after it was fenced
+  Nanos repaired_in = 0;           // from the death until nothing of it is left
+  rcuckoo::Marks marks;            // of the victim, if it survived
+  session::RepairMarks repairs;    // of all others
 };
-CrashVerdict run_crash(const Scenario& scenario, std::uint64_t after, fabric::sim::InFlight posted);
+CrashVerdict run_crash(const Scenario& scenario, const Death& death);
+
+// Every death of one scenario until the operation survives; with Repair::repairer also every death of the repairer.
+struct CrashTally {
+  std::uint64_t worlds = 0, locks_left = 0, late_effects = 0;
+  rcuckoo::Marks marks;  // of the run that survived
+  session::RepairMarks repairs;
+  std::vector<std::string> wrong;  // of the first world that was
+};
+CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, std::uint64_t step = 1);
 
 }  // namespace farpool::sim

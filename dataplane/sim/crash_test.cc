@@ -13,26 +13,13 @@
 namespace farpool::sim {
 namespace {
 
-using fabric::sim::InFlight;
+using How = Death::How;
+using Repair = Death::Repair;
 
-// Every crash point of a scenario, until the operation survives.
-void die_everywhere(const Scenario& scenario, InFlight posted, std::uint64_t step, std::uint64_t& points,
-                    std::uint64_t& locked, std::map<std::string, rcuckoo::Marks>* marks = nullptr) {
-  for (std::uint64_t after = 0;; after += step) {
-    ASSERT_LT(after, 3000u) << scenario.name << " never survives";
-    const CrashVerdict verdict = run_crash(scenario, after, posted);
-    std::string text;
-    for (std::size_t i = 0; i < std::min<std::size_t>(verdict.wrong.size(), 5); ++i) text += verdict.wrong[i] + "\n";
-    ASSERT_TRUE(verdict.wrong.empty()) << scenario.name << ", world " << scenario.options.wire.seed
-                                       << ", dead after effect " << after
-                                       << (posted == InFlight::cut ? ", nothing landed after it\n"
-                                                                   : ", what was posted landed\n")
-                                       << text;
-    ++points;
-    locked += verdict.locks_left ? 1 : 0;
-    if (marks != nullptr) (*marks)[scenario.name] = verdict.marks;
-    if (verdict.survived) return;
-  }
+std::string lines(const std::vector<std::string>& texts) {
+  std::string all;
+  for (std::size_t i = 0; i < std::min<std::size_t>(texts.size(), 6); ++i) all += texts[i] + "\n";
+  return all;
 }
 
 TEST(Crash, EveryBranchIsThere) {
@@ -48,30 +35,57 @@ TEST(Crash, EveryBranchIsThere) {
   EXPECT_TRUE(names.contains("insert, stale memory"));
 }
 
-TEST(Crash, WhatIsLeftIsWhatSlotsAndLocksSay) {
-  std::uint64_t points = 0, locked = 0;
+TEST(Crash, WhoeverIsBlockedRepairs) {
+  std::uint64_t worlds = 0, locked = 0;
   std::map<std::string, rcuckoo::Marks> marks;  // of the run that survived
+  session::RepairMarks repairs;
   for (const Scenario& scenario : scenarios(1)) {
-    std::uint64_t before = points;
-    die_everywhere(scenario, InFlight::cut, 1, points, locked, &marks);
-    if (HasFatalFailure()) return;
-    std::printf("%-36s %llu crash points\n", scenario.name.c_str(), static_cast<unsigned long long>(points - before));
+    const CrashTally tally = die_everywhere(scenario, How::cut, Repair::blocked);
+    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+    worlds += tally.worlds;
+    locked += tally.locks_left;
+    marks[scenario.name] = tally.marks;
+    repairs += tally.repairs;
+    std::printf("%-36s %llu crash points\n", scenario.name.c_str(), static_cast<unsigned long long>(tally.worlds));
   }
-  EXPECT_GT(locked, points / 4) << "most crash points leave locks";
+  EXPECT_GT(locked, worlds / 4) << "most crash points leave locks";
   EXPECT_GT(marks["update, lock conflict"].lock_conflicts, 0u);
   EXPECT_GT(marks["insert, lock conflict"].lock_conflicts, 0u);
   EXPECT_GT(marks["insert, stale memory"].failed_searches, 0u);
   EXPECT_GT(marks["insert, locks of two words"].multi_word_locks, 0u);
   EXPECT_GT(marks["put, both rows full"].escalations, 0u);
+  EXPECT_GT(repairs.finished, 0u);
+  EXPECT_GT(repairs.bits_released, 0u);
 }
 
-TEST(Crash, WhatWasPostedMayLand) {
-  std::uint64_t points = 0, locked = 0;
+TEST(Crash, SweepsRepairWhatBlocksNobody) {
   for (const Scenario& scenario : scenarios(2)) {
-    die_everywhere(scenario, InFlight::lands, 5, points, locked);
-    if (HasFatalFailure()) return;
+    const CrashTally tally = die_everywhere(scenario, How::lands, Repair::sweep, 3);
+    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
   }
-  EXPECT_GT(locked, 0u);
+}
+
+TEST(Crash, RepairersDieToo) {
+  session::RepairMarks repairs;
+  for (const Scenario& scenario : scenarios(3)) {
+    const CrashTally tally = die_everywhere(scenario, How::cut, Repair::repairer, 11);
+    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+    repairs += tally.repairs;
+  }
+  EXPECT_GT(repairs.leases_stolen, 0u);
+  EXPECT_GT(repairs.barriers_found, 0u);
+}
+
+TEST(Crash, ZombiesChangeNothing) {
+  std::uint64_t worlds = 0, late = 0;
+  for (const Scenario& scenario : scenarios(4)) {
+    const CrashTally tally = die_everywhere(scenario, How::zombie, Repair::blocked, 3);
+    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+    worlds += tally.worlds;
+    late += tally.late_effects;
+  }
+  EXPECT_GT(worlds, 200u);
+  EXPECT_EQ(late, 0u);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 
 namespace {
 
-using farpool::fabric::sim::InFlight;
 using farpool::sim::SmallWorld;
 
 bool swarm(std::uint64_t seed, bool loud) {
@@ -27,24 +26,30 @@ bool swarm(std::uint64_t seed, bool loud) {
 }
 
 bool crashes(std::uint64_t seed) {
+  using farpool::sim::Death;
+  using How = Death::How;
+  using Repair = Death::Repair;
+  std::uint64_t worlds = 0, late = 0, zombies = 0;
   bool right = true;
   for (const auto& scenario : farpool::sim::scenarios(seed)) {
-    for (const InFlight posted : {InFlight::cut, InFlight::lands}) {
-      std::uint64_t points = 0;
-      for (bool survived = false; !survived; ++points) {
-        const auto verdict = farpool::sim::run_crash(scenario, points, posted);
-        survived = verdict.survived;
-        for (const std::string& what : verdict.wrong) {
-          std::printf("seed %llu: %s, dead after effect %llu, %s: %s\n", static_cast<unsigned long long>(seed),
-                      scenario.name.c_str(), static_cast<unsigned long long>(points),
-                      posted == InFlight::cut ? "cut" : "posted verbs land", what.c_str());
-          right = false;
-        }
-      }
-      std::printf("seed %llu: %s: %llu crash points\n", static_cast<unsigned long long>(seed), scenario.name.c_str(),
-                  static_cast<unsigned long long>(points));
+    std::printf("seed %llu: %-36s", static_cast<unsigned long long>(seed), scenario.name.c_str());
+    for (const auto& [how, repair] : {std::pair{How::cut, Repair::blocked}, std::pair{How::lands, Repair::blocked},
+                                      std::pair{How::zombie, Repair::blocked}, std::pair{How::cut, Repair::sweep},
+                                      std::pair{How::lands, Repair::repairer}}) {
+      const auto tally = farpool::sim::die_everywhere(scenario, how, repair);
+      worlds += tally.worlds;
+      late += tally.late_effects;
+      if (how == How::zombie) zombies += tally.worlds;
+      std::printf(" %6llu", static_cast<unsigned long long>(tally.worlds));
+      std::fflush(stdout);
+      for (const std::string& what : tally.wrong) std::printf("\n  wrong: %s", what.c_str());
+      right = right && tally.wrong.empty();
     }
+    std::printf("\n");
   }
+  std::printf("seed %llu: %llu worlds; %llu effects of %llu zombies landed after their fence\n",
+              static_cast<unsigned long long>(seed), static_cast<unsigned long long>(worlds),
+              static_cast<unsigned long long>(late), static_cast<unsigned long long>(zombies));
   return right;
 }
 
@@ -90,8 +95,11 @@ int main(int count_of_words, char** words) {
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
   app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
-  app.add_flag("--crashes", crash,
-               "instead, a client dies after every effect of every operation, in worlds of these seeds");
+  app.add_flag(
+      "--crashes", crash,
+      "instead, a client dies after every effect of every operation and others repair what it left, in worlds of "
+      "these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, and "
+      "wakes after its repair; a sweep repairs; a repairer dies too, after every effect of its repair");
   app.add_flag("--worlds", worlds, "explore every small world");
   app.add_option("--world", name, "explore this small world");
   app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");

@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "index/rcuckoo/locate.h"
+#include "index/rcuckoo/repair.h"
 #include "layout/extent.h"
+#include "layout/lease.h"
 #include "layout/segment.h"
 
 namespace farpool::sim {
@@ -31,6 +33,7 @@ class Surveyor {
   Survey run() {
     look_at_slots();
     look_at_locks();
+    look_at_leases();
     look_at_rows();
     look_at_heap();
     look_at_counts();
@@ -58,33 +61,23 @@ class Surveyor {
     for (std::uint64_t i = 0; i < slots(); ++i) {
       const OperationSlot said = slot(i);
       const std::string name = "operation slot " + std::to_string(i);
-      const base::Bytes bytes = base::bytes_of(said);
-      const bool untouched = std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
-      if (!said.whole() && !untouched && !of_the_dead(i)) wrong(name + " is torn, and nobody died in it");
       if (said.holder == 0) continue;
       if (!of_the_dead(i) || !dead_.contains(said.holder)) {
         wrong(name + " says something, and its holder is not dead");
         continue;
       }
       ++found_.slots_of_the_dead;
-      if (!said.whole()) continue;
-      const std::uint64_t words = SlotState::Words::get(said.state);
-      if (words == 0 || words > OperationSlot::kLockWords) {
-        wrong(name + " claims " + std::to_string(words) + " lock words");
-        continue;
-      }
-      for (std::uint64_t w = 0; w < words; ++w) {
-        if (said.lock_word[w].mask == 0 || said.lock_word[w].offset + 8 > g_.at(layout::kLocks).bytes) {
+      if (said.quarantined()) wrong(name + " is quarantined");
+      if (!said.claims()) continue;
+      std::uint64_t words = 0;
+      for (const layout::HeldLocks& held : said.lock_word) {
+        words += held.mask != 0 ? 1 : 0;
+        if (held.mask != 0 && (held.offset % 8 != 0 || held.offset + 8 > g_.at(layout::kLocks).bytes)) {
           wrong(name + " claims a lock word that cannot be");
         }
       }
-      for (std::uint64_t r = 0; r < SlotState::Rows::get(said.state); ++r) {
-        const std::uint64_t row = SlotRow::row(said.row[r]);
-        const rcuckoo::LockBit bit = rcuckoo::lock_bit(g_, rcuckoo::lock_of(g_, row));
-        if (row >= g_.rows || !said.covers(bit.offset, bit.mask)) {
-          wrong(name + " names row " + std::to_string(row) + " and not its lock");
-        }
-      }
+      if (words == 0) wrong(name + " claims nothing");
+      if (said.writing() && !rcuckoo::rows_of(g_, said)) wrong(name + " has a plan that cannot be");
     }
   }
 
@@ -99,10 +92,16 @@ class Surveyor {
   void look_at_locks() {
     for (std::uint64_t offset = 0; offset < g_.at(layout::kLocks).bytes; offset += 8) {
       auto word = base::load<std::uint64_t>(world_.region(layout::kLocks).data() + offset);
+      if ((word & layout::kBarrier) != 0) {
+        ++found_.barriers;
+        word &= ~layout::kBarrier;
+        if (!covered_by_the_dead(offset, ~0ull))
+          wrong("lock word " + std::to_string(offset / 8) + " is barred by nobody");
+      }
       for (; word != 0; word &= word - 1) {
         const std::uint64_t mask = word & ~(word - 1);
         ++found_.set_lock_bits;
-        locked_.insert(offset * 8 + static_cast<std::uint64_t>(std::countr_zero(mask)));
+        locked_.insert({offset, mask});
         if (!covered_by_the_dead(offset, mask)) {
           wrong("bit " + std::to_string(std::countr_zero(mask)) + " of lock word " + std::to_string(offset / 8) +
                 " is set, and no slot of a dead client covers it");
@@ -110,7 +109,23 @@ class Surveyor {
       }
     }
   }
-  bool locked(std::uint64_t row) const { return locked_.contains(rcuckoo::lock_of(g_, row) % g_.lock_bits); }
+  bool locked(std::uint64_t row) const {
+    const rcuckoo::LockBit bit = rcuckoo::lock_bit(g_, rcuckoo::lock_of(g_, row));
+    return locked_.contains({bit.offset, bit.mask});
+  }
+
+  void look_at_leases() {
+    for (std::uint64_t i = 0; i < layout::kLeaseWords; ++i) {
+      const auto word = base::load<std::uint64_t>(world_.region(layout::kLeases).data() + i * 8);
+      if (!layout::LeaseWord::held(word)) continue;
+      ++found_.leases;
+      const bool of_the_dead =
+          std::any_of(world_.clients().begin(), world_.clients().end(), [word](const auto& client) {
+            return client->crashed() && client->session_id() == layout::LeaseWord::Session::get(word);
+          });
+      if (!of_the_dead) wrong("repair lease " + std::to_string(i) + " is held, and its holder is not dead");
+    }
+  }
 
   void look_at_rows() {
     const base::Bytes table = world_.region(layout::kTable);
@@ -201,7 +216,8 @@ class Surveyor {
     std::uint64_t leaked = 0;
     for (const auto& [owner, blocks] : with_owner) {
       const Client* client = owner_of(owner);
-      if (client != nullptr && client->crashed()) continue;  // with the dead
+      if (client != nullptr && (client->crashed() || !const_cast<Client*>(client)->session().alive()))
+        continue;  // with the dead
       std::uint64_t kept = 0;
       if (client != nullptr && client->connected()) {
         const heap::Heap::Usage usage = const_cast<Client*>(client)->heap().usage();
@@ -226,8 +242,7 @@ class Surveyor {
     std::int64_t keys = 0;
     for (std::uint64_t i = 0; i < slots(); ++i) keys += static_cast<std::int64_t>(slot(i).keys);
     const std::int64_t off = keys - static_cast<std::int64_t>(found_.keys.size());
-    const auto may = static_cast<std::int64_t>(found_.slots_of_the_dead + dead_.size() +
-                                               found_.torn_rows.size() * g_.entries_per_row);
+    const auto may = static_cast<std::int64_t>(found_.slots_of_the_dead + found_.torn_rows.size() * g_.entries_per_row);
     if (off > may || -off > may) {
       wrong("the slots count " + std::to_string(keys) + " keys, and " + std::to_string(found_.keys.size()) +
             " are there");
@@ -237,13 +252,29 @@ class Surveyor {
   const World& world_;
   const Geometry& g_;
   std::set<std::uint64_t> dead_;
-  std::set<std::uint64_t> locked_;                  // physical lock bits
-  std::map<std::uint64_t, std::uint64_t> reached_;  // block -> entries that point to it
+  std::set<std::pair<std::uint64_t, std::uint64_t>> locked_;  // lock word, bit
+  std::map<std::uint64_t, std::uint64_t> reached_;            // block -> entries that point to it
   std::map<std::uint64_t, std::uint64_t> size_of_;
   Survey found_;
 };
 
 }  // namespace
+
+std::vector<std::string> Survey::unrepaired() const {
+  std::vector<std::string> left;
+  const auto none = [&left](std::uint64_t count, const char* what) {
+    if (count > 0) left.push_back(std::to_string(count) + " " + what + " left by the dead");
+  };
+  none(set_lock_bits, "locks");
+  none(barriers, "barriers");
+  none(leases, "repair leases");
+  none(slots_of_the_dead, "operation slots");
+  none(torn_rows.size(), "torn rows");
+  for (const auto& [key, places] : keys) {
+    if (places.size() > 1) left.push_back("a key lies in " + std::to_string(places.size()) + " places");
+  }
+  return left;
+}
 
 std::string Survey::report() const {
   std::string text;
@@ -271,15 +302,12 @@ std::vector<std::string> unexplained(const Geometry& geometry, base::Bytes befor
       wrong.push_back("row " + std::to_string(row) + " changed outside the slot's locks");
   }
   if (touched.empty()) return wrong;
-  if (!slot.whole()) {
-    wrong.push_back("rows changed while the slot was being written");
-    return wrong;
-  }
-  if (rcuckoo::phase_of(slot) != rcuckoo::Phase::writing) {
+  const auto rows = rcuckoo::rows_of(geometry, slot);
+  if (slot.plan != slot.number() || !rows) {
     wrong.push_back("rows changed while the slot says that it takes its locks");
     return wrong;
   }
-  const std::uint64_t named = SlotState::Rows::get(slot.state);
+  const std::uint64_t named = rows->size();
   // A path, end first: each row takes the entry of the row that is written after it, the last one takes the new entry.
   bool unfinished = false;
   for (std::uint64_t i = 0; i < named; ++i) {

@@ -25,9 +25,14 @@ struct Survey {
   std::map<std::string, std::vector<Located>> keys;
   std::set<std::uint64_t> torn_rows;
   std::uint64_t set_lock_bits = 0;
+  std::uint64_t barriers = 0;
+  std::uint64_t leases = 0;             // held
   std::uint64_t slots_of_the_dead = 0;  // that claim something
   std::uint64_t blocks_reachable = 0, blocks_free = 0, blocks_unaccounted = 0;
 
+  // Nothing of the dead is left but memory: no lock, barrier or lease, no slot that says anything, no torn row, no key
+  // twice.
+  std::vector<std::string> unrepaired() const;
   std::string report() const;
 };
 
@@ -39,7 +44,8 @@ struct Survey {
 //  - every block of a segment is reachable, marked free, or with the live client that owns the segment; only the dead
 //  leak, and only a
 //    block for each operation that they were in;
-//  - the slots' counters add up to the keys that are there, give or take one for each operation of the dead.
+//  - the slots' counters add up to the keys that are there, give or take one for each operation of the dead that is not
+//    repaired yet.
 Survey survey(const World& world);
 
 // What operation `slot` of a dead client may have left of a table that was `before` when it began: the rows that it

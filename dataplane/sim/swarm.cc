@@ -149,7 +149,7 @@ Verdict run_swarm(std::uint64_t seed) {
   World world(setting.world);
   std::vector<Client*> clients;
   for (std::size_t i = 0; i < setting.clients; ++i) clients.push_back(&world.connect("client-" + std::to_string(i)));
-  const std::uint64_t border = 64 * world.geometry().rows_per_lock;
+  const std::uint64_t border = layout::kLocksPerWord * world.geometry().rows_per_lock;
   const bool at_border = setting.border && border + setting.window <= world.geometry().rows;
   const std::vector<std::string> keys =
       crowd(world, at_border ? border - setting.window / 2 : 10, setting.window, setting.keys, "");
@@ -206,7 +206,6 @@ Verdict run_swarm(std::uint64_t seed) {
 void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks) {
   sum.lock_conflicts += marks.lock_conflicts;
   sum.lock_restarts += marks.lock_restarts;
-  sum.suspicions += marks.suspicions;
   sum.torn_rows += marks.torn_rows;
   sum.stale_extents += marks.stale_extents;
   sum.changed_misses += marks.changed_misses;
@@ -219,11 +218,10 @@ void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks) {
 
 std::string describe(const rcuckoo::Marks& marks) {
   std::ostringstream text;
-  text << "lock conflicts " << marks.lock_conflicts << ", restarts " << marks.lock_restarts << ", suspicions "
-       << marks.suspicions << ", torn rows " << marks.torn_rows << ", stale extents " << marks.stale_extents
-       << ", changed misses " << marks.changed_misses << ", escalations " << marks.escalations << ", failed searches "
-       << marks.failed_searches << ", explorations " << marks.explorations << ", displaced " << marks.displaced
-       << ", multi-word locks " << marks.multi_word_locks;
+  text << "lock conflicts " << marks.lock_conflicts << ", restarts " << marks.lock_restarts << ", torn rows "
+       << marks.torn_rows << ", stale extents " << marks.stale_extents << ", changed misses " << marks.changed_misses
+       << ", escalations " << marks.escalations << ", failed searches " << marks.failed_searches << ", explorations "
+       << marks.explorations << ", displaced " << marks.displaced << ", multi-word locks " << marks.multi_word_locks;
   return text.str();
 }
 

@@ -235,7 +235,16 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
     case layout::kSuperblock:
       return "superblock";
     case layout::kSlots:
+      for (const auto& [part, name] :
+           {std::pair{layout::kSlotCounters, "counters"}, std::pair{layout::kSlotClaim, "claim"},
+            std::pair{layout::kSlotPlan, "plan"}, std::pair{layout::kSlotHolder, "holder"}}) {
+        if (at.offset % sizeof(layout::OperationSlot) == part.offset && bytes == part.bytes) {
+          return "slot " + std::to_string(at.offset / sizeof(layout::OperationSlot)) + " " + name;
+        }
+      }
       return range(at.offset / sizeof(layout::OperationSlot), bytes / sizeof(layout::OperationSlot), "slot");
+    case layout::kLeases:
+      return range(at.offset / 8, bytes / 8, "lease");
     case layout::kLocks:
       return "lock word " + std::to_string(at.offset / 8);
     case layout::kTable:

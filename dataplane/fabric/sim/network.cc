@@ -410,6 +410,7 @@ void SimPort::pause() {
 void SimPort::resume() {
   if (state_ != State::paused) return;
   state_ = State::running;
+  pause_at_ = ~0ull;
   while (!deferred_.empty() && state_ == State::running) {
     const std::function<void()> what = std::move(deferred_.front());
     deferred_.pop_front();
@@ -422,6 +423,8 @@ void SimPort::crash_after(std::uint64_t effects, InFlight posted) {
   crash_at_ = effects_ + effects;
   posted_ = posted;
 }
+
+void SimPort::pause_after(std::uint64_t effects) { pause_at_ = effects_ + effects; }
 
 void SimPort::crash(InFlight posted) {
   if (state_ == State::crashed) return;
@@ -447,12 +450,14 @@ void SimPort::revive() {
 }
 
 bool SimPort::may_land() {
+  if (effects_ == pause_at_) pause();
   if (effects_ == crash_at_ && state_ != State::crashed) crash(posted_);
   return !(state_ == State::crashed && posted_ == InFlight::cut && effects_ >= crash_at_);
 }
 
 void SimPort::landed() {
   ++effects_;
+  if (effects_ == pause_at_) pause();
   if (effects_ == crash_at_) crash(posted_);
 }
 

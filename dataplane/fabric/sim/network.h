@@ -88,11 +88,14 @@ class SimPort final : public Port {
   void revive();
   // The client stops for ever as soon as `effects` more have happened; with 0, when the next one is about to.
   void crash_after(std::uint64_t effects, InFlight posted);
+  // Likewise, but its thread only stops, as by SIGSTOP: what it has posted lands, and resume() wakes it.
+  void pause_after(std::uint64_t effects);
   void crash(InFlight posted);
   bool crashed() const { return state_ == State::crashed; }
   // A stopped thread: its timers and completions wait until it goes on.
   void pause();
   void resume();
+  bool paused() const { return state_ == State::paused; }
 
   ~SimPort() override;
 
@@ -122,6 +125,7 @@ class SimPort final : public Port {
   std::deque<std::function<void()>> deferred_;
   std::uint64_t effects_ = 0;
   std::uint64_t crash_at_ = ~0ull;
+  std::uint64_t pause_at_ = ~0ull;
   InFlight posted_ = InFlight::lands;
   std::uint64_t told_ = 0;  // hash of all that it learned since the run is steered
 };

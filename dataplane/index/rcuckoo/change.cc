@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "index/rcuckoo/repair.h"
 #include "layout/extent.h"
 
 namespace farpool::rcuckoo {
@@ -45,7 +46,7 @@ class Change {
         hash_(state.hash(key)),
         places_(locate(hash_, state.geometry.rows)),
         planner_(state, places_),
-        suspicion_(state),
+        suspicion_(state.session, state.repairer),
         backoff_(state),
         sweeps_(wish.expects_absent) {}
 
@@ -71,9 +72,9 @@ class Change {
   void plan_locks();
   Task<Status> take_turn();
   void leave_turn() { state_.turns.give_back(std::span(turn_).first(std::exchange(turn_count_, 0))); }
-  void say_in(session::Slot& slot);
-  void say_phase(layout::OperationSlot& said, Phase phase, std::size_t rows) const;
-  Task<Status> lock(session::Slot& slot);
+  void say_in(session::Slot& slot) const;
+  // True: all locks are held and the rows are read. False: somebody who may hold one has ended; nothing is held.
+  Task<Result<bool>> lock(session::Slot& slot);
   Task<void> release();
   void add_releases(Chain& chain, std::size_t words);
   bool released(std::size_t words) const;
@@ -102,7 +103,7 @@ class Change {
   const std::uint64_t hash_;
   const Places places_;
   Planner planner_;
-  Suspicion suspicion_;
+  session::Suspicion suspicion_;
   Backoff backoff_;
   bool sweeps_;  // locks a path and reads all rows of every lock, instead of the key's two rows
   unsigned failed_searches_ = 0;
@@ -148,17 +149,9 @@ std::string_view Change::name() const {
   }
 }
 
-// Also names whoever was found to hold one of the locks a little earlier, by an operation that was ahead of this one.
 Status Change::timed_out() const {
-  std::string message =
-      "the deadline passed before the locks for " + std::string(name()) + " were free; nothing was changed";
-  const auto& known = state_.accusation;
-  const bool ours = std::any_of(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(word_count_),
-                                [&known](const LockWord& word) {
-                                  return word.offset == known.bits.offset && (word.mask & known.bits.mask) != 0;
-                                });
-  if (ours && state_.now() - known.at < 4 * state_.failure_timeout()) message += ": " + known.message;
-  return {Code::timed_out, std::move(message)};
+  return {Code::timed_out,
+          "the deadline passed before the locks for " + std::string(name()) + " were free; nothing was changed"};
 }
 
 Task<Result<bool>> Change::run() {
@@ -197,7 +190,14 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
   plan_locks();
   if (Status status = co_await take_turn(); !status.ok()) co_return status;
   // Ask.
-  if (Status status = co_await lock(slot); !status.ok()) co_return status;
+  const Result<bool> locked = co_await lock(slot);
+  if (!locked.ok()) co_return locked.status();
+  if (!*locked) {
+    leave_turn();
+    slot.clear(cost_);
+    if (Status status = co_await suspicion_.repair(deadline_, cost_); !status.ok()) co_return status;
+    co_return Step::again;
+  }
   // Held while pointers are followed, and never while waiting for locks or for a block: the latter is to wait for eras.
   std::optional<session::EraPin> pin(state_.session.pin());
   // Judge.
@@ -221,6 +221,7 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
       if (status.code() == Code::timed_out && state_.session.alive()) {
         co_await release();
         leave_turn();
+        slot.clear(cost_);  // a claim that stands still would be suspected
         pin.reset();
         if (status = co_await compose(deadline_); !status.ok()) co_return status;
         composed_ = false;  // the editor decides anew; the block is kept for it
@@ -239,6 +240,7 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
       } else {
         ++failed_searches_;
         ++state_.marks.failed_searches;
+        slot.clear(cost_);
         co_await backoff_.wait(deadline_);
       }
       co_return Step::again;
@@ -326,26 +328,17 @@ Task<Status> Change::take_turn() {
   co_return Status();
 }
 
-void Change::say_in(session::Slot& slot) {
+void Change::say_in(session::Slot& slot) const {
   layout::OperationSlot& said = slot.words();
-  say_phase(said, Phase::locking, row_count_);
+  said.state = SlotState::Kind::put(static_cast<std::uint64_t>(wish_.kind)) | SlotState::Table::put(state_.table_id);
   said.lock_word = {};
   for (std::size_t i = 0; i < word_count_; ++i) said.lock_word[i] = {words_[i].offset, words_[i].mask};
-  for (std::size_t i = 0; i < std::min(row_count_, said.row.size()); ++i) said.row[i] = SlotRow::of(rows_[i]);
-}
-
-void Change::say_phase(layout::OperationSlot& said, Phase phase, std::size_t rows) const {
-  said.state = SlotState::Kind::put(static_cast<std::uint64_t>(wish_.kind)) |
-               SlotState::Step::put(static_cast<std::uint64_t>(phase)) | SlotState::Words::put(word_count_) |
-               SlotState::Rows::put(std::min(rows, said.row.size())) | SlotState::Table::put(state_.table_id);
-  said.row = {};
-  said.redo = {};
 }
 
 // One masked CAS a trip, in increasing order; the READs ride with the last. An atomic executes before a READ that
-// follows it, so the rows are read under the locks. The slot is written before the first lock, and again whenever an
-// attempt has failed: a slot that moves is not of the dead.
-Task<Status> Change::lock(session::Slot& slot) {
+// follows it, so the rows are read under the locks. The claim is written before the first lock, and again whenever an
+// attempt has failed: a slot that moves is not of the dead. No lock of a word that is barred is taken.
+Task<Result<bool>> Change::lock(session::Slot& slot) {
   say_in(slot);
   taken_ = 0;
   unsigned failed_here = 0;
@@ -354,11 +347,9 @@ Task<Status> Change::lock(session::Slot& slot) {
     LockWord& word = words_[taken_];
     chain.clear();
     if (extent_used_ && !extent_sent_) chain.add(Op::write(state_.block_at(block_.units), extent_.first(extent_size_)));
-    if (taken_ == 0 || failed_here > 0) {
-      ++slot.words().sequence;
-      chain.add(slot.write());
-    }
-    chain.add(Op::masked_cas({layout::kLocks, word.offset}, word.old, 0, word.mask, word.mask, word.mask));
+    if (taken_ == 0 || failed_here > 0) chain.add(slot.claim(taken_));
+    chain.add(
+        Op::masked_cas({layout::kLocks, word.offset}, word.old, 0, word.mask | layout::kBarrier, word.mask, word.mask));
     if (taken_ + 1 == word_count_) {
       for (std::size_t i = 0; i < stretch_count_; ++i) {
         const Stretch& stretch = stretches_[i];
@@ -372,21 +363,23 @@ Task<Status> Change::lock(session::Slot& slot) {
     }
     extent_sent_ = extent_used_;
 
-    const std::uint64_t conflict = word.old & word.mask;
+    const std::uint64_t conflict = word.old & (word.mask | layout::kBarrier);
     if (conflict == 0) {
       suspicion_.came_free(word.offset);
       failed_here = 0;
-      if (++taken_ == word_count_) co_return Status();
+      if (++taken_ == word_count_) co_return true;
       continue;
     }
     ++failed_here;
     ++state_.marks.lock_conflicts;
     suspicion_.blocked(word.offset, conflict);
-    Status status = co_await suspicion_.judge(deadline_, cost_);
-    if (status.ok() && state_.now() >= deadline_) status = timed_out();
-    if (!status.ok()) {
+    const Result<bool> dead = co_await suspicion_.judge(deadline_, cost_);
+    Status status = dead.status();
+    if (status.ok() && !*dead && state_.now() >= deadline_) status = timed_out();
+    if (!status.ok() || *dead) {
       co_await release();
-      co_return status;
+      if (!status.ok()) co_return status;
+      co_return false;
     }
     if (taken_ > 0 && failed_here >= kHoldPatience) {
       ++state_.marks.lock_restarts;
@@ -608,20 +601,33 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   if (publishes && !extent_sent_) chain.add(Op::write(state_.block_at(block_.units), extent_.first(extent_size_)));
   // Any part of these WRITEs may be the last that lands; the slot says beforehand what they do.
   layout::OperationSlot& said = slot.words();
-  ++said.sequence;
-  say_phase(said, Phase::writing, path_.length);
+  said.row = {};
   for (std::size_t i = 0; i < path_.length; ++i) {
     const rcuckoo::Step& step = path_.step[path_.length - 1 - i];
     said.row[i] = SlotRow::of(step.row, step.slot);
   }
+  const rcuckoo::Step& head = path_.step[0];
+  said.replaced = found_.present ? found_.entry.words()[0] : view(head.row).entry(head.slot).words()[0];
+  said.rest = rest_of(g, row(head.row), head.slot);
   said.redo = entry.words();
-  chain.add(slot.write());
+  said.keys_after = said.keys;
+  said.bytes_after = said.bytes;
+  if (kind == Edit::Kind::put) {
+    said.bytes_after += key_.size() + value_.size();
+    if (!found_.present) ++said.keys_after;
+  }
+  if (found_.present) {
+    said.bytes_after -= found_.bytes;
+    if (kind == Edit::Kind::erase) --said.keys_after;
+  }
+  chain.add(slot.plan());
   for (std::size_t i = path_.length; i-- > 0;) {
     const rcuckoo::Step& step = path_.step[i];
     const Entry moved = i == 0 ? entry : view(path_.step[i - 1].row).entry(path_.step[i - 1].slot);
     edit_row(g, row(step.row), step.row, step.slot, moved);
     chain.add(Op::write(state_.row_at(step.row), row(step.row)));
   }
+  chain.add(slot.settle());
   add_releases(chain, word_count_);
   if (!state_.session.alive()) {
     taken_ = 0;
@@ -641,14 +647,8 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   for (std::size_t i = 0; i < path_.length; ++i) state_.cache.learn(path_.step[i].row, row(path_.step[i].row));
   state_.marks.displaced += path_.length - 1;
 
-  if (kind == Edit::Kind::put) {
-    said.bytes += key_.size() + value_.size();
-    if (!found_.present) ++said.keys;
-  }
-  if (found_.present) {
-    said.bytes -= found_.bytes;
-    if (kind == Edit::Kind::erase) --said.keys;
-    if (found_.entry.type() == EntryType::extent) state_.heap.free(found_.entry.block(), found_.entry.bytes(), cost_);
+  if (found_.present && found_.entry.type() == EntryType::extent) {
+    state_.heap.free(found_.entry.block(), found_.entry.bytes(), cost_);
   }
   if (publishes) block_ = {};
   co_return Step::finished;

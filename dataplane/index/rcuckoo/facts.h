@@ -20,7 +20,10 @@ constexpr std::uint64_t read(std::uint64_t bytes) {
 constexpr std::uint64_t write(std::uint64_t bytes) { return 58 * packets(bytes) + 16 + bytes + 62; }
 constexpr std::uint64_t kMaskedCas = 102 + 70;
 constexpr std::uint64_t kFetchAdd = 86 + 70;
-constexpr std::uint64_t kSlotWrite = write(sizeof(layout::OperationSlot));
+constexpr std::uint64_t kClaim = write(layout::kSlotClaim.bytes);
+constexpr std::uint64_t kPlan = write(layout::kSlotPlan.bytes);
+constexpr std::uint64_t kSettle = write(layout::kSlotCounters.bytes);
+constexpr std::uint64_t kClear = write(layout::kSlotHolder.bytes);
 
 struct Figures {
   std::uint32_t trips = 0;
@@ -59,20 +62,21 @@ constexpr Figures lookup_miss(const Shape& shape, Rows rows) {
   return shape.slots ? once + once : once;
 }
 
-// What saying who holds the locks adds: before they are taken, before rows are written, and the clearing, for which
-// nobody waits.
-constexpr Figures said(const Shape& shape, unsigned times) {
-  return shape.slots ? Figures{0, times, times * kSlotWrite} : Figures{};
+// What saying who holds the locks adds: the claim before they are taken and the clearing, for which nobody waits.
+constexpr Figures claimed(const Shape& shape) { return shape.slots ? Figures{0, 2, kClaim + kClear} : Figures{}; }
+// Where rows are written: also the plan before them, and the counters behind.
+constexpr Figures planned(const Shape& shape) {
+  return shape.slots ? claimed(shape) + Figures{0, 2, kPlan + kSettle} : Figures{};
 }
 
 // Update, remove, put or modify of a key whose value is in its entry; also a put that finds room in either row.
 constexpr Figures change(const Shape& shape, Rows rows, unsigned lock_words = 1) {
   return Figures{lock_words + 1, 2 * lock_words, 2 * lock_words * kMaskedCas} + read_rows(shape, rows) +
-         Figures{0, 1, write(shape.row_bytes)} + said(shape, 3);
+         Figures{0, 1, write(shape.row_bytes)} + planned(shape);
 }
 // The same locks and nothing written: update or remove of a key that is absent.
 constexpr Figures change_nothing(const Shape& shape, Rows rows, unsigned lock_words = 1) {
-  return Figures{lock_words + 1, 2 * lock_words, 2 * lock_words * kMaskedCas} + read_rows(shape, rows) + said(shape, 2);
+  return Figures{lock_words + 1, 2 * lock_words, 2 * lock_words * kMaskedCas} + read_rows(shape, rows) + claimed(shape);
 }
 // An extent is written in the trip that takes the locks; the old one's key is compared before it is unlinked, in one
 // trip more.
@@ -90,7 +94,7 @@ constexpr Figures insert(const Shape& shape, unsigned path_rows, unsigned locks,
   const std::uint64_t rows = locks * shape.rows_per_lock * shape.row_bytes;
   return Figures{2, 2 + runs + path_rows,
                  2 * kMaskedCas + read(rows) + (runs - 1) * read(0) + path_rows * write(shape.row_bytes)} +
-         said(shape, 3);
+         planned(shape);
 }
 
 // RC-01, RC-02 and the table of wire bytes derived from the paper.

@@ -35,6 +35,7 @@
 #include "base/hash.h"
 #include "layout/extent.h"
 #include "layout/geometry.h"
+#include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "layout/segment.h"
 #include "layout/word.h"
@@ -196,7 +197,7 @@ struct LockBit {
 constexpr std::uint64_t lock_of(const Geometry& geometry, std::uint64_t row) { return row / geometry.rows_per_lock; }
 constexpr LockBit lock_bit(const Geometry& geometry, std::uint64_t lock) {
   const std::uint64_t bit = lock % geometry.lock_bits;
-  return {bit / 64 * 8, 1ull << (bit % 64)};
+  return {bit / layout::kLocksPerWord * 8, 1ull << (bit % layout::kLocksPerWord)};
 }
 
 // --- What an operation slot says
@@ -204,40 +205,27 @@ constexpr LockBit lock_bit(const Geometry& geometry, std::uint64_t lock) {
 enum class Operation : std::uint64_t { none = 0, insert = 1, update = 2, remove = 3, put = 4, modify = 5 };
 
 // OperationSlot::state.
-//    63       56 55                       24 23       16 15        8 7        4 3         0
-//   +-----------+--------------------------+-----------+-----------+----------+-----------+
-//   | zero    8 | table                 32 | rows    8 | words   8 | phase  4 | operation 4 |
-//   +-----------+--------------------------+-----------+-----------+----------+-----------+
+//    63                        36 35                          4 3         0
+//   +----------------------------+------------------------------+-----------+
+//   | zero                    28 | table                     32 | operation 4 |
+//   +----------------------------+------------------------------+-----------+
 struct SlotState {
   using Kind = Field<0, 4>;
-  using Step = Field<4, 4>;
-  using Words = Field<8, 8>;
-  using Rows = Field<16, 8>;
-  using Table = Field<24, 32>;
-  static_assert(layout::tiles_a_word<Kind, Step, Words, Rows, Table, Field<56, 8>>);
+  using Table = Field<4, 32>;
+  static_assert(layout::tiles_a_word<Kind, Table, Field<36, 28>>);
 };
 
-// A whole slot says how far its operation can have come.
-enum class Phase : std::uint64_t {
-  locking = 0,  // takes its locks; no row has changed. `row` holds the rows that it may come to change
-  writing = 1,  // holds its locks and WRITEs rows: those in `row`, in that order, each with the entry that changes.
-                // The last gets the entry in `redo`, every other the entry that the next row in order has in its
-                // changing place, so that whatever part of these WRITEs has landed, the rest can be told
-};
-inline Phase phase_of(const layout::OperationSlot& slot) {
-  return static_cast<Phase>(SlotState::Step::get(slot.state));
-}
-
-// OperationSlot::row: a row, and which of its entries changes where that is known.
+// A plan names the rows in the order in which they are WRITTEN, each with the entry that changes. The last gets the
+// entry in `redo`, every other the entry that the next row in order has in its changing place: whatever part of these
+// WRITEs has landed, the rest can be told. repair.h does.
+// OperationSlot::row: a row, and which of its entries changes; 0 behind the last.
 struct SlotRow {
   using Row = Field<0, 56>;
   using Slot = Field<56, 8>;
-  static constexpr std::uint64_t of(std::uint64_t row) { return Row::put(row); }
   static constexpr std::uint64_t of(std::uint64_t row, std::uint64_t slot) {
     return Row::put(row) | Slot::put(slot + 1);
   }
   static constexpr std::uint64_t row(std::uint64_t word) { return Row::get(word); }
-  static constexpr bool has_slot(std::uint64_t word) { return Slot::get(word) != 0; }
   static constexpr std::uint64_t slot(std::uint64_t word) { return Slot::get(word) - 1; }
 };
 

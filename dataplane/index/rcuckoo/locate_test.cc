@@ -181,11 +181,14 @@ TEST(Locks, VirtualLocksShareBits) {
   Geometry g = geometry_of(16, 8, 16 * 1000);
   EXPECT_EQ(lock_of(g, 15), 0u);
   EXPECT_EQ(lock_of(g, 16), 1u);
+  EXPECT_EQ(lock_bit(g, 62).offset, 0u);
+  EXPECT_EQ(lock_bit(g, 62).mask, 1ull << 62);
+  EXPECT_EQ(lock_bit(g, 63).offset, 8u) << "the last bit bars the word";
   EXPECT_EQ(lock_bit(g, 70).offset, 8u);
-  EXPECT_EQ(lock_bit(g, 70).mask, 1ull << 6);
-  g.lock_bits = 64;
+  EXPECT_EQ(lock_bit(g, 70).mask, 1ull << 7);
+  g.lock_bits = 63;
   EXPECT_EQ(lock_bit(g, 70).offset, 0u);
-  EXPECT_EQ(lock_bit(g, 70).mask, 1ull << 6);
+  EXPECT_EQ(lock_bit(g, 70).mask, 1ull << 7);
 }
 
 TEST(Cache, RemembersWholeNeighbourhoods) {

@@ -17,7 +17,7 @@ class Lookup {
         cost_(cost),
         hash_(state.hash(key)),
         places_(locate(hash_, state.geometry.rows)),
-        suspicion_(state),
+        suspicion_(state.session, state.repairer),
         backoff_(state) {}
 
   Task<Result<std::optional<std::string>>> run();
@@ -47,7 +47,7 @@ class Lookup {
   Cost& cost_;
   const std::uint64_t hash_;
   const Places places_;
-  Suspicion suspicion_;
+  session::Suspicion suspicion_;
   Backoff backoff_;
   fabric::Buffer buffer_;
   std::array<std::uint64_t, 2> at_{};  // of each row in the buffer
@@ -183,7 +183,9 @@ Task<Status> Lookup::wait(std::uint64_t row) {
     const std::uint64_t taken = base::load<std::uint64_t>(word.data()) & bit.mask;
     if (taken != 0) {
       suspicion_.blocked(bit.offset, taken);
-      Status status = co_await suspicion_.judge(deadline_, cost_);
+      const Result<bool> dead = co_await suspicion_.judge(deadline_, cost_);
+      Status status = dead.status();
+      if (status.ok() && *dead) status = co_await suspicion_.repair(deadline_, cost_);
       if (!status.ok()) {
         co_return Status(status.code(), state_.name_row(row) + " stays half written: " + status.message());
       }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "index/rcuckoo/table.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
+#include "session/repair.h"
 #include "session/wait.h"
 
 namespace farpool::rcuckoo {
@@ -83,9 +85,15 @@ class Turns {
   session::WaitQueue queue_;
 };
 
-struct Table::State {
+struct Table::State final : session::Repairable {
   State(session::Session& session, heap::Heap& heap, const Geometry& geometry, std::uint32_t table_id)
-      : session(session), heap(heap), geometry(geometry), table_id(table_id), cache(geometry), turns(session.port()) {}
+      : session(session),
+        heap(heap),
+        geometry(geometry),
+        table_id(table_id),
+        cache(geometry),
+        turns(session.port()),
+        repairer(session, *this) {}
 
   session::Session& session;
   heap::Heap& heap;
@@ -95,13 +103,10 @@ struct Table::State {
   PathSearch search;  // scratch; never in use across a suspension
   Marks marks;
   Turns turns;
-  // Which lock was last found to be held by somebody who stands still, for those who waited behind whoever found out.
-  struct {
-    layout::HeldLocks bits;
-    Nanos at = 0;
-    std::string message;
-  } accusation;
+  session::Repairer repairer;
 
+  Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
+                                                  Cost& cost) override;
   fabric::Port& port() { return session.port(); }
   Nanos now() { return session.port().now(); }
   Nanos failure_timeout() { return session.grant().failure_timeout; }
@@ -132,42 +137,6 @@ class Backoff {
  private:
   Table::State& state_;
   unsigned times_ = 0;
-};
-
-// Follows one place that stays locked or torn, and finds out who holds it: reads all operation slots twice, a failure
-// timeout apart. Those that cover the place both times and did not move in between are its suspects.
-class Suspicion {
- public:
-  explicit Suspicion(Table::State& state) : state_(state) {}
-
-  // The place was seen blocked now: bits of `mask` in the lock word at `offset`. Bits that came free in between start
-  // it anew.
-  void blocked(std::uint64_t offset, std::uint64_t mask);
-  // The lock word at `offset` was taken.
-  void came_free(std::uint64_t offset) {
-    if (offset == offset_) mask_ = 0;
-  }
-  bool active() const { return mask_ != 0; }
-
-  // Locked, with the holders named, if the place has stood blocked for the failure timeout; also, once `deadline` is
-  // near, what is known by then, as timed_out. Ok: go on trying.
-  Task<Status> judge(Nanos deadline, Cost& cost);
-
- private:
-  struct Claim {
-    std::uint64_t slot = 0;
-    std::uint64_t holder = 0;
-    std::uint64_t sequence = 0;
-  };
-  Task<Status> look(Nanos deadline, Cost& cost, std::vector<Claim>& into);
-  Status accuse(Code code, const std::vector<Claim>& again, Nanos stood) const;
-
-  Table::State& state_;
-  std::uint64_t offset_ = 0;
-  std::uint64_t mask_ = 0;
-  Nanos since_ = 0;
-  Nanos looked_at_ = 0;  // 0: not yet
-  std::vector<Claim> first_;
 };
 
 }  // namespace farpool::rcuckoo

@@ -60,6 +60,7 @@ Table::~Table() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->geometry; }
 const Marks& Table::marks() const { return state_->marks; }
+session::Repairer& Table::repairer() { return state_->repairer; }
 
 Task<Result<Table::Totals>> Table::count(Nanos deadline, Cost& cost) {
   State& state = *state_;
@@ -107,85 +108,6 @@ Task<void> Backoff::wait(Nanos deadline) {
   const Nanos now = state_.now();
   const Nanos until = now + 1 + static_cast<Nanos>(state_.port().random() % static_cast<std::uint64_t>(most));
   co_await state_.port().sleep_until(std::max(now, std::min(until, deadline)));
-}
-
-void Suspicion::blocked(std::uint64_t offset, std::uint64_t mask) {
-  if (offset == offset_ && (mask & mask_) != 0) {
-    mask_ &= mask;
-    return;
-  }
-  offset_ = offset;
-  mask_ = mask;
-  since_ = state_.now();
-  looked_at_ = 0;
-  first_.clear();
-}
-
-Task<Status> Suspicion::look(Nanos deadline, Cost& cost, std::vector<Claim>& into) {
-  ++state_.marks.suspicions;
-  into.clear();
-  const std::uint64_t bytes = state_.geometry.at(layout::kSlots).bytes;
-  fabric::Buffer image = state_.port().buffer(bytes);
-  const Outcome outcome = co_await read_region(state_.session, layout::kSlots, image.first(bytes), deadline, cost);
-  if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "the operation slots could not be read");
-  for (std::uint64_t i = 0; i < bytes / sizeof(layout::OperationSlot); ++i) {
-    const layout::OperationSlot& slot = slot_in(image.span(), i);
-    if (slot.claims() && slot.covers(offset_, mask_)) into.push_back({i, slot.holder, slot.sequence});
-  }
-  co_return Status();
-}
-
-Status Suspicion::accuse(Code code, const std::vector<Claim>& again, Nanos stood) const {
-  std::string names;
-  for (const Claim& now : again) {
-    for (const Claim& before : first_) {
-      if (before.slot != now.slot || before.holder != now.holder || before.sequence != now.sequence) continue;
-      char incarnation[24];
-      std::snprintf(incarnation, sizeof incarnation, "%016llx", static_cast<unsigned long long>(now.holder));
-      names += std::string(names.empty() ? "" : ", ") + "client incarnation " + incarnation + " (session place " +
-               std::to_string(now.slot / state_.geometry.slots_per_session) + ", operation slot " +
-               std::to_string(now.slot) + ", sequence " + std::to_string(now.sequence) + ")";
-    }
-  }
-  const std::string where = "lock word " + std::to_string(offset_ / 8) + " of table " + std::to_string(state_.table_id);
-  const std::string how_long = " for " + std::to_string(stood / base::kMillisecond) + " ms";
-  if (names.empty()) {
-    return {code, where + " has been taken" + how_long + " and no operation slot names a holder that stands still"};
-  }
-  return {code, where + " has been held" + how_long + " by " + names + ", which has not moved since"};
-}
-
-Task<Status> Suspicion::judge(Nanos deadline, Cost& cost) {
-  if (!active()) co_return Status();
-  const Nanos timeout = state_.failure_timeout();
-  const Nanos now = state_.now();
-  const bool ends = now + timeout / 64 >= deadline;
-  if (looked_at_ == 0) {
-    // Contention is over long before an eighth of the timeout.
-    if (now - since_ < timeout / 8) co_return Status();
-    looked_at_ = now;
-    co_return co_await look(deadline, cost, first_);
-  }
-  if (now - looked_at_ < timeout && !ends) co_return Status();
-  std::vector<Claim> again;
-  if (Status status = co_await look(deadline, cost, again); !status.ok()) co_return status;
-  bool stands = first_.empty() && again.empty();
-  for (const Claim& one : again) {
-    for (const Claim& before : first_) {
-      stands |= before.slot == one.slot && before.holder == one.holder && before.sequence == one.sequence;
-    }
-  }
-  const Nanos stood = now - looked_at_;
-  if (stands && stood >= timeout) {
-    Status status = accuse(Code::locked, again, now - since_);
-    state_.accusation = {{offset_, mask_}, now, status.message()};
-    co_return status;
-  }
-  if (ends) co_return accuse(Code::timed_out, again, now - since_);
-  // Held again and again by others who live: that is contention, and the deadline bounds it.
-  looked_at_ = now;
-  first_ = std::move(again);
-  co_return Status();
 }
 
 }  // namespace farpool::rcuckoo

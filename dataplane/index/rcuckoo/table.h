@@ -5,8 +5,8 @@
 // Every operation takes an absolute deadline and adds what it cost. The deadline is looked at between trips: a trip
 // once posted is given at least the pool's failure timeout, because to give up on it ends the session. Errors:
 //   too_large        key or value beyond the limits             out_of_memory    no room within the search depth, or no
-//   block timed_out        the deadline passed; nothing was done      locked           a lock stood past the failure
-//   timeout; names its holder unavailable      the session has ended; nothing was done    unknown_outcome  the session
+//   block timed_out        the deadline passed; nothing was done      locked           what a dead client left is
+//   quarantined; names it     unavailable      the session has ended; nothing was done    unknown_outcome  the session
 //   ended in the middle of the write corrupt          bytes in the table that cannot be
 // Keys and values are views of the caller's memory and must live until the task has ended.
 #pragma once
@@ -23,6 +23,7 @@
 #include "index/edit.h"
 #include "layout/geometry.h"
 #include "layout/superblock.h"
+#include "session/repair.h"
 #include "session/session.h"
 #include "task/task.h"
 
@@ -35,7 +36,6 @@ using index::Editor;
 struct Marks {
   std::uint64_t lock_conflicts = 0;    // attempts at a lock word that found a bit taken
   std::uint64_t lock_restarts = 0;     // held words given back because a later one did not come free
-  std::uint64_t suspicions = 0;        // operation slots read to find a holder
   std::uint64_t torn_rows = 0;         // lock-free reads that met a row in the middle of a WRITE
   std::uint64_t stale_extents = 0;     // extents reused or torn under a lock-free read
   std::uint64_t changed_misses = 0;    // misses that the second read did not confirm
@@ -81,6 +81,8 @@ class Table {
 
   const layout::Geometry& geometry() const;
   const Marks& marks() const;
+  // Repairs what dead clients left in the table: for whoever is not blocked by it.
+  session::Repairer& repairer();
 
   struct State;
 

@@ -175,9 +175,8 @@ class Stage {
     const Nanos deadline = client.port().now() + base::kSecond;
     auto slot = co_await client.session().take_slot(deadline);
     slot->words().lock_word[0] = {bit.offset, bit.mask};
-    ++slot->words().sequence;
     const std::array take = {
-        slot->write(), fabric::Op::masked_cas({layout::kLocks, bit.offset}, old, 0, bit.mask, bit.mask, bit.mask)};
+        slot->claim(0), fabric::Op::masked_cas({layout::kLocks, bit.offset}, old, 0, bit.mask, bit.mask, bit.mask)};
     (void)co_await client.session().post(take, deadline, cost);
     *held = true;
     co_await client.port().sleep_for(10 * base::kMicrosecond);

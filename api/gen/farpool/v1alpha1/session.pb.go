@@ -253,8 +253,10 @@ type OpenSession struct {
 	Lanes             uint32                 `protobuf:"varint,4,opt,name=lanes,proto3" json:"lanes,omitempty"`                                                  // tokens wanted, 1 to 16
 	ClientName        string                 `protobuf:"bytes,5,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`                       // for people
 	ClientProcess     uint64                 `protobuf:"varint,6,opt,name=client_process,json=clientProcess,proto3" json:"client_process,omitempty"`             // the process that this client is a thread of; 0: of none that anybody names
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The same thread's incarnation before, whose session here it has given up: fenced at once. 0: none.
+	PreviousIncarnation uint64 `protobuf:"varint,7,opt,name=previous_incarnation,json=previousIncarnation,proto3" json:"previous_incarnation,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *OpenSession) Reset() {
@@ -325,6 +327,13 @@ func (x *OpenSession) GetClientName() string {
 func (x *OpenSession) GetClientProcess() uint64 {
 	if x != nil {
 		return x.ClientProcess
+	}
+	return 0
+}
+
+func (x *OpenSession) GetPreviousIncarnation() uint64 {
+	if x != nil {
+		return x.PreviousIncarnation
 	}
 	return 0
 }
@@ -661,7 +670,7 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\x04open\x18\x04 \x01(\v2\x1d.farpool.v1alpha1.OpenSessionH\x00R\x04open\x126\n" +
 	"\x05close\x18\x05 \x01(\v2\x1e.farpool.v1alpha1.CloseSessionH\x00R\x05closeB\x06\n" +
 	"\x04what\"\t\n" +
-	"\aReadMap\"\xdb\x01\n" +
+	"\aReadMap\"\x8e\x02\n" +
 	"\vOpenSession\x12-\n" +
 	"\x12client_incarnation\x18\x01 \x01(\x04R\x11clientIncarnation\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12)\n" +
@@ -669,7 +678,8 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\x05lanes\x18\x04 \x01(\rR\x05lanes\x12\x1f\n" +
 	"\vclient_name\x18\x05 \x01(\tR\n" +
 	"clientName\x12%\n" +
-	"\x0eclient_process\x18\x06 \x01(\x04R\rclientProcess\"\\\n" +
+	"\x0eclient_process\x18\x06 \x01(\x04R\rclientProcess\x121\n" +
+	"\x14previous_incarnation\x18\a \x01(\x04R\x13previousIncarnation\"\\\n" +
 	"\fCloseSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12-\n" +

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/rcuckoo/repair.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "index/rcuckoo/layout.h"
+#include "index/rcuckoo/state.h"
+#include "layout/lease.h"
+#include "layout/regions.h"
+
+namespace farpool::rcuckoo {
+namespace {
+
+using layout::OperationSlot;
+
+bool same(const Geometry& geometry, const Entry& a, const Entry& b) {
+  const auto end = a.words().begin() + static_cast<std::ptrdiff_t>(geometry.entry_bytes / 8);
+  return std::equal(a.words().begin(), end, b.words().begin());
+}
+
+// Whether a row that is not whole is one in the middle of a WRITE that changes `slot` from `before` to `after`: then
+// its checksum is that of the one or of the other, with the version that goes with it.
+bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t number, std::uint64_t slot,
+                  const Entry& before, const Entry& after) {
+  std::vector<std::byte> guess(row.begin(), row.end());
+  std::byte* trailer = guess.data() + guess.size() - layout::kRowTrailer;
+  const auto version = base::load<std::uint64_t>(trailer), checksum = base::load<std::uint64_t>(trailer + 8);
+  const auto fits = [&](const Entry& entry, std::uint64_t of_version) {
+    std::memcpy(guess.data() + slot * geometry.entry_bytes, entry.raw().data(), geometry.entry_bytes);
+    base::store(trailer, of_version);
+    return base::crc64(base::Bytes(guess).first(guess.size() - 8), number) == checksum;
+  };
+  return fits(before, version) || fits(before, version - 1) || fits(after, version) || fits(after, version + 1);
+}
+
+}  // namespace
+
+std::uint64_t rest_of(const Geometry& geometry, base::Bytes row, std::uint64_t slot) {
+  const std::uint64_t from = slot * geometry.entry_bytes, to = from + geometry.entry_bytes;
+  return base::crc64(row.first(row.size() - layout::kRowTrailer).subspan(to), base::crc64(row.first(from), slot));
+}
+
+std::optional<std::vector<std::uint64_t>> rows_of(const Geometry& geometry, const OperationSlot& slot) {
+  std::vector<std::uint64_t> rows;
+  for (const std::uint64_t word : slot.row) {
+    if (word == 0) break;
+    const std::uint64_t row = SlotRow::row(word);
+    if (row >= geometry.rows || SlotRow::slot(word) >= geometry.entries_per_row) return std::nullopt;
+    const LockBit bit = lock_bit(geometry, lock_of(geometry, row));
+    if (!slot.covers(bit.offset, bit.mask) || std::find(rows.begin(), rows.end(), row) != rows.end()) {
+      return std::nullopt;
+    }
+    rows.push_back(row);
+  }
+  if (rows.empty()) return std::nullopt;
+  return rows;
+}
+
+Finish finish_rows(const Geometry& geometry, const OperationSlot& slot, std::span<const base::MutableBytes> rows) {
+  const std::size_t count = rows.size();
+  FARPOOL_CHECK(count > 0 && count <= OperationSlot::kRows);
+  const auto number = [&](std::size_t i) { return SlotRow::row(slot.row[i]); };
+  const auto place = [&](std::size_t i) { return SlotRow::slot(slot.row[i]); };
+  const auto view = [&](std::size_t i) { return RowView(geometry, rows[i]); };
+  const auto unexplained = [](std::string what) { return Finish{.unexplained = std::move(what)}; };
+
+  for (std::size_t i = 0, torn = 0; i < count; ++i) {
+    torn += view(i).whole(number(i)) ? 0 : 1;
+    if (torn > 1)
+      return unexplained("more than one row of its path is torn, row " + std::to_string(number(i)) + " too");
+  }
+  // From the last row to be written back to the first that is as before: what each becomes.
+  std::array<Entry, OperationSlot::kRows> becomes;
+  becomes[count - 1] = Entry(std::as_bytes(std::span(slot.redo)).first(geometry.entry_bytes));
+  std::size_t first = count;
+  for (std::size_t i = count; i-- > 0;) {
+    const Entry entry = view(i).entry(place(i));
+    if (!view(i).whole(number(i))) {
+      // What it was: in a path the entry that the row before it has got, at the path's end nothing.
+      bool explained = false;
+      if (i > 0) {
+        const Entry was = view(i - 1).entry(place(i - 1));
+        explained = torn_between(geometry, rows[i], number(i), place(i), was, becomes[i]);
+      } else if (count > 1) {
+        explained = torn_between(geometry, rows[i], number(i), place(i), Entry(), becomes[i]);
+      } else {
+        explained = rest_of(geometry, rows[i], place(i)) == slot.rest;
+      }
+      if (!explained) return unexplained("row " + std::to_string(number(i)) + " is torn otherwise than by its plan");
+      first = i;
+      break;
+    }
+    if (same(geometry, entry, becomes[i])) break;
+    first = i;
+    if (i > 0) {
+      becomes[i - 1] = entry;
+      continue;
+    }
+    const std::uint64_t was = count > 1 ? 0 : slot.replaced;
+    if (entry.words()[0] != was) {
+      return unexplained("entry " + std::to_string(place(i)) + " of row " + std::to_string(number(i)) +
+                         " is neither what it was nor what it becomes");
+    }
+  }
+  for (std::size_t i = first; i < count; ++i) edit_row(geometry, rows[i], number(i), place(i), becomes[i]);
+  return {.first = first};
+}
+
+ImageRepair repair_image(const Geometry& geometry, base::MutableBytes memory) {
+  ImageRepair done;
+  const auto region = [&](layout::RegionId id) {
+    return memory.subspan(geometry.at(id).offset, geometry.at(id).bytes);
+  };
+  const base::MutableBytes slots = region(layout::kSlots), locks = region(layout::kLocks),
+                           table = region(layout::kTable);
+  std::vector<std::uint64_t> kept(locks.size() / 8, 0);
+  for (std::size_t i = 0; i < slots.size() / sizeof(OperationSlot); ++i) {
+    std::byte* at = slots.data() + i * sizeof(OperationSlot);
+    auto slot = base::load<OperationSlot>(at);
+    if (slot.holder == 0) continue;
+    std::string unexplained;
+    if (slot.quarantined()) {
+      unexplained = "found so";
+    } else if (slot.writing()) {
+      const auto rows = rows_of(geometry, slot);
+      if (!rows) {
+        unexplained = "its plan is none of this table";
+      } else {
+        std::vector<base::MutableBytes> bytes;
+        for (const std::uint64_t row : *rows) {
+          bytes.push_back(table.subspan(row * geometry.row_bytes(), geometry.row_bytes()));
+        }
+        unexplained = finish_rows(geometry, slot, bytes).unexplained;
+      }
+      if (unexplained.empty()) ++done.finished;
+    }
+    if (unexplained.empty() && slot.planned()) slot.settle();
+    if (unexplained.empty()) {
+      ++done.slots;
+      // `done` before `holder`: killed in between, this is done again and finds nothing left to write.
+      base::store(at, slot);
+      slot.holder = 0;
+    } else {
+      done.quarantined.push_back("operation slot " + std::to_string(i) + ": " + unexplained);
+      slot.done = OperationSlot::kQuarantined;
+      for (const layout::HeldLocks& held : slot.lock_word) {
+        if (held.mask != 0 && held.offset % 8 == 0 && held.offset < locks.size()) kept[held.offset / 8] |= held.mask;
+      }
+    }
+    base::store(at, slot);
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const auto word = base::load<std::uint64_t>(locks.data() + i * 8);
+    done.bits += static_cast<std::uint64_t>(std::popcount(word & ~layout::kBarrier));
+    base::store(locks.data() + i * 8, word & kept[i]);
+  }
+  const base::MutableBytes leases = region(layout::kLeases);
+  std::memset(leases.data(), 0, leases.size());
+  return done;
+}
+
+Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlot& slot, Nanos deadline, Cost& cost) {
+  const auto rows = rows_of(geometry, slot);
+  if (!rows || SlotState::Table::get(slot.state) != table_id) {
+    co_return std::optional<std::string>("its plan is none of table " + std::to_string(table_id));
+  }
+  const std::uint64_t bytes = geometry.row_bytes();
+  fabric::Buffer buffer = port().buffer(rows->size() * bytes);
+  std::vector<base::MutableBytes> images;
+  Chain chain;
+  for (std::size_t i = 0; i < rows->size(); ++i) {
+    images.push_back(buffer.span().subspan(i * bytes, bytes));
+    chain.add(Op::read(row_at((*rows)[i]), images.back()));
+  }
+  Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+  if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "the session ended in the middle of a repair");
+  const Finish finished = finish_rows(geometry, slot, images);
+  if (!finished.unexplained.empty()) co_return std::optional<std::string>(finished.unexplained);
+  if (finished.first < images.size()) {
+    chain.clear();
+    for (std::size_t i = finished.first; i < images.size(); ++i) chain.add(Op::write(row_at((*rows)[i]), images[i]));
+    outcome = co_await session.post(chain.ops(), deadline, cost);
+    if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "the session ended in the middle of a repair");
+    for (std::size_t i = finished.first; i < images.size(); ++i) cache.learn((*rows)[i], images[i]);
+  }
+  co_return std::optional<std::string>();
+}
+
+}  // namespace farpool::rcuckoo

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// What dead clients left under locks is found, fenced and repaired by the clients that live (RCuckoo section 4.2, with
+// its holes closed).
+//
+//  - Suspects of a lock bit that stands are the operation slots that name it. The memory node decides which of them
+//  have
+//    ended, and ends one whose slot does not move for the failure timeout. Nothing is written before it has.
+//  - A repairer holds the leases of all lock words that a dead slot names. One that stands still is fenced like any
+//    client, and its lease stolen: each step can be done again from what is there.
+//  - A slot that says `writing` holds all its locks: the protocol finishes its rows from the plan. Any other slot has
+//  no
+//    row left to write, and may hold each of its locks or not. To find out, the repairer bars the lock word, so that no
+//    lock of it is taken any more, and waits until every slot of the living that names one of these bits has moved on:
+//    bits that are still set then are held by the dead.
+//  - The release and the lowering of the barrier are one masked CAS. Only then the slot claims nothing any more.
+//
+// A client that repairs, or waits for another to repair, claims nothing itself: its own slots would stand still.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "layout/operation_slot.h"
+#include "session/session.h"
+#include "session/wait.h"
+#include "task/task.h"
+
+namespace farpool::session {
+
+// The part of repair that only the index protocol knows.
+class Repairable {
+ public:
+  virtual ~Repairable() = default;
+  // Writes what the plan of a slot of the dead leaves to be written; may be done again at any point. The dead hold all
+  // locks of the slot, and the caller their leases. A text: what is there is nothing that a crash can leave, and
+  // nothing was written.
+  virtual task::Task<base::Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
+                                                                      fabric::Cost& cost) = 0;
+};
+
+// Counts of one client's repairs, for metrics and for tests that want to see that it happened.
+struct RepairMarks {
+  std::uint64_t complaints = 0;      // clients that the memory node was told of
+  std::uint64_t repaired = 0;        // slots
+  std::uint64_t finished = 0;        // of them in the middle of writing rows
+  std::uint64_t unmade = 0;          // of them whose claim was torn
+  std::uint64_t bits_released = 0;   // locks of the dead
+  std::uint64_t bits_spared = 0;     // named by the dead, and found free or held by others
+  std::uint64_t leases_stolen = 0;   // of repairers that had ended
+  std::uint64_t barriers_found = 0;  // left by repairers that had ended
+  std::uint64_t waited_for = 0;      // living clients whose slots had to move on first
+  std::uint64_t quarantined = 0;     // slots that no crash explains
+
+  void operator+=(const RepairMarks& more) {
+    complaints += more.complaints;
+    repaired += more.repaired;
+    finished += more.finished;
+    unmade += more.unmade;
+    bits_released += more.bits_released;
+    bits_spared += more.bits_spared;
+    leases_stolen += more.leases_stolen;
+    barriers_found += more.barriers_found;
+    waited_for += more.waited_for;
+    quarantined += more.quarantined;
+  }
+};
+
+class Repairer {
+ public:
+  // Both outlive the repairer.
+  Repairer(Session& session, Repairable& protocol);
+  Repairer(const Repairer&) = delete;
+
+  // Who names any bit of `mask` in the lock word at `offset`, or has barred it. Tells the memory node of them.
+  struct Suspects {
+    std::vector<std::uint64_t> ended;  // operation slots of clients that have ended
+    std::string quarantined;           // for people: who of them is; others wait for a person
+    std::string living;                // for people: who has not ended, as far as is known
+  };
+  task::Task<base::Result<Suspects>> accuse(std::uint64_t offset, std::uint64_t mask, Nanos deadline,
+                                            fabric::Cost& cost);
+
+  // Repairs the slots, unless others have by then. The calling operation claims nothing. Errors:
+  // timed_out, the session's, and locked: quarantined, see there.
+  task::Task<base::Status> repair(std::vector<std::uint64_t> slots, Nanos deadline, fabric::Cost& cost);
+
+  // Repairs every slot of a client that has ended, and gives back the leases of repairers that have.
+  struct Swept {
+    std::uint64_t repaired = 0;
+    std::uint64_t left = 0;  // quarantined, or `trouble` came first
+    std::string trouble;
+  };
+  task::Task<base::Result<Swept>> sweep(Nanos deadline, fabric::Cost& cost);
+
+  const RepairMarks& marks() const { return marks_; }
+
+ private:
+  using Slot = layout::OperationSlot;
+  struct Snapshot;
+  struct Lease {
+    std::uint64_t index = 0;
+    std::uint64_t word = 0;
+    Nanos at = 0;
+  };
+
+  task::Task<base::Status> snapshot(Nanos deadline, fabric::Cost& cost, Snapshot& into);
+  task::Task<base::Status> read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into, Nanos deadline,
+                                fabric::Cost& cost);
+  task::Task<base::Status> post(std::vector<fabric::Op> chain, Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Result<std::uint64_t>> cas(fabric::Remote at, std::uint64_t compare, std::uint64_t swap,
+                                              std::uint64_t mask, Nanos deadline, fabric::Cost& cost);
+  // Status of a slot's holder, or of the holder of a lease: FenceReply.
+  task::Task<base::Result<std::uint64_t>> ask_node(std::uint64_t of, std::uint64_t index, std::uint64_t holder,
+                                                   std::uint64_t says, bool only_ask, Nanos deadline,
+                                                   fabric::Cost& cost);
+  task::Task<base::Result<bool>> ended(std::uint64_t index, const Slot& slot, Nanos deadline, fabric::Cost& cost);
+
+  task::Task<base::Status> repair_one(std::uint64_t index, Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> repair_under_leases(std::uint64_t index, std::uint64_t holder, std::vector<Lease>& leases,
+                                               Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
+                                      fabric::Cost& cost);
+  task::Task<base::Status> renew(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
+  task::Task<void> give_back(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> release_certain(std::uint64_t index, Slot& slot, Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> release_word(std::uint64_t index, const layout::HeldLocks& named, std::vector<Lease>& leases,
+                                        Nanos deadline, fabric::Cost& cost);
+  task::Task<void> breathe(Nanos deadline);
+
+  std::uint64_t slot_count() const;
+  fabric::Remote part_of(std::uint64_t index, layout::SlotPart part) const;
+  fabric::Op counters_of(std::uint64_t index, Slot& slot) const;
+  std::string name_slot(std::uint64_t index, const Slot& slot) const;
+  base::Status gone(const std::string& what) const;
+  base::Status late(const std::string& what) const;
+
+  Session& session_;
+  Repairable& protocol_;
+  RepairMarks marks_;
+  bool busy_ = false;
+  WaitQueue turn_;
+};
+
+// What tells a lock that stands from one that is merely contended: for one operation, the place that it waits for.
+class Suspicion {
+ public:
+  explicit Suspicion(Session& session, Repairer& repairer) : session_(session), repairer_(repairer) {}
+
+  // The place was seen blocked now. Bits that came free in between start it anew.
+  void blocked(std::uint64_t offset, std::uint64_t mask);
+  // The lock word at `offset` was taken.
+  void came_free(std::uint64_t offset) {
+    if (offset == offset_) mask_ = 0;
+  }
+
+  // True: somebody who may hold the place has ended. The caller gives back what it holds, claims nothing, calls
+  // repair() and begins anew. False: go on trying. Errors: locked, which names who holds it, when the deadline is near
+  // or a person has to look.
+  task::Task<base::Result<bool>> judge(Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> repair(Nanos deadline, fabric::Cost& cost);
+
+ private:
+  Session& session_;
+  Repairer& repairer_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t mask_ = 0;
+  Nanos since_ = 0;
+  Nanos looked_at_ = 0;
+  std::vector<std::uint64_t> ended_;
+};
+
+}  // namespace farpool::session
