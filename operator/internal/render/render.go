@@ -118,7 +118,7 @@ func (p Pool) selector(component string) map[string]string {
 }
 
 // Newest is the template version of pools that are made now.
-const Newest int32 = 1
+const Newest int32 = 2
 
 // A Template makes pods and the configuration that they read.
 type Template interface {
@@ -130,8 +130,11 @@ type Template interface {
 
 // TemplateOf returns the frozen template of a version.
 func TemplateOf(version int32) (Template, error) {
-	if version == 1 {
+	switch version {
+	case 1:
 		return template1{}, nil
+	case 2:
+		return template2{}, nil
 	}
 	return nil, fmt.Errorf("this operator has no pod template %d, its newest is %d: the pool was made by a newer operator, run that one", version, Newest)
 }
