@@ -77,6 +77,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, Go tests, shor
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) "Go tests" $(MAKE) test-go
+	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 
 .PHONY: test-all
@@ -117,6 +118,10 @@ sim: build/release/build.ninja ## random worlds of the simulator, judged: ARGS='
 	@cmake --build build/release -j $(JOBS) --target simulate
 	@build/release/simulate $(ARGS)
 
+.PHONY: chaos
+chaos: release ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'
+	@go run ./hack/chaos $(ARGS)
+
 .PHONY: bench
 bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run
 	@go run ./dataplane/bench/resp $(ARGS)
@@ -124,6 +129,11 @@ bench: deps release ## GET and SET through one compute shard, beside redis-serve
 .PHONY: test-go
 test-go: ## Go tests, among them the operator's against a real API server
 	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test -timeout 20m $(GO_TEST_FLAGS) $(or $(ARGS),./...)
+
+# Programs that judge others, and have goroutines: a race in them would be a wrong verdict.
+.PHONY: test-race
+test-race: ## Go tests of hack and e2e under the race detector
+	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) ./hack/... ./e2e/...
 
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster

@@ -3,6 +3,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -26,6 +27,7 @@ type Target struct {
 	Shards   []string // host:port of each
 	Password string
 	TLS      *tls.Config
+	Patience time.Duration // for a reply; none: 15 seconds
 }
 
 // Connect opens one connection to a shard with the driver's defaults, except that nothing is retried: what fails is seen.
@@ -38,7 +40,7 @@ func (t Target) Connect(shard int) *redis.Client {
 		DialerRetries: 1,
 		PoolSize:      1,
 		DialTimeout:   5 * time.Second,
-		ReadTimeout:   15 * time.Second,
+		ReadTimeout:   cmp.Or(t.Patience, 15*time.Second),
 		WriteTimeout:  15 * time.Second,
 	})
 }

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Chaos runs a pool as processes of this machine, lets writers work on it, and meanwhile kills compute shards and memory nodes with -9
+// and stops compute shards in the middle of their writes for longer than the failure timeout. In the end every history must be
+// linearizable, everything acknowledged must be there, nothing may be locked, and the memory files must be clean.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"farpool.dev/farpool/e2e/history"
+)
+
+// patience is how long anything may take that must happen.
+const patience = time.Minute
+
+type options struct {
+	minutes  float64
+	seed     uint64
+	binaries string
+	memory   string
+	nodes    int
+	shards   int
+	faults   []string
+}
+
+func run(ctx context.Context, o options) (err error) {
+	directory, err := workspace()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("chaos: seed %d, %g minutes, %d memory nodes, %d compute shards, %d writers\n", o.seed, o.minutes, o.nodes, o.shards, writers)
+	c, err := newCluster(directory, o.binaries, o.memory, o.nodes, o.shards)
+	if err != nil {
+		return err
+	}
+	var l *load
+	defer func() {
+		err = errors.Join(err, c.stop())
+		if err == nil {
+			err = os.RemoveAll(directory)
+			return
+		}
+		if l != nil {
+			err = errors.Join(err, dump(filepath.Join(directory, "history.jsonl"), l.recorder.Ops()))
+		}
+		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--seed %d --minutes %g'\n", directory, o.seed, o.minutes)
+	}()
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+
+	begun := time.Now()
+	l = newLoad(c, writers+bursts+1)
+	n := newNemesis(c, l, o.seed)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for writer := range writers {
+		all.Go(func() { l.write(ctx, writer, rand.New(rand.NewPCG(o.seed, uint64(writer))), stop) })
+	}
+	hurt := n.run(ctx, time.Duration(o.minutes*float64(time.Minute)), o.faults)
+	close(stop)
+	all.Wait()
+	if hurt != nil {
+		return hurt
+	}
+	if err := l.settle(ctx); err != nil {
+		return err
+	}
+	worked := time.Since(begun)
+	ops := l.recorder.Ops()
+	summary, err := history.Check(ops, 5*time.Minute)
+	if err != nil {
+		return err
+	}
+	for _, p := range c.shards {
+		if err := p.end(); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.nodes {
+		if err := m.kill(); err != nil {
+			return err
+		}
+	}
+	if err := fsck(ctx, c, o.binaries); err != nil {
+		return err
+	}
+	n.report(worked, summary)
+	return nil
+}
+
+// fsck looks at every memory file. Its nodes are dead.
+func fsck(ctx context.Context, c *cluster, binaries string) error {
+	if _, err := os.Stat(filepath.Join(binaries, "farpool-fsck")); errors.Is(err, os.ErrNotExist) {
+		fmt.Println("chaos: these binaries have no farpool-fsck: the memory files were not looked at")
+		return nil
+	}
+	for _, m := range c.nodes {
+		file := filepath.Join(c.directory, m.name+".memory")
+		said, err := exec.CommandContext(ctx, filepath.Join(binaries, "farpool-fsck"), file).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("fsck of %s: %w\n%s", file, err, said)
+		}
+	}
+	return nil
+}
+
+func dump(path string, ops []history.Op) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	lines := json.NewEncoder(file)
+	for _, op := range ops {
+		if err := lines.Encode(op); err != nil {
+			return err
+		}
+	}
+	return file.Close()
+}
+
+func (n *nemesis) report(worked time.Duration, summary history.Summary) {
+	unknown := n.cluster.total(func(name string) bool { return name == "farpool_resp_unknown_outcomes_total" })
+	fmt.Printf("chaos: passed after %.0f s of work\n", worked.Seconds())
+	fmt.Printf("  faults       %d kills of compute shards, %d kills of memory nodes, %d stops (%d writes were under way: %s)\n",
+		n.shardKills, n.nodeKills, n.stops, n.caught, counts(n.learned))
+	fmt.Printf("  stale writes %d landed after a fence, over %d stops that were judged\n", n.stale, n.stops-n.unjudged)
+	fmt.Printf("  operations   %d answered, %d failed (%s)\n", n.load.answered.Load(), n.load.refused.Load(), counts(n.load.kindsOfErrors()))
+	fmt.Printf("  history      %d keys, %d operations, %d of unknown outcome; %.0f UNKNOWNOUTCOME told\n", summary.Keys, summary.Ops, summary.Unknown, unknown)
+	repairs := map[string]int{}
+	for _, p := range n.cluster.all() {
+		for name, value := range p.counted {
+			if strings.Contains(name, "repair") || strings.Contains(name, "fence") {
+				repairs[strings.TrimSuffix(strings.TrimPrefix(name, "farpool_"), "_total")] += int(value)
+			}
+		}
+	}
+	fmt.Printf("  metrics      %s\n", counts(repairs))
+}
+
+func counts(of map[string]int) string {
+	var parts []string
+	for name, count := range of {
+		if count > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", name, count))
+		}
+	}
+	slices.Sort(parts)
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// The kernel ties Pdeathsig to the thread that started the child, so everything that starts one stays on the main thread.
+func init() { runtime.LockOSThread() }
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+func main() {
+	var o options
+	flag.Float64Var(&o.minutes, "minutes", 1, "how long there are faults")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the faults and of what the writers do")
+	flag.StringVar(&o.binaries, "bin", "build/release/apps", "directory of the daemons and of farpool-fsck")
+	flag.StringVar(&o.memory, "memory", "64Mi", "that each memory node lends")
+	flag.IntVar(&o.nodes, "nodes", 2, "memory nodes")
+	flag.IntVar(&o.shards, "shards", 3, "compute shards, at least 2")
+	var all []string
+	for _, fault := range faults {
+		all = append(all, fault.name)
+	}
+	chosen := flag.String("faults", strings.Join(all, ","), "what may happen")
+	flag.Parse()
+	o.faults = strings.Split(*chosen, ",")
+	for _, name := range o.faults {
+		if !slices.Contains(all, name) {
+			fmt.Fprintf(os.Stderr, "chaos: there is no fault %q, only %s\n", name, strings.Join(all, ", "))
+			os.Exit(2)
+		}
+	}
+	if flag.NArg() > 0 || o.nodes < 1 || o.shards < 2 || o.minutes <= 0 {
+		fmt.Fprintln(os.Stderr, "chaos: give at least one memory node, two compute shards, a time above 0, and nothing but flags")
+		os.Exit(2)
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	// What the driver says of connections that break is what is meant to happen here.
+	redis.SetLogger(silence{})
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos: FAILED:", err)
+		os.Exit(1)
+	}
+}
