@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -34,6 +36,7 @@ namespace resp = front::resp;
 constexpr char kProgram[] = "farpool-compute-shard";
 constexpr Nanos kBeat = base::kSecond;
 constexpr Nanos kLongestSilence = 30 * base::kSecond;
+constexpr auto kRepairGrace = std::chrono::seconds(2);  // after its deadline a repair tells what is left
 // At the end, connections may take this long to be answered, and sessions to say goodbye.
 constexpr Nanos kDrain = 10 * base::kSecond;
 constexpr Nanos kGoodbye = 3 * base::kSecond;
@@ -141,6 +144,14 @@ class Shard {
     beat();
   }
 
+  // Any thread.
+  std::future<std::vector<client::Pool::Repair>> repair(Nanos patience) {
+    auto answer = std::make_shared<std::promise<std::vector<client::Pool::Repair>>>();
+    auto future = answer->get_future();
+    loop_.post([this, patience, answer] { repairs_.spawn(repair_into(patience, answer)); });
+    return future;
+  }
+
   void start() {
     pool_.start();
     thread_ = std::thread([this] { loop_.run(); });
@@ -175,6 +186,10 @@ class Shard {
   }
 
  private:
+  task::Task<void> repair_into(Nanos patience,
+                               std::shared_ptr<std::promise<std::vector<client::Pool::Repair>>> answer) {
+    answer->set_value(co_await pool_.repair(port_.now() + patience));
+  }
   void note(const client::PoolState& state) {
     {
       const std::lock_guard lock(mutex_);
@@ -184,6 +199,7 @@ class Shard {
   }
   task::Task<void> leave() {
     co_await pool_.close(net::Loop::now() + kGoodbye);
+    co_await repairs_.join();
     loop_.stop();
   }
   void beat() {
@@ -197,6 +213,7 @@ class Shard {
   client::Pool pool_;
   resp::Worker worker_;
   task::Scope scope_;
+  task::Scope repairs_;
   std::optional<net::Alarm> cut_;
   mutable std::mutex mutex_;
   client::PoolState state_;
@@ -265,6 +282,28 @@ class Process final : public control::Subject, public prometheus::Collectable {
   }
   Published publish(const v1alpha1::PublishMapRequest&) override {
     return {Verdict::unsupported, epoch(), "a compute shard reads the map from memory nodes: publish it to them"};
+  }
+  base::Result<v1alpha1::FenceResponse> fence(const v1alpha1::FenceRequest&) override {
+    return Status(Code::invalid_argument, "a compute shard fences nobody: ask the memory nodes");
+  }
+  base::Result<v1alpha1::RepairResponse> repair(const v1alpha1::RepairRequest&,
+                                                std::chrono::steady_clock::time_point deadline) override {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    auto repaired = shards_.front()->repair(std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
+    if (repaired.wait_until(deadline + kRepairGrace) != std::future_status::ready) {
+      return Status(Code::unavailable, "the repair did not come to an end in time; ask again, or another shard");
+    }
+    v1alpha1::RepairResponse response;
+    response.set_done(true);
+    for (const client::Pool::Repair& one : repaired.get()) {
+      auto& node = *response.add_nodes();
+      node.set_name(one.node);
+      node.set_slots_repaired(static_cast<std::uint32_t>(one.slots_repaired));
+      node.set_slots_left(static_cast<std::uint32_t>(one.slots_left));
+      node.set_message(one.trouble);
+      if (!one.trouble.empty()) response.set_done(false);
+    }
+    return response;
   }
 
   std::vector<prometheus::MetricFamily> Collect() const override {

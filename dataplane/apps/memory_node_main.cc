@@ -123,6 +123,23 @@ class Process final : public control::Subject, public prometheus::Collectable {
     return {kVerdicts[static_cast<int>(result.verdict)], result.epoch, result.message};
   }
 
+  base::Result<v1alpha1::FenceResponse> fence(const v1alpha1::FenceRequest& request) override {
+    auto answer = std::make_shared<std::promise<v1alpha1::FenceResponse>>();
+    auto fenced = answer->get_future();
+    control_.post([this, request, answer] {
+      node_.fence({request.processes().begin(), request.processes().end()},
+                  [answer](v1alpha1::FenceResponse response) { answer->set_value(std::move(response)); });
+    });
+    if (fenced.wait_for(kPublishPatience) != std::future_status::ready) {
+      return base::Status(base::Code::unavailable, "the memory node did not fence the processes in time; ask again");
+    }
+    return fenced.get();
+  }
+  base::Result<v1alpha1::RepairResponse> repair(const v1alpha1::RepairRequest&,
+                                                std::chrono::steady_clock::time_point) override {
+    return base::Status(base::Code::invalid_argument, "a memory node repairs nothing: ask a compute shard");
+  }
+
   std::string alive() const {
     const base::Nanos silence = net::Loop::now() - last_beat_.load();
     if (silence < kLongestSilence) return {};

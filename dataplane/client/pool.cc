@@ -351,6 +351,30 @@ Task<Result<std::uint64_t>> Pool::count() {
   co_return keys;
 }
 
+Task<std::vector<Pool::Repair>> Pool::repair(Nanos deadline) {
+  std::vector<Repair> repairs;
+  for (std::size_t node = 0; node < link_of_node_.size(); ++node) {
+    if (link_of_node_[node] == nullptr) continue;  // serves no table
+    Repair repair;
+    repair.node = link_of_node_[node]->name;
+    Result<Borrowed> bond = co_await borrow({}, node, deadline);
+    Status status = bond.status();
+    if (bond.ok()) {
+      fabric::Cost nobodys;
+      const auto swept = co_await bond->table().repairer().sweep(deadline, nobodys);
+      status = swept.status();
+      if (swept.ok()) {
+        repair.slots_repaired = swept->repaired;
+        repair.slots_left = swept->left;
+        repair.trouble = swept->trouble;
+      }
+    }
+    if (!status.ok()) repair.trouble = status.message();
+    repairs.push_back(std::move(repair));
+  }
+  co_return repairs;
+}
+
 // Following the pool
 
 Nanos Pool::jittered(Nanos bound) {

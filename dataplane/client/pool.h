@@ -121,6 +121,15 @@ class Pool final : public Kv {
   // refused.
   task::Task<void> close(Nanos deadline);
 
+  // Repairs what ended clients left on every memory node that serves.
+  struct Repair {
+    std::string node;
+    std::uint64_t slots_repaired = 0;
+    std::uint64_t slots_left = 0;
+    std::string trouble;  // why something is left
+  };
+  task::Task<std::vector<Repair>> repair(Nanos deadline);
+
   PoolState state() const;
   const PoolCounters& counters() const { return counters_; }  // any thread
 

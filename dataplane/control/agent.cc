@@ -30,6 +30,8 @@ constexpr auto kDefaultInterval = milliseconds(1000);
 constexpr auto kWatchPatience = milliseconds(500);
 constexpr auto kShutdownGrace = milliseconds(500);
 constexpr int kMaxWatches = 32;
+constexpr auto kRepairMargin = milliseconds(200);
+constexpr auto kLongestRepair = std::chrono::minutes(1);
 
 std::string without_port(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
@@ -130,6 +132,44 @@ struct Agent::State final : v1alpha1::Agent::Service {
         break;
     }
     return {grpc::StatusCode::UNAVAILABLE, published.message};
+  }
+
+  static grpc::Status check(const google::protobuf::RepeatedField<std::uint64_t>& processes) {
+    if (processes.size() > kMaxProcesses) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, std::to_string(processes.size()) + " processes are named, at most " +
+                                                      std::to_string(kMaxProcesses) + " may be: ask in batches"};
+    }
+    for (const std::uint64_t process : processes) {
+      if (process == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "0 names no process"};
+    }
+    return grpc::Status::OK;
+  }
+  static grpc::Status status_of(const base::Status& status) {
+    if (status.ok()) return grpc::Status::OK;
+    return {status.code() == base::Code::invalid_argument ? grpc::StatusCode::INVALID_ARGUMENT
+                                                          : grpc::StatusCode::UNAVAILABLE,
+            status.message()};
+  }
+
+  grpc::Status Fence(grpc::ServerContext* context, const v1alpha1::FenceRequest* request,
+                     v1alpha1::FenceResponse* response) override {
+    if (grpc::Status status = admit(*context, request->pool_uid()); !status.ok()) return status;
+    if (grpc::Status status = check(request->processes()); !status.ok()) return status;
+    const auto fenced = subject.fence(*request);
+    if (fenced.ok()) *response = *fenced;
+    return status_of(fenced.status());
+  }
+
+  grpc::Status Repair(grpc::ServerContext* context, const v1alpha1::RepairRequest* request,
+                      v1alpha1::RepairResponse* response) override {
+    if (grpc::Status status = admit(*context, request->pool_uid()); !status.ok()) return status;
+    if (grpc::Status status = check(request->processes()); !status.ok()) return status;
+    // What is left when the caller's deadline is near is told, not lost with the call.
+    const auto left = std::clamp<std::chrono::nanoseconds>(
+        context->deadline() - std::chrono::system_clock::now() - kRepairMargin, kRepairMargin, kLongestRepair);
+    const auto repaired = subject.repair(*request, std::chrono::steady_clock::now() + left);
+    if (repaired.ok()) *response = *repaired;
+    return status_of(repaired.status());
   }
 
   std::shared_ptr<grpc::ServerCredentials> credentials() const {

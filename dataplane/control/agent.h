@@ -3,6 +3,7 @@
 // (api/proto/farpool/v1alpha1/agent.proto).
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -33,7 +34,15 @@ class Subject {
   };
   // May block, for seconds at most.
   virtual Published publish(const v1alpha1::PublishMapRequest& request) = 0;
+  // Memory nodes: ends all sessions of the processes, and returns when nothing of them can execute any more. May block,
+  // for seconds at most. Errors: invalid_argument (not a memory node), unavailable.
+  virtual base::Result<v1alpha1::FenceResponse> fence(const v1alpha1::FenceRequest& request) = 0;
+  // Compute shards: repairs what ended clients left on every memory node. Blocks until `deadline` at most. Errors:
+  // invalid_argument (not a compute shard), unavailable.
+  virtual base::Result<v1alpha1::RepairResponse> repair(const v1alpha1::RepairRequest& request,
+                                                        std::chrono::steady_clock::time_point deadline) = 0;
 };
+inline constexpr int kMaxProcesses = 256;  // in one request
 
 class Agent {
  public:

@@ -72,6 +72,21 @@ class Process final : public Subject {
     epoch_ = request.map().epoch();
     return {Verdict::adopted, epoch_, ""};
   }
+  base::Result<v1alpha1::FenceResponse> fence(const v1alpha1::FenceRequest& request) override {
+    v1alpha1::FenceResponse response;
+    response.set_sessions(static_cast<std::uint32_t>(request.processes_size()));
+    return response;
+  }
+  base::Result<v1alpha1::RepairResponse> repair(const v1alpha1::RepairRequest&,
+                                                std::chrono::steady_clock::time_point deadline) override {
+    const std::lock_guard lock(mutex_);
+    patience_ = deadline - std::chrono::steady_clock::now();
+    return base::Status(base::Code::invalid_argument, "ask somebody else");
+  }
+  std::chrono::nanoseconds patience() const {
+    const std::lock_guard lock(mutex_);
+    return patience_;
+  }
   void set_epoch(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
     epoch_ = epoch;
@@ -80,6 +95,7 @@ class Process final : public Subject {
  private:
   mutable std::mutex mutex_;
   std::uint64_t epoch_ = 3;
+  std::chrono::nanoseconds patience_{};
 };
 
 void give_a_deadline(grpc::ClientContext& context) {
@@ -119,6 +135,37 @@ TEST(Agent, DescribesAndRefusesOtherPoolsAndOlderEpochs) {
     v1alpha1::PublishMapResponse response;
     EXPECT_EQ(stub->PublishMap(&context, request, &response).error_code(), want);
   }
+}
+
+TEST(Agent, FencesAndRepairsInBatchesWithinTheDeadline) {
+  Process process;
+  auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = {}}, process);
+  ASSERT_TRUE(agent.ok());
+  auto stub = v1alpha1::Agent::NewStub(grpc::CreateChannel((*agent)->address(), grpc::InsecureChannelCredentials()));
+  const auto fence = [&stub](int processes, std::uint64_t first, const char* pool) {
+    grpc::ClientContext context;
+    give_a_deadline(context);
+    v1alpha1::FenceRequest request;
+    request.set_pool_uid(pool);
+    for (int i = 0; i < processes; ++i) request.add_processes(first + static_cast<std::uint64_t>(i));
+    v1alpha1::FenceResponse response;
+    const grpc::Status status = stub->Fence(&context, request, &response);
+    if (status.ok()) EXPECT_EQ(response.sessions(), static_cast<std::uint32_t>(processes));
+    return status.error_code();
+  };
+  EXPECT_EQ(fence(256, 1, kPool), grpc::StatusCode::OK);
+  EXPECT_EQ(fence(257, 1, kPool), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(fence(1, 0, kPool), grpc::StatusCode::INVALID_ARGUMENT) << "0 names no process";
+  EXPECT_EQ(fence(1, 1, "pool-2"), grpc::StatusCode::INVALID_ARGUMENT);
+
+  grpc::ClientContext context;
+  give_a_deadline(context);  // in 20 s
+  v1alpha1::RepairRequest request;
+  request.set_pool_uid(kPool);
+  v1alpha1::RepairResponse response;
+  EXPECT_EQ(stub->Repair(&context, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_LT(process.patience(), std::chrono::seconds(20));
+  EXPECT_GT(process.patience(), std::chrono::seconds(10));
 }
 
 TEST(Agent, APortInUseIsAnErrorThatNamesIt) {

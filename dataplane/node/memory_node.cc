@@ -26,6 +26,7 @@ using base::Status;
 using layout::OperationSlot;
 
 constexpr base::Nanos kHousekeeping = base::kSecond;
+constexpr std::size_t kMaxDeadTold = 256;             // in the facts
 constexpr base::Nanos kProgress = 5 * base::kSecond;  // between lines that say how far a verification has come
 constexpr std::size_t kDefectsLogged = 20;
 
@@ -106,8 +107,8 @@ void MemoryNode::serve_sessions() {
 
 MemoryNode::~MemoryNode() = default;
 
-// The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is written here. The
-// private page comes last: a half-formatted memory is never taken for a whole one.
+// The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is
+// written here. The private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
   rcuckoo::format_table(geometry_,
                         memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
@@ -312,6 +313,37 @@ MemoryNode::Published MemoryNode::stand_alone() {
   map.add_directory(0);
   return publish(map,
                  record_.epoch != 0 ? record_.pool_secret : base::HashSecret{responder_.random(), responder_.random()});
+}
+
+void MemoryNode::fence(const std::vector<std::uint64_t>& processes, std::function<void(v1alpha1::FenceResponse)> done) {
+  registry_->fence_processes(processes, [this, processes, done = std::move(done)](std::uint32_t sessions) {
+    v1alpha1::FenceResponse response;
+    response.set_sessions(sessions);
+    for (const v1alpha1::DeadClient& left : dead()) {
+      if (std::find(processes.begin(), processes.end(), left.process()) != processes.end()) *response.add_left() = left;
+    }
+    done(std::move(response));
+  });
+}
+
+std::vector<v1alpha1::DeadClient> MemoryNode::dead() const {
+  std::vector<v1alpha1::DeadClient> processes;
+  const auto entry_of = [&processes](std::uint64_t process, const std::string& name) -> v1alpha1::DeadClient& {
+    for (v1alpha1::DeadClient& one : processes) {
+      if (one.process() == process && (process != 0 || one.name() == name)) return one;
+    }
+    processes.emplace_back();
+    processes.back().set_process(process);
+    processes.back().set_name(name);
+    return processes.back();
+  };
+  for (const session::Registry::Dead& dead : registry_->dead()) {
+    // A process names its threads behind a slash.
+    const std::string name = dead.process == 0 ? dead.name : dead.name.substr(0, dead.name.find('/'));
+    v1alpha1::DeadClient& left = entry_of(dead.process, name);
+    left.set_slots(left.slots() + registry_->busy_slots(dead.group));
+  }
+  return processes;
 }
 
 void MemoryNode::on_exchange(const fabric::Peer& peer, std::string request, std::function<void(std::string)> reply) {
@@ -588,6 +620,9 @@ void MemoryNode::refresh_facts() {
   node.set_memory_fresh(fresh_);
   if (map_.epoch() != 0) *node.mutable_map() = map_;
   node.set_heap_bytes(heap_bytes);
+  const std::vector<v1alpha1::DeadClient> left = dead();
+  node.set_dead_clients(left.size());
+  for (std::size_t i = 0; i < std::min<std::size_t>(left.size(), kMaxDeadTold); ++i) *node.add_dead() = left[i];
 
   bool changed = false;
   {

@@ -70,6 +70,10 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   // Publishes an epoch of its own with itself as the one node: no operator.
   Published stand_alone();
 
+  // Ends every session of these processes, for ever, and says what of them is left here once nothing of them can
+  // execute any more.
+  void fence(const std::vector<std::uint64_t>& processes, std::function<void(v1alpha1::FenceResponse)> done);
+
   // This node as an entry of a shard map.
   v1alpha1::MemoryNodeEntry entry() const;
   std::uint64_t incarnation() const { return incarnation_; }
@@ -131,6 +135,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void arm();
   void keep_house();
   void count_keys();
+  // What ended processes left here, those that ended first before others.
+  std::vector<v1alpha1::DeadClient> dead() const;
   void refresh_facts();
 
   const Options options_;
