@@ -384,7 +384,7 @@ func (f *following) takeRepair() (running bool, last *agent.Outcome) {
 	if last == nil || last.Attempt <= f.status.Attempts {
 		return running, last
 	}
-	f.status.Attempts = last.Attempt
+	f.status.Attempts, f.status.Shard = last.Attempt, last.Name
 	for _, result := range last.Repair.GetNodes() {
 		at := f.node(result.GetName())
 		at.SlotsRepaired += int64(result.GetSlotsRepaired())

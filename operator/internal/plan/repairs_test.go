@@ -817,3 +817,28 @@ func TestNobodyRepairsItself(t *testing.T) {
 		w.now = w.now.Add(time.Hour)
 	}
 }
+
+// A cache that shows the status of before leads to the same decision once more, and to no other call.
+func TestAnOldStatusChangesNothing(t *testing.T) {
+	w := newWard(t)
+	w.gone("a")
+	w.step()
+	lease := w.Leases[0]
+	w.step()
+	left := &farpoolv1alpha1.DeadClient{Process: 0xa, Slots: 1}
+	w.fences(map[string]*farpoolv1alpha1.DeadClient{"cache-memory-0": left})
+	w.report(0, left)
+	before := []v1alpha1.RepairLeaseStatus{lease.Status}
+	w.step()
+	w.outcome(agent.Outcome{Call: w.asked(), At: w.now, Repair: &farpoolv1alpha1.RepairResponse{Done: true, Nodes: []*farpoolv1alpha1.RepairResponse_Node{{Name: "cache-memory-0", SlotsRepaired: 1}}}})
+	w.report(0)
+	before = append(before, lease.Status)
+	w.step()
+	complete := fmt.Sprint(lease.Status)
+	for i, old := range before {
+		lease.Status = old
+		if plan := w.step(); len(plan.Ask) != 0 || fmt.Sprint(lease.Status) != complete {
+			t.Errorf("status %d: asked %v, %+v", i, plan.Ask, lease.Status)
+		}
+	}
+}

@@ -88,6 +88,14 @@ type Reconciler struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// credentials that the operator shows to each pool's agents: in memory alone.
 	credentials map[types.NamespacedName]*pki.Credential
+	// told are the steps of each pool's RepairLeases that people and metrics have heard of: the cache may show the status of before.
+	told map[types.NamespacedName]map[step]bool
+}
+
+// step that a RepairLease has taken.
+type step struct {
+	lease  types.UID
+	reason string
 }
 
 // Options of the controller.
@@ -112,6 +120,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		clock:       options.Clock,
 		settings:    options.Settings,
 		credentials: map[types.NamespacedName]*pki.Credential{},
+		told:        map[types.NamespacedName]map[step]bool{},
 	}
 	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
@@ -277,11 +286,10 @@ func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, d
 // ask agents on behalf of leases. Before every process has been heard of, nobody is named to be fenced.
 func (r *Reconciler) ask(snapshot *observe.Snapshot, decided *plan.Plan) {
 	key := client.ObjectKeyFromObject(snapshot.Pool)
+	// What calls brought is kept until the cache shows that the lease is complete: decided from a status of before, it would be asked again.
 	open := map[types.UID]bool{}
 	for _, lease := range snapshot.Leases {
-		if status, ok := decided.Status.Leases[lease.Name]; ok && status.CompletedAt == nil {
-			open[lease.UID] = true
-		}
+		open[lease.UID] = lease.Status.CompletedAt == nil
 	}
 	if decided.Status.Unsettled {
 		return
@@ -422,9 +430,38 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 	if err := r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool); err != nil {
 		return err
 	}
-	r.emit(decided.Status.Events)
-	r.metrics.observe(snapshot, &decided.Status)
+	news := r.news(snapshot, decided.Status.Events)
+	r.emit(news)
+	r.metrics.observe(snapshot, &decided.Status, news)
 	return nil
+}
+
+// news are the events that have not been told.
+func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) []plan.Event {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	pool := client.ObjectKeyFromObject(snapshot.Pool)
+	before, now := r.told[pool], map[step]bool{}
+	for _, lease := range snapshot.Leases {
+		for told := range before {
+			if told.lease == lease.UID {
+				now[told] = true
+			}
+		}
+	}
+	var news []plan.Event
+	for _, event := range list {
+		if lease, ofLease := event.Regarding.(*v1alpha1.RepairLease); ofLease {
+			taken := step{lease.UID, event.Reason}
+			if now[taken] {
+				continue
+			}
+			now[taken] = true
+		}
+		news = append(news, event)
+	}
+	r.told[pool] = now
+	return news
 }
 
 func deletes(decided *plan.Plan, object client.Object) bool {
@@ -445,6 +482,7 @@ func (r *Reconciler) emit(list []plan.Event) {
 func (r *Reconciler) forget(pool types.NamespacedName) {
 	r.mutex.Lock()
 	delete(r.credentials, pool)
+	delete(r.told, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
 	r.calls.Keep(pool, nil)

@@ -4,7 +4,6 @@ package kvpool
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -80,23 +79,23 @@ func (m *Metrics) published(pool types.NamespacedName, result string) {
 }
 
 // observe what was written, and what became true with it.
-func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status) {
+func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status, news []plan.Event) {
 	pool, status := client.ObjectKeyFromObject(snapshot.Pool), &written.Pool
-	for _, told := range written.Events {
-		_, onPool := told.Regarding.(*v1alpha1.KVPool)
-		if onPool && (told.Reason == v1alpha1.ReasonTablesLost || told.Reason == v1alpha1.ReasonDataLost) {
-			m.losses.WithLabelValues(pool.Namespace, pool.Name).Inc()
+	for _, told := range news {
+		switch regarding := told.Regarding.(type) {
+		case *v1alpha1.KVPool:
+			if told.Reason == v1alpha1.ReasonTablesLost || told.Reason == v1alpha1.ReasonDataLost {
+				m.losses.WithLabelValues(pool.Namespace, pool.Name).Inc()
+			}
+		case *v1alpha1.RepairLease:
+			now := written.Leases[regarding.Name]
+			m.follow(pool, regarding, &now, told.Reason)
 		}
 	}
 	m.leases.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.OpenLeases))
 	m.backlog.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.Backlog))
 	for name, node := range written.Nodes {
 		m.quarantined.WithLabelValues(pool.Namespace, pool.Name, name).Set(float64(node.QuarantinedRows))
-	}
-	for _, lease := range snapshot.Leases {
-		if now, followed := written.Leases[lease.Name]; followed {
-			m.follow(pool, lease, &now)
-		}
 	}
 	if status.ShardMap != nil {
 		m.epoch.WithLabelValues(pool.Namespace, pool.Name).Set(float64(status.ShardMap.Epoch))
@@ -121,15 +120,13 @@ func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status) {
 	counts(m.shards, status.Compute)
 }
 
-func (m *Metrics) follow(pool types.NamespacedName, lease *v1alpha1.RepairLease, now *v1alpha1.RepairLeaseStatus) {
+// follow a RepairLease that has taken a step.
+func (m *Metrics) follow(pool types.NamespacedName, lease *v1alpha1.RepairLease, now *v1alpha1.RepairLeaseStatus, reason string) {
 	labels := []string{pool.Namespace, pool.Name, string(lease.Spec.Cause)}
-	became := func(kind string) bool {
-		return meta.IsStatusConditionTrue(now.Conditions, kind) && !meta.IsStatusConditionTrue(lease.Status.Conditions, kind)
-	}
-	if became(v1alpha1.ConditionFenced) {
+	switch reason {
+	case v1alpha1.ReasonFenced:
 		m.fenced.WithLabelValues(labels...).Add(float64(len(now.Processes)))
-	}
-	if became(v1alpha1.ConditionComplete) {
+	case v1alpha1.ReasonComplete:
 		m.repaired.WithLabelValues(labels...).Add(float64(len(now.Processes)))
 		for _, client := range lease.Spec.Clients {
 			died := lease.CreationTimestamp.Time

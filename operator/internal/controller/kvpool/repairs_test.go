@@ -51,7 +51,7 @@ func (w *world) kubectl(document string) error {
 	_, err = file.WriteString(document)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(file.Close()).To(Succeed())
-	_, stderr, err := environment.ControlPlane.KubeCtl().Run("create", "-n", w.pool.Namespace, "-f", file.Name())
+	_, stderr, err := person.Run("create", "-n", w.pool.Namespace, "-f", file.Name())
 	if err != nil {
 		text := make([]byte, 4096)
 		n, _ := stderr.Read(text)

@@ -5,6 +5,7 @@ package kvpool
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -43,6 +44,7 @@ var (
 	environment *envtest.Environment
 	config      *rest.Config
 	k8s         client.Client
+	person      kubectl
 	scheme      = runtime.NewScheme()
 	running     *operatorProcess
 	addresses   sync.Map // agent addresses by namespace/name of the pod
@@ -72,6 +74,7 @@ var _ = BeforeSuite(func() {
 	k8s, err = client.New(administrator, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 	config = asOperator(administrator)
+	person = asPerson(administrator)
 	running = startOperator("farpool/dataplane:v1")
 })
 
@@ -100,6 +103,30 @@ func asOperator(administrator *rest.Config) *rest.Config {
 	user, err := environment.AddUser(envtest.User{Name: "farpool-operator"}, administrator)
 	Expect(err).NotTo(HaveOccurred())
 	return user.Config()
+}
+
+// kubectl runs as somebody.
+type kubectl interface {
+	Run(arguments ...string) (stdout, stderr io.Reader, err error)
+}
+
+// asPerson is kubectl in the hands of someone who may ask for repairs, as the chart's editors may, and nothing else.
+func asPerson(administrator *rest.Config) kubectl {
+	GinkgoHelper()
+	name := metav1.ObjectMeta{Name: "person"}
+	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"repairleases"}, Verbs: []string{"create", "delete"}},
+	}})).To(Succeed())
+	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: name,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name.Name}},
+	})).To(Succeed())
+	user, err := environment.AddUser(envtest.User{Name: name.Name}, administrator)
+	Expect(err).NotTo(HaveOccurred())
+	run, err := user.Kubectl()
+	Expect(err).NotTo(HaveOccurred())
+	return run
 }
 
 // operatorProcess is the operator as main starts it, with its writes counted on the wire.
