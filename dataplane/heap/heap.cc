@@ -6,12 +6,14 @@
 #include <bit>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "layout/calls.h"
+#include "layout/extent.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
 #include "session/wait.h"
@@ -26,6 +28,7 @@ using base::Status;
 using fabric::Cost;
 using fabric::Fate;
 using fabric::Op;
+using fabric::Outcome;
 using fabric::Remote;
 using layout::kRun;
 using layout::SegmentShape;
@@ -39,6 +42,9 @@ constexpr int kPatienceTicks = 4;
 constexpr int kPatienceEras = 16;
 constexpr std::uint64_t kDemandTicks = 4;  // of demand that a client keeps blocks for
 constexpr int kBarrenTicks = 8;
+constexpr std::size_t kSweeps = 4;                // segments of the dead that one client looks through at a time
+constexpr std::uint64_t kSweepBytes = 64 * 1024;  // of them, in one READ
+constexpr int kJudgements = 4;  // times that the index is asked about one block before it is taken to be in use
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
 // A segment of blocks that this client owns, or a run, which is a segment of one block.
@@ -94,13 +100,15 @@ struct Heap::State {
       : session(session),
         heap_segments(heap_bytes / segment_bytes),
         segment_bytes(segment_bytes),
-        ready(session.port()) {}
+        ready(session.port()),
+        swept(session.port()) {}
 
   session::Session& session;
   const std::uint64_t heap_segments;
   const std::uint64_t segment_bytes;
   std::map<std::uint64_t, SizeClass> classes;  // by size class; runs of n segments at kRun + n
   session::WaitQueue ready;                    // for a class that is not busy any more
+  session::WaitQueue swept;                    // for blocks of the dead
   bool released = false;
   std::uint64_t anomalies = 0;
   Cost background;
@@ -111,13 +119,23 @@ struct Heap::State {
     std::uint64_t bits = 0;
   };
   std::vector<Freed> freed;
+  std::optional<session::EraPin> freed_pin;  // from the first of them, until all are in the bitmaps
   bool flushing = false;
+
+  References* references = nullptr;
+  std::size_t sweeping = 0;
+  std::size_t hungry = 0;     // allocations that wait for what the dead have left
+  Nanos none_dead_until = 0;  // the memory node has said that no segment waits
+  std::uint64_t taken_over = 0;
+  std::uint64_t reclaimed = 0;
 
   // --- Places
 
   SizeClass& class_for(std::uint64_t bytes) {
     const std::uint64_t id = layout::size_class_for(bytes, segment_bytes);
-    const std::uint64_t run = id == kRun ? layout::run_segments(bytes, segment_bytes) : 1;
+    return class_of(id, id == kRun ? layout::run_segments(bytes, segment_bytes) : 1);
+  }
+  SizeClass& class_of(std::uint64_t id, std::uint64_t run) {
     auto [entry, added] = classes.try_emplace(id == kRun ? kRun + run : id);
     if (added) {
       entry->second.id = id;
@@ -494,12 +512,157 @@ struct Heap::State {
     co_await self->session.port().sleep_until(self->session.port().now());  // the end of the turn
     while (!self->freed.empty()) {
       std::vector<Freed> words = std::exchange(self->freed, {});
+      const std::optional<session::EraPin> pin = std::move(self->freed_pin);
+      self->freed_pin.reset();
       Cost charged_already;
       const Nanos deadline = self->session.port().now() + self->session.grant().failure_timeout;
       if (!co_await self->add_all(std::move(words), deadline, charged_already)) break;
     }
     self->freed.clear();
+    self->freed_pin.reset();
     self->flushing = false;
+  }
+
+  // --- Segments of the dead
+
+  // What a client that died leaves in its segments: blocks that entries point to; blocks that others have freed, marked
+  // so in the bitmap; and blocks that were free as far as it alone knew, or that it had filled and not published, or
+  // that somebody unlinked and died before marking them. Only the last kind is in question, and the bytes tell: a block
+  // is garbage if it does not hold a whole extent, since an extent is whole before an entry points to it and as long as
+  // one does; or if the index says that no entry points to it.
+  //
+  // A block found so is not free yet, because somebody may still have its address or be about to mark it free: X was
+  // unlinked, by client B, before the index answered, when this session's era was e. The node's era was at most e + 1
+  // then, so B's operation had pinned an era of at most e + 1. As long as it runs, the node's era goes no further than
+  // e + 2; before it ends it tells B's heap of the block, which pins what B knows as the era then, at most e + 2, until
+  // the mark is in the bitmap. So once the safe era is beyond e + 2, every mark that a live client makes for X is
+  // there, the others are fenced and make none, and readers that saw the entry are gone. The bitmap is read again: a
+  // marked block is left to the ordinary scan, which takes the mark back, and one that is not marked never will be. It
+  // is counted here, and only here.
+  //
+  // Nothing is written before that. A client that dies in the middle leaves a segment of the dead, as it found it.
+  static Task<void> sweep(std::shared_ptr<State> self, std::uint64_t size_class, std::uint64_t run) {
+    const auto segment = co_await self->inherit(size_class, run);
+    if (segment) co_await self->look_through(*segment);
+    --self->sweeping;
+    self->swept.wake_all();
+  }
+
+  // Begins to take over what the node has, as far as it is known to have any. True: this client is at it.
+  bool take_over(const std::shared_ptr<State>& self, const SizeClass* wanted) {
+    if (references == nullptr || released) return false;
+    while (sweeping < std::min<std::uint64_t>(kSweeps, session.dead_segments()) && session.alive() &&
+           session.port().now() >= none_dead_until) {
+      ++sweeping;
+      session.background().spawn(sweep(self, wanted == nullptr ? 0 : wanted->id, wanted == nullptr ? 1 : wanted->run));
+    }
+    return sweeping > 0;
+  }
+
+  Task<std::optional<layout::AdoptSegmentReply>> inherit(std::uint64_t size_class, std::uint64_t run) {
+    fabric::Buffer request = session.port().buffer(sizeof(layout::AdoptSegmentRequest));
+    fabric::Buffer reply = session.port().buffer(sizeof(layout::AdoptSegmentReply));
+    base::store(request.data(), layout::AdoptSegmentRequest{.size_class = size_class, .run = run});
+    const std::array chain{Op::call(layout::kAdoptSegment, request.span(), reply.span())};
+    const Outcome outcome = co_await session.post(chain, sweep_deadline(), background);
+    if (outcome.fate != Fate::done || outcome.reply_bytes != sizeof(layout::AdoptSegmentReply)) co_return std::nullopt;
+    const auto given = base::load<layout::AdoptSegmentReply>(reply.data());
+    if (given.status != 0) {
+      none_dead_until = session.port().now() + session.grant().tick;
+      co_return std::nullopt;
+    }
+    const bool fits =
+        given.run > 0 && given.first < heap_segments && given.run <= heap_segments - given.first &&
+        (given.size_class == kRun || (given.run == 1 && given.size_class <= layout::largest_class(segment_bytes)));
+    if (!fits || class_of(given.size_class, given.run).segments.contains(given.first)) {
+      session.end({Code::corrupt, "the memory node handed over heap segment " + std::to_string(given.first) +
+                                      ", which it does not have or has handed out before"});
+      co_return std::nullopt;
+    }
+    ++taken_over;
+    co_return given;
+  }
+
+  bool goes_on() const { return session.alive() && !released; }
+  Nanos sweep_deadline() { return session.port().now() + 4 * session.grant().failure_timeout; }
+
+  Task<bool> read(std::uint64_t offset, base::MutableBytes into) {
+    const std::array chain{Op::read({layout::kHeap, offset}, into)};
+    co_return (co_await session.post(chain, sweep_deadline(), background)).fate == Fate::done;
+  }
+
+  Task<void> look_through(layout::AdoptSegmentReply given) {
+    SizeClass& size_class = class_of(given.size_class, given.run);
+    const SegmentShape& shape = size_class.shape;
+    fabric::Buffer bitmap = session.port().buffer(shape.bitmap_words * 8);
+    const auto marked = [&bitmap](std::uint64_t word) { return base::load<std::uint64_t>(bitmap.data() + word * 8); };
+    const std::uint64_t bitmap_at = bitmap_word(given.first, 0).offset;
+    std::vector<std::uint64_t> garbage(shape.bitmap_words, 0);
+    const bool known = co_await read(bitmap_at, bitmap.first(shape.bitmap_words * 8));
+    if (!known) co_return;
+
+    const std::uint64_t at_once = std::max<std::uint64_t>(1, kSweepBytes / shape.block_bytes);
+    fabric::Buffer bytes = session.port().buffer(std::min(at_once, shape.blocks) * shape.block_bytes);
+    for (std::uint64_t from = 0; from < shape.blocks; from += at_once) {
+      const std::uint64_t count = std::min(at_once, shape.blocks - from);
+      const Block first = block_at(size_class, given.first, from);
+      const base::MutableBytes piece = bytes.first(count * shape.block_bytes);
+      const bool came = co_await read_piece(layout::block_offset(first.units), piece);
+      if (!came) co_return;
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const std::uint64_t block = from + i;
+        if ((marked(block / 64) >> (block % 64) & 1) != 0) continue;
+        const std::uint64_t units = block_at(size_class, given.first, block).units;
+        const bool in_use = co_await used(units, piece.subspan(i * shape.block_bytes, shape.block_bytes));
+        if (!goes_on()) co_return;
+        if (!in_use) garbage[block / 64] |= 1ull << (block % 64);
+      }
+    }
+
+    const std::uint64_t era = session.era();
+    while (goes_on() && session.safe_era() <= era + 2) {
+      const Nanos next = session.port().now() + session.grant().tick;
+      if (hungry > 0) {
+        co_await session.tick_now(next);
+      } else {
+        co_await session.port().sleep_until(next);
+      }
+    }
+    if (!goes_on()) co_return;
+    const bool again = co_await read(bitmap_at, bitmap.first(shape.bitmap_words * 8));
+    if (!again || !goes_on()) co_return;
+    add_segment(size_class, given.first, true);
+    Segment& segment = size_class.segments.at(given.first);
+    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
+      const std::uint64_t free = garbage[word] & ~marked(word);
+      add_free(size_class, segment, word, free);
+      reclaimed += static_cast<std::uint64_t>(std::popcount(free));
+    }
+    size_class.scanned = false;
+    size_class.barren_until = 0;
+  }
+
+  // Runs can be longer than what one READ may carry.
+  Task<bool> read_piece(std::uint64_t offset, base::MutableBytes into) {
+    for (std::uint64_t at = 0; at < into.size(); at += kSweepBytes) {
+      const bool came =
+          co_await read(offset + at, into.subspan(at, std::min<std::uint64_t>(kSweepBytes, into.size() - at)));
+      if (!came) co_return false;
+    }
+    co_return true;
+  }
+
+  // Whether a block of a dead client may be in use.
+  Task<bool> used(std::uint64_t units, base::Bytes block) {
+    const auto extent = layout::read_extent(block, units);
+    if (!extent) co_return false;
+    const base::Bytes whole = block.first(layout::extent_bytes(extent->key.size(), extent->value.size()));
+    for (int i = 0; i < kJudgements && goes_on(); ++i) {
+      const Result<bool> refers = co_await references->refers(units, whole, sweep_deadline(), background);
+      if (refers.ok()) co_return *refers;
+      if (goes_on()) co_await session.port().sleep_for(session.grant().tick);
+    }
+    co_return true;
   }
 
   static Status full(std::uint64_t bytes) {
@@ -543,6 +706,12 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& co
     }
     if (*refilled == Refill::rests && eras-- > 0) {
       co_await state.next_era(size_class, deadline);  // what comes free then may also go to others
+      continue;
+    }
+    if (state.take_over(state_, &size_class)) {
+      ++state.hungry;
+      (void)co_await state.swept.wait(std::min(deadline, port.now() + tick));
+      --state.hungry;
       continue;
     }
     if (co_await state.return_spares(deadline, cost)) {
@@ -609,6 +778,7 @@ void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) {
     }
     return;
   }
+  if (state.freed.empty()) state.freed_pin.emplace(state.session.pin());
   state.freed.push_back({offset, bit});
   std::uint64_t before = 0;
   cost.charge_background(std::array{Op::fetch_add({layout::kHeap, offset}, before, bit)});
@@ -618,8 +788,11 @@ void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) {
   }
 }
 
+void Heap::set_references(References& references) { state_->references = &references; }
+
 Task<void> Heap::maintain(Nanos deadline) {
   const std::shared_ptr<State> state = state_;
+  (void)state->take_over(state, nullptr);
   const bool pressure = state->session.pressure();
   for (auto& [id, size_class] : state->classes) {
     if (size_class.busy || !state->session.alive() || state->released) continue;
@@ -655,6 +828,8 @@ Task<void> Heap::release(Nanos deadline) {
 Heap::Usage Heap::usage() const {
   Usage usage;
   usage.anomalies = state_->anomalies;
+  usage.taken_over = state_->taken_over;
+  usage.reclaimed = state_->reclaimed;
   usage.background = state_->background;
   for (const auto& [id, size_class] : state_->classes) {
     usage.segments += size_class.segments.size() * size_class.run;

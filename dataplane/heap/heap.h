@@ -7,15 +7,30 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/bytes.h"
 #include "base/result.h"
 #include "fabric/cost.h"
 #include "session/session.h"
+#include "task/task.h"
 
 namespace farpool::heap {
 
 struct Block {
   std::uint64_t units = 0;  // offset in the heap region in units of 64 bytes; what an index entry stores
   std::uint64_t bytes = 0;  // usable
+};
+
+// What the index knows of the heap. A protocol implements it, so that blocks of dead clients can be told from live
+// ones.
+class References {
+ public:
+  virtual ~References() = default;
+  // Whether an entry points to the whole extent that lies at `units`, or may come to do so again. `extent` are its
+  // bytes, with its key. True may be answered from rows as they were read without a lock. False is answered only from
+  // the key's rows read under their locks: so no operation that is half done, of the living or of the dead, is still to
+  // publish the block, and none that has unlinked it is still to begin. An error leaves the block as it is.
+  virtual task::Task<base::Result<bool>> refers(std::uint64_t units, base::Bytes extent, base::Nanos deadline,
+                                                fabric::Cost& cost) = 0;
 };
 
 class Heap {
@@ -36,6 +51,10 @@ class Heap {
   // entry.
   void free(std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);
 
+  // From here on the heap takes over segments of dead clients, in the background of the session, when maintain() finds
+  // that there are some or the heap is full. The references outlive the session's background tasks.
+  void set_references(References& references);
+
   // Housekeeping, to be called about once a tick, also by clients that allocate nothing: settles limbo and returns
   // spare segments. When the memory node is short of segments, it also gives up partly free ones, as orphans that
   // others adopt; without that a client that has gone quiet would keep what others freed of it.
@@ -49,6 +68,8 @@ class Heap {
     std::uint64_t segments = 0;
     std::uint64_t blocks_free = 0;   // reusable now
     std::uint64_t blocks_limbo = 0;  // free, but an older era may still read them
+    std::uint64_t taken_over = 0;    // segments of the dead
+    std::uint64_t reclaimed = 0;     // blocks in them that were free and not marked so
     std::uint64_t anomalies =
         0;                    // frees that cannot be: a block freed twice, a place that is no block; never acted upon
     fabric::Cost background;  // of refills that no operation waited for

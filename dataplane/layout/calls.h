@@ -19,9 +19,10 @@ struct TickReply {
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
   // 1: a request for segments was refused within the last lease: give back what you can spare.
   std::uint64_t pressure = 0;
-  std::uint64_t hurry = 0;   // 1: somebody waits for an era: tick often for a while
-  std::uint64_t places = 0;  // sessions from 0 that were ever admitted: slots beyond theirs were never written
-  std::uint64_t dead = 0;    // sessions that have ended and left operations half done
+  std::uint64_t hurry = 0;          // 1: somebody waits for an era: tick often for a while
+  std::uint64_t places = 0;         // sessions from 0 that were ever admitted: slots beyond theirs were never written
+  std::uint64_t dead = 0;           // sessions that have ended and left operations half done
+  std::uint64_t dead_segments = 0;  // that wait for somebody who takes them over
 };
 
 struct AllocateSegmentsRequest {
@@ -68,6 +69,20 @@ struct FenceReply {
 };
 
 static_assert(base::wire_safe<FenceRequest> && base::wire_safe<FenceReply>);
+struct AdoptSegmentRequest {
+  std::uint64_t size_class = 0;  // wanted, if there is one of it; else any
+  std::uint64_t run = 1;
+};
+struct AdoptSegmentReply {
+  std::uint64_t status = 0;  // 0 the caller's from now on, 1 there is none
+  std::uint64_t first = 0;
+  std::uint64_t run = 0;
+  // Of its blocks. Its free bitmap names blocks that are free, and not all of them: the caller finds out which others
+  // are, as heap/heap.h says.
+  std::uint64_t size_class = 0;
+};
+
+static_assert(base::wire_safe<AdoptSegmentRequest> && base::wire_safe<AdoptSegmentReply>);
 static_assert(base::wire_safe<TickRequest> && base::wire_safe<TickReply> && base::wire_safe<AllocateSegmentsRequest> &&
               base::wire_safe<AllocateSegmentsReply> && base::wire_safe<ReturnSegmentsRequest> &&
               base::wire_safe<ReturnSegmentsReply>);

@@ -17,6 +17,12 @@ std::uint64_t block_bytes(std::uint64_t size_class) {
   return (4 + step % 4) * (kBlockUnit << (step / 4));
 }
 
+std::uint64_t largest_class(std::uint64_t segment_bytes) {
+  std::uint64_t largest = 0;
+  while (block_bytes(largest + 1) <= segment_bytes / 4) ++largest;
+  return largest;
+}
+
 std::uint64_t size_class_for(std::uint64_t bytes, std::uint64_t segment_bytes) {
   for (std::uint64_t size_class = 0;; ++size_class) {
     const std::uint64_t holds = block_bytes(size_class);

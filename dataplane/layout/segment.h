@@ -34,6 +34,8 @@ static_assert(sizeof(SegmentHeader) == 64 && base::wire_safe<SegmentHeader>);
 
 // Bytes of a block of a size class: 64 * {1, 1.25, 1.5, 1.75} * 2^k rounded up to 64, without duplicates.
 std::uint64_t block_bytes(std::uint64_t size_class);
+// The largest class of blocks that share a segment.
+std::uint64_t largest_class(std::uint64_t segment_bytes);
 // The smallest class whose blocks hold `bytes`; kRun if none that is at most a quarter of a segment.
 std::uint64_t size_class_for(std::uint64_t bytes, std::uint64_t segment_bytes);
 

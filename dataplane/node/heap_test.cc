@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "layout/extent.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
 #include "node/world_test.h"
@@ -489,6 +490,348 @@ TEST(Heap, AnEndedSessionEndsItsHeap) {
   EXPECT_NE(refused.status().message().find("cut"), std::string::npos);
   world.leave(std::move(client));
   world.leave(std::move(other));
+}
+
+// --- Segments of the dead
+
+// What an index would know: which blocks its entries point to.
+struct FakeIndex final : heap::References {
+  explicit FakeIndex(HeapWorld& world) : world(world) {}
+  Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos, Cost&) override {
+    ++asked;
+    EXPECT_TRUE(layout::read_extent(extent, units).has_value());
+    const bool fails = trouble > 0;
+    if (fails) {
+      --trouble;
+      co_return base::Status(Code::timed_out, "the key's lock is held");
+    }
+    co_return entries.contains(units);
+  }
+  HeapWorld& world;
+  std::set<std::uint64_t> entries;
+  std::uint64_t asked = 0;
+  int trouble = 0;
+};
+
+void write_extent_at(HeapWorld& world, const Block& block, std::uint64_t bytes, char letter) {
+  const std::string value(bytes - layout::kExtentHeader - 8, letter);
+  layout::write_extent({world.at(block.units), layout::extent_bytes(8, value.size())}, block.units,
+                       base::bytes_of(std::string_view("the key.")), base::bytes_of(std::string_view(value)));
+}
+
+// A client that fills what is left of the heap and then dies: a third of its blocks is published, a third was filled
+// and never published, a third is as it was found; of the published, some have been freed since. Returns those that are
+// in use.
+std::set<std::uint64_t> fill_and_die(HeapWorld& world, FakeIndex& index, std::uint64_t bytes, HeapClient& other) {
+  HeapClient client = world.join();
+  std::vector<Block> blocks;
+  for (;;) {
+    const auto block = world.allocate(client, bytes);
+    if (!block.ok()) break;
+    blocks.push_back(*block);
+  }
+  std::set<std::uint64_t> in_use;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 3 == 2) continue;
+    write_extent_at(world, blocks[i], bytes, static_cast<char>('a' + i % 26));
+    if (i % 3 == 1) continue;
+    in_use.insert(blocks[i].units);
+    index.entries.insert(blocks[i].units);
+    if (i % 9 != 0) continue;
+    // Unlinked by itself, which tells nobody, or by another client, which marks it.
+    in_use.erase(blocks[i].units);
+    index.entries.erase(blocks[i].units);
+    (i % 2 == 0 ? client : other).heap->free(blocks[i].units, bytes, world.cost);
+  }
+  world.pass(50 * kMillisecond);
+  client.session->end({Code::unavailable, "died"});
+  world.leave(std::move(client));
+  return in_use;
+}
+
+TEST(HeapOfTheDead, CanBeFilledAgainToTheLastBlock) {
+  for (const std::uint64_t bytes : {std::uint64_t{200}, std::uint64_t{5000}, std::uint64_t{300'000}}) {
+    HeapWorld world(bytes);
+    FakeIndex index(world);
+    HeapClient survivor = world.join();
+    survivor.heap->set_references(index);
+    std::size_t most = 0;
+    {
+      HeapClient first = world.join();
+      while (world.allocate(first, bytes).ok()) ++most;
+      world.leave(std::move(first));  // nothing of it was freed: its blocks are in use for ever, as far as it knows
+    }
+    world.kill();
+    world.begin_life();
+    world.node->stand_alone();
+    survivor.session->end({Code::unavailable, "the node died"});
+    world.leave(std::move(survivor));
+    survivor = world.join();
+    survivor.heap->set_references(index);
+
+    std::set<std::uint64_t> in_use;
+    for (int death = 0; death < 3; ++death) {
+      const std::set<std::uint64_t> more = fill_and_die(world, index, bytes, survivor);
+      in_use.insert(more.begin(), more.end());
+      ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions == 1; })) << death;
+      world.tick(survivor);
+    }
+    std::set<std::uint64_t> got;
+    for (;;) {
+      const auto block = world.allocate(survivor, bytes, 120 * kSecond);
+      if (!block.ok()) {
+        EXPECT_EQ(block.code(), Code::out_of_memory) << block.status().message();
+        break;
+      }
+      EXPECT_TRUE(got.insert(block->units).second);
+      EXPECT_FALSE(in_use.contains(block->units)) << "a block in use was handed out";
+    }
+    EXPECT_EQ(got.size() + in_use.size(), most) << bytes;
+    EXPECT_EQ(survivor.heap->usage().anomalies, 0u);
+    EXPECT_GT(survivor.heap->usage().taken_over, 0u);
+    EXPECT_GT(survivor.heap->usage().reclaimed, 0u);
+    EXPECT_GT(index.asked, 0u);
+    EXPECT_EQ(world.segments().dead, 0u);
+    world.leave(std::move(survivor));
+  }
+}
+
+TEST(HeapOfTheDead, IsTakenOverInQuietTimesToo) {
+  HeapWorld world;
+  FakeIndex index(world);
+  HeapClient survivor = world.join();
+  survivor.heap->set_references(index);
+  const std::set<std::uint64_t> in_use = fill_and_die(world, index, 3000, survivor);
+  index.trouble = 3;  // it is asked again
+  bool stop = false;
+  task::Scope scope;
+  scope.spawn(keep_maintaining(survivor, stop));
+  EXPECT_TRUE(world.wait_until([&] { return world.node->stats().segments.dead > 0; }));
+  EXPECT_TRUE(world.wait_until(
+      [&] {
+        const SegmentLedger::Counts counts = world.node->stats().segments;
+        return counts.dead == 0 && survivor.heap->usage().taken_over >= world.geometry().segments &&
+               survivor.heap->usage().blocks_limbo == 0;
+      },
+      600 * kSecond));
+  EXPECT_EQ(index.trouble, 0);
+  stop = true;
+  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  world.leave(std::move(survivor));
+}
+
+// Without an index to ask, nothing is touched.
+TEST(HeapOfTheDead, StaysWhereNobodyCanJudgeIt) {
+  HeapWorld world;
+  FakeIndex index(world);
+  HeapClient survivor = world.join();
+  (void)fill_and_die(world, index, 3000, survivor);
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().segments.dead > 0; }));
+  EXPECT_EQ(world.allocate(survivor, 3000).code(), Code::out_of_memory);
+  EXPECT_EQ(survivor.heap->usage().taken_over, 0u);
+  EXPECT_EQ(world.segments().dead, world.geometry().segments);
+  world.leave(std::move(survivor));
+}
+
+// An index that cannot answer keeps the block, and only that block.
+TEST(HeapOfTheDead, ABlockThatCannotBeJudgedIsKept) {
+  HeapWorld world;
+  FakeIndex index(world);
+  HeapClient survivor = world.join();
+  survivor.heap->set_references(index);
+  const std::set<std::uint64_t> in_use = fill_and_die(world, index, 60'000, survivor);
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions == 1; }));
+  index.trouble = 1 << 20;
+  world.tick(survivor);
+  std::set<std::uint64_t> got;
+  for (;;) {
+    const auto block = world.allocate(survivor, 60'000, 600 * kSecond);
+    if (!block.ok()) break;
+    got.insert(block->units);
+  }
+  for (const std::uint64_t units : in_use) EXPECT_FALSE(got.contains(units));
+  EXPECT_GT(got.size(), 0u);
+  EXPECT_LT(index.trouble, 1 << 20);
+  world.leave(std::move(survivor));
+}
+
+Task<void> take_all(HeapClient& client, std::uint64_t bytes, std::vector<Block>& into, bool& over) {
+  Cost cost;
+  for (;;) {
+    auto block = co_await client.heap->allocate(bytes, client.session->port().now() + 120 * kSecond, cost);
+    if (!block.ok()) break;
+    into.push_back(*block);
+  }
+  over = true;
+}
+
+// The client that takes over dies after its 0th, 1st, 2nd ... effect; the next one finds all there is to find.
+TEST(HeapOfTheDead, ACrashAfterAnyEffectOfTakingOverLosesNothing) {
+  constexpr std::uint64_t kBytes = 20'000;
+  for (const auto posted : {fabric::sim::InFlight::lands, fabric::sim::InFlight::cut}) {
+    bool survived = false;
+    std::uint64_t points = 0;
+    for (std::uint64_t after = 0; !survived; after += after < 40 ? 1 : 7, ++points) {
+      HeapWorld world(after + 1);
+      FakeIndex index(world);
+      HeapClient last = world.join();
+      last.heap->set_references(index);
+      const std::set<std::uint64_t> in_use = fill_and_die(world, index, kBytes, last);
+      ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions == 1; }));
+      const std::size_t blocks = world.geometry().segments *
+                                 layout::segment_shape(layout::size_class_for(kBytes, world.geometry().segment_bytes),
+                                                       world.geometry().segment_bytes)
+                                     .blocks;
+
+      SimPort& port = world.client();
+      auto doomed = std::make_shared<HeapClient>(world.join(port));
+      doomed->heap->set_references(index);
+      auto taken = std::make_shared<std::vector<Block>>();
+      auto over = std::make_shared<bool>(false);
+      auto scope = std::make_shared<task::Scope>();
+      const std::uint64_t before = port.effects();
+      port.crash_after(after, posted);
+      scope->spawn(take_all(*doomed, kBytes, *taken, *over));
+      ASSERT_TRUE(world.wait_until([&] { return port.crashed() || *over; }, 600 * kSecond)) << after;
+      if (port.crashed()) {
+        fabric::sim::bury(doomed);
+        fabric::sim::bury(taken);
+        fabric::sim::bury(over);
+        fabric::sim::bury(scope);
+      } else {
+        survived = true;
+        EXPECT_GT(port.effects() - before, 5u);
+        port.crash_after(~0ull >> 1, posted);
+        world.leave(std::move(*doomed));
+      }
+      // What the doomed client had been given was never published.
+      ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions == 1; }, 600 * kSecond));
+      world.tick(last);
+      std::vector<Block> rest;
+      bool ended = false;
+      world.run(take_all(last, kBytes, rest, ended), 3600 * kSecond);
+      std::set<std::uint64_t> got;
+      for (const Block& block : rest) {
+        EXPECT_TRUE(got.insert(block.units).second) << "after " << after;
+        EXPECT_FALSE(in_use.contains(block.units)) << "after " << after;
+      }
+      // A client that leaves with blocks that it allocated and never published keeps them.
+      if (!survived) EXPECT_EQ(got.size() + in_use.size(), blocks) << "after " << after;
+      EXPECT_EQ(last.heap->usage().anomalies, 0u) << "after " << after;
+      world.leave(std::move(last));
+      if (testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(points, 10u);
+  }
+}
+
+// Clients write over each other's keys, and die; others take over what they had while blocks in it are being unlinked
+// and marked. No block is ever handed out that an entry points to or that somebody was given, and in the end all of the
+// heap is there.
+struct Mortals {
+  explicit Mortals(HeapWorld& world, std::size_t keys) : world(world), index(world), entries(keys, 0) {}
+  HeapWorld& world;
+  FakeIndex index;
+  std::vector<std::uint64_t> entries;  // units; 0: none
+  std::set<std::uint64_t> given;       // allocated, and not published yet
+  std::uint64_t puts = 0;
+  bool stop = false;
+};
+constexpr std::uint64_t kMortalBytes = 6000;
+
+Task<void> mortal_put(std::shared_ptr<Mortals> all, HeapClient& client, std::size_t key, base::Random& random) {
+  Cost cost;
+  fabric::Port& port = client.session->port();
+  auto block = co_await client.heap->allocate(kMortalBytes, port.now() + 30 * kSecond, cost);
+  if (!block.ok()) co_return;
+  EXPECT_FALSE(all->index.entries.contains(block->units)) << "handed out although an entry points to it";
+  EXPECT_TRUE(all->given.insert(block->units).second) << "handed out twice";
+  const EraPin pin = client.session->pin();
+  fabric::Buffer buffer = port.buffer(layout::extent_bytes(8, kMortalBytes - 24));
+  const std::string value(kMortalBytes - 24, static_cast<char>('a' + key % 26));
+  layout::write_extent(buffer.first(layout::extent_bytes(8, value.size())), block->units,
+                       base::bytes_of(std::string_view("the key.")), base::bytes_of(std::string_view(value)));
+  const std::array chain{Op::write({layout::kHeap, layout::block_offset(block->units)},
+                                   buffer.first(layout::extent_bytes(8, value.size())))};
+  if ((co_await client.session->post(chain, port.now() + kSecond, cost)).fate != Fate::done) co_return;
+  const std::uint64_t old = std::exchange(all->entries[key], block->units);
+  all->given.erase(block->units);
+  all->index.entries.insert(block->units);
+  if (old != 0) all->index.entries.erase(old);
+  ++all->puts;
+  // Between unlinking and marking there may be a while.
+  co_await port.sleep_for(static_cast<Nanos>(random.below(300'000'000)));
+  if (old != 0) client.heap->free(old, kMortalBytes, cost);
+}
+
+Task<void> live(std::shared_ptr<Mortals> all, HeapClient& client, std::uint64_t seed) {
+  base::Random random(seed);
+  Nanos tended = 0;
+  while (!all->stop && client.session->alive()) {
+    co_await mortal_put(all, client, random.below(all->entries.size()), random);
+    co_await client.session->port().sleep_for(kMillisecond);  // a full heap says so at once
+    if (client.session->port().now() - tended > client.session->grant().tick) {
+      tended = client.session->port().now();
+      co_await client.heap->maintain(tended + kSecond);
+    }
+  }
+}
+
+TEST(HeapOfTheDead, NothingIsHandedOutThatIsInUseWhileClientsDie) {
+  std::uint64_t reclaimed = 0;
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    HeapWorld world(seed, 4 << 20);
+    auto all = std::make_shared<Mortals>(world, 150);
+    struct Life {
+      HeapClient client;
+      task::Scope scope;
+      SimPort* port = nullptr;
+    };
+    const auto begin = [&](std::uint64_t number) {
+      auto life = std::make_shared<Life>();
+      life->port = &world.client();
+      life->client = world.join(*life->port);
+      life->client.heap->set_references(all->index);
+      for (std::uint64_t i = 0; i < 3; ++i) life->scope.spawn(live(all, life->client, number * 10 + i));
+      return life;
+    };
+    base::Random random(seed);
+    std::vector<std::shared_ptr<Life>> lives;
+    for (std::uint64_t i = 0; i < 3; ++i) lives.push_back(begin(seed * 1000 + i));
+    for (std::uint64_t death = 0; death < 8; ++death) {
+      world.pass(kSecond + static_cast<Nanos>(random.below(2'000'000'000)));
+      auto& victim = lives[random.below(lives.size())];
+      victim->port->crash(random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
+      reclaimed += victim->client.heap->usage().reclaimed;
+      EXPECT_EQ(victim->client.heap->usage().anomalies, 0u) << "seed " << seed;
+      fabric::sim::bury(victim);
+      fabric::sim::bury(all);
+      all->given.clear();  // whoever was given these, by the dead's word: a live client's are few, and are seen again
+      victim = begin(seed * 1000 + 10 + death);
+    }
+    world.pass(20 * kSecond);
+    all->stop = true;
+    for (auto& life : lives) {
+      ASSERT_TRUE(world.wait_until([&] { return life->scope.running() == 0; }, 600 * kSecond)) << "seed " << seed;
+      EXPECT_EQ(life->client.heap->usage().anomalies, 0u) << "seed " << seed;
+      reclaimed += life->client.heap->usage().reclaimed;
+    }
+    EXPECT_GT(all->puts, 100u);
+    // Everything again, by one of them; the others leave.
+    HeapClient heir = std::move(lives[0]->client);
+    world.leave(std::move(lives[1]->client));
+    world.leave(std::move(lives[2]->client));
+    std::vector<Block> rest;
+    bool ended = false;
+    world.run(take_all(heir, kMortalBytes, rest, ended), 3600 * kSecond);
+    const std::uint64_t segment = world.geometry().segment_bytes;
+    const std::size_t blocks = world.geometry().segments *
+                               layout::segment_shape(layout::size_class_for(kMortalBytes, segment), segment).blocks;
+    EXPECT_EQ(rest.size() + all->index.entries.size(), blocks) << "seed " << seed;
+    for (const Block& block : rest) EXPECT_FALSE(all->index.entries.contains(block.units)) << "seed " << seed;
+    world.leave(std::move(heir));
+  }
+  EXPECT_GT(reclaimed, 0u);
 }
 
 }  // namespace

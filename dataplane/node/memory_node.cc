@@ -79,7 +79,7 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
       ledger_(geometry.segments),
       dirty_(geometry.segments, false) {
   while (incarnation_ == 0) incarnation_ = responder_.random();
-  largest_class_ = largest_class(geometry_.segment_bytes);
+  largest_class_ = layout::largest_class(geometry_.segment_bytes);
 }
 
 void MemoryNode::serve_sessions() {
@@ -365,6 +365,7 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
       std::optional<layout::TickReply> told = registry_->tick(session_id, tick);
       if (!told) return std::nullopt;
       told->pressure = responder_.now() < pressure_until_ ? 1 : 0;
+      told->dead_segments = ledger_.counts().dead;
       return write_reply(reply, *told);
     }
     case layout::kAllocateSegments: {
@@ -378,6 +379,11 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
       layout::ReturnSegmentsRequest returned;
       if (!read_request(request, returned) || reply.size() < sizeof(layout::ReturnSegmentsReply)) return std::nullopt;
       return write_reply(reply, take_back(session_id, returned));
+    }
+    case layout::kAdoptSegment: {
+      layout::AdoptSegmentRequest wanted;
+      if (!read_request(request, wanted) || reply.size() < sizeof(layout::AdoptSegmentReply)) return std::nullopt;
+      return write_reply(reply, bequeath(session_id, wanted));
     }
     case layout::kReadMap:
       return read_map(reply);
@@ -496,6 +502,13 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
   zero_segments(*first, request.count);
   write_header(*first, session_id, client_incarnation, request.size_class, request.count);
   return {.status = 0, .first = *first};
+}
+
+layout::AdoptSegmentReply MemoryNode::bequeath(std::uint64_t session_id, const layout::AdoptSegmentRequest& request) {
+  const auto segment = ledger_.inherit(request.size_class, request.run, session_id);
+  if (!segment) return {.status = 1};
+  write_header(segment->first, session_id, registry_->incarnation_of(session_id), segment->size_class, segment->run);
+  return {.first = segment->first, .run = segment->run, .size_class = segment->size_class};
 }
 
 layout::ReturnSegmentsReply MemoryNode::take_back(std::uint64_t session_id,

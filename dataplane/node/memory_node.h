@@ -116,6 +116,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
                 bool holds, const std::string& why) override;
 
   layout::AllocateSegmentsReply allocate(std::uint64_t session_id, const layout::AllocateSegmentsRequest& request);
+  layout::AdoptSegmentReply bequeath(std::uint64_t session_id, const layout::AdoptSegmentRequest& request);
   layout::ReturnSegmentsReply take_back(std::uint64_t session_id, const layout::ReturnSegmentsRequest& request);
   std::optional<std::size_t> read_map(base::MutableBytes reply) const;
 

@@ -25,7 +25,7 @@ FoundSegment classify(const layout::Geometry& g, base::Bytes heap, std::uint64_t
   }
   const bool run = header.size_class == kRun;
   if (!zeros || header.run > g.segments - first || (!run && header.run != 1) ||
-      (!run && header.size_class > largest_class(g.segment_bytes))) {
+      (!run && header.size_class > layout::largest_class(g.segment_bytes))) {
     found.kind = Kind::damaged;
     return found;
   }
@@ -37,12 +37,6 @@ FoundSegment classify(const layout::Geometry& g, base::Bytes heap, std::uint64_t
 }
 
 }  // namespace
-
-std::uint64_t largest_class(std::uint64_t segment_bytes) {
-  std::uint64_t largest = 0;
-  while (layout::block_bytes(largest + 1) <= segment_bytes / 4) ++largest;
-  return largest;
-}
 
 void walk_segments(const layout::Geometry& g, base::Bytes heap, rcuckoo::Reached& reached,
                    const std::function<void(const FoundSegment&)>& visit,

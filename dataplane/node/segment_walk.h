@@ -30,9 +30,6 @@ struct FoundSegment {
   std::vector<std::uint64_t> marked;  // bits of blocks that are marked free, and of none else
 };
 
-// The largest class of blocks that share a segment.
-std::uint64_t largest_class(std::uint64_t segment_bytes);
-
 // Visits every segment once, in order. What entries point to is taken out of `reached` as it is found; each defect is
 // told of in words.
 void walk_segments(const layout::Geometry& geometry, base::Bytes heap, rcuckoo::Reached& reached,

@@ -131,6 +131,8 @@ class Session {
   std::uint64_t safe_era() const;
   // The node ran short of segments: whoever holds free blocks should give segments back (heap::Heap::maintain).
   bool pressure() const;
+  // Heap segments of the dead that nobody has taken over, as of the last tick.
+  std::uint64_t dead_segments() const;
   // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
   std::uint64_t epoch() const;
   // As of the last tick: sessions from 0 that were ever admitted to the node, and those that have ended and left
