@@ -16,10 +16,11 @@ using farpool::sim::SmallWorld;
 bool swarm(std::uint64_t seed, bool loud) {
   const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed);
   if (loud || !verdict.wrong.empty()) {
-    std::printf("seed %llu: %s\n  %llu calls, %llu effects, trace %016llx\n  %s\n",
+    std::printf("seed %llu: %s\n  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n",
                 static_cast<unsigned long long>(seed), verdict.setting.c_str(),
                 static_cast<unsigned long long>(verdict.calls), static_cast<unsigned long long>(verdict.effects),
-                static_cast<unsigned long long>(verdict.trace_hash), farpool::sim::describe(verdict.marks).c_str());
+                static_cast<unsigned long long>(verdict.trace_hash), farpool::sim::describe(verdict.marks).c_str(),
+                farpool::sim::describe(verdict.repairs).c_str());
   }
   for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
   return verdict.wrong.empty();

@@ -216,8 +216,7 @@ class Surveyor {
     std::uint64_t leaked = 0;
     for (const auto& [owner, blocks] : with_owner) {
       const Client* client = owner_of(owner);
-      if (client != nullptr && (client->crashed() || !const_cast<Client*>(client)->session().alive()))
-        continue;  // with the dead
+      if (client != nullptr && (client->crashed() || client->ended())) continue;  // with the dead
       std::uint64_t kept = 0;
       if (client != nullptr && client->connected()) {
         const heap::Heap::Usage usage = const_cast<Client*>(client)->heap().usage();
@@ -227,7 +226,11 @@ class Surveyor {
       leaked += blocks > kept ? blocks - kept : 0;
     }
     found_.blocks_unaccounted = leaked;
-    if (leaked > found_.slots_of_the_dead + dead_.size()) {
+    // One for each life that ended between the clearing of a slot and the free of what its operation had replaced.
+    const auto ended = static_cast<std::uint64_t>(
+        std::count_if(world_.clients().begin(), world_.clients().end(),
+                      [](const auto& client) { return client->crashed() || client->ended(); }));
+    if (leaked > found_.slots_of_the_dead + ended) {
       wrong(std::to_string(leaked) + " blocks are neither reachable, nor free, nor with an owner");
     }
   }

@@ -23,7 +23,10 @@ struct Setting {
   double large = 0;          // share of values that need an extent
   double reads = 0.3;
   bool pauses = false;
-  bool crowded = false;  // rows almost full, all keys alike: most inserts move others, and readers look on
+  std::size_t deaths = 0;   // clients that die in the middle of their work
+  std::size_t zombies = 0;  // clients that are stopped for longer than the failure timeout, and go on
+  double losses = 0;        // chance that a chain's completion never comes
+  bool crowded = false;     // rows almost full, all keys alike: most inserts move others, and readers look on
   WorldOptions world;
 };
 
@@ -61,6 +64,13 @@ Setting draw(std::uint64_t seed) {
     s.reads = 0.6;
     s.world.wire.straggle = 0.3;
     s.calls = 320 / (s.clients * s.tasks);
+  }
+  if (random.chance(0.6)) {
+    s.deaths = random.below(4);
+    s.zombies = random.below(3);
+    s.losses = random.chance(0.3) ? 0.003 : 0;
+    geometry.max_sessions = 24;
+    s.world.failure_timeout = (random.chance(0.5) ? 2 : 40) * base::kMillisecond;
   }
   return s;
 }
@@ -117,8 +127,26 @@ std::string describe(const Setting& s) {
        << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
        << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "") << ", " << s.large
        << " extents, " << s.reads << " reads" << (s.crowded ? ", crowded" : "") << (s.pauses ? ", pauses" : "")
+       << (s.deaths > 0 ? ", " + std::to_string(s.deaths) + " deaths" : "")
+       << (s.zombies > 0 ? ", " + std::to_string(s.zombies) + " zombies" : "") << (s.losses > 0 ? ", lost replies" : "")
        << (s.world.wire.tear ? "" : ", no tearing");
   return text.str();
+}
+
+task::Task<void> sweep(Client& client) {
+  fabric::Cost cost;
+  (void)co_await client.table().repairer().sweep(client.port().now() + base::kSecond, cost);
+}
+
+// Faults have ended: all that the dead left must go away, with a client there that is told of them.
+void clean_up(World& world, Client& cleaner, Verdict& verdict) {
+  for (int times = 0; times < 8; ++times) {
+    const Nanos lease_over = world.network().now() + 3 * base::kSecond;
+    world.run_until([&] { return world.network().now() >= lease_over; });
+    if (!world.run(cleaner, sweep(cleaner)) || !world.quiesce()) break;
+    if (survey(world).unrepaired().empty()) return;
+  }
+  for (const std::string& what : survey(world).unrepaired()) verdict.wrong.push_back("for ever: " + what);
 }
 
 void look(const World& world, const char* when, Verdict& verdict) {
@@ -174,28 +202,63 @@ Verdict run_swarm(std::uint64_t seed) {
       world.network().at(until, [client] { client->port().resume(); });
     }
   }
+  world.network().options().lose_reply = setting.losses;
+  for (std::size_t i = 0; i < setting.deaths + setting.zombies; ++i) {
+    const bool dies = i < setting.deaths;
+    Client* client = clients[random.below(clients.size())];
+    const std::uint64_t effects = random.below(1500);
+    if (dies) {
+      client->port().crash_after(effects,
+                                 random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
+    } else {
+      client->port().pause_after(effects);
+      const Nanos until =
+          world.network().now() +
+          static_cast<Nanos>(random.below(static_cast<std::uint64_t>(20 * setting.world.failure_timeout))) +
+          4 * base::kMillisecond;
+      world.network().at(until, [client] { client->port().resume(); });
+    }
+  }
   for (Client* client : clients) {
+    if (setting.zombies > 0) {
+      // One that is stopped later than that goes on when nobody else has anything to do.
+      world.settle(*client, base::kSecond);
+      client->port().pause_after(~0ull >> 1);
+      client->port().resume();
+    }
     if (!world.settle(*client)) {
       verdict.wrong.push_back("client " + client->name() + " did not come to an end within a minute of virtual time");
       return verdict;  // its frames are still suspended: the world's end will say so
     }
   }
+  world.network().options().lose_reply = 0;
+  for (Client* client : clients) client->port().crash_after(~0ull >> 1, fabric::sim::InFlight::cut);
   Client& reader = world.connect("reader");
   if (!world.run(reader, read_all(world, reader, keys))) verdict.wrong.push_back("the reader did not come to an end");
 
   if (const auto judged = world.history().judge()) verdict.wrong.push_back(*judged);
   for (const auto& [client, status] : world.failures()) {
     ++verdict.failures[std::string(base::name_of(status.code()))];
-    // Nobody died: the only thing that may go wrong is that a few rows are full.
-    if (status.code() != base::Code::out_of_memory) verdict.wrong.push_back("a call failed: " + status.message());
+    // A few rows may be full, and whoever was fenced learns it. Nobody else is hindered by the dead.
+    const bool fenced = status.code() == base::Code::unavailable || status.code() == base::Code::stale ||
+                        status.code() == base::Code::unknown_outcome;
+    // A completion that never comes holds up its client until the call's deadline.
+    const bool held_up = status.code() == base::Code::timed_out && setting.losses > 0;
+    const bool faults = setting.deaths + setting.zombies > 0 || setting.losses > 0;
+    if (status.code() != base::Code::out_of_memory && !(fenced && faults) && !held_up) {
+      verdict.wrong.push_back("a call failed: " + status.message());
+    }
   }
   if (!world.quiesce()) verdict.wrong.push_back("verbs are under way for ever");
+  clean_up(world, reader, verdict);
   look(world, "with all clients there", verdict);
   for (Client* client : clients) {
     add(verdict.marks, client->table().marks());
+    verdict.repairs += client->table().repairer().marks();
     verdict.effects += client->port().effects();
-    world.disconnect(*client);
+    if (!client->crashed()) world.disconnect(*client);
   }
+  verdict.repairs += reader.table().repairer().marks();
   world.disconnect(reader);
   look(world, "when all had gone", verdict);
   verdict.calls = world.history().size();
@@ -222,6 +285,16 @@ std::string describe(const rcuckoo::Marks& marks) {
        << marks.torn_rows << ", stale extents " << marks.stale_extents << ", changed misses " << marks.changed_misses
        << ", escalations " << marks.escalations << ", failed searches " << marks.failed_searches << ", explorations "
        << marks.explorations << ", displaced " << marks.displaced << ", multi-word locks " << marks.multi_word_locks;
+  return text.str();
+}
+
+std::string describe(const session::RepairMarks& marks) {
+  std::ostringstream text;
+  text << "repaired " << marks.repaired << " slots, " << marks.finished << " of them in the middle of writing, "
+       << marks.unmade << " with a torn claim; complaints " << marks.complaints << ", bits released "
+       << marks.bits_released << ", spared " << marks.bits_spared << ", leases stolen " << marks.leases_stolen
+       << ", barriers found " << marks.barriers_found << ", living waited for " << marks.waited_for << ", quarantined "
+       << marks.quarantined;
   return text.str();
 }
 

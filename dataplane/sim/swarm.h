@@ -20,11 +20,13 @@ struct Verdict {
   std::uint64_t effects = 0;
   std::map<std::string, std::uint64_t> failures;  // calls that failed without effect, by code
   rcuckoo::Marks marks;                           // of all tables
+  session::RepairMarks repairs;
 };
 
-// Two to four clients work on a few keys of a few rows, with delays, tearing and pauses and without crashes. Every
-// history must be linearizable, every task must end, and the memory that is left must be in order, before and after the
-// clients have said goodbye.
+// Two to four clients work on a few keys of a few rows, with delays, tearing and pauses; some die, some are stopped for
+// longer than the failure timeout, some completions never come. Every history must be linearizable, and every task of
+// those who live must end. Then faults stop: nothing of the dead may be left, and the memory must be in order, before
+// and after the clients have said goodbye.
 Verdict run_swarm(std::uint64_t seed);
 
 // Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
@@ -33,5 +35,6 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
 
 void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks);
 std::string describe(const rcuckoo::Marks& marks);
+std::string describe(const session::RepairMarks& marks);
 
 }  // namespace farpool::sim

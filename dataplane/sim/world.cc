@@ -133,6 +133,7 @@ task::Task<void> World::close(Client& client) {
 
 void World::disconnect(Client& client) {
   FARPOOL_CHECK(!client.crashed() && !client.closed_);
+  client.ended_ = client.ended();
   if (!run(client, close(client))) stop("client " + client.name_ + " did not say goodbye in time");
   client.closed_ = true;
   client.body_->table.reset();

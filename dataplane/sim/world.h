@@ -51,6 +51,8 @@ class Client {
   rcuckoo::Table& table() { return *body_->table; }
   bool connected() const { return body_->table != nullptr; }
   bool crashed() const { return port_->crashed(); }
+  // Its session ended otherwise than by a goodbye.
+  bool ended() const { return ended_ || (body_->session != nullptr && !closed_ && !body_->session->alive()); }
   std::uint64_t incarnation() const { return incarnation_; }
   std::uint64_t slots_offset() const { return slots_offset_; }
   std::uint64_t session_id() const { return session_id_; }
@@ -72,6 +74,7 @@ class Client {
   std::uint64_t slots_offset_ = 0;
   std::uint64_t session_id_ = 0;
   bool closed_ = false;
+  bool ended_ = false;
 };
 
 class World {

@@ -221,7 +221,7 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
       if (status.code() == Code::timed_out && state_.session.alive()) {
         co_await release();
         leave_turn();
-        slot.clear(cost_);  // a claim that stands still would be suspected
+        slot.clear(cost_);
         pin.reset();
         if (status = co_await compose(deadline_); !status.ok()) co_return status;
         composed_ = false;  // the editor decides anew; the block is kept for it
@@ -234,13 +234,13 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
     }
     if (!found_.present && !place()) {
       co_await release();
+      slot.clear(cost_);  // a claim that stands still would be suspected
       if (!sweeps_) {
         sweeps_ = true;
         ++state_.marks.escalations;
       } else {
         ++failed_searches_;
         ++state_.marks.failed_searches;
-        slot.clear(cost_);
         co_await backoff_.wait(deadline_);
       }
       co_return Step::again;

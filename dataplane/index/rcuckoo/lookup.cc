@@ -17,8 +17,7 @@ class Lookup {
         cost_(cost),
         hash_(state.hash(key)),
         places_(locate(hash_, state.geometry.rows)),
-        suspicion_(state.session, state.repairer),
-        backoff_(state) {}
+        torn_(state) {}
 
   Task<Result<std::optional<std::string>>> run();
 
@@ -35,7 +34,6 @@ class Lookup {
   Task<Status> read_rows();
   Task<Result<Sighted>> search(std::string& value);
   Task<Result<Sighted>> read_extent_of(const Entry& entry, std::string& value);
-  Task<Status> wait(std::uint64_t row);
 
   RowView view(std::size_t place) const {
     return {state_.geometry, buffer_.span().subspan(at_[place], state_.geometry.row_bytes())};
@@ -47,13 +45,10 @@ class Lookup {
   Cost& cost_;
   const std::uint64_t hash_;
   const Places places_;
-  session::Suspicion suspicion_;
-  Backoff backoff_;
+  TornRow torn_;
   fabric::Buffer buffer_;
   std::array<std::uint64_t, 2> at_{};  // of each row in the buffer
-  Nanos unsure_since_ = 0;             // 0: the last reading was sure
   std::uint64_t unsure_row_ = 0;
-  std::uint64_t unsure_checksum_ = 0;
 };
 
 Task<Result<std::optional<std::string>>> Lookup::run() {
@@ -77,12 +72,13 @@ Task<Result<std::optional<std::string>>> Lookup::run() {
     }
     if (*sighted == Sighted::unsure) {
       before.reset();
-      if (Status status = co_await wait(unsure_row_); !status.ok()) co_return status;
+      const std::uint64_t checksum = view(unsure_row_ == places_.first ? 0 : 1).checksum();
+      if (Status status = co_await torn_.wait(unsure_row_, checksum, deadline_, cost_); !status.ok()) co_return status;
       continue;
     }
     // The rows were read one after the other, and an entry may have moved between them the other way round. Only if
     // neither has changed while both were read again was there a moment at which the key was in neither.
-    unsure_since_ = 0;
+    torn_.came_good();
     const Stamps now = {Stamp{view(0).version(), view(0).checksum()}, Stamp{view(1).version(), view(1).checksum()}};
     if (before == now) co_return std::optional<std::string>();
     if (before) ++state_.marks.changed_misses;
@@ -162,45 +158,6 @@ Task<Result<Lookup::Sighted>> Lookup::read_extent_of(const Entry& entry, std::st
   if (base::text_of(whole->key) != key_) co_return Sighted::absent;  // another key of the same hash
   value = base::text_of(whole->value);
   co_return Sighted::hit;
-}
-
-// A row in the middle of a WRITE is whole again a moment later. One that stays as it is was left by a client that died,
-// which its lock bit tells, or is damaged.
-Task<Status> Lookup::wait(std::uint64_t row) {
-  const std::uint64_t checksum = view(row == places_.first ? 0 : 1).checksum();
-  const Nanos now = state_.now();
-  if (unsure_since_ == 0 || checksum != unsure_checksum_) {
-    unsure_since_ = now;
-    unsure_checksum_ = checksum;
-  }
-  const LockBit bit = lock_bit(state_.geometry, lock_of(state_.geometry, row));
-  if (now - unsure_since_ >= state_.failure_timeout() / 16) {
-    fabric::Buffer word = state_.port().buffer(8);
-    Chain chain;
-    chain.add(Op::read({layout::kLocks, bit.offset}, word.first(8)));
-    const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
-    if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "a lock word could not be read");
-    const std::uint64_t taken = base::load<std::uint64_t>(word.data()) & bit.mask;
-    if (taken != 0) {
-      suspicion_.blocked(bit.offset, taken);
-      const Result<bool> dead = co_await suspicion_.judge(deadline_, cost_);
-      Status status = dead.status();
-      if (status.ok() && *dead) status = co_await suspicion_.repair(deadline_, cost_);
-      if (!status.ok()) {
-        co_return Status(status.code(), state_.name_row(row) + " stays half written: " + status.message());
-      }
-    } else {
-      suspicion_.came_free(bit.offset);
-      if (now - unsure_since_ >= state_.failure_timeout()) {
-        co_return Status(
-            Code::corrupt,
-            state_.name_row(row) +
-                " or an extent of it is damaged: it does not match its checksum, and nobody holds its lock");
-      }
-    }
-  }
-  co_await backoff_.wait(deadline_);
-  co_return Status();
 }
 
 }  // namespace

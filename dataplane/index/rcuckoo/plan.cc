@@ -36,11 +36,11 @@ bool Planner::speculate(Path& path) {
 Task<Result<bool>> Planner::explore(Path& path, Nanos deadline, Cost& cost) {
   ++state_.marks.explorations;
   fetched_.clear();
-  Backoff backoff(state_);
+  TornRow torn(state_);
   std::vector<std::uint64_t> missing;
   for (;;) {
     missing.clear();
-    torn_ = false;
+    torn_.reset();
     const FromFetched at{fetched_, missing};
     RowsAt<FromFetched, Sight::excluded> rows(state_, roots_, at, kMaxWords);
     if (state_.search.find(rows, state_.geometry.entries_per_row, roots_, kDepth, path)) co_return true;
@@ -53,7 +53,11 @@ Task<Result<bool>> Planner::explore(Path& path, Nanos deadline, Cost& cost) {
     // In the order of the search, so that short paths are found first.
     if (missing.size() > fabric::kMaxChain) missing.resize(fabric::kMaxChain);
     if (Status status = co_await fetch(missing, deadline, cost); !status.ok()) co_return status;
-    if (torn_) co_await backoff.wait(deadline);
+    if (!torn_) {
+      torn.came_good();
+    } else if (Status status = co_await torn.wait(torn_->row, torn_->checksum, deadline, cost); !status.ok()) {
+      co_return status;
+    }
   }
 }
 
@@ -69,8 +73,9 @@ Task<Status> Planner::fetch(std::span<const std::uint64_t> rows, Nanos deadline,
     co_return state_.gone(Code::unavailable, "rows could not be read, nothing was changed");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const base::Bytes row = buffer.span().subspan(i * bytes, bytes);
-    if (!RowView(state_.geometry, row).whole(rows[i])) {
-      torn_ = true;  // stays missing, so it is fetched again
+    const RowView view(state_.geometry, row);
+    if (!view.whole(rows[i])) {
+      if (!torn_) torn_ = Torn{rows[i], view.checksum()};  // stays missing, so it is fetched again
       ++state_.marks.torn_rows;
       continue;
     }

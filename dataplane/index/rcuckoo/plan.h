@@ -3,6 +3,7 @@
 // purpose. Internal to the room.
 #pragma once
 
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -31,7 +32,12 @@ class Planner {
   Table::State& state_;
   const std::array<std::uint64_t, 2> roots_;
   std::unordered_map<std::uint64_t, std::vector<std::byte>> fetched_;
-  bool torn_ = false;
+  // Of a row that was torn when it was last fetched, if any was.
+  struct Torn {
+    std::uint64_t row = 0;
+    std::uint64_t checksum = 0;
+  };
+  std::optional<Torn> torn_;
 };
 
 // What the searches share: how to look into a row's bytes, and that an operation slot must be able to name the locks.

@@ -139,4 +139,25 @@ class Backoff {
   unsigned times_ = 0;
 };
 
+// Waits for a row that does not match its checksum, or whose extent does not. One in the middle of a WRITE is whole
+// again a moment later; one that stays as it is was left by a client that died, which its lock tells, or is damaged.
+class TornRow {
+ public:
+  explicit TornRow(Table::State& state) : state_(state), suspicion_(state.session, state.repairer), backoff_(state) {}
+
+  // The row was read and was not sure, with this checksum in it. Returns when it is worth reading again. The caller
+  // holds no lock and claims none.
+  Task<Status> wait(std::uint64_t row, std::uint64_t checksum, Nanos deadline, Cost& cost);
+  void came_good() { since_ = 0; }
+
+ private:
+  Table::State& state_;
+  session::Suspicion suspicion_;
+  Backoff backoff_;
+  Nanos since_ = 0;  // 0: nothing is waited for
+  std::uint64_t row_ = 0;
+  std::uint64_t checksum_ = 0;
+  bool was_free_ = false;  // its lock, after it had been torn for the failure timeout
+};
+
 }  // namespace farpool::rcuckoo

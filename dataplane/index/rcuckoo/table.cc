@@ -110,4 +110,44 @@ Task<void> Backoff::wait(Nanos deadline) {
   co_await state_.port().sleep_until(std::max(now, std::min(until, deadline)));
 }
 
+Task<Status> TornRow::wait(std::uint64_t row, std::uint64_t checksum, Nanos deadline, Cost& cost) {
+  const Nanos timeout = state_.failure_timeout();
+  if (since_ == 0 || row != row_ || checksum != checksum_) {
+    since_ = state_.now();
+    row_ = row;
+    checksum_ = checksum;
+    was_free_ = false;
+  }
+  if (state_.now() - since_ >= timeout / 16) {
+    // Read before, torn, and after its lock was free, and still the same: nobody is writing it. Once is not enough, for
+    // it may have been finished between the two.
+    if (was_free_) {
+      co_return Status(Code::corrupt, state_.name_row(row) +
+                                          " or an extent of it is damaged: it does not match its "
+                                          "checksum, and nobody holds its lock");
+    }
+    const LockBit bit = lock_bit(state_.geometry, lock_of(state_.geometry, row));
+    fabric::Buffer word = state_.port().buffer(8);
+    Chain chain;
+    chain.add(Op::read({layout::kLocks, bit.offset}, word.first(8)));
+    const Outcome outcome = co_await state_.session.post(chain.ops(), deadline, cost);
+    if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "a lock word could not be read");
+    const std::uint64_t taken = base::load<std::uint64_t>(word.data()) & bit.mask;
+    if (taken != 0) {
+      suspicion_.blocked(bit.offset, taken);
+      const Result<bool> dead = co_await suspicion_.judge(deadline, cost);
+      Status status = dead.status();
+      if (status.ok() && *dead) status = co_await suspicion_.repair(deadline, cost);
+      if (!status.ok()) {
+        co_return Status(status.code(), state_.name_row(row) + " stays half written: " + status.message());
+      }
+    } else {
+      suspicion_.came_free(bit.offset);
+      was_free_ = state_.now() - since_ >= timeout;
+    }
+  }
+  co_await backoff_.wait(deadline);
+  co_return Status();
+}
+
 }  // namespace farpool::rcuckoo
