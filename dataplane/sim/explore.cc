@@ -17,7 +17,7 @@ using fabric::Verb;
 using fabric::sim::Network;
 using fabric::sim::Waiting;
 
-constexpr Nanos kShort = base::kMillisecond;       // a sleep that is only to let others go first
+constexpr Nanos kShort = 3 * base::kSecond;        // a sleep that may end while others could go on
 constexpr Nanos kPatience = 1000 * base::kSecond;  // of virtual time, for one run
 constexpr std::uint64_t kMostDecisions = 100'000;  // of one run
 constexpr std::size_t kMostCuts = 6;               // of one verb
@@ -139,6 +139,7 @@ class Run {
     for (std::uint64_t decisions = 0;;) {
       std::vector<Move> all = moves();
       if (all.empty()) {
+        if (!objection_.empty()) return {objection_};
         if (over()) return scene_->judge();
         if (!asleep_.empty() || yields_) {  // nobody else may go on any more
           asleep_.clear();
@@ -154,7 +155,7 @@ class Run {
       if (all.size() > 1) {
         if (++decisions > kMostDecisions) return {"an operation does not come to an end"};
         chosen = choose(*this, all);
-        if (chosen == kEnough) return {};
+        if (chosen == kEnough) return objection_.empty() ? std::vector<std::string>() : std::vector{objection_};
       }
       make(all[chosen]);
     }
@@ -319,7 +320,10 @@ class Run {
       case Move::Kind::wake:
         tell(move.client, "wakes");
         fresh_ = true;
-        network_.pass_until(network_.next_timer(move.client));
+        for (const Nanos last = network_.now() + kShort; network_.now() < last && !enabled(move.client);) {
+          if (!scene_->busy(move.client) || !network_.pass()) break;
+          follow();
+        }
         break;
       case Move::Kind::crash:
         tell(move.client, "dies");
@@ -357,6 +361,11 @@ class Run {
       if (lose) line += ", and the answer is lost";
       tell(client, line);
     }
+    for (const Waiting& other : network_.waiting()) {
+      if (other.client == client || !conflict(one, other) || !objection_.empty()) continue;
+      objection_ = scene_->objection(one, other);
+      if (!objection_.empty()) tell(client, objection_);
+    }
     const bool busy = scene_->busy(client);
     network_.execute(which, first, last, lose);
     if (busy && !scene_->busy(client) && !crashed_[client]) tell(client, "ends its operation");
@@ -364,14 +373,14 @@ class Run {
 
   // What nobody else can tell from its happening later.
   void follow() {
-    if (knowledge_ == nullptr) return;
     for (bool again = true; again;) {
       again = false;
       const auto& waiting = network_.waiting();
       for (std::size_t i = 0; i < waiting.size(); ++i) {
         const Waiting& one = waiting[i];
-        if (visible(one) || asleep_.contains(identity(one)) || (losses_ > 0 && one.ends)) continue;
-        deeds_.push_back({Move::Kind::verb, one.client, identity(one), one.first, one.last});
+        const bool upkeep = scene_->at_once(one);
+        if (!upkeep && (visible(one) || asleep_.contains(identity(one)) || (losses_ > 0 && one.ends))) continue;
+        if (!upkeep) deeds_.push_back({Move::Kind::verb, one.client, identity(one), one.first, one.last});
         execute(i, one.first, one.last, false);
         again = true;
         break;
@@ -397,6 +406,7 @@ class Run {
   std::set<std::uint64_t> asleep_;
   std::vector<bool> crashed_;
   std::vector<Deed> deeds_;
+  std::string objection_;  // the first
 };
 
 // The search: one decision deeper after the other, back to the last one that has another way.

@@ -11,9 +11,7 @@
 //    change places only if another client acts in between;
 //  - a state that was reached before, with as much of the bound left, is not explored again. A state is memory, verbs
 //    under way, and all that each client was told: a client is a function of that;
-//  - time passes only when nothing else can happen, or, as a preemption, up to the next timer of a client that sleeps
-//  for
-//    a short while.
+//  - time passes only when nothing else can happen, or, as a preemption, until a client that sleeps goes on.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +44,11 @@ class Scene {
   virtual void crash(std::size_t client) = 0;
   // Of what decides how the run will be judged, beyond what the network knows.
   virtual std::uint64_t fingerprint() const = 0;
+  // Verbs that execute at once, whatever else could: of the world's upkeep, in whose order nothing is sought.
+  virtual bool at_once(const fabric::sim::Waiting&) const { return false; }
+  // What is wrong with executing the one while the other waits; empty: nothing. They touch the same words, and not both
+  // only read them.
+  virtual std::string objection(const fabric::sim::Waiting&, const fabric::sim::Waiting&) const { return {}; }
   // All has ended: what is wrong with it.
   virtual std::vector<std::string> judge() = 0;
   // For people.

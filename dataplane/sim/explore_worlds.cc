@@ -19,8 +19,7 @@ using Kind = Call::Kind;
 constexpr Nanos kPatience = 100 * base::kSecond;
 
 struct Step {
-  bool tick = false;    // the session ticks, instead of a call
-  bool beside = false;  // may begin while the client is in the step before
+  Nanos wait = 0;  // time passes, instead of a call: sessions tick, and eras move
   Call call;
 };
 
@@ -62,7 +61,7 @@ class PoolScene final : public Scene {
   bool may_begin(std::size_t client) const override {
     const Part& part = parts_[client];
     const auto& steps = plot_.steps[client];
-    return part.begun < steps.size() && (part.running == 0 || steps[part.begun].beside);
+    return part.begun < steps.size() && part.running == 0;
   }
   void begin(std::size_t client) override {
     Part& part = parts_[client];
@@ -80,6 +79,16 @@ class PoolScene final : public Scene {
     return hash;
   }
 
+  bool at_once(const fabric::sim::Waiting& one) const override {
+    return one.op.verb == fabric::Verb::call && one.op.opcode == layout::kTick;
+  }
+  // Blocks that are free are written, and a block that somebody may still read is not free.
+  std::string objection(const fabric::sim::Waiting& one, const fabric::sim::Waiting& other) const override {
+    if (one.op.verb != fabric::Verb::write || other.op.verb != fabric::Verb::read) return {};
+    if (one.op.at.region != layout::kHeap || other.torn) return {};
+    return "a block of the heap is written while client " + std::to_string(other.client) + " is about to read it";
+  }
+
   std::vector<std::string> judge() override {
     std::vector<std::string> wrong;
     const bool died =
@@ -94,8 +103,9 @@ class PoolScene final : public Scene {
 
   std::string next_name(std::size_t client) const override {
     const Step& step = plot_.steps[client][parts_[client].begun];
-    if (step.tick) return "a tick";
-    return describe({step.call});
+    if (step.wait > 0) return "to wait";
+    const std::string value = step.call.value.substr(0, 12) + (step.call.value.size() > 12 ? "..." : "");
+    return std::string(name_of(step.call.kind)) + " " + step.call.key + (value.empty() ? "" : " " + value);
   }
   std::string place(fabric::Remote at, std::uint64_t bytes) const override {
     return name_place(world_.geometry(), at, bytes);
@@ -107,8 +117,8 @@ class PoolScene final : public Scene {
     std::size_t begun = 0, running = 0;  // steps
   };
   static task::Task<void> play(PoolScene& scene, Part& part, Step step, std::size_t client) {
-    if (step.tick) {
-      co_await part.client->session().tick_now(part.client->port().now() + kPatience);
+    if (step.wait > 0) {
+      co_await part.client->port().sleep_for(step.wait);
     } else {
       co_await scene.world_.call(*part.client, std::move(step.call), kPatience);
     }
@@ -141,11 +151,6 @@ WorldOptions tiny() {
 
 Step call(Kind kind, std::string key, std::string value = "") {
   return {.call = {.kind = kind, .key = std::move(key), .value = std::move(value)}};
-}
-Step tick() { return {.tick = true}; }
-Step beside(Step step) {
-  step.beside = true;
-  return step;
 }
 Before there(std::size_t client, std::string key, std::string value) {
   return {client, {.kind = Kind::insert, .key = std::move(key), .value = std::move(value)}};
@@ -182,26 +187,25 @@ Crowded crowded(const WorldOptions& options) {
   {
     World world(options);
     world.connect("client-0");
-    keys = crowd(world, 20, kWindow, 2 * kWindow + 8, "");
+    keys = crowd(world, 20, kWindow, 2 * kWindow + 40, "");
   }
   Crowded found;
-  std::uint64_t displaced = 0;
   for (const std::string& key : keys) {
     std::vector<Before> with = found.before;
     with.push_back(there(0, key, "0"));
     const Outlook then = look_ahead(options, with);
     if (then.failed) continue;
-    if (then.displaced == displaced) {
-      found.before = std::move(with);
+    if (then.displaced == 0) {
+      if (found.moving[0].empty()) found.before = std::move(with);  // from then on the rows stay as they are
       continue;
     }
-    if (then.displaced != displaced + 1) continue;
+    if (then.displaced != 1) continue;
     const Outlook now = look_ahead(options, found.before);
     for (const auto& [other, row] : now.rows) {
       if (then.rows.at(other) == row) continue;
-      std::string& slot = found.moving[0].empty() ? found.moving[0] : found.moving[1];
-      slot = key;
-      (&slot == &found.moving[0] ? found.moved[0] : found.moved[1]) = other;
+      const std::size_t which = found.moving[0].empty() ? 0 : 1;
+      found.moving[which] = key;
+      found.moved[which] = other;
     }
     if (!found.moving[1].empty()) return found;
   }
@@ -209,35 +213,54 @@ Crowded crowded(const WorldOptions& options) {
   return found;
 }
 
+// Two keys that share no lock.
+std::pair<std::string, std::string> neighbours(const WorldOptions& options) {
+  World world(options);
+  world.connect("client-0");
+  return {crowd(world, 20, 4, 1, "")[0], crowd(world, 40, 4, 1, "")[0]};
+}
+
 class Catalogue {
  public:
   Catalogue() {
     const std::string large(100, 'a'), larger(110, 'b'), other(90, 'c');
-    const std::string k = "k";
+    const std::string k = "k", one(12, 'x'), two(12, 'y');  // in place, and longer than a word
     // Two clients, one key.
-    add("insert-insert", 4, {}, {{call(Kind::insert, k, "1")}, {call(Kind::insert, k, "2")}});
-    add("insert-remove", 4, {}, {{call(Kind::insert, k, "1")}, {call(Kind::remove, k)}});
-    add("update-lookup", 4, {there(0, k, "1")},
-        {{call(Kind::update, k, "2")}, {call(Kind::get, k), call(Kind::get, k)}});
-    add("put-lookup", 4, {}, {{call(Kind::put, k, "1")}, {call(Kind::get, k), call(Kind::get, k)}});
+    add("insert-insert", 4, {}, {{call(Kind::insert, k, one)}, {call(Kind::insert, k, two)}});
+    add("insert-remove", 4, {}, {{call(Kind::insert, k, one)}, {call(Kind::remove, k)}});
+    add("update-lookup", 4, {there(0, k, one)},
+        {{call(Kind::update, k, two)}, {call(Kind::get, k), call(Kind::get, k)}});
+    add("put-lookup", 4, {}, {{call(Kind::put, k, one)}, {call(Kind::get, k), call(Kind::get, k)}});
     add("modify-modify", 4, {there(0, k, "1")}, {{call(Kind::add, k)}, {call(Kind::add, k)}});
     add("remove-insert-lookup", 3, {there(0, k, "1")},
         {{call(Kind::remove, k), call(Kind::insert, k, "2")}, {call(Kind::get, k), call(Kind::get, k)}});
+    // Locks side by side in one word.
+    const auto [left, right] = neighbours(tiny());
+    add("modify-beside-modify", 3, {}, {{call(Kind::add, left)}, {call(Kind::add, right), call(Kind::add, left)}});
     // Extents: one that is replaced while it is read, one that is freed by another client than its owner, one whose
     // block is used again as soon as eras allow.
     add("extent-update-lookup", 4, {there(0, k, large)},
         {{call(Kind::update, k, larger)}, {call(Kind::get, k), call(Kind::get, k)}});
     add("extent-remove-update", 4, {there(0, k, large)}, {{call(Kind::update, k, larger)}, {call(Kind::remove, k)}});
-    add("extent-reuse-lookup", 2, {there(0, k, large)},
-        {{call(Kind::update, k, larger), tick(), tick(), tick(), call(Kind::put, k, other)},
-         {call(Kind::get, k), beside(tick()), beside(tick()), beside(tick())}});
+    const std::string another(95, 'd');
+    add("extent-twice-lookup", 3, {there(0, k, large)},
+        {{call(Kind::put, k, other), call(Kind::put, k, another)}, {call(Kind::get, k)}});
+    WorldOptions patient = tiny();  // verbs may wait while eras move
+    patient.failure_timeout = 10 * base::kSecond;
+    const Step wait{.wait = 2 * base::kSecond, .call = {}};
+    add("extent-reuse-lookup", 3, {there(0, k, large)},
+        {{wait, call(Kind::update, k, larger), wait, call(Kind::put, k, other)}, {call(Kind::get, k)}}, {}, patient);
+    // Three of these fill a segment: what another client has freed in it is looked for when a fourth is asked for.
+    const std::string huge(60'000, 'h');
+    add("extent-far-free", 2, {there(0, "k1", huge), there(0, "k2", huge), there(0, "k3", huge)},
+        {{call(Kind::put, k, huge)}, {call(Kind::remove, "k2")}});
     // Cuckoo moves.
     const Crowded rows = crowded(tiny());
     const Step move = call(Kind::insert, rows.moving[0], "1");
     add("move-lookup", 4, rows.before, {{move}, {call(Kind::get, rows.moved[0])}});
     add("move-update", 3, rows.before, {{move}, {call(Kind::update, rows.moved[0], "2")}});
     add("move-remove", 3, rows.before, {{move}, {call(Kind::remove, rows.moved[0])}});
-    add("move-move", 3, rows.before, {{move}, {call(Kind::insert, rows.moving[1], "2")}});
+    add("move-move", 2, rows.before, {{move}, {call(Kind::insert, rows.moving[1], "2")}});
     // Three clients.
     add("modify-modify-lookup", 3, {there(0, k, "1")},
         {{call(Kind::add, k)}, {call(Kind::add, k)}, {call(Kind::get, k)}});
@@ -247,15 +270,16 @@ class Catalogue {
         {{move}, {call(Kind::insert, rows.moving[1], "2")}, {call(Kind::get, rows.moved[0])}});
     // A client dies after any effect.
     add("update-dies-update", 2, {there(0, k, "1")}, {{call(Kind::update, k, "2")}, {call(Kind::update, k, "3")}}, {0});
+    add("extent-dies-lookup", 2, {there(1, k, large)}, {{call(Kind::update, k, larger)}, {call(Kind::get, k)}}, {0});
     add("move-dies-lookup", 2, rows.before, {{move}, {call(Kind::get, rows.moved[0])}}, {0});
   }
   const std::vector<SmallWorld>& worlds() const { return worlds_; }
 
  private:
   void add(std::string name, unsigned preemptions, std::vector<Before> before, std::vector<std::vector<Step>> steps,
-           std::vector<std::size_t> mortal = {}) {
+           std::vector<std::size_t> mortal = {}, const WorldOptions& options = tiny()) {
     auto plot =
-        std::make_shared<const Plot>(Plot{.options = tiny(), .before = std::move(before), .steps = std::move(steps)});
+        std::make_shared<const Plot>(Plot{.options = options, .before = std::move(before), .steps = std::move(steps)});
     const Bounds bounds{.preemptions = preemptions, .crashes = mortal.empty() ? 0u : 1u, .mortal = std::move(mortal)};
     worlds_.push_back({std::move(name), bounds, [plot] { return std::make_unique<PoolScene>(*plot); }});
   }

@@ -85,6 +85,12 @@ class Search {
   std::unordered_set<std::uint64_t> tried_;
 };
 
+std::string shorten(const std::string& text) {
+  return text.size() <= 24 ? text : text.substr(0, 20) + "…" + std::to_string(text.size());
+}
+
+}  // namespace
+
 const char* name_of(Call::Kind kind) {
   switch (kind) {
     case Call::Kind::get:
@@ -102,12 +108,6 @@ const char* name_of(Call::Kind kind) {
   }
   return "?";
 }
-
-std::string shorten(const std::string& text) {
-  return text.size() <= 24 ? text : text.substr(0, 20) + "…" + std::to_string(text.size());
-}
-
-}  // namespace
 
 bool linearizable(const std::vector<Call>& calls) { return Search(calls).run(); }
 

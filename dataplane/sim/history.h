@@ -35,6 +35,8 @@ struct Call {
   Nanos answered = std::numeric_limits<Nanos>::max();
 };
 
+const char* name_of(Call::Kind kind);
+
 class History {
  public:
   // Notes a call that begins; `finish` or `forget` it.
