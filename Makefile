@@ -76,6 +76,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, Go tests, shor
 	@$(STEP) clang-tidy $(MAKE) tidy
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
+	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
@@ -85,8 +86,8 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(MAKE) test E2E_FILTER=
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
-	@$(STEP) "simulator, 2000 seeds" $(MAKE) sim ARGS='--count 2000'
-	@$(STEP) "simulator, a crash after every effect" $(MAKE) sim ARGS='--crashes --count 4'
+	@$(STEP) "simulator" $(MAKE) sim
+	@$(STEP) "simulator: deaths in other worlds" $(MAKE) sim ARGS='--crashes --seed 2 --count 3'
 	@$(STEP) fuzzers $(MAKE) fuzz
 
 .PHONY: test-cpp
@@ -113,10 +114,20 @@ fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
 	    -artifact_prefix=build/fuzz/ build/fuzz/$$name $$corpus; \
 	done
 
+# What the gate runs of it; `make sim` runs more.
+SIM_SEEDS ?= 10000
 .PHONY: sim
-sim: build/release/build.ninja ## random worlds of the simulator, judged: ARGS='--seed 7 --count 1', ARGS=--crashes
+sim: build/release/build.ninja ## the simulator: a death after every effect, every order of small worlds, random worlds; or ARGS='--seed 7 --count 1'
 	@cmake --build build/release -j $(JOBS) --target simulate
-	@build/release/simulate $(ARGS)
+	@if [ -n '$(ARGS)' ]; then exec build/release/simulate $(ARGS); fi; \
+	$(STEP) "simulator: deaths after every effect, and of repairers" build/release/simulate --crashes; \
+	$(STEP) "simulator: small worlds, every order" build/release/simulate --worlds; \
+	$(STEP) "simulator: $(SIM_SEEDS) random worlds" build/release/simulate --count $(SIM_SEEDS)
+
+.PHONY: soak
+soak: build/release/build.ninja ## random worlds of ever new seeds, until stopped or one is wrong
+	@cmake --build build/release -j $(JOBS) --target simulate
+	@first=$$(date +%s)00000; while build/release/simulate --seed $$first --count 20000; do first=$$((first + 20000)); done; exit 1
 
 .PHONY: chaos
 chaos: release ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'
