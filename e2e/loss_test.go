@@ -22,10 +22,10 @@ import (
 	"farpool.dev/farpool/e2e/workload"
 )
 
-var _ = Describe("A memory node that is killed", Label("short"), func() {
+var _ = Describe("A memory node that is lost", Label("short"), func() {
 	const keys = 2000
 
-	// serve makes a pool of two memory nodes, loads it, and kills the first node.
+	// lose makes a pool of two memory nodes, loads it, and deletes the first node's pod, and its memory with it.
 	lose := func(ctx context.Context, policy string) (pool, workload.Target, *corev1.Pod) {
 		GinkgoHelper()
 		p := apply(ctx, namespace(ctx, "loss"), small("losing", 2, 1, "  dataPolicy: "+policy))
@@ -37,8 +37,8 @@ var _ = Describe("A memory node that is killed", Label("short"), func() {
 		Expect(incarnation).NotTo(BeEmpty())
 		epoch := p.get(ctx).Status.ShardMap.Epoch
 
-		_, err := kind.Kill(ctx, &victim, "farpool-memory-node")
-		Expect(err).NotTo(HaveOccurred())
+		// The process alone would find its memory again in the pod's volume.
+		Expect(kind.Delete(ctx, &victim)).To(Succeed())
 		By("waiting until the operator has published what became of it")
 		Eventually(func(g Gomega) {
 			n := p.memoryNode(ctx, victim.Name)
@@ -112,6 +112,41 @@ var _ = Describe("A memory node that is killed", Label("short"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		p.ready(ctx)
 		Eventually(func() error { return tryLoad(ctx, target, keys) }).WithContext(ctx).Should(Succeed())
+	}, SpecTimeout(5*time.Minute))
+})
+
+var _ = Describe("A memory node whose process is killed", Label("short"), func() {
+	It("finds its memory again, and nothing is lost", func(ctx SpecContext) {
+		const keys = 2000
+		p := apply(ctx, namespace(ctx, "warm"), small("warm", 1, 1, "  dataPolicy: Store"))
+		p.ready(ctx)
+		target := p.target(ctx)
+		load(ctx, target, keys)
+		node := p.memoryNodes(ctx)[0]
+		before := p.memoryNode(ctx, node.Name).Status.Incarnation
+		_, err := kind.Kill(ctx, &node, "farpool-memory-node")
+		Expect(err).NotTo(HaveOccurred())
+		By("waiting until its next life serves")
+		Eventually(func(g Gomega) {
+			n := p.memoryNode(ctx, node.Name)
+			g.Expect(n.Status.Incarnation).NotTo(Or(BeEmpty(), Equal(before)))
+			lost := meta.FindStatusCondition(n.Status.Conditions, farpoolv1alpha1.ConditionDataLost)
+			g.Expect(lost == nil || lost.Status == metav1.ConditionFalse).To(BeTrue(), "%+v", lost)
+			g.Expect(p.events(ctx, farpoolv1alpha1.ReasonWarmRestarted)).NotTo(BeEmpty())
+		}).WithContext(ctx).Should(Succeed())
+		p.ready(ctx)
+		Eventually(nodeMetric).WithContext(ctx).WithArguments(p, node.Name, "farpool_node_serving").Should(Equal("1"))
+
+		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		Eventually(func(g Gomega) {
+			failed := r.Errors.Count()
+			present := r.ReadAll(ctx, keys)
+			g.Expect(r.Errors.Count()).To(Equal(failed))
+			g.Expect(present).To(BeEquivalentTo(keys))
+		}).WithContext(ctx).Should(Succeed())
+		load(ctx, target, keys)
 	}, SpecTimeout(5*time.Minute))
 })
 
