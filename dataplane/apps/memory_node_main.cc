@@ -164,6 +164,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
             node.lives - 1);
     s.gauge("farpool_node_verification_seconds", "How long this process looked through the memory that it took up.",
             static_cast<double>(node.verification) / base::kSecond);
+    s.gauge("farpool_node_repaired_operations",
+            "Operations half done in the memory that this process took up: finished or undone.", node.repaired);
     s.gauge("farpool_node_defects", "Defects found in the memory that this process took up.", node.defects);
     s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
     s.gauge("farpool_node_era", "Reclamation clock.", node.era);
@@ -251,7 +253,7 @@ Result<Lender> lend(const Settings& settings, const node::MemoryNode::Options& o
   const std::string file = settings.memory_path + "/" + settings.common.name + ".memory";
   if (settings.refuse_damaged_memory) {
     return Status(Code::corrupt, "the memory in " + file + " cannot be taken up: " + lender.status().message() +
-                                     "; look at it with farpool-fsck, and remove it to begin empty");
+                                     "; remove it to begin empty");
   }
   spdlog::warn("begins empty: the memory in {} cannot be taken up: {}", file, lender.status().message());
   return attempt(Earlier::replaced);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "fabric/words.h"
 #include "index/rcuckoo/layout.h"
+#include "index/rcuckoo/repair.h"
 #include "index/rcuckoo/verify.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
@@ -95,6 +96,7 @@ void MemoryNode::serve_sessions() {
   config.opens_per_second = options_.opens_per_second;
   config.require_authentication = options_.require_authentication;
   config.table_seed = record_.table_seed;
+  config.places = places_;
   std::vector<session::RegionSpan> regions;
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
     const auto which = static_cast<layout::RegionId>(id);
@@ -147,16 +149,13 @@ Status MemoryNode::take_up() {
   record_ = *page.record;
   fresh_ = false;
 
-  const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
-  std::uint64_t busy = 0;
-  for (std::uint64_t i = 0; i < slots; ++i) {
-    const auto slot = base::load<OperationSlot>(slot_at(i));
-    if (slot.holder != 0) ++busy;
-  }
-  if (busy > 0) {
-    return corrupt(std::to_string(busy) + " operations were under way in it, which this version cannot finish");
-  }
-  std::memset(region(layout::kLocks), 0, geometry_.at(layout::kLocks).bytes);
+  const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
+  repaired_ = repair.slots;
+  quarantined_ = repair.quarantined.size();
+  log(repair.slots > 0, "found " + std::to_string(repair.slots) + " operations half done and " +
+                            std::to_string(repair.bits) + " locks taken: " + std::to_string(repair.finished) +
+                            " operations finished, the others undone");
+  for (const std::string& what : repair.quarantined) log(true, "left as it is, with its locks: " + what);
   verify();
   return {};
 }
@@ -176,7 +175,7 @@ void MemoryNode::verify() {
         log(false, "looks through the memory that it found: " + std::to_string(rows) + " of " +
                        std::to_string(geometry_.rows) + " rows");
       }});
-  const bool sound = report.defect_count == 0;
+  const bool sound = report.defect_count == 0 && quarantined_ == 0;
   const auto defect = [&report](std::string what) { report.defect(std::move(what)); };
   walk_segments(
       geometry_, part(layout::kHeap), report.reached,
@@ -209,20 +208,25 @@ void MemoryNode::verify() {
 // The slots' counters are net figures, of which only the sum means something. Nobody writes them now.
 void MemoryNode::settle_counters(std::uint64_t keys, std::uint64_t bytes) {
   const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
-  for (std::uint64_t i = 0; i < slots; ++i) {
+  std::uint64_t idle = slots;
+  for (std::uint64_t i = slots; i-- > 0;) {
     const auto slot = base::load<OperationSlot>(slot_at(i));
     keys -= slot.keys;
     bytes -= slot.bytes;
-    if (slot.keys != 0 || slot.bytes != 0) slots_of_earlier_lives_ = i + 1;
+    if (slot.holder == 0) idle = i;
+    const base::Bytes words = base::bytes_of(slot);
+    if (places_ == 0 && std::any_of(words.begin(), words.end(), [](std::byte b) { return b != std::byte{0}; })) {
+      places_ = static_cast<std::uint32_t>(i / geometry_.slots_per_session) + 1;
+    }
   }
-  if (keys == 0 && bytes == 0) return;
+  if ((keys == 0 && bytes == 0) || idle == slots) return;
   log(true, "the operation slots counted " + std::to_string(static_cast<std::int64_t>(-keys)) + " keys and " +
                 std::to_string(static_cast<std::int64_t>(-bytes)) + " bytes more than there are: set right");
-  auto slot = base::load<OperationSlot>(slot_at(0));
+  auto slot = base::load<OperationSlot>(slot_at(idle));
   slot.keys += keys;
   slot.bytes += bytes;
-  base::store(slot_at(0), slot);
-  slots_of_earlier_lives_ = std::max<std::uint64_t>(slots_of_earlier_lives_, 1);
+  base::store(slot_at(idle), slot);
+  places_ = std::max(places_, static_cast<std::uint32_t>(idle / geometry_.slots_per_session) + 1);
 }
 
 std::byte* MemoryNode::slot_at(std::uint64_t index) const {
@@ -568,8 +572,7 @@ void MemoryNode::keep_house() {
 
 // Clients count in their own slots what they added. A slot that is being written is counted as it was before.
 void MemoryNode::count_keys() {
-  slot_counts_.resize(
-      std::max(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session, slots_of_earlier_lives_));
+  slot_counts_.resize(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session);
   keys_ = bytes_ = 0;
   for (std::size_t i = 0; i < slot_counts_.size(); ++i) {
     std::array<std::uint64_t, 2> counters{};
@@ -609,6 +612,7 @@ void MemoryNode::refresh_facts() {
   stats.segments = segments;
   stats.serving = serving_;
   stats.lives = record_.lives;
+  stats.repaired = repaired_;
   stats.defects = defects_;
   stats.verification = verification_;
 

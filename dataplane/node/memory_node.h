@@ -90,6 +90,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     SegmentLedger::Counts segments;
     bool serving = false;
     std::uint64_t lives = 0;       // incarnations that have served from this memory, this one among them
+    std::uint64_t repaired = 0;    // operations that this one found half done, and finished or undid
     std::uint64_t defects = 0;     // found when this one took the memory up
     base::Nanos verification = 0;  // how long looking for them took
   };
@@ -164,7 +165,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t keys = 0, bytes = 0;
   };
   std::vector<SlotCount> slot_counts_;
-  std::uint64_t slots_of_earlier_lives_ = 0;  // from 0 that may hold a count
+  std::uint32_t places_ = 0;  // groups of slots from 0 that earlier lives have granted
+  std::uint64_t repaired_ = 0;
+  std::uint64_t quarantined_ = 0;
   std::uint64_t defects_ = 0;
   base::Nanos verification_ = 0;
   std::uint64_t keys_ = 0, bytes_ = 0;

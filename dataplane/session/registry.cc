@@ -30,6 +30,13 @@ Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Respo
     FARPOOL_CHECK(region.id != layout::kSlots || region.bytes >= std::uint64_t{config_.max_sessions} *
                                                                      config_.slots_per_session * sizeof(OperationSlot));
   }
+  for (; next_group_ < std::min(config_.places, config_.max_sessions); ++next_group_) {
+    if (busy_slots(next_group_) == 0) {
+      free_groups_.insert(next_group_);
+    } else {
+      dead_.push_back({.group = next_group_, .name = "of an earlier life of this memory node"});
+    }
+  }
 }
 
 Registry::~Registry() = default;

@@ -66,6 +66,9 @@ class Registry {
     std::size_t remembered_incarnations = 1 << 17;  // ended clients that are recognised should they come back
     bool require_authentication = true;             // false: a session port without TLS, for local use
     base::HashSecret table_seed;
+    // Groups of slots that earlier lives of this memory granted: from 0. What is idle of them is granted again, the
+    // rest is of the dead.
+    std::uint32_t places = 0;
   };
 
   // The regions and the responder outlive the registry.
