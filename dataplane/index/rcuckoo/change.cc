@@ -83,7 +83,6 @@ class Change {
   base::MutableBytes row(std::uint64_t number);
   RowView view(std::uint64_t number) { return {state_.geometry, row(number)}; }
   Status check_key_rows();
-  bool points_to(std::uint64_t block);
   Task<Status> find();
   Task<Status> read_extent_of(Found& candidate);
 
@@ -203,11 +202,6 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
   std::optional<session::EraPin> pin(state_.session.pin());
   // Judge.
   Status status = check_key_rows();
-  if (status.ok() && wish_.block) {
-    found_.present = points_to(*wish_.block);
-    co_await release();
-    co_return Step::finished;
-  }
   if (status.ok()) status = co_await find();
   if (!status.ok()) {
     co_await release();
@@ -460,16 +454,6 @@ Status Change::check_key_rows() {
     }
   }
   return {};
-}
-
-bool Change::points_to(std::uint64_t block) {
-  for (const std::uint64_t number : {places_.first, places_.second}) {
-    for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
-      const Entry entry = view(number).entry(slot);
-      if (entry.type() == EntryType::extent && entry.block() == block) return true;
-    }
-  }
-  return false;
 }
 
 Task<Status> Change::find() {
