@@ -163,6 +163,22 @@ func (n *nemesis) stopShard(ctx context.Context) error {
 	other := n.cluster.target.Connect(index + 1)
 	defer func() { _ = other.Close() }()
 
+	// The sessions of those who were killed before must have ended: only then is the next one that ends the victim's.
+	err := eventually(ctx, patience, func() error {
+		for _, node := range n.cluster.nodes {
+			page, err := node.scrape()
+			if err != nil {
+				return err
+			}
+			if open := page["farpool_node_sessions"]; open != float64(len(n.cluster.shards)) {
+				return fmt.Errorf("%s has %g sessions with %d compute shards", node.name, open, len(n.cluster.shards))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	before, err := n.fenced()
 	if err != nil {
 		return err

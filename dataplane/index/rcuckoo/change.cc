@@ -83,6 +83,7 @@ class Change {
   base::MutableBytes row(std::uint64_t number);
   RowView view(std::uint64_t number) { return {state_.geometry, row(number)}; }
   Status check_key_rows();
+  bool points_to(std::uint64_t block);
   Task<Status> find();
   Task<Status> read_extent_of(Found& candidate);
 
@@ -202,6 +203,11 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
   std::optional<session::EraPin> pin(state_.session.pin());
   // Judge.
   Status status = check_key_rows();
+  if (status.ok() && wish_.block) {
+    found_.present = points_to(*wish_.block);
+    co_await release();
+    co_return Step::finished;
+  }
   if (status.ok()) status = co_await find();
   if (!status.ok()) {
     co_await release();
@@ -454,6 +460,16 @@ Status Change::check_key_rows() {
     }
   }
   return {};
+}
+
+bool Change::points_to(std::uint64_t block) {
+  for (const std::uint64_t number : {places_.first, places_.second}) {
+    for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
+      const Entry entry = view(number).entry(slot);
+      if (entry.type() == EntryType::extent && entry.block() == block) return true;
+    }
+  }
+  return false;
 }
 
 Task<Status> Change::find() {

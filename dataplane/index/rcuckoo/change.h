@@ -18,6 +18,9 @@ struct Wish {
   std::string_view value = {};              // of a put, known beforehand
   Editor* editor = nullptr;                 // decides instead of all of these
   bool expects_absent = false;              // locks a whole path at once, not just the key's two rows
+  // Only asks, under the locks, whether an entry of the key's rows points to this block; the answer is as if the key
+  // existed or not.
+  std::optional<std::uint64_t> block = {};
 };
 
 // True if the key existed.

@@ -7,8 +7,10 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "index/rcuckoo/change.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/state.h"
+#include "layout/extent.h"
 #include "layout/lease.h"
 #include "layout/regions.h"
 
@@ -188,6 +190,12 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlo
     for (std::size_t i = finished.first; i < images.size(); ++i) cache.learn((*rows)[i], images[i]);
   }
   co_return std::optional<std::string>();
+}
+
+Task<Result<bool>> Table::State::refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) {
+  const auto whole = layout::read_extent(extent, units);
+  if (!whole || whole->key.size() > layout::kMaxKeyBytes) co_return false;
+  co_return co_await change(*this, base::text_of(whole->key), {.block = units}, deadline, cost);
 }
 
 }  // namespace farpool::rcuckoo

@@ -85,7 +85,7 @@ class Turns {
   session::WaitQueue queue_;
 };
 
-struct Table::State final : session::Repairable {
+struct Table::State final : session::Repairable, heap::References {
   State(session::Session& session, heap::Heap& heap, const Geometry& geometry, std::uint32_t table_id)
       : session(session),
         heap(heap),
@@ -107,6 +107,7 @@ struct Table::State final : session::Repairable {
 
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
+  Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) override;
   fabric::Port& port() { return session.port(); }
   Nanos now() { return session.port().now(); }
   Nanos failure_timeout() { return session.grant().failure_timeout; }

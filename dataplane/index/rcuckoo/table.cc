@@ -55,7 +55,9 @@ Task<Result<layout::Superblock>> read_superblock(session::Session& session, Nano
 }
 
 Table::Table(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id)
-    : state_(std::make_unique<State>(session, heap, geometry, table_id)) {}
+    : state_(std::make_unique<State>(session, heap, geometry, table_id)) {
+  heap.set_references(*state_);
+}
 Table::~Table() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->geometry; }

@@ -145,7 +145,7 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 	for _, n := range d.nodes {
 		for _, reported := range n.facts.GetMemoryNode().GetDead() {
 			process := v1alpha1.ProcessID(reported.GetProcess())
-			if _, known := found[process]; known || reported.GetProcess() == 0 || dealtWith[process] {
+			if _, known := found[process]; known || reported.GetProcess() == 0 || dealtWith[process] || !holds(reported) {
 				continue
 			}
 			if judged, known := d.judgeReported(c, written, reported); judged == dead {
@@ -159,6 +159,11 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 	slices.SortFunc(deaths, func(a, b death) int { return cmp.Compare(a.process, b.process) })
 	slices.SortFunc(processes, func(a, b v1alpha1.ProcessStatus) int { return cmp.Compare(a.Process, b.Process) })
 	return deaths, processes[:min(len(processes), processesKept)]
+}
+
+// holds says whether anything of a process that a memory node still names is left there.
+func holds(reported *farpoolv1alpha1.DeadClient) bool {
+	return reported.GetSlots() > 0 || reported.GetSegments() > 0
 }
 
 // podEnded says whether Kubernetes has it that no container of the pod runs, or ever will.

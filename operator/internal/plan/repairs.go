@@ -332,7 +332,7 @@ func (f *following) repair() metav1.Condition {
 		// Clients did it on their own.
 		f.nothingLeft()
 	}
-	if f.left() == 0 && len(f.naming()) == 0 {
+	if f.left() == 0 && len(f.naming(holds)) == 0 {
 		if f.status.Attempts == 0 {
 			return is(metav1.ConditionTrue, v1alpha1.ReasonNothingLeft, "the processes left nothing")
 		}
@@ -414,7 +414,7 @@ func (f *following) clear() bool {
 			return false
 		}
 	}
-	return len(f.naming()) == 0
+	return len(f.naming(holds)) == 0
 }
 
 // shard that is to be asked next, and how many are ready. Each attempt begins with another one.
@@ -451,18 +451,24 @@ func (f *following) verify() metav1.Condition {
 			silent = append(silent, entry.Name)
 		}
 	}
-	if len(silent) > 0 {
-		return condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonVerifying, "memory nodes that cannot be reached have yet to say that nothing is left: %s", some(silent))
+	is := func(status metav1.ConditionStatus, reason, format string, arguments ...any) metav1.Condition {
+		return condition(v1alpha1.ConditionComplete, status, reason, format, arguments...)
 	}
-	return condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete, "no memory node names the processes any more")
+	if len(silent) > 0 {
+		return is(metav1.ConditionFalse, v1alpha1.ReasonVerifying, "memory nodes that cannot be reached have yet to say that nothing is left: %s", some(silent))
+	}
+	if naming := f.naming(func(*farpoolv1alpha1.DeadClient) bool { return true }); len(naming) > 0 {
+		return is(metav1.ConditionFalse, v1alpha1.ReasonVerifying, "memory nodes still name the processes, with nothing left of them: %s", some(naming))
+	}
+	return is(metav1.ConditionTrue, v1alpha1.ReasonComplete, "no memory node names the processes any more")
 }
 
-// naming are the memory nodes that name one of the processes as dead.
-func (f *following) naming() []string {
+// naming are the memory nodes that name one of the processes as dead in such a way.
+func (f *following) naming(as func(*farpoolv1alpha1.DeadClient) bool) []string {
 	var naming []string
 	for _, entry := range f.epochs.effective().Nodes {
 		for _, reported := range f.facts(&entry).GetDead() {
-			if f.processes[v1alpha1.ProcessID(reported.GetProcess())] {
+			if f.processes[v1alpha1.ProcessID(reported.GetProcess())] && as(reported) {
 				naming = append(naming, entry.Name)
 				break
 			}
@@ -488,8 +494,8 @@ func (f *following) why() string {
 		}
 	}
 	if len(words) == 0 {
-		for _, name := range f.naming() {
-			words = append(words, name+" still names the processes")
+		for _, name := range f.naming(holds) {
+			words = append(words, name+" still names what they left")
 		}
 	}
 	return some(words)

@@ -272,14 +272,15 @@ func TestDeaths(t *testing.T) {
 			w.report(0, ofA)
 		}, cause: v1alpha1.CauseMemoryNodeReport, of: "a"},
 		{name: "a report of a client that Kubernetes does not know", do: func(w *ward) { w.report(0, library); w.report(1, library) }, cause: v1alpha1.CauseMemoryNodeReport, of: "etl", keeps: true},
+		{name: "a report of one of which nothing is left", do: func(w *ward) { w.report(0, &farpoolv1alpha1.DeadClient{Process: 0x77, Name: "etl"}) }, keeps: true},
 		{name: "a report of a process that nobody can name", do: func(w *ward) { w.report(0, &farpoolv1alpha1.DeadClient{Name: "x", Slots: 1}) }, keeps: true},
 		{name: "a report of a pod that has not been heard yet", do: func(w *ward) {
 			w.shard("d", 0xd)
 			w.unreachable("d")
-			w.report(0, &farpoolv1alpha1.DeadClient{Process: 0xd0, Name: "d"})
+			w.report(0, &farpoolv1alpha1.DeadClient{Process: 0xd0, Name: "d", Slots: 1})
 		}, keeps: true},
 		{name: "a report of an earlier life of a pod that answers", do: func(w *ward) {
-			w.report(0, &farpoolv1alpha1.DeadClient{Process: 0xb0, Name: "b"})
+			w.report(0, &farpoolv1alpha1.DeadClient{Process: 0xb0, Name: "b", Segments: 1})
 		}, cause: v1alpha1.CauseMemoryNodeReport, of: "b", keeps: true},
 		{name: "a report of a node that cannot be reached", do: func(w *ward) { w.report(0, library); w.silence("cache-memory-0") }, keeps: true},
 		{name: "a paused pool", do: func(w *ward) { w.gone("a"); w.Pool.Spec.Management = v1alpha1.ManagementPaused }, keeps: true},
@@ -404,6 +405,13 @@ func TestARepairTakesItsSteps(t *testing.T) {
 	w.wants(lease, v1alpha1.StepVerifying, v1alpha1.ConditionRepaired, metav1.ConditionTrue, v1alpha1.ReasonRepaired)
 	w.wants(lease, v1alpha1.StepVerifying, v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonVerifying)
 	w.answer("cache-memory-0", 100, w.Agents["pod-cache-memory-1"].Facts.GetMemoryNode().GetMap())
+	// It has not yet noticed that nothing is left.
+	w.report(0, &farpoolv1alpha1.DeadClient{Process: 0xa, Name: "a"})
+	if plan = w.step(); len(plan.Ask) != 0 {
+		t.Errorf("asked %v", plan.Ask)
+	}
+	w.wants(lease, v1alpha1.StepVerifying, v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonVerifying)
+	w.report(0)
 	plan = w.step()
 	w.wants(lease, v1alpha1.StepComplete, v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete)
 	if s := lease.Status; s.SlotsRepaired != 2 || s.SegmentsAdopted != 5 || s.Left != 0 || s.Attempts != 3 || s.CompletedAt == nil || s.StartedAt == nil || plan.Status.OpenLeases != 0 {
@@ -457,7 +465,7 @@ func TestWhatWasNeverLeftNeedsNoRepair(t *testing.T) {
 		t.Errorf("asked %v, told %v", plan.Ask, plan.Status.Events)
 	}
 	// What memory nodes said a moment ago makes no other lease; what they say later does.
-	w.report(0, &farpoolv1alpha1.DeadClient{Process: 0xa, Name: "a"})
+	w.report(0, &farpoolv1alpha1.DeadClient{Process: 0xa, Name: "a", Slots: 1})
 	w.step()
 	if len(w.Leases) != 1 {
 		t.Errorf("an echo makes a lease: %v", w.Leases[1].Spec)
@@ -694,7 +702,7 @@ func TestOldLeasesGo(t *testing.T) {
 // Before every process has been heard of, nobody is taken for dead by what others say of it.
 func TestNobodyIsDeadBeforeAllWereHeard(t *testing.T) {
 	w := newWard(t)
-	w.report(0, &farpoolv1alpha1.DeadClient{Process: 0x77, Name: "worker of c"})
+	w.report(0, &farpoolv1alpha1.DeadClient{Process: 0x77, Name: "worker of c", Slots: 1})
 	w.Agents["pod-c"] = agent.Observation{}
 	w.step()
 	if len(w.Leases) != 0 {
