@@ -28,6 +28,7 @@ const (
 
 // memoryNode is a process with the agent through which epochs are published to it.
 type memoryNode struct {
+	incarnation uint64 // as of the last epoch; 0: none yet
 	process
 	agent *grpc.ClientConn
 }
@@ -198,7 +199,10 @@ func (c *cluster) publish(ctx context.Context) error {
 			return err
 		}
 		own := facts.GetMemoryNode()
-		if c.epoch > 1 && own.GetMemoryFresh() {
+		// A life is fresh for as long as it lasts; what counts is whether the one that follows another is.
+		before := n.incarnation
+		n.incarnation = facts.GetIncarnation()
+		if before != 0 && before != n.incarnation && own.GetMemoryFresh() {
 			return fmt.Errorf("memory node %s came back empty: its memory file was whole, and everything acknowledged on it is lost", n.name)
 		}
 		shards.Nodes = append(shards.Nodes, &farpoolv1alpha1.MemoryNodeEntry{

@@ -279,8 +279,16 @@ func (n *nemesis) stopShard(ctx context.Context) error {
 	if err := victim.ready(ctx); err != nil {
 		return err
 	}
-	if now, err := victim.lost(); err != nil || now < lost+float64(len(n.cluster.nodes)) {
-		return errors.Join(err, fmt.Errorf("%s was fenced by every memory node, and counts %g lost sessions after %g", victim.name, now, lost))
+	// It notices session by session.
+	err = eventually(ctx, patience, func() error {
+		now, err := victim.lost()
+		if err == nil && now < lost+float64(len(n.cluster.nodes)) {
+			err = fmt.Errorf("%s was fenced by every memory node, and counts %g lost sessions after %g", victim.name, now, lost)
+		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	after, err := n.fenced()
 	if err != nil {
