@@ -21,7 +21,6 @@ using rcuckoo::Entry;
 using rcuckoo::EntryType;
 using rcuckoo::RowView;
 using rcuckoo::SlotRow;
-using rcuckoo::SlotState;
 
 class Surveyor {
  public:
