@@ -80,6 +80,14 @@ func kindOf(err error) string {
 	return "connection"
 }
 
+// Verdict is what a caller heard, in a word.
+func Verdict(err error) string {
+	if err == nil {
+		return "done"
+	}
+	return kindOf(err)
+}
+
 // Kinds counts errors by what they say: the first word of the store's error, "corrupt", or "connection".
 func (e *Errors) Kinds() map[string]int {
 	e.mu.Lock()

@@ -17,13 +17,9 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/e2e/chaos"
 	"farpool.dev/farpool/e2e/workload"
 	"farpool.dev/farpool/hack/local"
-)
-
-const (
-	failureTimeout = time.Second
-	lease          = 2 * time.Second
 )
 
 // memoryNode is a process with the agent through which epochs are published to it.
@@ -44,7 +40,7 @@ type cluster struct {
 	epoch     uint64
 }
 
-func newCluster(directory, binaries, memory string, nodes, shards int) (*cluster, error) {
+func newCluster(directory string, o options) (*cluster, error) {
 	c := &cluster{directory: directory, secret: make([]byte, 16)}
 	if _, err := rand.Read(c.secret); err != nil {
 		return nil, err
@@ -57,10 +53,10 @@ func newCluster(directory, binaries, memory string, nodes, shards int) (*cluster
 			"--tls-cert", at + ".crt", "--tls-key", at + ".key", "--log-format", "text"}, nil
 	}
 	holders := []local.Holder{{Role: "operator", Name: "chaos"}}
-	for i := range nodes {
+	for i := range o.nodes {
 		holders = append(holders, local.Holder{Role: "node", Name: fmt.Sprintf("m%d", i)})
 	}
-	for i := range shards {
+	for i := range o.shards {
 		holders = append(holders, local.Holder{Role: "client", Name: fmt.Sprintf("s%d", i)})
 	}
 	if err := os.Mkdir(filepath.Join(directory, "tls"), 0o700); err != nil {
@@ -73,7 +69,7 @@ func newCluster(directory, binaries, memory string, nodes, shards int) (*cluster
 	if err != nil {
 		return nil, err
 	}
-	for i := range nodes {
+	for i := range o.nodes {
 		name := fmt.Sprintf("m%d", i)
 		var at [3]string
 		for j := range at {
@@ -91,16 +87,16 @@ func newCluster(directory, binaries, memory string, nodes, shards int) (*cluster
 		}
 		c.nodes = append(c.nodes, &memoryNode{agent: agent, process: process{
 			name: name, metrics: at[2], log: logFile(directory, name),
-			args: append([]string{filepath.Join(binaries, "farpool-memory-node"), "--memory", memory, "--memory-path", directory,
+			args: append([]string{filepath.Join(o.binaries, "farpool-memory-node"), "--memory", o.memory, "--memory-path", directory,
 				"--listen", at[0], "--agent-listen", at[1], "--metrics-listen", at[2],
-				"--failure-timeout", failureTimeout.String(), "--lease", lease.String()}, common...),
+				"--failure-timeout", milliseconds(o.lease / 2), "--lease", milliseconds(o.lease)}, common...),
 		}})
 		if i > 0 {
 			bootstrap += ","
 		}
 		bootstrap += at[0]
 	}
-	for i := range shards {
+	for i := range o.shards {
 		name := fmt.Sprintf("s%d", i)
 		var at [2]string
 		for j := range at {
@@ -114,13 +110,16 @@ func newCluster(directory, binaries, memory string, nodes, shards int) (*cluster
 		}
 		c.shards = append(c.shards, &process{
 			name: name, metrics: at[1], log: logFile(directory, name),
-			args: append([]string{filepath.Join(binaries, "farpool-compute-shard"), "--bootstrap", bootstrap, "--listen", at[0],
+			args: append([]string{filepath.Join(o.binaries, "farpool-compute-shard"), "--bootstrap", bootstrap, "--listen", at[0],
 				"--agent-listen", "none", "--metrics-listen", at[1], "--operation-deadline", "5s"}, common...),
 		})
 		c.target.Shards = append(c.target.Shards, at[0])
 	}
 	return c, nil
 }
+
+// milliseconds is a duration as the daemons read it.
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
 
 // operator is the credential with which agents are spoken to. Roles and pool are what peers are judged by, so hosts are not.
 func (c *cluster) operator() (credentials.TransportCredentials, error) {
@@ -173,9 +172,9 @@ func (c *cluster) all() []*process {
 // facts waits for the agent of a node.
 func (n *memoryNode) facts(ctx context.Context) (*farpoolv1alpha1.Facts, error) {
 	var facts *farpoolv1alpha1.Facts
-	err := eventually(ctx, patience, func() error {
+	err := chaos.Eventually(ctx, chaos.Patience, func() error {
 		if !n.alive() {
-			return final(fmt.Errorf("%s ended on its own; its last lines are in %s", n.name, n.log))
+			return chaos.Final(fmt.Errorf("%s ended on its own; its last lines are in %s", n.name, n.log))
 		}
 		call, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -215,7 +214,7 @@ func (c *cluster) publish(ctx context.Context) error {
 		shards.Directory = append(shards.Directory, uint32(i%len(c.nodes)))
 	}
 	for _, n := range c.nodes {
-		call, cancel := context.WithTimeout(ctx, patience)
+		call, cancel := context.WithTimeout(ctx, chaos.Patience)
 		_, err := farpoolv1alpha1.NewAgentClient(n.agent).PublishMap(call, &farpoolv1alpha1.PublishMapRequest{Map: shards, PoolSecret: c.secret}, grpc.WaitForReady(true))
 		cancel()
 		if err != nil {

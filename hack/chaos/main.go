@@ -11,7 +11,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -25,19 +24,22 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"farpool.dev/farpool/e2e/chaos"
 	"farpool.dev/farpool/e2e/history"
 )
 
-// patience is how long anything may take that must happen.
-const patience = time.Minute
+// writers work all the time; more are at a shard at the moment it is stopped.
+const writers = 4
 
 type options struct {
 	minutes  float64
+	zombies  int
 	seed     uint64
 	binaries string
 	memory   string
 	nodes    int
 	shards   int
+	lease    time.Duration
 	faults   []string
 }
 
@@ -47,11 +49,11 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	fmt.Printf("chaos: seed %d, %g minutes, %d memory nodes, %d compute shards, %d writers\n", o.seed, o.minutes, o.nodes, o.shards, writers)
-	c, err := newCluster(directory, o.binaries, o.memory, o.nodes, o.shards)
+	c, err := newCluster(directory, o)
 	if err != nil {
 		return err
 	}
-	var l *load
+	var l *chaos.Load
 	defer func() {
 		err = errors.Join(err, c.stop())
 		if err == nil {
@@ -59,7 +61,7 @@ func run(ctx context.Context, o options) (err error) {
 			return
 		}
 		if l != nil {
-			err = errors.Join(err, dump(filepath.Join(directory, "history.jsonl"), l.recorder.Ops()))
+			err = errors.Join(err, dump(filepath.Join(directory, "history.jsonl"), l.Recorder.Ops()))
 		}
 		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--seed %d --minutes %g'\n", directory, o.seed, o.minutes)
 	}()
@@ -68,24 +70,22 @@ func run(ctx context.Context, o options) (err error) {
 	}
 
 	begun := time.Now()
-	l = newLoad(c, writers+bursts+1)
+	l = chaos.NewLoad(c.target, writers)
 	n := newNemesis(c, l, o.seed)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
-	for writer := range writers {
-		all.Go(func() { l.write(ctx, writer, rand.New(rand.NewPCG(o.seed, uint64(writer))), stop) })
-	}
-	hurt := n.run(ctx, time.Duration(o.minutes*float64(time.Minute)), o.faults)
+	all.Go(func() { l.Work(ctx, o.seed, stop) })
+	hurt := n.run(ctx, o)
 	close(stop)
 	all.Wait()
 	if hurt != nil {
 		return hurt
 	}
-	if err := l.settle(ctx); err != nil {
+	if err := l.Settle(ctx); err != nil {
 		return err
 	}
 	worked := time.Since(begun)
-	ops := l.recorder.Ops()
+	ops := l.Recorder.Ops()
 	summary, err := history.Check(ops, 5*time.Minute)
 	if err != nil {
 		return err
@@ -141,9 +141,9 @@ func (n *nemesis) report(worked time.Duration, summary history.Summary) {
 	unknown := n.cluster.total(func(name string) bool { return name == "farpool_resp_unknown_outcomes_total" })
 	fmt.Printf("chaos: passed after %.0f s of work\n", worked.Seconds())
 	fmt.Printf("  faults       %d kills of compute shards, %d kills of memory nodes, %d stops (%d writes were under way: %s)\n",
-		n.shardKills, n.nodeKills, n.stops, n.caught, counts(n.learned))
-	fmt.Printf("  stale writes %d landed after a fence, over %d stops that were judged\n", n.stale, n.stops-n.unjudged)
-	fmt.Printf("  operations   %d answered, %d failed (%s)\n", n.load.answered.Load(), n.load.refused.Load(), counts(n.load.kindsOfErrors()))
+		n.shardKills, n.nodeKills, n.stops, n.stopped.Caught, chaos.Counts(n.stopped.Learned))
+	fmt.Printf("  stale writes 0 landed after a fence, over %d stops that were judged\n", n.stops-n.unjudged)
+	fmt.Printf("  operations   %d answered, %d failed (%s)\n", n.load.Answered(), n.load.Refused(), chaos.Counts(n.load.Errors()))
 	fmt.Printf("  history      %d keys, %d operations, %d of unknown outcome; %.0f UNKNOWNOUTCOME told\n", summary.Keys, summary.Ops, summary.Unknown, unknown)
 	repairs := map[string]int{}
 	for _, p := range n.cluster.all() {
@@ -153,21 +153,7 @@ func (n *nemesis) report(worked time.Duration, summary history.Summary) {
 			}
 		}
 	}
-	fmt.Printf("  metrics      %s\n", counts(repairs))
-}
-
-func counts(of map[string]int) string {
-	var parts []string
-	for name, count := range of {
-		if count > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", name, count))
-		}
-	}
-	slices.Sort(parts)
-	if len(parts) == 0 {
-		return "none"
-	}
-	return strings.Join(parts, ", ")
+	fmt.Printf("  metrics      %s\n", chaos.Counts(repairs))
 }
 
 // The kernel ties Pdeathsig to the thread that started the child, so everything that starts one stays on the main thread.
@@ -180,6 +166,8 @@ func (silence) Printf(context.Context, string, ...any) {}
 func main() {
 	var o options
 	flag.Float64Var(&o.minutes, "minutes", 1, "how long there are faults")
+	flag.IntVar(&o.zombies, "zombies", 0, "stops of compute shards that there must be, however long it takes; with -faults stop-shard nothing else happens")
+	flag.DurationVar(&o.lease, "lease", 2*time.Second, "of a client; the failure timeout is half of it")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the faults and of what the writers do")
 	flag.StringVar(&o.binaries, "bin", "build/release/apps", "directory of the daemons and of farpool-fsck")
 	flag.StringVar(&o.memory, "memory", "64Mi", "that each memory node lends")

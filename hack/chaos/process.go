@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"farpool.dev/farpool/e2e/chaos"
 )
 
 // process is one daemon with a fixed name, command line and ports; it may live many times.
@@ -81,8 +81,8 @@ func (p *process) end() error {
 	select {
 	case <-p.ended:
 		return nil
-	case <-time.After(patience):
-		return fmt.Errorf("%s did not end within %s of SIGTERM", p.name, patience)
+	case <-time.After(chaos.Patience):
+		return fmt.Errorf("%s did not end within %s of SIGTERM", p.name, chaos.Patience)
 	}
 }
 
@@ -114,44 +114,16 @@ func (p *process) retire() {
 	}
 }
 
-var web = http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-
-// scrape reads the metrics page; samples of one name are added up.
-func (p *process) scrape() (map[string]float64, error) {
-	answer, err := web.Get("http://" + p.metrics + "/metrics")
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	return samples(answer.Body)
-}
-
-func samples(page io.Reader) (map[string]float64, error) {
-	sums := map[string]float64{}
-	lines := bufio.NewScanner(page)
-	for lines.Scan() {
-		line := lines.Text()
-		space := strings.LastIndexByte(line, ' ')
-		if space < 0 || strings.HasPrefix(line, "#") {
-			continue
-		}
-		value, err := strconv.ParseFloat(line[space+1:], 64)
-		if err != nil {
-			return nil, fmt.Errorf("metrics: %w in %q", err, line)
-		}
-		name, _, _ := strings.Cut(line[:space], "{")
-		sums[name] += value
-	}
-	return sums, lines.Err()
-}
+// scrape reads the metrics page.
+func (p *process) scrape() (map[string]float64, error) { return chaos.Scrape(p.metrics) }
 
 // ready waits until the probe says so.
 func (p *process) ready(ctx context.Context) error {
-	return eventually(ctx, patience, func() error {
+	return chaos.Eventually(ctx, chaos.Patience, func() error {
 		if !p.alive() {
-			return final(fmt.Errorf("%s ended on its own; its last lines are in %s", p.name, p.log))
+			return chaos.Final(fmt.Errorf("%s ended on its own; its last lines are in %s", p.name, p.log))
 		}
-		answer, err := web.Get("http://" + p.metrics + "/readyz")
+		answer, err := chaos.Web.Get("http://" + p.metrics + "/readyz")
 		if err != nil {
 			return err
 		}
@@ -162,32 +134,6 @@ func (p *process) ready(ctx context.Context) error {
 		}
 		return nil
 	})
-}
-
-// finalError is one that more patience does not mend.
-type finalError struct{ error }
-
-func (e finalError) Unwrap() error { return e.error }
-func final(err error) error        { return finalError{err} }
-
-// eventually asks again until there is no error, the limit has passed, or the error is final.
-func eventually(ctx context.Context, limit time.Duration, what func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := what()
-		var last finalError
-		if err == nil || errors.As(err, &last) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("after %s: %w", limit, err)
-		case <-tick.C:
-		}
-	}
 }
 
 // ports hands out ports that the kernel gives to no outgoing connection, so that one stays free while its process is dead.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package chaos is a load under which things may be broken: writers that fight over few keys and scatter over many, and judges of what
+// they were told. Whoever breaks things decides what and when: hack/chaos with processes of one machine, e2e with pods.
+package chaos
 
 import (
 	"context"
@@ -18,7 +20,6 @@ import (
 )
 
 const (
-	writers   = 4
 	hotKeys   = 6
 	coldKeys  = 20000
 	counters  = 3
@@ -43,11 +44,12 @@ type member struct {
 	unknowns atomic.Int64
 }
 
-// load is the writers and what they have seen.
-type load struct {
-	cluster  *cluster
-	sizes    workload.Sizes
-	recorder *history.Recorder
+// Load is the writers and what they have seen.
+type Load struct {
+	Sizes    workload.Sizes
+	Recorder *history.Recorder
+	target   workload.Target
+	writers  int
 	next     atomic.Uint32 // the next key that nobody has used
 	hot      family
 	count    family
@@ -60,10 +62,11 @@ type load struct {
 	kinds    map[uint32]history.Kind // of retired and present keys: how to read them
 }
 
-func newLoad(c *cluster, logs int) *load {
-	l := &load{
-		cluster: c, sizes: workload.Sizes{MinKey: 12, MaxKey: 200, MinValue: 12, MaxValue: 2048},
-		recorder: history.NewRecorder(logs), errors: map[string]int{}, kinds: map[uint32]history.Kind{},
+// NewLoad is a load of so many writers on the shards of a target.
+func NewLoad(target workload.Target, writers int) *Load {
+	l := &Load{
+		target: target, writers: writers, Sizes: workload.Sizes{MinKey: 12, MaxKey: 200, MinValue: 12, MaxValue: 2048},
+		Recorder: history.NewRecorder(writers + Bursts + 1), errors: map[string]int{}, kinds: map[uint32]history.Kind{},
 	}
 	l.avoided.Store(-1)
 	l.next.Store(coldKeys)
@@ -73,7 +76,33 @@ func newLoad(c *cluster, logs int) *load {
 	return l
 }
 
-func (l *load) family(size int, kinds ...history.Kind) family {
+// Work has every writer work until stop is closed.
+func (l *Load) Work(ctx context.Context, seed uint64, stop <-chan struct{}) {
+	var all sync.WaitGroup
+	for writer := range l.writers {
+		all.Go(func() { l.write(ctx, writer, rand.New(rand.NewPCG(seed, uint64(writer))), stop) })
+	}
+	all.Wait()
+}
+
+// Progress waits until so many more commands have been answered.
+func (l *Load) Progress(ctx context.Context, commands int64) error {
+	more := l.Answered() + commands
+	return Eventually(ctx, Patience, func() error {
+		if now := l.Answered(); now < more {
+			return fmt.Errorf("the writers hang: %d commands answered, failures so far: %s", now, Counts(l.Errors()))
+		}
+		return nil
+	})
+}
+
+// Answered and Refused are how many commands came back, and how many failed. They may be asked while the writers work.
+func (l *Load) Answered() int64 { return l.answered.Load() }
+
+// Refused is the other of the two.
+func (l *Load) Refused() int64 { return l.refused.Load() }
+
+func (l *Load) family(size int, kinds ...history.Kind) family {
 	f := family{kinds: kinds}
 	for range size {
 		m := &member{}
@@ -84,7 +113,7 @@ func (l *load) family(size int, kinds ...history.Kind) family {
 }
 
 // newKey is a key that is read as `read` reads.
-func (l *load) newKey(read history.Kind) uint32 {
+func (l *Load) newKey(read history.Kind) uint32 {
 	key := l.next.Add(1)
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -92,7 +121,7 @@ func (l *load) newKey(read history.Kind) uint32 {
 	return key
 }
 
-func (l *load) renew(m *member, kinds []history.Kind) {
+func (l *Load) renew(m *member, kinds []history.Kind) {
 	read := history.Get
 	switch kinds[0] {
 	case history.Incr:
@@ -106,27 +135,27 @@ func (l *load) renew(m *member, kinds []history.Kind) {
 }
 
 // used is every key that may hold something, with how it is read.
-func (l *load) used() map[uint32]history.Kind {
+func (l *Load) used() map[uint32]history.Kind {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	return maps.Clone(l.kinds)
 }
 
-func (l *load) failed(err error) {
+func (l *Load) failed(err error) {
 	l.refused.Add(1)
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	l.errors[verdict(err)]++
+	l.errors[workload.Verdict(err)]++
 }
 
 // write works until stop is closed: one connection to each shard, one command at a time.
-func (l *load) write(ctx context.Context, writer int, random *rand.Rand, stop <-chan struct{}) {
-	clients := make([]*redis.Client, len(l.cluster.target.Shards))
+func (l *Load) write(ctx context.Context, writer int, random *rand.Rand, stop <-chan struct{}) {
+	clients := make([]*redis.Client, len(l.target.Shards))
 	for i := range clients {
-		clients[i] = l.cluster.target.Connect(i)
+		clients[i] = l.target.Connect(i)
 		defer func() { _ = clients[i].Close() }()
 	}
-	log := l.recorder.Log(writer)
+	log := l.Recorder.Log(writer)
 	for ctx.Err() == nil {
 		select {
 		case <-stop:
@@ -138,7 +167,7 @@ func (l *load) write(ctx context.Context, writer int, random *rand.Rand, stop <-
 			shard = (shard + 1) % len(clients)
 		}
 		kind, key, at := l.draw(random)
-		_, err := l.sizes.Execute(ctx, clients[shard], log, keyPrefix, kind, key)
+		_, err := l.Sizes.Execute(ctx, clients[shard], log, keyPrefix, kind, key)
 		switch {
 		case err == nil:
 			l.answered.Add(1)
@@ -157,7 +186,7 @@ func (l *load) write(ctx context.Context, writer int, random *rand.Rand, stop <-
 }
 
 // draw picks the next operation: half of them on few keys that all fight over.
-func (l *load) draw(random *rand.Rand) (history.Kind, uint32, *member) {
+func (l *Load) draw(random *rand.Rand) (history.Kind, uint32, *member) {
 	f := &l.hot
 	switch n := random.IntN(20); {
 	case n < 6:
@@ -182,9 +211,9 @@ func (l *load) draw(random *rand.Rand) (history.Kind, uint32, *member) {
 	return f.kinds[random.IntN(len(f.kinds))], m.key.Load(), m
 }
 
-// settle reads every key in the end, and writes those that were worked on most once more: nothing may be lost, and nothing may be
+// Settle reads every key in the end, and writes those that were worked on most once more: nothing may be lost, and nothing may be
 // locked. What a shard cannot answer at once it may answer later, until patience is over.
-func (l *load) settle(ctx context.Context) error {
+func (l *Load) Settle(ctx context.Context) error {
 	keys := l.used()
 	for key := range uint32(coldKeys) {
 		keys[key] = history.Get
@@ -194,19 +223,19 @@ func (l *load) settle(ctx context.Context) error {
 		kind history.Kind
 	}
 	jobs := make(chan job)
-	failures := make(chan error, writers)
+	failures := make(chan error, l.writers)
 	var all sync.WaitGroup
-	for writer := range writers {
+	for writer := range l.writers {
 		all.Go(func() {
-			client := l.cluster.target.Connect(writer)
+			client := l.target.Connect(writer)
 			defer func() { _ = client.Close() }()
 			var failed error
 			for j := range jobs {
 				if failed != nil {
 					continue
 				}
-				failed = eventually(ctx, patience, func() error {
-					_, err := l.sizes.Execute(ctx, client, l.recorder.Log(writer), keyPrefix, j.kind, j.key)
+				failed = Eventually(ctx, Patience, func() error {
+					_, err := l.Sizes.Execute(ctx, client, l.Recorder.Log(writer), keyPrefix, j.kind, j.key)
 					if err != nil {
 						l.failed(err)
 					}
@@ -234,7 +263,8 @@ func (l *load) settle(ctx context.Context) error {
 	return nil
 }
 
-func (l *load) kindsOfErrors() map[string]int {
+// Errors are the failures by what they say.
+func (l *Load) Errors() map[string]int {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	return maps.Clone(l.errors)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package chaos
 
 import (
 	"context"
@@ -18,6 +18,8 @@ import (
 	"farpool.dev/farpool/e2e/workload"
 )
 
+const writers = 4
+
 // redisTarget is a store whose histories are known to be right.
 func redisTarget(t *testing.T) workload.Target {
 	t.Helper()
@@ -30,7 +32,7 @@ func redisTarget(t *testing.T) workload.Target {
 		_ = server.Process.Kill()
 		_ = server.Wait()
 	})
-	err := eventually(t.Context(), patience, func() error {
+	err := Eventually(t.Context(), Patience, func() error {
 		connection, err := net.Dial("unix", socket)
 		if err == nil {
 			err = connection.Close()
@@ -45,34 +47,34 @@ func redisTarget(t *testing.T) workload.Target {
 
 func TestWhatTheWritersSawIsJudged(t *testing.T) {
 	target := redisTarget(t)
-	for name, damage := range map[string]func(ctx context.Context, l *load) error{
+	for name, damage := range map[string]func(ctx context.Context, l *Load) error{
 		"nothing": nil,
-		"a lost write": func(ctx context.Context, l *load) error {
-			return eventually(ctx, patience, func() error {
+		"a lost write": func(ctx context.Context, l *Load) error {
+			return Eventually(ctx, Patience, func() error {
 				client := target.Connect(0)
 				defer func() { _ = client.Close() }()
 				// Whatever cold key is there was acknowledged.
 				for key := range uint32(coldKeys) {
-					if n, err := client.Del(ctx, l.sizes.Key(keyPrefix, key)).Result(); n == 1 || err != nil {
+					if n, err := client.Del(ctx, l.Sizes.Key(keyPrefix, key)).Result(); n == 1 || err != nil {
 						return err
 					}
 				}
 				return errors.New("no cold key has been written yet")
 			})
 		},
-		"a lost increment": func(ctx context.Context, l *load) error {
+		"a lost increment": func(ctx context.Context, l *Load) error {
 			client := target.Connect(0)
 			defer func() { _ = client.Close() }()
-			return client.Decr(ctx, l.sizes.Key(keyPrefix, l.count.members[0].key.Load())).Err()
+			return client.Decr(ctx, l.Sizes.Key(keyPrefix, l.count.members[0].key.Load())).Err()
 		},
-		"a lost element": func(ctx context.Context, l *load) error {
+		"a lost element": func(ctx context.Context, l *Load) error {
 			client := target.Connect(0)
 			defer func() { _ = client.Close() }()
 			for key, read := range l.used() {
 				if read != history.List {
 					continue
 				}
-				name := l.sizes.Key(keyPrefix, key)
+				name := l.Sizes.Key(keyPrefix, key)
 				if value := client.Get(ctx, name).Val(); len(value) > 0 {
 					return client.Set(ctx, name, value[:len(value)-8], 0).Err()
 				}
@@ -86,18 +88,11 @@ func TestWhatTheWritersSawIsJudged(t *testing.T) {
 			if err := client.FlushAll(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			l := newLoad(&cluster{target: target}, writers)
+			l := NewLoad(target, writers)
 			stop := make(chan struct{})
 			var all sync.WaitGroup
-			for writer := range writers {
-				all.Go(func() { l.write(t.Context(), writer, rand.New(rand.NewPCG(1, uint64(writer))), stop) })
-			}
-			err := eventually(t.Context(), patience, func() error {
-				if l.answered.Load() < 5000 {
-					return errors.New("the writers hang")
-				}
-				return nil
-			})
+			all.Go(func() { l.Work(t.Context(), 1, stop) })
+			err := l.Progress(t.Context(), 5000)
 			close(stop)
 			all.Wait()
 			if err != nil {
@@ -108,23 +103,23 @@ func TestWhatTheWritersSawIsJudged(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := l.settle(t.Context()); err != nil {
+			if err := l.Settle(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			sum, err := history.Check(l.recorder.Ops(), time.Minute)
+			sum, err := history.Check(l.Recorder.Ops(), time.Minute)
 			var v *history.Violation
 			if damage == nil && err != nil || damage != nil && !errors.As(err, &v) {
 				t.Fatalf("%+v: %v", sum, err)
 			}
-			if damage == nil && (sum.Keys < coldKeys || sum.Unknown != 0 || l.refused.Load() != 0) {
-				t.Fatalf("%+v, %d failed", sum, l.refused.Load())
+			if damage == nil && (sum.Keys < coldKeys || sum.Unknown != 0 || l.Refused() != 0) {
+				t.Fatalf("%+v, %d failed", sum, l.Refused())
 			}
 		})
 	}
 }
 
 func TestKeysAreRetired(t *testing.T) {
-	l := newLoad(&cluster{}, 1)
+	l := NewLoad(workload.Target{}, 1)
 	random := rand.New(rand.NewPCG(1, 1))
 	before := len(l.used())
 	for range 20 * retireAfter {
@@ -154,29 +149,5 @@ func TestSamplesOfOneNameAreAddedUp(t *testing.T) {
 	}
 	if _, err := samples(strings.NewReader("a_total x\n")); err == nil {
 		t.Fatal("a word passed for a number")
-	}
-}
-
-func TestAProcessIsCountedOverAllItsLives(t *testing.T) {
-	p := process{name: "p", args: []string{"sleep", "600"}, metrics: "127.0.0.1:1", log: filepath.Join(t.TempDir(), "log"), counted: map[string]float64{"a_total": 2}}
-	for range 2 {
-		if err := p.start(); err != nil {
-			t.Fatal(err)
-		}
-		if !p.alive() {
-			t.Fatal("it is not alive")
-		}
-		if err := p.kill(); err != nil {
-			t.Fatal(err)
-		}
-		if p.alive() {
-			t.Fatal("it has been killed and is alive")
-		}
-	}
-	if p.lives != 2 || p.counted["a_total"] != 2 {
-		t.Fatal(p.lives, p.counted)
-	}
-	if err := p.ready(t.Context()); err == nil || !strings.Contains(err.Error(), "ended on its own") {
-		t.Fatalf("got %v", err)
 	}
 }
