@@ -15,6 +15,7 @@
 #include "apps/settings.h"
 #include "control/agent.h"
 #include "control/web.h"
+#include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
 #include "net/loop.h"
 #include "node/memory.h"
@@ -84,9 +85,12 @@ Status check(Settings& settings) {
   if (settings.lease < settings.failure_timeout) {
     return {Code::invalid_argument, "--lease must be at least --failure-timeout"};
   }
-  if (settings.failure_timeout < 10 * base::kMillisecond) {
-    return {Code::invalid_argument,
-            "--failure-timeout must be at least 10ms: below that a slow client passes for a dead one"};
+  if (settings.failure_timeout < fabric::tcp::kRetryTime) {
+    const auto milliseconds = [](base::Nanos time) { return std::to_string(time / base::kMillisecond) + "ms"; };
+    return {Code::invalid_argument, "--failure-timeout of " + milliseconds(settings.failure_timeout) +
+                                        " is shorter than tcp takes to send again what it lost: a slow client would "
+                                        "pass for a dead one; give at least " +
+                                        milliseconds(fabric::tcp::kRetryTime)};
   }
   return {};
 }

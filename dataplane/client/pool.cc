@@ -183,8 +183,14 @@ Status Pool::why_not(const Link* link) const {
   if (closing_) return {Code::unavailable, "this client of the pool is closing"};
   if (!map_) return {Code::unavailable, map_trouble_};
   if (link == nullptr) {
-    return {Code::unavailable,
-            "no session with any memory node of epoch " + std::to_string(map_->epoch()) + " could be opened yet"};
+    // Any session would do. What keeps the first one from opening is as good an answer as any.
+    std::string text = "no session with any memory node of epoch " + std::to_string(map_->epoch()) + " could be opened";
+    for (const Link* one : link_of_node_) {
+      if (one == nullptr || one->stopped) continue;
+      text += "; memory node " + one->name + " at " + one->endpoint + ": " + one->trouble.message();
+      break;
+    }
+    return {Code::unavailable, std::move(text)};
   }
   if (link->stopped) {
     return {Code::unavailable, "memory node " + link->name +

@@ -55,7 +55,7 @@ class Increment final : public Editor {
 
 class PoolTest : public ::testing::Test {
  protected:
-  PoolTest() : network_(fabric::sim::Options{.seed = 7}) {
+  explicit PoolTest(Nanos retry_time = 0) : network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
     for (int i = 0; i < 2; ++i) {
       responders_.push_back(&network_.add_node("node-" + std::to_string(i) + ":7400"));
       nodes_.push_back(nullptr);
@@ -386,6 +386,22 @@ TEST_F(PoolTest, RefusesAPoolOfAnotherName) {
   EXPECT_EQ(put(client, "a").code(), Code::unavailable);
   EXPECT_FALSE(client.pool->state().ready);
   EXPECT_EQ(nodes_[0]->stats().sessions, 0u);
+}
+
+class PoolOverASlowWireTest : public PoolTest {
+ protected:
+  PoolOverASlowWireTest() : PoolTest(41 * base::kMillisecond) {}
+};
+
+TEST_F(PoolOverASlowWireTest, RefusesNodesThatTakeClientsForDeadBeforeTheWireHasTriedAgain) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400", "node-1:7400"}, base::kSecond);
+  const base::Status refused = put(client, "a");
+  EXPECT_EQ(refused.code(), Code::unavailable);
+  for (const char* said : {"for 40 ms", "up to 41 ms", "--failure-timeout"}) {
+    EXPECT_NE(refused.message().find(said), std::string::npos) << refused.message();
+  }
+  EXPECT_FALSE(client.pool->state().ready);
 }
 
 }  // namespace

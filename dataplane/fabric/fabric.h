@@ -172,6 +172,8 @@ struct Caps {
   std::uint32_t max_chain = kMaxChain;
   std::uint32_t max_outstanding_atomics = 16;
   std::uint64_t max_verb_bytes = 2ull << 20;
+  // What the wire loses it sends again by itself within this time; who is silent for less may be alive and well.
+  Nanos retry_time = 0;
 };
 
 // What a memory node granted one session, as far as a wire needs it.

@@ -297,6 +297,13 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
   if (Status refused = status_of(*reply, options.endpoint); !refused.ok()) co_return refused;
   Result<Grant> grant = parse_grant(*reply, options.endpoint, options.client_incarnation, options.node_incarnation);
   if (!grant.ok()) co_return grant.status();
+  if (const Nanos retries = port.caps().retry_time; grant->failure_timeout < retries) {
+    co_return Status(Code::invalid_argument,
+                     options.endpoint + " takes clients for dead that stand still for " +
+                         std::to_string(grant->failure_timeout / base::kMillisecond) +
+                         " ms, but the wire takes up to " + std::to_string(retries / base::kMillisecond) +
+                         " ms to send again what it lost: give the memory node a --failure-timeout of at least that");
+  }
 
   // A session whose lane does not open is left to its lease: it holds nothing.
   Result<std::unique_ptr<fabric::Lane>> lane = co_await port.open_lane(grant->lane, options.deadline);

@@ -359,6 +359,8 @@ SimPort::SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t s
 
 SimPort::~SimPort() = default;
 
+Caps SimPort::caps() const { return {.retry_time = network_->options().retry_time}; }
+
 Nanos SimPort::now() const { return clock_.at(network_->now()); }
 
 void SimPort::arm(Timer& timer) {

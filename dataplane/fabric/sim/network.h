@@ -34,6 +34,7 @@ struct Options {
   double lose_reply = 0;     // chance that a chain executes and its completion never comes
   double lose_exchange = 0;  // chance that a message of the session port never comes
   bool keep_chains = false;  // in the trace
+  Nanos retry_time = 0;      // that ports say they take: nothing that is lost is sent again here
   // The clock of each client and of each memory node is somewhere up to `max_offset` ahead of the simulation's, and
   // faster or slower by up to `max_drift_ppm`.
   Nanos max_offset = 0;
@@ -70,7 +71,7 @@ struct Flight;
 // A client: one thread's port. It may be paused (its thread is stopped, the wire is not) or crash.
 class SimPort final : public Port {
  public:
-  Caps caps() const override { return {}; }
+  Caps caps() const override;
   Nanos now() const override;
   std::uint64_t random() override { return random_.next(); }
   task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline) override;

@@ -248,7 +248,8 @@ Caps TcpPort::caps() const {
   return {.masked_cas = true,
           .atomic_domain = Caps::AtomicDomain::cpu,
           .max_chain = kMaxChain,
-          .max_verb_bytes = kMaxVerbBytes};
+          .max_verb_bytes = kMaxVerbBytes,
+          .retry_time = kRetryTime};
 }
 
 std::uint64_t TcpPort::random() {

@@ -14,6 +14,10 @@
 
 namespace farpool::fabric::tcp {
 
+// Linux sends a lost segment again after 200 ms at the least, and after 400 ms the next time. This is one loss, and
+// room for a slow turn of either side. The API's rule for a pool's failure timeout says the same.
+inline constexpr Nanos kRetryTime = 500 * base::kMillisecond;
+
 // Lives on the loop's thread; the loop outlives it. Where TLS is on, what it reaches must present the role `node` and
 // its own pool.
 class TcpPort final : public Port {
