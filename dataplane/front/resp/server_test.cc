@@ -67,6 +67,19 @@ class ServerTest : public ::testing::Test {
     });
     ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
   }
+  // Lets one held operation end. The next one of a connection begins only when the turn in which that happens is over,
+  // so that it has to be waited for.
+  static void release_one(Thread& thread) {
+    ASSERT_TRUE(eventually([&thread] {
+      bool released = false;
+      on(thread, [&] {
+        if (thread.kv.held() == 0) return;
+        thread.kv.release(0);
+        released = true;
+      });
+      return released;
+    }));
+  }
   void stop_listening() {
     on(threads_[0], [this] { front_.reset(); });
   }
@@ -196,10 +209,8 @@ TEST_F(ServerTest, DrainsWhatItHasReadAndThenCloses) {
   on(threads_[0], [&] { threads_[0].worker->drain([&drained] { drained.set_value(); }); });
   auto future = drained.get_future();
   EXPECT_EQ(future.wait_for(std::chrono::milliseconds(0)), std::future_status::timeout);
-  on(threads_[0], [this] { threads_[0].kv.release(0); });
-  ASSERT_TRUE(eventually(
-      [this] { return threads_[0].worker->counters().commands[number_of(*find_command("set"))].calls.get() == 1; }));
-  on(threads_[0], [this] { threads_[0].kv.release(0); });
+  release_one(threads_[0]);
+  release_one(threads_[0]);
   EXPECT_EQ(client.rest(), "+OK\r\n+OK\r\n");
   ASSERT_EQ(future.wait_for(kPatience), std::future_status::ready);
   EXPECT_EQ(connections(0), 0u);
