@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/plan"
+)
+
+func TestDeathsThatWaitForALeaseAreShownUntilNoneDoesOrThePoolIsGone(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := NewMetrics(registry)
+	gauges := func() map[string]float64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]float64{}
+		for _, family := range families {
+			for _, sample := range family.GetMetric() {
+				if gauge := sample.GetGauge(); gauge != nil {
+					found[family.GetName()] += gauge.GetValue()
+				}
+			}
+		}
+		return found
+	}
+	pool := &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "cache"}}
+	for _, waiting := range []int{44, 0} {
+		m.observe(&observe.Snapshot{Pool: pool}, &plan.Status{OpenLeases: 64, Backlog: waiting}, nil)
+		found := gauges()
+		if backlog, there := found["farpool_operator_repair_backlog"]; !there || backlog != float64(waiting) || found["farpool_operator_repair_leases"] != 64 {
+			t.Errorf("%d wait, and the metrics say %v", waiting, found)
+		}
+	}
+	m.forget(client.ObjectKeyFromObject(pool))
+	if found := gauges(); len(found) != 0 {
+		t.Errorf("of a pool that is gone the metrics still say %v", found)
+	}
+}
