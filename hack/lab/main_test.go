@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestVersionsAreOrderedByTheirNumbers(t *testing.T) {
+	versions := []string{"7.10.1+deb13-amd64", "7.2.12+deb13-amd64", "6.12.9+deb13-amd64", "7.2.3+deb13-amd64", "7.9+deb13-amd64"}
+	slices.SortFunc(versions, compareVersions)
+	want := []string{"6.12.9+deb13-amd64", "7.2.3+deb13-amd64", "7.2.12+deb13-amd64", "7.9+deb13-amd64", "7.10.1+deb13-amd64"}
+	if !slices.Equal(versions, want) {
+		t.Errorf("got %v, want %v", versions, want)
+	}
+}
+
+// Headers are 110 bytes, and every part is filled up to a multiple of four.
+func TestAnArchiveIsCpio(t *testing.T) {
+	var out bytes.Buffer
+	a := &archive{to: &out}
+	a.add("init", modeProgram, []byte("12345"))
+	a.add("TRAILER!!!", 0, nil)
+	head := func(inode, mode, links, size, name string) string {
+		const none = "00000000"
+		return "070701" + inode + mode + none + none + links + none + size + none + none + none + none + name + none
+	}
+	want := head("00000001", "000081ed", "00000001", "00000005", "00000005") + "init\x00\x00" + "12345\x00\x00\x00" +
+		head("00000002", "00000000", "00000001", "00000000", "0000000b") + "TRAILER!!!\x00\x00\x00\x00"
+	if a.err != nil || out.String() != want {
+		t.Errorf("%v\n got %q\nwant %q", a.err, out.String(), want)
+	}
+}
+
+func TestAModuleMustBeOne(t *testing.T) {
+	if _, err := moduleNeeds([]byte("no ELF at all")); err == nil {
+		t.Error("anything passes for a module")
+	}
+	self, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := moduleNeeds(self); err == nil {
+		t.Error("a program passes for a module")
+	}
+}
+
+func TestAKernelWithoutItsModulesIsSaidSo(t *testing.T) {
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "9p.ko"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (kernel{"7.2", directory}).modules(guestModules); err == nil {
+		t.Error("a kernel without SoftRoCE is taken")
+	}
+}
+
+func TestTheGuestsFirstProcessBuilds(t *testing.T) {
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(t.TempDir(), "init"), "farpool.dev/farpool/hack/lab/guest").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
