@@ -13,6 +13,9 @@ namespace farpool::fabric {
 // IPv4 20, UDP 8, BTH 12 and ICRC 4; then RETH 16 (READ, WRITE), AETH 4 (replies), AtomicETH 28, and for a masked CAS
 // 16 more for the two masks. `mtu` splits longer payloads into packets.
 std::uint64_t wire_bytes(const Op& op, std::uint64_t mtu = 4096);
+// The two directions of it: towards the memory node, and back.
+std::uint64_t request_bytes(const Op& op, std::uint64_t mtu = 4096);
+std::uint64_t reply_bytes(const Op& op, std::uint64_t mtu = 4096);
 
 struct Cost {
   std::uint32_t trips = 0;

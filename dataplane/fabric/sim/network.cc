@@ -13,6 +13,10 @@
 namespace farpool::fabric::sim {
 namespace {
 
+constexpr Picos kPicosPerNano = 1000;
+Picos picos(Nanos nanos) { return nanos * kPicosPerNano; }
+Nanos nanos(Picos picos) { return (picos + kPicosPerNano - 1) / kPicosPerNano; }
+
 constexpr std::uint64_t kPieces = 64;  // longer verbs tear into this many runs of words at most
 
 bool is_atomic(Verb verb) { return verb == Verb::cas || verb == Verb::masked_cas || verb == Verb::fetch_add; }
@@ -45,6 +49,7 @@ struct VerbRun {
   bool started = false;
   bool executed = false;
   bool dropped = false;
+  Picos there = 0;                 // when it has come in, where time is modelled
   std::uint64_t seen = 0;          // hash of what it read
   std::vector<std::byte> payload;  // of a WRITE, once its posting has ended
 };
@@ -54,7 +59,9 @@ struct Flight {
   std::shared_ptr<Link> link;
   Posting* posting = nullptr;  // null once completed: the client's memory is not touched any more
   std::vector<VerbRun> verbs;
-  std::size_t left = 0;  // verbs that have yet to execute before the answer
+  std::size_t left = 0;   // verbs that have yet to execute before the answer
+  std::size_t begun = 0;  // verbs, where time is modelled
+  std::uint64_t request_bytes = 0, answer_bytes = 0;
   bool arrived = false;
   bool refused = false;
   bool answered = false;
@@ -81,6 +88,8 @@ struct Link {
   bool open = true;
   bool refused = false;
   Nanos last_arrival = 0;
+  LaneClock clock;
+  bool waits = false;                           // for its turn to begin a verb
   std::uint64_t sent = 0;                       // flights
   std::deque<std::shared_ptr<Flight>> flights;  // sent and not yet done with, in posting order
 
@@ -109,7 +118,7 @@ class SimLane final : public Lane {
     port_.disarm(late_);
     link_->lane = nullptr;
     if (open_) port_.network_->close(*link_);
-    std::erase(port_.dirty_, this);
+    port_.network_->unrung_ -= std::erase(port_.dirty_, this);
   }
 
   void enqueue(Posting& posting) noexcept override {
@@ -119,7 +128,10 @@ class SimLane final : public Lane {
       return;
     }
     queued_.push_back(&posting);
-    if (queued_.size() == 1) port_.dirty_.push_back(this);
+    if (queued_.size() == 1) {
+      port_.dirty_.push_back(this);
+      ++port_.network_->unrung_;
+    }
     watch(posting.deadline);
   }
   void sever() noexcept override { end(nullptr); }
@@ -136,8 +148,12 @@ class SimLane final : public Lane {
       Posting& posting = *postings[i];
       ++stats_.chains;
       stats_.messages += posting.ops.size();
-      for (const Op& op : posting.ops) stats_.bytes += wire_bytes(op);
       auto flight = std::make_shared<Flight>();
+      for (const Op& op : posting.ops) {
+        flight->request_bytes += request_bytes(op);
+        flight->answer_bytes += reply_bytes(op);
+      }
+      stats_.bytes += flight->request_bytes + flight->answer_bytes;
       flight->link = link_;
       flight->posting = &posting;
       flight->record = network.trace().post(port_.index_, link_->number, network.now(), posting.ops);
@@ -153,7 +169,11 @@ class SimLane final : public Lane {
         return;
       }
       link_->flights.push_back(flight);
-      link_->last_arrival = std::max(link_->last_arrival, network.now() + network.message_delay());
+      const Nanos arrival = network.times_ == nullptr
+                                ? network.now() + network.message_delay()
+                                : nanos(network.times_->depart(port_.index_, picos(network.now()),
+                                                               flight->request_bytes, posting.ops.size()));
+      link_->last_arrival = std::max(link_->last_arrival, arrival);
       network.at(link_->last_arrival, [&network, flight] { network.arrive(flight); });
     }
   }
@@ -401,6 +421,7 @@ void SimPort::ring() {
   while (!dirty_.empty()) {
     SimLane* lane = dirty_.back();
     dirty_.pop_back();
+    --network_->unrung_;
     lane->ring();
   }
 }
@@ -474,6 +495,11 @@ std::size_t SimPort::in_flight() const {
   return count;
 }
 
+bool SimPort::cut_off() const {
+  return std::none_of(network_->links_.begin(), network_->links_.end(),
+                      [this](const auto& link) { return link->client == this && link->open; });
+}
+
 task::Task<base::Result<std::string>> SimPort::exchange(std::string endpoint, std::string request, Nanos deadline) {
   Network& network = *network_;
   Answer<Reply> answer(*this, deadline);
@@ -509,7 +535,9 @@ task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant gra
     network.at(network.now() + network.message_delay(),
                [this, slot, endpoint] { turn([=] { Answer<Opened>::give(slot, nobody_at(endpoint)); }); });
   } else if (!lost) {
-    network.at(network.now() + network.message_delay(), [this, &network, slot, node, grant] {
+    const Nanos connected =
+        network.times_ == nullptr ? network.now() : nanos(network.times_->connect(node->index_, picos(network.now())));
+    network.at(connected + network.message_delay(), [this, &network, slot, node, grant] {
       if (node->host_ == nullptr) return;  // stopped meanwhile
       auto rights = node->host_->on_open_lane(grant.token);
       std::shared_ptr<Link> link;
@@ -601,7 +629,9 @@ void bury(std::shared_ptr<void> what) {
 // ---- the network
 // -----------------------------------------------------------------------------------------------------------------
 
-Network::Network(Options options) : options_(options), random_(options.seed), trace_(options.keep_chains) {}
+Network::Network(Options options) : options_(options), random_(options.seed), trace_(options.keep_chains) {
+  if (options.timing.nic != nullptr) times_ = std::make_unique<TimeModel>(options.timing, base::mix(options.seed + 1));
+}
 
 Network::~Network() {
   // A crashed client's frames are still suspended on its port and on its flights.
@@ -654,7 +684,9 @@ void Network::at(Nanos when, std::function<void()> what) {
 }
 
 bool Network::step() {
-  for (std::size_t i = 0; i < clients_.size(); ++i) clients_[i]->ring();  // what was spawned from outside
+  if (unrung_ > 0) {  // what was spawned from outside
+    for (std::size_t i = 0; i < clients_.size(); ++i) clients_[i]->ring();
+  }
   if (events_.empty()) return false;
   const auto later = [](const Event& a, const Event& b) {
     return a.when != b.when ? a.when > b.when : a.order > b.order;
@@ -680,6 +712,7 @@ bool Network::drain(SimPort& client, Nanos limit) {
 
 Nanos Network::message_delay() {
   if (steered_) return 0;
+  if (times_ != nullptr) return nanos(times_->control());
   const auto within = [this](Nanos span) {
     return static_cast<Nanos>(random_.below(static_cast<std::uint64_t>(span) + 1));
   };
@@ -690,6 +723,7 @@ Nanos Network::message_delay() {
 
 Nanos Network::execution_delay() {
   if (steered_) return 0;
+  if (times_ != nullptr) return nanos(times_->fence());
   const auto within = [this](Nanos span) {
     return static_cast<Nanos>(random_.below(static_cast<std::uint64_t>(span) + 1));
   };
@@ -704,6 +738,7 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
   flight->arrived = true;
   for (std::size_t i = 0; i < flight->verbs.size(); ++i) {
     VerbRun& run = flight->verbs[i];
+    if (times_ != nullptr) run.there = times_->arrive(link.node->index_, picos(now_), run.op);
     if (!link.open || link.refused) run.dropped = true;
     if (run.dropped) continue;
     bool fits = true;
@@ -732,8 +767,22 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
   advance(flight->link);
 }
 
-// Starts every verb whose order allows it.
+// Starts every verb whose order allows it, and takes leave of chains that are over.
 void Network::advance(const std::shared_ptr<Link>& link) {
+  times_ == nullptr ? start_ready(link) : begin_in_time(link);
+  // A chain is done with when nothing of it is left; a refusal is told when all that stood before it has executed.
+  while (!link->flights.empty()) {
+    const auto flight = link->flights.front();
+    if (!flight->arrived) break;
+    if (flight->refused && flight->left == 0 && !flight->answered) refuse(flight);
+    const bool over = std::all_of(flight->verbs.begin(), flight->verbs.end(),
+                                  [](const VerbRun& run) { return run.executed || run.dropped; });
+    if (!over) break;
+    link->flights.pop_front();
+  }
+}
+
+void Network::start_ready(const std::shared_ptr<Link>& link) {
   std::vector<const Op*> before;  // earlier verbs that have not executed
   std::vector<std::pair<std::shared_ptr<Flight>, std::size_t>> ready;
   for (const auto& flight : link->flights) {
@@ -748,15 +797,41 @@ void Network::advance(const std::shared_ptr<Link>& link) {
     }
   }
   for (const auto& [flight, verb] : ready) start(flight, verb);
-  // A chain is done with when nothing of it is left; a refusal is told when all that stood before it has executed.
-  while (!link->flights.empty()) {
-    const auto flight = link->flights.front();
-    if (!flight->arrived) break;
-    if (flight->refused && flight->left == 0 && !flight->answered) refuse(flight);
-    const bool over = std::all_of(flight->verbs.begin(), flight->verbs.end(),
-                                  [](const VerbRun& run) { return run.executed || run.dropped; });
-    if (!over) break;
-    link->flights.pop_front();
+}
+
+// Verbs begin in posting order, and execute in it. An atomic or a CALL begins when it is its time, and not before:
+// others compete with it.
+void Network::begin_in_time(const std::shared_ptr<Link>& link) {
+  if (link->waits) return;
+  for (const auto& flight : link->flights) {
+    if (!flight->arrived) return;
+    for (; flight->begun < flight->verbs.size(); ++flight->begun) {
+      const std::size_t verb = flight->begun;
+      VerbRun& run = flight->verbs[verb];
+      if (run.dropped) continue;
+      if (run.op.verb == Verb::call && link->node->held_) return;
+      const bool words = run.op.verb == Verb::read || run.op.verb == Verb::write;
+      const Picos begin = times_->earliest(link->clock, run.there, run.op);
+      if (nanos(begin) > now_ + (words ? kAhead : 0)) {
+        link->waits = true;
+        at(nanos(begin), [this, link] {
+          link->waits = false;
+          begin_in_time(link);
+        });
+        return;
+      }
+      run.started = true;
+      const Nanos when = nanos(times_->begin(link->node->index_, link->clock, begin, run.op));
+      if (words && run.left > 0) {
+        at(when, [this, flight, verb] { execute_words(flight, verb, 0, flight->verbs[verb].left); });
+      } else if (words) {
+        at(when, [this, flight, verb] { executed(flight, verb); });
+      } else if (run.op.verb == Verb::call) {
+        at(when, [this, flight, verb] { execute_call(flight, verb); });
+      } else {
+        at(when, [this, flight, verb] { execute_atomic(flight, verb); });
+      }
+    }
   }
 }
 
@@ -865,6 +940,7 @@ void Network::execute_call(const std::shared_ptr<Flight>& flight, std::size_t ve
   if (!link.open || run.dropped) return;
   if (link.node->held_) {
     run.started = false;
+    flight->begun = verb;
     return;
   }
   if (!link.client->may_land()) return;
@@ -917,12 +993,22 @@ void Network::reply(const std::shared_ptr<Flight>& flight) {
   flight->answered = true;
   if (steered_ ? lose_next_ : random_.chance(options_.lose_reply)) return;
   SimPort* client = flight->link->client;
-  at(now_ + message_delay(), [client, flight] {
+  const auto come = [client, flight] {
     client->turn([flight] {
       SimLane* lane = flight->link->lane;
       if (lane != nullptr && lane->open() && flight->posting != nullptr) lane->done(flight);
     });
-  });
+  };
+  if (times_ == nullptr) return at(now_ + message_delay(), come);
+  const auto leave = [this, flight, come](Picos leaves) {
+    const Link& link = *flight->link;
+    at(nanos(
+           times_->answer(link.node->index_, link.client->index_, leaves, flight->answer_bytes, flight->verbs.size())),
+       come);
+  };
+  const Picos leaves = times_->told(flight->link->clock, picos(now_));
+  if (nanos(leaves) <= now_ + kAhead) return leave(leaves);
+  at(nanos(leaves), [leave, leaves] { leave(leaves); });
 }
 
 void Network::refuse(const std::shared_ptr<Flight>& flight) {

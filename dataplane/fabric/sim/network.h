@@ -7,6 +7,8 @@
 // it change places. Lanes are not ordered. Postings complete in any order. A WRITE's payload is read as its words land,
 // so a buffer that is changed too early is seen. After a posting has ended `maybe` or `refused` its READ buffers hold
 // garbage.
+//
+// With Options::timing it is the other wire: as strong and as fast as a NIC (time_model.h).
 #pragma once
 
 #include <array>
@@ -20,6 +22,7 @@
 #include "base/random.h"
 #include "fabric/fabric.h"
 #include "fabric/host.h"
+#include "fabric/sim/time_model.h"
 #include "fabric/sim/trace.h"
 
 namespace farpool::fabric::sim {
@@ -39,6 +42,9 @@ struct Options {
   // faster or slower by up to `max_drift_ppm`.
   Nanos max_offset = 0;
   std::int64_t max_drift_ppm = 0;
+  // With a NIC's figures here verbs take the time that they take there, in order and whole, and what is above of delays
+  // and tearing counts for nothing.
+  Timing timing;
 };
 
 // What one machine's clock shows.
@@ -84,6 +90,8 @@ class SimPort final : public Port {
   std::uint64_t effects() const { return effects_; }
   // Verbs that were posted and have neither executed nor been dropped.
   std::size_t in_flight() const;
+  // None of its lanes is open at its memory node any more: it may not know yet.
+  bool cut_off() const;
   // A client that crashed comes to an end: all its lanes are closed and end, and its frames go on from there. Nothing
   // of it reaches anybody. For whoever made a world and has seen enough of it.
   void revive();
@@ -248,6 +256,8 @@ class Network {
 
   void arrive(const std::shared_ptr<Flight>& flight);
   void advance(const std::shared_ptr<Link>& link);
+  void start_ready(const std::shared_ptr<Link>& link);
+  void begin_in_time(const std::shared_ptr<Link>& link);
   void start(const std::shared_ptr<Flight>& flight, std::size_t verb);
   void execute_words(const std::shared_ptr<Flight>& flight, std::size_t verb, std::uint64_t begin, std::uint64_t end);
   void execute_atomic(const std::shared_ptr<Flight>& flight, std::size_t verb);
@@ -269,6 +279,8 @@ class Network {
   std::vector<std::unique_ptr<SimPort>> clients_;
   std::vector<std::shared_ptr<Link>> links_;
   std::uint64_t lanes_opened_ = 0;
+  std::unique_ptr<TimeModel> times_;  // none: delays by chance
+  std::size_t unrung_ = 0;            // lanes with postings for which no doorbell has been rung
 
   bool steered_ = false;
   bool lose_next_ = false;
