@@ -185,20 +185,42 @@ Task<Result<Repairer::Suspects>> Repairer::accuse(std::uint64_t offset, std::uin
   for (std::uint64_t i = 0; i < now.slots; ++i) {
     const Slot& slot = now.at(i);
     if (slot.holder == session_.grant().client_incarnation || cleared_of(slot, offset, named)) continue;
-    const Result<std::uint64_t> status =
-        co_await ask_node(FenceRequest::kSlot, i, slot.holder, slot.sequence, false, deadline, cost);
-    if (!status.ok()) co_return status.status();
-    if (*status == FenceReply::kEnded || *status == FenceReply::kEnding) {
-      if (slot.quarantined()) {
-        suspects.quarantined += (suspects.quarantined.empty() ? "" : ", ") + name_slot(i, slot);
-      } else {
-        suspects.ended.push_back(i);
-      }
-    } else {
-      suspects.living += (suspects.living.empty() ? "" : ", ") + name_slot(i, slot);
-    }
+    if (Status status = co_await accuse_one(i, slot, suspects, deadline, cost); !status.ok()) co_return status;
   }
   co_return suspects;
+}
+
+Task<Result<Repairer::Suspects>> Repairer::accuse_again(std::vector<Suspects::Standing> before, Nanos deadline,
+                                                        Cost& cost) {
+  Suspects suspects;
+  fabric::Buffer buffer = session_.port().buffer(sizeof(Slot));
+  for (const Suspects::Standing& one : before) {
+    Status status = co_await read(layout::kSlots, one.slot * sizeof(Slot), buffer.first(sizeof(Slot)), deadline, cost);
+    if (!status.ok()) co_return status;
+    const Slot slot = base::load<Slot>(buffer.data());
+    if (slot.holder != one.holder || slot.sequence != one.sequence) continue;
+    status = co_await accuse_one(one.slot, slot, suspects, deadline, cost);
+    if (!status.ok()) co_return status;
+  }
+  co_return suspects;
+}
+
+Task<Status> Repairer::accuse_one(std::uint64_t index, const Slot& slot, Suspects& suspects, Nanos deadline,
+                                  Cost& cost) {
+  const Result<std::uint64_t> status =
+      co_await ask_node(FenceRequest::kSlot, index, slot.holder, slot.sequence, false, deadline, cost);
+  if (!status.ok()) co_return status.status();
+  if (*status == FenceReply::kEnded || *status == FenceReply::kEnding) {
+    if (slot.quarantined()) {
+      suspects.quarantined += (suspects.quarantined.empty() ? "" : ", ") + name_slot(index, slot);
+    } else {
+      suspects.ended.push_back(index);
+    }
+  } else {
+    suspects.living += (suspects.living.empty() ? "" : ", ") + name_slot(index, slot);
+    if (*status != FenceReply::kMoved) suspects.standing.push_back({index, slot.holder, slot.sequence});
+  }
+  co_return Status();
 }
 
 // --- Repair
@@ -407,6 +429,7 @@ Task<Status> Repairer::take_lease(std::uint64_t index, std::vector<Lease>& lease
       continue;
     }
     if (session_.port().now() >= deadline) co_return late("before another client had finished its repair");
+    ++marks_.lease_waits;
     if (Status status = co_await renew(leases, deadline, cost); !status.ok()) co_return status;
     co_await breathe(deadline);
     if (Status status = co_await read(at.region, at.offset, word.first(8), deadline, cost); !status.ok()) {
@@ -547,6 +570,7 @@ void Suspicion::blocked(std::uint64_t offset, std::uint64_t mask) {
   mask_ = mask;
   since_ = session_.port().now();
   looked_at_ = 0;
+  standing_.clear();
 }
 
 Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
@@ -559,8 +583,14 @@ Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
   if (now - since_ < patience) co_return false;
   if (looked_at_ != 0 && now - looked_at_ < timeout / 8 && !ends) co_return false;
   looked_at_ = now;
-  Result<Repairer::Suspects> suspects = co_await repairer_.accuse(offset_, mask_, deadline, cost);
+  // Whoever held the place at the last look and has stood still since is looked at again; if all have moved, it may be
+  // somebody else.
+  Result<Repairer::Suspects> suspects = co_await repairer_.accuse_again(standing_, deadline, cost);
+  if (suspects.ok() && suspects->ended.empty() && suspects->quarantined.empty() && suspects->standing.empty()) {
+    suspects = co_await repairer_.accuse(offset_, mask_, deadline, cost);
+  }
   if (!suspects.ok()) co_return suspects.status();
+  standing_ = std::move(suspects->standing);
   const std::string where = "lock word " + std::to_string(offset_ / 8) + " has been taken for " +
                             std::to_string((now - since_) / base::kMillisecond) + " ms";
   if (!suspects->ended.empty()) {
@@ -582,6 +612,7 @@ Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
 
 Task<Status> Suspicion::repair(Nanos deadline, Cost& cost) {
   mask_ = 0;
+  standing_.clear();
   co_return co_await repairer_.repair(std::exchange(ended_, {}), deadline, cost);
 }
 

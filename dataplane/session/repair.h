@@ -51,6 +51,7 @@ struct RepairMarks {
   std::uint64_t bits_released = 0;   // locks of the dead
   std::uint64_t bits_spared = 0;     // named by the dead, and found free or held by others
   std::uint64_t leases_stolen = 0;   // of repairers that had ended
+  std::uint64_t lease_waits = 0;     // looks at a lease that another repairer held
   std::uint64_t barriers_found = 0;  // left by repairers that had ended
   std::uint64_t waited_for = 0;      // living clients whose slots had to move on first
   std::uint64_t quarantined = 0;     // slots that no crash explains
@@ -63,6 +64,7 @@ struct RepairMarks {
     bits_released += more.bits_released;
     bits_spared += more.bits_spared;
     leases_stolen += more.leases_stolen;
+    lease_waits += more.lease_waits;
     barriers_found += more.barriers_found;
     waited_for += more.waited_for;
     quarantined += more.quarantined;
@@ -80,9 +82,18 @@ class Repairer {
     std::vector<std::uint64_t> ended;  // operation slots of clients that have ended
     std::string quarantined;           // for people: who of them is; others wait for a person
     std::string living;                // for people: who has not ended, as far as is known
+    struct Standing {
+      std::uint64_t slot = 0;
+      std::uint64_t holder = 0;
+      std::uint64_t sequence = 0;
+    };
+    std::vector<Standing> standing;  // slots of the living that had not moved when the memory node looked
   };
   task::Task<base::Result<Suspects>> accuse(std::uint64_t offset, std::uint64_t mask, Nanos deadline,
                                             fabric::Cost& cost);
+  // The same of some of them alone, which spares the READ of all slots: whose slot has moved is left out.
+  task::Task<base::Result<Suspects>> accuse_again(std::vector<Suspects::Standing> before, Nanos deadline,
+                                                  fabric::Cost& cost);
 
   // Repairs the slots, unless others have by then. The calling operation claims nothing. Errors:
   // timed_out, the session's, and locked: quarantined, see there.
@@ -118,6 +129,8 @@ class Repairer {
                                                    std::uint64_t says, bool only_ask, Nanos deadline,
                                                    fabric::Cost& cost);
   task::Task<base::Result<bool>> ended(std::uint64_t index, const Slot& slot, Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> accuse_one(std::uint64_t index, const Slot& slot, Suspects& suspects, Nanos deadline,
+                                      fabric::Cost& cost);
 
   task::Task<base::Status> repair_one(std::uint64_t index, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair_under_leases(std::uint64_t index, std::uint64_t holder, std::vector<Lease>& leases,
@@ -170,6 +183,7 @@ class Suspicion {
   std::uint64_t mask_ = 0;
   Nanos since_ = 0;
   Nanos looked_at_ = 0;
+  std::vector<Repairer::Suspects::Standing> standing_;  // those whom the last look found, and who had not ended
   std::vector<std::uint64_t> ended_;
 };
 

@@ -44,6 +44,7 @@ struct Marks {
   std::uint64_t explorations = 0;      // searches that fetched what they looked at
   std::uint64_t displaced = 0;         // entries moved
   std::uint64_t multi_word_locks = 0;  // operations whose locks needed more than one masked CAS
+  friend bool operator==(const Marks&, const Marks&) = default;
 };
 
 // Reads the memory node's superblock over the session and checks it against the session's grant.
