@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 
+#include "fabric/sim/calibration.h"
 #include "sim/crash.h"
 #include "sim/explore_worlds.h"
 #include "sim/swarm.h"
@@ -13,8 +14,14 @@ namespace {
 
 using farpool::sim::SmallWorld;
 
-bool swarm(std::uint64_t seed, bool loud) {
+struct Tally {
+  std::uint64_t zombies = 0, late_writes = 0;
+};
+
+bool swarm(std::uint64_t seed, bool loud, Tally& tally) {
   const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed);
+  tally.zombies += verdict.zombies;
+  tally.late_writes += verdict.late_writes;
   if (loud || !verdict.wrong.empty()) {
     std::printf("seed %llu: %s\n  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n",
                 static_cast<unsigned long long>(seed), verdict.setting.c_str(),
@@ -91,7 +98,7 @@ bool replay_one(const SmallWorld& world, const farpool::sim::Tape& tape) {
 
 int main(int count_of_words, char** words) {
   std::uint64_t seed = 1, count = 0;
-  bool crash = false, worlds = false;
+  bool crash = false, worlds = false, calibrate = false;
   std::string name, tape_text;
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
@@ -101,11 +108,18 @@ int main(int count_of_words, char** words) {
       "instead, a client dies after every effect of every operation and others repair what it left, in worlds of "
       "these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, and "
       "wakes after its repair; a sweep repairs; a repairer dies too, after every effect of its repair");
+  app.add_flag(
+      "--calibrate", calibrate,
+      "instead, compare the model of a NIC's time with what the papers measured (docs/measurements/time-model.md)");
   app.add_flag("--worlds", worlds, "explore every small world");
   app.add_option("--world", name, "explore this small world");
   app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
   CLI11_PARSE(app, count_of_words, words);
 
+  if (calibrate) {
+    std::fputs(farpool::fabric::sim::report(farpool::fabric::sim::calibrate(seed)).c_str(), stdout);
+    return 0;
+  }
   if (!name.empty()) {
     const SmallWorld* world = farpool::sim::find_small_world(name);
     if (world == nullptr) {
@@ -131,12 +145,17 @@ int main(int count_of_words, char** words) {
   }
   if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
   std::uint64_t wrong = 0;
+  Tally tally;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (!(crash ? crashes(seed + i) : swarm(seed + i, count == 1))) {
+    if (!(crash ? crashes(seed + i) : swarm(seed + i, count == 1, tally))) {
       ++wrong;
       std::printf("replay: simulate --seed %llu%s\n", static_cast<unsigned long long>(seed + i),
                   crash ? " --crashes" : "");
     }
+  }
+  if (!crash) {
+    std::printf("%llu words of %llu zombies landed after their fence\n",
+                static_cast<unsigned long long>(tally.late_writes), static_cast<unsigned long long>(tally.zombies));
   }
   std::printf("%llu of %llu seeds were right\n", static_cast<unsigned long long>(count - wrong),
               static_cast<unsigned long long>(count));

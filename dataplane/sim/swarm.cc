@@ -24,10 +24,15 @@ struct Setting {
   double large = 0;          // share of values that need an extent
   double reads = 0.3;
   bool pauses = false;
-  std::size_t deaths = 0;   // clients that die in the middle of their work
-  std::size_t zombies = 0;  // clients that are stopped for longer than the failure timeout, and go on
-  double losses = 0;        // chance that a chain's completion never comes
-  bool crowded = false;     // rows almost full, all keys alike: most inserts move others, and readers look on
+  std::size_t deaths = 0;       // clients that die in the middle of their work
+  std::size_t zombies = 0;      // clients that are stopped for longer than the failure timeout, and go on
+  double losses = 0;            // chance that a chain's completion never comes
+  bool crowded = false;         // rows almost full, all keys alike: most inserts move others, and readers look on
+  bool drift = false;           // no two clocks are alike
+  std::size_t restarts = 0;     // of the memory node, with its memory
+  bool loses_memory = false;    // the last of them comes back without
+  std::size_t revocations = 0;  // sessions whose keys end in the middle of a chain
+  bool new_lives = false;       // whoever has lost its session begins another
   WorldOptions world;
 };
 
@@ -77,19 +82,68 @@ Setting draw(std::uint64_t seed) {
   return s;
 }
 
+// From a stream of its own: what was drawn before stays as it was.
+void draw_more(std::uint64_t seed, Setting& s) {
+  Random random(base::mix(seed) ^ 0xfa017);
+  s.new_lives = true;
+  s.drift = random.chance(0.4);
+  if (s.drift) {
+    s.world.wire.max_offset = 3600 * base::kSecond;
+    s.world.wire.max_drift_ppm = 50'000;
+  }
+  if (random.chance(0.2)) {
+    s.restarts = 1 + random.below(2);
+    s.loses_memory = random.chance(0.4);
+  }
+  if (random.chance(0.25)) s.revocations = 1 + random.below(3);
+  if (s.restarts + s.revocations > 0) s.world.geometry.max_sessions = 24;
+}
+
+// Who a client is, whichever of its lives.
+struct Person {
+  Client* now = nullptr;
+};
+
 struct Job {
   const Setting& setting;
   World& world;
-  Client& client;
+  Person& person;
+  Client* client;
   const std::vector<std::string>& keys;
-  std::uint64_t seed;
+  std::vector<Client*>& clients;
+  Random random;
   std::size_t number;
+  std::size_t done = 0;
 };
+
+task::Task<void> enter(World& world, Client& client) {
+  for (int tries = 0; tries < 50 && !client.connected(); ++tries) {
+    co_await world.open(client);
+    if (!client.connected()) co_await client.port().sleep_for(20 * base::kMillisecond);
+  }
+}
 
 // Every value is written once, so that a read tells whose it was. Keys of the first quarter hold numbers.
 task::Task<void> work(Job job) {
-  Random random(job.seed);
-  for (std::size_t i = 0; i < job.setting.calls; ++i) {
+  Random& random = job.random;
+  const Nanos give_up = job.client->port().now() + 10 * base::kSecond;
+  while (!job.client->connected() && job.client->port().now() < give_up) {
+    co_await job.client->port().sleep_for(100 * base::kMicrosecond);
+  }
+  if (!job.client->connected()) co_return;
+  for (std::size_t& i = job.done; i < job.setting.calls; ++i) {
+    if (job.setting.new_lives && !job.client->session().alive()) {
+      if (job.person.now == job.client) {
+        job.person.now = &job.world.add(job.client->name() + "'");
+        job.clients.push_back(job.person.now);
+        job.world.spawn(*job.person.now, enter(job.world, *job.person.now));
+      }
+      job.client = job.person.now;
+      World& world = job.world;
+      Client& next = *job.client;
+      world.spawn(next, work(std::move(job)));
+      co_return;
+    }
     const std::size_t one = random.below(job.keys.size());
     const std::size_t index = job.setting.crowded ? one : std::min(one, random.below(job.keys.size()));
     const bool number = index % 4 == 1;
@@ -108,7 +162,7 @@ task::Task<void> work(Job job) {
                              : Call::Kind::remove;
       call.value = value;
     }
-    co_await job.world.call(job.client, std::move(call), 20 * base::kSecond);
+    co_await job.world.call(*job.client, std::move(call), 20 * base::kSecond);
   }
 }
 
@@ -131,7 +185,10 @@ std::string describe(const Setting& s) {
        << " extents, " << s.reads << " reads" << (s.crowded ? ", crowded" : "") << (s.pauses ? ", pauses" : "")
        << (s.deaths > 0 ? ", " + std::to_string(s.deaths) + " deaths" : "")
        << (s.zombies > 0 ? ", " + std::to_string(s.zombies) + " zombies" : "") << (s.losses > 0 ? ", lost replies" : "")
-       << (s.world.wire.tear ? "" : ", no tearing");
+       << (s.world.wire.tear ? "" : ", no tearing") << (s.drift ? ", clocks drift" : "")
+       << (s.restarts > 0 ? ", " + std::to_string(s.restarts) + " restarts" : "")
+       << (s.loses_memory ? ", the last without memory" : "")
+       << (s.revocations > 0 ? ", " + std::to_string(s.revocations) + " revocations" : "");
   return text.str();
 }
 
@@ -179,11 +236,19 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
   return keys;
 }
 
-Verdict run_swarm(std::uint64_t seed) {
-  const Setting setting = draw(seed);
+Verdict run_swarm(std::uint64_t seed, Faults faults) {
+  Setting setting = draw(seed);
+  if (faults == Faults::every) draw_more(seed, setting);
   Random random(seed ^ 0x5eed);
   Verdict verdict;
   verdict.setting = describe(setting);
+  // What events of the world refer to outlives it.
+  std::vector<std::pair<Client*, std::uint64_t>> zombies;  // and what of theirs had landed when they woke
+  const std::function<void(Client&)> wake = [&zombies](Client& client) {
+    if (client.port().paused() && client.port().cut_off()) zombies.emplace_back(&client, client.port().effects());
+    client.port().resume();
+  };
+  bool storm = true, taken_up = true;
   World world(setting.world);
   std::vector<Client*> clients;
   for (std::size_t i = 0; i < setting.clients; ++i) clients.push_back(&world.connect("client-" + std::to_string(i)));
@@ -197,9 +262,12 @@ Verdict run_swarm(std::uint64_t seed) {
     return verdict;
   }
   std::size_t number = 0;
-  for (Client* client : clients) {
+  std::vector<Person> persons(clients.size());
+  for (std::size_t who = 0; who < persons.size(); ++who) {
+    Client* client = persons[who].now = clients[who];
     for (std::size_t i = 0; i < setting.tasks; ++i) {
-      world.spawn(*client, work({setting, world, *client, keys, random.next(), number++}));
+      world.spawn(*client,
+                  work({setting, world, persons[who], client, keys, clients, Random(random.next()), number++}));
     }
   }
   if (setting.pauses) {  // stopped threads, for less than it takes to be suspected
@@ -226,21 +294,52 @@ Verdict run_swarm(std::uint64_t seed) {
           world.network().now() +
           static_cast<Nanos>(random.below(static_cast<std::uint64_t>(20 * setting.world.failure_timeout))) +
           4 * base::kMillisecond;
-      world.network().at(until, [client] { client->port().resume(); });
+      world.network().at(until, [&wake, client] { wake(*client); });
     }
   }
-  for (Client* client : clients) {
+  Random more(base::mix(seed) ^ 0x4057);
+  for (std::size_t i = 0; i < setting.restarts; ++i) {
+    const bool keeps = !(setting.loses_memory && i + 1 == setting.restarts);
+    const Nanos when = world.network().now() + static_cast<Nanos>(i) * 30 * base::kMillisecond +
+                       static_cast<Nanos>(more.below(i == 0 ? 2'000'000 : 30'000'000));
+    world.network().at(when, [&, keeps] {
+      if (!storm || !taken_up) return;
+      taken_up = world.restart(keeps);
+      ++(keeps ? verdict.restarts : verdict.losses);
+    });
+  }
+  for (std::size_t i = 0; i < setting.revocations; ++i) {
+    Client* client = clients[more.below(clients.size())];
+    world.network().at(world.network().now() + static_cast<Nanos>(more.below(3'000'000)), [&, client] {
+      if (!storm) return;
+      ++verdict.revocations;
+      world.revoke(*client);
+    });
+  }
+  for (std::size_t i = 0; i < clients.size(); ++i) {  // lives may begin meanwhile
+    Client* client = clients[i];
     if (setting.zombies > 0) {
       // One that is stopped later than that goes on when nobody else has anything to do.
       world.settle(*client, base::kSecond);
       client->port().pause_after(~0ull >> 1);
-      client->port().resume();
+      wake(*client);
     }
     if (!world.settle(*client)) {
       verdict.wrong.push_back("client " + client->name() + " did not come to an end within a minute of virtual time");
       return verdict;  // its frames are still suspended: the world's end will say so
     }
   }
+  storm = false;
+  if (!taken_up) {
+    verdict.wrong.push_back("the memory could not be taken up");
+    return verdict;
+  }
+  verdict.new_lives = clients.size() - setting.clients;
+  verdict.zombies = zombies.size();
+  for (const auto& [client, before] : zombies) verdict.late_writes += client->port().effects() - before;
+  if (verdict.late_writes > 0) verdict.wrong.push_back("what zombies wrote landed after their sessions had been ended");
+  verdict.budgeted = world.budgeted();
+  for (const std::string& what : world.over_budget()) verdict.wrong.push_back(what);
   world.network().options().lose_reply = 0;
   for (Client* client : clients) client->port().crash_after(~0ull >> 1, fabric::sim::InFlight::cut);
   Client& reader = world.connect("reader");
@@ -254,7 +353,8 @@ Verdict run_swarm(std::uint64_t seed) {
                         status.code() == base::Code::unknown_outcome;
     // A completion that never comes holds up its client until the call's deadline.
     const bool held_up = status.code() == base::Code::timed_out && setting.losses > 0;
-    const bool faults = setting.deaths + setting.zombies > 0 || setting.losses > 0;
+    const bool faults =
+        setting.deaths + setting.zombies + setting.restarts + setting.revocations > 0 || setting.losses > 0;
     if (status.code() != base::Code::out_of_memory && !(fenced && faults) && !held_up) {
       verdict.wrong.push_back("a call failed: " + status.message());
     }
@@ -263,6 +363,7 @@ Verdict run_swarm(std::uint64_t seed) {
   clean_up(world, reader, verdict);
   look(world, "with all clients there", verdict);
   for (Client* client : clients) {
+    if (!client->connected()) continue;
     add(verdict.marks, client->table().marks());
     verdict.repairs += client->table().repairer().marks();
     verdict.effects += client->port().effects();
@@ -303,8 +404,8 @@ std::string describe(const session::RepairMarks& marks) {
   text << "repaired " << marks.repaired << " slots, " << marks.finished << " of them in the middle of writing, "
        << marks.unmade << " with a torn claim; complaints " << marks.complaints << ", bits released "
        << marks.bits_released << ", spared " << marks.bits_spared << ", leases stolen " << marks.leases_stolen
-       << ", barriers found " << marks.barriers_found << ", living waited for " << marks.waited_for << ", quarantined "
-       << marks.quarantined;
+       << ", waits for leases " << marks.lease_waits << ", barriers found " << marks.barriers_found
+       << ", living waited for " << marks.waited_for << ", quarantined " << marks.quarantined;
   return text.str();
 }
 

@@ -21,13 +21,23 @@ struct Verdict {
   std::map<std::string, std::uint64_t> failures;  // calls that failed without effect, by code
   rcuckoo::Marks marks;                           // of all tables
   session::RepairMarks repairs;
+  std::uint64_t zombies = 0;      // clients that went on after their session had been ended
+  std::uint64_t late_writes = 0;  // of theirs, that landed after that
+  std::uint64_t restarts = 0, losses = 0, revocations = 0;
+  std::uint64_t new_lives = 0;  // of clients whose session had ended
+  std::uint64_t budgeted = 0;   // calls whose trips were judged
 };
 
 // Two to four clients work on a few keys of a few rows, with delays, tearing and pauses; some die, some are stopped for
 // longer than the failure timeout, some completions never come. Every history must be linearizable, and every task of
 // those who live must end. Then faults stop: nothing of the dead may be left, and the memory must be in order, before
 // and after the clients have said goodbye.
-Verdict run_swarm(std::uint64_t seed);
+//
+// Every fault is also: clocks of different pace, a memory node that is killed and comes back with its memory or
+// without, sessions whose keys are revoked in the middle of a chain; whoever has lost its session begins a new life.
+// Without them worlds are drawn as they once were, for seeds that have found something.
+enum class Faults : std::uint8_t { every, as_once };
+Verdict run_swarm(std::uint64_t seed, Faults faults = Faults::every);
 
 // Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,

@@ -23,13 +23,21 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   rcuckoo::Marks marks;
   session::RepairMarks repairs;
   std::map<std::string, std::uint64_t> failures;
-  std::uint64_t calls = 0;
+  std::uint64_t calls = 0, zombies = 0, late_writes = 0, restarts = 0, losses = 0, revocations = 0, new_lives = 0,
+                budgeted = 0;
   int bad = 0;
   for (std::uint64_t seed = first; seed < first + count && bad < 3; ++seed) {
     const Verdict verdict = run_swarm(seed);
     add(marks, verdict.marks);
     repairs += verdict.repairs;
     calls += verdict.calls;
+    zombies += verdict.zombies;
+    late_writes += verdict.late_writes;
+    restarts += verdict.restarts;
+    losses += verdict.losses;
+    revocations += verdict.revocations;
+    new_lives += verdict.new_lives;
+    budgeted += verdict.budgeted;
     for (const auto& [code, times] : verdict.failures) failures[code] += times;
     if (verdict.wrong.empty()) continue;
     ++bad;
@@ -40,6 +48,16 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   std::printf("%llu seeds, %llu calls; %s\n", static_cast<unsigned long long>(count),
               static_cast<unsigned long long>(calls), describe(marks).c_str());
   std::printf("%s\n", describe(repairs).c_str());
+  const auto print = [](std::uint64_t count, const char* what) {
+    std::printf("%llu %s\n", static_cast<unsigned long long>(count), what);
+  };
+  print(zombies, "zombies woke after they had been fenced");
+  print(late_writes, "words of theirs landed");
+  print(restarts, "restarts of the memory node with its memory");
+  print(losses, "without");
+  print(revocations, "sessions revoked in the middle of whatever they did");
+  print(new_lives, "new lives of clients whose session had ended");
+  print(budgeted, "calls with nobody in their way, none of which took more trips than it had to");
   for (const auto& [code, times] : failures)
     std::printf("%s: %llu calls\n", code.c_str(), static_cast<unsigned long long>(times));
   if (count < 100) return;
@@ -58,12 +76,22 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(repairs.bits_released, 0u);
   EXPECT_GT(repairs.waited_for, 0u);
   EXPECT_EQ(repairs.quarantined, 0u);
+  EXPECT_GT(zombies, 0u);
+  EXPECT_EQ(late_writes, 0u);
+  EXPECT_GT(restarts, 0u);
+  EXPECT_GT(losses, 0u);
+  EXPECT_GT(revocations, 0u);
+  EXPECT_GT(new_lives, 0u);
+  EXPECT_GT(budgeted, 0u);
+  // Whoever is ended while it lives tells each of its callers: done, not done, or that nobody knows.
+  EXPECT_GT(base::Mark::hits("sim_ended_while_alive_done"), 0u);
+  EXPECT_GT(base::Mark::hits("sim_ended_while_alive_not_done"), 0u);
+  EXPECT_GT(base::Mark::hits("sim_ended_while_alive_unknown"), 0u);
   EXPECT_GT(base::Mark::hits("sim_verbs_changed_places"), 0u);
   EXPECT_GT(base::Mark::hits("sim_turn_of_a_stopped_thread"), 0u);
 }
 
-// What seeds have found. Each is kept: it replays the world in which it showed, as long as worlds are drawn as they
-// are.
+// What seeds have found. Each is kept: it replays the world in which it showed.
 TEST(Swarm, WhatWasFoundOnceStaysMended) {
   struct Found {
     std::uint64_t seed;
@@ -76,7 +104,7 @@ TEST(Swarm, WhatWasFoundOnceStaysMended) {
            Found{39834, "likewise, of an extent"},
            Found{9526, "the free of a replaced block is lost with a client that ends right before it"},
        }) {
-    const Verdict verdict = run_swarm(found.seed);
+    const Verdict verdict = run_swarm(found.seed, Faults::as_once);
     EXPECT_TRUE(verdict.wrong.empty()) << "seed " << found.seed << ", " << found.what << ": " << verdict.wrong[0];
   }
 }

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/marks.h"
+#include "index/rcuckoo/layout.h"
 #include "layout/operation_slot.h"
 #include "node/memory_node.h"
 
@@ -23,6 +25,17 @@ constexpr const char* kPool = "pool-of-the-simulation";
 
 fabric::Peer peer_named(const std::string& name) {
   return {.pool_uid = kPool, .role = "client", .name = name, .authenticated = true};
+}
+
+// A client was ended while it lived; its callers are told what became of their calls.
+void mark_end(const base::Status& status) {
+  if (status.ok()) {
+    FARPOOL_MARK(sim_ended_while_alive_done);
+  } else if (status.code() == base::Code::unknown_outcome) {
+    FARPOOL_MARK(sim_ended_while_alive_unknown);
+  } else {
+    FARPOOL_MARK(sim_ended_while_alive_not_done);
+  }
 }
 
 class AddOne final : public rcuckoo::Editor {
@@ -56,6 +69,11 @@ World::World(WorldOptions options)
       memory_span_(memory_->data, memory_->bytes),
       network_(options.wire),
       responder_(network_.add_node(endpoint_)) {
+  serve();
+  if (node_ == nullptr) stop("the memory could not be formatted");
+}
+
+void World::serve() {
   auto node = node::MemoryNode::create({.name = "node-0",
                                         .pool_uid = kPool,
                                         .endpoint = endpoint_,
@@ -63,14 +81,31 @@ World::World(WorldOptions options)
                                         .geometry = options_.geometry,
                                         .lease = options_.lease,
                                         .failure_timeout = options_.failure_timeout,
+                                        .max_lanes = static_cast<std::uint32_t>(options_.geometry.max_sessions),
                                         .opens_per_second = 100000},
                                        memory_span_, responder_);
-  if (!node) stop(node.status().message());
+  if (!node) {
+    std::fprintf(stderr, "the memory cannot be taken up: %s\n", node.status().message().c_str());
+    return;
+  }
   node_ = std::move(*node);
   geometry_ = node_->geometry();
   responder_.serve(*node_);
   const auto published = node_->stand_alone();
   if (published.verdict != node::MemoryNode::Verdict::adopted) stop(published.message);
+}
+
+bool World::restart(bool keeps_memory) {
+  responder_.stop();
+  node_.reset();
+  if (!keeps_memory) {
+    memory_ = std::make_unique<Memory>(options_.geometry.memory_bytes);
+    memory_span_ = {memory_->data, memory_->bytes};
+    history_ = History();
+    ++lost_;
+  }
+  serve();
+  return node_ != nullptr;
 }
 
 World::~World() {
@@ -85,11 +120,20 @@ World::~World() {
   }
 }
 
-Client& World::connect(const std::string& name) {
+void World::revoke(Client& client) {
+  if (client.connected()) responder_.fence(client.session_id(), [] {});
+}
+
+Client& World::add(const std::string& name) {
   clients_.push_back(std::make_unique<Client>());
   Client& client = *clients_.back();
   client.name_ = name;
   client.port_ = &network_.add_client(peer_named(name));
+  return client;
+}
+
+Client& World::connect(const std::string& name) {
+  Client& client = add(name);
   if (!run(client, open(client))) stop("client " + name + " did not connect in time");
   if (!client.connected()) stop("client " + name + " could not connect: " + client.body_->status.message());
   return client;
@@ -174,9 +218,11 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
   const Nanos deadline = port.now() + patience;
   call.client = client.index();
   call.asked = network_.moment();
-  const std::string key = call.key, value = call.value;
+  const std::string &key = call.key, &value = call.value;
   const Call::Kind kind = call.kind;
-  const std::size_t number = history_.ask(std::move(call));
+  const std::size_t number = history_.ask(call);
+  const std::uint64_t lost = lost_;
+  const rcuckoo::Marks before = table.marks();
   fabric::Cost cost;
   base::Status status;
   std::optional<std::string> found;
@@ -219,12 +265,34 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
       break;
     }
   }
+  const bool unknown = status.code() == base::Code::unknown_outcome;
+  if (!client.session().alive()) mark_end(status);
+  if (status.ok() && table.marks() == before) judge_trips(call, found, cost);
+  if (!status.ok()) failures_.emplace_back(client.index(), status);
+  if (lost != lost_) co_return;  // it was of a pool that is no more
   if (status.ok()) {
     history_.answer(number, network_.moment(), std::move(found));
-    co_return;
+  } else if (!unknown) {
+    history_.forget(number);  // reads, and writes that did nothing
   }
-  failures_.emplace_back(client.index(), status);
-  if (status.code() != base::Code::unknown_outcome) history_.forget(number);  // reads, and writes that did nothing
+}
+
+void World::judge_trips(const Call& call, const std::optional<std::string>& found, const fabric::Cost& cost) {
+  const auto in_place = [&](std::string_view value) {
+    return rcuckoo::Entry::fits(geometry().entry_bytes, call.key.size(), value.size());
+  };
+  std::uint32_t budget = 0;
+  if (call.kind == Call::Kind::get) {
+    budget = found && in_place(*found) ? 1 : 2;  // an extent is a second READ; a miss is confirmed
+  } else if (in_place(call.value)) {
+    budget = 3;  // lock and read, perhaps compare with an extent that is there, write and release
+  } else {
+    return;  // a block may have to be had first
+  }
+  ++budgeted_;
+  if (cost.trips <= budget) return;
+  over_budget_.push_back(std::string(name_of(call.kind)) + " took " + std::to_string(cost.trips) + " trips and not " +
+                         std::to_string(budget) + ", with nobody in its way");
 }
 
 std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std::uint64_t bytes) {

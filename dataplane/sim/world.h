@@ -86,6 +86,9 @@ class World {
 
   // Opens a session, reads the superblock and makes heap and table. Must succeed.
   Client& connect(const std::string& name);
+  // The same while the world runs: a client without a session, and the task that opens one (connected() tells).
+  Client& add(const std::string& name);
+  task::Task<void> open(Client& client);
   // Returns the client's segments and closes its session.
   void disconnect(Client& client);
 
@@ -99,8 +102,16 @@ class World {
   // Runs until no live client has anything posted: slots are cleared and blocks freed behind a call's back.
   bool quiesce(Nanos within = 60 * base::kSecond);
 
+  // The memory node's process is killed, and another begins over what it left, or over nothing. All sessions end; what
+  // was under way stops at any word. Without its memory the pool begins anew, and so does the history. False: the
+  // memory could not be taken up.
+  bool restart(bool keeps_memory);
+  // The keys of a client's session end, as when the memory node's NIC destroys its queue pairs: at any word of whatever
+  // is under way. The memory node's sessions know nothing of it.
+  void revoke(Client& client);
+
   // One call of a history on a table, with the answer noted. Failures without effect are forgotten, and their status
-  // kept.
+  // kept. A call in whose way nobody was may not need more trips than it has to.
   task::Task<void> call(Client& client, Call call, Nanos patience);
 
   fabric::sim::Network& network() { return network_; }
@@ -116,10 +127,14 @@ class World {
   // Of the calls that failed without effect, newest last: client and status.
   const std::vector<std::pair<std::size_t, base::Status>>& failures() const { return failures_; }
   const std::string& endpoint() const { return endpoint_; }
+  // Calls in whose way nobody was, and those of them that needed more trips than they had to.
+  std::uint64_t budgeted() const { return budgeted_; }
+  const std::vector<std::string>& over_budget() const { return over_budget_; }
 
  private:
+  void serve();
+  void judge_trips(const Call& call, const std::optional<std::string>& found, const fabric::Cost& cost);
   struct Memory;
-  task::Task<void> open(Client& client);
   task::Task<void> close(Client& client);
 
   WorldOptions options_;
@@ -134,6 +149,9 @@ class World {
   base::HashSecret table_seed_;
   History history_;
   std::vector<std::pair<std::size_t, base::Status>> failures_;
+  std::uint64_t lost_ = 0;  // times that all memory was lost
+  std::uint64_t budgeted_ = 0;
+  std::vector<std::string> over_budget_;
 };
 
 // The names that golden verb traces call places by: "slot 3", "lock word 0", "row 17", "rows 16..17", "block 0x40".
