@@ -15,6 +15,9 @@ namespace {
 
 // Failed attempts at one lock word after which the words before it are given back.
 constexpr unsigned kHoldPatience = 8;
+// Failed attempts after which the rows are not read with the lock any more: whoever waits for long, as behind a client
+// that has died, would fill the link with them. They are read once it is taken, in one trip more.
+constexpr unsigned kReadPatience = 4;
 // Failed searches among held rows after which the client stops to guess and fetches what its search looks at.
 constexpr unsigned kGuesses = 3;
 
@@ -76,6 +79,7 @@ class Change {
   // True: all locks are held and the rows are read. False: somebody who may hold one has ended; nothing is held.
   Task<Result<bool>> lock(session::Slot& slot);
   Task<void> release();
+  void add_reads(Chain& chain);
   void add_releases(Chain& chain, std::size_t words);
   bool released(std::size_t words) const;
 
@@ -356,13 +360,9 @@ Task<Result<bool>> Change::lock(session::Slot& slot) {
     if (taken_ == 0 || failed_here > 0) chain.add(slot.claim(taken_));
     chain.add(
         Op::masked_cas({layout::kLocks, word.offset}, word.old, 0, word.mask | layout::kBarrier, word.mask, word.mask));
-    if (taken_ + 1 == word_count_) {
-      for (std::size_t i = 0; i < stretch_count_; ++i) {
-        const Stretch& stretch = stretches_[i];
-        chain.add(Op::read(state_.row_at(stretch.first),
-                           buffer_.span().subspan(stretch.at, stretch.count * state_.geometry.row_bytes())));
-      }
-    }
+    const bool last = taken_ + 1 == word_count_;
+    const bool reads = last && failed_here < kReadPatience;
+    if (reads) add_reads(chain);
     const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
     if (outcome.fate != Fate::done) {
       co_return state_.gone(Code::unavailable, "the session ended before " + std::string(name()) + " changed anything");
@@ -373,8 +373,14 @@ Task<Result<bool>> Change::lock(session::Slot& slot) {
     if (conflict == 0) {
       suspicion_.came_free(word.offset);
       failed_here = 0;
-      if (++taken_ == word_count_) co_return true;
-      continue;
+      ++taken_;
+      if (!last) continue;
+      if (reads) co_return true;
+      chain.clear();
+      add_reads(chain);
+      const Outcome read = co_await state_.session.post(chain.ops(), deadline_, cost_);
+      if (read.fate == Fate::done) co_return true;
+      co_return state_.gone(Code::unavailable, "the session ended before " + std::string(name()) + " changed anything");
     }
     ++failed_here;
     ++state_.marks.lock_conflicts;
@@ -397,6 +403,14 @@ Task<Result<bool>> Change::lock(session::Slot& slot) {
       failed_here = 1;
     }
     co_await backoff_.wait(deadline_);
+  }
+}
+
+void Change::add_reads(Chain& chain) {
+  for (std::size_t i = 0; i < stretch_count_; ++i) {
+    const Stretch& stretch = stretches_[i];
+    chain.add(Op::read(state_.row_at(stretch.first),
+                       buffer_.span().subspan(stretch.at, stretch.count * state_.geometry.row_bytes())));
   }
 }
 
