@@ -29,6 +29,8 @@ farpool_room(node DEPS proto map session heap index/rcuckoo layout fabric task b
 farpool_room(sim DEPS proto node index/rcuckoo map heap session layout fabric/sim fabric task base)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
+add_executable(rcuckoo_failures bench/rcuckoo_failures_main.cc)
+target_link_libraries(rcuckoo_failures PRIVATE sim)
 add_executable(simulate sim/simulate_main.cc)
 target_link_libraries(simulate PRIVATE sim)
 include(apps/apps.cmake)
