@@ -141,7 +141,7 @@ task::Task<void> work(Job job) {
       job.client = job.person.now;
       World& world = job.world;
       Client& next = *job.client;
-      world.spawn(next, work(std::move(job)));
+      world.spawn(next, work(job));
       co_return;
     }
     const std::size_t one = random.below(job.keys.size());
