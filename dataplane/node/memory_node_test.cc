@@ -22,17 +22,6 @@ namespace farpool::node {
 namespace {
 
 using base::Code;
-using Verdict = MemoryNode::Verdict;
-
-v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) {
-  v1alpha1::ShardMap map;
-  map.set_pool_uid("pool");
-  map.set_epoch(epoch);
-  *map.add_nodes() = node.entry();
-  map.add_tables();
-  map.add_directory(0);
-  return map;
-}
 
 TEST(MemoryNode, FormatsItsMemoryAsANewIncarnation) {
   TestWorld world;

@@ -17,28 +17,13 @@ namespace farpool::node {
 namespace {
 
 using base::Code;
-using Verdict = MemoryNode::Verdict;
-
-v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) {
-  v1alpha1::ShardMap map;
-  map.set_pool_uid("pool");
-  map.set_epoch(epoch);
-  *map.add_nodes() = node.entry();
-  map.add_tables();
-  map.add_directory(0);
-  return map;
-}
-
-layout::PrivateRecord record_of(const TestWorld& world) {
-  return layout::read_private_page(world.memory.span().last(layout::kPage)).record.value();
-}
 
 TEST(Restart, IsANewIncarnationOfTheSameMemory) {
   TestWorld world;
   EXPECT_TRUE(world.node->facts().memory_node().memory_fresh());
   ASSERT_EQ(world.node->publish(map_with(*world.node, 7), {1, 2}).verdict, Verdict::adopted);
   const std::uint64_t incarnation = world.node->incarnation();
-  const layout::PrivateRecord before = record_of(world);
+  const layout::PrivateRecord before = world.record();
   EXPECT_EQ(before.epoch, 7u);
   EXPECT_EQ(before.lives, 1u);
   for (std::uint64_t life = 2; life < 6; ++life) {
@@ -49,7 +34,7 @@ TEST(Restart, IsANewIncarnationOfTheSameMemory) {
     EXPECT_FALSE(world.node->stats().serving);
     EXPECT_EQ(world.node->stats().lives, life);
     EXPECT_EQ(world.node->stats().defects, 0u);
-    const layout::PrivateRecord after = record_of(world);
+    const layout::PrivateRecord after = world.record();
     EXPECT_EQ(after.incarnation, world.node->incarnation());
     EXPECT_EQ(after.table_seed, before.table_seed);
     EXPECT_EQ(after.pool_secret, before.pool_secret);
@@ -73,7 +58,7 @@ TEST(Restart, GoesOnFromTheEpochItFollowed) {
   EXPECT_EQ(alone.epoch, 9u);
   auto session = world.open(world.client());
   EXPECT_EQ(session->grant().pool_secret, (base::HashSecret{1, 2}));
-  EXPECT_EQ(session->grant().table_seed, record_of(world).table_seed);
+  EXPECT_EQ(session->grant().table_seed, world.record().table_seed);
   world.close(std::move(session));
 }
 

@@ -12,6 +12,7 @@
 
 #include "fabric/sim/network.h"
 #include "layout/operation_slot.h"
+#include "layout/private_page.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "session/session.h"
@@ -24,8 +25,20 @@ using base::kSecond;
 using base::Nanos;
 using fabric::sim::SimPort;
 using session::Session;
+using Verdict = MemoryNode::Verdict;
 
 inline const fabric::Peer kClientPeer{.pool_uid = "pool", .role = "client", .name = "test", .authenticated = true};
+
+// A shard map with this node alone in it.
+inline v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) {
+  v1alpha1::ShardMap map;
+  map.set_pool_uid("pool");
+  map.set_epoch(epoch);
+  *map.add_nodes() = node.entry();
+  map.add_tables();
+  map.add_directory(0);
+  return map;
+}
 
 struct TestWorld {
   explicit TestWorld(std::uint64_t seed = 1, std::uint64_t memory_bytes = 4 << 20, std::uint32_t max_sessions = 4)
@@ -117,6 +130,10 @@ struct TestWorld {
   layout::OperationSlot slot(std::uint64_t index) const {
     return base::load<layout::OperationSlot>(memory.span().data() + geometry().at(layout::kSlots).offset +
                                              index * sizeof(layout::OperationSlot));
+  }
+
+  layout::PrivateRecord record() const {
+    return layout::read_private_page(memory.span().last(layout::kPage)).record.value();
   }
 
   fabric::sim::Network network;
