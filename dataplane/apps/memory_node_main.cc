@@ -171,6 +171,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.gauge("farpool_node_repaired_operations",
             "Operations half done in the memory that this process took up: finished or undone.", node.repaired);
     s.gauge("farpool_node_defects", "Defects found in the memory that this process took up.", node.defects);
+    s.gauge("farpool_node_quarantined_rows", "Rows that no crash explains: locked until a person has looked at them.",
+            node.quarantined_rows);
     s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
     s.gauge("farpool_node_era", "Reclamation clock.", node.era);
     s.gauge("farpool_node_era_lag", "Eras that some session still holds back.",

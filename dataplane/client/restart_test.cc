@@ -3,6 +3,8 @@
 // was acknowledged is there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +13,10 @@
 #include "base/random.h"
 #include "client/pool.h"
 #include "fabric/sim/network.h"
+#include "index/rcuckoo/layout.h"
+#include "index/rcuckoo/locate.h"
+#include "layout/operation_slot.h"
+#include "layout/private_page.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "task/scope.h"
@@ -162,6 +168,119 @@ TEST(Restart, EverythingAcknowledgedIsThere) {
     ASSERT_TRUE(over(closing));
   }
   EXPECT_GT(repaired, lives / 2);  // the node did die in the middle of something
+}
+
+Task<void> put_one(Pool& pool, std::string key, std::string value, base::Status& status) {
+  status = co_await pool.put(key, value);
+}
+Task<void> get_one(Pool& pool, std::string key, base::Result<std::optional<std::string>>& value) {
+  value = co_await pool.get(key);
+}
+
+// Two rows of one path are torn, which no order of WRITEs leaves: the plan is not followed, the rows stay as they are
+// and locked, and whoever wants them is told so. Everything else goes on.
+TEST(Restart, RowsThatNoCrashExplainsAreQuarantined) {
+  RestartWorld world(5);
+  fabric::sim::SimPort& port =
+      world.network.add_client({.pool_uid = kUid, .role = "client", .name = "test", .authenticated = true});
+  Pool pool(port, {.pool_uid = kUid,
+                   .client_name = "test",
+                   .bootstrap = {"node-0:7400"},
+                   .operation_deadline = 3 * kSecond,
+                   .connect_deadline = kSecond});
+  pool.start();
+  const auto run = [&](Task<void> task) {
+    task::Scope scope;
+    scope.spawn(std::move(task));
+    FARPOOL_CHECK(world.network.run_until([&] { return scope.running() == 0; }, world.network.now() + 120 * kSecond));
+  };
+  const auto put = [&](const std::string& key) {
+    base::Status status;
+    run(put_one(pool, key, "value", status));
+    return status;
+  };
+  const auto get = [&](const std::string& key) {
+    base::Result<std::optional<std::string>> value(base::Status(Code::internal, "never asked"));
+    run(get_one(pool, key, value));
+    return value;
+  };
+  std::vector<std::string> keys;
+  for (int i = 0; i < 60; ++i) {
+    keys.push_back("key-" + std::to_string(i));
+    ASSERT_TRUE(put(keys.back()).ok());
+  }
+
+  const layout::Geometry geometry = world.node->geometry();
+  const base::MutableBytes memory = world.memory.span();
+  world.kill();
+  const base::HashSecret seed = layout::read_private_page(memory.last(layout::kPage)).record.value().table_seed;
+  const auto rows_of = [&](const std::string& key) {
+    const auto places = rcuckoo::locate(base::keyed_hash(seed, base::bytes_of(key)), geometry.rows);
+    return std::array{places.first, places.second};
+  };
+  const std::array bad = rows_of(keys[0]);
+  const auto row = [&](std::uint64_t number) {
+    return memory.subspan(geometry.at(layout::kTable).offset + number * geometry.row_bytes(), geometry.row_bytes());
+  };
+  std::byte* at = memory.data() + geometry.at(layout::kSlots).offset;
+  auto slot = base::load<layout::OperationSlot>(at);
+  slot.holder = 0xdead;
+  slot.sequence = layout::Sequence::of(slot.number() + 1, 0);
+  slot.lock_word = {};
+  for (std::size_t i = 0; i < bad.size(); ++i) {
+    const rcuckoo::LockBit bit = rcuckoo::lock_bit(geometry, rcuckoo::lock_of(geometry, bad[i]));
+    std::byte* word = memory.data() + geometry.at(layout::kLocks).offset + bit.offset;
+    base::store(word, base::load<std::uint64_t>(word) | bit.mask);
+    slot.lock_word[i] = {bit.offset, bit.mask};
+    slot.row[i] = rcuckoo::SlotRow::of(bad[i], 0);
+    row(bad[i])[0] ^= std::byte{1};
+  }
+  slot.seal_claim();
+  slot.seal_plan();
+  base::store(at, slot);
+  const auto locked = [&](const std::string& key) {
+    for (const std::uint64_t number : rows_of(key)) {
+      for (const std::uint64_t of : bad) {
+        const auto one = rcuckoo::lock_bit(geometry, rcuckoo::lock_of(geometry, number)),
+                   other = rcuckoo::lock_bit(geometry, rcuckoo::lock_of(geometry, of));
+        if (one.offset == other.offset && (one.mask & other.mask) != 0) return true;
+      }
+    }
+    return false;
+  };
+
+  for (int life = 0; life < 2; ++life) {
+    const std::vector<std::byte> torn(row(bad[0]).begin(), row(bad[0]).end());
+    world.begin_life();
+    EXPECT_EQ(world.node->stats().quarantined_rows, 2u);
+    const v1alpha1::MemoryNodeFacts facts = world.node->facts().memory_node();
+    EXPECT_EQ(facts.quarantined_rows(), 2u);
+    EXPECT_EQ(facts.dead_clients(), 1u);
+    EXPECT_GT(world.node->stats().defects, 0u);
+    EXPECT_TRUE(std::any_of(world.log.begin(), world.log.end(), [](const std::string& line) {
+      return line.find("left as it is, with its locks: operation slot 0") != std::string::npos;
+    }));
+    EXPECT_TRUE(std::equal(torn.begin(), torn.end(), row(bad[0]).begin())) << "a row was guessed";
+    const base::Status refused = put(keys[0]);
+    EXPECT_EQ(refused.code(), Code::locked) << refused.message();
+    EXPECT_NE(refused.message().find("quarantined"), std::string::npos) << refused.message();
+    EXPECT_FALSE(get(keys[0]).ok());
+    std::size_t served = 0;
+    for (const std::string& key : keys) {
+      if (locked(key)) continue;
+      ++served;
+      const auto value = get(key);
+      ASSERT_TRUE(value.ok()) << value.status().message();
+      EXPECT_EQ(*value, "value");
+      EXPECT_TRUE(put(key).ok());
+    }
+    EXPECT_GT(served, keys.size() / 2);
+    EXPECT_EQ(world.node->facts().memory_node().quarantined_rows(), 2u);
+    if (life == 0) world.kill();
+  }
+  task::Scope closing;
+  closing.spawn(pool.close(world.network.now() + 5 * kSecond));
+  ASSERT_TRUE(world.network.run_until([&] { return closing.running() == 0; }, world.network.now() + 120 * kSecond));
 }
 
 }  // namespace

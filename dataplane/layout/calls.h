@@ -23,6 +23,7 @@ struct TickReply {
   std::uint64_t places = 0;         // sessions from 0 that were ever admitted: slots beyond theirs were never written
   std::uint64_t dead = 0;           // sessions that have ended and left operations half done
   std::uint64_t dead_segments = 0;  // that wait for somebody who takes them over
+  std::uint64_t deaths = 0;         // sessions that have ended without a goodbye
 };
 
 struct AllocateSegmentsRequest {

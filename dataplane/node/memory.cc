@@ -135,4 +135,31 @@ Result<Memory> Memory::on_volume(const std::string& directory, const std::string
   return Memory(data, bytes, file.take());
 }
 
+MemoryImage::~MemoryImage() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), bytes_);
+  if (file_ >= 0) ::close(file_);
+}
+
+Result<MemoryImage> MemoryImage::open(const std::string& path) {
+  const auto cannot = [&path](const char* be, int error) {
+    return Status(Code::unavailable, path + " cannot be " + be + ": " + text_of(error));
+  };
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.number() < 0) return cannot("opened", errno);
+  // Where a filesystem has no locks, nobody can be told that the file is in use either.
+  if (::flock(file.number(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Status(Code::unavailable, path +
+                                         " is lent by a memory node: end that process first, or give a copy of what "
+                                         "a process that ended left");
+  }
+  struct stat about {};
+  if (::fstat(file.number(), &about) != 0) return cannot("looked at", errno);
+  if (!S_ISREG(about.st_mode)) return Status(Code::unavailable, path + " is not a file");
+  const auto bytes = static_cast<std::uint64_t>(about.st_size);
+  if (bytes == 0) return Status(Code::unavailable, path + " is empty");
+  const void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.number(), 0);
+  if (data == MAP_FAILED) return cannot("mapped", errno);
+  return MemoryImage(data, bytes, file.take());
+}
+
 }  // namespace farpool::node

@@ -50,4 +50,28 @@ class Memory {
   int file_ = -1;  // open as long as the memory is lent: its lock keeps other processes away
 };
 
+// The file of a memory node that has ended, or a copy of one, to be looked at and never written. While it is open no
+// memory node takes the file up.
+class MemoryImage {
+ public:
+  // unavailable: it cannot be read, or a memory node lends it.
+  static base::Result<MemoryImage> open(const std::string& path);
+
+  MemoryImage(MemoryImage&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        file_(std::exchange(other.file_, -1)) {}
+  MemoryImage& operator=(MemoryImage&&) = delete;
+  ~MemoryImage();
+
+  base::Bytes span() const { return {data_, bytes_}; }
+
+ private:
+  MemoryImage(const void* data, std::uint64_t bytes, int file)
+      : data_(static_cast<const std::byte*>(data)), bytes_(bytes), file_(file) {}
+  const std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  int file_ = -1;
+};
+
 }  // namespace farpool::node

@@ -4,19 +4,19 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "fabric/words.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/repair.h"
-#include "index/rcuckoo/verify.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
 #include "layout/superblock.h"
 #include "map/shard_map.h"
-#include "node/segment_walk.h"
+#include "node/audit.h"
 
 namespace farpool::node {
 namespace {
@@ -104,6 +104,7 @@ void MemoryNode::serve_sessions() {
   }
   session::SessionObserver& observer = *this;
   registry_ = std::make_unique<session::Registry>(std::move(config), std::move(regions), responder_, observer);
+  count_quarantined();
   refresh_facts();
 }
 
@@ -151,7 +152,6 @@ Status MemoryNode::take_up() {
 
   const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
   repaired_ = repair.slots;
-  quarantined_ = repair.quarantined.size();
   log(repair.slots > 0, "found " + std::to_string(repair.slots) + " operations half done and " +
                             std::to_string(repair.bits) + " locks taken: " + std::to_string(repair.finished) +
                             " operations finished, the others undone");
@@ -161,48 +161,45 @@ Status MemoryNode::take_up() {
 }
 
 // Reads everything, and makes the heap anew from it: what no entry points to is free, marked so, and whoever asks may
-// have it. With a defect it cannot be told what is in use, and nothing becomes free that was not.
+// have it. Where it cannot be told what is in use, nothing becomes free that was not.
 void MemoryNode::verify() {
   const base::Nanos begun = responder_.now();
   base::Nanos told = begun;
-  const auto part = [this](layout::RegionId id) {
-    return base::Bytes(memory_).subspan(geometry_.at(id).offset, geometry_.at(id).bytes);
+  const auto rebuild = [this](const FoundSegment& found, const Audit& so_far) {
+    using Kind = FoundSegment::Kind;
+    if (found.kind == Kind::free) return;
+    if (found.kind == Kind::damaged) return ledger_.set_aside(found.first, found.run);
+    const bool known = so_far.reach_known();
+    bool whole = true;
+    for (std::uint64_t word = 0; word < found.shape.bitmap_words; ++word) {
+      const std::uint64_t blocks = layout::blocks_of_word(found.shape, word);
+      const std::uint64_t free = known ? blocks & ~found.in_use[word] : found.marked[word];
+      whole = whole && free == blocks;
+      base::store(segment(found.first) + sizeof(layout::SegmentHeader) + word * 8, free);
+    }
+    if (whole) return clear_headers(found.first, found.run);
+    write_header(found.first, 0, 0, found.size_class, found.run);
+    ledger_.restore_orphan(found.first, found.run, found.size_class);
   };
-  rcuckoo::Report report = rcuckoo::verify(
-      geometry_, part(layout::kTable), part(layout::kHeap), record_.table_seed, {.progress = [&](std::uint64_t rows) {
-        if (responder_.now() - told < kProgress) return;
-        told = responder_.now();
-        log(false, "looks through the memory that it found: " + std::to_string(rows) + " of " +
-                       std::to_string(geometry_.rows) + " rows");
-      }});
-  const bool sound = report.defect_count == 0 && quarantined_ == 0;
-  const auto defect = [&report](std::string what) { report.defect(std::move(what)); };
-  walk_segments(
-      geometry_, part(layout::kHeap), report.reached,
-      [this, sound](const FoundSegment& found) {
-        using Kind = FoundSegment::Kind;
-        if (found.kind == Kind::free) return;
-        if (found.kind == Kind::damaged) return ledger_.set_aside(found.first, found.run);
-        bool whole = true;
-        for (std::uint64_t word = 0; word < found.shape.bitmap_words; ++word) {
-          const std::uint64_t blocks = layout::blocks_of_word(found.shape, word);
-          const std::uint64_t free = sound ? blocks & ~found.in_use[word] : found.marked[word];
-          whole = whole && free == blocks;
-          base::store(segment(found.first) + sizeof(layout::SegmentHeader) + word * 8, free);
-        }
-        if (whole) return clear_headers(found.first, found.run);
-        write_header(found.first, 0, 0, found.size_class, found.run);
-        ledger_.restore_orphan(found.first, found.run, found.size_class);
-      },
-      defect);
+  const auto progress = [&](std::uint64_t done, std::uint64_t of) {
+    if (responder_.now() - told < kProgress) return;
+    told = responder_.now();
+    log(false,
+        "looks through the memory that it found: " + std::to_string(done) + " of " + std::to_string(of) + " bytes");
+  };
+  const Audit audit = audit_regions(geometry_, memory_, record_.table_seed, {.segment = rebuild, .progress = progress});
   dirty_.assign(geometry_.segments, true);
-  settle_counters(report.keys, report.bytes);
-  defects_ = report.defect_count;
+  settle_counters(audit.table.keys, audit.table.bytes);
+  defects_ = audit.damage();
   verification_ = responder_.now() - begun;
-  for (std::size_t i = 0; i < std::min(kDefectsLogged, report.defects.size()); ++i) log(true, report.defects[i]);
-  log(!sound, "took up the memory of incarnation " + std::to_string(record_.incarnation) + ": " +
-                  std::to_string(report.keys) + " keys in " + std::to_string(report.rows) + " rows, " +
-                  std::to_string(report.extents) + " of them in the heap, " + std::to_string(defects_) + " defects");
+  std::size_t logged = 0;
+  for (const Finding& finding : audit.findings) {
+    if (kind_of(finding.wrong).damage && logged++ < kDefectsLogged) log(true, finding.what);
+  }
+  log(defects_ > 0, "took up the memory of incarnation " + std::to_string(record_.incarnation) + ": " +
+                        std::to_string(audit.table.keys) + " keys in " + std::to_string(audit.table.rows) + " rows, " +
+                        std::to_string(audit.table.extents) + " of them in the heap, " + std::to_string(defects_) +
+                        " defects");
 }
 
 // The slots' counters are net figures, of which only the sum means something. Nobody writes them now.
@@ -330,7 +327,7 @@ void MemoryNode::fence(const std::vector<std::uint64_t>& processes, std::functio
   });
 }
 
-std::vector<v1alpha1::DeadClient> MemoryNode::dead() const {
+std::vector<v1alpha1::DeadClient> MemoryNode::dead() {
   std::vector<v1alpha1::DeadClient> processes;
   const auto entry_of = [&processes](std::uint64_t process, const std::string& name) -> v1alpha1::DeadClient& {
     for (v1alpha1::DeadClient& one : processes) {
@@ -341,11 +338,18 @@ std::vector<v1alpha1::DeadClient> MemoryNode::dead() const {
     processes.back().set_name(name);
     return processes.back();
   };
+  // A process names its threads behind a slash.
+  const auto name_of = [](std::uint64_t process, const std::string& name) {
+    return process == 0 ? name : name.substr(0, name.find('/'));
+  };
   for (const session::Registry::Dead& dead : registry_->dead()) {
-    // A process names its threads behind a slash.
-    const std::string name = dead.process == 0 ? dead.name : dead.name.substr(0, dead.name.find('/'));
-    v1alpha1::DeadClient& left = entry_of(dead.process, name);
+    v1alpha1::DeadClient& left = entry_of(dead.process, name_of(dead.process, dead.name));
     left.set_slots(left.slots() + registry_->busy_slots(dead.group));
+  }
+  std::erase_if(left_, [this](const Left& left) { return ledger_.left_by(left.session) == 0; });
+  for (const Left& one : left_) {
+    v1alpha1::DeadClient& left = entry_of(one.process, name_of(one.process, one.name));
+    left.set_segments(left.segments() + static_cast<std::uint32_t>(ledger_.left_by(one.session)));
   }
   return processes;
 }
@@ -370,6 +374,7 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
       if (!told) return std::nullopt;
       told->pressure = responder_.now() < pressure_until_ ? 1 : 0;
       told->dead_segments = ledger_.counts().dead;
+      told->deaths = ledger_.deaths();
       return write_reply(reply, *told);
     }
     case layout::kAllocateSegments: {
@@ -534,18 +539,20 @@ void MemoryNode::on_opened(std::uint64_t session_id, std::uint64_t, const std::s
   refresh_facts();
 }
 
-void MemoryNode::on_ended(std::uint64_t session_id, std::uint64_t, const std::string& client_name, bool clean,
-                          bool holds, const std::string& why) {
-  std::string line = (clean ? "closed session " : "fenced session ") + std::to_string(session_id) + " of client '" +
-                     client_name + "': " + why;
-  if (holds) line += "; its operation slots say that it left an operation half done, and stay as they are";
-  log(!clean || holds, line);
+void MemoryNode::on_ended(const Ended& ended) {
+  const std::string session = std::to_string(ended.session_id);
+  std::string line = (ended.clean ? "closed session " : "fenced session ") + session + " of client '" +
+                     ended.client_name + "': " + ended.why;
+  if (ended.holds) line += "; its operation slots say that it left an operation half done, and stay as they are";
+  log(!ended.clean || ended.holds, line);
   // Blocks that it unlinked, and had not freed yet, are nobody's now.
-  if (!clean) ledger_.doubt();
-  const std::uint64_t buried = ledger_.bury(session_id);
-  if (buried > 0)
-    log(false, std::to_string(buried) + " heap segments of session " + std::to_string(session_id) +
+  if (!ended.clean) ledger_.doubt();
+  const std::uint64_t buried = ledger_.bury(ended.session_id);
+  if (buried > 0) {
+    left_.push_back({.session = ended.session_id, .process = ended.client_process, .name = ended.client_name});
+    log(false, std::to_string(buried) + " heap segments of session " + session +
                    " are of the dead: other clients take them over");
+  }
   refresh_facts();
 }
 
@@ -566,6 +573,7 @@ void MemoryNode::arm() {
 void MemoryNode::keep_house() {
   settle();
   count_keys();
+  count_quarantined();
   refresh_facts();
   if (registry_->sessions() > 0 || ledger_.counts().resting > 0) arm();
 }
@@ -584,6 +592,24 @@ void MemoryNode::count_keys() {
   // A key that one client added and another removed is counted in two slots, which are not read in one instant.
   if (static_cast<std::int64_t>(keys_) < 0) keys_ = 0;
   if (static_cast<std::int64_t>(bytes_) < 0) bytes_ = 0;
+}
+
+// Slots in quarantine are of the dead, whether a client's repair or a life's beginning put them there. A plan that is
+// none of this table counts as one row.
+void MemoryNode::count_quarantined() {
+  std::set<std::uint64_t> rows;
+  std::uint64_t unnamed = 0;
+  for (const session::Registry::Dead& dead : registry_->dead()) {
+    for (std::uint64_t i = 0; i < geometry_.slots_per_session; ++i) {
+      OperationSlot slot;
+      fabric::read_words(slot_at(dead.group * geometry_.slots_per_session + i), base::mutable_bytes_of(slot));
+      if (slot.holder == 0 || !slot.quarantined()) continue;
+      const auto named = rcuckoo::rows_of(geometry_, slot);
+      if (named) rows.insert(named->begin(), named->end());
+      unnamed += named ? 0 : 1;
+    }
+  }
+  quarantined_rows_ = rows.size() + unnamed;
 }
 
 void MemoryNode::refresh_facts() {
@@ -614,6 +640,7 @@ void MemoryNode::refresh_facts() {
   stats.lives = record_.lives;
   stats.repaired = repaired_;
   stats.defects = defects_;
+  stats.quarantined_rows = quarantined_rows_;
   stats.verification = verification_;
 
   v1alpha1::Facts facts;
@@ -639,6 +666,7 @@ void MemoryNode::refresh_facts() {
   node.set_heap_bytes(heap_bytes);
   const std::vector<v1alpha1::DeadClient> left = dead();
   node.set_dead_clients(left.size());
+  node.set_quarantined_rows(quarantined_rows_);
   for (std::size_t i = 0; i < std::min<std::size_t>(left.size(), kMaxDeadTold); ++i) *node.add_dead() = left[i];
 
   bool changed = false;

@@ -89,10 +89,11 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t segment_bytes = 0, calls = 0, segment_refusals = 0;
     SegmentLedger::Counts segments;
     bool serving = false;
-    std::uint64_t lives = 0;       // incarnations that have served from this memory, this one among them
-    std::uint64_t repaired = 0;    // operations that this one found half done, and finished or undid
-    std::uint64_t defects = 0;     // found when this one took the memory up
-    base::Nanos verification = 0;  // how long looking for them took
+    std::uint64_t lives = 0;             // incarnations that have served from this memory, this one among them
+    std::uint64_t repaired = 0;          // operations that this one found half done, and finished or undid
+    std::uint64_t defects = 0;           // found when this one took the memory up
+    std::uint64_t quarantined_rows = 0;  // that no crash explains: locked until a person has looked at them
+    base::Nanos verification = 0;        // how long looking for them took
   };
   Stats stats() const;
 
@@ -113,8 +114,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void serve_sessions();
 
   void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) override;
-  void on_ended(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name, bool clean,
-                bool holds, const std::string& why) override;
+  void on_ended(const Ended& ended) override;
 
   layout::AllocateSegmentsReply allocate(std::uint64_t session_id, const layout::AllocateSegmentsRequest& request);
   layout::AdoptSegmentReply bequeath(std::uint64_t session_id, const layout::AdoptSegmentRequest& request);
@@ -137,8 +137,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void arm();
   void keep_house();
   void count_keys();
+  void count_quarantined();
   // What ended processes left here, those that ended first before others.
-  std::vector<v1alpha1::DeadClient> dead() const;
+  std::vector<v1alpha1::DeadClient> dead();
   void refresh_facts();
 
   const Options options_;
@@ -151,7 +152,14 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::unique_ptr<session::Registry> registry_;
   SegmentLedger ledger_;
   std::uint64_t largest_class_ = 0;  // of blocks that share a segment
-  std::vector<bool> dirty_;          // segments that were handed out before: to be zeroed before they are again
+  // Of ended sessions that left segments, oldest first.
+  struct Left {
+    std::uint64_t session = 0;
+    std::uint64_t process = 0;
+    std::string name;
+  };
+  std::vector<Left> left_;
+  std::vector<bool> dirty_;  // segments that were handed out before: to be zeroed before they are again
   base::Nanos pressure_until_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t segment_refusals_ = 0;
@@ -167,7 +175,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::vector<SlotCount> slot_counts_;
   std::uint32_t places_ = 0;  // groups of slots from 0 that earlier lives have granted
   std::uint64_t repaired_ = 0;
-  std::uint64_t quarantined_ = 0;
+  std::uint64_t quarantined_rows_ = 0;
   std::uint64_t defects_ = 0;
   base::Nanos verification_ = 0;
   std::uint64_t keys_ = 0, bytes_ = 0;

@@ -92,10 +92,11 @@ void SegmentLedger::own(std::uint64_t first, std::uint64_t session) {
   counts_.owned += segment.run;
 }
 
-void SegmentLedger::to_the_dead(std::uint64_t first) {
+void SegmentLedger::to_the_dead(std::uint64_t first, std::uint64_t left_by) {
   Segment& segment = segments_[first];
   segment.state = State::dead;
-  segment.session = 0;
+  segment.session = left_by;
+  if (left_by != 0) left_by_[left_by] += segment.run;
   dead_[{segment.size_class, segment.run}].push_back(first);
   counts_.dead += segment.run;
 }
@@ -105,7 +106,7 @@ std::uint64_t SegmentLedger::bury(std::uint64_t session) {
   for (std::uint64_t first = 0; first < segments_.size(); ++first) {
     if (segments_[first].state != State::owned || segments_[first].session != session) continue;
     counts_.owned -= segments_[first].run;
-    to_the_dead(first);
+    to_the_dead(first, session);
   }
   return counts_.dead - before;
 }
@@ -113,7 +114,7 @@ std::uint64_t SegmentLedger::bury(std::uint64_t session) {
 void SegmentLedger::doubt() {
   ++deaths_;
   for (const auto& [size_class, orphans] : orphans_) {
-    for (const std::uint64_t first : orphans) to_the_dead(first);
+    for (const std::uint64_t first : orphans) to_the_dead(first, 0);
   }
   counts_.orphaned = 0;
   orphans_.clear();
@@ -128,8 +129,17 @@ std::optional<SegmentLedger::Inherited> SegmentLedger::inherit(std::uint64_t siz
   found->second.pop_front();
   if (found->second.empty()) dead_.erase(found);
   counts_.dead -= segments_[first].run;
+  if (const auto left = left_by_.find(segments_[first].session); left != left_by_.end()) {
+    left->second -= segments_[first].run;
+    if (left->second == 0) left_by_.erase(left);
+  }
   own(first, session);
   return Inherited{first, segments_[first].run, segments_[first].size_class};
+}
+
+std::uint64_t SegmentLedger::left_by(std::uint64_t session) const {
+  const auto left = left_by_.find(session);
+  return left == left_by_.end() ? 0 : left->second;
 }
 
 std::map<std::uint64_t, std::uint64_t>::iterator SegmentLedger::hole_of(std::uint64_t first, std::uint64_t count) {
@@ -181,7 +191,7 @@ bool SegmentLedger::orphan(std::uint64_t first, std::uint64_t count, std::uint64
   if (!is_granted(first, count, session)) return false;
   counts_.owned -= count;
   if (segments_[first].deaths != deaths_) {
-    to_the_dead(first);
+    to_the_dead(first, 0);
     return true;
   }
   segments_[first].state = State::orphan;

@@ -38,6 +38,11 @@ class SegmentLedger {
   };
   std::optional<Inherited> inherit(std::uint64_t size_class, std::uint64_t count, std::uint64_t session);
 
+  // Segments that a session which has ended left, and nobody has taken over.
+  std::uint64_t left_by(std::uint64_t session) const;
+  // Sessions that have ended without a goodbye.
+  std::uint64_t deaths() const { return deaths_; }
+
   // False, and nothing happens, unless these are exactly what was granted to the session at `first`.
   bool give_back(std::uint64_t first, std::uint64_t count, std::uint64_t session, std::uint64_t era);
   bool orphan(std::uint64_t first, std::uint64_t count, std::uint64_t session);
@@ -68,8 +73,8 @@ class SegmentLedger {
     State state = State::free;
     std::uint8_t size_class = 0;
     std::uint32_t run = 0;
-    std::uint64_t session = 0;
-    std::uint64_t deaths = 0;  // that there had been when the session got it
+    std::uint64_t session = 0;  // that owns it, or left it
+    std::uint64_t deaths = 0;   // that there had been when the session got it
   };
   struct Resting {
     std::uint64_t era, first, count;
@@ -79,13 +84,14 @@ class SegmentLedger {
   bool is_granted(std::uint64_t first, std::uint64_t count, std::uint64_t session) const;
   void rest(std::uint64_t first, std::uint64_t count, std::uint64_t era);
   void own(std::uint64_t first, std::uint64_t session);
-  void to_the_dead(std::uint64_t first);
+  void to_the_dead(std::uint64_t first, std::uint64_t left_by);
   std::map<std::uint64_t, std::uint64_t>::iterator hole_of(std::uint64_t first, std::uint64_t count);
 
   std::vector<Segment> segments_;
   std::map<std::uint64_t, std::uint64_t> holes_;                                       // first -> count, never adjacent
   std::map<std::uint64_t, std::deque<std::uint64_t>> orphans_;                         // by size class
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::deque<std::uint64_t>> dead_;  // by size class and run
+  std::map<std::uint64_t, std::uint64_t> left_by_;                                     // session -> segments of dead_
   std::deque<Resting> resting_;                                                        // oldest era first
   std::uint64_t deaths_ = 0;
   Counts counts_;

@@ -9,6 +9,7 @@ namespace farpool::node {
 namespace {
 
 using Kind = FoundSegment::Kind;
+using Wrong = SegmentDefect::Kind;
 using layout::blocks_of_word;
 using layout::kBlockUnit;
 using layout::kRun;
@@ -31,6 +32,7 @@ FoundSegment classify(const layout::Geometry& g, base::Bytes heap, std::uint64_t
   }
   found.kind = header.owner == 0 ? Kind::orphan : Kind::owned;
   found.run = header.run;
+  found.owner = header.owner;
   found.size_class = header.size_class;
   found.shape = layout::segment_shape(header.size_class, run ? header.run * g.segment_bytes : g.segment_bytes);
   return found;
@@ -40,17 +42,23 @@ FoundSegment classify(const layout::Geometry& g, base::Bytes heap, std::uint64_t
 
 void walk_segments(const layout::Geometry& g, base::Bytes heap, rcuckoo::Reached& reached,
                    const std::function<void(const FoundSegment&)>& visit,
-                   const std::function<void(std::string)>& defect) {
+                   const std::function<void(SegmentDefect)>& defect) {
   const std::uint64_t units = g.segment_bytes / kBlockUnit;
   for (std::uint64_t first = 0; first < g.segments;) {
     FoundSegment found = classify(g, heap, first);
     const std::string name = "segment " + std::to_string(first);
-    const auto block_name = [&](std::uint64_t block) { return "block " + std::to_string(block) + " of " + name; };
-    if (found.kind == Kind::damaged) defect("the header of " + name + " cannot be");
+    const auto tell = [&](Wrong kind, std::uint64_t within, std::string what) {
+      defect({kind, first, first * g.segment_bytes + within, std::move(what)});
+    };
+    if (found.kind == Kind::damaged) tell(Wrong::header, 0, "the header of " + name + " cannot be");
     if (found.kind == Kind::owned || found.kind == Kind::orphan) {
       const layout::SegmentShape& shape = found.shape;
       found.in_use.assign(shape.bitmap_words, 0);
       found.marked.assign(shape.bitmap_words, 0);
+      const auto tell_of_block = [&](Wrong kind, std::uint64_t block, const char* what) {
+        tell(kind, shape.first_block + block * shape.block_bytes,
+             "block " + std::to_string(block) + " of " + name + what);
+      };
       const std::uint64_t each = shape.block_bytes / kBlockUnit;
       const std::uint64_t begin = first * units + shape.first_block / kBlockUnit;
       for (std::uint64_t block = 0; block < shape.blocks; ++block) {
@@ -63,22 +71,26 @@ void walk_segments(const layout::Geometry& g, base::Bytes heap, rcuckoo::Reached
         const std::uint64_t bytes = used * kBlockUnit;
         if (layout::size_class_for(bytes, g.segment_bytes) != found.size_class ||
             (found.size_class == kRun && layout::run_segments(bytes, g.segment_bytes) != found.run)) {
-          defect(block_name(block) + " is of another size than its entry says");
+          tell_of_block(Wrong::size, block, " is of another size than its entry says");
         }
       }
       for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
-        const std::byte* at = heap.data() + first * g.segment_bytes + sizeof(layout::SegmentHeader) + word * 8;
-        const auto bits = base::load<std::uint64_t>(at);
+        const std::uint64_t at = sizeof(layout::SegmentHeader) + word * 8;
+        const auto bits = base::load<std::uint64_t>(heap.data() + first * g.segment_bytes + at);
         found.marked[word] = bits & blocks_of_word(shape, word) & ~found.in_use[word];
-        if ((bits & ~blocks_of_word(shape, word)) != 0) defect(name + " marks blocks free that it does not have");
-        if ((bits & found.in_use[word]) != 0) {
-          const auto block = word * 64 + static_cast<std::uint64_t>(std::countr_zero(bits & found.in_use[word]));
-          defect(block_name(block) + " is in use and marked free");
+        if ((bits & ~blocks_of_word(shape, word)) != 0) {
+          tell(Wrong::bitmap, at, name + " marks blocks free that it does not have");
+        }
+        for (std::uint64_t both = bits & found.in_use[word]; both != 0; both &= both - 1) {
+          tell_of_block(Wrong::marked, word * 64 + static_cast<std::uint64_t>(std::countr_zero(both)),
+                        " is in use and marked free");
         }
       }
     }
     if (reached.any(first * units, found.run * units)) {
-      if (found.kind != Kind::damaged) defect("an entry points into " + name + " where no block of it begins");
+      if (found.kind != Kind::damaged) {
+        tell(Wrong::no_block, 0, "an entry points into " + name + " where no block of it begins");
+      }
       found.kind = Kind::damaged;
       reached.clear(first * units, found.run * units);
     }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/bytes.h"
@@ -23,17 +24,33 @@ struct FoundSegment {
   };
   Kind kind = Kind::free;
   std::uint64_t first = 0;
-  std::uint64_t run = 1;  // segments
+  std::uint64_t run = 1;    // segments
+  std::uint64_t owner = 0;  // session
   std::uint64_t size_class = 0;
   layout::SegmentShape shape;         // of owned ones and orphans
   std::vector<std::uint64_t> in_use;  // bits of blocks that an entry points to
   std::vector<std::uint64_t> marked;  // bits of blocks that are marked free, and of none else
 };
 
-// Visits every segment once, in order. What entries point to is taken out of `reached` as it is found; each defect is
-// told of in words.
+// What must not be in the heap.
+struct SegmentDefect {
+  enum class Kind : std::uint8_t {
+    header,    // that the memory node never writes
+    bitmap,    // marks blocks free that the segment does not have
+    marked,    // a block that an entry points to is marked free
+    size,      // a block is of another size class than its entry says
+    no_block,  // an entry points where no block begins
+  };
+  static constexpr std::size_t kKinds = 5;
+  Kind kind = Kind::header;
+  std::uint64_t first = 0;   // of the segment, or run
+  std::uint64_t offset = 0;  // in the heap
+  std::string what;
+};
+
+// Visits every segment once, in order. What entries point to is taken out of `reached` as it is found.
 void walk_segments(const layout::Geometry& geometry, base::Bytes heap, rcuckoo::Reached& reached,
                    const std::function<void(const FoundSegment&)>& visit,
-                   const std::function<void(std::string)>& defect);
+                   const std::function<void(SegmentDefect)>& defect);
 
 }  // namespace farpool::node

@@ -460,7 +460,13 @@ void Registry::fenced(std::uint64_t session_id) {
   SessionReply reply;
   reply.set_code(SessionReply::CODE_OK);
   for (const auto& goodbye : entry.goodbyes) goodbye(reply.SerializeAsString());
-  observer_.on_ended(entry.id, entry.incarnation, entry.name, entry.clean, holds, entry.why);
+  observer_.on_ended({.session_id = entry.id,
+                      .client_incarnation = entry.incarnation,
+                      .client_process = entry.process,
+                      .client_name = entry.name,
+                      .clean = entry.clean,
+                      .holds = holds,
+                      .why = entry.why});
   std::vector<Farewell> over;
   std::erase_if(farewells_, [&](Farewell& farewell) {
     farewell.sessions.erase(session_id);

@@ -45,10 +45,17 @@ class SessionObserver {
   virtual ~SessionObserver() = default;
   virtual void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation,
                          const std::string& client_name) = 0;
-  // No verb of the session can execute any more. `holds`: its operation slots say that it left something half done;
-  // they stay.
-  virtual void on_ended(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name,
-                        bool clean, bool holds, const std::string& why) = 0;
+  struct Ended {
+    std::uint64_t session_id = 0;
+    std::uint64_t client_incarnation = 0;
+    std::uint64_t client_process = 0;
+    std::string client_name;
+    bool clean = false;
+    bool holds = false;  // its operation slots say that it left something half done; they stay
+    std::string why;
+  };
+  // No verb of the session can execute any more.
+  virtual void on_ended(const Ended& ended) = 0;
 };
 
 class Registry {

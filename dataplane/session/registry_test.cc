@@ -24,12 +24,6 @@ using v1alpha1::SessionRequest;
 constexpr std::uint64_t kNode = 99;
 const fabric::Peer kClient{.pool_uid = "pool", .role = "client", .name = "shard", .authenticated = true};
 
-struct Ended {
-  std::uint64_t session;
-  bool clean, holds;
-  std::string why;
-};
-
 struct RegistryTest : ::testing::Test, SessionObserver {
   RegistryTest() { rebuild({}); }
 
@@ -101,10 +95,7 @@ struct RegistryTest : ::testing::Test, SessionObserver {
     return token;
   }
   void on_opened(std::uint64_t, std::uint64_t, const std::string&) override { ++opened; }
-  void on_ended(std::uint64_t session, std::uint64_t, const std::string&, bool clean, bool holds,
-                const std::string& why) override {
-    ended.push_back({session, clean, holds, why});
-  }
+  void on_ended(const Ended& one) override { ended.push_back(one); }
 
   ManualResponder responder;
   std::vector<std::uint64_t> memory;

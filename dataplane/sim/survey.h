@@ -21,14 +21,14 @@ struct Located {
 };
 
 struct Survey {
-  std::vector<std::string> wrong;  // each a sentence; empty: all is as it must be
-  std::map<std::string, std::vector<Located>> keys;
+  std::vector<std::string> wrong;                    // each a sentence; empty: all is as it must be
+  std::map<std::string, std::vector<Located>> keys;  // as they are when what is half done is finished
   std::set<std::uint64_t> torn_rows;
   std::uint64_t set_lock_bits = 0;
   std::uint64_t barriers = 0;
   std::uint64_t leases = 0;             // held
-  std::uint64_t slots_of_the_dead = 0;  // that claim something
-  std::uint64_t blocks_reachable = 0, blocks_free = 0, blocks_unaccounted = 0;
+  std::uint64_t slots_of_the_dead = 0;  // that say something
+  std::uint64_t blocks_lost = 0;        // neither in use, nor marked free, nor known to the client that owns them
 
   // Nothing of the dead is left but memory: no lock, barrier or lease, no slot that says anything, no torn row, no key
   // twice.
@@ -36,16 +36,9 @@ struct Survey {
   std::string report() const;
 };
 
-// Inspects the memory of a world in which no live client has anything to do. Crashed clients are the dead:
-//  - a lock bit is set only if an operation slot of the dead covers it, and only the dead have slots that say anything;
-//  - a row is torn, or a key there twice, only under such a lock;
-//  - every entry lies in one of its key's two rows, every extent is whole, of its key, in a block that was handed out
-//  and is not free;
-//  - every block of a segment is reachable, marked free, or with the live client that owns the segment; only the dead
-//  leak, and only a
-//    block for each operation that they were in;
-//  - the slots' counters add up to the keys that are there, give or take one for each operation of the dead that is not
-//    repaired yet.
+// Inspects the memory of a world in which no live client has anything to do. It is what the memory node's own audit
+// demands (node/audit.h), with nothing in it that only a death explains unless it is of a crashed client; and every
+// block of a segment is reachable, marked free, or with the live client that owns the segment. Only the dead leak.
 Survey survey(const World& world);
 
 // What operation `slot` of a dead client may have left of a table that was `before` when it began: the rows that it

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -112,48 +113,83 @@ Finish finish_rows(const Geometry& geometry, const OperationSlot& slot, std::spa
   return {.first = first};
 }
 
+HalfDone half_done(const Geometry& geometry, base::Bytes memory) {
+  using State = HalfDone::State;
+  HalfDone found;
+  const layout::Span slots = geometry.at(layout::kSlots), table = geometry.at(layout::kTable);
+  for (std::uint64_t i = 0; i < slots.bytes / sizeof(OperationSlot); ++i) {
+    HalfDone::Slot one{.index = i,
+                       .says = base::load<OperationSlot>(memory.data() + slots.offset + i * sizeof(OperationSlot))};
+    const OperationSlot& says = one.says;
+    if (says.holder == 0) continue;
+    const auto rows = rows_of(geometry, says);
+    if (says.quarantined()) {
+      one.why = "found so";
+    } else if (!says.writing()) {
+      one.state = says.planned() ? State::written : says.claims() ? State::locking : State::begun;
+    } else if (!rows) {
+      one.why = "its plan is none of this table";
+    } else {
+      one.state = State::writing;
+      std::vector<std::vector<std::byte>> bytes;
+      for (const std::uint64_t row : *rows) {
+        const auto at = found.rows.find(row);
+        const base::Bytes now = at != found.rows.end()
+                                    ? base::Bytes(at->second)
+                                    : memory.subspan(table.offset + row * geometry.row_bytes(), geometry.row_bytes());
+        bytes.emplace_back(now.begin(), now.end());
+      }
+      const std::vector<base::MutableBytes> views(bytes.begin(), bytes.end());
+      const Finish finished = finish_rows(geometry, says, views);
+      one.why = finished.unexplained;
+      for (std::size_t at = finished.first; one.why.empty() && at < bytes.size(); ++at) {
+        one.rows.push_back((*rows)[at]);
+        found.rows[(*rows)[at]] = std::move(bytes[at]);
+      }
+    }
+    if (!one.why.empty()) {
+      one.state = State::quarantined;
+      one.rows = rows.value_or(std::vector<std::uint64_t>());
+    }
+    found.slots.push_back(std::move(one));
+  }
+  return found;
+}
+
 ImageRepair repair_image(const Geometry& geometry, base::MutableBytes memory) {
+  using State = HalfDone::State;
   ImageRepair done;
   const auto region = [&](layout::RegionId id) {
     return memory.subspan(geometry.at(id).offset, geometry.at(id).bytes);
   };
   const base::MutableBytes slots = region(layout::kSlots), locks = region(layout::kLocks),
                            table = region(layout::kTable);
+  const HalfDone found = half_done(geometry, memory);
+  // What goes before must be there when what comes after is: a kill comes between any two stores.
+  const auto then = [] { std::atomic_signal_fence(std::memory_order_seq_cst); };
+
   std::vector<std::uint64_t> kept(locks.size() / 8, 0);
-  for (std::size_t i = 0; i < slots.size() / sizeof(OperationSlot); ++i) {
-    std::byte* at = slots.data() + i * sizeof(OperationSlot);
-    auto slot = base::load<OperationSlot>(at);
-    if (slot.holder == 0) continue;
-    std::string unexplained;
-    if (slot.quarantined()) {
-      unexplained = "found so";
-    } else if (slot.writing()) {
-      const auto rows = rows_of(geometry, slot);
-      if (!rows) {
-        unexplained = "its plan is none of this table";
-      } else {
-        std::vector<base::MutableBytes> bytes;
-        for (const std::uint64_t row : *rows) {
-          bytes.push_back(table.subspan(row * geometry.row_bytes(), geometry.row_bytes()));
-        }
-        unexplained = finish_rows(geometry, slot, bytes).unexplained;
-      }
-      if (unexplained.empty()) ++done.finished;
-    }
-    if (unexplained.empty() && slot.planned()) slot.settle();
-    if (unexplained.empty()) {
-      ++done.slots;
-      // `done` before `holder`: killed in between, this is done again and finds nothing left to write.
-      base::store(at, slot);
-      slot.holder = 0;
-    } else {
-      done.quarantined.push_back("operation slot " + std::to_string(i) + ": " + unexplained);
+  for (const HalfDone::Slot& one : found.slots) {
+    std::byte* at = slots.data() + one.index * sizeof(OperationSlot);
+    OperationSlot slot = one.says;
+    if (one.state == State::quarantined) {
+      done.quarantined.push_back("operation slot " + std::to_string(one.index) + ": " + one.why);
       slot.done = OperationSlot::kQuarantined;
       for (const layout::HeldLocks& held : slot.lock_word) {
         if (held.mask != 0 && held.offset % 8 == 0 && held.offset < locks.size()) kept[held.offset / 8] |= held.mask;
       }
+    } else {
+      ++done.slots;
+      done.finished += one.state == State::writing ? 1 : 0;
+      for (const std::uint64_t row : one.rows) {
+        const std::vector<std::byte>& becomes = found.rows.at(row);
+        std::memcpy(table.data() + row * geometry.row_bytes(), becomes.data(), becomes.size());
+        then();
+      }
+      if (slot.planned()) slot.settle();
     }
     base::store(at, slot);
+    then();
   }
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const auto word = base::load<std::uint64_t>(locks.data() + i * 8);
@@ -162,6 +198,11 @@ ImageRepair repair_image(const Geometry& geometry, base::MutableBytes memory) {
   }
   const base::MutableBytes leases = region(layout::kLeases);
   std::memset(leases.data(), 0, leases.size());
+  then();
+  for (const HalfDone::Slot& one : found.slots) {
+    if (one.state == State::quarantined) continue;
+    base::store(slots.data() + one.index * sizeof(OperationSlot) + layout::kSlotHolder.offset, std::uint64_t{0});
+  }
   return done;
 }
 
@@ -195,6 +236,32 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlo
 Task<Result<bool>> Table::State::refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) {
   const auto whole = layout::read_extent(extent, units);
   if (!whole || whole->key.size() > layout::kMaxKeyBytes) co_return false;
+  // Most are in use, which rows that nobody holds tell without their locks. The locks are read before the rows: what
+  // anybody who was dead by then had unlinked is seen, for a lock stands until the dead's rows are written.
+  const Places places = locate(hash(base::text_of(whole->key)), geometry.rows);
+  const std::array rows{places.first, places.second};
+  const std::uint64_t bytes = geometry.row_bytes();
+  fabric::Buffer buffer = port().buffer(rows.size() * (bytes + 8));
+  const auto word_at = [&](std::size_t i) { return buffer.span().subspan(i * 8, 8); };
+  const auto row_bytes = [&](std::size_t i) { return buffer.span().subspan(rows.size() * 8 + i * bytes, bytes); };
+  Chain chain;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    chain.add(Op::read({layout::kLocks, lock_bit(geometry, lock_of(geometry, rows[i])).offset}, word_at(i)));
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) chain.add(Op::read(row_at(rows[i]), row_bytes(i)).fenced());
+  const Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+  if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "the session ended in the middle of a look");
+  bool free = true, points = false;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto word = base::load<std::uint64_t>(word_at(i).data());
+    free = free && (word & lock_bit(geometry, lock_of(geometry, rows[i])).mask) == 0;
+    const RowView view(geometry, row_bytes(i));
+    for (std::uint64_t slot = 0; view.whole(rows[i]) && slot < geometry.entries_per_row; ++slot) {
+      const Entry entry = view.entry(slot);
+      points = points || (entry.type() == EntryType::extent && entry.block() == units);
+    }
+  }
+  if (free && points) co_return true;
   co_return co_await change(*this, base::text_of(whole->key), {.block = units}, deadline, cost);
 }
 

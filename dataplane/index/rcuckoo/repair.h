@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,8 +36,32 @@ struct Finish {
 Finish finish_rows(const layout::Geometry& geometry, const layout::OperationSlot& slot,
                    std::span<const base::MutableBytes> rows);
 
-// Everything that ended clients left in a memory that nobody else can reach: for a node that begins a new life over the
-// memory of its last. Every claim is of the dead.
+// What operation slots say is half done, in a memory of which no client changes anything any more, and what becomes of
+// it: every claim is of the dead.
+struct HalfDone {
+  enum class State : std::uint8_t {
+    begun,        // its claim was being written: it holds nothing
+    locking,      // it may hold each of its locks or not, and has written no row
+    writing,      // it holds its locks, and the plan says which rows are still to be written
+    written,      // it has written its rows, and may not have released its locks
+    quarantined,  // no crash explains what lies under its locks: it stays, with them
+  };
+  struct Slot {
+    std::uint64_t index = 0;
+    State state = State::begun;
+    layout::OperationSlot says;
+    std::vector<std::uint64_t> rows;  // of the plan, from the first on that changes, in order; of the quarantined, all
+    std::string why;                  // it is quarantined
+  };
+  std::vector<Slot> slots;
+  // What these rows become. Of the quarantined none.
+  std::map<std::uint64_t, std::vector<std::byte>> rows;
+};
+// `memory` is all of the node's regions, cut by `geometry`, and any bytes.
+HalfDone half_done(const layout::Geometry& geometry, base::Bytes memory);
+
+// Does away with all of it: finishes what can be finished, and frees what was locked. For a node that begins a new life
+// over the memory of its last.
 struct ImageRepair {
   std::uint64_t slots = 0;     // repaired
   std::uint64_t finished = 0;  // of them in the middle of writing rows
@@ -44,7 +69,8 @@ struct ImageRepair {
   // Slots that no crash explains; they and their locks stay, everything else is as if they were not.
   std::vector<std::string> quarantined;
 };
-// `memory` is all of the node's regions, cut by `geometry`.
+// Cut short after any word it leaves what half_done() finds and another call does away with: rows come before the word
+// that they are done, locks are freed while their slots still name them, and those say nothing last of all.
 ImageRepair repair_image(const layout::Geometry& geometry, base::MutableBytes memory);
 
 }  // namespace farpool::rcuckoo

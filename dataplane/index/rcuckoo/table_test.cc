@@ -103,7 +103,7 @@ std::uint64_t bits_set(const World& world) {
 // Everything whole, no lock held, and the counters right.
 void expect_sound(World& world, User& user) {
   const Report report = image_of(world);
-  for (const std::string& defect : report.defects) ADD_FAILURE() << defect;
+  for (const Defect& defect : report.defects) ADD_FAILURE() << defect.what;
   EXPECT_EQ(bits_set(world), 0u);
   const auto totals = user.count();
   ASSERT_TRUE(totals.ok()) << text(totals.status());

@@ -17,6 +17,8 @@ std::string place(std::uint64_t row, std::uint64_t slot) {
 }
 
 class Verifier {
+  using Kind = Defect::Kind;
+
  public:
   Verifier(const Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
            const Verification& how)
@@ -32,9 +34,18 @@ class Verifier {
   }
 
  private:
-  base::Bytes bytes_of_row(std::uint64_t row) const { return table_.subspan(row * g_.row_bytes(), g_.row_bytes()); }
+  base::Bytes bytes_of_row(std::uint64_t row) const {
+    if (how_.instead != nullptr && !how_.instead->empty()) {
+      if (const auto found = how_.instead->find(row); found != how_.instead->end()) return found->second;
+    }
+    return table_.subspan(row * g_.row_bytes(), g_.row_bytes());
+  }
   RowView view(std::uint64_t row) const { return {g_, bytes_of_row(row)}; }
-  bool held(std::uint64_t row) const { return how_.held && how_.held(row); }
+
+  void defect(Defect::Kind kind, std::uint64_t row, std::uint64_t slot, std::string what) {
+    ++report_.of_kind[static_cast<std::size_t>(kind)];
+    if (report_.defects.size() < Report::kMostDefects) report_.defects.push_back({kind, row, slot, std::move(what)});
+  }
 
   bool in_heap(const Entry& entry) const {
     return entry.block() <= heap_.size() / layout::kBlockUnit &&
@@ -48,35 +59,37 @@ class Verifier {
     ++report_.rows;
     if (!view(row).whole(row)) {
       ++report_.torn_rows;
-      if (held(row)) {
-        ++report_.unfinished;
-      } else {
-        report_.defect("row " + std::to_string(row) + " does not match its checksum");
-      }
-      return;
+      return defect(Kind::torn, row, 0, "row " + std::to_string(row) + " does not match its checksum");
     }
     for (std::uint64_t slot = 0; slot < g_.entries_per_row; ++slot) look_at(row, slot, view(row).entry(slot));
   }
 
   void look_at(std::uint64_t row, std::uint64_t slot, const Entry& entry) {
-    if (!entry.well_formed(g_.entry_bytes)) return report_.defect(place(row, slot) + " cannot be");
-    if (entry.empty()) return;
+    if (entry == Entry()) return;
+    ++report_.entries;
+    if (!entry.well_formed(g_.entry_bytes)) {
+      return defect(Kind::impossible, row, slot, place(row, slot) + " cannot be");
+    }
     Sighting sighting{.row = row, .slot = slot};
     std::uint64_t hash = 0;
     if (entry.type() == EntryType::extent) {
-      if (!in_heap(entry)) return report_.defect(place(row, slot) + " points beyond the heap");
+      if (!in_heap(entry)) {
+        return defect(Kind::beyond_heap, row, slot, place(row, slot) + " points beyond the heap");
+      }
       ++report_.extents;
       sighting.block = entry.block();
       sighting.block_bytes = entry.bytes();
       const auto extent = extent_of(entry);
       if (!extent) {
         (void)report_.reached.mark(entry.block(), entry.bytes() / layout::kBlockUnit);
-        return report_.defect("the extent of " + place(row, slot) + " is not whole");
+        return defect(Kind::extent, row, slot, "the extent of " + place(row, slot) + " is not whole");
       }
       sighting.key = base::text_of(extent->key);
       sighting.value = base::text_of(extent->value);
       hash = base::keyed_hash(seed_, extent->key);
-      if (hash != entry.hash()) report_.defect("the hash of " + place(row, slot) + " is not its key's");
+      if (hash != entry.hash()) {
+        defect(Kind::hash, row, slot, "the hash of " + place(row, slot) + " is not its key's");
+      }
     } else {
       // Views into the image, not into the copy.
       const base::Bytes raw = bytes_of_row(row).subspan(slot * g_.entry_bytes + kInlineHeader);
@@ -86,35 +99,28 @@ class Verifier {
     }
     const Places places = locate(hash, g_.rows);
     if (places.first != row && places.second != row) {
-      report_.defect(place(row, slot) + " is in neither row of its key");
-    } else if (is_second(places, sighting, hash)) {
-      // The entry that a move leaves behind, with the same block.
-      return;
+      defect(Kind::misplaced, row, slot, place(row, slot) + " is in neither row of its key");
+    } else {
+      look_for_first(places, sighting, hash);
     }
     if (sighting.block_bytes != 0 && !report_.reached.mark(sighting.block, sighting.block_bytes / layout::kBlockUnit)) {
-      report_.defect("the block of " + place(row, slot) + " overlaps another entry's");
+      defect(Kind::shared, row, slot, "the block of " + place(row, slot) + " overlaps another entry's");
     }
     ++report_.keys;
     report_.bytes += sighting.key.size() + sighting.value.size();
     if (how_.visit) how_.visit(sighting);
   }
 
-  // Whether an entry that was looked at before has the same key. Only the key's two rows can have one.
-  bool is_second(const Places& places, const Sighting& of, std::uint64_t hash) {
+  // An entry that was looked at before and has the same key. Only the key's two rows can have one.
+  void look_for_first(const Places& places, const Sighting& of, std::uint64_t hash) {
     for (const std::uint64_t row : {places.first, places.second}) {
       if (row > of.row || !view(row).whole(row)) continue;
       const std::uint64_t end = row == of.row ? of.slot : g_.entries_per_row;
       for (std::uint64_t slot = 0; slot < end; ++slot) {
         if (!has_key(view(row).entry(slot), of.key, hash)) continue;
-        if (held(row) && held(of.row)) {
-          ++report_.unfinished;
-          return true;
-        }
-        report_.defect(place(of.row, of.slot) + " has the key of " + place(row, slot));
-        return false;
+        return defect(Kind::twice, of.row, of.slot, place(of.row, of.slot) + " has the key of " + place(row, slot));
       }
     }
-    return false;
   }
   bool has_key(const Entry& entry, std::string_view key, std::uint64_t hash) const {
     if (entry.empty() || !entry.well_formed(g_.entry_bytes)) return false;
