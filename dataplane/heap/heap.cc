@@ -43,8 +43,9 @@ constexpr int kPatienceEras = 16;
 constexpr std::uint64_t kDemandTicks = 4;  // of demand that a client keeps blocks for
 constexpr int kBarrenTicks = 8;
 constexpr std::size_t kSweeps = 4;                // segments of the dead that one client looks through at a time
-constexpr std::uint64_t kSweepBytes = 64 * 1024;  // of them, in one READ
-constexpr int kJudgements = 4;  // times that the index is asked about one block before it is taken to be in use
+constexpr std::uint64_t kSweepBytes = 64 * 1024;  // of a segment, in one READ
+constexpr Nanos kSweepRest = 3;  // times as long as a piece of the own segments has taken, before the next
+constexpr int kJudgements = 4;   // times that the index is asked about one block before it is taken to be in use
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
 // A segment of blocks that this client owns, or a run, which is a segment of one block.
@@ -52,9 +53,15 @@ struct Segment {
   std::uint64_t first = 0;           // index in the heap region
   std::vector<std::uint64_t> free;   // bits of blocks that may be handed out
   std::vector<std::uint64_t> limbo;  // bits of blocks that are free but may still be read
+  std::vector<std::uint64_t> out;    // bits of blocks that were handed out, and are not yet published or discarded
   std::uint64_t free_count = 0;
   std::uint64_t limbo_count = 0;
+  std::uint64_t out_count = 0;
   std::size_t hint = 0;  // no word of `free` before it has a bit
+  // Of a look for blocks that got lost: bits of those that may be, less what has come to be known as free since.
+  std::vector<std::uint64_t> doubted;
+  bool looked_through = false;  // just now
+  std::uint64_t deaths = 0;     // up to which nothing is lost in it
 };
 
 // Blocks that may be reused once the safe era has passed `era`.
@@ -124,8 +131,10 @@ struct Heap::State {
 
   References* references = nullptr;
   std::size_t sweeping = 0;
-  std::size_t hungry = 0;     // allocations that wait for what the dead have left
-  Nanos none_dead_until = 0;  // the memory node has said that no segment waits
+  std::size_t hungry = 0;  // allocations that wait for what the dead have left
+  bool looking_through_own = false;
+  std::uint64_t deaths_looked_after = 0;  // nothing of these is lost in the segments owned
+  Nanos none_dead_until = 0;              // the memory node has said that no segment waits
   std::uint64_t taken_over = 0;
   std::uint64_t reclaimed = 0;
 
@@ -175,13 +184,22 @@ struct Heap::State {
   static void add_free(SizeClass& size_class, Segment& segment, std::size_t word, std::uint64_t bits) {
     const auto count = static_cast<std::uint64_t>(std::popcount(bits));
     segment.free[word] |= bits;
+    segment.doubted[word] &= ~bits;
     segment.hint = std::min(segment.hint, word);
     segment.free_count += count;
     size_class.free_count += count;
   }
 
+  // They are not out, whatever became of them.
+  static void take_in(Segment& segment, std::size_t word, std::uint64_t bits) {
+    segment.out_count -= static_cast<std::uint64_t>(std::popcount(segment.out[word] & bits));
+    segment.out[word] &= ~bits;
+  }
+
   void add_limbo(SizeClass& size_class, Segment& segment, std::size_t word, std::uint64_t bits) {
     segment.limbo[word] |= bits;
+    segment.doubted[word] &= ~bits;
+    take_in(segment, word, bits);
     const auto count = static_cast<std::uint64_t>(std::popcount(bits));
     segment.limbo_count += count;
     size_class.limbo_count += count;
@@ -226,6 +244,8 @@ struct Heap::State {
     Segment& segment = *size_class.current;
     while (segment.free[segment.hint] == 0) ++segment.hint;
     std::uint64_t& bits = segment.free[segment.hint];
+    segment.out[segment.hint] |= bits & -bits;
+    ++segment.out_count;
     block = block_at(size_class, segment.first, segment.hint * 64 + static_cast<std::uint64_t>(std::countr_zero(bits)));
     bits &= bits - 1;
     --segment.free_count;
@@ -239,6 +259,9 @@ struct Heap::State {
     segment.first = first;
     segment.free.assign(size_class.shape.bitmap_words, 0);
     segment.limbo.assign(size_class.shape.bitmap_words, 0);
+    segment.out.assign(size_class.shape.bitmap_words, 0);
+    segment.doubted.assign(size_class.shape.bitmap_words, 0);
+    segment.deaths = session.deaths();
     if (orphan) return;  // its bitmap says what is free
     for (std::size_t word = 0; word < segment.free.size(); ++word)
       add_free(size_class, segment, word, layout::blocks_of_word(size_class.shape, word));
@@ -428,7 +451,8 @@ struct Heap::State {
     co_return !spare.empty();
   }
 
-  // Segments of which a good part is free, as far as this client can do without what is free in them.
+  // Segments of which a good part is free, as far as this client can do without what is free in them. One with a block
+  // that is about to be published is kept: whoever had it after a death would take that block for lost.
   static std::vector<std::uint64_t> surplus(const SizeClass& size_class) {
     std::vector<std::uint64_t> firsts;
     const std::uint64_t keep = kDemandTicks * size_class.demand + size_class.shape.blocks / 4;
@@ -436,7 +460,7 @@ struct Heap::State {
     for (const auto& [first, segment] : size_class.segments) {
       const std::uint64_t unused = segment.free_count + segment.limbo_count;
       if (&segment == size_class.current || wholly_free(size_class, segment) || unused * 4 < size_class.shape.blocks ||
-          left < keep + unused) {
+          left < keep + unused || segment.out_count > 0 || segment.looked_through) {
         continue;
       }
       left -= unused;
@@ -523,13 +547,14 @@ struct Heap::State {
     self->flushing = false;
   }
 
-  // --- Segments of the dead
+  // --- Blocks that got lost
 
   // What a client that died leaves in its segments: blocks that entries point to; blocks that others have freed, marked
   // so in the bitmap; and blocks that were free as far as it alone knew, or that it had filled and not published, or
-  // that somebody unlinked and died before marking them. Only the last kind is in question, and the bytes tell: a block
-  // is garbage if it does not hold a whole extent, since an extent is whole before an entry points to it and as long as
-  // one does; or if the index says that no entry points to it.
+  // that somebody unlinked and died before marking them. The last kind it leaves in the segments of the living, too.
+  // Only what nobody has marked is in question, and the bytes tell: a block is garbage if it does not hold a whole
+  // extent, since an extent is whole before an entry points to it and as long as one does; or if the index says that no
+  // entry points to it.
   //
   // A block found so is not free yet, because somebody may still have its address or be about to mark it free: X was
   // unlinked, by client B, before the index answered, when this session's era was e. The node's era was at most e + 1
@@ -540,10 +565,17 @@ struct Heap::State {
   // marked block is left to the ordinary scan, which takes the mark back, and one that is not marked never will be. It
   // is counted here, and only here.
   //
+  // Meanwhile this client goes on to use the segment. What is about to be published is not doubted to begin with; and a
+  // block that is freed, and perhaps handed out anew, has come to be known as free in between, and is doubted no more.
+  //
   // Nothing is written before that. A client that dies in the middle leaves a segment of the dead, as it found it.
   static Task<void> sweep(std::shared_ptr<State> self, std::uint64_t size_class, std::uint64_t run) {
     const auto segment = co_await self->inherit(size_class, run);
-    if (segment) co_await self->look_through(*segment);
+    if (segment) {
+      SizeClass& of = self->class_of(segment->size_class, segment->run);
+      self->add_segment(of, segment->first, true);
+      co_await self->look_through(of, segment->first, true);
+    }
     --self->sweeping;
     self->swept.wake_all();
   }
@@ -591,53 +623,105 @@ struct Heap::State {
     co_return (co_await session.post(chain, sweep_deadline(), background)).fate == Fate::done;
   }
 
-  Task<void> look_through(layout::AdoptSegmentReply given) {
-    SizeClass& size_class = class_of(given.size_class, given.run);
+  // After each death, one segment after the other, and slowly: nobody waits for it.
+  static Task<void> look_through_own(std::shared_ptr<State> self) {
+    for (bool any = true; any && self->goes_on();) {
+      any = false;
+      const std::uint64_t deaths = self->session.deaths();
+      for (auto& [id, size_class] : self->classes) {
+        for (const std::uint64_t first : firsts_of(size_class)) {
+          const Segment* segment = find(size_class, first);
+          if (segment == nullptr || segment->looked_through || segment->deaths >= deaths) continue;
+          any = true;
+          co_await self->look_through(size_class, first, false);
+          if (!self->goes_on()) break;
+        }
+      }
+      if (!any) self->deaths_looked_after = deaths;
+    }
+    self->looking_through_own = false;
+    self->swept.wake_all();
+  }
+
+  void look_after_own(const std::shared_ptr<State>& self) {
+    if (references == nullptr || released || looking_through_own || deaths_looked_after >= session.deaths()) return;
+    looking_through_own = true;
+    session.background().spawn(look_through_own(self));
+  }
+
+  // Between any two awaits the segment may be given up, and even come back: then nothing of it is doubted.
+  static Segment* find(SizeClass& size_class, std::uint64_t first) {
+    const auto found = size_class.segments.find(first);
+    return found == size_class.segments.end() ? nullptr : &found->second;
+  }
+
+  Task<void> look_through(SizeClass& size_class, std::uint64_t first, bool hurried) {
+    const std::uint64_t deaths = session.deaths();
     const SegmentShape& shape = size_class.shape;
     fabric::Buffer bitmap = session.port().buffer(shape.bitmap_words * 8);
     const auto marked = [&bitmap](std::uint64_t word) { return base::load<std::uint64_t>(bitmap.data() + word * 8); };
-    const std::uint64_t bitmap_at = bitmap_word(given.first, 0).offset;
-    std::vector<std::uint64_t> garbage(shape.bitmap_words, 0);
-    const bool known = co_await read(bitmap_at, bitmap.first(shape.bitmap_words * 8));
-    if (!known) co_return;
+    const std::uint64_t bitmap_at = bitmap_word(first, 0).offset;
+    Segment* segment = find(size_class, first);
+    segment->looked_through = true;
+    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
+      segment->doubted[word] =
+          layout::blocks_of_word(shape, word) & ~segment->free[word] & ~segment->limbo[word] & ~segment->out[word];
+    }
+    if (!co_await read(bitmap_at, bitmap.first(shape.bitmap_words * 8))) co_return;
+    if (segment = find(size_class, first); segment == nullptr) co_return;
+    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) segment->doubted[word] &= ~marked(word);
 
     const std::uint64_t at_once = std::max<std::uint64_t>(1, kSweepBytes / shape.block_bytes);
     fabric::Buffer bytes = session.port().buffer(std::min(at_once, shape.blocks) * shape.block_bytes);
     for (std::uint64_t from = 0; from < shape.blocks; from += at_once) {
       const std::uint64_t count = std::min(at_once, shape.blocks - from);
-      const Block first = block_at(size_class, given.first, from);
+      const auto doubted = [](const Segment& of, std::uint64_t block) {
+        return (of.doubted[block / 64] >> (block % 64) & 1) != 0;
+      };
+      bool any = false;
+      for (std::uint64_t i = 0; i < count; ++i) any = any || doubted(*segment, from + i);
+      if (!any) continue;
+      const Nanos begun = session.port().now();
       const base::MutableBytes piece = bytes.first(count * shape.block_bytes);
-      const bool came = co_await read_piece(layout::block_offset(first.units), piece);
-      if (!came) co_return;
+      if (!co_await read_piece(layout::block_offset(block_at(size_class, first, from).units), piece)) co_return;
       for (std::uint64_t i = 0; i < count; ++i) {
-        const std::uint64_t block = from + i;
-        if ((marked(block / 64) >> (block % 64) & 1) != 0) continue;
-        const std::uint64_t units = block_at(size_class, given.first, block).units;
+        if (segment = find(size_class, first); segment == nullptr || !goes_on()) co_return;
+        if (!doubted(*segment, from + i)) continue;
+        const std::uint64_t units = block_at(size_class, first, from + i).units;
         const bool in_use = co_await used(units, piece.subspan(i * shape.block_bytes, shape.block_bytes));
-        if (!goes_on()) co_return;
-        if (!in_use) garbage[block / 64] |= 1ull << (block % 64);
+        if (segment = find(size_class, first); segment == nullptr || !goes_on()) co_return;
+        if (in_use) segment->doubted[(from + i) / 64] &= ~(1ull << (from + i) % 64);
+      }
+      if (!hurried && hungry == 0) {
+        const Nanos took = session.port().now() - begun;
+        co_await session.port().sleep_for(kSweepRest * took);
+        if (segment = find(size_class, first); segment == nullptr || !goes_on()) co_return;
       }
     }
 
-    const std::uint64_t era = session.era();
-    while (goes_on() && session.safe_era() <= era + 2) {
-      const Nanos next = session.port().now() + session.grant().tick;
-      if (hungry > 0) {
-        co_await session.tick_now(next);
-      } else {
-        co_await session.port().sleep_until(next);
+    const auto lost = [](std::uint64_t word) { return word != 0; };
+    if (std::any_of(segment->doubted.begin(), segment->doubted.end(), lost)) {
+      const std::uint64_t era = session.era();
+      while (goes_on() && session.safe_era() <= era + 2) {
+        const Nanos next = session.port().now() + session.grant().tick;
+        if (hungry > 0) {
+          co_await session.tick_now(next);
+        } else {
+          co_await session.port().sleep_until(next);
+        }
+      }
+      if (!goes_on()) co_return;
+      const bool again = co_await read(bitmap_at, bitmap.first(shape.bitmap_words * 8));
+      if (segment = find(size_class, first); !again || segment == nullptr || !goes_on()) co_return;
+      for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
+        const std::uint64_t free = segment->doubted[word] & ~marked(word);
+        segment->doubted[word] = 0;
+        add_free(size_class, *segment, word, free);
+        reclaimed += static_cast<std::uint64_t>(std::popcount(free));
       }
     }
-    if (!goes_on()) co_return;
-    const bool again = co_await read(bitmap_at, bitmap.first(shape.bitmap_words * 8));
-    if (!again || !goes_on()) co_return;
-    add_segment(size_class, given.first, true);
-    Segment& segment = size_class.segments.at(given.first);
-    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
-      const std::uint64_t free = garbage[word] & ~marked(word);
-      add_free(size_class, segment, word, free);
-      reclaimed += static_cast<std::uint64_t>(std::popcount(free));
-    }
+    segment->looked_through = false;
+    segment->deaths = std::max(segment->deaths, deaths);
     size_class.scanned = false;
     size_class.barren_until = 0;
   }
@@ -652,7 +736,7 @@ struct Heap::State {
     co_return true;
   }
 
-  // Whether a block of a dead client may be in use.
+  // Whether a block may be in use.
   Task<bool> used(std::uint64_t units, base::Bytes block) {
     const auto extent = layout::read_extent(block, units);
     if (!extent) co_return false;
@@ -708,7 +792,8 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& co
       co_await state.next_era(size_class, deadline);  // what comes free then may also go to others
       continue;
     }
-    if (state.take_over(state_, &size_class)) {
+    state.look_after_own(state_);
+    if (state.take_over(state_, &size_class) || state.looking_through_own) {
       ++state.hungry;
       (void)co_await state.swept.wait(std::min(deadline, port.now() + tick));
       --state.hungry;
@@ -730,6 +815,16 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& co
   co_return block;
 }
 
+void Heap::published(Block block) {
+  State& state = *state_;
+  SizeClass& size_class = state.class_for(block.bytes);
+  std::uint64_t first = 0, index = 0;
+  FARPOOL_CHECK(state.find_place(size_class, block.units, first, index));
+  // The segment is not there if the heap has been released.
+  if (Segment* own = State::find(size_class, first); own != nullptr)
+    State::take_in(*own, index / 64, 1ull << index % 64);
+}
+
 void Heap::discard(Block block) {
   State& state = *state_;
   SizeClass& size_class = state.class_for(block.bytes);
@@ -741,6 +836,7 @@ void Heap::discard(Block block) {
     return free(block.units, block.bytes, nobodys);
   }
   const std::uint64_t bit = 1ull << index % 64;
+  State::take_in(own->second, index / 64, bit);
   FARPOOL_CHECK(((own->second.free[index / 64] | own->second.limbo[index / 64]) & bit) == 0);
   State::add_free(size_class, own->second, index / 64, bit);
 }
@@ -793,6 +889,7 @@ void Heap::set_references(References& references) { state_->references = &refere
 Task<void> Heap::maintain(Nanos deadline) {
   const std::shared_ptr<State> state = state_;
   (void)state->take_over(state, nullptr);
+  state->look_after_own(state);
   const bool pressure = state->session.pressure();
   for (auto& [id, size_class] : state->classes) {
     if (size_class.busy || !state->session.alive() || state->released) continue;
@@ -820,7 +917,10 @@ Task<void> Heap::release(Nanos deadline) {
     if (size_class.busy) continue;
     size_class.busy = true;
     (void)co_await state->trim(size_class, true, deadline, cost);
-    if (state->session.alive()) co_await state->orphan(size_class, State::firsts_of(size_class), deadline, cost);
+    // One that is being looked through goes to the dead when the session has ended.
+    std::vector<std::uint64_t> known = State::firsts_of(size_class);
+    std::erase_if(known, [&size_class](std::uint64_t first) { return size_class.segments.at(first).looked_through; });
+    if (state->session.alive()) co_await state->orphan(size_class, std::move(known), deadline, cost);
     state->let_go(size_class);
   }
 }

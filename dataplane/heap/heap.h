@@ -43,7 +43,9 @@ class Heap {
   // otherwise scans free bitmaps, asks the node for a segment, or waits for an era. The caller holds no EraPin: it
   // would wait for itself. Errors: out_of_memory (the heap is full), timed_out, and the session's.
   task::Task<base::Result<Block>> allocate(std::uint64_t bytes, base::Nanos deadline, fabric::Cost& cost);
-  // Gives back a block that was never published: reusable at once.
+  // Of what was allocated, one of these becomes known: an entry points to the block now, or none ever will and it is
+  // reusable at once. Until then the block is not looked at when the heap looks for blocks that got lost.
+  void published(Block block);
   void discard(Block block);
   // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size.
   // Needs no message if this client owns it; else one FAA in the background of the session, shared with other frees of
@@ -52,7 +54,8 @@ class Heap {
   void free(std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);
 
   // From here on the heap takes over segments of dead clients, in the background of the session, when maintain() finds
-  // that there are some or the heap is full. The references outlive the session's background tasks.
+  // that there are some or the heap is full; and after each death it looks through its own segments for blocks that the
+  // dead had unlinked and not marked. The references outlive the session's background tasks.
   void set_references(References& references);
 
   // Housekeeping, to be called about once a tick, also by clients that allocate nothing: settles limbo and returns
@@ -69,7 +72,7 @@ class Heap {
     std::uint64_t blocks_free = 0;   // reusable now
     std::uint64_t blocks_limbo = 0;  // free, but an older era may still read them
     std::uint64_t taken_over = 0;    // segments of the dead
-    std::uint64_t reclaimed = 0;     // blocks in them that were free and not marked so
+    std::uint64_t reclaimed = 0;     // blocks in them, and in its own, that were free and not marked so
     std::uint64_t anomalies =
         0;                    // frees that cannot be: a block freed twice, a place that is no block; never acted upon
     fabric::Cost background;  // of refills that no operation waited for

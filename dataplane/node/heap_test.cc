@@ -407,6 +407,7 @@ TEST(Heap, AQuietClientGivesUpWhatOthersHaveFreedOfIt) {
     const auto block = world.allocate(quiet, 4000);
     if (!block.ok()) break;
     blocks.push_back(*block);
+    quiet.heap->published(*block);
   }
   bool stop = false;
   task::Scope scope;
@@ -655,6 +656,136 @@ TEST(HeapOfTheDead, ABlockThatCannotBeJudgedIsKept) {
   world.leave(std::move(survivor));
 }
 
+// A client that dies before it has marked what it unlinked leaves the block lost in the segment of whoever owns it.
+TEST(HeapOfTheDead, WhatTheDeadUnlinkedIsFoundInTheSegmentsOfTheLiving) {
+  constexpr std::uint64_t kBytes = 3000;
+  HeapWorld world;
+  FakeIndex index(world);
+  HeapClient owner = world.join(), mortal = world.join();
+  owner.heap->set_references(index);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 120; ++i) {
+    blocks.push_back(*world.allocate(owner, kBytes));
+    write_extent_at(world, blocks.back(), kBytes, 'x');
+    if (i % 10 == 9) continue;  // about to be published
+    index.entries.insert(blocks.back().units);
+    owner.heap->published(blocks.back());
+  }
+  // One it unlinks and tells its heap of, which marks it; others nobody is told of.
+  std::set<std::uint64_t> lost;
+  for (std::size_t i = 0; i < blocks.size(); i += 30) {
+    index.entries.erase(blocks[i].units);
+    lost.insert(blocks[i].units);
+  }
+  index.entries.erase(blocks[1].units);
+  mortal.heap->free(blocks[1].units, kBytes, world.cost);
+  world.pass(50 * kMillisecond);
+  mortal.session->end({Code::unavailable, "died"});
+  bool stop = false;
+  task::Scope scope;
+  scope.spawn(keep_maintaining(owner, stop));
+  EXPECT_TRUE(world.wait_until([&] { return owner.heap->usage().reclaimed == lost.size(); }));
+  stop = true;
+  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  EXPECT_EQ(owner.heap->usage().taken_over, 0u);
+  EXPECT_GT(index.asked, 100u);
+
+  std::set<std::uint64_t> had, got;
+  for (const Block& block : blocks) had.insert(block.units);
+  for (;;) {
+    const auto block = world.allocate(owner, kBytes);
+    if (!block.ok()) break;
+    EXPECT_TRUE(got.insert(block->units).second);
+    if (had.contains(block->units)) EXPECT_TRUE(lost.contains(block->units) || block->units == blocks[1].units);
+  }
+  for (const std::uint64_t units : lost) EXPECT_TRUE(got.contains(units)) << "is lost for ever";
+  EXPECT_TRUE(got.contains(blocks[1].units));
+  EXPECT_EQ(owner.heap->usage().anomalies, 0u);
+  world.leave(std::move(owner));
+  world.leave(std::move(mortal));
+}
+
+// Whoever had the segment after a death would take the block for lost, and hand it out.
+TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
+  constexpr std::uint64_t kBytes = 3000;
+  HeapWorld world;
+  HeapClient owner = world.join(), other = world.join();
+  const Block kept = *world.allocate(owner, kBytes);
+  std::vector<Block> freed;
+  while (owner.heap->usage().segments < 4) freed.push_back(*world.allocate(owner, kBytes));
+  const std::uint64_t units = world.geometry().segment_bytes / layout::kBlockUnit;
+  Block alive;  // published, in another segment, so that it is not wholly free
+  for (const Block& block : freed) {
+    owner.heap->published(block);
+    if (alive.bytes == 0 && block.units / units != kept.units / units) {
+      alive = block;
+    } else {
+      owner.heap->free(block.units, kBytes, world.cost);
+    }
+  }
+  bool stop = false;
+  task::Scope scope;
+  scope.spawn(keep_maintaining(owner, stop));
+  // The other wants all there is, again and again.
+  const auto press = [&](std::uint64_t orphaned) {
+    for (int i = 0; i < 40; ++i) {
+      while (world.allocate(other, 200'000, kSecond).ok()) {
+      }
+      if (world.segments().orphaned >= orphaned) return;
+    }
+  };
+  press(2);
+  EXPECT_EQ(world.node->stats().segments.orphaned, 1u) << "one of them has a block that is about to be published";
+  owner.heap->published(kept);
+  press(2);
+  EXPECT_EQ(world.node->stats().segments.orphaned, 2u);
+  stop = true;
+  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  world.leave(std::move(owner));
+  world.leave(std::move(other));
+}
+
+TEST(HeapOfTheDead, TheFactsNameWhoLeftHowMuch) {
+  HeapWorld world;
+  FakeIndex index(world);
+  HeapClient survivor = world.join();
+  survivor.heap->set_references(index);
+  {
+    SimPort& port = world.client();
+    Session::Options options = world.session_options(port);
+    options.client_name = "shard-7/0";
+    options.client_process = 777;
+    auto opened = world.try_open(port, options);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    HeapClient mortal{.session = std::move(*opened), .heap = nullptr};
+    mortal.heap = std::make_unique<Heap>(*mortal.session, world.geometry().at(layout::kHeap).bytes,
+                                         world.geometry().segment_bytes);
+    ASSERT_TRUE(world.allocate(mortal, 3000).ok());
+    ASSERT_TRUE(world.allocate(mortal, 300'000).ok());
+    mortal.session->end({Code::unavailable, "died"});
+    world.leave(std::move(mortal));
+  }
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().segments.dead > 0; }));
+  const v1alpha1::MemoryNodeFacts facts = world.node->facts().memory_node();
+  ASSERT_EQ(facts.dead_size(), 1);
+  EXPECT_EQ(facts.dead(0).process(), 777u);
+  EXPECT_EQ(facts.dead(0).name(), "shard-7");
+  EXPECT_EQ(facts.dead(0).slots(), 0u);
+  EXPECT_EQ(facts.dead(0).segments(), 3u);
+  v1alpha1::FenceResponse said;
+  world.node->fence({777}, [&](v1alpha1::FenceResponse response) { said = std::move(response); });
+  ASSERT_EQ(said.left_size(), 1);
+  EXPECT_EQ(said.left(0).segments(), 3u);
+  bool stop = false;
+  task::Scope scope;
+  scope.spawn(keep_maintaining(survivor, stop));
+  EXPECT_TRUE(world.wait_until([&] { return world.node->facts().memory_node().dead_clients() == 0; }));
+  EXPECT_EQ(world.node->stats().segments.dead, 0u);
+  stop = true;
+  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  world.leave(std::move(survivor));
+}
+
 Task<void> take_all(HeapClient& client, std::uint64_t bytes, std::vector<Block>& into, bool& over) {
   Cost cost;
   for (;;) {
@@ -756,6 +887,7 @@ Task<void> mortal_put(std::shared_ptr<Mortals> all, HeapClient& client, std::siz
   if ((co_await client.session->post(chain, port.now() + kSecond, cost)).fate != Fate::done) co_return;
   const std::uint64_t old = std::exchange(all->entries[key], block->units);
   all->given.erase(block->units);
+  client.heap->published(*block);
   all->index.entries.insert(block->units);
   if (old != 0) all->index.entries.erase(old);
   ++all->puts;

@@ -95,6 +95,7 @@ struct Session::State {
   std::uint64_t places = 0;
   std::uint64_t dead = 0;
   std::uint64_t dead_segments = 0;
+  std::uint64_t deaths = 0;
 
   fabric::Buffer slots;
   std::vector<std::uint32_t> free_slots;
@@ -221,6 +222,7 @@ task::Task<void> Session::State::tick() {
   safe_era = told.safe_era;
   pressure = told.pressure != 0;
   dead_segments = told.dead_segments;
+  deaths = told.deaths;
   node_hurries = told.hurry != 0;
   epoch = told.epoch;
   places = told.places;
@@ -334,6 +336,7 @@ std::uint64_t Session::era() const { return state_->era; }
 std::uint64_t Session::safe_era() const { return state_->safe_era; }
 bool Session::pressure() const { return state_->pressure; }
 std::uint64_t Session::dead_segments() const { return state_->dead_segments; }
+std::uint64_t Session::deaths() const { return state_->deaths; }
 std::uint64_t Session::epoch() const { return state_->epoch; }
 std::uint64_t Session::places() const { return state_->places; }
 std::uint64_t Session::dead() const { return state_->dead; }

@@ -133,6 +133,8 @@ class Session {
   bool pressure() const;
   // Heap segments of the dead that nobody has taken over, as of the last tick.
   std::uint64_t dead_segments() const;
+  // Sessions at the node that had ended without a goodbye, as of the last tick.
+  std::uint64_t deaths() const;
   // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
   std::uint64_t epoch() const;
   // As of the last tick: sessions from 0 that were ever admitted to the node, and those that have ended and left

@@ -67,8 +67,10 @@ class Change {
     fabric::Buffer extent;    // what `value` views, if not a row
   };
 
-  Task<Result<bool>> attempts(session::Slot& slot);
-  Task<Result<Step>> attempt(session::Slot& slot);
+  using HeldSlot = std::optional<session::Slot>;
+  Task<Status> take_slot(HeldSlot& slot);
+  Task<Result<bool>> attempts(HeldSlot& slot);
+  Task<Result<Step>> attempt(HeldSlot& slot);
 
   // Locks.
   Task<Status> choose_rows();
@@ -167,19 +169,26 @@ Task<Result<bool>> Change::run() {
     value_ = wish_.value;
     if (Status status = co_await compose(deadline_); !status.ok()) co_return status;
   }
-  Result<session::Slot> slot = co_await state_.session.take_slot(deadline_);
-  if (!slot.ok()) {
-    if (block_.bytes != 0) state_.heap.discard(block_);
-    co_return slot.status();
+  HeldSlot slot;
+  Result<bool> existed = false;
+  if (Status status = co_await take_slot(slot); !status.ok()) {
+    existed = status;
+  } else {
+    existed = co_await attempts(slot);
   }
-  Result<bool> existed = co_await attempts(*slot);
   // A block that no entry points to was never published, unless nobody knows.
   if (block_.bytes != 0 && existed.code() != Code::unknown_outcome) state_.heap.discard(block_);
-  slot->clear(cost_);
+  if (slot) slot->clear(cost_);
   co_return existed;
 }
 
-Task<Result<bool>> Change::attempts(session::Slot& slot) {
+Task<Status> Change::take_slot(HeldSlot& slot) {
+  Result<session::Slot> taken = co_await state_.session.take_slot(deadline_);
+  if (taken.ok()) slot.emplace(std::move(*taken));
+  co_return taken.status();
+}
+
+Task<Result<bool>> Change::attempts(HeldSlot& slot) {
   for (;;) {
     if (state_.now() >= deadline_) co_return timed_out();
     Result<Step> step = co_await attempt(slot);
@@ -189,17 +198,17 @@ Task<Result<bool>> Change::attempts(session::Slot& slot) {
   }
 }
 
-Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
+Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
   // Locate.
   if (Status status = co_await choose_rows(); !status.ok()) co_return status;
   plan_locks();
   if (Status status = co_await take_turn(); !status.ok()) co_return status;
   // Ask.
-  const Result<bool> locked = co_await lock(slot);
+  const Result<bool> locked = co_await lock(*slot);
   if (!locked.ok()) co_return locked.status();
   if (!*locked) {
     leave_turn();
-    slot.clear(cost_);
+    slot->clear(cost_);
     if (Status status = co_await suspicion_.repair(deadline_, cost_); !status.ok()) co_return status;
     co_return Step::again;
   }
@@ -231,9 +240,11 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
       if (status.code() == Code::timed_out && state_.session.alive()) {
         co_await release();
         leave_turn();
-        slot.clear(cost_);
+        slot->clear(cost_);
+        slot.reset();  // the heap needs one to find out what the dead have left
         pin.reset();
         if (status = co_await compose(deadline_); !status.ok()) co_return status;
+        if (status = co_await take_slot(slot); !status.ok()) co_return status;
         composed_ = false;  // the editor decides anew; the block is kept for it
         co_return Step::again;
       }
@@ -244,7 +255,7 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
     }
     if (!found_.present && !place()) {
       co_await release();
-      slot.clear(cost_);  // a claim that stands still would be suspected
+      slot->clear(cost_);  // a claim that stands still would be suspected
       if (!sweeps_) {
         sweeps_ = true;
         ++state_.marks.escalations;
@@ -257,7 +268,7 @@ Task<Result<Change::Step>> Change::attempt(session::Slot& slot) {
     }
   }
   // Settle.
-  co_return co_await commit(slot, kind);
+  co_return co_await commit(*slot, kind);
 }
 
 // --- Locks
@@ -680,7 +691,7 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   if (found_.present && found_.entry.type() == EntryType::extent) {
     state_.heap.free(found_.entry.block(), found_.entry.bytes(), cost_);
   }
-  if (publishes) block_ = {};
+  if (publishes) state_.heap.published(std::exchange(block_, {}));
   co_return Step::finished;
 }
 

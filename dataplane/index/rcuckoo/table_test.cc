@@ -706,6 +706,48 @@ TEST(Table, WhatNoCrashExplainsIsQuarantined) {
   EXPECT_TRUE(b.client.session().alive());
 }
 
+// Fills the heap with whole extents that no entry points to.
+Task<void> hoard(Client& client, std::uint64_t value_bytes, std::uint64_t& count) {
+  Cost cost;
+  const std::string value(value_bytes, 'x');
+  for (;; ++count) {
+    const std::string key = "hoarded" + std::to_string(count);
+    const std::uint64_t bytes = layout::extent_bytes(key.size(), value.size());
+    auto block = co_await client.heap().allocate(bytes, client.port().now() + 60 * base::kSecond, cost);
+    if (!block.ok()) co_return;
+    fabric::Buffer buffer = client.port().buffer(bytes);
+    layout::write_extent(buffer.first(bytes), block->units, base::bytes_of(key), base::bytes_of(value));
+    const std::array chain{fabric::Op::write({layout::kHeap, layout::block_offset(block->units)}, buffer.first(bytes))};
+    (void)co_await client.session().post(chain, client.port().now() + base::kSecond, cost);
+  }
+}
+Task<void> append_to(Client& client, std::string key, std::string more, Result<bool>& into) {
+  Cost cost;
+  Appender append(more);
+  into = co_await client.table().modify(key, append, client.port().now() + 600 * base::kSecond, cost);
+}
+
+// All slots are with operations that wait for memory, and to find some the heap has to ask the index, which takes a
+// slot.
+TEST(Table, WhoWaitsForMemoryHoldsNoSlotThatFindingItNeeds) {
+  World world(options_of(1000));
+  Client& hoarder = world.connect("hoarder");
+  constexpr std::uint64_t kBytes = 200'000;
+  std::uint64_t hoarded = 0;
+  ASSERT_TRUE(world.run(hoarder, hoard(hoarder, kBytes, hoarded), 3600 * base::kSecond));
+  ASSERT_GT(hoarded, world.geometry().slots_per_session);
+  hoarder.port().crash(fabric::sim::InFlight::cut);
+  const Nanos lease_over = world.network().now() + 3 * base::kSecond;
+  ASSERT_TRUE(world.run_until([&] { return world.network().now() >= lease_over; }));
+  Client& heir = world.connect("heir");
+  std::vector<Result<bool>> done(world.geometry().slots_per_session, Result<bool>(Status(Code::internal, "never")));
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    world.spawn(heir, append_to(heir, "key" + std::to_string(i), std::string(kBytes, 'y'), done[i]));
+  }
+  ASSERT_TRUE(world.settle(heir, 3600 * base::kSecond));
+  for (const Result<bool>& one : done) EXPECT_TRUE(one.ok()) << text(one.status());
+}
+
 // Damage that no client's death explains.
 TEST(Table, ADamagedRowIsNamed) {
   World world(options_of(1000));
