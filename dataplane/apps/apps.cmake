@@ -1,6 +1,8 @@
 # The daemons: build/<preset>/apps/farpool-*. What they share is the room library `apps`.
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
-farpool_room(apps DEPS net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS fabric/tcp proto)
+find_package(nlohmann_json REQUIRED)
+farpool_room(apps DEPS net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS node fabric/tcp proto
+             TEST_LIBS nlohmann_json::nlohmann_json)
 target_compile_definitions(apps PUBLIC FARPOOL_VERSION="${FARPOOL_VERSION}")
 target_include_directories(apps SYSTEM PUBLIC ${CLI11_INCLUDE})
 
@@ -18,8 +20,11 @@ endfunction()
 
 farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control)
 farpool_app(farpool-compute-shard compute_shard_main.cc DEPS client front/resp fabric/tcp control)
+farpool_app(farpool-fsck fsck_main.cc DEPS node)
+target_link_libraries(farpool-fsck PRIVATE nlohmann_json::nlohmann_json)
 
 # The tests run the daemons.
-add_dependencies(apps_test farpool-memory-node farpool-compute-shard)
+add_dependencies(apps_test farpool-memory-node farpool-compute-shard farpool-fsck)
 target_compile_definitions(apps_test PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
-                                             FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>")
+                                             FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>"
+                                             FARPOOL_FSCK="$<TARGET_FILE:farpool-fsck>")

@@ -109,10 +109,6 @@ func run(ctx context.Context, o options) (err error) {
 
 // fsck looks at every memory file. Its nodes are dead.
 func fsck(ctx context.Context, c *cluster, binaries string) error {
-	if _, err := os.Stat(filepath.Join(binaries, "farpool-fsck")); errors.Is(err, os.ErrNotExist) {
-		fmt.Println("chaos: these binaries have no farpool-fsck: the memory files were not looked at")
-		return nil
-	}
 	for _, m := range c.nodes {
 		file := filepath.Join(c.directory, m.name+".memory")
 		said, err := exec.CommandContext(ctx, filepath.Join(binaries, "farpool-fsck"), file).CombinedOutput()
