@@ -100,6 +100,7 @@ void add_flags(CLI::App& app, Settings& settings) {
 }
 
 Status check(Settings& settings) {
+  if (Status status = check_wire(settings.common); !status.ok()) return status;
   if (settings.listen == "none") settings.listen.clear();
   if (settings.listen.empty() && settings.unix_socket.empty()) {
     return {Code::invalid_argument, "nobody could connect: give --listen host:port, --unix-socket, or both"};
@@ -126,7 +127,7 @@ class Shard {
   Shard(const Settings& settings, std::size_t index, std::shared_ptr<net::Tls> tls, std::vector<std::string> bootstrap,
         std::function<void()> on_change)
       : on_change_(std::move(on_change)),
-        port_(loop_, std::move(tls)),
+        port_(loop_, std::move(tls), settings.common.shm_directory),
         pool_(port_, {.pool_uid = settings.common.pool_uid,
                       .client_name = settings.common.name + "/" + std::to_string(index),
                       .process = settings.process,
@@ -141,6 +142,7 @@ class Shard {
         worker_(loop_, pool_, settings.resp),
         alarm_(loop_, [this] { beat(); }) {
     state_.message = "no shard map has been read yet";
+    loop_.set_spin(settings.common.spin);
     beat();
   }
 

@@ -98,6 +98,37 @@ TEST_F(ComputeShardDaemon, ServesAPoolThatHasIpv6Alone) {
   EXPECT_EQ(shard.wait(), 0) << shard.output();
 }
 
+TEST_F(ComputeShardDaemon, ReachesAMemoryNodeOfItsHostOverRings) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  auto of_node = node_flags(endpoint, endpoint);
+  auto of_shard = shard_flags(endpoint);
+  for (auto* flags : {&of_node, &of_shard})
+    flags->insert(flags->end(), {"--shm-directory=" + directory, "--spin=20us"});
+  Daemon node(FARPOOL_MEMORY_NODE, of_node);
+  ASSERT_TRUE(comes_up(node, node_http));
+  Daemon shard(FARPOOL_COMPUTE_SHARD, of_shard);
+  ASSERT_TRUE(comes_up(shard, http));
+  EXPECT_EQ(ask("127.0.0.1", resp, "SET greeting hello"), "+OK\r\n");
+  EXPECT_EQ(ask("127.0.0.1", resp, "STRLEN greeting"), ":5\r\n");
+  const std::string page = get(node_http, "/metrics").value_or("");
+  EXPECT_NE(page.find("\nfarpool_wire_ring_lanes 1"), std::string::npos) << page;
+  EXPECT_NE(page.find("\nfarpool_wire_lanes 1"), std::string::npos) << "a lane over TCP";
+  // Its socket goes with it, and one that was killed leaves it to its successors.
+  node.signal(SIGTERM);
+  EXPECT_EQ(node.wait(), 0) << node.output();
+  for (const auto& left : std::filesystem::directory_iterator(directory)) EXPECT_NE(left.path().extension(), ".lanes");
+}
+
+TEST_F(ComputeShardDaemon, RefusesADirectoryForRingsThatCannotBe) {
+  for (const std::string& bad : {std::string("relative"), directory + "/missing", "/" + std::string(120, 'x')}) {
+    auto flags = shard_flags("127.0.0.1:" + std::to_string(session));
+    flags.push_back("--shm-directory=" + bad);
+    Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+    EXPECT_EQ(shard.wait(), 1);
+    EXPECT_NE(shard.output().find("--shm-directory"), std::string::npos) << shard.output();
+  }
+}
+
 TEST_F(ComputeShardDaemon, FollowsItsPasswordFile) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(session);
   Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));

@@ -78,6 +78,7 @@ void add_flags(CLI::App& app, Settings& settings) {
 }
 
 Status check(Settings& settings) {
+  if (Status status = check_wire(settings.common); !status.ok()) return status;
   if (settings.advertise.empty()) settings.advertise = settings.listen;
   auto endpoint = advertised("--advertise", settings.advertise);
   if (!endpoint.ok()) return endpoint.status();
@@ -205,6 +206,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.counter("farpool_node_calls_total", "CALLs handled.", node.calls);
     s.gauge("farpool_wire_connections", "Connections open on the session port.", wire.connections);
     s.gauge("farpool_wire_lanes", "Lanes open.", wire.lanes);
+    s.gauge("farpool_wire_ring_lanes", "Lanes open over rings in shared memory.", wire.ring_lanes);
     s.counter("farpool_wire_chains_total", "Chains executed.", wire.chains);
     static constexpr const char* kVerbs[] = {"read", "write", "cas", "masked_cas", "fetch_add", "call"};
     for (std::size_t verb = 0; verb < wire.verbs.size(); ++verb) {
@@ -272,11 +274,11 @@ int run(const Settings& settings) {
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
   // Beside lanes there are handshakes, which come and go.
-  fabric::tcp::TcpResponder responder(control,
-                                      {.listen = settings.listen,
-                                       .tls = *tls,
-                                       .executors = settings.threads,
-                                       .max_connections = settings.max_lanes + settings.geometry.max_sessions});
+  fabric::tcp::TcpResponder responder(control, {.listen = settings.listen,
+                                                .tls = *tls,
+                                                .executors = settings.threads,
+                                                .max_connections = settings.max_lanes + settings.geometry.max_sessions,
+                                                .spin = settings.common.spin});
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
   auto lender = lend(
       settings,
@@ -308,6 +310,10 @@ int run(const Settings& settings) {
     control.stop();
   });
   if (Status status = responder.serve(*node); !status.ok()) return fail(kProgram, status);
+  if (!settings.common.shm_directory.empty()) {
+    const auto rings = fabric::tcp::rings_address(settings.common.shm_directory, node->incarnation());
+    if (Status status = responder.serve_rings(rings); !status.ok()) return fail(kProgram, status);
+  }
   const auto process = std::make_shared<Process>(control, *node, responder);
   if (settings.common.agent_listen != "none") {
     auto started = control::Agent::start(

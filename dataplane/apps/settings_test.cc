@@ -24,6 +24,7 @@ TEST(Settings, SizesTakeBinaryUnits) {
 }
 
 TEST(Settings, DurationsNeedAUnit) {
+  EXPECT_EQ(*parse_duration("20us"), 20 * base::kMicrosecond);
   EXPECT_EQ(*parse_duration("250ms"), 250 * base::kMillisecond);
   EXPECT_EQ(*parse_duration("2s"), 2 * base::kSecond);
   EXPECT_EQ(*parse_duration("5m"), 300 * base::kSecond);

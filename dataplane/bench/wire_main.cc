@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The raw verb on the tcp wire, to set beside what is built on it: trips of one 64-byte READ, and of a chain as an
-// update has it, with one and with many in flight on one lane. Real sockets on the loopback device; times are this
-// machine's and no claim.
+// The raw verb on the tcp and shm wires, to set beside what is built on it: trips of one 64-byte READ, and of a chain
+// as an update has it, with one and with many in flight on one lane. Real sockets on the loopback device; times are
+// this machine's and no claim.
 #include <sys/resource.h>
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
@@ -81,7 +83,7 @@ task::Task<void> measure(fabric::Port& port, const std::string& endpoint, const 
         co_await scope.join();
       }
       const auto chains = static_cast<double>(each * flight);
-      std::printf("%-6s %-22s %4lu in flight  %8.2f us/chain  %8.2f us CPU/chain  %6.2f chains/doorbell\n", transport,
+      std::printf("%-18s %-22s %4lu in flight  %8.2f us/chain  %8.2f us CPU/chain  %6.2f chains/doorbell\n", transport,
                   kind == Kind::read ? "READ 64" : "masked CAS, 2 READ 144", static_cast<unsigned long>(flight),
                   static_cast<double>(port.now() - begin) / 1000 / chains,
                   static_cast<double>(cpu_time() - cpu) / 1000 / chains,
@@ -92,25 +94,40 @@ task::Task<void> measure(fabric::Port& port, const std::string& endpoint, const 
   over.set_value();
 }
 
-void run(bool secure) {
+struct Shape {
+  const char* name;
+  bool secure = false;
+  bool rings = false;
+  Nanos spin = 0;
+};
+
+void run(const Shape& shape) {
   Host host;
   net::ThrowawayCa ca;
   std::shared_ptr<net::Tls> node_tls, client_tls;
-  if (secure) {
+  if (shape.secure) {
     node_tls = *net::Tls::load(ca.issue("farpool://bench/node/n"), net::Tls::Kind::mutual);
     client_tls = *net::Tls::load(ca.issue("farpool://bench/client/c"), net::Tls::Kind::mutual);
   }
   net::Loop control, client;
-  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = node_tls});
-  const base::Status status = responder.serve(host);
+  client.set_spin(shape.spin);
+  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = node_tls, .spin = shape.spin});
+  base::Status status = responder.serve(host);
   FARPOOL_CHECK(status.ok());
+  std::string directory;
+  if (shape.rings) {
+    directory = (std::filesystem::temp_directory_path() / "farpool-wire-XXXXXX").string();
+    FARPOOL_CHECK(::mkdtemp(directory.data()) != nullptr);
+    status = responder.serve_rings(fabric::tcp::rings_address(directory, 0));
+    FARPOOL_CHECK(status.ok());
+  }
   std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
   std::promise<void> over;
   task::Scope scope;
   std::unique_ptr<fabric::tcp::TcpPort> port;
   client.post([&] {
-    port = std::make_unique<fabric::tcp::TcpPort>(client, client_tls);
-    scope.spawn(measure(*port, responder.address(), secure ? "TLS" : "plain", over));
+    port = std::make_unique<fabric::tcp::TcpPort>(client, client_tls, directory);
+    scope.spawn(measure(*port, responder.address(), shape.name, over));
   });
   over.get_future().get();
   client.post([&] {
@@ -120,12 +137,16 @@ void run(bool secure) {
   client_thread.join();
   control.stop();
   control_thread.join();
+  if (!directory.empty()) std::filesystem::remove_all(directory);
 }
 
 }  // namespace
 }  // namespace farpool::bench
 
 int main() {
-  farpool::bench::run(false);
-  farpool::bench::run(true);
+  using farpool::bench::run;
+  run({.name = "plain"});
+  run({.name = "TLS", .secure = true});
+  run({.name = "rings", .rings = true});
+  run({.name = "rings, spin 20 us", .rings = true, .spin = 20 * farpool::base::kMicrosecond});
 }

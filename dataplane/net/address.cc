@@ -7,19 +7,21 @@ namespace farpool::net {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
+constexpr std::string_view kRings = "shm:";
 constexpr std::size_t kMaxPath = 107;  // of sockaddr_un
 
 base::Status wrong(std::string_view text, const char* why) {
-  return {base::Code::invalid_argument,
-          "address '" + std::string(text.substr(0, 200)) + "' " + why + "; write host:port, [v6]:port or unix:/path"};
+  return {base::Code::invalid_argument, "address '" + std::string(text.substr(0, 200)) + "' " + why +
+                                            "; write host:port, [v6]:port, unix:/path or shm:/path"};
 }
 
 }  // namespace
 
 base::Result<Address> Address::parse(std::string_view text) {
   Address address;
-  if (text.starts_with(kUnix)) {
-    address.path = text.substr(kUnix.size());
+  address.rings = text.starts_with(kRings);
+  if (address.rings || text.starts_with(kUnix)) {
+    address.path = text.substr((address.rings ? kRings : kUnix).size());
     if (address.path.empty() || address.path.front() != '/') return wrong(text, "names no absolute path");
     if (address.path.size() > kMaxPath) return wrong(text, "has a path of more than 107 bytes");
     return address;
@@ -51,7 +53,7 @@ base::Result<Address> Address::parse(std::string_view text) {
 }
 
 std::string Address::text() const {
-  if (local()) return std::string(kUnix) + path;
+  if (local()) return std::string(rings ? kRings : kUnix) + path;
   const bool v6 = host.find(':') != std::string::npos;
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }

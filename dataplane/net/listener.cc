@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "net/address.h"
+#include "net/ring_channel.h"
 #include "net/sockets.h"
 #include "net/tls_peer.h"
 
@@ -133,8 +134,10 @@ class Dial : public std::enable_shared_from_this<Dial> {
     if (!address.ok()) {
       end(address.status());
     } else if (address->local()) {
+      rings_ = address->rings;
       local_.async_connect(Local::endpoint(address->path), [self = shared_from_this()](const asio::error_code& error) {
         if (error) return self->end(self->failed(error));
+        if (self->rings_) return self->take_rings();
         self->end(std::make_unique<Stream>(
             new detail::LocalChannel(self->loop_, {}, "unix", Seat(), std::move(self->local_))));
       });
@@ -174,6 +177,20 @@ class Dial : public std::enable_shared_from_this<Dial> {
     std::make_shared<Handshake>(loop_, std::move(tcp_), tls_, Seat(), std::exchange(done_, nullptr))
         ->run(asio::ssl::stream_base::client, deadline_);
   }
+  void take_rings() {
+    local_.async_wait(Local::socket::wait_read, [self = shared_from_this()](const asio::error_code& error) {
+      if (error) return self->end(self->failed(error));
+      auto rings = detail::receive_rings(self->local_.native_handle());
+      if (!rings.ok()) {
+        self->end(base::Status(rings.code(), "connecting to " + self->name_ + ": " + rings.status().message()));
+      } else if (!*rings) {
+        self->take_rings();
+      } else if (self->done_) {
+        self->end(std::make_unique<Stream>(new detail::RingChannel(self->loop_, Seat(), std::move(self->local_),
+                                                                   std::move(**rings), /*accepted=*/false)));
+      }
+    });
+  }
   base::Status failed(const asio::error_code& error) const {
     return {base::Code::unavailable, "connecting to " + name_ + ": " + error.message()};
   }
@@ -199,6 +216,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
   Tcp::resolver resolver_;
   Tcp::socket tcp_;
   Local::socket local_;
+  bool rings_ = false;
   std::optional<Alarm> alarm_;
 };
 
@@ -266,7 +284,7 @@ class Acceptor final : public Base {
     asio::error_code ignored;
     acceptor_.close(ignored);
     pause_.cancel();
-    if constexpr (std::is_same_v<Protocol, Local>) ::unlink(this->options.address.c_str() + sizeof("unix:") - 1);
+    if constexpr (std::is_same_v<Protocol, Local>) ::unlink(Address::parse(this->options.address)->path.c_str());
   }
 
  private:
@@ -307,6 +325,7 @@ class Acceptor final : public Base {
 
   void greet(Loop& to, Socket socket, Seat seat) {
     if constexpr (std::is_same_v<Protocol, Local>) {
+      if (Address::parse(this->options.address)->rings) return give_rings(to, std::move(socket), std::move(seat));
       this->accepted(
           std::make_unique<Stream>(new detail::LocalChannel(to, {}, "unix", std::move(seat), std::move(socket))));
     } else {
@@ -329,6 +348,17 @@ class Acceptor final : public Base {
     }
   }
 
+  // Where there is no memory for rings the peer finds the connection closed.
+  void give_rings(Loop& to, Local::socket socket, Seat seat) {
+    auto memory = detail::RingMemory::create();
+    if (!memory.ok() || !detail::send_rings(socket.native_handle(), *memory).ok()) {
+      ++this->failed_handshakes;
+      return;
+    }
+    this->accepted(std::make_unique<Stream>(
+        new detail::RingChannel(to, std::move(seat), std::move(socket), std::move(*memory), /*accepted=*/true)));
+  }
+
   typename Protocol::acceptor acceptor_{this->loop.context()};
   Alarm pause_{this->loop, [this] { accept(); }};
 };
@@ -346,13 +376,13 @@ base::Status clear_stale(const std::string& path) {
   if (::lstat(path.c_str(), &status) != 0) return {};
   if (!S_ISSOCK(status.st_mode)) {
     return {base::Code::invalid_argument,
-            "listening on unix:" + path + ": a file that is no socket stands there; choose another path"};
+            "listening on " + path + ": a file that is no socket stands there; choose another path"};
   }
   asio::io_context context;
   Local::socket probe(context);
   asio::error_code error;
   probe.connect(Local::endpoint(path), error);
-  if (!error) return {base::Code::unavailable, "listening on unix:" + path + ": another process listens there"};
+  if (!error) return {base::Code::unavailable, "listening on " + path + ": another process listens there"};
   ::unlink(path.c_str());
   return {};
 }

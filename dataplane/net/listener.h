@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How connections begin: outgoing with connect(), incoming with a Listener. Addresses are `host:port`, `[v6]:port` or
-// `unix:/path`. To listen on `[::]:port` is to listen on every address of both families, or of IPv4 alone where the
-// kernel has no other.
+// How connections begin: outgoing with connect(), incoming with a Listener. Addresses are `host:port`, `[v6]:port`,
+// `unix:/path` or `shm:/path`. To listen on `[::]:port` is to listen on all of both families, or of IPv4 alone where
+// the kernel has no other.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/loop.h"
 
+#include <algorithm>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
+#include <atomic>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 namespace farpool::net {
 
@@ -15,6 +18,9 @@ struct Loop::State {
   asio::executor_work_guard<asio::io_context::executor_type> guard{context.get_executor()};
   TurnLink hooks;  // head of a ring
   bool turn_end_posted = false;
+  std::vector<Poller*> pollers;  // none where one was removed in this turn
+  Nanos spin = 0;
+  std::atomic<bool> stopping = false;
 };
 
 Loop::Loop() : state_(std::make_unique<State>()) {}
@@ -22,11 +28,64 @@ Loop::Loop() : state_(std::make_unique<State>()) {}
 Loop::~Loop() = default;
 
 void Loop::run() {
-  state_->context.run();
-  state_->context.restart();
+  for (;;) {
+    // A stop of the context counts until it is restarted: one that came before this has left its flag.
+    state_->context.restart();
+    if (state_->stopping.exchange(false)) return;
+    if (state_->pollers.empty()) {
+      state_->context.run();  // until stop(), or the first poller
+    } else {
+      run_pollers();
+    }
+  }
 }
 
-void Loop::stop() { state_->context.stop(); }
+void Loop::stop() {
+  state_->stopping = true;
+  state_->context.stop();
+}
+
+void Loop::run_pollers() {
+  Nanos idle_since = 0;
+  while (!state_->stopping && !state_->pollers.empty()) {
+    const bool handled = state_->context.poll() > 0;
+    if (poll_all() || handled) {
+      idle_since = 0;
+      continue;
+    }
+    if (state_->spin > 0) {
+      if (idle_since == 0) idle_since = now();
+      if (now() - idle_since < state_->spin) continue;
+    }
+    if (may_sleep()) state_->context.run_one();
+    idle_since = 0;
+  }
+}
+
+bool Loop::poll_all() {
+  bool any = false;
+  for (std::size_t i = 0; i < state_->pollers.size(); ++i) {
+    if (state_->pollers[i] != nullptr) any |= state_->pollers[i]->poll();
+  }
+  std::erase(state_->pollers, nullptr);
+  return any;
+}
+
+bool Loop::may_sleep() {
+  return std::all_of(state_->pollers.begin(), state_->pollers.end(),
+                     [](Poller* poller) { return poller == nullptr || poller->may_sleep(); });
+}
+
+void Loop::add(Poller& poller) {
+  state_->pollers.push_back(&poller);
+  if (state_->pollers.size() == 1) state_->context.stop();  // out of run(), which sees only what the system tells
+}
+
+void Loop::remove(Poller& poller) {
+  std::replace(state_->pollers.begin(), state_->pollers.end(), &poller, static_cast<Poller*>(nullptr));
+}
+
+void Loop::set_spin(Nanos spin) { state_->spin = spin; }
 
 void Loop::post(std::function<void()> what) { asio::post(state_->context, std::move(what)); }
 

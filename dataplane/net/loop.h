@@ -41,6 +41,19 @@ class TurnHook : private TurnLink {
   }
 };
 
+// Something that the loop looks at in every turn, because no system call tells of it: a ring in shared memory, a
+// completion queue. While none does anything the loop sleeps, after spinning for as long as it was told.
+class Poller {
+ public:
+  // Handles what is there; false if that was nothing. May remove any poller, and destroy others than itself.
+  virtual bool poll() noexcept = 0;
+  // The loop is about to sleep: arranges to be woken. False if something is there already.
+  virtual bool may_sleep() noexcept = 0;
+
+ protected:
+  ~Poller() = default;
+};
+
 class Loop {
  public:
   Loop();
@@ -55,12 +68,20 @@ class Loop {
   // Calls the hook once when the current turn ends; further calls before then change nothing.
   void at_turn_end(TurnHook& hook);
 
+  void add(Poller& poller);
+  void remove(Poller& poller);  // no effect if it is not there
+  // How long to look at the pollers in vain before sleeping: latency for CPU. Default: not at all. Before run().
+  void set_spin(Nanos spin);
+
   static Nanos now();  // the monotonic clock; any thread
 
   asio::io_context& context();
 
  private:
   void end_turn();
+  void run_pollers();
+  bool poll_all();
+  bool may_sleep();
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -5,8 +5,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stddef.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,6 +29,7 @@
 #include "net/byte_queue.h"
 #include "net/listener.h"
 #include "net/loop.h"
+#include "net/ring.h"
 #include "net/stream.h"
 #include "net/throwaway_ca.h"
 
@@ -78,14 +81,15 @@ TEST(Address, IsReadStrictly) {
   const std::map<std::string, std::string> good{{"10.0.0.1:7400", "10.0.0.1:7400"},
                                                 {"[::1]:80", "[::1]:80"},
                                                 {"node.pool:0", "node.pool:0"},
-                                                {"unix:/run/x.sock", "unix:/run/x.sock"}};
+                                                {"unix:/run/x.sock", "unix:/run/x.sock"},
+                                                {"shm:/run/x.lanes", "shm:/run/x.lanes"}};
   for (const auto& [text, canonical] : good) {
     const auto address = Address::parse(text);
     ASSERT_TRUE(address.ok()) << text;
     EXPECT_EQ(address->text(), canonical);
   }
   for (const char* bad : {"", "host", "host:", ":1", "host:65536", "host:-1", "host:1x", "::1:80", "[::1]80", "[::1",
-                          "unix:", "unix:x", "a b:1", "[]:1", "host:1:2"}) {
+                          "unix:", "unix:x", "shm:", "shm:x", "a b:1", "[]:1", "host:1:2"}) {
     const auto address = Address::parse(bad);
     EXPECT_FALSE(address.ok()) << bad;
     if (!address.ok()) EXPECT_EQ(address.code(), base::Code::invalid_argument);
@@ -116,6 +120,48 @@ TEST(ByteQueue, KeepsWhatIsAppendedInOrder) {
     }
     ASSERT_EQ(base::text_of(queue.bytes()), model);
   }
+}
+
+TEST(Rings, CarryBytesInOrderAndTellWhenToRing) {
+  auto memory = detail::RingMemory::create();
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  auto producer = memory->producer(true);
+  auto consumer = memory->consumer(false);
+  base::Random random(5);
+  std::uint8_t next = 0, expected = 0;
+  std::array<std::byte, 3000> bytes;
+  for (int step = 0; step < 2000; ++step) {
+    const std::size_t offered = random.below(bytes.size());
+    for (std::size_t i = 0; i < offered; ++i) bytes[i] = std::byte(static_cast<std::uint8_t>(next + i));
+    next = static_cast<std::uint8_t>(next + producer.write(base::Bytes(bytes).first(offered)));
+    const std::size_t got = consumer.read(base::MutableBytes(bytes).first(random.below(bytes.size())));
+    for (std::size_t i = 0; i < got; ++i) ASSERT_EQ(bytes[i], std::byte{expected++}) << step;
+  }
+  while (consumer.read(bytes) > 0) {
+  }
+  EXPECT_TRUE(consumer.may_sleep());
+  EXPECT_EQ(producer.write(base::Bytes(bytes).first(10)), 10u);
+  EXPECT_TRUE(producer.must_ring());
+  EXPECT_FALSE(producer.must_ring()) << "once is enough";
+  EXPECT_FALSE(consumer.may_sleep());
+  while (producer.write(bytes) > 0) {
+  }
+  EXPECT_TRUE(producer.may_sleep());
+  EXPECT_GT(consumer.read(bytes), 0u);
+  EXPECT_TRUE(consumer.must_ring());
+  EXPECT_FALSE(producer.may_sleep());
+}
+
+TEST(Rings, AreTakenOnlyFromMemoryThatCannotShrink) {
+  auto memory = detail::RingMemory::create();
+  ASSERT_TRUE(memory.ok());
+  EXPECT_NE(::ftruncate(memory->descriptor(), 4096), 0) << "the peer could take memory away";
+  EXPECT_TRUE(detail::RingMemory::adopt(::dup(memory->descriptor())).ok());
+  const int loose = ::memfd_create("loose", MFD_CLOEXEC);
+  struct stat status {};
+  ASSERT_EQ(::fstat(memory->descriptor(), &status), 0);
+  ASSERT_EQ(::ftruncate(loose, status.st_size), 0);
+  EXPECT_EQ(detail::RingMemory::adopt(loose).code(), base::Code::corrupt);
 }
 
 // Runs a loop on a thread of its own.
@@ -228,7 +274,7 @@ struct Caller final : StreamHandler {
   std::function<void(std::string, base::Status)> done;
 };
 
-enum class Kind { tcp, tls, local };
+enum class Kind { tcp, tls, local, rings };
 
 class Streams : public testing::TestWithParam<Kind> {
  protected:
@@ -237,11 +283,11 @@ class Streams : public testing::TestWithParam<Kind> {
     if (GetParam() == Kind::tls) {
       options.tls = *Tls::load(ca.issue("farpool://pool/node/n0"), Tls::Kind::mutual);
       client_tls = *Tls::load(ca.issue("farpool://pool/client/c0"), Tls::Kind::mutual);
-    } else if (GetParam() == Kind::local) {
+    } else if (GetParam() == Kind::local || GetParam() == Kind::rings) {
       std::string pattern = (std::filesystem::temp_directory_path() / "farpool-net-XXXXXX").string();
       EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
       directory = pattern;
-      options.address = "unix:" + directory + "/s";
+      options.address = (GetParam() == Kind::local ? "unix:" : "shm:") + directory + "/s";
     }
   }
   ~Streams() override {
@@ -517,9 +563,35 @@ TEST(Connect, SaysWhyNot) {
   EXPECT_EQ(code.get_future().get(), base::Code::timed_out);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Streams, testing::Values(Kind::tcp, Kind::tls, Kind::local), [](const auto& info) {
-  return info.param == Kind::tcp ? "Tcp" : info.param == Kind::tls ? "Tls" : "Local";
-});
+// A file that is no memory node's: something that takes connections and gives no rings.
+TEST(Connect, WantsRingsFromWhoHasThem) {
+  LoopThread thread;
+  std::string pattern = (std::filesystem::temp_directory_path() / "farpool-net-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+  std::vector<std::unique_ptr<Stream>> taken;
+  auto listener =
+      Listener::open(thread.loop, {.address = "unix:" + pattern + "/s"}, [&](std::unique_ptr<Stream> stream) {
+        stream->write("no rings, sixteen bytes and more");
+        taken.push_back(std::move(stream));
+      });
+  ASSERT_TRUE(listener.ok()) << listener.status().message();
+  std::promise<base::Code> code;
+  thread.loop.post([&] {
+    connect(thread.loop, "shm:" + pattern + "/s", nullptr, Loop::now() + kPatience,
+            [&](auto stream) { code.set_value(stream.code()); });
+  });
+  EXPECT_EQ(code.get_future().get(), base::Code::corrupt);
+  thread.on([&] { taken.clear(); });
+  thread.join();
+  listener->reset();
+  std::filesystem::remove_all(pattern);
+}
+
+std::string name_of(const testing::TestParamInfo<Kind>& info) {
+  constexpr std::array kNames{"Tcp", "Tls", "Local", "Rings"};
+  return kNames[static_cast<std::size_t>(info.param)];
+}
+INSTANTIATE_TEST_SUITE_P(All, Streams, testing::Values(Kind::tcp, Kind::tls, Kind::local, Kind::rings), name_of);
 
 }  // namespace
 }  // namespace farpool::net

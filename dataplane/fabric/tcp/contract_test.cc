@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tcp wire under the contract suite, over real sockets: plain, with TLS, and with more than one executor.
+// The tcp wire under the contract suite, over real sockets: plain, with TLS, and with more than one executor; and the
+// shm wire, whose exchanges go over TLS and whose lanes over rings.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -22,6 +25,8 @@ using tcp::LoopThread;
 struct Shape {
   bool tls = false;
   std::size_t executors = 1;
+  bool rings = false;
+  base::Nanos spin = 0;
 };
 
 class TcpWire final : public Wire {
@@ -32,10 +37,18 @@ class TcpWire final : public Wire {
       node_tls = *net::Tls::load(ca_.issue("farpool://pool/node/n0"), net::Tls::Kind::mutual);
       client_tls = *net::Tls::load(ca_.issue("farpool://pool/client/c0"), net::Tls::Kind::mutual);
     }
+    if (shape.rings) {
+      std::string pattern = (std::filesystem::temp_directory_path() / "farpool-shm-XXXXXX").string();
+      EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+      directory_ = pattern;
+    }
     responder_ = std::make_unique<tcp::TcpResponder>(
-        control_.loop, tcp::ResponderOptions{.listen = "127.0.0.1:0", .tls = node_tls, .executors = shape.executors});
+        control_.loop, tcp::ResponderOptions{
+                           .listen = "127.0.0.1:0", .tls = node_tls, .executors = shape.executors, .spin = shape.spin});
     control_.on([&] {
-      const base::Status status = responder_->serve(host);
+      base::Status status = responder_->serve(host);
+      EXPECT_TRUE(status.ok()) << status.message();
+      if (shape.rings) status = responder_->serve_rings(tcp::rings_address(directory_, 1));
       EXPECT_TRUE(status.ok()) << status.message();
     });
     // A port that was free and is nobody's now.
@@ -43,11 +56,14 @@ class TcpWire final : public Wire {
       auto listener = net::Listener::open(control_.loop, {.address = "127.0.0.1:0"}, [](auto) {});
       dead_ = (*listener)->address();
     });
-    for (std::size_t i = 0; i < clients; ++i) clients_.push_back(std::make_unique<ClientThread>(client_tls));
+    for (std::size_t i = 0; i < clients; ++i)
+      clients_.push_back(std::make_unique<ClientThread>(client_tls, directory_));
   }
   ~TcpWire() override {
+    if (!directory_.empty()) EXPECT_EQ(responder_->stats().lanes, responder_->stats().ring_lanes) << "a lane over TCP";
     clients_.clear();
     control_.on([this] { responder_.reset(); });
+    if (!directory_.empty()) std::filesystem::remove_all(directory_);
   }
 
   std::string endpoint() const override { return responder_->address(); }
@@ -66,6 +82,7 @@ class TcpWire final : public Wire {
 
  private:
   net::ThrowawayCa ca_;
+  std::string directory_;
   LoopThread control_;
   std::unique_ptr<tcp::TcpResponder> responder_;
   std::string dead_;
@@ -83,5 +100,11 @@ INSTANTIATE_TEST_SUITE_P(Tcp, Contract,
                          ::testing::Values(wire_of("Plain", {}), wire_of("Tls", {.tls = true}),
                                            wire_of("TwoExecutors", {.executors = 2})),
                          name_of_wire);
+INSTANTIATE_TEST_SUITE_P(
+    Shm, Contract,
+    ::testing::Values(wire_of("Sleeping", {.tls = true, .rings = true}),
+                      wire_of("Spinning",
+                              {.tls = true, .executors = 2, .rings = true, .spin = 50 * base::kMicrosecond})),
+    name_of_wire);
 
 }  // namespace farpool::fabric::contract

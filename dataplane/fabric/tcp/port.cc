@@ -4,7 +4,9 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <array>
 #include <coroutine>
+#include <cstdio>
 #include <optional>
 #include <utility>
 
@@ -228,9 +230,16 @@ class Reception final : public net::StreamHandler, public Timer {
 
 }  // namespace
 
-TcpPort::TcpPort(net::Loop& loop, std::shared_ptr<net::Tls> tls)
+std::string rings_address(const std::string& directory, std::uint64_t node_incarnation) {
+  std::array<char, 17> name{};
+  std::snprintf(name.data(), name.size(), "%016llx", static_cast<unsigned long long>(node_incarnation));
+  return "shm:" + directory + "/" + name.data() + ".lanes";
+}
+
+TcpPort::TcpPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::string rings)
     : loop_(loop),
       tls_(std::move(tls)),
+      rings_(std::move(rings)),
       alarm_(loop,
              [this] {
                alarm_at_ = base::kNever;
@@ -261,18 +270,18 @@ std::uint64_t TcpPort::random() {
   return std::exchange(entropy_[--entropy_left_], 0);
 }
 
-task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, std::uint32_t kind, std::string body,
-                                                       Nanos deadline) {
+task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, std::shared_ptr<net::Tls> tls,
+                                                       std::uint32_t kind, std::string body, Nanos deadline) {
   if (deadline <= now()) {
     co_return base::Status(base::Code::timed_out, "asking " + endpoint + ": the deadline had passed before it began");
   }
-  auto dialled = co_await Dialing{loop_, endpoint, tls_, deadline};
+  auto dialled = co_await Dialing{loop_, endpoint, tls, deadline};
   if (!dialled.ok()) co_return dialled.status();
   Answer answer{.welcome = Welcome::refused, .body = {}, .stream = std::move(*dialled)};
   net::Stream& stream = *answer.stream;
-  if (tls_) {
+  if (tls) {
     const net::Identity& peer = stream.peer();
-    if (peer.role != net::kRoleNode || peer.pool_uid != tls_->self().pool_uid) {
+    if (peer.role != net::kRoleNode || peer.pool_uid != tls->self().pool_uid) {
       co_return base::Status(base::Code::forbidden, endpoint + " is " + peer.role + " " + peer.name + " of pool " +
                                                         peer.pool_uid + ", not a memory node of this pool");
     }
@@ -293,7 +302,8 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
         base::Code::invalid_argument,
         "a request of " + std::to_string(request.size()) + " bytes is longer than " + std::to_string(kMaxRequestBytes));
   }
-  auto answer = co_await ask(endpoint, static_cast<std::uint32_t>(Greeting::exchange), std::move(request), deadline);
+  auto answer =
+      co_await ask(endpoint, tls_, static_cast<std::uint32_t>(Greeting::exchange), std::move(request), deadline);
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
     co_return base::Status(base::Code::forbidden, endpoint + " refused the request: this certificate may not make it");
@@ -302,8 +312,17 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
 }
 
 task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant grant, Nanos deadline) {
+  constexpr auto kLane = static_cast<std::uint32_t>(Greeting::lane);
   std::string token(base::text_of(grant.token));
-  auto answer = co_await ask(grant.endpoint, static_cast<std::uint32_t>(Greeting::lane), std::move(token), deadline);
+  base::Result<Answer> answer = base::Status(base::Code::unavailable, "no rings");
+  if (!rings_.empty()) {
+    std::string rings = rings_address(rings_, grant.node_incarnation);
+    answer = co_await ask(std::move(rings), nullptr, kLane, token, deadline);
+  }
+  // Nobody there: the memory node is on another host, or offers no rings. The token is unspent.
+  if (answer.code() == base::Code::unavailable) {
+    answer = co_await ask(grant.endpoint, tls_, kLane, std::move(token), deadline);
+  }
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
     co_return base::Status(base::Code::forbidden,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's end of the tcp wire: a port on a loop, and lanes that are connections.
+// The client's end of the tcp wire: a port on a loop, and lanes that are connections; and of the shm wire, whose lanes
+// are rings in memory shared with a memory node of this host.
 #pragma once
 
 #include <array>
@@ -18,11 +19,16 @@ namespace farpool::fabric::tcp {
 // room for a slow turn of either side. The API's rule for a pool's failure timeout says the same.
 inline constexpr Nanos kRetryTime = 500 * base::kMillisecond;
 
+// Where memory nodes of this host offer lanes over rings: each by its incarnation, so that no other can answer for it.
+std::string rings_address(const std::string& directory, std::uint64_t node_incarnation);
+
 // Lives on the loop's thread; the loop outlives it. Where TLS is on, what it reaches must present the role `node` and
 // its own pool.
 class TcpPort final : public Port {
  public:
-  TcpPort(net::Loop& loop, std::shared_ptr<net::Tls> tls);
+  // `rings`: the directory of the shm wire. A lane to a memory node that is found there goes over rings, every other
+  // over TCP. None: all go over TCP.
+  TcpPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::string rings = {});
   ~TcpPort() override;
 
   Caps caps() const override;
@@ -37,7 +43,8 @@ class TcpPort final : public Port {
   friend class TcpLane;
   struct Answer;
   // One request and one reply, or a lane's opening; the stream stays open for the caller.
-  task::Task<base::Result<Answer>> ask(std::string endpoint, std::uint32_t kind, std::string body, Nanos deadline);
+  task::Task<base::Result<Answer>> ask(std::string endpoint, std::shared_ptr<net::Tls> tls, std::uint32_t kind,
+                                       std::string body, Nanos deadline);
   void complete(Posting& posting);  // its waiter resumes with the next resume_completed
   void resume_soon();               // at the next turn
   void resume_completed();
@@ -45,6 +52,7 @@ class TcpPort final : public Port {
 
   net::Loop& loop_;
   std::shared_ptr<net::Tls> tls_;
+  std::string rings_;
   TimerQueue timers_;
   net::Alarm alarm_;
   Nanos alarm_at_ = base::kNever;

@@ -4,8 +4,12 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/local/stream_protocol.hpp>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <list>
 #include <optional>
 #include <thread>
@@ -33,11 +37,30 @@ struct LaneRecord {
 // Written by one executor, read by any thread.
 struct Counters {
   using Counter = std::atomic<std::uint64_t>;
-  Counter lanes{0}, chains{0}, bytes_in{0}, bytes_out{0}, refusals{0}, malformed{0};
+  Counter lanes{0}, ring_lanes{0}, chains{0}, bytes_in{0}, bytes_out{0}, refusals{0}, malformed{0};
   std::array<Counter, 6> verbs{};
 };
 void add(Counters::Counter& counter, std::uint64_t amount) {
   counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+// Every incarnation has a socket of its own, so that those of processes that were killed would pile up. One that is
+// young may be about to listen.
+void remove_left_over(const std::string& address) {
+  namespace fs = std::filesystem;
+  const fs::path own = address.substr(address.find(':') + 1);
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(own.parent_path(), error)) {
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(error);
+    if (error || entry.path().extension() != own.extension() || !entry.is_socket(error) ||
+        age < std::chrono::minutes(1))
+      continue;
+    asio::io_context context;
+    asio::local::stream_protocol::socket probe(context);
+    asio::error_code refused;
+    probe.connect(entry.path().string(), refused);
+    if (refused == asio::error::connection_refused) fs::remove(entry.path(), error);
+  }
 }
 
 }  // namespace
@@ -68,6 +91,7 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
   Host* host = nullptr;  // control thread only; none once the responder is gone
   std::vector<std::unique_ptr<Executor>> executors;
   std::unique_ptr<net::Listener> listener;
+  std::unique_ptr<net::Listener> rings;
   std::string address;
   std::size_t next_executor = 0;
   std::atomic<std::uint64_t> exchanges{0}, fences{0};
@@ -76,7 +100,8 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
   std::unordered_map<std::uint64_t, std::vector<std::shared_ptr<LaneRecord>>> sessions;
   std::list<std::unique_ptr<net::Alarm>> alarms;
 
-  void came(Executor& executor, std::unique_ptr<net::Stream> stream);
+  base::Result<std::unique_ptr<net::Listener>> listen(const std::string& address, bool rings);
+  void came(Executor& executor, std::unique_ptr<net::Stream> stream, bool rings);
   // On the control thread, for a connection of the executor, which may be gone when the answer comes.
   struct From {
     Executor& executor;
@@ -98,16 +123,20 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
 // One connection, from greeting to end, on its executor's thread.
 class Connection final : public net::StreamHandler {
  public:
-  Connection(TcpResponder::State& node, Executor& executor, std::uint64_t id, std::unique_ptr<net::Stream> stream)
-      : node_(node), executor_(executor), id_(id), stream_(std::move(stream)), alarm_(executor.loop, [this] {
-          die();
-        }) {
+  Connection(TcpResponder::State& node, Executor& executor, std::uint64_t id, std::unique_ptr<net::Stream> stream,
+             bool rings)
+      : node_(node),
+        executor_(executor),
+        id_(id),
+        rings_(rings),
+        stream_(std::move(stream)),
+        alarm_(executor.loop, [this] { die(); }) {
     alarm_.set(net::Loop::now() + node_.options.handshake_deadline);
     stream_->need(kHeaderBytes);
     stream_->start(*this);
   }
   ~Connection() {
-    if (record_) add(executor_.counters.lanes, ~0ull);
+    if (record_) count_lane(~0ull);
   }
 
   void on_input() noexcept override {
@@ -142,7 +171,7 @@ class Connection final : public net::StreamHandler {
     record_ = std::move(record);
     regions_ = std::move(regions);
     executor_.lanes[record_->session_id].insert(this);
-    add(executor_.counters.lanes, 1);
+    count_lane(1);
     alarm_.cancel();
     welcome(Welcome::accepted, {});
     phase_ = Phase::lane;
@@ -196,6 +225,11 @@ class Connection final : public net::StreamHandler {
     phase_ = Phase::ended;
   }
 
+  void count_lane(std::uint64_t amount) {
+    add(executor_.counters.lanes, amount);
+    if (rings_) add(executor_.counters.ring_lanes, amount);
+  }
+
   void malformed() {
     add(executor_.counters.malformed, 1);
     die();
@@ -204,7 +238,8 @@ class Connection final : public net::StreamHandler {
   void greet() {
     const base::MutableBytes input = stream_->input();
     const auto envelope = get_envelope(input, kMaxRequestBytes);
-    const bool exchange = envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::exchange);
+    // Nobody has shown a certificate on a Unix socket: there the token alone counts, which was given to one who had.
+    const bool exchange = !rings_ && envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::exchange);
     const bool lane =
         envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::lane) && envelope->length == 16;
     if (!exchange && !lane) return malformed();
@@ -219,7 +254,7 @@ class Connection final : public net::StreamHandler {
       Peer peer{.pool_uid = who.pool_uid, .role = who.role, .name = who.name, .authenticated = who.authenticated};
       node_.control.post(
           [state, from, peer, request = std::string(base::text_of(body))] { state->asked(from, peer, request); });
-    } else if (node_.options.tls &&
+    } else if (node_.options.tls && !rings_ &&
                (who.role != net::kRoleClient || who.pool_uid != node_.options.tls->self().pool_uid)) {
       return refuse_lane();
     } else {
@@ -291,6 +326,7 @@ class Connection final : public net::StreamHandler {
   TcpResponder::State& node_;
   Executor& executor_;
   const std::uint64_t id_;
+  const bool rings_;
   std::unique_ptr<net::Stream> stream_;
   net::Alarm alarm_;
   Phase phase_ = Phase::greeting;
@@ -301,9 +337,25 @@ class Connection final : public net::StreamHandler {
   bool dead_ = false;
 };
 
-void TcpResponder::State::came(Executor& executor, std::unique_ptr<net::Stream> stream) {
+void TcpResponder::State::came(Executor& executor, std::unique_ptr<net::Stream> stream, bool rings) {
   const std::uint64_t id = ++executor.last_connection;
-  executor.connections.emplace(id, std::make_unique<Connection>(*this, executor, id, std::move(stream)));
+  executor.connections.emplace(id, std::make_unique<Connection>(*this, executor, id, std::move(stream), rings));
+}
+
+base::Result<std::unique_ptr<net::Listener>> TcpResponder::State::listen(const std::string& where, bool over_rings) {
+  return net::Listener::open(
+      control,
+      {.address = where,
+       .tls = over_rings ? nullptr : options.tls,
+       .max_connections = options.max_connections,
+       .when_full = {},
+       .handshake_deadline = options.handshake_deadline,
+       .place = [this]() -> net::Loop& { return executors[next_executor++ % executors.size()]->loop; }},
+      [this, over_rings](std::unique_ptr<net::Stream> stream) {
+        for (const auto& executor : executors) {
+          if (&executor->loop == &stream->loop()) return came(*executor, std::move(stream), over_rings);
+        }
+      });
 }
 
 void TcpResponder::State::asked(From from, const Peer& peer, std::string request) {
@@ -374,6 +426,7 @@ TcpResponder::TcpResponder(net::Loop& control, ResponderOptions options)
 TcpResponder::~TcpResponder() {
   state_->host = nullptr;
   state_->listener.reset();
+  state_->rings.reset();
   state_->alarms.clear();
   for (const auto& executor : state_->executors) executor->loop.stop();
   for (const auto& executor : state_->executors) executor->thread.join();
@@ -386,20 +439,8 @@ base::Status TcpResponder::serve(Host& host) {
   FARPOOL_CHECK(state_->host == nullptr);
   State& state = *state_;
   for (std::size_t i = 0; i < state.options.executors; ++i) state.executors.push_back(std::make_unique<Executor>());
-  auto listener = net::Listener::open(state.control,
-                                      {.address = state.options.listen,
-                                       .tls = state.options.tls,
-                                       .max_connections = state.options.max_connections,
-                                       .handshake_deadline = state.options.handshake_deadline,
-                                       .place = [&state]() -> net::Loop& {
-                                         return state.executors[state.next_executor++ % state.executors.size()]->loop;
-                                       }},
-                                      [&state](std::unique_ptr<net::Stream> stream) {
-                                        for (const auto& executor : state.executors) {
-                                          if (&executor->loop == &stream->loop())
-                                            return state.came(*executor, std::move(stream));
-                                        }
-                                      });
+  for (const auto& executor : state.executors) executor->loop.set_spin(state.options.spin);
+  auto listener = state.listen(state.options.listen, false);
   if (!listener.ok()) {
     state.executors.clear();
     return listener.status();
@@ -411,22 +452,33 @@ base::Status TcpResponder::serve(Host& host) {
   return {};
 }
 
+base::Status TcpResponder::serve_rings(const std::string& address) {
+  FARPOOL_CHECK(state_->host != nullptr && state_->rings == nullptr);
+  remove_left_over(address);
+  auto rings = state_->listen(address, true);
+  if (!rings.ok()) return rings.status();
+  state_->rings = std::move(*rings);
+  return {};
+}
+
 const std::string& TcpResponder::address() const { return state_->address; }
 
 ResponderStats TcpResponder::stats() const {
   ResponderStats sum;
   sum.exchanges = state_->exchanges.load(std::memory_order_relaxed);
   sum.fences = state_->fences.load(std::memory_order_relaxed);
-  if (state_->listener) {
-    const net::Listener::Stats listener = state_->listener->stats();
-    sum.connections = listener.open;
-    sum.refused_connections = listener.refused_full;
-    sum.failed_handshakes = listener.failed_handshakes;
+  for (const auto* each : {&state_->listener, &state_->rings}) {
+    if (!*each) continue;
+    const net::Listener::Stats listener = (*each)->stats();
+    sum.connections += listener.open;
+    sum.refused_connections += listener.refused_full;
+    sum.failed_handshakes += listener.failed_handshakes;
   }
   const auto get = [](const Counters::Counter& counter) { return counter.load(std::memory_order_relaxed); };
   for (const auto& executor : state_->executors) {
     const Counters& counters = executor->counters;
     sum.lanes += get(counters.lanes);
+    sum.ring_lanes += get(counters.ring_lanes);
     sum.chains += get(counters.chains);
     for (std::size_t i = 0; i < sum.verbs.size(); ++i) sum.verbs[i] += get(counters.verbs[i]);
     sum.bytes_in += get(counters.bytes_in);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory node's end of the tcp wire: the session port, and a software NIC that executes chains on the regions of a
-// host.
+// host. The shm wire is the same but for its lanes: rings in shared memory (net/ring.h), which a client of this host
+// gets on a Unix socket, for the token that it was given on the session port.
 //
 // Executor threads own the connections: each reads frames, executes them in order and answers. The host is called on
 // the control thread alone, so an exchange, a lane's token and a CALL hop there and back; while a CALL is away its lane
@@ -30,6 +31,8 @@ struct ResponderOptions {
   // How long a new connection may take to shake hands and to say what it wants, and an exchange to be answered and
   // taken.
   base::Nanos handshake_deadline = 5 * base::kSecond;
+  // How long an executor that has lanes over rings looks for chains before it sleeps.
+  base::Nanos spin = 0;
   // Replies that a lane has not taken, beyond which it is not read.
   std::size_t max_unsent = 4u << 20;
 };
@@ -37,6 +40,7 @@ struct ResponderOptions {
 struct ResponderStats {
   std::uint64_t connections = 0;  // open now
   std::uint64_t lanes = 0;        // open now
+  std::uint64_t ring_lanes = 0;   // of them over rings
   std::uint64_t exchanges = 0;
   std::uint64_t chains = 0;
   std::array<std::uint64_t, 6> verbs{};  // by fabric::Verb
@@ -59,6 +63,9 @@ class TcpResponder final : public Responder {
 
   // Listens and serves the host, which must live as long as this. The regions of its rights must, too.
   base::Status serve(Host& host);
+  // Once it serves: clients of this host may open lanes over rings, too. `address` is a port's rings_address for the
+  // host's incarnation. Sockets there that nobody has listened on for a minute are left over from others' deaths, and go.
+  base::Status serve_rings(const std::string& address);
   const std::string& address() const;  // once it serves: with the port that was really bound
   ResponderStats stats() const;        // any thread
 

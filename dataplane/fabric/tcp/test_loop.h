@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -38,8 +39,8 @@ struct LoopThread {
 };
 
 struct ClientThread : LoopThread {
-  explicit ClientThread(std::shared_ptr<net::Tls> tls) {
-    on([&] { port = std::make_unique<TcpPort>(loop, std::move(tls)); });
+  explicit ClientThread(std::shared_ptr<net::Tls> tls, const std::string& rings = {}) {
+    on([&] { port = std::make_unique<TcpPort>(loop, std::move(tls), rings); });
   }
   ~ClientThread() {
     on([this] { port.reset(); });
