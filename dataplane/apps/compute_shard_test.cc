@@ -124,7 +124,7 @@ TEST_F(ComputeShardDaemon, RefusesADirectoryForRingsThatCannotBe) {
     auto flags = shard_flags("127.0.0.1:" + std::to_string(session));
     flags.push_back("--shm-directory=" + bad);
     Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
-    EXPECT_EQ(shard.wait(), 1);
+    EXPECT_EQ(shard.wait(), 2);
     EXPECT_NE(shard.output().find("--shm-directory"), std::string::npos) << shard.output();
   }
 }
