@@ -153,12 +153,23 @@ var _ = Describe("A memory node whose process is killed", Label("short"), func()
 // lossMetric is how often the operator says that the pool lost data.
 func lossMetric(ctx context.Context, p pool) string {
 	GinkgoHelper()
+	return operatorMetric(ctx, p, "data_losses_total")
+}
+
+// operatorMetric is a metric that the operator has of the pool.
+func operatorMetric(ctx context.Context, p pool, name string) string {
+	GinkgoHelper()
+	return sampleOf(operatorMetrics(ctx), fmt.Sprintf(`farpool_operator_%s{namespace=%q,pool=%q}`, name, p.namespace, p.name))
+}
+
+func operatorMetrics(ctx context.Context) string {
+	GinkgoHelper()
 	pods, err := kind.Core.CoreV1().Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=operator"})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(pods.Items).To(HaveLen(1))
 	text, err := kind.Fetch(ctx, systemNamespace, pods.Items[0].Name, 8080, "metrics")
 	Expect(err).NotTo(HaveOccurred())
-	return sampleOf(text, fmt.Sprintf(`farpool_operator_data_losses_total{namespace=%q,pool=%q}`, p.namespace, p.name))
+	return text
 }
 
 // nodeMetric is a metric of a data-plane process.

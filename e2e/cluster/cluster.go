@@ -241,8 +241,13 @@ func (c *Cluster) reachable(ctx context.Context, node string, service *corev1.Se
 }
 
 // Kill ends the processes of a pod's containers with SIGKILL, as the kernel would when memory runs out, and says how many there were.
-// The name is a process's as the kernel has it, up to 15 characters.
 func (c *Cluster) Kill(ctx context.Context, pod *corev1.Pod, process string) (int, error) {
+	return c.Signal(ctx, pod, process, "KILL")
+}
+
+// Signal sends a signal to the processes of a pod's containers from outside, and says how many there were. It needs no API server.
+// The name is a process's as the kernel has it, up to 15 characters.
+func (c *Cluster) Signal(ctx context.Context, pod *corev1.Pod, process, signal string) (int, error) {
 	if len(process) > 15 {
 		process = process[:15]
 	}
@@ -251,8 +256,8 @@ func (c *Cluster) Kill(ctx context.Context, pod *corev1.Pod, process string) (in
 	script := fmt.Sprintf(`n=0; for p in /proc/[0-9]*; do
   [ "$(cat $p/comm 2>/dev/null)" = %q ] || continue
   grep -q -e %s -e %s $p/cgroup 2>/dev/null || continue
-  kill -9 ${p#/proc/} && n=$((n+1))
-done; echo $n`, process, uid, strings.ReplaceAll(uid, "-", "_"))
+  kill -%s ${p#/proc/} && n=$((n+1))
+done; echo $n`, process, uid, strings.ReplaceAll(uid, "-", "_"), signal)
 	out, err := c.OnNode(ctx, pod.Spec.NodeName, script)
 	if err != nil {
 		return 0, err
@@ -262,6 +267,22 @@ done; echo $n`, process, uid, strings.ReplaceAll(uid, "-", "_"))
 		return 0, fmt.Errorf("no process %s of pod %s/%s runs on node %s: %q", process, pod.Namespace, pod.Name, pod.Spec.NodeName, out)
 	}
 	return n, nil
+}
+
+// Cut takes a pod off the network: nothing passes between it and other pods or nodes. Its own node, and so the kubelet, still reaches
+// it. Mend undoes that, and does nothing to a pod that was not cut off.
+func (c *Cluster) Cut(ctx context.Context, pod *corev1.Pod) error {
+	ip := pod.Status.PodIP
+	_, err := c.OnNode(ctx, pod.Spec.NodeName, fmt.Sprintf("iptables -w -I FORWARD -s %s -j DROP && iptables -w -I FORWARD -d %s -j DROP", ip, ip))
+	return err
+}
+
+// Mend undoes Cut.
+func (c *Cluster) Mend(ctx context.Context, pod *corev1.Pod) error {
+	ip := pod.Status.PodIP
+	_, err := c.OnNode(ctx, pod.Spec.NodeName, fmt.Sprintf(
+		"while iptables -w -D FORWARD -s %s -j DROP 2>/dev/null; do :; done; while iptables -w -D FORWARD -d %s -j DROP 2>/dev/null; do :; done", ip, ip))
+	return err
 }
 
 const (

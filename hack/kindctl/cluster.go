@@ -14,7 +14,8 @@ import (
 
 const defaultCluster = "farpool"
 
-// clusterConfig is kind's configuration. Nodes are judged lost within seconds, so that tests of lost nodes need no minutes.
+// clusterConfig is kind's configuration. Nodes are judged lost within seconds, and a container that ended again and again is started
+// again within two, so that tests of lost nodes and killed processes need no minutes.
 func clusterConfig(workers int, ownNetwork, cgroupV1 bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\n")
@@ -29,6 +30,8 @@ func clusterConfig(workers int, ownNetwork, cgroupV1 bool) string {
 - |
   kind: KubeletConfiguration
   nodeStatusUpdateFrequency: 2s
+  crashLoopBackOff: {maxContainerRestartPeriod: 2s}
+  featureGates: {KubeletCrashLoopBackOffMax: true}
 `)
 	if cgroupV1 { // kubelet refuses such a host unless told
 		fmt.Fprint(&b, "  failCgroupV1: false\n")

@@ -84,7 +84,7 @@ func TestWithSecurityAddsTheFixesOnce(t *testing.T) {
 
 func TestClusterConfig(t *testing.T) {
 	text := clusterConfig(2, true, true)
-	for _, want := range []string{"disableDefaultCNI: true", "failCgroupV1: false", "- role: worker\n- role: worker\n"} {
+	for _, want := range []string{"disableDefaultCNI: true", "failCgroupV1: false", "maxContainerRestartPeriod: 2s", "- role: worker\n- role: worker\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

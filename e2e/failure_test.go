@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/e2e/chaos"
+	"farpool.dev/farpool/e2e/workload"
+)
+
+const (
+	shardProcess = "farpool-compute-shard"
+	nodeProcess  = "farpool-memory-node"
+	webPort      = 7402
+	// How a pool's memory nodes are configured where spec.failureTimeout is left out.
+	clientLease = 5 * time.Second
+)
+
+// member is a process of a pool, reached past the API server.
+type member struct {
+	pod  corev1.Pod
+	web  string
+	kind string
+}
+
+func (m *member) signal(ctx context.Context, signal string) error {
+	_, err := kind.Signal(ctx, &m.pod, m.kind, signal)
+	return err
+}
+
+func (m *member) metric(name string) (float64, error) {
+	page, err := chaos.Scrape(m.web)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", m.pod.Name, err)
+	}
+	return page[name], nil
+}
+
+// ready waits until the probe says so.
+func (m *member) ready(ctx context.Context) error {
+	return chaos.Eventually(ctx, 2*chaos.Patience, func() error {
+		answer, err := chaos.Web.Get("http://" + m.web + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 500))
+		if answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s is not ready: %s", m.pod.Name, strings.TrimSpace(string(why)))
+		}
+		return nil
+	})
+}
+
+var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("short"), func() {
+	const shards, memoryNodes = 3, 2
+	var (
+		p              pool
+		target         workload.Target
+		clients, nodes []*member
+	)
+
+	perNode := func(name string) ([]float64, error) {
+		var all []float64
+		for _, n := range nodes {
+			value, err := n.metric(name)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, value)
+		}
+		return all, nil
+	}
+	leases := func(ctx context.Context) []farpoolv1alpha1.RepairLease {
+		GinkgoHelper()
+		var all farpoolv1alpha1.RepairLeaseList
+		Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
+		return all.Items
+	}
+	// process that a compute shard is now, as the pool's status has it.
+	process := func(ctx context.Context, of *member) string {
+		GinkgoHelper()
+		var found string
+		Eventually(func(g Gomega) {
+			found = ""
+			for _, one := range p.get(ctx).Status.Processes {
+				if one.PodUID == string(of.pod.UID) {
+					found = one.Process
+				}
+			}
+			g.Expect(found).NotTo(BeEmpty())
+		}).WithContext(ctx).Should(Succeed())
+		return found
+	}
+	// complete waits until a RepairLease that names a process, or bears a name, is complete, and looks at what it then says.
+	complete := func(ctx context.Context, name, process string) farpoolv1alpha1.RepairLease {
+		GinkgoHelper()
+		var lease farpoolv1alpha1.RepairLease
+		Eventually(func(g Gomega) {
+			all := leases(ctx)
+			at := slices.IndexFunc(all, func(l farpoolv1alpha1.RepairLease) bool {
+				return l.Name == name || slices.Contains(l.Status.Processes, process)
+			})
+			g.Expect(at).To(BeNumerically(">=", 0), "no RepairLease names process %s", process)
+			lease = all[at]
+			g.Expect(meta.IsStatusConditionTrue(lease.Status.Conditions, farpoolv1alpha1.ConditionComplete)).To(BeTrue(), "%+v", lease.Status)
+		}).WithContext(ctx).Should(Succeed())
+		for kind, reasons := range map[string][]string{
+			farpoolv1alpha1.ConditionFenced:   {farpoolv1alpha1.ReasonFenced},
+			farpoolv1alpha1.ConditionRepaired: {farpoolv1alpha1.ReasonRepaired, farpoolv1alpha1.ReasonNothingLeft},
+			farpoolv1alpha1.ConditionComplete: {farpoolv1alpha1.ReasonComplete},
+		} {
+			Expect(meta.FindStatusCondition(lease.Status.Conditions, kind)).To(haveStatus(metav1.ConditionTrue, reasons...))
+		}
+		Expect(lease.Status.Step).To(Equal(farpoolv1alpha1.StepComplete))
+		Expect(lease.Status.Processes).To(ContainElement(process))
+		Expect(lease.Status.Fenced).To(Equal(fmt.Sprintf("%d/%d", memoryNodes, memoryNodes)))
+		Expect(lease.Status.Left).To(BeZero())
+		Expect(lease.Status.StartedAt.Time).NotTo(BeTemporally(">", lease.Status.CompletedAt.Time))
+		owner := metav1.GetControllerOf(&lease)
+		Expect(owner).NotTo(BeNil(), "it would stay behind when the pool is deleted")
+		Expect(owner.Kind + "/" + owner.Name).To(Equal("KVPool/" + p.name))
+		for _, reasons := range [][]string{{farpoolv1alpha1.ReasonFenced}, {farpoolv1alpha1.ReasonRepaired, farpoolv1alpha1.ReasonNothingLeft}, {farpoolv1alpha1.ReasonComplete}} {
+			Eventually(func() []string { return p.events(ctx, reasons...) }).WithContext(ctx).
+				Should(ContainElement(HavePrefix("RepairLease/"+lease.Name+": ")), "no event %v", reasons)
+		}
+		for _, metric := range []string{"repair_leases", "repair_backlog"} {
+			Eventually(operatorMetric).WithContext(ctx).WithArguments(p, metric).Should(Equal("0"))
+		}
+		for _, metric := range []string{"processes_fenced_total", "processes_repaired_total"} {
+			Eventually(causeMetric).WithContext(ctx).WithArguments(p, metric, lease.Spec.Cause).Should(Not(Or(BeEmpty(), Equal("0"))))
+		}
+		return lease
+	}
+	// underLoad has writers work on the pool while something is done.
+	underLoad := func(ctx context.Context, what func(*chaos.Load)) *chaos.Load {
+		GinkgoHelper()
+		l := chaos.NewLoad(target, 4)
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		all.Go(func() { l.Work(ctx, uint64(GinkgoRandomSeed()), stop) })
+		end := sync.OnceFunc(func() { close(stop); all.Wait() })
+		defer end()
+		Expect(l.Progress(ctx, 500)).To(Succeed())
+		what(l)
+		end()
+		return l
+	}
+	BeforeAll(func(ctx SpecContext) {
+		p = apply(ctx, namespace(ctx, "failure"), small("mortal", memoryNodes, shards, "  dataPolicy: Store"))
+		p.ready(ctx)
+		target = p.target(ctx)
+		reach := func(pods []corev1.Pod, process string) (out []*member) {
+			for _, pod := range pods {
+				address, err := kind.ExposePod(ctx, &pod, webPort)
+				Expect(err).NotTo(HaveOccurred())
+				out = append(out, &member{pod: pod, web: address, kind: process})
+			}
+			return out
+		}
+		clients, nodes = reach(p.shards(ctx), shardProcess), reach(p.memoryNodes(ctx), nodeProcess)
+		Expect(clients).To(HaveLen(shards))
+		Expect(nodes).To(HaveLen(memoryNodes))
+	}, NodeTimeout(5*time.Minute))
+
+	It("has a RepairLease for a shard that is killed, which is fenced, repaired and complete", func(ctx SpecContext) {
+		victim := clients[0]
+		dead := process(ctx, victim)
+		underLoad(ctx, func(*chaos.Load) {
+			Expect(victim.signal(ctx, "KILL")).To(Succeed())
+			lease := complete(ctx, "", dead)
+			// Memory nodes may have ended its sessions before the kubelet has said that its container ended.
+			Expect(lease.Spec.Cause).To(BeElementOf(farpoolv1alpha1.CausePodTerminated, farpoolv1alpha1.CauseMemoryNodeReport))
+			Expect(lease.Spec.Clients).To(ConsistOf(HaveField("Name", victim.pod.Name)))
+			Expect(p.events(ctx, farpoolv1alpha1.ReasonClientsDied)).To(ContainElement(And(HavePrefix("KVPool/"+p.name+": "), ContainSubstring(lease.Name))))
+			show(ctx, p, lease.Name)
+			Expect(victim.ready(ctx)).To(Succeed())
+		})
+	}, SpecTimeout(5*time.Minute))
+
+	It("has none for shards that are only silent, until a person asks for one with kubectl", func(ctx SpecContext) {
+		victim, cut, rest := clients[1], clients[2], workload.Target{Shards: target.Shards[:1], Password: target.Password}
+		silent := process(ctx, victim)
+		known := len(leases(ctx))
+		before, err := perNode("farpool_node_sessions_fenced_total")
+		Expect(err).NotTo(HaveOccurred())
+		r, err := workload.NewRun(target, 6, "silent:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		r.WriteAll(ctx, 500)
+		Expect(r.Errors.Err()).NotTo(HaveOccurred())
+
+		By("stopping one, and cutting another off the network, for longer than their leases")
+		Expect(victim.signal(ctx, "STOP")).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { _ = victim.signal(ctx, "CONT") }, NodeTimeout(time.Minute))
+		Expect(kind.Cut(ctx, &cut.pod)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(kind.Mend(ctx, &cut.pod)).To(Succeed()) }, NodeTimeout(time.Minute))
+		// Inside the data plane silence ends sessions, and what they held is repaired, with nobody asked.
+		Eventually(func(g Gomega) {
+			now, err := perNode("farpool_node_sessions_fenced_total")
+			g.Expect(err).NotTo(HaveOccurred())
+			for i := range now {
+				g.Expect(now[i]).To(BeNumerically(">=", before[i]+2))
+			}
+		}).WithContext(ctx).Should(Succeed())
+		Eventually(func() error { return tryLoad(ctx, rest, 500) }).WithContext(ctx).Should(Succeed())
+		Eventually(func() *metav1.Condition { return p.condition(ctx, farpoolv1alpha1.ConditionDataPlaneReachable) }).WithContext(ctx).
+			Should(haveStatus(metav1.ConditionUnknown, farpoolv1alpha1.ReasonAgentUnreachable))
+		Consistently(func() int { return len(leases(ctx)) }).WithContext(ctx).WithTimeout(time.Duration(count(60, 8))*time.Second).
+			Should(Equal(known), "silence passed for death")
+
+		By("mending the network")
+		Expect(kind.Mend(ctx, &cut.pod)).To(Succeed())
+		Expect(cut.ready(ctx)).To(Succeed())
+
+		By("asking for it with kubectl")
+		Eventually(func() *metav1.Condition { return p.condition(ctx, farpoolv1alpha1.ConditionDataPlaneReachable) }).WithContext(ctx).
+			Should(WithTransform(func(c *metav1.Condition) string { return c.Message }, ContainSubstring(victim.pod.Name)))
+		_, err = kind.Kubectl(ctx, fmt.Sprintf(`
+apiVersion: farpool.dev/v1alpha1
+kind: RepairLease
+metadata: {name: by-hand}
+spec:
+  poolRef: {name: %s}
+  cause: Requested
+  clients: [{name: %s}]
+`, p.name, victim.pod.Name), "-n", p.namespace, "create", "-f", "-")
+		Expect(err).NotTo(HaveOccurred())
+		lease := complete(ctx, "by-hand", silent)
+		Expect(lease.Spec.Cause).To(Equal(farpoolv1alpha1.CauseRequested))
+		show(ctx, p, lease.Name)
+
+		By("letting the process that was fenced go on: it can serve no more, and says so")
+		Expect(victim.signal(ctx, "CONT")).To(Succeed())
+		through := target.Connect(1)
+		defer func() { _ = through.Close() }()
+		Eventually(func() error { return through.Set(ctx, "silent:late", "value", 0).Err() }).WithContext(ctx).
+			Should(MatchError(ContainSubstring("TRYAGAIN")))
+		Consistently(func() error { return through.Set(ctx, "silent:late", "value", 0).Err() }).WithContext(ctx).WithTimeout(2*clientLease).
+			Should(HaveOccurred(), "a process that is fenced for good has a session again")
+		Expect(victim.signal(ctx, "KILL")).To(Succeed())
+		Expect(victim.ready(ctx)).To(Succeed())
+		Eventually(func() error { return through.Set(ctx, "silent:late", "value", 0).Err() }).WithContext(ctx).Should(Succeed())
+
+		failed := r.Errors.Count()
+		r.ReadAll(ctx, 500)
+		Expect(r.Errors.Count()-failed).To(BeNumerically("<=", 6), "more than the connections that broke: %v", r.Errors.Err())
+		failed = r.Errors.Count()
+		Expect(r.ReadAll(ctx, 500)).To(BeEquivalentTo(500))
+		Expect(r.Errors.Count()).To(Equal(failed), "%v", r.Errors.Err())
+	}, SpecTimeout(8*time.Minute))
+})
+
+// show puts what kubectl says of a RepairLease into the report.
+func show(ctx context.Context, p pool, name string) {
+	GinkgoHelper()
+	for _, args := range [][]string{{"get", "rlease", "-o", "wide"}, {"describe", "rlease", name}} {
+		out, err := kind.Kubectl(ctx, "", append([]string{"-n", p.namespace}, args...)...)
+		Expect(err).NotTo(HaveOccurred())
+		AddReportEntry("kubectl "+strings.Join(args, " "), out)
+	}
+}
+
+// causeMetric is a metric that the operator has of a pool's dead clients, by how their death is known.
+func causeMetric(ctx context.Context, p pool, name string, cause farpoolv1alpha1.RepairCause) string {
+	GinkgoHelper()
+	return sampleOf(operatorMetrics(ctx), fmt.Sprintf(`farpool_operator_%s{cause=%q,namespace=%q,pool=%q}`, name, cause, p.namespace, p.name))
+}
