@@ -64,7 +64,8 @@ class TcpResponder final : public Responder {
   // Listens and serves the host, which must live as long as this. The regions of its rights must, too.
   base::Status serve(Host& host);
   // Once it serves: clients of this host may open lanes over rings, too. `address` is a port's rings_address for the
-  // host's incarnation. Sockets there that nobody has listened on for a minute are left over from others' deaths, and go.
+  // host's incarnation. Sockets there that nobody has listened on for a minute are left over from others' deaths, and
+  // go.
   base::Status serve_rings(const std::string& address);
   const std::string& address() const;  // once it serves: with the port that was really bound
   ResponderStats stats() const;        // any thread
