@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "index/rcuckoo/locate.h"
 #include "node/memory_node.h"
+#include "sim/story.h"
 #include "sim/survey.h"
 
 namespace farpool::sim {
@@ -77,29 +78,37 @@ Setting draw(std::uint64_t seed) {
   return s;
 }
 
-struct Job {
-  const Setting& setting;
-  World& world;
-  Client& client;
-  const std::vector<std::string>& keys;
-  std::uint64_t seed;
-  std::size_t number;
+// What a seed's world does, one element after the other; any of them may be left out.
+struct Play {
+  std::vector<Call> filling;            // by the first client, before all else
+  std::vector<std::vector<Call>> work;  // of each task
+  struct Fault {
+    enum class Kind : std::uint8_t { pause, death, stop } kind = Kind::pause;
+    std::size_t client = 0;
+    Nanos when = 0, until = 0;  // of a pause; `until` of a stop
+    std::uint64_t effects = 0;  // after which it strikes
+    fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
+  };
+  std::vector<Fault> faults;
+  double losses = 0;
 };
 
 // Every value is written once, so that a read tells whose it was. Keys of the first quarter hold numbers.
-task::Task<void> work(Job job) {
-  Random random(job.seed);
-  for (std::size_t i = 0; i < job.setting.calls; ++i) {
-    const std::size_t one = random.below(job.keys.size());
-    const std::size_t index = job.setting.crowded ? one : std::min(one, random.below(job.keys.size()));
-    const bool number = index % 4 == 1;
-    std::string value = std::to_string(job.number) + (char)('a' + i % 26) + std::to_string(i / 26);
-    if (random.chance(job.setting.large)) value += std::string(20 + random.below(200), 'x');
-    Call call{.key = job.keys[index]};
+std::vector<Call> draw_calls(const Setting& setting, const std::vector<std::string>& keys, std::uint64_t seed,
+                             std::size_t number) {
+  Random random(seed);
+  std::vector<Call> calls;
+  for (std::size_t i = 0; i < setting.calls; ++i) {
+    const std::size_t one = random.below(keys.size());
+    const std::size_t index = setting.crowded ? one : std::min(one, random.below(keys.size()));
+    const bool counts = index % 4 == 1;
+    std::string value = std::to_string(number) + (char)('a' + i % 26) + std::to_string(i / 26);
+    if (random.chance(setting.large)) value += std::string(20 + random.below(200), 'x');
+    Call call{.key = keys[index]};
     const std::uint64_t die = random.below(100);
-    if (random.chance(job.setting.reads)) {
+    if (random.chance(setting.reads)) {
       call.kind = Call::Kind::get;
-    } else if (number) {
+    } else if (counts) {
       call.kind = die < 20 ? Call::Kind::remove : Call::Kind::add;
     } else {
       call.kind = die < 30   ? Call::Kind::put
@@ -108,14 +117,59 @@ task::Task<void> work(Job job) {
                              : Call::Kind::remove;
       call.value = value;
     }
-    co_await job.world.call(job.client, std::move(call), 20 * base::kSecond);
+    calls.push_back(std::move(call));
   }
+  return calls;
 }
 
-task::Task<void> fill(World& world, Client& client, const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    co_await world.call(client, {.kind = Call::Kind::insert, .key = key, .value = "0"}, 20 * base::kSecond);
+Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std::uint64_t seed) {
+  Random random(seed ^ 0x5eed);
+  Play play;
+  if (setting.crowded) {
+    for (const std::string& key : keys) play.filling.push_back({.kind = Call::Kind::insert, .key = key, .value = "0"});
   }
+  for (std::size_t i = 0; i < setting.clients * setting.tasks; ++i) {
+    play.work.push_back(draw_calls(setting, keys, random.next(), i));
+  }
+  using Fault = Play::Fault;
+  if (setting.pauses) {  // stopped threads, for less than it takes to be suspected
+    for (int i = 0; i < 6; ++i) {
+      Fault fault{.kind = Fault::Kind::pause, .client = random.below(setting.clients)};
+      fault.when = static_cast<Nanos>(random.below(2'000'000));
+      fault.until =
+          fault.when + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(setting.world.failure_timeout) / 8));
+      play.faults.push_back(fault);
+    }
+  }
+  for (std::size_t i = 0; i < setting.deaths + setting.zombies; ++i) {
+    const bool dies = i < setting.deaths;
+    Fault fault{.kind = dies ? Fault::Kind::death : Fault::Kind::stop, .client = random.below(setting.clients)};
+    fault.effects = random.below(1500);
+    if (dies) {
+      fault.posted = random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut;
+    } else {
+      fault.until = static_cast<Nanos>(random.below(static_cast<std::uint64_t>(20 * setting.world.failure_timeout))) +
+                    4 * base::kMillisecond;
+    }
+    play.faults.push_back(fault);
+  }
+  play.losses = setting.losses;
+  return play;
+}
+
+// Leaves out what `part` leaves out. Returns how many elements there were.
+std::size_t leave_out(Play& play, const Part& part) {
+  std::size_t element = 0;
+  const auto out = [&](const auto&) { return !part.has(element++); };
+  std::erase_if(play.filling, out);
+  for (auto& calls : play.work) std::erase_if(calls, out);
+  std::erase_if(play.faults, out);
+  if (play.losses > 0 && !part.has(element++)) play.losses = 0;
+  return element;
+}
+
+task::Task<void> work(World& world, Client& client, std::vector<Call> calls) {
+  for (Call& call : calls) co_await world.call(client, std::move(call), 20 * base::kSecond);
 }
 
 task::Task<void> read_all(World& world, Client& client, const std::vector<std::string>& keys) {
@@ -159,6 +213,23 @@ void clean_up(World& world, Client& cleaner, Verdict& verdict) {
   for (const std::string& what : survey(world).unrepaired()) verdict.wrong.push_back("for ever: " + what);
 }
 
+void strike(World& world, Client& client, const Play::Fault& fault) {
+  fabric::sim::SimPort& port = client.port();
+  const Nanos now = world.network().now();
+  switch (fault.kind) {
+    case Play::Fault::Kind::pause:
+      world.network().at(now + fault.when, [&port] { port.pause(); });
+      world.network().at(now + fault.until, [&port] { port.resume(); });
+      return;
+    case Play::Fault::Kind::death:
+      return port.crash_after(fault.effects, fault.posted);
+    case Play::Fault::Kind::stop:
+      port.pause_after(fault.effects);
+      world.network().at(now + fault.until, [&port] { port.resume(); });
+      return;
+  }
+}
+
 void look(const World& world, const char* when, Verdict& verdict) {
   for (const std::string& what : survey(world).wrong) verdict.wrong.push_back(std::string(when) + ": " + what);
 }
@@ -179,9 +250,10 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
   return keys;
 }
 
-Verdict run_swarm(std::uint64_t seed) {
-  const Setting setting = draw(seed);
-  Random random(seed ^ 0x5eed);
+Verdict run_swarm(std::uint64_t seed, const Part& part, bool tells) {
+  Setting setting = draw(seed);
+  setting.world.wire.seed += part.salt << 32;
+  setting.world.wire.keep_chains = tells;
   Verdict verdict;
   verdict.setting = describe(setting);
   World world(setting.world);
@@ -191,43 +263,25 @@ Verdict run_swarm(std::uint64_t seed) {
   const bool at_border = setting.border && border + setting.window <= world.geometry().rows;
   const std::vector<std::string> keys =
       crowd(world, at_border ? border - setting.window / 2 : 10, setting.window, setting.keys, "");
+  Play play = draw_play(setting, keys, seed);
+  verdict.elements = leave_out(play, part);
+  const Nanos begun = world.network().now();
 
-  if (setting.crowded && !world.run(*clients[0], fill(world, *clients[0], keys))) {
+  if (!play.filling.empty() && !world.run(*clients[0], work(world, *clients[0], std::move(play.filling)))) {
     verdict.wrong.push_back("the rows could not be filled in time");
     return verdict;
   }
-  std::size_t number = 0;
-  for (Client* client : clients) {
-    for (std::size_t i = 0; i < setting.tasks; ++i) {
-      world.spawn(*client, work({setting, world, *client, keys, random.next(), number++}));
-    }
+  for (std::size_t i = 0; i < play.work.size(); ++i) {
+    Client& client = *clients[i / setting.tasks];
+    world.spawn(client, work(world, client, std::move(play.work[i])));
   }
-  if (setting.pauses) {  // stopped threads, for less than it takes to be suspected
-    for (int i = 0; i < 6; ++i) {
-      Client* client = clients[random.below(clients.size())];
-      const Nanos when = world.network().now() + static_cast<Nanos>(random.below(2'000'000));
-      const Nanos until =
-          when + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(setting.world.failure_timeout) / 8));
-      world.network().at(when, [client] { client->port().pause(); });
-      world.network().at(until, [client] { client->port().resume(); });
-    }
-  }
-  world.network().options().lose_reply = setting.losses;
-  for (std::size_t i = 0; i < setting.deaths + setting.zombies; ++i) {
-    const bool dies = i < setting.deaths;
-    Client* client = clients[random.below(clients.size())];
-    const std::uint64_t effects = random.below(1500);
-    if (dies) {
-      client->port().crash_after(effects,
-                                 random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
-    } else {
-      client->port().pause_after(effects);
-      const Nanos until =
-          world.network().now() +
-          static_cast<Nanos>(random.below(static_cast<std::uint64_t>(20 * setting.world.failure_timeout))) +
-          4 * base::kMillisecond;
-      world.network().at(until, [client] { client->port().resume(); });
-    }
+  world.network().options().lose_reply = play.losses;
+  // Whoever nothing befalls is not fenced. (Where messages straggle for long, a slot may stand still for too long.)
+  std::vector<bool> sound(clients.size(),
+                          setting.world.wire.straggle_delay < setting.world.failure_timeout / 16 && play.losses == 0);
+  for (const Play::Fault& fault : play.faults) {
+    sound[fault.client] = sound[fault.client] && fault.kind == Play::Fault::Kind::pause;
+    strike(world, *clients[fault.client], fault);
   }
   for (Client* client : clients) {
     if (setting.zombies > 0) {
@@ -237,14 +291,24 @@ Verdict run_swarm(std::uint64_t seed) {
       client->port().resume();
     }
     if (!world.settle(*client)) {
-      verdict.wrong.push_back("client " + client->name() + " did not come to an end within a minute of virtual time");
+      verdict.wrong.push_back("client " + client->name() +
+                              " did not come to an end within a minute of virtual time or " +
+                              std::to_string(fabric::sim::kMostSteps) + " steps");
+      if (tells) verdict.story = story(world, begun);
       return verdict;  // its frames are still suspended: the world's end will say so
+    }
+  }
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    if (sound[i] && clients[i]->ended()) {
+      verdict.wrong.push_back("client " + clients[i]->name() +
+                              " was fenced, although nothing befell it: " + clients[i]->session().why().message());
     }
   }
   world.network().options().lose_reply = 0;
   for (Client* client : clients) client->port().crash_after(~0ull >> 1, fabric::sim::InFlight::cut);
   Client& reader = world.connect("reader");
   if (!world.run(reader, read_all(world, reader, keys))) verdict.wrong.push_back("the reader did not come to an end");
+  if (tells) verdict.story = story(world, begun);
 
   if (const auto judged = world.history().judge()) verdict.wrong.push_back(*judged);
   for (const auto& [client, status] : world.failures()) {
@@ -306,6 +370,33 @@ std::string describe(const session::RepairMarks& marks) {
        << ", barriers found " << marks.barriers_found << ", living waited for " << marks.waited_for << ", quarantined "
        << marks.quarantined;
   return text.str();
+}
+
+// Without stale extents: eras keep a block as long as whoever read its address may still follow it.
+std::vector<std::string> never_reached(const rcuckoo::Marks& marks) {
+  std::vector<std::string> never;
+  for (const auto& [hits, what] :
+       {std::pair{marks.lock_conflicts, "lock conflicts"}, std::pair{marks.lock_restarts, "lock restarts"},
+        std::pair{marks.torn_rows, "torn rows"}, std::pair{marks.changed_misses, "misses that another look changed"},
+        std::pair{marks.escalations, "escalations to a path"}, std::pair{marks.failed_searches, "failed searches"},
+        std::pair{marks.explorations, "explorations"}, std::pair{marks.displaced, "displaced entries"},
+        std::pair{marks.multi_word_locks, "locks of several words"}}) {
+    if (hits == 0) never.emplace_back(what);
+  }
+  return never;
+}
+
+std::vector<std::string> never_reached(const session::RepairMarks& marks) {
+  std::vector<std::string> never;
+  for (const auto& [hits, what] :
+       {std::pair{marks.complaints, "complaints"}, std::pair{marks.repaired, "repaired slots"},
+        std::pair{marks.finished, "slots finished in the middle of writing"}, std::pair{marks.unmade, "torn claims"},
+        std::pair{marks.bits_released, "locks released for the dead"}, std::pair{marks.bits_spared, "locks spared"},
+        std::pair{marks.leases_stolen, "stolen leases"}, std::pair{marks.barriers_found, "barriers of dead repairers"},
+        std::pair{marks.waited_for, "living clients that were waited for"}}) {
+    if (hits == 0) never.emplace_back(what);
+  }
+  return never;
 }
 
 }  // namespace farpool::sim
