@@ -153,12 +153,6 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
   bool rung_ = true;  // no chain is queued that has not left
 };
 
-struct TcpPort::Answer {
-  Welcome welcome = Welcome::refused;
-  std::string body;
-  std::unique_ptr<net::Stream> stream;
-};
-
 namespace {
 
 struct Dialing {
@@ -261,7 +255,7 @@ std::uint64_t TcpPort::random() {
   return std::exchange(entropy_[--entropy_left_], 0);
 }
 
-task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, std::uint32_t kind, std::string body,
+task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, Greeting kind, std::string body,
                                                        Nanos deadline) {
   if (deadline <= now()) {
     co_return base::Status(base::Code::timed_out, "asking " + endpoint + ": the deadline had passed before it began");
@@ -277,7 +271,8 @@ task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, std
                                                         peer.pool_uid + ", not a memory node of this pool");
     }
   }
-  put_envelope(stream.reserve(kHeaderBytes), {.kind = kind, .length = static_cast<std::uint32_t>(body.size())});
+  put_envelope(stream.reserve(kHeaderBytes),
+               {.kind = static_cast<std::uint32_t>(kind), .length = static_cast<std::uint32_t>(body.size())});
   stream.write(body);
   const auto envelope = co_await Reception(*this, stream, deadline);
   if (!envelope.ok()) co_return envelope.status();
@@ -293,7 +288,7 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
         base::Code::invalid_argument,
         "a request of " + std::to_string(request.size()) + " bytes is longer than " + std::to_string(kMaxRequestBytes));
   }
-  auto answer = co_await ask(endpoint, static_cast<std::uint32_t>(Greeting::exchange), std::move(request), deadline);
+  auto answer = co_await ask(endpoint, Greeting::exchange, std::move(request), deadline);
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
     co_return base::Status(base::Code::forbidden, endpoint + " refused the request: this certificate may not make it");
@@ -303,13 +298,13 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
 
 task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant grant, Nanos deadline) {
   std::string token(base::text_of(grant.token));
-  auto answer = co_await ask(grant.endpoint, static_cast<std::uint32_t>(Greeting::lane), std::move(token), deadline);
+  auto answer = co_await ask(grant.endpoint, Greeting::lane, std::move(token), deadline);
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
-    co_return base::Status(base::Code::forbidden,
-                           grant.endpoint +
-                               " refused the lane: its token is unknown, spent or too old; begin a "
-                               "new session");
+    co_return base::Status(
+        base::Code::forbidden,
+        grant.endpoint + " refused the lane: " +
+            (answer->body.empty() ? "its token is unknown, spent or too old; begin a new session" : answer->body));
   }
   std::unique_ptr<Lane> lane = std::make_unique<TcpLane>(*this, std::move(grant), std::move(answer->stream));
   co_return std::move(lane);

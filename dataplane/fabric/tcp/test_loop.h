@@ -37,11 +37,10 @@ struct LoopThread {
   }
 };
 
-struct ClientThread : LoopThread {
-  explicit ClientThread(std::shared_ptr<net::Tls> tls) {
-    on([&] { port = std::make_unique<TcpPort>(loop, std::move(tls)); });
-  }
-  ~ClientThread() {
+// A port of some wire on a loop of its own.
+template <class SomePort>
+struct PortThread : LoopThread {
+  ~PortThread() {
     on([this] { port.reset(); });
   }
   std::future<void> spawn(task::Task<void> task) {
@@ -59,7 +58,7 @@ struct ClientThread : LoopThread {
     std::abort();
   }
 
-  std::unique_ptr<TcpPort> port;
+  std::unique_ptr<SomePort> port;
   task::Scope scope;
 
  private:
@@ -69,6 +68,12 @@ struct ClientThread : LoopThread {
       co_await std::move(owned);
     }
     over->set_value();
+  }
+};
+
+struct ClientThread : PortThread<TcpPort> {
+  explicit ClientThread(std::shared_ptr<net::Tls> tls) {
+    on([&] { port = std::make_unique<TcpPort>(loop, std::move(tls)); });
   }
 };
 
