@@ -1,6 +1,6 @@
 # The daemons: build/<preset>/apps/farpool-*. What they share is the room library `apps`.
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
-farpool_room(apps DEPS net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS fabric/tcp proto)
+farpool_room(apps DEPS fabric/verbs fabric/tcp net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS fabric/tcp proto)
 target_compile_definitions(apps PUBLIC FARPOOL_VERSION="${FARPOOL_VERSION}")
 target_include_directories(apps SYSTEM PUBLIC ${CLI11_INCLUDE})
 
@@ -20,6 +20,8 @@ farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control
 farpool_app(farpool-compute-shard compute_shard_main.cc DEPS client front/resp fabric/tcp control)
 
 # The tests run the daemons.
-add_dependencies(apps_test farpool-memory-node farpool-compute-shard)
-target_compile_definitions(apps_test PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
-                                             FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>")
+foreach(tests apps_test apps_lab_test)
+  add_dependencies(${tests} farpool-memory-node farpool-compute-shard)
+  target_compile_definitions(${tests} PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
+                                              FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>")
+endforeach()

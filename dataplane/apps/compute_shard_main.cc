@@ -18,10 +18,11 @@
 #include "apps/password.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
+#include "apps/wire.h"
 #include "client/pool.h"
 #include "control/agent.h"
 #include "control/web.h"
-#include "fabric/tcp/port.h"
+#include "fabric/fabric.h"
 #include "front/resp/server.h"
 #include "net/loop.h"
 
@@ -52,6 +53,7 @@ std::uint64_t draw_process() {
 
 struct Settings {
   CommonSettings common;
+  WireSettings wire;
   std::uint64_t process = draw_process();
   BootstrapSpec bootstrap;
   std::string map_cache;
@@ -67,6 +69,7 @@ struct Settings {
 
 void add_flags(CLI::App& app, Settings& settings) {
   add_common(app, settings.common);
+  add_wire(app, settings.wire);
   app.add_option_function<std::string>(
          "--bootstrap",
          [&settings](const std::string& text) {
@@ -123,21 +126,23 @@ Status check(Settings& settings) {
 // One worker thread: a loop, a port, its own way into the pool, and the connections it was dealt.
 class Shard {
  public:
-  Shard(const Settings& settings, std::size_t index, std::shared_ptr<net::Tls> tls, std::vector<std::string> bootstrap,
-        std::function<void()> on_change)
+  Shard(const Settings& settings, std::size_t index, std::unique_ptr<net::Loop> loop,
+        std::unique_ptr<fabric::Port> port, std::vector<std::string> bootstrap, std::function<void()> on_change)
       : on_change_(std::move(on_change)),
-        port_(loop_, std::move(tls)),
-        pool_(port_, {.pool_uid = settings.common.pool_uid,
-                      .client_name = settings.common.name + "/" + std::to_string(index),
-                      .process = settings.process,
-                      .bootstrap = std::move(bootstrap),
-                      .operation_deadline = settings.operation_deadline,
-                      .on_change = [this](const client::PoolState& state) { note(state); },
-                      .log =
-                          [index](bool warning, const std::string& line) {
-                            spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "worker {}: {}", index,
-                                        line);
-                          }}),
+        own_loop_(std::move(loop)),
+        loop_(*own_loop_),
+        port_(std::move(port)),
+        pool_(*port_, {.pool_uid = settings.common.pool_uid,
+                       .client_name = settings.common.name + "/" + std::to_string(index),
+                       .process = settings.process,
+                       .bootstrap = std::move(bootstrap),
+                       .operation_deadline = settings.operation_deadline,
+                       .on_change = [this](const client::PoolState& state) { note(state); },
+                       .log =
+                           [index](bool warning, const std::string& line) {
+                             spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "worker {}: {}", index,
+                                         line);
+                           }}),
         worker_(loop_, pool_, settings.resp),
         alarm_(loop_, [this] { beat(); }) {
     state_.message = "no shard map has been read yet";
@@ -188,7 +193,7 @@ class Shard {
  private:
   task::Task<void> repair_into(Nanos patience,
                                std::shared_ptr<std::promise<std::vector<client::Pool::Repair>>> answer) {
-    answer->set_value(co_await pool_.repair(port_.now() + patience));
+    answer->set_value(co_await pool_.repair(port_->now() + patience));
   }
   void note(const client::PoolState& state) {
     {
@@ -208,8 +213,9 @@ class Shard {
   }
 
   const std::function<void()> on_change_;
-  net::Loop loop_;
-  fabric::tcp::TcpPort port_;
+  const std::unique_ptr<net::Loop> own_loop_;
+  net::Loop& loop_;
+  const std::unique_ptr<fabric::Port> port_;
   client::Pool pool_;
   resp::Worker worker_;
   task::Scope scope_;
@@ -523,6 +529,9 @@ int run(Settings settings) {
     front_options.tls = std::move(*resp_tls);
   }
 
+  auto device = open_device(settings.wire, 0);
+  if (!device.ok()) return fail(kProgram, device.status());
+
   net::Loop control;
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<control::Agent> agent;  // set before a worker can call on_change
@@ -534,10 +543,14 @@ int run(Settings settings) {
   std::vector<std::string> begin = settings.bootstrap.fixed;
   begin.insert(begin.end(), remembered.begin(), remembered.end());
   for (std::size_t i = 0; i < settings.threads; ++i) {
-    shards.push_back(std::make_unique<Shard>(settings, i, *tls, begin, [&agent, &shards, &keeper, i] {
-      if (agent != nullptr) agent->changed();
-      keeper.keep(shards[i]->state());
-    }));
+    auto loop = std::make_unique<net::Loop>();
+    auto port = make_port(settings.wire, *loop, *tls, *device);
+    if (!port.ok()) return fail(kProgram, port.status());
+    shards.push_back(
+        std::make_unique<Shard>(settings, i, std::move(loop), std::move(*port), begin, [&agent, &shards, &keeper, i] {
+          if (agent != nullptr) agent->changed();
+          keeper.keep(shards[i]->state());
+        }));
     shards.back()->worker().set_password(*password);
     resp::Service& service = shards.back()->worker().service();
     service.connected = [&process] { return process->connections(); };
