@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of a RACE subtable on its memory node. Pure functions; clients, memory nodes and offline checkers read with
+// them. A zeroed table is an empty one, of local depth 0.
+//
+// A subtable is an array of groups of three buckets. Only the outer two are hashed to; each is read together with the
+// one in the middle, which takes what overflows from either.
+//
+//   group   | main 0       64 | overflow     64 | main 1       64 |
+//           |<-- combined bucket, 128 B ------->|
+//                             |<------- combined bucket, 128 B -->|
+//   bucket  | header 8 | slot 8 | ... seven slots
+//
+//            63       56 55       48 47   46 45                                0
+//   slot    +-----------+-----------+-------+-----------------------------------+
+//           | print   8 | units   8 | state | block                          46 |   block and units of 64 bytes
+//           +-----------+-----------+-------+-----------------------------------+
+//            63                      40 39                              8 7      0
+//   header  +--------------------------+---------------------------------+--------+
+//           | zero                  24 | suffix                       32 | depth  |
+//           +--------------------------+---------------------------------+--------+
+//
+// The whole word 0 is an empty slot. `units` is what of the block is read at once, 1 to 255: with 255 the extent may be
+// longer, and its own lengths tell (the paper chains a second block; here a block has any length).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "layout/segment.h"
+#include "layout/word.h"
+
+namespace farpool::race {
+
+inline constexpr std::uint64_t kBucketBytes = 64;
+inline constexpr std::uint64_t kBucketSlots = 7;
+inline constexpr std::uint64_t kGroupBytes = 3 * kBucketBytes;
+inline constexpr std::uint64_t kGroupSlots = 3 * kBucketSlots;
+inline constexpr std::uint64_t kCombinedBytes = 2 * kBucketBytes;
+inline constexpr std::uint64_t kCombinedSlots = 2 * kBucketSlots;
+
+struct SlotWord {
+  using Block = layout::Field<0, 46>;
+  using State = layout::Field<46, 2>;
+  using Units = layout::Field<48, 8>;
+  using Print = layout::Field<56, 8>;
+  static_assert(layout::tiles_a_word<Block, State, Units, Print>);
+};
+
+// One word, changed by CAS alone.
+class Slot {
+ public:
+  enum class State : std::uint64_t {
+    committed = 0,  // the key is there
+    tentative = 1,  // its inserter has yet to see that no other copy of the key is there; nobody else heeds it
+  };
+
+  constexpr Slot() = default;
+  constexpr explicit Slot(std::uint64_t word) : word_(word) {}
+  static constexpr Slot of(std::uint64_t print, std::uint64_t block, std::uint64_t extent_bytes, State state) {
+    const std::uint64_t units = (extent_bytes + layout::kBlockUnit - 1) / layout::kBlockUnit;
+    FARPOOL_CHECK(block <= SlotWord::Block::kMax && units > 0);
+    return Slot(SlotWord::Print::put(print) | SlotWord::Units::put(std::min(units, SlotWord::Units::kMax)) |
+                SlotWord::State::put(static_cast<std::uint64_t>(state)) | SlotWord::Block::put(block));
+  }
+
+  constexpr std::uint64_t word() const { return word_; }
+  constexpr bool empty() const { return word_ == 0; }
+  constexpr bool tentative() const { return state() == static_cast<std::uint64_t>(State::tentative); }
+  constexpr bool committed() const { return !empty() && state() == static_cast<std::uint64_t>(State::committed); }
+  // Whether it is empty or can point to anything at all.
+  constexpr bool well_formed() const {
+    return empty() || (SlotWord::Units::get(word_) != 0 && state() <= static_cast<std::uint64_t>(State::tentative));
+  }
+  constexpr std::uint64_t print() const { return SlotWord::Print::get(word_); }
+  constexpr std::uint64_t block() const { return SlotWord::Block::get(word_); }
+  // Of the block, that are read at once.
+  constexpr std::uint64_t bytes() const { return SlotWord::Units::get(word_) * layout::kBlockUnit; }
+  // The extent may be longer than that.
+  constexpr bool open_ended() const { return SlotWord::Units::get(word_) == SlotWord::Units::kMax; }
+  // Whether an extent of these bytes has such a slot.
+  constexpr bool fits(std::uint64_t extent_bytes) const {
+    const std::uint64_t units = (extent_bytes + layout::kBlockUnit - 1) / layout::kBlockUnit;
+    return SlotWord::Units::get(word_) == std::min(units, SlotWord::Units::kMax);
+  }
+  constexpr Slot as(State state) const {
+    return Slot((word_ & ~SlotWord::State::kMask) | SlotWord::State::put(static_cast<std::uint64_t>(state)));
+  }
+  friend constexpr bool operator==(const Slot&, const Slot&) = default;
+
+ private:
+  constexpr std::uint64_t state() const { return SlotWord::State::get(word_); }
+  std::uint64_t word_ = 0;
+};
+
+// Which keys a bucket holds: those whose directory hash ends in the suffix.
+struct HeaderWord {
+  using Depth = layout::Field<0, 8>;
+  using Suffix = layout::Field<8, 32>;
+  using Zero = layout::Field<40, 24>;
+  static_assert(layout::tiles_a_word<Depth, Suffix, Zero>);
+  static constexpr std::uint64_t of(std::uint64_t depth, std::uint64_t suffix) {
+    return Depth::put(depth) | Suffix::put(suffix);
+  }
+  static constexpr bool well_formed(std::uint64_t header) {
+    const std::uint64_t depth = Depth::get(header);
+    return Zero::get(header) == 0 && depth <= 32 && Suffix::get(header) >> depth == 0;
+  }
+  // Whatever the reader's directory says: a split that left the key here does not matter to it.
+  static constexpr bool covers(std::uint64_t header, std::uint64_t directory_hash) {
+    const std::uint64_t mask = (1ull << Depth::get(header)) - 1;
+    return (directory_hash & mask) == Suffix::get(header);
+  }
+};
+
+// A combined bucket's bytes as they were read. Slots are numbered main bucket first: 0 to 6, then 7 to 13 overflow.
+class CombinedView {
+ public:
+  CombinedView(base::Bytes bytes, std::uint64_t side) : bytes_(bytes), side_(side) {
+    FARPOOL_CHECK(bytes.size() == kCombinedBytes && side < 2);
+  }
+  Slot slot(std::uint64_t index) const { return Slot(base::load<std::uint64_t>(bytes_.data() + offset(side_, index))); }
+  std::uint64_t header() const { return base::load<std::uint64_t>(bytes_.data() + (side_ == 0 ? 0 : kBucketBytes)); }
+  // Slots that are taken, in the main bucket or in the overflow bucket.
+  std::uint64_t load(bool overflow) const {
+    std::uint64_t taken = 0;
+    for (std::uint64_t i = 0; i < kBucketSlots; ++i) taken += slot(i + (overflow ? kBucketSlots : 0)).empty() ? 0 : 1;
+    return taken;
+  }
+  // Where the slot lies in the combined bucket.
+  static constexpr std::uint64_t offset(std::uint64_t side, std::uint64_t index) {
+    const bool second = (side == 0) == (index >= kBucketSlots);
+    return (second ? kBucketBytes : 0) + 8 + index % kBucketSlots * 8;
+  }
+
+ private:
+  base::Bytes bytes_;
+  std::uint64_t side_;
+};
+
+}  // namespace farpool::race
