@@ -33,7 +33,7 @@ class Keep final : public rcuckoo::Editor {
 
 enum class What { lookup, insert, update, remove, put, modify };
 
-task::Task<void> act(rcuckoo::Table& table, What what, std::string key, std::string value, base::Nanos deadline,
+task::Task<void> act(index::Table& table, What what, std::string key, std::string value, base::Nanos deadline,
                      fabric::Cost& cost) {
   Keep keep;
   switch (what) {

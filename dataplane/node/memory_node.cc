@@ -8,6 +8,8 @@
 
 #include "base/check.h"
 #include "fabric/words.h"
+#include "index/image.h"
+#include "index/race/verify.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/repair.h"
 #include "index/rcuckoo/verify.h"
@@ -112,8 +114,10 @@ MemoryNode::~MemoryNode() = default;
 // The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is
 // written here. The private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
-  rcuckoo::format_table(geometry_,
-                        memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  if (geometry_.protocol == layout::Protocol::rcuckoo) {  // an empty RACE table is zeros
+    rcuckoo::format_table(geometry_,
+                          memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  }
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
              .table_seed = {responder_.random(), responder_.random()},
              .geometry = geometry_};
@@ -149,13 +153,19 @@ Status MemoryNode::take_up() {
   record_ = *page.record;
   fresh_ = false;
 
-  const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
-  repaired_ = repair.slots;
-  quarantined_ = repair.quarantined.size();
-  log(repair.slots > 0, "found " + std::to_string(repair.slots) + " operations half done and " +
-                            std::to_string(repair.bits) + " locks taken: " + std::to_string(repair.finished) +
-                            " operations finished, the others undone");
-  for (const std::string& what : repair.quarantined) log(true, "left as it is, with its locks: " + what);
+  if (geometry_.protocol == layout::Protocol::race) {
+    repaired_ = race::drop_tentative(
+        geometry_, memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+    log(repaired_ > 0, "found " + std::to_string(repaired_) + " inserts half done, and undid them");
+  } else {
+    const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
+    repaired_ = repair.slots;
+    quarantined_ = repair.quarantined.size();
+    log(repair.slots > 0, "found " + std::to_string(repair.slots) + " operations half done and " +
+                              std::to_string(repair.bits) + " locks taken: " + std::to_string(repair.finished) +
+                              " operations finished, the others undone");
+    for (const std::string& what : repair.quarantined) log(true, "left as it is, with its locks: " + what);
+  }
   verify();
   return {};
 }
@@ -168,13 +178,14 @@ void MemoryNode::verify() {
   const auto part = [this](layout::RegionId id) {
     return base::Bytes(memory_).subspan(geometry_.at(id).offset, geometry_.at(id).bytes);
   };
-  rcuckoo::Report report = rcuckoo::verify(
-      geometry_, part(layout::kTable), part(layout::kHeap), record_.table_seed, {.progress = [&](std::uint64_t rows) {
-        if (responder_.now() - told < kProgress) return;
-        told = responder_.now();
-        log(false, "looks through the memory that it found: " + std::to_string(rows) + " of " +
-                       std::to_string(geometry_.rows) + " rows");
-      }});
+  const auto look_through = geometry_.protocol == layout::Protocol::race ? &race::verify : &rcuckoo::verify;
+  index::Report report = look_through(geometry_, part(layout::kTable), part(layout::kHeap), record_.table_seed,
+                                      {.progress = [&](std::uint64_t rows) {
+                                        if (responder_.now() - told < kProgress) return;
+                                        told = responder_.now();
+                                        log(false, "looks through the memory that it found: " + std::to_string(rows) +
+                                                       " of " + std::to_string(geometry_.rows) + " rows");
+                                      }});
   const bool sound = report.defect_count == 0 && quarantined_ == 0;
   const auto defect = [&report](std::string what) { report.defect(std::move(what)); };
   walk_segments(
@@ -240,6 +251,10 @@ v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
   entry.set_incarnation(incarnation_);
   entry.set_state(v1alpha1::MemoryNodeEntry::STATE_SERVING);
   entry.set_memory_bytes(geometry_.memory_bytes);
+  if (geometry_.protocol == layout::Protocol::race) {
+    entry.mutable_race()->set_groups(geometry_.rows);
+    return entry;
+  }
   auto& locks = *entry.mutable_lock_region();
   locks.set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
   locks.set_bytes(geometry_.at(layout::kLocks).bytes);
@@ -278,6 +293,7 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   }
   if (listed != nullptr &&
       (listed->name() != own.name() || listed->rcuckoo().SerializeAsString() != own.rcuckoo().SerializeAsString() ||
+       listed->race().SerializeAsString() != own.race().SerializeAsString() ||
        listed->lock_region().bytes() != own.lock_region().bytes() ||
        listed->lock_region().locks() != own.lock_region().locks())) {
     return refuse(Verdict::invalid,

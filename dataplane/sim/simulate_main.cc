@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "sim/crash.h"
@@ -11,10 +12,11 @@
 
 namespace {
 
+using farpool::layout::Protocol;
 using farpool::sim::SmallWorld;
 
-bool swarm(std::uint64_t seed, bool loud) {
-  const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed);
+bool swarm(std::uint64_t seed, Protocol protocol, bool loud) {
+  const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed, protocol);
   if (loud || !verdict.wrong.empty()) {
     std::printf("seed %llu: %s\n  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n",
                 static_cast<unsigned long long>(seed), verdict.setting.c_str(),
@@ -26,13 +28,13 @@ bool swarm(std::uint64_t seed, bool loud) {
   return verdict.wrong.empty();
 }
 
-bool crashes(std::uint64_t seed) {
+bool crashes(std::uint64_t seed, Protocol protocol) {
   using farpool::sim::Death;
   using How = Death::How;
   using Repair = Death::Repair;
   std::uint64_t worlds = 0, late = 0, zombies = 0;
   bool right = true;
-  for (const auto& scenario : farpool::sim::scenarios(seed)) {
+  for (const auto& scenario : farpool::sim::scenarios(seed, protocol)) {
     std::printf("seed %llu: %-36s", static_cast<unsigned long long>(seed), scenario.name.c_str());
     for (const auto& [how, repair] : {std::pair{How::cut, Repair::blocked}, std::pair{How::lands, Repair::blocked},
                                       std::pair{How::zombie, Repair::blocked}, std::pair{How::cut, Repair::sweep},
@@ -94,6 +96,10 @@ int main(int count_of_words, char** words) {
   bool crash = false, worlds = false;
   std::string name, tape_text;
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
+  Protocol protocol = Protocol::rcuckoo;
+  app.add_option("--protocol", protocol, "of the seeds' worlds: rcuckoo or race")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Protocol>{{"rcuckoo", Protocol::rcuckoo}, {"race", Protocol::race}}));
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
   app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
   app.add_flag(
@@ -132,10 +138,10 @@ int main(int count_of_words, char** words) {
   if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
   std::uint64_t wrong = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (!(crash ? crashes(seed + i) : swarm(seed + i, count == 1))) {
+    if (!(crash ? crashes(seed + i, protocol) : swarm(seed + i, protocol, count == 1))) {
       ++wrong;
-      std::printf("replay: simulate --seed %llu%s\n", static_cast<unsigned long long>(seed + i),
-                  crash ? " --crashes" : "");
+      std::printf("replay: simulate%s --seed %llu%s\n", protocol == Protocol::race ? " --protocol race" : "",
+                  static_cast<unsigned long long>(seed + i), crash ? " --crashes" : "");
     }
   }
   std::printf("%llu of %llu seeds were right\n", static_cast<unsigned long long>(count - wrong),

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "index/race/verify.h"
 #include "index/rcuckoo/locate.h"
 #include "index/rcuckoo/repair.h"
 #include "layout/extent.h"
@@ -22,6 +23,9 @@ using rcuckoo::EntryType;
 using rcuckoo::RowView;
 using rcuckoo::SlotRow;
 
+// Operations of one client that were under way when it ended, at most.
+constexpr std::int64_t kUncounted = 4;
+
 class Surveyor {
  public:
   explicit Surveyor(const World& world) : world_(world), g_(world.geometry()) {
@@ -33,7 +37,11 @@ class Surveyor {
     look_at_slots();
     look_at_locks();
     look_at_leases();
-    look_at_rows();
+    if (g_.protocol == layout::Protocol::race) {
+      look_at_groups();
+    } else {
+      look_at_rows();
+    }
     look_at_heap();
     look_at_counts();
     return std::move(found_);
@@ -146,6 +154,23 @@ class Surveyor {
     }
   }
 
+  void look_at_groups() {
+    const index::Report report = race::verify(
+        g_, world_.region(layout::kTable), world_.region(layout::kHeap), world_.table_seed(),
+        {.visit = [this](const index::Sighting& sighting) {
+          ++reached_[sighting.block];
+          size_of_[sighting.block] = sighting.block_bytes;
+          found_.keys[std::string(sighting.key)].push_back({sighting.row, sighting.slot, std::string(sighting.value)});
+        }});
+    for (const std::string& what : report.defects) wrong(what);
+    found_.tentative = report.unfinished;
+    const bool all_live = std::none_of(world_.clients().begin(), world_.clients().end(),
+                                       [](const auto& client) { return client->crashed() || client->ended(); });
+    if (found_.tentative > 0 && all_live) {
+      wrong(std::to_string(found_.tentative) + " slots are tentative, and no client has ended");
+    }
+  }
+
   void look_at_entry(std::uint64_t row, std::uint64_t slot, const Entry& entry) {
     const std::string name = "entry " + std::to_string(slot) + " of row " + std::to_string(row);
     if (!entry.well_formed(g_.entry_bytes)) return wrong(name + " cannot be");
@@ -246,7 +271,10 @@ class Surveyor {
     std::int64_t keys = 0;
     for (std::uint64_t i = 0; i < slots(); ++i) keys += static_cast<std::int64_t>(slot(i).keys);
     const std::int64_t off = keys - static_cast<std::int64_t>(found_.keys.size());
-    const auto may = static_cast<std::int64_t>(found_.slots_of_the_dead + found_.torn_rows.size() * g_.entries_per_row);
+    auto may = static_cast<std::int64_t>(found_.slots_of_the_dead + found_.torn_rows.size() * g_.entries_per_row);
+    if (g_.protocol == layout::Protocol::race) {  // a count that its client did not live to write
+      for (const auto& client : world_.clients()) may += client->crashed() || client->ended() ? kUncounted : 0;
+    }
     if (off > may || -off > may) {
       wrong("the slots count " + std::to_string(keys) + " keys, and " + std::to_string(found_.keys.size()) +
             " are there");

@@ -28,6 +28,8 @@ struct Survey {
   std::uint64_t barriers = 0;
   std::uint64_t leases = 0;             // held
   std::uint64_t slots_of_the_dead = 0;  // that claim something
+  // RACE: slots of inserts that never came to an end. They go when somebody wants their place, or their segment.
+  std::uint64_t tentative = 0;
   std::uint64_t blocks_reachable = 0, blocks_free = 0, blocks_unaccounted = 0;
 
   // Nothing of the dead is left but memory: no lock, barrier or lease, no slot that says anything, no torn row, no key

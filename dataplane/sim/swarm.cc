@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "index/race/locate.h"
 #include "index/rcuckoo/locate.h"
 #include "node/memory_node.h"
 #include "sim/survey.h"
@@ -77,6 +78,19 @@ Setting draw(std::uint64_t seed) {
   return s;
 }
 
+// The same world in RACE's terms: a few groups, in some worlds without room for all keys.
+void speak_race(Setting& s, std::uint64_t seed) {
+  Random random(seed ^ 0xace);
+  s.world.geometry.protocol = layout::Protocol::race;
+  s.window = 2 + random.below(3);
+  s.border = false;
+  if (s.crowded) {
+    s.window = 2;
+    s.keys = 38 + random.below(6);
+    s.calls = 600 / (s.clients * s.tasks);
+  }
+}
+
 struct Job {
   const Setting& setting;
   World& world;
@@ -125,6 +139,7 @@ task::Task<void> read_all(World& world, Client& client, const std::vector<std::s
 
 std::string describe(const Setting& s) {
   std::ostringstream text;
+  if (s.world.geometry.protocol == layout::Protocol::race) text << "RACE: ";
   text << s.clients << " clients of " << s.tasks << " tasks of " << s.calls << " calls on " << s.keys << " keys in "
        << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
        << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "") << ", " << s.large
@@ -152,8 +167,11 @@ void clean_up(World& world, Client& cleaner, Verdict& verdict) {
     const Nanos lease_over = world.network().now() + 3 * base::kSecond;
     world.run_until([&] { return world.network().now() >= lease_over; });
     if (!world.run(cleaner, sweep(cleaner)) || !world.quiesce()) break;
-    if (taken_over && survey(world).unrepaired().empty()) return;
+    if (taken_over && survey(world).unrepaired().empty()) break;
     taken_over = world.node().stats().segments.dead == 0;
+  }
+  if (const std::uint64_t left = survey(world).tentative; left > 0) {
+    verdict.wrong.push_back("for ever: " + std::to_string(left) + " tentative slots");
   }
   if (world.node().stats().segments.dead > 0) verdict.wrong.push_back("for ever: segments of the dead");
   for (const std::string& what : survey(world).unrepaired()) verdict.wrong.push_back("for ever: " + what);
@@ -171,16 +189,24 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
   std::vector<std::string> keys;
   for (std::uint64_t i = 0; keys.size() < count; ++i) {
     std::string key = prefix + std::to_string(i);
-    const auto places =
-        rcuckoo::locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
+    const std::uint64_t hash = base::keyed_hash(world.table_seed(), base::bytes_of(key));
     const auto within = [&](std::uint64_t row) { return row >= first && row < first + rows; };
-    if (within(places.first) && within(places.second)) keys.push_back(std::move(key));
+    bool fits = false;
+    if (world.geometry().protocol == layout::Protocol::race) {
+      const race::Places places = race::locate(hash, world.geometry().rows);
+      fits = within(places[0].group) && within(places[1].group);
+    } else {
+      const auto places = rcuckoo::locate(hash, world.geometry().rows);
+      fits = within(places.first) && within(places.second);
+    }
+    if (fits) keys.push_back(std::move(key));
   }
   return keys;
 }
 
-Verdict run_swarm(std::uint64_t seed) {
-  const Setting setting = draw(seed);
+Verdict run_swarm(std::uint64_t seed, layout::Protocol protocol) {
+  Setting setting = draw(seed);
+  if (protocol == layout::Protocol::race) speak_race(setting, seed);
   Random random(seed ^ 0x5eed);
   Verdict verdict;
   verdict.setting = describe(setting);
@@ -276,7 +302,10 @@ Verdict run_swarm(std::uint64_t seed) {
   return verdict;
 }
 
-void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks) {
+void add(index::Marks& sum, const index::Marks& marks) {
+  sum.slot_conflicts += marks.slot_conflicts;
+  sum.rivals += marks.rivals;
+  sum.removed += marks.removed;
   sum.lock_conflicts += marks.lock_conflicts;
   sum.lock_restarts += marks.lock_restarts;
   sum.torn_rows += marks.torn_rows;
@@ -289,12 +318,14 @@ void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks) {
   sum.multi_word_locks += marks.multi_word_locks;
 }
 
-std::string describe(const rcuckoo::Marks& marks) {
+std::string describe(const index::Marks& marks) {
   std::ostringstream text;
   text << "lock conflicts " << marks.lock_conflicts << ", restarts " << marks.lock_restarts << ", torn rows "
        << marks.torn_rows << ", stale extents " << marks.stale_extents << ", changed misses " << marks.changed_misses
        << ", escalations " << marks.escalations << ", failed searches " << marks.failed_searches << ", explorations "
-       << marks.explorations << ", displaced " << marks.displaced << ", multi-word locks " << marks.multi_word_locks;
+       << marks.explorations << ", displaced " << marks.displaced << ", multi-word locks " << marks.multi_word_locks
+       << ", slot conflicts " << marks.slot_conflicts << ", rivals " << marks.rivals << ", tentative slots removed "
+       << marks.removed;
   return text.str();
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "index/rcuckoo/table.h"
+#include "index/table.h"
 #include "sim/world.h"
 
 namespace farpool::sim {
@@ -19,7 +19,7 @@ struct Verdict {
   std::uint64_t calls = 0;
   std::uint64_t effects = 0;
   std::map<std::string, std::uint64_t> failures;  // calls that failed without effect, by code
-  rcuckoo::Marks marks;                           // of all tables
+  index::Marks marks;                             // of all tables
   session::RepairMarks repairs;
 };
 
@@ -27,14 +27,14 @@ struct Verdict {
 // longer than the failure timeout, some completions never come. Every history must be linearizable, and every task of
 // those who live must end. Then faults stop: nothing of the dead may be left, and the memory must be in order, before
 // and after the clients have said goodbye.
-Verdict run_swarm(std::uint64_t seed);
+Verdict run_swarm(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo);
 
 // Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix);
 
-void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks);
-std::string describe(const rcuckoo::Marks& marks);
+void add(index::Marks& sum, const index::Marks& marks);
+std::string describe(const index::Marks& marks);
 std::string describe(const session::RepairMarks& marks);
 
 }  // namespace farpool::sim
