@@ -6,9 +6,13 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +27,8 @@ import (
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/e2e/chaos"
+	"farpool.dev/farpool/e2e/cluster"
+	"farpool.dev/farpool/e2e/history"
 	"farpool.dev/farpool/e2e/workload"
 )
 
@@ -151,9 +157,9 @@ var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("s
 		return lease
 	}
 	// underLoad has writers work on the pool while something is done.
-	underLoad := func(ctx context.Context, what func(*chaos.Load)) *chaos.Load {
+	underLoad := func(ctx context.Context, prefix string, what func(*chaos.Load)) *chaos.Load {
 		GinkgoHelper()
-		l := chaos.NewLoad(target, 4)
+		l := chaos.NewLoad(target, prefix, 4)
 		stop := make(chan struct{})
 		var all sync.WaitGroup
 		all.Go(func() { l.Work(ctx, uint64(GinkgoRandomSeed()), stop) })
@@ -184,7 +190,7 @@ var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("s
 	It("has a RepairLease for a shard that is killed, which is fenced, repaired and complete", func(ctx SpecContext) {
 		victim := clients[0]
 		dead := process(ctx, victim)
-		underLoad(ctx, func(*chaos.Load) {
+		underLoad(ctx, "killed:", func(*chaos.Load) {
 			Expect(victim.signal(ctx, "KILL")).To(Succeed())
 			lease := complete(ctx, "", dead)
 			// Memory nodes may have ended its sessions before the kubelet has said that its container ended.
@@ -267,7 +273,182 @@ spec:
 		Expect(r.ReadAll(ctx, 500)).To(BeEquivalentTo(500))
 		Expect(r.Errors.Count()).To(Equal(failed), "%v", r.Errors.Err())
 	}, SpecTimeout(8*time.Minute))
+
+	It("loses nothing that was acknowledged when they are killed and stopped at random, with and without operator and API server", func(ctx SpecContext) {
+		random := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0x6b696e64))
+		lasting := time.Duration(count(600, 60)) * time.Second
+		controlPlane, err := kind.ControlPlane(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed())
+			scaleOperator(ctx, 1)
+		}, NodeTimeout(5*time.Minute))
+		for _, one := range append(slices.Clone(clients), nodes...) {
+			Expect(one.ready(ctx)).To(Succeed())
+		}
+
+		var shardKills, nodeKills, stops, unjudged int
+		var stopped chaos.Stopped
+		killShard := func(ctx context.Context) error {
+			victim := clients[random.IntN(len(clients))]
+			shardKills++
+			return errors.Join(victim.signal(ctx, "KILL"), victim.ready(ctx))
+		}
+		killNode := func(ctx context.Context) error {
+			victim := nodes[random.IntN(len(nodes))]
+			before, err := victim.metric("farpool_node_warm_restarts")
+			if err != nil {
+				return err
+			}
+			nodeKills++
+			if err := victim.signal(ctx, "KILL"); err != nil {
+				return err
+			}
+			// It serves again when the operator has published its new life.
+			err = chaos.Eventually(ctx, 2*chaos.Patience, func() error {
+				page, err := chaos.Scrape(victim.web)
+				if err == nil && (page["farpool_node_serving"] != 1 || page["farpool_node_warm_restarts"] <= before) {
+					err = fmt.Errorf("memory node %s was killed: serving %g, and took memory up %g times, after %g", victim.pod.Name,
+						page["farpool_node_serving"], page["farpool_node_warm_restarts"], before)
+				}
+				return err
+			})
+			for _, one := range clients {
+				err = errors.Join(err, one.ready(ctx))
+			}
+			return err
+		}
+		stopShard := func(ctx context.Context, l *chaos.Load) error {
+			at := random.IntN(len(clients))
+			victim := clients[at]
+			stops++
+			came, err := l.Stop(ctx, chaos.Victim{
+				Name: victim.pod.Name, Shard: at, Sessions: 1, Shards: len(clients),
+				Stop:     func() error { return victim.signal(ctx, "STOP") },
+				Continue: func() error { return victim.signal(ctx, "CONT") },
+				Ready:    victim.ready,
+				Lost:     func() (float64, error) { return victim.metric("farpool_pool_sessions_lost_total") },
+				Open:     func() ([]float64, error) { return perNode("farpool_node_sessions") },
+				Fenced:   func() ([]float64, error) { return perNode("farpool_node_sessions_fenced_total") },
+			}, int64(10+random.IntN(200)))
+			stopped.Add(came)
+			if err == nil && !came.Judged {
+				unjudged++
+			}
+			return err
+		}
+		// hurt breaks a few things, first one of each, and more until it is time. Without an operator no memory node is killed, since nobody
+		// would publish its next life.
+		hurt := func(ctx context.Context, l *chaos.Load, managed bool, few int, until func() bool) {
+			GinkgoHelper()
+			for i := 0; i < few || !until(); i++ {
+				Expect(l.Progress(ctx, int64(100+random.IntN(500)))).To(Succeed())
+				lot := i
+				if i > 2 {
+					lot = random.IntN(7)
+				}
+				switch {
+				case lot == 1:
+					Expect(stopShard(ctx, l)).To(Succeed())
+				case lot == 2 && managed:
+					Expect(killNode(ctx)).To(Succeed())
+				default:
+					Expect(killShard(ctx)).To(Succeed())
+				}
+			}
+		}
+		begun := time.Now()
+		l := underLoad(ctx, "random:", func(l *chaos.Load) {
+			hurt(ctx, l, true, 3, func() bool { return time.Since(begun) > lasting/2 })
+
+			By("going on without operator and API server")
+			away := meanwhile(func() {
+				scaleOperator(ctx, 0)
+				Expect(kind.StopAPIServer(ctx, controlPlane)).To(Succeed())
+			})
+			hurt(ctx, l, false, 0, away.over)
+			gone := time.Now()
+			hurt(ctx, l, false, 2, func() bool { return time.Since(gone) > lasting/6 })
+			Expect(kind.APIServerAnswers(ctx)).To(BeFalse())
+			AddReportEntry("without operator and API server", time.Since(gone).Round(time.Second).String())
+			back := meanwhile(func() {
+				Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed())
+				scaleOperator(ctx, 1)
+			})
+			hurt(ctx, l, false, 0, back.over)
+
+			By("and with both again")
+			hurt(ctx, l, true, 0, func() bool { return time.Since(begun) > lasting })
+		})
+		for _, one := range append(slices.Clone(clients), nodes...) {
+			Expect(one.ready(ctx)).To(Succeed())
+		}
+		Expect(l.Settle(ctx)).To(Succeed())
+		sum, err := history.Check(l.Recorder.Ops(), 5*time.Minute)
+		Expect(err).NotTo(HaveOccurred())
+		AddReportEntry("history", fmt.Sprintf("%d commands answered, %d failed (%s); %+v", l.Answered(), l.Refused(), chaos.Counts(l.Errors()), sum))
+		AddReportEntry("faults", fmt.Sprintf("in %s %d kills of compute shards, %d of memory nodes, %d stops (%d writes under way: %s); no stale write in %d stops that were judged",
+			time.Since(begun).Round(time.Second), shardKills, nodeKills, stops, stopped.Caught, chaos.Counts(stopped.Learned), stops-unjudged))
+		By("waiting until every death has been dealt with")
+		Eventually(func(g Gomega) {
+			for _, lease := range leases(ctx) {
+				g.Expect(meta.IsStatusConditionTrue(lease.Status.Conditions, farpoolv1alpha1.ConditionComplete)).To(BeTrue(), "%+v", lease.Status)
+			}
+			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded)).To(haveStatus(metav1.ConditionFalse))
+		}).WithContext(ctx).Should(Succeed())
+		p.ready(ctx)
+		for _, n := range nodes {
+			Expect(p.memoryNode(ctx, n.pod.Name).Status.LostIncarnation).To(BeEmpty(), "memory node %s came back empty", n.pod.Name)
+		}
+	}, SpecTimeout(25*time.Minute))
+
+	It("has memory in which every byte is accounted for", func(ctx SpecContext) {
+		By("having every client leave")
+		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=json", "-p",
+			`[{"op":"replace","path":"/spec/compute/pools/0/replicas","value":0}]`)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func(g Gomega) {
+			g.Expect(perNode("farpool_node_sessions")).To(HaveEach(BeZero()))
+		}).WithContext(ctx).Should(Succeed())
+		for _, n := range nodes {
+			image := filepath.Join(GinkgoT().TempDir(), n.pod.Name+".memory")
+			Expect(kind.CopyVolumeFile(ctx, &n.pod, "state", n.pod.Name+".memory", image)).To(Succeed())
+			said, err := cluster.Run(ctx, nil, "../build/image/farpool-fsck", image)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(os.Remove(image)).To(Succeed())
+			AddReportEntry("fsck", said)
+		}
+	}, SpecTimeout(4*time.Minute))
+
+	It("takes its RepairLeases with it", func(ctx SpecContext) {
+		Expect(leases(ctx)).NotTo(BeEmpty())
+		p.delete(ctx)
+		Expect(leases(ctx)).To(BeEmpty())
+	}, SpecTimeout(4*time.Minute))
 })
+
+// errand is something that is being done on the side.
+type errand struct{ done chan struct{} }
+
+func meanwhile(what func()) errand {
+	e := errand{make(chan struct{})}
+	go func() {
+		defer GinkgoRecover()
+		defer close(e.done)
+		what()
+	}()
+	return e
+}
+
+// over says whether it is done.
+func (e errand) over() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
 
 // show puts what kubectl says of a RepairLease into the report.
 func show(ctx context.Context, p pool, name string) {

@@ -20,11 +20,10 @@ import (
 )
 
 const (
-	hotKeys   = 6
-	coldKeys  = 20000
-	counters  = 3
-	lists     = 3
-	keyPrefix = "chaos:"
+	hotKeys  = 6
+	coldKeys = 20000
+	counters = 3
+	lists    = 3
 	// A key that many operations or a few unknown outcomes have been at makes room for another: what the checker has to consider grows
 	// with both.
 	retireAfter    = 1500
@@ -48,6 +47,7 @@ type member struct {
 type Load struct {
 	Sizes    workload.Sizes
 	Recorder *history.Recorder
+	prefix   string
 	target   workload.Target
 	writers  int
 	next     atomic.Uint32 // the next key that nobody has used
@@ -62,10 +62,11 @@ type Load struct {
 	kinds    map[uint32]history.Kind // of retired and present keys: how to read them
 }
 
-// NewLoad is a load of so many writers on the shards of a target.
-func NewLoad(target workload.Target, writers int) *Load {
+// NewLoad is a load of so many writers on the shards of a target. Keys begin with the prefix: what other loads have left under it would
+// pass for a violation.
+func NewLoad(target workload.Target, prefix string, writers int) *Load {
 	l := &Load{
-		target: target, writers: writers, Sizes: workload.Sizes{MinKey: 12, MaxKey: 200, MinValue: 12, MaxValue: 2048},
+		prefix: prefix, target: target, writers: writers, Sizes: workload.Sizes{MinKey: 12, MaxKey: 200, MinValue: 12, MaxValue: 2048},
 		Recorder: history.NewRecorder(writers + Bursts + 1), errors: map[string]int{}, kinds: map[uint32]history.Kind{},
 	}
 	l.avoided.Store(-1)
@@ -167,7 +168,7 @@ func (l *Load) write(ctx context.Context, writer int, random *rand.Rand, stop <-
 			shard = (shard + 1) % len(clients)
 		}
 		kind, key, at := l.draw(random)
-		_, err := l.Sizes.Execute(ctx, clients[shard], log, keyPrefix, kind, key)
+		_, err := l.Sizes.Execute(ctx, clients[shard], log, l.prefix, kind, key)
 		switch {
 		case err == nil:
 			l.answered.Add(1)
@@ -235,7 +236,7 @@ func (l *Load) Settle(ctx context.Context) error {
 					continue
 				}
 				failed = Eventually(ctx, Patience, func() error {
-					_, err := l.Sizes.Execute(ctx, client, l.Recorder.Log(writer), keyPrefix, j.kind, j.key)
+					_, err := l.Sizes.Execute(ctx, client, l.Recorder.Log(writer), l.prefix, j.kind, j.key)
 					if err != nil {
 						l.failed(err)
 					}

@@ -55,7 +55,7 @@ func TestWhatTheWritersSawIsJudged(t *testing.T) {
 				defer func() { _ = client.Close() }()
 				// Whatever cold key is there was acknowledged.
 				for key := range uint32(coldKeys) {
-					if n, err := client.Del(ctx, l.Sizes.Key(keyPrefix, key)).Result(); n == 1 || err != nil {
+					if n, err := client.Del(ctx, l.Sizes.Key(l.prefix, key)).Result(); n == 1 || err != nil {
 						return err
 					}
 				}
@@ -65,7 +65,7 @@ func TestWhatTheWritersSawIsJudged(t *testing.T) {
 		"a lost increment": func(ctx context.Context, l *Load) error {
 			client := target.Connect(0)
 			defer func() { _ = client.Close() }()
-			return client.Decr(ctx, l.Sizes.Key(keyPrefix, l.count.members[0].key.Load())).Err()
+			return client.Decr(ctx, l.Sizes.Key(l.prefix, l.count.members[0].key.Load())).Err()
 		},
 		"a lost element": func(ctx context.Context, l *Load) error {
 			client := target.Connect(0)
@@ -74,7 +74,7 @@ func TestWhatTheWritersSawIsJudged(t *testing.T) {
 				if read != history.List {
 					continue
 				}
-				name := l.Sizes.Key(keyPrefix, key)
+				name := l.Sizes.Key(l.prefix, key)
 				if value := client.Get(ctx, name).Val(); len(value) > 0 {
 					return client.Set(ctx, name, value[:len(value)-8], 0).Err()
 				}
@@ -88,7 +88,7 @@ func TestWhatTheWritersSawIsJudged(t *testing.T) {
 			if err := client.FlushAll(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			l := NewLoad(target, writers)
+			l := NewLoad(target, "chaos:", writers)
 			stop := make(chan struct{})
 			var all sync.WaitGroup
 			all.Go(func() { l.Work(t.Context(), 1, stop) })
@@ -119,7 +119,7 @@ func TestWhatTheWritersSawIsJudged(t *testing.T) {
 }
 
 func TestKeysAreRetired(t *testing.T) {
-	l := NewLoad(workload.Target{}, 1)
+	l := NewLoad(workload.Target{}, "chaos:", 1)
 	random := rand.New(rand.NewPCG(1, 1))
 	before := len(l.used())
 	for range 20 * retireAfter {

@@ -146,7 +146,7 @@ func (l *Load) Stop(ctx context.Context, v Victim, enough int64) (Stopped, error
 	log := l.Recorder.Log(l.writers + Bursts)
 	for i, b := range under {
 		err := Eventually(ctx, Patience, func() error {
-			op, err := l.Sizes.Execute(ctx, other, log, keyPrefix, history.Set, b.key)
+			op, err := l.Sizes.Execute(ctx, other, log, l.prefix, history.Set, b.key)
 			overwritten[i] = op.Wrote
 			return err
 		})
@@ -178,7 +178,7 @@ func (l *Load) Stop(ctx context.Context, v Victim, enough int64) (Stopped, error
 			return stopped, fmt.Errorf("a caller of %s, which was stopped and goes on, was left without an answer: %w", v.Name, b.err)
 		}
 		err := Eventually(ctx, Patience, func() error {
-			op, err := l.Sizes.Execute(ctx, other, log, keyPrefix, history.Get, b.key)
+			op, err := l.Sizes.Execute(ctx, other, log, l.prefix, history.Get, b.key)
 			held[i] = op.Saw
 			return err
 		})
@@ -224,7 +224,7 @@ func (l *Load) hammer(ctx context.Context, shard, log int, b *burst, written *at
 	client := target.Connect(shard)
 	defer func() { _ = client.Close() }()
 	for {
-		_, b.err = l.Sizes.Execute(ctx, client, l.Recorder.Log(log), keyPrefix, history.Set, b.key)
+		_, b.err = l.Sizes.Execute(ctx, client, l.Recorder.Log(log), l.prefix, history.Set, b.key)
 		b.heard = time.Now()
 		select {
 		case <-stopping:

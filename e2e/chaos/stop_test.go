@@ -116,7 +116,7 @@ func TestAStopIsJudged(t *testing.T) {
 			target.Shards[0] = listener.Addr().String()
 
 			var fenced, lost atomic.Int64
-			l := NewLoad(target, 1)
+			l := NewLoad(target, "chaos:", 1)
 			stopped, err := l.Stop(t.Context(), Victim{
 				Name: "zombie", Shard: 0, Sessions: 1, Shards: 1,
 				Stop: func() error {

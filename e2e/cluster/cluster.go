@@ -285,6 +285,23 @@ func (c *Cluster) Mend(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
+// CopyVolumeFile copies a file of a pod's emptyDir to this machine.
+func (c *Cluster) CopyVolumeFile(ctx context.Context, pod *corev1.Pod, volume, name, to string) error {
+	file, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	cmd := exec.CommandContext(ctx, "docker", "exec", pod.Spec.NodeName, "cat",
+		fmt.Sprintf("/var/lib/kubelet/pods/%s/volumes/kubernetes.io~empty-dir/%s/%s", pod.UID, volume, name))
+	var said bytes.Buffer
+	cmd.WaitDelay, cmd.Stdout, cmd.Stderr = 5*time.Second, file, &said
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("copying %s of pod %s/%s: %w: %s", name, pod.Namespace, pod.Name, err, said.String())
+	}
+	return file.Close()
+}
+
 const (
 	manifest = "/etc/kubernetes/manifests/kube-apiserver.yaml"
 	aside    = "/etc/kubernetes/kube-apiserver.stopped"

@@ -70,7 +70,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 
 	begun := time.Now()
-	l = chaos.NewLoad(c.target, writers)
+	l = chaos.NewLoad(c.target, "chaos:", writers)
 	n := newNemesis(c, l, o.seed)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
