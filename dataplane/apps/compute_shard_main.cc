@@ -457,6 +457,9 @@ class Process final : public control::Subject, public prometheus::Collectable {
     mark("farpool_repair_locks_total", "Locks released that ended clients had left.", &PoolCounters::locks_of_the_dead);
     mark("farpool_repair_leases_stolen_total", "Repair leases taken over from repairers that had ended.",
          &PoolCounters::leases_stolen);
+    mark("farpool_repair_lease_waits_total",
+         "Looks at a repair lease that another repairer held: more dead than leases, or many that repair one.",
+         &PoolCounters::lease_waits);
     mark("farpool_repair_quarantined_total", "Operation slots found in a state that no crash explains.",
          &PoolCounters::quarantined);
     mark("farpool_index_escalations_total", "Puts that found both rows of their key full.", &PoolCounters::escalations);

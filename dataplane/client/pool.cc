@@ -621,6 +621,7 @@ void Pool::publish_marks() {
   counters_.slots_repaired.set(repairs.repaired);
   counters_.locks_of_the_dead.set(repairs.bits_released);
   counters_.leases_stolen.set(repairs.leases_stolen);
+  counters_.lease_waits.set(repairs.lease_waits);
   counters_.quarantined.set(repairs.quarantined);
   counters_.escalations.set(marks.escalations);
   counters_.explorations.set(marks.explorations);

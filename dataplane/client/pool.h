@@ -75,8 +75,9 @@ struct PoolCounters {
   // Of the index, summed over its tables; as of the last second.
   base::Counter lock_conflicts, escalations, explorations, displaced, torn_rows, stale_extents;
   // Of repair: clients that the memory nodes were told of, operation slots repaired, lock bits released for the dead,
-  // repair leases taken over from repairers that had ended, slots that no crash explains.
-  base::Counter complaints, slots_repaired, locks_of_the_dead, leases_stolen, quarantined;
+  // repair leases taken over from repairers that had ended, waits for one that another repairer held, slots that no
+  // crash explains.
+  base::Counter complaints, slots_repaired, locks_of_the_dead, leases_stolen, lease_waits, quarantined;
 };
 
 struct NodeState {
