@@ -40,6 +40,14 @@ type cluster struct {
 	epoch     uint64
 }
 
+// Wires that lanes can go over. Sessions begin on tcp in any case.
+const (
+	tcp = "tcp"
+	shm = "shm"
+)
+
+var wires = []string{tcp, shm}
+
 func newCluster(directory string, o options) (*cluster, error) {
 	c := &cluster{directory: directory, secret: make([]byte, 16)}
 	if _, err := rand.Read(c.secret); err != nil {
@@ -47,10 +55,14 @@ func newCluster(directory string, o options) (*cluster, error) {
 	}
 	port := ports{next: 20000 + os.Getpid()%10000}
 	var bootstrap string
-	credential := func(role, name string) ([]string, error) {
+	var wire []string
+	if o.wire == shm {
+		wire = []string{"--shm-directory", directory, "--spin", "20us"}
+	}
+	credential := func(role, name string) []string {
 		at := filepath.Join(directory, "tls", role+"-"+name)
-		return []string{"--pool-uid", local.PoolUID, "--name", name, "--tls-ca", filepath.Join(directory, "tls", "ca.crt"),
-			"--tls-cert", at + ".crt", "--tls-key", at + ".key", "--log-format", "text"}, nil
+		return append([]string{"--pool-uid", local.PoolUID, "--name", name, "--tls-ca", filepath.Join(directory, "tls", "ca.crt"),
+			"--tls-cert", at + ".crt", "--tls-key", at + ".key", "--log-format", "text"}, wire...)
 	}
 	holders := []local.Holder{{Role: "operator", Name: "chaos"}}
 	for i := range o.nodes {
@@ -77,10 +89,6 @@ func newCluster(directory string, o options) (*cluster, error) {
 				return nil, err
 			}
 		}
-		common, err := credential("node", name)
-		if err != nil {
-			return nil, err
-		}
 		agent, err := grpc.NewClient("passthrough:///"+at[1], grpc.WithTransportCredentials(transport), grpc.WithNoProxy())
 		if err != nil {
 			return nil, err
@@ -89,7 +97,7 @@ func newCluster(directory string, o options) (*cluster, error) {
 			name: name, metrics: at[2], log: logFile(directory, name),
 			args: append([]string{filepath.Join(o.binaries, "farpool-memory-node"), "--memory", o.memory, "--memory-path", directory,
 				"--listen", at[0], "--agent-listen", at[1], "--metrics-listen", at[2],
-				"--failure-timeout", milliseconds(o.lease / 2), "--lease", milliseconds(o.lease)}, common...),
+				"--failure-timeout", milliseconds(o.lease / 2), "--lease", milliseconds(o.lease)}, credential("node", name)...),
 		}})
 		if i > 0 {
 			bootstrap += ","
@@ -104,14 +112,10 @@ func newCluster(directory string, o options) (*cluster, error) {
 				return nil, err
 			}
 		}
-		common, err := credential("client", name)
-		if err != nil {
-			return nil, err
-		}
 		c.shards = append(c.shards, &process{
 			name: name, metrics: at[1], log: logFile(directory, name),
 			args: append([]string{filepath.Join(o.binaries, "farpool-compute-shard"), "--bootstrap", bootstrap, "--listen", at[0],
-				"--agent-listen", "none", "--metrics-listen", at[1], "--operation-deadline", "5s"}, common...),
+				"--agent-listen", "none", "--metrics-listen", at[1], "--operation-deadline", "5s"}, credential("client", name)...),
 		})
 		c.target.Shards = append(c.target.Shards, at[0])
 	}
@@ -159,6 +163,23 @@ func (c *cluster) start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// onWire waits until every lane is on the wire that was asked for. A client whose memory nodes offer no rings would go on over tcp.
+func (c *cluster) onWire(ctx context.Context, wire string) error {
+	return chaos.Eventually(ctx, chaos.Patience, func() error {
+		for _, n := range c.nodes {
+			page, err := n.scrape()
+			if err != nil {
+				return err
+			}
+			lanes, rings := page["farpool_wire_lanes"], page["farpool_wire_ring_lanes"]
+			if lanes == 0 || (wire == shm) != (rings == lanes) {
+				return fmt.Errorf("%g of the %g lanes of memory node %s are rings in shared memory, and the wire is to be %s", rings, lanes, n.name, wire)
+			}
+		}
+		return nil
+	})
 }
 
 func (c *cluster) all() []*process {

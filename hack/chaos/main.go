@@ -40,6 +40,7 @@ type options struct {
 	nodes    int
 	shards   int
 	lease    time.Duration
+	wire     string
 	faults   []string
 }
 
@@ -48,7 +49,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("chaos: seed %d, %g minutes, %d memory nodes, %d compute shards, %d writers\n", o.seed, o.minutes, o.nodes, o.shards, writers)
+	fmt.Printf("chaos: seed %d, %g minutes on %s, %d memory nodes, %d compute shards, %d writers\n", o.seed, o.minutes, o.wire, o.nodes, o.shards, writers)
 	c, err := newCluster(directory, o)
 	if err != nil {
 		return err
@@ -63,9 +64,12 @@ func run(ctx context.Context, o options) (err error) {
 		if l != nil {
 			err = errors.Join(err, dump(filepath.Join(directory, "history.jsonl"), l.Recorder.Ops()))
 		}
-		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--seed %d --minutes %g'\n", directory, o.seed, o.minutes)
+		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--wire %s --seed %d --minutes %g'\n", directory, o.wire, o.seed, o.minutes)
 	}()
 	if err := c.start(ctx); err != nil {
+		return err
+	}
+	if err := c.onWire(ctx, o.wire); err != nil {
 		return err
 	}
 
@@ -88,6 +92,10 @@ func run(ctx context.Context, o options) (err error) {
 	ops := l.Recorder.Ops()
 	summary, err := history.Check(ops, 5*time.Minute)
 	if err != nil {
+		return err
+	}
+	// New lives of both sides have found their way onto it, too.
+	if err := c.onWire(ctx, o.wire); err != nil {
 		return err
 	}
 	for _, p := range c.shards {
@@ -165,6 +173,7 @@ func main() {
 	flag.IntVar(&o.zombies, "zombies", 0, "stops of compute shards that there must be, however long it takes; with -faults stop-shard nothing else happens")
 	flag.DurationVar(&o.lease, "lease", 2*time.Second, "of a client; the failure timeout is half of it")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the faults and of what the writers do")
+	flag.StringVar(&o.wire, "wire", tcp, "that lanes go over: "+strings.Join(wires, ", "))
 	flag.StringVar(&o.binaries, "bin", "build/release/apps", "directory of the daemons and of farpool-fsck")
 	flag.StringVar(&o.memory, "memory", "64Mi", "that each memory node lends")
 	flag.IntVar(&o.nodes, "nodes", 2, "memory nodes")
@@ -181,6 +190,10 @@ func main() {
 			fmt.Fprintf(os.Stderr, "chaos: there is no fault %q, only %s\n", name, strings.Join(all, ", "))
 			os.Exit(2)
 		}
+	}
+	if !slices.Contains(wires, o.wire) {
+		fmt.Fprintf(os.Stderr, "chaos: there is no wire %q, only %s\n", o.wire, strings.Join(wires, ", "))
+		os.Exit(2)
 	}
 	if flag.NArg() > 0 || o.nodes < 1 || o.shards < 2 || o.minutes <= 0 {
 		fmt.Fprintln(os.Stderr, "chaos: give at least one memory node, two compute shards, a time above 0, and nothing but flags")
