@@ -97,9 +97,15 @@ func removeLeftovers(ctx context.Context) {
 // namespace makes a namespace for a group of specs; it admits restricted pods alone. It goes away with its pools when the group ends.
 func namespace(ctx context.Context, purpose string) string {
 	GinkgoHelper()
+	return namespaceAt(ctx, purpose, "restricted")
+}
+
+// namespaceAt is the same at another level of Pod Security.
+func namespaceAt(ctx context.Context, purpose, level string) string {
+	GinkgoHelper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: "e2e-" + purpose + "-",
-		Labels:       map[string]string{cluster.Label: "true", "pod-security.kubernetes.io/enforce": "restricted"},
+		Labels:       map[string]string{cluster.Label: "true", "pod-security.kubernetes.io/enforce": level},
 	}}
 	Expect(kind.Create(ctx, ns)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) {

@@ -308,6 +308,7 @@ type Toleration struct {
 }
 
 // NetworkSpec says how clients reach memory nodes.
+// +kubebuilder:validation:XValidation:rule="has(self.sharedMemory) == has(oldSelf.sharedMemory) && (!has(self.sharedMemory) || self.sharedMemory == oldSelf.sharedMemory)",message="spec.network.sharedMemory is fixed at creation: create a new pool to change it"
 type NetworkSpec struct {
 	// Transport of the verbs. It has no default: a silent fallback from RDMA would be worse than a refusal.
 	// +required
@@ -316,6 +317,28 @@ type NetworkSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!(self in ['RoCEv2', 'InfiniBand'])",message="RoCEv2 and InfiniBand are refused until this version has their wire: set TCP, which works on any network"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.network.transport is fixed at creation: create a new pool to change it"
 	Transport Transport `json:"transport"`
+
+	// SharedMemory lets compute shards and memory nodes that run on one Kubernetes node speak over rings in shared memory. Where they
+	// run on different ones, and where it is left out, the transport is used.
+	// +optional
+	SharedMemory *SharedMemory `json:"sharedMemory,omitempty"`
+}
+
+// SharedMemory says where processes of one Kubernetes node find each other.
+type SharedMemory struct {
+	// HostPath is a directory of the Kubernetes nodes that user and group 65532, and nobody else, may write to: whoever can might take
+	// the place of a memory node. Pods wait until it is there.
+	// +required
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$')",message="hostPath is an absolute path, without .. or a slash at its end, such as /run/farpool"
+	HostPath string `json:"hostPath"`
+
+	// SpinMicroseconds that a process looks at its rings before it sleeps: lower latency for more processor time.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	SpinMicroseconds int32 `json:"spinMicroseconds,omitempty"`
 }
 
 // Transport of verbs between clients and memory nodes.

@@ -84,6 +84,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ShardMapStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMapTable"):
 		return &apiv1alpha1.ShardMapTableApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SharedMemory"):
+		return &apiv1alpha1.SharedMemoryApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TemplateStatus"):
 		return &apiv1alpha1.TemplateStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Toleration"):

@@ -32,6 +32,7 @@ const (
 	respTLSDirectory = "/etc/farpool/resp-tls"
 	passwordPath     = "/etc/farpool/password"
 	stateDirectory   = "/var/lib/farpool"
+	ringsDirectory   = "/run/farpool"
 
 	unprivilegedUser = 65532
 	mebibyte         = int64(1) << 20
@@ -55,6 +56,10 @@ func (f *tomlFile) common(pool Pool) {
 	f.text("tls-ca", tlsDirectory+"/ca.crt")
 	f.text("tls-cert", tlsDirectory+"/tls.crt")
 	f.text("tls-key", tlsDirectory+"/tls.key")
+	if shared := pool.Spec.Network.SharedMemory; shared != nil {
+		f.text("shm-directory", ringsDirectory)
+		f.text("spin", fmt.Sprintf("%dus", shared.SpinMicroseconds))
+	}
 	f.text("log-level", "info")
 	f.text("log-format", "json")
 }
@@ -245,6 +250,9 @@ func (template1) container(name string, pool Pool, command string, resources *co
 }
 
 func (template1) podSpec(pool Pool, container *corev1ac.ContainerApplyConfiguration, component string, nodeSelector map[string]string, tolerations []v1alpha1.Toleration) *corev1ac.PodSpecApplyConfiguration {
+	if pool.Spec.Network.SharedMemory != nil {
+		container.WithVolumeMounts(mount("rings", ringsDirectory, false))
+	}
 	spec := corev1ac.PodSpec().
 		WithAutomountServiceAccountToken(false).
 		WithEnableServiceLinks(false).
@@ -263,6 +271,11 @@ func (template1) podSpec(pool Pool, container *corev1ac.ContainerApplyConfigurat
 		WithContainers(container)
 	if len(nodeSelector) > 0 {
 		spec.WithNodeSelector(nodeSelector)
+	}
+	if shared := pool.Spec.Network.SharedMemory; shared != nil {
+		// Of the type Directory, since one that the kubelet made would be root's, and unusable.
+		spec.WithVolumes(corev1ac.Volume().WithName("rings").WithHostPath(corev1ac.HostPathVolumeSource().
+			WithPath(shared.HostPath).WithType(corev1.HostPathDirectory)))
 	}
 	for _, toleration := range tolerations {
 		applied := corev1ac.Toleration()

@@ -358,6 +358,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.NetworkSpec
   map:
     fields:
+    - name: sharedMemory
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SharedMemory
     - name: transport
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Transport
@@ -685,6 +688,15 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
     - name: node
+      type:
+        scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.SharedMemory
+  map:
+    fields:
+    - name: hostPath
+      type:
+        scalar: string
+    - name: spinMicroseconds
       type:
         scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.Switch

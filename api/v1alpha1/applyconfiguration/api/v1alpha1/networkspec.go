@@ -15,6 +15,9 @@ import (
 type NetworkSpecApplyConfiguration struct {
 	// Transport of the verbs. It has no default: a silent fallback from RDMA would be worse than a refusal.
 	Transport *apiv1alpha1.Transport `json:"transport,omitempty"`
+	// SharedMemory lets compute shards and memory nodes that run on one Kubernetes node speak over rings in shared memory. Where they
+	// run on different ones, and where it is left out, the transport is used.
+	SharedMemory *SharedMemoryApplyConfiguration `json:"sharedMemory,omitempty"`
 }
 
 // NetworkSpecApplyConfiguration constructs a declarative configuration of the NetworkSpec type for use with
@@ -28,5 +31,13 @@ func NetworkSpec() *NetworkSpecApplyConfiguration {
 // If called multiple times, the Transport field is set to the value of the last call.
 func (b *NetworkSpecApplyConfiguration) WithTransport(value apiv1alpha1.Transport) *NetworkSpecApplyConfiguration {
 	b.Transport = &value
+	return b
+}
+
+// WithSharedMemory sets the SharedMemory field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SharedMemory field is set to the value of the last call.
+func (b *NetworkSpecApplyConfiguration) WithSharedMemory(value *SharedMemoryApplyConfiguration) *NetworkSpecApplyConfiguration {
+	b.SharedMemory = value
 	return b
 }
