@@ -100,6 +100,7 @@ class Change {
   Task<Result<Step>> commit(session::Slot& slot, Edit::Kind kind);
 
   Status timed_out() const;
+  Status full() const;
   std::string_view name() const;
 
   Table::State& state_;
@@ -112,7 +113,8 @@ class Change {
   Planner planner_;
   session::Suspicion suspicion_;
   Backoff backoff_;
-  bool sweeps_;  // locks a path and reads all rows of every lock, instead of the key's two rows
+  bool sweeps_;        // locks a path and reads all rows of every lock, instead of the key's two rows
+  bool full_ = false;  // there is no path: an error, unless another has put the key there meanwhile, or made room
   unsigned failed_searches_ = 0;
 
   // This attempt: rows wanted, their locks, and the bytes read under them.
@@ -159,6 +161,12 @@ std::string_view Change::name() const {
 Status Change::timed_out() const {
   return {Code::timed_out,
           "the deadline passed before the locks for " + std::string(name()) + " were free; nothing was changed"};
+}
+
+Status Change::full() const {
+  return {Code::out_of_memory, "table " + std::to_string(state_.table_id) + " is full: no key within " +
+                                   std::to_string(kDepth) + " moves of " + state_.name_row(places_.first) +
+                                   " can make room; remove keys or lend more memory"};
 }
 
 Task<Result<bool>> Change::run() {
@@ -256,6 +264,7 @@ Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
     if (!found_.present && !place()) {
       co_await release();
       slot->clear(cost_);  // a claim that stands still would be suspected
+      if (full_) co_return full();
       if (!sweeps_) {
         sweeps_ = true;
         ++state_.marks.escalations;
@@ -277,15 +286,13 @@ Task<Status> Change::choose_rows() {
   row_count_ = 0;
   rows_[row_count_++] = places_.first;
   if (places_.second != places_.first) rows_[row_count_++] = places_.second;
+  full_ = false;
   if (!sweeps_) co_return Status();
   if (failed_searches_ >= kGuesses || !planner_.speculate(path_)) {
     Result<bool> found = co_await planner_.explore(path_, deadline_, cost_);
     if (!found.ok()) co_return found.status();
-    if (!*found) {
-      co_return Status(Code::out_of_memory, "table " + std::to_string(state_.table_id) + " is full: no key within " +
-                                                std::to_string(kDepth) + " moves of " + state_.name_row(places_.first) +
-                                                " can make room; remove keys or lend more memory");
-    }
+    full_ = !*found;
+    if (full_) co_return Status();
   }
   for (const rcuckoo::Step& step : path_.steps()) {
     if (step.row != places_.first && step.row != places_.second) rows_[row_count_++] = step.row;
