@@ -55,6 +55,49 @@ std::map<std::uint64_t, Scenario> paths(std::uint64_t seed) {
   return found;
 }
 
+// Rows that a client has found full, and in which another has made room since.
+std::optional<Scenario> full(std::uint64_t seed) {
+  constexpr std::uint64_t kWindow = 6;
+  Scenario scenario{.name = "insert, rows remembered as full", .options = options_of(seed)};
+  const auto outcome = [&scenario](const std::vector<Scenario::Before>& calls) {
+    World scout(scenario.options);
+    Client& victim = scout.connect("victim");
+    Client& survivor = scout.connect("survivor");
+    std::size_t right = 0;
+    for (; right < calls.size(); ++right) {
+      Client& client = calls[right].by_survivor ? survivor : victim;
+      const std::size_t failed = scout.failures().size();
+      if (!scout.run(client, scout.call(client, calls[right].call, kPatience))) break;
+      if (scout.failures().size() > failed) break;
+    }
+    return right;
+  };
+  std::vector<std::string> keys;
+  {
+    World scout(scenario.options);
+    scout.connect("victim");
+    keys = crowd(scout, 20, kWindow, 2 * kWindow + 8, "f");
+  }
+  for (const std::string& key : keys) {
+    scenario.before.push_back({.call = {.kind = Kind::insert, .key = key, .value = "v"}});
+    if (outcome(scenario.before) == scenario.before.size()) continue;
+    scenario.doomed = scenario.before.back().call;
+    scenario.before.back().finds_no_room = true;
+    for (const Scenario::Before& there : std::vector(scenario.before)) {
+      const Scenario::Before makes_room{.by_survivor = true, .call = {.kind = Kind::remove, .key = there.call.key}};
+      std::vector<Scenario::Before> calls(scenario.before.begin(), scenario.before.end() - 1);
+      calls.push_back(makes_room);
+      calls.push_back({.by_survivor = true, .call = scenario.doomed});  // which remembers nothing of the rows
+      const bool kept = there.call.key == scenario.before[0].call.key;  // survivors write it again
+      if (kept || there.finds_no_room || outcome(calls) < calls.size()) continue;
+      scenario.before.push_back(makes_room);
+      return scenario;
+    }
+    break;
+  }
+  return std::nullopt;
+}
+
 // A key whose rows have their locks in two words.
 std::string astride(std::uint64_t seed) {
   World scout(options_of(seed));
@@ -118,6 +161,7 @@ std::vector<Scenario> scenarios(std::uint64_t seed) {
   all.push_back(make("insert, lock conflict", {}, {.kind = Kind::insert, .key = "k", .value = "2"}));
   all.back().rival = Call{.kind = Kind::insert, .key = "k", .value = "3"};
   all.push_back(make("insert, locks of two words", {}, {.kind = Kind::insert, .key = astride(seed), .value = "2"}));
+  if (auto remembered = full(seed)) all.push_back(std::move(*remembered));
   for (auto& [moves, path] : paths(seed)) {
     all.push_back(path);
     if (moves == 1) {  // as a put, which finds both rows full
@@ -159,13 +203,19 @@ class Crash {
   void begin() {
     victim_ = &world_.connect("victim");
     survivor_ = &world_.connect("survivor");
+    if (death_.repair == Death::Repair::crowd) other_ = &world_.connect("other");
+    std::size_t expected = 0;
     for (const Scenario::Before& before : scenario_.before) {
       Client& client = before.by_survivor ? *survivor_ : *victim_;
+      expected += before.finds_no_room ? 1 : 0;
       if (!world_.run(client, world_.call(client, before.call, kPatience)))
         wrong("a call before did not come to an end");
     }
     if (!world_.quiesce()) wrong("the calls before leave verbs under way");
-    if (!world_.failures().empty()) wrong("a call before failed: " + world_.failures()[0].second.message());
+    for (const auto& [client, status] : world_.failures()) {
+      if (status.code() != base::Code::out_of_memory) wrong("a call before failed: " + status.message());
+    }
+    if (world_.failures().size() != expected) wrong("calls before failed that should not, or did not that should");
     const base::Bytes table = world_.region(layout::kTable);
     image_.assign(table.begin(), table.end());
   }
@@ -183,7 +233,7 @@ class Crash {
       world_.network().at(world_.network().now() + 20 * base::kMicrosecond, [this] { survivor_->port().resume(); });
     }
     fabric::sim::SimPort& port = victim_->port();
-    if (death_.how == Death::How::zombie) {
+    if (only_stops()) {
       port.pause_after(death_.after);
     } else {
       port.crash_after(death_.after, death_.how == Death::How::cut ? InFlight::cut : InFlight::lands);
@@ -206,9 +256,24 @@ class Crash {
       if (!world_.network().drain(port, world_.network().now() + base::kSecond)) {
         wrong("verbs of the dead client are under way for ever");
       }
+      if (death_.how == Death::How::asleep) oversleep();
     }
     if (!world_.settle(*survivor_) || !rival_over) wrong("the rival did not come to an end");
     if (victim_->crashed() && !world_.quiesce()) wrong("the rival leaves verbs under way");
+  }
+
+  bool only_stops() const { return death_.how == Death::How::zombie || death_.how == Death::How::asleep; }
+
+  // It has counted its lease from when it asked for it and has a margin besides, so it knows before the memory node
+  // does, and posts nothing any more.
+  void oversleep() {
+    const Nanos wake_at = died_at_ + scenario_.options.lease / 100 * 92;
+    world_.run_until([&] { return world_.network().now() >= wake_at; });
+    const std::uint64_t before = victim_->port().effects();
+    victim_->port().resume();
+    if (!world_.settle(*victim_, kPatience) || !*over_) wrong("who overslept did not come to an end");
+    verdict_.late_effects = victim_->port().effects() - before;
+    if (verdict_.late_effects > 0) wrong("verbs of a client executed although its lease may have run out");
   }
 
   // What is left before anybody has repaired it.
@@ -219,11 +284,26 @@ class Crash {
     for (const std::string& what : survey(world_).wrong) wrong(what);
     if (scenario_.rival) return;
     const base::Bytes table = world_.region(layout::kTable);
+    check_versions(table);
     for (std::uint64_t i = 0; i < world_.geometry().slots_per_session; ++i) {
       layout::OperationSlot slot;
       std::memcpy(&slot, world_.region(layout::kSlots).data() + victim_->slots_offset() + i * sizeof slot, sizeof slot);
       if (slot.holder == 0 || !verdict_.locks_left) continue;
       for (const std::string& what : unexplained(world_.geometry(), image_, table, slot)) wrong(what);
+    }
+  }
+
+  // Readers tell by the version that a row has changed, even back to what it was.
+  void check_versions(base::Bytes table) {
+    const std::uint64_t bytes = world_.geometry().row_bytes();
+    for (std::uint64_t row = 0; row < world_.geometry().rows; ++row) {
+      const base::Bytes before = base::Bytes(image_).subspan(row * bytes, bytes),
+                        after = table.subspan(row * bytes, bytes);
+      if (std::equal(before.begin(), before.end(), after.begin())) continue;
+      const rcuckoo::RowView is(world_.geometry(), after), was(world_.geometry(), before);
+      if (is.whole(row) && is.version() <= was.version()) {
+        wrong("row " + std::to_string(row) + " has changed, and its version has not risen");
+      }
     }
   }
 
@@ -239,12 +319,14 @@ class Crash {
   }
 
   void repair() {
-    if (death_.repair == Death::Repair::blocked) return;  // by going on
+    if (death_.repair == Death::Repair::blocked || death_.repair == Death::Repair::crowd) return;  // by going on
     // The memory node notices by itself: the lease runs out.
     const auto noticed = [this] { return world_.node().stats().sessions_fenced > 0; };
     if (!world_.run_until(noticed)) wrong("the memory node did not notice that a client had ended");
     Client* repairer = survivor_;
-    if (death_.repair == Death::Repair::repairer) {
+    if (death_.repair == Death::Repair::stopped) {
+      stop_in_the_middle();
+    } else if (death_.repair == Death::Repair::repairer) {
       Client& mortal = world_.connect("repairer");
       mortal.port().crash_after(death_.repairer_after, InFlight::lands);
       auto over = std::make_shared<bool>(false);
@@ -273,6 +355,35 @@ class Crash {
     check_repaired("after the repair");
   }
 
+  // A repairer stops; another repairs, and works on; then the first goes on.
+  void stop_in_the_middle() {
+    Client& slow = world_.connect("repairer");
+    slow.port().pause_after(death_.repairer_after);
+    auto over = std::make_shared<bool>(false);
+    world_.spawn(slow, sweep(slow, over));
+    if (!world_.run_until([&] { return slow.port().paused() || *over; })) wrong("the repairer did not come to an end");
+    verdict_.repairer_survived = !slow.port().paused();
+    slow.port().pause_after(~0ull >> 1);
+    if (verdict_.repairer_survived) return;
+    if (!world_.network().drain(slow.port(), world_.network().now() + base::kSecond)) {
+      wrong("verbs of the stopped repairer are under way for ever");
+    }
+    sweep_to_the_end(*survivor_);
+    work_on();
+    const bool fenced = world_.node().stats().sessions_fenced > 1;
+    const std::uint64_t before = slow.port().effects();
+    slow.port().resume();
+    if (!world_.settle(slow, kPatience) || !*over) wrong("the repairer that had stopped did not come to an end");
+    if (fenced && slow.port().effects() > before) wrong("verbs of a repairer executed after it was fenced");
+    if (!world_.quiesce()) wrong("verbs of a repairer are under way for ever");
+    verdict_.repairs += slow.table().repairer().marks();
+    if (!fenced && slow.session().alive()) return;
+    // What it held is given back when its end is noticed.
+    if (!world_.run_until([this] { return world_.node().stats().sessions_fenced > 1; })) {
+      wrong("the memory node did not notice that a repairer had ended");
+    }
+  }
+
   void check_repaired(const std::string& when) {
     if (!world_.quiesce()) wrong(when + ": verbs are under way for ever");
     verdict_.repaired_in = world_.network().now() - died_at_;
@@ -281,26 +392,42 @@ class Crash {
     for (const std::string& what : now.unrepaired()) wrong(when + ": " + what);
   }
 
-  // The survivor reads and writes as if nothing had happened; a zombie wakes and changes nothing.
-  void go_on() {
+  // Those who live read and write as if nothing had happened.
+  void work_on() {
     std::vector<std::string> keys{scenario_.doomed.key};
     if (!scenario_.before.empty() && scenario_.before[0].call.key != keys[0]) {
       keys.push_back(scenario_.before[0].call.key);
     }
-    const std::size_t failed_before = world_.failures().size();
-    bool went_on = false;
-    world_.spawn(*survivor_, flagged(sim::go_on(world_, *survivor_, keys), went_on));
-    if (!world_.settle(*survivor_, 600 * base::kSecond) || !went_on) wrong("the survivor did not come to an end");
-    for (std::size_t i = failed_before; i < world_.failures().size(); ++i) {
-      if (world_.failures()[i].first == survivor_->index()) {
-        wrong("the survivor failed: " + world_.failures()[i].second.message());
-      }
+    for (Client* client : {survivor_, other_}) {
+      if (client == nullptr) continue;
+      world_.spawn(*client, sim::go_on(world_, *client, keys));
+    }
+    for (Client* client : {survivor_, other_}) {
+      if (client == nullptr) continue;
+      if (!world_.settle(*client, 600 * base::kSecond)) wrong("client " + client->name() + " did not come to an end");
+      if (!client->session().alive()) wrong("client " + client->name() + " was fenced, although it lives");
+    }
+  }
+
+  // A zombie wakes and changes nothing.
+  void go_on() {
+    const std::size_t expected = world_.failures().size();
+    work_on();
+    const auto of_before =
+        static_cast<std::size_t>(std::count_if(scenario_.before.begin(), scenario_.before.end(),
+                                               [](const Scenario::Before& one) { return one.finds_no_room; }));
+    for (std::size_t i = 0; i < world_.failures().size(); ++i) {
+      const auto& [client, status] = world_.failures()[i];
+      if (client == victim_->index() && (i < of_before || !verdict_.survived)) continue;
+      if (client != victim_->index() && scenario_.rival && i < expected) continue;
+      wrong("client " + world_.clients()[client]->name() + " failed: " + status.message());
     }
     verdict_.repairs += survivor_->table().repairer().marks();
     if (!verdict_.survived && death_.how == Death::How::zombie) wake();
     // Where nothing was held nobody was blocked, and nobody had to repair.
     const bool ended = victim_->crashed() || !victim_->session().alive();
-    if (ended && !verdict_.locks_left && death_.repair == Death::Repair::blocked) {
+    const bool by_going_on = death_.repair == Death::Repair::blocked || death_.repair == Death::Repair::crowd;
+    if (ended && !verdict_.locks_left && by_going_on) {
       const auto noticed = [this] { return world_.node().stats().sessions_fenced > 0; };
       if (!world_.run_until(noticed)) wrong("the memory node did not notice that a client had ended");
       sweep_to_the_end(*survivor_);
@@ -327,6 +454,7 @@ class Crash {
   CrashVerdict verdict_;
   Client* victim_ = nullptr;
   Client* survivor_ = nullptr;
+  Client* other_ = nullptr;
   std::vector<std::byte> image_;
   std::shared_ptr<bool> over_;
   bool repairer_died_ = false;
@@ -338,7 +466,9 @@ class Crash {
 CrashVerdict run_crash(const Scenario& scenario, const Death& death) { return Crash(scenario, death).run(); }
 
 std::string describe(const Death& death) {
-  std::string text = death.how == Death::How::zombie ? "stopped" : "dead";
+  std::string text = death.how == Death::How::zombie   ? "stopped"
+                     : death.how == Death::How::asleep ? "asleep until its lease may have run out"
+                                                       : "dead";
   text += " after effect " + std::to_string(death.after);
   text += death.how == Death::How::cut ? ", nothing landed after it" : ", what was posted landed";
   switch (death.repair) {
@@ -346,6 +476,10 @@ std::string describe(const Death& death) {
       return text + ", repaired by whom it blocked";
     case Death::Repair::sweep:
       return text + ", repaired by a sweep";
+    case Death::Repair::crowd:
+      return text + ", repaired by one of two whom it blocked";
+    case Death::Repair::stopped:
+      return text + ", repaired after a repairer had stopped after effect " + std::to_string(death.repairer_after);
     default:
       return text + ", repaired after a repairer had died after effect " + std::to_string(death.repairer_after);
   }
@@ -372,7 +506,8 @@ CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repai
         tally.marks = verdict.marks;
         return tally;
       }
-      if (repair != Death::Repair::repairer || verdict.repairer_survived) break;
+      const bool repairers_end = repair == Death::Repair::repairer || repair == Death::Repair::stopped;
+      if (!repairers_end || verdict.repairer_survived) break;
       if (death.repairer_after > kMost) tally.wrong.push_back(scenario.name + ": the repairer never survives");
     }
     if (death.after > kMost) tally.wrong.push_back(scenario.name + " never survives");

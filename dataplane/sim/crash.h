@@ -20,6 +20,7 @@ struct Scenario {
   struct Before {
     bool by_survivor = false;
     Call call;
+    bool finds_no_room = false;  // it fails, and the client remembers why
   };
   std::vector<Before> before;
   Call doomed;
@@ -27,7 +28,8 @@ struct Scenario {
 };
 
 // Every branch of every operation: values in place and in extents, a free slot, cuckoo paths of 1 to 5 moves, keys that
-// are there or not, a lock conflict, a search that fails because the client's memory of the table is stale.
+// are there or not, a lock conflict, a search that fails because the client's memory of the table is stale, rows that
+// it remembers as full and that are not.
 std::vector<Scenario> scenarios(std::uint64_t seed);
 
 // How the victim dies, and who repairs what it left.
@@ -37,11 +39,14 @@ struct Death {
     cut,     // nothing lands after them
     lands,   // what was posted lands
     zombie,  // it stops, what was posted lands, and it goes on when it has been repaired
+    asleep,  // the same, but it goes on when its lease may have run out and the memory node has not noticed yet
   } how = How::cut;
   enum class Repair : std::uint8_t {
     blocked,   // another client, whose operations meet what is left
     sweep,     // a client that is told that somebody has ended
     repairer,  // the same, and it dies, too: another finishes
+    stopped,   // it only stops: another finishes, works on, and then it wakes
+    crowd,     // two others at once, whose operations meet what is left
   } repair = Repair::blocked;
   std::uint64_t repairer_after = 0;  // effects of its repair
 };
@@ -59,7 +64,8 @@ struct CrashVerdict {
 };
 CrashVerdict run_crash(const Scenario& scenario, const Death& death);
 
-// Every death of one scenario until the operation survives; with Repair::repairer also every death of the repairer.
+// Every death of one scenario until the operation survives; with Repair::repairer and Repair::stopped also every end of
+// the repairer.
 struct CrashTally {
   std::uint64_t worlds = 0, locks_left = 0, late_effects = 0;
   rcuckoo::Marks marks;  // of the run that survived

@@ -20,11 +20,14 @@ using fabric::sim::Waiting;
 constexpr Nanos kShort = 3 * base::kSecond;        // a sleep that may end while others could go on
 constexpr Nanos kPatience = 1000 * base::kSecond;  // of virtual time, for one run
 constexpr std::uint64_t kMostDecisions = 100'000;  // of one run
+constexpr std::uint64_t kMostPasses = 200'000;     // of time, likewise
+constexpr std::uint64_t kMostNaps = 256;           // of a client that wakes, asks, and finds nothing changed
+constexpr std::uint64_t kMostReplays = 300;        // to make a failure's tape short
 constexpr std::size_t kMostCuts = 6;               // of one verb
 constexpr std::size_t kNobody = ~std::size_t{0};
 constexpr std::size_t kEnough = ~std::size_t{0};  // instead of a choice: the rest need not be seen
 
-bool reads_only(const Waiting& one) { return one.op.verb == Verb::read; }
+bool reads_only(const Waiting& one) { return !one.fence && one.op.verb == Verb::read; }
 
 // Words of a memory node that a verb touches. A CALL touches the memory node as a whole.
 struct Words {
@@ -33,13 +36,14 @@ struct Words {
 };
 Words words_of(const Waiting& one, std::uint64_t first, std::uint64_t last) {
   constexpr std::size_t kRegions = 64, kOfTheNode = kRegions - 1;
-  if (one.op.verb == Verb::call) return {one.node * kRegions + kOfTheNode, 0, 1};
+  if (one.op.verb == Verb::call || one.fence) return {one.node * kRegions + kOfTheNode, 0, 1};
   const std::uint64_t at = one.op.at.offset / 8;
   return {one.node * kRegions + one.op.at.region, at + first, at + last};
 }
 Words words_of(const Waiting& one) { return words_of(one, one.first, one.last); }
 
 bool conflict(const Waiting& a, const Waiting& b) {
+  if ((a.fence || b.fence) && a.client == b.client) return true;
   const Words x = words_of(a), y = words_of(b);
   return x.region == y.region && x.first < y.last && y.first < x.last && !(reads_only(a) && reads_only(b));
 }
@@ -96,7 +100,7 @@ class Knowledge {
 };
 
 struct Move {
-  enum class Kind : std::uint8_t { verb, part, lose, begin, wake, crash } kind = Kind::verb;
+  enum class Kind : std::uint8_t { verb, part, lose, begin, wake, crash, stall } kind = Kind::verb;
   std::size_t client = 0;
   std::size_t which = 0;  // of the waiting verbs
   std::uint64_t first = 0, last = 0;
@@ -129,14 +133,17 @@ class Run {
     preemptions_ = bounds_.preemptions;
     losses_ = bounds_.losses;
     crashes_ = bounds_.crashes;
+    stalls_ = bounds_.stalls;
     crashed_.resize(scene_->clients());
+    stalled_.resize(scene_->clients());
+    lost_.resize(scene_->clients());
     follow();
   }
 
   // Asks `choose` at every decision, with the moves that there are, and returns what is wrong in the end.
   template <class Choose>
   std::vector<std::string> go(Choose&& choose) {
-    for (std::uint64_t decisions = 0;;) {
+    for (std::uint64_t decisions = 0, passes = 0;;) {
       std::vector<Move> all = moves();
       if (all.empty()) {
         if (!objection_.empty()) return {objection_};
@@ -146,7 +153,10 @@ class Run {
           yields_ = false;
           continue;
         }
-        if (network_.now() > end_ || !network_.pass()) return {"an operation does not come to an end"};
+        if (thaw()) continue;
+        if (network_.now() > end_ || ++passes > kMostPasses || !network_.pass()) {
+          return {"an operation does not come to an end"};
+        }
         fresh_ = false;
         follow();
         continue;
@@ -165,10 +175,12 @@ class Run {
   std::uint64_t state() const {
     std::uint64_t hash = base::mix(network_.fingerprint() ^ base::mix(scene_->fingerprint()));
     hash = base::mix(hash ^ current_) + (yields_ ? 1 : 0) + (fresh_ ? 2 : 0) + 4 * losses_ + 64 * crashes_;
+    hash = base::mix(hash) + stalls_;
+    for (const bool stalled : stalled_) hash = 2 * hash + (stalled ? 1 : 0);
     std::uint64_t sum = 0;
     for (const std::uint64_t one : asleep_) sum += base::mix(one + 1);
     for (const Waiting& one : network_.waiting()) {
-      if (one.torn) sum += base::mix(base::mix(identity(one)) + (one.first << 32) + one.last);
+      if (one.torn || one.fence) sum += base::mix(base::mix(identity(one)) + (one.first << 32) + one.last);
     }
     return base::mix(hash ^ sum);
   }
@@ -185,18 +197,50 @@ class Run {
 
  private:
   bool visible(const Waiting& one) const {
+    if (one.fence) return !crashed_[one.client] || has_verbs(one.client, true);
     if (knowledge_ == nullptr || one.torn || knowledge_->contended(one)) return true;
-    return crashes_ > 0 && !reads_only(one) && mortal(one.client);
+    return (crashes_ > 0 || stalls_ > 0 || stalled_[one.client]) && !reads_only(one) && mortal(one.client);
   }
   bool mortal(std::size_t client) const {
     return std::find(bounds_.mortal.begin(), bounds_.mortal.end(), client) != bounds_.mortal.end();
   }
-  bool begins(std::size_t client) const { return !crashed_[client] && scene_->may_begin(client); }
-  bool has_verbs(std::size_t client) const {
-    return std::any_of(network_.waiting().begin(), network_.waiting().end(),
-                       [client](const Waiting& one) { return one.client == client; });
+  bool may_be_lost(const Waiting& one) const {
+    return losses_ > 0 && one.ends && (bounds_.mortal.empty() || mortal(one.client));
   }
-  bool enabled(std::size_t client) const { return begins(client) || has_verbs(client); }
+  bool begins(std::size_t client) const { return !crashed_[client] && scene_->may_begin(client); }
+  bool has_verbs(std::size_t client, bool beside_fences = false) const {
+    return std::any_of(network_.waiting().begin(), network_.waiting().end(),
+                       [&](const Waiting& one) { return one.client == client && !(beside_fences && one.fence); });
+  }
+  bool has_fence(std::size_t client) const {
+    return std::any_of(network_.waiting().begin(), network_.waiting().end(),
+                       [client](const Waiting& one) { return one.client == client && one.fence; });
+  }
+  bool enabled(std::size_t client) const {
+    if (stalled_[client]) return has_fence(client);
+    return begins(client) || has_verbs(client);
+  }
+  // Whoever is stalled goes on when nobody else is at anything any more.
+  bool thaw() {
+    bool any = false;
+    for (std::size_t client = 0; client < scene_->clients(); ++client) {
+      if (stalled_[client]) {
+        any = true;
+      } else if (!crashed_[client] && (scene_->busy(client) || scene_->may_begin(client))) {
+        return false;
+      }
+    }
+    for (std::size_t client = 0; any && client < scene_->clients(); ++client) go_on(client);
+    return any;
+  }
+  void go_on(std::size_t client) {
+    if (!stalled_[client]) return;
+    tell(client, "goes on");
+    stalled_[client] = false;
+    scene_->resume(client);
+    network_.settle();
+    follow();
+  }
   bool over() const {
     for (std::size_t client = 0; client < scene_->clients(); ++client) {
       if (!crashed_[client] && (scene_->busy(client) || scene_->may_begin(client))) return false;
@@ -218,13 +262,18 @@ class Run {
     if (all.empty()) return all;
     if (may(1)) {
       for (std::size_t client = 0; client < scene_->clients(); ++client) {
-        if (!crashed_[client] && scene_->busy(client) && !enabled(client) && sleeps_briefly(client)) {
+        if (!crashed_[client] && !stalled_[client] && !lost_[client] && scene_->busy(client) && !enabled(client) &&
+            sleeps_briefly(client)) {
           all.push_back({.kind = Move::Kind::wake, .client = client, .cost = 1});
         }
       }
     }
     if (crashes_ > 0 && current_ != kNobody && mortal(current_) && !crashed_[current_] && scene_->busy(current_)) {
       all.push_back({.kind = Move::Kind::crash, .client = current_});
+    }
+    if (stalls_ > 0 && current_ != kNobody && mortal(current_) && !crashed_[current_] && !stalled_[current_] &&
+        scene_->busy(current_) && !has_fence(current_)) {
+      all.push_back({.kind = Move::Kind::stall, .client = current_});
     }
     return all;
   }
@@ -256,8 +305,8 @@ class Run {
             knowledge_ == nullptr || matters ? std::vector<std::uint64_t>() : asleep();
         all.push_back(
             {.client = client, .which = i, .first = one.first, .last = one.last, .cost = cost, .sleep = sleep});
-        if (interrupts && !one.torn) add_parts(i, all);
-        if (losses_ > 0 && one.ends) {
+        if (interrupts && !one.torn && !one.fence) add_parts(i, all);
+        if (may_be_lost(one)) {
           all.push_back(all.back());
           all.back().kind = Move::Kind::lose;
           all.back().first = one.first;
@@ -310,6 +359,7 @@ class Run {
     current_ = move.client;
     fresh_ = false;
     asleep_.insert(move.sleep.begin(), move.sleep.end());
+    std::uint64_t naps = 0;
     switch (move.kind) {
       case Move::Kind::begin:
         tell(move.client, "begins " + scene_->next_name(move.client));
@@ -321,7 +371,7 @@ class Run {
         tell(move.client, "wakes");
         fresh_ = true;
         for (const Nanos last = network_.now() + kShort; network_.now() < last && !enabled(move.client);) {
-          if (!scene_->busy(move.client) || !network_.pass()) break;
+          if (!scene_->busy(move.client) || ++naps > kMostNaps || !network_.pass()) break;
           follow();
         }
         break;
@@ -333,9 +383,20 @@ class Run {
         network_.settle();
         current_ = kNobody;
         break;
+      case Move::Kind::stall:
+        tell(move.client, "stops, with all that it has under way");
+        --stalls_;
+        stalled_[move.client] = true;
+        scene_->stop(move.client);
+        network_.settle();
+        current_ = kNobody;
+        break;
       default:
         yields_ = move.kind == Move::Kind::part && knowledge_ != nullptr;
-        losses_ -= move.kind == Move::Kind::lose ? 1 : 0;
+        if (move.kind == Move::Kind::lose) {
+          --losses_;
+          lost_[move.client] = true;
+        }
         execute(move.which, move.first, move.last, move.kind == Move::Kind::lose);
         break;
     }
@@ -344,8 +405,13 @@ class Run {
 
   void execute(std::size_t which, std::uint64_t first, std::uint64_t last, bool lose) {
     const Waiting& one = network_.waiting()[which];
-    if (learns_ != nullptr) learns_->touch(network_, which, first, last);
     const std::size_t client = one.client;
+    if (one.fence) {
+      tell(client, "is fenced");
+      network_.execute(which, 0, 1);
+      return go_on(client);
+    }
+    if (learns_ != nullptr) learns_->touch(network_, which, first, last);
     if (story_ != nullptr) {
       std::string line = fabric::sim::name_of(one.op.verb);
       line.resize(6, ' ');
@@ -378,8 +444,9 @@ class Run {
       const auto& waiting = network_.waiting();
       for (std::size_t i = 0; i < waiting.size(); ++i) {
         const Waiting& one = waiting[i];
-        const bool upkeep = scene_->at_once(one);
-        if (!upkeep && (visible(one) || asleep_.contains(identity(one)) || (losses_ > 0 && one.ends))) continue;
+        if (stalled_[one.client] && !has_fence(one.client)) continue;
+        const bool upkeep = !one.fence && scene_->at_once(one);
+        if (!upkeep && (visible(one) || asleep_.contains(identity(one)) || may_be_lost(one))) continue;
         if (!upkeep) deeds_.push_back({Move::Kind::verb, one.client, identity(one), one.first, one.last});
         execute(i, one.first, one.last, false);
         again = true;
@@ -399,12 +466,13 @@ class Run {
   std::string* const story_;
   Network& network_;
   Nanos end_ = 0;
-  unsigned preemptions_ = 0, losses_ = 0, crashes_ = 0;
+  unsigned preemptions_ = 0, losses_ = 0, crashes_ = 0, stalls_ = 0;
   std::size_t current_ = kNobody;
   bool yields_ = false;  // the current client's verb is torn: another is next
   bool fresh_ = false;   // the current client has been switched to, and has done nothing yet
   std::set<std::uint64_t> asleep_;
-  std::vector<bool> crashed_;
+  std::vector<bool> crashed_, stalled_;
+  std::vector<bool> lost_;  // waits for an answer that never comes: nothing wakes it before it gives up
   std::vector<Deed> deeds_;
   std::string objection_;  // the first
 };
@@ -518,9 +586,10 @@ class Search {
       });
     }
     Replayed best = replay(world_, tape);
+    std::uint64_t replays = 0;
     for (bool shorter = !best.wrong.empty(); shorter;) {
       shorter = false;
-      for (auto one = tape.rbegin(); one != tape.rend(); ++one) {
+      for (auto one = tape.rbegin(); one != tape.rend() && replays < kMostReplays; ++one, ++replays) {
         Tape without = tape;
         without.erase(one->first);
         Replayed tried = replay(world_, without);

@@ -11,7 +11,9 @@
 //    change places only if another client acts in between;
 //  - a state that was reached before, with as much of the bound left, is not explored again. A state is memory, verbs
 //    under way, and all that each client was told: a client is a function of that;
-//  - time passes only when nothing else can happen, or, as a preemption, until a client that sleeps goes on.
+//  - time passes only when nothing else can happen, or, as a preemption, until a client that sleeps goes on, or while a
+//    client is stalled: then nothing of it executes until the memory node is about to fence it, or all others have
+//    ended. When the fence happens, before, between or after what it had under way, is decided like everything else.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,9 @@ class Scene {
   // It is in the middle of one.
   virtual bool busy(std::size_t client) const = 0;
   virtual void crash(std::size_t client) = 0;
+  // Its thread is stopped, and goes on.
+  virtual void stop(std::size_t) {}
+  virtual void resume(std::size_t) {}
   // Of what decides how the run will be judged, beyond what the network knows.
   virtual std::uint64_t fingerprint() const = 0;
   // Verbs that execute at once, whatever else could: of the world's upkeep, in whose order nothing is sought.
@@ -60,6 +65,7 @@ struct Bounds {
   unsigned preemptions = 3;
   unsigned losses = 0;   // answers that never come
   unsigned crashes = 0;  // clients that die, only those of `mortal`
+  unsigned stalls = 0;   // clients that stop, with all that they have under way, likewise
   std::vector<std::size_t> mortal;
 };
 

@@ -47,6 +47,8 @@ class History {
   void forget(std::size_t call) { calls_[call].key.clear(), forgotten_[call] = true; }
 
   std::size_t size() const { return calls_.size(); }
+  // In the order in which they were asked; forgotten ones have no key.
+  const std::vector<Call>& calls() const { return calls_; }
   std::vector<Call> of(const std::string& key) const;
   std::vector<std::string> keys() const;
 

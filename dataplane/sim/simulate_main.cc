@@ -8,56 +8,76 @@
 #include "fabric/sim/calibration.h"
 #include "sim/crash.h"
 #include "sim/explore_worlds.h"
+#include "sim/story.h"
 #include "sim/swarm.h"
 
 namespace {
 
 using farpool::sim::SmallWorld;
 
-struct Tally {
-  std::uint64_t zombies = 0, late_writes = 0;
+unsigned long long number(std::uint64_t of) { return of; }
+
+// Sums over all that was run, so that a branch that was never reached is seen.
+struct Reached {
+  farpool::rcuckoo::Marks marks;
+  farpool::session::RepairMarks repairs;
+  std::uint64_t calls = 0, zombies = 0, late_writes = 0;
+
+  void add(const farpool::sim::Verdict& verdict) {
+    farpool::sim::add(marks, verdict.marks);
+    repairs += verdict.repairs;
+    calls += verdict.calls;
+    zombies += verdict.zombies;
+    late_writes += verdict.late_writes;
+  }
 };
 
-bool swarm(std::uint64_t seed, bool loud, Tally& tally) {
-  const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed);
-  tally.zombies += verdict.zombies;
-  tally.late_writes += verdict.late_writes;
-  if (loud || !verdict.wrong.empty()) {
-    std::printf("seed %llu: %s\n  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n",
-                static_cast<unsigned long long>(seed), verdict.setting.c_str(),
-                static_cast<unsigned long long>(verdict.calls), static_cast<unsigned long long>(verdict.effects),
-                static_cast<unsigned long long>(verdict.trace_hash), farpool::sim::describe(verdict.marks).c_str(),
+bool swarm(std::uint64_t seed, const farpool::sim::Part& part, bool loud, Reached& reached) {
+  const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed, {.part = part, .tells = loud});
+  reached.add(verdict);
+  if (loud) {
+    std::printf("seed %llu: %s\n%s  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n", number(seed),
+                verdict.setting.c_str(), verdict.story.c_str(), number(verdict.calls), number(verdict.effects),
+                number(verdict.trace_hash), farpool::sim::describe(verdict.marks).c_str(),
                 farpool::sim::describe(verdict.repairs).c_str());
+    for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
   }
-  for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
   return verdict.wrong.empty();
 }
 
-bool crashes(std::uint64_t seed) {
+struct Deaths {
+  std::uint64_t worlds = 0, late = 0, zombies = 0;
+  std::size_t branches = 0;
+  farpool::session::RepairMarks repairs;
+};
+
+bool crashes(std::uint64_t seed, const std::string& branch, Deaths& sum) {
   using farpool::sim::Death;
   using How = Death::How;
   using Repair = Death::Repair;
-  std::uint64_t worlds = 0, late = 0, zombies = 0;
   bool right = true;
   for (const auto& scenario : farpool::sim::scenarios(seed)) {
-    std::printf("seed %llu: %-36s", static_cast<unsigned long long>(seed), scenario.name.c_str());
+    if (scenario.name.find(branch) == std::string::npos) continue;
+    ++sum.branches;
+    std::printf("seed %llu: %-36s", number(seed), scenario.name.c_str());
     for (const auto& [how, repair] : {std::pair{How::cut, Repair::blocked}, std::pair{How::lands, Repair::blocked},
-                                      std::pair{How::zombie, Repair::blocked}, std::pair{How::cut, Repair::sweep},
-                                      std::pair{How::lands, Repair::repairer}}) {
+                                      std::pair{How::zombie, Repair::blocked}, std::pair{How::asleep, Repair::blocked},
+                                      std::pair{How::cut, Repair::crowd}, std::pair{How::cut, Repair::sweep},
+                                      std::pair{How::lands, Repair::repairer}, std::pair{How::cut, Repair::stopped}}) {
       const auto tally = farpool::sim::die_everywhere(scenario, how, repair);
-      worlds += tally.worlds;
-      late += tally.late_effects;
-      if (how == How::zombie) zombies += tally.worlds;
-      std::printf(" %6llu", static_cast<unsigned long long>(tally.worlds));
+      sum.worlds += tally.worlds;
+      sum.late += tally.late_effects;
+      sum.repairs += tally.repairs;
+      if (how == How::zombie || how == How::asleep) sum.zombies += tally.worlds;
+      std::printf(" %6llu", number(tally.worlds));
       std::fflush(stdout);
       for (const std::string& what : tally.wrong) std::printf("\n  wrong: %s", what.c_str());
       right = right && tally.wrong.empty();
+      if (!right) break;
     }
     std::printf("\n");
+    if (!right) break;
   }
-  std::printf("seed %llu: %llu worlds; %llu effects of %llu zombies landed after their fence\n",
-              static_cast<unsigned long long>(seed), static_cast<unsigned long long>(worlds),
-              static_cast<unsigned long long>(late), static_cast<unsigned long long>(zombies));
   return right;
 }
 
@@ -68,13 +88,20 @@ double now_in_seconds() {
 std::string describe(const farpool::sim::Bounds& bounds) {
   std::string text = std::to_string(bounds.preemptions) + " preemptions";
   if (bounds.losses > 0) text += ", " + std::to_string(bounds.losses) + " lost answers";
-  if (bounds.crashes > 0) text += ", " + std::to_string(bounds.crashes) + " crashes";
+  if (bounds.crashes > 0) text += ", " + std::to_string(bounds.crashes) + " deaths";
+  if (bounds.stalls > 0) text += ", " + std::to_string(bounds.stalls) + " stops";
   return text;
 }
 
-bool explore_one(const SmallWorld& world) {
+struct Explorations {
+  std::uint64_t runs = 0, states = 0;
+};
+
+bool explore_one(const SmallWorld& world, Explorations& sum) {
   const double begun = now_in_seconds();
   const auto found = farpool::sim::explore(world);
+  sum.runs += found.runs;
+  sum.states += found.states;
   std::printf("%-24s %8llu runs %8llu states, %llu judged, at most %llu decisions, bound %s, %.1f s\n",
               world.name.c_str(), static_cast<unsigned long long>(found.runs),
               static_cast<unsigned long long>(found.states), static_cast<unsigned long long>(found.judged),
@@ -82,7 +109,8 @@ bool explore_one(const SmallWorld& world) {
   std::fflush(stdout);
   if (!found.failure) return true;
   for (const std::string& what : found.failure->wrong) std::printf("  wrong: %s\n", what.c_str());
-  std::printf("%sreplay: simulate --world %s --tape %s\n", found.failure->story.c_str(), world.name.c_str(),
+  std::printf("commit %s, the shortest run that was found:\n%sreplay: simulate --world %s --tape %s\n",
+              farpool::sim::commit().c_str(), found.failure->story.c_str(), world.name.c_str(),
               farpool::sim::describe(found.failure->tape).c_str());
   return false;
 }
@@ -94,23 +122,101 @@ bool replay_one(const SmallWorld& world, const farpool::sim::Tape& tape) {
   return replayed.wrong.empty();
 }
 
+// Every branch that is rare must have been reached by somebody, or nothing was shown of it.
+bool all_reached(const std::vector<std::string>& never) {
+  for (const std::string& what : never) std::printf("  wrong: in all of these worlds there were no %s\n", what.c_str());
+  return never.empty();
+}
+
+int run_worlds() {
+  const double begun = now_in_seconds();
+  std::size_t wrong = 0;
+  Explorations sum;
+  for (const SmallWorld& world : farpool::sim::small_worlds()) wrong += explore_one(world, sum) ? 0 : 1;
+  std::printf("total: %zu small worlds, every order of %llu states in %llu runs, in %.0f s; %zu wrong\n",
+              farpool::sim::small_worlds().size(), number(sum.states), number(sum.runs), now_in_seconds() - begun,
+              wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+int run_crashes(std::uint64_t seed, std::uint64_t count, const std::string& branch) {
+  const double begun = now_in_seconds();
+  Deaths sum;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (crashes(seed + i, branch, sum)) continue;
+    std::printf("commit %s\nreplay: simulate --crashes --seed %llu\n", farpool::sim::commit().c_str(),
+                number(seed + i));
+    return 1;
+  }
+  if (sum.branches == 0) {
+    std::fprintf(stderr, "no branch of any operation is called anything with '%s'\n", branch.c_str());
+    return 2;
+  }
+  sum.repairs.waited_for += 1;  // of random worlds: here nobody else is at work while somebody is repaired
+  const bool reached = !branch.empty() || all_reached(farpool::sim::never_reached(sum.repairs));
+  std::printf("  %s\n", farpool::sim::describe(sum.repairs).c_str());
+  std::printf(
+      "total: %llu worlds in which a client died or stopped after one of the effects of %zu branches, in %.0f s; "
+      "%llu effects of %llu that stopped landed after their fence or lease\n",
+      number(sum.worlds), sum.branches, now_in_seconds() - begun, number(sum.late), number(sum.zombies));
+  return reached ? 0 : 1;
+}
+
+int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Part& part, unsigned shrink_seconds) {
+  constexpr std::uint64_t kEnough = 1000;  // seeds, to meet everything that is rare
+  const double begun = now_in_seconds();
+  std::uint64_t wrong = 0, done = 0;
+  Reached reached;
+  for (; done < count && wrong == 0; ++done) {
+    const std::uint64_t one = seed + done;
+    if (swarm(one, part, count == 1, reached)) continue;
+    ++wrong;
+    if (count == 1 && !part.kept.empty()) continue;
+    std::printf("%s", farpool::sim::explain(one, {.time = std::chrono::seconds(shrink_seconds)}).c_str());
+    std::fflush(stdout);
+  }
+  const double took = now_in_seconds() - begun;
+  std::printf("  %s\n  %s\n", farpool::sim::describe(reached.marks).c_str(),
+              farpool::sim::describe(reached.repairs).c_str());
+  bool right = wrong == 0;
+  if (right && done >= kEnough) {
+    std::vector<std::string> never = farpool::sim::never_reached(reached.marks);
+    for (std::string& what : farpool::sim::never_reached(reached.repairs)) never.push_back(std::move(what));
+    right = all_reached(never);
+  }
+  std::printf(
+      "total: %llu of %llu random worlds right, %llu calls, %.0f worlds a minute; %llu words of %llu zombies landed "
+      "after "
+      "their fence\n",
+      number(done - wrong), number(done), number(reached.calls), took > 0 ? static_cast<double>(done) / took * 60 : 0.0,
+      number(reached.late_writes), number(reached.zombies));
+  return right ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int count_of_words, char** words) {
   std::uint64_t seed = 1, count = 0;
+  unsigned shrink_seconds = 20;
   bool crash = false, worlds = false, calibrate = false;
-  std::string name, tape_text;
+  std::string name, branch, tape_text, part_text = "all";
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
   app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
-  app.add_flag(
+  app.add_option("--only", part_text, "of a seed's world only these calls and faults, as printed by a failure")
+      ->needs(seed_option);
+  app.add_option("--shrink-seconds", shrink_seconds, "how long a failing seed's world is made smaller");
+  CLI::Option* const crash_option = app.add_flag(
       "--crashes", crash,
       "instead, a client dies after every effect of every operation and others repair what it left, in worlds of "
-      "these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, and "
-      "wakes after its repair; a sweep repairs; a repairer dies too, after every effect of its repair");
+      "these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, and wakes "
+      "after its repair, or when its lease may have run out; it blocks two others at once; a sweep repairs; a repairer "
+      "dies too, after every effect of its repair, or is only stopped");
   app.add_flag(
       "--calibrate", calibrate,
       "instead, compare the model of a NIC's time with what the papers measured (docs/measurements/time-model.md)");
+  app.add_option("--branch", branch, "of these only branches of operations whose name has this in it")
+      ->needs(crash_option);
   app.add_flag("--worlds", worlds, "explore every small world");
   app.add_option("--world", name, "explore this small world");
   app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
@@ -127,7 +233,8 @@ int main(int count_of_words, char** words) {
       for (const SmallWorld& one : farpool::sim::small_worlds()) std::fprintf(stderr, "  %s\n", one.name.c_str());
       return 2;
     }
-    if (tape_text.empty()) return explore_one(*world) ? 0 : 1;
+    Explorations nobodys;
+    if (tape_text.empty()) return explore_one(*world, nobodys) ? 0 : 1;
     const auto tape = farpool::sim::parse_tape(tape_text);
     if (!tape) {
       std::fprintf(stderr, "'%s' is not a tape: write DECISION:WAY,... in rising order, or -\n", tape_text.c_str());
@@ -135,29 +242,13 @@ int main(int count_of_words, char** words) {
     }
     return replay_one(*world, *tape) ? 0 : 1;
   }
-  if (worlds) {
-    const double begun = now_in_seconds();
-    std::size_t wrong = 0;
-    for (const SmallWorld& world : farpool::sim::small_worlds()) wrong += explore_one(world) ? 0 : 1;
-    std::printf("%zu small worlds explored in %.1f s, %zu of them wrong\n", farpool::sim::small_worlds().size(),
-                now_in_seconds() - begun, wrong);
-    return wrong == 0 ? 0 : 1;
+  if (worlds) return run_worlds();
+  const auto part = farpool::sim::parse_part(part_text);
+  if (!part) {
+    std::fprintf(stderr, "'%s' names no part of a world: write all, none, or N,N-M,... and perhaps /SALT\n",
+                 part_text.c_str());
+    return 2;
   }
   if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
-  std::uint64_t wrong = 0;
-  Tally tally;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    if (!(crash ? crashes(seed + i) : swarm(seed + i, count == 1, tally))) {
-      ++wrong;
-      std::printf("replay: simulate --seed %llu%s\n", static_cast<unsigned long long>(seed + i),
-                  crash ? " --crashes" : "");
-    }
-  }
-  if (!crash) {
-    std::printf("%llu words of %llu zombies landed after their fence\n",
-                static_cast<unsigned long long>(tally.late_writes), static_cast<unsigned long long>(tally.zombies));
-  }
-  std::printf("%llu of %llu seeds were right\n", static_cast<unsigned long long>(count - wrong),
-              static_cast<unsigned long long>(count));
-  return wrong == 0 ? 0 : 1;
+  return crash ? run_crashes(seed, count, branch) : run_seeds(seed, count, *part, shrink_seconds);
 }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "index/rcuckoo/locate.h"
 #include "node/memory_node.h"
+#include "sim/story.h"
 #include "sim/survey.h"
 
 namespace farpool::sim {
@@ -99,20 +100,122 @@ void draw_more(std::uint64_t seed, Setting& s) {
   if (s.restarts + s.revocations > 0) s.world.geometry.max_sessions = 24;
 }
 
+// What a seed's world does, one element after the other; any of them may be left out.
+struct Play {
+  std::vector<Call> filling;            // by the first client, before all else
+  std::vector<std::vector<Call>> work;  // of each task
+  struct Fault {
+    enum class Kind : std::uint8_t { pause, death, stop, restart, revocation } kind = Kind::pause;
+    std::size_t client = 0;     // not of a restart
+    Nanos when = 0, until = 0;  // `until` of pauses and stops
+    std::uint64_t effects = 0;  // after which a death or a stop strikes
+    fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
+    bool keeps_memory = true;  // a restart
+  };
+  std::vector<Fault> faults;
+  double losses = 0;
+};
+
+// Every value is written once, so that a read tells whose it was. Keys of the first quarter hold numbers.
+std::vector<Call> draw_calls(const Setting& setting, const std::vector<std::string>& keys, std::uint64_t seed,
+                             std::size_t number) {
+  Random random(seed);
+  std::vector<Call> calls;
+  for (std::size_t i = 0; i < setting.calls; ++i) {
+    const std::size_t one = random.below(keys.size());
+    const std::size_t index = setting.crowded ? one : std::min(one, random.below(keys.size()));
+    const bool counts = index % 4 == 1;
+    std::string value = std::to_string(number) + (char)('a' + i % 26) + std::to_string(i / 26);
+    if (random.chance(setting.large)) value += std::string(20 + random.below(200), 'x');
+    Call call{.key = keys[index]};
+    const std::uint64_t die = random.below(100);
+    if (random.chance(setting.reads)) {
+      call.kind = Call::Kind::get;
+    } else if (counts) {
+      call.kind = die < 20 ? Call::Kind::remove : Call::Kind::add;
+    } else {
+      call.kind = die < 30   ? Call::Kind::put
+                  : die < 55 ? Call::Kind::insert
+                  : die < 75 ? Call::Kind::update
+                             : Call::Kind::remove;
+      call.value = value;
+    }
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std::uint64_t seed) {
+  Random random(seed ^ 0x5eed);
+  Play play;
+  if (setting.crowded) {
+    for (const std::string& key : keys) play.filling.push_back({.kind = Call::Kind::insert, .key = key, .value = "0"});
+  }
+  for (std::size_t i = 0; i < setting.clients * setting.tasks; ++i) {
+    play.work.push_back(draw_calls(setting, keys, random.next(), i));
+  }
+  using Fault = Play::Fault;
+  if (setting.pauses) {  // stopped threads, for less than it takes to be suspected
+    for (int i = 0; i < 6; ++i) {
+      Fault fault{.kind = Fault::Kind::pause, .client = random.below(setting.clients)};
+      fault.when = static_cast<Nanos>(random.below(2'000'000));
+      fault.until =
+          fault.when + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(setting.world.failure_timeout) / 8));
+      play.faults.push_back(fault);
+    }
+  }
+  for (std::size_t i = 0; i < setting.deaths + setting.zombies; ++i) {
+    const bool dies = i < setting.deaths;
+    Fault fault{.kind = dies ? Fault::Kind::death : Fault::Kind::stop, .client = random.below(setting.clients)};
+    fault.effects = random.below(1500);
+    if (dies) {
+      fault.posted = random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut;
+    } else {
+      fault.until = static_cast<Nanos>(random.below(static_cast<std::uint64_t>(20 * setting.world.failure_timeout))) +
+                    4 * base::kMillisecond;
+    }
+    play.faults.push_back(fault);
+  }
+  play.losses = setting.losses;
+  Random more(base::mix(seed) ^ 0x4057);
+  for (std::size_t i = 0; i < setting.restarts; ++i) {
+    Fault fault{.kind = Fault::Kind::restart};
+    fault.keeps_memory = !(setting.loses_memory && i + 1 == setting.restarts);
+    fault.when = static_cast<Nanos>(i) * 30 * base::kMillisecond +
+                 static_cast<Nanos>(more.below(i == 0 ? 2'000'000 : 30'000'000));
+    play.faults.push_back(fault);
+  }
+  for (std::size_t i = 0; i < setting.revocations; ++i) {
+    Fault fault{.kind = Fault::Kind::revocation, .client = more.below(setting.clients)};
+    fault.when = static_cast<Nanos>(more.below(3'000'000));
+    play.faults.push_back(fault);
+  }
+  return play;
+}
+
+// Leaves out what `part` leaves out. Returns how many elements there were.
+std::size_t leave_out(Play& play, const Part& part) {
+  std::size_t element = 0;
+  const auto out = [&](const auto&) { return !part.has(element++); };
+  std::erase_if(play.filling, out);
+  for (auto& calls : play.work) std::erase_if(calls, out);
+  std::erase_if(play.faults, out);
+  if (play.losses > 0 && !part.has(element++)) play.losses = 0;
+  return element;
+}
+
 // Who a client is, whichever of its lives.
 struct Person {
   Client* now = nullptr;
 };
 
 struct Job {
-  const Setting& setting;
   World& world;
   Person& person;
   Client* client;
-  const std::vector<std::string>& keys;
   std::vector<Client*>& clients;
-  Random random;
-  std::size_t number;
+  std::vector<Call> calls;
+  bool new_lives = false;
   std::size_t done = 0;
 };
 
@@ -123,16 +226,14 @@ task::Task<void> enter(World& world, Client& client) {
   }
 }
 
-// Every value is written once, so that a read tells whose it was. Keys of the first quarter hold numbers.
 task::Task<void> work(Job job) {
-  Random& random = job.random;
   const Nanos give_up = job.client->port().now() + 10 * base::kSecond;
   while (!job.client->connected() && job.client->port().now() < give_up) {
     co_await job.client->port().sleep_for(100 * base::kMicrosecond);
   }
   if (!job.client->connected()) co_return;
-  for (std::size_t& i = job.done; i < job.setting.calls; ++i) {
-    if (job.setting.new_lives && !job.client->session().alive()) {
+  for (std::size_t& i = job.done; i < job.calls.size(); ++i) {
+    if (job.new_lives && !job.client->session().alive()) {
       if (job.person.now == job.client) {
         job.person.now = &job.world.add(job.client->name() + "'");
         job.clients.push_back(job.person.now);
@@ -144,32 +245,12 @@ task::Task<void> work(Job job) {
       world.spawn(next, work(job));
       co_return;
     }
-    const std::size_t one = random.below(job.keys.size());
-    const std::size_t index = job.setting.crowded ? one : std::min(one, random.below(job.keys.size()));
-    const bool number = index % 4 == 1;
-    std::string value = std::to_string(job.number) + (char)('a' + i % 26) + std::to_string(i / 26);
-    if (random.chance(job.setting.large)) value += std::string(20 + random.below(200), 'x');
-    Call call{.key = job.keys[index]};
-    const std::uint64_t die = random.below(100);
-    if (random.chance(job.setting.reads)) {
-      call.kind = Call::Kind::get;
-    } else if (number) {
-      call.kind = die < 20 ? Call::Kind::remove : Call::Kind::add;
-    } else {
-      call.kind = die < 30   ? Call::Kind::put
-                  : die < 55 ? Call::Kind::insert
-                  : die < 75 ? Call::Kind::update
-                             : Call::Kind::remove;
-      call.value = value;
-    }
-    co_await job.world.call(*job.client, std::move(call), 20 * base::kSecond);
+    co_await job.world.call(*job.client, job.calls[i], 20 * base::kSecond);
   }
 }
 
-task::Task<void> fill(World& world, Client& client, const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    co_await world.call(client, {.kind = Call::Kind::insert, .key = key, .value = "0"}, 20 * base::kSecond);
-  }
+task::Task<void> do_all(World& world, Client& client, std::vector<Call> calls) {
+  for (Call& call : calls) co_await world.call(client, std::move(call), 20 * base::kSecond);
 }
 
 task::Task<void> read_all(World& world, Client& client, const std::vector<std::string>& keys) {
@@ -228,6 +309,51 @@ void clean_up(World& world, Client& cleaner, Verdict& verdict) {
   for (const std::string& what : survey(world).unrepaired()) verdict.wrong.push_back("for ever: " + what);
 }
 
+// What came of the faults. Events of the world refer to it: it outlives the world.
+struct Storm {
+  bool over = false;
+  bool taken_up = true;                                    // the memory, by every restart
+  std::vector<std::pair<Client*, std::uint64_t>> zombies;  // and what of theirs had landed when they woke
+  std::uint64_t restarts = 0, losses = 0, revocations = 0;
+
+  void wake(Client& client) {
+    if (client.port().paused() && client.port().cut_off()) zombies.emplace_back(&client, client.port().effects());
+    client.port().resume();
+  }
+};
+
+void strike(World& world, Client& client, const Play::Fault& fault, Storm& storm) {
+  fabric::sim::SimPort& port = client.port();
+  fabric::sim::Network& network = world.network();
+  const Nanos now = network.now();
+  switch (fault.kind) {
+    case Play::Fault::Kind::pause:
+      network.at(now + fault.when, [&port] { port.pause(); });
+      network.at(now + fault.until, [&port] { port.resume(); });
+      return;
+    case Play::Fault::Kind::death:
+      return port.crash_after(fault.effects, fault.posted);
+    case Play::Fault::Kind::stop:
+      port.pause_after(fault.effects);
+      network.at(now + fault.until, [&storm, &client] { storm.wake(client); });
+      return;
+    case Play::Fault::Kind::restart:
+      network.at(now + fault.when, [&world, &storm, keeps = fault.keeps_memory] {
+        if (storm.over || !storm.taken_up) return;
+        storm.taken_up = world.restart(keeps);
+        ++(keeps ? storm.restarts : storm.losses);
+      });
+      return;
+    case Play::Fault::Kind::revocation:
+      network.at(now + fault.when, [&world, &storm, &client] {
+        if (storm.over) return;
+        ++storm.revocations;
+        world.revoke(client);
+      });
+      return;
+  }
+}
+
 // `to_the_last`: no block may be lost. Not asked of worlds in which the memory node restarts or ends sessions that it
 // goes on to count.
 void look(const World& world, const char* when, bool to_the_last, Verdict& verdict) {
@@ -254,19 +380,14 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
   return keys;
 }
 
-Verdict run_swarm(std::uint64_t seed, Faults faults) {
+Verdict run_swarm(std::uint64_t seed, const Take& take) {
   Setting setting = draw(seed);
-  if (faults == Faults::every) draw_more(seed, setting);
-  Random random(seed ^ 0x5eed);
+  if (take.faults == Faults::every) draw_more(seed, setting);
+  setting.world.wire.seed += take.part.salt << 32;
+  setting.world.wire.keep_chains = take.tells;
   Verdict verdict;
   verdict.setting = describe(setting);
-  // What events of the world refer to outlives it.
-  std::vector<std::pair<Client*, std::uint64_t>> zombies;  // and what of theirs had landed when they woke
-  const std::function<void(Client&)> wake = [&zombies](Client& client) {
-    if (client.port().paused() && client.port().cut_off()) zombies.emplace_back(&client, client.port().effects());
-    client.port().resume();
-  };
-  bool storm = true, taken_up = true;
+  Storm storm;
   World world(setting.world);
   std::vector<Client*> clients;
   for (std::size_t i = 0; i < setting.clients; ++i) clients.push_back(&world.connect("client-" + std::to_string(i)));
@@ -274,65 +395,33 @@ Verdict run_swarm(std::uint64_t seed, Faults faults) {
   const bool at_border = setting.border && border + setting.window <= world.geometry().rows;
   const std::vector<std::string> keys =
       crowd(world, at_border ? border - setting.window / 2 : 10, setting.window, setting.keys, "");
+  Play play = draw_play(setting, keys, seed);
+  verdict.elements = leave_out(play, take.part);
+  const Nanos begun = world.network().now();
 
-  if (setting.crowded && !world.run(*clients[0], fill(world, *clients[0], keys))) {
+  if (!play.filling.empty() && !world.run(*clients[0], do_all(world, *clients[0], std::move(play.filling)))) {
     verdict.wrong.push_back("the rows could not be filled in time");
     return verdict;
   }
-  std::size_t number = 0;
   std::vector<Person> persons(clients.size());
-  for (std::size_t who = 0; who < persons.size(); ++who) {
-    Client* client = persons[who].now = clients[who];
-    for (std::size_t i = 0; i < setting.tasks; ++i) {
-      world.spawn(*client,
-                  work({setting, world, persons[who], client, keys, clients, Random(random.next()), number++}));
-    }
+  for (std::size_t i = 0; i < play.work.size(); ++i) {
+    Person& person = persons[i / setting.tasks];
+    person.now = clients[i / setting.tasks];
+    world.spawn(*person.now, work({.world = world,
+                                   .person = person,
+                                   .client = person.now,
+                                   .clients = clients,
+                                   .calls = std::move(play.work[i]),
+                                   .new_lives = setting.new_lives}));
   }
-  if (setting.pauses) {  // stopped threads, for less than it takes to be suspected
-    for (int i = 0; i < 6; ++i) {
-      Client* client = clients[random.below(clients.size())];
-      const Nanos when = world.network().now() + static_cast<Nanos>(random.below(2'000'000));
-      const Nanos until =
-          when + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(setting.world.failure_timeout) / 8));
-      world.network().at(when, [client] { client->port().pause(); });
-      world.network().at(until, [client] { client->port().resume(); });
-    }
-  }
-  world.network().options().lose_reply = setting.losses;
-  for (std::size_t i = 0; i < setting.deaths + setting.zombies; ++i) {
-    const bool dies = i < setting.deaths;
-    Client* client = clients[random.below(clients.size())];
-    const std::uint64_t effects = random.below(1500);
-    if (dies) {
-      client->port().crash_after(effects,
-                                 random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
-    } else {
-      client->port().pause_after(effects);
-      const Nanos until =
-          world.network().now() +
-          static_cast<Nanos>(random.below(static_cast<std::uint64_t>(20 * setting.world.failure_timeout))) +
-          4 * base::kMillisecond;
-      world.network().at(until, [&wake, client] { wake(*client); });
-    }
-  }
-  Random more(base::mix(seed) ^ 0x4057);
-  for (std::size_t i = 0; i < setting.restarts; ++i) {
-    const bool keeps = !(setting.loses_memory && i + 1 == setting.restarts);
-    const Nanos when = world.network().now() + static_cast<Nanos>(i) * 30 * base::kMillisecond +
-                       static_cast<Nanos>(more.below(i == 0 ? 2'000'000 : 30'000'000));
-    world.network().at(when, [&, keeps] {
-      if (!storm || !taken_up) return;
-      taken_up = world.restart(keeps);
-      ++(keeps ? verdict.restarts : verdict.losses);
-    });
-  }
-  for (std::size_t i = 0; i < setting.revocations; ++i) {
-    Client* client = clients[more.below(clients.size())];
-    world.network().at(world.network().now() + static_cast<Nanos>(more.below(3'000'000)), [&, client] {
-      if (!storm) return;
-      ++verdict.revocations;
-      world.revoke(*client);
-    });
+  world.network().options().lose_reply = play.losses;
+  // Whoever nothing befalls is not fenced. (Where messages straggle for long, a slot may stand still for too long.)
+  std::vector<bool> sound(clients.size(),
+                          setting.world.wire.straggle_delay < setting.world.failure_timeout / 16 && play.losses == 0);
+  for (const Play::Fault& fault : play.faults) {
+    if (fault.kind == Play::Fault::Kind::restart) sound.assign(clients.size(), false);
+    sound[fault.client] = sound[fault.client] && fault.kind == Play::Fault::Kind::pause;
+    strike(world, *clients[fault.client], fault, storm);
   }
   for (std::size_t i = 0; i < clients.size(); ++i) {  // lives may begin meanwhile
     Client* client = clients[i];
@@ -340,21 +429,34 @@ Verdict run_swarm(std::uint64_t seed, Faults faults) {
       // One that is stopped later than that goes on when nobody else has anything to do.
       world.settle(*client, base::kSecond);
       client->port().pause_after(~0ull >> 1);
-      wake(*client);
+      storm.wake(*client);
     }
     if (!world.settle(*client)) {
-      verdict.wrong.push_back("client " + client->name() + " did not come to an end within a minute of virtual time");
-      return verdict;  // its frames are still suspended: the world's end will say so
+      verdict.wrong.push_back("client " + client->name() +
+                              " did not come to an end within a minute of virtual time or " +
+                              std::to_string(fabric::sim::kMostSteps) + " steps");
+      if (take.tells) verdict.story = story(world, begun);
+      for (Client* one : clients) one->port().crash(fabric::sim::InFlight::cut);  // or nobody could say goodbye
+      return verdict;
     }
   }
-  storm = false;
-  if (!taken_up) {
+  storm.over = true;
+  if (!storm.taken_up) {
     verdict.wrong.push_back("the memory could not be taken up");
     return verdict;
   }
+  for (std::size_t i = 0; i < sound.size(); ++i) {
+    if (sound[i] && clients[i]->ended()) {
+      verdict.wrong.push_back("client " + clients[i]->name() +
+                              " was fenced, although nothing befell it: " + clients[i]->session().why().message());
+    }
+  }
+  verdict.restarts = storm.restarts;
+  verdict.losses = storm.losses;
+  verdict.revocations = storm.revocations;
   verdict.new_lives = clients.size() - setting.clients;
-  verdict.zombies = zombies.size();
-  for (const auto& [client, before] : zombies) verdict.late_writes += client->port().effects() - before;
+  verdict.zombies = storm.zombies.size();
+  for (const auto& [client, before] : storm.zombies) verdict.late_writes += client->port().effects() - before;
   if (verdict.late_writes > 0) verdict.wrong.push_back("what zombies wrote landed after their sessions had been ended");
   verdict.budgeted = world.budgeted();
   for (const std::string& what : world.over_budget()) verdict.wrong.push_back(what);
@@ -362,6 +464,7 @@ Verdict run_swarm(std::uint64_t seed, Faults faults) {
   for (Client* client : clients) client->port().crash_after(~0ull >> 1, fabric::sim::InFlight::cut);
   Client& reader = world.connect("reader");
   if (!world.run(reader, read_all(world, reader, keys))) verdict.wrong.push_back("the reader did not come to an end");
+  if (take.tells) verdict.story = story(world, begun);
 
   if (const auto judged = world.history().judge()) verdict.wrong.push_back(*judged);
   for (const auto& [client, status] : world.failures()) {
@@ -426,6 +529,33 @@ std::string describe(const session::RepairMarks& marks) {
        << ", waits for leases " << marks.lease_waits << ", barriers found " << marks.barriers_found
        << ", living waited for " << marks.waited_for << ", quarantined " << marks.quarantined;
   return text.str();
+}
+
+// Without stale extents: eras keep a block as long as whoever read its address may still follow it.
+std::vector<std::string> never_reached(const rcuckoo::Marks& marks) {
+  std::vector<std::string> never;
+  for (const auto& [hits, what] :
+       {std::pair{marks.lock_conflicts, "lock conflicts"}, std::pair{marks.lock_restarts, "lock restarts"},
+        std::pair{marks.torn_rows, "torn rows"}, std::pair{marks.changed_misses, "misses that another look changed"},
+        std::pair{marks.escalations, "escalations to a path"}, std::pair{marks.failed_searches, "failed searches"},
+        std::pair{marks.explorations, "explorations"}, std::pair{marks.displaced, "displaced entries"},
+        std::pair{marks.multi_word_locks, "locks of several words"}}) {
+    if (hits == 0) never.emplace_back(what);
+  }
+  return never;
+}
+
+std::vector<std::string> never_reached(const session::RepairMarks& marks) {
+  std::vector<std::string> never;
+  for (const auto& [hits, what] :
+       {std::pair{marks.complaints, "complaints"}, std::pair{marks.repaired, "repaired slots"},
+        std::pair{marks.finished, "slots finished in the middle of writing"}, std::pair{marks.unmade, "torn claims"},
+        std::pair{marks.bits_released, "locks released for the dead"}, std::pair{marks.bits_spared, "locks spared"},
+        std::pair{marks.leases_stolen, "stolen leases"}, std::pair{marks.barriers_found, "barriers of dead repairers"},
+        std::pair{marks.waited_for, "living clients that were waited for"}}) {
+    if (hits == 0) never.emplace_back(what);
+  }
+  return never;
 }
 
 }  // namespace farpool::sim

@@ -2,8 +2,11 @@
 // Random worlds: everything about them is drawn from a seed, everything that happens in them is judged.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +15,20 @@
 
 namespace farpool::sim {
 
+// Of what a seed draws, elements that are done and others that are left out: calls, task by task, then faults.
+struct Part {
+  std::vector<bool> kept;  // empty: everything
+  std::uint64_t salt = 0;  // other delays
+  bool has(std::size_t element) const { return kept.empty() || (element < kept.size() && kept[element]); }
+};
+// `all`, `none`, or as in `3,7-9`; with `/2` behind it, salt 2.
+std::string describe(const Part& part);
+std::optional<Part> parse_part(const std::string& text);
+
 struct Verdict {
   std::vector<std::string> wrong;  // empty: the run was right
+  std::size_t elements = 0;        // that the seed drew
+  std::string story;               // line by line, for people, if it was asked for
   std::string setting;             // what the seed drew, for people
   std::uint64_t trace_hash = 0;
   std::uint64_t calls = 0;
@@ -37,7 +52,26 @@ struct Verdict {
 // without, sessions whose keys are revoked in the middle of a chain; whoever has lost its session begins a new life.
 // Without them worlds are drawn as they once were, for seeds that have found something.
 enum class Faults : std::uint8_t { every, as_once };
-Verdict run_swarm(std::uint64_t seed, Faults faults = Faults::every);
+
+// Of a seed: which part, with which faults; `tells`: with a story.
+struct Take {
+  Part part;
+  Faults faults = Faults::every;
+  bool tells = false;
+};
+Verdict run_swarm(std::uint64_t seed, const Take& take = {});
+
+struct ShrinkBudget {
+  std::uint64_t runs = 1500;
+  std::chrono::milliseconds time{20'000};
+};
+// The smallest part that was found to fail like the whole: elements are left out, and delays drawn anew, until no
+// single one can be left out any more or the budget is spent.
+Part shrink(std::size_t elements, const std::function<bool(const Part&)>& fails, const ShrinkBudget& budget,
+            std::uint64_t& runs);
+
+// For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
+std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {});
 
 // Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
@@ -46,5 +80,8 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
 void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks);
 std::string describe(const rcuckoo::Marks& marks);
 std::string describe(const session::RepairMarks& marks);
+// Rare branches that have no hit, for people.
+std::vector<std::string> never_reached(const rcuckoo::Marks& marks);
+std::vector<std::string> never_reached(const session::RepairMarks& marks);
 
 }  // namespace farpool::sim

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -41,9 +42,7 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
     for (const auto& [code, times] : verdict.failures) failures[code] += times;
     if (verdict.wrong.empty()) continue;
     ++bad;
-    std::string text;
-    for (std::size_t i = 0; i < std::min<std::size_t>(verdict.wrong.size(), 4); ++i) text += verdict.wrong[i] + "\n";
-    ADD_FAILURE() << "seed " << seed << " (" << verdict.setting << "):\n" << text << "replay: simulate --seed " << seed;
+    ADD_FAILURE() << explain(seed);
   }
   std::printf("%llu seeds, %llu calls; %s\n", static_cast<unsigned long long>(count),
               static_cast<unsigned long long>(calls), describe(marks).c_str());
@@ -104,7 +103,7 @@ TEST(Swarm, WhatWasFoundOnceStaysMended) {
            Found{39834, "likewise, of an extent"},
            Found{9526, "the free of a replaced block is lost with a client that ends right before it"},
        }) {
-    const Verdict verdict = run_swarm(found.seed, Faults::as_once);
+    const Verdict verdict = run_swarm(found.seed, {.faults = Faults::as_once});
     EXPECT_TRUE(verdict.wrong.empty()) << "seed " << found.seed << ", " << found.what << ": " << verdict.wrong[0];
   }
 }
@@ -113,6 +112,58 @@ TEST(Swarm, ASeedIsARun) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed)
     EXPECT_EQ(run_swarm(seed).trace_hash, run_swarm(seed).trace_hash) << "seed " << seed;
   EXPECT_NE(run_swarm(1).trace_hash, run_swarm(2).trace_hash);
+}
+
+TEST(Swarm, APartOfASeedIsARunToo) {
+  const Verdict whole = run_swarm(3);
+  Part half;
+  half.kept.assign(whole.elements, false);
+  std::fill_n(half.kept.begin(), whole.elements / 2, true);
+  const Verdict part = run_swarm(3, {.part = half}), told = run_swarm(3, {.part = half, .tells = true});
+  EXPECT_TRUE(part.wrong.empty());
+  EXPECT_LT(part.calls, whole.calls);
+  EXPECT_EQ(told.effects, part.effects) << "telling changes nothing";
+  EXPECT_TRUE(part.story.empty());
+  EXPECT_NE(told.story.find("posts WRITE slot"), std::string::npos) << told.story;
+  EXPECT_NE(told.story.find("is told"), std::string::npos) << told.story;
+  half.salt = 1;
+  EXPECT_NE(part.trace_hash, run_swarm(3, {.part = half}).trace_hash);
+}
+
+// --- Shrinking.
+
+// Fails where these elements are kept, but not with every delay.
+Part shrink_to(std::size_t elements, const std::vector<std::size_t>& needed, const ShrinkBudget& budget,
+               std::uint64_t& runs) {
+  const auto fails = [&](const Part& part) {
+    const bool all = std::all_of(needed.begin(), needed.end(), [&part](std::size_t one) { return part.has(one); });
+    return all && (part.salt == 1 || std::count(part.kept.begin(), part.kept.end(), true) > 20);
+  };
+  return shrink(elements, fails, budget, runs);
+}
+
+TEST(Shrink, LeavesWhatIsNeeded) {
+  std::uint64_t runs = 0;
+  EXPECT_EQ(describe(shrink_to(300, {7, 8, 211}, {}, runs)), "7-8,211/1");
+  EXPECT_LT(runs, 300u);
+  EXPECT_EQ(describe(shrink_to(40, {}, {}, runs)), "none/1");
+  EXPECT_EQ(describe(shrink_to(0, {}, {}, runs)), "all");
+}
+
+TEST(Shrink, KeepsToItsBudget) {
+  std::uint64_t runs = 0;
+  const Part part = shrink_to(300, {7, 8, 211}, {.runs = 10}, runs);
+  EXPECT_EQ(runs, 10u);
+  EXPECT_TRUE(part.has(7) && part.has(8) && part.has(211));
+}
+
+TEST(Part, IsReadAsItWasWritten) {
+  for (const char* text : {"all", "3", "0,3", "1-4", "2,7-9,12", "none", "2-3/1"}) {
+    const auto part = parse_part(text);
+    ASSERT_TRUE(part) << text;
+    EXPECT_EQ(describe(*part), text);
+  }
+  for (const char* bad : {"", "x", "3,", "4-2", "3-", "3/", "3/x", "3;4"}) EXPECT_FALSE(parse_part(bad)) << bad;
 }
 
 }  // namespace

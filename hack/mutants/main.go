@@ -4,9 +4,9 @@
 //
 //	go run ./hack/mutants [flags] [name...]
 //
-// Each mutant is a patch in dataplane/sim/mutants. Its head says what it takes out, and which run of the simulator is to kill it;
-// that one runs first, the other drivers after it, until the budget is spent. The patches are applied to a copy of the tree
-// outside the repository.
+// Each mutant is a patch in dataplane/sim/mutants. Its head says what it takes out, of which room, which hole of the papers that
+// opens again, and what is to kill it: arguments of simulate, which bound the seeds or worlds that this may take, or a test.
+// Patches are applied to copies of the tree outside the repository, of which each has one compiler.
 package main
 
 import (
@@ -20,30 +20,37 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 )
 
 const patches = "dataplane/sim/mutants"
 
-// drivers of the simulator, in the order in which they are tried.
-var drivers = []string{"--worlds", "--crashes", "--count 300"}
+// A mutant that hangs has to be told by the simulator, in steps of its own. This is for a machine that stands still.
+const patience = 15 * time.Minute
 
 type mutant struct {
 	name  string
-	patch string   // its path
-	kill  string   // arguments of simulate that are to kill it
+	patch string // its path
+	room  string
+	hole  string
+	kill  string   // arguments of simulate that are to kill it, or a test
 	files []string // that it changes
 }
 
 type verdict struct {
 	mutant   mutant
-	killer   string // the driver that killed it, or nothing
+	killed   bool
+	after    string // seeds, or runs
 	evidence string
+	built    time.Duration
 	took     time.Duration
 	err      error // it could not be tried
 }
@@ -62,9 +69,10 @@ func main() {
 }
 
 func run(ctx context.Context) (bool, error) {
-	changed := flag.Bool("changed", false, "those of files in rooms that changed since the branch left main, and five others that the commit chooses")
-	budget := flag.Duration("budget", 4*time.Minute, "time for the drivers of one mutant")
-	jobs := flag.Int("jobs", runtime.NumCPU(), "compilers at once")
+	changed := flag.Bool("changed", false, "those of rooms that changed since --base, and --others more")
+	base := flag.String("base", "", "the commit that --changed compares with; without it where the branch left main, on main itself the commit before")
+	others := flag.Int("others", 5, "how many mutants --changed adds, chosen by the commit")
+	jobs := flag.Int("jobs", runtime.NumCPU(), "mutants at once")
 	flag.Parse()
 	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
@@ -74,59 +82,106 @@ func run(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	chosen, err := choose(ctx, root, all, flag.Args(), *changed)
+	chosen := all
+	switch {
+	case flag.NArg() > 0:
+		chosen, err = named(all, flag.Args())
+	case *changed:
+		chosen, err = ofChanges(ctx, root, all, *base, *others)
+	}
 	if err != nil {
 		return false, err
 	}
-	tree, err := newTree(root, *jobs)
+	begun := time.Now()
+	verdicts, err := tryAll(ctx, root, chosen, min(*jobs, len(chosen)))
 	if err != nil {
 		return false, err
 	}
-	fmt.Printf("%d of %d mutants, in %s\n", len(chosen), len(all), tree.at)
-	var verdicts []verdict
-	for _, m := range chosen {
-		v := tree.try(ctx, m, *budget)
-		if ctx.Err() != nil {
-			return false, ctx.Err()
+	return report(verdicts, len(all), time.Since(begun)), nil
+}
+
+// tryAll gives each copy of the tree the next mutant, as long as there are any.
+func tryAll(ctx context.Context, root string, chosen []mutant, jobs int) ([]verdict, error) {
+	var trees []*tree
+	for i := range jobs {
+		t, err := newTree(root, i)
+		if err != nil {
+			return nil, err
 		}
-		fmt.Println(v)
-		verdicts = append(verdicts, v)
+		trees = append(trees, t)
 	}
-	return report(verdicts), nil
+	fmt.Printf("%d mutants, %d at a time, in %s\n", len(chosen), jobs, filepath.Dir(trees[0].at))
+	next := make(chan int)
+	verdicts := make([]verdict, len(chosen))
+	var wait sync.WaitGroup
+	for _, t := range trees {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for i := range next {
+				verdicts[i] = t.try(ctx, chosen[i])
+				fmt.Println(verdicts[i])
+			}
+		}()
+	}
+	for i := range chosen {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- i
+	}
+	close(next)
+	wait.Wait()
+	return verdicts, ctx.Err()
 }
 
 func (v verdict) String() string {
 	switch {
 	case v.err != nil:
 		return fmt.Sprintf("%s: cannot be tried: %v", v.mutant.name, v.err)
-	case v.killer == "":
-		return fmt.Sprintf("%s: SURVIVED %.0f s of every driver", v.mutant.name, v.took.Seconds())
+	case !v.killed:
+		return fmt.Sprintf("%s: SURVIVED %s, in %.1f s", v.mutant.name, v.mutant.killer(), v.took.Seconds())
 	}
-	return fmt.Sprintf("%s: killed by simulate %s in %.1f s", v.mutant.name, v.killer, v.took.Seconds())
+	return fmt.Sprintf("%s: killed by %s%s in %.1f s, built in %.1f s", v.mutant.name, v.mutant.killer(), v.after, v.took.Seconds(), v.built.Seconds())
 }
 
 // report prints the table, and says whether every mutant is dead.
-func report(verdicts []verdict) bool {
+func report(verdicts []verdict, all int, took time.Duration) bool {
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\nmutant\tkilled by simulate\tseconds\tevidence")
+	fmt.Fprintln(table, "\nmutant\troom\tkilled by\tseconds\tevidence")
 	dead := 0
 	for _, v := range verdicts {
-		killer := v.killer
+		killer := v.mutant.killer() + v.after
 		switch {
 		case v.err != nil:
-			killer = "not tried"
-		case killer == "":
-			killer = "SURVIVED"
+			killer = "NOT TRIED"
+		case !v.killed:
+			killer = "SURVIVED " + killer
 		default:
 			dead++
 		}
-		fmt.Fprintf(table, "%s\t%s\t%.1f\t%s\n", v.mutant.name, killer, v.took.Seconds(), v.evidence)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%.1f\t%s\n", v.mutant.name, v.mutant.room, killer, v.took.Seconds(), v.evidence)
 	}
 	if err := table.Flush(); err != nil {
 		return false
 	}
-	fmt.Printf("%d of %d mutants were killed\n", dead, len(verdicts))
+	fmt.Printf("total: %d of %d mutants were killed, in %.0f s; there are %d\n", dead, len(verdicts), took.Seconds(), all)
 	return dead == len(verdicts)
+}
+
+// test is the test binary that is to kill the mutant, or nothing where the simulator is.
+func (m mutant) test() string {
+	if first, _, _ := strings.Cut(m.kill, " "); strings.HasSuffix(first, "_test") {
+		return first
+	}
+	return ""
+}
+
+func (m mutant) killer() string {
+	if m.test() != "" {
+		return m.kill
+	}
+	return "simulate " + m.kill
 }
 
 // load reads the heads of all patches.
@@ -155,62 +210,90 @@ func parse(name, text string) (mutant, error) {
 	m := mutant{name: name}
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
-		if kill, found := strings.CutPrefix(line, "Killed by: "); found {
-			m.kill = kill
+		for head, into := range map[string]*string{"Room: ": &m.room, "Hole: ": &m.hole, "Killed by: ": &m.kill} {
+			if said, found := strings.CutPrefix(line, head); found {
+				*into = said
+			}
 		}
 		if file, found := strings.CutPrefix(line, "+++ b/"); found {
 			m.files = append(m.files, file)
 		}
 	}
-	if m.kill == "" {
-		return m, errors.New("its head has no line `Killed by: ARGUMENTS OF simulate`")
+	for head, said := range map[string]string{"Room: ROOM": m.room, "Hole: WHICH ONE OPENS AGAIN": m.hole, "Killed by: ARGUMENTS OF simulate, OR A TEST": m.kill} {
+		if said == "" {
+			return m, fmt.Errorf("its head has no line `%s`", head)
+		}
 	}
 	if len(m.files) == 0 {
 		return m, errors.New("it changes no file: write it with `git diff`")
 	}
+	for _, file := range m.files {
+		if path.Dir(file) != "dataplane/"+m.room {
+			return m, fmt.Errorf("it changes %s, which is not of room %s", file, m.room)
+		}
+	}
 	return m, nil
 }
 
-func choose(ctx context.Context, root string, all []mutant, names []string, changed bool) ([]mutant, error) {
-	if len(names) > 0 {
-		var chosen []mutant
-		for _, name := range names {
-			at := slices.IndexFunc(all, func(m mutant) bool { return m.name == name })
-			if at < 0 {
-				return nil, fmt.Errorf("there is no mutant %q in %s", name, patches)
-			}
-			chosen = append(chosen, all[at])
+func named(all []mutant, names []string) ([]mutant, error) {
+	var chosen []mutant
+	for _, name := range names {
+		at := slices.IndexFunc(all, func(m mutant) bool { return m.name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("there is no mutant %q in %s", name, patches)
 		}
-		return chosen, nil
+		chosen = append(chosen, all[at])
 	}
-	if !changed {
-		return all, nil
-	}
+	return chosen, nil
+}
+
+// ofChanges are the mutants of rooms that changed since base. Where there is nothing to compare with, only the others.
+func ofChanges(ctx context.Context, root string, all []mutant, base string, others int) ([]mutant, error) {
 	commit, err := output(ctx, root, "git", "rev-parse", "HEAD")
 	if err != nil {
 		return nil, err
 	}
-	// On main itself, what its last commit changed.
-	base, err := output(ctx, root, "git", "merge-base", "HEAD", "main")
-	if err != nil || base == commit {
-		base = "HEAD^"
+	if base == "" {
+		base = whereItBegan(ctx, root, commit)
 	}
-	files, err := output(ctx, root, "git", "diff", "--name-only", base)
-	if err != nil {
-		return nil, err
+	var files string
+	if base != "" {
+		if files, err = output(ctx, root, "git", "diff", "--name-only", base); err != nil {
+			return nil, err
+		}
 	}
-	return pick(all, strings.Fields(files), commit, 5), nil
+	chosen := pick(all, strings.Fields(files), commit, others)
+	said := "changed since " + base
+	if base == "" {
+		said = "may have changed: nothing is known to compare with"
+	}
+	fmt.Printf("mutants of rooms that %s, and %d others\n", said, others)
+	return chosen, nil
+}
+
+func whereItBegan(ctx context.Context, root, commit string) string {
+	for _, main := range []string{"main", "origin/main"} {
+		if base, err := output(ctx, root, "git", "merge-base", "HEAD", main); err == nil && base != commit {
+			return base
+		}
+	}
+	if before, err := output(ctx, root, "git", "rev-parse", "--verify", "HEAD^"); err == nil {
+		return before
+	}
+	return ""
 }
 
 // pick takes the mutants of rooms that hold one of the files, and `others` more that the commit chooses.
 func pick(all []mutant, files []string, commit string, others int) []mutant {
 	rooms := map[string]bool{}
 	for _, file := range files {
-		rooms[filepath.Dir(file)] = true
+		if room, is := strings.CutPrefix(path.Dir(file), "dataplane/"); is {
+			rooms[room] = true
+		}
 	}
 	var chosen, rest []mutant
 	for _, m := range all {
-		if slices.ContainsFunc(m.files, func(file string) bool { return rooms[filepath.Dir(file)] }) {
+		if rooms[m.room] {
 			chosen = append(chosen, m)
 		} else {
 			rest = append(rest, m)
@@ -223,13 +306,12 @@ func pick(all []mutant, files []string, commit string, others int) []mutant {
 	return append(chosen, rest[:min(others, len(rest))]...)
 }
 
-// A tree is the copy that mutants are made in. It stays, with what was compiled, for the next time.
+// A tree is a copy that mutants are made in. It stays, with what was compiled, for the next time.
 type tree struct {
 	root, at string
-	jobs     int
 }
 
-func newTree(root string, jobs int) (*tree, error) {
+func newTree(root string, number int) (*tree, error) {
 	cache := os.Getenv("FARPOOL_CACHE")
 	if cache == "" {
 		home, err := os.UserHomeDir()
@@ -238,11 +320,11 @@ func newTree(root string, jobs int) (*tree, error) {
 		}
 		cache = filepath.Join(home, ".cache", "farpool")
 	}
-	// One for each clone: they may be at work at once.
+	// Its own for each clone: they may be at work at once.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(root))
-	at := filepath.Join(cache, "mutants", fmt.Sprintf("%08x", hash.Sum32()))
-	return &tree{root, at, jobs}, os.MkdirAll(at, 0o755)
+	at := filepath.Join(cache, "mutants", fmt.Sprintf("%08x", hash.Sum32()), fmt.Sprint(number))
+	return &tree{root, at}, os.MkdirAll(at, 0o755)
 }
 
 // refresh makes the copy what the repository is. Files that are the same are left alone, so that little is compiled anew.
@@ -291,7 +373,7 @@ func (t *tree) refresh(ctx context.Context) error {
 	return nil
 }
 
-func (t *tree) try(ctx context.Context, m mutant, budget time.Duration) verdict {
+func (t *tree) try(ctx context.Context, m mutant) verdict {
 	v := verdict{mutant: m}
 	if v.err = t.refresh(ctx); v.err != nil {
 		return v
@@ -300,40 +382,71 @@ func (t *tree) try(ctx context.Context, m mutant, budget time.Duration) verdict 
 		v.err = fmt.Errorf("its patch does not apply: %w", v.err)
 		return v
 	}
-	if v.err = t.build(ctx); v.err != nil {
-		return v
+	target, args, dir := "simulate", append(strings.Fields(m.kill), "--shrink-seconds", "0"), t.at
+	if test := m.test(); test != "" {
+		target, args, dir = test, strings.Fields(m.kill)[1:], filepath.Join(t.at, "dataplane", m.room)
 	}
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, budget)
+	if v.err = t.build(ctx, target); v.err != nil {
+		return v
+	}
+	v.built = time.Since(begun)
+	begun = time.Now()
+	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for _, driver := range append([]string{m.kill}, drivers...) {
-		if driver == m.kill && v.took > 0 {
-			continue // it was the first
-		}
-		text, err := output(ctx, t.at, "build/release/simulate", strings.Fields(driver)...)
-		v.took = time.Since(begun)
-		if ctx.Err() != nil {
-			return v // out of time: it survived
-		}
-		if err != nil {
-			v.killer, v.evidence = driver, evidence(text+"\n"+err.Error())
-			return v
-		}
+	text, err := output(limited, dir, filepath.Join(t.at, "build/release", target), args...)
+	v.took = time.Since(begun)
+	if err == nil {
+		return v
+	}
+	text += "\n" + err.Error()
+	v.evidence = evidence(text)
+	switch {
+	case limited.Err() != nil:
+		v.err = fmt.Errorf("no verdict within %s: what hangs has to be told in steps", patience)
+	case v.evidence == "":
+		v.err = fmt.Errorf("it ended without saying what is wrong: %w", err)
+	default:
+		v.killed, v.after = true, after(m, text)
 	}
 	return v
 }
 
-func (t *tree) build(ctx context.Context) error {
+func (t *tree) build(ctx context.Context, target string) error {
 	if _, err := os.Stat(filepath.Join(t.at, "build/release/build.ninja")); err != nil {
 		if _, err := output(ctx, t.at, "cmake", "--preset", "release", "-S", "dataplane"); err != nil {
 			return err
 		}
 	}
-	_, err := output(ctx, t.at, "cmake", "--build", "build/release", "-j", fmt.Sprint(t.jobs), "--target", "simulate")
-	if err != nil {
+	if _, err := output(ctx, t.at, "cmake", "--build", "build/release", "-j", "1", "--target", target); err != nil {
 		return fmt.Errorf("it does not build: %w", err)
 	}
 	return nil
+}
+
+var (
+	failedSeed = regexp.MustCompile(`(?m)^seed (\d+), commit `)
+	runsOf     = regexp.MustCompile(`(?m)^\S+ +(\d+) runs `)
+	branchOf   = regexp.MustCompile(`(?m)^seed \d+: \S`)
+)
+
+// after is what it took: seeds from 1 on, branches of operations, or runs of a small world.
+func after(m mutant, text string) string {
+	switch {
+	case strings.HasPrefix(m.kill, "--count"):
+		if found := failedSeed.FindStringSubmatch(text); found != nil {
+			return " after " + found[1] + " seeds"
+		}
+	case strings.HasPrefix(m.kill, "--world"):
+		if found := runsOf.FindStringSubmatch(text); found != nil {
+			return " after " + found[1] + " runs"
+		}
+	case strings.HasPrefix(m.kill, "--crashes"):
+		if found := branchOf.FindAllString(text, -1); found != nil {
+			return fmt.Sprintf(" in branch %d", len(found))
+		}
+	}
+	return ""
 }
 
 // evidence is the line that says how to see it again, or else the last one that says what is wrong.
@@ -341,11 +454,13 @@ func evidence(text string) string {
 	found := ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		if replay, is := strings.CutPrefix(line, "replay: simulate "); is {
+		if replay, is := strings.CutPrefix(line, "replay: simulate "); is && !strings.HasPrefix(replay, "--crashes") {
 			return replay
 		}
-		if strings.HasPrefix(line, "wrong: ") || strings.Contains(line, "invariant broken") || strings.Contains(line, ", dead after effect ") {
-			found = line
+		for _, sign := range []string{"wrong: ", "invariant broken", "the simulation cannot go on", ", dead after effect ", "[  FAILED  ]"} {
+			if strings.Contains(line, sign) {
+				found = line
+			}
 		}
 	}
 	const most = 120
@@ -359,9 +474,6 @@ func evidence(text string) string {
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	if strings.Contains(name, "/") {
-		cmd.Path = filepath.Join(dir, name)
-	}
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {

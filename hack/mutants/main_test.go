@@ -35,11 +35,17 @@ func TestPatchesApply(t *testing.T) {
 
 func TestHeadIsAsked(t *testing.T) {
 	const body = "--- a/dataplane/heap/heap.cc\n+++ b/dataplane/heap/heap.cc\n@@ -1 +1 @@\n-a\n+b\n"
-	if m, err := parse("x", "What.\nKilled by: --count 3\n\n"+body); err != nil || m.kill != "--count 3" ||
+	const head = "What.\nRoom: heap\nHole: P6\nKilled by: --count 3\n\n"
+	if m, err := parse("x", head+body); err != nil || m.kill != "--count 3" || m.room != "heap" || m.hole != "P6" ||
 		!slices.Equal(m.files, []string{"dataplane/heap/heap.cc"}) {
 		t.Errorf("got %+v, %v", m, err)
 	}
-	for _, bad := range []string{"What.\n\n" + body, "What.\nKilled by: --count 3\n"} {
+	for _, bad := range []string{
+		head, "What.\n\n" + body,
+		strings.Replace(head, "Killed by", "Spared by", 1) + body,
+		strings.Replace(head, "Room: heap", "Room: session", 1) + body,
+		strings.Replace(head, "Hole: P6\n", "", 1) + body,
+	} {
 		if _, err := parse("x", bad); err == nil {
 			t.Errorf("no error for %q", bad)
 		}
@@ -49,7 +55,7 @@ func TestHeadIsAsked(t *testing.T) {
 func TestPick(t *testing.T) {
 	var all []mutant
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
-		all = append(all, mutant{name: name, files: []string{"dataplane/" + name + "/x.cc"}})
+		all = append(all, mutant{name: name, room: "index/" + name})
 	}
 	names := func(chosen []mutant) []string {
 		var names []string
@@ -58,13 +64,16 @@ func TestPick(t *testing.T) {
 		}
 		return names
 	}
-	changed := []string{"dataplane/c/other.h", "docs/x.md"}
+	changed := []string{"dataplane/index/c/other.h", "docs/x.md"}
 	first := names(pick(all, changed, "commit 1", 5))
 	if len(first) != 6 || first[0] != "c" {
 		t.Errorf("picked %v: want c, and five others", first)
 	}
 	if again := names(pick(all, changed, "commit 1", 5)); !slices.Equal(first, again) {
 		t.Errorf("one commit picks %v and %v", first, again)
+	}
+	if unknown := names(pick(all, nil, "commit 1", 5)); len(unknown) != 5 {
+		t.Errorf("where nothing is known to have changed: picked %v, want five", unknown)
 	}
 	if other := names(pick(all, changed, "commit 2", 5)); slices.Equal(first, other) {
 		t.Errorf("another commit picks the same, %v", other)
@@ -80,6 +89,30 @@ func TestEvidence(t *testing.T) {
 	} {
 		if got := evidence(text); got != want {
 			t.Errorf("evidence of %q is %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestKillers(t *testing.T) {
+	for kill, want := range map[string]string{"--count 30": "simulate --count 30", "layout_test": "layout_test"} {
+		if got := (mutant{kill: kill}).killer(); got != want {
+			t.Errorf("%q is named %q, want %q", kill, got, want)
+		}
+	}
+	if test := (mutant{kill: "layout_test --gtest_filter=A.b"}).test(); test != "layout_test" {
+		t.Errorf("the test is %q", test)
+	}
+}
+
+func TestAfter(t *testing.T) {
+	for _, c := range []struct{ kill, text, want string }{
+		{"--count 300", "seed 37, commit abc: 2 clients\n", " after 37 seeds"},
+		{"--world move-lookup", "move-lookup                   17 runs      400 states\n", " after 17 runs"},
+		{"--crashes", "seed 1: insert, free slot    3\nseed 1: put, new   2\n", " in branch 2"},
+		{"--count 300", "x.cc:3: invariant broken\n", ""},
+	} {
+		if got := after(mutant{kill: c.kill}, c.text); got != c.want {
+			t.Errorf("after %q of %q is %q, want %q", c.kill, c.text, got, c.want)
 		}
 	}
 }

@@ -592,6 +592,7 @@ void SimResponder::cut(const std::shared_ptr<Link>& link) {
 
 // What is in flight may land until the lanes are closed, and `done` comes later still.
 void SimResponder::fence(std::uint64_t session_id, std::function<void()> done) {
+  if (network_.steered_ && network_.fence_waits(*this, session_id, done)) return;
   network_.at(network_.now() + network_.execution_delay(), [this, session_id, life = life_, done = std::move(done)] {
     if (life != life_) return;
     for (const auto& link : network_.links_) {
@@ -700,8 +701,8 @@ bool Network::step() {
 }
 
 bool Network::run_until(const std::function<bool()>& done, Nanos limit) {
-  while (!done()) {
-    if (now_ > limit || !step()) return false;
+  for (std::uint64_t steps = 0; !done(); ++steps) {
+    if (now_ > limit || steps == kMostSteps || !step()) return false;
   }
   return true;
 }
@@ -1055,6 +1056,31 @@ void Network::steer() {
   settle();
 }
 
+void Network::let_go() {
+  FARPOOL_CHECK(waiting_.empty());
+  pass_until(moment_);  // moments go on
+  steered_ = false;
+}
+
+// False: the session has no lane that anything could come from.
+bool Network::fence_waits(SimResponder& node, std::uint64_t session_id, const std::function<void()>& done) {
+  for (const auto& link : links_) {
+    if (link->node != &node || link->rights.session_id != session_id || !link->open) continue;
+    Waiting waiting{
+        .client = link->client->index(), .node = node.index_, .lane = link->number, .chain = ~0u, .last = 1};
+    waiting.fence = [this, &node, session_id, life = node.life_, done] {
+      if (life != node.life_) return;
+      for (const auto& one : links_) {
+        if (one->node == &node && one->rights.session_id == session_id && one->open) node.cut(one);
+      }
+      done();
+    };
+    waiting_.push_back(std::move(waiting));
+    return true;
+  }
+  return false;
+}
+
 void Network::settle() {
   for (;;) {
     for (const auto& client : clients_) client->ring();
@@ -1062,16 +1088,23 @@ void Network::settle() {
     step();
   }
   std::erase_if(waiting_, [](const Waiting& one) {
+    if (one.flight == nullptr) return one.fence == nullptr;
     const VerbRun& run = one.flight->verbs[one.verb];
     return run.executed || run.dropped || !one.flight->link->open;
   });
-  for (Waiting& one : waiting_) one.ends = one.flight->left == 1;
+  for (Waiting& one : waiting_) one.ends = one.flight != nullptr && one.flight->left == 1;
 }
 
 void Network::execute(std::size_t which, std::uint64_t first, std::uint64_t last, bool lose) {
   ++moment_;
   lose_next_ = lose;
   Waiting& one = waiting_[which];
+  if (one.fence) {
+    lose_next_ = false;
+    const std::function<void()> fence = std::exchange(one.fence, nullptr);
+    fence();
+    return settle();
+  }
   const std::shared_ptr<Flight> flight = one.flight;
   const std::size_t verb = one.verb;
   FARPOOL_CHECK(first >= one.first && last <= one.last && (first == one.first || last == one.last));
@@ -1094,6 +1127,7 @@ void Network::execute(std::size_t which, std::uint64_t first, std::uint64_t last
 }
 
 bool Network::differs(std::size_t which, std::uint64_t word) const {
+  if (waiting_[which].flight == nullptr) return true;
   const Flight& flight = *waiting_[which].flight;
   const VerbRun& run = flight.verbs[waiting_[which].verb];
   const std::byte* from = flight.posting != nullptr ? run.op.local.data() : run.payload.data();

@@ -27,6 +27,9 @@
 
 namespace farpool::fabric::sim {
 
+// Events that a run is waited for: what goes round in circles is no less hung because little time passes.
+inline constexpr std::uint64_t kMostSteps = 3'000'000;
+
 struct Options {
   std::uint64_t seed = 1;
   Nanos min_delay = 500, max_delay = 3000;  // of a message, one way
@@ -188,6 +191,8 @@ struct Waiting {
   bool torn = false;               // a part has executed
   bool ends = false;               // the chain's answer follows it
   std::shared_ptr<Flight> flight;  // the network's
+  // Not a verb: the memory node is about to fence the client's session. What of it has not executed by then never does.
+  std::function<void()> fence;
 };
 
 // Keeps something for ever, reachable and never destroyed: what a crashed client owned.
@@ -210,7 +215,8 @@ class Network {
 
   // Runs the next event. False: there is none.
   bool step();
-  // Steps until `done` holds. False: virtual time passed `limit`, or nothing is left to happen.
+  // Steps until `done` holds. False: virtual time passed `limit`, or nothing is left to happen, or kMostSteps were not
+  // enough.
   bool run_until(const std::function<bool()>& done, Nanos limit);
   // Steps until every verb that the client posted has executed or been dropped.
   bool drain(SimPort& client, Nanos limit);
@@ -220,6 +226,8 @@ class Network {
   // --- Steering. Somebody decides what happens next where the contract leaves it open, instead of chance: nothing
   // takes time but timers, verbs execute when told, and completions are delivered at once. Nothing may be in flight.
   void steer();
+  // From here on chance decides again. Nothing waits.
+  void let_go();
   // Runs all that follows by itself: deliveries, turns, timers that are due.
   void settle();
   // What may execute now, in the order in which it became possible. Valid until the next change.
@@ -267,6 +275,7 @@ class Network {
   void refuse(const std::shared_ptr<Flight>& flight);
   void close(Link& link);
   void cut_tail(SimLane& lane);
+  bool fence_waits(SimResponder& node, std::uint64_t session_id, const std::function<void()>& done);
   void changed(const Link& link, Remote at, std::uint64_t before, std::uint64_t after);
 
   Options options_;
