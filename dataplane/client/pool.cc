@@ -359,6 +359,8 @@ Task<Result<std::uint64_t>> Pool::count() {
 
 Task<std::vector<Pool::Repair>> Pool::repair(Nanos deadline) {
   std::vector<Repair> repairs;
+  while (link_of_node_.empty() && !closing_ && port_.now() < deadline) (void)co_await changed_.wait(deadline);
+  if (link_of_node_.empty()) repairs.push_back({.trouble = why_not(nullptr).message()});
   for (std::size_t node = 0; node < link_of_node_.size(); ++node) {
     if (link_of_node_[node] == nullptr) continue;  // serves no table
     Repair repair;

@@ -124,7 +124,7 @@ class Pool final : public Kv {
 
   // Repairs what ended clients left on every memory node that serves.
   struct Repair {
-    std::string node;
+    std::string node;  // empty: there was no map by the deadline
     std::uint64_t slots_repaired = 0;
     std::uint64_t slots_left = 0;
     std::string trouble;  // why something is left

@@ -1,0 +1,568 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/pools.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "client/pool.h"
+#include "fabric/sim/network.h"
+#include "map/shard_map.h"
+#include "node/audit.h"
+#include "node/memory.h"
+#include "node/memory_node.h"
+#include "sim/history.h"
+#include "task/scope.h"
+
+namespace farpool::sim {
+namespace {
+
+using base::kMillisecond;
+using base::kSecond;
+using base::Random;
+
+constexpr const char* kUid = "pool-of-the-simulation";
+constexpr base::HashSecret kSecret{0x5eed, 0x900d};
+constexpr Nanos kLease = 2 * kSecond;
+constexpr std::uint64_t kNever = 1ull << 60;  // so many effects
+constexpr Nanos kPatience = 20 * kSecond;  // of a call
+
+struct Setting {
+  std::size_t nodes = 2, clients = 2, late_comers = 0, tasks = 2, calls = 12, keys = 10;
+  std::uint32_t depth = 1;  // of the directory
+  std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0;
+  double large = 0.2, reads = 0.35, lose_reply = 0;
+  Nanos failure_timeout = 40 * kMillisecond;
+  Nanos horizon = 100 * kMillisecond;  // within which things happen
+  fabric::sim::Options wire;
+};
+
+Setting draw(std::uint64_t seed) {
+  Random random(base::mix(seed) ^ 0x900150);
+  Setting s;
+  s.nodes = 2 + random.below(3);
+  while (1u << s.depth < s.nodes) ++s.depth;
+  s.depth += random.below(2) == 0 ? 0 : 2;  // several entries share a table
+  s.clients = 2 + random.below(3);
+  s.late_comers = random.below(3);
+  s.tasks = 1 + random.below(4);
+  s.keys = 3 * s.nodes + random.below(12);
+  s.calls = 6 + random.below(160 / (s.clients * s.tasks));
+  s.large = random.chance(0.3) ? 0.6 : 0.15;
+  s.deaths = random.below(4);
+  s.stops = random.below(3);
+  s.restarts = random.below(3);
+  s.losses = random.chance(0.3) ? 1 : 0;
+  s.epochs = random.below(3);
+  s.lose_reply = random.chance(0.3) ? 0.003 : 0;
+  s.horizon = (random.chance(0.5) ? 10 : 200) * kMillisecond;
+  s.wire.seed = base::mix(seed);
+  s.wire.straggle = random.chance(0.3) ? 0.2 : 0.03;
+  s.wire.tear = !random.chance(0.1);
+  s.wire.lose_exchange = random.chance(0.2) ? 0.05 : 0;
+  if (random.chance(0.4)) {
+    s.wire.max_offset = 3600 * kSecond;
+    s.wire.max_drift_ppm = 50'000;
+  }
+  return s;
+}
+
+std::string describe(const Setting& s) {
+  const auto some = [](std::uint64_t count, const char* what) {
+    return count == 0 ? std::string() : ", " + std::to_string(count) + " " + what;
+  };
+  return std::to_string(s.nodes) + " memory nodes under a directory of depth " + std::to_string(s.depth) + ", " +
+         std::to_string(s.clients) + " clients" + some(s.late_comers, "late comers") + ", each of " +
+         std::to_string(s.tasks) + " tasks of " + std::to_string(s.calls) + " calls, on " + std::to_string(s.keys) +
+         " keys" + some(s.deaths, "deaths") + some(s.stops, "stops") + some(s.restarts, "restarts") +
+         some(s.losses, "losses of memory") + some(s.epochs, "more epochs") +
+         (s.lose_reply > 0 ? ", lost replies" : "") + (s.wire.lose_exchange > 0 ? ", lost handshakes" : "") +
+         (s.wire.max_drift_ppm > 0 ? ", clocks drift" : "");
+}
+
+// A call under way, as long as whoever made it may still be told what came of it.
+struct Asked {
+  Call call;
+  std::size_t number = 0;  // in its memory node's history
+  bool over = false;
+  bool straddles = false;  // it began before a loss of memory: what it did, and what it is told, may be of either pool
+};
+
+// A memory node, through all its lives, with the history of the keys that it serves.
+struct Member {
+  Member(fabric::sim::SimResponder& responder, std::string called, std::uint64_t bytes)
+      : wire(responder), name(std::move(called)), memory(std::move(*node::Memory::anonymous(bytes))) {}
+  fabric::sim::SimResponder& wire;
+  std::string name;
+  node::Memory memory;
+  std::unique_ptr<node::MemoryNode> node;
+  v1alpha1::MemoryNodeEntry entry;  // of its last life
+  History history;
+  std::vector<std::shared_ptr<Asked>> asked;
+};
+
+// A client thread. What its coroutines refer to is buried with it if it crashes.
+struct Person {
+  struct Body {
+    std::unique_ptr<client::Pool> pool;
+    task::Scope scope;
+  };
+  fabric::sim::SimPort* port = nullptr;
+  std::shared_ptr<Body> body = std::make_shared<Body>();
+  bool left = false;
+};
+
+// What a modify does to the value that is there.
+class Change final : public client::Editor {
+ public:
+  explicit Change(const Call& call) : call_(call) {}
+  client::Edit edit(std::optional<std::string_view> value) override {
+    found.reset();
+    switch (call_.kind) {
+      case Call::Kind::insert:
+        if (value) found = "there";
+        return value ? client::Edit::keep() : client::Edit::put(call_.value);
+      case Call::Kind::update:
+        if (value) found = "there";
+        return value ? client::Edit::put(call_.value) : client::Edit::keep();
+      default:
+        found = std::to_string((value ? std::stoll(std::string(*value)) : 0) + 1);
+        return client::Edit::put(*found);
+    }
+  }
+  std::optional<std::string> found;
+
+ private:
+  const Call& call_;
+};
+
+class PoolWorld {
+ public:
+  explicit PoolWorld(const Setting& setting, PoolVerdict& verdict)
+      : setting_(setting), verdict_(verdict), network_(setting.wire), random_(setting.wire.seed ^ 0x0b5) {
+    for (std::size_t i = 0; i < setting.nodes; ++i) {
+      members_.push_back(std::make_unique<Member>(network_.add_node("node-" + std::to_string(i) + ":7400"),
+                                                  "node-" + std::to_string(i), kMemory));
+      begin_life(*members_.back());
+    }
+    publish();
+  }
+  ~PoolWorld() {
+    for (const auto& person : persons_) {
+      if (person->left) continue;
+      if (!person->port->crashed()) person->port->crash(fabric::sim::InFlight::cut);  // something is wrong
+      fabric::sim::bury(person->body);
+    }
+  }
+  PoolWorld(const PoolWorld&) = delete;
+
+  fabric::sim::Network& network() { return network_; }
+  const std::vector<std::unique_ptr<Person>>& persons() const { return persons_; }
+  bool right() const { return verdict_.wrong.empty(); }
+  void wrong(std::string what) { verdict_.wrong.push_back(std::move(what)); }
+
+  Person& connect() {
+    persons_.push_back(std::make_unique<Person>());
+    Person& person = *persons_.back();
+    const std::string name = "client-" + std::to_string(persons_.size());
+    person.port = &network_.add_client({.pool_uid = kUid, .role = "client", .name = name, .authenticated = true});
+    std::vector<std::string> bootstrap;
+    for (const auto& member : members_) bootstrap.push_back(member->wire.endpoint());
+    person.body->pool =
+        std::make_unique<client::Pool>(*person.port, client::Pool::Options{.pool_uid = kUid,
+                                                                           .client_name = name,
+                                                                           .bootstrap = bootstrap,
+                                                                           .operation_deadline = kPatience,
+                                                                           .connect_deadline = kSecond});
+    person.body->pool->start();
+    return person;
+  }
+
+  bool over(const Person& person) const { return person.port->crashed() || person.body->scope.running() == 0; }
+  bool run_until(const std::function<bool()>& done, Nanos within) {
+    return network_.run_until(done, network_.now() + within);
+  }
+  bool run(Person& person, task::Task<void> task, Nanos within = 2 * kPatience) {
+    person.body->scope.spawn(std::move(task));
+    return run_until([&] { return over(person); }, within);
+  }
+
+  // A memory node's process is killed, and comes back later, when the operator is told of it.
+  void kill(std::size_t which, bool keeps_memory) {
+    Member& member = *members_[which];
+    if (member.node == nullptr) return;  // it is down
+    verdict_.slots_repaired += member.node->stats().repaired;
+    member.wire.stop();
+    member.node.reset();
+    ++(keeps_memory ? verdict_.restarts : verdict_.losses);
+    if (!keeps_memory) lose(member);
+    network_.at(network_.now() + some(50 * kMillisecond), [this, &member] {
+      begin_life(member);
+      network_.at(network_.now() + some(20 * kMillisecond), [this] { publish(); });
+    });
+  }
+
+  // The operator makes an epoch of the lives that it knows, and tells one memory node after the other.
+  void publish() {
+    v1alpha1::ShardMap map;
+    map.set_pool_uid(kUid);
+    map.set_epoch(++verdict_.epochs);
+    map.set_directory_depth(setting_.depth);
+    map.set_directory_version(1);
+    for (std::uint32_t i = 0; i < members_.size(); ++i) {
+      *map.add_nodes() = members_[i]->entry;
+      auto* table = map.add_tables();
+      table->set_id(i);
+      table->set_node(i);
+    }
+    for (std::uint32_t i = 0; i < 1u << setting_.depth; ++i) {
+      map.add_directory(i % static_cast<std::uint32_t>(members_.size()));
+    }
+    if (!map_) {
+      auto made = map::Map::from(map);
+      FARPOOL_CHECK(made.ok());
+      map_ = std::move(*made);
+    }
+    const auto content = std::make_shared<v1alpha1::ShardMap>(std::move(map));
+    for (const auto& member : members_) {
+      network_.at(network_.now() + some(5 * kMillisecond),
+                  [this, content, &member = *member] { tell(member, *content); });
+    }
+  }
+
+  task::Task<void> call(Person& person, Call call) {
+    Member& member = *members_[map_->table_of(map::directory_hash(kSecret, base::bytes_of(call.key))).node()];
+    call.client = person.port->index();
+    call.asked = network_.now();
+    const auto asked = std::make_shared<Asked>(Asked{.call = call, .number = member.history.ask(call)});
+    member.asked.push_back(asked);
+    client::Pool& pool = *person.body->pool;
+    base::Status status;
+    std::optional<std::string> found;
+    switch (call.kind) {
+      case Call::Kind::get: {
+        auto answer = co_await pool.get(call.key);
+        status = answer.status();
+        if (answer.ok()) found = *answer;
+        break;
+      }
+      case Call::Kind::put:
+        status = co_await pool.put(call.key, call.value);
+        break;
+      case Call::Kind::remove: {
+        const auto answer = co_await pool.erase(call.key);
+        status = answer.status();
+        if (answer.ok() && *answer) found = "there";
+        break;
+      }
+      default: {
+        Change change(call);
+        status = co_await pool.modify(call.key, change);
+        found = change.found;
+      }
+    }
+    asked->over = true;
+    note(member, *asked, status, std::move(found));
+  }
+
+  // Faults end: nobody dies any more, and whoever is stopped goes on. Memory nodes that are down come back by themselves.
+  void calm() {
+    network_.options().lose_reply = 0;
+    network_.options().lose_exchange = 0;
+    for (const auto& person : persons_) {
+      if (person->port->crashed()) continue;
+      person->port->crash_after(kNever, fabric::sim::InFlight::lands);
+      person->port->pause_after(kNever);
+      person->port->resume();
+    }
+  }
+  // The answers that never came.
+  void close_books() {
+    for (const auto& member : members_) {
+      for (const auto& asked : member->asked) {
+        if (!asked->over && !asked->straddles) member->history.unknown(asked->number);
+      }
+    }
+  }
+  void judge_histories() {
+    for (const auto& member : members_) {
+      if (const auto judged = member->history.judge()) wrong(member->name + ": " + *judged);
+    }
+  }
+
+  // What is wrong with a memory, or left in it by the dead.
+  std::vector<std::string> leftovers() const {
+    std::vector<std::string> left;
+    for (const auto& member : members_) {
+      const auto found = node::audit_memory(member->memory.span());
+      if (!found.ok()) {
+        left.push_back(member->name + ": " + found.status().message());
+        continue;
+      }
+      for (const node::Finding& finding : found->audit.findings) {
+        if (finding.wrong == node::Wrong::blocks_lost) continue;  // until their segment changes hands
+        left.push_back(member->name + ": " + finding.what + " (" + std::string(node::kind_of(finding.wrong).name) +
+                       ")");
+      }
+      const auto some_left = [&](std::uint64_t count, const char* what) {
+        if (count > 0) left.push_back(member->name + ": " + std::to_string(count) + " " + what);
+      };
+      some_left(found->audit.lock_bits, "lock bits");
+      some_left(found->audit.barriers, "barriers");
+      some_left(found->audit.leases.size(), "repair leases");
+    }
+    return left;
+  }
+
+  std::uint64_t up() const {
+    return static_cast<std::uint64_t>(
+        std::count_if(members_.begin(), members_.end(), [](const auto& member) { return member->node != nullptr; }));
+  }
+  void sum_up() {
+    for (const auto& member : members_) {
+      if (member->node != nullptr) verdict_.slots_repaired += member->node->stats().repaired;
+    }
+    for (const auto& person : persons_) {
+      if (!person->port->crashed()) verdict_.slots_repaired += person->body->pool->counters().slots_repaired.get();
+    }
+    verdict_.trace_hash = network_.trace().hash();
+  }
+
+ private:
+  static constexpr std::uint64_t kMemory = 2560 << 10;
+
+  Nanos some(Nanos most) { return static_cast<Nanos>(random_.below(static_cast<std::uint64_t>(most))); }
+
+  void begin_life(Member& member) {
+    auto life = node::MemoryNode::create({.name = member.name,
+                                          .pool_uid = kUid,
+                                          .endpoint = member.wire.endpoint(),
+                                          .version = "simulated",
+                                          .geometry = {.table_percent = 1,
+                                                       .entry_bytes = 16,
+                                                       .entries_per_row = 2,
+                                                       .rows_per_lock = 2,
+                                                       .max_sessions = 24,
+                                                       .slots_per_session = 2},
+                                          .lease = kLease,
+                                          .failure_timeout = setting_.failure_timeout,
+                                          .max_lanes = 24,
+                                          .opens_per_second = 100000},
+                                         member.memory.span(), member.wire);
+    if (!life.ok()) {
+      wrong(member.name + ": the memory cannot be taken up: " + life.status().message());
+      return;
+    }
+    member.node = std::move(*life);
+    if (member.node->stats().defects > 0) wrong(member.name + ": defects in the memory that was taken up");
+    member.entry = member.node->entry();
+    member.wire.serve(*member.node);
+  }
+
+  // The pool that callers knew is no more. Whoever is waiting may yet write to the one that follows.
+  void lose(Member& member) {
+    member.memory = std::move(*node::Memory::anonymous(kMemory));
+    member.history = History();
+    std::erase_if(member.asked, [](const auto& asked) { return asked->over; });
+    for (const auto& asked : member.asked) {
+      asked->straddles = true;
+      if (asked->call.kind == Call::Kind::get) continue;
+      Call again = asked->call;
+      again.asked = network_.now();
+      again.known = false;
+      member.history.ask(std::move(again));
+    }
+  }
+
+  void tell(Member& member, const v1alpha1::ShardMap& map) {
+    if (member.node == nullptr) return;
+    const auto published = member.node->publish(map, kSecret);
+    using Verdict = node::MemoryNode::Verdict;
+    if (published.verdict != Verdict::adopted && published.verdict != Verdict::older_epoch) {
+      wrong(member.name + " refuses an epoch: " + published.message);
+    }
+  }
+
+  void note(Member& member, Asked& asked, const base::Status& status, std::optional<std::string> found) {
+    if (status.ok()) {
+      ++verdict_.done;
+    } else if (status.code() == base::Code::unknown_outcome) {
+      ++verdict_.unknown;
+    } else {
+      ++verdict_.not_done;
+      if (status.code() == base::Code::corrupt || status.code() == base::Code::internal) {
+        wrong(std::string(name_of(asked.call.kind)) + ": " + status.message());
+      }
+    }
+    if (asked.straddles) return;
+    if (status.ok()) {
+      member.history.answer(asked.number, network_.now(), std::move(found));
+    } else if (status.code() == base::Code::unknown_outcome) {
+      member.history.unknown(asked.number);
+    } else {
+      member.history.forget(asked.number);
+    }
+  }
+
+  const Setting& setting_;
+  PoolVerdict& verdict_;
+  fabric::sim::Network network_;
+  Random random_;
+  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<std::unique_ptr<Person>> persons_;
+  std::optional<map::Map> map_;  // by which keys are told apart; later epochs cut the hash space alike
+};
+
+std::string key_named(std::size_t index) { return "key-" + std::to_string(index); }
+
+// Every value is written once, so that a read tells whose it was. Every fourth key holds numbers.
+task::Task<void> work(PoolWorld& world, Person& person, const Setting& setting, std::uint64_t seed) {
+  Random random(seed);
+  for (std::size_t i = 0; i < setting.calls; ++i) {
+    const std::size_t index = std::min(random.below(setting.keys), random.below(setting.keys));
+    const bool counts = index % 4 == 1;
+    Call call{.key = key_named(index), .value = std::to_string(seed % 100'000'000) + "." + std::to_string(i)};
+    if (random.chance(setting.large)) call.value += std::string(20 + random.below(3000), 'x');
+    const std::uint64_t die = random.below(100);
+    if (random.chance(setting.reads)) {
+      call.kind = Call::Kind::get;
+    } else if (counts) {
+      call.kind = die < 20 ? Call::Kind::remove : Call::Kind::add;
+    } else {
+      call.kind = die < 40   ? Call::Kind::put
+                  : die < 60 ? Call::Kind::insert
+                  : die < 80 ? Call::Kind::update
+                             : Call::Kind::remove;
+    }
+    co_await world.call(person, std::move(call));
+    const auto pause = static_cast<std::uint64_t>(2 * setting.horizon) / setting.calls;
+    if (random.chance(0.5)) co_await person.port->sleep_for(static_cast<Nanos>(random.below(pause + 1)));
+  }
+}
+
+task::Task<void> repair(Person& person, std::vector<std::string>& trouble) {
+  trouble.clear();
+  for (auto& one : co_await person.body->pool->repair(person.port->now() + 5 * kSecond)) {
+    if (!one.trouble.empty()) trouble.push_back(one.node + ": " + one.trouble);
+  }
+}
+
+task::Task<void> read_all(PoolWorld& world, Person& person, std::size_t keys, std::uint64_t& there,
+                          base::Result<std::uint64_t>& counted) {
+  for (std::size_t i = 0; i < keys; ++i) {
+    co_await world.call(person, {.kind = Call::Kind::get, .key = key_named(i)});
+    const auto value = co_await person.body->pool->get(key_named(i));
+    if (value.ok() && value->has_value()) ++there;
+  }
+  counted = co_await person.body->pool->count();
+}
+
+task::Task<void> leave(Person& person) { co_await person.body->pool->close(person.port->now() + 5 * kSecond); }
+
+void begin(PoolWorld& world, const Setting& setting, Random& random) {
+  Person& person = world.connect();
+  for (std::size_t i = 0; i < setting.tasks; ++i) {
+    person.body->scope.spawn(work(world, person, setting, random.next()));
+  }
+}
+
+void strike(PoolWorld& world, const Setting& setting, Random& random, PoolVerdict& verdict) {
+  fabric::sim::Network& network = world.network();
+  const auto some = [&](Nanos most) {
+    return network.now() + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(most)));
+  };
+  const auto victim = [&]() -> fabric::sim::SimPort& { return *world.persons()[random.below(setting.clients)]->port; };
+  for (std::size_t i = 0; i < setting.deaths; ++i) {
+    victim().crash_after(random.below(600),
+                         random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
+  }
+  for (std::size_t i = 0; i < setting.stops; ++i) {
+    fabric::sim::SimPort& port = victim();
+    port.pause_after(random.below(600));
+    network.at(some(3 * kLease), [&port, &verdict] {
+      if (port.paused()) {
+        ++verdict.stops;
+        verdict.zombies += port.cut_off() ? 1 : 0;
+      }
+      port.resume();
+    });
+  }
+  for (std::size_t i = 0; i < setting.restarts + setting.losses; ++i) {
+    const std::size_t which = random.below(setting.nodes);
+    const bool keeps = i < setting.restarts;
+    network.at(some(setting.horizon), [&world, which, keeps] { world.kill(which, keeps); });
+  }
+  for (std::size_t i = 0; i < setting.epochs; ++i) {
+    network.at(some(setting.horizon), [&world] { world.publish(); });
+  }
+  for (std::size_t i = 0; i < setting.late_comers; ++i) {
+    network.at(some(setting.horizon), [&world, &setting, &random] { begin(world, setting, random); });
+  }
+}
+
+// Faults have ended. Somebody comes, has all repaired and finds everything; then all leave.
+void look_after(PoolWorld& world, const Setting& setting) {
+  const Nanos leases_over = world.network().now() + 2 * kLease;
+  world.run_until([&] { return world.network().now() >= leases_over; }, 3 * kLease);
+  Person& last = world.connect();
+  std::vector<std::string> trouble;
+  for (int times = 0; times < 5; ++times) {
+    if (!world.run(last, repair(last, trouble))) return world.wrong("repair does not end");
+    if (trouble.empty()) break;
+  }
+  for (const std::string& what : trouble) world.wrong("for ever: " + what);
+  std::uint64_t there = 0;
+  base::Result<std::uint64_t> counted = base::Status(base::Code::internal, "not counted");
+  if (!world.run(last, read_all(world, last, setting.keys, there, counted), 20 * kPatience)) {
+    return world.wrong("reading does not end");
+  }
+  if (!counted.ok()) {
+    world.wrong("counting: " + counted.status().message());
+  } else if (*counted != there) {
+    world.wrong(std::to_string(*counted) + " keys are counted, and " + std::to_string(there) + " are there");
+  }
+  for (const auto& person : world.persons()) {
+    if (person->port->crashed()) continue;
+    if (!world.run(*person, leave(*person))) return world.wrong("a goodbye does not end");
+    person->left = true;
+  }
+  for (std::string& what : world.leftovers()) world.wrong("when all have left: " + std::move(what));
+}
+
+}  // namespace
+
+PoolVerdict run_pool(std::uint64_t seed) {
+  const Setting setting = draw(seed);
+  PoolVerdict verdict;
+  verdict.setting = describe(setting);
+  Random random(base::mix(seed) ^ 0x57041);
+  PoolWorld world(setting, verdict);
+  for (std::size_t i = 0; i < setting.clients; ++i) begin(world, setting, random);
+  strike(world, setting, random, verdict);
+  world.network().options().lose_reply = setting.lose_reply;
+  const Nanos storm_over = world.network().now() + std::max(setting.horizon, 3 * kLease);
+  const auto all_over = [&] {
+    return std::all_of(world.persons().begin(), world.persons().end(),
+                       [&](const auto& person) { return world.over(*person); });
+  };
+  world.run_until([&] { return world.network().now() >= storm_over; }, 2 * (storm_over - world.network().now()));
+  world.calm();
+  if (!world.run_until(all_over, static_cast<Nanos>(setting.calls + 2) * kPatience)) {
+    verdict.wrong.push_back("a call of somebody who lives does not end");
+  }
+  world.close_books();
+  if (world.up() != setting.nodes) verdict.wrong.push_back("a memory node has not come back");
+  if (verdict.wrong.empty()) look_after(world, setting);
+  world.judge_histories();
+  for (const auto& person : world.persons()) verdict.deaths += person->port->crashed() ? 1 : 0;
+  world.sum_up();
+  return verdict;
+}
+
+}  // namespace farpool::sim

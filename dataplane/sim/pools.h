@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random pools, whole: several memory nodes, clients as applications have them, an operator that publishes epochs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace farpool::sim {
+
+struct PoolVerdict {
+  std::vector<std::string> wrong;  // empty: the run was right
+  std::string setting;             // what the seed drew, for people
+  std::uint64_t trace_hash = 0;
+  // Calls by what callers were told: that they were done, that nobody knows, that nothing was done.
+  std::uint64_t done = 0, unknown = 0, not_done = 0;
+  std::uint64_t deaths = 0, stops = 0;     // of clients
+  std::uint64_t restarts = 0, losses = 0;  // of memory nodes, with their memory and without
+  std::uint64_t epochs = 0;                // published
+  std::uint64_t zombies = 0;               // clients that woke behind their fence, everywhere
+  std::uint64_t slots_repaired = 0;        // of the dead, by other clients and by memory nodes that took memory up
+};
+
+// Two to four memory nodes share the keys; clients, each a client::Pool, come while others work. Clients die after any
+// effect or are stopped for longer than their lease; memory nodes are killed and come back with their memory, or
+// without; epochs reach them one by one and late; messages are lost, clocks drift. Judged are the history of every key
+// from the last loss of its memory on, that every call of those who live ends, that a client which comes when faults
+// have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte.
+PoolVerdict run_pool(std::uint64_t seed);
+
+}  // namespace farpool::sim
