@@ -31,7 +31,7 @@ constexpr const char* kUid = "pool-of-the-simulation";
 constexpr base::HashSecret kSecret{0x5eed, 0x900d};
 constexpr Nanos kLease = 2 * kSecond;
 constexpr std::uint64_t kNever = 1ull << 60;  // so many effects
-constexpr Nanos kPatience = 20 * kSecond;  // of a call
+constexpr Nanos kPatience = 20 * kSecond;     // of a call
 
 struct Setting {
   std::size_t nodes = 2, clients = 2, late_comers = 0, tasks = 2, calls = 12, keys = 10;
@@ -271,7 +271,8 @@ class PoolWorld {
     note(member, *asked, status, std::move(found));
   }
 
-  // Faults end: nobody dies any more, and whoever is stopped goes on. Memory nodes that are down come back by themselves.
+  // Faults end: nobody dies any more, and whoever is stopped goes on. Memory nodes that are down come back by
+  // themselves.
   void calm() {
     network_.options().lose_reply = 0;
     network_.options().lose_exchange = 0;
@@ -563,6 +564,47 @@ PoolVerdict run_pool(std::uint64_t seed) {
   for (const auto& person : world.persons()) verdict.deaths += person->port->crashed() ? 1 : 0;
   world.sum_up();
   return verdict;
+}
+
+namespace {
+
+struct Count {
+  std::uint64_t PoolVerdict::*of;
+  const char* name;
+};
+constexpr Count kCounts[] = {
+    {&PoolVerdict::done, "calls done"},
+    {&PoolVerdict::unknown, "of unknown outcome"},
+    {&PoolVerdict::not_done, "not done"},
+    {&PoolVerdict::deaths, "deaths"},
+    {&PoolVerdict::stops, "stops"},
+    {&PoolVerdict::zombies, "zombies"},
+    {&PoolVerdict::restarts, "restarts of memory nodes"},
+    {&PoolVerdict::losses, "losses of memory"},
+    {&PoolVerdict::epochs, "epochs"},
+    {&PoolVerdict::slots_repaired, "slots repaired"},
+};
+
+}  // namespace
+
+void add(PoolVerdict& sum, const PoolVerdict& verdict) {
+  for (const Count& count : kCounts) sum.*count.of += verdict.*count.of;
+}
+
+std::string describe(const PoolVerdict& sum) {
+  std::string text;
+  for (const Count& count : kCounts) {
+    text += (text.empty() ? "" : ", ") + std::to_string(sum.*count.of) + " " + count.name;
+  }
+  return text;
+}
+
+std::vector<std::string> never_reached(const PoolVerdict& sum) {
+  std::vector<std::string> never;
+  for (const Count& count : kCounts) {
+    if (sum.*count.of == 0) never.emplace_back(count.name);
+  }
+  return never;
 }
 
 }  // namespace farpool::sim

@@ -28,4 +28,9 @@ struct PoolVerdict {
 // have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte.
 PoolVerdict run_pool(std::uint64_t seed);
 
+void add(PoolVerdict& sum, const PoolVerdict& verdict);
+std::string describe(const PoolVerdict& sum);
+// What may happen to a pool and never did, for people.
+std::vector<std::string> never_reached(const PoolVerdict& sum);
+
 }  // namespace farpool::sim

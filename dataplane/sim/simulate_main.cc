@@ -8,6 +8,7 @@
 #include "fabric/sim/calibration.h"
 #include "sim/crash.h"
 #include "sim/explore_worlds.h"
+#include "sim/pools.h"
 #include "sim/story.h"
 #include "sim/swarm.h"
 
@@ -193,12 +194,35 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Part&
   return right ? 0 : 1;
 }
 
+int run_pools(std::uint64_t seed, std::uint64_t count) {
+  constexpr std::uint64_t kEnough = 200;  // seeds, to meet everything that is rare
+  const double begun = now_in_seconds();
+  farpool::sim::PoolVerdict sum;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const farpool::sim::PoolVerdict verdict = farpool::sim::run_pool(seed + i);
+    farpool::sim::add(sum, verdict);
+    if (count == 1 || !verdict.wrong.empty()) {
+      std::printf("seed %llu: %s\n", number(seed + i), verdict.setting.c_str());
+    }
+    for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
+    if (verdict.wrong.empty()) continue;
+    std::printf("commit %s\nreplay: simulate --pools --seed %llu\n", farpool::sim::commit().c_str(), number(seed + i));
+    return 1;
+  }
+  std::printf("  %s\n", farpool::sim::describe(sum).c_str());
+  if (count >= kEnough && !all_reached(farpool::sim::never_reached(sum))) return 1;
+  const double took = now_in_seconds() - begun;
+  std::printf("total: %llu random pools of 2 to 4 memory nodes right, %.0f pools a minute\n", number(count),
+              took > 0 ? static_cast<double>(count) / took * 60 : 0.0);
+  return 0;
+}
+
 }  // namespace
 
 int main(int count_of_words, char** words) {
   std::uint64_t seed = 1, count = 0;
   unsigned shrink_seconds = 20;
-  bool crash = false, worlds = false, calibrate = false;
+  bool crash = false, worlds = false, pools = false, calibrate = false;
   std::string name, branch, tape_text, part_text = "all";
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
@@ -217,6 +241,8 @@ int main(int count_of_words, char** words) {
       "instead, compare the model of a NIC's time with what the papers measured (docs/measurements/time-model.md)");
   app.add_option("--branch", branch, "of these only branches of operations whose name has this in it")
       ->needs(crash_option);
+  app.add_flag("--pools", pools,
+               "instead, whole pools: several memory nodes, clients that find their way and an operator");
   app.add_flag("--worlds", worlds, "explore every small world");
   app.add_option("--world", name, "explore this small world");
   app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
@@ -250,5 +276,6 @@ int main(int count_of_words, char** words) {
     return 2;
   }
   if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
+  if (pools) return run_pools(seed, count);
   return crash ? run_crashes(seed, count, branch) : run_seeds(seed, count, *part, shrink_seconds);
 }
