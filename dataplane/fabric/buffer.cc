@@ -27,7 +27,7 @@ Buffer BufferPool::take(std::size_t bytes) {
   auto& list = free_[index];
   std::byte* data;
   if (list.empty()) {
-    data = static_cast<std::byte*>(::operator new(std::size_t{1} << index, kAlignment));
+    data = fresh(std::size_t{1} << index);
     list.reserve(list.capacity() + 1);  // so that giving back never allocates
   } else {
     data = list.back();
@@ -37,6 +37,15 @@ Buffer BufferPool::take(std::size_t bytes) {
   return Buffer(this, data, bytes);
 }
 
+std::byte* BufferPool::fresh(std::size_t bytes) {
+  if (source_ == nullptr) return static_cast<std::byte*>(::operator new(bytes, kAlignment));
+  if (bytes >= source_->slab_bytes()) return source_->slab(bytes);
+  if (slab_.size() < bytes) slab_ = {source_->slab(source_->slab_bytes()), source_->slab_bytes()};
+  std::byte* data = slab_.data();
+  slab_ = slab_.subspan(bytes);
+  return data;
+}
+
 void BufferPool::give_back(std::byte* data, std::size_t bytes) noexcept {
   --taken_;
   free_[class_of(bytes)].push_back(data);
@@ -44,6 +53,7 @@ void BufferPool::give_back(std::byte* data, std::size_t bytes) noexcept {
 
 BufferPool::~BufferPool() {
   FARPOOL_CHECK(taken_ == 0);
+  if (source_ != nullptr) return;
   for (auto& list : free_) {
     for (std::byte* data : list) ::operator delete(data, kAlignment);
   }

@@ -45,10 +45,20 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
+// Where registered memory comes from. What was given stays until the source ends, which is after the last buffer.
+class SlabSource {
+ public:
+  virtual ~SlabSource() = default;
+  virtual std::size_t slab_bytes() const = 0;  // a power of two: what is asked for unless one buffer is larger
+  // 64-byte aligned; `bytes` is a multiple of slab_bytes(). A source that has no more ends the process with the reason.
+  virtual std::byte* slab(std::size_t bytes) = 0;
+};
+
 // Free lists by power-of-two size. One thread. Buffers must not outlive the pool.
 class BufferPool {
  public:
-  BufferPool() = default;
+  // Without a source: ordinary memory.
+  explicit BufferPool(SlabSource* source = nullptr) : source_(source) {}
   BufferPool(const BufferPool&) = delete;
   ~BufferPool();
   Buffer take(std::size_t bytes);
@@ -57,6 +67,9 @@ class BufferPool {
   friend class Buffer;
   void give_back(std::byte* data, std::size_t bytes) noexcept;
   static std::size_t class_of(std::size_t bytes);
+  std::byte* fresh(std::size_t bytes);
+  SlabSource* source_;
+  base::MutableBytes slab_;  // of the source, not yet cut
   std::array<std::vector<std::byte*>, 40> free_;
   std::size_t taken_ = 0;
 };

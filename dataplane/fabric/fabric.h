@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam: the only door between a protocol and a wire. A protocol is written once, as coroutines that build a short
-// array of verbs, await one chain, and judge the bytes that came back; every wire (tcp, shm, sim, later verbs) runs
+// array of verbs, await one chain, and judge the bytes that came back; every wire (verbs, tcp, shm, sim) runs
 // that text.
 //
 // The contract, held by one suite (fabric/contract) that every wire passes:
@@ -217,6 +217,7 @@ class Port {
   virtual void disarm(Timer& timer) = 0;  // no effect if not armed
 
  protected:
+  explicit Port(SlabSource* registered = nullptr) : buffers_(registered) {}
   BufferPool buffers_;
 };
 

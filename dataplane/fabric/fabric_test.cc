@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,32 @@ TEST(BufferPool, ReusesMemoryOfTheSameSize) {
   }
   Buffer again = pool.take(128);
   EXPECT_EQ(again.data(), first);
+}
+
+TEST(BufferPool, CutsSlabsAndAsksForMoreWhenOneIsSpent) {
+  struct Source final : SlabSource {
+    std::size_t slab_bytes() const override { return 1024; }
+    std::byte* slab(std::size_t bytes) override {
+      asked.push_back(bytes);
+      memory.push_back(std::make_unique<Line[]>(bytes / sizeof(Line)));
+      return memory.back()[0].bytes;
+    }
+    struct alignas(64) Line {
+      std::byte bytes[64];
+    };
+    std::vector<std::size_t> asked;
+    std::vector<std::unique_ptr<Line[]>> memory;
+  } source;
+  BufferPool pool(&source);
+  {
+    Buffer first = pool.take(512), second = pool.take(500);
+    EXPECT_EQ(second.data(), first.data() + 512) << "not of one slab";
+    Buffer third = pool.take(64), large = pool.take(3000);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(third.data()) % 64, 0u);
+    EXPECT_EQ(source.asked, (std::vector<std::size_t>{1024, 1024, 4096}));
+  }
+  Buffer again = pool.take(512), large = pool.take(4000);
+  EXPECT_EQ(source.asked.size(), 3u) << "what was given back is not used again";
 }
 
 TEST(Words, MaskedCasTouchesOnlyItsBits) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
@@ -148,6 +149,32 @@ void Alarm::set(Nanos when) {
 void Alarm::cancel() {
   ++state_->armed;
   state_->timer.cancel();
+}
+
+struct Watch::State : std::enable_shared_from_this<Watch::State> {
+  State(Loop& loop, int descriptor, std::function<void()> readable)
+      : descriptor(loop.context(), descriptor), readable(std::move(readable)) {}
+  void wait() {
+    descriptor.async_wait(asio::posix::descriptor_base::wait_read,
+                          [state = shared_from_this()](const asio::error_code& error) {
+                            if (error || state->ended) return;
+                            state->readable();
+                            if (!state->ended) state->wait();
+                          });
+  }
+  asio::posix::stream_descriptor descriptor;
+  std::function<void()> readable;
+  bool ended = false;
+};
+
+Watch::Watch(Loop& loop, int descriptor, std::function<void()> readable)
+    : state_(std::make_shared<State>(loop, descriptor, std::move(readable))) {
+  state_->wait();
+}
+
+Watch::~Watch() {
+  state_->ended = true;
+  state_->descriptor.release();  // cancels the wait, and leaves the descriptor to its owner
 }
 
 }  // namespace farpool::net

@@ -100,4 +100,18 @@ class Alarm {
   std::shared_ptr<State> state_;
 };
 
+// Calls a function, on the loop's thread, whenever a descriptor can be read, as long as it lives. The descriptor is its
+// owner's: it must be non-blocking and stay open. The function reads until there is nothing more, and may destroy the
+// watch.
+class Watch {
+ public:
+  Watch(Loop& loop, int descriptor, std::function<void()> readable);
+  ~Watch();
+  Watch(const Watch&) = delete;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
 }  // namespace farpool::net

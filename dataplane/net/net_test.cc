@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -20,6 +21,7 @@
 #include <future>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -218,6 +220,36 @@ TEST(Loop, CallsAHookOnceAtTheEndOfItsTurn) {
   end.set(Loop::now() + 10 * base::kMillisecond);
   loop.run();
   EXPECT_EQ(log, "12AB.");
+}
+
+TEST(Watch, SaysWhenADescriptorCanBeReadAsLongAsItLives) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_NONBLOCK | O_CLOEXEC), 0);
+  Loop loop;
+  std::string got;
+  std::unique_ptr<Watch> watch;
+  Alarm end(loop, [&] { loop.stop(); });
+  end.set(Loop::now() + 30 * base::kSecond);
+  loop.post([&] {
+    watch = std::make_unique<Watch>(loop, pipe[0], [&] {
+      for (char byte = 0; ::read(pipe[0], &byte, 1) == 1;) got.push_back(byte);
+      if (got == "a") loop.post([&] { EXPECT_EQ(::write(pipe[1], "b", 1), 1); });
+      if (got == "ab") {
+        watch.reset();  // from within
+        loop.post([&] {
+          EXPECT_EQ(::write(pipe[1], "c", 1), 1);
+          end.set(Loop::now());
+        });
+      }
+    });
+    EXPECT_EQ(::write(pipe[1], "a", 1), 1);
+  });
+  loop.run();
+  EXPECT_EQ(got, "ab");
+  char left = 0;
+  EXPECT_EQ(::read(pipe[0], &left, 1), 1) << "the watch has closed a descriptor that is not its own";
+  EXPECT_EQ(left, 'c');
+  for (int each : pipe) ::close(each);
 }
 
 TEST(Alarm, FiresWhenSetAgainAndNotWhenCancelled) {

@@ -4,8 +4,8 @@
 //
 // OFFSET SIZE  greeting, and the reply to it
 //      0    4  magic     "fpl1"
-//      4    4  kind      greeting: 1 exchange, 2 lane; reply: 0 accepted, 1 refused
-//      8    4  length    of the body that follows: a request or its reply; a lane's token
+//      4    4  kind      greeting: 1 exchange, 2 lane, 3 lane of another wire; reply: 0 accepted, 1 refused
+//      8    4  length    of the body that follows: a request or its reply; a lane's token, and what the other wire says
 //     12    4  zero
 //
 // OFFSET SIZE  chain: client to memory node, once the lane is open
@@ -50,9 +50,10 @@ inline constexpr std::size_t kHeaderBytes = 16;          // of greetings, chains
 inline constexpr std::size_t kMaxFrameBytes = 8u << 20;  // chains and replies
 inline constexpr std::size_t kMaxVerbBytes = 2u << 20;
 inline constexpr std::size_t kMaxRequestBytes = 64 * 1024;  // of an exchange
-inline constexpr std::size_t kMaxAnswerBytes = 16u << 20;   // to an exchange
+inline constexpr std::size_t kTokenBytes = 16;
+inline constexpr std::size_t kMaxAnswerBytes = 16u << 20;  // to an exchange
 
-enum class Greeting : std::uint32_t { exchange = 1, lane = 2 };
+enum class Greeting : std::uint32_t { exchange = 1, lane = 2, attach = 3 };
 enum class Welcome : std::uint32_t { accepted = 0, refused = 1 };
 
 struct Envelope {

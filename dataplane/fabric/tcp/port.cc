@@ -155,12 +155,6 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
   bool rung_ = true;  // no chain is queued that has not left
 };
 
-struct TcpPort::Answer {
-  Welcome welcome = Welcome::refused;
-  std::string body;
-  std::unique_ptr<net::Stream> stream;
-};
-
 namespace {
 
 struct Dialing {
@@ -271,7 +265,7 @@ std::uint64_t TcpPort::random() {
 }
 
 task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, std::shared_ptr<net::Tls> tls,
-                                                       std::uint32_t kind, std::string body, Nanos deadline) {
+                                                       Greeting kind, std::string body, Nanos deadline) {
   if (deadline <= now()) {
     co_return base::Status(base::Code::timed_out, "asking " + endpoint + ": the deadline had passed before it began");
   }
@@ -286,7 +280,8 @@ task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, std
                                                         peer.pool_uid + ", not a memory node of this pool");
     }
   }
-  put_envelope(stream.reserve(kHeaderBytes), {.kind = kind, .length = static_cast<std::uint32_t>(body.size())});
+  put_envelope(stream.reserve(kHeaderBytes),
+               {.kind = static_cast<std::uint32_t>(kind), .length = static_cast<std::uint32_t>(body.size())});
   stream.write(body);
   const auto envelope = co_await Reception(*this, stream, deadline);
   if (!envelope.ok()) co_return envelope.status();
@@ -302,8 +297,7 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
         base::Code::invalid_argument,
         "a request of " + std::to_string(request.size()) + " bytes is longer than " + std::to_string(kMaxRequestBytes));
   }
-  auto answer =
-      co_await ask(endpoint, tls_, static_cast<std::uint32_t>(Greeting::exchange), std::move(request), deadline);
+  auto answer = co_await ask(endpoint, tls_, Greeting::exchange, std::move(request), deadline);
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
     co_return base::Status(base::Code::forbidden, endpoint + " refused the request: this certificate may not make it");
@@ -312,23 +306,22 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
 }
 
 task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant grant, Nanos deadline) {
-  constexpr auto kLane = static_cast<std::uint32_t>(Greeting::lane);
   std::string token(base::text_of(grant.token));
   base::Result<Answer> answer = base::Status(base::Code::unavailable, "no rings");
   if (!rings_.empty()) {
     std::string rings = rings_address(rings_, grant.node_incarnation);
-    answer = co_await ask(std::move(rings), nullptr, kLane, token, deadline);
+    answer = co_await ask(std::move(rings), nullptr, Greeting::lane, token, deadline);
   }
   // Nobody there: the memory node is on another host, or offers no rings. The token is unspent.
   if (answer.code() == base::Code::unavailable) {
-    answer = co_await ask(grant.endpoint, tls_, kLane, std::move(token), deadline);
+    answer = co_await ask(grant.endpoint, tls_, Greeting::lane, std::move(token), deadline);
   }
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
-    co_return base::Status(base::Code::forbidden,
-                           grant.endpoint +
-                               " refused the lane: its token is unknown, spent or too old; begin a "
-                               "new session");
+    co_return base::Status(
+        base::Code::forbidden,
+        grant.endpoint + " refused the lane: " +
+            (answer->body.empty() ? "its token is unknown, spent or too old; begin a new session" : answer->body));
   }
   std::unique_ptr<Lane> lane = std::make_unique<TcpLane>(*this, std::move(grant), std::move(answer->stream));
   co_return std::move(lane);

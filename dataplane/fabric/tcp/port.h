@@ -9,8 +9,10 @@
 #include <string>
 
 #include "fabric/fabric.h"
+#include "fabric/tcp/frame.h"
 #include "fabric/timer.h"
 #include "net/loop.h"
+#include "net/stream.h"
 #include "net/tls.h"
 
 namespace farpool::fabric::tcp {
@@ -39,12 +41,18 @@ class TcpPort final : public Port {
   void arm(Timer& timer) override;
   void disarm(Timer& timer) override;
 
+  // One greeting and its answer on a memory node's session port; the stream stays open for the caller. Other wires open
+  // their lanes with it.
+  struct Answer {
+    Welcome welcome = Welcome::refused;
+    std::string body;
+    std::unique_ptr<net::Stream> stream;
+  };
+  task::Task<base::Result<Answer>> ask(std::string endpoint, std::shared_ptr<net::Tls> tls, Greeting kind,
+                                       std::string body, Nanos deadline);
+
  private:
   friend class TcpLane;
-  struct Answer;
-  // One request and one reply, or a lane's opening; the stream stays open for the caller.
-  task::Task<base::Result<Answer>> ask(std::string endpoint, std::shared_ptr<net::Tls> tls, std::uint32_t kind,
-                                       std::string body, Nanos deadline);
   void complete(Posting& posting);  // its waiter resumes with the next resume_completed
   void resume_soon();               // at the next turn
   void resume_completed();

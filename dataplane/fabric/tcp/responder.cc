@@ -31,7 +31,8 @@ namespace {
 // What the control thread knows of a lane; shared with the executor that runs it.
 struct LaneRecord {
   std::uint64_t session_id = 0;
-  bool cut = false;  // control thread only: fenced, or gone
+  std::uint64_t attached = 0;  // as another wire knows it; 0: a lane of this one
+  bool cut = false;            // control thread only: fenced, or gone
 };
 
 // Written by one executor, read by any thread.
@@ -89,6 +90,7 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
   net::Loop& control;
   const ResponderOptions options;
   Host* host = nullptr;  // control thread only; none once the responder is gone
+  LaneMaker* other = nullptr;
   std::vector<std::unique_ptr<Executor>> executors;
   std::unique_ptr<net::Listener> listener;
   std::unique_ptr<net::Listener> rings;
@@ -97,6 +99,7 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
   std::atomic<std::uint64_t> exchanges{0}, fences{0};
 
   // Control thread only.
+  std::uint64_t last_attached = 0;
   std::unordered_map<std::uint64_t, std::vector<std::shared_ptr<LaneRecord>>> sessions;
   std::list<std::unique_ptr<net::Alarm>> alarms;
 
@@ -108,7 +111,7 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
     std::uint64_t connection;
   };
   void asked(From from, const Peer& peer, std::string request);
-  void lane_wanted(From from, const std::array<std::byte, 16>& token);
+  void lane_wanted(From from, const std::array<std::byte, kTokenBytes>& token, bool attach, const std::string& request);
   struct Call {
     std::shared_ptr<LaneRecord> record;
     std::uint64_t chain;
@@ -148,6 +151,7 @@ class Connection final : public net::StreamHandler {
         serve();
         break;
       case Phase::waiting:
+      case Phase::attached:
       case Phase::ended:
         malformed();
         break;  // nothing may come here
@@ -167,21 +171,22 @@ class Connection final : public net::StreamHandler {
     phase_ = Phase::ended;
     stream_->finish();
   }
-  void begin_lane(std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions) {
+  // A lane of another wire says all it has to say elsewhere: its connection is silent until it ends.
+  void begin_lane(std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions, base::Bytes said) {
     record_ = std::move(record);
     regions_ = std::move(regions);
     executor_.lanes[record_->session_id].insert(this);
     count_lane(1);
     alarm_.cancel();
-    welcome(Welcome::accepted, {});
-    phase_ = Phase::lane;
-    stream_->need(kHeaderBytes);
+    welcome(Welcome::accepted, said);
+    phase_ = record_->attached != 0 ? Phase::attached : Phase::lane;
+    stream_->need(phase_ == Phase::attached ? 1 : kHeaderBytes);
     stream_->resume_reading();
-    serve();
+    if (phase_ == Phase::lane) serve();
   }
-  void refuse_lane() {
+  void refuse_lane(base::Bytes why) {
     add(executor_.counters.refusals, 1);
-    welcome(Welcome::refused, {});
+    welcome(Welcome::refused, why);
     phase_ = Phase::ended;
     stream_->finish();
   }
@@ -214,10 +219,10 @@ class Connection final : public net::StreamHandler {
   }
 
  private:
-  enum class Phase { greeting, waiting, lane, ended };
+  enum class Phase { greeting, waiting, lane, attached, ended };
 
   void retire() {
-    if (phase_ == Phase::lane) {
+    if (phase_ == Phase::lane || phase_ == Phase::attached) {
       const auto lanes = executor_.lanes.find(record_->session_id);
       lanes->second.erase(this);
       if (lanes->second.empty()) executor_.lanes.erase(lanes);
@@ -241,8 +246,10 @@ class Connection final : public net::StreamHandler {
     // Nobody has shown a certificate on a Unix socket: there the token alone counts, which was given to one who had.
     const bool exchange = !rings_ && envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::exchange);
     const bool lane =
-        envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::lane) && envelope->length == 16;
-    if (!exchange && !lane) return malformed();
+        envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::lane) && envelope->length == kTokenBytes;
+    const bool attach =
+        envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::attach) && envelope->length >= kTokenBytes;
+    if (!exchange && !lane && !attach) return malformed();
     const std::size_t length = kHeaderBytes + envelope->length;
     if (input.size() < length) return stream_->need(length);
     const base::Bytes body = input.subspan(kHeaderBytes, envelope->length);
@@ -256,12 +263,14 @@ class Connection final : public net::StreamHandler {
           [state, from, peer, request = std::string(base::text_of(body))] { state->asked(from, peer, request); });
     } else if (node_.options.tls && !rings_ &&
                (who.role != net::kRoleClient || who.pool_uid != node_.options.tls->self().pool_uid)) {
-      return refuse_lane();
+      return refuse_lane({});
     } else {
-      std::array<std::byte, 16> token;
+      std::array<std::byte, kTokenBytes> token;
       std::memcpy(token.data(), body.data(), token.size());
       stream_->pause_reading();
-      node_.control.post([state, from, token] { state->lane_wanted(from, token); });
+      node_.control.post([state, from, token, attach, request = std::string(base::text_of(body.subspan(kTokenBytes)))] {
+        state->lane_wanted(from, token, attach, request);
+      });
     }
     stream_->consume(length);
     stream_->need(1);
@@ -370,27 +379,40 @@ void TcpResponder::State::asked(From from, const Peer& peer, std::string request
   });
 }
 
-void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, 16>& token) {
+void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, kTokenBytes>& token, bool attach,
+                                      const std::string& request) {
   if (host == nullptr) return;
+  const auto refuse = [&from](std::string why) {
+    from.executor.loop.post([from, why = std::move(why)] {
+      if (Connection* connection = from.executor.find(from.connection)) connection->refuse_lane(base::bytes_of(why));
+    });
+  };
+  if (attach != (other != nullptr)) {
+    return refuse(attach ? "this memory node serves the tcp wire; ask for --wire tcp"
+                         : "this memory node serves the verbs wire; ask for --wire verbs");
+  }
   std::optional<LaneRights> rights = host->on_open_lane(token);
   if (rights && sessions[rights->session_id].size() >= options.max_lanes_per_session) rights.reset();
-  if (!rights) {
-    from.executor.loop.post([from] {
-      if (Connection* connection = from.executor.find(from.connection)) connection->refuse_lane();
-    });
-    return;
-  }
+  if (!rights) return refuse({});
   auto record = std::make_shared<LaneRecord>();
   record->session_id = rights->session_id;
+  std::string said;
+  if (attach) {
+    record->attached = ++last_attached;
+    auto answer = other->attach(record->attached, *rights, base::bytes_of(request));
+    if (!answer.ok()) return refuse(answer.status().message());
+    said = std::move(*answer);
+  }
   sessions[rights->session_id].push_back(record);
   // A fence that comes from here on is posted behind this, so the executor knows the lane when it is to cut it.
-  from.executor.loop.post([state = shared_from_this(), from, record, regions = std::move(rights->regions)] {
-    if (Connection* connection = from.executor.find(from.connection)) {
-      connection->begin_lane(record, regions);
-    } else {
-      state->control.post([state, record] { state->lane_gone(record); });
-    }
-  });
+  from.executor.loop.post(
+      [state = shared_from_this(), from, record, regions = std::move(rights->regions), said = std::move(said)] {
+        if (Connection* connection = from.executor.find(from.connection)) {
+          connection->begin_lane(record, regions, base::bytes_of(said));
+        } else {
+          state->control.post([state, record] { state->lane_gone(record); });
+        }
+      });
 }
 
 void TcpResponder::State::called(From from, const Call& call) {
@@ -412,6 +434,7 @@ void TcpResponder::State::called(From from, const Call& call) {
 
 void TcpResponder::State::lane_gone(const std::shared_ptr<LaneRecord>& record) {
   record->cut = true;
+  if (record->attached != 0 && host != nullptr) other->detach(record->attached);
   const auto session = sessions.find(record->session_id);
   if (session == sessions.end()) return;
   std::erase(session->second, record);
@@ -435,7 +458,7 @@ TcpResponder::~TcpResponder() {
   state_->executors.clear();
 }
 
-base::Status TcpResponder::serve(Host& host) {
+base::Status TcpResponder::serve(Host& host, LaneMaker* other) {
   FARPOOL_CHECK(state_->host == nullptr);
   State& state = *state_;
   for (std::size_t i = 0; i < state.options.executors; ++i) state.executors.push_back(std::make_unique<Executor>());
@@ -446,6 +469,7 @@ base::Status TcpResponder::serve(Host& host) {
     return listener.status();
   }
   state.host = &host;
+  state.other = other;
   state.listener = std::move(*listener);
   state.address = state.listener->address();
   for (const auto& executor : state.executors) executor->thread = std::thread([&loop = executor->loop] { loop.run(); });
@@ -453,7 +477,7 @@ base::Status TcpResponder::serve(Host& host) {
 }
 
 base::Status TcpResponder::serve_rings(const std::string& address) {
-  FARPOOL_CHECK(state_->host != nullptr && state_->rings == nullptr);
+  FARPOOL_CHECK(state_->host != nullptr && state_->rings == nullptr && state_->other == nullptr);
   remove_left_over(address);
   auto rings = state_->listen(address, true);
   if (!rings.ok()) return rings.status();
@@ -492,6 +516,7 @@ ResponderStats TcpResponder::stats() const {
 void TcpResponder::fence(std::uint64_t session_id, std::function<void()> done) {
   State& state = *state_;
   state.fences.fetch_add(1, std::memory_order_relaxed);
+  if (state.other != nullptr) state.other->fence(session_id);
   if (const auto session = state.sessions.find(session_id); session != state.sessions.end()) {
     for (const auto& record : session->second) record->cut = true;  // a CALL that is on its way finds it
     state.sessions.erase(session);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/result.h"
 #include "fabric/host.h"
 #include "net/loop.h"
@@ -53,6 +54,20 @@ struct ResponderStats {
   std::uint64_t failed_handshakes = 0;
 };
 
+// Another wire whose lanes begin on the session port: with a token, over an authenticated connection that stays open as
+// long as the lane. All of it is called on the control thread.
+class LaneMaker {
+ public:
+  virtual ~LaneMaker() = default;
+  // Makes this side of a lane from what the client says; what it returns is said to the client. A failure refuses the
+  // lane, and its message reaches the client.
+  virtual base::Result<std::string> attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request) = 0;
+  // The connection of the lane has ended. Unknown lanes are of no consequence.
+  virtual void detach(std::uint64_t lane) = 0;
+  // Ends every lane of the session: no verb of it executes once this has returned.
+  virtual void fence(std::uint64_t session_id) = 0;
+};
+
 class TcpResponder final : public Responder {
  public:
   // The control loop outlives the responder. Nothing listens until serve().
@@ -61,11 +76,13 @@ class TcpResponder final : public Responder {
   // afterwards.
   ~TcpResponder() override;
 
-  // Listens and serves the host, which must live as long as this. The regions of its rights must, too.
-  base::Status serve(Host& host);
-  // Once it serves: clients of this host may open lanes over rings, too. `address` is a port's rings_address for the
-  // host's incarnation. Sockets there that nobody has listened on for a minute are left over from others' deaths, and
-  // go.
+  // Listens and serves the host, which must live as long as this. The regions of its rights must, too. With another
+  // wire, which must live as long too, every lane is that wire's: words that its NIC changes by atomics are not changed
+  // by this processor's.
+  base::Status serve(Host& host, LaneMaker* other = nullptr);
+  // Once it serves, and no other wire: clients of this host may open lanes over rings, too. `address` is a port's
+  // rings_address for the host's incarnation. Sockets there that nobody has listened on for a minute are left over from
+  // others' deaths, and go.
   base::Status serve_rings(const std::string& address);
   const std::string& address() const;  // once it serves: with the port that was really bound
   ResponderStats stats() const;        // any thread

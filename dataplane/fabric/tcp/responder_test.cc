@@ -100,12 +100,40 @@ std::vector<std::byte> greeting(Greeting kind, base::Bytes body) {
   return bytes;
 }
 
+// Stands for another wire: notes what it is asked.
+class Noting final : public LaneMaker {
+ public:
+  base::Result<std::string> attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request) override {
+    const std::lock_guard lock(mutex_);
+    said_ += "attach " + std::to_string(lane) + " of " + std::to_string(rights.session_id) + ": " +
+             std::string(base::text_of(request)) + "\n";
+    if (request.empty()) return base::Status(base::Code::invalid_argument, "nothing was said");
+    return std::string("welcome");
+  }
+  void detach(std::uint64_t lane) override {
+    const std::lock_guard lock(mutex_);
+    said_ += "detach " + std::to_string(lane) + "\n";
+  }
+  void fence(std::uint64_t session_id) override {
+    const std::lock_guard lock(mutex_);
+    said_ += "fence " + std::to_string(session_id) + "\n";
+  }
+  std::string said() {
+    const std::lock_guard lock(mutex_);
+    return said_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string said_;
+};
+
 class Node : public testing::Test {
  protected:
   void serve() {
     options.listen = "127.0.0.1:0";
     responder = std::make_unique<TcpResponder>(control.loop, options);
-    control.on([this] { ASSERT_TRUE(responder->serve(host).ok()); });
+    control.on([this] { ASSERT_TRUE(responder->serve(host, other.get()).ok()); });
   }
   ~Node() override {
     control.on([this] { responder.reset(); });
@@ -146,6 +174,7 @@ class Node : public testing::Test {
   ResponderOptions options;
   std::shared_ptr<net::Tls> client_tls;
   LoopThread control, peer;
+  std::unique_ptr<Noting> other;
   std::unique_ptr<TcpResponder> responder;
 };
 
@@ -296,6 +325,76 @@ TEST_F(Node, BoundsTheLanesOfASession) {
   EXPECT_TRUE(attempt(2).second);
   first.first.reset();
   ASSERT_TRUE(eventually([&] { return attempt(1).second; }));
+}
+
+std::vector<std::byte> attaching(const LaneGrant& grant, std::string_view says) {
+  std::vector<std::byte> body(grant.token.begin(), grant.token.end());
+  body.insert(body.end(), base::bytes_of(says).begin(), base::bytes_of(says).end());
+  return greeting(Greeting::attach, body);
+}
+// What is answered: the verdict, and what is said besides.
+std::pair<Welcome, std::string> answer(Raw& raw, std::size_t bytes) {
+  const auto got = raw.receive(kHeaderBytes + bytes);
+  const auto envelope = got.size() < kHeaderBytes ? std::nullopt : get_envelope(got, kMaxAnswerBytes);
+  if (!envelope) return {Welcome::refused, "no answer"};
+  return {static_cast<Welcome>(envelope->kind), std::string(base::text_of(base::Bytes(got).subspan(kHeaderBytes)))};
+}
+
+TEST_F(Node, BeginsAndEndsTheLanesOfAnotherWire) {
+  other = std::make_unique<Noting>();
+  serve();
+  auto first = std::make_unique<Raw>(peer, responder->address()),
+       second = std::make_unique<Raw>(peer, responder->address());
+  first->send(attaching(grant(5), "hello"));
+  EXPECT_EQ(answer(*first, 7), std::pair(Welcome::accepted, std::string("welcome")));
+  second->send(attaching(grant(6), "hi"));
+  EXPECT_EQ(answer(*second, 7).first, Welcome::accepted);
+  EXPECT_TRUE(eventually([&] { return responder->stats().lanes == 2; }));
+
+  Raw silent(peer, responder->address());
+  silent.send(attaching(grant(7), ""));
+  EXPECT_EQ(answer(silent, 16), std::pair(Welcome::refused, std::string("nothing was said")));
+  Raw spent(peer, responder->address());
+  auto twice = grant(8);
+  twice.token[0] ^= std::byte{1};
+  spent.send(attaching(twice, "again"));
+  EXPECT_EQ(answer(spent, 0).first, Welcome::refused);
+  // No processor changes what a device changes by atomics.
+  Raw same(peer, responder->address());
+  same.send(greeting(Greeting::lane, grant(9).token));
+  EXPECT_EQ(answer(same, 1).first, Welcome::refused);
+
+  // The end of a connection is the end of its lane, and so is a fence.
+  first.reset();
+  EXPECT_TRUE(eventually([&] { return other->said().ends_with("detach 1\n"); }));
+  std::promise<void> fenced;
+  control.on([&] { responder->fence(6, [&fenced] { fenced.set_value(); }); });
+  ASSERT_EQ(fenced.get_future().wait_for(kPatience), std::future_status::ready);
+  EXPECT_TRUE(second->ends());
+  EXPECT_TRUE(eventually([&] { return responder->stats().lanes == 0; }));
+  EXPECT_TRUE(other->said().starts_with("attach 1 of 5: hello\nattach 2 of 6: hi\nattach 3 of 7: \n")) << other->said();
+  EXPECT_NE(other->said().find("fence 6\n"), std::string::npos);
+}
+
+TEST_F(Node, RefusesTheLanesOfAWireThatItDoesNotServe) {
+  serve();
+  Raw raw(peer, responder->address());
+  raw.send(attaching(grant(), "hello"));
+  EXPECT_EQ(answer(raw, 1).first, Welcome::refused);
+  EXPECT_TRUE(raw.ends());
+  expect_service();
+}
+
+// Whoever talks where nothing is to be said loses the lane.
+TEST_F(Node, EndsTheLaneOfAnotherWireThatTalks) {
+  other = std::make_unique<Noting>();
+  serve();
+  Raw raw(peer, responder->address());
+  raw.send(attaching(grant(), "hello"));
+  EXPECT_EQ(answer(raw, 7).first, Welcome::accepted);
+  raw.send(greeting(Greeting::exchange, {}));
+  EXPECT_TRUE(raw.ends());
+  EXPECT_TRUE(eventually([&] { return other->said().ends_with("detach 1\n"); }));
 }
 
 TEST_F(Node, CountsWhatItDoes) {

@@ -38,11 +38,10 @@ struct LoopThread {
   }
 };
 
-struct ClientThread : LoopThread {
-  explicit ClientThread(std::shared_ptr<net::Tls> tls, const std::string& rings = {}) {
-    on([&] { port = std::make_unique<TcpPort>(loop, std::move(tls), rings); });
-  }
-  ~ClientThread() {
+// A port of some wire on a loop of its own.
+template <class SomePort>
+struct PortThread : LoopThread {
+  ~PortThread() {
     on([this] { port.reset(); });
   }
   std::future<void> spawn(task::Task<void> task) {
@@ -60,7 +59,7 @@ struct ClientThread : LoopThread {
     std::abort();
   }
 
-  std::unique_ptr<TcpPort> port;
+  std::unique_ptr<SomePort> port;
   task::Scope scope;
 
  private:
@@ -70,6 +69,12 @@ struct ClientThread : LoopThread {
       co_await std::move(owned);
     }
     over->set_value();
+  }
+};
+
+struct ClientThread : PortThread<TcpPort> {
+  explicit ClientThread(std::shared_ptr<net::Tls> tls, const std::string& rings = {}) {
+    on([&] { port = std::make_unique<TcpPort>(loop, std::move(tls), rings); });
   }
 };
 
