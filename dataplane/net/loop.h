@@ -70,7 +70,8 @@ class Loop {
 
   void add(Poller& poller);
   void remove(Poller& poller);  // no effect if it is not there
-  // How long to look at the pollers in vain before sleeping: latency for CPU. Default: not at all. Before run().
+  // How long to look at the pollers in vain before sleeping: latency for CPU. Default: not at all. Before run(), or
+  // on the loop's thread.
   void set_spin(Nanos spin);
 
   static Nanos now();  // the monotonic clock; any thread

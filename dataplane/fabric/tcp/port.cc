@@ -264,8 +264,8 @@ std::uint64_t TcpPort::random() {
   return std::exchange(entropy_[--entropy_left_], 0);
 }
 
-task::Task<base::Result<TcpPort::Answer>> TcpPort::ask(std::string endpoint, std::shared_ptr<net::Tls> tls,
-                                                       Greeting kind, std::string body, Nanos deadline) {
+task::Task<base::Result<TcpPort::Answer>> TcpPort::greet(std::string endpoint, std::shared_ptr<net::Tls> tls,
+                                                         Greeting kind, std::string body, Nanos deadline) {
   if (deadline <= now()) {
     co_return base::Status(base::Code::timed_out, "asking " + endpoint + ": the deadline had passed before it began");
   }
@@ -297,7 +297,7 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
         base::Code::invalid_argument,
         "a request of " + std::to_string(request.size()) + " bytes is longer than " + std::to_string(kMaxRequestBytes));
   }
-  auto answer = co_await ask(endpoint, tls_, Greeting::exchange, std::move(request), deadline);
+  auto answer = co_await ask(endpoint, Greeting::exchange, std::move(request), deadline);
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
     co_return base::Status(base::Code::forbidden, endpoint + " refused the request: this certificate may not make it");
@@ -310,11 +310,11 @@ task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant gra
   base::Result<Answer> answer = base::Status(base::Code::unavailable, "no rings");
   if (!rings_.empty()) {
     std::string rings = rings_address(rings_, grant.node_incarnation);
-    answer = co_await ask(std::move(rings), nullptr, Greeting::lane, token, deadline);
+    answer = co_await greet(std::move(rings), nullptr, Greeting::lane, token, deadline);
   }
   // Nobody there: the memory node is on another host, or offers no rings. The token is unspent.
   if (answer.code() == base::Code::unavailable) {
-    answer = co_await ask(grant.endpoint, tls_, Greeting::lane, std::move(token), deadline);
+    answer = co_await ask(grant.endpoint, Greeting::lane, std::move(token), deadline);
   }
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {

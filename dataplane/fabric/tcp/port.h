@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "fabric/fabric.h"
 #include "fabric/tcp/frame.h"
@@ -48,11 +49,14 @@ class TcpPort final : public Port {
     std::string body;
     std::unique_ptr<net::Stream> stream;
   };
-  task::Task<base::Result<Answer>> ask(std::string endpoint, std::shared_ptr<net::Tls> tls, Greeting kind,
-                                       std::string body, Nanos deadline);
+  task::Task<base::Result<Answer>> ask(std::string endpoint, Greeting kind, std::string body, Nanos deadline) {
+    return greet(std::move(endpoint), tls_, kind, std::move(body), deadline);
+  }
 
  private:
   friend class TcpLane;
+  task::Task<base::Result<Answer>> greet(std::string endpoint, std::shared_ptr<net::Tls> tls, Greeting kind,
+                                         std::string body, Nanos deadline);
   void complete(Posting& posting);  // its waiter resumes with the next resume_completed
   void resume_soon();               // at the next turn
   void resume_completed();

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// An RDMA device as opened by one process: which one, through which of its addresses, and what it can do.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "fabric/verbs/handshake.h"
+
+namespace farpool::fabric::verbs {
+
+struct DeviceOptions {
+  std::string device;   // "mlx5_0"; empty: the first that has a fitting address
+  std::string address;  // of the interface that the device belongs to; empty: see pick_gid
+  std::uint8_t traffic_class = 0;
+  base::Nanos failure_timeout = 2 * base::kSecond;  // of the pool: the memory node's says how patient lanes are
+};
+
+// Which entry of a device's table to use: of type RoCEv2 and for this address, never by index, which changes with every
+// address that comes and goes. Without an address: IPv4 first, then IPv6 that is routed, then link-local. Nothing: why
+// not, and what there is.
+base::Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const std::string& address,
+                                     const std::string& device);
+// The last hop of a GID for people: "10.0.0.3", "fe80::1".
+std::string text_of(const ibv_gid& gid);
+
+class Device {
+ public:
+  // Errors say what is missing and how it is had.
+  static base::Result<std::shared_ptr<Device>> open(const DeviceOptions& options);
+  Device(const Device&) = delete;
+  ~Device();
+
+  const DeviceOptions& options() const { return options_; }
+  ibv_context* context() const { return context_; }
+  const ibv_device_attr& limits() const { return limits_; }
+  const ibv_gid_entry& gid() const { return gid_; }
+  ibv_mtu mtu() const { return mtu_; }
+  std::string name() const;
+
+ private:
+  Device(ibv_context* context, DeviceOptions options) : options_(std::move(options)), context_(context) {}
+  base::Status look();
+  DeviceOptions options_;
+  ibv_context* context_;
+  ibv_device_attr limits_{};
+  ibv_gid_entry gid_{};
+  ibv_mtu mtu_ = IBV_MTU_1024;
+};
+
+// What owns an object of the library, and destroys it.
+template <class T, int (*kDestroy)(T*)>
+struct Destroyer {
+  void operator()(T* object) const { kDestroy(object); }
+};
+template <class T, int (*kDestroy)(T*)>
+using Owned = std::unique_ptr<T, Destroyer<T, kDestroy>>;
+using ProtectionDomain = Owned<ibv_pd, ibv_dealloc_pd>;
+using Registration = Owned<ibv_mr, ibv_dereg_mr>;
+using Completions = Owned<ibv_cq, ibv_destroy_cq>;
+using CompletionEvents = Owned<ibv_comp_channel, ibv_destroy_comp_channel>;
+
+// What failed, with the operating system's reason and what to do about the usual one.
+base::Status failure(const std::string& what, int error);
+
+base::Result<ProtectionDomain> make_protection_domain(const Device& device);
+// Its descriptor does not block.
+base::Result<CompletionEvents> make_completion_events(const Device& device);
+// Remote access as in IBV_ACCESS_*. With a random base, peers name the memory by addresses that say nothing about this
+// process.
+base::Result<Registration> register_memory(ibv_pd* domain, void* memory, std::size_t bytes, int access);
+base::Result<Registration> register_memory_at_random(ibv_pd* domain, void* memory, std::size_t bytes, int access,
+                                                     std::uint64_t random, std::uint64_t& base);
+
+}  // namespace farpool::fabric::verbs

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/verbs/handshake.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace farpool::fabric::verbs {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x31767066;  // "fpv1"
+constexpr std::size_t kHeadBytes = 48;
+constexpr std::size_t kRegionBytes = 24;
+constexpr std::uint8_t kLargestMtu = 5;
+constexpr std::uint8_t kLongestTimeout = 31;
+constexpr std::uint8_t kMostRetries = 6;
+
+struct Head {
+  std::uint32_t magic = kMagic;
+  std::uint32_t queue_pair = 0;
+  std::uint32_t sequence = 0;
+  std::uint8_t mtu = 0;
+  std::uint8_t depth = 0;
+  std::uint8_t timeout = 0;
+  std::uint8_t retries = 0;
+  Gid gid{};
+  std::uint64_t nonce = 0;
+  std::uint32_t regions = 0;
+  std::uint32_t zero = 0;
+};
+static_assert(sizeof(Head) == kHeadBytes && base::wire_safe<Head>);
+
+struct Region {
+  std::uint32_t id = 0;
+  std::uint32_t device_key = 0;
+  std::uint64_t word = 0;
+  std::uint32_t read_only = 0;
+  std::uint32_t zero = 0;
+};
+static_assert(sizeof(Region) == kRegionBytes && base::wire_safe<Region>);
+
+Head head_of(const End& end, std::uint64_t nonce, std::size_t regions) {
+  Head head;
+  head.queue_pair = end.queue_pair;
+  head.sequence = end.sequence;
+  head.mtu = end.mtu;
+  head.depth = end.depth;
+  head.gid = end.gid;
+  head.nonce = nonce;
+  head.regions = static_cast<std::uint32_t>(regions);
+  return head;
+}
+End end_of(const Head& head) {
+  return {
+      .queue_pair = head.queue_pair, .sequence = head.sequence, .mtu = head.mtu, .depth = head.depth, .gid = head.gid};
+}
+
+template <class T>
+void append(std::string& to, const T& part) {
+  to += base::text_of(base::bytes_of(part));
+}
+
+std::optional<Head> get_head(base::Bytes bytes) {
+  if (bytes.size() < kHeadBytes) return std::nullopt;
+  const auto head = base::load<Head>(bytes.data());
+  if (head.magic != kMagic || head.zero != 0 || head.regions > kMaxRegions) return std::nullopt;
+  if (bytes.size() != kHeadBytes + kRegionBytes * head.regions) return std::nullopt;
+  if (head.queue_pair == 0 || head.queue_pair > kMask24 || head.sequence > kMask24) return std::nullopt;
+  if (head.mtu == 0 || head.mtu > kLargestMtu || head.depth == 0) return std::nullopt;
+  return head;
+}
+Region region_at(base::Bytes bytes, std::size_t index) {
+  return base::load<Region>(bytes.data() + kHeadBytes + kRegionBytes * index);
+}
+
+}  // namespace
+
+Patience patience_within(base::Nanos failure_timeout) {
+  // Seven waits of the chosen length, and a length is at least what a loaded host may take to answer at all.
+  constexpr std::uint8_t kShortest = 8;
+  Patience patience{.timeout = kShortest, .retries = kMostRetries};
+  const auto total = [&patience](std::uint8_t timeout) {
+    return (base::Nanos{4096} << timeout) * (patience.retries + 1);
+  };
+  while (patience.timeout < kLongestTimeout && total(patience.timeout + 1) <= failure_timeout / 2) ++patience.timeout;
+  while (patience.retries > 1 && total(patience.timeout) > failure_timeout / 2) --patience.retries;
+  return patience;
+}
+
+std::string put(const AttachRequest& request) {
+  std::string bytes;
+  append(bytes, head_of(request.client, request.nonce, request.keys.size()));
+  for (const auto& key : request.keys) append(bytes, Region{.id = key.region, .word = key.key});
+  return bytes;
+}
+
+std::string put(const AttachReply& reply) {
+  std::string bytes;
+  Head head = head_of(reply.node, reply.nonce, reply.places.size());
+  head.timeout = reply.patience.timeout;
+  head.retries = reply.patience.retries;
+  append(bytes, head);
+  for (const auto& place : reply.places) {
+    append(bytes,
+           Region{.id = place.region, .device_key = place.key, .word = place.begin, .read_only = place.read_only});
+  }
+  return bytes;
+}
+
+std::optional<AttachRequest> get_request(base::Bytes bytes) {
+  const auto head = get_head(bytes);
+  if (!head || head->timeout != 0 || head->retries != 0) return std::nullopt;
+  AttachRequest request{.client = end_of(*head), .nonce = head->nonce, .keys = {}};
+  for (std::size_t i = 0; i < head->regions; ++i) {
+    const Region region = region_at(bytes, i);
+    if (region.device_key != 0 || region.read_only != 0 || region.zero != 0) return std::nullopt;
+    request.keys.push_back({.region = region.id, .key = region.word});
+  }
+  return request;
+}
+
+std::optional<AttachReply> get_reply(base::Bytes bytes) {
+  const auto head = get_head(bytes);
+  if (!head || head->timeout == 0 || head->timeout > kLongestTimeout || head->retries > kMostRetries) {
+    return std::nullopt;
+  }
+  AttachReply reply{.node = end_of(*head),
+                    .patience = {.timeout = head->timeout, .retries = head->retries},
+                    .nonce = head->nonce,
+                    .places = {}};
+  for (std::size_t i = 0; i < head->regions; ++i) {
+    const Region region = region_at(bytes, i);
+    if (region.read_only > 1 || region.zero != 0) return std::nullopt;
+    reply.places.push_back(
+        {.region = region.id, .key = region.device_key, .begin = region.word, .read_only = region.read_only != 0});
+  }
+  return reply;
+}
+
+}  // namespace farpool::fabric::verbs

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two sides of a lane tell each other over the authenticated session port before any packet flows. Pure, and
+// strict with what came from outside. Little-endian; a GID stands as it is on the wire.
+//
+// OFFSET SIZE  both directions
+//      0    4  magic     "fpv1"
+//      4    4  queue pair number, 24 bits
+//      8    4  first packet sequence number, 24 bits
+//     12    1  path MTU, as ibv_mtu counts: 1 is 256, 5 is 4096
+//     13    1  READs and atomics outstanding: wanted; granted
+//     14    1  zero; exponent of the time-out of an acknowledgement
+//     15    1  zero; how often one is waited for again, 0 to 6: 7 is for ever on some devices
+//     16   16  GID
+//     32    8  nonce of the client's; repeated
+//     40    4  regions that follow
+//     44    4  zero
+// and for each region 24 bytes: id (4), zero or remote key (4), the session's key or where the region begins (8), zero
+// or 1 where it may be read and not changed (4), zero (4)
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/time.h"
+
+namespace farpool::fabric::verbs {
+
+using Gid = std::array<std::byte, 16>;
+
+inline constexpr std::size_t kMaxRegions = 64;
+inline constexpr std::uint32_t kMask24 = 0xff'ffff;
+
+// How one side is reached.
+struct End {
+  std::uint32_t queue_pair = 0;
+  std::uint32_t sequence = 0;
+  std::uint8_t mtu = 0;
+  std::uint8_t depth = 0;
+  Gid gid{};
+};
+
+struct AttachRequest {
+  End client;
+  std::uint64_t nonce = 0;
+  struct Key {
+    std::uint32_t region = 0;
+    std::uint64_t key = 0;  // as granted to the session
+  };
+  std::vector<Key> keys;
+};
+
+// When a packet that nobody acknowledges is sent again, and how often, as queue pairs have it.
+struct Patience {
+  std::uint8_t timeout = 0;  // 4.096 us times two to this
+  std::uint8_t retries = 0;
+};
+// The longest that ends within half of the failure timeout: a lane that fails is noticed before its client passes for
+// dead. Devices may wait up to four times as long as they are told.
+Patience patience_within(base::Nanos failure_timeout);
+// Below it no patience fits: a lost packet is sent again after a millisecond at the least, or four.
+inline constexpr base::Nanos kShortestFailureTimeout = 20 * base::kMillisecond;
+
+struct AttachReply {
+  End node;
+  Patience patience;
+  std::uint64_t nonce = 0;
+  struct Place {
+    std::uint32_t region = 0;
+    std::uint32_t key = 0;  // of the device
+    std::uint64_t begin = 0;
+    bool read_only = false;  // the device knows, but lets a WRITE of nothing pass without a look at the key
+  };
+  std::vector<Place> places;
+};
+
+std::string put(const AttachRequest& request);
+std::string put(const AttachReply& reply);
+// Nothing if the bytes cannot be what they should be.
+std::optional<AttachRequest> get_request(base::Bytes bytes);
+std::optional<AttachReply> get_reply(base::Bytes bytes);
+
+}  // namespace farpool::fabric::verbs

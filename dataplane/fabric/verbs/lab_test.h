@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of this room that need an RDMA device: ports on threads of their own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+#include "fabric/tcp/test_loop.h"
+#include "fabric/verbs/port.h"
+
+namespace farpool::fabric::verbs {
+
+struct VerbsThread : tcp::PortThread<VerbsPort> {
+  VerbsThread(std::shared_ptr<net::Tls> tls, std::shared_ptr<Device> device, Nanos spin = 0) {
+    on([&] {
+      loop.set_spin(spin);
+      auto opened = VerbsPort::open(loop, std::move(tls), std::move(device), {});
+      EXPECT_TRUE(opened.ok()) << opened.status().message();
+      port = std::move(*opened);
+    });
+  }
+};
+
+}  // namespace farpool::fabric::verbs

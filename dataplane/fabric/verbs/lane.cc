@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/verbs/lane.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "fabric/cost.h"
+
+namespace farpool::fabric::verbs {
+
+using base::Code;
+using base::Result;
+using base::Status;
+
+VerbsLane::VerbsLane(VerbsPort& port) : port_(port), memory_(port.buffer(8 * kDepth + 2 * kCallHeadBytes)) {
+  memory_key_ = port_.memory_->arena->key_of(memory_.data());
+}
+
+VerbsLane::~VerbsLane() {
+  FARPOOL_CHECK(pending_ == 0);
+  end(false, nullptr);
+  port_.forget(*this);
+}
+
+Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
+  const Device& device = *port_.memory_->device;
+  endpoint_ = grant.endpoint;
+  // Every request may report, when the queue pair fails.
+  completions_.reset(::ibv_create_cq(device.context(), kDepth + 1, this, port_.memory_->events.get(), 0));
+  if (completions_ == nullptr) return failure(device.name() + ": a completion queue", errno);
+  const auto depth = static_cast<std::uint8_t>(
+      std::clamp<int>(device.limits().max_qp_init_rd_atom, 1, static_cast<int>(port_.caps().max_outstanding_atomics)));
+  auto pair = QueuePair::make(
+      device, port_.memory_->domain.get(), completions_.get(),
+      {.sends = kDepth, .receives = 1, .send_parts = 2, .receive_parts = 2, .inline_bytes = kInlineBytes},
+      static_cast<std::uint32_t>(port_.random()), depth);
+  if (!pair.ok()) return pair.status();
+  pair_ = std::move(*pair);
+  AttachRequest request{.client = pair_->end(), .nonce = port_.random(), .keys = {}};
+  for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
+  return request;
+}
+
+Status VerbsLane::begin(const LaneGrant& grant, const AttachRequest& asked, const AttachReply& reply,
+                        std::unique_ptr<net::Stream> stream) {
+  const bool fits = reply.nonce == asked.nonce && reply.node.depth <= asked.client.depth &&
+                    reply.node.mtu <= asked.client.mtu &&
+                    std::equal(reply.places.begin(), reply.places.end(), grant.regions.begin(), grant.regions.end(),
+                               [](const auto& place, const auto& region) { return place.region == region.id; });
+  if (!fits) {
+    return {Code::unavailable, endpoint_ + " answers another lane's beginning, or speaks another version"};
+  }
+  for (std::size_t i = 0; i < reply.places.size(); ++i) {
+    regions_.push_back({.id = reply.places[i].region,
+                        .key = reply.places[i].key,
+                        .bytes = grant.regions[i].bytes,
+                        .begin = reply.places[i].begin,
+                        .read_only = reply.places[i].read_only});
+  }
+  if (Status status = pair_->connect(reply.node, reply.node.mtu, reply.node.depth, reply.patience); !status.ok()) {
+    return status;
+  }
+  stream_ = std::move(stream);
+  open_ = true;
+  stream_->need(1);
+  stream_->start(*this);
+  port_.lanes_.push_back(this);
+  return {};
+}
+
+// ---- what is asked
+
+const VerbsLane::Region* VerbsLane::region(std::uint32_t id) const {
+  for (const Region& each : regions_) {
+    if (each.id == id) return &each;
+  }
+  return nullptr;
+}
+
+// What the device would not refuse itself, or not in time: the rest (keys, and regions as long as the memory node says)
+// is the device's to refuse, which does not look at the key of a WRITE of nothing.
+bool VerbsLane::permitted(std::span<const Op> ops) const {
+  if (ops.empty() || ops.size() > kMaxChain) return false;
+  for (const Op& op : ops) {
+    if (op.verb == Verb::call) {
+      if (ops.size() != 1 || op.local.size() > kMaxCallBytes || op.reply.size() > kMaxCallBytes) return false;
+      continue;
+    }
+    const Region* at = region(op.at.region);
+    const std::uint64_t bytes = op.verb == Verb::read || op.verb == Verb::write ? op.local.size() : 8;
+    if (at == nullptr || op.at.offset % 8 != 0 || bytes % 8 != 0 || bytes > kMaxVerbBytes || op.at.offset > at->bytes ||
+        bytes > at->bytes - op.at.offset) {
+      return false;
+    }
+    if (bytes == 0 && op.verb == Verb::write && at->read_only) return false;
+  }
+  return true;
+}
+
+void VerbsLane::enqueue(Posting& posting) noexcept {
+  ++pending_;
+  posting.next = nullptr;
+  posting.outcome = {};
+  if (!open_) return finish(posting, refused_ ? Fate::refused : Fate::maybe);
+  if (posting.deadline <= port_.now()) {
+    sever();
+    return finish(posting, Fate::maybe);
+  }
+  if (!permitted(posting.ops)) {
+    end(true, nullptr);  // what has been sent may still execute
+    return finish(posting, Fate::refused);
+  }
+  ++stats_.chains;
+  stats_.messages += posting.ops.size();
+  for (const Op& op : posting.ops) stats_.bytes += wire_bytes(op);
+  posting.tag = 1;  // parts that are not done: the sending of all of it is one
+  (newest_ != nullptr ? newest_->next : oldest_) = &posting;
+  newest_ = &posting;
+  if (next_ == nullptr) {
+    next_ = &posting;
+    next_op_ = 0;
+  }
+  if (posting.deadline < Timer::when) watch(posting.deadline);
+  port_.ring_soon(*this);
+}
+
+// ---- sending
+
+ibv_send_wr& VerbsLane::stage() {
+  ibv_send_wr& wr = wrs_[staged_];
+  wr = {};
+  wr.wr_id = kSendId;
+  wr.sg_list = parts_[staged_].data();
+  if (staged_ > 0) wrs_[staged_ - 1].next = &wr;
+  ++staged_;
+  ++in_flight_;
+  ++slots_;
+  return wr;
+}
+
+void VerbsLane::stage_verb(const Op& op) {
+  if (op.verb == Verb::cas) return stage_atomic(op, op.compare, op.swap);
+  if (op.verb == Verb::fetch_add) return stage_atomic(op, op.swap, 0);
+  const Region& at = *region(op.at.region);
+  ibv_send_wr& wr = stage();
+  if (!op.local.empty()) {
+    wr.sg_list[0] = {.addr = reinterpret_cast<std::uintptr_t>(op.local.data()),
+                     .length = static_cast<std::uint32_t>(op.local.size()),
+                     .lkey = port_.memory_->arena->key_of(op.local.data())};
+    wr.num_sge = 1;
+  }
+  wr.wr.rdma = {.remote_addr = at.begin + op.at.offset, .rkey = at.key};
+  if (op.fence) wr.send_flags |= IBV_SEND_FENCE;
+  if (op.verb == Verb::read) {
+    wr.opcode = IBV_WR_RDMA_READ;
+  } else {
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    if (op.local.size() <= pair_->inline_bytes()) wr.send_flags |= IBV_SEND_INLINE;
+  }
+}
+
+void VerbsLane::stage_atomic(const Op& op, std::uint64_t compare, std::uint64_t swap) {
+  const Region& at = *region(op.at.region);
+  const std::uint32_t slot = slots_ % kDepth;
+  ibv_send_wr& wr = stage();
+  wr.sg_list[0] = {.addr = reinterpret_cast<std::uintptr_t>(memory_.data() + 8 * std::size_t{slot}),
+                   .length = 8,
+                   .lkey = memory_key_};
+  wr.num_sge = 1;
+  wr.wr.atomic = {.remote_addr = at.begin + op.at.offset, .compare_add = compare, .swap = swap, .rkey = at.key};
+  wr.opcode = op.verb == Verb::fetch_add ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+  if (op.fence) wr.send_flags |= IBV_SEND_FENCE;
+}
+
+// What was staged since `burst.slot` reports together.
+void VerbsLane::close_burst(Burst burst) {
+  burst.wrs = slots_ - burst.slot;
+  wrs_[staged_ - 1].send_flags |= IBV_SEND_SIGNALED;
+  bursts_.push(burst);
+}
+
+std::uint64_t& VerbsLane::guess_of(const Op& op) {
+  Seen& seen = seen_[base::mix(op.at.offset + op.at.region) % seen_.size()];
+  if (seen.region != op.at.region || seen.offset != op.at.offset) seen = {op.at.region, op.at.offset, 0};
+  return seen.word;
+}
+
+void VerbsLane::stage_guess(Burst burst) {
+  const Op& op = burst.posting->ops[burst.first];
+  burst.slot = slots_;
+  stage_atomic(op, burst.guess, (burst.guess & ~op.swap_mask) | (op.swap & op.swap_mask));
+  close_burst(burst);
+}
+
+void VerbsLane::stage_repeats(Burst burst) {
+  burst.slot = slots_;
+  for (std::size_t i = burst.first; i < std::size_t{burst.first} + burst.count; ++i) {
+    if (burst.posting->ops[i].verb == Verb::read) stage_verb(burst.posting->ops[i]);
+  }
+  close_burst(burst);
+}
+
+// The next verbs, as far as they may go now; true if there may be more to stage.
+bool VerbsLane::stage_verbs() {
+  Posting& posting = *next_;
+  Burst burst{.posting = &posting, .first = static_cast<std::uint8_t>(next_op_), .slot = slots_};
+  while (next_op_ < posting.ops.size() && in_flight_ < kDepth && !burst.guessed) {
+    const Op& op = posting.ops[next_op_];
+    if (op.fence && in_doubt()) break;
+    if (op.verb == Verb::masked_cas) {
+      burst.guess = (guess_of(op) & ~op.compare_mask) | (op.compare & op.compare_mask);
+      burst.guessed = true;
+      ++guesses_;
+      stage_atomic(op, burst.guess, (burst.guess & ~op.swap_mask) | (op.swap & op.swap_mask));
+    } else {
+      burst.reads |= op.verb == Verb::read;
+      stage_verb(op);
+    }
+    ++next_op_;
+    ++burst.count;
+  }
+  if (burst.count == 0) return false;
+  close_burst(burst);
+  ++posting.tag;
+  if (next_op_ < posting.ops.size()) return true;
+  next_ = posting.next;
+  next_op_ = 0;
+  --posting.tag;  // all of it is sent; its bursts are still counted
+  return true;
+}
+
+bool VerbsLane::stage_call() {
+  Posting& posting = *next_;
+  const Op& op = posting.ops[0];
+  if (calling_ != nullptr || in_flight_ == kDepth || (op.fence && in_doubt())) return false;
+  const Arena& arena = *port_.memory_->arena;
+  std::array<ibv_sge, 2> room{};
+  room[0] = {.addr = reinterpret_cast<std::uintptr_t>(answer_head()), .length = kCallHeadBytes, .lkey = memory_key_};
+  ibv_recv_wr receive{.wr_id = kReceiveId, .next = nullptr, .sg_list = room.data(), .num_sge = 1};
+  if (!op.reply.empty()) {
+    room[1] = {.addr = reinterpret_cast<std::uintptr_t>(op.reply.data()),
+               .length = static_cast<std::uint32_t>(op.reply.size()),
+               .lkey = arena.key_of(op.reply.data())};
+    receive.num_sge = 2;
+  }
+  ibv_recv_wr* bad = nullptr;
+  if (::ibv_post_recv(pair_->raw(), &receive, &bad) != 0) {
+    broke(IBV_WC_GENERAL_ERR, true);
+    return false;
+  }
+  base::store(call_head(),
+              CallHead{.opcode = op.opcode, .room = static_cast<std::uint32_t>(op.reply.size()), .number = ++calls_});
+  Burst burst{.posting = &posting, .kind = Burst::Kind::call, .count = 1, .slot = slots_};
+  ibv_send_wr& wr = stage();
+  wr.opcode = IBV_WR_SEND;
+  wr.sg_list[0] = {
+      .addr = reinterpret_cast<std::uintptr_t>(call_head()), .length = kCallHeadBytes, .lkey = memory_key_};
+  wr.num_sge = 1;
+  if (!op.local.empty()) {
+    wr.sg_list[1] = {.addr = reinterpret_cast<std::uintptr_t>(op.local.data()),
+                     .length = static_cast<std::uint32_t>(op.local.size()),
+                     .lkey = arena.key_of(op.local.data())};
+    wr.num_sge = 2;
+  }
+  if (kCallHeadBytes + op.local.size() <= pair_->inline_bytes()) wr.send_flags |= IBV_SEND_INLINE;
+  if (op.fence) wr.send_flags |= IBV_SEND_FENCE;
+  close_burst(burst);
+  calling_ = &posting;
+  ++posting.tag;  // the burst; the answer stands for what enqueue counted
+  next_ = posting.next;
+  next_op_ = 0;
+  return true;
+}
+
+void VerbsLane::ring() {
+  to_ring_ = false;
+  if (!open_) return;
+  for (; !wrong_guesses_.empty() && in_flight_ < kDepth; wrong_guesses_.pop()) stage_guess(wrong_guesses_.front());
+  if (wrong_guesses_.empty()) {
+    for (; !stale_reads_.empty() && in_flight_ + stale_reads_.front().count <= kDepth; stale_reads_.pop()) {
+      stage_repeats(stale_reads_.front());
+    }
+  }
+  if (wrong_guesses_.empty() && stale_reads_.empty()) {
+    while (open_ && next_ != nullptr && (next_->ops[0].verb == Verb::call ? stage_call() : stage_verbs())) {
+    }
+  }
+  if (!open_ || staged_ == 0) return;
+  staged_ = 0;
+  ++stats_.doorbells;
+  ibv_send_wr* bad = nullptr;
+  if (::ibv_post_send(pair_->raw(), wrs_.data(), &bad) != 0) broke(IBV_WC_GENERAL_ERR, false);
+}
+
+// ---- what came
+
+bool VerbsLane::arm() {
+  if (::ibv_req_notify_cq(completions_.get(), 0) != 0) {
+    broke(IBV_WC_GENERAL_ERR, false);
+    return false;
+  }
+  armed_ = true;
+  return true;
+}
+
+bool VerbsLane::poll() {
+  bool any = false;
+  std::array<ibv_wc, 16> came;
+  while (open_) {
+    const int count = ::ibv_poll_cq(completions_.get(), static_cast<int>(came.size()), came.data());
+    if (count < 0) broke(IBV_WC_GENERAL_ERR, false);
+    if (count <= 0) break;
+    any = true;
+    for (int i = 0; i < count && open_; ++i) {
+      const ibv_wc& each = came[static_cast<std::size_t>(i)];
+      if (each.status != IBV_WC_SUCCESS) {
+        broke(each.status, each.wr_id == kReceiveId);
+      } else if (each.wr_id == kReceiveId) {
+        take_answer(each.byte_len);
+      } else {
+        take_burst();
+      }
+    }
+  }
+  return any;
+}
+
+std::uint64_t VerbsLane::word_at(std::uint32_t slot) const {
+  return base::load<std::uint64_t>(memory_.data() + 8 * std::size_t{slot % kDepth});
+}
+
+void VerbsLane::take_burst() {
+  FARPOOL_CHECK(!bursts_.empty());
+  const Burst burst = bursts_.front();
+  bursts_.pop();
+  in_flight_ -= burst.wrs;
+  Posting& posting = *burst.posting;
+  if (burst.kind == Burst::Kind::verbs) {
+    for (std::uint32_t i = 0; i < burst.count; ++i) {
+      const Op& op = posting.ops[std::size_t{burst.first} + i];
+      if (op.verb == Verb::cas || op.verb == Verb::fetch_add) *op.old = word_at(burst.slot + i);
+    }
+  }
+  if (burst.guessed) take_guess(burst, word_at(burst.slot + burst.wrs - 1));
+  if (burst.kind == Burst::Kind::again && burst.reads && !burst.repeat) --repeats_;
+  if (burst.repeat) {
+    stale_reads_.push(
+        {.posting = &posting, .kind = Burst::Kind::again, .first = burst.first, .count = burst.count, .reads = true});
+  } else if (!burst.guessed) {
+    settle(posting);
+  }
+  if (next_ != nullptr || !wrong_guesses_.empty() || !stale_reads_.empty()) port_.ring_soon(*this);
+}
+
+// A guess was right, or the word would not have done, or it has to be made again.
+void VerbsLane::take_guess(const Burst& burst, std::uint64_t seen) {
+  Posting& posting = *burst.posting;
+  const Op& op = posting.ops[std::size_t{burst.first} + burst.count - 1];
+  const bool swapped = seen == burst.guess;
+  guess_of(op) = swapped ? (seen & ~op.swap_mask) | (op.swap & op.swap_mask) : seen;
+  if (swapped || (seen & op.compare_mask) != (op.compare & op.compare_mask)) {
+    *op.old = seen;
+    --guesses_;
+    // The READs in front of it in its burst may have to go again all the same; then it is settled with them.
+    if (!burst.repeat) settle(posting);
+    return;
+  }
+  if (posting.outcome.extra_trips < 0xff) ++posting.outcome.extra_trips;
+  for (std::size_t i = 0; i < bursts_.size(); ++i) {
+    Burst& behind = bursts_[i];
+    if (!behind.reads || behind.repeat) continue;
+    behind.repeat = true;
+    if (behind.kind == Burst::Kind::verbs) ++repeats_;  // one that goes again is counted already
+  }
+  if (burst.repeat) ++posting.tag;  // its READs are a part of their own from here on
+  wrong_guesses_.push({.posting = &posting,
+                       .kind = Burst::Kind::again,
+                       .first = static_cast<std::uint8_t>(burst.first + burst.count - 1),
+                       .count = 1,
+                       .guessed = true,
+                       .guess = seen});
+}
+
+void VerbsLane::take_answer(std::uint32_t bytes) {
+  if (calling_ == nullptr || bytes < kCallHeadBytes) return broke(IBV_WC_FATAL_ERR, true);
+  Posting& posting = *calling_;
+  const auto head = base::load<AnswerHead>(answer_head());
+  if (head.number != calls_ || head.bytes != bytes - kCallHeadBytes) return broke(IBV_WC_FATAL_ERR, true);
+  if (head.refused != 0) return end(true, &posting);
+  posting.outcome.reply_bytes = head.bytes;
+  settle(posting);
+  if (next_ != nullptr) port_.ring_soon(*this);
+}
+
+void VerbsLane::settle(Posting& posting) {
+  if (--posting.tag > 0) return;
+  if (calling_ == &posting) calling_ = nullptr;
+  unlink(posting);
+  finish(posting, Fate::done);
+}
+
+// Requests report in order, so what has failed is the oldest burst.
+void VerbsLane::broke(ibv_wc_status status, bool receive) {
+  const bool refused =
+      !receive && !bursts_.empty() && (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR);
+  if (port_.options_.log) {
+    port_.options_.log("lane to " + endpoint_ + " by " + port_.memory_->device->name() +
+                       " has ended: " + ::ibv_wc_status_str(status) +
+                       (refused ? ": the session is stale, or its rights do not reach so far" : ""));
+  }
+  end(refused, refused ? bursts_.front().posting : nullptr);
+}
+
+// ---- the end
+
+// The queue pair goes first: nothing that is pending touches its buffers from then on, and none of it is sent.
+void VerbsLane::end(bool refused, Posting* refusal) {
+  pair_.reset();
+  completions_.reset();
+  if (!std::exchange(open_, false)) return;
+  refused_ = refused;
+  stream_.reset();
+  port_.disarm(*this);
+  std::erase(port_.lanes_, this);
+  newest_ = next_ = calling_ = nullptr;
+  while (!bursts_.empty()) bursts_.pop();
+  staged_ = 0;
+  for (Posting* posting = std::exchange(oldest_, nullptr); posting != nullptr;) {
+    Posting* next = posting->next;
+    finish(*posting, posting == refusal ? Fate::refused : Fate::maybe);
+    posting = next;
+  }
+}
+
+void VerbsLane::finish(Posting& posting, Fate fate) {
+  posting.outcome.fate = fate;
+  port_.complete(posting);
+}
+
+// Most are the oldest.
+void VerbsLane::unlink(Posting& posting) {
+  Posting* before = nullptr;
+  for (Posting* each = oldest_; each != &posting; each = each->next) before = each;
+  (before != nullptr ? before->next : oldest_) = posting.next;
+  if (newest_ == &posting) newest_ = before;
+}
+
+void VerbsLane::watch(Nanos when) {
+  port_.disarm(*this);
+  Timer::when = when;
+  if (when != base::kNever) port_.arm(*this);
+}
+
+void VerbsLane::fire() noexcept {
+  Nanos earliest = base::kNever;
+  for (const Posting* posting = oldest_; posting != nullptr; posting = posting->next) {
+    earliest = std::min(earliest, posting->deadline);
+  }
+  if (earliest <= port_.now()) return sever();
+  Timer::when = base::kNever;
+  watch(earliest);
+}
+
+// The memory node has no more to say on the stream: it closes it when the lane is fenced.
+void VerbsLane::on_input() noexcept { end(false, nullptr); }
+void VerbsLane::on_closed(const base::Status&) noexcept { end(false, nullptr); }
+
+}  // namespace farpool::fabric::verbs

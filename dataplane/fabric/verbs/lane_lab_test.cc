@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the contract suite cannot see: guesses of masked CAS that were wrong, and what the device itself refuses.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fabric/contract/wire.h"
+#include "fabric/verbs/lab_test.h"
+#include "fabric/verbs/lane.h"
+#include "fabric/verbs/responder.h"
+#include "task/scope.h"
+
+namespace farpool::fabric::verbs {
+namespace {
+
+using contract::TestHost;
+
+class Laboratory : public ::testing::Test {
+ protected:
+  void start(Nanos failure_timeout) {
+    auto opened = Device::open({.failure_timeout = failure_timeout});
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    device = *opened;
+    control.on([&] {
+      responder = std::make_unique<VerbsResponder>(
+          control.loop, tcp::ResponderOptions{.listen = "127.0.0.1:0", .max_lanes_per_session = 64}, device);
+      const base::Status status = responder->serve(host);
+      EXPECT_TRUE(status.ok()) << status.message();
+    });
+    client = std::make_unique<VerbsThread>(nullptr, device);
+  }
+  ~Laboratory() override {
+    client.reset();
+    control.on([this] { responder.reset(); });
+  }
+  LaneGrant grant(std::uint64_t session) { return host.grant(session, responder->address()); }
+
+  TestHost host;
+  tcp::LoopThread control;
+  std::shared_ptr<Device> device;
+  std::unique_ptr<VerbsResponder> responder;
+  std::unique_ptr<VerbsThread> client;
+};
+
+Remote at(std::uint64_t offset) { return {TestHost::kSmall, offset}; }
+Nanos soon(const Port& port) { return port.now() + 30 * base::kSecond; }
+
+// ---- guesses
+
+task::Task<void> into(Lane& lane, std::vector<Op> ops, Nanos deadline, Outcome& outcome) {
+  outcome = co_await lane.post(ops, deadline);
+}
+
+// The word changes behind the lane's back before every chain, in bits that the masks leave out.
+task::Task<void> guess_wrong(TestHost& host, VerbsPort& port, LaneGrant grant, bool one_chain) {
+  auto opened = co_await port.open_lane(std::move(grant), soon(port));
+  EXPECT_TRUE(opened.ok()) << opened.status().message();
+  if (!opened.ok()) co_return;
+  Lane& lane = **opened;
+  Buffer seen = port.buffer(8), flag = port.buffer(8);
+  for (std::uint64_t round = 1; round <= 40; ++round) {
+    const std::uint64_t others = round << 32;
+    host.set_word(TestHost::kSmall, 0, others);
+    host.set_word(TestHost::kSmall, 64, 0);
+    base::store(flag.data(), round);
+    std::uint64_t old = 0;
+    const Op take = Op::masked_cas(at(0), old, 0, 1, 1, 1), look = Op::read(at(0), seen.span());
+    // Fenced: must not be there before the bit is, whatever guesses come between.
+    const Op tell = Op::write(at(64), flag.span()).fenced();
+    Outcome first, second, third;
+    {
+      task::Scope scope;
+      if (one_chain) {
+        scope.spawn(into(lane, {take, look, tell}, soon(port), first));
+      } else {
+        scope.spawn(into(lane, {take}, soon(port), first));
+        scope.spawn(into(lane, {look}, soon(port), second));
+        scope.spawn(into(lane, {tell}, soon(port), third));
+      }
+      co_await scope.join();
+    }
+    EXPECT_EQ(first.fate, Fate::done);
+    EXPECT_EQ(first.extra_trips, 1) << "round " << round;
+    EXPECT_EQ(old, others);
+    EXPECT_EQ(base::load<std::uint64_t>(seen.data()), others | 1) << "a READ behind a masked CAS went before it";
+    EXPECT_EQ(host.word(TestHost::kSmall, 0), others | 1);
+    EXPECT_EQ(host.word(TestHost::kSmall, 64), round);
+    // A guess that is right costs nothing, and one of a word that would not do neither.
+    const std::array drop{Op::masked_cas(at(0), old, 1, 1, 0, 1)}, miss{Op::masked_cas(at(0), old, 1, 1, 0, 1)};
+    EXPECT_EQ((co_await lane.post(drop, soon(port))).extra_trips, 0);
+    EXPECT_EQ(old, others | 1);
+    EXPECT_EQ((co_await lane.post(miss, soon(port))).extra_trips, 0);
+    EXPECT_EQ(old, others);
+    EXPECT_EQ(host.word(TestHost::kSmall, 0), others);
+  }
+}
+TEST_F(Laboratory, AWrongGuessCostsATripAndNoOrder) {
+  ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond));
+  for (bool one_chain : {true, false}) client->run(guess_wrong(host, *client->port, grant(1), one_chain));
+}
+
+// Several masked CASes in one chain, every guess of them wrong, with READs between and behind.
+task::Task<void> guess_many_wrong(TestHost& host, VerbsPort& port, LaneGrant grant) {
+  auto opened = co_await port.open_lane(std::move(grant), soon(port));
+  EXPECT_TRUE(opened.ok());
+  if (!opened.ok()) co_return;
+  Lane& lane = **opened;
+  constexpr std::size_t kLocks = 6;
+  Buffer seen = port.buffer(2 * 8 * kLocks);
+  for (std::uint64_t round = 1; round <= 20; ++round) {
+    std::array<std::uint64_t, kLocks> old{};
+    std::vector<Op> ops;
+    for (std::size_t i = 0; i < kLocks; ++i) {
+      host.set_word(TestHost::kSmall, 8 * i, (round * 100 + i) << 8);
+      ops.push_back(Op::masked_cas(at(8 * i), old[i], 0, 1, 1, 1));
+      ops.push_back(Op::read(at(8 * i), seen.span().subspan(8 * i, 8)));
+    }
+    ops.push_back(Op::read(at(0), seen.span().subspan(8 * kLocks, 8 * kLocks)));
+    EXPECT_EQ((co_await lane.post(ops, soon(port))).fate, Fate::done);
+    for (std::size_t i = 0; i < kLocks; ++i) {
+      const std::uint64_t word = (round * 100 + i) << 8;
+      EXPECT_EQ(old[i], word);
+      EXPECT_EQ(base::load<std::uint64_t>(seen.data() + 8 * i), word | 1);
+      EXPECT_EQ(base::load<std::uint64_t>(seen.data() + 8 * (kLocks + i)), word | 1);
+    }
+  }
+}
+TEST_F(Laboratory, ManyWrongGuessesOfOneChainAreAllMadeAgain) {
+  ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond));
+  client->run(guess_many_wrong(host, *client->port, grant(1)));
+}
+
+// ---- the device's own refusals
+
+// A client that does not hear that its session is fenced: a queue pair, and all keys.
+struct Zombie final : net::StreamHandler {
+  void on_input() noexcept override {}
+  void on_closed(const base::Status&) noexcept override {}
+  Completions completions;
+  std::unique_ptr<QueuePair> pair;
+  AttachReply reply;
+  std::unique_ptr<net::Stream> stream;
+};
+
+task::Task<void> attach(const Device& device, ibv_pd* domain, tcp::TcpPort& port, LaneGrant grant, Zombie& zombie) {
+  zombie.completions.reset(::ibv_create_cq(device.context(), 16, nullptr, nullptr, 0));
+  auto pair = QueuePair::make(device, domain, zombie.completions.get(), {.sends = 8, .receives = 1},
+                              static_cast<std::uint32_t>(port.random()), 4);
+  EXPECT_TRUE(pair.ok()) << pair.status().message();
+  if (!pair.ok()) co_return;
+  zombie.pair = std::move(*pair);
+  AttachRequest request{.client = zombie.pair->end(), .nonce = 1, .keys = {}};
+  for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
+  std::string body(base::text_of(grant.token));
+  body += put(request);
+  auto answer = co_await port.ask(grant.endpoint, tcp::Greeting::attach, std::move(body), soon(port));
+  EXPECT_TRUE(answer.ok()) << answer.status().message();
+  if (!answer.ok()) co_return;
+  EXPECT_EQ(answer->welcome, tcp::Welcome::accepted) << answer->body;
+  const auto reply = get_reply(base::bytes_of(answer->body));
+  EXPECT_TRUE(reply);
+  if (!reply) co_return;
+  zombie.reply = *reply;
+  const base::Status status = zombie.pair->connect(reply->node, reply->node.mtu, reply->node.depth, reply->patience);
+  EXPECT_TRUE(status.ok()) << status.message();
+  zombie.stream = std::move(answer->stream);
+  zombie.stream->start(zombie);
+}
+
+void post_write(Zombie& zombie, ibv_mr* memory, std::size_t place, std::uint64_t offset) {
+  ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(memory->addr), .length = 8, .lkey = memory->lkey};
+  ibv_send_wr wr{};
+  wr.sg_list = &part;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma = {.remote_addr = zombie.reply.places[place].begin + offset, .rkey = zombie.reply.places[place].key};
+  ibv_send_wr* bad = nullptr;
+  EXPECT_EQ(::ibv_post_send(zombie.pair->raw(), &wr, &bad), 0);
+}
+ibv_wc_status await_completion(Zombie& zombie) {
+  ibv_wc done{};
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (::ibv_poll_cq(zombie.completions.get(), 1, &done) == 0) {
+    if (std::chrono::steady_clock::now() > limit) {
+      ADD_FAILURE() << "a WRITE did not end";
+      return IBV_WC_GENERAL_ERR;
+    }
+    std::this_thread::yield();
+  }
+  return done.status;
+}
+
+class Zombies : public Laboratory {
+ protected:
+  void start_with(std::size_t count) {
+    ASSERT_NO_FATAL_FAILURE(start(base::kSecond));
+    domain = std::move(*make_protection_domain(*device));
+    memory = std::move(*register_memory(domain.get(), words.data(), sizeof words, IBV_ACCESS_LOCAL_WRITE));
+    asker = std::make_unique<tcp::ClientThread>(nullptr);
+    for (std::size_t i = 0; i < count; ++i) {
+      zombies.push_back(std::make_unique<Zombie>());
+      asker->run(attach(*device, domain.get(), *asker->port, grant(1), *zombies.back()));
+    }
+  }
+  ~Zombies() override {
+    if (asker) asker->on([this] { zombies.clear(); });
+    asker.reset();
+  }
+  ProtectionDomain domain;
+  alignas(64) std::array<std::uint64_t, 8> words{0xbad, 0xbad};
+  Registration memory;
+  std::vector<std::unique_ptr<Zombie>> zombies;
+  std::unique_ptr<tcp::ClientThread> asker;
+};
+
+TEST_F(Zombies, ALateWriteOfAFencedSessionIsRefusedByTheDevice) {
+  constexpr std::size_t kLanes = 32;
+  ASSERT_NO_FATAL_FAILURE(start_with(kLanes));
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    post_write(*zombies[i], memory.get(), 0, 8 * i);
+    ASSERT_EQ(await_completion(*zombies[i]), IBV_WC_SUCCESS) << "a session that is not fenced may write";
+    ASSERT_EQ(host.word(TestHost::kSmall, 8 * i), 0xbadu);
+  }
+  std::promise<void> fenced;
+  control.on([&] { responder->fence(1, [&fenced] { fenced.set_value(); }); });
+  ASSERT_EQ(fenced.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  EXPECT_EQ(responder->stats().lanes, 0u);
+  for (std::size_t i = 0; i < kLanes; ++i) host.set_word(TestHost::kSmall, 8 * i, 0x600d);
+  for (const auto& zombie : zombies) {
+    for (int again = 0; again < 4; ++again) post_write(*zombie, memory.get(), 0, 0);
+  }
+  for (std::size_t i = 0; i < kLanes; ++i) EXPECT_NE(await_completion(*zombies[i]), IBV_WC_SUCCESS);
+  std::size_t landed = 0;
+  for (std::size_t i = 0; i < kLanes; ++i) landed += host.word(TestHost::kSmall, 8 * i) != 0x600d ? 1 : 0;
+  EXPECT_EQ(landed, 0u);
+  std::printf("late WRITEs after a fence that landed: %zu of %zu\n", landed, 4 * kLanes);
+}
+
+// What a client could only ask for by going round its own lane.
+TEST_F(Zombies, TheDeviceKnowsTheBoundsAndRightsOfRegions) {
+  struct Case {
+    const char* why;
+    std::size_t place;
+    std::uint64_t offset;
+  };
+  const std::array cases{Case{"behind the end", 0, TestHost::kSmallBytes}, Case{"before the beginning", 0, ~0ull - 7},
+                         Case{"across the end", 0, TestHost::kSmallBytes - 4}, Case{"read-only", 2, 0}};
+  ASSERT_NO_FATAL_FAILURE(start_with(cases.size()));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    post_write(*zombies[i], memory.get(), cases[i].place, cases[i].offset);
+    EXPECT_EQ(await_completion(*zombies[i]), IBV_WC_REM_ACCESS_ERR) << cases[i].why;
+  }
+  EXPECT_TRUE(host.guards_whole());
+  EXPECT_EQ(host.word(TestHost::kFixed, 0), TestHost::kGuard);
+}
+
+// Regions begin where nobody can guess from the process's addresses, and lanes have numbers of their own.
+TEST_F(Zombies, WhatAClientIsToldSaysNothingOfTheProcess) {
+  ASSERT_NO_FATAL_FAILURE(start_with(2));
+  const AttachReply& first = zombies[0]->reply;
+  const AttachReply& second = zombies[1]->reply;
+  EXPECT_NE(first.node.sequence, second.node.sequence);
+  EXPECT_NE(first.node.queue_pair, second.node.queue_pair);
+  const auto here = reinterpret_cast<std::uintptr_t>(this);
+  for (std::size_t i = 0; i < first.places.size(); ++i) {
+    EXPECT_NE(first.places[i].begin >> 40, here >> 40) << "a region is named by its address in the process";
+  }
+}
+
+}  // namespace
+}  // namespace farpool::fabric::verbs

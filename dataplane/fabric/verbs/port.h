@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's end of the verbs wire: a port on a loop, and lanes that are queue pairs. Exchanges and the beginnings of
+// lanes go over the session port, as on the tcp wire.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fabric/fabric.h"
+#include "fabric/tcp/port.h"
+#include "fabric/verbs/arena.h"
+#include "fabric/verbs/device.h"
+#include "net/loop.h"
+#include "net/tls.h"
+
+namespace farpool::fabric::verbs {
+
+struct PortOptions {
+  std::function<void(const std::string&)> log;  // lanes that broke, and why; none: nobody is told
+};
+
+class VerbsLane;
+
+// Lives on the loop's thread; the loop outlives it. The device may be shared by many ports.
+class VerbsPort final : public Port, private net::TurnHook, private net::Poller {
+ public:
+  static base::Result<std::unique_ptr<VerbsPort>> open(net::Loop& loop, std::shared_ptr<net::Tls> tls,
+                                                       std::shared_ptr<Device> device, PortOptions options);
+  ~VerbsPort() override;
+
+  Caps caps() const override;
+  Nanos now() const override { return session_port_.now(); }
+  std::uint64_t random() override { return session_port_.random(); }
+  task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline) override {
+    return session_port_.exchange(std::move(endpoint), std::move(request), deadline);
+  }
+  task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) override;
+  void arm(Timer& timer) override { session_port_.arm(timer); }
+  void disarm(Timer& timer) override { session_port_.disarm(timer); }
+
+ private:
+  friend class VerbsLane;
+  // What buffers are registered with, made before the port's own parts.
+  struct Memory {
+    std::shared_ptr<Device> device;
+    ProtectionDomain domain;
+    std::unique_ptr<Arena> arena;
+    CompletionEvents events;
+  };
+  VerbsPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::unique_ptr<Memory> memory, PortOptions options);
+
+  void on_turn_end() noexcept override;
+  bool poll() noexcept override;
+  bool may_sleep() noexcept override;  // the device wakes the loop
+  void take_events();
+  bool take_completions();  // whether any came
+  void ring_soon(VerbsLane& lane);
+  void forget(VerbsLane& lane);
+  void complete(Posting& posting);  // its waiter resumes when the turn ends
+  void resume_completed();
+
+  net::Loop& loop_;
+  const std::unique_ptr<Memory> memory_;
+  const PortOptions options_;
+  tcp::TcpPort session_port_;
+  std::unique_ptr<net::Watch> watch_;
+  std::vector<VerbsLane*> lanes_;    // that are open
+  std::vector<VerbsLane*> to_ring_;  // when the turn ends
+  std::vector<VerbsLane*> turning_;  // while it does
+  Posting* first_completed_ = nullptr;
+  Posting* last_completed_ = nullptr;
+};
+
+}  // namespace farpool::fabric::verbs

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/verbs/queue_pair.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace farpool::fabric::verbs {
+
+using base::Result;
+using base::Status;
+
+Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd* domain, ibv_cq* completions,
+                                                   const QueuePairOptions& options, std::uint32_t sequence,
+                                                   std::uint8_t depth) {
+  ibv_qp_init_attr wanted{};
+  wanted.send_cq = wanted.recv_cq = completions;
+  wanted.qp_type = IBV_QPT_RC;
+  wanted.cap = {.max_send_wr = options.sends,
+                .max_recv_wr = options.receives,
+                .max_send_sge = options.send_parts,
+                .max_recv_sge = options.receive_parts,
+                .max_inline_data = options.inline_bytes};
+  ibv_qp* pair = ::ibv_create_qp(domain, &wanted);
+  if (pair == nullptr && options.inline_bytes > 0) {  // a device may refuse rather than give less
+    wanted.cap.max_inline_data = 0;
+    pair = ::ibv_create_qp(domain, &wanted);
+  }
+  if (pair == nullptr) return failure(device.name() + ": a queue pair", errno);
+  std::unique_ptr<QueuePair> made(new QueuePair(device, pair, wanted.cap.max_inline_data));
+  made->end_ = {.queue_pair = pair->qp_num,
+                .sequence = sequence & kMask24,
+                .mtu = static_cast<std::uint8_t>(device.mtu()),
+                .depth = depth};
+  std::memcpy(made->end_.gid.data(), device.gid().gid.raw, made->end_.gid.size());
+
+  ibv_qp_attr init{};
+  init.qp_state = IBV_QPS_INIT;
+  init.port_num = static_cast<std::uint8_t>(device.gid().port_num);
+  init.qp_access_flags = static_cast<unsigned>(options.access);
+  if (const int error =
+          ::ibv_modify_qp(pair, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)) {
+    return failure(device.name() + ": a queue pair's beginning", error);
+  }
+  return made;
+}
+
+QueuePair::~QueuePair() {
+  ibv_qp_attr error{};
+  error.qp_state = IBV_QPS_ERR;
+  ::ibv_modify_qp(pair_, &error, IBV_QP_STATE);
+  ::ibv_destroy_qp(pair_);
+}
+
+Status QueuePair::connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience) {
+  // Receivers always have a buffer (one CALL is out at a time); these are for one that is slow to post it again.
+  constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
+  constexpr std::uint8_t kReceiverNotReadyRetries = 6;
+  ibv_qp_attr receive{};
+  receive.qp_state = IBV_QPS_RTR;
+  receive.path_mtu = static_cast<ibv_mtu>(mtu);
+  receive.dest_qp_num = peer.queue_pair;
+  receive.rq_psn = peer.sequence;
+  receive.max_dest_rd_atomic = depth;
+  receive.min_rnr_timer = kReceiverNotReadyTimer;
+  receive.ah_attr.is_global = 1;
+  receive.ah_attr.port_num = static_cast<std::uint8_t>(device_.gid().port_num);
+  std::memcpy(receive.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+  receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(device_.gid().gid_index);
+  receive.ah_attr.grh.hop_limit = 64;
+  receive.ah_attr.grh.traffic_class = device_.options().traffic_class;
+  const auto peer_text = [&peer] {
+    ibv_gid gid{};
+    std::memcpy(gid.raw, peer.gid.data(), peer.gid.size());
+    return text_of(gid);
+  };
+  if (const int error = ::ibv_modify_qp(pair_, &receive,
+                                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)) {
+    return failure(device_.name() + ": a path from " + text_of(device_.gid().gid) + " to " + peer_text() +
+                       " (is it routed through that interface?)",
+                   error);
+  }
+  ibv_qp_attr send{};
+  send.qp_state = IBV_QPS_RTS;
+  send.timeout = patience.timeout;
+  send.retry_cnt = std::min<std::uint8_t>(patience.retries, 6);
+  send.rnr_retry = kReceiverNotReadyRetries;
+  send.sq_psn = end_.sequence;
+  send.max_rd_atomic = depth;
+  if (const int error = ::ibv_modify_qp(pair_, &send,
+                                        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)) {
+    return failure(device_.name() + ": a queue pair that may send", error);
+  }
+  return {};
+}
+
+}  // namespace farpool::fabric::verbs

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// One reliable connection's queue pair, from its making to its end. One-shot: what has failed is destroyed, and another
+// is made.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include "base/result.h"
+#include "fabric/verbs/device.h"
+#include "fabric/verbs/handshake.h"
+
+namespace farpool::fabric::verbs {
+
+struct QueuePairOptions {
+  std::uint32_t sends = 0;
+  std::uint32_t receives = 0;
+  std::uint32_t send_parts = 1;  // spans of one request
+  std::uint32_t receive_parts = 1;
+  std::uint32_t inline_bytes = 0;  // wanted; inline_bytes() says what there is
+  int access = 0;                  // of the peer: IBV_ACCESS_REMOTE_*
+};
+
+class QueuePair {
+ public:
+  // Completions of both kinds go to `completions`. The sequence number is drawn by the caller.
+  static base::Result<std::unique_ptr<QueuePair>> make(const Device& device, ibv_pd* domain, ibv_cq* completions,
+                                                       const QueuePairOptions& options, std::uint32_t sequence,
+                                                       std::uint8_t depth);
+  QueuePair(const QueuePair&) = delete;
+  // Moves it to error and destroys it: when this returns, the device neither executes a verb of the peer's nor touches
+  // memory for one of ours.
+  ~QueuePair();
+
+  // Ready to receive, and to send.
+  base::Status connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience);
+
+  ibv_qp* raw() const { return pair_; }
+  std::uint32_t inline_bytes() const { return inline_bytes_; }
+  // What the peer is told.
+  const End& end() const { return end_; }
+
+ private:
+  QueuePair(const Device& device, ibv_qp* pair, std::uint32_t inline_bytes)
+      : device_(device), pair_(pair), inline_bytes_(inline_bytes) {}
+  const Device& device_;
+  ibv_qp* pair_;
+  std::uint32_t inline_bytes_;
+  End end_;
+};
+
+}  // namespace farpool::fabric::verbs

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory node's end of the verbs wire. Exchanges, tokens and the beginning of lanes go over the session port of the
+// tcp wire; verbs are executed by the device, on regions registered once, and no processor sees them. What is left to
+// the control thread are the beginnings and ends of lanes, and CALLs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "fabric/host.h"
+#include "fabric/tcp/responder.h"
+#include "fabric/verbs/device.h"
+#include "net/loop.h"
+
+namespace farpool::fabric::verbs {
+
+struct VerbsStats {
+  std::uint64_t lanes = 0;  // open now
+  std::uint64_t calls = 0;
+  std::uint64_t broken = 0;  // lanes that the device reported an error on
+};
+
+class VerbsResponder final : public Responder {
+ public:
+  // The control loop outlives the responder. Nothing listens until serve().
+  VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device);
+  // On the control thread, or when the control loop does not run.
+  ~VerbsResponder() override;
+
+  // Listens and serves the host, which must live as long as this, and so must its regions.
+  base::Status serve(Host& host);
+  const std::string& address() const { return session_port_.address(); }
+  tcp::ResponderStats session_port_stats() const { return session_port_.stats(); }
+  VerbsStats stats() const;  // any thread
+
+  // The session's queue pairs are gone when `done` is called.
+  void fence(std::uint64_t session_id, std::function<void()> done) override {
+    session_port_.fence(session_id, std::move(done));
+  }
+  void after(base::Nanos delay, std::function<void()> what) override { session_port_.after(delay, std::move(what)); }
+  base::Nanos now() const override { return session_port_.now(); }
+  std::uint64_t random() override { return session_port_.random(); }
+
+  class Lanes;  // internal
+
+ private:
+  std::unique_ptr<Lanes> lanes_;
+  tcp::TcpResponder session_port_;  // goes first: it calls the lanes
+};
+
+}  // namespace farpool::fabric::verbs
