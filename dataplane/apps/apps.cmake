@@ -1,7 +1,7 @@
 # The daemons: build/<preset>/apps/farpool-*. What they share is the room library `apps`.
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
-farpool_room(apps DEPS fabric/tcp net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS node proto
+farpool_room(apps DEPS fabric/verbs fabric/tcp net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS node proto
              TEST_LIBS nlohmann_json::nlohmann_json)
 target_compile_definitions(apps PUBLIC FARPOOL_VERSION="${FARPOOL_VERSION}")
 target_include_directories(apps SYSTEM PUBLIC ${CLI11_INCLUDE})
@@ -24,7 +24,9 @@ farpool_app(farpool-fsck fsck_main.cc DEPS node)
 target_link_libraries(farpool-fsck PRIVATE nlohmann_json::nlohmann_json)
 
 # The tests run the daemons.
-add_dependencies(apps_test farpool-memory-node farpool-compute-shard farpool-fsck)
-target_compile_definitions(apps_test PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
-                                             FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>"
-                                             FARPOOL_FSCK="$<TARGET_FILE:farpool-fsck>")
+foreach(tests apps_test apps_lab_test)
+  add_dependencies(${tests} farpool-memory-node farpool-compute-shard farpool-fsck)
+  target_compile_definitions(${tests} PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
+                                              FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>"
+                                              FARPOOL_FSCK="$<TARGET_FILE:farpool-fsck>")
+endforeach()

@@ -18,10 +18,11 @@
 #include "apps/password.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
+#include "apps/wire.h"
 #include "client/pool.h"
 #include "control/agent.h"
 #include "control/web.h"
-#include "fabric/tcp/port.h"
+#include "fabric/fabric.h"
 #include "front/resp/server.h"
 #include "net/loop.h"
 
@@ -52,6 +53,7 @@ std::uint64_t draw_process() {
 
 struct Settings {
   CommonSettings common;
+  WireSettings wire;
   std::uint64_t process = draw_process();
   BootstrapSpec bootstrap;
   std::string map_cache;
@@ -67,6 +69,7 @@ struct Settings {
 
 void add_flags(CLI::App& app, Settings& settings) {
   add_common(app, settings.common);
+  add_wire(app, settings.wire);
   app.add_option_function<std::string>(
          "--bootstrap",
          [&settings](const std::string& text) {
@@ -100,7 +103,7 @@ void add_flags(CLI::App& app, Settings& settings) {
 }
 
 Status check(Settings& settings) {
-  if (Status status = check_wire(settings.common); !status.ok()) return status;
+  if (Status status = check_wire(settings.wire); !status.ok()) return status;
   if (settings.listen == "none") settings.listen.clear();
   if (settings.listen.empty() && settings.unix_socket.empty()) {
     return {Code::invalid_argument, "nobody could connect: give --listen host:port, --unix-socket, or both"};
@@ -124,25 +127,26 @@ Status check(Settings& settings) {
 // One worker thread: a loop, a port, its own way into the pool, and the connections it was dealt.
 class Shard {
  public:
-  Shard(const Settings& settings, std::size_t index, std::shared_ptr<net::Tls> tls, std::vector<std::string> bootstrap,
-        std::function<void()> on_change)
+  Shard(const Settings& settings, std::size_t index, std::unique_ptr<net::Loop> loop,
+        std::unique_ptr<fabric::Port> port, std::vector<std::string> bootstrap, std::function<void()> on_change)
       : on_change_(std::move(on_change)),
-        port_(loop_, std::move(tls), settings.common.shm_directory),
-        pool_(port_, {.pool_uid = settings.common.pool_uid,
-                      .client_name = settings.common.name + "/" + std::to_string(index),
-                      .process = settings.process,
-                      .bootstrap = std::move(bootstrap),
-                      .operation_deadline = settings.operation_deadline,
-                      .on_change = [this](const client::PoolState& state) { note(state); },
-                      .log =
-                          [index](bool warning, const std::string& line) {
-                            spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "worker {}: {}", index,
-                                        line);
-                          }}),
-        worker_(loop_, pool_, settings.resp),
-        alarm_(loop_, [this] { beat(); }) {
+        loop_(std::move(loop)),
+        port_(std::move(port)),
+        pool_(*port_, {.pool_uid = settings.common.pool_uid,
+                       .client_name = settings.common.name + "/" + std::to_string(index),
+                       .process = settings.process,
+                       .bootstrap = std::move(bootstrap),
+                       .operation_deadline = settings.operation_deadline,
+                       .on_change = [this](const client::PoolState& state) { note(state); },
+                       .log =
+                           [index](bool warning, const std::string& line) {
+                             spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "worker {}: {}", index,
+                                         line);
+                           }}),
+        worker_(*loop_, pool_, settings.resp),
+        alarm_(*loop_, [this] { beat(); }) {
     state_.message = "no shard map has been read yet";
-    loop_.set_spin(settings.common.spin);
+    loop_->set_spin(settings.wire.spin);
     beat();
   }
 
@@ -150,22 +154,22 @@ class Shard {
   std::future<std::vector<client::Pool::Repair>> repair(Nanos patience) {
     auto answer = std::make_shared<std::promise<std::vector<client::Pool::Repair>>>();
     auto future = answer->get_future();
-    loop_.post([this, patience, answer] { repairs_.spawn(repair_into(patience, answer)); });
+    loop_->post([this, patience, answer] { repairs_.spawn(repair_into(patience, answer)); });
     return future;
   }
 
   void start() {
     pool_.start();
-    thread_ = std::thread([this] { loop_.run(); });
+    thread_ = std::thread([this] { loop_->run(); });
   }
   void set_password(const std::string& password) {
-    loop_.post([this, password] { worker_.set_password(password); });
+    loop_->post([this, password] { worker_.set_password(password); });
   }
   // Ends the worker: connections are drained until the deadline, then cut; sessions say goodbye. Any thread; join()
   // waits.
   void stop(Nanos deadline) {
-    loop_.post([this, deadline] {
-      cut_.emplace(loop_, [this] { worker_.cut(); });
+    loop_->post([this, deadline] {
+      cut_.emplace(*loop_, [this] { worker_.cut(); });
       cut_->set(deadline);
       worker_.drain([this] {
         cut_.reset();
@@ -184,13 +188,13 @@ class Shard {
   }
   Nanos last_beat() const { return last_beat_; }
   void set_bootstrap(std::vector<std::string> addresses) {
-    loop_.post([this, addresses = std::move(addresses)] { pool_.set_bootstrap(addresses); });
+    loop_->post([this, addresses = std::move(addresses)] { pool_.set_bootstrap(addresses); });
   }
 
  private:
   task::Task<void> repair_into(Nanos patience,
                                std::shared_ptr<std::promise<std::vector<client::Pool::Repair>>> answer) {
-    answer->set_value(co_await pool_.repair(port_.now() + patience));
+    answer->set_value(co_await pool_.repair(port_->now() + patience));
   }
   void note(const client::PoolState& state) {
     {
@@ -202,7 +206,7 @@ class Shard {
   task::Task<void> leave() {
     co_await pool_.close(net::Loop::now() + kGoodbye);
     co_await repairs_.join();
-    loop_.stop();
+    loop_->stop();
   }
   void beat() {
     last_beat_ = net::Loop::now();
@@ -210,8 +214,8 @@ class Shard {
   }
 
   const std::function<void()> on_change_;
-  net::Loop loop_;
-  fabric::tcp::TcpPort port_;
+  const std::unique_ptr<net::Loop> loop_;
+  const std::unique_ptr<fabric::Port> port_;
   client::Pool pool_;
   resp::Worker worker_;
   task::Scope scope_;
@@ -528,6 +532,9 @@ int run(Settings settings) {
     front_options.tls = std::move(*resp_tls);
   }
 
+  auto device = open_device(settings.wire, 0);
+  if (!device.ok()) return fail(kProgram, device.status());
+
   net::Loop control;
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<control::Agent> agent;  // set before a worker can call on_change
@@ -539,10 +546,14 @@ int run(Settings settings) {
   std::vector<std::string> begin = settings.bootstrap.fixed;
   begin.insert(begin.end(), remembered.begin(), remembered.end());
   for (std::size_t i = 0; i < settings.threads; ++i) {
-    shards.push_back(std::make_unique<Shard>(settings, i, *tls, begin, [&agent, &shards, &keeper, i] {
-      if (agent != nullptr) agent->changed();
-      keeper.keep(shards[i]->state());
-    }));
+    auto loop = std::make_unique<net::Loop>();
+    auto port = make_port(settings.wire, *loop, *tls, *device);
+    if (!port.ok()) return fail(kProgram, port.status());
+    shards.push_back(
+        std::make_unique<Shard>(settings, i, std::move(loop), std::move(*port), begin, [&agent, &shards, &keeper, i] {
+          if (agent != nullptr) agent->changed();
+          keeper.keep(shards[i]->state());
+        }));
     shards.back()->worker().set_password(*password);
     resp::Service& service = shards.back()->worker().service();
     service.connected = [&process] { return process->connections(); };

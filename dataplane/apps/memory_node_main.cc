@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// farpool-memory-node: lends memory to a pool over the tcp wire.
+// farpool-memory-node: lends memory to a pool over the tcp wire, or over verbs.
 #include <prometheus/collectable.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -13,10 +13,12 @@
 
 #include "apps/samples.h"
 #include "apps/settings.h"
+#include "apps/wire.h"
 #include "control/agent.h"
 #include "control/web.h"
 #include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
+#include "fabric/verbs/responder.h"
 #include "net/loop.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
@@ -36,6 +38,7 @@ constexpr base::Nanos kLongestSilence = 30 * base::kSecond;
 
 struct Settings {
   CommonSettings common;
+  WireSettings wire;
   std::uint64_t memory = 0;
   std::string memory_path;
   bool refuse_damaged_memory = false;
@@ -51,6 +54,7 @@ struct Settings {
 
 void add_flags(CLI::App& app, Settings& settings) {
   add_common(app, settings.common);
+  add_wire(app, settings.wire);
   add_size(app, "--memory", settings.memory, "lent in all: table, locks, slots and heap; a multiple of 4Ki");
   app.get_option("--memory")->required();
   app.add_option(
@@ -78,7 +82,7 @@ void add_flags(CLI::App& app, Settings& settings) {
 }
 
 Status check(Settings& settings) {
-  if (Status status = check_wire(settings.common); !status.ok()) return status;
+  if (Status status = check_wire(settings.wire); !status.ok()) return status;
   if (settings.advertise.empty()) settings.advertise = settings.listen;
   auto endpoint = advertised("--advertise", settings.advertise);
   if (!endpoint.ok()) return endpoint.status();
@@ -86,21 +90,54 @@ Status check(Settings& settings) {
   if (settings.lease < settings.failure_timeout) {
     return {Code::invalid_argument, "--lease must be at least --failure-timeout"};
   }
-  if (settings.failure_timeout < fabric::tcp::kRetryTime) {
+  const base::Nanos shortest =
+      settings.wire.wire == "verbs" ? fabric::verbs::kShortestFailureTimeout : fabric::tcp::kRetryTime;
+  if (settings.failure_timeout < shortest) {
     const auto milliseconds = [](base::Nanos time) { return std::to_string(time / base::kMillisecond) + "ms"; };
     return {Code::invalid_argument, "--failure-timeout of " + milliseconds(settings.failure_timeout) +
-                                        " is shorter than tcp takes to send again what it lost: a slow client would "
-                                        "pass for a dead one; give at least " +
-                                        milliseconds(fabric::tcp::kRetryTime)};
+                                        " is shorter than " + settings.wire.wire +
+                                        " takes to send again what it lost: a slow client would pass for a dead one; "
+                                        "give at least " +
+                                        milliseconds(shortest)};
   }
   return {};
 }
 
+// The wire that was asked for.
+class Wire {
+ public:
+  Wire(net::Loop& control, fabric::tcp::ResponderOptions session_port, std::shared_ptr<fabric::verbs::Device> device) {
+    if (device != nullptr) {
+      verbs_ = std::make_unique<fabric::verbs::VerbsResponder>(control, std::move(session_port), std::move(device));
+    } else {
+      tcp_ = std::make_unique<fabric::tcp::TcpResponder>(control, std::move(session_port));
+    }
+  }
+  fabric::Responder& responder() {
+    if (verbs_ != nullptr) return *verbs_;
+    return *tcp_;
+  }
+  Status serve(fabric::Host& host) { return verbs_ != nullptr ? verbs_->serve(host) : tcp_->serve(host); }
+  // Of tcp alone: see check_wire.
+  Status serve_rings(const std::string& address) { return tcp_->serve_rings(address); }
+  const std::string& address() const { return verbs_ != nullptr ? verbs_->address() : tcp_->address(); }
+  fabric::tcp::ResponderStats stats() const { return verbs_ != nullptr ? verbs_->session_port_stats() : tcp_->stats(); }
+  // None on the tcp wire.
+  std::optional<fabric::verbs::VerbsStats> verbs_stats() const {
+    if (verbs_ == nullptr) return std::nullopt;
+    return verbs_->stats();
+  }
+
+ private:
+  std::unique_ptr<fabric::tcp::TcpResponder> tcp_;
+  std::unique_ptr<fabric::verbs::VerbsResponder> verbs_;
+};
+
 // What the agent and the metrics ask, on threads of their own.
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
-  Process(net::Loop& control, node::MemoryNode& node, fabric::tcp::TcpResponder& responder)
-      : control_(control), node_(node), responder_(responder), alarm_(control, [this] { beat(); }) {
+  Process(net::Loop& control, node::MemoryNode& node, const Wire& wire)
+      : control_(control), node_(node), wire_(wire), alarm_(control, [this] { beat(); }) {
     beat();
   }
 
@@ -156,7 +193,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const auto node = node_.stats();
-    const auto wire = responder_.stats();
+    const auto wire = wire_.stats();
     Samples s;
     s.gauge("farpool_node_incarnation_info", "One life of this memory node.", 1,
             {{"incarnation", std::to_string(node.incarnation)}});
@@ -222,6 +259,12 @@ class Process final : public control::Subject, public prometheus::Collectable {
               wire.refused_connections);
     s.counter("farpool_wire_handshakes_failed_total", "TLS handshakes that failed or took too long.",
               wire.failed_handshakes);
+    if (const auto verbs = wire_.verbs_stats()) {
+      s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs->lanes);
+      s.counter("farpool_verbs_calls_total",
+                "CALLs that came by SEND. What else the device executes, it counts itself.", verbs->calls);
+      s.counter("farpool_verbs_broken_lanes_total", "Queue pairs that the device reported an error on.", verbs->broken);
+    }
     return s.take();
   }
 
@@ -233,7 +276,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
 
   net::Loop& control_;
   node::MemoryNode& node_;
-  fabric::tcp::TcpResponder& responder_;
+  const Wire& wire_;
   std::atomic<base::Nanos> last_beat_ = 0;
   net::Alarm alarm_;
 };
@@ -271,14 +314,19 @@ int run(const Settings& settings) {
   auto tls = load_tls(settings.common);
   if (!tls.ok()) return fail(kProgram, tls.status());
 
+  auto device = open_device(settings.wire, settings.failure_timeout);
+  if (!device.ok()) return fail(kProgram, device.status());
+
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
   // Beside lanes there are handshakes, which come and go.
-  fabric::tcp::TcpResponder responder(control, {.listen = settings.listen,
-                                                .tls = *tls,
-                                                .executors = settings.threads,
-                                                .max_connections = settings.max_lanes + settings.geometry.max_sessions,
-                                                .spin = settings.common.spin});
+  Wire wire(control,
+            {.listen = settings.listen,
+             .tls = *tls,
+             .executors = settings.threads,
+             .max_connections = settings.max_lanes + settings.geometry.max_sessions,
+             .spin = settings.wire.spin},
+            *device);
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
   auto lender = lend(
       settings,
@@ -298,7 +346,7 @@ int run(const Settings& settings) {
            [&agent] {
              if (agent != nullptr) agent->changed();
            }},
-      responder);
+      wire.responder());
   if (!lender.ok()) return fail(kProgram, lender.status());
   memory = std::move(lender->memory);
   const std::unique_ptr<node::MemoryNode> node = std::move(lender->node);
@@ -309,12 +357,12 @@ int run(const Settings& settings) {
                  settings.memory_path.empty() ? "is lost" : "stays in " + settings.memory_path);
     control.stop();
   });
-  if (Status status = responder.serve(*node); !status.ok()) return fail(kProgram, status);
-  if (!settings.common.shm_directory.empty()) {
-    const auto rings = fabric::tcp::rings_address(settings.common.shm_directory, node->incarnation());
-    if (Status status = responder.serve_rings(rings); !status.ok()) return fail(kProgram, status);
+  if (Status status = wire.serve(*node); !status.ok()) return fail(kProgram, status);
+  if (!settings.wire.shm_directory.empty()) {
+    const auto rings = fabric::tcp::rings_address(settings.wire.shm_directory, node->incarnation());
+    if (Status status = wire.serve_rings(rings); !status.ok()) return fail(kProgram, status);
   }
-  const auto process = std::make_shared<Process>(control, *node, responder);
+  const auto process = std::make_shared<Process>(control, *node, wire);
   if (settings.common.agent_listen != "none") {
     auto started = control::Agent::start(
         {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
@@ -340,7 +388,7 @@ int run(const Settings& settings) {
   spdlog::info(
       "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "
       "{} bytes)",
-      settings.common.name, settings.common.pool_uid, settings.memory, settings.advertise, responder.address(),
+      settings.common.name, settings.common.pool_uid, settings.memory, settings.advertise, wire.address(),
       node->incarnation(), node->geometry().rows, node->geometry().segments, node->geometry().segment_bytes);
 
   control.run();

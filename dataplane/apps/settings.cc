@@ -9,13 +9,11 @@
 
 #include <asio/signal_set.hpp>
 #include <charconv>
-#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "fabric/tcp/port.h"
 #include "net/address.h"
 
 #ifndef FARPOOL_VERSION
@@ -117,11 +115,6 @@ void add_common(CLI::App& app, CommonSettings& settings) {
   app.add_option("--tls-cert", settings.tls.cert, "PEM file of this process's certificate");
   app.add_option("--tls-key", settings.tls.key, "PEM file of its key");
   app.add_flag("--insecure-plaintext", settings.insecure_plaintext, "no TLS and no authentication: local use only");
-  app.add_option("--shm-directory", settings.shm_directory,
-                 "directory that memory nodes and their clients on one host share: lanes between them go over rings in "
-                 "shared memory; empty: over TCP");
-  add_duration(app, "--spin", settings.spin,
-               "look at rings for this long before sleeping: latency for CPU (default 0s, at most 1s)");
   app.add_option("--agent-listen", settings.agent_listen, "host:port of the agent, or none")->capture_default_str();
   app.add_option("--metrics-listen", settings.metrics_listen, "host:port of /metrics, /healthz and /readyz, or none")
       ->capture_default_str();
@@ -132,18 +125,6 @@ void add_common(CLI::App& app, CommonSettings& settings) {
   app.set_config("--config", "", "TOML file with the flags' names as keys; the command line wins");
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.set_version_flag("--version", std::string("farpool " FARPOOL_VERSION));
-}
-
-Status check_wire(const CommonSettings& settings) {
-  if (settings.spin > base::kSecond) return {Code::invalid_argument, "--spin must be at most 1s"};
-  if (settings.shm_directory.empty()) return {};
-  const auto address = net::Address::parse(fabric::tcp::rings_address(settings.shm_directory, ~0ull));
-  if (!address.ok()) return {Code::invalid_argument, "--shm-directory: " + address.status().message()};
-  std::error_code error;
-  if (!std::filesystem::is_directory(settings.shm_directory, error)) {
-    return {Code::invalid_argument, "--shm-directory: " + settings.shm_directory + " is no directory"};
-  }
-  return {};
 }
 
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {

@@ -29,15 +29,12 @@ struct CommonSettings {
   std::string pool_uid;
   net::TlsFiles tls;
   bool insecure_plaintext = false;
-  std::string shm_directory;
-  base::Nanos spin = 0;
   std::string agent_listen = "[::]:7401";
   std::string metrics_listen = "0.0.0.0:7402";
   std::string log_level = "info";
   std::string log_format = "json";
 };
 void add_common(CLI::App& app, CommonSettings& settings);
-base::Status check_wire(const CommonSettings& settings);
 
 // Parses; on --help, --version or an error prints and returns the exit status, otherwise nothing.
 std::optional<int> parse(CLI::App& app, int argc, char** argv);

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemons over verbs, on the first RDMA device of this machine: `make test-verbs`.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/daemon_test.h"
+#include "net/throwaway_ca.h"
+
+namespace farpool::apps {
+namespace {
+
+// One connection that sends a command and takes its reply, which is one line or one bulk string.
+class Redis {
+ public:
+  explicit Redis(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  Redis(const Redis&) = delete;
+  ~Redis() { ::close(fd_); }
+  std::string ask(const std::string& command) {
+    const std::string request = command + "\r\n";
+    if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
+      return "gone";
+    const std::string first = line();
+    return first.starts_with("$") && first != "$-1" ? line() : first;
+  }
+
+ private:
+  std::string line() {
+    std::string text;
+    for (char c; ::read(fd_, &c, 1) == 1;) {
+      text.push_back(c);
+      if (text.ends_with("\r\n")) return text.substr(0, text.size() - 2);
+    }
+    return "gone";
+  }
+  int fd_;
+};
+
+class VerbsDaemons : public testing::Test {
+ protected:
+  std::vector<std::string> flags(const std::string& identity, int http, std::vector<std::string> more) {
+    const net::TlsFiles files = ca.issue("farpool://pool-1/" + identity);
+    more.insert(more.end(),
+                {"--pool-uid=pool-1", "--tls-ca=" + files.ca, "--tls-cert=" + files.cert, "--tls-key=" + files.key,
+                 "--agent-listen=none", "--log-format=text", "--metrics-listen=127.0.0.1:" + std::to_string(http)});
+    return more;
+  }
+  // Laboratories are slow: a client is dead when it has been silent for much longer than elsewhere.
+  std::vector<std::string> node_flags() {
+    return flags("node/m0", node_http,
+                 {"--name=m0", "--memory=32Mi", "--standalone", "--wire=verbs", "--failure-timeout=4s", "--lease=8s",
+                  "--listen=" + endpoint, "--advertise=" + endpoint});
+  }
+  std::vector<std::string> shard_flags(const std::string& wire) {
+    return flags("client/s0", http,
+                 {"--name=s0", "--bootstrap=" + endpoint, "--wire=" + wire, "--operation-deadline=30s",
+                  "--listen=127.0.0.1:" + std::to_string(resp)});
+  }
+  // A sample of the memory node; -1 while it is not there.
+  double sample(const std::string& name) const {
+    const std::string text = get(node_http, "/metrics").value_or("");
+    const auto at = text.find("\n" + name + " ");
+    return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+  }
+  static bool eventually(const std::function<bool()>& condition) {
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > limit) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return true;
+  }
+
+  net::ThrowawayCa ca;
+  int node_http = free_port(), http = free_port(), resp = free_port();
+  std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+};
+
+TEST_F(VerbsDaemons, WhatIsWrittenIsReadAndNoneOfItGoesOverTcp) {
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags());
+  ASSERT_TRUE(comes_up(node, node_http));
+  Daemon shard(FARPOOL_COMPUTE_SHARD, shard_flags("verbs"));
+  ASSERT_TRUE(comes_up(shard, http));
+  Redis redis(resp);
+  constexpr int kKeys = 200;
+  const std::string long_value(1000, 'x');
+  for (int i = 0; i < kKeys; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    ASSERT_EQ(redis.ask("SET " + key + " " + long_value + std::to_string(i)), "+OK") << shard.output();
+  }
+  for (int i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(redis.ask("GET key" + std::to_string(i)), long_value + std::to_string(i)) << shard.output();
+  }
+  EXPECT_EQ(redis.ask("GET nobody"), "$-1");
+  EXPECT_GE(sample("farpool_verbs_lanes"), 1);
+  EXPECT_GE(sample("farpool_verbs_calls_total"), 1);
+  EXPECT_EQ(sample("farpool_wire_chains_total"), 0) << "verbs went over the tcp wire";
+  EXPECT_EQ(sample("farpool_node_keys"), kKeys);
+  shard.signal(SIGTERM);
+  EXPECT_EQ(shard.wait(), 0) << shard.output();
+  EXPECT_TRUE(eventually([&] { return sample("farpool_verbs_lanes") == 0; })) << "a queue pair outlived its client";
+}
+
+TEST_F(VerbsDaemons, AShardThatStoodStillIsFencedAndBeginsAnew) {
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags());
+  ASSERT_TRUE(comes_up(node, node_http));
+  Daemon shard(FARPOOL_COMPUTE_SHARD, shard_flags("verbs"));
+  ASSERT_TRUE(comes_up(shard, http));
+  Redis redis(resp);
+  ASSERT_EQ(redis.ask("SET a before"), "+OK");
+  shard.signal(SIGSTOP);
+  EXPECT_TRUE(eventually([&] { return sample("farpool_node_sessions_fenced_total") >= 1; }));
+  // While it stands still: it could not have closed them itself.
+  EXPECT_TRUE(eventually([&] { return sample("farpool_verbs_lanes") == 0; }));
+  shard.signal(SIGCONT);
+  EXPECT_TRUE(eventually([&] { return redis.ask("SET a after") == "+OK"; })) << shard.output();
+  EXPECT_EQ(redis.ask("GET a"), "after");
+}
+
+TEST_F(VerbsDaemons, AShardOfAnotherWireIsToldSo) {
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags());
+  ASSERT_TRUE(comes_up(node, node_http));
+  Daemon shard(FARPOOL_COMPUTE_SHARD, shard_flags("tcp"));
+  EXPECT_TRUE(eventually([&] { return shard.output().find("ask for --wire verbs") != std::string::npos; }))
+      << shard.output();
+}
+
+}  // namespace
+}  // namespace farpool::apps
