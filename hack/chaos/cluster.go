@@ -42,11 +42,12 @@ type cluster struct {
 
 // Wires that lanes can go over. Sessions begin on tcp in any case.
 const (
-	tcp = "tcp"
-	shm = "shm"
+	tcp   = "tcp"
+	shm   = "shm"
+	verbs = "verbs" // needs an RDMA device: go run ./hack/lab
 )
 
-var wires = []string{tcp, shm}
+var wires = []string{tcp, shm, verbs}
 
 func newCluster(directory string, o options) (*cluster, error) {
 	c := &cluster{directory: directory, secret: make([]byte, 16)}
@@ -56,8 +57,11 @@ func newCluster(directory string, o options) (*cluster, error) {
 	port := ports{next: 20000 + os.Getpid()%10000}
 	var bootstrap string
 	var wire []string
-	if o.wire == shm {
+	switch o.wire {
+	case shm:
 		wire = []string{"--shm-directory", directory, "--spin", "20us"}
+	case verbs:
+		wire = []string{"--wire", verbs}
 	}
 	credential := func(role, name string) []string {
 		at := filepath.Join(directory, "tls", role+"-"+name)
@@ -173,9 +177,11 @@ func (c *cluster) onWire(ctx context.Context, wire string) error {
 			if err != nil {
 				return err
 			}
-			lanes, rings := page["farpool_wire_lanes"], page["farpool_wire_ring_lanes"]
-			if lanes == 0 || (wire == shm) != (rings == lanes) {
-				return fmt.Errorf("%g of the %g lanes of memory node %s are rings in shared memory, and the wire is to be %s", rings, lanes, n.name, wire)
+			lanes := page["farpool_wire_lanes"]
+			on := map[string]float64{shm: page["farpool_wire_ring_lanes"], verbs: page["farpool_verbs_lanes"]}
+			on[tcp] = lanes - on[shm] - on[verbs]
+			if lanes == 0 || on[wire] != lanes {
+				return fmt.Errorf("memory node %s has %g lanes, %g of them on %s", n.name, lanes, on[wire], wire)
 			}
 		}
 		return nil
