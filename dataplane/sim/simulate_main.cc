@@ -202,11 +202,12 @@ int run_pools(std::uint64_t seed, std::uint64_t count) {
     const farpool::sim::PoolVerdict verdict = farpool::sim::run_pool(seed + i);
     farpool::sim::add(sum, verdict);
     if (count == 1 || !verdict.wrong.empty()) {
-      std::printf("seed %llu: %s\n", number(seed + i), verdict.setting.c_str());
+      std::printf("seed %llu, commit %s: %s\n", number(seed + i), farpool::sim::commit().c_str(),
+                  verdict.setting.c_str());
     }
     for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
     if (verdict.wrong.empty()) continue;
-    std::printf("commit %s\nreplay: simulate --pools --seed %llu\n", farpool::sim::commit().c_str(), number(seed + i));
+    std::printf("replay: simulate --pools --seed %llu\n", number(seed + i));
     return 1;
   }
   std::printf("  %s\n", farpool::sim::describe(sum).c_str());

@@ -433,7 +433,7 @@ var (
 // after is what it took: seeds from 1 on, branches of operations, or runs of a small world.
 func after(m mutant, text string) string {
 	switch {
-	case strings.HasPrefix(m.kill, "--count"):
+	case strings.HasPrefix(m.kill, "--count"), strings.HasPrefix(m.kill, "--pools"):
 		if found := failedSeed.FindStringSubmatch(text); found != nil {
 			return " after " + found[1] + " seeds"
 		}
