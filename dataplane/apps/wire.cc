@@ -58,7 +58,7 @@ base::Result<std::shared_ptr<fabric::verbs::Device>> open_device(const WireSetti
                                              .traffic_class = static_cast<std::uint8_t>(settings.traffic_class),
                                              .failure_timeout = failure_timeout});
   if (!device.ok()) return Status(device.code(), "--wire verbs: " + device.status().message());
-  spdlog::info("verbs by {}, address {}", (*device)->name(), fabric::verbs::text_of((*device)->gid().gid));
+  spdlog::info("verbs by {}, address {}", (*device)->name(), (*device)->options().address);
   return device;
 }
 

@@ -107,24 +107,29 @@ Result<std::shared_ptr<Device>> Device::open(const DeviceOptions& options) {
 
 Status Device::look() {
   if (const int error = ::ibv_query_device(context_, &limits_)) return failure(name() + ": its limits", error);
-  std::vector<ibv_gid_entry> table(1024);  // the system call takes no more than 64 KiB
-  const ssize_t entries = ::ibv_query_gid_table(context_, table.data(), table.size(), 0);
-  if (entries < 0) return failure(name() + ": its addresses", static_cast<int>(-entries));
-  table.resize(static_cast<std::size_t>(entries));
-  auto gid = pick_gid(table, options_.address, name());
+  const auto gid = find_gid();
   if (!gid.ok()) return gid.status();
-  gid_ = *gid;
+  // What was chosen stays the choice, whatever other addresses come.
+  options_.address = text_of(gid->gid);
   ibv_port_attr port{};
-  if (const int error = ::ibv_query_port(context_, static_cast<std::uint8_t>(gid_.port_num), &port)) {
+  if (const int error = ::ibv_query_port(context_, static_cast<std::uint8_t>(gid->port_num), &port)) {
     return failure(name() + ": its port", error);
   }
   if (port.state != IBV_PORT_ACTIVE) {
-    return {Code::unavailable, name() + ": port " + std::to_string(gid_.port_num) + " is " +
+    return {Code::unavailable, name() + ": port " + std::to_string(gid->port_num) + " is " +
                                    ::ibv_port_state_str(port.state) + ": bring its network interface up"};
   }
   mtu_ = port.active_mtu;
   if (limits_.atomic_cap == IBV_ATOMIC_NONE) return {Code::unavailable, name() + " has no atomics"};
   return {};
+}
+
+Result<ibv_gid_entry> Device::find_gid() const {
+  std::vector<ibv_gid_entry> table(1024);  // the system call takes no more than 64 KiB
+  const ssize_t entries = ::ibv_query_gid_table(context_, table.data(), table.size(), 0);
+  if (entries < 0) return failure(name() + ": its addresses", static_cast<int>(-entries));
+  table.resize(static_cast<std::size_t>(entries));
+  return pick_gid(table, options_.address, name());
 }
 
 Device::~Device() { ::ibv_close_device(context_); }

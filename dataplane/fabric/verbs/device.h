@@ -25,7 +25,7 @@ struct DeviceOptions {
 // not, and what there is.
 base::Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const std::string& address,
                                      const std::string& device);
-// The last hop of a GID for people: "10.0.0.3", "fe80::1".
+// A GID for people: "10.0.0.3", "fe80::1".
 std::string text_of(const ibv_gid& gid);
 
 class Device {
@@ -38,7 +38,8 @@ class Device {
   const DeviceOptions& options() const { return options_; }
   ibv_context* context() const { return context_; }
   const ibv_device_attr& limits() const { return limits_; }
-  const ibv_gid_entry& gid() const { return gid_; }
+  // Where the address stands now: entries move when others come and go.
+  base::Result<ibv_gid_entry> find_gid() const;
   ibv_mtu mtu() const { return mtu_; }
   std::string name() const;
 
@@ -48,7 +49,6 @@ class Device {
   DeviceOptions options_;
   ibv_context* context_;
   ibv_device_attr limits_{};
-  ibv_gid_entry gid_{};
   ibv_mtu mtu_ = IBV_MTU_1024;
 };
 

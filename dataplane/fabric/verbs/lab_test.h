@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "fabric/tcp/test_loop.h"
@@ -13,10 +15,11 @@
 namespace farpool::fabric::verbs {
 
 struct VerbsThread : tcp::PortThread<VerbsPort> {
-  VerbsThread(std::shared_ptr<net::Tls> tls, std::shared_ptr<Device> device, Nanos spin = 0) {
+  VerbsThread(std::shared_ptr<net::Tls> tls, std::shared_ptr<Device> device, Nanos spin = 0,
+              std::function<void(const std::string&)> log = {}) {
     on([&] {
       loop.set_spin(spin);
-      auto opened = VerbsPort::open(loop, std::move(tls), std::move(device), {});
+      auto opened = VerbsPort::open(loop, std::move(tls), std::move(device), {.log = std::move(log)});
       EXPECT_TRUE(opened.ok()) << opened.status().message();
       port = std::move(*opened);
     });

@@ -13,6 +13,8 @@ using base::Status;
 Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd* domain, ibv_cq* completions,
                                                    const QueuePairOptions& options, std::uint32_t sequence,
                                                    std::uint8_t depth) {
+  const auto gid = device.find_gid();
+  if (!gid.ok()) return gid.status();
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = completions;
   wanted.qp_type = IBV_QPT_RC;
@@ -27,16 +29,16 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd*
     pair = ::ibv_create_qp(domain, &wanted);
   }
   if (pair == nullptr) return failure(device.name() + ": a queue pair", errno);
-  std::unique_ptr<QueuePair> made(new QueuePair(device, pair, wanted.cap.max_inline_data));
+  std::unique_ptr<QueuePair> made(new QueuePair(device, *gid, pair, wanted.cap.max_inline_data));
   made->end_ = {.queue_pair = pair->qp_num,
                 .sequence = sequence & kMask24,
                 .mtu = static_cast<std::uint8_t>(device.mtu()),
                 .depth = depth};
-  std::memcpy(made->end_.gid.data(), device.gid().gid.raw, made->end_.gid.size());
+  std::memcpy(made->end_.gid.data(), gid->gid.raw, made->end_.gid.size());
 
   ibv_qp_attr init{};
   init.qp_state = IBV_QPS_INIT;
-  init.port_num = static_cast<std::uint8_t>(device.gid().port_num);
+  init.port_num = static_cast<std::uint8_t>(gid->port_num);
   init.qp_access_flags = static_cast<unsigned>(options.access);
   if (const int error =
           ::ibv_modify_qp(pair, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)) {
@@ -64,9 +66,9 @@ Status QueuePair::connect(const End& peer, std::uint8_t mtu, std::uint8_t depth,
   receive.max_dest_rd_atomic = depth;
   receive.min_rnr_timer = kReceiverNotReadyTimer;
   receive.ah_attr.is_global = 1;
-  receive.ah_attr.port_num = static_cast<std::uint8_t>(device_.gid().port_num);
+  receive.ah_attr.port_num = static_cast<std::uint8_t>(gid_.port_num);
   std::memcpy(receive.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-  receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(device_.gid().gid_index);
+  receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_.gid_index);
   receive.ah_attr.grh.hop_limit = 64;
   receive.ah_attr.grh.traffic_class = device_.options().traffic_class;
   const auto peer_text = [&peer] {
@@ -77,7 +79,7 @@ Status QueuePair::connect(const End& peer, std::uint8_t mtu, std::uint8_t depth,
   if (const int error = ::ibv_modify_qp(pair_, &receive,
                                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)) {
-    return failure(device_.name() + ": a path from " + text_of(device_.gid().gid) + " to " + peer_text() +
+    return failure(device_.name() + ": a path from " + text_of(gid_.gid) + " to " + peer_text() +
                        " (is it routed through that interface?)",
                    error);
   }

@@ -40,9 +40,10 @@ class QueuePair {
   const End& end() const { return end_; }
 
  private:
-  QueuePair(const Device& device, ibv_qp* pair, std::uint32_t inline_bytes)
-      : device_(device), pair_(pair), inline_bytes_(inline_bytes) {}
+  QueuePair(const Device& device, const ibv_gid_entry& gid, ibv_qp* pair, std::uint32_t inline_bytes)
+      : device_(device), gid_(gid), pair_(pair), inline_bytes_(inline_bytes) {}
   const Device& device_;
+  const ibv_gid_entry gid_;
   ibv_qp* pair_;
   std::uint32_t inline_bytes_;
   End end_;

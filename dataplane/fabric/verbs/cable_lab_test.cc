@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a network does to lanes: two SoftRoCE devices with a cable between them, which is slow, loses packets, is cut
+// and plugged in again. Sessions begin on the loopback interface, which stays whole, so that only verbs are hurt. It
+// needs the laboratory's guest, or another machine that may make network namespaces and SoftRoCE devices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "fabric/contract/wire.h"
+#include "fabric/verbs/lab_test.h"
+#include "fabric/verbs/queue_pair.h"
+#include "fabric/verbs/responder.h"
+
+namespace farpool::fabric::verbs {
+namespace {
+
+using contract::TestHost;
+
+bool succeeds(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+
+// The far end's interface is in a namespace of its own: two devices of one namespace would not use the cable.
+class Cable : public ::testing::Test {
+ protected:
+  static constexpr Nanos kFailureTimeout = 10 * base::kSecond;
+
+  void plug(int mtu) {
+    const std::string bytes = std::to_string(mtu);
+    for (const std::string& command :
+         {std::string("ip netns add far"), "ip link add near mtu " + bytes + " type veth peer name far mtu " + bytes,
+          std::string("ip link set far netns far"), std::string("ip addr add 10.77.0.1/24 dev near"),
+          std::string("ip link set near up"), std::string("ip -n far addr add 10.77.0.2/24 dev far"),
+          std::string("ip -n far link set far up"), std::string("rdma link add rxe_near type rxe netdev near"),
+          std::string("ip netns exec far rdma link add rxe_far type rxe netdev far")}) {
+      ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    }
+    auto far = Device::open({.device = "rxe_far", .failure_timeout = kFailureTimeout});
+    ASSERT_TRUE(far.ok()) << far.status().message();
+    auto near = Device::open({.device = "rxe_near", .address = "10.77.0.1"});
+    ASSERT_TRUE(near.ok()) << near.status().message();
+    device = *near;
+    control.on([&] {
+      responder = std::make_unique<VerbsResponder>(
+          control.loop,
+          tcp::ResponderOptions{
+              .listen = "127.0.0.1:0", .max_lanes_per_session = 64, .handshake_deadline = kFailureTimeout},
+          std::move(*far));
+      const base::Status status = responder->serve(host);
+      EXPECT_TRUE(status.ok()) << status.message();
+    });
+    client = std::make_unique<VerbsThread>(nullptr, device, 0, [this](const std::string& line) {
+      const std::lock_guard lock(mutex);
+      said += line + "\n";
+    });
+  }
+  // A device that is open cannot go.
+  ~Cable() override {
+    client.reset();
+    control.on([this] { responder.reset(); });
+    device.reset();
+    succeeds("rdma link delete rxe_near");
+    succeeds("ip netns exec far rdma link delete rxe_far");
+    succeeds("ip link delete near");
+    succeeds("ip netns delete far");
+  }
+  void connect(std::unique_ptr<Lane>& lane, std::uint64_t word);
+  LaneGrant grant() { return host.grant(1, responder->address()); }
+  std::string log() {
+    const std::lock_guard lock(mutex);
+    return said;
+  }
+
+  TestHost host;
+  tcp::LoopThread control;
+  std::shared_ptr<Device> device;
+  std::mutex mutex;
+  std::string said;
+  std::unique_ptr<VerbsResponder> responder;
+  std::unique_ptr<VerbsThread> client;
+};
+
+Remote at(std::uint64_t offset) { return {TestHost::kSmall, offset}; }
+Nanos soon(const Port& port) { return port.now() + 60 * base::kSecond; }
+
+task::Task<void> open_into(VerbsPort& port, LaneGrant grant, std::unique_ptr<Lane>& lane, base::Status& status) {
+  auto opened = co_await port.open_lane(std::move(grant), soon(port));
+  status = opened.ok() ? base::Status() : opened.status();
+  if (opened.ok()) lane = std::move(*opened);
+}
+
+task::Task<void> write_into(VerbsPort& port, Lane& lane, std::uint64_t word, Outcome& outcome) {
+  Buffer buffer = port.buffer(8);
+  base::store(buffer.data(), word);
+  const std::array ops{Op::write(at(0), buffer.span())};
+  outcome = co_await lane.post(ops, soon(port));
+}
+
+// Opens a lane and writes with it, as often as it takes until what was known of the far end before a cut is learnt
+// anew.
+void Cable::connect(std::unique_ptr<Lane>& lane, std::uint64_t word) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  base::Status status;
+  Outcome outcome{.fate = Fate::maybe};
+  while (outcome.fate != Fate::done && std::chrono::steady_clock::now() < limit) {
+    client->on([&] { lane.reset(); });
+    client->run(open_into(*client->port, grant(), lane, status));
+    if (status.ok()) client->run(write_into(*client->port, *lane, word, outcome));
+  }
+  ASSERT_EQ(outcome.fate, Fate::done) << status.message();
+}
+
+// A READ sees the WRITE before it, and every FAA happens once.
+task::Task<void> write_read_add(VerbsPort& port, Lane& lane, std::uint64_t rounds) {
+  Buffer out = port.buffer(4096), in = port.buffer(4096);
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < out.size(); i += 8) base::store(out.data() + i, round * 1000 + i);
+    std::uint64_t old = 0;
+    const std::array ops{Op::write(at(4096), out.span()), Op::read(at(4096), in.span()), Op::fetch_add(at(8), old, 1)};
+    const Outcome outcome = co_await lane.post(ops, soon(port));
+    EXPECT_EQ(outcome.fate, Fate::done) << "round " << round;
+    if (outcome.fate != Fate::done) co_return;
+    EXPECT_EQ(old, round);
+    EXPECT_TRUE(std::equal(out.data(), out.data() + out.size(), in.data())) << "round " << round;
+  }
+}
+
+TEST_F(Cable, LossAndDelayCostTimeAndNothingElse) {
+  ASSERT_NO_FATAL_FAILURE(plug(1500));
+  ASSERT_TRUE(succeeds("tc qdisc add dev near root netem delay 2ms 1ms loss 2%"));
+  std::unique_ptr<Lane> lane;
+  base::Status status;
+  client->run(open_into(*client->port, grant(), lane, status));
+  ASSERT_TRUE(status.ok()) << status.message();
+  host.set_word(TestHost::kSmall, 8, 0);
+  constexpr std::uint64_t kRounds = 40;
+  client->run(write_read_add(*client->port, *lane, kRounds));
+  EXPECT_EQ(host.word(TestHost::kSmall, 8), kRounds);
+  client->on([&] { lane.reset(); });
+  EXPECT_EQ(log(), "");
+}
+
+TEST_F(Cable, ACutEndsALaneInTimeAndSaysSoAndANewOneWorksOnceItIsMended) {
+  ASSERT_NO_FATAL_FAILURE(plug(1500));
+  struct Cut {
+    const char* cut;
+    const char* mend;
+  };
+  for (const Cut& cut : {Cut{"ip -n far link set far down", "ip -n far link set far up"},
+                         Cut{"tc qdisc add dev near root netem loss 100%", "tc qdisc delete dev near root"}}) {
+    std::unique_ptr<Lane> lane;
+    ASSERT_NO_FATAL_FAILURE(connect(lane, 1)) << cut.cut;
+    {
+      const std::lock_guard lock(mutex);
+      said.clear();
+    }
+
+    ASSERT_TRUE(succeeds(cut.cut));
+    Outcome outcome;
+    const auto begun = std::chrono::steady_clock::now();
+    client->run(write_into(*client->port, *lane, 2, outcome));
+    const auto took = std::chrono::steady_clock::now() - begun;
+    EXPECT_EQ(outcome.fate, Fate::maybe) << cut.cut;
+    EXPECT_LT(took, std::chrono::nanoseconds(kFailureTimeout)) << "its client would pass for dead first";
+    EXPECT_NE(log().find("lane to " + responder->address() + " by rxe_near"), std::string::npos) << log();
+    EXPECT_NE(log().find("retry"), std::string::npos) << log();
+    EXPECT_EQ(host.word(TestHost::kSmall, 0), 1u) << "what was written on a cut cable came later";
+    client->on([&] {
+      EXPECT_FALSE(lane->open());
+      lane.reset();
+    });
+    ASSERT_TRUE(succeeds(cut.mend));
+  }
+  std::unique_ptr<Lane> lane;
+  ASSERT_NO_FATAL_FAILURE(connect(lane, 3));
+  client->on([&] { lane.reset(); });
+  EXPECT_EQ(host.word(TestHost::kSmall, 0), 3u);
+}
+
+// An address that goes and comes back stands elsewhere in the device's table.
+TEST_F(Cable, ANewLaneFindsTheAddressWhereverItStandsNow) {
+  ASSERT_NO_FATAL_FAILURE(plug(1500));
+  const auto index = device->find_gid()->gid_index;
+  ASSERT_TRUE(succeeds("ip addr delete 10.77.0.1/24 dev near"));
+  ASSERT_TRUE(succeeds("ip addr add 10.77.0.9/24 dev near"));
+  ASSERT_TRUE(succeeds("ip addr add 10.77.0.1/24 dev near"));
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!device->find_gid().ok() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  ASSERT_TRUE(device->find_gid().ok()) << device->find_gid().status().message();
+  EXPECT_NE(device->find_gid()->gid_index, index) << "the test shows nothing: the address has its old place";
+  std::unique_ptr<Lane> lane;
+  base::Status status;
+  client->run(open_into(*client->port, grant(), lane, status));
+  ASSERT_TRUE(status.ok()) << status.message();
+  Outcome outcome;
+  client->run(write_into(*client->port, *lane, 7, outcome));
+  EXPECT_EQ(outcome.fate, Fate::done);
+  EXPECT_EQ(host.word(TestHost::kSmall, 0), 7u);
+  client->on([&] { lane.reset(); });
+}
+
+task::Task<void> move_much(VerbsPort& port, Lane& lane) {
+  constexpr std::size_t kBytes = 1u << 20;
+  Buffer out = port.buffer(kBytes), in = port.buffer(kBytes);
+  for (std::size_t i = 0; i < kBytes; i += 8) base::store(out.data() + i, i * 0x9e3779b97f4a7c15);
+  const std::array ops{Op::write({TestHost::kLarge, 8}, out.span()), Op::read({TestHost::kLarge, 8}, in.span())};
+  EXPECT_EQ((co_await lane.post(ops, soon(port))).fate, Fate::done);
+  EXPECT_TRUE(std::equal(out.data(), out.data() + kBytes, in.data()));
+}
+
+class Packets : public Cable, public ::testing::WithParamInterface<std::pair<int, ibv_mtu>> {};
+
+TEST_P(Packets, AreAsLargeAsTheInterfaceLets) {
+  ASSERT_NO_FATAL_FAILURE(plug(GetParam().first));
+  EXPECT_EQ(device->mtu(), GetParam().second);
+  std::unique_ptr<Lane> lane;
+  base::Status status;
+  client->run(open_into(*client->port, grant(), lane, status));
+  ASSERT_TRUE(status.ok()) << status.message();
+  client->run(move_much(*client->port, *lane));
+  client->on([&] { lane.reset(); });
+}
+INSTANTIATE_TEST_SUITE_P(Mtu, Packets, ::testing::Values(std::pair{1500, IBV_MTU_1024}, std::pair{4300, IBV_MTU_4096}),
+                         [](const auto& tested) { return std::to_string(tested.param.first); });
+
+// A peer that posts no receive is not waited for for ever: the device ends the queue pair.
+TEST_F(Cable, AReceiverThatIsNeverReadyIsAnError) {
+  ASSERT_NO_FATAL_FAILURE(plug(1500));
+  auto far = Device::open({.device = "rxe_far"});
+  ASSERT_TRUE(far.ok());
+  struct Side {
+    ProtectionDomain domain;
+    Completions completions;
+    std::unique_ptr<QueuePair> pair;
+  } sides[2];
+  const Device* devices[] = {device.get(), far->get()};
+  for (int i = 0; i < 2; ++i) {
+    sides[i].domain = std::move(*make_protection_domain(*devices[i]));
+    sides[i].completions.reset(::ibv_create_cq(devices[i]->context(), 8, nullptr, nullptr, 0));
+    auto pair = QueuePair::make(*devices[i], sides[i].domain.get(), sides[i].completions.get(),
+                                {.sends = 4, .receives = 1}, 1, 1);
+    ASSERT_TRUE(pair.ok()) << pair.status().message();
+    sides[i].pair = std::move(*pair);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const base::Status status =
+        sides[i].pair->connect(sides[1 - i].pair->end(), IBV_MTU_1024, 1, patience_within(kFailureTimeout));
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  ibv_send_wr send{}, *bad = nullptr;
+  send.opcode = IBV_WR_SEND;
+  send.send_flags = IBV_SEND_SIGNALED;
+  ASSERT_EQ(::ibv_post_send(sides[0].pair->raw(), &send, &bad), 0);
+  ibv_wc done{};
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (::ibv_poll_cq(sides[0].completions.get(), 1, &done) == 0 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(done.status, IBV_WC_RNR_RETRY_EXC_ERR) << ::ibv_wc_status_str(done.status);
+}
+
+}  // namespace
+}  // namespace farpool::fabric::verbs
