@@ -25,6 +25,10 @@ void add_wire(CLI::App& app, WireSettings& settings) {
   app.add_option("--traffic-class", settings.traffic_class, "of RDMA packets: DSCP times 4")
       ->check(CLI::Range(0, 255))
       ->capture_default_str();
+  app.add_flag(
+      "--rdma-masked-cas", settings.masked_cas,
+      "ask an mlx5 NIC for its own masked CAS, where a CAS of a guessed word is sent otherwise; not yet run on "
+      "hardware");
   app.add_option("--shm-directory", settings.shm_directory,
                  "directory that memory nodes and their clients on one host share: lanes between them go over rings in "
                  "shared memory; empty: over TCP");
@@ -56,6 +60,7 @@ base::Result<std::shared_ptr<fabric::verbs::Device>> open_device(const WireSetti
   auto device = fabric::verbs::Device::open({.device = settings.device,
                                              .address = settings.address,
                                              .traffic_class = static_cast<std::uint8_t>(settings.traffic_class),
+                                             .masked_cas = settings.masked_cas,
                                              .failure_timeout = failure_timeout});
   if (!device.ok()) return Status(device.code(), "--wire verbs: " + device.status().message());
   spdlog::info("verbs by {}, address {}", (*device)->name(), (*device)->options().address);

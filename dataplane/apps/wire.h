@@ -20,6 +20,7 @@ struct WireSettings {
   std::string device;
   std::string address;
   std::uint32_t traffic_class = 0;
+  bool masked_cas = false;
   std::string shm_directory;
   base::Nanos spin = 0;
 };

@@ -17,6 +17,7 @@ struct DeviceOptions {
   std::string device;   // "mlx5_0"; empty: the first that has a fitting address
   std::string address;  // of the interface that the device belongs to; empty: see pick_gid
   std::uint8_t traffic_class = 0;
+  bool masked_cas = false;                          // the device's own, of mlx5 NICs: see masked_cas.h
   base::Nanos failure_timeout = 2 * base::kSecond;  // of the pool: the memory node's says how patient lanes are
 };
 

@@ -33,10 +33,14 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
   if (completions_ == nullptr) return failure(device.name() + ": a completion queue", errno);
   const auto depth = static_cast<std::uint8_t>(
       std::clamp<int>(device.limits().max_qp_init_rd_atom, 1, static_cast<int>(port_.caps().max_outstanding_atomics)));
-  auto pair = QueuePair::make(
-      device, port_.memory_->domain.get(), completions_.get(),
-      {.sends = kDepth, .receives = 1, .send_parts = 2, .receive_parts = 2, .inline_bytes = kInlineBytes},
-      static_cast<std::uint32_t>(port_.random()), depth);
+  auto pair = QueuePair::make(device, port_.memory_->domain.get(), completions_.get(),
+                              {.sends = kDepth,
+                               .receives = 1,
+                               .send_parts = 2,
+                               .receive_parts = 2,
+                               .inline_bytes = kInlineBytes,
+                               .masked_cas = device.options().masked_cas},
+                              static_cast<std::uint32_t>(port_.random()), depth);
   if (!pair.ok()) return pair.status();
   pair_ = std::move(*pair);
   AttachRequest request{.client = pair_->end(), .nonce = port_.random(), .keys = {}};
@@ -132,6 +136,7 @@ void VerbsLane::enqueue(Posting& posting) noexcept {
 ibv_send_wr& VerbsLane::stage() {
   ibv_send_wr& wr = wrs_[staged_];
   wr = {};
+  masks_[staged_].reset();
   wr.wr_id = kSendId;
   wr.sg_list = parts_[staged_].data();
   if (staged_ > 0) wrs_[staged_ - 1].next = &wr;
@@ -144,6 +149,11 @@ ibv_send_wr& VerbsLane::stage() {
 void VerbsLane::stage_verb(const Op& op) {
   if (op.verb == Verb::cas) return stage_atomic(op, op.compare, op.swap);
   if (op.verb == Verb::fetch_add) return stage_atomic(op, op.swap, 0);
+  if (op.verb == Verb::masked_cas) {
+    stage_atomic(op, op.compare, op.swap);
+    masks_[staged_ - 1] = Masks{.compare = op.compare_mask, .swap = op.swap_mask};
+    return;
+  }
   const Region& at = *region(op.at.region);
   ibv_send_wr& wr = stage();
   if (!op.local.empty()) {
@@ -210,7 +220,7 @@ bool VerbsLane::stage_verbs() {
   while (next_op_ < posting.ops.size() && in_flight_ < kDepth && !burst.guessed) {
     const Op& op = posting.ops[next_op_];
     if (op.fence && in_doubt()) break;
-    if (op.verb == Verb::masked_cas) {
+    if (op.verb == Verb::masked_cas && !pair_->masked_cas()) {
       burst.guess = (guess_of(op) & ~op.compare_mask) | (op.compare & op.compare_mask);
       burst.guessed = true;
       ++guesses_;
@@ -289,10 +299,9 @@ void VerbsLane::ring() {
     }
   }
   if (!open_ || staged_ == 0) return;
-  staged_ = 0;
+  const std::size_t count = std::exchange(staged_, 0);
   ++stats_.doorbells;
-  ibv_send_wr* bad = nullptr;
-  if (::ibv_post_send(pair_->raw(), wrs_.data(), &bad) != 0) broke(IBV_WC_GENERAL_ERR, false);
+  if (pair_->post(std::span(wrs_).first(count), std::span(masks_).first(count)) != 0) broke(IBV_WC_GENERAL_ERR, false);
 }
 
 // ---- what came
@@ -341,7 +350,7 @@ void VerbsLane::take_burst() {
   if (burst.kind == Burst::Kind::verbs) {
     for (std::uint32_t i = 0; i < burst.count; ++i) {
       const Op& op = posting.ops[std::size_t{burst.first} + i];
-      if (op.verb == Verb::cas || op.verb == Verb::fetch_add) *op.old = word_at(burst.slot + i);
+      if (op.old != nullptr && !(burst.guessed && i + 1 == burst.count)) *op.old = word_at(burst.slot + i);
     }
   }
   if (burst.guessed) take_guess(burst, word_at(burst.slot + burst.wrs - 1));

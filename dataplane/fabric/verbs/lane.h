@@ -6,12 +6,13 @@
 // what the lane last saw of it, with the compared bits as they have to be. A guess that was wrong, of a word that would
 // have done, costs another trip. What stands behind it need not wait: unfenced WRITEs, atomics and CALLs may execute
 // before an atomic anyway. READs may not, so those that were sent behind a guess that was wrong are sent again behind
-// the next, and what is fenced waits until nothing is in doubt.
+// the next, and what is fenced waits until nothing is in doubt. A device that has one, and is to use it, is sent that.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fabric/fabric.h"
@@ -160,6 +161,7 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
 
   std::array<ibv_send_wr, kDepth> wrs_;
   std::array<std::array<ibv_sge, 2>, kDepth> parts_;
+  std::array<std::optional<Masks>, kDepth> masks_;
   std::uint32_t staged_ = 0;
 
   std::size_t pending_ = 0;

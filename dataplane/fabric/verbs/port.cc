@@ -46,7 +46,7 @@ VerbsPort::~VerbsPort() {
 }
 
 Caps VerbsPort::caps() const {
-  return {.masked_cas = false,
+  return {.masked_cas = memory_->device->options().masked_cas,
           .atomic_domain = Caps::AtomicDomain::nic,
           .max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,

@@ -10,6 +10,28 @@ namespace farpool::fabric::verbs {
 using base::Result;
 using base::Status;
 
+namespace {
+
+ibv_qp* create(const Device& device, ibv_pd* domain, ibv_qp_init_attr& wanted, bool masked_cas) {
+  if (!masked_cas) return ::ibv_create_qp(domain, &wanted);
+  ibv_qp_init_attr_ex extended{};
+  extended.send_cq = wanted.send_cq;
+  extended.recv_cq = wanted.recv_cq;
+  extended.cap = wanted.cap;
+  extended.qp_type = wanted.qp_type;
+  extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  extended.pd = domain;
+  extended.send_ops_flags = kSendOperations;
+  mlx5dv_qp_init_attr raw{};
+  raw.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS;
+  raw.send_ops_flags = MLX5DV_QP_EX_WITH_RAW_WQE;
+  ibv_qp* pair = ::mlx5dv_create_qp(device.context(), &extended, &raw);
+  wanted.cap = extended.cap;
+  return pair;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd* domain, ibv_cq* completions,
                                                    const QueuePairOptions& options, std::uint32_t sequence,
                                                    std::uint8_t depth) {
@@ -23,13 +45,17 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd*
                 .max_send_sge = options.send_parts,
                 .max_recv_sge = options.receive_parts,
                 .max_inline_data = options.inline_bytes};
-  ibv_qp* pair = ::ibv_create_qp(domain, &wanted);
+  ibv_qp* pair = create(device, domain, wanted, options.masked_cas);
   if (pair == nullptr && options.inline_bytes > 0) {  // a device may refuse rather than give less
     wanted.cap.max_inline_data = 0;
-    pair = ::ibv_create_qp(domain, &wanted);
+    pair = create(device, domain, wanted, options.masked_cas);
   }
   if (pair == nullptr) return failure(device.name() + ": a queue pair", errno);
   std::unique_ptr<QueuePair> made(new QueuePair(device, *gid, pair, wanted.cap.max_inline_data));
+  if (options.masked_cas) {
+    made->extended_ = ::ibv_qp_to_qp_ex(pair);
+    made->raw_ = ::mlx5dv_qp_ex_from_ibv_qp_ex(made->extended_);
+  }
   made->end_ = {.queue_pair = pair->qp_num,
                 .sequence = sequence & kMask24,
                 .mtu = static_cast<std::uint8_t>(device.mtu()),
@@ -45,6 +71,12 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd*
     return failure(device.name() + ": a queue pair's beginning", error);
   }
   return made;
+}
+
+int QueuePair::post(std::span<ibv_send_wr> requests, std::span<const std::optional<Masks>> masks) {
+  if (raw_ != nullptr) return post_with_masks(*extended_, *raw_, requests, masks);
+  ibv_send_wr* bad = nullptr;
+  return ::ibv_post_send(pair_, requests.data(), &bad);
 }
 
 QueuePair::~QueuePair() {

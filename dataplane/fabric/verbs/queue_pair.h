@@ -3,11 +3,17 @@
 // is made.
 #pragma once
 
+#include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
+
+#include <memory>
+#include <optional>
+#include <span>
 
 #include "base/result.h"
 #include "fabric/verbs/device.h"
 #include "fabric/verbs/handshake.h"
+#include "fabric/verbs/masked_cas.h"
 
 namespace farpool::fabric::verbs {
 
@@ -18,6 +24,7 @@ struct QueuePairOptions {
   std::uint32_t receive_parts = 1;
   std::uint32_t inline_bytes = 0;  // wanted; inline_bytes() says what there is
   int access = 0;                  // of the peer: IBV_ACCESS_REMOTE_*
+  bool masked_cas = false;
 };
 
 class QueuePair {
@@ -35,6 +42,10 @@ class QueuePair {
   base::Status connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience);
 
   ibv_qp* raw() const { return pair_; }
+  // For masked CASes of the device's own; none where it is not asked for them.
+  bool masked_cas() const { return raw_ != nullptr; }
+  // Sends all of the requests, which are linked, or none; 0, or the error. Without masked_cas() the masks are all none.
+  int post(std::span<ibv_send_wr> requests, std::span<const std::optional<Masks>> masks);
   std::uint32_t inline_bytes() const { return inline_bytes_; }
   // What the peer is told.
   const End& end() const { return end_; }
@@ -45,6 +56,8 @@ class QueuePair {
   const Device& device_;
   const ibv_gid_entry gid_;
   ibv_qp* pair_;
+  ibv_qp_ex* extended_ = nullptr;
+  mlx5dv_qp_ex* raw_ = nullptr;
   std::uint32_t inline_bytes_;
   End end_;
 };
