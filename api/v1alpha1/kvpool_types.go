@@ -122,7 +122,8 @@ type KVPoolSpec struct {
 }
 
 // IndexSpec is a union by protocol.
-// +kubebuilder:validation:XValidation:rule="self.protocol == 'RCuckoo'",message="unknown spec.index.protocol: this version has RCuckoo alone; set RCuckoo or leave index out"
+// +kubebuilder:validation:XValidation:rule="self.protocol in ['RCuckoo', 'RACE']",message="unknown spec.index.protocol: this version has RCuckoo and RACE; set one of them or leave index out"
+// +kubebuilder:validation:XValidation:rule="self.protocol == 'RACE' || !has(self.race)",message="spec.index.race is of protocol RACE: set spec.index.protocol to RACE, or leave race out"
 type IndexSpec struct {
 	// Protocol that clients run on remote memory.
 	// +optional
@@ -134,10 +135,36 @@ type IndexSpec struct {
 	// +optional
 	// +kubebuilder:default={entryBytes: 16, entriesPerRow: 8, rowsPerLock: 16, tablePercent: 25}
 	RCuckoo RCuckooSpec `json:"rcuckoo,omitempty"`
+
+	// RACE's geometry; of a RACE pool that leaves it out, the default.
+	// +optional
+	RACE *RACESpec `json:"race,omitempty"`
 }
 
-// ProtocolRCuckoo names the cuckoo index whose locks are bits that clients take by masked compare-and-swap.
-const ProtocolRCuckoo = "RCuckoo"
+const (
+	// ProtocolRCuckoo names the cuckoo index whose locks are bits that clients take by masked compare-and-swap.
+	ProtocolRCuckoo = "RCuckoo"
+	// ProtocolRACE names the index without locks, in which a change takes effect by one compare-and-swap.
+	ProtocolRACE = "RACE"
+)
+
+// RACESpec is the shape of a RACE table.
+type RACESpec struct {
+	// TablePercent of a memory node's memory that the index takes.
+	// +optional
+	// +kubebuilder:default=25
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=90
+	TablePercent int32 `json:"tablePercent,omitempty"`
+}
+
+// Race is RACE's geometry with what is left out.
+func (i *IndexSpec) Race() RACESpec {
+	if i.RACE == nil {
+		return RACESpec{TablePercent: 25}
+	}
+	return *i.RACE
+}
 
 // RCuckooSpec is the shape of an RCuckoo table.
 // +kubebuilder:validation:XValidation:rule="self.entryBytes in [16, 24, 32, 48, 64]",message="entryBytes is 16, 24, 32, 48 or 64: what fits an entry beside its 16 bytes of header is stored inline"

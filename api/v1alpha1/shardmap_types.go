@@ -99,6 +99,7 @@ const (
 )
 
 // ShardMapNode is a memory node in one epoch.
+// +kubebuilder:validation:XValidation:rule="has(self.rcuckoo) != has(self.race) && has(self.rcuckoo) == has(self.lockRegion)",message="a node has the geometry of one protocol, and a lock region if that is RCuckoo"
 type ShardMapNode struct {
 	// Name of the MemoryNode.
 	// +required
@@ -133,13 +134,25 @@ type ShardMapNode struct {
 	// +kubebuilder:validation:Minimum=0
 	MemoryBytes int64 `json:"memoryBytes"`
 
-	// LockRegion that it granted.
-	// +required
-	LockRegion LockRegion `json:"lockRegion"`
+	// LockRegion that it granted, for an RCuckoo table.
+	// +optional
+	LockRegion *LockRegion `json:"lockRegion,omitempty"`
 
-	// RCuckoo geometry of its table.
+	// RCuckoo geometry of its table: this or race.
+	// +optional
+	RCuckoo *RCuckooGeometry `json:"rcuckoo,omitempty"`
+
+	// RACE geometry of its table.
+	// +optional
+	RACE *RACEGeometry `json:"race,omitempty"`
+}
+
+// RACEGeometry of a table.
+type RACEGeometry struct {
+	// Groups of three buckets.
 	// +required
-	RCuckoo RCuckooGeometry `json:"rcuckoo"`
+	// +kubebuilder:validation:Minimum=2
+	Groups int64 `json:"groups"`
 }
 
 // RCuckooGeometry of a table.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <future>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,6 +66,10 @@ void add_flags(CLI::App& app, Settings& settings) {
                "end with an error, rather than begin empty, if what --memory-path holds cannot be taken up");
   app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
   app.add_option("--advertise", settings.advertise, "host:port or [v6]:port that clients are told; default: --listen");
+  app.add_option("--protocol", settings.geometry.protocol,
+                 "of the index: rcuckoo or race; race has slots and groups of one size (default rcuckoo)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, layout::Protocol>{
+          {"rcuckoo", layout::Protocol::rcuckoo}, {"race", layout::Protocol::race}}));
   app.add_option("--entry-bytes", settings.geometry.entry_bytes, "of an index entry: 16, 24, 32, 48 or 64")
       ->capture_default_str();
   app.add_option("--entries-per-row", settings.geometry.entries_per_row)->capture_default_str();

@@ -24,16 +24,14 @@ using facts::Rows;
 
 constexpr base::Nanos kPatience = 5 * base::kSecond;
 
-class Keep final : public rcuckoo::Editor {
+class Keep final : public index::Editor {
  public:
-  rcuckoo::Edit edit(std::optional<std::string_view>) override {
-    return {.kind = rcuckoo::Edit::Kind::put, .value = "v"};
-  }
+  index::Edit edit(std::optional<std::string_view>) override { return {.kind = index::Edit::Kind::put, .value = "v"}; }
 };
 
 enum class What { lookup, insert, update, remove, put, modify };
 
-task::Task<void> act(rcuckoo::Table& table, What what, std::string key, std::string value, base::Nanos deadline,
+task::Task<void> act(index::Table& table, What what, std::string key, std::string value, base::Nanos deadline,
                      fabric::Cost& cost) {
   Keep keep;
   switch (what) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "client/open_table.h"
 #include "map/fetch.h"
 #include "session/session.h"
 
@@ -24,7 +25,7 @@ constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
 
-void operator+=(rcuckoo::Marks& sum, const rcuckoo::Marks& more) {
+void operator+=(index::Marks& sum, const index::Marks& more) {
   sum.lock_conflicts += more.lock_conflicts;
   sum.torn_rows += more.torn_rows;
   sum.stale_extents += more.stale_extents;
@@ -54,7 +55,7 @@ std::string_view name_of(Operation operation) {
 struct Pool::Bond {
   std::unique_ptr<session::Session> session;
   std::unique_ptr<heap::Heap> heap;
-  std::unique_ptr<rcuckoo::Table> table;
+  std::unique_ptr<index::Table> table;
   std::size_t uses = 0;      // operations under way
   fabric::Cost repair_cost;  // of what no operation waited for
 };
@@ -83,7 +84,7 @@ class Pool::Borrowed {
     if (bond_ == nullptr || --bond_->uses > 0) return;
     if (pool_->closing_ || !bond_->session->alive()) pool_->links_due_.wake_all();
   }
-  rcuckoo::Table& table() const { return *bond_->table; }
+  index::Table& table() const { return *bond_->table; }
   bool alive() const { return bond_->session->alive(); }
 
  private:
@@ -536,7 +537,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   bond->session = std::move(*session);
   const base::HashSecret secret = bond->session->grant().pool_secret;
   fabric::Cost cost;
-  Result<layout::Superblock> superblock = co_await rcuckoo::read_superblock(*bond->session, deadline, cost);
+  Result<layout::Superblock> superblock = co_await index::read_superblock(*bond->session, deadline, cost);
   Status status = superblock.status();
   if (status.ok() && pool_secret_ && *pool_secret_ != secret) {
     status = {
@@ -551,7 +552,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   pool_secret_ = secret;
   const layout::Geometry& geometry = superblock->geometry;
   bond->heap = std::make_unique<heap::Heap>(*bond->session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
-  bond->table = std::make_unique<rcuckoo::Table>(*bond->session, *bond->heap, geometry, link.table);
+  bond->table = open_table(*bond->session, *bond->heap, geometry, link.table);
   co_return bond;
 }
 
@@ -611,7 +612,7 @@ Task<void> Pool::pause(const Link& link, Nanos until) {
 }
 
 void Pool::publish_marks() {
-  rcuckoo::Marks marks = marks_of_the_past_;
+  index::Marks marks = marks_of_the_past_;
   session::RepairMarks repairs = repairs_of_the_past_;
   for (const auto& link : links_) {
     if (link->bond == nullptr) continue;

@@ -39,7 +39,7 @@
 #include "client/gate.h"
 #include "client/kv.h"
 #include "fabric/fabric.h"
-#include "index/rcuckoo/table.h"
+#include "index/table.h"
 #include "map/shard_map.h"
 #include "session/wait.h"
 #include "task/scope.h"
@@ -180,7 +180,7 @@ class Pool final : public Kv {
   std::vector<Link*> link_of_node_;              // by index in the map
   std::string map_trouble_ = "no shard map has been read yet";
   std::uint64_t wanted_epoch_ = 0;  // a node has told of it
-  rcuckoo::Marks marks_of_the_past_;
+  index::Marks marks_of_the_past_;
   session::RepairMarks repairs_of_the_past_;
   bool closing_ = false;
   Nanos close_deadline_ = base::kNever;

@@ -825,6 +825,16 @@ void Heap::published(Block block) {
     State::take_in(*own, index / 64, 1ull << index % 64);
 }
 
+std::optional<Block> Heap::take(std::uint64_t bytes) {
+  State& state = *state_;
+  if (state.released || layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) return std::nullopt;
+  SizeClass& size_class = state.class_for(bytes);
+  Block block;
+  if (!state.take(size_class, block)) return std::nullopt;
+  state.refill_ahead(state_, size_class);
+  return block;
+}
+
 void Heap::discard(Block block) {
   State& state = *state_;
   SizeClass& size_class = state.class_for(block.bytes);

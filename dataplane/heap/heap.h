@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -43,8 +44,10 @@ class Heap {
   // otherwise scans free bitmaps, asks the node for a segment, or waits for an era. The caller holds no EraPin: it
   // would wait for itself. Errors: out_of_memory (the heap is full), timed_out, and the session's.
   task::Task<base::Result<Block>> allocate(std::uint64_t bytes, base::Nanos deadline, fabric::Cost& cost);
-  // Of what was allocated, one of these becomes known: an entry points to the block now, or none ever will and it is
-  // reusable at once. Until then the block is not looked at when the heap looks for blocks that got lost.
+  // Such a block if there is one at hand: nothing is waited for, so the caller may hold an EraPin.
+  std::optional<Block> take(std::uint64_t bytes);
+  // Of what was allocated or taken, one of these becomes known: an entry points to the block now, or none ever will and
+  // it is reusable at once. Until then the block is not looked at when the heap looks for blocks that got lost.
   void published(Block block);
   void discard(Block block);
   // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size.

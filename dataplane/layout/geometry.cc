@@ -25,7 +25,13 @@ constexpr std::uint64_t kMaxMemory = 1ull << 52;
 Status invalid(std::string message) { return {Code::invalid_argument, std::move(message)}; }
 
 // The shape of the table: what the pool's spec says, and a forged superblock may get wrong.
-Status check_shape(std::uint64_t entry_bytes, std::uint64_t entries_per_row, std::uint64_t rows_per_lock) {
+Status check_shape(Protocol protocol, std::uint64_t entry_bytes, std::uint64_t entries_per_row,
+                   std::uint64_t rows_per_lock) {
+  if (protocol == Protocol::race) {
+    if (entry_bytes == 8 && entries_per_row == kGroupSlots && rows_per_lock == 1) return {};
+    return invalid("a RACE table has slots of 8 bytes, " + std::to_string(kGroupSlots) + " in a group");
+  }
+  if (protocol != Protocol::rcuckoo) return invalid("this version knows no such index protocol");
   constexpr std::array<std::uint64_t, 5> kEntryBytes = {16, 24, 32, 48, 64};
   if (std::find(kEntryBytes.begin(), kEntryBytes.end(), entry_bytes) == kEntryBytes.end()) {
     return invalid("entry bytes " + std::to_string(entry_bytes) + " are not possible: use 16, 24, 32, 48 or 64");
@@ -44,7 +50,13 @@ Status check_shape(std::uint64_t entry_bytes, std::uint64_t entries_per_row, std
 }  // namespace
 
 base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
-  if (Status status = check_shape(request.entry_bytes, request.entries_per_row, request.rows_per_lock); !status.ok()) {
+  Geometry g;
+  g.protocol = request.protocol;
+  const bool race = g.protocol == Protocol::race;
+  g.entry_bytes = race ? 8 : request.entry_bytes;
+  g.entries_per_row = race ? kGroupSlots : request.entries_per_row;
+  g.rows_per_lock = race ? 1 : request.rows_per_lock;
+  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock); !status.ok()) {
     return status;
   }
   if (request.memory_bytes % kPage != 0 || request.memory_bytes > kMaxMemory) {
@@ -65,11 +77,7 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
                    " bytes is not possible: use a multiple of 8");
   }
 
-  Geometry g;
   g.memory_bytes = request.memory_bytes;
-  g.entry_bytes = request.entry_bytes;
-  g.entries_per_row = request.entries_per_row;
-  g.rows_per_lock = request.rows_per_lock;
   g.max_sessions = request.max_sessions;
   g.slots_per_session = request.slots_per_session;
 
@@ -91,9 +99,11 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   g.segments = left / g.segment_bytes;
   g.region[kHeap] = {end, g.segments * g.segment_bytes};
 
-  if (g.rows < 2 * g.rows_per_lock || g.rows < 64) {
+  if (g.rows < 2 * g.rows_per_lock || g.rows < 64 || (race && g.rows >> 32 != 0)) {
     return invalid("memory of " + std::to_string(g.memory_bytes) + " bytes leaves " + std::to_string(g.rows) +
-                   " rows for the table, too few: lend more memory or raise the table's percentage");
+                   " rows for the table, " +
+                   (g.rows < 1 << 20 ? "too few: lend more memory or raise the table's percentage"
+                                     : "too many: lower the table's percentage"));
   }
   if (g.segments < kMinSegments) {
     return invalid("memory of " + std::to_string(g.memory_bytes) + " bytes leaves " + std::to_string(left) +
@@ -104,11 +114,14 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
 }
 
 base::Status check_geometry(const Geometry& g) {
-  if (Status status = check_shape(g.entry_bytes, g.entries_per_row, g.rows_per_lock); !status.ok()) return status;
+  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock); !status.ok()) {
+    return status;
+  }
   if (g.memory_bytes > kMaxMemory || g.memory_bytes < kPage || g.memory_bytes % kPage != 0)
     return invalid("impossible memory size");
   // Bounds first, so that no product below can overflow.
-  if (g.rows < 2 || g.rows > kMaxMemory / g.row_bytes()) return invalid("impossible number of rows");
+  if (g.rows < 2 || g.rows > kMaxMemory / g.row_bytes() || (g.protocol == Protocol::race && g.rows >> 32 != 0))
+    return invalid("impossible number of rows");
   if (g.lock_bits < 1 || g.lock_bits > g.locks()) return invalid("impossible number of lock bits");
   if (g.max_sessions < 1 || g.max_sessions > 1 << 20 || g.slots_per_session < 1 || g.slots_per_session > 1024) {
     return invalid("impossible number of sessions or slots");

@@ -22,6 +22,13 @@ inline constexpr std::uint64_t kMaxEntriesPerRow = 16;
 inline constexpr std::uint64_t kMaxEntryBytes = 64;
 inline constexpr std::uint64_t kMaxRowsPerLock = 64;
 
+// Which index protocol the table speaks.
+enum class Protocol : std::uint64_t { rcuckoo = 0, race = 1 };
+
+// A RACE table has groups of three buckets for rows: 21 slots of a word, and three headers. It has no locks.
+inline constexpr std::uint64_t kGroupBytes = 192;
+inline constexpr std::uint64_t kGroupSlots = 21;
+
 struct GeometryRequest {
   std::uint64_t memory_bytes = 0;  // a multiple of the page
   std::uint64_t table_percent = 25;
@@ -32,6 +39,8 @@ struct GeometryRequest {
   std::uint64_t slots_per_session = 16;
   std::uint64_t max_lock_bytes =
       0;  // of the lock region; 0: one bit for every lock. Fewer bits than locks are shared (virtual locks)
+  // A RACE table has no use for the sizes of entries and rows, nor for locks.
+  Protocol protocol = Protocol::rcuckoo;
 };
 
 struct Span {
@@ -42,6 +51,7 @@ struct Span {
 
 struct Geometry {
   std::uint64_t memory_bytes = 0;
+  Protocol protocol = Protocol::rcuckoo;
   std::uint64_t entry_bytes = 0;
   std::uint64_t entries_per_row = 0;
   std::uint64_t rows_per_lock = 0;
@@ -53,15 +63,19 @@ struct Geometry {
   std::uint64_t segments = 0;
   std::array<Span, kRegions> region{};  // by RegionId
 
-  constexpr std::uint64_t row_bytes() const { return entry_bytes * entries_per_row + kRowTrailer; }
-  constexpr std::uint64_t locks() const { return (rows + rows_per_lock - 1) / rows_per_lock; }  // logical
+  constexpr std::uint64_t row_bytes() const {
+    return protocol == Protocol::race ? kGroupBytes : entry_bytes * entries_per_row + kRowTrailer;
+  }
+  constexpr std::uint64_t locks() const {  // logical
+    return protocol == Protocol::race ? 1 : (rows + rows_per_lock - 1) / rows_per_lock;
+  }
   constexpr std::uint64_t entries() const { return rows * entries_per_row; }
   const Span& at(RegionId id) const { return region[id]; }
   constexpr std::uint64_t private_page() const { return memory_bytes - kPage; }  // offset in the node's memory
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
-static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 22);
+static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 23);
 
 // Cuts the memory. invalid_argument says which figure cannot work, and what would.
 base::Result<Geometry> plan_geometry(const GeometryRequest& request);

@@ -300,6 +300,31 @@ TEST(Geometry, SaysWhatCannotWork) {
   EXPECT_NE(refused([](auto& r) { r.max_lock_bytes = 4; }).find("multiple of 8"), std::string::npos);
 }
 
+// Whatever is asked for entries, rows and locks, a RACE table is groups of 21 slots.
+TEST(Geometry, OfARaceTable) {
+  GeometryRequest request = request_of(64 << 20);
+  request.protocol = Protocol::race;
+  request.entry_bytes = 20;
+  const auto g = plan_geometry(request);
+  ASSERT_TRUE(g.ok()) << g.status().message();
+  EXPECT_TRUE(check_geometry(*g).ok());
+  EXPECT_EQ(g->row_bytes(), 192u);
+  EXPECT_EQ(g->rows, (64u << 20) / 100 * 25 / 192);
+  EXPECT_EQ(g->entries(), g->rows * 21);
+  EXPECT_EQ(g->at(kLocks).bytes, 8u);
+  EXPECT_EQ(parse_superblock(write_superblock({.incarnation = 5, .pool = 6, .geometry = *g}))->geometry, *g);
+  const auto spoiled = [&g](auto change) {
+    Geometry other = *g;
+    change(other);
+    return check_geometry(other).message();
+  };
+  EXPECT_NE(spoiled([](auto& o) { o.entries_per_row = 20; }).find("21 in a group"), std::string::npos);
+  EXPECT_NE(spoiled([](auto& o) { o.entry_bytes = 16; }).find("8 bytes"), std::string::npos);
+  EXPECT_NE(spoiled([](auto& o) { o.protocol = static_cast<Protocol>(2); }).find("index protocol"), std::string::npos);
+  EXPECT_NE(spoiled([](auto& o) { o.rows = 1ull << 32; }).find("rows"), std::string::npos);
+  EXPECT_NE(spoiled([](auto& o) { o.protocol = Protocol::rcuckoo; }), "");
+}
+
 TEST(Geometry, SixteenMebibytesWork) {
   const auto g = plan_geometry(request_of(16 << 20));
   ASSERT_TRUE(g.ok()) << g.status().message();
@@ -333,9 +358,9 @@ TEST(Superblock, OtherVersionsAreNamed) {
   seal();
   const auto status = parse_superblock(page).status();
   EXPECT_EQ(status.code(), base::Code::corrupt);
-  EXPECT_NE(status.message().find("version is 3, this program reads version 2"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("version is 4, this program reads version 3"), std::string::npos) << status.message();
   base::store(page.data() + 8, kVersion);
-  base::store(page.data() + 32 + 4 * 8, ~0ull);  // rows
+  base::store(page.data() + 32 + 5 * 8, ~0ull);  // rows
   seal();
   EXPECT_NE(parse_superblock(page).status().message().find("rows"), std::string::npos);
   EXPECT_NE(parse_superblock(base::Bytes(page).first(512)).status().message().find("512 bytes"), std::string::npos);

@@ -46,6 +46,12 @@ Status check_node(const MemoryNodeEntry& node) {
   if (node.state() != MemoryNodeEntry::STATE_SERVING && node.state() != MemoryNodeEntry::STATE_STOPPED) {
     return invalid("node " + node.name() + " is neither serving nor stopped");
   }
+  if (node.has_race()) {
+    if (node.has_rcuckoo() || node.has_lock_region() || node.race().groups() < 2 || node.race().groups() >> 32 != 0) {
+      return invalid("node " + node.name() + " has an impossible RACE table, or another beside it");
+    }
+    return {};
+  }
   const auto& shape = node.rcuckoo();
   if (shape.rows() == 0 || shape.entry_bytes() < 16 || shape.entry_bytes() > 64 || shape.entry_bytes() % 8 != 0 ||
       shape.entries_per_row() < 2 || shape.entries_per_row() > 16 || !std::has_single_bit(shape.rows_per_lock()) ||

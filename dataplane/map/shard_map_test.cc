@@ -93,6 +93,13 @@ TEST(ShardMap, RefusesWhatDoesNotHangTogetherAndSaysWhy) {
       {"not host:port", [](ShardMap& m) { m.mutable_nodes(0)->set_endpoint("h:7x"); }},
       {"not host:port", [](ShardMap& m) { m.mutable_nodes(0)->set_endpoint("a b:7400"); }},
       {"geometry", [](ShardMap& m) { m.mutable_nodes(0)->mutable_rcuckoo()->set_rows(0); }},
+      {"another beside it", [](ShardMap& m) { m.mutable_nodes(0)->mutable_race()->set_groups(100); }},
+      {"RACE table",
+       [](ShardMap& m) {
+         m.mutable_nodes(0)->clear_rcuckoo();
+         m.mutable_nodes(0)->clear_lock_region();
+         m.mutable_nodes(0)->mutable_race()->set_groups(1ull << 32);
+       }},
       {"geometry", [](ShardMap& m) { m.mutable_nodes(0)->mutable_rcuckoo()->set_entry_bytes(17); }},
       {"geometry", [](ShardMap& m) { m.mutable_nodes(0)->mutable_rcuckoo()->set_rows_per_lock(3); }},
       {"lock region", [](ShardMap& m) { m.mutable_nodes(0)->clear_lock_region(); }},
@@ -116,6 +123,14 @@ TEST(ShardMap, RefusesWhatDoesNotHangTogetherAndSaysWhy) {
     EXPECT_NE(status.message().find(c.says), std::string::npos) << status.message();
   }
   EXPECT_FALSE(Map::parse("\xff\xff").ok());
+}
+
+TEST(ShardMap, ANodeHasATableOfEitherProtocol) {
+  ShardMap map = two_nodes();
+  map.mutable_nodes(0)->clear_rcuckoo();
+  map.mutable_nodes(0)->clear_lock_region();
+  map.mutable_nodes(0)->mutable_race()->set_groups(100);
+  EXPECT_TRUE(validate(map).ok()) << validate(map).message();
 }
 
 TEST(ShardMap, APoolWithoutNodesHasAnEmptyDirectory) {

@@ -7,7 +7,9 @@
 #include <map>
 #include <utility>
 
+#include "index/race/verify.h"
 #include "index/rcuckoo/layout.h"
+#include "index/rcuckoo/verify.h"
 #include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
@@ -17,9 +19,9 @@
 namespace farpool::node {
 namespace {
 
+using index::Defect;
 using layout::Geometry;
 using layout::OperationSlot;
-using rcuckoo::Defect;
 using rcuckoo::HalfDone;
 
 constexpr std::string_view kReport = "a defect, or memory that lies: keep the file and report it";
@@ -34,6 +36,7 @@ constexpr std::array<WrongKind, kWrongs> kKinds{{
     {"operation_half_done", false, true, kNextLife},
     {"operation_quarantined", true, false, "report it; to be rid of it, empty the memory node and load its data again"},
     {"operation_unexplained", true, false, "report it; a memory node that takes the memory up leaves it in quarantine"},
+    {"insert_half_done", false, true, kNextLife},
     {"claim_impossible", true, true, kReport},
     {"lock_held_twice", true, true, kReport},
     {"lock_without_holder", true, true, kReport},
@@ -73,8 +76,9 @@ constexpr std::array<std::string_view, layout::kRegions> kRegionNames = {
 constexpr std::string_view kPrivatePage = "private page";
 
 constexpr std::array<Wrong, Defect::kKinds> kOfDefect = {
-    Wrong::row_torn,   Wrong::entry_impossible, Wrong::entry_beyond_heap, Wrong::extent_damaged,
-    Wrong::hash_wrong, Wrong::entry_misplaced,  Wrong::key_twice,         Wrong::block_shared};
+    Wrong::row_torn,       Wrong::entry_impossible, Wrong::entry_beyond_heap,
+    Wrong::extent_damaged, Wrong::hash_wrong,       Wrong::entry_misplaced,
+    Wrong::key_twice,      Wrong::block_shared,     Wrong::insert_half_done};
 constexpr std::array<Wrong, SegmentDefect::kKinds> kOfSegment = {Wrong::segment_header_impossible,
                                                                  Wrong::bitmap_impossible, Wrong::block_marked_in_use,
                                                                  Wrong::block_size_wrong, Wrong::entry_to_no_block};
@@ -142,7 +146,18 @@ class Auditor {
     audit_.findings.push_back(std::move(finding));
   }
 
+  // RACE plans nothing, and takes no locks.
+  void look_at_slots_of_race() {
+    const base::Bytes slots = region(layout::kSlots);
+    for (std::uint64_t i = 0; (i + 1) * sizeof(OperationSlot) <= slots.size(); ++i) {
+      const HalfDone::Slot slot{.index = i,
+                                .says = base::load<OperationSlot>(slots.data() + i * sizeof(OperationSlot))};
+      if (slot.says.holder != 0) tell_of_slot(Wrong::claim_impossible, slot, "claims locks that there are not");
+    }
+  }
+
   void look_at_slots() {
+    if (g_.protocol == layout::Protocol::race) return look_at_slots_of_race();
     audit_.half_done = rcuckoo::half_done(g_, memory_);
     std::map<std::uint64_t, std::uint64_t> held;  // lock word -> bits that are held for certain
     for (const HalfDone::Slot& slot : audit_.half_done.slots) {
@@ -242,24 +257,25 @@ class Auditor {
   // --- Rows
 
   void look_at_rows() {
-    rcuckoo::Verification how{.visit = how_.visit, .progress = {}, .instead = &audit_.half_done.rows};
+    index::Verification how{.visit = how_.visit, .progress = {}, .instead = &audit_.half_done.rows};
     how.progress = [this](std::uint64_t rows) { progress(g_.at(layout::kTable).offset + rows * g_.row_bytes()); };
-    audit_.table = rcuckoo::verify(g_, region(layout::kTable), region(layout::kHeap), seed_, how);
-    rcuckoo::Report& table = audit_.table;
+    const bool race = g_.protocol == layout::Protocol::race;
+    const auto verify = race ? &race::verify : &rcuckoo::verify;
+    audit_.table = verify(g_, region(layout::kTable), region(layout::kHeap), seed_, how);
+    index::Report& table = audit_.table;
     for (std::size_t i = 0; i < Defect::kKinds; ++i) {
       audit_.of_kind[static_cast<std::size_t>(kOfDefect[i])] += table.of_kind[i];
     }
     for (const Defect& defect : table.defects) {
       const Wrong wrong = kOfDefect[static_cast<std::size_t>(defect.kind)];
-      Finding finding =
-          at(wrong, layout::kTable, defect.row * g_.row_bytes() + defect.slot * g_.entry_bytes, defect.what);
+      Finding finding = at(wrong, layout::kTable, defect.offset, defect.what);
       finding.row = defect.row;
       if (wrong != Wrong::row_torn) finding.entry = defect.slot;
       audit_.findings.push_back(std::move(finding));
     }
     const std::uint64_t readable = table.rows - table.torn_rows;
     use(Use::rows_unreadable, table.torn_rows * g_.row_bytes());
-    use(Use::row_trailers, readable * layout::kRowTrailer);
+    use(Use::row_trailers, readable * (g_.row_bytes() - g_.entries_per_row * g_.entry_bytes));
     use(Use::entries_in_use, table.entries * g_.entry_bytes);
     use(Use::entries_free, (readable * g_.entries_per_row - table.entries) * g_.entry_bytes);
   }
@@ -275,6 +291,7 @@ class Auditor {
       keys += slot.keys;
       bytes += slot.bytes;
     }
+    audit_.keys_off = static_cast<std::int64_t>(keys - audit_.table.keys);
     if (keys == audit_.table.keys && bytes == audit_.table.bytes) return;
     if (!kept(Wrong::counters_off)) return;
     const auto more = [](std::uint64_t counted, std::uint64_t there) {

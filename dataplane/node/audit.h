@@ -18,8 +18,8 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/result.h"
+#include "index/image.h"
 #include "index/rcuckoo/repair.h"
-#include "index/rcuckoo/verify.h"
 #include "layout/geometry.h"
 #include "layout/private_page.h"
 #include "node/segment_walk.h"
@@ -36,6 +36,7 @@ enum class Wrong : std::uint8_t {
   operation_half_done,
   operation_quarantined,
   operation_unexplained,
+  insert_half_done,
   claim_impossible,
   lock_held_twice,
   lock_without_holder,
@@ -92,7 +93,7 @@ enum class Use : std::uint8_t {
   entries_in_use,
   entries_free,
   rows_unreadable,
-  row_trailers,
+  row_trailers,  // what of a row is no entry: of RACE headers
   segments_free,
   segments_damaged,
   segment_headers,  // with their bitmaps, and what is left behind the last block
@@ -124,14 +125,15 @@ struct Audit {
   std::uint64_t lock_bits = 0;        // that are set
   std::uint64_t barriers = 0;         // that are set
   std::vector<std::uint64_t> leases;  // words that are held
-  rcuckoo::Report table;              // rows as they are when what is half done is finished
+  std::int64_t keys_off = 0;          // that the operation slots count more than there are
+  index::Report table;                // rows as they are when what is half done is finished
   std::uint64_t blocks_in_use = 0, blocks_marked_free = 0, blocks_with_owner = 0;
   std::uint64_t segments_free = 0, segments_owned = 0, segments_orphaned = 0, segments_damaged = 0;
 };
 
 struct Auditing {
   // Keys, in the order of rows.
-  std::function<void(const rcuckoo::Sighting&)> visit;
+  std::function<void(const index::Sighting&)> visit;
   // Segments, behind the last row, with what has been found so far. It may change the segment.
   std::function<void(const FoundSegment&, const Audit&)> segment;
   // Told of now and then: bytes that have been looked at, of all.

@@ -61,7 +61,7 @@ std::string text(const Audit& audit) {
 TEST(Audit, AccountsForEveryByteOfASoundMemory) {
   TestImage image;
   std::map<std::string, std::string> keys;
-  const Auditing how{.visit = [&](const rcuckoo::Sighting& at) { keys[std::string(at.key)] = at.value; }};
+  const Auditing how{.visit = [&](const index::Sighting& at) { keys[std::string(at.key)] = at.value; }};
   const auto memory = audit_memory(image.bytes(), how);
   ASSERT_TRUE(memory.ok());
   const Audit& audit = memory->audit;

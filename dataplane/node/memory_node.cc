@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "fabric/words.h"
+#include "index/race/verify.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/repair.h"
 #include "layout/operation_slot.h"
@@ -113,8 +114,10 @@ MemoryNode::~MemoryNode() = default;
 // The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is
 // written here. The private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
-  rcuckoo::format_table(geometry_,
-                        memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  if (geometry_.protocol == layout::Protocol::rcuckoo) {  // an empty RACE table is zeros
+    rcuckoo::format_table(geometry_,
+                          memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  }
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
              .table_seed = {responder_.random(), responder_.random()},
              .geometry = geometry_};
@@ -150,12 +153,17 @@ Status MemoryNode::take_up() {
   record_ = *page.record;
   fresh_ = false;
 
-  const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
-  repaired_ = repair.slots;
-  log(repair.slots > 0, "found " + std::to_string(repair.slots) + " operations half done and " +
-                            std::to_string(repair.bits) + " locks taken: " + std::to_string(repair.finished) +
-                            " operations finished, the others undone");
-  for (const std::string& what : repair.quarantined) log(true, "left as it is, with its locks: " + what);
+  if (geometry_.protocol == layout::Protocol::race) {
+    repaired_ = race::repair_image(geometry_, memory_);
+    log(repaired_ > 0, "found " + std::to_string(repaired_) + " inserts half done, and undid them");
+  } else {
+    const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
+    repaired_ = repair.slots;
+    log(repair.slots > 0, "found " + std::to_string(repair.slots) + " operations half done and " +
+                              std::to_string(repair.bits) + " locks taken: " + std::to_string(repair.finished) +
+                              " operations finished, the others undone");
+    for (const std::string& what : repair.quarantined) log(true, "left as it is, with its locks: " + what);
+  }
   verify();
   return {};
 }
@@ -237,6 +245,10 @@ v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
   entry.set_incarnation(incarnation_);
   entry.set_state(v1alpha1::MemoryNodeEntry::STATE_SERVING);
   entry.set_memory_bytes(geometry_.memory_bytes);
+  if (geometry_.protocol == layout::Protocol::race) {
+    entry.mutable_race()->set_groups(geometry_.rows);
+    return entry;
+  }
   auto& locks = *entry.mutable_lock_region();
   locks.set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
   locks.set_bytes(geometry_.at(layout::kLocks).bytes);
@@ -275,6 +287,7 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   }
   if (listed != nullptr &&
       (listed->name() != own.name() || listed->rcuckoo().SerializeAsString() != own.rcuckoo().SerializeAsString() ||
+       listed->race().SerializeAsString() != own.race().SerializeAsString() ||
        listed->lock_region().bytes() != own.lock_region().bytes() ||
        listed->lock_region().locks() != own.lock_region().locks())) {
     return refuse(Verdict::invalid,
@@ -659,8 +672,12 @@ void MemoryNode::refresh_facts() {
   const v1alpha1::MemoryNodeEntry own = entry();
   node.set_endpoint(own.endpoint());
   node.set_memory_bytes(own.memory_bytes());
-  *node.mutable_lock_region() = own.lock_region();
-  *node.mutable_rcuckoo() = own.rcuckoo();
+  if (own.has_race()) {
+    *node.mutable_race() = own.race();
+  } else {
+    *node.mutable_lock_region() = own.lock_region();
+    *node.mutable_rcuckoo() = own.rcuckoo();
+  }
   node.set_memory_fresh(fresh_);
   if (map_.epoch() != 0) *node.mutable_map() = map_;
   node.set_heap_bytes(heap_bytes);

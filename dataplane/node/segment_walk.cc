@@ -40,7 +40,7 @@ FoundSegment classify(const layout::Geometry& g, base::Bytes heap, std::uint64_t
 
 }  // namespace
 
-void walk_segments(const layout::Geometry& g, base::Bytes heap, rcuckoo::Reached& reached,
+void walk_segments(const layout::Geometry& g, base::Bytes heap, index::Reached& reached,
                    const std::function<void(const FoundSegment&)>& visit,
                    const std::function<void(SegmentDefect)>& defect) {
   const std::uint64_t units = g.segment_bytes / kBlockUnit;

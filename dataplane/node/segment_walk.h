@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "index/rcuckoo/verify.h"
+#include "index/image.h"
 #include "layout/geometry.h"
 #include "layout/segment.h"
 
@@ -49,7 +49,7 @@ struct SegmentDefect {
 };
 
 // Visits every segment once, in order. What entries point to is taken out of `reached` as it is found.
-void walk_segments(const layout::Geometry& geometry, base::Bytes heap, rcuckoo::Reached& reached,
+void walk_segments(const layout::Geometry& geometry, base::Bytes heap, index::Reached& reached,
                    const std::function<void(const FoundSegment&)>& visit,
                    const std::function<void(SegmentDefect)>& defect);
 

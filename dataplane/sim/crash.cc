@@ -19,8 +19,9 @@ using fabric::sim::InFlight;
 using Kind = Call::Kind;
 constexpr Nanos kPatience = 10 * base::kSecond;
 
-WorldOptions options_of(std::uint64_t seed) {
+WorldOptions options_of(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo) {
   WorldOptions options;
+  options.geometry.protocol = protocol;
   options.wire.seed = seed;
   options.failure_timeout = base::kMillisecond;  // whoever meets a dead client's lock waits for it
   return options;
@@ -127,14 +128,16 @@ task::Task<void> go_on(World& world, Client& survivor, const std::vector<std::st
 
 }  // namespace
 
-std::vector<Scenario> scenarios(std::uint64_t seed) {
+std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol) {
   const std::string large = text_of(100, 'a'), larger = text_of(300, 'b');
   const auto inserted = [](std::string key, std::string value) {
     return Scenario::Before{.call = {.kind = Kind::insert, .key = std::move(key), .value = std::move(value)}};
   };
   const auto make = [&](std::string name, std::vector<Scenario::Before> before, Call doomed) {
-    return Scenario{
-        .name = std::move(name), .options = options_of(seed), .before = std::move(before), .doomed = std::move(doomed)};
+    return Scenario{.name = std::move(name),
+                    .options = options_of(seed, protocol),
+                    .before = std::move(before),
+                    .doomed = std::move(doomed)};
   };
   std::vector<Scenario> all{
       make("insert, free slot, in place", {}, {.kind = Kind::insert, .key = "k", .value = "1"}),
@@ -160,6 +163,7 @@ std::vector<Scenario> scenarios(std::uint64_t seed) {
   all.back().rival = Call{.kind = Kind::update, .key = "k", .value = "3"};
   all.push_back(make("insert, lock conflict", {}, {.kind = Kind::insert, .key = "k", .value = "2"}));
   all.back().rival = Call{.kind = Kind::insert, .key = "k", .value = "3"};
+  if (protocol == layout::Protocol::race) return all;
   all.push_back(make("insert, locks of two words", {}, {.kind = Kind::insert, .key = astride(seed), .value = "2"}));
   if (auto remembered = full(seed)) all.push_back(std::move(*remembered));
   for (auto& [moves, path] : paths(seed)) {
@@ -222,13 +226,14 @@ class Crash {
 
   void die() {
     bool rival_over = !scenario_.rival.has_value();
-    if (scenario_.rival) {  // it has the lock when the victim comes
+    if (scenario_.rival) {  // it has the lock, or a tentative slot, when the victim comes
       world_.spawn(*survivor_, flagged(world_.call(*survivor_, *scenario_.rival, kPatience), rival_over));
-      const auto locked = [&] {
+      const auto in_the_way = [&] {
+        if (world_.geometry().protocol == layout::Protocol::race) return rival_over || survey(world_).tentative > 0;
         const base::Bytes locks = world_.region(layout::kLocks);
         return std::any_of(locks.begin(), locks.end(), [](std::byte b) { return b != std::byte{0}; });
       };
-      if (!world_.run_until(locked)) wrong("the rival took no lock");
+      if (!world_.run_until(in_the_way)) wrong("the rival is in nobody's way");
       survivor_->port().pause();
       world_.network().at(world_.network().now() + 20 * base::kMicrosecond, [this] { survivor_->port().resume(); });
     }

@@ -30,7 +30,8 @@ struct Scenario {
 // Every branch of every operation: values in place and in extents, a free slot, cuckoo paths of 1 to 5 moves, keys that
 // are there or not, a lock conflict, a search that fails because the client's memory of the table is stale, rows that
 // it remembers as full and that are not.
-std::vector<Scenario> scenarios(std::uint64_t seed);
+// Of RACE, whose inserts displace nothing: an insert that meets another one of its key, instead of the paths.
+std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo);
 
 // How the victim dies, and who repairs what it left.
 struct Death {
@@ -59,7 +60,7 @@ struct CrashVerdict {
   bool locks_left = false;
   std::uint64_t late_effects = 0;  // of the victim, after it was fenced
   Nanos repaired_in = 0;           // from the death until nothing of it is left
-  rcuckoo::Marks marks;            // of the victim, if it survived
+  index::Marks marks;              // of the victim, if it survived
   session::RepairMarks repairs;    // of all others
 };
 CrashVerdict run_crash(const Scenario& scenario, const Death& death);
@@ -68,7 +69,7 @@ CrashVerdict run_crash(const Scenario& scenario, const Death& death);
 // the repairer.
 struct CrashTally {
   std::uint64_t worlds = 0, locks_left = 0, late_effects = 0;
-  rcuckoo::Marks marks;  // of the run that survived
+  index::Marks marks;  // of the run that survived
   session::RepairMarks repairs;
   std::vector<std::string> wrong;  // of the first world that was
 };

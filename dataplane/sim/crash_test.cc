@@ -37,7 +37,7 @@ TEST(Crash, EveryBranchIsThere) {
 
 TEST(Crash, WhoeverIsBlockedRepairs) {
   std::uint64_t worlds = 0, locked = 0;
-  std::map<std::string, rcuckoo::Marks> marks;  // of the run that survived
+  std::map<std::string, index::Marks> marks;  // of the run that survived
   session::RepairMarks repairs;
   for (const Scenario& scenario : scenarios(1)) {
     const CrashTally tally = die_everywhere(scenario, How::cut, Repair::blocked);
@@ -56,6 +56,26 @@ TEST(Crash, WhoeverIsBlockedRepairs) {
   EXPECT_GT(marks["put, both rows full"].escalations, 0u);
   EXPECT_GT(repairs.finished, 0u);
   EXPECT_GT(repairs.bits_released, 0u);
+}
+
+TEST(Crash, RaceNeedsNoRepair) {
+  std::uint64_t worlds = 0;
+  std::map<std::string, index::Marks> marks;  // of the run that survived
+  const auto all = [&](std::uint64_t seed, How how, Repair repair) {
+    for (const Scenario& scenario : scenarios(seed, layout::Protocol::race)) {
+      const CrashTally tally = die_everywhere(scenario, how, repair);
+      ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+      EXPECT_EQ(tally.locks_left, 0u);
+      EXPECT_EQ(tally.repairs.repaired, 0u);
+      worlds += tally.worlds;
+      marks[scenario.name] = tally.marks;
+    }
+  };
+  all(1, How::cut, Repair::blocked);
+  all(2, How::lands, Repair::sweep);
+  all(3, How::zombie, Repair::blocked);
+  EXPECT_GT(worlds, 400u);
+  EXPECT_GT(marks["insert, lock conflict"].rivals, 0u);
 }
 
 TEST(Crash, SweepsRepairWhatBlocksNobody) {

@@ -133,18 +133,21 @@ std::optional<Part> parse_part(const std::string& text) {
   return part;
 }
 
-std::string explain(std::uint64_t seed, const ShrinkBudget& budget) {
-  const std::size_t elements = run_swarm(seed).elements;
+std::string explain(std::uint64_t seed, const ShrinkBudget& budget, layout::Protocol protocol) {
+  const std::size_t elements = run_swarm(seed, {.protocol = protocol}).elements;
   std::uint64_t runs = 0;
-  const auto fails = [seed](const Part& part) { return !run_swarm(seed, {.part = part}).wrong.empty(); };
+  const auto fails = [seed, protocol](const Part& part) {
+    return !run_swarm(seed, {.part = part, .protocol = protocol}).wrong.empty();
+  };
   const Part part = shrink(elements, fails, budget, runs);
-  const Verdict verdict = run_swarm(seed, {.part = part, .tells = true});
+  const Verdict verdict = run_swarm(seed, {.part = part, .tells = true, .protocol = protocol});
   const auto left = std::count(part.kept.begin(), part.kept.end(), true);
   std::string text = "seed " + std::to_string(seed) + ", commit " + commit() + ": " + verdict.setting + "\n";
   text += std::to_string(left) + " of its " + std::to_string(elements) + " calls and faults are enough (" +
           std::to_string(runs) + " runs tried):\n" + verdict.story;
   for (const std::string& what : verdict.wrong) text += "  wrong: " + what + "\n";
-  return text + "replay: simulate --seed " + std::to_string(seed) + " --only " + describe(part) + "\n";
+  return text + "replay: simulate" + (protocol == layout::Protocol::race ? " --protocol race" : "") + " --seed " +
+         std::to_string(seed) + " --only " + describe(part) + "\n";
 }
 
 }  // namespace farpool::sim

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "fabric/sim/calibration.h"
@@ -14,13 +15,14 @@
 
 namespace {
 
+using farpool::layout::Protocol;
 using farpool::sim::SmallWorld;
 
 unsigned long long number(std::uint64_t of) { return of; }
 
 // Sums over all that was run, so that a branch that was never reached is seen.
 struct Reached {
-  farpool::rcuckoo::Marks marks;
+  farpool::index::Marks marks;
   farpool::session::RepairMarks repairs;
   std::uint64_t calls = 0, zombies = 0, late_writes = 0;
 
@@ -33,8 +35,9 @@ struct Reached {
   }
 };
 
-bool swarm(std::uint64_t seed, const farpool::sim::Part& part, bool loud, Reached& reached) {
-  const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed, {.part = part, .tells = loud});
+bool swarm(std::uint64_t seed, Protocol protocol, const farpool::sim::Part& part, bool loud, Reached& reached) {
+  const farpool::sim::Verdict verdict =
+      farpool::sim::run_swarm(seed, {.part = part, .tells = loud, .protocol = protocol});
   reached.add(verdict);
   if (loud) {
     std::printf("seed %llu: %s\n%s  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n", number(seed),
@@ -52,12 +55,12 @@ struct Deaths {
   farpool::session::RepairMarks repairs;
 };
 
-bool crashes(std::uint64_t seed, const std::string& branch, Deaths& sum) {
+bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, Deaths& sum) {
   using farpool::sim::Death;
   using How = Death::How;
   using Repair = Death::Repair;
   bool right = true;
-  for (const auto& scenario : farpool::sim::scenarios(seed)) {
+  for (const auto& scenario : farpool::sim::scenarios(seed, protocol)) {
     if (scenario.name.find(branch) == std::string::npos) continue;
     ++sum.branches;
     std::printf("seed %llu: %-36s", number(seed), scenario.name.c_str());
@@ -140,13 +143,13 @@ int run_worlds() {
   return wrong == 0 ? 0 : 1;
 }
 
-int run_crashes(std::uint64_t seed, std::uint64_t count, const std::string& branch) {
+int run_crashes(std::uint64_t seed, std::uint64_t count, Protocol protocol, const std::string& branch) {
   const double begun = now_in_seconds();
   Deaths sum;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (crashes(seed + i, branch, sum)) continue;
-    std::printf("commit %s\nreplay: simulate --crashes --seed %llu\n", farpool::sim::commit().c_str(),
-                number(seed + i));
+    if (crashes(seed + i, protocol, branch, sum)) continue;
+    std::printf("commit %s\nreplay: simulate%s --crashes --seed %llu\n", farpool::sim::commit().c_str(),
+                protocol == Protocol::race ? " --protocol race" : "", number(seed + i));
     return 1;
   }
   if (sum.branches == 0) {
@@ -154,7 +157,8 @@ int run_crashes(std::uint64_t seed, std::uint64_t count, const std::string& bran
     return 2;
   }
   sum.repairs.waited_for += 1;  // of random worlds: here nobody else is at work while somebody is repaired
-  const bool reached = !branch.empty() || all_reached(farpool::sim::never_reached(sum.repairs));
+  const bool reached = !branch.empty() || protocol == Protocol::race ||  // nothing of it is repaired
+                       all_reached(farpool::sim::never_reached(sum.repairs));
   std::printf("  %s\n", farpool::sim::describe(sum.repairs).c_str());
   std::printf(
       "total: %llu worlds in which a client died or stopped after one of the effects of %zu branches, in %.0f s; "
@@ -163,17 +167,18 @@ int run_crashes(std::uint64_t seed, std::uint64_t count, const std::string& bran
   return reached ? 0 : 1;
 }
 
-int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Part& part, unsigned shrink_seconds) {
+int run_seeds(std::uint64_t seed, std::uint64_t count, Protocol protocol, const farpool::sim::Part& part,
+              unsigned shrink_seconds) {
   constexpr std::uint64_t kEnough = 1000;  // seeds, to meet everything that is rare
   const double begun = now_in_seconds();
   std::uint64_t wrong = 0, done = 0;
   Reached reached;
   for (; done < count && wrong == 0; ++done) {
     const std::uint64_t one = seed + done;
-    if (swarm(one, part, count == 1, reached)) continue;
+    if (swarm(one, protocol, part, count == 1, reached)) continue;
     ++wrong;
     if (count == 1 && !part.kept.empty()) continue;
-    std::printf("%s", farpool::sim::explain(one, {.time = std::chrono::seconds(shrink_seconds)}).c_str());
+    std::printf("%s", farpool::sim::explain(one, {.time = std::chrono::seconds(shrink_seconds)}, protocol).c_str());
     std::fflush(stdout);
   }
   const double took = now_in_seconds() - begun;
@@ -181,16 +186,18 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Part&
               farpool::sim::describe(reached.repairs).c_str());
   bool right = wrong == 0;
   if (right && done >= kEnough) {
-    std::vector<std::string> never = farpool::sim::never_reached(reached.marks);
-    for (std::string& what : farpool::sim::never_reached(reached.repairs)) never.push_back(std::move(what));
+    std::vector<std::string> never = farpool::sim::never_reached(reached.marks, protocol);
+    if (protocol == Protocol::rcuckoo) {
+      for (std::string& what : farpool::sim::never_reached(reached.repairs)) never.push_back(std::move(what));
+    }
     right = all_reached(never);
   }
   std::printf(
-      "total: %llu of %llu random worlds right, %llu calls, %.0f worlds a minute; %llu words of %llu zombies landed "
+      "total: %llu of %llu random worlds%s right, %llu calls, %.0f worlds a minute; %llu words of %llu zombies landed "
       "after "
       "their fence\n",
-      number(done - wrong), number(done), number(reached.calls), took > 0 ? static_cast<double>(done) / took * 60 : 0.0,
-      number(reached.late_writes), number(reached.zombies));
+      number(done - wrong), number(done), protocol == Protocol::race ? " of RACE" : "", number(reached.calls),
+      took > 0 ? static_cast<double>(done) / took * 60 : 0.0, number(reached.late_writes), number(reached.zombies));
   return right ? 0 : 1;
 }
 
@@ -226,6 +233,10 @@ int main(int count_of_words, char** words) {
   bool crash = false, worlds = false, pools = false, calibrate = false;
   std::string name, branch, tape_text, part_text = "all";
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
+  Protocol protocol = Protocol::rcuckoo;
+  app.add_option("--protocol", protocol, "of the seeds' worlds: rcuckoo or race")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Protocol>{{"rcuckoo", Protocol::rcuckoo}, {"race", Protocol::race}}));
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
   app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
   app.add_option("--only", part_text, "of a seed's world only these calls and faults, as printed by a failure")
@@ -278,5 +289,5 @@ int main(int count_of_words, char** words) {
   }
   if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
   if (pools) return run_pools(seed, count);
-  return crash ? run_crashes(seed, count, branch) : run_seeds(seed, count, *part, shrink_seconds);
+  return crash ? run_crashes(seed, count, protocol, branch) : run_seeds(seed, count, protocol, *part, shrink_seconds);
 }

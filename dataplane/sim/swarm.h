@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "index/rcuckoo/table.h"
+#include "index/table.h"
 #include "sim/world.h"
 
 namespace farpool::sim {
@@ -34,7 +34,7 @@ struct Verdict {
   std::uint64_t calls = 0;
   std::uint64_t effects = 0;
   std::map<std::string, std::uint64_t> failures;  // calls that failed without effect, by code
-  rcuckoo::Marks marks;                           // of all tables
+  index::Marks marks;                             // of all tables
   session::RepairMarks repairs;
   std::uint64_t zombies = 0;      // clients that went on after their session had been ended
   std::uint64_t late_writes = 0;  // of theirs, that landed after that
@@ -53,11 +53,12 @@ struct Verdict {
 // Without them worlds are drawn as they once were, for seeds that have found something.
 enum class Faults : std::uint8_t { every, as_once };
 
-// Of a seed: which part, with which faults; `tells`: with a story.
+// Of a seed: which part, with which faults, in which protocol; `tells`: with a story.
 struct Take {
   Part part;
   Faults faults = Faults::every;
   bool tells = false;
+  layout::Protocol protocol = layout::Protocol::rcuckoo;
 };
 Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 
@@ -71,17 +72,18 @@ Part shrink(std::size_t elements, const std::function<bool(const Part&)>& fails,
             std::uint64_t& runs);
 
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
-std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {});
+std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {},
+                    layout::Protocol protocol = layout::Protocol::rcuckoo);
 
 // Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix);
 
-void add(rcuckoo::Marks& sum, const rcuckoo::Marks& marks);
-std::string describe(const rcuckoo::Marks& marks);
+void add(index::Marks& sum, const index::Marks& marks);
+std::string describe(const index::Marks& marks);
 std::string describe(const session::RepairMarks& marks);
 // Rare branches that have no hit, for people.
-std::vector<std::string> never_reached(const rcuckoo::Marks& marks);
+std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol);
 std::vector<std::string> never_reached(const session::RepairMarks& marks);
 
 }  // namespace farpool::sim

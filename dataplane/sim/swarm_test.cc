@@ -21,7 +21,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
 TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   const std::uint64_t first = from_environment("FARPOOL_SIM_FIRST_SEED", 1),
                       count = from_environment("FARPOOL_SIM_SEEDS", 120);
-  rcuckoo::Marks marks;
+  index::Marks marks;
   session::RepairMarks repairs;
   std::map<std::string, std::uint64_t> failures;
   std::uint64_t calls = 0, zombies = 0, late_writes = 0, restarts = 0, losses = 0, revocations = 0, new_lives = 0,
@@ -88,6 +88,33 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(base::Mark::hits("sim_ended_while_alive_unknown"), 0u);
   EXPECT_GT(base::Mark::hits("sim_verbs_changed_places"), 0u);
   EXPECT_GT(base::Mark::hits("sim_turn_of_a_stopped_thread"), 0u);
+}
+
+TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
+  const std::uint64_t first = from_environment("FARPOOL_SIM_FIRST_SEED", 1),
+                      count = from_environment("FARPOOL_SIM_SEEDS", 120);
+  index::Marks marks;
+  int bad = 0;
+  std::map<std::string, std::uint64_t> failures;
+  for (std::uint64_t seed = first; seed < first + count && bad < 3; ++seed) {
+    const Verdict verdict = run_swarm(seed, {.protocol = layout::Protocol::race});
+    add(marks, verdict.marks);
+    for (const auto& [code, times] : verdict.failures) failures[code] += times;
+    if (verdict.wrong.empty()) continue;
+    ++bad;
+    std::string text;
+    for (std::size_t i = 0; i < std::min<std::size_t>(verdict.wrong.size(), 4); ++i) text += verdict.wrong[i] + "\n";
+    ADD_FAILURE() << "seed " << seed << " (" << verdict.setting << "):\n"
+                  << text << "replay: simulate --protocol race --seed " << seed;
+  }
+  std::printf("%s\n", describe(marks).c_str());
+  for (const auto& [code, times] : failures)
+    std::printf("%s: %llu calls\n", code.c_str(), static_cast<unsigned long long>(times));
+  if (count < 100) return;
+  EXPECT_GT(marks.slot_conflicts, 0u);
+  EXPECT_GT(marks.rivals, 0u);
+  EXPECT_GT(marks.removed, 0u);
+  EXPECT_GT(failures["out_of_memory"], 0u);
 }
 
 // What seeds have found. Each is kept: it replays the world in which it showed.

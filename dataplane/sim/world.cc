@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/marks.h"
+#include "client/open_table.h"
 #include "index/rcuckoo/layout.h"
 #include "layout/operation_slot.h"
 #include "node/memory_node.h"
@@ -38,11 +39,11 @@ void mark_end(const base::Status& status) {
   }
 }
 
-class AddOne final : public rcuckoo::Editor {
+class AddOne final : public index::Editor {
  public:
-  rcuckoo::Edit edit(std::optional<std::string_view> value) override {
+  index::Edit edit(std::optional<std::string_view> value) override {
     sum = std::to_string((value ? std::stoll(std::string(*value)) : 0) + 1);
-    return {.kind = rcuckoo::Edit::Kind::put, .value = sum};
+    return {.kind = index::Edit::Kind::put, .value = sum};
   }
   std::string sum;
 };
@@ -154,14 +155,14 @@ task::Task<void> World::open(Client& client) {
   }
   body.session = std::move(*session);
   fabric::Cost cost;
-  const auto superblock = co_await rcuckoo::read_superblock(*body.session, port.now() + 10 * base::kSecond, cost);
+  const auto superblock = co_await index::read_superblock(*body.session, port.now() + 10 * base::kSecond, cost);
   if (!superblock) {
     body.status = superblock.status();
     co_return;
   }
   const layout::Geometry& geometry = superblock->geometry;
   body.heap = std::make_unique<heap::Heap>(*body.session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
-  body.table = std::make_unique<rcuckoo::Table>(*body.session, *body.heap, geometry, options_.table_id);
+  body.table = client::open_table(*body.session, *body.heap, geometry, options_.table_id);
   client.incarnation_ = body.session->grant().client_incarnation;
   client.slots_offset_ = body.session->grant().slots_offset;
   client.session_id_ = body.session->grant().session_id;
@@ -213,7 +214,7 @@ bool World::quiesce(Nanos within) {
 }
 
 task::Task<void> World::call(Client& client, Call call, Nanos patience) {
-  rcuckoo::Table& table = client.table();
+  index::Table& table = client.table();
   fabric::Port& port = *client.port_;
   const Nanos deadline = port.now() + patience;
   call.client = client.index();
@@ -222,7 +223,7 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
   const Call::Kind kind = call.kind;
   const std::size_t number = history_.ask(call);
   const std::uint64_t lost = lost_;
-  const rcuckoo::Marks before = table.marks();
+  const index::Marks before = table.marks();
   fabric::Cost cost;
   base::Status status;
   std::optional<std::string> found;
@@ -282,7 +283,11 @@ void World::judge_trips(const Call& call, const std::optional<std::string>& foun
     return rcuckoo::Entry::fits(geometry().entry_bytes, call.key.size(), value.size());
   };
   std::uint32_t budget = 0;
-  if (call.kind == Call::Kind::get) {
+  if (geometry().protocol == layout::Protocol::race) {
+    // Buckets, block, and to remove the slot; whoever puts may have to get a block first.
+    if (call.kind != Call::Kind::get && call.kind != Call::Kind::remove) return;
+    budget = call.kind == Call::Kind::get ? 2 : 3;
+  } else if (call.kind == Call::Kind::get) {
     budget = found && in_place(*found) ? 1 : 2;  // an extent is a second READ; a miss is confirmed
   } else if (in_place(call.value)) {
     budget = 3;  // lock and read, perhaps compare with an extent that is there, write and release
@@ -317,6 +322,12 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
     case layout::kLocks:
       return "lock word " + std::to_string(at.offset / 8);
     case layout::kTable:
+      if (geometry.protocol == layout::Protocol::race) {
+        const std::uint64_t within = at.offset % layout::kGroupBytes;
+        const std::string group = std::to_string(at.offset / layout::kGroupBytes);
+        if (bytes == 128) return "bucket " + group + (within == 0 ? " left" : " right");
+        return "slot " + group + "." + std::to_string(within / 64 * 7 + within % 64 / 8 - 1);
+      }
       return range(at.offset / geometry.row_bytes(), bytes / geometry.row_bytes(), "row");
     case layout::kHeap: {
       const std::uint64_t within = at.offset % geometry.segment_bytes;

@@ -12,7 +12,7 @@
 
 #include "fabric/sim/network.h"
 #include "heap/heap.h"
-#include "index/rcuckoo/table.h"
+#include "index/table.h"
 #include "layout/geometry.h"
 #include "session/session.h"
 #include "sim/history.h"
@@ -48,7 +48,7 @@ class Client {
   fabric::sim::SimPort& port() { return *port_; }
   session::Session& session() { return *body_->session; }
   heap::Heap& heap() { return *body_->heap; }
-  rcuckoo::Table& table() { return *body_->table; }
+  index::Table& table() { return *body_->table; }
   bool connected() const { return body_->table != nullptr; }
   bool crashed() const { return port_->crashed(); }
   // Its session ended otherwise than by a goodbye.
@@ -64,7 +64,7 @@ class Client {
     task::Scope scope;
     std::unique_ptr<session::Session> session;
     std::unique_ptr<heap::Heap> heap;
-    std::unique_ptr<rcuckoo::Table> table;
+    std::unique_ptr<index::Table> table;
     base::Status status;
   };
   std::string name_;

@@ -99,7 +99,7 @@ func newCluster(directory string, o options) (*cluster, error) {
 		}
 		c.nodes = append(c.nodes, &memoryNode{agent: agent, process: process{
 			name: name, metrics: at[2], log: logFile(directory, name),
-			args: append([]string{filepath.Join(o.binaries, "farpool-memory-node"), "--memory", o.memory, "--memory-path", directory,
+			args: append([]string{filepath.Join(o.binaries, "farpool-memory-node"), "--protocol", o.protocol, "--memory", o.memory, "--memory-path", directory,
 				"--listen", at[0], "--agent-listen", at[1], "--metrics-listen", at[2],
 				"--failure-timeout", milliseconds(o.lease / 2), "--lease", milliseconds(o.lease)}, credential("node", name)...),
 		}})
@@ -233,7 +233,7 @@ func (c *cluster) publish(ctx context.Context) error {
 		}
 		shards.Nodes = append(shards.Nodes, &farpoolv1alpha1.MemoryNodeEntry{
 			Name: n.name, Endpoint: own.GetEndpoint(), Incarnation: facts.GetIncarnation(), State: farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING,
-			MemoryBytes: own.GetMemoryBytes(), LockRegion: own.GetLockRegion(), Rcuckoo: own.GetRcuckoo(),
+			MemoryBytes: own.GetMemoryBytes(), LockRegion: own.GetLockRegion(), Rcuckoo: own.GetRcuckoo(), Race: own.GetRace(),
 		})
 		shards.Tables = append(shards.Tables, &farpoolv1alpha1.TableEntry{Id: uint32(i), Node: uint32(i)})
 	}

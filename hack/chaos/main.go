@@ -37,6 +37,7 @@ type options struct {
 	seed     uint64
 	binaries string
 	memory   string
+	protocol string
 	nodes    int
 	shards   int
 	lease    time.Duration
@@ -49,7 +50,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("chaos: seed %d, %g minutes on %s, %d memory nodes, %d compute shards, %d writers\n", o.seed, o.minutes, o.wire, o.nodes, o.shards, writers)
+	fmt.Printf("chaos: %s, seed %d, %g minutes on %s, %d memory nodes, %d compute shards, %d writers\n", o.protocol, o.seed, o.minutes, o.wire, o.nodes, o.shards, writers)
 	c, err := newCluster(directory, o)
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func run(ctx context.Context, o options) (err error) {
 		if l != nil {
 			err = errors.Join(err, dump(filepath.Join(directory, "history.jsonl"), l.Recorder.Ops()))
 		}
-		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--wire %s --seed %d --minutes %g'\n", directory, o.wire, o.seed, o.minutes)
+		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--protocol %s --wire %s --seed %d --minutes %g'\n", directory, o.protocol, o.wire, o.seed, o.minutes)
 	}()
 	if err := c.start(ctx); err != nil {
 		return err
@@ -176,6 +177,7 @@ func main() {
 	flag.StringVar(&o.wire, "wire", tcp, "that lanes go over: "+strings.Join(wires, ", "))
 	flag.StringVar(&o.binaries, "bin", "build/release/apps", "directory of the daemons and of farpool-fsck")
 	flag.StringVar(&o.memory, "memory", "64Mi", "that each memory node lends")
+	flag.StringVar(&o.protocol, "protocol", "rcuckoo", "of the index: rcuckoo or race")
 	flag.IntVar(&o.nodes, "nodes", 2, "memory nodes")
 	flag.IntVar(&o.shards, "shards", 3, "compute shards, at least 2")
 	var all []string

@@ -149,6 +149,7 @@ func ready(ctx context.Context, address string, daemons ...*daemon) error {
 func serve(ctx context.Context) (err error) {
 	binaries := flag.String("bin", "build/release/apps", "directory of the two daemons")
 	memory := flag.String("memory", "512Mi", "that the memory node lends")
+	protocol := flag.String("protocol", "rcuckoo", "of the index: rcuckoo or race")
 	level := flag.String("log-level", "warning", "of the two daemons")
 	execute := flag.Bool("exec", false, "run the arguments as a command once the pool serves (FARPOOL_ADDRESS names it), then stop")
 	flag.Parse()
@@ -176,7 +177,7 @@ func serve(ctx context.Context) (err error) {
 	}
 	out := &lines{out: os.Stderr}
 	node, err := start("memory node", out, append([]string{
-		filepath.Join(*binaries, "farpool-memory-node"), "--name", "local-0", "--standalone", "--memory", *memory,
+		filepath.Join(*binaries, "farpool-memory-node"), "--name", "local-0", "--standalone", "--protocol", *protocol, "--memory", *memory,
 		"--listen", session, "--advertise", session, "--metrics-listen", nodeMetrics}, common("node-local-0")...)...)
 	if err != nil {
 		return err

@@ -54,6 +54,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.PoolReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ProcessStatus"):
 		return &apiv1alpha1.ProcessStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RACEGeometry"):
+		return &apiv1alpha1.RACEGeometryApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RACESpec"):
+		return &apiv1alpha1.RACESpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RCuckooGeometry"):
 		return &apiv1alpha1.RCuckooGeometryApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RCuckooSpec"):

@@ -28,6 +28,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "layout/geometry.h"
 #include "layout/segment.h"
 #include "layout/word.h"
 
@@ -35,8 +36,9 @@ namespace farpool::race {
 
 inline constexpr std::uint64_t kBucketBytes = 64;
 inline constexpr std::uint64_t kBucketSlots = 7;
-inline constexpr std::uint64_t kGroupBytes = 3 * kBucketBytes;
-inline constexpr std::uint64_t kGroupSlots = 3 * kBucketSlots;
+using layout::kGroupBytes;
+using layout::kGroupSlots;
+static_assert(kGroupBytes == 3 * kBucketBytes && kGroupSlots == 3 * kBucketSlots);
 inline constexpr std::uint64_t kCombinedBytes = 2 * kBucketBytes;
 inline constexpr std::uint64_t kCombinedSlots = 2 * kBucketSlots;
 

@@ -50,7 +50,7 @@ class Change {
         places_(locate(hash_, state.geometry.rows)),
         planner_(state, places_),
         suspicion_(state.session, state.repairer),
-        backoff_(state),
+        backoff_(state.session),
         sweeps_(wish.expects_absent) {}
 
   Task<Result<bool>> run();
@@ -170,7 +170,7 @@ Status Change::full() const {
 }
 
 Task<Result<bool>> Change::run() {
-  if (Status status = Table::State::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
+  if (Status status = check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
   const bool known =
       wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put);
   if (known) {
@@ -241,7 +241,7 @@ Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
     co_return Step::finished;
   }
   if (kind == Edit::Kind::put) {
-    if (status = Table::State::check_sizes(key_, value_.size()); status.ok() && !composed_) {
+    if (status = check_sizes(key_, value_.size()); status.ok() && !composed_) {
       // Others wait for these locks: what cannot be had soon is fetched without them.
       const Nanos soon = state_.now() + state_.failure_timeout() / 8;
       status = co_await compose(std::min(deadline_, soon));

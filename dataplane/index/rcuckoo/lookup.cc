@@ -52,7 +52,7 @@ class Lookup {
 };
 
 Task<Result<std::optional<std::string>>> Lookup::run() {
-  if (Status status = Table::State::check_sizes(key_, 0); !status.ok()) co_return status;
+  if (Status status = check_sizes(key_, 0); !status.ok()) co_return status;
   const session::EraPin pin = state_.session.pin();
   std::string value;
   std::optional<Stamps> before;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "index/operation.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/locate.h"
 #include "index/rcuckoo/memory.h"
@@ -33,23 +34,10 @@ using fabric::Fate;
 using fabric::Op;
 using fabric::Outcome;
 using fabric::Remote;
+using index::Backoff;
+using index::Chain;
+using index::check_sizes;
 using task::Task;
-
-// A chain in the making, in the frame of the coroutine that posts it.
-class Chain {
- public:
-  void clear() { count_ = 0; }
-  void add(const Op& op) {
-    FARPOOL_CHECK(count_ < ops_.size());
-    ops_[count_++] = op;
-  }
-  std::span<const Op> ops() const { return {ops_.data(), count_}; }
-  std::size_t size() const { return count_; }
-
- private:
-  std::array<Op, fabric::kMaxChain> ops_{};
-  std::size_t count_ = 0;
-};
 
 // Operations of one client that want the same lock take turns here, instead of against each other on the memory node:
 // however many wait for a popular key, one of them asks for its lock.
@@ -125,26 +113,15 @@ struct Table::State final : session::Repairable, heap::References {
   std::string name_row(std::uint64_t row) const {
     return "row " + std::to_string(row) + " of table " + std::to_string(table_id);
   }
-  Status gone(Code otherwise, const std::string& what);
-  static Status check_sizes(std::string_view key, std::size_t value_bytes);
-};
-
-// Waits longer after each time, by chance: those who collide must not do so in step for ever.
-class Backoff {
- public:
-  explicit Backoff(Table::State& state) : state_(state) {}
-  Task<void> wait(Nanos deadline);
-
- private:
-  Table::State& state_;
-  unsigned times_ = 0;
+  Status gone(Code otherwise, const std::string& what) { return index::gone(session, otherwise, what); }
 };
 
 // Waits for a row that does not match its checksum, or whose extent does not. One in the middle of a WRITE is whole
 // again a moment later; one that stays as it is was left by a client that died, which its lock tells, or is damaged.
 class TornRow {
  public:
-  explicit TornRow(Table::State& state) : state_(state), suspicion_(state.session, state.repairer), backoff_(state) {}
+  explicit TornRow(Table::State& state)
+      : state_(state), suspicion_(state.session, state.repairer), backoff_(state.session) {}
 
   // The row was read and was not sure, with this checksum in it. Returns when it is worth reading again. The caller
   // holds no lock and claims none.

@@ -86,7 +86,7 @@ struct User {
   Result<bool> modify(std::string_view key, Editor& editor) {
     return run(world, client, client.table().modify(key, editor, deadline(), cost));
   }
-  Result<Table::Totals> count() { return run(world, client, client.table().count(deadline(), cost)); }
+  Result<index::Totals> count() { return run(world, client, client.table().count(deadline(), cost)); }
 };
 
 Report image_of(World& world) {
@@ -857,7 +857,8 @@ TEST(Table, TheSuperblockTellsTheGeometry) {
   auto* byte = const_cast<std::byte*>(world.memory().data()) + 100;
   *byte ^= std::byte{1};
   Cost cost;
-  const auto refused = run(world, client, read_superblock(client.session(), client.port().now() + kPatience, cost));
+  const auto refused =
+      run(world, client, index::read_superblock(client.session(), client.port().now() + kPatience, cost));
   EXPECT_EQ(refused.code(), Code::corrupt) << text(refused.status());
   EXPECT_EQ(cost.trips, 1u);
 }

@@ -126,7 +126,7 @@ class Stage {
   }
   Task<void> task_of(Client& client, const std::string& verb, const std::string& key, const std::string& value,
                      Editor& editor, Cost& cost, std::string* outcome) {
-    Table& table = client.table();
+    index::Table& table = client.table();
     const Nanos deadline = client.port().now() + 5 * base::kSecond;
     if (verb == "lookup") return value_text(table.lookup(key, deadline, cost), outcome);
     if (verb == "insert") return bool_text(table.insert(key, value, deadline, cost), "inserted", "exists", outcome);

@@ -43,8 +43,7 @@ class Verifier {
   RowView view(std::uint64_t row) const { return {g_, bytes_of_row(row)}; }
 
   void defect(Defect::Kind kind, std::uint64_t row, std::uint64_t slot, std::string what) {
-    ++report_.of_kind[static_cast<std::size_t>(kind)];
-    if (report_.defects.size() < Report::kMostDefects) report_.defects.push_back({kind, row, slot, std::move(what)});
+    report_.tell({kind, row, slot, row * g_.row_bytes() + slot * g_.entry_bytes, std::move(what)});
   }
 
   bool in_heap(const Entry& entry) const {
@@ -139,32 +138,6 @@ class Verifier {
 };
 
 }  // namespace
-
-Reached::Reached(std::uint64_t heap_bytes) : units_(heap_bytes / layout::kBlockUnit), words_((units_ + 63) / 64, 0) {}
-
-bool Reached::any(std::uint64_t first, std::uint64_t count) const {
-  for (std::uint64_t unit = first, end = first + count; unit < end;) {
-    if (unit % 64 == 0 && words_[unit / 64] == 0) {
-      unit += 64;
-    } else if (at(unit++)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-bool Reached::mark(std::uint64_t first, std::uint64_t count) {
-  bool fresh = true;
-  for (std::uint64_t unit = first; unit < first + count; ++unit) {
-    fresh = fresh && !at(unit);
-    words_[unit / 64] |= 1ull << (unit % 64);
-  }
-  return fresh;
-}
-
-void Reached::clear(std::uint64_t first, std::uint64_t count) {
-  for (std::uint64_t unit = first; unit < first + count; ++unit) words_[unit / 64] &= ~(1ull << (unit % 64));
-}
 
 Report verify(const Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
               const Verification& how) {

@@ -211,6 +211,7 @@ func (d *decision) entry(n *node, lost bool) (*v1alpha1.ShardMapNode, error) {
 		MemoryBytes: facts.GetMemoryBytes(),
 		LockRegion:  facts.GetLockRegion(),
 		Rcuckoo:     facts.GetRcuckoo(),
+		Race:        facts.GetRace(),
 	})
 	if err != nil {
 		return nil, err

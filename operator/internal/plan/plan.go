@@ -155,8 +155,8 @@ func Decide(input Input) (*Plan, error) {
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, err.Error()}
 	case spec.Network.Transport != v1alpha1.TransportTCP:
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s has no wire in this operator's version: create the pool with TCP", spec.Network.Transport)}
-	case spec.Index.Protocol != v1alpha1.ProtocolRCuckoo:
-		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.index.protocol %s is not in this operator's version: create the pool with RCuckoo", spec.Index.Protocol)}
+	case spec.Index.Protocol != v1alpha1.ProtocolRCuckoo && spec.Index.Protocol != v1alpha1.ProtocolRACE:
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.index.protocol %s is not in this operator's version: create the pool with RCuckoo or RACE", spec.Index.Protocol)}
 	}
 	d.template = template
 
@@ -231,7 +231,9 @@ func (d *decision) mismatch(n *node) string {
 	facts := n.agent.Facts.GetMemoryNode()
 	want := d.Pool.Spec.Index.RCuckoo
 	has := facts.GetRcuckoo()
-	if int32(has.GetEntryBytes()) != want.EntryBytes || int32(has.GetEntriesPerRow()) != want.EntriesPerRow || int32(has.GetRowsPerLock()) != want.RowsPerLock {
+	if race := d.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE; race != (facts.Race != nil) {
+		return fmt.Sprintf("memory node %s has tables of another protocol than spec.index wants, which is %s: delete its pod to have it made anew", n.name, d.Pool.Spec.Index.Protocol)
+	} else if !race && (int32(has.GetEntryBytes()) != want.EntryBytes || int32(has.GetEntriesPerRow()) != want.EntriesPerRow || int32(has.GetRowsPerLock()) != want.RowsPerLock) {
 		return fmt.Sprintf("memory node %s has tables of %d-byte entries, %d in a row, %d rows to a lock; spec.index wants %d, %d, %d: delete its pod to have it made anew",
 			n.name, has.GetEntryBytes(), has.GetEntriesPerRow(), has.GetRowsPerLock(), want.EntryBytes, want.EntriesPerRow, want.RowsPerLock)
 	}

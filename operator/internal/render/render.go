@@ -171,13 +171,20 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 			WithEndpoint(node.Endpoint).
 			WithIncarnation(node.Incarnation).
 			WithState(node.State).
-			WithMemoryBytes(node.MemoryBytes).
-			WithLockRegion(LockRegion(&node.LockRegion)).
-			WithRCuckoo(apiac.RCuckooGeometry().
+			WithMemoryBytes(node.MemoryBytes)
+		if node.LockRegion != nil {
+			applied.WithLockRegion(LockRegion(node.LockRegion))
+		}
+		if node.RCuckoo != nil {
+			applied.WithRCuckoo(apiac.RCuckooGeometry().
 				WithEntryBytes(node.RCuckoo.EntryBytes).
 				WithEntriesPerRow(node.RCuckoo.EntriesPerRow).
 				WithRowsPerLock(node.RCuckoo.RowsPerLock).
 				WithRows(node.RCuckoo.Rows))
+		}
+		if node.RACE != nil {
+			applied.WithRACE(apiac.RACEGeometry().WithGroups(node.RACE.Groups))
+		}
 		if node.MemoryIncarnation != "" {
 			applied.WithMemoryIncarnation(node.MemoryIncarnation)
 		}

@@ -70,11 +70,16 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 	file.text("listen", fmt.Sprintf("0.0.0.0:%d", PortSession))
 	file.number("memory", memoryPool.Memory.Value())
 	file.text("memory-path", stateDirectory)
-	geometry := pool.Spec.Index.RCuckoo
-	file.number("entry-bytes", int64(geometry.EntryBytes))
-	file.number("entries-per-row", int64(geometry.EntriesPerRow))
-	file.number("rows-per-lock", int64(geometry.RowsPerLock))
-	file.number("table-percent", int64(geometry.TablePercent))
+	if pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
+		file.text("protocol", "race")
+		file.number("table-percent", int64(pool.Spec.Index.Race().TablePercent))
+	} else {
+		geometry := pool.Spec.Index.RCuckoo
+		file.number("entry-bytes", int64(geometry.EntryBytes))
+		file.number("entries-per-row", int64(geometry.EntriesPerRow))
+		file.number("rows-per-lock", int64(geometry.RowsPerLock))
+		file.number("table-percent", int64(geometry.TablePercent))
+	}
 	timeout := failureTimeout(pool.Spec)
 	file.text("failure-timeout", milliseconds(timeout))
 	// A client's lease must outlast what makes it a suspect.

@@ -56,24 +56,31 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 			Incarnation: incarnation,
 			State:       farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING,
 			MemoryBytes: uint64(node.MemoryBytes),
-			LockRegion: &farpoolv1alpha1.LockRegion{
-				Placement:   farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY,
-				Bytes:       uint64(node.LockRegion.Bytes),
-				Locks:       uint64(node.LockRegion.Locks),
-				RowsPerLock: uint32(node.LockRegion.RowsPerLock),
-			},
-			Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{
-				EntryBytes:    uint32(node.RCuckoo.EntryBytes),
-				EntriesPerRow: uint32(node.RCuckoo.EntriesPerRow),
-				RowsPerLock:   uint32(node.RCuckoo.RowsPerLock),
-				Rows:          uint64(node.RCuckoo.Rows),
-			},
 		}
 		if node.State == v1alpha1.NodeStopped {
 			entry.State = farpoolv1alpha1.MemoryNodeEntry_STATE_STOPPED
 		}
-		if node.LockRegion.Placement == v1alpha1.LockPlacementDeviceMemory {
-			entry.LockRegion.Placement = farpoolv1alpha1.LockRegion_PLACEMENT_DEVICE_MEMORY
+		if region := node.LockRegion; region != nil {
+			entry.LockRegion = &farpoolv1alpha1.LockRegion{
+				Placement:   farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY,
+				Bytes:       uint64(region.Bytes),
+				Locks:       uint64(region.Locks),
+				RowsPerLock: uint32(region.RowsPerLock),
+			}
+			if region.Placement == v1alpha1.LockPlacementDeviceMemory {
+				entry.LockRegion.Placement = farpoolv1alpha1.LockRegion_PLACEMENT_DEVICE_MEMORY
+			}
+		}
+		if geometry := node.RCuckoo; geometry != nil {
+			entry.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{
+				EntryBytes:    uint32(geometry.EntryBytes),
+				EntriesPerRow: uint32(geometry.EntriesPerRow),
+				RowsPerLock:   uint32(geometry.RowsPerLock),
+				Rows:          uint64(geometry.Rows),
+			}
+		}
+		if geometry := node.RACE; geometry != nil {
+			entry.Race = &farpoolv1alpha1.RaceGeometry{Groups: uint64(geometry.Groups)}
 		}
 		message.Nodes = append(message.Nodes, entry)
 	}
@@ -128,21 +135,25 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 
 // NodeFromMessage is one entry of a map.
 func NodeFromMessage(entry *farpoolv1alpha1.MemoryNodeEntry) (*v1alpha1.ShardMapNode, error) {
-	region, err := LockRegionFromMessage(entry.GetLockRegion())
-	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
-	}
-	geometry, err := GeometryFromMessage(entry.GetRcuckoo())
-	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
-	}
 	node := &v1alpha1.ShardMapNode{
 		Name:        entry.GetName(),
 		Endpoint:    entry.GetEndpoint(),
 		Incarnation: FormatIncarnation(entry.GetIncarnation()),
 		MemoryBytes: int64(entry.GetMemoryBytes()),
-		LockRegion:  *region,
-		RCuckoo:     *geometry,
+	}
+	if entry.Race != nil {
+		if entry.Rcuckoo != nil || entry.LockRegion != nil || entry.GetRace().GetGroups() < 2 || entry.GetRace().GetGroups() > math.MaxUint32 {
+			return nil, fmt.Errorf("node %s: its RACE table has the impossible shape {%v}, {%v}, {%v}", entry.GetName(), entry.GetRace(), entry.GetRcuckoo(), entry.GetLockRegion())
+		}
+		node.RACE = &v1alpha1.RACEGeometry{Groups: int64(entry.GetRace().GetGroups())}
+	} else {
+		var err error
+		if node.LockRegion, err = LockRegionFromMessage(entry.GetLockRegion()); err != nil {
+			return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
+		}
+		if node.RCuckoo, err = GeometryFromMessage(entry.GetRcuckoo()); err != nil {
+			return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
+		}
 	}
 	switch entry.GetState() {
 	case farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING:

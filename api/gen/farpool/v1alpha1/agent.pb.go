@@ -304,6 +304,7 @@ type MemoryNodeFacts struct {
 	Dead            []*DeadClient `protobuf:"bytes,11,rep,name=dead,proto3" json:"dead,omitempty"`
 	DeadClients     uint64        `protobuf:"varint,12,opt,name=dead_clients,json=deadClients,proto3" json:"dead_clients,omitempty"`             // of them in all
 	QuarantinedRows uint64        `protobuf:"varint,13,opt,name=quarantined_rows,json=quarantinedRows,proto3" json:"quarantined_rows,omitempty"` // rows that no crash explains: locked until a person has looked at them
+	Race            *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3" json:"race,omitempty"`                                               // of its table: this, or lock_region and rcuckoo
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -427,6 +428,13 @@ func (x *MemoryNodeFacts) GetQuarantinedRows() uint64 {
 		return x.QuarantinedRows
 	}
 	return 0
+}
+
+func (x *MemoryNodeFacts) GetRace() *RaceGeometry {
+	if x != nil {
+		return x.Race
+	}
+	return nil
 }
 
 // What a client process left on a memory node.
@@ -961,7 +969,7 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\x94\x04\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xc8\x04\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
@@ -978,7 +986,8 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	" \x01(\x04R\theapBytes\x120\n" +
 	"\x04dead\x18\v \x03(\v2\x1c.farpool.v1alpha1.DeadClientR\x04dead\x12!\n" +
 	"\fdead_clients\x18\f \x01(\x04R\vdeadClients\x12)\n" +
-	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\"l\n" +
+	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\x122\n" +
+	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\"l\n" +
 	"\n" +
 	"DeadClient\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
@@ -1058,6 +1067,7 @@ var file_farpool_v1alpha1_agent_proto_goTypes = []any{
 	(*LockRegion)(nil),          // 14: farpool.v1alpha1.LockRegion
 	(*RCuckooGeometry)(nil),     // 15: farpool.v1alpha1.RCuckooGeometry
 	(*ShardMap)(nil),            // 16: farpool.v1alpha1.ShardMap
+	(*RaceGeometry)(nil),        // 17: farpool.v1alpha1.RaceGeometry
 }
 var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	0,  // 0: farpool.v1alpha1.Facts.role:type_name -> farpool.v1alpha1.Role
@@ -1067,24 +1077,25 @@ var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	15, // 4: farpool.v1alpha1.MemoryNodeFacts.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
 	16, // 5: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
 	5,  // 6: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
-	16, // 7: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
-	5,  // 8: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
-	13, // 9: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
-	1,  // 10: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
-	2,  // 11: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
-	7,  // 12: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
-	9,  // 13: farpool.v1alpha1.Agent.Fence:input_type -> farpool.v1alpha1.FenceRequest
-	11, // 14: farpool.v1alpha1.Agent.Repair:input_type -> farpool.v1alpha1.RepairRequest
-	3,  // 15: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
-	3,  // 16: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
-	8,  // 17: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
-	10, // 18: farpool.v1alpha1.Agent.Fence:output_type -> farpool.v1alpha1.FenceResponse
-	12, // 19: farpool.v1alpha1.Agent.Repair:output_type -> farpool.v1alpha1.RepairResponse
-	15, // [15:20] is the sub-list for method output_type
-	10, // [10:15] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	17, // 7: farpool.v1alpha1.MemoryNodeFacts.race:type_name -> farpool.v1alpha1.RaceGeometry
+	16, // 8: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
+	5,  // 9: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
+	13, // 10: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
+	1,  // 11: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
+	2,  // 12: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
+	7,  // 13: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
+	9,  // 14: farpool.v1alpha1.Agent.Fence:input_type -> farpool.v1alpha1.FenceRequest
+	11, // 15: farpool.v1alpha1.Agent.Repair:input_type -> farpool.v1alpha1.RepairRequest
+	3,  // 16: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
+	3,  // 17: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
+	8,  // 18: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
+	10, // 19: farpool.v1alpha1.Agent.Fence:output_type -> farpool.v1alpha1.FenceResponse
+	12, // 20: farpool.v1alpha1.Agent.Repair:output_type -> farpool.v1alpha1.RepairResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_agent_proto_init() }

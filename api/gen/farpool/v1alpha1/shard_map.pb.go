@@ -71,7 +71,7 @@ func (x LockRegion_Placement) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LockRegion_Placement.Descriptor instead.
 func (LockRegion_Placement) EnumDescriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{1, 0}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{2, 0}
 }
 
 type MemoryNodeEntry_State int32
@@ -120,7 +120,7 @@ func (x MemoryNodeEntry_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MemoryNodeEntry_State.Descriptor instead.
 func (MemoryNodeEntry_State) EnumDescriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{2, 0}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{3, 0}
 }
 
 // The shape of an RCuckoo table. Immutable for the life of a table.
@@ -192,6 +192,51 @@ func (x *RCuckooGeometry) GetRows() uint64 {
 	return 0
 }
 
+// The shape of a RACE table. Immutable for the life of a table.
+type RaceGeometry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        uint64                 `protobuf:"varint,1,opt,name=groups,proto3" json:"groups,omitempty"` // of three buckets; 2 to 2^32 - 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaceGeometry) Reset() {
+	*x = RaceGeometry{}
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaceGeometry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaceGeometry) ProtoMessage() {}
+
+func (x *RaceGeometry) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaceGeometry.ProtoReflect.Descriptor instead.
+func (*RaceGeometry) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RaceGeometry) GetGroups() uint64 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
 // Where a table's lock bits lie.
 type LockRegion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -205,7 +250,7 @@ type LockRegion struct {
 
 func (x *LockRegion) Reset() {
 	*x = LockRegion{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[1]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -217,7 +262,7 @@ func (x *LockRegion) String() string {
 func (*LockRegion) ProtoMessage() {}
 
 func (x *LockRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[1]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -230,7 +275,7 @@ func (x *LockRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockRegion.ProtoReflect.Descriptor instead.
 func (*LockRegion) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{1}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *LockRegion) GetPlacement() LockRegion_Placement {
@@ -269,14 +314,15 @@ type MemoryNodeEntry struct {
 	State         MemoryNodeEntry_State  `protobuf:"varint,4,opt,name=state,proto3,enum=farpool.v1alpha1.MemoryNodeEntry_State" json:"state,omitempty"`
 	MemoryBytes   uint64                 `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // what it lends
 	LockRegion    *LockRegion            `protobuf:"bytes,6,opt,name=lock_region,json=lockRegion,proto3" json:"lock_region,omitempty"`
-	Rcuckoo       *RCuckooGeometry       `protobuf:"bytes,7,opt,name=rcuckoo,proto3" json:"rcuckoo,omitempty"`
+	Rcuckoo       *RCuckooGeometry       `protobuf:"bytes,7,opt,name=rcuckoo,proto3" json:"rcuckoo,omitempty"` // of its table: this or the next
+	Race          *RaceGeometry          `protobuf:"bytes,8,opt,name=race,proto3" json:"race,omitempty"`       // then it has no lock region
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemoryNodeEntry) Reset() {
 	*x = MemoryNodeEntry{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -288,7 +334,7 @@ func (x *MemoryNodeEntry) String() string {
 func (*MemoryNodeEntry) ProtoMessage() {}
 
 func (x *MemoryNodeEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -301,7 +347,7 @@ func (x *MemoryNodeEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryNodeEntry.ProtoReflect.Descriptor instead.
 func (*MemoryNodeEntry) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{2}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MemoryNodeEntry) GetName() string {
@@ -353,6 +399,13 @@ func (x *MemoryNodeEntry) GetRcuckoo() *RCuckooGeometry {
 	return nil
 }
 
+func (x *MemoryNodeEntry) GetRace() *RaceGeometry {
+	if x != nil {
+		return x.Race
+	}
+	return nil
+}
+
 // One table: one instance of the index protocol on one memory node.
 type TableEntry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -364,7 +417,7 @@ type TableEntry struct {
 
 func (x *TableEntry) Reset() {
 	*x = TableEntry{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +429,7 @@ func (x *TableEntry) String() string {
 func (*TableEntry) ProtoMessage() {}
 
 func (x *TableEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +442,7 @@ func (x *TableEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableEntry.ProtoReflect.Descriptor instead.
 func (*TableEntry) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{3}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TableEntry) GetId() uint32 {
@@ -421,7 +474,7 @@ type ShardMap struct {
 
 func (x *ShardMap) Reset() {
 	*x = ShardMap{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +486,7 @@ func (x *ShardMap) String() string {
 func (*ShardMap) ProtoMessage() {}
 
 func (x *ShardMap) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +499,7 @@ func (x *ShardMap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardMap.ProtoReflect.Descriptor instead.
 func (*ShardMap) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{4}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ShardMap) GetPoolUid() string {
@@ -508,7 +561,9 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"entryBytes\x12&\n" +
 	"\x0fentries_per_row\x18\x02 \x01(\rR\rentriesPerRow\x12\"\n" +
 	"\rrows_per_lock\x18\x03 \x01(\rR\vrowsPerLock\x12\x12\n" +
-	"\x04rows\x18\x04 \x01(\x04R\x04rows\"\x82\x02\n" +
+	"\x04rows\x18\x04 \x01(\x04R\x04rows\"&\n" +
+	"\fRaceGeometry\x12\x16\n" +
+	"\x06groups\x18\x01 \x01(\x04R\x06groups\"\x82\x02\n" +
 	"\n" +
 	"LockRegion\x12D\n" +
 	"\tplacement\x18\x01 \x01(\x0e2&.farpool.v1alpha1.LockRegion.PlacementR\tplacement\x12\x14\n" +
@@ -518,7 +573,7 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\tPlacement\x12\x19\n" +
 	"\x15PLACEMENT_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15PLACEMENT_HOST_MEMORY\x10\x01\x12\x1b\n" +
-	"\x17PLACEMENT_DEVICE_MEMORY\x10\x02\"\x87\x03\n" +
+	"\x17PLACEMENT_DEVICE_MEMORY\x10\x02\"\xbb\x03\n" +
 	"\x0fMemoryNodeEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12 \n" +
@@ -527,7 +582,8 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x05 \x01(\x04R\vmemoryBytes\x12=\n" +
 	"\vlock_region\x18\x06 \x01(\v2\x1c.farpool.v1alpha1.LockRegionR\n" +
 	"lockRegion\x12;\n" +
-	"\arcuckoo\x18\a \x01(\v2!.farpool.v1alpha1.RCuckooGeometryR\arcuckoo\"D\n" +
+	"\arcuckoo\x18\a \x01(\v2!.farpool.v1alpha1.RCuckooGeometryR\arcuckoo\x122\n" +
+	"\x04race\x18\b \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_SERVING\x10\x01\x12\x11\n" +
@@ -558,28 +614,30 @@ func file_farpool_v1alpha1_shard_map_proto_rawDescGZIP() []byte {
 }
 
 var file_farpool_v1alpha1_shard_map_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_farpool_v1alpha1_shard_map_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_farpool_v1alpha1_shard_map_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_farpool_v1alpha1_shard_map_proto_goTypes = []any{
 	(LockRegion_Placement)(0),  // 0: farpool.v1alpha1.LockRegion.Placement
 	(MemoryNodeEntry_State)(0), // 1: farpool.v1alpha1.MemoryNodeEntry.State
 	(*RCuckooGeometry)(nil),    // 2: farpool.v1alpha1.RCuckooGeometry
-	(*LockRegion)(nil),         // 3: farpool.v1alpha1.LockRegion
-	(*MemoryNodeEntry)(nil),    // 4: farpool.v1alpha1.MemoryNodeEntry
-	(*TableEntry)(nil),         // 5: farpool.v1alpha1.TableEntry
-	(*ShardMap)(nil),           // 6: farpool.v1alpha1.ShardMap
+	(*RaceGeometry)(nil),       // 3: farpool.v1alpha1.RaceGeometry
+	(*LockRegion)(nil),         // 4: farpool.v1alpha1.LockRegion
+	(*MemoryNodeEntry)(nil),    // 5: farpool.v1alpha1.MemoryNodeEntry
+	(*TableEntry)(nil),         // 6: farpool.v1alpha1.TableEntry
+	(*ShardMap)(nil),           // 7: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_shard_map_proto_depIdxs = []int32{
 	0, // 0: farpool.v1alpha1.LockRegion.placement:type_name -> farpool.v1alpha1.LockRegion.Placement
 	1, // 1: farpool.v1alpha1.MemoryNodeEntry.state:type_name -> farpool.v1alpha1.MemoryNodeEntry.State
-	3, // 2: farpool.v1alpha1.MemoryNodeEntry.lock_region:type_name -> farpool.v1alpha1.LockRegion
+	4, // 2: farpool.v1alpha1.MemoryNodeEntry.lock_region:type_name -> farpool.v1alpha1.LockRegion
 	2, // 3: farpool.v1alpha1.MemoryNodeEntry.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
-	4, // 4: farpool.v1alpha1.ShardMap.nodes:type_name -> farpool.v1alpha1.MemoryNodeEntry
-	5, // 5: farpool.v1alpha1.ShardMap.tables:type_name -> farpool.v1alpha1.TableEntry
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 4: farpool.v1alpha1.MemoryNodeEntry.race:type_name -> farpool.v1alpha1.RaceGeometry
+	5, // 5: farpool.v1alpha1.ShardMap.nodes:type_name -> farpool.v1alpha1.MemoryNodeEntry
+	6, // 6: farpool.v1alpha1.ShardMap.tables:type_name -> farpool.v1alpha1.TableEntry
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_shard_map_proto_init() }
@@ -593,7 +651,7 @@ func file_farpool_v1alpha1_shard_map_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_farpool_v1alpha1_shard_map_proto_rawDesc), len(file_farpool_v1alpha1_shard_map_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -99,6 +99,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
       default: RCuckoo
+    - name: race
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RACESpec
     - name: rcuckoo
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.RCuckooSpec
@@ -389,6 +392,19 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: process
       type:
         scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.RACEGeometry
+  map:
+    fields:
+    - name: groups
+      type:
+        scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.RACESpec
+  map:
+    fields:
+    - name: tablePercent
+      type:
+        scalar: numeric
+      default: 25
 - name: dev.farpool.farpool.api.v1alpha1.RCuckooGeometry
   map:
     fields:
@@ -621,6 +637,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+    - name: race
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RACEGeometry
     - name: rcuckoo
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.RCuckooGeometry

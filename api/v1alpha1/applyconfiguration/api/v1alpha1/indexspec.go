@@ -13,6 +13,8 @@ type IndexSpecApplyConfiguration struct {
 	Protocol *string `json:"protocol,omitempty"`
 	// RCuckoo's geometry.
 	RCuckoo *RCuckooSpecApplyConfiguration `json:"rcuckoo,omitempty"`
+	// RACE's geometry; of a RACE pool that leaves it out, the default.
+	RACE *RACESpecApplyConfiguration `json:"race,omitempty"`
 }
 
 // IndexSpecApplyConfiguration constructs a declarative configuration of the IndexSpec type for use with
@@ -34,5 +36,13 @@ func (b *IndexSpecApplyConfiguration) WithProtocol(value string) *IndexSpecApply
 // If called multiple times, the RCuckoo field is set to the value of the last call.
 func (b *IndexSpecApplyConfiguration) WithRCuckoo(value *RCuckooSpecApplyConfiguration) *IndexSpecApplyConfiguration {
 	b.RCuckoo = value
+	return b
+}
+
+// WithRACE sets the RACE field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RACE field is set to the value of the last call.
+func (b *IndexSpecApplyConfiguration) WithRACE(value *RACESpecApplyConfiguration) *IndexSpecApplyConfiguration {
+	b.RACE = value
 	return b
 }

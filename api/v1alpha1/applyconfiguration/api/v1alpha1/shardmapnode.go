@@ -25,10 +25,12 @@ type ShardMapNodeApplyConfiguration struct {
 	State *apiv1alpha1.NodeState `json:"state,omitempty"`
 	// MemoryBytes that it lends.
 	MemoryBytes *int64 `json:"memoryBytes,omitempty"`
-	// LockRegion that it granted.
+	// LockRegion that it granted, for an RCuckoo table.
 	LockRegion *LockRegionApplyConfiguration `json:"lockRegion,omitempty"`
-	// RCuckoo geometry of its table.
+	// RCuckoo geometry of its table: this or race.
 	RCuckoo *RCuckooGeometryApplyConfiguration `json:"rcuckoo,omitempty"`
+	// RACE geometry of its table.
+	RACE *RACEGeometryApplyConfiguration `json:"race,omitempty"`
 }
 
 // ShardMapNodeApplyConfiguration constructs a declarative configuration of the ShardMapNode type for use with
@@ -98,5 +100,13 @@ func (b *ShardMapNodeApplyConfiguration) WithLockRegion(value *LockRegionApplyCo
 // If called multiple times, the RCuckoo field is set to the value of the last call.
 func (b *ShardMapNodeApplyConfiguration) WithRCuckoo(value *RCuckooGeometryApplyConfiguration) *ShardMapNodeApplyConfiguration {
 	b.RCuckoo = value
+	return b
+}
+
+// WithRACE sets the RACE field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RACE field is set to the value of the last call.
+func (b *ShardMapNodeApplyConfiguration) WithRACE(value *RACEGeometryApplyConfiguration) *ShardMapNodeApplyConfiguration {
+	b.RACE = value
 	return b
 }

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is found when a table's bytes are looked through while nobody changes them, whatever the protocol. For memory
+// nodes that take their memory up again, tests, simulation and offline checkers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace farpool::index {
+
+// One key, where it lies. The views are into the image, or into the rows that are looked at instead.
+struct Sighting {
+  std::string_view key;
+  std::string_view value;
+  std::uint64_t row = 0;          // or group
+  std::uint64_t slot = 0;         // in it
+  std::uint64_t block = 0;        // in units, if it has an extent
+  std::uint64_t block_bytes = 0;  // 0: in place
+};
+
+// Which units of the heap index entries point to: the blocks that are in use.
+class Reached {
+ public:
+  explicit Reached(std::uint64_t heap_bytes);
+  bool at(std::uint64_t unit) const { return (words_[unit / 64] >> (unit % 64) & 1) != 0; }
+  bool any(std::uint64_t first, std::uint64_t count) const;
+  std::uint64_t units() const { return units_; }
+  // False, if another entry points to one of the units. All are marked.
+  bool mark(std::uint64_t first, std::uint64_t count);
+  void clear(std::uint64_t first, std::uint64_t count);
+
+ private:
+  std::uint64_t units_;
+  std::vector<std::uint64_t> words_;
+};
+
+// One thing that must not be, or that is half done. Its words say which place it is and how; never key or value bytes.
+struct Defect {
+  enum class Kind : std::uint8_t {
+    torn,         // a row does not match its checksum, or a header cannot be: nobody can read its entries
+    impossible,   // an entry that nobody writes
+    beyond_heap,  // an extent that cannot be there
+    extent,       // an extent that is not whole
+    hash,         // not the key's
+    misplaced,    // in no place of its key
+    twice,        // a key that lies somewhere else, too
+    shared,       // a block that is another entry's, too
+    tentative,    // not wrong: an insert that was not over
+  };
+  static constexpr std::size_t kKinds = 9;
+  Kind kind = Kind::torn;
+  std::uint64_t row = 0;
+  std::uint64_t slot = 0;
+  std::uint64_t offset = 0;  // in the table
+  std::string what;
+};
+
+struct Report {
+  static constexpr std::size_t kMostDefects = 100;
+
+  explicit Report(std::uint64_t heap_bytes) : reached(heap_bytes) {}
+  void tell(Defect defect) {
+    ++of_kind[static_cast<std::size_t>(defect.kind)];
+    if (defects.size() < kMostDefects) defects.push_back(std::move(defect));
+  }
+  std::uint64_t count(Defect::Kind kind) const { return of_kind[static_cast<std::size_t>(kind)]; }
+  std::uint64_t defect_count() const;  // of what is wrong
+
+  std::uint64_t rows = 0;
+  std::uint64_t torn_rows = 0;
+  std::uint64_t entries = 0;  // that are not empty
+  std::uint64_t keys = 0;
+  std::uint64_t bytes = 0;  // of keys and values
+  std::uint64_t extents = 0;
+  Reached reached;              // also by entries that have a defect, as far as they can be read
+  std::vector<Defect> defects;  // the first of them
+  std::array<std::uint64_t, Defect::kKinds> of_kind{};
+};
+
+struct Verification {
+  std::function<void(const Sighting&)> visit;
+  // Told of now and then: how many rows have been looked at.
+  std::function<void(std::uint64_t rows)> progress;
+  // Rows that are looked at instead of those of the image: what they become when what is under way is finished. May be
+  // null. Of RCuckoo; whatever is under way in a RACE table is over or was never done.
+  const std::map<std::uint64_t, std::vector<std::byte>>* instead = nullptr;
+};
+
+}  // namespace farpool::index

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/operation.h"
+
+#include <algorithm>
+
+#include "layout/operation_slot.h"
+#include "layout/regions.h"
+
+namespace farpool::index {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using base::Status;
+using fabric::Cost;
+using fabric::Fate;
+using fabric::Op;
+using fabric::Outcome;
+using task::Task;
+
+namespace {
+
+constexpr std::uint64_t kReadChunk = 256 * 1024;
+
+// Fills `into` from the start of a region, in one chain.
+Task<Outcome> read_region(session::Session& session, layout::RegionId region, base::MutableBytes into, Nanos deadline,
+                          Cost& cost) {
+  Outcome outcome{.fate = Fate::done};
+  for (std::uint64_t at = 0; at < into.size() && outcome.fate == Fate::done;) {
+    Chain chain;
+    for (std::size_t i = 0; i < fabric::kMaxChain && at < into.size(); ++i) {
+      const std::uint64_t bytes = std::min<std::uint64_t>(kReadChunk, into.size() - at);
+      chain.add(Op::read({region, at}, into.subspan(at, bytes)));
+      at += bytes;
+    }
+    outcome = co_await session.post(chain.ops(), deadline, cost);
+  }
+  co_return outcome;
+}
+
+const layout::OperationSlot& slot_in(base::Bytes image, std::uint64_t index) {
+  return *reinterpret_cast<const layout::OperationSlot*>(image.data() + index * sizeof(layout::OperationSlot));
+}
+
+}  // namespace
+
+Task<Result<layout::Superblock>> read_superblock(session::Session& session, Nanos deadline, Cost& cost) {
+  fabric::Buffer page = session.port().buffer(layout::kPage);
+  const Outcome outcome = co_await read_region(session, layout::kSuperblock, page.first(layout::kPage), deadline, cost);
+  if (outcome.fate != Fate::done) {
+    const Status why = session.why();
+    co_return Status(why.ok() ? Code::unavailable : why.code(), "the superblock could not be read: " + why.message());
+  }
+  Result<layout::Superblock> superblock = layout::parse_superblock(page.first(layout::kPage));
+  if (!superblock.ok()) co_return superblock;
+  if (superblock->incarnation != session.grant().node_incarnation) {
+    co_return Status(Code::stale,
+                     "the superblock is of another life of the memory node than the session: begin a new one");
+  }
+  for (const auto& region : session.grant().lane.regions) {
+    if (region.id >= layout::kRegions || region.bytes != superblock->geometry.region[region.id].bytes) {
+      co_return Status(Code::corrupt, "the memory node granted region " + std::to_string(region.id) + " of " +
+                                          std::to_string(region.bytes) + " bytes, its superblock says otherwise");
+    }
+  }
+  co_return superblock;
+}
+
+Task<Result<Totals>> count_slots(session::Session& session, Nanos deadline, Cost& cost) {
+  const std::uint64_t bytes = session.region_bytes(layout::kSlots);
+  fabric::Buffer image = session.port().buffer(bytes);
+  const Outcome outcome = co_await read_region(session, layout::kSlots, image.first(bytes), deadline, cost);
+  if (outcome.fate != Fate::done) co_return gone(session, Code::unavailable, "the keys could not be counted");
+  Totals totals;
+  for (std::uint64_t i = 0; i < bytes / sizeof(layout::OperationSlot); ++i) {
+    // One word each, so never torn; a slot takes keys away that another has added, so single counters wrap.
+    totals.keys += slot_in(image.span(), i).keys;
+    totals.bytes += slot_in(image.span(), i).bytes;
+  }
+  // A WRITE of a counter may be under way for an add and not for the remove that followed it elsewhere, or the other
+  // way round.
+  if (static_cast<std::int64_t>(totals.keys) < 0) totals.keys = 0;
+  if (static_cast<std::int64_t>(totals.bytes) < 0) totals.bytes = 0;
+  co_return totals;
+}
+
+Status gone(const session::Session& session, Code otherwise, const std::string& what) {
+  const Status why = session.why();
+  return {why.ok() || otherwise == Code::unknown_outcome ? otherwise : why.code(),
+          what + (why.ok() ? std::string() : ": " + why.message())};
+}
+
+Status check_sizes(std::string_view key, std::size_t value_bytes) {
+  if (key.size() > layout::kMaxKeyBytes) {
+    return {Code::too_large, "a key of " + std::to_string(key.size()) + " bytes is too large: at most " +
+                                 std::to_string(layout::kMaxKeyBytes) + " are possible"};
+  }
+  if (value_bytes > layout::kMaxValueBytes) {
+    return {Code::too_large, "a value of " + std::to_string(value_bytes) + " bytes is too large: at most " +
+                                 std::to_string(layout::kMaxValueBytes) + " are possible"};
+  }
+  return {};
+}
+
+Task<void> Backoff::wait(Nanos deadline) {
+  // Twice at once, then by chance within a bound that doubles: from a hundred-thousandth of the failure timeout, about
+  // a trip's time on any wire, to a five-hundredth.
+  if (++times_ <= 2) co_return;
+  fabric::Port& port = session_.port();
+  const Nanos timeout = session_.grant().failure_timeout;
+  const Nanos unit = std::max<Nanos>(base::kMicrosecond, timeout / 100'000);
+  const Nanos most = std::max(unit, std::min(unit << std::min(times_, 20u), timeout / 500));
+  const Nanos now = port.now();
+  const Nanos until = now + 1 + static_cast<Nanos>(port.random() % static_cast<std::uint64_t>(most));
+  co_await port.sleep_until(std::max(now, std::min(until, deadline)));
+}
+
+}  // namespace farpool::index

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operations of every protocol are made of.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "fabric/fabric.h"
+#include "index/table.h"
+#include "session/session.h"
+#include "task/task.h"
+
+namespace farpool::index {
+
+// A chain in the making, in the frame of the coroutine that posts it.
+class Chain {
+ public:
+  void clear() { count_ = 0; }
+  void add(const fabric::Op& op) {
+    FARPOOL_CHECK(count_ < ops_.size());
+    ops_[count_++] = op;
+  }
+  std::span<const fabric::Op> ops() const { return {ops_.data(), count_}; }
+  std::size_t size() const { return count_; }
+
+ private:
+  std::array<fabric::Op, fabric::kMaxChain> ops_{};
+  std::size_t count_ = 0;
+};
+
+// Waits longer after each time, by chance: those who collide must not do so in step for ever.
+class Backoff {
+ public:
+  explicit Backoff(session::Session& session) : session_(session) {}
+  task::Task<void> wait(base::Nanos deadline);
+
+ private:
+  session::Session& session_;
+  unsigned times_ = 0;
+};
+
+// Why the session has ended, or `otherwise` while it has not, or if nobody knows what took effect.
+base::Status gone(const session::Session& session, base::Code otherwise, const std::string& what);
+
+base::Status check_sizes(std::string_view key, std::size_t value_bytes);
+
+// index::Table::count().
+task::Task<base::Result<Totals>> count_slots(session::Session& session, base::Nanos deadline, fabric::Cost& cost);
+
+}  // namespace farpool::index

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/race/change.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "index/race/buckets.h"
+#include "layout/extent.h"
+
+namespace farpool::race {
+namespace {
+
+// What an attempt came to.
+enum class Step : std::uint8_t {
+  finished,
+  again,  // somebody was in the way
+  room,   // a block is wanted and none is at hand: it is waited for without an era
+};
+
+class Change {
+ public:
+  Change(Table::State& state, std::string_view key, const Wish& wish, Nanos deadline, Cost& cost)
+      : state_(state),
+        key_(key),
+        wish_(wish),
+        deadline_(deadline),
+        cost_(cost),
+        buckets_(state, key),
+        backoff_(state.session) {}
+
+  Task<Result<bool>> run();
+
+ private:
+  using Copy = Buckets::Copy;
+
+  Task<Result<bool>> attempts();
+  Task<Result<Step>> attempt();
+  Task<Result<Step>> doubt(Slot slot);
+
+  // The new value's block.
+  Edit::Kind decide(const std::optional<Copy>& found);
+  Task<Status> fetch_block();
+  bool compose();
+  void write_extent();
+  void drop_block();
+  void add_write(Chain& chain);
+
+  // Each posts a chain and judges it. Nothing: the buckets were read again, look anew.
+  Task<Result<Step>> take_over(const Copy& found, Edit::Kind kind);
+  Task<Result<std::optional<Step>>> place();
+  Task<Result<std::optional<Step>>> make_room();
+  Task<Result<std::optional<Step>>> vie();
+  Task<Result<Step>> commit();
+  Task<Status> retract();
+
+  Task<Status> post(const Chain& chain, Code otherwise);
+  Status nothing_done(Code code, const std::string& what) const {
+    return {code, what + " " + std::string(wish_.name) + "; nothing was changed"};
+  }
+
+  Table::State& state_;
+  const std::string_view key_;
+  const Wish wish_;
+  const Nanos deadline_;
+  Cost& cost_;
+  Buckets buckets_;
+  Backoff backoff_;
+  Standing doubtful_;
+  Standing rival_;
+  Standing hindrance_;
+
+  bool existed_ = false;
+  std::string decided_;          // an editor's value
+  std::string_view value_;       // of the put
+  bool composed_ = false;        // extent_ is of value_
+  heap::Block block_;            // units 0 and bytes 0: none
+  std::uint64_t block_for_ = 0;  // bytes that block_ was asked for
+  fabric::Buffer extent_;
+  std::uint64_t extent_bytes_ = 0;
+  bool sent_ = false;                    // the extent is in its block
+  bool exposed_ = false;                 // others may have read the block's address
+  Slot own_;                             // points to the block
+  std::optional<std::uint64_t> placed_;  // where own_ lies as a tentative slot, as far as is known
+};
+
+Task<Result<bool>> Change::run() {
+  if (Status status = index::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
+  if (wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put)) {
+    value_ = wish_.value;
+    extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
+    if (Status status = co_await fetch_block(); !status.ok()) co_return status;
+    write_extent();
+  }
+  Result<bool> existed = co_await attempts();
+  if (existed.code() != Code::unknown_outcome) drop_block();
+  co_return existed;
+}
+
+Task<Result<bool>> Change::attempts() {
+  for (;;) {
+    if (state_.now() >= deadline_) {
+      co_return nothing_done(Code::timed_out, "the deadline passed before others let through");
+    }
+    Result<Step> step = co_await attempt();
+    if (!step.ok()) {
+      // What is tentative does no harm, but in nobody's way it need not be either.
+      if (placed_ && state_.session.alive()) (void)co_await retract();
+      co_return step.status();
+    }
+    if (*step == Step::finished) co_return existed_;
+    if (*step == Step::again) {
+      co_await backoff_.wait(deadline_);
+    } else if (Status status = co_await fetch_block(); !status.ok()) {
+      co_return status;
+    }
+  }
+}
+
+Task<Result<Step>> Change::attempt() {
+  // Until the end: what was read of a slot's word stays true of it, and a word that went never comes back.
+  const session::EraPin pin = state_.session.pin();
+  buckets_.forget();
+  // Locate and ask.
+  Chain chain;
+  if (composed_) add_write(chain);
+  buckets_.add_reads(chain);
+  if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
+  for (;;) {
+    // Judge.
+    Status status = buckets_.check();
+    if (!status.ok()) co_return status;
+    const bool values = wish_.editor != nullptr && wish_.editor->wants_value();
+    Result<bool> sure =
+        co_await buckets_.identify({.tentative = placed_.has_value(), .values = values, .own = own_}, deadline_, cost_);
+    if (!sure.ok()) co_return sure.status();
+    if (!*sure) co_return co_await doubt(buckets_.doubtful());
+    if (placed_) {
+      Result<std::optional<Step>> step = co_await vie();
+      if (!step.ok()) co_return step.status();
+      if (*step) co_return **step;
+      continue;
+    }
+    const std::optional<Copy> found = buckets_.committed();
+    existed_ = found.has_value();
+    const Edit::Kind kind = decide(found);
+    if (kind == Edit::Kind::keep) co_return Step::finished;
+    if (kind == Edit::Kind::put && !composed_) {
+      if (status = index::check_sizes(key_, value_.size()); !status.ok()) co_return status;
+      if (!compose()) co_return Step::room;
+    }
+    // Settle.
+    if (found) co_return co_await take_over(*found, kind);
+    Result<std::optional<Step>> step = co_await place();
+    if (!step.ok()) co_return step.status();
+    if (*step) co_return **step;
+  }
+}
+
+// A block that is not what its slot says was reused, which an era forbids, or is damaged.
+Task<Result<Step>> Change::doubt(Slot slot) {
+  if (placed_) {
+    if (Status status = co_await retract(); !status.ok()) co_return status;
+  }
+  if (doubtful_.since(0, slot.word(), state_.now()) >= state_.failure_timeout()) {
+    co_return Status(Code::corrupt, "the extent at unit " + std::to_string(slot.block()) +
+                                        ", to which a slot of table " + std::to_string(state_.table_id) +
+                                        " points, is damaged");
+  }
+  co_return Step::again;
+}
+
+Task<Status> Change::post(const Chain& chain, Code otherwise) {
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate == Fate::done) co_return Status();
+  if (otherwise != Code::unknown_outcome) {
+    co_return state_.gone(otherwise, "the session ended before " + std::string(wish_.name) + " changed anything");
+  }
+  co_return state_.gone(otherwise, "the session ended in the middle of " + std::string(wish_.name) +
+                                       ": it may or may not have taken effect");
+}
+
+// --- The block
+
+Edit::Kind Change::decide(const std::optional<Copy>& found) {
+  if (wish_.editor == nullptr) return found ? wish_.if_present : wish_.if_absent;
+  Edit edit = wish_.editor->edit(found ? std::optional(found->known->value) : std::nullopt);
+  if (edit.kind == Edit::Kind::erase && !found) return Edit::Kind::keep;
+  if (edit.kind == Edit::Kind::put) {
+    decided_ = std::move(edit.value);
+    value_ = decided_;
+    composed_ = false;
+  }
+  return edit.kind;
+}
+
+// For extent_bytes_. The caller holds no era.
+Task<Status> Change::fetch_block() {
+  drop_block();
+  Result<heap::Block> block = co_await state_.heap.allocate(extent_bytes_, deadline_, cost_);
+  if (!block.ok()) co_return block.status();
+  block_ = *block;
+  block_for_ = extent_bytes_;
+  co_return Status();
+}
+
+// False: there is no block at hand.
+bool Change::compose() {
+  extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
+  // Whoever frees a block knows its class from its extent alone: one that was asked for for another will not do.
+  const auto same_block = [this](std::uint64_t a, std::uint64_t b) {
+    const std::uint64_t segment = state_.geometry.segment_bytes;
+    const std::uint64_t size_class = layout::size_class_for(a, segment);
+    return size_class == layout::size_class_for(b, segment) &&
+           (size_class != layout::kRun || layout::run_segments(a, segment) == layout::run_segments(b, segment));
+  };
+  // What others may be reading is not written over.
+  if (block_.bytes != 0 && (exposed_ || !same_block(block_for_, extent_bytes_))) drop_block();
+  if (block_.bytes == 0) {
+    const std::optional<heap::Block> block = state_.heap.take(extent_bytes_);
+    if (!block) return false;
+    block_ = *block;
+    block_for_ = extent_bytes_;
+  }
+  write_extent();
+  return true;
+}
+
+void Change::write_extent() {
+  if (extent_.size() < extent_bytes_) extent_ = state_.port().buffer(extent_bytes_);
+  layout::write_extent(extent_.first(extent_bytes_), block_.units, base::bytes_of(key_), base::bytes_of(value_));
+  own_ = Slot::of(buckets_.print(), block_.units, extent_bytes_, Slot::State::committed);
+  sent_ = false;
+  composed_ = true;
+}
+
+// A block that no committed slot points to, and of this operation's no tentative one any more.
+void Change::drop_block() {
+  if (block_.bytes == 0) return;
+  if (exposed_) {
+    state_.heap.free(block_.units, block_for_, cost_);
+  } else {
+    state_.heap.discard(block_);
+  }
+  block_ = {};
+  own_ = Slot();
+  exposed_ = composed_ = false;
+}
+
+void Change::add_write(Chain& chain) {
+  if (!std::exchange(sent_, true)) chain.add(Op::write(state_.block_at(block_.units), extent_.first(extent_bytes_)));
+}
+
+// --- The slot
+
+// The key is there: the CAS of its slot is where the change takes effect.
+Task<Result<Step>> Change::take_over(const Copy& found, Edit::Kind kind) {
+  const bool puts = kind == Edit::Kind::put;
+  std::uint64_t before = 0;
+  Chain chain;
+  if (puts) add_write(chain);
+  chain.add(Op::cas({layout::kTable, found.offset}, before, found.slot.word(), puts ? own_.word() : 0));
+  if (Status status = co_await post(chain, Code::unknown_outcome); !status.ok()) co_return status;
+  if (before != found.slot.word()) {
+    ++state_.marks.slot_conflicts;
+    co_return Step::again;
+  }
+  state_.heap.free(found.slot.block(), found.known->extent_bytes, cost_);
+  const auto pair = static_cast<std::int64_t>(puts ? key_.size() + value_.size() : 0);
+  state_.tally.add(puts ? 0 : -1, pair - static_cast<std::int64_t>(found.known->pair_bytes), cost_);
+  if (puts) state_.heap.published(std::exchange(block_, {}));
+  co_return Step::finished;
+}
+
+// The key is not there: a tentative slot first, and behind it, in the same chain, both buckets again. Of two who do
+// this at least one sees the other.
+Task<Result<std::optional<Step>>> Change::place() {
+  const auto choice = choose(buckets_.views());
+  if (!choice) co_return co_await make_room();
+  const std::uint64_t offset = buckets_.places()[choice->place].slot_offset(choice->index);
+  std::uint64_t before = 0;
+  Chain chain;
+  add_write(chain);
+  chain.add(Op::cas({layout::kTable, offset}, before, 0, own_.as(Slot::State::tentative).word()));
+  buckets_.add_reads(chain);
+  exposed_ = true;
+  if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
+  if (before == 0) {
+    placed_ = offset;
+  } else {
+    ++state_.marks.slot_conflicts;
+  }
+  co_return std::nullopt;
+}
+
+// All slots are taken, but one whose insert does not come to an end may be had.
+Task<Result<std::optional<Step>>> Change::make_room() {
+  std::optional<Copy> tentative;
+  buckets_.each(false, [&tentative](std::uint64_t offset, Slot slot) {
+    if (slot.tentative() && !tentative) tentative = Copy{offset, slot};
+  });
+  if (!tentative) {
+    co_return nothing_done(Code::out_of_memory, "table " + std::to_string(state_.table_id) +
+                                                    " has no free slot in groups " +
+                                                    std::to_string(buckets_.places()[0].group) + " and " +
+                                                    std::to_string(buckets_.places()[1].group) + " for");
+  }
+  if (hindrance_.since(tentative->offset, tentative->slot.word(), state_.now()) < state_.patience()) {
+    co_return Step::again;
+  }
+  std::uint64_t before = 0;
+  Chain chain;
+  chain.add(Op::cas({layout::kTable, tentative->offset}, before, tentative->slot.word(), 0));
+  buckets_.add_reads(chain);
+  if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
+  if (before == tentative->slot.word()) ++state_.marks.removed;
+  co_return std::nullopt;
+}
+
+// The own tentative slot lies there, and the buckets were read behind it. A committed copy wins; of tentative ones the
+// lowest, and the others give way.
+Task<Result<std::optional<Step>>> Change::vie() {
+  if (buckets_.committed()) {
+    ++state_.marks.rivals;
+    std::uint64_t before = 0;
+    Chain chain;
+    chain.add(Op::cas({layout::kTable, *placed_}, before, own_.as(Slot::State::tentative).word(), 0));
+    buckets_.add_reads(chain);
+    if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
+    placed_.reset();
+    co_return std::nullopt;
+  }
+  std::array<Copy, 2 * kCombinedSlots> rivals;
+  std::size_t count = 0;
+  const Copy* lower = nullptr;
+  buckets_.each(true, [&](std::uint64_t offset, Slot slot) {
+    rivals[count] = Copy{offset, slot};
+    if (offset < *placed_ && lower == nullptr) lower = &rivals[count];
+    ++count;
+  });
+  if (count == 0) {
+    Result<Step> step = co_await commit();
+    if (!step.ok()) co_return step.status();
+    co_return *step;
+  }
+  ++state_.marks.rivals;
+  if (lower != nullptr && rival_.since(lower->offset, lower->slot.word(), state_.now()) < state_.patience()) {
+    if (Status status = co_await retract(); !status.ok()) co_return status;
+    co_return Step::again;
+  }
+  std::array<std::uint64_t, 2 * kCombinedSlots> before{};
+  Chain chain;
+  for (std::size_t i = 0; i < count; ++i) {
+    chain.add(Op::cas({layout::kTable, rivals[i].offset}, before[i], rivals[i].slot.word(), 0));
+  }
+  buckets_.add_reads(chain);
+  if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
+  for (std::size_t i = 0; i < count; ++i) state_.marks.removed += before[i] == rivals[i].slot.word() ? 1 : 0;
+  co_return std::nullopt;
+}
+
+// Nobody else was there when the buckets were read behind the own slot: whoever came later sees it. If it still lies
+// there, the key is there from now on.
+Task<Result<Step>> Change::commit() {
+  const std::uint64_t tentative = own_.as(Slot::State::tentative).word();
+  std::uint64_t before = 0;
+  Chain chain;
+  chain.add(Op::cas({layout::kTable, *placed_}, before, tentative, own_.word()));
+  placed_.reset();
+  if (Status status = co_await post(chain, Code::unknown_outcome); !status.ok()) co_return status;
+  if (before != tentative) {
+    ++state_.marks.slot_conflicts;
+    co_return Step::again;
+  }
+  state_.tally.add(1, static_cast<std::int64_t>(key_.size() + value_.size()), cost_);
+  state_.heap.published(std::exchange(block_, {}));
+  co_return Step::finished;
+}
+
+Task<Status> Change::retract() {
+  std::uint64_t before = 0;
+  Chain chain;
+  chain.add(Op::cas({layout::kTable, *placed_}, before, own_.as(Slot::State::tentative).word(), 0));
+  placed_.reset();
+  co_return co_await post(chain, Code::unavailable);
+}
+
+}  // namespace
+
+Task<Result<bool>> change(Table::State& state, std::string_view key, Wish wish, Nanos deadline, Cost& cost) {
+  Change change(state, key, wish, deadline, cost);
+  co_return co_await change.run();
+}
+
+}  // namespace farpool::race

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operations of one table share. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "index/operation.h"
+#include "index/race/layout.h"
+#include "index/race/locate.h"
+#include "index/race/table.h"
+#include "layout/regions.h"
+#include "session/wait.h"
+
+namespace farpool::race {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using base::Status;
+using fabric::Cost;
+using fabric::Fate;
+using fabric::Op;
+using fabric::Outcome;
+using fabric::Remote;
+using index::Backoff;
+using index::Chain;
+using task::Task;
+
+// Keys and bytes that this client has added, net, on their way to the counters of an operation slot: what
+// changes while a WRITE is under way goes in the next. Nobody waits for them but count().
+class Tally {
+ public:
+  explicit Tally(session::Session& session) : session_(session), flushed_(session.port()) {}
+  void add(std::int64_t keys, std::int64_t bytes, Cost& cost);
+  Task<Status> settle(Nanos deadline);
+
+ private:
+  Task<void> flush();
+
+  session::Session& session_;
+  std::optional<session::Slot> slot_;
+  std::uint64_t keys_ = 0;
+  std::uint64_t bytes_ = 0;
+  bool pending_ = false;
+  bool flushing_ = false;
+  session::WaitQueue flushed_;
+};
+
+struct Table::State final : session::Repairable, heap::References {
+  State(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id)
+      : session(session),
+        heap(heap),
+        geometry(geometry),
+        table_id(table_id),
+        tally(session),
+        repairer(session, *this) {}
+
+  session::Session& session;
+  heap::Heap& heap;
+  const layout::Geometry geometry;
+  const std::uint32_t table_id;
+  Marks marks;
+  Tally tally;
+  session::Repairer repairer;
+
+  Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
+                                                  Cost& cost) override;
+  Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) override;
+
+  fabric::Port& port() { return session.port(); }
+  Nanos now() { return session.port().now(); }
+  Nanos failure_timeout() { return session.grant().failure_timeout; }
+  // After which a tentative slot is taken away by whom it hinders.
+  Nanos patience() { return failure_timeout() / 16; }
+
+  Remote block_at(std::uint64_t units) const { return {layout::kHeap, layout::block_offset(units)}; }
+  std::uint64_t heap_bytes() const { return geometry.at(layout::kHeap).bytes; }
+  // Whether a slot points into the heap at all; a READ beyond it would end the session.
+  bool in_heap(Slot slot) const {
+    return slot.block() <= heap_bytes() / layout::kBlockUnit &&
+           slot.bytes() <= heap_bytes() - layout::block_offset(slot.block());
+  }
+  Status gone(Code otherwise, const std::string& what) { return index::gone(session, otherwise, what); }
+};
+
+// How long a word has stood in its place, as far as one operation has seen.
+class Standing {
+ public:
+  Nanos since(std::uint64_t offset, std::uint64_t word, Nanos now) {
+    if (offset != offset_ || word != word_ || word == 0) {
+      offset_ = offset;
+      word_ = word;
+      since_ = now;
+    }
+    return now - since_;
+  }
+
+ private:
+  std::uint64_t offset_ = 0;
+  std::uint64_t word_ = 0;
+  Nanos since_ = 0;
+};
+
+}  // namespace farpool::race

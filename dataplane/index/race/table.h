@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// RACE behind index::Table, on one subtable: no locks and no operation slots, a CAS on one word is where a change takes
+// effect. docs/adr/0009-one-directory-and-race-without-locks.md says why that is safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "heap/heap.h"
+#include "index/edit.h"
+#include "index/table.h"
+#include "layout/geometry.h"
+#include "session/repair.h"
+#include "session/session.h"
+#include "task/task.h"
+
+namespace farpool::race {
+
+using index::Edit;
+using index::Editor;
+using index::Marks;
+
+class Table final : public index::Table {
+ public:
+  // Session and heap outlive the table, and the table its operations and the session's background tasks.
+  Table(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id = 0);
+  ~Table() override;
+
+  task::Task<base::Result<std::optional<std::string>>> lookup(std::string_view key, base::Nanos deadline,
+                                                              fabric::Cost& cost) override;
+  task::Task<base::Result<bool>> insert(std::string_view key, std::string_view value, base::Nanos deadline,
+                                        fabric::Cost& cost) override;
+  task::Task<base::Result<bool>> update(std::string_view key, std::string_view value, base::Nanos deadline,
+                                        fabric::Cost& cost) override;
+  task::Task<base::Result<bool>> remove(std::string_view key, base::Nanos deadline, fabric::Cost& cost) override;
+  task::Task<base::Result<bool>> put(std::string_view key, std::string_view value, base::Nanos deadline,
+                                     fabric::Cost& cost) override;
+  task::Task<base::Result<bool>> modify(std::string_view key, Editor& editor, base::Nanos deadline,
+                                        fabric::Cost& cost) override;
+  task::Task<base::Result<index::Totals>> count(base::Nanos deadline, fabric::Cost& cost) override;
+
+  const layout::Geometry& geometry() const override;
+  const Marks& marks() const override;
+  session::Repairer& repairer() override;
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace farpool::race

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/race/table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "index/race/layout.h"
+#include "index/race/locate.h"
+#include "index/race/verify.h"
+#include "layout/operation_slot.h"
+#include "node/memory_node.h"
+#include "sim/survey.h"
+#include "sim/world.h"
+
+namespace farpool::race {
+namespace {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using fabric::Cost;
+using sim::Client;
+using sim::World;
+using task::Task;
+
+constexpr Nanos kPatience = 5 * base::kSecond;
+
+sim::WorldOptions options_of(std::uint64_t table_percent = 1) {
+  sim::WorldOptions options;
+  options.geometry = {.memory_bytes = 16 << 20,
+                      .table_percent = table_percent,
+                      .max_sessions = 8,
+                      .slots_per_session = 2,
+                      .protocol = layout::Protocol::race};
+  return options;
+}
+
+template <class T>
+Task<void> into(Task<Result<T>> task, std::optional<Result<T>>* result) {
+  result->emplace(co_await std::move(task));
+}
+template <class T>
+Result<T> run(World& world, Client& client, Task<Result<T>> task) {
+  std::optional<Result<T>> result;
+  world.run(client, into(std::move(task), &result));
+  if (!result) return base::Status(Code::internal, "the operation did not come to an end");
+  return *result;
+}
+
+class Append final : public Editor {
+ public:
+  explicit Append(std::string more) : more_(std::move(more)) {}
+  Edit edit(std::optional<std::string_view> value) override {
+    return Edit::put(std::string(value.value_or("")) + more_);
+  }
+
+ private:
+  std::string more_;
+};
+
+struct RaceTable : ::testing::Test {
+  World world{options_of()};
+  Client& client = world.connect("a");
+  Cost cost;
+
+  Nanos deadline() { return client.port().now() + kPatience; }
+  index::Table& table() { return client.table(); }
+  std::optional<std::string> get(const std::string& key, Client* by = nullptr) {
+    Client& who = by == nullptr ? client : *by;
+    auto value = run(world, who, who.table().lookup(key, deadline(), cost));
+    EXPECT_TRUE(value.ok()) << value.status().message();
+    return value.ok() ? *value : std::nullopt;
+  }
+  bool insert(const std::string& key, const std::string& value) {
+    return good(table().insert(key, value, deadline(), cost));
+  }
+  bool update(const std::string& key, const std::string& value) {
+    return good(table().update(key, value, deadline(), cost));
+  }
+  bool put(const std::string& key, const std::string& value) { return good(table().put(key, value, deadline(), cost)); }
+  bool remove(const std::string& key) { return good(table().remove(key, deadline(), cost)); }
+  bool modify(const std::string& key, Editor& editor) { return good(table().modify(key, editor, deadline(), cost)); }
+  bool good(Task<Result<bool>> task) {
+    const auto result = run(world, client, std::move(task));
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return result.ok() && *result;
+  }
+  std::uint64_t count() {
+    const auto totals = run(world, client, table().count(deadline(), cost));
+    EXPECT_TRUE(totals.ok()) << totals.status().message();
+    return totals.ok() ? totals->keys : ~0ull;
+  }
+  void in_order() {
+    ASSERT_TRUE(world.quiesce());
+    EXPECT_EQ(sim::survey(world).report(), "");
+  }
+};
+
+TEST_F(RaceTable, DoesWhatEveryTableDoes) {
+  EXPECT_EQ(get("k"), std::nullopt);
+  EXPECT_FALSE(update("k", "0"));
+  EXPECT_FALSE(remove("k"));
+  EXPECT_TRUE(insert("k", "1"));
+  EXPECT_FALSE(insert("k", "2"));
+  EXPECT_EQ(get("k"), "1");
+  EXPECT_TRUE(update("k", "3"));
+  EXPECT_EQ(get("k"), "3");
+  EXPECT_TRUE(put("k", std::string(500, 'x')));
+  EXPECT_FALSE(put("l", ""));
+  EXPECT_EQ(get("l"), "");
+  EXPECT_EQ(get("k"), std::string(500, 'x'));
+  Append more("yz");
+  EXPECT_TRUE(modify("k", more));
+  EXPECT_EQ(get("k"), std::string(500, 'x') + "yz");
+  EXPECT_FALSE(modify("m", more));
+  EXPECT_EQ(get("m"), "yz");
+  EXPECT_EQ(count(), 3u);
+  EXPECT_TRUE(remove("k"));
+  EXPECT_EQ(get("k"), std::nullopt);
+  EXPECT_EQ(count(), 2u);
+  EXPECT_FALSE(insert("", "") && insert("", ""));
+  EXPECT_EQ(get(""), "");
+  in_order();
+}
+
+// 255 units are what a slot can say; the extent's own lengths say the rest.
+TEST_F(RaceTable, HoldsValuesUpToTheLimit) {
+  for (const std::size_t bytes :
+       {254u * 64 - 17, 254u * 64 - 16, 255u * 64 - 17, 255u * 64 - 16, 255u * 64, 100'000u, 1u << 20}) {
+    const std::string value(bytes, static_cast<char>('a' + bytes % 26));
+    EXPECT_EQ(put("k", value), bytes != 254u * 64 - 17);
+    EXPECT_TRUE(get("k") == value) << bytes;
+    EXPECT_TRUE(update("k", value + "")) << bytes;
+    Append nothing("");
+    EXPECT_TRUE(modify("k", nothing)) << bytes;
+    EXPECT_TRUE(get("k") == value) << bytes;
+  }
+  const std::string key(64 << 10, 'K');
+  EXPECT_FALSE(put(key, "v"));
+  EXPECT_EQ(get(key), "v");
+  EXPECT_EQ(get(key.substr(1)), std::nullopt);
+  EXPECT_TRUE(remove(key) && remove("k"));
+  const auto refused = run(world, client, table().put("k", std::string((1 << 20) + 1, 'x'), deadline(), cost));
+  EXPECT_EQ(refused.code(), Code::too_large);
+  in_order();
+}
+
+// Thousands of keys: prints collide, buckets overflow, blocks are freed and used again.
+TEST_F(RaceTable, AgreesWithAMap) {
+  std::map<std::string, std::string> model;
+  base::Random random(5);
+  for (int i = 0; i < 6000; ++i) {
+    const std::string key = "key" + std::to_string(random.below(1200));
+    const std::string value = std::to_string(i) + std::string(random.below(90), 'v');
+    switch (random.below(5)) {
+      case 0:
+        EXPECT_EQ(insert(key, value), model.try_emplace(key, value).second);
+        break;
+      case 1:
+        EXPECT_EQ(update(key, value), model.contains(key));
+        if (model.contains(key)) model[key] = value;
+        break;
+      case 2:
+        EXPECT_EQ(put(key, value), !model.insert_or_assign(key, value).second);
+        break;
+      case 3:
+        EXPECT_EQ(remove(key), model.erase(key) == 1);
+        break;
+      default:
+        EXPECT_EQ(get(key), model.contains(key) ? std::optional(model[key]) : std::nullopt);
+    }
+  }
+  for (const auto& [key, value] : model) EXPECT_EQ(get(key), value);
+  EXPECT_EQ(count(), model.size());
+  EXPECT_EQ(client.heap().usage().anomalies, 0u);
+  in_order();
+}
+
+// RA-02 on the fabric: a table takes keys to nine tenths of its slots, says so when it is full, and goes on.
+TEST_F(RaceTable, FillsAndGoesOn) {
+  const std::uint64_t slots = world.geometry().entries();
+  std::uint64_t keys = 0;
+  for (;; ++keys) {
+    const auto inserted = run(world, client, table().insert("n" + std::to_string(keys), "v", deadline(), cost));
+    if (inserted.ok()) continue;
+    EXPECT_EQ(inserted.code(), Code::out_of_memory) << inserted.status().message();
+    break;
+  }
+  EXPECT_GT(static_cast<double>(keys) / static_cast<double>(slots), 0.88);
+  EXPECT_EQ(count(), keys);
+  EXPECT_TRUE(update("n0", "w"));
+  EXPECT_EQ(get("n0"), "w");
+  EXPECT_FALSE(update("n" + std::to_string(keys), "w"));
+  // A key more needs a slot of its own two buckets, so room is made there.
+  const std::string one = "n" + std::to_string(keys);
+  const Places wanted = locate(base::keyed_hash(world.table_seed(), base::bytes_of(one)), world.geometry().rows);
+  for (std::uint64_t i = 1; i < keys; ++i) {
+    const std::string key = "n" + std::to_string(i);
+    const Places has = locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
+    if (has[0] == wanted[0] && has[1].group != wanted[1].group) EXPECT_TRUE(remove(key));
+  }
+  EXPECT_TRUE(insert(one, "v"));
+  in_order();
+}
+
+// The key hash is the table's, so a slot can be written by hand where a client looks for it.
+struct RaceSlots : RaceTable {
+  static Task<void> cas_into(Client* client, std::uint64_t offset, std::uint64_t compare, std::uint64_t swap,
+                             std::uint64_t* before) {
+    Cost cost;
+    const std::array chain{fabric::Op::cas({layout::kTable, offset}, *before, compare, swap)};
+    (void)co_await client->session().post(chain, client->port().now() + base::kSecond, cost);
+  }
+  std::uint64_t cas(std::uint64_t offset, std::uint64_t compare, std::uint64_t swap) {
+    std::uint64_t before = 0;
+    world.run(client, cas_into(&client, offset, compare, swap, &before));
+    return before;
+  }
+  Slot slot_at(std::uint64_t offset) const {
+    return Slot(base::load<std::uint64_t>(world.region(layout::kTable).data() + offset));
+  }
+  // Where a key's committed or tentative slot lies.
+  std::optional<std::uint64_t> find(const std::string& key) const {
+    const std::uint64_t hash = base::keyed_hash(world.table_seed(), base::bytes_of(key));
+    for (const Place& place : locate(hash, world.geometry().rows)) {
+      for (std::uint64_t i = 0; i < kCombinedSlots; ++i) {
+        const Slot slot = slot_at(place.slot_offset(i));
+        if (slot.empty() || slot.print() != print_of(hash)) continue;
+        return place.slot_offset(i);
+      }
+    }
+    return std::nullopt;
+  }
+  // Makes the key's slot tentative, as if its inserter had died before it committed.
+  std::uint64_t leave_tentative(const std::string& key) {
+    EXPECT_TRUE(insert(key, "of the dead"));
+    const std::uint64_t offset = find(key).value();
+    const Slot slot = slot_at(offset);
+    EXPECT_EQ(cas(offset, slot.word(), slot.as(Slot::State::tentative).word()), slot.word());
+    return offset;
+  }
+};
+
+TEST_F(RaceSlots, NobodyHeedsATentativeSlot) {
+  const std::uint64_t offset = leave_tentative("k");
+  EXPECT_EQ(get("k"), std::nullopt);
+  EXPECT_FALSE(update("k", "1"));
+  EXPECT_FALSE(remove("k"));
+  EXPECT_TRUE(slot_at(offset).tentative());
+}
+
+TEST_F(RaceSlots, AnInsertTakesARivalAwayThatStands) {
+  const std::uint64_t offset = leave_tentative("k");
+  Client& other = world.connect("b");
+  const Nanos begun = world.network().now();
+  const auto inserted = run(world, other, other.table().insert("k", "mine", deadline(), cost));
+  ASSERT_TRUE(inserted.ok()) << inserted.status().message();
+  EXPECT_TRUE(*inserted);
+  EXPECT_EQ(get("k"), "mine");
+  EXPECT_GT(other.table().marks().rivals, 0u);
+  EXPECT_EQ(other.table().marks().removed, 1u);
+  EXPECT_TRUE(slot_at(offset).empty());
+  EXPECT_LT(world.network().now() - begun, options_of().failure_timeout / 4);
+}
+
+// All slots of a key's buckets are taken, one of them by an insert that never comes to an end.
+TEST_F(RaceSlots, AFullBucketGivesUpATentativeSlot) {
+  const std::string wanted = "wanted";
+  const Places places = locate(base::keyed_hash(world.table_seed(), base::bytes_of(wanted)), world.geometry().rows);
+  std::vector<std::uint64_t> filled;
+  ASSERT_TRUE(insert("filler", "f"));
+  const Slot filler = slot_at(find("filler").value());
+  const std::uint64_t print = (print_of(base::keyed_hash(world.table_seed(), base::bytes_of(wanted))) + 1) & 0xff;
+  const Slot taken = Slot::of(print, filler.block(), 64, Slot::State::committed);
+  for (const Place& place : places) {
+    for (std::uint64_t i = 0; i < kCombinedSlots; ++i) EXPECT_EQ(cas(place.slot_offset(i), 0, taken.word()), 0u);
+  }
+  const auto full = run(world, client, table().insert(wanted, "v", deadline(), cost));
+  EXPECT_EQ(full.code(), Code::out_of_memory);
+  const std::uint64_t offset = places[1].slot_offset(9);
+  EXPECT_EQ(cas(offset, taken.word(), taken.as(Slot::State::tentative).word()), taken.word());
+  EXPECT_TRUE(insert(wanted, "v"));
+  EXPECT_EQ(find(wanted), offset);
+  EXPECT_EQ(table().marks().removed, 1u);
+}
+
+TEST_F(RaceSlots, SaysWhatCannotBe) {
+  ASSERT_TRUE(insert("k", "v"));
+  const std::uint64_t offset = find("k").value();
+  const Slot slot = slot_at(offset);
+  const auto look = [&] { return run(world, client, table().lookup("k", deadline(), cost)).code(); };
+  const std::uint64_t nowhere = Slot::of(slot.print(), SlotWord::Block::kMax, 64, Slot::State::committed).word();
+  for (const std::uint64_t word :
+       {nowhere, slot.word() & ~SlotWord::Units::kMask, slot.word() | SlotWord::State::kMask}) {
+    cas(offset, slot.word(), word);
+    EXPECT_EQ(look(), Code::corrupt);
+    EXPECT_EQ(verify(world.geometry(), world.region(layout::kTable), world.region(layout::kHeap), world.table_seed())
+                  .defect_count(),
+              1u);
+    cas(offset, word, slot.word());
+  }
+  // A block that is another one's.
+  const Slot other = Slot::of(slot.print(), slot.block() + 1, 64, Slot::State::committed);
+  cas(offset, slot.word(), other.word());
+  EXPECT_EQ(look(), Code::corrupt);
+  EXPECT_GT(table().marks().stale_extents, 0u);
+  cas(offset, other.word(), slot.word());
+  EXPECT_EQ(get("k"), "v");
+  // A bucket of other keys.
+  const std::uint64_t hash =
+      base::keyed_hash(client.session().grant().pool_secret, base::bytes_of(std::string_view("k")));
+  const Places places =
+      locate(base::keyed_hash(world.table_seed(), base::bytes_of(std::string_view("k"))), world.geometry().rows);
+  const std::uint64_t main = places[0].slot_offset(0) - 8;
+  cas(main, 0, HeaderWord::of(1, 1 - (hash & 1)));
+  EXPECT_EQ(look(), Code::stale);
+  cas(main, HeaderWord::of(1, 1 - (hash & 1)), HeaderWord::of(1, hash & 1));
+  EXPECT_EQ(get("k"), "v");
+}
+
+// What a client holds when it dies in the middle of an insert goes when its segments change hands.
+TEST_F(RaceSlots, WhatTheDeadLeftIsFoundAndFreed) {
+  Client& victim = world.connect("victim");
+  const auto die = [](Client* who) -> Task<void> {
+    Cost cost;
+    (void)co_await who->table().insert("k", std::string(50, 'x'), who->port().now() + kPatience, cost);
+  };
+  // Segment and counters first.
+  ASSERT_TRUE(run(world, victim, victim.table().put("warm", std::string(50, 'w'), deadline(), cost)).ok());
+  ASSERT_TRUE(world.quiesce());
+  const std::uint64_t extent_words = layout::extent_bytes(1, 50) / 8;
+  victim.port().crash_after(extent_words + 1, fabric::sim::InFlight::cut);  // the extent and the tentative slot
+  world.spawn(victim, die(&victim));
+  ASSERT_TRUE(world.run_until([&] { return victim.crashed(); }));
+  ASSERT_EQ(sim::survey(world).tentative, 1u);
+  EXPECT_EQ(get("k"), std::nullopt);
+  const auto tend = [](Client* who) -> Task<void> {
+    for (int i = 0; i < 12; ++i) {
+      co_await who->heap().maintain(who->port().now() + base::kSecond);
+      co_await who->port().sleep_for(who->session().grant().tick);
+    }
+  };
+  const Nanos lease_over = world.network().now() + 3 * base::kSecond;
+  world.run_until([&] { return world.network().now() >= lease_over; });
+  ASSERT_TRUE(world.run(client, tend(&client)));
+  EXPECT_EQ(world.node().stats().segments.dead, 0u);
+  EXPECT_EQ(sim::survey(world).tentative, 0u);
+  EXPECT_EQ(table().marks().removed, 1u);
+  EXPECT_EQ(get("warm"), std::string(50, 'w'));
+  in_order();
+}
+
+// A memory node that finds the memory of its last life: what is tentative goes, all else is there.
+TEST_F(RaceSlots, AMemoryNodeTakesItUpAgain) {
+  for (int i = 0; i < 50; ++i)
+    EXPECT_FALSE(put("key" + std::to_string(i), std::string(static_cast<std::size_t>(i) * 9, 'v')));
+  EXPECT_TRUE(remove("key7"));
+  leave_tentative("t");
+  ASSERT_TRUE(world.quiesce());
+  struct Aligned {
+    explicit Aligned(base::Bytes bytes)
+        : data(static_cast<std::byte*>(std::aligned_alloc(layout::kPage, bytes.size()))), size(bytes.size()) {
+      std::memcpy(data, bytes.data(), size);
+    }
+    ~Aligned() { std::free(data); }
+    std::byte* data;
+    std::size_t size;
+  } memory(world.memory());
+  fabric::sim::Network network({});
+  auto node = node::MemoryNode::create({.name = "node-0",
+                                        .pool_uid = "pool-of-the-simulation",
+                                        .endpoint = "node-0:7400",
+                                        .geometry = options_of().geometry},
+                                       {memory.data, memory.size}, network.add_node("node-0:7400"));
+  ASSERT_TRUE(node.ok()) << node.status().message();
+  EXPECT_EQ((*node)->stats().defects, 0u);
+  EXPECT_EQ((*node)->stats().repaired, 1u);
+  EXPECT_EQ((*node)->stats().lives, 2u);
+  const layout::Geometry& g = (*node)->geometry();
+  const base::Bytes all(memory.data, memory.size);
+  const auto part = [&](layout::RegionId id) { return all.subspan(g.at(id).offset, g.at(id).bytes); };
+  const index::Report report = verify(g, part(layout::kTable), part(layout::kHeap), world.table_seed());
+  EXPECT_EQ(report.keys, 49u);
+  EXPECT_EQ(report.of_kind, decltype(report.of_kind){});
+  std::uint64_t counted = 0;
+  for (std::uint64_t at = 0; at < part(layout::kSlots).size(); at += sizeof(layout::OperationSlot)) {
+    counted += base::load<std::uint64_t>(part(layout::kSlots).data() + at);
+  }
+  EXPECT_EQ(counted, 49u) << "the tentative key had been counted";
+}
+
+// Several clients, all on few keys: every increment counts, and SETNX has one winner.
+TEST(Race, ReadModifyWritesAreExact) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    sim::WorldOptions options = options_of();
+    options.wire.seed = seed;
+    World world(options);
+    std::vector<Client*> clients;
+    for (const char* name : {"a", "b", "c"}) clients.push_back(&world.connect(name));
+    int won = 0;
+    const auto work = [](Client* client, int* won) -> Task<void> {
+      class AddOne final : public Editor {
+        Edit edit(std::optional<std::string_view> value) override {
+          return Edit::put(std::to_string((value ? std::stoi(std::string(*value)) : 0) + 1));
+        }
+      } add_one;
+      Cost cost;
+      const Nanos deadline = client->port().now() + kPatience;
+      const auto inserted = co_await client->table().insert("once", "x", deadline, cost);
+      *won += inserted.ok() && *inserted ? 1 : 0;
+      for (int i = 0; i < 20; ++i) {
+        const auto added = co_await client->table().modify("sum", add_one, deadline, cost);
+        EXPECT_TRUE(added.ok()) << added.status().message();
+      }
+    };
+    for (Client* client : clients) world.spawn(*client, work(client, &won));
+    for (Client* client : clients) ASSERT_TRUE(world.settle(*client));
+    EXPECT_EQ(won, 1);
+    Cost cost;
+    const auto sum =
+        run(world, *clients[0], clients[0]->table().lookup("sum", clients[0]->port().now() + kPatience, cost));
+    EXPECT_EQ(sum.ok() ? sum->value_or("") : sum.status().message(), "60") << seed;
+    ASSERT_TRUE(world.quiesce());
+    EXPECT_EQ(sim::survey(world).report(), "");
+  }
+}
+
+}  // namespace
+}  // namespace farpool::race

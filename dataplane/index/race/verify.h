@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold of a RACE table's bytes when nobody changes it, checked over an image of the memory. Pure; any bytes
+// may be given.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "index/image.h"
+#include "layout/geometry.h"
+
+namespace farpool::race {
+
+// Every slot is empty or well formed, lies in a bucket of its key and has its print; its extent is whole and of its
+// length; no key is committed twice, and no block lies in two slots. A tentative slot's block is reached, its key is
+// not visited.
+index::Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap,
+                     const base::HashSecret& seed, const index::Verification& how = {});
+
+// Of a memory whose clients have all ended: takes every tentative slot away, and leases of dead repairers. Locks and
+// claims, which this protocol does not have, are damage, and go too. Returns how many inserts were undone. Cut short
+// after any word, another call does the rest.
+std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory);
+
+}  // namespace farpool::race

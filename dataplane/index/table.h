@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every index protocol is to its callers: one table on one memory node, used by one client thread through its
+// session. Every operation is atomic against those of all clients of the table, and linearizable per key.
+//
+// Every operation takes an absolute deadline and adds what it cost. The deadline is looked at between trips: a trip
+// once posted is given at least the pool's failure timeout, because to give up on it ends the session. Errors:
+//   too_large        key or value beyond the limits
+//   out_of_memory    the table has no room for the key, or the heap no block
+//   timed_out        the deadline passed; nothing was done
+//   locked           what a dead client left is quarantined; names it
+//   unavailable      the session has ended; nothing was done
+//   unknown_outcome  the session ended in the middle of the write
+//   corrupt          bytes in the table that cannot be
+// Keys and values are views of the caller's memory and must live until the task has ended.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "index/edit.h"
+#include "layout/geometry.h"
+#include "layout/superblock.h"
+#include "session/repair.h"
+#include "session/session.h"
+#include "task/task.h"
+
+namespace farpool::index {
+
+// Counts of what is rare, for metrics and for tests that want to see that it happened.
+struct Marks {
+  std::uint64_t stale_extents = 0;  // extents reused or torn under a lock-free read
+  // Of RACE.
+  std::uint64_t slot_conflicts = 0;  // CASes that found another word in their slot
+  std::uint64_t rivals = 0;          // inserts that met another insert of their key
+  std::uint64_t removed = 0;         // tentative slots of others that were taken away
+  // Of RCuckoo.
+  std::uint64_t lock_conflicts = 0;    // attempts at a lock word that found a bit taken
+  std::uint64_t lock_restarts = 0;     // held words given back because a later one did not come free
+  std::uint64_t torn_rows = 0;         // lock-free reads that met a row in the middle of a WRITE
+  std::uint64_t changed_misses = 0;    // misses that the second read did not confirm
+  std::uint64_t escalations = 0;       // puts that found both rows full
+  std::uint64_t failed_searches = 0;   // no path among the locked rows
+  std::uint64_t explorations = 0;      // searches that fetched what they looked at
+  std::uint64_t displaced = 0;         // entries moved
+  std::uint64_t multi_word_locks = 0;  // operations whose locks needed more than one masked CAS
+  friend bool operator==(const Marks&, const Marks&) = default;
+};
+
+struct Totals {
+  std::uint64_t keys = 0;
+  std::uint64_t bytes = 0;  // of keys and values
+};
+
+class Table {
+ public:
+  virtual ~Table() = default;
+
+  virtual task::Task<base::Result<std::optional<std::string>>> lookup(std::string_view key, base::Nanos deadline,
+                                                                      fabric::Cost& cost) = 0;
+  // Adds the key. False: it existed, and nothing was changed.
+  virtual task::Task<base::Result<bool>> insert(std::string_view key, std::string_view value, base::Nanos deadline,
+                                                fabric::Cost& cost) = 0;
+  // Gives an existing key another value. False: it did not exist.
+  virtual task::Task<base::Result<bool>> update(std::string_view key, std::string_view value, base::Nanos deadline,
+                                                fabric::Cost& cost) = 0;
+  // True if the key existed.
+  virtual task::Task<base::Result<bool>> remove(std::string_view key, base::Nanos deadline, fabric::Cost& cost) = 0;
+  // Sets the key whether or not it exists. True if it existed.
+  virtual task::Task<base::Result<bool>> put(std::string_view key, std::string_view value, base::Nanos deadline,
+                                             fabric::Cost& cost) = 0;
+  // Reads, decides and writes as one atomic step. True if the key existed before.
+  virtual task::Task<base::Result<bool>> modify(std::string_view key, Editor& editor, base::Nanos deadline,
+                                                fabric::Cost& cost) = 0;
+  // Sums the counters of all operation slots of the memory node. Exact when nothing changes.
+  virtual task::Task<base::Result<Totals>> count(base::Nanos deadline, fabric::Cost& cost) = 0;
+
+  virtual const layout::Geometry& geometry() const = 0;
+  virtual const Marks& marks() const = 0;
+  // Repairs what dead clients left in the table: for whoever is not blocked by it.
+  virtual session::Repairer& repairer() = 0;
+};
+
+// Reads the memory node's superblock over the session and checks it against the session's grant.
+task::Task<base::Result<layout::Superblock>> read_superblock(session::Session& session, base::Nanos deadline,
+                                                             fabric::Cost& cost);
+
+}  // namespace farpool::index
