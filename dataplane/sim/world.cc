@@ -202,8 +202,10 @@ bool World::run_until(const std::function<bool()>& done, Nanos within) {
 }
 
 bool World::quiesce(Nanos within) {
+  const Nanos next_turn = network_.now() + 1;  // a block's free is posted when the turn that unlinked it is over
   return run_until(
-      [this] {
+      [this, next_turn] {
+        if (network_.now() < next_turn) return false;
         for (const auto& client : clients_) {
           if (client->crashed() || !client->connected()) continue;
           if (client->session().lane().pending() > 0) return false;
