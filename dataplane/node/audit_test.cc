@@ -260,6 +260,7 @@ TEST(Audit, SaysWhatADeathExplains) {
     EXPECT_EQ(audit.count(each.wrong), 1u) << kind_of(each.wrong).name << ":\n" << text(audit);
     EXPECT_TRUE(kind_of(each.wrong).mended);
   }
+  planted.insert(Wrong::insert_half_done);  // of RACE: index/race/table_test.cc
   for (std::size_t i = 0; i < kWrongs; ++i) {
     const auto wrong = static_cast<Wrong>(i);
     EXPECT_NE(kind_of(wrong).damage, planted.contains(wrong)) << kind_of(wrong).name << " has no case";

@@ -102,10 +102,7 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
     for (const auto& [code, times] : verdict.failures) failures[code] += times;
     if (verdict.wrong.empty()) continue;
     ++bad;
-    std::string text;
-    for (std::size_t i = 0; i < std::min<std::size_t>(verdict.wrong.size(), 4); ++i) text += verdict.wrong[i] + "\n";
-    ADD_FAILURE() << "seed " << seed << " (" << verdict.setting << "):\n"
-                  << text << "replay: simulate --protocol race --seed " << seed;
+    ADD_FAILURE() << explain(seed, {}, layout::Protocol::race);
   }
   std::printf("%s\n", describe(marks).c_str());
   for (const auto& [code, times] : failures)

@@ -170,6 +170,35 @@ func TestFirstEpochNeedsEveryNode(t *testing.T) {
 	}
 }
 
+// A RACE pool has nodes with RACE tables alone, and an RCuckoo pool none.
+func TestRACE(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
+	speak := func(name string, race *farpoolv1alpha1.RaceGeometry) {
+		facts := s.Agents[types.UID("pod-"+name)].Facts.MemoryNode
+		facts.LockRegion, facts.Rcuckoo, facts.Race = nil, nil, race
+	}
+	speak("cache-memory-0", &farpoolv1alpha1.RaceGeometry{Groups: 1000})
+	plan := s.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("a map with a node of another protocol")
+	}
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonGeometryMismatch)
+
+	speak("cache-memory-1", &farpoolv1alpha1.RaceGeometry{Groups: 2000})
+	plan = s.decide(t)
+	first := published(t, plan)
+	for i, entry := range first.Nodes {
+		if entry.RACE == nil || entry.RACE.Groups != int64(1000*(i+1)) || entry.RCuckoo != nil || entry.LockRegion != nil {
+			t.Errorf("%+v", entry)
+		}
+	}
+	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}}
+	if plan = s.decide(t); planned(&plan.Plan) != nil {
+		t.Error("an RCuckoo map of RACE nodes")
+	}
+}
+
 // Whatever remembers an epoch, a later one is used: by the status, where neither an object nor a node knows of it any more. All nodes have
 // begun anew then, and what they held is lost.
 func TestEpochsAreNeverUsedAgain(t *testing.T) {

@@ -200,3 +200,22 @@ func TestFailureTimeout(t *testing.T) {
 func list(name corev1.ResourceName, quantity string) corev1.ResourceList {
 	return corev1.ResourceList{name: resource.MustParse(quantity)}
 }
+
+func TestRACE(t *testing.T) {
+	for version := int32(1); version <= Newest; version++ {
+		template, err := TemplateOf(version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := pools(t)["kvpool-minimal"]
+		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
+		config := template.MemoryConfig(pool, pool.Spec.Memory.Pools[0])
+		if !strings.Contains(config, "protocol = \"race\"\ntable-percent = 25\n") || strings.Contains(config, "entry-bytes") {
+			t.Errorf("template %d: %s", version, config)
+		}
+		pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 40}
+		if config = template.MemoryConfig(pool, pool.Spec.Memory.Pools[0]); !strings.Contains(config, "table-percent = 40\n") {
+			t.Errorf("template %d: %s", version, config)
+		}
+	}
+}

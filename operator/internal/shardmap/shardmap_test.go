@@ -27,6 +27,9 @@ func golden(t *testing.T) *farpoolv1alpha1.ShardMap {
 // Nothing of a map is lost in its resource, or a map adopted after a restore would differ from the one that nodes hold.
 func TestNothingIsLostBetweenForms(t *testing.T) {
 	message := golden(t)
+	race := proto.CloneOf(message.Nodes[0])
+	race.Name, race.LockRegion, race.Rcuckoo, race.Race = "race", nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: 1<<32 - 1}
+	message.Nodes = append(message.Nodes, race)
 	spec, err := FromMessage("cache", message)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +56,10 @@ func TestImpossibleMapsAreRefused(t *testing.T) {
 		"no state":         func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].State = 0 },
 		"no placement":     func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion = nil },
 		"no geometry":      func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo = nil },
+		"two geometries":   func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Race = &farpoolv1alpha1.RaceGeometry{Groups: 64} },
+		"no groups": func(m *farpoolv1alpha1.ShardMap) {
+			m.Nodes[0].LockRegion, m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, nil, &farpoolv1alpha1.RaceGeometry{}
+		},
 	} {
 		message := golden(t)
 		spoil(message)
