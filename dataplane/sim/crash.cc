@@ -191,6 +191,15 @@ namespace {
 class Crash {
  public:
   Crash(const Scenario& scenario, const Death& death) : scenario_(scenario), death_(death), world_(scenario.options) {}
+  // There are many worlds: the dead come to an end with all that they held, instead of being kept for ever.
+  ~Crash() {
+    for (const auto& client : world_.clients()) {
+      if (!client->crashed()) continue;
+      client->port().revive();
+      client->session().end({base::Code::unavailable, "the world ends"});
+      world_.settle(*client, kPatience);
+    }
+  }
 
   CrashVerdict run() {
     begin();
