@@ -9,6 +9,7 @@
 #include "index/rcuckoo/locate.h"
 #include "index/rcuckoo/path.h"
 #include "node/memory_node.h"
+#include "sim/housekeeping.h"
 #include "sim/survey.h"
 #include "sim/swarm.h"
 
@@ -447,6 +448,9 @@ class Crash {
       sweep_to_the_end(*survivor_);
     }
     check_repaired("after the survivor went on");
+    if (ended) {
+      for (const std::string& what : reclaim(world_)) wrong(what);
+    }
     if (const auto judged = world_.history().judge()) wrong(*judged);
   }
 

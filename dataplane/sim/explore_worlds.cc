@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "sim/housekeeping.h"
 #include "sim/survey.h"
 #include "sim/swarm.h"
 #include "sim/world.h"
@@ -158,6 +159,7 @@ class PoolScene final : public Scene {
       world_.run_until([&] { return world_.network().now() >= then; }, plot_.options.lease);
     }
     for (const std::string& what : survey(world_).unrepaired()) wrong.push_back("for ever: " + what);
+    for (const std::string& what : reclaim(world_)) wrong.push_back(what);
     const std::size_t failed = world_.failures().size();
     if (!world_.run(cleaner, read(*this, cleaner)) || world_.failures().size() > failed) {
       wrong.push_back("not all could be read in the end");

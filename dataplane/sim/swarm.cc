@@ -8,6 +8,7 @@
 #include "index/race/locate.h"
 #include "index/rcuckoo/locate.h"
 #include "node/memory_node.h"
+#include "sim/housekeeping.h"
 #include "sim/story.h"
 #include "sim/survey.h"
 
@@ -286,14 +287,6 @@ std::string describe(const Setting& s) {
        << (s.loses_memory ? ", the last without memory" : "")
        << (s.revocations > 0 ? ", " + std::to_string(s.revocations) + " revocations" : "");
   return text.str();
-}
-
-// What a client thread does between operations.
-task::Task<void> keep_house(Client& client) {
-  for (int ticks = 0; ticks < 8; ++ticks) {
-    co_await client.heap().maintain(client.port().now() + base::kSecond);
-    co_await client.port().sleep_for(client.session().grant().tick);
-  }
 }
 
 task::Task<void> sweep(Client& client) {

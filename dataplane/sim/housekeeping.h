@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What client threads do between operations, and what comes of it: the memory of the dead.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/world.h"
+
+namespace farpool::sim {
+
+// Some ticks of a client thread that has nothing else to do.
+task::Task<void> keep_house(Client& client);
+
+// All who live keep house until the memory of the dead has come back: their segments, and blocks that they had unlinked,
+// or not published yet, in segments of the living. Returns what has not. Their ends have been noticed, and what they
+// left has been repaired.
+std::vector<std::string> reclaim(World& world);
+
+}  // namespace farpool::sim
