@@ -12,9 +12,9 @@ namespace farpool::sim {
 // Some ticks of a client thread that has nothing else to do.
 task::Task<void> keep_house(Client& client);
 
-// All who live keep house until the memory of the dead has come back: their segments, and blocks that they had unlinked,
-// or not published yet, in segments of the living. Returns what has not. Their ends have been noticed, and what they
-// left has been repaired.
+// All who live keep house until the memory of the dead has come back: their segments, and blocks that they had
+// unlinked, or not published yet, in segments of the living. Returns what has not. Their ends have been noticed, and
+// what they left has been repaired.
 std::vector<std::string> reclaim(World& world);
 
 }  // namespace farpool::sim
