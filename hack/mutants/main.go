@@ -72,6 +72,7 @@ func run(ctx context.Context) (bool, error) {
 	changed := flag.Bool("changed", false, "those of rooms that changed since --base, and --others more")
 	base := flag.String("base", "", "the commit that --changed compares with; without it where the branch left main, on main itself the commit before")
 	others := flag.Int("others", 5, "how many mutants --changed adds, chosen by the commit")
+	within := flag.Duration("within", 0, "no mutant is begun after this long, and what was left is said; 0: all are tried")
 	jobs := flag.Int("jobs", runtime.NumCPU(), "mutants at once")
 	flag.Parse()
 	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
@@ -93,15 +94,19 @@ func run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	begun := time.Now()
-	verdicts, err := tryAll(ctx, root, chosen, min(*jobs, len(chosen)))
+	verdicts, err := tryAll(ctx, root, chosen, min(*jobs, len(chosen)), *within)
 	if err != nil {
 		return false, err
+	}
+	if left := len(chosen) - len(verdicts); left > 0 {
+		fmt.Printf("%d of %d mutants were not tried, as %s had passed\n", left, len(chosen), *within)
 	}
 	return report(verdicts, len(all), time.Since(begun)), nil
 }
 
-// tryAll gives each copy of the tree the next mutant, as long as there are any.
-func tryAll(ctx context.Context, root string, chosen []mutant, jobs int) ([]verdict, error) {
+// tryAll gives each copy of the tree the next mutant, as long as there are any and time is left. Verdicts are of those that were tried.
+func tryAll(ctx context.Context, root string, chosen []mutant, jobs int, within time.Duration) ([]verdict, error) {
+	begun := time.Now()
 	var trees []*tree
 	for i := range jobs {
 		t, err := newTree(root, i)
@@ -124,15 +129,17 @@ func tryAll(ctx context.Context, root string, chosen []mutant, jobs int) ([]verd
 			}
 		}()
 	}
+	tried := 0
 	for i := range chosen {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || (within > 0 && tried > 0 && time.Since(begun) > within) {
 			break
 		}
 		next <- i
+		tried++
 	}
 	close(next)
 	wait.Wait()
-	return verdicts, ctx.Err()
+	return verdicts[:tried], ctx.Err()
 }
 
 func (v verdict) String() string {
@@ -283,7 +290,8 @@ func whereItBegan(ctx context.Context, root, commit string) string {
 	return ""
 }
 
-// pick takes the mutants of rooms that hold one of the files, and `others` more that the commit chooses.
+// pick takes `others` mutants and those of rooms that hold one of the files, in an order that the commit chooses: not all of them may be
+// tried.
 func pick(all []mutant, files []string, commit string, others int) []mutant {
 	rooms := map[string]bool{}
 	for _, file := range files {
@@ -303,7 +311,8 @@ func pick(all []mutant, files []string, commit string, others int) []mutant {
 	_, _ = hash.Write([]byte(commit))
 	random := rand.New(rand.NewPCG(hash.Sum64(), 0))
 	random.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-	return append(chosen, rest[:min(others, len(rest))]...)
+	random.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+	return append(rest[:min(others, len(rest)):min(others, len(rest))], chosen...)
 }
 
 // A tree is a copy that mutants are made in. It stays, with what was compiled, for the next time.
