@@ -111,7 +111,7 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(marks.slot_conflicts, 0u);
   EXPECT_GT(marks.rivals, 0u);
   EXPECT_GT(marks.removed, 0u);
-  EXPECT_GT(failures["out_of_memory"], 0u);
+  EXPECT_GT(failures["out of memory"], 0u);
 }
 
 // What seeds have found. Each is kept: it replays the world in which it showed.
