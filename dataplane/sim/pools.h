@@ -25,7 +25,8 @@ struct PoolVerdict {
 // effect or are stopped for longer than their lease; memory nodes are killed and come back with their memory, or
 // without; epochs reach them one by one and late; messages are lost, clocks drift. Judged are the history of every key
 // from the last loss of its memory on, that every call of those who live ends, that a client which comes when faults
-// have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte.
+// have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte but
+// the blocks that the dead leave in segments which nobody has taken over.
 PoolVerdict run_pool(std::uint64_t seed);
 
 void add(PoolVerdict& sum, const PoolVerdict& verdict);
