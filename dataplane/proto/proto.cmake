@@ -31,7 +31,7 @@ target_link_libraries(proto PUBLIC protobuf::libprotobuf)
 
 add_library(proto_grpc STATIC ${generated}/${agent}.grpc.pb.cc ${generated}/${agent}.grpc.pb.h)
 target_compile_options(proto_grpc PRIVATE -w)
-target_link_libraries(proto_grpc PUBLIC proto PkgConfig::GRPCPP)
+target_link_libraries(proto_grpc PUBLIC proto gRPC::grpc++)
 
 add_executable(proto_test ${CMAKE_CURRENT_LIST_DIR}/proto_test.cc)
 target_link_libraries(proto_test PRIVATE proto GTest::gtest GTest::gtest_main)
