@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulate: replays seeds and tapes of the simulator, and runs more of them than the tests do.
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -228,6 +230,10 @@ int run_pools(std::uint64_t seed, std::uint64_t count) {
 }  // namespace
 
 int main(int count_of_words, char** words) {
+  // Worlds come and go by the thousand, as large as the one before: their memory is kept, and not given back to the
+  // kernel each time.
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
   std::uint64_t seed = 1, count = 0;
   unsigned shrink_seconds = 20;
   bool crash = false, worlds = false, pools = false, calibrate = false;

@@ -72,7 +72,6 @@ func run(ctx context.Context) (bool, error) {
 	changed := flag.Bool("changed", false, "those of rooms that changed since --base, and --others more")
 	base := flag.String("base", "", "the commit that --changed compares with; without it where the branch left main, on main itself the commit before")
 	others := flag.Int("others", 5, "how many mutants --changed adds, chosen by the commit")
-	within := flag.Duration("within", 0, "no mutant is begun after this long, and what was left is said; 0: all are tried")
 	jobs := flag.Int("jobs", runtime.NumCPU(), "mutants at once")
 	flag.Parse()
 	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
@@ -94,19 +93,15 @@ func run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	begun := time.Now()
-	verdicts, err := tryAll(ctx, root, chosen, min(*jobs, len(chosen)), *within)
+	verdicts, err := tryAll(ctx, root, chosen, min(*jobs, len(chosen)))
 	if err != nil {
 		return false, err
-	}
-	if left := len(chosen) - len(verdicts); left > 0 {
-		fmt.Printf("%d of %d mutants were not tried, as %s had passed\n", left, len(chosen), *within)
 	}
 	return report(verdicts, len(all), time.Since(begun)), nil
 }
 
-// tryAll gives each copy of the tree the next mutant, as long as there are any and time is left. Verdicts are of those that were tried.
-func tryAll(ctx context.Context, root string, chosen []mutant, jobs int, within time.Duration) ([]verdict, error) {
-	begun := time.Now()
+// tryAll gives each copy of the tree the next mutant, as long as there are any.
+func tryAll(ctx context.Context, root string, chosen []mutant, jobs int) ([]verdict, error) {
 	var trees []*tree
 	for i := range jobs {
 		t, err := newTree(root, i)
@@ -129,17 +124,15 @@ func tryAll(ctx context.Context, root string, chosen []mutant, jobs int, within 
 			}
 		}()
 	}
-	tried := 0
 	for i := range chosen {
-		if ctx.Err() != nil || (within > 0 && tried > 0 && time.Since(begun) > within) {
+		if ctx.Err() != nil {
 			break
 		}
 		next <- i
-		tried++
 	}
 	close(next)
 	wait.Wait()
-	return verdicts[:tried], ctx.Err()
+	return verdicts, ctx.Err()
 }
 
 func (v verdict) String() string {
@@ -290,8 +283,7 @@ func whereItBegan(ctx context.Context, root, commit string) string {
 	return ""
 }
 
-// pick takes `others` mutants and those of rooms that hold one of the files, in an order that the commit chooses: not all of them may be
-// tried.
+// pick takes `others` mutants that the commit chooses, and those of rooms that hold one of the files.
 func pick(all []mutant, files []string, commit string, others int) []mutant {
 	rooms := map[string]bool{}
 	for _, file := range files {
@@ -311,8 +303,7 @@ func pick(all []mutant, files []string, commit string, others int) []mutant {
 	_, _ = hash.Write([]byte(commit))
 	random := rand.New(rand.NewPCG(hash.Sum64(), 0))
 	random.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-	random.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
-	return append(rest[:min(others, len(rest)):min(others, len(rest))], chosen...)
+	return append(slices.Clip(rest[:min(others, len(rest))]), chosen...)
 }
 
 // A tree is a copy that mutants are made in. It stays, with what was compiled, for the next time.
@@ -408,8 +399,7 @@ func (t *tree) try(ctx context.Context, m mutant) verdict {
 	if err == nil {
 		return v
 	}
-	text += "\n" + err.Error()
-	v.evidence = evidence(text)
+	v.evidence = evidence(text + "\n" + err.Error())
 	switch {
 	case limited.Err() != nil:
 		v.err = fmt.Errorf("no verdict within %s: what hangs has to be told in steps", patience)
