@@ -19,7 +19,7 @@ USER 65532:65532
 ENTRYPOINT ["/farpool-operator"]
 
 FROM runtime AS dataplane
-COPY build/image/farpool-memory-node build/image/farpool-compute-shard build/image/farpool-fsck /usr/local/bin/
+COPY build/image/farpool-memory-node build/image/farpool-compute-shard build/image/farpool-fsck build/image/farpool-doctor /usr/local/bin/
 # A library that is missing shows here, not in a pod that restarts for ever.
 RUN ! ldd /usr/local/bin/farpool-* | grep 'not found'
 USER 65532:65532
@@ -38,5 +38,5 @@ ENTRYPOINT ["/farpool-operator"]
 
 FROM runtime AS dataplane-from-source
 COPY --from=source /src/build/image/farpool-memory-node /src/build/image/farpool-compute-shard /src/build/image/farpool-fsck \
-     /usr/local/bin/
+     /src/build/image/farpool-doctor /usr/local/bin/
 USER 65532:65532

@@ -46,7 +46,7 @@ build: deps build/dev/build.ninja ## build everything for development
 
 .PHONY: release
 release: build/release/build.ninja ## build the daemons with optimisation: build/release/apps
-	@cmake --build build/release -j $(JOBS) --target farpool-memory-node farpool-compute-shard farpool-fsck
+	@cmake --build build/release -j $(JOBS) --target farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor
 
 .PHONY: run
 run: deps release ## one memory node and one compute shard on this machine, without Kubernetes
@@ -56,7 +56,7 @@ run: deps release ## one memory node and one compute shard on this machine, with
 image-binaries: release
 	@mkdir -p build/image
 	@go build -ldflags='-s -w' -o build/image/farpool-operator ./operator/cmd/manager
-	@for b in farpool-memory-node farpool-compute-shard farpool-fsck; do strip -o build/image/$$b build/release/apps/$$b; done
+	@for b in farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor; do strip -o build/image/$$b build/release/apps/$$b; done
 
 .PHONY: images
 images: image-binaries ## build the images; build/image/tag names them

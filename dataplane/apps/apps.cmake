@@ -22,11 +22,14 @@ farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control
 farpool_app(farpool-compute-shard compute_shard_main.cc DEPS client front/resp fabric/tcp control)
 farpool_app(farpool-fsck fsck_main.cc DEPS node)
 target_link_libraries(farpool-fsck PRIVATE nlohmann_json::nlohmann_json)
+farpool_app(farpool-doctor doctor_main.cc DEPS fabric/verbs)
+target_link_libraries(farpool-doctor PRIVATE nlohmann_json::nlohmann_json)
 
 # The tests run the daemons.
 foreach(tests apps_test apps_lab_test)
-  add_dependencies(${tests} farpool-memory-node farpool-compute-shard farpool-fsck)
+  add_dependencies(${tests} farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor)
   target_compile_definitions(${tests} PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
                                               FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>"
-                                              FARPOOL_FSCK="$<TARGET_FILE:farpool-fsck>")
+                                              FARPOOL_FSCK="$<TARGET_FILE:farpool-fsck>"
+                                              FARPOOL_DOCTOR="$<TARGET_FILE:farpool-doctor>")
 endforeach()

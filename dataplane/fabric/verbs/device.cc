@@ -73,6 +73,16 @@ Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const std::
                                        ": name one of these, or give its network interface that one");
 }
 
+Result<std::vector<ibv_gid_entry>> gid_table(ibv_context* context) {
+  std::vector<ibv_gid_entry> table(1024);  // the system call takes no more than 64 KiB
+  const ssize_t entries = ::ibv_query_gid_table(context, table.data(), table.size(), 0);
+  if (entries < 0) {
+    return failure(std::string(::ibv_get_device_name(context->device)) + ": its addresses", static_cast<int>(-entries));
+  }
+  table.resize(static_cast<std::size_t>(entries));
+  return table;
+}
+
 Status failure(const std::string& what, int error) {
   std::string message = what + ": " + std::strerror(error);
   if (error == ENOMEM) message += " (is the limit on locked memory too low? raise memlock, or give IPC_LOCK)";
@@ -129,11 +139,9 @@ Status Device::look() {
 }
 
 Result<ibv_gid_entry> Device::find_gid() const {
-  std::vector<ibv_gid_entry> table(1024);  // the system call takes no more than 64 KiB
-  const ssize_t entries = ::ibv_query_gid_table(context_, table.data(), table.size(), 0);
-  if (entries < 0) return failure(name() + ": its addresses", static_cast<int>(-entries));
-  table.resize(static_cast<std::size_t>(entries));
-  return pick_gid(table, options_.address, name());
+  const auto table = gid_table(context_);
+  if (!table.ok()) return table.status();
+  return pick_gid(*table, options_.address, name());
 }
 
 Device::~Device() { ::ibv_close_device(context_); }

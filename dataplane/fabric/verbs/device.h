@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "fabric/verbs/handshake.h"
@@ -28,6 +29,8 @@ base::Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const
                                      const std::string& device);
 // A GID for people: "10.0.0.3", "fe80::1".
 std::string text_of(const ibv_gid& gid);
+// All of a device's entries, of all its ports.
+base::Result<std::vector<ibv_gid_entry>> gid_table(ibv_context* context);
 
 class Device {
  public:

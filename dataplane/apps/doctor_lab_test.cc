@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// farpool-doctor beside a device that works, and beside what is broken on purpose. It needs the laboratory's guest, or
+// another machine that may make interfaces and SoftRoCE devices: `make test-verbs`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/daemon_test.h"
+
+namespace farpool::apps {
+namespace {
+
+using testing::HasSubstr;
+
+// What the doctor says as a child of another command, such as prlimit.
+class Doctor {
+ public:
+  explicit Doctor(std::vector<std::string> flags, std::vector<std::string> under = {}) {
+    under.emplace_back(FARPOOL_DOCTOR);
+    under.insert(under.end(), flags.begin(), flags.end());
+    under.emplace_back("--json");
+    Daemon process("/usr/bin/env", std::move(under));
+    status_ = process.wait();
+    said_ = process.output();
+    json_ = nlohmann::json::parse(said_, nullptr, false);
+  }
+  int status() const { return status_; }
+  const std::string& said() const { return said_; }
+  // What was found by a check at a level, and the fix; empty if it was not.
+  std::string finding(const std::string& check, const std::string& level) const {
+    if (!json_.is_object()) return "";
+    for (const auto& each : json_.at("findings")) {
+      if (each.at("check") == check && each.at("level") == level) {
+        return each.at("found").get<std::string>() + " -> " + each.value("fix", "");
+      }
+    }
+    return "";
+  }
+
+ private:
+  int status_ = 0;
+  std::string said_;
+  nlohmann::json json_;
+};
+
+TEST(Doctor, FindsNothingWrongWithADeviceThatWorks) {
+  const Doctor doctor({});
+  EXPECT_EQ(doctor.status(), 0) << doctor.said();
+  for (const char* check : {"devices", "link", "atomics", "registration"}) {
+    EXPECT_NE(doctor.finding(check, "ok"), "") << check << "\n" << doctor.said();
+  }
+}
+
+TEST(Doctor, FindsThatMemoryCannotBeLocked) {
+  const Doctor doctor({},
+                      {"prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"});
+  EXPECT_EQ(doctor.status(), 1) << doctor.said();
+  EXPECT_THAT(doctor.finding("registration", "problem"), HasSubstr("the limit on locked memory is 64 KiB"));
+  EXPECT_THAT(doctor.finding("ipc-lock", "warning"), HasSubstr("IPC_LOCK is not granted"));
+  // The same limit hurts nobody who has the capability.
+  EXPECT_EQ(Doctor({}, {"prlimit", "--memlock=65536"}).status(), 0);
+}
+
+TEST(Doctor, FindsThatThePodHasNoFileOfTheDevice) {
+  const Doctor doctor({},
+                      {"unshare", "--mount", "sh", "-c", R"(mount -t tmpfs none /dev/infiniband && exec "$0" "$@")"});
+  EXPECT_EQ(doctor.status(), 1) << doctor.said();
+  EXPECT_THAT(doctor.finding("devices", "problem"), HasSubstr("ask for the device plugin's resource"));
+}
+
+// A SoftRoCE device of its own, to be hurt.
+class DoctorOfADevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* command : {"ip link add ailing mtu 1500 type dummy", "ip addr add 10.78.0.1/24 dev ailing",
+                                "ip link set ailing up", "rdma link add rxe_ailing type rxe netdev ailing"}) {
+      ASSERT_TRUE(succeeds(command)) << command;
+    }
+  }
+  void TearDown() override {
+    succeeds("rdma link delete rxe_ailing");
+    succeeds("ip link delete ailing");
+  }
+  static bool succeeds(const std::string& command) { return std::system(command.c_str()) == 0; }
+  // What is changed about an interface reaches its device a little later.
+  static Doctor once(int status, const std::vector<std::string>& flags) {
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
+    while (true) {
+      Doctor doctor(flags);
+      if (doctor.status() == status || std::chrono::steady_clock::now() > limit) return doctor;
+    }
+  }
+  const std::string device = "--rdma-device=rxe_ailing";
+};
+
+TEST_F(DoctorOfADevice, FindsSmallPackets) {
+  const Doctor doctor = once(0, {device, "--rdma-interface=ailing"});
+  EXPECT_EQ(doctor.status(), 0) << doctor.said();
+  EXPECT_THAT(doctor.finding("mtu", "warning"), HasSubstr("packets of 1024 bytes, as the MTU of ailing is 1500"));
+}
+
+TEST_F(DoctorOfADevice, FindsThatItsLinkIsDown) {
+  ASSERT_TRUE(succeeds("ip link set ailing down"));
+  const Doctor doctor = once(1, {device});
+  EXPECT_EQ(doctor.status(), 1) << doctor.said();
+  EXPECT_THAT(doctor.finding("link", "problem"), HasSubstr("ip link set ailing up"));
+}
+
+TEST_F(DoctorOfADevice, FindsThatItsAddressIsGone) {
+  const std::vector<std::string> flags{device, "--rdma-address=10.78.0.1"};
+  EXPECT_EQ(once(0, flags).status(), 0);
+  ASSERT_TRUE(succeeds("ip addr del 10.78.0.1/24 dev ailing"));
+  const Doctor doctor = once(1, flags);
+  EXPECT_EQ(doctor.status(), 1) << doctor.said();
+  EXPECT_THAT(doctor.finding("address", "problem"), HasSubstr("no RoCEv2 address 10.78.0.1"));
+}
+
+}  // namespace
+}  // namespace farpool::apps
