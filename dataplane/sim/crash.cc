@@ -2,6 +2,7 @@
 #include "sim/crash.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -10,6 +11,7 @@
 #include "index/rcuckoo/path.h"
 #include "node/memory_node.h"
 #include "sim/housekeeping.h"
+#include "sim/story.h"
 #include "sim/survey.h"
 #include "sim/swarm.h"
 
@@ -19,6 +21,7 @@ namespace {
 using fabric::sim::InFlight;
 using Kind = Call::Kind;
 constexpr Nanos kPatience = 10 * base::kSecond;
+constexpr std::uint64_t kMost = 3000;  // more effects than any operation or repair has
 
 WorldOptions options_of(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo) {
   WorldOptions options;
@@ -191,7 +194,8 @@ namespace {
 
 class Crash {
  public:
-  Crash(const Scenario& scenario, const Death& death) : scenario_(scenario), death_(death), world_(scenario.options) {}
+  Crash(const Scenario& scenario, const Death& death, bool tells)
+      : scenario_(scenario), death_(death), tells_(tells), world_(options_of(scenario, tells)) {}
   // There are many worlds: the dead come to an end with all that they held, instead of being kept for ever.
   ~Crash() {
     for (const auto& client : world_.clients()) {
@@ -204,14 +208,23 @@ class Crash {
 
   CrashVerdict run() {
     begin();
+    const Nanos begun = world_.network().now();
     die();
     if (!verdict_.survived) inspect();
     if (!verdict_.survived) repair();
     go_on();
+    if (std::max(death_.after, death_.repairer_after) > kMost) wrong("it never survives");
+    if (tells_) verdict_.story = story(world_, begun);
     return std::move(verdict_);
   }
 
  private:
+  static WorldOptions options_of(const Scenario& scenario, bool tells) {
+    WorldOptions options = scenario.options;
+    options.wire.keep_chains = tells;
+    return options;
+  }
+
   void wrong(const std::string& what) { verdict_.wrong.push_back(what); }
 
   void begin() {
@@ -468,6 +481,7 @@ class Crash {
 
   const Scenario& scenario_;
   const Death& death_;
+  const bool tells_;
   World world_;
   CrashVerdict verdict_;
   Client* victim_ = nullptr;
@@ -481,7 +495,51 @@ class Crash {
 
 }  // namespace
 
-CrashVerdict run_crash(const Scenario& scenario, const Death& death) { return Crash(scenario, death).run(); }
+CrashVerdict run_crash(const Scenario& scenario, const Death& death, bool tells) {
+  return Crash(scenario, death, tells).run();
+}
+
+namespace {
+
+constexpr const char* kHow[] = {"cut", "lands", "zombie", "asleep"};                     // by Death::How
+constexpr const char* kRepair[] = {"blocked", "sweep", "repairer", "stopped", "crowd"};  // by Death::Repair
+
+bool ends_repairer(Death::Repair repair) {
+  return repair == Death::Repair::repairer || repair == Death::Repair::stopped;
+}
+
+}  // namespace
+
+std::string name_of(const Death& death) {
+  std::string text = std::string(kHow[static_cast<std::size_t>(death.how)]) + "," +
+                     kRepair[static_cast<std::size_t>(death.repair)] + "," + std::to_string(death.after);
+  return ends_repairer(death.repair) ? text + "," + std::to_string(death.repairer_after) : text;
+}
+
+std::optional<Death> parse_death(const std::string& text) {
+  std::vector<std::string> words(1);
+  for (const char letter : text) {
+    if (letter == ',') {
+      words.emplace_back();
+    } else {
+      words.back() += letter;
+    }
+  }
+  if (words.size() < 3) return std::nullopt;
+  Death death;
+  const auto how = std::find(std::begin(kHow), std::end(kHow), words[0]);
+  const auto repair = std::find(std::begin(kRepair), std::end(kRepair), words[1]);
+  if (how == std::end(kHow) || repair == std::end(kRepair)) return std::nullopt;
+  death.how = static_cast<Death::How>(how - std::begin(kHow));
+  death.repair = static_cast<Death::Repair>(repair - std::begin(kRepair));
+  const auto number = [](const std::string& word, std::uint64_t& into) {
+    const auto read = std::from_chars(word.data(), word.data() + word.size(), into);
+    return read.ec == std::errc() && read.ptr == word.data() + word.size();
+  };
+  if (words.size() != (ends_repairer(death.repair) ? 4U : 3U) || !number(words[2], death.after)) return std::nullopt;
+  if (words.size() == 4 && !number(words[3], death.repairer_after)) return std::nullopt;
+  return death;
+}
 
 std::string describe(const Death& death) {
   std::string text = death.how == Death::How::zombie   ? "stopped"
@@ -503,34 +561,36 @@ std::string describe(const Death& death) {
   }
 }
 
+std::string explain(std::uint64_t seed, const Scenario& scenario, const Death& death) {
+  const CrashVerdict verdict = run_crash(scenario, death, true);
+  std::string text = "seed " + std::to_string(seed) + ", commit " + commit() + ": " + scenario.name + "; " +
+                     describe(death) + "\n" + verdict.story;
+  for (const std::string& what : verdict.wrong) text += "  wrong: " + what + "\n";
+  const bool race = scenario.options.geometry.protocol == layout::Protocol::race;
+  return text + "replay: simulate " + (race ? "--protocol race " : "") + "--crashes --seed " + std::to_string(seed) +
+         " --branch '" + scenario.name + "' --death " + name_of(death) + "\n";
+}
+
 CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, std::uint64_t step) {
   CrashTally tally;
-  constexpr std::uint64_t kMost = 3000;
-  for (Death death{.how = how, .repair = repair}; tally.wrong.empty(); death.after += step) {
+  for (Death death{.how = how, .repair = repair};; death.after += step) {
     for (death.repairer_after = 0;; ++death.repairer_after) {
       const CrashVerdict verdict = run_crash(scenario, death);
       ++tally.worlds;
       tally.locks_left += verdict.locks_left ? 1 : 0;
       tally.late_effects += verdict.late_effects;
       tally.repairs += verdict.repairs;
-      tally.wrong = verdict.wrong;
-      if (!tally.wrong.empty()) {
-        tally.wrong.insert(
-            tally.wrong.begin(),
-            scenario.name + ", world " + std::to_string(scenario.options.wire.seed) + ", " + describe(death));
-        break;
+      if (!verdict.wrong.empty()) {
+        tally.wrong = death;
+        return tally;
       }
       if (verdict.survived) {
         tally.marks = verdict.marks;
         return tally;
       }
-      const bool repairers_end = repair == Death::Repair::repairer || repair == Death::Repair::stopped;
-      if (!repairers_end || verdict.repairer_survived) break;
-      if (death.repairer_after > kMost) tally.wrong.push_back(scenario.name + ": the repairer never survives");
+      if (!ends_repairer(repair) || verdict.repairer_survived) break;
     }
-    if (death.after > kMost) tally.wrong.push_back(scenario.name + " never survives");
   }
-  return tally;
 }
 
 }  // namespace farpool::sim

@@ -52,9 +52,14 @@ struct Death {
   std::uint64_t repairer_after = 0;  // effects of its repair
 };
 std::string describe(const Death& death);
+// As in `cut,blocked,12`, or `lands,repairer,12,3`: how, who repairs, after which effect, and after which of the
+// repair.
+std::string name_of(const Death& death);
+std::optional<Death> parse_death(const std::string& text);
 
 struct CrashVerdict {
   std::vector<std::string> wrong;
+  std::string story;               // line by line, for people, if it was asked for
   bool survived = false;           // the operation had no more effects than it was allowed
   bool repairer_survived = false;  // likewise
   bool locks_left = false;
@@ -63,7 +68,10 @@ struct CrashVerdict {
   index::Marks marks;              // of the victim, if it survived
   session::RepairMarks repairs;    // of all others
 };
-CrashVerdict run_crash(const Scenario& scenario, const Death& death);
+CrashVerdict run_crash(const Scenario& scenario, const Death& death, bool tells = false);
+
+// For a death that is wrong, in a scenario of a seed: what happened, what is wrong, and the command that replays it.
+std::string explain(std::uint64_t seed, const Scenario& scenario, const Death& death);
 
 // Every death of one scenario until the operation survives; with Repair::repairer and Repair::stopped also every end of
 // the repairer.
@@ -71,7 +79,7 @@ struct CrashTally {
   std::uint64_t worlds = 0, locks_left = 0, late_effects = 0;
   index::Marks marks;  // of the run that survived
   session::RepairMarks repairs;
-  std::vector<std::string> wrong;  // of the first world that was
+  std::optional<Death> wrong;  // the first that was, of the fewest effects
 };
 CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, std::uint64_t step = 1);
 

@@ -16,12 +16,6 @@ namespace {
 using How = Death::How;
 using Repair = Death::Repair;
 
-std::string lines(const std::vector<std::string>& texts) {
-  std::string all;
-  for (std::size_t i = 0; i < std::min<std::size_t>(texts.size(), 6); ++i) all += texts[i] + "\n";
-  return all;
-}
-
 TEST(Crash, EveryBranchIsThere) {
   std::set<std::string> names;
   for (const Scenario& scenario : scenarios(1)) EXPECT_TRUE(names.insert(scenario.name).second) << scenario.name;
@@ -41,7 +35,7 @@ TEST(Crash, WhoeverIsBlockedRepairs) {
   session::RepairMarks repairs;
   for (const Scenario& scenario : scenarios(1)) {
     const CrashTally tally = die_everywhere(scenario, How::cut, Repair::blocked);
-    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(1, scenario, *tally.wrong);
     worlds += tally.worlds;
     locked += tally.locks_left;
     marks[scenario.name] = tally.marks;
@@ -64,7 +58,7 @@ TEST(Crash, RaceNeedsNoRepair) {
   const auto all = [&](std::uint64_t seed, How how, Repair repair) {
     for (const Scenario& scenario : scenarios(seed, layout::Protocol::race)) {
       const CrashTally tally = die_everywhere(scenario, how, repair);
-      ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+      ASSERT_FALSE(tally.wrong) << explain(seed, scenario, *tally.wrong);
       EXPECT_EQ(tally.locks_left, 0u);
       EXPECT_EQ(tally.repairs.repaired, 0u);
       worlds += tally.worlds;
@@ -81,7 +75,7 @@ TEST(Crash, RaceNeedsNoRepair) {
 TEST(Crash, SweepsRepairWhatBlocksNobody) {
   for (const Scenario& scenario : scenarios(2)) {
     const CrashTally tally = die_everywhere(scenario, How::lands, Repair::sweep, 3);
-    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(2, scenario, *tally.wrong);
   }
 }
 
@@ -89,18 +83,37 @@ TEST(Crash, RepairersDieToo) {
   session::RepairMarks repairs;
   for (const Scenario& scenario : scenarios(3)) {
     const CrashTally tally = die_everywhere(scenario, How::cut, Repair::repairer, 11);
-    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(3, scenario, *tally.wrong);
     repairs += tally.repairs;
   }
   EXPECT_GT(repairs.leases_stolen, 0u);
   EXPECT_GT(repairs.barriers_found, 0u);
 }
 
+TEST(Crash, ADeathIsReadAsItWasWrittenAndTold) {
+  for (const char* text : {"cut,blocked,12", "lands,repairer,12,3", "zombie,sweep,0", "asleep,stopped,5,0"}) {
+    const auto death = parse_death(text);
+    ASSERT_TRUE(death) << text;
+    EXPECT_EQ(name_of(*death), text);
+  }
+  for (const char* bad :
+       {"", "cut", "cut,blocked", "cut,blocked,", "cut,blocked,1,2", "lands,repairer,1", "x,sweep,1"}) {
+    EXPECT_FALSE(parse_death(bad)) << bad;
+  }
+  const std::vector<Scenario> all = scenarios(1);
+  const std::string told = explain(1, all[0], {.after = 5});
+  EXPECT_NE(told.find("asks insert k = 1"), std::string::npos) << told;
+  EXPECT_NE(
+      told.find("replay: simulate --crashes --seed 1 --branch 'insert, free slot, in place' --death cut,blocked,5"),
+      std::string::npos)
+      << told;
+}
+
 TEST(Crash, ZombiesChangeNothing) {
   std::uint64_t worlds = 0, late = 0;
   for (const Scenario& scenario : scenarios(4)) {
     const CrashTally tally = die_everywhere(scenario, How::zombie, Repair::blocked, 3);
-    ASSERT_TRUE(tally.wrong.empty()) << lines(tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(4, scenario, *tally.wrong);
     worlds += tally.worlds;
     late += tally.late_effects;
   }

@@ -18,6 +18,7 @@
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "sim/history.h"
+#include "sim/story.h"
 #include "task/scope.h"
 
 namespace farpool::sim {
@@ -30,6 +31,12 @@ using base::Random;
 constexpr const char* kUid = "pool-of-the-simulation";
 constexpr base::HashSecret kSecret{0x5eed, 0x900d};
 constexpr Nanos kLease = 2 * kSecond;
+constexpr layout::GeometryRequest kGeometry{.table_percent = 1,
+                                            .entry_bytes = 16,
+                                            .entries_per_row = 2,
+                                            .rows_per_lock = 2,
+                                            .max_sessions = 24,
+                                            .slots_per_session = 2};
 constexpr std::uint64_t kNever = 1ull << 60;  // so many effects
 constexpr Nanos kPatience = 20 * kSecond;     // of a call
 
@@ -200,6 +207,7 @@ class PoolWorld {
     verdict_.slots_repaired += member.node->stats().repaired;
     member.wire.stop();
     member.node.reset();
+    befell_.add(network_.now(), member.name, keeps_memory ? "is killed" : "is killed, and loses its memory");
     ++(keeps_memory ? verdict_.restarts : verdict_.losses);
     if (!keeps_memory) lose(member);
     network_.at(network_.now() + some(50 * kMillisecond), [this, &member] {
@@ -215,6 +223,7 @@ class PoolWorld {
     map.set_epoch(++verdict_.epochs);
     map.set_directory_depth(setting_.depth);
     map.set_directory_version(1);
+    befell_.add(network_.now(), "operator", "begins to tell of epoch " + std::to_string(map.epoch()));
     for (std::uint32_t i = 0; i < members_.size(); ++i) {
       *map.add_nodes() = members_[i]->entry;
       auto* table = map.add_tables();
@@ -321,6 +330,14 @@ class PoolWorld {
     return left;
   }
 
+  // What has happened since then, as far as the history of memory that is still there goes.
+  std::string story(Nanos from) {
+    Story all = befell_;
+    for (const auto& member : members_) all.add(member->history);
+    all.add(network_.trace(), geometry_);
+    return all.tell(from);
+  }
+
   std::uint64_t up() const {
     return static_cast<std::uint64_t>(
         std::count_if(members_.begin(), members_.end(), [](const auto& member) { return member->node != nullptr; }));
@@ -345,12 +362,7 @@ class PoolWorld {
                                           .pool_uid = kUid,
                                           .endpoint = member.wire.endpoint(),
                                           .version = "simulated",
-                                          .geometry = {.table_percent = 1,
-                                                       .entry_bytes = 16,
-                                                       .entries_per_row = 2,
-                                                       .rows_per_lock = 2,
-                                                       .max_sessions = 24,
-                                                       .slots_per_session = 2},
+                                          .geometry = kGeometry,
                                           .lease = kLease,
                                           .failure_timeout = setting_.failure_timeout,
                                           .max_lanes = 24,
@@ -364,6 +376,8 @@ class PoolWorld {
     if (member.node->stats().defects > 0) wrong(member.name + ": defects in the memory that was taken up");
     member.entry = member.node->entry();
     member.wire.serve(*member.node);
+    geometry_ = member.node->geometry();
+    befell_.add(network_.now(), member.name, "serves");
   }
 
   // The pool that callers knew is no more. Whoever is waiting may yet write to the one that follows.
@@ -413,6 +427,8 @@ class PoolWorld {
 
   const Setting& setting_;
   PoolVerdict& verdict_;
+  Story befell_;
+  layout::Geometry geometry_;  // of every memory node
   fabric::sim::Network network_;
   Random random_;
   std::vector<std::unique_ptr<Member>> members_;
@@ -422,9 +438,31 @@ class PoolWorld {
 
 std::string key_named(std::size_t index) { return "key-" + std::to_string(index); }
 
+// What a seed's pool does, one element after the other; any of them may be left out.
+struct Step {
+  Call call;
+  Nanos rest = 0;  // after it
+};
+using Tasks = std::vector<std::vector<Step>>;  // of one client
+
+struct Fault {
+  enum class Kind : std::uint8_t { death, stop, restart, loss, epoch, arrival } kind = Kind::epoch;
+  std::size_t whom = 0;       // a client, or a memory node
+  Nanos when = 0;             // of a stop: it goes on
+  std::uint64_t effects = 0;  // after which a death or a stop strikes
+  fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
+  Tasks tasks;  // of a client that comes
+};
+
+struct Play {
+  std::vector<Tasks> clients;
+  std::vector<Fault> faults;
+};
+
 // Every value is written once, so that a read tells whose it was. Every fourth key holds numbers.
-task::Task<void> work(PoolWorld& world, Person& person, const Setting& setting, std::uint64_t seed) {
+std::vector<Step> draw_steps(const Setting& setting, std::uint64_t seed) {
   Random random(seed);
+  std::vector<Step> steps;
   for (std::size_t i = 0; i < setting.calls; ++i) {
     const std::size_t index = std::min(random.below(setting.keys), random.below(setting.keys));
     const bool counts = index % 4 == 1;
@@ -441,9 +479,70 @@ task::Task<void> work(PoolWorld& world, Person& person, const Setting& setting, 
                   : die < 80 ? Call::Kind::update
                              : Call::Kind::remove;
     }
-    co_await world.call(person, std::move(call));
-    const auto pause = static_cast<std::uint64_t>(2 * setting.horizon) / setting.calls;
-    if (random.chance(0.5)) co_await person.port->sleep_for(static_cast<Nanos>(random.below(pause + 1)));
+    const auto most = static_cast<std::uint64_t>(2 * setting.horizon) / setting.calls;
+    const Nanos rest = random.chance(0.5) ? static_cast<Nanos>(random.below(most + 1)) : 0;
+    steps.push_back({std::move(call), rest});
+  }
+  return steps;
+}
+
+Tasks draw_tasks(const Setting& setting, Random& random) {
+  Tasks tasks;
+  for (std::size_t i = 0; i < setting.tasks; ++i) tasks.push_back(draw_steps(setting, random.next()));
+  return tasks;
+}
+
+Play draw_play(const Setting& setting, std::uint64_t seed) {
+  Random random(base::mix(seed) ^ 0x57041);
+  Play play;
+  for (std::size_t i = 0; i < setting.clients; ++i) play.clients.push_back(draw_tasks(setting, random));
+  const auto some = [&](Nanos most) { return static_cast<Nanos>(random.below(static_cast<std::uint64_t>(most))); };
+  for (std::size_t i = 0; i < setting.deaths; ++i) {
+    Fault death{.kind = Fault::Kind::death, .whom = random.below(setting.clients)};
+    death.effects = random.below(600);
+    if (random.chance(0.5)) death.posted = fabric::sim::InFlight::cut;
+    play.faults.push_back(std::move(death));
+  }
+  for (std::size_t i = 0; i < setting.stops; ++i) {
+    Fault stop{.kind = Fault::Kind::stop, .whom = random.below(setting.clients)};
+    stop.effects = random.below(600);
+    stop.when = some(3 * kLease);
+    play.faults.push_back(std::move(stop));
+  }
+  for (std::size_t i = 0; i < setting.restarts + setting.losses; ++i) {
+    Fault fault{.kind = i < setting.restarts ? Fault::Kind::restart : Fault::Kind::loss,
+                .whom = random.below(setting.nodes)};
+    fault.when = some(setting.horizon);
+    play.faults.push_back(std::move(fault));
+  }
+  for (std::size_t i = 0; i < setting.epochs; ++i) {
+    play.faults.push_back({.kind = Fault::Kind::epoch, .when = some(setting.horizon)});
+  }
+  for (std::size_t i = 0; i < setting.late_comers; ++i) {
+    Fault arrival{.kind = Fault::Kind::arrival, .when = some(setting.horizon)};
+    arrival.tasks = draw_tasks(setting, random);
+    play.faults.push_back(std::move(arrival));
+  }
+  return play;
+}
+
+// Leaves out what `part` leaves out. Returns how many elements there were.
+std::size_t leave_out(Play& play, const Part& part) {
+  std::size_t element = 0;
+  const auto out = [&](const auto&) { return !part.has(element++); };
+  const auto thin = [&out](Tasks& tasks) {
+    for (auto& steps : tasks) std::erase_if(steps, out);
+  };
+  for (Tasks& tasks : play.clients) thin(tasks);
+  for (Fault& fault : play.faults) thin(fault.tasks);
+  std::erase_if(play.faults, out);
+  return element;
+}
+
+task::Task<void> work(PoolWorld& world, Person& person, std::vector<Step> steps) {
+  for (Step& step : steps) {
+    co_await world.call(person, std::move(step.call));
+    if (step.rest > 0) co_await person.port->sleep_for(step.rest);
   }
 }
 
@@ -466,44 +565,35 @@ task::Task<void> read_all(PoolWorld& world, Person& person, std::size_t keys, st
 
 task::Task<void> leave(Person& person) { co_await person.body->pool->close(person.port->now() + 5 * kSecond); }
 
-void begin(PoolWorld& world, const Setting& setting, Random& random) {
+void begin(PoolWorld& world, const Tasks& tasks) {
   Person& person = world.connect();
-  for (std::size_t i = 0; i < setting.tasks; ++i) {
-    person.body->scope.spawn(work(world, person, setting, random.next()));
-  }
+  for (const std::vector<Step>& steps : tasks) person.body->scope.spawn(work(world, person, steps));
 }
 
-void strike(PoolWorld& world, const Setting& setting, Random& random, PoolVerdict& verdict) {
+void strike(PoolWorld& world, const Fault& fault, PoolVerdict& verdict) {
   fabric::sim::Network& network = world.network();
-  const auto some = [&](Nanos most) {
-    return network.now() + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(most)));
-  };
-  const auto victim = [&]() -> fabric::sim::SimPort& { return *world.persons()[random.below(setting.clients)]->port; };
-  for (std::size_t i = 0; i < setting.deaths; ++i) {
-    victim().crash_after(random.below(600),
-                         random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
-  }
-  for (std::size_t i = 0; i < setting.stops; ++i) {
-    fabric::sim::SimPort& port = victim();
-    port.pause_after(random.below(600));
-    network.at(some(3 * kLease), [&port, &verdict] {
-      if (port.paused()) {
-        ++verdict.stops;
-        verdict.zombies += port.cut_off() ? 1 : 0;
-      }
-      port.resume();
-    });
-  }
-  for (std::size_t i = 0; i < setting.restarts + setting.losses; ++i) {
-    const std::size_t which = random.below(setting.nodes);
-    const bool keeps = i < setting.restarts;
-    network.at(some(setting.horizon), [&world, which, keeps] { world.kill(which, keeps); });
-  }
-  for (std::size_t i = 0; i < setting.epochs; ++i) {
-    network.at(some(setting.horizon), [&world] { world.publish(); });
-  }
-  for (std::size_t i = 0; i < setting.late_comers; ++i) {
-    network.at(some(setting.horizon), [&world, &setting, &random] { begin(world, setting, random); });
+  const Nanos when = network.now() + fault.when;
+  switch (fault.kind) {
+    case Fault::Kind::death:
+      return world.persons()[fault.whom]->port->crash_after(fault.effects, fault.posted);
+    case Fault::Kind::stop: {
+      fabric::sim::SimPort& port = *world.persons()[fault.whom]->port;
+      port.pause_after(fault.effects);
+      return network.at(when, [&port, &verdict] {
+        if (port.paused()) {
+          ++verdict.stops;
+          verdict.zombies += port.cut_off() ? 1 : 0;
+        }
+        port.resume();
+      });
+    }
+    case Fault::Kind::restart:
+    case Fault::Kind::loss:
+      return network.at(when, [&world, &fault] { world.kill(fault.whom, fault.kind == Fault::Kind::restart); });
+    case Fault::Kind::epoch:
+      return network.at(when, [&world] { world.publish(); });
+    case Fault::Kind::arrival:
+      return network.at(when, [&world, &fault] { begin(world, fault.tasks); });
   }
 }
 
@@ -538,14 +628,18 @@ void look_after(PoolWorld& world, const Setting& setting) {
 
 }  // namespace
 
-PoolVerdict run_pool(std::uint64_t seed) {
-  const Setting setting = draw(seed);
+PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells) {
+  Setting setting = draw(seed);
+  setting.wire.seed += part.salt << 32;
+  setting.wire.keep_chains = tells;
   PoolVerdict verdict;
   verdict.setting = describe(setting);
-  Random random(base::mix(seed) ^ 0x57041);
+  Play play = draw_play(setting, seed);
+  verdict.elements = leave_out(play, part);
   PoolWorld world(setting, verdict);
-  for (std::size_t i = 0; i < setting.clients; ++i) begin(world, setting, random);
-  strike(world, setting, random, verdict);
+  const Nanos begun = world.network().now();
+  for (const Tasks& tasks : play.clients) begin(world, tasks);
+  for (const Fault& fault : play.faults) strike(world, fault, verdict);
   world.network().options().lose_reply = setting.lose_reply;
   const Nanos storm_over = world.network().now() + std::max(setting.horizon, 3 * kLease);
   const auto all_over = [&] {
@@ -558,12 +652,18 @@ PoolVerdict run_pool(std::uint64_t seed) {
     verdict.wrong.push_back("a call of somebody who lives does not end");
   }
   world.close_books();
+  if (tells) verdict.story = world.story(begun);
   if (world.up() != setting.nodes) verdict.wrong.push_back("a memory node has not come back");
   if (verdict.wrong.empty()) look_after(world, setting);
   world.judge_histories();
   for (const auto& person : world.persons()) verdict.deaths += person->port->crashed() ? 1 : 0;
   world.sum_up();
   return verdict;
+}
+
+std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget) {
+  return explain("--pools ", seed, budget,
+                 [seed](const Part& part, bool tells) -> Told { return run_pool(seed, part, tells); });
 }
 
 namespace {

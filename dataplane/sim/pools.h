@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "sim/shrink.h"
+
 namespace farpool::sim {
 
-struct PoolVerdict {
-  std::vector<std::string> wrong;  // empty: the run was right
-  std::string setting;             // what the seed drew, for people
+struct PoolVerdict : Told {
   std::uint64_t trace_hash = 0;
   // Calls by what callers were told: that they were done, that nobody knows, that nothing was done.
   std::uint64_t done = 0, unknown = 0, not_done = 0;
@@ -27,7 +27,9 @@ struct PoolVerdict {
 // from the last loss of its memory on, that every call of those who live ends, that a client which comes when faults
 // have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte but
 // the blocks that the dead leave in segments which nobody has taken over.
-PoolVerdict run_pool(std::uint64_t seed);
+PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false);
+// For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
+std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget = {});
 
 void add(PoolVerdict& sum, const PoolVerdict& verdict);
 std::string describe(const PoolVerdict& sum);

@@ -10,7 +10,7 @@ TEST(Pools, AreRightAndEverythingHappensInThem) {
   PoolVerdict sum;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const PoolVerdict verdict = run_pool(seed);
-    for (const std::string& what : verdict.wrong) ADD_FAILURE() << "seed " << seed << ": " << what;
+    if (!verdict.wrong.empty()) ADD_FAILURE() << explain_pool(seed);
     add(sum, verdict);
   }
   for (const std::string& what : never_reached(sum)) ADD_FAILURE() << "there were no " << what;
@@ -19,6 +19,22 @@ TEST(Pools, AreRightAndEverythingHappensInThem) {
 TEST(Pools, OfOneSeedAreTheSame) {
   EXPECT_EQ(run_pool(7).trace_hash, run_pool(7).trace_hash);
   EXPECT_NE(run_pool(7).trace_hash, run_pool(8).trace_hash);
+}
+
+// What a failure prints is made of parts: each is a run of its own, which is judged, told, and the same every time.
+TEST(Pools, APartOfASeedIsARunToo) {
+  const PoolVerdict whole = run_pool(7);
+  EXPECT_TRUE(whole.story.empty());
+  Part few;
+  few.kept.assign(whole.elements, false);
+  for (std::size_t i = 0; i < whole.elements; i += 9) few.kept[i] = true;
+  const PoolVerdict part = run_pool(7, few, true);
+  EXPECT_TRUE(part.wrong.empty());
+  EXPECT_EQ(part.elements, whole.elements);
+  EXPECT_LT(part.done, whole.done);
+  EXPECT_EQ(part.trace_hash, run_pool(7, few).trace_hash);
+  EXPECT_NE(part.story.find("node-0  serves"), std::string::npos) << part.story;
+  EXPECT_NE(part.story.find("asks"), std::string::npos) << part.story;
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sim/shrink.h"
+
 #include <algorithm>
 #include <charconv>
-#include <functional>
 
 #include "sim/story.h"
-#include "sim/swarm.h"
 
 namespace farpool::sim {
 namespace {
@@ -133,21 +133,19 @@ std::optional<Part> parse_part(const std::string& text) {
   return part;
 }
 
-std::string explain(std::uint64_t seed, const ShrinkBudget& budget, layout::Protocol protocol) {
-  const std::size_t elements = run_swarm(seed, {.protocol = protocol}).elements;
+std::string explain(const std::string& driver, std::uint64_t seed, const ShrinkBudget& budget,
+                    const std::function<Told(const Part&, bool tells)>& run) {
+  const std::size_t elements = run({}, false).elements;
   std::uint64_t runs = 0;
-  const auto fails = [seed, protocol](const Part& part) {
-    return !run_swarm(seed, {.part = part, .protocol = protocol}).wrong.empty();
-  };
-  const Part part = shrink(elements, fails, budget, runs);
-  const Verdict verdict = run_swarm(seed, {.part = part, .tells = true, .protocol = protocol});
+  const Part part = shrink(
+      elements, [&run](const Part& one) { return !run(one, false).wrong.empty(); }, budget, runs);
+  const Told told = run(part, true);
   const auto left = std::count(part.kept.begin(), part.kept.end(), true);
-  std::string text = "seed " + std::to_string(seed) + ", commit " + commit() + ": " + verdict.setting + "\n";
+  std::string text = "seed " + std::to_string(seed) + ", commit " + commit() + ": " + told.setting + "\n";
   text += std::to_string(left) + " of its " + std::to_string(elements) + " calls and faults are enough (" +
-          std::to_string(runs) + " runs tried):\n" + verdict.story;
-  for (const std::string& what : verdict.wrong) text += "  wrong: " + what + "\n";
-  return text + "replay: simulate" + (protocol == layout::Protocol::race ? " --protocol race" : "") + " --seed " +
-         std::to_string(seed) + " --only " + describe(part) + "\n";
+          std::to_string(runs) + " runs tried):\n" + told.story;
+  for (const std::string& what : told.wrong) text += "  wrong: " + what + "\n";
+  return text + "replay: simulate " + driver + "--seed " + std::to_string(seed) + " --only " + describe(part) + "\n";
 }
 
 }  // namespace farpool::sim

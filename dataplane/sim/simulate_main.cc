@@ -57,11 +57,15 @@ struct Deaths {
   farpool::session::RepairMarks repairs;
 };
 
+int no_branch(const std::string& branch) {
+  std::fprintf(stderr, "no branch of any operation is called anything with '%s'\n", branch.c_str());
+  return 2;
+}
+
 bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, Deaths& sum) {
   using farpool::sim::Death;
   using How = Death::How;
   using Repair = Death::Repair;
-  bool right = true;
   for (const auto& scenario : farpool::sim::scenarios(seed, protocol)) {
     if (scenario.name.find(branch) == std::string::npos) continue;
     ++sum.branches;
@@ -77,14 +81,23 @@ bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, D
       if (how == How::zombie || how == How::asleep) sum.zombies += tally.worlds;
       std::printf(" %6llu", number(tally.worlds));
       std::fflush(stdout);
-      for (const std::string& what : tally.wrong) std::printf("\n  wrong: %s", what.c_str());
-      right = right && tally.wrong.empty();
-      if (!right) break;
+      if (!tally.wrong) continue;
+      std::printf("\n%s", farpool::sim::explain(seed, scenario, *tally.wrong).c_str());
+      return false;
     }
     std::printf("\n");
-    if (!right) break;
   }
-  return right;
+  return true;
+}
+
+// One death again, in the first branch whose name has this in it.
+int replay_death(std::uint64_t seed, Protocol protocol, const std::string& branch, const farpool::sim::Death& death) {
+  for (const auto& scenario : farpool::sim::scenarios(seed, protocol)) {
+    if (scenario.name.find(branch) == std::string::npos) continue;
+    std::printf("%s", farpool::sim::explain(seed, scenario, death).c_str());
+    return farpool::sim::run_crash(scenario, death).wrong.empty() ? 0 : 1;
+  }
+  return no_branch(branch);
 }
 
 double now_in_seconds() {
@@ -149,15 +162,9 @@ int run_crashes(std::uint64_t seed, std::uint64_t count, Protocol protocol, cons
   const double begun = now_in_seconds();
   Deaths sum;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (crashes(seed + i, protocol, branch, sum)) continue;
-    std::printf("commit %s\nreplay: simulate%s --crashes --seed %llu\n", farpool::sim::commit().c_str(),
-                protocol == Protocol::race ? " --protocol race" : "", number(seed + i));
-    return 1;
+    if (!crashes(seed + i, protocol, branch, sum)) return 1;
   }
-  if (sum.branches == 0) {
-    std::fprintf(stderr, "no branch of any operation is called anything with '%s'\n", branch.c_str());
-    return 2;
-  }
+  if (sum.branches == 0) return no_branch(branch);
   sum.repairs.waited_for += 1;  // of random worlds: here nobody else is at work while somebody is repaired
   const bool reached = !branch.empty() || protocol == Protocol::race ||  // nothing of it is repaired
                        all_reached(farpool::sim::never_reached(sum.repairs));
@@ -203,20 +210,24 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, Protocol protocol, const 
   return right ? 0 : 1;
 }
 
-int run_pools(std::uint64_t seed, std::uint64_t count) {
+int run_pools(std::uint64_t seed, std::uint64_t count, const farpool::sim::Part& part, unsigned shrink_seconds) {
   constexpr std::uint64_t kEnough = 200;  // seeds, to meet everything that is rare
   const double begun = now_in_seconds();
   farpool::sim::PoolVerdict sum;
   for (std::uint64_t i = 0; i < count; ++i) {
-    const farpool::sim::PoolVerdict verdict = farpool::sim::run_pool(seed + i);
+    const bool loud = count == 1;
+    const farpool::sim::PoolVerdict verdict = farpool::sim::run_pool(seed + i, part, loud);
     farpool::sim::add(sum, verdict);
-    if (count == 1 || !verdict.wrong.empty()) {
-      std::printf("seed %llu, commit %s: %s\n", number(seed + i), farpool::sim::commit().c_str(),
-                  verdict.setting.c_str());
+    if (loud) {
+      std::printf("seed %llu: %s\n%s  trace %016llx\n", number(seed), verdict.setting.c_str(), verdict.story.c_str(),
+                  number(verdict.trace_hash));
+      for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
     }
-    for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
     if (verdict.wrong.empty()) continue;
-    std::printf("replay: simulate --pools --seed %llu\n", number(seed + i));
+    if (!loud || part.kept.empty()) {
+      const farpool::sim::ShrinkBudget budget{.time = std::chrono::seconds(shrink_seconds)};
+      std::printf("%s", farpool::sim::explain_pool(seed + i, budget).c_str());
+    }
     return 1;
   }
   std::printf("  %s\n", farpool::sim::describe(sum).c_str());
@@ -237,7 +248,7 @@ int main(int count_of_words, char** words) {
   std::uint64_t seed = 1, count = 0;
   unsigned shrink_seconds = 20;
   bool crash = false, worlds = false, pools = false, calibrate = false;
-  std::string name, branch, tape_text, part_text = "all";
+  std::string name, branch, death_text, tape_text, part_text = "all";
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
   Protocol protocol = Protocol::rcuckoo;
   app.add_option("--protocol", protocol, "of the seeds' worlds: rcuckoo or race")
@@ -245,7 +256,7 @@ int main(int count_of_words, char** words) {
           std::map<std::string, Protocol>{{"rcuckoo", Protocol::rcuckoo}, {"race", Protocol::race}}));
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
   app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
-  app.add_option("--only", part_text, "of a seed's world only these calls and faults, as printed by a failure")
+  app.add_option("--only", part_text, "of a seed's world or pool only these calls and faults, as printed by a failure")
       ->needs(seed_option);
   app.add_option("--shrink-seconds", shrink_seconds, "how long a failing seed's world is made smaller");
   CLI::Option* const crash_option = app.add_flag(
@@ -259,6 +270,8 @@ int main(int count_of_words, char** words) {
       "instead, compare the model of a NIC's time with what the papers measured (docs/measurements/time-model.md)");
   app.add_option("--branch", branch, "of these only branches of operations whose name has this in it")
       ->needs(crash_option);
+  app.add_option("--death", death_text, "of the first of these branches only this death, as printed by a failure")
+      ->needs("--branch");
   app.add_flag("--pools", pools,
                "instead, whole pools: several memory nodes, clients that find their way and an operator");
   app.add_flag("--worlds", worlds, "explore every small world");
@@ -294,6 +307,12 @@ int main(int count_of_words, char** words) {
     return 2;
   }
   if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
-  if (pools) return run_pools(seed, count);
+  if (!death_text.empty()) {
+    const auto death = farpool::sim::parse_death(death_text);
+    if (death) return replay_death(seed, protocol, branch, *death);
+    std::fprintf(stderr, "'%s' is not a death: write HOW,REPAIR,EFFECTS, as in cut,blocked,12\n", death_text.c_str());
+    return 2;
+  }
+  if (pools) return run_pools(seed, count, *part, shrink_seconds);
   return crash ? run_crashes(seed, count, protocol, branch) : run_seeds(seed, count, protocol, *part, shrink_seconds);
 }

@@ -518,6 +518,13 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   return verdict;
 }
 
+std::string explain(std::uint64_t seed, const ShrinkBudget& budget, layout::Protocol protocol) {
+  return explain(protocol == layout::Protocol::race ? "--protocol race " : "", seed, budget,
+                 [seed, protocol](const Part& part, bool tells) -> Told {
+                   return run_swarm(seed, {.part = part, .tells = tells, .protocol = protocol});
+                 });
+}
+
 void add(index::Marks& sum, const index::Marks& marks) {
   sum.slot_conflicts += marks.slot_conflicts;
   sum.rivals += marks.rivals;

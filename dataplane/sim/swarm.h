@@ -2,34 +2,18 @@
 // Random worlds: everything about them is drawn from a seed, everything that happens in them is judged.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "index/table.h"
+#include "sim/shrink.h"
 #include "sim/world.h"
 
 namespace farpool::sim {
 
-// Of what a seed draws, elements that are done and others that are left out: calls, task by task, then faults.
-struct Part {
-  std::vector<bool> kept;  // empty: everything
-  std::uint64_t salt = 0;  // other delays
-  bool has(std::size_t element) const { return kept.empty() || (element < kept.size() && kept[element]); }
-};
-// `all`, `none`, or as in `3,7-9`; with `/2` behind it, salt 2.
-std::string describe(const Part& part);
-std::optional<Part> parse_part(const std::string& text);
-
-struct Verdict {
-  std::vector<std::string> wrong;  // empty: the run was right
-  std::size_t elements = 0;        // that the seed drew
-  std::string story;               // line by line, for people, if it was asked for
-  std::string setting;             // what the seed drew, for people
+struct Verdict : Told {
   std::uint64_t trace_hash = 0;
   std::uint64_t calls = 0;
   std::uint64_t effects = 0;
@@ -61,15 +45,6 @@ struct Take {
   layout::Protocol protocol = layout::Protocol::rcuckoo;
 };
 Verdict run_swarm(std::uint64_t seed, const Take& take = {});
-
-struct ShrinkBudget {
-  std::uint64_t runs = 1500;
-  std::chrono::milliseconds time{20'000};
-};
-// The smallest part that was found to fail like the whole: elements are left out, and delays drawn anew, until no
-// single one can be left out any more or the budget is spent.
-Part shrink(std::size_t elements, const std::function<bool(const Part&)>& fails, const ShrinkBudget& budget,
-            std::uint64_t& runs);
 
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {},

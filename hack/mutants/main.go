@@ -476,10 +476,7 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
-		said := strings.TrimSpace(complaint.String())
-		if said == "" {
-			said = strings.TrimSpace(out.String())
-		}
+		said := strings.TrimSpace(complaint.String() + "\n" + out.String()) // ninja writes what a compiler says to the latter
 		const most = 2000
 		if len(said) > most {
 			said = "…" + said[len(said)-most:]

@@ -53,7 +53,8 @@ std::size_t Trace::post(std::size_t client, std::uint64_t lane, Nanos now, std::
 }
 
 void Trace::end(std::size_t chain, Nanos now, Fate fate) {
-  note(chain, static_cast<std::uint64_t>(now), static_cast<std::uint64_t>(fate));
+  note(0, static_cast<std::uint64_t>(now),
+       static_cast<std::uint64_t>(fate));  // the same whether chains are kept or not
   if (chain == 0 || chain > chains_.size()) return;
   chains_[chain - 1].ended = now;
   chains_[chain - 1].fate = fate;

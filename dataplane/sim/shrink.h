@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A random run that is wrong is made as small as it can be and still be wrong.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace farpool::sim {
+
+// Of what a seed draws, elements that are done and others that are left out: calls, task by task, then faults.
+struct Part {
+  std::vector<bool> kept;  // empty: everything
+  std::uint64_t salt = 0;  // other delays
+  bool has(std::size_t element) const { return kept.empty() || (element < kept.size() && kept[element]); }
+};
+// `all`, `none`, or as in `3,7-9`; with `/2` behind it, salt 2.
+std::string describe(const Part& part);
+std::optional<Part> parse_part(const std::string& text);
+
+struct ShrinkBudget {
+  std::uint64_t runs = 1500;
+  std::chrono::milliseconds time{20'000};
+};
+// The smallest part that was found to fail like the whole: elements are left out, and delays drawn anew, until no
+// single one can be left out any more or the budget is spent.
+Part shrink(std::size_t elements, const std::function<bool(const Part&)>& fails, const ShrinkBudget& budget,
+            std::uint64_t& runs);
+
+// What is known of a run, whatever its driver.
+struct Told {
+  std::vector<std::string> wrong;  // empty: the run was right
+  std::size_t elements = 0;        // that the seed drew
+  std::string setting;             // what the seed drew, for people
+  std::string story;               // line by line, for people, if it was asked for
+};
+// For a seed that fails: what is wrong, the shrunk story, and the command that replays it; `driver` are the arguments
+// of simulate that choose the driver, with a blank behind them.
+std::string explain(const std::string& driver, std::uint64_t seed, const ShrinkBudget& budget,
+                    const std::function<Told(const Part&, bool tells)>& run);
+
+}  // namespace farpool::sim
