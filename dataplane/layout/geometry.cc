@@ -5,6 +5,7 @@
 #include <bit>
 #include <string>
 
+#include "layout/directory.h"
 #include "layout/lease.h"
 #include "layout/operation_slot.h"
 
@@ -19,6 +20,7 @@ constexpr std::uint64_t kMaxSegment = 2 << 20;
 // Every client takes segments of its own for each size of block that it uses: many small ones waste less than few large
 // ones.
 constexpr std::uint64_t kWantedSegments = 1024;
+constexpr std::uint64_t kMinRowsPerTable = 8;
 constexpr std::uint64_t kMinSegments = 8;  // the largest value fits one run of five small segments
 constexpr std::uint64_t kMaxMemory = 1ull << 52;
 
@@ -26,7 +28,11 @@ Status invalid(std::string message) { return {Code::invalid_argument, std::move(
 
 // The shape of the table: what the pool's spec says, and a forged superblock may get wrong.
 Status check_shape(Protocol protocol, std::uint64_t entry_bytes, std::uint64_t entries_per_row,
-                   std::uint64_t rows_per_lock) {
+                   std::uint64_t rows_per_lock, std::uint64_t tables) {
+  if (!std::has_single_bit(tables) || tables > kMostTables || (tables > 1 && protocol != Protocol::race)) {
+    return invalid(std::to_string(tables) + " tables are not possible: use a power of two up to " +
+                   std::to_string(kMostTables) + " for RACE, else 1");
+  }
   if (protocol == Protocol::race) {
     if (entry_bytes == 8 && entries_per_row == kGroupSlots && rows_per_lock == 1) return {};
     return invalid("a RACE table has slots of 8 bytes, " + std::to_string(kGroupSlots) + " in a group");
@@ -56,7 +62,9 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   g.entry_bytes = race ? 8 : request.entry_bytes;
   g.entries_per_row = race ? kGroupSlots : request.entries_per_row;
   g.rows_per_lock = race ? 1 : request.rows_per_lock;
-  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock); !status.ok()) {
+  g.tables = request.tables;
+  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock, g.tables);
+      !status.ok()) {
     return status;
   }
   if (request.memory_bytes % kPage != 0 || request.memory_bytes > kMaxMemory) {
@@ -82,12 +90,17 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   g.slots_per_session = request.slots_per_session;
 
   g.rows = g.memory_bytes / 100 * request.table_percent / g.row_bytes();
+  g.rows -= g.rows % g.tables;
   const std::uint64_t words = (g.locks() + kLocksPerWord - 1) / kLocksPerWord;
   const std::uint64_t lock_words = request.max_lock_bytes == 0 ? words : std::min(words, request.max_lock_bytes / 8);
   g.lock_bits = lock_words == words ? g.locks() : lock_words * kLocksPerWord;
 
-  const std::uint64_t bytes[kHeap] = {kPage, g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
-                                      kLeaseWords * 8, lock_words * 8, g.rows * g.row_bytes()};
+  const std::uint64_t bytes[kHeap] = {kPage,
+                                      g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
+                                      kLeaseWords * 8,
+                                      lock_words * 8,
+                                      g.rows * g.row_bytes(),
+                                      directory_bytes(g.tables)};
   std::uint64_t end = 0;
   for (std::uint32_t id = kSuperblock; id < kHeap; ++id) {
     g.region[id] = {end, bytes[id]};
@@ -99,9 +112,10 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   g.segments = left / g.segment_bytes;
   g.region[kHeap] = {end, g.segments * g.segment_bytes};
 
-  if (g.rows < 2 * g.rows_per_lock || g.rows < 64 || (race && g.rows >> 32 != 0)) {
+  if (g.rows < 2 * g.rows_per_lock || g.rows < 64 || g.rows_per_table() < kMinRowsPerTable ||
+      (race && g.rows >> 32 != 0)) {
     return invalid("memory of " + std::to_string(g.memory_bytes) + " bytes leaves " + std::to_string(g.rows) +
-                   " rows for the table, " +
+                   " rows for " + (g.tables == 1 ? "the table" : std::to_string(g.tables) + " tables") + ", " +
                    (g.rows < 1 << 20 ? "too few: lend more memory or raise the table's percentage"
                                      : "too many: lower the table's percentage"));
   }
@@ -114,13 +128,15 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
 }
 
 base::Status check_geometry(const Geometry& g) {
-  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock); !status.ok()) {
+  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock, g.tables);
+      !status.ok()) {
     return status;
   }
   if (g.memory_bytes > kMaxMemory || g.memory_bytes < kPage || g.memory_bytes % kPage != 0)
     return invalid("impossible memory size");
   // Bounds first, so that no product below can overflow.
-  if (g.rows < 2 || g.rows > kMaxMemory / g.row_bytes() || (g.protocol == Protocol::race && g.rows >> 32 != 0))
+  if (g.rows < 2 || g.rows % g.tables != 0 || g.rows_per_table() < 2 || g.rows > kMaxMemory / g.row_bytes() ||
+      (g.protocol == Protocol::race && g.rows >> 32 != 0))
     return invalid("impossible number of rows");
   if (g.lock_bits < 1 || g.lock_bits > g.locks()) return invalid("impossible number of lock bits");
   if (g.max_sessions < 1 || g.max_sessions > 1 << 20 || g.slots_per_session < 1 || g.slots_per_session > 1024) {
@@ -135,6 +151,7 @@ base::Status check_geometry(const Geometry& g) {
                                          kLeaseWords * 8,
                                          (g.lock_bits + kLocksPerWord - 1) / kLocksPerWord * 8,
                                          g.rows * g.row_bytes(),
+                                         directory_bytes(g.tables),
                                          g.segments * g.segment_bytes};
   std::uint64_t end = 0;
   for (std::uint32_t id = 0; id < kRegions; ++id) {

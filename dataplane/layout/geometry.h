@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a memory node's memory is cut into regions. Pure: the same request gives the same geometry everywhere.
 //
-//   | superblock | operation slots | repair leases | locks | table: rows | heap: segments | private page |
+//   | superblock | operation slots | repair leases | locks | tables: rows | directory | heap: segments | private page |
 //
-// Every region begins on a page. The last page of the memory is in no region (layout/private_page.h). The table and its
-// lock bits share the table's percentage; the heap takes what is left.
+// Every region begins on a page. The last page of the memory is in no region (layout/private_page.h). Tables and
+// lock bits share the tables' percentage; the heap takes what is left.
 #pragma once
 
 #include <array>
@@ -41,6 +41,8 @@ struct GeometryRequest {
       0;  // of the lock region; 0: one bit for every lock. Fewer bits than locks are shared (virtual locks)
   // A RACE table has no use for the sizes of entries and rows, nor for locks.
   Protocol protocol = Protocol::rcuckoo;
+  // A power of two. Table 0 has all keys at first; the others are there for splits. RCuckoo has one.
+  std::uint64_t tables = 1;
 };
 
 struct Span {
@@ -55,7 +57,8 @@ struct Geometry {
   std::uint64_t entry_bytes = 0;
   std::uint64_t entries_per_row = 0;
   std::uint64_t rows_per_lock = 0;
-  std::uint64_t rows = 0;
+  std::uint64_t rows = 0;       // of all tables together
+  std::uint64_t tables = 0;     // of equal size, one behind the other
   std::uint64_t lock_bits = 0;  // physical; logical lock l is bit l mod lock_bits
   std::uint64_t max_sessions = 0;
   std::uint64_t slots_per_session = 0;
@@ -70,12 +73,13 @@ struct Geometry {
     return protocol == Protocol::race ? 1 : (rows + rows_per_lock - 1) / rows_per_lock;
   }
   constexpr std::uint64_t entries() const { return rows * entries_per_row; }
+  constexpr std::uint64_t rows_per_table() const { return rows / tables; }
   const Span& at(RegionId id) const { return region[id]; }
   constexpr std::uint64_t private_page() const { return memory_bytes - kPage; }  // offset in the node's memory
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
-static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 23);
+static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 26);
 
 // Cuts the memory. invalid_argument says which figure cannot work, and what would.
 base::Result<Geometry> plan_geometry(const GeometryRequest& request);

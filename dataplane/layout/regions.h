@@ -12,9 +12,10 @@ enum RegionId : std::uint32_t {
   kLeases = 2,      // repair leases
   kLocks = 3,       // lock words; device memory where there is some
   kTable = 4,       // index rows
-  kHeap = 5,        // segments
+  kDirectory = 5,   // which table has which keys
+  kHeap = 6,        // segments
 };
-inline constexpr std::uint32_t kRegions = 6;
+inline constexpr std::uint32_t kRegions = 7;
 
 // CALLs: opcodes of a memory node, each with a fixed request and reply layout (layout/calls.h).
 enum CallId : std::uint32_t {

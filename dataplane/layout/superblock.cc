@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kChecksumAt = kPage - 8;
 constexpr std::size_t kGeometryAt = 32;
 constexpr std::size_t kFieldsEnd = kGeometryAt + sizeof(Geometry);
-static_assert(kFieldsEnd == 216);
+static_assert(kFieldsEnd == 240);
 
 base::Status corrupt(std::string why) {
   return {base::Code::corrupt, "superblock refused: " + std::move(why) + "; the memory must be formatted anew"};

@@ -6,8 +6,8 @@
 //      8    8  version      of everything in the memory; no other version is read
 //     16    8  incarnation  of the memory node that formatted it; never 0
 //     24    8  pool         hash of the pool's uid: memory of one pool is never taken for another's
-//     32  184  geometry     layout/geometry.h, as it stands there
-//    216 3872  zero
+//     32  208  geometry     layout/geometry.h, as it stands there
+//    240 3848  zero
 //   4088    8  checksum     CRC-64 of all that stands before
 #pragma once
 
@@ -22,7 +22,7 @@
 namespace farpool::layout {
 
 inline constexpr std::uint64_t kMagic = 0x006c'6f6f'7072'6166;  // "farpool\0"
-inline constexpr std::uint64_t kVersion = 3;
+inline constexpr std::uint64_t kVersion = 4;
 
 struct Superblock {
   std::uint64_t incarnation = 0;

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "directory/directory.h"
 #include "index/race/verify.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/verify.h"
@@ -45,6 +46,8 @@ constexpr std::array<WrongKind, kWrongs> kKinds{{
     {"barrier_without_cause", true, true, kReport},
     {"lease_held", false, true, kNextLife},
     {"counters_off", false, true, "nothing: only the number of keys that is told is wrong, until the next restart"},
+    {"directory_impossible", true, false, "report it; keys may not be found: load the data again"},
+    {"split_half_done", false, false, "nothing: clients go on with it"},
     {"row_half_written", false, true, kNextLife},
     {"row_torn", true, false, "report it; the keys of the row are lost: load the data again"},
     {"entry_impossible", true, false, "report it; its key is lost: load the data again"},
@@ -66,13 +69,14 @@ constexpr std::array<WrongKind, kWrongs> kKinds{{
 static_assert(std::none_of(kKinds.begin(), kKinds.end(), [](const WrongKind& kind) { return kind.name.empty(); }));
 
 constexpr std::array<std::string_view, kUses> kUseNames = {
-    "superblock",         "operation_slots",   "repair_leases", "lock_words",       "entries_in_use",  "entries_free",
-    "rows_unreadable",    "row_trailers",      "segments_free", "segments_damaged", "segment_headers", "blocks_in_use",
-    "blocks_marked_free", "blocks_with_owner", "blocks_lost",   "private_page",     "padding"};
+    "superblock",       "operation_slots", "repair_leases", "lock_words",         "entries_in_use",
+    "entries_free",     "rows_unreadable", "directory",     "row_trailers",       "segments_free",
+    "segments_damaged", "segment_headers", "blocks_in_use", "blocks_marked_free", "blocks_with_owner",
+    "blocks_lost",      "private_page",    "padding"};
 static_assert(std::none_of(kUseNames.begin(), kUseNames.end(), [](std::string_view name) { return name.empty(); }));
 
 constexpr std::array<std::string_view, layout::kRegions> kRegionNames = {
-    "superblock", "operation slots", "repair leases", "lock words", "table", "heap"};
+    "superblock", "operation slots", "repair leases", "lock words", "tables", "directory", "heap"};
 constexpr std::string_view kPrivatePage = "private page";
 
 constexpr std::array<Wrong, Defect::kKinds> kOfDefect = {
@@ -111,10 +115,12 @@ class Auditor {
     use(Use::operation_slots, g_.at(layout::kSlots).bytes);
     use(Use::repair_leases, g_.at(layout::kLeases).bytes);
     use(Use::lock_words, g_.at(layout::kLocks).bytes);
+    use(Use::directory, g_.at(layout::kDirectory).bytes);
     use(Use::private_page, layout::kPage);
     look_at_slots();
     look_at_locks();
     look_at_leases();
+    look_at_directory();
     look_at_rows();
     look_at_counters();
     look_at_heap();
@@ -251,6 +257,20 @@ class Auditor {
                                    "repair lease " + std::to_string(offset / 8) +
                                        " is held by a session that ends in " +
                                        std::to_string(layout::LeaseWord::Session::get(word))));
+    }
+  }
+
+  void look_at_directory() {
+    const directory::View view(region(layout::kDirectory), g_.tables);
+    for (const std::string& what : directory::verify(view, g_.rows_per_table())) {
+      if (kept(Wrong::directory_impossible)) {
+        audit_.findings.push_back(at(Wrong::directory_impossible, layout::kDirectory, 0, what));
+      }
+    }
+    for (std::uint64_t table = 0; table < g_.tables; ++table) {
+      if (view.split(table) == 0 || !kept(Wrong::split_half_done)) continue;
+      audit_.findings.push_back(at(Wrong::split_half_done, layout::kDirectory, layout::record_offset(g_.tables, table),
+                                   "table " + std::to_string(table) + " is being split"));
     }
   }
 

@@ -45,6 +45,9 @@ enum class Wrong : std::uint8_t {
   barrier_without_cause,
   lease_held,
   counters_off,
+  // The directory.
+  directory_impossible,
+  split_half_done,
   // Rows and entries.
   row_half_written,
   row_torn,
@@ -93,6 +96,7 @@ enum class Use : std::uint8_t {
   entries_in_use,
   entries_free,
   rows_unreadable,
+  directory,
   row_trailers,  // what of a row is no entry: of RACE headers
   segments_free,
   segments_damaged,

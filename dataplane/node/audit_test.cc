@@ -184,6 +184,11 @@ TEST(Audit, FindsAndNamesEveryKindOfDamage) {
          put_entry(image, image.place("large1"), image.entry_of("large1", std::string(150, 'x'), units));
        }},
       {Wrong::entry_to_no_block, "where no block", [](TestImage& image) { image.header(0).run = 0; }},
+      {Wrong::directory_impossible, "contradicts",
+       [](TestImage& image) {
+         const std::uint64_t entry = layout::EntryWord::of(0, 1, false, 0);
+         base::store(image.region(layout::kDirectory).data() + layout::entry_offset(0), entry);
+       }},
       {Wrong::padding_written, "not zero",
        [](TestImage& image) {
          const layout::Span& leases = image.geometry().at(layout::kLeases);
@@ -260,7 +265,9 @@ TEST(Audit, SaysWhatADeathExplains) {
     EXPECT_EQ(audit.count(each.wrong), 1u) << kind_of(each.wrong).name << ":\n" << text(audit);
     EXPECT_TRUE(kind_of(each.wrong).mended);
   }
-  planted.insert(Wrong::insert_half_done);  // of RACE: index/race/table_test.cc
+  // Of RACE: index/race/table_test.cc.
+  planted.insert(Wrong::insert_half_done);
+  planted.insert(Wrong::split_half_done);
   for (std::size_t i = 0; i < kWrongs; ++i) {
     const auto wrong = static_cast<Wrong>(i);
     EXPECT_NE(kind_of(wrong).damage, planted.contains(wrong)) << kind_of(wrong).name << " has no case";

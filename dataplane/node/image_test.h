@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "directory/directory.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/locate.h"
 #include "index/rcuckoo/repair.h"
@@ -47,6 +48,7 @@ class TestImage {
                .geometry = layout::plan_geometry(request).value()};
     bytes_.resize(geometry().memory_bytes);
     rcuckoo::format_table(geometry(), region(layout::kTable));
+    directory::format(region(layout::kDirectory), geometry().tables);
     write_pages();
     for (int i = 0; i < 20; ++i) put("small" + std::to_string(i), "v");
     for (int i = 0; i < 6; ++i) put("large" + std::to_string(i), std::string(150, 'x'));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "directory/directory.h"
 #include "fabric/words.h"
 #include "index/race/verify.h"
 #include "index/rcuckoo/layout.h"
@@ -118,6 +119,8 @@ void MemoryNode::format() {
     rcuckoo::format_table(geometry_,
                           memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
   }
+  const layout::Span& entries = geometry_.at(layout::kDirectory);
+  directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables);
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
              .table_seed = {responder_.random(), responder_.random()},
              .geometry = geometry_};

@@ -331,6 +331,8 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
         return "slot " + group + "." + std::to_string(within / 64 * 7 + within % 64 / 8 - 1);
       }
       return range(at.offset / geometry.row_bytes(), bytes / geometry.row_bytes(), "row");
+    case layout::kDirectory:
+      return range(at.offset / 8, bytes / 8, "directory word");
     case layout::kHeap: {
       const std::uint64_t within = at.offset % geometry.segment_bytes;
       const std::string segment = "segment " + std::to_string(at.offset / geometry.segment_bytes);

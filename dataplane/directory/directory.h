@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory as a thing of words (layout/directory.h): where a key's table is, and which words a split changes, in
+// which order. Pure; any bytes may be given to whatever reads.
+//
+// A split is a list of words to be written, made from the directory as it is. Whoever takes a split over from the dead
+// makes the list again from what it finds: what has been written is not on it any more. So a splitter may die behind
+// any word, and between any two of them a reader is led to a table that has its key, or to both of a split.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "layout/directory.h"
+
+namespace farpool::directory {
+
+class View {
+ public:
+  // Of a whole region, or, for readers of entries alone, of as much as its depth needs.
+  View(base::Bytes bytes, std::uint64_t tables) : bytes_(bytes), tables_(tables) {}
+
+  std::uint64_t tables() const { return tables_; }
+  std::uint64_t most_depth() const { return layout::most_depth(tables_); }
+  // As far as it can be.
+  std::uint64_t depth() const;
+  std::uint64_t said_depth() const { return word(0); }
+  std::uint64_t entry(std::uint64_t index) const { return word(layout::entry_offset(index)); }
+  std::uint64_t home(std::uint64_t table) const { return word(record(table)); }
+  std::uint64_t split(std::uint64_t table) const { return word(record(table) + layout::kRecordSplit); }
+  std::uint64_t progress(std::uint64_t table) const { return word(record(table) + layout::kRecordProgress); }
+  std::uint64_t owner(std::uint64_t table) const { return word(record(table) + layout::kRecordOwner); }
+
+ private:
+  std::uint64_t word(std::uint64_t offset) const { return base::load<std::uint64_t>(bytes_.data() + offset); }
+  std::uint64_t record(std::uint64_t table) const { return layout::record_offset(tables_, table); }
+  base::Bytes bytes_;
+  std::uint64_t tables_;
+};
+
+constexpr std::uint64_t low_bits(std::uint64_t hash, std::uint64_t depth) { return hash & ((1ull << depth) - 1); }
+
+struct Route {
+  std::uint64_t table = 0;
+  // The table that is being split, where rows of `table` may still lie.
+  std::optional<std::uint64_t> old;
+  friend bool operator==(const Route&, const Route&) = default;
+};
+// Nothing: the entry names no table, which a reader that is as old as a doubling may meet, or a damaged directory.
+std::optional<Route> route(const View& view, std::uint64_t hash);
+
+// Every table that has, or once had, the key: of each split the old table keeps the keys with a 0.
+std::vector<std::uint64_t> tables_of_all_times(const View& view, std::uint64_t hash);
+
+// An empty directory: table 0 has all keys. `bytes` are zero.
+void format(base::MutableBytes bytes, std::uint64_t tables);
+
+struct Change {
+  std::uint64_t offset = 0;
+  std::uint64_t word = 0;
+};
+using Changes = std::vector<Change>;
+
+// What a split of `from` makes of its keys: those with a 1 behind the old suffix go to `to`.
+struct Split {
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;
+  std::uint64_t depth = 0;   // of both, afterwards
+  std::uint64_t suffix = 0;  // of `from`; of `to` with the 1 before it
+  std::uint64_t suffix_of_target() const { return suffix | 1ull << (depth - 1); }
+  bool moves(std::uint64_t hash) const { return low_bits(hash, depth) == suffix_of_target(); }
+};
+// The split of `table` that is under way.
+std::optional<Split> under_way(const View& view, std::uint64_t table);
+
+// The words that begin a split of `table`, or go on beginning it. The caller holds the leases of table and directory,
+// and writes them in this order. Rows are moved once all are there. Errors: out_of_memory (no table is left, or the
+// suffix is as long as it can be), unavailable (the table is the new one of a split that is under way), corrupt.
+base::Result<Changes> begin(const View& view, std::uint64_t table);
+// Between the phases: all rows have been moved. The table's lease suffices.
+Changes begin_clearing(const View& view, std::uint64_t table);
+// All rows have been cleared. Both leases.
+Changes end(const View& view, std::uint64_t table);
+
+// What cannot be, in a directory that nobody changes: each a sentence. Splits that are under way can be.
+std::vector<std::string> verify(const View& view, std::uint64_t rows_per_table);
+
+}  // namespace farpool::directory
