@@ -46,7 +46,7 @@ struct Settings {
   std::string listen = "[::]:7400";
   std::string advertise;
   layout::GeometryRequest geometry;
-  base::Nanos failure_timeout = 2 * base::kSecond;
+  base::Nanos failure_timeout = -1;  // not said: by the wire
   base::Nanos lease = 5 * base::kSecond;
   std::size_t threads = 1;
   std::uint32_t max_lanes = 1024;
@@ -77,7 +77,7 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--table-percent", settings.geometry.table_percent, "of the memory that the index takes")
       ->capture_default_str();
   add_duration(app, "--failure-timeout", settings.failure_timeout,
-               "a lock that stands for this long has a dead holder (default 2s)");
+               "a lock that stands for this long has a dead holder (default 2s, and 100ms on verbs)");
   add_duration(app, "--lease", settings.lease, "a client that is silent for this long is fenced (default 5s)");
   app.add_option("--threads", settings.threads, "that execute verbs")->check(CLI::Range(1, 64))->capture_default_str();
   app.add_option("--max-sessions", settings.geometry.max_sessions)->check(CLI::Range(1, 65536))->capture_default_str();
@@ -92,11 +92,12 @@ Status check(Settings& settings) {
   auto endpoint = advertised("--advertise", settings.advertise);
   if (!endpoint.ok()) return endpoint.status();
   settings.advertise = std::move(*endpoint);
+  const bool verbs = settings.wire.wire == "verbs";
+  if (settings.failure_timeout < 0) settings.failure_timeout = verbs ? 100 * base::kMillisecond : 2 * base::kSecond;
   if (settings.lease < settings.failure_timeout) {
     return {Code::invalid_argument, "--lease must be at least --failure-timeout"};
   }
-  const base::Nanos shortest =
-      settings.wire.wire == "verbs" ? fabric::verbs::kShortestFailureTimeout : fabric::tcp::kRetryTime;
+  const base::Nanos shortest = verbs ? fabric::verbs::kShortestFailureTimeout : fabric::tcp::kRetryTime;
   if (settings.failure_timeout < shortest) {
     const auto milliseconds = [](base::Nanos time) { return std::to_string(time / base::kMillisecond) + "ms"; };
     return {Code::invalid_argument, "--failure-timeout of " + milliseconds(settings.failure_timeout) +
