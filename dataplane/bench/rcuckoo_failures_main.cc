@@ -264,10 +264,14 @@ class Experiment {
     world_.network().at(now + kLook, [this] { look(); });
   }
 
+  // A slice at a time: the network takes many steps without an end for a hang.
   void run_for(Nanos time) {
-    bool past = false;
-    world_.network().at(world_.network().now() + time, [&past] { past = true; });
-    FARPOOL_CHECK(world_.run_until([&past] { return past; }));
+    constexpr Nanos kSlice = base::kMillisecond;
+    for (const Nanos until = world_.network().now() + time; world_.network().now() < until;) {
+      bool past = false;
+      world_.network().at(std::min(until, world_.network().now() + kSlice), [&past] { past = true; });
+      FARPOOL_CHECK(world_.run_until([&past] { return past; }));
+    }
   }
 
   static constexpr Nanos kLook = 250 * base::kMicrosecond;
