@@ -23,6 +23,7 @@
 #include "net/loop.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
+#include "node/numa.h"
 
 namespace farpool::apps {
 namespace {
@@ -43,6 +44,8 @@ struct Settings {
   std::uint64_t memory = 0;
   std::string memory_path;
   bool refuse_damaged_memory = false;
+  std::uint64_t huge_pages = 0;
+  bool numa_align = false;
   std::string listen = "[::]:7400";
   std::string advertise;
   layout::GeometryRequest geometry;
@@ -64,6 +67,12 @@ void add_flags(CLI::App& app, Settings& settings) {
       "anonymous memory, which ends with the process");
   app.add_flag("--refuse-damaged-memory", settings.refuse_damaged_memory,
                "end with an error, rather than begin empty, if what --memory-path holds cannot be taken up");
+  add_size(
+      app, "--huge-pages", settings.huge_pages,
+      "of this size, 2Mi or 1Gi, hold the memory: of the volume of --memory-path, or of the kernel's; default none "
+      "but those that the kernel makes by itself");
+  app.add_flag("--numa-align", settings.numa_align,
+               "end with an error if the memory is not on one NUMA node, that of the RDMA device if it has one");
   app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
   app.add_option("--advertise", settings.advertise, "host:port or [v6]:port that clients are told; default: --listen");
   app.add_option("--protocol", settings.geometry.protocol,
@@ -292,13 +301,20 @@ struct Lender {
   std::unique_ptr<node::Memory> memory;
   std::unique_ptr<node::MemoryNode> node;
 };
-Result<Lender> lend(const Settings& settings, const node::MemoryNode::Options& options, fabric::Responder& responder) {
+Result<Lender> lend(const Settings& settings, std::optional<int> numa_node, const node::MemoryNode::Options& options,
+                    fabric::Responder& responder) {
   using Earlier = node::Memory::Earlier;
   const auto attempt = [&](Earlier earlier) -> Result<Lender> {
-    auto memory = settings.memory_path.empty()
-                      ? node::Memory::anonymous(settings.memory)
-                      : node::Memory::on_volume(settings.memory_path, settings.common.name, settings.memory, earlier);
+    const node::NumaPreference prefer(settings.numa_align ? numa_node : std::nullopt);
+    auto memory = settings.memory_path.empty() ? node::Memory::anonymous(settings.memory, settings.huge_pages)
+                                               : node::Memory::on_volume(settings.memory_path, settings.common.name,
+                                                                         settings.memory, earlier, settings.huge_pages);
     if (!memory.ok()) return memory.status();
+    if (settings.numa_align) {
+      if (Status status = node::check_numa(memory->span(), numa_node); !status.ok()) {
+        return Status(status.code(), "--numa-align: " + status.message());
+      }
+    }
     Lender lender{std::make_unique<node::Memory>(std::move(*memory)), nullptr};
     auto node = node::MemoryNode::create(options, lender.memory->span(), responder);
     if (!node.ok()) return node.status();
@@ -335,7 +351,7 @@ int run(const Settings& settings) {
             *device);
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
   auto lender = lend(
-      settings,
+      settings, *device != nullptr ? (*device)->numa_node() : std::nullopt,
       {.name = settings.common.name,
        .pool_uid = settings.common.pool_uid,
        .endpoint = settings.advertise,

@@ -8,6 +8,7 @@
 
 #include "fabric/tcp/port.h"
 #include "fabric/verbs/port.h"
+#include "fabric/verbs/survey.h"
 #include "net/address.h"
 
 namespace farpool::apps {
@@ -22,6 +23,8 @@ void add_wire(CLI::App& app, WireSettings& settings) {
   app.add_option("--rdma-device", settings.device, "by name, as mlx5_0; empty: the first with a fitting address");
   app.add_option("--rdma-address", settings.address,
                  "IP address of the device's interface to use; empty: its first of IPv4, else of IPv6");
+  app.add_option("--rdma-interface", settings.interface,
+                 "network interface of this pod whose address to use, in place of --rdma-address");
   app.add_option("--traffic-class", settings.traffic_class, "of RDMA packets: DSCP times 4")
       ->check(CLI::Range(0, 255))
       ->capture_default_str();
@@ -39,6 +42,9 @@ void add_wire(CLI::App& app, WireSettings& settings) {
 
 Status check_wire(const WireSettings& settings) {
   if (settings.spin > base::kSecond) return {Code::invalid_argument, "--spin must be at most 1s"};
+  if (!settings.address.empty() && !settings.interface.empty()) {
+    return {Code::invalid_argument, "--rdma-address and --rdma-interface exclude each other: drop one"};
+  }
   if (settings.shm_directory.empty()) return {};
   if (settings.wire == "verbs") {
     return {Code::invalid_argument,
@@ -57,8 +63,14 @@ Status check_wire(const WireSettings& settings) {
 base::Result<std::shared_ptr<fabric::verbs::Device>> open_device(const WireSettings& settings,
                                                                  base::Nanos failure_timeout) {
   if (settings.wire != "verbs") return std::shared_ptr<fabric::verbs::Device>();
+  std::string address = settings.address;
+  if (!settings.interface.empty()) {
+    auto found = fabric::verbs::address_of(fabric::verbs::interface_addresses(), settings.interface);
+    if (!found.ok()) return Status(found.code(), "--rdma-interface: " + found.status().message());
+    address = std::move(*found);
+  }
   auto device = fabric::verbs::Device::open({.device = settings.device,
-                                             .address = settings.address,
+                                             .address = std::move(address),
                                              .traffic_class = static_cast<std::uint8_t>(settings.traffic_class),
                                              .masked_cas = settings.masked_cas,
                                              .failure_timeout = failure_timeout});

@@ -19,6 +19,7 @@ struct WireSettings {
   std::string wire = "tcp";
   std::string device;
   std::string address;
+  std::string interface;
   std::uint32_t traffic_class = 0;
   bool masked_cas = false;
   std::string shm_directory;

@@ -2,9 +2,11 @@
 #include "node/memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,6 +14,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "base/huge_pages.h"
 #include "layout/private_page.h"
 
 namespace farpool::node {
@@ -27,6 +30,29 @@ Status check_size(std::uint64_t bytes) {
   if (bytes == 0 || bytes % layout::kPage != 0) {
     return {Code::invalid_argument,
             "memory of " + std::to_string(bytes) + " bytes cannot be lent: give a multiple of 4096"};
+  }
+  return {};
+}
+
+// A volume has pages of one size, and what was asked for must be what it has: ordinary ones would be slow unseen, and
+// part of a huge one cannot be mapped.
+Status check_pages(const std::string& directory, std::uint64_t bytes, std::uint64_t huge_page) {
+  struct statfs about {};
+  if (::statfs(directory.c_str(), &about) != 0) {
+    return {Code::unavailable, directory + " cannot be looked at: " + text_of(errno) +
+                                   "; --memory-path must name a writable directory on a memory-backed volume"};
+  }
+  const std::uint64_t page = about.f_type == HUGETLBFS_MAGIC ? static_cast<std::uint64_t>(about.f_bsize) : 0;
+  const auto pages = [](std::uint64_t size) {
+    return size == 0 ? std::string("ordinary pages") : "huge pages of " + std::to_string(size >> 10) + " KiB";
+  };
+  if (page != huge_page) {
+    return {Code::invalid_argument, directory + " is a volume of " + pages(page) + ", and --huge-pages asks for " +
+                                        pages(huge_page) + ": let them agree"};
+  }
+  if (page != 0 && bytes % page != 0) {
+    return {Code::invalid_argument,
+            "memory of " + std::to_string(bytes) + " bytes is no whole number of " + pages(page) + ": give a multiple"};
   }
   return {};
 }
@@ -69,8 +95,14 @@ Memory::~Memory() {
   if (file_ >= 0) ::close(file_);
 }
 
-Result<Memory> Memory::anonymous(std::uint64_t bytes) {
+Result<Memory> Memory::anonymous(std::uint64_t bytes, std::uint64_t huge_page) {
   if (Status status = check_size(bytes); !status.ok()) return status;
+  if (huge_page != 0) {
+    const auto pages = base::map_huge_pages(bytes, huge_page);
+    if (!pages.ok()) return pages.status();
+    advise(*pages, bytes);
+    return Memory(*pages, bytes, -1);
+  }
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     return Status(Code::out_of_memory, "the kernel gave no " + std::to_string(bytes) + " bytes of memory: " +
@@ -81,8 +113,9 @@ Result<Memory> Memory::anonymous(std::uint64_t bytes) {
 }
 
 Result<Memory> Memory::on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes,
-                                 Earlier earlier) {
+                                 Earlier earlier, std::uint64_t huge_page) {
   if (Status status = check_size(bytes); !status.ok()) return status;
+  if (Status status = check_pages(directory, bytes, huge_page); !status.ok()) return status;
   const std::string path = directory + "/" + name + ".memory";
   File old(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (old.number() >= 0) {

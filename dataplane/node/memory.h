@@ -13,8 +13,8 @@ namespace farpool::node {
 
 class Memory {
  public:
-  // Private memory of this process, zero.
-  static base::Result<Memory> anonymous(std::uint64_t bytes);
+  // Private memory of this process, zero; of huge pages of this size, if any.
+  static base::Result<Memory> anonymous(std::uint64_t bytes, std::uint64_t huge_page = 0);
 
   // What becomes of memory that an earlier process left on the volume.
   enum class Earlier : std::uint8_t {
@@ -23,9 +23,9 @@ class Memory {
   };
   // A file `<name>.memory` on a memory-backed volume, which outlives the process. All of it is reserved at once, so
   // that a full volume is an error here and not a signal later. unavailable: another process lends it. corrupt: kept
-  // memory has another size.
+  // memory has another size. The volume is of huge pages (hugetlbfs) exactly if their size is given.
   static base::Result<Memory> on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes,
-                                        Earlier earlier = Earlier::kept);
+                                        Earlier earlier = Earlier::kept, std::uint64_t huge_page = 0);
 
   Memory(Memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),

@@ -378,6 +378,9 @@ TEST(Memory, OnAVolumeIsZeroedAnewAndReserved) {
   EXPECT_EQ(Memory::on_volume(directory.string(), "m", std::uint64_t{1} << 60).code(), Code::out_of_memory);
   EXPECT_FALSE(std::filesystem::exists(directory / "m.memory"));
   EXPECT_EQ(Memory::anonymous(0).code(), Code::invalid_argument);
+  const auto huge = Memory::on_volume(directory.string(), "m", 4 << 20, Memory::Earlier::kept, 2 << 20);
+  EXPECT_EQ(huge.code(), Code::invalid_argument);
+  EXPECT_NE(huge.status().message().find("a volume of ordinary pages"), std::string::npos) << huge.status().message();
   std::filesystem::remove_all(directory);
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,13 @@ Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const std::
   }
   return Status(Code::unavailable, device + " has no RoCEv2 address " + address + ", only " + there +
                                        ": name one of these, or give its network interface that one");
+}
+
+std::optional<int> numa_node_of(const std::string& device) {
+  std::ifstream file("/sys/class/infiniband/" + device + "/device/numa_node");
+  int node = -1;
+  if (!(file >> node) || node < 0) return std::nullopt;
+  return node;
 }
 
 Result<std::vector<ibv_gid_entry>> gid_table(ibv_context* context) {

@@ -5,6 +5,7 @@
 #include <infiniband/verbs.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ base::Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const
                                      const std::string& device);
 // A GID for people: "10.0.0.3", "fe80::1".
 std::string text_of(const ibv_gid& gid);
+// None: a virtual device, or not known.
+std::optional<int> numa_node_of(const std::string& device);
 // All of a device's entries, of all its ports.
 base::Result<std::vector<ibv_gid_entry>> gid_table(ibv_context* context);
 
@@ -46,6 +49,7 @@ class Device {
   base::Result<ibv_gid_entry> find_gid() const;
   ibv_mtu mtu() const { return mtu_; }
   std::string name() const;
+  std::optional<int> numa_node() const { return numa_node_of(name()); }
 
  private:
   Device(ibv_context* context, DeviceOptions options) : options_(std::move(options)), context_(context) {}

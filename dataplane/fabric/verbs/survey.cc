@@ -54,28 +54,6 @@ std::vector<std::string> names_in(const fs::path& directory, std::string_view pr
   return names;
 }
 
-std::vector<InterfaceAddress> interface_addresses() {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(first, ::freeifaddrs);
-  std::vector<InterfaceAddress> addresses;
-  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr) continue;
-    char text[INET6_ADDRSTRLEN] = "";
-    if (each->ifa_addr->sa_family == AF_INET) {
-      const auto* address = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
-      ::inet_ntop(AF_INET, &address->sin_addr, text, sizeof text);
-    } else if (each->ifa_addr->sa_family == AF_INET6) {
-      const auto* address = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
-      ::inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof text);
-    } else {
-      continue;
-    }
-    addresses.push_back({.interface = each->ifa_name, .ip = text});
-  }
-  return addresses;
-}
-
 void look_at_process(RdmaFacts& facts) {
   facts.uid = ::geteuid();
   rlimit limit{};
@@ -191,13 +169,54 @@ DeviceFacts look_at(ibv_device* listed, const RdmaFacts& facts, const SurveyOpti
   look_at_limits(device, context.get());
   look_at_port(device, context.get(), facts.addresses);
   device.masked_cas = ::mlx5dv_is_supported(listed);
-  const auto node = number_of<int>(line_of(fs::path("/sys/class/infiniband") / device.name / "device/numa_node"));
-  if (node && *node >= 0) device.numa_node = node;
+  device.numa_node = numa_node_of(device.name);
   try_registration(device, context.get(), options.register_bytes);
   return device;
 }
 
 }  // namespace
+
+std::vector<InterfaceAddress> interface_addresses() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(first, ::freeifaddrs);
+  std::vector<InterfaceAddress> addresses;
+  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    char text[INET6_ADDRSTRLEN] = "";
+    if (each->ifa_addr->sa_family == AF_INET) {
+      const auto* address = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+      ::inet_ntop(AF_INET, &address->sin_addr, text, sizeof text);
+    } else if (each->ifa_addr->sa_family == AF_INET6) {
+      const auto* address = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+      ::inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof text);
+    } else {
+      continue;
+    }
+    addresses.push_back({.interface = each->ifa_name, .ip = text});
+  }
+  return addresses;
+}
+
+base::Result<std::string> address_of(std::span<const InterfaceAddress> addresses, const std::string& interface) {
+  const auto rank = [](const std::string& ip) {
+    return ip.find(':') == std::string::npos ? 0 : ip.starts_with("fe80:") ? 2 : 1;
+  };
+  const InterfaceAddress* best = nullptr;
+  std::string there;
+  for (const InterfaceAddress& each : addresses) {
+    if (each.interface != interface) {
+      if (there.find(each.interface) == std::string::npos) there += (there.empty() ? "" : ", ") + each.interface;
+    } else if (best == nullptr || rank(each.ip) < rank(best->ip)) {
+      best = &each;
+    }
+  }
+  if (best != nullptr) return best->ip;
+  return base::Status(base::Code::unavailable,
+                      "there is no interface " + interface + " with an IP address here, only " + there +
+                          ": attach the pod to the network of the RDMA device (Multus makes it from the annotation "
+                          "k8s.v1.cni.cncf.io/networks), or name one of these");
+}
 
 RdmaFacts survey(const SurveyOptions& options) {
   RdmaFacts facts;

@@ -5,8 +5,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "base/result.h"
 
 namespace farpool::fabric::verbs {
 
@@ -65,6 +68,11 @@ struct SurveyOptions {
   std::uint64_t register_bytes = 64ull << 20;
   std::uint64_t huge_page = 0;  // to be tried; 0: none
 };
+// Of this network namespace.
+std::vector<InterfaceAddress> interface_addresses();
+// The one that lanes go from: IPv4 first, then IPv6 that is routed, then link-local.
+base::Result<std::string> address_of(std::span<const InterfaceAddress> addresses, const std::string& interface);
+
 // Registers memory with each device, and frees it again.
 RdmaFacts survey(const SurveyOptions& options);
 
