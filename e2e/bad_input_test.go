@@ -42,8 +42,8 @@ var _ = Describe("A pool that cannot work", Ordered, Label("short"), func() {
 			Expect(out).To(ContainSubstring(s))
 		}
 	},
-		Entry("RoCEv2", SpecTimeout(time.Minute), "transport: TCP", "transport: RoCEv2", "spec.network.transport", "set TCP"),
-		Entry("InfiniBand", SpecTimeout(time.Minute), "transport: TCP", "transport: InfiniBand", "spec.network.transport", "set TCP"),
+		Entry("RoCEv2", SpecTimeout(time.Minute), "transport: TCP", "transport: RoCEv2", "spec.network", "needs spec.network.attachment"),
+		Entry("InfiniBand", SpecTimeout(time.Minute), "transport: TCP", "transport: InfiniBand", "spec.network.transport", "InfiniBand is refused"),
 		Entry("an unknown transport", SpecTimeout(time.Minute), "transport: TCP", "transport: Pigeon", "spec.network.transport", "unknown transport"),
 		Entry("no transport", SpecTimeout(time.Minute), "network: {transport: TCP}", "network: {}", "transport"),
 		Entry("an unknown index protocol", SpecTimeout(time.Minute), "network:", "index: {protocol: BTree}\n  network:", "spec.index", "RCuckoo"),

@@ -66,6 +66,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.memory.pools.all(m, !self.compute.pools.exists(c, c.name == m.name))",message="a memory pool and a compute pool have the same name: give each its own, their objects are named after them"
 // +kubebuilder:validation:XValidation:rule="has(self.failureTimeout) == has(oldSelf.failureTimeout) && (!has(self.failureTimeout) || self.failureTimeout == oldSelf.failureTimeout)",message="spec.failureTimeout is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'TCP' || self.failureTimeout >= duration('500ms')",message="spec.failureTimeout is shorter than TCP takes to send again what was lost (200ms, and 400ms the next time): a slow client would pass for a dead one; set at least 500ms, or leave it out for 2s"
+// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 2s"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -102,6 +103,10 @@ type KVPoolSpec struct {
 	// +required
 	Network NetworkSpec `json:"network"`
 
+	// Locks of RCuckoo tables, and where they lie.
+	// +optional
+	Locks *LocksSpec `json:"locks,omitempty"`
+
 	// Security of the way in.
 	// +optional
 	// +kubebuilder:default={password: Generated, respTLS: Disabled}
@@ -112,7 +117,8 @@ type KVPoolSpec struct {
 	Limits *LimitsSpec `json:"limits,omitempty"`
 
 	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
-	// a duration such as 500ms or 2s; 2s on TCP if left out. At least 500ms on TCP, whose own retries take that long.
+	// a duration such as 500ms or 2s; 2s if left out. At least 500ms on TCP, whose own retries take that long; pods with a NIC and whole
+	// processors of their own may go down to 100ms.
 	// +optional
 	// +kubebuilder:validation:Format=duration
 	// +kubebuilder:validation:MaxLength=16
@@ -195,6 +201,16 @@ type RCuckooSpec struct {
 	TablePercent int32 `json:"tablePercent,omitempty"`
 }
 
+// LocksSpec says in which memory lock bits are to lie.
+type LocksSpec struct {
+	// Placement of lock bits. Memory nodes show what was granted in their status.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self in ['HostMemory', 'DeviceMemoryPreferred', 'DeviceMemoryRequired']",message="unknown placement: set HostMemory, or leave spec.locks out"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['DeviceMemoryPreferred', 'DeviceMemoryRequired'])",message="DeviceMemoryPreferred and DeviceMemoryRequired are refused until this version can place locks in a NIC's memory: set HostMemory, or leave spec.locks out"
+	Placement string `json:"placement"`
+}
+
 // MemorySpec lists pools of memory nodes.
 type MemorySpec struct {
 	// Pools of memory nodes that are alike.
@@ -213,6 +229,11 @@ type MemorySpec struct {
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.memory)).asInteger() == quantity(string(oldSelf.memory)).asInteger()",message="memory is fixed at creation: it shapes the tables; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="memory is from 16Mi to 64Ti for each memory node"
 // +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="memory must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '2Mi' || quantity(string(self.memory)).asInteger() % 2097152 == 0",message="memory must be a multiple of the huge page, 2Mi"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '1Gi' || quantity(string(self.memory)).asInteger() % 1073741824 == 0",message="memory must be a multiple of the huge page, 1Gi"
+// +kubebuilder:validation:XValidation:rule="has(self.hugePages) == has(oldSelf.hugePages) && (!has(self.hugePages) || self.hugePages == oldSelf.hugePages)",message="hugePages is fixed at creation: create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="has(self.numaAlignment) == has(oldSelf.numaAlignment) && (!has(self.numaAlignment) || self.numaAlignment == oldSelf.numaAlignment)",message="numaAlignment is fixed at creation: create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="!has(self.numaAlignment) || self.numaAlignment != 'SingleNUMANode' || (has(self.resources) && has(self.resources.limits) && 'cpu' in self.resources.limits && quantity(string(self.resources.limits['cpu'])).isInteger())",message="numaAlignment SingleNUMANode needs resources.limits.cpu, a whole number: the kubelet aligns only pods that have processors of their own"
 type MemoryPool struct {
 	// Name of the pool, unique among memory and compute pools.
 	// +required
@@ -231,6 +252,16 @@ type MemoryPool struct {
 	// +required
 	Memory resource.Quantity `json:"memory"`
 
+	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
+	// out, the kernel makes huge pages by itself as far as it can.
+	// +optional
+	HugePages HugePages `json:"hugePages,omitempty"`
+
+	// NUMAAlignment: with SingleNUMANode a memory node whose memory is not all on one NUMA node, that of its RDMA device, ends with an error. Its
+	// pod asks for whole processors and has requests equal to limits, so that the kubelet can align it.
+	// +optional
+	NUMAAlignment NUMAAlignment `json:"numaAlignment,omitempty"`
+
 	// NodeSelector of the pods. A change moves only pods that have found no place yet.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
@@ -246,6 +277,24 @@ type MemoryPool struct {
 	// +optional
 	Resources *Resources `json:"resources,omitempty"`
 }
+
+// HugePages names a size of pages.
+// +kubebuilder:validation:Enum="2Mi";"1Gi"
+type HugePages string
+
+const (
+	HugePages2Mi HugePages = "2Mi"
+	HugePages1Gi HugePages = "1Gi"
+)
+
+// NUMAAlignment says where memory must lie.
+// +kubebuilder:validation:Enum=None;SingleNUMANode
+type NUMAAlignment string
+
+const (
+	NUMAAlignmentNone   NUMAAlignment = "None"
+	NUMAAlignmentSingle NUMAAlignment = "SingleNUMANode"
+)
 
 // ComputeSpec lists pools of compute shards.
 type ComputeSpec struct {
@@ -336,14 +385,31 @@ type Toleration struct {
 
 // NetworkSpec says how clients reach memory nodes.
 // +kubebuilder:validation:XValidation:rule="has(self.sharedMemory) == has(oldSelf.sharedMemory) && (!has(self.sharedMemory) || self.sharedMemory == oldSelf.sharedMemory)",message="spec.network.sharedMemory is fixed at creation: create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="!has(self.sharedMemory) || self.transport == 'TCP'",message="spec.network.sharedMemory goes with transport TCP alone, as words that a NIC changes by atomics are not changed by a memory node's processor: leave it out, or set TCP"
+// +kubebuilder:validation:XValidation:rule="self.transport != 'RoCEv2' || has(self.attachment)",message="transport RoCEv2 needs spec.network.attachment, by which pods get an RDMA device: set its type to SharedDevicePlugin, SRIOV, DRA or HostNetwork"
+// +kubebuilder:validation:XValidation:rule="self.transport != 'TCP' || !has(self.attachment)",message="spec.network.attachment is of RDMA, and transport TCP uses none: set transport RoCEv2, or leave attachment out"
+// +kubebuilder:validation:XValidation:rule="self.transport != 'TCP' || !has(self.trafficClass)",message="spec.network.trafficClass is of RDMA, and transport TCP uses none: set transport RoCEv2, or leave trafficClass out"
+// +kubebuilder:validation:XValidation:rule="has(self.attachment) == has(oldSelf.attachment) && (!has(self.attachment) || self.attachment == oldSelf.attachment)",message="spec.network.attachment is fixed at creation: memory nodes keep their pods; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="has(self.trafficClass) == has(oldSelf.trafficClass) && (!has(self.trafficClass) || self.trafficClass == oldSelf.trafficClass)",message="spec.network.trafficClass is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 type NetworkSpec struct {
 	// Transport of the verbs. It has no default: a silent fallback from RDMA would be worse than a refusal.
 	// +required
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self in ['TCP', 'RoCEv2', 'InfiniBand']",message="unknown transport: set TCP, which works on any network"
-	// +kubebuilder:validation:XValidation:rule="!(self in ['RoCEv2', 'InfiniBand'])",message="RoCEv2 and InfiniBand are refused until this version has their wire: set TCP, which works on any network"
+	// +kubebuilder:validation:XValidation:rule="self in ['TCP', 'RoCEv2', 'InfiniBand']",message="unknown transport: set TCP, which works on any network, or RoCEv2"
+	// +kubebuilder:validation:XValidation:rule="self != 'InfiniBand'",message="InfiniBand is refused until this version has its wire: set RoCEv2 where the NICs' ports are Ethernet, or TCP, which works on any network"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.network.transport is fixed at creation: create a new pool to change it"
 	Transport Transport `json:"transport"`
+
+	// Attachment is how pods get an RDMA device and its network. RDMA pods run as root, without any capability but IPC_LOCK: their namespace needs
+	// the privileged level of Pod Security.
+	// +optional
+	Attachment *AttachmentSpec `json:"attachment,omitempty"`
+
+	// TrafficClass of RDMA packets: the DSCP times four. Which of them are lossless is configured on nodes and switches.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
+	TrafficClass *int32 `json:"trafficClass,omitempty"`
 
 	// SharedMemory lets compute shards and memory nodes that run on one Kubernetes node speak over rings in shared memory. Where they
 	// run on different ones, and where it is left out, the transport is used.
@@ -368,13 +434,130 @@ type SharedMemory struct {
 	SpinMicroseconds int32 `json:"spinMicroseconds,omitempty"`
 }
 
+// AttachmentSpec is a union by type.
+// +kubebuilder:validation:XValidation:rule="has(self.sharedDevicePlugin) == (self.type == 'SharedDevicePlugin')",message="sharedDevicePlugin must be set exactly when type is SharedDevicePlugin"
+// +kubebuilder:validation:XValidation:rule="has(self.sriov) == (self.type == 'SRIOV')",message="sriov must be set exactly when type is SRIOV"
+// +kubebuilder:validation:XValidation:rule="has(self.dra) == (self.type == 'DRA')",message="dra must be set exactly when type is DRA"
+// +kubebuilder:validation:XValidation:rule="has(self.hostNetwork) == (self.type == 'HostNetwork')",message="hostNetwork must be set exactly when type is HostNetwork"
+type AttachmentSpec struct {
+	// Type of attachment.
+	// +required
+	Type AttachmentType `json:"type"`
+
+	// SharedDevicePlugin: k8s-rdma-shared-dev-plugin gives many pods the same device.
+	// +optional
+	SharedDevicePlugin *SharedDevicePluginAttachment `json:"sharedDevicePlugin,omitempty"`
+
+	// SRIOV: the SR-IOV device plugin gives each pod a virtual function, which the network moves into it.
+	// +optional
+	SRIOV *SRIOVAttachment `json:"sriov,omitempty"`
+
+	// DRA: a driver of dynamic resource allocation gives the device.
+	// +optional
+	DRA *DRAAttachment `json:"dra,omitempty"`
+
+	// HostNetwork: pods use the network of their Kubernetes node, and the device by a device plugin. Pods of one pool then take the same
+	// ports of the node, so that each needs a Kubernetes node of its own.
+	// +optional
+	HostNetwork *HostNetworkAttachment `json:"hostNetwork,omitempty"`
+}
+
+// AttachmentType names a way to an RDMA device.
+// +kubebuilder:validation:Enum=SharedDevicePlugin;SRIOV;DRA;HostNetwork
+type AttachmentType string
+
+const (
+	AttachmentSharedDevicePlugin AttachmentType = "SharedDevicePlugin"
+	AttachmentSRIOV              AttachmentType = "SRIOV"
+	AttachmentDRA                AttachmentType = "DRA"
+	AttachmentHostNetwork        AttachmentType = "HostNetwork"
+)
+
+// SharedDevicePluginAttachment names the plugin's resource.
+type SharedDevicePluginAttachment struct {
+	// ResourceName that the plugin offers, such as rdma/hca_shared_devices_a.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$')",message="resourceName is prefix/name, such as rdma/hca_shared_devices_a"
+	ResourceName string `json:"resourceName"`
+
+	// Network is the NetworkAttachmentDefinition, [namespace/]name, of a network on the same NIC (macvlan), which Multus brings into the pods as
+	// interface rdma0. Without one, lanes go from the address that the device has on the Kubernetes node.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="network is the name of one NetworkAttachmentDefinition, or namespace/name"
+	Network string `json:"network,omitempty"`
+}
+
+// SRIOVAttachment names the plugin's resource and the network that goes with it.
+type SRIOVAttachment struct {
+	// ResourceName that the plugin offers, such as openshift.io/rdma_exclusive_device.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$')",message="resourceName is prefix/name, such as openshift.io/rdma_exclusive_device"
+	ResourceName string `json:"resourceName"`
+
+	// Network is the NetworkAttachmentDefinition, [namespace/]name, that moves the virtual function into the pods (sriov, with rdma chained),
+	// as interface rdma0.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="network is the name of one NetworkAttachmentDefinition, or namespace/name"
+	Network string `json:"network"`
+}
+
+// DRAAttachment names what is claimed.
+type DRAAttachment struct {
+	// ResourceClaimTemplateName in the pool's namespace; each pod gets a claim made from it.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="resourceClaimTemplateName is the name of a ResourceClaimTemplate in the pool's namespace"
+	ResourceClaimTemplateName string `json:"resourceClaimTemplateName"`
+
+	// Interface whose address lanes go from, as the driver names it in the pod; by default the device's first address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*$')",message="interface is the name of a network interface, such as eth1"
+	Interface string `json:"interface,omitempty"`
+}
+
+// HostNetworkAttachment names the device plugin's resource and the node's interface.
+type HostNetworkAttachment struct {
+	// ResourceName of a device plugin, which lets the pods use the device without being privileged.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$')",message="resourceName is prefix/name, such as rdma/hca_shared_devices_a"
+	ResourceName string `json:"resourceName"`
+
+	// Interface of the Kubernetes nodes whose address lanes go from; by default the device's first address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*$')",message="interface is the name of a network interface, such as ens2f0"
+	Interface string `json:"interface,omitempty"`
+}
+
 // Transport of verbs between clients and memory nodes.
 type Transport string
 
 const (
 	// TransportTCP has a software NIC in each memory node.
 	TransportTCP Transport = "TCP"
+	// TransportRoCEv2 has RDMA devices, or SoftRoCE, on both sides.
+	TransportRoCEv2 Transport = "RoCEv2"
 )
+
+// ResourceName that pods ask a device plugin for; empty where a driver gives the device.
+func (a *AttachmentSpec) ResourceName() string {
+	switch {
+	case a.SharedDevicePlugin != nil:
+		return a.SharedDevicePlugin.ResourceName
+	case a.SRIOV != nil:
+		return a.SRIOV.ResourceName
+	case a.HostNetwork != nil:
+		return a.HostNetwork.ResourceName
+	}
+	return ""
+}
 
 // PasswordMode says whether applications must authenticate.
 // +kubebuilder:validation:Enum=Generated;None

@@ -59,6 +59,7 @@ const (
 	ReasonMemoryNodesPending    = "MemoryNodesPending"
 	ReasonMemoryNodesNotServing = "MemoryNodesNotServing"
 	ReasonNodeUnschedulable     = "NodeUnschedulable"
+	ReasonRDMAMissing           = "RDMAMissing"
 	ReasonTablesStopped         = "TablesStopped"
 	ReasonTablesLost            = "TablesLost"
 	ReasonDataLost              = "DataLost"

@@ -221,6 +221,13 @@ type validationCase struct {
 	refused string // empty: accepted
 }
 
+// roce is a network of RDMA with an attachment, in YAML.
+func roce(attachment string) string {
+	return "spec.network={transport: RoCEv2, attachment: " + attachment + "}"
+}
+
+var anyRoce = roce("{type: DRA, dra: {resourceClaimTemplateName: one-nic}}")
+
 func validationCases() []validationCase {
 	unchanged := []string{}
 	directory := func(entries int) string {
@@ -261,9 +268,57 @@ func validationCases() []validationCase {
 
 		{name: "pool: no transport", base: minimalPool, edits: []string{"spec.network={}"}, refused: "spec.network.transport: Required"},
 		{name: "pool: no network", base: minimalPool, edits: []string{"spec.network="}, refused: "spec.network: Required"},
-		{name: "pool: RoCEv2", base: minimalPool, edits: []string{"spec.network.transport=RoCEv2"}, refused: "refused until this version has their wire: set TCP"},
-		{name: "pool: InfiniBand", base: minimalPool, edits: []string{"spec.network.transport=InfiniBand"}, refused: "refused until this version has their wire: set TCP"},
-		{name: "pool: unknown transport", base: minimalPool, edits: []string{"spec.network.transport=UDP"}, refused: "unknown transport: set TCP"},
+		{name: "pool: RoCEv2 without a device", base: minimalPool, edits: []string{"spec.network.transport=RoCEv2"}, refused: "transport RoCEv2 needs spec.network.attachment"},
+		{name: "pool: InfiniBand", base: minimalPool, edits: []string{"spec.network.transport=InfiniBand"}, refused: "InfiniBand is refused until this version has its wire: set RoCEv2"},
+		{name: "pool: RDMA by the shared device plugin", base: minimalPool, edits: []string{roce("{type: SharedDevicePlugin, sharedDevicePlugin: {resourceName: rdma/hca_shared_devices_a}}")}},
+		{name: "pool: RDMA by the shared device plugin, with a network", base: minimalPool, edits: []string{roce("{type: SharedDevicePlugin, sharedDevicePlugin: {resourceName: rdma/hca, network: kube-system/rdma-net}}")}},
+		{name: "pool: RDMA by SR-IOV", base: minimalPool, edits: []string{roce("{type: SRIOV, sriov: {resourceName: openshift.io/rdma_exclusive_device, network: rdma-net}}")}},
+		{name: "pool: RDMA by DRA", base: minimalPool, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: one-nic}}")}},
+		{name: "pool: RDMA by DRA, with an interface", base: minimalPool, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: one-nic, interface: eth1}}")}},
+		{name: "pool: RDMA by the host's network", base: minimalPool, edits: []string{roce("{type: HostNetwork, hostNetwork: {resourceName: rdma/hca, interface: ens2f0}}")}},
+		{name: "pool: RDMA with a traffic class", base: minimalPool, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: one-nic}}"), "spec.network.trafficClass=160"}},
+		{name: "pool: attachment of no type", base: minimalPool, edits: []string{roce("{dra: {resourceClaimTemplateName: one-nic}}")}, refused: "spec.network.attachment.type: Required"},
+		{name: "pool: unknown attachment", base: minimalPool, edits: []string{roce("{type: Magic}")}, refused: `supported values: "SharedDevicePlugin", "SRIOV", "DRA", "HostNetwork"`},
+		{name: "pool: shared plugin unnamed", base: minimalPool, edits: []string{roce("{type: SharedDevicePlugin}")}, refused: "sharedDevicePlugin must be set exactly when type is SharedDevicePlugin"},
+		{name: "pool: SR-IOV unnamed", base: minimalPool, edits: []string{roce("{type: SRIOV}")}, refused: "sriov must be set exactly when type is SRIOV"},
+		{name: "pool: DRA unnamed", base: minimalPool, edits: []string{roce("{type: DRA}")}, refused: "dra must be set exactly when type is DRA"},
+		{name: "pool: host network unnamed", base: minimalPool, edits: []string{roce("{type: HostNetwork}")}, refused: "hostNetwork must be set exactly when type is HostNetwork"},
+		{name: "pool: two attachments", base: minimalPool, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: one-nic}, hostNetwork: {resourceName: rdma/hca}}")}, refused: "hostNetwork must be set exactly"},
+		{name: "pool: SR-IOV without a network", base: minimalPool, edits: []string{roce("{type: SRIOV, sriov: {resourceName: a/b}}")}, refused: "spec.network.attachment.sriov.network: Required"},
+		{name: "pool: resource without a prefix", base: minimalPool, edits: []string{roce("{type: SharedDevicePlugin, sharedDevicePlugin: {resourceName: hca}}")}, refused: "resourceName is prefix/name"},
+		{name: "pool: SR-IOV resource without a prefix", base: minimalPool, edits: []string{roce("{type: SRIOV, sriov: {resourceName: hca, network: n}}")}, refused: "resourceName is prefix/name"},
+		{name: "pool: host network's resource without a prefix", base: minimalPool, edits: []string{roce("{type: HostNetwork, hostNetwork: {resourceName: hca}}")}, refused: "resourceName is prefix/name"},
+		{name: "pool: two networks in one", base: minimalPool, edits: []string{roce("{type: SharedDevicePlugin, sharedDevicePlugin: {resourceName: a/b, network: 'x,y'}}")}, refused: "the name of one NetworkAttachmentDefinition"},
+		{name: "pool: SR-IOV network with an interface", base: minimalPool, edits: []string{roce("{type: SRIOV, sriov: {resourceName: a/b, network: x@eth1}}")}, refused: "the name of one NetworkAttachmentDefinition"},
+		{name: "pool: claim template of another namespace", base: minimalPool, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: other/one-nic}}")}, refused: "in the pool's namespace"},
+		{name: "pool: DRA interface", base: minimalPool, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: one-nic, interface: 'a b'}}")}, refused: "interface is the name of a network interface"},
+		{name: "pool: host network's interface", base: minimalPool, edits: []string{roce("{type: HostNetwork, hostNetwork: {resourceName: a/b, interface: 'a/b'}}")}, refused: "interface is the name of a network interface"},
+		{name: "pool: attachment for TCP", base: minimalPool, edits: []string{"spec.network.attachment={type: DRA, dra: {resourceClaimTemplateName: one-nic}}"}, refused: "spec.network.attachment is of RDMA"},
+		{name: "pool: traffic class for TCP", base: minimalPool, edits: []string{"spec.network.trafficClass=160"}, refused: "spec.network.trafficClass is of RDMA"},
+		{name: "pool: large traffic class", base: minimalPool, edits: []string{anyRoce, "spec.network.trafficClass=256"}, refused: "less than or equal to 255"},
+		{name: "pool: shared memory for RDMA", base: minimalPool, edits: []string{anyRoce, "spec.network.sharedMemory={hostPath: /run/farpool}"}, refused: "sharedMemory goes with transport TCP alone"},
+		{name: "pool: RDMA from TCP", base: minimalPool, before: unchanged, edits: []string{anyRoce}, refused: "spec.network.transport is fixed at creation"},
+		{name: "pool: another attachment", base: minimalPool, before: []string{anyRoce}, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: two-nics}}")}, refused: "spec.network.attachment is fixed at creation"},
+		{name: "pool: attachment unchanged", base: minimalPool, before: []string{anyRoce}, edits: []string{anyRoce}},
+		{name: "pool: traffic class set later", base: minimalPool, before: []string{anyRoce}, edits: []string{anyRoce, "spec.network.trafficClass=8"}, refused: "spec.network.trafficClass is fixed at creation"},
+		{name: "pool: RDMA with a short failure timeout", base: minimalPool, edits: []string{anyRoce, "spec.failureTimeout=100ms"}},
+		{name: "pool: RDMA with a failure timeout below the device's", base: minimalPool, edits: []string{anyRoce, "spec.failureTimeout=19ms"}, refused: "set at least 20ms"},
+		{name: "pool: locks in host memory", base: minimalPool, edits: []string{"spec.locks={placement: HostMemory}"}},
+		{name: "pool: locks in a NIC", base: minimalPool, edits: []string{"spec.locks={placement: DeviceMemoryPreferred}"}, refused: "refused until this version can place locks in a NIC's memory"},
+		{name: "pool: locks in a NIC alone", base: minimalPool, edits: []string{"spec.locks={placement: DeviceMemoryRequired}"}, refused: "refused until this version can place locks in a NIC's memory"},
+		{name: "pool: locks elsewhere", base: minimalPool, edits: []string{"spec.locks={placement: Disk}"}, refused: "unknown placement"},
+		{name: "pool: huge pages", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=2Mi"}},
+		{name: "pool: large huge pages", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=1Gi", "spec.memory.pools.0.memory=4Gi"}},
+		{name: "pool: huge pages of no size", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=4Mi"}, refused: `supported values: "2Mi", "1Gi"`},
+		{name: "pool: part of a huge page", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=2Mi", "spec.memory.pools.0.memory=17Mi"}, refused: "multiple of the huge page, 2Mi"},
+		{name: "pool: part of a large huge page", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=1Gi"}, refused: "multiple of the huge page, 1Gi"},
+		{name: "pool: huge pages later", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.hugePages=2Mi"}, refused: "hugePages is fixed at creation"},
+		{name: "pool: one NUMA node", base: minimalPool, edits: []string{"spec.memory.pools.0.numaAlignment=SingleNUMANode", "spec.memory.pools.0.resources={limits: {cpu: 2}}"}},
+		{name: "pool: one NUMA node with shared processors", base: minimalPool, edits: []string{"spec.memory.pools.0.numaAlignment=SingleNUMANode"}, refused: "needs resources.limits.cpu, a whole number"},
+		{name: "pool: one NUMA node with part of a processor", base: minimalPool, edits: []string{"spec.memory.pools.0.numaAlignment=SingleNUMANode", "spec.memory.pools.0.resources={limits: {cpu: 500m}}"}, refused: "needs resources.limits.cpu, a whole number"},
+		{name: "pool: any NUMA node", base: minimalPool, edits: []string{"spec.memory.pools.0.numaAlignment=None"}},
+		{name: "pool: NUMA alignment later", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.numaAlignment=None"}, refused: "numaAlignment is fixed at creation"},
+		{name: "pool: unknown transport", base: minimalPool, edits: []string{"spec.network.transport=UDP"}, refused: "unknown transport: set TCP, which works on any network, or RoCEv2"},
 		{name: "pool: shared memory", base: minimalPool, edits: []string{"spec.network.sharedMemory={hostPath: /run/farpool, spinMicroseconds: 20}"}},
 		{name: "pool: shared memory nowhere", base: minimalPool, edits: []string{"spec.network.sharedMemory={}"}, refused: "spec.network.sharedMemory.hostPath: Required"},
 		{name: "pool: shared memory at the root", base: minimalPool, edits: []string{"spec.network.sharedMemory={hostPath: /}"}, refused: "hostPath"},

@@ -18,6 +18,8 @@ import (
 func ForKind(kind schema.GroupVersionKind) interface{} {
 	switch kind {
 	// Group=farpool.dev, Version=v1alpha1
+	case v1alpha1.SchemeGroupVersion.WithKind("AttachmentSpec"):
+		return &apiv1alpha1.AttachmentSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputePool"):
 		return &apiv1alpha1.ComputePoolApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputeSpec"):
@@ -26,6 +28,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.CountStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Directory"):
 		return &apiv1alpha1.DirectoryApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DRAAttachment"):
+		return &apiv1alpha1.DRAAttachmentApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("HostNetworkAttachment"):
+		return &apiv1alpha1.HostNetworkAttachmentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("IndexSpec"):
 		return &apiv1alpha1.IndexSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("KVPool"):
@@ -38,6 +44,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.LimitsSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("LockRegion"):
 		return &apiv1alpha1.LockRegionApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("LocksSpec"):
+		return &apiv1alpha1.LocksSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNode"):
 		return &apiv1alpha1.MemoryNodeApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodeSpec"):
@@ -88,8 +96,12 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ShardMapStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMapTable"):
 		return &apiv1alpha1.ShardMapTableApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SharedDevicePluginAttachment"):
+		return &apiv1alpha1.SharedDevicePluginAttachmentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SharedMemory"):
 		return &apiv1alpha1.SharedMemoryApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SRIOVAttachment"):
+		return &apiv1alpha1.SRIOVAttachmentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TemplateStatus"):
 		return &apiv1alpha1.TemplateStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Toleration"):

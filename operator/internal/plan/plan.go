@@ -153,8 +153,8 @@ func Decide(input Input) (*Plan, error) {
 	switch {
 	case err != nil:
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, err.Error()}
-	case spec.Network.Transport != v1alpha1.TransportTCP:
-		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s has no wire in this operator's version: create the pool with TCP", spec.Network.Transport)}
+	case spec.Network.Transport != v1alpha1.TransportTCP && (spec.Network.Transport != v1alpha1.TransportRoCEv2 || spec.Network.Attachment == nil):
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s, as it stands, has no wire in this operator's version: create the pool with TCP, or with RoCEv2 and an attachment", spec.Network.Transport)}
 	case spec.Index.Protocol != v1alpha1.ProtocolRCuckoo && spec.Index.Protocol != v1alpha1.ProtocolRACE:
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.index.protocol %s is not in this operator's version: create the pool with RCuckoo or RACE", spec.Index.Protocol)}
 	}

@@ -412,3 +412,50 @@ func TestDecidingTwiceGivesTheSame(t *testing.T) {
 func equalConditions(a, b []metav1.Condition) bool {
 	return fmt.Sprint(a) == fmt.Sprint(b)
 }
+
+// A memory node without RDMA says what is missing, and how it is added; one that lacks something else does not speak of RDMA.
+func TestWhatLacksRDMA(t *testing.T) {
+	pending := func(message string) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}}
+	}
+	ended := func(message string) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: message}}}}}
+	}
+	plugin := &v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca"}}
+	claim := &v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic"}}
+	for name, c := range map[string]struct {
+		attachment   *v1alpha1.AttachmentSpec
+		pod          corev1.PodStatus
+		reason, says string
+	}{
+		"no resource":       {plugin, pending("0/3 nodes are available: 3 Insufficient rdma/hca."), v1alpha1.ReasonRDMAMissing, "install the device plugin that offers it"},
+		"no memory":         {plugin, pending("0/3 nodes are available: 3 Insufficient memory."), v1alpha1.ReasonNodeUnschedulable, "3 Insufficient memory"},
+		"no claim":          {claim, pending("0/3 nodes are available: 3 cannot allocate all claims."), v1alpha1.ReasonRDMAMissing, "ResourceClaimTemplate one-nic exists in namespace shop"},
+		"no claimed memory": {claim, pending("0/3 nodes are available: 3 Insufficient memory."), v1alpha1.ReasonNodeUnschedulable, "3 Insufficient memory"},
+		"TCP":               {nil, pending("0/3 nodes are available: 3 Insufficient rdma/hca."), v1alpha1.ReasonNodeUnschedulable, "Insufficient rdma/hca"},
+		"no device":         {plugin, ended("farpool-memory-node: --wire verbs: there is no RDMA device here"), v1alpha1.ReasonRDMAMissing, "there is no RDMA device here"},
+		"no network":        {plugin, ended("farpool-memory-node: --rdma-interface: there is no interface rdma0"), v1alpha1.ReasonRDMAMissing, "kubectl -n shop debug cache-memory-0 -it --copy-to=farpool-doctor --container=memory-node -- farpool-doctor"},
+		"another end":       {plugin, ended("out of memory"), v1alpha1.ReasonNotServing, "out of memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(1, v1alpha1.DataPolicyCache)
+			if c.attachment != nil {
+				s.Pool.Spec.Network = v1alpha1.NetworkSpec{Transport: v1alpha1.TransportRoCEv2, Attachment: c.attachment}
+			}
+			pod := s.NodePods["cache-memory-0"]
+			pod.Status = c.pod
+			delete(s.Agents, pod.UID)
+			status := s.decide(t).Plan.Status
+			ready := meta.FindStatusCondition(status.Nodes["cache-memory-0"].Conditions, v1alpha1.ConditionReady)
+			if ready.Reason != c.reason || !strings.Contains(ready.Message, c.says) {
+				t.Errorf("%s: %s", ready.Reason, ready.Message)
+			}
+			degraded := meta.FindStatusCondition(status.Pool.Conditions, v1alpha1.ConditionDegraded)
+			if (degraded.Reason == v1alpha1.ReasonRDMAMissing) != (c.reason == v1alpha1.ReasonRDMAMissing) {
+				t.Errorf("degraded: %s: %s", degraded.Reason, degraded.Message)
+			}
+		})
+	}
+}

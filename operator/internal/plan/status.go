@@ -100,6 +100,9 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "its pod ended (%s); another takes its place, without what its memory held", reasonOfEnd(n.pod))
 	case corev1.PodPending, "":
 		if message := unschedulable(n.pod); message != "" {
+			if lacking := d.unofferedRDMA(message); lacking != "" {
+				return is(metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing, "%s", lacking)
+			}
 			return is(metav1.ConditionFalse, v1alpha1.ReasonNodeUnschedulable, "no Kubernetes node can take its pod: %s", message)
 		}
 		return is(metav1.ConditionFalse, v1alpha1.ReasonPodPending, "its pod has not started%s", waitingFor(n.pod))
@@ -125,12 +128,41 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s", n.agent.Error)
 	}
 	if message := crashed(n.pod); message != "" {
+		if lacking := d.unusableRDMA(n, message); lacking != "" {
+			return is(metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing, "%s", lacking)
+		}
 		return is(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "its process ended: %s", message)
 	}
 	if n.agent.Facts == nil && (entry == nil || !kubeletReady(n.pod)) {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonStarting, "its process is starting")
 	}
 	return is(metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "%s; nothing is done about it, as it may well be alive", orElse(n.agent.Error, "its agent was not asked yet"))
+}
+
+// unofferedRDMA says what the scheduler lacks for an RDMA pod, and how it is added; empty if that is something else.
+func (d *decision) unofferedRDMA(message string) string {
+	attachment := d.Pool.Spec.Network.Attachment
+	if attachment == nil {
+		return ""
+	}
+	if name := attachment.ResourceName(); name != "" && strings.Contains(message, name) {
+		return fmt.Sprintf("no Kubernetes node has the RDMA resource %s free for its pod: install the device plugin that offers it where the NICs are (for devices that are shared: k8s-rdma-shared-dev-plugin), raise how many pods it admits (rdmaHcaMax), or let nodeSelector choose nodes that have it (kubectl get nodes -o yaml shows it under allocatable). The scheduler says: %s",
+			name, message)
+	}
+	if attachment.DRA != nil && strings.Contains(strings.ToLower(message), "claim") {
+		return fmt.Sprintf("its claim for an RDMA device cannot be met: see that ResourceClaimTemplate %s exists in namespace %s, that its device class has a driver, and that a Kubernetes node has such a device free (kubectl get resourceslices). The scheduler says: %s",
+			attachment.DRA.ResourceClaimTemplateName, d.Pool.Namespace, message)
+	}
+	return ""
+}
+
+// unusableRDMA says what a process lacked that ended because it had no RDMA, and how that is found out; empty if it ended of something else.
+func (d *decision) unusableRDMA(n *node, message string) string {
+	if d.Pool.Spec.Network.Attachment == nil || !strings.Contains(message, "--wire verbs: ") && !strings.Contains(message, "--rdma-interface: ") {
+		return ""
+	}
+	return fmt.Sprintf("its process ended, as its pod has no RDMA that it could use (%s). What is missing, and how to add it, says: kubectl -n %s debug %s -it --copy-to=farpool-doctor --container=memory-node -- farpool-doctor",
+		message, d.Pool.Namespace, n.name)
 }
 
 func (d *decision) howToAccept(name, incarnation string) string {
@@ -352,7 +384,7 @@ func (d *decision) pending(nodes []nodeCondition) string {
 	for _, n := range nodes {
 		if n.facts == nil {
 			names = append(names, n.name)
-			if why == "" || n.ready.Reason == v1alpha1.ReasonNodeUnschedulable {
+			if why == "" || n.ready.Reason == v1alpha1.ReasonNodeUnschedulable || n.ready.Reason == v1alpha1.ReasonRDMAMissing {
 				why = fmt.Sprintf("%s: %s", n.name, n.ready.Message)
 			}
 		}
@@ -408,6 +440,12 @@ func (d *decision) isDegraded(nodes []nodeCondition) metav1.Condition {
 			found = append(found, finding{v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf(
 				"memory node %s lends %s, and %s. Add a Kubernetes node that has so much memory free, or widen spec.memory.pools[%s].nodeSelector and tolerations; to lend less, create the pool anew with a smaller memory",
 				n.name, n.pool.Memory.String(), n.ready.Message, n.pool.Name)})
+			break
+		}
+	}
+	for _, n := range nodes {
+		if n.ready.Reason == v1alpha1.ReasonRDMAMissing {
+			found = append(found, finding{v1alpha1.ReasonRDMAMissing, fmt.Sprintf("memory node %s: %s", n.name, n.ready.Message)})
 			break
 		}
 	}

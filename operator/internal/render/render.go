@@ -32,6 +32,8 @@ const (
 	PortSession = 7400
 	PortAgent   = 7401
 	PortHTTP    = 7402
+	// portRoCE is the UDP port of RoCEv2, both ways.
+	portRoCE = 4791
 )
 
 // Pool is what rendering needs to know of a KVPool.
@@ -118,7 +120,7 @@ func (p Pool) selector(component string) map[string]string {
 }
 
 // Newest is the template version of pools that are made now.
-const Newest int32 = 2
+const Newest int32 = 3
 
 // A Template makes pods and the configuration that they read.
 type Template interface {
@@ -135,6 +137,8 @@ func TemplateOf(version int32) (Template, error) {
 		return template1{}, nil
 	case 2:
 		return template2{}, nil
+	case 3:
+		return template3{}, nil
 	}
 	return nil, fmt.Errorf("this operator has no pod template %d, its newest is %d: the pool was made by a newer operator, run that one", version, Newest)
 }
@@ -326,21 +330,30 @@ func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguratio
 				WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component))).
 				WithPolicyTypes(networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress))
 	}
-	policies := []*networkingv1ac.NetworkPolicyApplyConfiguration{
-		// A memory node answers, and calls nobody.
-		policy(pool.Name+"-memory-nodes", v1alpha1.ComponentMemoryNode, networkingv1ac.NetworkPolicySpec().
-			WithIngress(
-				networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortSession)).WithFrom(members(v1alpha1.ComponentComputeShard)),
-				agent, metrics)),
+	// A memory node answers, and calls nobody.
+	memoryNodes := networkingv1ac.NetworkPolicySpec().
+		WithIngress(
+			networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortSession)).WithFrom(members(v1alpha1.ComponentComputeShard)),
+			agent, metrics)
+	computeShards := networkingv1ac.NetworkPolicySpec().
+		WithIngress(
+			networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortRESP)),
+			agent, metrics).
+		WithEgress(
+			networkingv1ac.NetworkPolicyEgressRule().WithPorts(tcp(PortSession)).WithTo(members(v1alpha1.ComponentMemoryNode)),
+			networkingv1ac.NetworkPolicyEgressRule().WithPorts(port(53, corev1.ProtocolUDP), port(53, corev1.ProtocolTCP)))
+	if pool.Spec.Network.Transport == v1alpha1.TransportRoCEv2 {
+		// What SoftRoCE sends is seen by a pod's policies. Answers go to the same port, from another, and so are no replies to a firewall.
+		roce := func(spec *networkingv1ac.NetworkPolicySpecApplyConfiguration, others string) {
+			spec.WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithPorts(port(portRoCE, corev1.ProtocolUDP)).WithFrom(members(others))).
+				WithEgress(networkingv1ac.NetworkPolicyEgressRule().WithPorts(port(portRoCE, corev1.ProtocolUDP)).WithTo(members(others)))
+		}
+		roce(memoryNodes, v1alpha1.ComponentComputeShard)
+		roce(computeShards, v1alpha1.ComponentMemoryNode)
 	}
+	policies := []*networkingv1ac.NetworkPolicyApplyConfiguration{policy(pool.Name+"-memory-nodes", v1alpha1.ComponentMemoryNode, memoryNodes)}
 	if len(pool.ComputePools()) > 0 {
-		policies = append(policies, policy(pool.Name+"-compute-shards", v1alpha1.ComponentComputeShard, networkingv1ac.NetworkPolicySpec().
-			WithIngress(
-				networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortRESP)),
-				agent, metrics).
-			WithEgress(
-				networkingv1ac.NetworkPolicyEgressRule().WithPorts(tcp(PortSession)).WithTo(members(v1alpha1.ComponentMemoryNode)),
-				networkingv1ac.NetworkPolicyEgressRule().WithPorts(port(53, corev1.ProtocolUDP), port(53, corev1.ProtocolTCP)))))
+		policies = append(policies, policy(pool.Name+"-compute-shards", v1alpha1.ComponentComputeShard, computeShards))
 	}
 	return policies
 }

@@ -97,6 +97,8 @@ func compare(t *testing.T, path, got string) {
 	}
 }
 
+const firstOfRDMA = 3
+
 func firstDifference(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(a), len(b)) {
@@ -115,6 +117,9 @@ func TestTemplatesAreFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, pool := range pools(t) {
+			if pool.Spec.Network.Transport != v1alpha1.TransportTCP && version < firstOfRDMA {
+				continue // no operator of that time made such a pool
+			}
 			var text strings.Builder
 			text.WriteString(document(t, Config(pool, template)))
 			for _, memoryPool := range pool.Spec.Memory.Pools {
@@ -156,6 +161,56 @@ func TestOtherObjects(t *testing.T) {
 			text.WriteString(document(t, MemoryNode(pool, memoryPool, 0, 1)))
 		}
 		compare(t, filepath.Join("testdata", "objects", name+".yaml"), text.String())
+	}
+}
+
+// What each way to an RDMA device changes of the pods, beside the first of them, which the sample has.
+func TestAttachments(t *testing.T) {
+	template, err := TemplateOf(Newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, attachment := range map[string]v1alpha1.AttachmentSpec{
+		"shared-without-network": {Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca"}},
+		"sriov":                  {Type: v1alpha1.AttachmentSRIOV, SRIOV: &v1alpha1.SRIOVAttachment{ResourceName: "openshift.io/rdma_exclusive_device", Network: "rdma-net"}},
+		"dra":                    {Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic", Interface: "eth1"}},
+		"host-network":           {Type: v1alpha1.AttachmentHostNetwork, HostNetwork: &v1alpha1.HostNetworkAttachment{ResourceName: "rdma/hca", Interface: "ens2f0"}},
+	} {
+		pool := pools(t)["kvpool"]
+		pool.Spec.Network = v1alpha1.NetworkSpec{Transport: v1alpha1.TransportRoCEv2, Attachment: &attachment}
+		memoryPool := pool.Spec.Memory.Pools[0]
+		memoryPool.HugePages, memoryPool.Memory = v1alpha1.HugePages1Gi, resource.MustParse("4Gi")
+		pod, err := template.MemoryPod(pool, memoryPool, "memory-0", "6a0fd3c1-1b7e-4e54-a1a5-7a3c2b8f0b22")
+		if err != nil {
+			t.Fatal(err)
+		}
+		deployment, err := template.ComputeDeployment(pool, pool.Spec.Compute.Pools[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, filepath.Join("testdata", "attachments", name+".yaml"),
+			document(t, Config(pool, template))+document(t, pod)+document(t, deployment))
+	}
+}
+
+// A pod has no capability but what locks memory, whatever it is made from.
+func TestNoPodIsPrivileged(t *testing.T) {
+	for name, pool := range pools(t) {
+		pod, err := (template3{}).MemoryPod(pool, pool.Spec.Memory.Pools[0], "memory-0", "uid")
+		if err != nil {
+			t.Fatal(err)
+		}
+		security := pod.Spec.Containers[0].SecurityContext
+		rdma := pool.Spec.Network.Transport == v1alpha1.TransportRoCEv2
+		if *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem || security.Privileged != nil || fmt.Sprint(security.Capabilities.Drop) != "[ALL]" {
+			t.Errorf("%s: %+v", name, security)
+		}
+		if added := fmt.Sprint(security.Capabilities.Add); rdma && added != "[IPC_LOCK]" || !rdma && added != "[]" {
+			t.Errorf("%s: capabilities %s", name, added)
+		}
+		if root := *pod.Spec.SecurityContext.RunAsUser == 0; root != rdma || *pod.Spec.SecurityContext.RunAsNonRoot == rdma {
+			t.Errorf("%s: as root: %v", name, root)
+		}
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 	respTLSDirectory = "/etc/farpool/resp-tls"
 	passwordPath     = "/etc/farpool/password"
 	stateDirectory   = "/var/lib/farpool"
+	stateVolume      = "state"
 	ringsDirectory   = "/run/farpool"
 
 	unprivilegedUser = 65532
@@ -135,7 +136,7 @@ func (t template1) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 	// Superblock and file system need a little more than what is lent. A memory-backed volume counts against the container's
 	// memory.
 	volume := roundUp(lent+max(16*mebibyte, lent/64), mebibyte)
-	resources := containerResources(memoryPool.Resources, "100m", "128Mi", "384Mi", volume)
+	resources := memoryResources(memoryPool.Resources, volume)
 
 	container := t.container("memory-node", pool, "farpool-memory-node", resources).
 		WithArgs("--config="+configDirectory+"/farpool.toml", "--name="+node, fmt.Sprintf("--advertise=$(POD_IP):%d", PortSession)).
@@ -148,13 +149,13 @@ func (t template1) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 		WithVolumeMounts(
 			mount("config", configDirectory, true),
 			mount("tls", tlsDirectory, true),
-			mount("state", stateDirectory, false))
+			mount(stateVolume, stateDirectory, false))
 	spec := t.podSpec(pool, container, v1alpha1.ComponentMemoryNode, memoryPool.NodeSelector, memoryPool.Tolerations).
 		WithRestartPolicy(corev1.RestartPolicyAlways).
 		WithVolumes(
 			t.configVolume(pool, memoryPool.Name),
 			secretVolume("tls", pool.NodeTLSSecretName()),
-			corev1ac.Volume().WithName("state").WithEmptyDir(corev1ac.EmptyDirVolumeSource().
+			corev1ac.Volume().WithName(stateVolume).WithEmptyDir(corev1ac.EmptyDirVolumeSource().
 				WithMedium(corev1.StorageMediumMemory).
 				WithSizeLimit(*resource.NewQuantity(volume, resource.BinarySI))))
 	pod := corev1ac.Pod(node, pool.Namespace).
@@ -185,12 +186,12 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 		WithVolumeMounts(
 			mount("config", configDirectory, true),
 			mount("tls", tlsDirectory, true),
-			mount("state", stateDirectory, false))
+			mount(stateVolume, stateDirectory, false))
 	volumes := []*corev1ac.VolumeApplyConfiguration{
 		t.configVolume(pool, computePool.Name),
 		secretVolume("tls", pool.ClientTLSSecretName()),
 		// Keeps the last known addresses over restarts of the process.
-		corev1ac.Volume().WithName("state").WithEmptyDir(corev1ac.EmptyDirVolumeSource().
+		corev1ac.Volume().WithName(stateVolume).WithEmptyDir(corev1ac.EmptyDirVolumeSource().
 			WithSizeLimit(*resource.NewQuantity(16*mebibyte, resource.BinarySI))),
 	}
 	if pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
@@ -206,7 +207,6 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 	name := pool.ComputeName(computePool.Name)
 	selector := pool.selector(v1alpha1.ComponentComputeShard)
 	selector[v1alpha1.LabelComputePool] = computePool.Name
-	sum := sha256.Sum256([]byte(t.ComputeConfig(pool, computePool)))
 	return appsv1ac.Deployment(name, pool.Namespace).
 		WithLabels(pool.labels()).
 		WithLabels(selector).
@@ -225,7 +225,7 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 				WithLabels(selector).
 				WithAnnotations(map[string]string{
 					v1alpha1.AnnotationTemplateVersion: "1",
-					v1alpha1.AnnotationConfigHash:      hex.EncodeToString(sum[:8]),
+					v1alpha1.AnnotationConfigHash:      hashOfText(t.ComputeConfig(pool, computePool)),
 				}).
 				WithSpec(spec))), nil
 }
@@ -363,6 +363,11 @@ func containerResources(wanted *v1alpha1.Resources, cpu, memoryRequest, memoryLi
 	return corev1ac.ResourceRequirements().WithRequests(requests).WithLimits(limits)
 }
 
+// memoryResources of a memory node, with what it lends in ordinary pages on top.
+func memoryResources(wanted *v1alpha1.Resources, lent int64) *corev1ac.ResourceRequirementsApplyConfiguration {
+	return containerResources(wanted, "100m", "128Mi", "384Mi", lent)
+}
+
 func roundUp(value, unit int64) int64 { return (value + unit - 1) / unit * unit }
 
 func hashOf(spec *corev1ac.PodSpecApplyConfiguration) (string, error) {
@@ -370,6 +375,10 @@ func hashOf(spec *corev1ac.PodSpecApplyConfiguration) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("hash a pod: %w", err)
 	}
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:8]), nil
+	return hashOfText(string(content)), nil
+}
+
+func hashOfText(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
 }

@@ -25,6 +25,26 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: dev.farpool.farpool.api.v1alpha1.AttachmentSpec
+  map:
+    fields:
+    - name: dra
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.DRAAttachment
+    - name: hostNetwork
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.HostNetworkAttachment
+    - name: sharedDevicePlugin
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SharedDevicePluginAttachment
+    - name: sriov
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SRIOVAttachment
+    - name: type
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.AttachmentType
+- name: dev.farpool.farpool.api.v1alpha1.AttachmentType
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.ComputePool
   map:
     fields:
@@ -75,6 +95,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: summary
       type:
         scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.DRAAttachment
+  map:
+    fields:
+    - name: interface
+      type:
+        scalar: string
+    - name: resourceClaimTemplateName
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.DataPolicy
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Directory
@@ -92,6 +121,17 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: version
       type:
         scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.HostNetworkAttachment
+  map:
+    fields:
+    - name: interface
+      type:
+        scalar: string
+    - name: resourceName
+      type:
+        scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.HugePages
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.IndexSpec
   map:
     fields:
@@ -154,6 +194,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: limits
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.LimitsSpec
+    - name: locks
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.LocksSpec
     - name: management
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Management
@@ -242,6 +285,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: rowsPerLock
       type:
         scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.LocksSpec
+  map:
+    fields:
+    - name: placement
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Management
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.MemoryNode
@@ -324,6 +373,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.MemoryPool
   map:
     fields:
+    - name: hugePages
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.HugePages
     - name: memory
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
@@ -335,6 +387,9 @@ var schemaYAML = typed.YAMLObject(`types:
         map:
           elementType:
             scalar: string
+    - name: numaAlignment
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.NUMAAlignment
     - name: replicas
       type:
         scalar: numeric
@@ -358,12 +413,20 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
+- name: dev.farpool.farpool.api.v1alpha1.NUMAAlignment
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.NetworkSpec
   map:
     fields:
+    - name: attachment
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.AttachmentSpec
     - name: sharedMemory
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.SharedMemory
+    - name: trafficClass
+      type:
+        scalar: numeric
     - name: transport
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Transport
@@ -587,6 +650,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: requests
       type:
         namedType: io.k8s.api.core.v1.ResourceList
+- name: dev.farpool.farpool.api.v1alpha1.SRIOVAttachment
+  map:
+    fields:
+    - name: network
+      type:
+        scalar: string
+    - name: resourceName
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.SecuritySpec
   map:
     fields:
@@ -709,6 +781,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: node
       type:
         scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.SharedDevicePluginAttachment
+  map:
+    fields:
+    - name: network
+      type:
+        scalar: string
+    - name: resourceName
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.SharedMemory
   map:
     fields:

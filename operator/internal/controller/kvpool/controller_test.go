@@ -260,6 +260,36 @@ var _ = Describe("a pool", func() {
 		w.settle()
 	})
 
+	It("gives its pods RDMA, and says what they lack of it", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Network = roce(&v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentHostNetwork, HostNetwork: &v1alpha1.HostNetworkAttachment{ResourceName: "rdma/hca"}})
+			pool.Spec.Memory.Pools[0].HugePages = v1alpha1.HugePages2Mi
+		})
+		w.create()
+		pod := w.awaitPod("cache-memory-0")
+		Expect(pod.Spec.Containers[0].Resources.Limits).To(And(HaveKey(corev1.ResourceName("rdma/hca")), HaveKey(corev1.ResourceName("hugepages-2Mi"))))
+		w.podStatus("cache-memory-0", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 3 Insufficient rdma/hca."}}})
+		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonRDMAMissing)
+		Expect(degraded.Message).To(And(ContainSubstring("memory node cache-memory-0"), ContainSubstring("install the device plugin that offers it")))
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing)
+		w.settle()
+
+		By("finding the device, once there is one, of no use")
+		w.podStatus("cache-memory-0", corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "memory-node", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "farpool-memory-node: --wire verbs: rxe0 has no RoCEv2 address"}}}}})
+		Eventually(func() string {
+			return w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing).Message
+		}, within, every).Should(And(ContainSubstring("rxe0 has no RoCEv2 address"), ContainSubstring("-- farpool-doctor")))
+		w.settle()
+
+		By("serving with it")
+		w.runAll()
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing)
+		w.settle()
+	})
+
 	It("says why a memory node finds no place, and where to put that right", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Memory = resource.MustParse("4Ti") })
 		w.create()
@@ -483,8 +513,14 @@ var _ = Describe("a pool", func() {
 	})
 
 	It("is refused by the API server when it cannot work", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Network.Transport = "RoCEv2" })
-		Expect(k8s.Create(w.ctx, w.pool)).To(MatchError(ContainSubstring("RoCEv2 and InfiniBand are refused until this version has their wire: set TCP")))
+		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Network.Transport = "InfiniBand" })
+		Expect(k8s.Create(w.ctx, w.pool)).To(MatchError(ContainSubstring("InfiniBand is refused until this version has its wire: set RoCEv2")))
+		w = newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Network.Transport = v1alpha1.TransportRoCEv2 })
+		Expect(k8s.Create(w.ctx, w.pool)).To(MatchError(ContainSubstring("transport RoCEv2 needs spec.network.attachment")))
+		w = newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Network = roce(&v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSRIOV, HostNetwork: &v1alpha1.HostNetworkAttachment{ResourceName: "rdma/hca"}})
+		})
+		Expect(k8s.Create(w.ctx, w.pool)).To(MatchError(And(ContainSubstring("sriov must be set exactly"), ContainSubstring("hostNetwork must be set exactly"))))
 		w = newWorld(func(pool *v1alpha1.KVPool) {
 			pool.Spec.Memory.Pools = append(pool.Spec.Memory.Pools, pool.Spec.Memory.Pools[0])
 		})

@@ -34,6 +34,11 @@ type world struct {
 
 var incarnations atomic.Uint64
 
+// roce is a network over RDMA.
+func roce(attachment *v1alpha1.AttachmentSpec) v1alpha1.NetworkSpec {
+	return v1alpha1.NetworkSpec{Transport: v1alpha1.TransportRoCEv2, Attachment: attachment}
+}
+
 func newWorld(change func(*v1alpha1.KVPool)) *world {
 	GinkgoHelper()
 	ctx := context.Background()

@@ -27,12 +27,15 @@ type KVPoolSpecApplyConfiguration struct {
 	Compute *ComputeSpecApplyConfiguration `json:"compute,omitempty"`
 	// Network between clients and memory nodes.
 	Network *NetworkSpecApplyConfiguration `json:"network,omitempty"`
+	// Locks of RCuckoo tables, and where they lie.
+	Locks *LocksSpecApplyConfiguration `json:"locks,omitempty"`
 	// Security of the way in.
 	Security *SecuritySpecApplyConfiguration `json:"security,omitempty"`
 	// Limits of each process; what is left out takes the data plane's default.
 	Limits *LimitsSpecApplyConfiguration `json:"limits,omitempty"`
 	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
-	// a duration such as 500ms or 2s; 2s on TCP if left out. At least 500ms on TCP, whose own retries take that long.
+	// a duration such as 500ms or 2s; 2s if left out. At least 500ms on TCP, whose own retries take that long; pods with a NIC and whole
+	// processors of their own may go down to 100ms.
 	FailureTimeout *string `json:"failureTimeout,omitempty"`
 }
 
@@ -95,6 +98,14 @@ func (b *KVPoolSpecApplyConfiguration) WithCompute(value *ComputeSpecApplyConfig
 // If called multiple times, the Network field is set to the value of the last call.
 func (b *KVPoolSpecApplyConfiguration) WithNetwork(value *NetworkSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
 	b.Network = value
+	return b
+}
+
+// WithLocks sets the Locks field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Locks field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithLocks(value *LocksSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
+	b.Locks = value
 	return b
 }
 

@@ -5,6 +5,7 @@
 package v1alpha1
 
 import (
+	apiv1alpha1 "farpool.dev/farpool/api/v1alpha1"
 	resource "k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -19,6 +20,12 @@ type MemoryPoolApplyConfiguration struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Memory that each node lends; its pod gets Resources on top.
 	Memory *resource.Quantity `json:"memory,omitempty"`
+	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
+	// out, the kernel makes huge pages by itself as far as it can.
+	HugePages *apiv1alpha1.HugePages `json:"hugePages,omitempty"`
+	// NUMAAlignment: with SingleNUMANode a memory node whose memory is not all on one NUMA node, that of its RDMA device, ends with an error. Its
+	// pod asks for whole processors and has requests equal to limits, so that the kubelet can align it.
+	NUMAAlignment *apiv1alpha1.NUMAAlignment `json:"numaAlignment,omitempty"`
 	// NodeSelector of the pods. A change moves only pods that have found no place yet.
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// Tolerations of the pods.
@@ -54,6 +61,22 @@ func (b *MemoryPoolApplyConfiguration) WithReplicas(value int32) *MemoryPoolAppl
 // If called multiple times, the Memory field is set to the value of the last call.
 func (b *MemoryPoolApplyConfiguration) WithMemory(value resource.Quantity) *MemoryPoolApplyConfiguration {
 	b.Memory = &value
+	return b
+}
+
+// WithHugePages sets the HugePages field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HugePages field is set to the value of the last call.
+func (b *MemoryPoolApplyConfiguration) WithHugePages(value apiv1alpha1.HugePages) *MemoryPoolApplyConfiguration {
+	b.HugePages = &value
+	return b
+}
+
+// WithNUMAAlignment sets the NUMAAlignment field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the NUMAAlignment field is set to the value of the last call.
+func (b *MemoryPoolApplyConfiguration) WithNUMAAlignment(value apiv1alpha1.NUMAAlignment) *MemoryPoolApplyConfiguration {
+	b.NUMAAlignment = &value
 	return b
 }
 

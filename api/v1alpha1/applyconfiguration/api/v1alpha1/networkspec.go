@@ -15,6 +15,11 @@ import (
 type NetworkSpecApplyConfiguration struct {
 	// Transport of the verbs. It has no default: a silent fallback from RDMA would be worse than a refusal.
 	Transport *apiv1alpha1.Transport `json:"transport,omitempty"`
+	// Attachment is how pods get an RDMA device and its network. RDMA pods run as root, without any capability but IPC_LOCK: their namespace needs
+	// the privileged level of Pod Security.
+	Attachment *AttachmentSpecApplyConfiguration `json:"attachment,omitempty"`
+	// TrafficClass of RDMA packets: the DSCP times four. Which of them are lossless is configured on nodes and switches.
+	TrafficClass *int32 `json:"trafficClass,omitempty"`
 	// SharedMemory lets compute shards and memory nodes that run on one Kubernetes node speak over rings in shared memory. Where they
 	// run on different ones, and where it is left out, the transport is used.
 	SharedMemory *SharedMemoryApplyConfiguration `json:"sharedMemory,omitempty"`
@@ -31,6 +36,22 @@ func NetworkSpec() *NetworkSpecApplyConfiguration {
 // If called multiple times, the Transport field is set to the value of the last call.
 func (b *NetworkSpecApplyConfiguration) WithTransport(value apiv1alpha1.Transport) *NetworkSpecApplyConfiguration {
 	b.Transport = &value
+	return b
+}
+
+// WithAttachment sets the Attachment field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Attachment field is set to the value of the last call.
+func (b *NetworkSpecApplyConfiguration) WithAttachment(value *AttachmentSpecApplyConfiguration) *NetworkSpecApplyConfiguration {
+	b.Attachment = value
+	return b
+}
+
+// WithTrafficClass sets the TrafficClass field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TrafficClass field is set to the value of the last call.
+func (b *NetworkSpecApplyConfiguration) WithTrafficClass(value int32) *NetworkSpecApplyConfiguration {
+	b.TrafficClass = &value
 	return b
 }
 
