@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -200,6 +201,48 @@ var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("s
 			show(ctx, p, lease.Name)
 			Expect(victim.ready(ctx)).To(Succeed())
 		})
+	}, SpecTimeout(5*time.Minute))
+
+	It("repairs what a shard held when it was killed, with nobody else at work who would have met it", func(ctx SpecContext) {
+		const writers = 32
+		victim := clients[0]
+		dead := process(ctx, victim)
+		key := func(writer, i int64) string { return fmt.Sprintf("held:%d:%d", writer, i) }
+		var all sync.WaitGroup
+		var written [writers]atomic.Int64
+		for w := range int64(writers) {
+			all.Go(func() {
+				through := target.Connect(0)
+				defer func() { _ = through.Close() }()
+				for through.Set(ctx, key(w, written[w].Load()), "value", 0).Err() == nil {
+					written[w].Add(1)
+				}
+			})
+		}
+		for w := range written {
+			Eventually(written[w].Load).WithContext(ctx).Should(BeNumerically(">", 20))
+		}
+		Expect(victim.signal(ctx, "KILL")).To(Succeed())
+		all.Wait()
+		lease := complete(ctx, "", dead)
+		Expect(meta.FindStatusCondition(lease.Status.Conditions, farpoolv1alpha1.ConditionRepaired)).
+			To(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonRepaired))
+		Expect(lease.Status.SlotsRepaired).To(BeNumerically(">", 0))
+		show(ctx, p, lease.Name)
+
+		other := target.Connect(1)
+		defer func() { _ = other.Close() }()
+		total := int64(0)
+		for w := range written {
+			for i := range written[w].Load() {
+				Expect(other.Get(ctx, key(int64(w), i)).Result()).To(Equal("value"), "an acknowledged write")
+				total++
+			}
+			// What was under way when the process died is there or is not, and can be written again.
+			Expect(other.Set(ctx, key(int64(w), written[w].Load()), "again", 0).Err()).To(Succeed())
+		}
+		AddReportEntry("repaired", fmt.Sprintf("%d operation slots; %d acknowledged writes read back", lease.Status.SlotsRepaired, total))
+		Expect(victim.ready(ctx)).To(Succeed())
 	}, SpecTimeout(5*time.Minute))
 
 	It("has none for shards that are only silent, until a person asks for one with kubectl", func(ctx SpecContext) {
