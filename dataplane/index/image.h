@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/hash.h"
 
 namespace farpool::index {
 
@@ -91,6 +92,9 @@ struct Verification {
   // Rows that are looked at instead of those of the image: what they become when what is under way is finished. May be
   // null. Of RCuckoo; whatever is under way in a RACE table is over or was never done.
   const std::map<std::uint64_t, std::vector<std::byte>>* instead = nullptr;
+  // Of RACE: which table has which keys, and the hash that says so.
+  base::Bytes directory;
+  base::HashSecret pool_secret;
 };
 
 }  // namespace farpool::index

@@ -37,6 +37,13 @@ struct Marks {
   std::uint64_t slot_conflicts = 0;  // CASes that found another word in their slot
   std::uint64_t rivals = 0;          // inserts that met another insert of their key
   std::uint64_t removed = 0;         // tentative slots of others that were taken away
+  std::uint64_t stale_routes = 0;    // buckets that did not have the key any more
+  std::uint64_t looked_again = 0;    // buckets that a split was changing while they were read
+  std::uint64_t split_waits = 0;     // attempts that waited for a split
+  std::uint64_t splits = 0;          // begun
+  std::uint64_t splits_finished = 0;
+  std::uint64_t splits_taken_over = 0;  // from others, who were dead or slow
+  std::uint64_t moved = 0;              // slots
   // Of RCuckoo.
   std::uint64_t lock_conflicts = 0;    // attempts at a lock word that found a bit taken
   std::uint64_t lock_restarts = 0;     // held words given back because a later one did not come free

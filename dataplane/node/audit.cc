@@ -107,8 +107,9 @@ std::string words_of(HalfDone::State state) {
 
 class Auditor {
  public:
-  Auditor(const Geometry& geometry, base::Bytes memory, const base::HashSecret& seed, const Auditing& how)
-      : g_(geometry), memory_(memory), seed_(seed), how_(how), audit_(geometry) {}
+  Auditor(const Geometry& geometry, base::Bytes memory, const base::HashSecret& seed,
+          const base::HashSecret& pool_secret, const Auditing& how)
+      : g_(geometry), memory_(memory), seed_(seed), pool_secret_(pool_secret), how_(how), audit_(geometry) {}
 
   Audit run() {
     use(Use::superblock, g_.at(layout::kSuperblock).bytes);
@@ -277,7 +278,11 @@ class Auditor {
   // --- Rows
 
   void look_at_rows() {
-    index::Verification how{.visit = how_.visit, .progress = {}, .instead = &audit_.half_done.rows};
+    index::Verification how{.visit = how_.visit,
+                            .progress = {},
+                            .instead = &audit_.half_done.rows,
+                            .directory = region(layout::kDirectory),
+                            .pool_secret = pool_secret_};
     how.progress = [this](std::uint64_t rows) { progress(g_.at(layout::kTable).offset + rows * g_.row_bytes()); };
     const bool race = g_.protocol == layout::Protocol::race;
     const auto verify = race ? &race::verify : &rcuckoo::verify;
@@ -408,6 +413,7 @@ class Auditor {
   const Geometry& g_;
   const base::Bytes memory_;
   const base::HashSecret seed_;
+  const base::HashSecret pool_secret_;
   const Auditing& how_;
   Audit audit_;
 };
@@ -458,8 +464,9 @@ bool Audit::reach_known() const {
   return table.defect_count() == 0 && count(Wrong::operation_quarantined) + count(Wrong::operation_unexplained) == 0;
 }
 
-Audit audit_regions(const Geometry& geometry, base::Bytes memory, const base::HashSecret& seed, const Auditing& how) {
-  return Auditor(geometry, memory, seed, how).run();
+Audit audit_regions(const Geometry& geometry, base::Bytes memory, const base::HashSecret& seed,
+                    const base::HashSecret& pool_secret, const Auditing& how) {
+  return Auditor(geometry, memory, seed, pool_secret, how).run();
 }
 
 base::Result<MemoryAudit> audit_memory(base::Bytes memory, const Auditing& how) {
@@ -481,8 +488,9 @@ base::Result<MemoryAudit> audit_memory(base::Bytes memory, const Auditing& how) 
     return corrupt("its private page speaks of " + std::to_string(page.record->geometry.memory_bytes) +
                    " bytes, and there are " + std::to_string(memory.size()));
   }
-  MemoryAudit found{.record = *page.record,
-                    .audit = audit_regions(page.record->geometry, memory, page.record->table_seed, how)};
+  const layout::PrivateRecord& record = *page.record;
+  MemoryAudit found{.record = record,
+                    .audit = audit_regions(record.geometry, memory, record.table_seed, record.pool_secret, how)};
   compare_pages(memory, page, found.audit);
   return found;
 }

@@ -144,9 +144,9 @@ struct Auditing {
   std::function<void(std::uint64_t done, std::uint64_t of)> progress;
 };
 
-// The regions of a memory whose geometry and hash seed are known.
+// The regions of a memory whose geometry and hash secrets are known.
 Audit audit_regions(const layout::Geometry& geometry, base::Bytes memory, const base::HashSecret& seed,
-                    const Auditing& how = {});
+                    const base::HashSecret& pool_secret, const Auditing& how = {});
 
 // A whole memory that explains itself.
 struct MemoryAudit {

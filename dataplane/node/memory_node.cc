@@ -115,9 +115,11 @@ MemoryNode::~MemoryNode() = default;
 // The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is
 // written here. The private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
-  if (geometry_.protocol == layout::Protocol::rcuckoo) {  // an empty RACE table is zeros
-    rcuckoo::format_table(geometry_,
-                          memory_.subspan(geometry_.at(layout::kTable).offset, geometry_.at(layout::kTable).bytes));
+  const layout::Span& rows = geometry_.at(layout::kTable);
+  if (geometry_.protocol == layout::Protocol::race) {
+    race::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
+  } else {
+    rcuckoo::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
   }
   const layout::Span& entries = geometry_.at(layout::kDirectory);
   directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables);
@@ -198,7 +200,8 @@ void MemoryNode::verify() {
     log(false,
         "looks through the memory that it found: " + std::to_string(done) + " of " + std::to_string(of) + " bytes");
   };
-  const Audit audit = audit_regions(geometry_, memory_, record_.table_seed, {.segment = rebuild, .progress = progress});
+  const Audit audit = audit_regions(geometry_, memory_, record_.table_seed, record_.pool_secret,
+                                    {.segment = rebuild, .progress = progress});
   dirty_.assign(geometry_.segments, true);
   settle_counters(audit.table.keys, audit.table.bytes);
   defects_ = audit.damage();

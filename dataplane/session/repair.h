@@ -109,14 +109,23 @@ class Repairer {
 
   const RepairMarks& marks() const { return marks_; }
 
- private:
-  using Slot = layout::OperationSlot;
-  struct Snapshot;
+  // The leases themselves, for whoever changes something that a client after it can finish: what needs a holder that
+  // is one, and fenced before there is another.
   struct Lease {
     std::uint64_t index = 0;
     std::uint64_t word = 0;
     Nanos at = 0;
   };
+  // Adds it to `leases`, which are renewed meanwhile. A holder that stands still is fenced, and the lease stolen.
+  task::Task<base::Status> take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
+                                      fabric::Cost& cost);
+  // As often as the holder does something that takes time.
+  task::Task<base::Status> renew(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
+  task::Task<void> give_back(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
+
+ private:
+  using Slot = layout::OperationSlot;
+  struct Snapshot;
 
   task::Task<base::Status> snapshot(Nanos deadline, fabric::Cost& cost, Snapshot& into);
   task::Task<base::Status> read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into, Nanos deadline,
@@ -135,10 +144,6 @@ class Repairer {
   task::Task<base::Status> repair_one(std::uint64_t index, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair_under_leases(std::uint64_t index, std::uint64_t holder, std::vector<Lease>& leases,
                                                Nanos deadline, fabric::Cost& cost);
-  task::Task<base::Status> take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
-                                      fabric::Cost& cost);
-  task::Task<base::Status> renew(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
-  task::Task<void> give_back(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> release_certain(std::uint64_t index, Slot& slot, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> release_word(std::uint64_t index, const layout::HeldLocks& named, std::vector<Lease>& leases,
                                         Nanos deadline, fabric::Cost& cost);

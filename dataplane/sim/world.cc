@@ -167,6 +167,7 @@ task::Task<void> World::open(Client& client) {
   client.slots_offset_ = body.session->grant().slots_offset;
   client.session_id_ = body.session->grant().session_id;
   table_seed_ = body.session->grant().table_seed;
+  pool_secret_ = body.session->grant().pool_secret;
 }
 
 task::Task<void> World::close(Client& client) {

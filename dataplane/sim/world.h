@@ -122,6 +122,7 @@ class World {
     return base::Bytes(memory_span_).subspan(geometry().at(id).offset, geometry().at(id).bytes);
   }
   const base::HashSecret& table_seed() const { return table_seed_; }
+  const base::HashSecret& pool_secret() const { return pool_secret_; }
   History& history() { return history_; }
   const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
   // Of the calls that failed without effect, newest last: client and status.
@@ -147,6 +148,7 @@ class World {
   layout::Geometry geometry_;
   std::vector<std::unique_ptr<Client>> clients_;
   base::HashSecret table_seed_;
+  base::HashSecret pool_secret_;
   History history_;
   std::vector<std::pair<std::size_t, base::Status>> failures_;
   std::uint64_t lost_ = 0;  // times that all memory was lost

@@ -11,40 +11,123 @@ namespace farpool::race {
 
 using layout::kExtentHeader;
 
+namespace {
+
+// Free slots of 28 that are so few that more room should be on its way: whoever finds none has to wait until a split
+// has outlived an era.
+constexpr std::uint64_t kCrowded = 4;
+
+}  // namespace
+
 Buckets::Buckets(Table::State& state, std::string_view key)
     : state_(state),
       key_(key),
       directory_hash_(base::keyed_hash(state.session.grant().pool_secret, base::bytes_of(key))),
       hash_(base::keyed_hash(state.session.grant().table_seed, base::bytes_of(key))),
-      places_(locate(hash_, state.geometry.rows)),
+      places_(locate(hash_, state.geometry.rows_per_table())),
       print_(print_of(hash_)),
-      buffer_(state.port().buffer(2 * kCombinedBytes)) {}
+      route_(state.directory.route_of(directory_hash_)),
+      buffer_(state.port().buffer((state.geometry.tables > 1 ? 4 : 2) * kCombinedBytes)) {}
+
+void Buckets::forget() {
+  known_count_ = seen_count_ = 0;
+  const directory::Route route = state_.directory.route_of(directory_hash_);
+  if (route != route_) sides_ = {};
+  route_ = route;
+}
 
 void Buckets::add_reads(Chain& chain) {
-  for (std::size_t place = 0; place < 2; ++place) {
-    chain.add(Op::read({layout::kTable, places_[place].offset()},
-                       buffer_.span().subspan(place * kCombinedBytes, kCombinedBytes)));
+  for (const bool old : {false, true}) {
+    if (old && !route_.old) continue;
+    for (std::size_t place = 0; place < 2; ++place) {
+      chain.add(Op::read({layout::kTable, place_in(old ? *route_.old : route_.table, place).offset()},
+                         buffer_.span().subspan((place + (old ? 2 : 0)) * kCombinedBytes, kCombinedBytes)));
+    }
   }
 }
 
-Status Buckets::check() const {
+Task<Status> Buckets::read(Nanos deadline, Cost& cost) {
+  Chain chain;
+  add_reads(chain);
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline, cost);
+  if (outcome.fate == Fate::done) co_return Status();
+  co_return state_.gone(Code::unavailable, "the buckets could not be read");
+}
+
+Result<Buckets::Sight> Buckets::look() {
+  const auto name = [&](std::size_t place) {
+    return "group " + std::to_string(places_[place].group) + " of table " + std::to_string(route_.table);
+  };
+  Sight sight = Sight::good;
+  unsure_ = false;
   for (std::size_t place = 0; place < 2; ++place) {
-    const std::uint64_t header = view(place).header();
-    const auto name = [&] {
-      return "group " + std::to_string(places_[place].group) + " of table " + std::to_string(state_.table_id);
-    };
-    if (!HeaderWord::well_formed(header)) return {Code::corrupt, "the header of a bucket of " + name() + " cannot be"};
-    if (!HeaderWord::covers(header, directory_hash_)) {
-      return {Code::stale, name() + " does not hold this key any more: read the directory again"};
+    Side& side = sides_[place];
+    const std::uint64_t header = view_in(false, place).header();
+    const std::uint64_t old = route_.old ? view_in(true, place).header() : 0;
+    if (!HeaderWord::well_formed(header) || !HeaderWord::well_formed(old)) {
+      return Status(Code::corrupt, "the header of a bucket of " + name(place) + " cannot be");
     }
+    const bool opened_before = std::exchange(side.opened, HeaderWord::open(header));
+    side.in_motion = route_.old && !HeaderWord::open(header) && !HeaderWord::covers(old, directory_hash_);
+    side.old = side.in_motion || (route_.old && HeaderWord::covers(old, directory_hash_));
+    if (!side.old && !HeaderWord::covers(header, directory_hash_)) {
+      sight = Sight::stale;
+      continue;
+    }
+    if (side.in_motion && sight == Sight::good) sight = Sight::in_motion;
     for (std::uint64_t index = 0; index < kCombinedSlots; ++index) {
       const Slot slot = view(place).slot(index);
-      if (slot.empty() || (slot.well_formed() && state_.in_heap(slot))) continue;
-      return {Code::corrupt, "slot " + std::to_string(places_[place].slot_offset(index) / 8) + " of table " +
-                                 std::to_string(state_.table_id) + " cannot be"};
+      if (!slot.empty() && !(slot.well_formed() && state_.in_heap(slot))) {
+        return Status(Code::corrupt,
+                      "slot " + std::to_string(this->place(place).slot_offset(index) / 8) + " cannot be");
+      }
+      if (slot.moving() && slot.print() == print_ && !side.in_motion && sight != Sight::stale &&
+          !left_over(this->place(place).slot_offset(index), slot)) {
+        sight = Sight::again;
+      }
+      const Slot left = route_.old ? view_in(true, place).slot(index) : Slot();
+      unsure_ = unsure_ || (!side.old && !opened_before && left.moving() && left.print() == print_);
     }
   }
-  return {};
+  if (route_.old) state_.splitter.watch(*route_.old);
+  if (sight != Sight::stale) misled_since_ = 0;
+  if (sight == Sight::again) ++state_.marks.looked_again;
+  return sight;
+}
+
+// Whether the word had been seen before: then its header is younger than it.
+bool Buckets::left_over(std::uint64_t offset, Slot slot) {
+  for (std::size_t i = 0; i < seen_count_; ++i) {
+    if (seen_moving_[i] == std::pair(offset, slot)) return true;
+  }
+  if (seen_count_ == seen_moving_.size()) seen_count_ = 0;
+  seen_moving_[seen_count_++] = {offset, slot};
+  return false;
+}
+
+Task<Status> Buckets::misled(Nanos deadline, Cost& cost) {
+  ++state_.marks.stale_routes;
+  const Nanos now = state_.now();
+  if (misled_since_ == 0) misled_since_ = now;
+  if (now - misled_since_ >= state_.failure_timeout()) {
+    co_return Status(Code::corrupt, "the directory leads to table " + std::to_string(route_.table) + ", whose group " +
+                                        std::to_string(places_[0].group) + " or " + std::to_string(places_[1].group) +
+                                        " does not have the key");
+  }
+  Status status = co_await state_.directory.refresh(deadline, cost);
+  forget();
+  co_return status;
+}
+
+bool Buckets::crowded() const {
+  std::uint64_t taken = 0;
+  for (const CombinedView& one : views()) taken += one.load(false) + one.load(true);
+  return taken + kCrowded >= 2 * kCombinedSlots;
+}
+
+Status Buckets::grow() {
+  if (route_.old) return Status();  // it is growing; look() watches that it does
+  return state_.splitter.grow(route_.table, HeaderWord::Depth::get(view(0).header()));
 }
 
 const Buckets::Known* Buckets::find(Slot slot) const {
@@ -58,7 +141,7 @@ const Buckets::Known* Buckets::find(Slot slot) const {
 std::optional<Buckets::Copy> Buckets::committed() const {
   std::optional<Copy> copy;
   each(true, [&](std::uint64_t offset, Slot slot) {
-    if (slot.committed()) copy = Copy{offset, slot, find(slot)};
+    if (!slot.tentative()) copy = Copy{offset, slot, find(slot)};
   });
   return copy;
 }

@@ -2,12 +2,22 @@
 // A key's two combined buckets as they were read, and which of their slots are the key's. Internal to the room.
 //
 // Whoever uses this holds an era from the first READ on: a block that a slot pointed to is not reused meanwhile, so
-// what was once learned of a slot's word stays true of it.
+// what was once learned of a slot's word stays true of it; and slots that a split has moved away are not cleared.
+//
+// While the key's table is made by a split, each of the two places lies in the old table or in the new one, as the
+// headers say: in the old one as long as its header covers the key. Between that and the opening of the new one the
+// group is in motion: what lies in the old table is still true, and nobody changes it. The words of a READ come in any
+// order, so a header may be older than the slots beside it, or younger:
+//  - A slot that is moving under a header that covers the key shows that the header is old. It is read again; if the
+//    word is still there then, it is of another key of its print, and left over.
+//  - A new bucket that was closed until now may have been read before it was filled. If the key is not in it and a
+//    moving slot of its print lies in the old one, it is read again.
 #pragma once
 
 #include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "index/race/state.h"
 
@@ -17,12 +27,28 @@ class Buckets {
  public:
   Buckets(Table::State& state, std::string_view key);
 
-  // READs of both, into the same bytes each time.
+  // Nothing of before counts: another era has begun, and the directory may say something else.
+  void forget();
+  // READs of both places, in both tables of a split, into the same bytes each time.
   void add_reads(Chain& chain);
-  // Nothing of before counts: another era has begun.
-  void forget() { known_count_ = 0; }
-  // Whether the buckets hold this key at all, and their words can be.
-  Status check() const;
+  Task<Status> read(Nanos deadline, Cost& cost);  // of these alone
+
+  enum class Sight : std::uint8_t {
+    good,
+    in_motion,  // good to read, and not to be changed
+    again,      // to be read again
+    stale,      // the directory led to the wrong table: see misled()
+  };
+  // What has been read. Errors: corrupt.
+  Result<Sight> look();
+  // Whether a miss is to be believed only when the buckets have been read again.
+  bool unsure() const { return unsure_; }
+  // Reads the directory anew. corrupt: time and again it leads to a table that does not have the key.
+  Task<Status> misled(Nanos deadline, Cost& cost);
+  // There are hardly any free slots.
+  bool crowded() const;
+  // There should be more of them: Splitter::grow().
+  Status grow();
 
   struct Sought {
     bool tentative = false;  // copies, too
@@ -47,7 +73,8 @@ class Buckets {
     Slot slot;
     const Known* known = nullptr;
   };
-  // The key's committed copy. There is never more than one, though two may have been seen one after the other.
+  // The key's copy, committed, or moving if its group is in motion. There is never more than one, though two may have
+  // been seen one after the other.
   std::optional<Copy> committed() const;
   // Calls visit(offset, slot) for every slot that is taken, and has the key if `ours`.
   template <class Visit>
@@ -55,22 +82,35 @@ class Buckets {
     for (std::size_t place = 0; place < 2; ++place) {
       for (std::uint64_t index = 0; index < kCombinedSlots; ++index) {
         const Slot slot = view(place).slot(index);
-        if (slot.empty()) continue;
+        if (slot.empty() || (slot.moving() && !sides_[place].in_motion)) continue;
         const Known* known = ours ? find(slot) : nullptr;
-        if (!ours || (known != nullptr && known->ours)) visit(places_[place].slot_offset(index), slot);
+        if (!ours || (known != nullptr && known->ours)) visit(this->place(place).slot_offset(index), slot);
       }
     }
   }
   std::array<CombinedView, 2> views() const { return {view(0), view(1)}; }
-  const Places& places() const { return places_; }
+  // Where the places lie now, in the table region.
+  Place place(std::size_t i) const { return place_in(sides_[i].old ? *route_.old : route_.table, i); }
+  Places places() const { return {place(0), place(1)}; }
+  Place place_in(std::uint64_t table, std::size_t i) const {
+    return {table * state_.geometry.rows_per_table() + places_[i].group, places_[i].side};
+  }
+  std::uint64_t directory_hash() const { return directory_hash_; }
   std::uint64_t print() const { return print_; }
 
  private:
   static constexpr std::size_t kMost = 2 * kCombinedSlots + 8;
 
-  CombinedView view(std::size_t place) const {
-    return {buffer_.span().subspan(place * kCombinedBytes, kCombinedBytes), places_[place].side};
+  struct Side {
+    bool old = false;        // it lies in the old table
+    bool in_motion = false;  // it is on its way from there
+    bool opened = false;     // in the new table, when it was last read
+  };
+  CombinedView view_in(bool old, std::size_t place) const {
+    return {buffer_.span().subspan((place + (old ? 2 : 0)) * kCombinedBytes, kCombinedBytes), places_[place].side};
   }
+  CombinedView view(std::size_t place) const { return view_in(sides_[place].old, place); }
+  bool left_over(std::uint64_t offset, Slot slot);
   // A copy and its tentative form are one.
   const Known* find(Slot slot) const;
   std::uint64_t wanted_of(Slot slot, bool values) const;
@@ -81,8 +121,15 @@ class Buckets {
   const std::string_view key_;
   const std::uint64_t directory_hash_;
   const std::uint64_t hash_;
-  const Places places_;
+  const Places places_;  // in any table
+  std::array<Side, 2> sides_;
+  bool unsure_ = false;
+  // Moving slots of the key's print that were seen under a header that covers the key.
+  std::array<std::pair<std::uint64_t, Slot>, 2 * kCombinedSlots> seen_moving_;
+  std::size_t seen_count_ = 0;
+  Nanos misled_since_ = 0;  // 0: not of late
   const std::uint64_t print_;
+  directory::Route route_;
   mutable fabric::Buffer buffer_;
   std::array<Known, kMost> known_;
   std::size_t known_count_ = 0;

@@ -38,6 +38,7 @@ class Change {
   Task<Result<bool>> attempts();
   Task<Result<Step>> attempt();
   Task<Result<Step>> doubt(Slot slot);
+  Task<Result<Step>> elsewhere(Buckets::Sight sight);
 
   // The new value's block.
   Edit::Kind decide(const std::optional<Copy>& found);
@@ -83,6 +84,7 @@ class Change {
   bool exposed_ = false;                 // others may have read the block's address
   Slot own_;                             // points to the block
   std::optional<std::uint64_t> placed_;  // where own_ lies as a tentative slot, as far as is known
+  Places placed_among_;                  // where the key's places were then
 };
 
 Task<Result<bool>> Change::run() {
@@ -129,13 +131,25 @@ Task<Result<Step>> Change::attempt() {
   if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
   for (;;) {
     // Judge.
-    Status status = buckets_.check();
-    if (!status.ok()) co_return status;
+    const Result<Buckets::Sight> sight = buckets_.look();
+    if (!sight.ok()) co_return sight.status();
+    const bool changeable = *sight != Buckets::Sight::stale && *sight != Buckets::Sight::in_motion;
+    if (!changeable || (placed_ && buckets_.places() != placed_among_)) co_return co_await elsewhere(*sight);
+    Status status;
+    if (*sight == Buckets::Sight::again) {
+      if (status = co_await buckets_.read(deadline_, cost_); !status.ok()) co_return status;
+      continue;
+    }
     const bool values = wish_.editor != nullptr && wish_.editor->wants_value();
     Result<bool> sure =
         co_await buckets_.identify({.tentative = placed_.has_value(), .values = values, .own = own_}, deadline_, cost_);
     if (!sure.ok()) co_return sure.status();
     if (!*sure) co_return co_await doubt(buckets_.doubtful());
+    if (buckets_.unsure() && !buckets_.committed()) {
+      ++state_.marks.looked_again;
+      if (status = co_await buckets_.read(deadline_, cost_); !status.ok()) co_return status;
+      continue;
+    }
     if (placed_) {
       Result<std::optional<Step>> step = co_await vie();
       if (!step.ok()) co_return step.status();
@@ -156,6 +170,19 @@ Task<Result<Step>> Change::attempt() {
     if (!step.ok()) co_return step.status();
     if (*step) co_return **step;
   }
+}
+
+// The key, or a group of it, is or goes somewhere else: what lies tentative here would never be committed.
+Task<Result<Step>> Change::elsewhere(Buckets::Sight sight) {
+  if (placed_) {
+    if (Status status = co_await retract(); !status.ok()) co_return status;
+  }
+  if (sight == Buckets::Sight::stale) {
+    if (Status status = co_await buckets_.misled(deadline_, cost_); !status.ok()) co_return status;
+  } else if (sight == Buckets::Sight::in_motion) {
+    ++state_.marks.split_waits;
+  }
+  co_return Step::again;
 }
 
 // A block that is not what its slot says was reused, which an era forbids, or is damaged.
@@ -278,6 +305,7 @@ Task<Result<Step>> Change::take_over(const Copy& found, Edit::Kind kind) {
 Task<Result<std::optional<Step>>> Change::place() {
   const auto choice = choose(buckets_.views());
   if (!choice) co_return co_await make_room();
+  if (state_.geometry.tables > 1 && buckets_.crowded()) (void)buckets_.grow();
   const std::uint64_t offset = buckets_.places()[choice->place].slot_offset(choice->index);
   std::uint64_t before = 0;
   Chain chain;
@@ -288,6 +316,7 @@ Task<Result<std::optional<Step>>> Change::place() {
   if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
   if (before == 0) {
     placed_ = offset;
+    placed_among_ = buckets_.places();
   } else {
     ++state_.marks.slot_conflicts;
   }
@@ -301,10 +330,16 @@ Task<Result<std::optional<Step>>> Change::make_room() {
     if (slot.tentative() && !tentative) tentative = Copy{offset, slot};
   });
   if (!tentative) {
+    Status full = buckets_.grow();
+    if (full.ok()) {
+      ++state_.marks.split_waits;
+      co_return Step::again;
+    }
+    const Places places = buckets_.places();
     co_return nothing_done(Code::out_of_memory, "table " + std::to_string(state_.table_id) +
-                                                    " has no free slot in groups " +
-                                                    std::to_string(buckets_.places()[0].group) + " and " +
-                                                    std::to_string(buckets_.places()[1].group) + " for");
+                                                    " has no free slot in groups " + std::to_string(places[0].group) +
+                                                    " and " + std::to_string(places[1].group) + ", and " +
+                                                    full.message() + ", for");
   }
   if (hindrance_.since(tentative->offset, tentative->slot.word(), state_.now()) < state_.patience()) {
     co_return Step::again;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of a RACE subtable on its memory node. Pure functions; clients, memory nodes and offline checkers read with
-// them. A zeroed table is an empty one, of local depth 0.
+// them. Tables of equal size lie one behind the other, and which has which keys the directory says
+// (layout/directory.h).
 //
 // A subtable is an array of groups of three buckets. Only the outer two are hashed to; each is read together with the
 // one in the middle, which takes what overflows from either.
@@ -14,13 +15,14 @@
 //   slot    +-----------+-----------+-------+-----------------------------------+
 //           | print   8 | units   8 | state | block                          46 |   block and units of 64 bytes
 //           +-----------+-----------+-------+-----------------------------------+
-//            63                      40 39                              8 7      0
-//   header  +--------------------------+---------------------------------+--------+
-//           | zero                  24 | suffix                       32 | depth  |
-//           +--------------------------+---------------------------------+--------+
+//            63                41  40   39                              8 7      0
+//   header  +--------------------+------+---------------------------------+--------+
+//           | zero            23 | open | suffix                       32 | depth  |
+//           +--------------------+------+---------------------------------+--------+
 //
-// The whole word 0 is an empty slot. `units` is what of the block is read at once, 1 to 255: with 255 the extent may be
-// longer, and its own lengths tell (the paper chains a second block; here a block has any length).
+// The whole word 0 is an empty slot, or the header of a bucket that is closed: its table is being made by a split, and
+// what belongs here still lies in the old table. `units` is what of the block is read at once, 1 to 255: with 255 the
+// extent may be longer, and its own lengths tell (the paper chains a second block; here a block has any length).
 #pragma once
 
 #include <algorithm>
@@ -56,6 +58,7 @@ class Slot {
   enum class State : std::uint64_t {
     committed = 0,  // the key is there
     tentative = 1,  // its inserter has yet to see that no other copy of the key is there; nobody else heeds it
+    moving = 2,     // of a table that is split: a copy lies in the new table, or is about to; nobody changes it here
   };
 
   constexpr Slot() = default;
@@ -70,10 +73,11 @@ class Slot {
   constexpr std::uint64_t word() const { return word_; }
   constexpr bool empty() const { return word_ == 0; }
   constexpr bool tentative() const { return state() == static_cast<std::uint64_t>(State::tentative); }
+  constexpr bool moving() const { return state() == static_cast<std::uint64_t>(State::moving); }
   constexpr bool committed() const { return !empty() && state() == static_cast<std::uint64_t>(State::committed); }
   // Whether it is empty or can point to anything at all.
   constexpr bool well_formed() const {
-    return empty() || (SlotWord::Units::get(word_) != 0 && state() <= static_cast<std::uint64_t>(State::tentative));
+    return empty() || (SlotWord::Units::get(word_) != 0 && state() <= static_cast<std::uint64_t>(State::moving));
   }
   constexpr std::uint64_t print() const { return SlotWord::Print::get(word_); }
   constexpr std::uint64_t block() const { return SlotWord::Block::get(word_); }
@@ -100,19 +104,22 @@ class Slot {
 struct HeaderWord {
   using Depth = layout::Field<0, 8>;
   using Suffix = layout::Field<8, 32>;
-  using Zero = layout::Field<40, 24>;
-  static_assert(layout::tiles_a_word<Depth, Suffix, Zero>);
+  using Open = layout::Field<40, 1>;
+  using Zero = layout::Field<41, 23>;
+  static_assert(layout::tiles_a_word<Depth, Suffix, Open, Zero>);
   static constexpr std::uint64_t of(std::uint64_t depth, std::uint64_t suffix) {
-    return Depth::put(depth) | Suffix::put(suffix);
+    return Depth::put(depth) | Suffix::put(suffix) | Open::put(1);
   }
+  static constexpr bool open(std::uint64_t header) { return header != 0; }
   static constexpr bool well_formed(std::uint64_t header) {
     const std::uint64_t depth = Depth::get(header);
-    return Zero::get(header) == 0 && depth <= 32 && Suffix::get(header) >> depth == 0;
+    return !open(header) ||
+           (Open::get(header) == 1 && Zero::get(header) == 0 && depth <= 32 && Suffix::get(header) >> depth == 0);
   }
   // Whatever the reader's directory says: a split that left the key here does not matter to it.
   static constexpr bool covers(std::uint64_t header, std::uint64_t directory_hash) {
     const std::uint64_t mask = (1ull << Depth::get(header)) - 1;
-    return (directory_hash & mask) == Suffix::get(header);
+    return open(header) && (directory_hash & mask) == Suffix::get(header);
   }
 };
 

@@ -53,13 +53,13 @@ TEST(Slot, KnowsWhatCannotBe) {
   EXPECT_TRUE(Slot().well_formed());
   EXPECT_TRUE(Slot::of(0, 0, 64, Slot::State::committed).well_formed());
   EXPECT_FALSE(Slot(SlotWord::Block::put(7)).well_formed()) << "of no length";
-  EXPECT_FALSE(Slot(SlotWord::Units::put(1) | SlotWord::State::put(2)).well_formed());
   EXPECT_FALSE(Slot(SlotWord::Units::put(1) | SlotWord::State::put(3)).well_formed());
 }
 
 // The digest's three cases: only one whose suffix is another has moved, whatever depth the reader believed in.
 TEST(Header, SaysWhichKeysItsBucketHolds) {
-  EXPECT_TRUE(HeaderWord::covers(0, 0x1234));  // a table that was never split
+  EXPECT_TRUE(HeaderWord::covers(HeaderWord::of(0, 0), 0x1234));  // a table that was never split
+  EXPECT_FALSE(HeaderWord::covers(0, 0)) << "closed";
   const std::uint64_t odd = HeaderWord::of(1, 1), upper = HeaderWord::of(2, 2);
   EXPECT_TRUE(HeaderWord::covers(odd, 0b01));
   EXPECT_TRUE(HeaderWord::covers(odd, 0b11));
@@ -69,7 +69,8 @@ TEST(Header, SaysWhichKeysItsBucketHolds) {
   EXPECT_TRUE(HeaderWord::well_formed(0) && HeaderWord::well_formed(odd) && HeaderWord::well_formed(upper));
   EXPECT_FALSE(HeaderWord::well_formed(HeaderWord::of(1, 2))) << "a suffix longer than its depth";
   EXPECT_FALSE(HeaderWord::well_formed(HeaderWord::of(33, 0)));
-  EXPECT_FALSE(HeaderWord::well_formed(1ull << 40));
+  EXPECT_FALSE(HeaderWord::well_formed(1ull << 41));
+  EXPECT_FALSE(HeaderWord::well_formed(1)) << "neither open nor closed";
 }
 
 TEST(Combined, BucketsShareTheirOverflow) {

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "directory/cache.h"
+#include "directory/splitter.h"
 #include "index/operation.h"
 #include "index/race/layout.h"
 #include "index/race/locate.h"
@@ -49,26 +52,28 @@ class Tally {
   session::WaitQueue flushed_;
 };
 
+class Groups;
+
 struct Table::State final : session::Repairable, heap::References {
-  State(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id)
-      : session(session),
-        heap(heap),
-        geometry(geometry),
-        table_id(table_id),
-        tally(session),
-        repairer(session, *this) {}
+  State(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id);
+  ~State();
 
   session::Session& session;
   heap::Heap& heap;
   const layout::Geometry geometry;
-  const std::uint32_t table_id;
+  const std::uint32_t table_id;  // of the map
   Marks marks;
   Tally tally;
   session::Repairer repairer;
+  directory::Cache directory;
+  std::unique_ptr<Groups> groups;
+  directory::Splitter splitter;
 
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
   Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) override;
+
+  Task<Status> take_away(std::uint64_t offset, Slot tentative, Nanos deadline, Cost& cost);
 
   fabric::Port& port() { return session.port(); }
   Nanos now() { return session.port().now(); }
@@ -76,6 +81,10 @@ struct Table::State final : session::Repairable, heap::References {
   // After which a tentative slot is taken away by whom it hinders.
   Nanos patience() { return failure_timeout() / 16; }
 
+  // Of a group of a table, in the table region.
+  std::uint64_t group_offset(std::uint64_t table, std::uint64_t group) const {
+    return (table * geometry.rows_per_table() + group) * kGroupBytes;
+  }
   Remote block_at(std::uint64_t units) const { return {layout::kHeap, layout::block_offset(units)}; }
   std::uint64_t heap_bytes() const { return geometry.at(layout::kHeap).bytes; }
   // Whether a slot points into the heap at all; a READ beyond it would end the session.

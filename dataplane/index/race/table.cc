@@ -5,6 +5,7 @@
 
 #include "index/race/buckets.h"
 #include "index/race/change.h"
+#include "index/race/split.h"
 #include "index/race/state.h"
 #include "layout/extent.h"
 
@@ -16,8 +17,27 @@ Table::Table(session::Session& session, heap::Heap& heap, const layout::Geometry
 }
 Table::~Table() = default;
 
+Table::State::State(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry,
+                    std::uint32_t table_id)
+    : session(session),
+      heap(heap),
+      geometry(geometry),
+      table_id(table_id),
+      tally(session),
+      repairer(session, *this),
+      directory(session, geometry.tables),
+      groups(std::make_unique<Groups>(*this)),
+      splitter(session, repairer, directory, this->geometry, *groups) {}
+Table::State::~State() = default;
+
 const layout::Geometry& Table::geometry() const { return state_->geometry; }
-const Marks& Table::marks() const { return state_->marks; }
+const Marks& Table::marks() const {
+  const directory::Splitter::Marks& splits = state_->splitter.marks();
+  state_->marks.splits = splits.begun;
+  state_->marks.splits_finished = splits.finished;
+  state_->marks.splits_taken_over = splits.taken_over;
+  return state_->marks;
+}
 session::Repairer& Table::repairer() { return state_->repairer; }
 
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
@@ -50,6 +70,18 @@ Task<Result<bool>> Table::modify(std::string_view key, Editor& editor, Nanos dea
   return change(*state_, key, {.name = "a modify", .editor = &editor}, deadline, cost);
 }
 
+Task<Status> Table::split(std::string_view key, Nanos deadline, Cost& cost) {
+  Buckets buckets(*state_, key);
+  for (;;) {
+    if (state_->now() >= deadline) co_return Status(Code::timed_out, "the table of a key was not found in time");
+    if (Status status = co_await buckets.read(deadline, cost); !status.ok()) co_return status;
+    const Result<Buckets::Sight> sight = buckets.look();
+    if (!sight.ok()) co_return sight.status();
+    if (*sight != Buckets::Sight::stale) co_return buckets.grow();
+    if (Status status = co_await buckets.misled(deadline, cost); !status.ok()) co_return status;
+  }
+}
+
 Task<Result<index::Totals>> Table::count(Nanos deadline, Cost& cost) {
   if (Status status = co_await state_->tally.settle(deadline); !status.ok()) co_return status;
   co_return co_await index::count_slots(state_->session, deadline, cost);
@@ -60,40 +92,74 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const layout::Oper
   co_return std::optional<std::string>("a plan, and operations of RACE make none");
 }
 
-// The block is of a client that has ended, or has been published: nobody is still to commit a slot that points to it. A
-// key's copy does not move, so one READ finds it.
+// The block is of a client that has ended, or has been published: nobody is still to commit a slot that points to it.
+// Inserts that were not over may have left a tentative slot in any table that the key has been in.
 Task<Result<bool>> Table::State::refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) {
   const auto whole = layout::read_extent(extent, units);
   if (!whole || whole->key.size() > layout::kMaxKeyBytes) co_return false;
   const session::EraPin pin = session.pin();
   Buckets buckets(*this, base::text_of(whole->key));
-  Chain chain;
-  buckets.add_reads(chain);
   for (;;) {
     if (now() >= deadline) co_return Status(Code::timed_out, "the slots of a block's key could not be read in time");
-    const Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
-    if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "the slots of a block's key could not be read");
-    if (Status status = buckets.check(); !status.ok()) co_return status;
-    bool committed = false;
+    if (Status status = co_await buckets.read(deadline, cost); !status.ok()) co_return status;
+    const Result<Buckets::Sight> sight = buckets.look();
+    if (!sight.ok()) co_return sight.status();
+    if (*sight == Buckets::Sight::stale) {
+      if (Status status = co_await buckets.misled(deadline, cost); !status.ok()) co_return status;
+      continue;
+    }
+    if (*sight == Buckets::Sight::again) continue;
+    bool there = false;
     std::optional<std::pair<std::uint64_t, Slot>> tentative;
     buckets.each(false, [&](std::uint64_t offset, Slot slot) {
       if (slot.block() != units) return;
-      if (slot.committed()) {
-        committed = true;
-      } else {
+      if (slot.tentative()) {
         tentative.emplace(offset, slot);
+      } else {
+        there = true;
       }
     });
-    if (committed || !tentative) co_return committed;
-    std::uint64_t before = 0;
-    chain.clear();
-    chain.add(Op::cas({layout::kTable, tentative->first}, before, tentative->second.word(), 0));
-    const Outcome removed = co_await session.post(chain.ops(), deadline, cost);
-    if (removed.fate != Fate::done) co_return gone(Code::unavailable, "a tentative slot could not be taken away");
-    if (before == tentative->second.word()) ++marks.removed;
-    chain.clear();
-    buckets.add_reads(chain);
+    if (there) co_return true;
+    if (tentative) {
+      if (Status status = co_await take_away(tentative->first, tentative->second, deadline, cost); !status.ok()) {
+        co_return status;
+      }
+      continue;
+    }
+    if (buckets.unsure()) continue;
+    break;
   }
+  for (const std::uint64_t table : directory::tables_of_all_times(directory.view(), buckets.directory_hash())) {
+    fabric::Buffer bytes = port().buffer(2 * kCombinedBytes);
+    Chain chain;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Place place = buckets.place_in(table, i);
+      chain.add(Op::read({layout::kTable, place.offset()}, bytes.span().subspan(i * kCombinedBytes, kCombinedBytes)));
+    }
+    const Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+    if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "the slots of a block's key could not be read");
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Place place = buckets.place_in(table, i);
+      const CombinedView view(bytes.span().subspan(i * kCombinedBytes, kCombinedBytes), place.side);
+      for (std::uint64_t index = 0; index < kCombinedSlots; ++index) {
+        const Slot slot = view.slot(index);
+        if (slot.empty() || !slot.tentative() || slot.block() != units) continue;
+        Status status = co_await take_away(place.slot_offset(index), slot, deadline, cost);
+        if (!status.ok()) co_return status;
+      }
+    }
+  }
+  co_return false;
+}
+
+Task<Status> Table::State::take_away(std::uint64_t offset, Slot tentative, Nanos deadline, Cost& cost) {
+  std::uint64_t before = 0;
+  Chain chain;
+  chain.add(Op::cas({layout::kTable, offset}, before, tentative.word(), 0));
+  const Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+  if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "a tentative slot could not be taken away");
+  if (before == tentative.word()) ++marks.removed;
+  co_return Status();
 }
 
 // --- Counting

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RACE behind index::Table, on one subtable: no locks and no operation slots, a CAS on one word is where a change takes
-// effect. docs/adr/0009-one-directory-and-race-without-locks.md says why that is safe.
+// RACE behind index::Table, on the tables that a memory node has room for: no locks and no operation slots, a CAS on
+// one word is where a change takes effect. docs/adr/0009-one-directory-and-race-without-locks.md says why that is safe.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,10 @@ class Table final : public index::Table {
   task::Task<base::Result<bool>> modify(std::string_view key, Editor& editor, base::Nanos deadline,
                                         fabric::Cost& cost) override;
   task::Task<base::Result<index::Totals>> count(base::Nanos deadline, fabric::Cost& cost) override;
+
+  // Has the table that has the key split, in the background, unless that is under way: for whoever wants room before it
+  // is needed. out_of_memory: it cannot be split.
+  task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
 
   const layout::Geometry& geometry() const override;
   const Marks& marks() const override;

@@ -304,7 +304,8 @@ TEST_F(RaceSlots, SaysWhatCannotBe) {
        {nowhere, slot.word() & ~SlotWord::Units::kMask, slot.word() | SlotWord::State::kMask}) {
     cas(offset, slot.word(), word);
     EXPECT_EQ(look(), Code::corrupt);
-    EXPECT_EQ(verify(world.geometry(), world.region(layout::kTable), world.region(layout::kHeap), world.table_seed())
+    EXPECT_EQ(verify(world.geometry(), world.region(layout::kTable), world.region(layout::kHeap), world.table_seed(),
+                     {.directory = world.region(layout::kDirectory), .pool_secret = world.pool_secret()})
                   .defect_count(),
               1u);
     cas(offset, word, slot.word());
@@ -322,8 +323,8 @@ TEST_F(RaceSlots, SaysWhatCannotBe) {
   const Places places =
       locate(base::keyed_hash(world.table_seed(), base::bytes_of(std::string_view("k"))), world.geometry().rows);
   const std::uint64_t main = places[0].slot_offset(0) - 8;
-  cas(main, 0, HeaderWord::of(1, 1 - (hash & 1)));
-  EXPECT_EQ(look(), Code::stale);
+  cas(main, HeaderWord::of(0, 0), HeaderWord::of(1, 1 - (hash & 1)));
+  EXPECT_EQ(look(), Code::corrupt);
   cas(main, HeaderWord::of(1, 1 - (hash & 1)), HeaderWord::of(1, hash & 1));
   EXPECT_EQ(get("k"), "v");
 }

@@ -2,9 +2,13 @@
 #include "index/race/verify.h"
 
 #include <cstring>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "directory/directory.h"
 #include "index/race/layout.h"
 #include "index/race/locate.h"
 #include "layout/extent.h"
@@ -33,15 +37,27 @@ class Verifier {
  public:
   Verifier(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
            const Verification& how)
-      : g_(geometry), table_(table), heap_(heap), seed_(seed), how_(how), report_(heap.size()) {}
+      : g_(geometry),
+        rows_(geometry.rows_per_table()),
+        table_(table),
+        heap_(heap),
+        seed_(seed),
+        how_(how),
+        directory_(how.directory, geometry.tables),
+        report_(heap.size()) {
+    for (std::uint64_t table = 0; table < g_.tables; ++table) {
+      const auto split = directory::under_way(directory_, table);
+      if (!split || split->to == table) continue;
+      of_old_[table] = of_new_[split->to] = *split;
+    }
+  }
 
   Report run() {
     for (std::uint64_t group = 0; group < g_.rows; ++group) {
       if (how_.progress && group % kProgressGroups == 0) how_.progress(group);
       ++report_.rows;
       for (std::uint64_t bucket = 0; bucket < 3; ++bucket) {
-        const auto header = base::load<std::uint64_t>(table_.data() + group * kGroupBytes + bucket * kBucketBytes);
-        if (!HeaderWord::well_formed(header)) {
+        if (!header_can_be(group / rows_, header(group, bucket))) {
           report_.tell(
               {Kind::torn, group, 0, group * kGroupBytes + bucket * kBucketBytes,
                "the header of bucket " + std::to_string(bucket) + " of group " + std::to_string(group) + " cannot be"});
@@ -49,6 +65,8 @@ class Verifier {
       }
       for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) look_at(group, slot);
     }
+    // Last: one that nobody will commit any more may point to a block that is another key's by now.
+    for (const auto& [block, units] : tentative_) (void)report_.reached.mark(block, units);
     if (how_.progress) how_.progress(g_.rows);
     return std::move(report_);
   }
@@ -57,7 +75,40 @@ class Verifier {
   void tell(Kind kind, std::uint64_t group, std::uint64_t slot, std::string what) {
     report_.tell({kind, group, slot, offset_of(group, slot), std::move(what)});
   }
-  Slot at(std::uint64_t offset) const { return Slot(base::load<std::uint64_t>(table_.data() + offset)); }
+  Slot at(std::uint64_t group, std::uint64_t slot) const {
+    return Slot(base::load<std::uint64_t>(table_.data() + offset_of(group, slot)));
+  }
+  std::uint64_t header(std::uint64_t group, std::uint64_t bucket) const {
+    return base::load<std::uint64_t>(table_.data() + group * kGroupBytes + bucket * kBucketBytes);
+  }
+  bool moving(std::uint64_t from) const {
+    return layout::SplitWord::phase(directory_.split(from)) == layout::SplitWord::moving;
+  }
+  const directory::Split* split_of(const std::map<std::uint64_t, directory::Split>& splits, std::uint64_t table) const {
+    const auto found = splits.find(table);
+    return found == splits.end() ? nullptr : &found->second;
+  }
+
+  bool header_can_be(std::uint64_t table, std::uint64_t header) const {
+    using layout::HomeWord;
+    if (const directory::Split* split = split_of(of_old_, table)) {
+      return header == HeaderWord::of(split->depth, split->suffix) ||
+             (moving(table) && header == HeaderWord::of(split->depth - 1, split->suffix));
+    }
+    if (const directory::Split* split = split_of(of_new_, table)) {
+      return header == HeaderWord::of(split->depth, split->suffix_of_target()) || (moving(split->from) && header == 0);
+    }
+    const std::uint64_t home = directory_.home(table);
+    const std::uint64_t whole = HeaderWord::of(HomeWord::Depth::get(home), HomeWord::Suffix::get(home));
+    // A table that no entry names yet is still closed.
+    return header == 0 ? table != 0 && !named(table) : home != 0 && header == whole;
+  }
+  bool named(std::uint64_t table) const {
+    const std::uint64_t home = directory_.home(table);
+    if (home == 0) return false;
+    const auto route = directory::route(directory_, layout::HomeWord::Suffix::get(home));
+    return route && route->table == table;
+  }
 
   // The extent behind a slot, and how long it is; nothing if it is not whole.
   std::optional<layout::ExtentView> extent_of(Slot slot, std::uint64_t& bytes) const {
@@ -75,9 +126,71 @@ class Verifier {
     return layout::read_extent(rest.first(told), slot.block());
   }
 
+  // Which bucket's header decides for the key in this slot: 0 or 2; nothing if the key has no place here.
+  std::optional<std::uint64_t> main_of(std::uint64_t hash, std::uint64_t group, std::uint64_t slot) const {
+    for (const Place& place : locate(hash, rows_)) {
+      if (place.group != group % rows_) continue;
+      for (std::uint64_t index = 0; index < kCombinedSlots; ++index) {
+        if (place.slot_offset(index) == offset_of(group % rows_, slot)) return 2 * place.side;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // What a committed or moving slot is. While its group is on its way, the slot of the old table holds the key until
+  // the new one is open.
+  enum class Standing : std::uint8_t { holds, copied, misplaced, impossible };
+  Standing standing_of(std::uint64_t group, std::uint64_t number,
+                       const std::optional<layout::ExtentView>& extent) const {
+    const std::uint64_t table = group / rows_, within = group % rows_;
+    const Slot slot = at(group, number);
+    const directory::Split* out = split_of(of_old_, table);
+    if (slot.moving()) {
+      if (out == nullptr) return Standing::impossible;
+      const std::uint64_t there = out->to * rows_ + within;
+      if (!HeaderWord::open(header(there, 0))) return Standing::holds;
+      // All copies have been made. One that is not the same any more is in use.
+      if (at(there, number) != slot.as(Slot::State::committed) || !extent) return Standing::copied;
+    } else if (!extent) {
+      return Standing::holds;
+    }
+    const auto main = main_of(base::keyed_hash(seed_, extent->key), group, number);
+    if (!main) return slot.moving() ? Standing::copied : Standing::misplaced;
+    const std::uint64_t hash = base::keyed_hash(how_.pool_secret, extent->key);
+    const bool opened_there = out != nullptr && HeaderWord::open(header(out->to * rows_ + within, *main));
+    const std::uint64_t here = header(group, *main);
+    if (slot.moving()) return opened_there ? Standing::copied : Standing::holds;
+    if (HeaderWord::covers(here, hash)) return Standing::holds;
+    if (!HeaderWord::open(here)) {
+      return split_of(of_new_, table) != nullptr ? Standing::copied : Standing::misplaced;
+    }
+    return out != nullptr && out->moves(hash) && !opened_there ? Standing::holds : Standing::misplaced;
+  }
+
+  // Whether another slot holds the key: one before it in its table, or any in the old table of its split.
+  bool elsewhere(std::uint64_t group, std::uint64_t number, std::uint64_t hash, base::Bytes key) const {
+    const auto holds = [&](std::uint64_t other_group, std::uint64_t other) {
+      const Slot slot = at(other_group, other);
+      if (slot.empty() || slot.tentative() || slot.print() != print_of(hash)) return false;
+      std::uint64_t bytes = 0;
+      const auto extent = extent_of(slot, bytes);
+      return extent && base::text_of(extent->key) == base::text_of(key) &&
+             standing_of(other_group, other, extent) == Standing::holds;
+    };
+    const std::uint64_t table = group / rows_;
+    const directory::Split* in = split_of(of_new_, table);
+    for (const Place& place : locate(hash, rows_)) {
+      for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) {
+        const std::uint64_t here = table * rows_ + place.group;
+        if (offset_of(here, slot) < offset_of(group, number) && holds(here, slot)) return true;
+        if (in != nullptr && holds(in->from * rows_ + place.group, slot)) return true;
+      }
+    }
+    return false;
+  }
+
   void look_at(std::uint64_t group, std::uint64_t number) {
-    const std::uint64_t offset = offset_of(group, number);
-    const Slot slot = at(offset);
+    const Slot slot = at(group, number);
     if (slot.empty()) return;
     ++report_.entries;
     if (!slot.well_formed()) return tell(Kind::impossible, group, number, place(group, number) + " cannot be");
@@ -86,8 +199,13 @@ class Verifier {
     if (bytes == 0) return tell(Kind::beyond_heap, group, number, place(group, number) + " points beyond the heap");
     const std::uint64_t units = (bytes + layout::kBlockUnit - 1) / layout::kBlockUnit;
     if (slot.tentative()) {
-      (void)report_.reached.mark(slot.block(), units);
+      tentative_.emplace_back(slot.block(), units);
       return tell(Kind::tentative, group, number, "the insert of " + place(group, number) + " was not over");
+    }
+    const Standing standing = standing_of(group, number, extent);
+    if (standing == Standing::copied) return;
+    if (standing == Standing::impossible) {
+      return tell(Kind::impossible, group, number, place(group, number) + " moves, and its table is not being split");
     }
     ++report_.extents;
     if (!report_.reached.mark(slot.block(), units)) {
@@ -100,20 +218,12 @@ class Verifier {
     if (slot.print() != print_of(hash)) {
       tell(Kind::hash, group, number, "the print of " + place(group, number) + " is not its key's");
     }
-    bool in_place = false;
-    for (const Place& one : locate(hash, g_.rows)) {
-      for (std::uint64_t index = 0; index < kCombinedSlots; ++index) {
-        const std::uint64_t other = one.slot_offset(index);
-        in_place = in_place || other == offset;
-        if (other >= offset || !at(other).committed() || at(other).print() != slot.print()) continue;
-        std::uint64_t other_bytes = 0;
-        const auto twin = extent_of(at(other), other_bytes);
-        if (twin && base::text_of(twin->key) == base::text_of(extent->key)) {
-          tell(Kind::twice, group, number, place(group, number) + " has a key that lies in another slot, too");
-        }
-      }
+    if (elsewhere(group, number, hash, extent->key)) {
+      tell(Kind::twice, group, number, place(group, number) + " has a key that lies in another slot, too");
     }
-    if (!in_place) tell(Kind::misplaced, group, number, place(group, number) + " is in no bucket of its key");
+    if (standing == Standing::misplaced) {
+      tell(Kind::misplaced, group, number, place(group, number) + " is in no bucket of its key");
+    }
     ++report_.keys;
     report_.bytes += extent->key.size() + extent->value.size();
     if (how_.visit) {
@@ -127,14 +237,24 @@ class Verifier {
   }
 
   const layout::Geometry& g_;
+  const std::uint64_t rows_;  // of one table
   const base::Bytes table_;
   const base::Bytes heap_;
   const base::HashSecret seed_;
   const Verification& how_;
+  const directory::View directory_;
+  std::map<std::uint64_t, directory::Split> of_old_, of_new_;  // that are under way, by table
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> tentative_;
   Report report_;
 };
 
 }  // namespace
+
+void format_table(const layout::Geometry& geometry, base::MutableBytes table) {
+  for (std::uint64_t bucket = 0; bucket < 3 * geometry.rows_per_table(); ++bucket) {
+    base::store(table.data() + bucket * kBucketBytes, HeaderWord::of(0, 0));
+  }
+}
 
 Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
               const Verification& how) {

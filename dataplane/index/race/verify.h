@@ -12,15 +12,19 @@
 
 namespace farpool::race {
 
-// Every slot is empty or well formed, lies in a bucket of its key and has its print; its extent is whole and of its
-// length; no key is committed twice, and no block lies in two slots. A tentative slot's block is reached, its key is
-// not visited.
+// An empty table 0, in zeroed memory.
+void format_table(const layout::Geometry& geometry, base::MutableBytes table);
+
+// Every header is of the keys that its table has by `how.directory`, or of what a split makes of it. Every slot is
+// empty or well formed, lies in a bucket of its key and has its print; its extent is whole and of its length; no key is
+// committed twice, and no block lies in two slots. A tentative slot's block is reached, its key is not visited. What a
+// split that is under way has copied or left behind is neither.
 index::Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap,
                      const base::HashSecret& seed, const index::Verification& how = {});
 
 // Of a memory whose clients have all ended: takes every tentative slot away, and leases of dead repairers. Locks and
 // claims, which this protocol does not have, are damage, and go too. Returns how many inserts were undone. Cut short
-// after any word, another call does the rest.
+// after any word, another call does the rest. Splits stay as they are: clients go on with them.
 std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory);
 
 }  // namespace farpool::race

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "directory/splitter.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "layout/regions.h"
+#include "task/scope.h"
+
+namespace farpool::directory {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using base::Status;
+using fabric::Op;
+using layout::SplitWord;
+using task::Task;
+
+namespace {
+
+constexpr std::uint64_t kRowsAtOnce = 8;
+constexpr std::size_t kWordsAtOnce = 32;
+
+}  // namespace
+
+Nanos Splitter::soon() const { return session_.port().now() + 8 * session_.grant().failure_timeout; }
+
+Status Splitter::grow(std::uint64_t table, std::uint64_t depth) {
+  if (geometry_.tables == 1) return {Code::out_of_memory, "it is the only table that there is"};
+  if (no_tables_left_) {
+    return {Code::out_of_memory, "all " + std::to_string(geometry_.tables) + " tables are in use"};
+  }
+  if (deepest_.contains(table)) return {Code::out_of_memory, "it has been split as often as can be"};
+  if (!busy_) spawn(table, depth);
+  return {};
+}
+
+void Splitter::watch(std::uint64_t table) {
+  const Nanos now = session_.port().now(), patience = session_.grant().failure_timeout / 16;
+  if (busy_) return;
+  // Of what was seen long ago nothing is known.
+  if (watched_ != table || now - watched_last_ > patience) watched_since_ = now;
+  watched_ = table;
+  watched_last_ = now;
+  if (now - watched_since_ > patience) spawn(table, std::nullopt);
+}
+
+void Splitter::spawn(std::uint64_t table, std::optional<std::uint64_t> depth) {
+  busy_ = true;
+  session_.background().spawn(run(table, depth));
+}
+
+Task<void> Splitter::run(std::uint64_t table, std::optional<std::uint64_t> depth) {
+  Leases leases;
+  Status status = co_await repairer_.take_lease(layout::table_lease(table), leases, soon(), cost_);
+  if (status.ok()) status = co_await work(table, depth, leases);
+  co_await repairer_.give_back(leases, soon(), cost_);
+  if (session_.alive()) (void)co_await cache_.refresh(soon(), cost_);
+  watched_.reset();
+  busy_ = false;
+}
+
+Task<Status> Splitter::work(std::uint64_t table, std::optional<std::uint64_t> depth, Leases& leases) {
+  if (Status status = co_await read(); !status.ok()) co_return status;
+  const View view(image_.span(), geometry_.tables);
+  if (view.split(table) != 0) {
+    ++marks_.taken_over;
+  } else if (!depth || layout::HomeWord::Depth::get(view.home(table)) != *depth) {
+    co_return Status();  // another client has been here
+  }
+  Status status = co_await with_directory(table, true, leases);
+  const std::optional<Split> split = under_way(view, table);
+  if (!status.ok() || !split) co_return status;
+  if (SplitWord::phase(view.split(table)) == SplitWord::moving) {
+    status = co_await each_row(*split, true, view.progress(table), leases);
+    if (status.ok()) status = co_await write(begin_clearing(view, table));
+    if (!status.ok()) co_return status;
+  }
+  if (SplitWord::phase(view.split(table)) == SplitWord::clearing) {
+    status = co_await outlive_readers(leases);
+    if (status.ok()) status = co_await each_row(*split, false, view.progress(table), leases);
+    if (!status.ok()) co_return status;
+  }
+  status = co_await with_directory(table, false, leases);
+  if (status.ok()) ++marks_.finished;
+  co_return status;
+}
+
+// What needs the directory's own lease, which is held for a few trips: to begin a split, or to end it.
+Task<Status> Splitter::with_directory(std::uint64_t table, bool begins, Leases& leases) {
+  if (Status status = co_await repairer_.take_lease(layout::kDirectoryLease, leases, soon(), cost_); !status.ok()) {
+    co_return status;
+  }
+  Status status = co_await read();
+  if (status.ok()) {
+    const View view(image_.span(), geometry_.tables);
+    const bool fresh = view.split(table) == 0;
+    Result<Changes> changes = begins ? begin(view, table) : Result<Changes>(end(view, table));
+    status = changes.status();
+    if (changes.ok()) {
+      status = co_await write(std::move(*changes));
+      if (begins && fresh && status.ok()) ++marks_.begun;
+    } else if (status.code() == Code::out_of_memory) {
+      const std::uint64_t depth = layout::HomeWord::Depth::get(view.home(table));
+      if (depth == view.most_depth()) {
+        deepest_.insert(table);
+      } else {
+        no_tables_left_ = true;  // numbers are never used again
+      }
+    }
+  }
+  Leases own(1, leases.back());
+  leases.pop_back();
+  co_await repairer_.give_back(own, soon(), cost_);
+  co_return status;
+}
+
+Task<Status> Splitter::each_row(const Split& split, bool moves, std::uint64_t first, Leases& leases) {
+  const std::uint64_t rows = geometry_.rows_per_table();
+  for (std::uint64_t row = first; row < rows;) {
+    const std::uint64_t end = std::min(row + kRowsAtOnce, rows);
+    std::array<Status, kRowsAtOnce> done;
+    task::Scope scope;
+    for (std::uint64_t i = row; i < end; ++i) scope.spawn(one_row(split, moves, i, done[i - row]));
+    co_await scope.join();
+    for (Status& status : done) {
+      if (!status.ok()) co_return std::move(status);
+    }
+    row = end;
+    if (Status status = co_await repairer_.renew(leases, soon(), cost_); !status.ok()) co_return status;
+    Changes progress(1, {layout::record_offset(geometry_.tables, split.from) + layout::kRecordProgress, row});
+    if (Status status = co_await write(std::move(progress)); !status.ok()) co_return status;
+  }
+  co_return Status();
+}
+
+Task<void> Splitter::one_row(const Split& split, bool moves, std::uint64_t row, Status& status) {
+  status = moves ? co_await rows_.move(split, row, soon(), cost_) : co_await rows_.clear(split, row, soon(), cost_);
+}
+
+// A reader may have begun in the era after the one that the last tick told of. One that lags for too long is fenced by
+// the memory node, so this ends.
+Task<Status> Splitter::outlive_readers(Leases& leases) {
+  const std::uint64_t era = session_.era();
+  while (session_.safe_era() <= era + 1) {
+    if (!session_.alive()) co_return session_.why();
+    session_.hurry_eras();
+    co_await session_.port().sleep_for(session_.grant().failure_timeout / 16);  // the leases are to be renewed
+    if (Status status = co_await repairer_.renew(leases, soon(), cost_); !status.ok()) co_return status;
+  }
+  co_return Status();
+}
+
+Task<Status> Splitter::read() {
+  const std::uint64_t bytes = layout::directory_bytes(geometry_.tables);
+  if (image_.size() == 0) image_ = session_.port().buffer(bytes);
+  const std::array chain{Op::read({layout::kDirectory, 0}, image_.first(bytes))};
+  const fabric::Outcome outcome = co_await session_.post(chain, soon(), cost_);
+  if (outcome.fate == fabric::Fate::done) co_return Status();
+  co_return Status(Code::unavailable, "the directory could not be read: " + session_.why().message());
+}
+
+// In this order: WRITEs of a lane are.
+Task<Status> Splitter::write(Changes changes) {
+  fabric::Buffer words = session_.port().buffer(8 * std::max<std::size_t>(1, changes.size()));
+  for (std::size_t i = 0; i < changes.size();) {
+    std::vector<Op> chain;
+    for (; i < changes.size() && chain.size() < kWordsAtOnce; ++i) {
+      base::store(words.data() + 8 * i, changes[i].word);
+      chain.push_back(Op::write({layout::kDirectory, changes[i].offset}, words.span().subspan(8 * i, 8)));
+    }
+    const fabric::Outcome outcome = co_await session_.post(chain, soon(), cost_);
+    if (outcome.fate != fabric::Fate::done) {
+      co_return Status(Code::unavailable, "the directory could not be written: " + session_.why().message());
+    }
+  }
+  for (const Change& change : changes) base::store(image_.data() + change.offset, change.word);
+  co_return Status();
+}
+
+}  // namespace farpool::directory

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Splits a table while other clients work on it. Whoever finds a table full begins, in the background of its session;
+// whoever finds that a split does not go on takes it over. What a protocol supplies is how a row's entries move.
+//
+//  - A split belongs to the holder of the table's lease. One that stands still is fenced before the lease is stolen, so
+//    at any time one client moves rows, and no word of an earlier one lands later.
+//  - Rows are moved one by one and in any order, again if a splitter died over them. A row's part of the new table is
+//    closed until all that belongs there has come; the old row is left as it was, with what has moved marked.
+//  - When every row has been moved, an era is waited out: whoever read an old row before it was marked has ended. Only
+//    then the marked entries are cleared. So a reader that saw a row of the old table as its own has seen all of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/result.h"
+#include "directory/cache.h"
+#include "directory/directory.h"
+#include "fabric/cost.h"
+#include "layout/geometry.h"
+#include "session/repair.h"
+#include "session/session.h"
+#include "task/task.h"
+
+namespace farpool::directory {
+
+class Splitter {
+ public:
+  // What only the protocol knows. Both may be done again at any point, by another client.
+  class Rows {
+   public:
+    virtual ~Rows() = default;
+    // What of the row's entries belongs in the new table is there afterwards, and the row open there.
+    virtual task::Task<base::Status> move(const Split& split, std::uint64_t row, base::Nanos deadline,
+                                          fabric::Cost& cost) = 0;
+    // Nobody looks at what was moved away any more.
+    virtual task::Task<base::Status> clear(const Split& split, std::uint64_t row, base::Nanos deadline,
+                                           fabric::Cost& cost) = 0;
+  };
+  struct Marks {
+    std::uint64_t begun = 0;
+    std::uint64_t finished = 0;
+    std::uint64_t taken_over = 0;  // found under way, their splitters dead
+  };
+
+  // All outlive the session's background tasks.
+  Splitter(session::Session& session, session::Repairer& repairer, Cache& cache, const layout::Geometry& geometry,
+           Rows& rows)
+      : session_(session), repairer_(repairer), cache_(cache), geometry_(geometry), rows_(rows) {}
+
+  // The table, whose keys share `depth` bits, has no room: it is split in the background, unless that is under way.
+  // The caller waits and looks again. out_of_memory: it cannot be split.
+  base::Status grow(std::uint64_t table, std::uint64_t depth);
+  // The caller has met a split of the table: one that does not come to an end is taken over.
+  void watch(std::uint64_t table);
+
+  const Marks& marks() const { return marks_; }
+
+ private:
+  using Leases = std::vector<session::Repairer::Lease>;
+
+  task::Task<void> run(std::uint64_t table, std::optional<std::uint64_t> depth);
+  task::Task<base::Status> work(std::uint64_t table, std::optional<std::uint64_t> depth, Leases& leases);
+  task::Task<base::Status> with_directory(std::uint64_t table, bool begins, Leases& leases);
+  task::Task<base::Status> each_row(const Split& split, bool moves, std::uint64_t first, Leases& leases);
+  task::Task<void> one_row(const Split& split, bool moves, std::uint64_t row, base::Status& status);
+  task::Task<base::Status> outlive_readers(Leases& leases);
+  task::Task<base::Status> read();
+  task::Task<base::Status> write(Changes changes);
+  void spawn(std::uint64_t table, std::optional<std::uint64_t> depth);
+  base::Nanos soon() const;
+
+  session::Session& session_;
+  session::Repairer& repairer_;
+  Cache& cache_;
+  const layout::Geometry& geometry_;
+  Rows& rows_;
+  fabric::Buffer image_;  // of the whole directory
+  fabric::Cost cost_;     // that no operation waited for
+  Marks marks_;
+  bool busy_ = false;
+  bool no_tables_left_ = false;
+  std::set<std::uint64_t> deepest_;  // tables that cannot be split again
+  std::optional<std::uint64_t> watched_;
+  base::Nanos watched_since_ = 0, watched_last_ = 0;
+};
+
+}  // namespace farpool::directory

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables that are split while clients work.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "directory/directory.h"
+#include "index/race/layout.h"
+#include "index/race/table.h"
+#include "sim/housekeeping.h"
+#include "sim/survey.h"
+#include "sim/world.h"
+
+namespace farpool::race {
+namespace {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using base::Status;
+using fabric::Cost;
+using sim::Client;
+using sim::World;
+using task::Task;
+
+constexpr Nanos kPatience = 20 * base::kSecond;
+
+sim::WorldOptions options_of(std::uint64_t tables) {
+  sim::WorldOptions options;
+  options.geometry = {.memory_bytes = 4 << 20,
+                      .table_percent = 1,
+                      .max_sessions = 8,
+                      .slots_per_session = 2,
+                      .protocol = layout::Protocol::race,
+                      .tables = tables};
+  return options;
+}
+
+Task<void> split_into(Client* client, std::string key, Status* status) {
+  Cost cost;
+  *status = co_await dynamic_cast<Table&>(client->table()).split(key, client->port().now() + kPatience, cost);
+}
+
+struct Splits {
+  explicit Splits(const sim::WorldOptions& options) : world(options) {}
+
+  directory::View view() const { return {world.region(layout::kDirectory), world.geometry().tables}; }
+  bool splitting() const {
+    for (std::uint64_t table = 0; table < view().tables(); ++table) {
+      if (view().split(table) != 0) return true;
+    }
+    return false;
+  }
+  std::uint64_t leases_of_the_living() const {
+    std::uint64_t held = 0;
+    for (std::uint64_t i = 0; i < layout::kLeaseWords; ++i) {
+      const auto word = base::load<std::uint64_t>(world.region(layout::kLeases).data() + 8 * i);
+      for (const auto& client : world.clients()) {
+        const bool its = client->session_id() == layout::LeaseWord::Session::get(word);
+        held += layout::LeaseWord::held(word) && its && !client->crashed() ? 1 : 0;
+      }
+    }
+    return held;
+  }
+  std::uint64_t tables() const {
+    std::uint64_t count = 0;
+    for (std::uint64_t table = 0; table < view().tables(); ++table) count += view().home(table) != 0 ? 1 : 0;
+    return count;
+  }
+  static Task<void> insert_into(Client* client, std::string key, std::string value, Result<bool>* into) {
+    Cost cost;
+    *into = co_await client->table().insert(key, value, client->port().now() + kPatience, cost);
+  }
+  static Task<void> look_into(Client* client, std::string key, Result<std::optional<std::string>>* into) {
+    Cost cost;
+    *into = co_await client->table().lookup(key, client->port().now() + kPatience, cost);
+  }
+  Result<bool> insert(Client& client, const std::string& key, const std::string& value) {
+    Result<bool> inserted = Status(Code::internal, "it did not come to an end");
+    world.run(client, insert_into(&client, key, value, &inserted));
+    return inserted;
+  }
+  std::optional<std::string> get(Client& client, const std::string& key) {
+    Result<std::optional<std::string>> found = Status(Code::internal, "it did not come to an end");
+    world.run(client, look_into(&client, key, &found));
+    EXPECT_TRUE(found.ok()) << found.status().message();
+    return found.ok() ? *found : std::nullopt;
+  }
+  Status split(Client& client, const std::string& key) {
+    Status status(Code::internal, "it did not come to an end");
+    world.run(client, split_into(&client, key, &status));
+    return status;
+  }
+  void settle() {
+    // Whoever has met a split may look once more whether it goes on.
+    const Nanos since = world.network().now();
+    EXPECT_TRUE(world.run_until(
+        [&] { return world.network().now() > since + base::kSecond && !splitting() && leases_of_the_living() == 0; }));
+    EXPECT_TRUE(world.quiesce());
+    EXPECT_EQ(sim::survey(world).report(), "");
+  }
+
+  World world;
+};
+
+// RA-02 and growth: what finds no room has its table split, until there are no tables left.
+TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
+  Splits it(options_of(8));
+  Client& client = it.world.connect("a");
+  Client& other = it.world.connect("b");  // knows of one table only
+  std::uint64_t keys = 0;
+  for (;; ++keys) {
+    const auto inserted = it.insert(client, "n" + std::to_string(keys), "v" + std::to_string(keys));
+    if (inserted.ok()) continue;
+    EXPECT_EQ(inserted.code(), Code::out_of_memory) << inserted.status().message();
+    break;
+  }
+  it.settle();
+  EXPECT_EQ(it.tables(), 8u);
+  const index::Marks& marks = client.table().marks();
+  EXPECT_EQ(marks.splits, 7u);
+  EXPECT_EQ(marks.splits_finished, 7u);
+  EXPECT_GT(marks.moved, keys / 3);
+  RecordProperty("fill",
+                 std::to_string(static_cast<double>(keys) / static_cast<double>(it.world.geometry().entries())));
+  EXPECT_GT(static_cast<double>(keys) / static_cast<double>(it.world.geometry().entries()), 0.6);
+  for (std::uint64_t i = 0; i < keys; ++i) {
+    ASSERT_EQ(it.get(other, "n" + std::to_string(i)), "v" + std::to_string(i)) << i;
+  }
+  EXPECT_GT(other.table().marks().stale_routes, 0u);
+  EXPECT_LE(other.table().marks().stale_routes, 4u) << "whoever has read the directory is led astray no more";
+  const sim::Survey found = sim::survey(it.world);
+  EXPECT_EQ(found.keys.size(), keys);
+  EXPECT_TRUE(found.unrepaired().empty());
+}
+
+TEST(RaceSplit, OneTableStaysOne) {
+  Splits it(options_of(1));
+  Client& client = it.world.connect("a");
+  EXPECT_EQ(it.split(client, "k").code(), Code::out_of_memory);
+}
+
+// Others look on and write while tables are split one after the other.
+TEST(RaceSplit, EverythingGoesOnMeanwhile) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    sim::WorldOptions options = options_of(8);
+    options.wire.seed = seed;
+    Splits it(options);
+    std::vector<Client*> clients;
+    for (const char* name : {"a", "b", "c"}) clients.push_back(&it.world.connect(name));
+    const auto work = [](World* world, Client* client, std::uint64_t seed) -> Task<void> {
+      base::Random random(seed);
+      for (int i = 0; i < 150; ++i) {
+        sim::Call call{.key = "key" + std::to_string(random.below(24)),
+                       .value = std::to_string(seed * 1000) + "v" + std::to_string(i)};
+        constexpr std::array kKinds = {sim::Call::Kind::get,    sim::Call::Kind::put,    sim::Call::Kind::insert,
+                                       sim::Call::Kind::update, sim::Call::Kind::remove, sim::Call::Kind::get};
+        call.kind = kKinds[random.below(kKinds.size())];
+        co_await world->call(*client, std::move(call), kPatience);
+        co_await client->port().sleep_for(static_cast<Nanos>(random.below(10'000'000)));
+        if (i % 25 == 10) {
+          Status status;
+          co_await split_into(client, "key" + std::to_string(random.below(24)), &status);
+        }
+      }
+    };
+    for (std::size_t i = 0; i < 3; ++i) it.world.spawn(*clients[i], work(&it.world, clients[i], seed * 3 + i));
+    for (Client* client : clients) ASSERT_TRUE(it.world.settle(*client));
+    it.settle();
+    EXPECT_GT(it.tables(), 2u) << seed;
+    EXPECT_TRUE(it.world.failures().empty()) << it.world.failures().front().second.message();
+    const auto judged = it.world.history().judge();
+    EXPECT_FALSE(judged) << seed << ": " << *judged;
+    for (const std::string& what : it.world.over_budget()) ADD_FAILURE() << what;
+  }
+}
+
+// Whatever a splitter has come to when it dies: nothing is lost meanwhile, and who needs the table finishes its split.
+TEST(RaceSplit, ASplitterMayDieBehindAnyEffect) {
+  std::uint64_t taken_over = 0;
+  bool died = true;
+  for (std::uint64_t effects = 1; died; effects += 31) {
+    sim::WorldOptions options = options_of(2);
+    options.failure_timeout = 2 * base::kMillisecond;
+    options.lease = 100 * base::kMillisecond;
+    options.wire.seed = effects;
+    Splits it(options);
+    Client& client = it.world.connect("a");
+    Client& victim = it.world.connect("victim");
+    std::map<std::string, std::string> model;
+    for (int i = 0; i < 60; ++i) {
+      const std::string key = "key" + std::to_string(i);
+      ASSERT_TRUE(it.insert(client, key, "1").ok());
+      model[key] = "1";
+    }
+    ASSERT_TRUE(it.world.quiesce());
+    victim.port().crash_after(effects, effects % 2 == 0 ? fabric::sim::InFlight::cut : fabric::sim::InFlight::lands);
+    Status ignored;
+    it.world.spawn(victim, split_into(&victim, "key0", &ignored));
+    it.world.run_until([&] { return victim.crashed() || victim.table().marks().splits_finished > 0; });
+    died = victim.crashed();
+    if (!died) break;
+    EXPECT_EQ(sim::survey(it.world).report(), "") << "after " << effects;
+    for (const auto& [key, value] : model) ASSERT_EQ(it.get(client, key), value) << key << " after " << effects;
+    Client& late = it.world.connect("late");  // reads the directory as it is
+    for (int i = 0; i < 60; i += 3) {
+      const std::string key = "key" + std::to_string(i);
+      Client& by = i % 2 == 0 ? client : late;
+      it.world.run(by, it.world.call(by, {.kind = sim::Call::Kind::put, .key = key, .value = "2"}, kPatience));
+      model[key] = "2";
+    }
+    EXPECT_TRUE(it.world.failures().empty()) << effects << ": " << it.world.failures().front().second.message();
+    ASSERT_TRUE(it.split(late, "key0").ok() || it.tables() == 2);
+    const Nanos limit = it.world.network().now() + kPatience;
+    while ((it.splitting() || it.tables() < 2) && it.world.network().now() < limit) {
+      for (int i = 0; i < 60; ++i) (void)it.get(late, "key" + std::to_string(i));  // long enough to see it stand still
+      const Nanos then = it.world.network().now() + 5 * options.failure_timeout;
+      it.world.run_until([&] { return it.world.network().now() >= then; });
+    }
+    it.settle();
+    EXPECT_EQ(it.tables(), 2u) << effects;
+    for (const auto& [key, value] : model) ASSERT_EQ(it.get(client, key), value) << key << " after " << effects;
+    taken_over += late.table().marks().splits_taken_over + client.table().marks().splits_taken_over;
+  }
+  EXPECT_GT(taken_over, 10u);
+}
+
+}  // namespace
+}  // namespace farpool::race
