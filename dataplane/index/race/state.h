@@ -56,7 +56,7 @@ class Groups;
 
 struct Table::State final : session::Repairable, heap::References {
   State(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id);
-  ~State();
+  ~State() override;
 
   session::Session& session;
   heap::Heap& heap;
