@@ -294,8 +294,9 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 	if effective := d.epochs.effective(); effective != nil && (status.ShardMap == nil || effective.Epoch > status.ShardMap.Epoch) {
 		status.ShardMap = &v1alpha1.ShardMapReference{Name: v1alpha1.ShardMapName(d.Pool.Name, effective.Epoch), Epoch: effective.Epoch}
 	}
+	pressure := d.memoryPressure()
 	status.Conditions = d.setConditions(status.Conditions, d.Pool.Generation,
-		d.available(nodes, shards), d.progressing(nodes, shards), d.isDegraded(nodes), d.specValid(), d.reachable(), d.certificatesReady())
+		d.available(nodes, shards), d.progressing(nodes, shards), d.isDegraded(nodes, pressure), d.specValid(), d.reachable(), pressure, d.certificatesReady())
 	d.Status.Pool = status
 }
 
@@ -421,7 +422,7 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 	return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonSettled, "the pool is as its spec wants it")
 }
 
-func (d *decision) isDegraded(nodes []nodeCondition) metav1.Condition {
+func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) metav1.Condition {
 	const degraded = v1alpha1.ConditionDegraded
 	var stopped []string
 	var found []finding
@@ -456,6 +457,7 @@ func (d *decision) isDegraded(nodes []nodeCondition) metav1.Condition {
 		}
 	}
 	found = append(found, d.quarantined()...)
+	found = append(found, fullFinding(pressure)...)
 	if waiting := d.repairs.waiting; waiting > 0 {
 		found = append(found, finding{v1alpha1.ReasonRepairBacklog, fmt.Sprintf(
 			"%d dead client processes wait for a RepairLease, as %d are open: look at those that do not move (kubectl -n %s get repairleases -o wide); blocked clients repair on their own meanwhile",
