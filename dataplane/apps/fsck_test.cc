@@ -83,7 +83,7 @@ TEST_F(Fsck, TellsProgramsWhatIsWrong) {
     if (finding["kind"] != "row_torn") continue;
     named = true;
     EXPECT_EQ(finding["severity"], "damage");
-    EXPECT_EQ(finding["region"], "table");
+    EXPECT_EQ(finding["region"], "tables");
     EXPECT_EQ(finding["row"], 9);
     EXPECT_EQ(finding["offset"], image.geometry().at(layout::kTable).offset + 9 * image.geometry().row_bytes());
     EXPECT_FALSE(finding["remedy"].get<std::string>().empty());

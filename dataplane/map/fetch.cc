@@ -25,6 +25,7 @@ struct Search {
   std::uint64_t newest_seen = 0;
   std::string complaints;
   Code worst = Code::unavailable;
+  bool slow = false;  // somebody had not answered when the time was over
 
   void complain(const std::string& what) {
     if (complaints.size() > 1024) return;
@@ -53,6 +54,7 @@ task::Task<void> ask(fabric::Port& port, Search& search, std::string endpoint, N
   Result<Map> map = bytes.ok() ? judge(search, endpoint, *bytes) : Result<Map>(bytes.status());
   if (!map.ok()) {
     if (map.code() == Code::forbidden) search.worst = Code::forbidden;
+    if (map.code() == Code::timed_out) search.slow = true;
     search.complain(map.status().message());
     co_return;
   }
@@ -69,13 +71,22 @@ task::Task<void> ask(fabric::Port& port, Search& search, std::string endpoint, N
 task::Task<Result<Map>> fetch(fabric::Port& port, std::vector<std::string> endpoints, std::string pool_uid,
                               std::uint64_t at_least, Nanos deadline) {
   Search search{.pool_uid = std::move(pool_uid), .at_least = at_least};
-  for (std::size_t from = 0; from < endpoints.size() && !search.best; from += kSideBySide) {
-    const Nanos share = std::min(deadline, port.now() + base::kSecond);
-    task::Scope scope;
-    for (std::size_t i = from; i < std::min(endpoints.size(), from + kSideBySide); ++i) {
-      scope.spawn(ask(port, search, endpoints[i], share));
+  // A second for each handful, and then, where nobody has the map and somebody was only slow, all the time that is
+  // left.
+  for (const bool patient : {false, true}) {
+    search.complaints.clear();
+    search.slow = false;
+    for (std::size_t from = 0; from < endpoints.size() && !search.best; from += kSideBySide) {
+      const auto handfuls = static_cast<Nanos>((endpoints.size() - from + kSideBySide - 1) / kSideBySide);
+      const Nanos left = deadline - port.now();
+      const Nanos until = port.now() + (patient ? left / handfuls : std::min(left, base::kSecond));
+      task::Scope scope;
+      for (std::size_t i = from; i < std::min(endpoints.size(), from + kSideBySide); ++i) {
+        scope.spawn(ask(port, search, endpoints[i], until));
+      }
+      co_await scope.join();
     }
-    co_await scope.join();
+    if (search.best || !search.slow || port.now() >= deadline) break;
   }
   if (search.best) co_return std::move(*search.best);
   if (endpoints.empty()) co_return Status(Code::invalid_argument, "no memory node is known to read the shard map from");

@@ -309,6 +309,25 @@ TEST(MemoryNode, TheNewestMapOfAllEndpointsWins) {
   EXPECT_EQ(got.code(), Code::invalid_argument);
 }
 
+// As on a machine that has other things to do than TLS handshakes.
+TEST(MemoryNode, AMapThatTakesLongIsWaitedFor) {
+  TestWorld world(1, 4 << 20, 4, 900 * kMillisecond);
+  ASSERT_EQ(world.node->publish(map_with(*world.node, 3), {1, 2}).verdict, Verdict::adopted);
+  SimPort& port = world.client();
+  base::Result<map::Map> got(base::Status(Code::internal, ""));
+  std::vector<std::string> endpoints{"node-0:7400"};
+  world.run(fetch(port, endpoints, 0, got));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->epoch(), 3u);
+  // Behind others, too, that never answer.
+  for (int i = 1; i < 9; ++i) endpoints.insert(endpoints.begin(), "node-" + std::to_string(i) + ":7400");
+  for (int i = 1; i < 9; ++i) world.network.add_node("node-" + std::to_string(i) + ":7400");
+  const Nanos before = port.now();
+  world.run(fetch(port, endpoints, 0, got));
+  EXPECT_TRUE(got.ok()) << got.status().message();
+  EXPECT_LE(port.now() - before, 10 * kSecond);
+}
+
 class Volume {
  public:
   Volume() {

@@ -41,8 +41,10 @@ inline v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) 
 }
 
 struct TestWorld {
-  explicit TestWorld(std::uint64_t seed = 1, std::uint64_t memory_bytes = 4 << 20, std::uint32_t max_sessions = 4)
-      : network({.seed = seed}),
+  // Every message is `slow` longer under way.
+  explicit TestWorld(std::uint64_t seed = 1, std::uint64_t memory_bytes = 4 << 20, std::uint32_t max_sessions = 4,
+                     Nanos slow = 0)
+      : network({.seed = seed, .min_delay = 500 + slow, .max_delay = 3000 + slow}),
         wire(network.add_node("node-0:7400")),
         memory(std::move(*Memory::anonymous(memory_bytes))) {
     options.name = "memory-0";
