@@ -66,7 +66,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.memory.pools.all(m, !self.compute.pools.exists(c, c.name == m.name))",message="a memory pool and a compute pool have the same name: give each its own, their objects are named after them"
 // +kubebuilder:validation:XValidation:rule="has(self.failureTimeout) == has(oldSelf.failureTimeout) && (!has(self.failureTimeout) || self.failureTimeout == oldSelf.failureTimeout)",message="spec.failureTimeout is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'TCP' || self.failureTimeout >= duration('500ms')",message="spec.failureTimeout is shorter than TCP takes to send again what was lost (200ms, and 400ms the next time): a slow client would pass for a dead one; set at least 500ms, or leave it out for 2s"
-// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 2s"
+// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 100ms"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -117,8 +117,9 @@ type KVPoolSpec struct {
 	Limits *LimitsSpec `json:"limits,omitempty"`
 
 	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
-	// a duration such as 500ms or 2s; 2s if left out. At least 500ms on TCP, whose own retries take that long; pods with a NIC and whole
-	// processors of their own may go down to 100ms.
+	// a duration such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long.
+	// Where pods with an RDMA device share processors, or the device is SoftRoCE, give more than 100ms: a client that is held up for longer
+	// with a lock in its hand is fenced, and begins a new session.
 	// +optional
 	// +kubebuilder:validation:Format=duration
 	// +kubebuilder:validation:MaxLength=16

@@ -250,6 +250,11 @@ func TestFailureTimeout(t *testing.T) {
 			t.Errorf("failureTimeout %q: no %q in\n%s", timeout, want, config)
 		}
 	}
+	roce := pools(t)["kvpool-roce"]
+	roce.Spec.FailureTimeout = ""
+	if config, want := (template3{}).MemoryConfig(roce, roce.Spec.Memory.Pools[0]), "failure-timeout = \"100ms\""; !strings.Contains(config, want) {
+		t.Errorf("over RoCEv2, nothing said: no %q in\n%s", want, config)
+	}
 }
 
 func list(name corev1.ResourceName, quantity string) corev1.ResourceList {

@@ -120,6 +120,9 @@ func failureTimeout(spec v1alpha1.KVPoolSpec) time.Duration {
 	if timeout, err := time.ParseDuration(spec.FailureTimeout); err == nil {
 		return timeout
 	}
+	if spec.Network.Transport == v1alpha1.TransportRoCEv2 {
+		return 100 * time.Millisecond
+	}
 	return 2 * time.Second
 }
 

@@ -34,8 +34,9 @@ type KVPoolSpecApplyConfiguration struct {
 	// Limits of each process; what is left out takes the data plane's default.
 	Limits *LimitsSpecApplyConfiguration `json:"limits,omitempty"`
 	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
-	// a duration such as 500ms or 2s; 2s if left out. At least 500ms on TCP, whose own retries take that long; pods with a NIC and whole
-	// processors of their own may go down to 100ms.
+	// a duration such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long.
+	// Where pods with an RDMA device share processors, or the device is SoftRoCE, give more than 100ms: a client that is held up for longer
+	// with a lock in its hand is fenced, and begins a new session.
 	FailureTimeout *string `json:"failureTimeout,omitempty"`
 }
 
