@@ -32,7 +32,7 @@ farpool_room(control DEPS net base LIBS proto_grpc prometheus-cpp::core civetweb
 set_property(TEST control APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/control/tsan.suppressions)
 farpool_room(node DEPS proto map session directory heap index/race index/rcuckoo layout fabric task base TEST_DEPS fabric/tcp fabric/sim THREADS
              FUZZ_RUNS 8000)
-farpool_room(sim DEPS proto node client index/race index/rcuckoo map heap session layout fabric/sim fabric task base)
+farpool_room(sim DEPS proto node client index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
 add_executable(race_cost bench/race_cost_main.cc)

@@ -39,18 +39,36 @@ Status Splitter::grow(std::uint64_t table, std::uint64_t depth) {
 }
 
 void Splitter::watch(std::uint64_t table) {
-  const Nanos now = session_.port().now(), patience = session_.grant().failure_timeout / 16;
+  const Nanos now = session_.port().now(), timeout = session_.grant().failure_timeout;
   if (busy_) return;
-  // Of what was seen long ago nothing is known.
-  if (watched_ != table || now - watched_last_ > patience) watched_since_ = now;
+  // What was seen longer ago than that may have been another split.
+  if (watched_ != table || now - watched_last_ > timeout) watched_since_ = now;
   watched_ = table;
   watched_last_ = now;
-  if (now - watched_since_ > patience) spawn(table, std::nullopt);
+  if (now - watched_since_ > timeout / 16) spawn(table, std::nullopt);
 }
 
 void Splitter::spawn(std::uint64_t table, std::optional<std::uint64_t> depth) {
   busy_ = true;
   session_.background().spawn(run(table, depth));
+}
+
+Task<Status> Splitter::finish_all(Nanos deadline) {
+  for (std::uint64_t table = 0; table < geometry_.tables; ++table) {
+    while (busy_) {
+      if (session_.port().now() >= deadline) co_return Status(Code::timed_out, "a split goes on beyond the deadline");
+      co_await session_.port().sleep_for(session_.grant().failure_timeout / 16);
+    }
+    busy_ = true;
+    Status status = co_await read();
+    if (status.ok() && View(image_.span(), geometry_.tables).split(table) != 0) {
+      co_await run(table, std::nullopt);
+    } else {
+      busy_ = false;
+    }
+    if (!status.ok()) co_return status;
+  }
+  co_return Status();
 }
 
 Task<void> Splitter::run(std::uint64_t table, std::optional<std::uint64_t> depth) {

@@ -56,6 +56,10 @@ class Splitter {
   // The caller has met a split of the table: one that does not come to an end is taken over.
   void watch(std::uint64_t table);
 
+  // Goes on with every split that is under way, whoever began it: for whoever cleans up behind the dead. Those that the
+  // living are about are waited for.
+  task::Task<base::Status> finish_all(base::Nanos deadline);
+
   const Marks& marks() const { return marks_; }
 
  private:

@@ -5,7 +5,9 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "directory/directory.h"
 #include "index/race/locate.h"
+#include "index/race/table.h"
 #include "index/rcuckoo/locate.h"
 #include "node/memory_node.h"
 #include "sim/housekeeping.h"
@@ -35,6 +37,8 @@ struct Setting {
   std::size_t restarts = 0;     // of the memory node, with its memory
   bool loses_memory = false;    // the last of them comes back without
   std::size_t revocations = 0;  // sessions whose keys end in the middle of a chain
+  std::size_t splits = 0;       // that clients ask for, of tables of RACE
+  Nanos thought = 0;            // between two calls of a task, at most
   bool new_lives = false;       // whoever has lost its session begins another
   WorldOptions world;
 };
@@ -113,6 +117,15 @@ void speak_race(Setting& s, std::uint64_t seed) {
     s.keys = 38 + random.below(6);
     s.calls = 600 / (s.clients * s.tasks);
   }
+  // From a stream of its own. An era is over soon, and calls take as long as splits do.
+  Random more(base::mix(seed) ^ 0x5b117);
+  if (!more.chance(0.6)) return;
+  s.world.geometry.tables = 2ull << more.below(3);
+  s.splits = 1 + more.below(4);
+  // Whoever splits makes several trips before it says that it lives.
+  s.world.failure_timeout = std::max(s.world.failure_timeout, 50 * s.world.wire.straggle_delay);
+  s.world.lease = std::max<Nanos>(40 * base::kMillisecond, 4 * s.world.failure_timeout);
+  s.thought = static_cast<Nanos>(more.below(2) == 0 ? 50 : 1000) * base::kMicrosecond;
 }
 
 // What a seed's world does, one element after the other; any of them may be left out.
@@ -120,8 +133,9 @@ struct Play {
   std::vector<Call> filling;            // by the first client, before all else
   std::vector<std::vector<Call>> work;  // of each task
   struct Fault {
-    enum class Kind : std::uint8_t { pause, death, stop, restart, revocation } kind = Kind::pause;
+    enum class Kind : std::uint8_t { pause, death, stop, restart, revocation, split } kind = Kind::pause;
     std::size_t client = 0;     // not of a restart
+    std::string key = {};       // whose table is split
     Nanos when = 0, until = 0;  // `until` of pauses and stops
     std::uint64_t effects = 0;  // after which a death or a stop strikes
     fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
@@ -205,6 +219,12 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
     fault.when = static_cast<Nanos>(more.below(3'000'000));
     play.faults.push_back(fault);
   }
+  for (std::size_t i = 0; i < setting.splits; ++i) {
+    Fault fault{
+        .kind = Fault::Kind::split, .client = more.below(setting.clients), .key = keys[more.below(keys.size())]};
+    fault.when = static_cast<Nanos>(more.below(static_cast<std::uint64_t>(setting.thought) * setting.calls / 2 + 1));
+    play.faults.push_back(fault);
+  }
   return play;
 }
 
@@ -231,6 +251,7 @@ struct Job {
   std::vector<Client*>& clients;
   std::vector<Call> calls;
   bool new_lives = false;
+  Nanos thought = 0;
   std::size_t done = 0;
 };
 
@@ -260,8 +281,25 @@ task::Task<void> work(Job job) {
       world.spawn(next, work(job));
       co_return;
     }
+    if (job.thought > 0) {
+      const std::uint64_t most = static_cast<std::uint64_t>(job.thought);
+      co_await job.client->port().sleep_for(static_cast<Nanos>(job.client->port().random() % most));
+    }
     co_await job.world.call(*job.client, job.calls[i], 20 * base::kSecond);
   }
+}
+
+// What clients ask for beforehand, or because a table is full.
+task::Task<void> split(Client& client, std::string key) {
+  fabric::Cost cost;
+  (void)co_await dynamic_cast<race::Table&>(client.table()).split(key, client.port().now() + base::kSecond, cost);
+}
+
+std::uint64_t splits_under_way(const World& world) {
+  const directory::View view(world.region(layout::kDirectory), world.geometry().tables);
+  std::uint64_t count = 0;
+  for (std::uint64_t table = 0; table < view.tables(); ++table) count += view.split(table) != 0 ? 1 : 0;
+  return count;
 }
 
 task::Task<void> do_all(World& world, Client& client, std::vector<Call> calls) {
@@ -285,6 +323,9 @@ std::string describe(const Setting& s) {
        << (s.world.wire.tear ? "" : ", no tearing") << (s.drift ? ", clocks drift" : "")
        << (s.restarts > 0 ? ", " + std::to_string(s.restarts) + " restarts" : "")
        << (s.loses_memory ? ", the last without memory" : "")
+       << (s.splits > 0
+               ? ", " + std::to_string(s.splits) + " splits of " + std::to_string(s.world.geometry.tables) + " tables"
+               : "")
        << (s.revocations > 0 ? ", " + std::to_string(s.revocations) + " revocations" : "");
   return text.str();
 }
@@ -292,6 +333,9 @@ std::string describe(const Setting& s) {
 task::Task<void> sweep(Client& client) {
   fabric::Cost cost;
   (void)co_await client.table().repairer().sweep(client.port().now() + base::kSecond, cost);
+  if (auto* race = dynamic_cast<race::Table*>(&client.table()); race != nullptr) {
+    (void)co_await race->finish_splits(client.port().now() + base::kSecond);
+  }
   co_await keep_house(client);
 }
 
@@ -311,12 +355,14 @@ void clean_up(World& world, Client& cleaner, Verdict& verdict) {
     for (Client* other : others) over = world.settle(*other) && over;
     if (!over || !world.quiesce()) break;
     const Survey now = survey(world);
-    if (taken_over && now.unrepaired().empty() && now.blocks_lost + now.tentative == 0) return;
+    if (taken_over && now.unrepaired().empty() && now.blocks_lost + now.tentative + splits_under_way(world) == 0)
+      return;
     taken_over = world.node().stats().segments.dead == 0;
   }
   if (world.node().stats().segments.dead > 0) verdict.wrong.push_back("for ever: segments of the dead");
   const Survey left = survey(world);
   for (const std::string& what : left.unrepaired()) verdict.wrong.push_back("for ever: " + what);
+  if (splits_under_way(world) > 0) verdict.wrong.push_back("for ever: a split");
   if (left.tentative > 0) verdict.wrong.push_back("for ever: " + std::to_string(left.tentative) + " tentative slots");
 }
 
@@ -355,6 +401,12 @@ void strike(World& world, Client& client, const Play::Fault& fault, Storm& storm
         ++(keeps ? storm.restarts : storm.losses);
       });
       return;
+    case Play::Fault::Kind::split:
+      network.at(now + fault.when, [&world, &storm, &client, key = fault.key] {
+        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
+        world.spawn(client, split(client, key));
+      });
+      return;
     case Play::Fault::Kind::revocation:
       network.at(now + fault.when, [&world, &storm, &client] {
         if (storm.over) return;
@@ -387,7 +439,7 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
     const auto within = [&](std::uint64_t row) { return row >= first && row < first + rows; };
     bool fits = false;
     if (world.geometry().protocol == layout::Protocol::race) {
-      const race::Places places = race::locate(hash, world.geometry().rows);
+      const race::Places places = race::locate(hash, world.geometry().rows_per_table());
       fits = within(places[0].group) && within(places[1].group);
     } else {
       const auto places = rcuckoo::locate(hash, world.geometry().rows);
@@ -431,7 +483,8 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
                                    .client = person.now,
                                    .clients = clients,
                                    .calls = std::move(play.work[i]),
-                                   .new_lives = setting.new_lives}));
+                                   .new_lives = setting.new_lives,
+                                   .thought = setting.thought}));
   }
   world.network().options().lose_reply = play.losses;
   // Whoever nothing befalls is not fenced. (Where messages straggle for long, a slot may stand still for too long.)
@@ -439,7 +492,8 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
                           setting.world.wire.straggle_delay < setting.world.failure_timeout / 16 && play.losses == 0);
   for (const Play::Fault& fault : play.faults) {
     if (fault.kind == Play::Fault::Kind::restart) sound.assign(clients.size(), false);
-    sound[fault.client] = sound[fault.client] && fault.kind == Play::Fault::Kind::pause;
+    sound[fault.client] =
+        sound[fault.client] && (fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split);
     strike(world, *clients[fault.client], fault, storm);
   }
   for (std::size_t i = 0; i < clients.size(); ++i) {  // lives may begin meanwhile
@@ -511,6 +565,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
     if (!client->crashed()) world.disconnect(*client);
   }
   verdict.repairs += reader.table().repairer().marks();
+  add(verdict.marks, reader.table().marks());
   world.disconnect(reader);
   look(world, "when all had gone", to_the_last, verdict);
   verdict.calls = world.history().size();
@@ -529,6 +584,13 @@ void add(index::Marks& sum, const index::Marks& marks) {
   sum.slot_conflicts += marks.slot_conflicts;
   sum.rivals += marks.rivals;
   sum.removed += marks.removed;
+  sum.stale_routes += marks.stale_routes;
+  sum.looked_again += marks.looked_again;
+  sum.split_waits += marks.split_waits;
+  sum.splits += marks.splits;
+  sum.splits_finished += marks.splits_finished;
+  sum.splits_taken_over += marks.splits_taken_over;
+  sum.moved += marks.moved;
   sum.lock_conflicts += marks.lock_conflicts;
   sum.lock_restarts += marks.lock_restarts;
   sum.torn_rows += marks.torn_rows;
@@ -548,7 +610,9 @@ std::string describe(const index::Marks& marks) {
        << ", escalations " << marks.escalations << ", failed searches " << marks.failed_searches << ", explorations "
        << marks.explorations << ", displaced " << marks.displaced << ", multi-word locks " << marks.multi_word_locks
        << ", slot conflicts " << marks.slot_conflicts << ", rivals " << marks.rivals << ", tentative slots removed "
-       << marks.removed;
+       << marks.removed << ", stale routes " << marks.stale_routes << ", buckets looked at again " << marks.looked_again
+       << ", waits for splits " << marks.split_waits << ", splits " << marks.splits << ", finished "
+       << marks.splits_finished << ", taken over " << marks.splits_taken_over << ", slots moved " << marks.moved;
   return text.str();
 }
 
@@ -568,7 +632,11 @@ std::vector<std::string> never_reached(const index::Marks& marks, layout::Protoc
   if (protocol == layout::Protocol::race) {
     for (const auto& [hits, what] :
          {std::pair{marks.slot_conflicts, "slot conflicts"}, std::pair{marks.rivals, "inserts that met another"},
-          std::pair{marks.removed, "tentative slots of others that were taken away"}}) {
+          std::pair{marks.removed, "tentative slots of others that were taken away"},
+          std::pair{marks.stale_routes, "directories that were out of date"},
+          std::pair{marks.looked_again, "buckets that a split changed while they were read"},
+          std::pair{marks.split_waits, "waits for splits"}, std::pair{marks.splits_finished, "splits"},
+          std::pair{marks.splits_taken_over, "splits that were taken over"}, std::pair{marks.moved, "moved slots"}}) {
       if (hits == 0) never.emplace_back(what);
     }
     return never;

@@ -82,6 +82,8 @@ Task<Status> Table::split(std::string_view key, Nanos deadline, Cost& cost) {
   }
 }
 
+Task<Status> Table::finish_splits(Nanos deadline) { return state_->splitter.finish_all(deadline); }
+
 Task<Result<index::Totals>> Table::count(Nanos deadline, Cost& cost) {
   if (Status status = co_await state_->tally.settle(deadline); !status.ok()) co_return status;
   co_return co_await index::count_slots(state_->session, deadline, cost);

@@ -48,6 +48,9 @@ class Table final : public index::Table {
   // is needed. out_of_memory: it cannot be split.
   task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
 
+  // Has every split come to an end whose splitter is dead.
+  task::Task<base::Status> finish_splits(base::Nanos deadline);
+
   const layout::Geometry& geometry() const override;
   const Marks& marks() const override;
   session::Repairer& repairer() override;
