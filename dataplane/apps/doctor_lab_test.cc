@@ -120,5 +120,45 @@ TEST_F(DoctorOfADevice, FindsThatItsAddressIsGone) {
   EXPECT_THAT(doctor.finding("address", "problem"), HasSubstr("no RoCEv2 address 10.78.0.1"));
 }
 
+// A memory node takes the address from the interface that it is given; and what ends it says so in words by which the
+// operator knows that it was for lack of RDMA (plan/status.go).
+class NodeOfADevice : public DoctorOfADevice {
+ protected:
+  std::vector<std::string> under(std::vector<std::string> command, const std::string& interface) const {
+    command.insert(command.end(), {FARPOOL_MEMORY_NODE, "--name=m0", "--pool-uid=pool-1", "--insecure-plaintext",
+                                   "--memory=32Mi", "--wire=verbs", "--failure-timeout=4s", "--lease=8s",
+                                   "--rdma-device=rxe_ailing", "--rdma-interface=" + interface, "--standalone",
+                                   "--agent-listen=none", "--log-format=text", "--listen=" + endpoint,
+                                   "--advertise=" + endpoint, "--metrics-listen=127.0.0.1:" + std::to_string(http)});
+    return command;
+  }
+  int http = free_port();
+  std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+};
+
+TEST_F(NodeOfADevice, TakesTheAddressOfTheInterfaceItIsGiven) {
+  ASSERT_EQ(once(0, {device, "--rdma-address=10.78.0.1"}).status(), 0);
+  Daemon node("/usr/bin/env", under({}, "ailing"));
+  ASSERT_TRUE(comes_up(node, http));
+  node.signal(SIGTERM);
+  EXPECT_EQ(node.wait(), 0);
+  EXPECT_THAT(node.output(), HasSubstr("verbs by rxe_ailing, address 10.78.0.1"));
+}
+
+TEST_F(NodeOfADevice, SaysThatItEndsForLackOfRdma) {
+  Daemon elsewhere("/usr/bin/env", under({}, "lo"));
+  EXPECT_GT(elsewhere.wait(), 0);
+  EXPECT_THAT(elsewhere.output(), HasSubstr("--wire verbs: rxe_ailing has no RoCEv2 address 127.0.0.1"));
+  Daemon nowhere("/usr/bin/env", under({}, "nowhere"));
+  EXPECT_GT(nowhere.wait(), 0);
+  EXPECT_THAT(nowhere.output(), HasSubstr("--rdma-interface: there is no interface nowhere"));
+  ASSERT_EQ(once(0, {device, "--rdma-address=10.78.0.1"}).status(), 0);
+  Daemon unlocked(
+      "/usr/bin/env",
+      under({"prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"}, "ailing"));
+  EXPECT_GT(unlocked.wait(), 0);
+  EXPECT_THAT(unlocked.output(), HasSubstr("--wire verbs: registering 33554432 bytes of memory: Cannot allocate"));
+}
+
 }  // namespace
 }  // namespace farpool::apps

@@ -372,6 +372,13 @@ int run(const Settings& settings) {
   if (!lender.ok()) return fail(kProgram, lender.status());
   memory = std::move(lender->memory);
   const std::unique_ptr<node::MemoryNode> node = std::move(lender->node);
+  // Regions are registered when a client asks for them: better that this process ends than that each of its clients is
+  // refused.
+  if (*device != nullptr) {
+    if (Status status = (*device)->try_registration(memory->span()); !status.ok()) {
+      return fail(kProgram, {status.code(), "--wire verbs: " + status.message()});
+    }
+  }
 
   // Before anyone can see that it is up, and have a reason to end it.
   on_signal(control, [&](int number) {

@@ -152,6 +152,14 @@ Result<ibv_gid_entry> Device::find_gid() const {
   return pick_gid(*table, options_.address, name());
 }
 
+Status Device::try_registration(base::MutableBytes memory) const {
+  const auto domain = make_protection_domain(*this);
+  if (!domain.ok()) return domain.status();
+  constexpr int kAccess =
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  return register_memory(domain->get(), memory.data(), memory.size(), kAccess).status();
+}
+
 Device::~Device() { ::ibv_close_device(context_); }
 
 std::string Device::name() const { return ::ibv_get_device_name(context_->device); }

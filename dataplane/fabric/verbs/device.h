@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/result.h"
 #include "fabric/verbs/handshake.h"
 
@@ -47,6 +48,8 @@ class Device {
   const ibv_device_attr& limits() const { return limits_; }
   // Where the address stands now: entries move when others come and go.
   base::Result<ibv_gid_entry> find_gid() const;
+  // Whether all of this memory can be registered at once, for peers to read and write; nothing stays registered.
+  base::Status try_registration(base::MutableBytes memory) const;
   ibv_mtu mtu() const { return mtu_; }
   std::string name() const;
   std::optional<int> numa_node() const { return numa_node_of(name()); }

@@ -437,6 +437,7 @@ func TestWhatLacksRDMA(t *testing.T) {
 		"TCP":               {nil, pending("0/3 nodes are available: 3 Insufficient rdma/hca."), v1alpha1.ReasonNodeUnschedulable, "Insufficient rdma/hca"},
 		"no device":         {plugin, ended("farpool-memory-node: --wire verbs: there is no RDMA device here"), v1alpha1.ReasonRDMAMissing, "there is no RDMA device here"},
 		"no network":        {plugin, ended("farpool-memory-node: --rdma-interface: there is no interface rdma0"), v1alpha1.ReasonRDMAMissing, "kubectl -n shop debug cache-memory-0 -it --copy-to=farpool-doctor --container=memory-node -- farpool-doctor"},
+		"no leave to lock":  {plugin, ended("farpool-memory-node: --wire verbs: registering 1 bytes of memory: Cannot allocate memory"), v1alpha1.ReasonRDMAMissing, "Cannot allocate memory"},
 		"another end":       {plugin, ended("out of memory"), v1alpha1.ReasonNotServing, "out of memory"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -158,6 +158,7 @@ func (d *decision) unofferedRDMA(message string) string {
 
 // unusableRDMA says what a process lacked that ended because it had no RDMA, and how that is found out; empty if it ended of something else.
 func (d *decision) unusableRDMA(n *node, message string) string {
+	// As memory nodes say it; a test of theirs in the laboratory holds them to these words.
 	if d.Pool.Spec.Network.Attachment == nil || !strings.Contains(message, "--wire verbs: ") && !strings.Contains(message, "--rdma-interface: ") {
 		return ""
 	}
