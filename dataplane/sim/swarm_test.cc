@@ -110,6 +110,12 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
   if (count < 100) return;
   EXPECT_GT(marks.slot_conflicts, 0u);
   EXPECT_GT(marks.rivals, 0u);
+  EXPECT_GT(marks.splits_finished, 0u);
+  EXPECT_GT(marks.splits_taken_over, 0u);
+  EXPECT_GT(marks.stale_routes, 0u);
+  EXPECT_GT(marks.looked_again, 0u);
+  EXPECT_GT(marks.split_waits, 0u);
+  EXPECT_GT(marks.moved, 0u);
   EXPECT_GT(marks.removed, 0u);
   EXPECT_GT(failures["out of memory"], 0u);
 }
