@@ -268,6 +268,21 @@ class Process final : public control::Subject, public prometheus::Collectable {
     return open;
   }
 
+  // Whether a write was refused for want of memory since a while ago. Called again and again, by the agent.
+  bool out_of_memory() const {
+    constexpr std::chrono::seconds kWhile(30);
+    std::uint64_t refused = 0;
+    for (const auto& shard : shards_) {
+      for (const auto& operation : shard->pool_counters().operations) {
+        refused += operation.outcomes[static_cast<std::size_t>(Code::out_of_memory)].get();
+      }
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const std::scoped_lock lock(refusals_mutex_);
+    if (refused != std::exchange(refused_, refused)) refused_at_ = now;
+    return refused_at_ && now - *refused_at_ < kWhile;
+  }
+
   v1alpha1::Facts facts() const override {
     v1alpha1::Facts facts;
     facts.set_pool_uid(settings_.common.pool_uid);
@@ -284,6 +299,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     std::uint64_t open = connections();
     if (open >= 16) open -= open % (open / 8);
     facts.mutable_compute_shard()->set_connections(open);
+    facts.mutable_compute_shard()->set_out_of_memory(out_of_memory());
     return facts;
   }
   Published publish(const v1alpha1::PublishMapRequest&) override {
@@ -487,6 +503,9 @@ class Process final : public control::Subject, public prometheus::Collectable {
   const resp::Front* front_ = nullptr;
   std::atomic<Nanos> last_beat_{0};
   net::Alarm alarm_;
+  mutable std::mutex refusals_mutex_;
+  mutable std::uint64_t refused_ = 0;
+  mutable std::optional<std::chrono::steady_clock::time_point> refused_at_;
 };
 
 // Keeps the addresses of the newest map in the file, off the workers' threads.

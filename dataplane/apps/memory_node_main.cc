@@ -85,6 +85,10 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--rows-per-lock", settings.geometry.rows_per_lock, "a power of two")->capture_default_str();
   app.add_option("--table-percent", settings.geometry.table_percent, "of the memory that the index takes")
       ->capture_default_str();
+  app.add_option("--tables", settings.geometry.tables,
+                 "that the table of race may be split into while clients work, as keys come: a power of two; rcuckoo "
+                 "has 1")
+      ->capture_default_str();
   add_duration(app, "--failure-timeout", settings.failure_timeout,
                "a lock that stands for this long has a dead holder (default 2s, and 100ms on verbs)");
   add_duration(app, "--lease", settings.lease, "a client that is silent for this long is fenced (default 5s)");

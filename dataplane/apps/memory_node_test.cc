@@ -120,6 +120,8 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
            {{"--rows-per-lock=3"}, ""},
            {{"--table-percent=0"}, ""},
            {{"--table-percent=101"}, ""},
+           {{"--protocol=race", "--tables=3"}, "power of two"},
+           {{"--tables=2"}, "2 tables are not possible"},
            {{"--lease=5"}, "5"},
            {{"--lease=1s"}, "--lease"},
            {{"--failure-timeout=1ms"}, "--failure-timeout of 1ms"},

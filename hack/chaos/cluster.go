@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -99,7 +100,7 @@ func newCluster(directory string, o options) (*cluster, error) {
 		}
 		c.nodes = append(c.nodes, &memoryNode{agent: agent, process: process{
 			name: name, metrics: at[2], log: logFile(directory, name),
-			args: append([]string{filepath.Join(o.binaries, "farpool-memory-node"), "--protocol", o.protocol, "--memory", o.memory, "--memory-path", directory,
+			args: append([]string{filepath.Join(o.binaries, "farpool-memory-node"), "--protocol", o.protocol, "--tables", strconv.Itoa(o.tables), "--memory", o.memory, "--memory-path", directory,
 				"--listen", at[0], "--agent-listen", at[1], "--metrics-listen", at[2],
 				"--failure-timeout", milliseconds(o.lease / 2), "--lease", milliseconds(o.lease)}, credential("node", name)...),
 		}})

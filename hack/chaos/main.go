@@ -38,6 +38,7 @@ type options struct {
 	binaries string
 	memory   string
 	protocol string
+	tables   int
 	nodes    int
 	shards   int
 	lease    time.Duration
@@ -65,7 +66,7 @@ func run(ctx context.Context, o options) (err error) {
 		if l != nil {
 			err = errors.Join(err, dump(filepath.Join(directory, "history.jsonl"), l.Recorder.Ops()))
 		}
-		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--protocol %s --wire %s --seed %d --minutes %g'\n", directory, o.protocol, o.wire, o.seed, o.minutes)
+		fmt.Printf("logs, history and memory files are in %s; the same plan again: make chaos ARGS='--protocol %s --tables %d --wire %s --seed %d --minutes %g'\n", directory, o.protocol, o.tables, o.wire, o.seed, o.minutes)
 	}()
 	if err := c.start(ctx); err != nil {
 		return err
@@ -178,6 +179,7 @@ func main() {
 	flag.StringVar(&o.binaries, "bin", "build/release/apps", "directory of the daemons and of farpool-fsck")
 	flag.StringVar(&o.memory, "memory", "64Mi", "that each memory node lends")
 	flag.StringVar(&o.protocol, "protocol", "rcuckoo", "of the index: rcuckoo or race")
+	flag.IntVar(&o.tables, "tables", 1, "with race: tables that a memory node's first one may be split into, a power of two")
 	flag.IntVar(&o.nodes, "nodes", 2, "memory nodes")
 	flag.IntVar(&o.shards, "shards", 3, "compute shards, at least 2")
 	var all []string

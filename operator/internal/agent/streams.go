@@ -261,7 +261,7 @@ func (s *stream) set(observation Observation) bool {
 }
 
 // sameMeaning says whether nothing that is decided by has changed. Counters move all the time under load: of those of a memory node, only how
-// full it is counts, in steps of five percent.
+// full its table is counts, in steps of five percent.
 func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 	withoutCounters := func(facts *farpoolv1alpha1.Facts) *farpoolv1alpha1.Facts {
 		facts = proto.CloneOf(facts)
@@ -274,8 +274,7 @@ func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 		return facts
 	}
 	step := func(facts *farpoolv1alpha1.Facts) int {
-		fill, _ := Fill(facts.GetMemoryNode())
-		return int(fill * 20)
+		return int(TableFill(facts.GetMemoryNode()) * 20)
 	}
 	return step(a) == step(b) && proto.Equal(withoutCounters(a), withoutCounters(b))
 }

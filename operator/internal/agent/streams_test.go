@@ -197,33 +197,27 @@ func TestCountersAreNoNews(t *testing.T) {
 	}
 }
 
-// The one thing about counters that is decided by: how full a memory node is, roughly.
-func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
-	with := func(keys, used uint64) *farpoolv1alpha1.Facts {
+// The one thing about counters that is decided by: how full a table is, roughly.
+func TestHowFullATableIsIsNews(t *testing.T) {
+	with := func(keys uint64) *farpoolv1alpha1.Facts {
 		f := facts(0)
 		f.MemoryNode.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{Rows: 125, EntriesPerRow: 8} // room for 950 keys
-		f.MemoryNode.Keys, f.MemoryNode.HeapBytes, f.MemoryNode.HeapBytesUsed = keys, 100<<20, used<<20
+		f.MemoryNode.Keys = keys
 		return f
 	}
 	for _, c := range []struct {
-		a, b *farpoolv1alpha1.Facts
+		a, b uint64
 		same bool
-	}{
-		{with(0, 0), with(40, 4), true},
-		{with(0, 0), with(100, 0), false},
-		{with(0, 50), with(0, 54), true},
-		{with(0, 50), with(0, 56), false},
-		{with(300, 50), with(400, 50), true}, // the heap has less room than the table
-	} {
-		if sameMeaning(c.a, c.b) != c.same {
-			t.Errorf("%v and %v: the same is not %t", c.a.MemoryNode, c.b.MemoryNode, c.same)
+	}{{0, 40, true}, {0, 100, false}, {480, 520, true}, {960, 970, true}} {
+		if sameMeaning(with(c.a), with(c.b)) != c.same {
+			t.Errorf("%d and %d keys: the same is not %t", c.a, c.b, c.same)
 		}
 	}
-	race := &farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}, Keys: 1848}
-	if fill, of := Fill(race); fill < 0.999 || fill > 1 || of != "its table holds 1848 keys" {
-		t.Error(fill, of)
+	race := &farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}, Keys: 924}
+	if fill := TableFill(race); fill < 0.499 || fill > 0.501 {
+		t.Error(fill)
 	}
-	if fill, _ := Fill(nil); fill != 0 {
+	if fill := TableFill(nil); fill != 0 {
 		t.Error(fill)
 	}
 }

@@ -11,50 +11,53 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 )
 
-// Of a memory node's room, in parts of one. A pool is said to be nearly full until it has clearly more room again, lest the condition flaps.
+// Of a table's room, in parts of one. A pool is said to be nearly full until it has clearly more room again, lest the condition flaps.
 const (
-	full            = 0.98 // memory nodes tell of moves by more than a percent
-	nearlyFull      = 0.90
-	clearlyNotFull  = 0.80
-	fullMemoryGuide = "new keys and larger values are refused (OOM), reads, removals and updates in place go on: remove keys, or let them expire, or load the data into a larger pool"
+	nearlyFull     = 0.90
+	clearlyNotFull = 0.80
+	whenFull       = "new keys and larger values are refused (OOM), reads, removals and updates in place go on: remove keys, or let them expire, or load the data into a larger pool"
 )
 
-// memoryPressure judges by the fullest memory node, since a key's place is not chosen by who has room, and has a change told.
+// memoryPressure says whether writes are refused for want of memory, which compute shards know, or may soon be, as keys fill the tables; and
+// has a change told. A key's place is not chosen by who has room: the fullest memory node counts.
 func (d *decision) memoryPressure() metav1.Condition {
 	const pressure = v1alpha1.ConditionMemoryPressure
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, pressure)
+	under := before != nil && before.Status == metav1.ConditionTrue
 	var fullest *node
 	var most float64
-	var what string
 	for _, n := range d.nodes {
-		if n.agent.Facts.GetMemoryNode() == nil {
-			continue
-		}
-		if fill, of := agent.Fill(n.agent.Facts.GetMemoryNode()); fullest == nil || fill > most {
-			fullest, most, what = n, fill, of
+		if facts := n.agent.Facts.GetMemoryNode(); facts != nil {
+			if fill := agent.TableFill(facts); fullest == nil || fill > most {
+				fullest, most = n, fill
+			}
 		}
 	}
-	if fullest == nil {
-		return condition(pressure, metav1.ConditionUnknown, v1alpha1.ReasonMemoryUnknown, "no memory node has said how full it is")
+	var refusing []string
+	for _, pod := range d.ComputePods {
+		if d.Agents[pod.UID].Facts.GetComputeShard().GetOutOfMemory() {
+			refusing = append(refusing, pod.Name)
+		}
 	}
 	// Steps as coarse as the news of them.
 	percent := int(most*20) * 5
-	under := before != nil && before.Status == metav1.ConditionTrue
 	var now metav1.Condition
 	switch {
-	case most >= full:
-		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "memory node %s is full (%s): %s", fullest.name, what, fullMemoryGuide)
+	case len(refusing) > 0:
+		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "a memory node is full, says compute shard %s: %s", some(refusing), whenFull)
+	case fullest == nil:
+		now = condition(pressure, metav1.ConditionUnknown, v1alpha1.ReasonMemoryUnknown, "no memory node has said how full its table is")
 	case most >= nearlyFull, under && most >= clearlyNotFull:
-		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "memory node %s is %d %% full or more; when it is full, %s", fullest.name, percent, fullMemoryGuide)
+		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the table of memory node %s is %d %% full or more; when it is full, %s", fullest.name, percent, whenFull)
 	default:
-		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "the fullest memory node, %s, is less than %d %% full", fullest.name, percent+5)
+		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for want of memory, and the fullest table, of memory node %s, is less than %d %% full", fullest.name, percent+5)
 	}
-	if changed := before != nil && before.Reason != now.Reason; changed || (before == nil && now.Status == metav1.ConditionTrue) {
+	if now.Status == metav1.ConditionTrue || under {
 		kind := corev1.EventTypeWarning
-		if now.Status == metav1.ConditionFalse {
+		if now.Status != metav1.ConditionTrue {
 			kind = corev1.EventTypeNormal
 		}
-		if now.Status == metav1.ConditionTrue || under {
+		if before == nil || before.Reason != now.Reason {
 			d.Status.Events = append(d.Status.Events, Event{Regarding: d.Pool, Type: kind, Reason: now.Reason, Action: "Watch", Note: now.Message})
 		}
 	}

@@ -6,37 +6,41 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
 )
 
 func TestMemoryPressure(t *testing.T) {
 	s := newScene(2, v1alpha1.DataPolicyCache)
 	s.carryOut(t, &s.decide(t).Plan)
-	const mi = 1 << 20
+	s.ComputePods = []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-shards-1", UID: "shard"}}}
 	for _, step := range []struct {
 		what              string
-		keys, used        uint64 // of memory node 1: 950 keys, and 100 MiB of heap, are all that it has room for
+		keys              uint64 // of memory node 1, whose table has room for 950
+		refused           bool
 		status            metav1.ConditionStatus
 		reason            string
 		event, inMessage  string
 		degraded          metav1.ConditionStatus
 		degradedForMemory bool
 	}{
-		{"empty", 0, 0, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "is less than", metav1.ConditionFalse, false},
-		{"nearly", 880, 10 * mi, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, v1alpha1.ReasonMemoryNearlyFull, "cache-memory-1 is 90 % full or more", metav1.ConditionFalse, false},
-		{"less, and not clearly", 800, 10 * mi, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "", "80 % full", metav1.ConditionFalse, false},
-		{"clearly less", 700, 10 * mi, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "less than 75 %", metav1.ConditionFalse, false},
-		{"not nearly yet", 800, 10 * mi, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "less than 85 %", metav1.ConditionFalse, false},
-		{"full of values", 10, 99 * mi, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, v1alpha1.ReasonMemoryFull, "99 of the 100 MiB", metav1.ConditionTrue, true},
-		{"full of keys", 949, 99 * mi, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "", "949 keys", metav1.ConditionTrue, true},
-		{"room again", 10, 10 * mi, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "is less than 15 %", metav1.ConditionFalse, false},
+		{"empty", 0, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "is less than", metav1.ConditionFalse, false},
+		{"nearly", 880, false, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, v1alpha1.ReasonMemoryNearlyFull, "cache-memory-1 is 90 % full or more", metav1.ConditionFalse, false},
+		{"less, and not clearly", 800, false, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "", "80 % full", metav1.ConditionFalse, false},
+		{"clearly less", 700, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "less than 75 %", metav1.ConditionFalse, false},
+		{"not nearly yet", 800, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "less than 85 %", metav1.ConditionFalse, false},
+		{"full of values", 10, true, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, v1alpha1.ReasonMemoryFull, "compute shard cache-shards-1", metav1.ConditionTrue, true},
+		{"full of keys", 949, true, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "", "compute shard cache-shards-1", metav1.ConditionTrue, true},
+		{"room again", 10, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "is less than 5 %", metav1.ConditionFalse, false},
 	} {
 		facts := s.Agents["pod-cache-memory-1"].Facts.MemoryNode
-		facts.Rcuckoo.Rows, facts.Rcuckoo.EntriesPerRow = 125, 8
-		facts.HeapBytes, facts.Keys, facts.HeapBytesUsed = 100*mi, step.keys, step.used
+		facts.Rcuckoo.Rows, facts.Rcuckoo.EntriesPerRow, facts.Keys = 125, 8, step.keys
+		s.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{ComputeShard: &farpoolv1alpha1.ComputeShardFacts{OutOfMemory: step.refused}}}
 		d := s.decide(t)
 		wantCondition(t, d, v1alpha1.ConditionMemoryPressure, step.status, step.reason)
 		c := meta.FindStatusCondition(d.Status.Pool.Conditions, v1alpha1.ConditionMemoryPressure)

@@ -510,6 +510,7 @@ type ComputeShardFacts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RespEndpoint  string                 `protobuf:"bytes,1,opt,name=resp_endpoint,json=respEndpoint,proto3" json:"resp_endpoint,omitempty"`
 	Connections   uint64                 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
+	OutOfMemory   bool                   `protobuf:"varint,3,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"` // a write was refused within the last half minute, because the node of its key was full
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +557,13 @@ func (x *ComputeShardFacts) GetConnections() uint64 {
 		return x.Connections
 	}
 	return 0
+}
+
+func (x *ComputeShardFacts) GetOutOfMemory() bool {
+	if x != nil {
+		return x.OutOfMemory
+	}
+	return false
 }
 
 type PublishMapRequest struct {
@@ -993,10 +1001,11 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05slots\x18\x03 \x01(\rR\x05slots\x12\x1a\n" +
-	"\bsegments\x18\x04 \x01(\rR\bsegments\"Z\n" +
+	"\bsegments\x18\x04 \x01(\rR\bsegments\"~\n" +
 	"\x11ComputeShardFacts\x12#\n" +
 	"\rresp_endpoint\x18\x01 \x01(\tR\frespEndpoint\x12 \n" +
-	"\vconnections\x18\x02 \x01(\x04R\vconnections\"b\n" +
+	"\vconnections\x18\x02 \x01(\x04R\vconnections\x12\"\n" +
+	"\rout_of_memory\x18\x03 \x01(\bR\voutOfMemory\"b\n" +
 	"\x11PublishMapRequest\x12,\n" +
 	"\x03map\x18\x01 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x12\x1f\n" +
 	"\vpool_secret\x18\x02 \x01(\fR\n" +
