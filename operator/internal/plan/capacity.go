@@ -15,7 +15,7 @@ import (
 const (
 	nearlyFull     = 0.90
 	clearlyNotFull = 0.80
-	whenFull       = "new keys and larger values are refused (OOM), reads, removals and updates in place go on: remove keys, or let them expire, or load the data into a larger pool"
+	whenFull       = "new keys and larger values are refused (OOM), reads, removals and updates in place go on: remove keys, or load the data into a larger pool"
 )
 
 // memoryPressure says whether writes are refused for want of memory, which compute shards know, or may soon be, as keys fill the tables; and
