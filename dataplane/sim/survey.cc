@@ -31,8 +31,8 @@ class Surveyor {
       found_.keys[std::string(at.key)].push_back({at.row, at.slot, std::string(at.value)});
     };
     const auto segment = [this](const node::FoundSegment& found, const node::Audit&) { count_blocks(found); };
-    const node::Audit audit =
-        node::audit_regions(g_, world_.memory(), world_.table_seed(), world_.pool_secret(), {.visit = visit, .segment = segment});
+    const node::Audit audit = node::audit_regions(g_, world_.memory(), world_.table_seed(), world_.pool_secret(),
+                                                  {.visit = visit, .segment = segment});
     for (const node::Finding& finding : audit.findings) {
       if (node::kind_of(finding.wrong).damage) wrong(finding.what);
       if (finding.wrong == node::Wrong::counters_off && !explains_counters(audit)) wrong(finding.what);
