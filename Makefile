@@ -77,7 +77,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, Go tests, shor
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
-	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 0.7'
+	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
