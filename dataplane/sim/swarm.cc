@@ -487,9 +487,9 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
                                    .thought = setting.thought}));
   }
   world.network().options().lose_reply = play.losses;
-  // Whoever nothing befalls is not fenced. (Where messages straggle for long, a slot may stand still for too long.)
-  std::vector<bool> sound(clients.size(),
-                          setting.world.wire.straggle_delay < setting.world.failure_timeout / 16 && play.losses == 0);
+  // Whoever nothing befalls is not fenced. Where messages straggle for long, a slot may stand still for too long.
+  const bool slow = setting.world.wire.straggle_delay >= setting.world.failure_timeout / 16;
+  std::vector<bool> sound(clients.size(), !slow && play.losses == 0);
   for (const Play::Fault& fault : play.faults) {
     if (fault.kind == Play::Fault::Kind::restart) sound.assign(clients.size(), false);
     sound[fault.client] =
@@ -548,7 +548,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
     // A completion that never comes holds up its client until the call's deadline.
     const bool held_up = status.code() == base::Code::timed_out && setting.losses > 0;
     const bool faults =
-        setting.deaths + setting.zombies + setting.restarts + setting.revocations > 0 || setting.losses > 0;
+        setting.deaths + setting.zombies + setting.restarts + setting.revocations > 0 || setting.losses > 0 || slow;
     if (status.code() != base::Code::out_of_memory && !(fenced && faults) && !held_up) {
       verdict.wrong.push_back("a call failed: " + status.message());
     }

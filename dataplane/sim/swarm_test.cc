@@ -136,6 +136,8 @@ TEST(Swarm, WhatWasFoundOnceStaysMended) {
     const Verdict verdict = run_swarm(found.seed, {.faults = Faults::as_once});
     EXPECT_TRUE(verdict.wrong.empty()) << "seed " << found.seed << ", " << found.what << ": " << verdict.wrong[0];
   }
+  // Not of the protocol but of its judge: who is fenced because its messages straggled for a failure timeout learns it.
+  EXPECT_TRUE(run_swarm(5929).wrong.empty());
 }
 
 TEST(Swarm, ASeedIsARun) {
