@@ -21,6 +21,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/redis/go-redis/v9"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -214,8 +215,20 @@ var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("s
 			all.Go(func() {
 				through := target.Connect(2)
 				defer func() { _ = through.Close() }()
-				for through.Set(ctx, key(w, written[w].Load()), "value", 0).Err() == nil {
-					written[w].Add(1)
+				// Pipelines: the shard has always something under way, however slow this end is.
+				for alive := true; alive; {
+					first := written[w].Load()
+					answers, _ := through.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+						for i := range int64(50) {
+							pipe.Set(ctx, key(w, first+i), "value", 0)
+						}
+						return nil
+					})
+					for _, answer := range answers {
+						if alive = alive && answer.Err() == nil; alive {
+							written[w].Add(1)
+						}
+					}
 				}
 			})
 		}
