@@ -65,7 +65,9 @@ std::string Story::tell(Nanos from, std::size_t most_lines) const {
   for (const Line& line : lines_) {
     if (line.when >= from) lines.push_back(&line);
   }
-  std::stable_sort(lines.begin(), lines.end(), [](const Line* a, const Line* b) { return a->when < b->when; });
+  // Of one moment, in the order in which they were added.
+  std::sort(lines.begin(), lines.end(),
+            [](const Line* a, const Line* b) { return a->when != b->when ? a->when < b->when : a < b; });
   std::string text;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (lines.size() > most_lines && i == most_lines / 2) {
