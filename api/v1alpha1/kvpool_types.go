@@ -163,12 +163,21 @@ type RACESpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=90
 	TablePercent int32 `json:"tablePercent,omitempty"`
+
+	// Tables that this memory is cut into. A memory node begins with one of them in use and splits it while clients work, as keys come,
+	// until all are. With 1, the table has all the memory from the start.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16384
+	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.tables is a power of two: each split makes two tables of one"
+	Tables int32 `json:"tables,omitempty"`
 }
 
 // Race is RACE's geometry with what is left out.
 func (i *IndexSpec) Race() RACESpec {
 	if i.RACE == nil {
-		return RACESpec{TablePercent: 25}
+		return RACESpec{TablePercent: 25, Tables: 1}
 	}
 	return *i.RACE
 }

@@ -270,11 +270,11 @@ func TestRACE(t *testing.T) {
 		pool := pools(t)["kvpool-minimal"]
 		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
 		config := template.MemoryConfig(pool, pool.Spec.Memory.Pools[0])
-		if !strings.Contains(config, "protocol = \"race\"\ntable-percent = 25\n") || strings.Contains(config, "entry-bytes") {
+		if !strings.Contains(config, "protocol = \"race\"\ntable-percent = 25\n") || strings.Contains(config, "entry-bytes") || strings.Contains(config, "tables") {
 			t.Errorf("template %d: %s", version, config)
 		}
-		pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 40}
-		if config = template.MemoryConfig(pool, pool.Spec.Memory.Pools[0]); !strings.Contains(config, "table-percent = 40\n") {
+		pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 40, Tables: 64}
+		if config = template.MemoryConfig(pool, pool.Spec.Memory.Pools[0]); !strings.Contains(config, "table-percent = 40\ntables = 64\n") {
 			t.Errorf("template %d: %s", version, config)
 		}
 	}

@@ -73,7 +73,11 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 	file.text("memory-path", stateDirectory)
 	if pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
 		file.text("protocol", "race")
-		file.number("table-percent", int64(pool.Spec.Index.Race().TablePercent))
+		race := pool.Spec.Index.Race()
+		file.number("table-percent", int64(race.TablePercent))
+		if race.Tables > 1 {
+			file.number("tables", int64(race.Tables))
+		}
 	} else {
 		geometry := pool.Spec.Index.RCuckoo
 		file.number("entry-bytes", int64(geometry.EntryBytes))

@@ -468,6 +468,10 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 25
+    - name: tables
+      type:
+        scalar: numeric
+      default: 1
 - name: dev.farpool.farpool.api.v1alpha1.RCuckooGeometry
   map:
     fields:

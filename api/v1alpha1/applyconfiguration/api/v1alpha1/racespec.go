@@ -11,6 +11,9 @@ package v1alpha1
 type RACESpecApplyConfiguration struct {
 	// TablePercent of a memory node's memory that the index takes.
 	TablePercent *int32 `json:"tablePercent,omitempty"`
+	// Tables that this memory is cut into. A memory node begins with one of them in use and splits it while clients work, as keys come,
+	// until all are. With 1, the table has all the memory from the start.
+	Tables *int32 `json:"tables,omitempty"`
 }
 
 // RACESpecApplyConfiguration constructs a declarative configuration of the RACESpec type for use with
@@ -24,5 +27,13 @@ func RACESpec() *RACESpecApplyConfiguration {
 // If called multiple times, the TablePercent field is set to the value of the last call.
 func (b *RACESpecApplyConfiguration) WithTablePercent(value int32) *RACESpecApplyConfiguration {
 	b.TablePercent = &value
+	return b
+}
+
+// WithTables sets the Tables field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Tables field is set to the value of the last call.
+func (b *RACESpecApplyConfiguration) WithTables(value int32) *RACESpecApplyConfiguration {
+	b.Tables = &value
 	return b
 }
