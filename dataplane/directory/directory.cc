@@ -2,6 +2,7 @@
 #include "directory/directory.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace farpool::directory {
 
@@ -210,6 +211,7 @@ class Verifier {
       return;
     }
     if (!home_can_be(home)) return tell(name + " cannot be");
+    if (!homes_.insert(home).second) tell(name + " is that of another table, too");
     if (view_.progress(table) > rows_) tell(name + " tells of rows that there are not");
     if (word == 0) return;
     const std::optional<Split> split = under_way(view_, table);
@@ -230,7 +232,8 @@ class Verifier {
   // The first word of its split had been written, and no more.
   bool about_to_be_told_of(std::uint64_t table) const {
     const std::uint64_t home = view_.home(table), depth = HomeWord::Depth::get(home);
-    if (depth == 0) return false;
+    // New tables have the keys with a 1.
+    if (depth == 0 || HomeWord::Suffix::get(home) >> (depth - 1) != 1) return false;
     const std::uint64_t parent = HomeWord::of(depth - 1, low_bits(HomeWord::Suffix::get(home), depth - 1));
     for (std::uint64_t other = 0; other < view_.tables(); ++other) {
       if (view_.home(other) == parent && view_.split(other) == 0) return true;
@@ -257,6 +260,7 @@ class Verifier {
 
   const View& view_;
   const std::uint64_t rows_;
+  std::unordered_set<std::uint64_t> homes_;
   std::vector<bool> targeted_;
   std::vector<Split> splits_;
   std::vector<std::string> wrong_;

@@ -315,6 +315,9 @@ TEST(Directory, VerifyFindsEveryWordThatIsNotAsItWas) {
   EXPECT_TRUE(found(layout::record_offset(4, 1) + layout::kRecordSplit, 0));
   EXPECT_TRUE(found(layout::record_offset(4, 3) + layout::kRecordOwner, 1));
   EXPECT_TRUE(found(layout::record_offset(4, 3), layout::HomeWord::of(3, 6))) << "nobody's half";
+  EXPECT_FALSE(found(layout::record_offset(4, 3), layout::HomeWord::of(2, 2))) << "a split of table 0 begins like that";
+  EXPECT_TRUE(found(layout::record_offset(4, 3), layout::HomeWord::of(2, 0))) << "the half that stays";
+  EXPECT_TRUE(found(layout::record_offset(4, 3), layout::HomeWord::of(2, 3))) << "that of table 2";
 }
 
 }  // namespace
