@@ -67,6 +67,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.failureTimeout) == has(oldSelf.failureTimeout) && (!has(self.failureTimeout) || self.failureTimeout == oldSelf.failureTimeout)",message="spec.failureTimeout is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'TCP' || self.failureTimeout >= duration('500ms')",message="spec.failureTimeout is shorter than TCP takes to send again what was lost (200ms, and 400ms the next time): a slow client would pass for a dead one; set at least 500ms, or leave it out for 2s"
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 100ms"
+// +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -213,13 +215,21 @@ type RCuckooSpec struct {
 
 // LocksSpec says in which memory lock bits are to lie.
 type LocksSpec struct {
-	// Placement of lock bits. Memory nodes show what was granted in their status.
+	// Placement of lock bits: HostMemory, DeviceMemoryPreferred (in the memory of the RDMA NIC itself, or else in the host's) or
+	// DeviceMemoryRequired (or else the memory node does not start). Memory nodes show what was granted in their status. Locks in a NIC's
+	// memory have not yet run on hardware.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self in ['HostMemory', 'DeviceMemoryPreferred', 'DeviceMemoryRequired']",message="unknown placement: set HostMemory, or leave spec.locks out"
-	// +kubebuilder:validation:XValidation:rule="!(self in ['DeviceMemoryPreferred', 'DeviceMemoryRequired'])",message="DeviceMemoryPreferred and DeviceMemoryRequired are refused until this version can place locks in a NIC's memory: set HostMemory, or leave spec.locks out"
+	// +kubebuilder:validation:XValidation:rule="self in ['HostMemory', 'DeviceMemoryPreferred', 'DeviceMemoryRequired']",message="unknown placement: set HostMemory, DeviceMemoryPreferred or DeviceMemoryRequired, or leave spec.locks out"
 	Placement string `json:"placement"`
 }
+
+// Placements that a pool may ask for.
+const (
+	LocksInHostMemory            = "HostMemory"
+	LocksInDeviceMemoryPreferred = "DeviceMemoryPreferred"
+	LocksInDeviceMemoryRequired  = "DeviceMemoryRequired"
+)
 
 // MemorySpec lists pools of memory nodes.
 type MemorySpec struct {

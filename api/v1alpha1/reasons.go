@@ -27,6 +27,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionDataLost: this life of the node began without what an earlier one held.
 	ConditionDataLost = "DataLost"
+	// ConditionLocksInDeviceMemory: the node's locks lie in the memory of its NIC. Only of pools that ask for it.
+	ConditionLocksInDeviceMemory = "LocksInDeviceMemory"
 )
 
 // Condition type of a ShardMap.
@@ -62,6 +64,8 @@ const (
 	ReasonMemoryNodesNotServing = "MemoryNodesNotServing"
 	ReasonNodeUnschedulable     = "NodeUnschedulable"
 	ReasonRDMAMissing           = "RDMAMissing"
+	ReasonDeviceMemoryMissing   = "DeviceMemoryMissing"
+	ReasonDeviceMemoryGranted   = "DeviceMemoryGranted"
 	ReasonTablesStopped         = "TablesStopped"
 	ReasonTablesLost            = "TablesLost"
 	ReasonDataLost              = "DataLost"

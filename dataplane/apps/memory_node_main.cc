@@ -49,6 +49,7 @@ struct Settings {
   std::string listen = "[::]:7400";
   std::string advertise;
   layout::GeometryRequest geometry;
+  node::LockPlacement locks = node::LockPlacement::host;
   base::Nanos failure_timeout = -1;  // not said: by the wire
   base::Nanos lease = 5 * base::kSecond;
   std::size_t threads = 1;
@@ -83,6 +84,14 @@ void add_flags(CLI::App& app, Settings& settings) {
       ->capture_default_str();
   app.add_option("--entries-per-row", settings.geometry.entries_per_row)->capture_default_str();
   app.add_option("--rows-per-lock", settings.geometry.rows_per_lock, "a power of two")->capture_default_str();
+  app.add_option("--lock-placement", settings.locks,
+                 "where the locks of rcuckoo lie: host, device-preferred (in the memory of the RDMA device itself, or "
+                 "else in the host's) or device-required (or else this process ends); device memory has not yet run on "
+                 "hardware (default host)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, node::LockPlacement>{{"host", node::LockPlacement::host},
+                                                     {"device-preferred", node::LockPlacement::device_preferred},
+                                                     {"device-required", node::LockPlacement::device_required}}));
   app.add_option("--table-percent", settings.geometry.table_percent, "of the memory that the index takes")
       ->capture_default_str();
   app.add_option("--tables", settings.geometry.tables,
@@ -107,6 +116,11 @@ Status check(Settings& settings) {
   settings.advertise = std::move(*endpoint);
   const bool verbs = settings.wire.wire == "verbs";
   if (settings.failure_timeout < 0) settings.failure_timeout = verbs ? 100 * base::kMillisecond : 2 * base::kSecond;
+  if (settings.locks != node::LockPlacement::host && (!verbs || settings.geometry.protocol == layout::Protocol::race)) {
+    return {Code::invalid_argument,
+            verbs ? "--lock-placement: race has no locks; leave it out"
+                  : "--lock-placement in a device's memory needs --wire verbs: leave it out, or give host"};
+  }
   if (settings.lease < settings.failure_timeout) {
     return {Code::invalid_argument, "--lease must be at least --failure-timeout"};
   }
@@ -231,6 +245,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.gauge("farpool_node_quarantined_rows", "Rows that no crash explains: locked until a person has looked at them.",
             node.quarantined_rows);
     s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
+    s.gauge("farpool_node_locks_in_device_memory", "1 where the locks lie in the memory of the RDMA device itself.",
+            node.locks_in_device);
     s.gauge("farpool_node_era", "Reclamation clock.", node.era);
     s.gauge("farpool_node_era_lag", "Eras that some session still holds back.",
             node.era > node.safe_era ? node.era - node.safe_era : 0);
@@ -366,6 +382,7 @@ int run(const Settings& settings) {
        .max_lanes = settings.max_lanes,
        .opens_per_second = 200,
        .require_authentication = *tls != nullptr,
+       .locks = settings.locks,
        .log = [](bool warning,
                  const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); },
        .on_change =

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/result.h"
 #include "base/time.h"
 
 namespace farpool::fabric {
@@ -59,6 +60,13 @@ class Responder {
   virtual void fence(std::uint64_t session_id, std::function<void()> done) = 0;
   // Runs `what` on the control thread at or after the given delay. For leases.
   virtual void after(base::Nanos delay, std::function<void()> what) = 0;
+  // Has clients reach a region in the NIC's own memory from now on, where it begins with the words given. Those are
+  // left as they are and only name it. Before the wire serves; what lies there ends with the process. unavailable:
+  // there is no such memory, or not enough of it.
+  virtual base::Status place_in_device(base::Bytes region) {
+    (void)region;
+    return {base::Code::unavailable, "on this wire there is no NIC that lends memory of its own"};
+  }
   virtual base::Nanos now() const = 0;
   virtual std::uint64_t random() = 0;
 };

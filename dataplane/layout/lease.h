@@ -31,6 +31,12 @@ struct LeaseWord {
 inline constexpr std::uint64_t kLocksPerWord = 63;
 inline constexpr std::uint64_t kBarrier = 1ull << 63;
 
+// Of the lock word at `offset` those that stand for locks, where there are `lock_bits` in all.
+constexpr std::uint64_t bits_of_lock_word(std::uint64_t offset, std::uint64_t lock_bits) {
+  const std::uint64_t left = lock_bits - offset / 8 * kLocksPerWord;
+  return left >= kLocksPerWord ? kBarrier - 1 : (1ull << left) - 1;
+}
+
 // Words of the lease region. More failures at once than leases wait for each other.
 inline constexpr std::uint64_t kLeaseWords = 64;
 

@@ -204,11 +204,7 @@ class Auditor {
     }
   }
 
-  // Of a lock word that stand for locks.
-  std::uint64_t bits_of_word(std::uint64_t offset) const {
-    const std::uint64_t left = g_.lock_bits - offset / 8 * layout::kLocksPerWord;
-    return left >= layout::kLocksPerWord ? layout::kBarrier - 1 : (1ull << left) - 1;
-  }
+  std::uint64_t bits_of_word(std::uint64_t offset) const { return layout::bits_of_lock_word(offset, g_.lock_bits); }
   bool claimed(std::uint64_t offset, std::uint64_t mask) const {
     return std::any_of(audit_.half_done.slots.begin(), audit_.half_done.slots.end(), [&](const HalfDone::Slot& slot) {
       return slot.says.claims() && slot.says.covers(offset, mask);

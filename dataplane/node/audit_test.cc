@@ -346,6 +346,32 @@ TEST(Audit, ARepairThatIsCutShortLeavesNoDamage) {
   }
 }
 
+// Lock words that lay in a NIC are lost: slots say what to finish, and what stays locked.
+TEST(Audit, ARepairNeedsNoLockWords) {
+  TestImage before;
+  const auto at = before.plan(2, "new", "v");
+  before.plan(3, "newer", "w");
+  before.slot(3).done = OperationSlot::kQuarantined;
+  TestImage image = before;
+  const base::MutableBytes locks = image.region(layout::kLocks);
+  std::fill(locks.begin(), locks.end(), std::byte{0});
+  EXPECT_EQ(audit_of(image).damage(), 1u) << "the one in quarantine\n" << text(audit_of(image));
+  const rcuckoo::ImageRepair repair = rcuckoo::repair_image(image.geometry(), image.bytes());
+  EXPECT_EQ(repair.finished, 1u);
+  EXPECT_EQ(repair.quarantined.size(), 1u);
+  EXPECT_TRUE(image.view(at.row).whole(at.row));
+  for (const layout::HeldLocks& held : before.slot(3).lock_word) {
+    if (held.mask == 0) continue;
+    EXPECT_EQ(image.lock_word(held.offset / 8) & held.mask, held.mask) << "a row in quarantine can be written";
+  }
+  const Audit repaired = audit_of(image);
+  EXPECT_EQ(repaired.damage(), 1u) << text(repaired);
+  EXPECT_EQ(repaired.count(Wrong::operation_quarantined), 1u);
+  // The same as with the words at hand.
+  (void)rcuckoo::repair_image(before.geometry(), before.bytes());
+  EXPECT_TRUE(std::ranges::equal(before.bytes(), image.bytes()));
+}
+
 TEST(Audit, SaysWhyItCannotRead) {
   const auto why = [](TestImage& image, std::size_t bytes) {
     const auto memory = audit_memory(image.bytes().first(bytes));

@@ -68,6 +68,7 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
   } else {
     node->format();
   }
+  if (Status status = node->place_locks(); !status.ok()) return status;
   node->begin_life();
   node->serve_sessions();
   return node;
@@ -126,6 +127,21 @@ void MemoryNode::format() {
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
              .table_seed = {responder_.random(), responder_.random()},
              .geometry = geometry_};
+}
+
+// The memory keeps the locks that this life begins with: those of what no crash explains. Those that clients take in
+// the NIC's memory end with the process, as every session does; the next life learns from the slots who held what.
+Status MemoryNode::place_locks() {
+  if (options_.locks == LockPlacement::host || geometry_.protocol == layout::Protocol::race) return {};
+  const layout::Span& at = geometry_.at(layout::kLocks);
+  const Status placed = responder_.place_in_device(memory_.subspan(at.offset, at.bytes));
+  locks_in_device_ = placed.ok();
+  if (!placed.ok() && options_.locks == LockPlacement::device_required) {
+    return {placed.code(), "its locks have to lie in the NIC's memory, and cannot: " + placed.message()};
+  }
+  log(!placed.ok(), placed.ok() ? "its locks, " + std::to_string(at.bytes) + " bytes, lie in the NIC's memory"
+                                : "its locks lie in host memory, as the NIC's cannot take them: " + placed.message());
+  return {};
 }
 
 // The superblock says what the private page says, and is written again from it in every life: one that is torn, because
@@ -256,7 +272,8 @@ v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
     return entry;
   }
   auto& locks = *entry.mutable_lock_region();
-  locks.set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
+  locks.set_placement(locks_in_device_ ? v1alpha1::LockRegion::PLACEMENT_DEVICE_MEMORY
+                                       : v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
   locks.set_bytes(geometry_.at(layout::kLocks).bytes);
   locks.set_locks(geometry_.lock_bits);
   locks.set_rows_per_lock(static_cast<std::uint32_t>(geometry_.rows_per_lock));
@@ -294,8 +311,7 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   if (listed != nullptr &&
       (listed->name() != own.name() || listed->rcuckoo().SerializeAsString() != own.rcuckoo().SerializeAsString() ||
        listed->race().SerializeAsString() != own.race().SerializeAsString() ||
-       listed->lock_region().bytes() != own.lock_region().bytes() ||
-       listed->lock_region().locks() != own.lock_region().locks())) {
+       listed->lock_region().SerializeAsString() != own.lock_region().SerializeAsString())) {
     return refuse(Verdict::invalid,
                   "its entry for this incarnation has another name or geometry than this memory node formatted");
   }
@@ -656,6 +672,7 @@ void MemoryNode::refresh_facts() {
   stats.segment_refusals = segment_refusals_;
   stats.segments = segments;
   stats.serving = serving_;
+  stats.locks_in_device = locks_in_device_;
   stats.lives = record_.lives;
   stats.repaired = repaired_;
   stats.defects = defects_;

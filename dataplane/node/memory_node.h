@@ -26,6 +26,13 @@
 
 namespace farpool::node {
 
+// Where the locks of an RCuckoo table are to lie.
+enum class LockPlacement : std::uint8_t {
+  host,
+  device_preferred,  // in the NIC's memory, or else in the host's
+  device_required,   // or else there is no memory node
+};
+
 class MemoryNode final : public fabric::Host, private session::SessionObserver {
  public:
   struct Options {
@@ -39,6 +46,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint32_t max_lanes = 1024;
     std::uint32_t opens_per_second = 200;
     bool require_authentication = true;  // false only where the session port has no TLS
+    LockPlacement locks = LockPlacement::host;
     // Structured logs are the application's: what happened, in one line without key or value bytes. Control thread.
     std::function<void(bool warning, const std::string& line)> log;
     // The facts have changed. Control thread.
@@ -49,7 +57,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   // an earlier incarnation left is taken up: nothing of its clients can execute any more, so what they left half done
   // is finished or undone, the locks are freed, every byte is checked, and what nobody points to is free. A life that
   // is cut short while it does this leaves memory that the next can take up. invalid_argument says which figure of the
-  // geometry cannot work; corrupt, why the memory cannot be taken up: nothing in it has been changed then.
+  // geometry cannot work; corrupt, why the memory cannot be taken up: nothing in it has been changed then; unavailable,
+  // why locks that have to lie in the NIC's memory do not.
   static base::Result<std::unique_ptr<MemoryNode>> create(Options options, base::MutableBytes memory,
                                                           fabric::Responder& responder);
   ~MemoryNode() override;
@@ -89,6 +98,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t segment_bytes = 0, calls = 0, segment_refusals = 0;
     SegmentLedger::Counts segments;
     bool serving = false;
+    bool locks_in_device = false;
     std::uint64_t lives = 0;             // incarnations that have served from this memory, this one among them
     std::uint64_t repaired = 0;          // operations that this one found half done, and finished or undid
     std::uint64_t defects = 0;           // found when this one took the memory up
@@ -110,6 +120,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   base::Status take_up();
   void verify();
   void settle_counters(std::uint64_t keys, std::uint64_t bytes);
+  base::Status place_locks();
   void begin_life();
   void serve_sessions();
 
@@ -148,6 +159,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   fabric::Responder& responder_;
   layout::PrivateRecord record_;  // as it stands in the private page
   bool fresh_ = true;
+  bool locks_in_device_ = false;
   std::uint64_t incarnation_ = 0;
   std::unique_ptr<session::Registry> registry_;
   SegmentLedger ledger_;

@@ -154,6 +154,65 @@ TEST(Restart, WhatNoEntryPointsToIsFree) {
   }
 }
 
+task::Task<void> take_bit(Session& session, fabric::Port& port, std::uint64_t& old) {
+  fabric::Cost cost;
+  const std::array chain{fabric::Op::masked_cas({layout::kLocks, 8}, old, 0, 4, 4, 4)};
+  EXPECT_EQ((co_await session.post(chain, port.now() + kSecond, cost)).fate, fabric::Fate::done);
+}
+
+TEST(Restart, LocksInTheNicAreThisLifesAlone) {
+  TestWorld world;
+  world.options.locks = LockPlacement::device_required;
+  world.wire.set_device_bytes(1 << 16);
+  const layout::Span locks = world.geometry().at(layout::kLocks);
+  const auto in_memory = [&] { return base::load<std::uint64_t>(world.memory.span().data() + locks.offset + 8); };
+  const auto in_nic = [&] { return base::load<std::uint64_t>(world.wire.device_words().data() + 8); };
+  for (int life = 0; life < 2; ++life) {
+    world.kill();
+    world.begin_life();
+    EXPECT_EQ(world.node->entry().lock_region().placement(), v1alpha1::LockRegion::PLACEMENT_DEVICE_MEMORY);
+    EXPECT_EQ(world.node->facts().memory_node().lock_region().placement(),
+              v1alpha1::LockRegion::PLACEMENT_DEVICE_MEMORY);
+    EXPECT_TRUE(world.node->stats().locks_in_device);
+    ASSERT_EQ(world.wire.device_words().size(), locks.bytes);
+    ASSERT_EQ(world.node->stand_alone().verdict, Verdict::adopted);
+    SimPort& port = world.client();
+    auto session = world.open(port);
+    std::uint64_t old = ~0ull;
+    world.run(take_bit(*session, port, old));
+    EXPECT_EQ(old, 0u) << "a lock of the life before";
+    EXPECT_EQ(in_nic(), 4u);
+    EXPECT_EQ(in_memory(), 0u);
+    world.close(std::move(session));
+  }
+  // What is published must be what was granted.
+  auto map = map_with(*world.node, 99);
+  map.mutable_nodes(0)->mutable_lock_region()->set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
+  EXPECT_EQ(world.node->publish(map, world.record().pool_secret).verdict, Verdict::invalid);
+}
+
+TEST(Restart, ANicThatIsTooSmallIsToldOfOrRefused) {
+  TestWorld world;
+  world.wire.set_device_bytes(8);
+  world.options.locks = LockPlacement::device_preferred;
+  world.kill();
+  world.begin_life();
+  EXPECT_EQ(world.node->entry().lock_region().placement(), v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
+  EXPECT_FALSE(world.node->stats().locks_in_device);
+  EXPECT_TRUE(std::ranges::any_of(world.log, [](const std::string& line) {
+    return line.find("lie in host memory, as the NIC's cannot take them: the NIC has 8 bytes") != std::string::npos;
+  }));
+  world.options.locks = LockPlacement::device_required;
+  world.kill();
+  const base::Status status = world.try_begin_life();
+  EXPECT_EQ(status.code(), Code::unavailable);
+  EXPECT_NE(status.message().find("have to lie in the NIC's memory"), std::string::npos) << status.message();
+  // The memory can be taken up all the same, by a life that asks for less.
+  world.options.locks = LockPlacement::host;
+  world.begin_life();
+  EXPECT_EQ(world.node->stats().defects, 0u);
+}
+
 TEST(Restart, ADamagedHeaderIsSetAsideAndToldOf) {
   TestWorld world;
   const layout::Geometry geometry = world.geometry();

@@ -104,6 +104,7 @@ void draw_more(std::uint64_t seed, Setting& s) {
   }
   if (random.chance(0.25)) s.revocations = 1 + random.below(3);
   if (s.restarts + s.revocations > 0) s.world.geometry.max_sessions = 24;
+  s.world.device_locks = Random(base::mix(seed) ^ 0xd31ce).chance(0.3);
 }
 
 // The same world in RACE's terms: a few groups, in some worlds without room for all keys.
@@ -316,8 +317,9 @@ std::string describe(const Setting& s) {
   if (s.world.geometry.protocol == layout::Protocol::race) text << "RACE: ";
   text << s.clients << " clients of " << s.tasks << " tasks of " << s.calls << " calls on " << s.keys << " keys in "
        << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
-       << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "") << ", " << s.large
-       << " extents, " << s.reads << " reads" << (s.crowded ? ", crowded" : "") << (s.pauses ? ", pauses" : "")
+       << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "")
+       << (s.world.device_locks ? ", locks in the NIC" : "") << ", " << s.large << " extents, " << s.reads << " reads"
+       << (s.crowded ? ", crowded" : "") << (s.pauses ? ", pauses" : "")
        << (s.deaths > 0 ? ", " + std::to_string(s.deaths) + " deaths" : "")
        << (s.zombies > 0 ? ", " + std::to_string(s.zombies) + " zombies" : "") << (s.losses > 0 ? ", lost replies" : "")
        << (s.world.wire.tear ? "" : ", no tearing") << (s.drift ? ", clocks drift" : "")

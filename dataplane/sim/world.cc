@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -70,35 +71,51 @@ World::World(WorldOptions options)
       memory_span_(memory_->data, memory_->bytes),
       network_(options.wire),
       responder_(network_.add_node(endpoint_)) {
+  if (options.device_locks) responder_.set_device_bytes(options.geometry.memory_bytes);
   serve();
   if (node_ == nullptr) stop("the memory could not be formatted");
 }
 
 void World::serve() {
-  auto node = node::MemoryNode::create({.name = "node-0",
-                                        .pool_uid = kPool,
-                                        .endpoint = endpoint_,
-                                        .version = "simulated",
-                                        .geometry = options_.geometry,
-                                        .lease = options_.lease,
-                                        .failure_timeout = options_.failure_timeout,
-                                        .max_lanes = static_cast<std::uint32_t>(options_.geometry.max_sessions),
-                                        .opens_per_second = 100000},
-                                       memory_span_, responder_);
+  auto node = node::MemoryNode::create(
+      {.name = "node-0",
+       .pool_uid = kPool,
+       .endpoint = endpoint_,
+       .version = "simulated",
+       .geometry = options_.geometry,
+       .lease = options_.lease,
+       .failure_timeout = options_.failure_timeout,
+       .max_lanes = static_cast<std::uint32_t>(options_.geometry.max_sessions),
+       .opens_per_second = 100000,
+       .locks = options_.device_locks ? node::LockPlacement::device_required : node::LockPlacement::host},
+      memory_span_, responder_);
   if (!node) {
     std::fprintf(stderr, "the memory cannot be taken up: %s\n", node.status().message().c_str());
     return;
   }
   node_ = std::move(*node);
   geometry_ = node_->geometry();
+  const layout::Span& locks = geometry_.at(layout::kLocks);
+  const base::Bytes first = memory_span_.subspan(locks.offset, locks.bytes);
+  first_locks_.assign(first.begin(), first.end());
   responder_.serve(*node_);
   const auto published = node_->stand_alone();
   if (published.verdict != node::MemoryNode::Verdict::adopted) stop(published.message);
 }
 
+base::Bytes World::memory() const {
+  const base::Bytes words = responder_.device_words();
+  if (!words.empty())
+    std::memcpy(memory_span_.data() + geometry_.at(layout::kLocks).offset, words.data(), words.size());
+  return memory_span_;
+}
+
 bool World::restart(bool keeps_memory) {
   responder_.stop();
   node_.reset();
+  if (options_.device_locks) {
+    std::memcpy(memory_span_.data() + geometry_.at(layout::kLocks).offset, first_locks_.data(), first_locks_.size());
+  }
   if (!keeps_memory) {
     memory_ = std::make_unique<Memory>(options_.geometry.memory_bytes);
     memory_span_ = {memory_->data, memory_->bytes};

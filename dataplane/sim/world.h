@@ -36,6 +36,7 @@ struct WorldOptions {
   Nanos lease = 2 * base::kSecond;
   Nanos failure_timeout = 40 * base::kMillisecond;
   std::uint32_t table_id = 0;
+  bool device_locks = false;  // they lie in the memory node's NIC, and end with its process
 };
 
 class World;
@@ -117,9 +118,10 @@ class World {
   fabric::sim::Network& network() { return network_; }
   node::MemoryNode& node() { return *node_; }
   const layout::Geometry& geometry() const { return geometry_; }
-  base::Bytes memory() const { return memory_span_; }
+  // With the locks as they are, wherever they lie.
+  base::Bytes memory() const;
   base::Bytes region(layout::RegionId id) const {
-    return base::Bytes(memory_span_).subspan(geometry().at(id).offset, geometry().at(id).bytes);
+    return memory().subspan(geometry().at(id).offset, geometry().at(id).bytes);
   }
   const base::HashSecret& table_seed() const { return table_seed_; }
   const base::HashSecret& pool_secret() const { return pool_secret_; }
@@ -142,6 +144,7 @@ class World {
   const std::string endpoint_ = "node-0:7400";
   std::unique_ptr<Memory> memory_;
   base::MutableBytes memory_span_;
+  std::vector<std::byte> first_locks_;  // that the memory holds while those in use lie in the NIC
   fabric::sim::Network network_;
   fabric::sim::SimResponder& responder_;
   std::unique_ptr<node::MemoryNode> node_;

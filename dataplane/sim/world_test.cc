@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "node/memory_node.h"
+
 namespace farpool::sim {
 namespace {
 
@@ -29,6 +33,33 @@ TEST(World, OneClientReadsWhatItWrote) {
   EXPECT_TRUE(world.failures().empty()) << world.failures()[0].second.message();
   EXPECT_EQ(world.history().size(), 10u);
   EXPECT_EQ(world.history().of("y").back().found, "6");
+}
+
+// The locks of a life end with it where they lie in the NIC, whoever held them.
+TEST(World, LocksInTheNicGoWithTheProcessAndWhatTheyGuardedIsRepaired) {
+  int held = 0;
+  for (std::uint64_t effect = 1; effect <= 24; ++effect) {
+    World world({.device_locks = true});
+    Client& client = world.connect("a");
+    ASSERT_TRUE(world.run(client, world.call(client, {.kind = Kind::insert, .key = "x", .value = "1"}, base::kSecond)));
+    EXPECT_FALSE(world.region(layout::kLocks).empty());
+    client.port().crash_after(effect, fabric::sim::InFlight::lands);
+    (void)world.run(client, world.call(client, {.kind = Kind::update, .key = "x", .value = "2"}, base::kSecond));
+    const auto free = [&world] {
+      return std::ranges::all_of(world.region(layout::kLocks), [](std::byte b) { return b == std::byte{0}; });
+    };
+    held += free() ? 0 : 1;
+    ASSERT_TRUE(world.restart(true));
+    EXPECT_TRUE(free());
+    EXPECT_EQ(world.node().stats().defects, 0u);
+    Client& next = world.connect("b");
+    for (const Kind kind : {Kind::get, Kind::put, Kind::get}) {
+      ASSERT_TRUE(world.run(next, world.call(next, {.kind = kind, .key = "x", .value = "3"}, base::kSecond)));
+    }
+    EXPECT_EQ(world.history().judge(), std::nullopt) << "effect " << effect;
+    EXPECT_TRUE(world.failures().empty()) << "effect " << effect;
+  }
+  EXPECT_GT(held, 0) << "no death left a lock";
 }
 
 // Every machine's clock has its own pace and beginning: nothing may compare what two of them show.

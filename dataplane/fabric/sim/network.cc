@@ -2,6 +2,7 @@
 #include "fabric/sim/network.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -546,6 +547,9 @@ task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant gra
         link->node = node;
         link->client = this;
         link->rights = std::move(*rights);
+        for (RegionRight& right : link->rights.regions) {
+          if (right.base == node->placed_) right.base = reinterpret_cast<std::byte*>(node->device_.data());
+        }
         link->claims = grant.regions;
         link->number = ++network.lanes_opened_;
         network.links_.push_back(link);
@@ -612,6 +616,20 @@ void SimResponder::stop() {
   for (const auto& link : network_.links_) {
     if (link->node == this && link->open) cut(link);
   }
+  placed_ = nullptr;
+  device_.clear();
+}
+
+base::Status SimResponder::place_in_device(base::Bytes region) {
+  FARPOOL_CHECK(placed_ == nullptr && region.size() % 8 == 0);
+  if (region.size() > device_bytes_) {
+    return {base::Code::unavailable,
+            "the NIC has " + std::to_string(device_bytes_) + " bytes of its own, not " + std::to_string(region.size())};
+  }
+  placed_ = region.data();
+  device_.resize(region.size() / 8);
+  std::memcpy(device_.data(), region.data(), region.size());
+  return {};
 }
 
 void SimResponder::hold_calls(bool held) {

@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -157,6 +158,12 @@ class SimResponder final : public Responder {
   Nanos now() const override;
   std::uint64_t random() override { return random_.next(); }
 
+  // A NIC with so much memory of its own, which a process that is killed takes along.
+  void set_device_bytes(std::uint64_t bytes) { device_bytes_ = bytes; }
+  base::Status place_in_device(base::Bytes region) override;
+  // What lies there; empty if nothing was placed.
+  base::Bytes device_words() const { return std::as_bytes(std::span(device_)); }
+
   // While held, CALLs are not answered.
   void hold_calls(bool held);
 
@@ -177,6 +184,9 @@ class SimResponder final : public Responder {
   std::uint64_t life_ = 0;  // how many hosts have been stopped
   std::uint64_t told_ = 0;  // hash of the CALLs that it executed since the run is steered
   bool held_ = false;
+  std::uint64_t device_bytes_ = 0;
+  const std::byte* placed_ = nullptr;  // the region that lies in the device
+  std::vector<std::uint64_t> device_;
 };
 
 // A verb that a memory node may execute now, in a run that is steered (Network::steer).

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "fabric/fabric.h"
 #include "fabric/verbs/call.h"
+#include "fabric/verbs/device_memory.h"
 #include "fabric/verbs/queue_pair.h"
 
 namespace farpool::fabric::verbs {
@@ -28,8 +29,10 @@ constexpr std::size_t kMessageBytes = kCallHeadBytes + kMaxCallBytes;
 // A region as the device knows it.
 struct Exposed {
   std::uint64_t bytes = 0;
+  std::uint32_t key = 0;
   std::uint64_t begin = 0;
-  Registration registration;
+  Registration registration;                    // of host memory
+  std::unique_ptr<DeviceMemory> device_memory;  // or this
 };
 
 enum Request : std::uint64_t { kReceive = 1, kSend = 2 };
@@ -40,10 +43,17 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
  public:
   Lanes(net::Loop& control, std::shared_ptr<Device> device) : control_(control), device_(std::move(device)) {}
 
+  Status place_in_device(base::Bytes region) {
+    if (Status status = have_domain(); !status.ok()) return status;
+    auto memory = DeviceMemory::make(domain_.get(), region);
+    if (!memory.ok()) return memory.status();
+    Exposed& exposed = exposed_[{region.data(), false}];
+    exposed = {.bytes = region.size(), .key = (*memory)->key(), .device_memory = std::move(*memory)};
+    return {};
+  }
+
   Status begin(Host& host, std::function<std::uint64_t()> random) {
-    auto domain = make_protection_domain(*device_);
-    if (!domain.ok()) return domain.status();
-    domain_ = std::move(*domain);
+    if (Status status = have_domain(); !status.ok()) return status;
     auto events = make_completion_events(*device_);
     if (!events.ok()) return events.status();
     events_ = std::move(*events);
@@ -65,10 +75,8 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
       }
       auto exposed = expose(*right);
       if (!exposed.ok()) return exposed.status();
-      reply.places.push_back({.region = key.region,
-                              .key = (*exposed)->registration->rkey,
-                              .begin = (*exposed)->begin,
-                              .read_only = right->read_only});
+      reply.places.push_back(
+          {.region = key.region, .key = (*exposed)->key, .begin = (*exposed)->begin, .read_only = right->read_only});
     }
     auto lane = std::make_unique<Lane>();
     lane->id = id;
@@ -129,11 +137,20 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     return least(std::min(request.client.depth, kMostOutstanding), device_->limits().max_qp_rd_atom);
   }
 
+  Status have_domain() {
+    if (domain_ != nullptr) return {};
+    auto domain = make_protection_domain(*device_);
+    if (!domain.ok()) return domain.status();
+    domain_ = std::move(*domain);
+    return {};
+  }
+
   // Registered when a client first asks for it, and for good: what revokes rights is the end of queue pairs.
   Result<const Exposed*> expose(const RegionRight& right) {
     auto [place, fresh] = exposed_.try_emplace({right.base, right.read_only});
     Exposed& exposed = place->second;
     if (!fresh && exposed.bytes == right.bytes) return &exposed;
+    FARPOOL_CHECK(exposed.device_memory == nullptr);  // what lies there is the whole region
     exposed.bytes = right.bytes;
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
     if (!right.read_only) access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
@@ -144,6 +161,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
       return registration.status();
     }
     exposed.registration = std::move(*registration);
+    exposed.key = exposed.registration->rkey;
     return &exposed;
   }
 
@@ -247,7 +265,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
   std::function<std::uint64_t()> random_;
   ProtectionDomain domain_;
   CompletionEvents events_;
-  std::map<std::pair<std::byte*, bool>, Exposed> exposed_;
+  std::map<std::pair<const std::byte*, bool>, Exposed> exposed_;  // by beginning, and whether it may only be read
   std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> lanes_;
   bool taking_ = false;
   std::vector<std::unique_ptr<Lane>> ended_;  // while taking
@@ -264,6 +282,8 @@ Status VerbsResponder::serve(Host& host) {
   if (Status status = lanes_->begin(host, [this] { return session_port_.random(); }); !status.ok()) return status;
   return session_port_.serve(host, lanes_.get());
 }
+
+Status VerbsResponder::place_in_device(base::Bytes region) { return lanes_->place_in_device(region); }
 
 VerbsStats VerbsResponder::stats() const { return lanes_->stats(); }
 

@@ -40,6 +40,7 @@ class VerbsResponder final : public Responder {
   void fence(std::uint64_t session_id, std::function<void()> done) override {
     session_port_.fence(session_id, std::move(done));
   }
+  base::Status place_in_device(base::Bytes region) override;
   void after(base::Nanos delay, std::function<void()> what) override { session_port_.after(delay, std::move(what)); }
   base::Nanos now() const override { return session_port_.now(); }
   std::uint64_t random() override { return session_port_.random(); }

@@ -175,8 +175,11 @@ ImageRepair repair_image(const Geometry& geometry, base::MutableBytes memory) {
     if (one.state == State::quarantined) {
       done.quarantined.push_back("operation slot " + std::to_string(one.index) + ": " + one.why);
       slot.done = OperationSlot::kQuarantined;
+      // Locks that lay in a NIC's memory were lost with the process: what a whole claim names is locked again.
       for (const layout::HeldLocks& held : slot.lock_word) {
-        if (held.mask != 0 && held.offset % 8 == 0 && held.offset < locks.size()) kept[held.offset / 8] |= held.mask;
+        if (held.mask == 0 || held.offset % 8 != 0 || held.offset >= locks.size()) continue;
+        const auto stands = slot.claims() ? ~0ull : base::load<std::uint64_t>(locks.data() + held.offset);
+        kept[held.offset / 8] |= held.mask & stands & layout::bits_of_lock_word(held.offset, geometry.lock_bits);
       }
     } else {
       ++done.slots;
@@ -194,7 +197,7 @@ ImageRepair repair_image(const Geometry& geometry, base::MutableBytes memory) {
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const auto word = base::load<std::uint64_t>(locks.data() + i * 8);
     done.bits += static_cast<std::uint64_t>(std::popcount(word & ~layout::kBarrier));
-    base::store(locks.data() + i * 8, word & kept[i]);
+    base::store(locks.data() + i * 8, kept[i]);
   }
   const base::MutableBytes leases = region(layout::kLeases);
   std::memset(leases.data(), 0, leases.size());

@@ -61,7 +61,7 @@ struct HalfDone {
 HalfDone half_done(const layout::Geometry& geometry, base::Bytes memory);
 
 // Does away with all of it: finishes what can be finished, and frees what was locked. For a node that begins a new life
-// over the memory of its last.
+// over the memory of its last. Slots alone say what was locked: lock words may have been lost.
 struct ImageRepair {
   std::uint64_t slots = 0;     // repaired
   std::uint64_t finished = 0;  // of them in the middle of writing rows

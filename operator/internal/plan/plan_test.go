@@ -438,6 +438,7 @@ func TestWhatLacksRDMA(t *testing.T) {
 		"no device":         {plugin, ended("farpool-memory-node: --wire verbs: there is no RDMA device here"), v1alpha1.ReasonRDMAMissing, "there is no RDMA device here"},
 		"no network":        {plugin, ended("farpool-memory-node: --rdma-interface: there is no interface rdma0"), v1alpha1.ReasonRDMAMissing, "kubectl -n shop debug cache-memory-0 -it --copy-to=farpool-doctor --container=memory-node -- farpool-doctor"},
 		"no leave to lock":  {plugin, ended("farpool-memory-node: --wire verbs: registering 1 bytes of memory: Cannot allocate memory"), v1alpha1.ReasonRDMAMissing, "Cannot allocate memory"},
+		"no device memory":  {plugin, ended("farpool-memory-node: its locks have to lie in the NIC's memory, and cannot: rxe0 has no memory of its own to lend"), v1alpha1.ReasonDeviceMemoryMissing, "DeviceMemoryPreferred"},
 		"another end":       {plugin, ended("out of memory"), v1alpha1.ReasonNotServing, "out of memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -454,8 +455,44 @@ func TestWhatLacksRDMA(t *testing.T) {
 				t.Errorf("%s: %s", ready.Reason, ready.Message)
 			}
 			degraded := meta.FindStatusCondition(status.Pool.Conditions, v1alpha1.ConditionDegraded)
-			if (degraded.Reason == v1alpha1.ReasonRDMAMissing) != (c.reason == v1alpha1.ReasonRDMAMissing) {
-				t.Errorf("degraded: %s: %s", degraded.Reason, degraded.Message)
+			for _, lacking := range []string{v1alpha1.ReasonRDMAMissing, v1alpha1.ReasonDeviceMemoryMissing} {
+				if (degraded.Reason == lacking) != (c.reason == lacking) {
+					t.Errorf("degraded: %s: %s", degraded.Reason, degraded.Message)
+				}
+			}
+		})
+	}
+}
+
+// A pool that asks for locks in its NICs' memory is told of each node whether it has them there; others hear nothing of it.
+func TestLocksPlaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked   string
+		granted farpoolv1alpha1.LockRegion_Placement
+		status  metav1.ConditionStatus
+		says    string
+	}{
+		"granted":     {v1alpha1.LocksInDeviceMemoryRequired, farpoolv1alpha1.LockRegion_PLACEMENT_DEVICE_MEMORY, metav1.ConditionTrue, "its 64 locks lie in 8 bytes of its NIC's memory"},
+		"fallen back": {v1alpha1.LocksInDeviceMemoryPreferred, farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, metav1.ConditionFalse, "kubectl -n shop logs cache-memory-0"},
+		"host":        {v1alpha1.LocksInHostMemory, farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, "", ""},
+		"not asked":   {"", farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(1, v1alpha1.DataPolicyCache)
+			if c.asked != "" {
+				s.Pool.Spec.Locks = &v1alpha1.LocksSpec{Placement: c.asked}
+			}
+			s.Agents["pod-cache-memory-0"].Facts.MemoryNode.LockRegion.Placement = c.granted
+			node := s.decide(t).Plan.Status.Nodes["cache-memory-0"]
+			if want := map[bool]v1alpha1.LockPlacement{true: v1alpha1.LockPlacementDeviceMemory, false: v1alpha1.LockPlacementHostMemory}[c.status == metav1.ConditionTrue]; node.LockRegion.Placement != want {
+				t.Errorf("its status says %s", node.LockRegion.Placement)
+			}
+			placed := meta.FindStatusCondition(node.Conditions, v1alpha1.ConditionLocksInDeviceMemory)
+			switch {
+			case placed == nil && c.status != "":
+				t.Error("no condition")
+			case placed != nil && (placed.Status != c.status || !strings.Contains(placed.Message, c.says)):
+				t.Errorf("%s: %s", placed.Status, placed.Message)
 			}
 		})
 	}

@@ -131,6 +131,10 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		if lacking := d.unusableRDMA(n, message); lacking != "" {
 			return is(metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing, "%s", lacking)
 		}
+		// As memory nodes say it; a test of theirs in the laboratory holds them to these words.
+		if strings.Contains(message, "its locks have to lie in the NIC's memory") {
+			return is(metav1.ConditionFalse, v1alpha1.ReasonDeviceMemoryMissing, "its process ended (%s). Choose Kubernetes nodes whose NICs have memory of their own to lend (ConnectX-5 and later; farpool-doctor shows it), let fewer memory nodes share a NIC, raise spec.index.rcuckoo.rowsPerLock, or create the pool with spec.locks.placement DeviceMemoryPreferred", message)
+		}
 		return is(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "its process ended: %s", message)
 	}
 	if n.agent.Facts == nil && (entry == nil || !kubeletReady(n.pod)) {
@@ -190,6 +194,9 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 		now.QuarantinedRows = int64(facts.GetMemoryNode().GetQuarantinedRows())
 		if region, err := shardmap.LockRegionFromMessage(facts.GetMemoryNode().GetLockRegion()); err == nil {
 			now.LockRegion = region
+			if locks := d.Pool.Spec.Locks; locks != nil && locks.Placement != v1alpha1.LocksInHostMemory {
+				now.Conditions = d.setConditions(now.Conditions, n.object.Generation, locksPlaced(d.Pool.Namespace, n.name, region))
+			}
 		}
 	}
 	now.Conditions = d.setConditions(now.Conditions, n.object.Generation, ready)
@@ -197,6 +204,17 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 		d.dataLoss(n, entry, before, &now)
 	}
 	return now
+}
+
+// locksPlaced says whether the NIC took the locks that it was asked to take.
+func locksPlaced(namespace, name string, region *v1alpha1.LockRegion) metav1.Condition {
+	const placed = v1alpha1.ConditionLocksInDeviceMemory
+	if region.Placement == v1alpha1.LockPlacementDeviceMemory {
+		return condition(placed, metav1.ConditionTrue, v1alpha1.ReasonDeviceMemoryGranted, "its %d locks lie in %d bytes of its NIC's memory", region.Locks, region.Bytes)
+	}
+	return condition(placed, metav1.ConditionFalse, v1alpha1.ReasonDeviceMemoryMissing,
+		"its locks, %d bytes, lie in host memory, as its NIC has no memory of its own or too little left: operations that wait for the same lock are slower; why, says: kubectl -n %s logs %s | grep \"locks lie\"",
+		region.Bytes, namespace, name)
 }
 
 // dataLoss compares the life that the status remembers with the one in the map, so that a loss is told once, by whichever operator first sees
@@ -446,8 +464,8 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 		}
 	}
 	for _, n := range nodes {
-		if n.ready.Reason == v1alpha1.ReasonRDMAMissing {
-			found = append(found, finding{v1alpha1.ReasonRDMAMissing, fmt.Sprintf("memory node %s: %s", n.name, n.ready.Message)})
+		if reason := n.ready.Reason; reason == v1alpha1.ReasonRDMAMissing || reason == v1alpha1.ReasonDeviceMemoryMissing {
+			found = append(found, finding{reason, fmt.Sprintf("memory node %s: %s", n.name, n.ready.Message)})
 			break
 		}
 	}

@@ -279,3 +279,18 @@ func TestRACE(t *testing.T) {
 		}
 	}
 }
+
+func TestLockPlacement(t *testing.T) {
+	for placement, want := range map[string]string{
+		v1alpha1.LocksInHostMemory:            "",
+		v1alpha1.LocksInDeviceMemoryPreferred: "lock-placement = \"device-preferred\"\n",
+		v1alpha1.LocksInDeviceMemoryRequired:  "lock-placement = \"device-required\"\n",
+	} {
+		pool := pools(t)["kvpool-roce"]
+		pool.Spec.Locks = &v1alpha1.LocksSpec{Placement: placement}
+		config := (template3{}).MemoryConfig(pool, pool.Spec.Memory.Pools[0])
+		if want != "" && !strings.Contains(config, want) || want == "" && strings.Contains(config, "lock-placement") {
+			t.Errorf("%s: %s", placement, config)
+		}
+	}
+}

@@ -31,6 +31,14 @@ func (t template3) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) strin
 	var file tomlFile
 	file.WriteString(t.template2.MemoryConfig(pool, memoryPool))
 	file.rdma(pool)
+	if locks := pool.Spec.Locks; locks != nil {
+		switch locks.Placement {
+		case v1alpha1.LocksInDeviceMemoryPreferred:
+			file.text("lock-placement", "device-preferred")
+		case v1alpha1.LocksInDeviceMemoryRequired:
+			file.text("lock-placement", "device-required")
+		}
+	}
 	if memoryPool.HugePages != "" {
 		file.text("huge-pages", string(memoryPool.HugePages))
 	}

@@ -9,7 +9,9 @@ package v1alpha1
 //
 // LocksSpec says in which memory lock bits are to lie.
 type LocksSpecApplyConfiguration struct {
-	// Placement of lock bits. Memory nodes show what was granted in their status.
+	// Placement of lock bits: HostMemory, DeviceMemoryPreferred (in the memory of the RDMA NIC itself, or else in the host's) or
+	// DeviceMemoryRequired (or else the memory node does not start). Memory nodes show what was granted in their status. Locks in a NIC's
+	// memory have not yet run on hardware.
 	Placement *string `json:"placement,omitempty"`
 }
 
