@@ -51,11 +51,13 @@ inline std::string svg(const Plot& plot) {
       kWidth, kHeight);
   put("<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n", kWidth, kHeight);
   put("<text x=\"%g\" y=\"24\" text-anchor=\"middle\" font-size=\"15\">%s</text>\n", kWidth / 2, plot.title.c_str());
-  for (double x = 0; x <= end_x + step_x / 2; x += step_x) {
+  for (int step = 0; step <= std::lround(end_x / step_x); ++step) {
+    const double x = step * step_x;
     put("<path d=\"M%g %gV%g\" stroke=\"#ddd\"/>", at_x(x), at_y(0), at_y(end_y));
     put("<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">%g</text>\n", at_x(x), at_y(0) + 18, x);
   }
-  for (double y = 0; y <= end_y + step_y / 2; y += step_y) {
+  for (int step = 0; step <= std::lround(end_y / step_y); ++step) {
+    const double y = step * step_y;
     put("<path d=\"M%g %gH%g\" stroke=\"#ddd\"/>", at_x(0), at_y(y), at_x(end_x));
     put("<text x=\"%g\" y=\"%g\" text-anchor=\"end\">%g</text>\n", at_x(0) - 8, at_y(y) + 4, y);
   }

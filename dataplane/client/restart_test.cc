@@ -76,10 +76,15 @@ struct RestartWorld {
   std::vector<std::string> log;
 };
 
-Task<void> write_on(Pool& pool, Key& key, std::uint64_t seed, const bool& stop, std::uint64_t& written) {
+struct Work {
+  bool stop = false;
+  std::uint64_t written = 0;
+};
+
+Task<void> write_on(Pool& pool, Key& key, std::uint64_t seed, Work& work) {
   base::Random random(seed);
   std::uint64_t n = 0;
-  while (!stop) {
+  while (!work.stop) {
     ++n;
     std::optional<std::string> value;
     if (!random.chance(0.2))
@@ -93,7 +98,7 @@ Task<void> write_on(Pool& pool, Key& key, std::uint64_t seed, const bool& stop, 
     if (status.ok()) {
       key.value = value;
       key.perhaps.clear();
-      ++written;
+      ++work.written;
     } else if (status.code() == Code::unknown_outcome) {
       key.perhaps.push_back(value);
     } else {
@@ -139,16 +144,15 @@ TEST(Restart, EverythingAcknowledgedIsThere) {
       return world.network.run_until([&] { return scope.running() == 0; }, world.network.now() + 120 * kSecond);
     };
     for (int life = 0; life < 6; ++life, ++lives) {
-      bool stop = false;
-      std::uint64_t written = 0;
+      Work work;
       task::Scope writers;
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        writers.spawn(write_on(pool, keys[i], seed * 1000 + i + static_cast<std::uint64_t>(life) * 100, stop, written));
+        writers.spawn(write_on(pool, keys[i], seed * 1000 + i + static_cast<std::uint64_t>(life) * 100, work));
       }
       const std::uint64_t until = 50 + random.below(400);
-      ASSERT_TRUE(world.network.run_until([&] { return written >= until; }, world.network.now() + 120 * kSecond));
+      ASSERT_TRUE(world.network.run_until([&] { return work.written >= until; }, world.network.now() + 120 * kSecond));
       world.kill();
-      stop = true;
+      work.stop = true;
       world.begin_life();
       if (testing::Test::HasFatalFailure()) std::abort();  // frames refer to this world
       repaired += world.node->stats().repaired;

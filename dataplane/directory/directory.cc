@@ -59,6 +59,18 @@ void tell_entries(const View& view, Writer& writer, const Split& split, std::uin
   }
 }
 
+// Whether the first word of the split that makes the table has been written, and no more.
+bool about_to_be_told_of(const View& view, std::uint64_t table) {
+  const std::uint64_t home = view.home(table), depth = HomeWord::Depth::get(home);
+  // New tables have the keys with a 1.
+  if (depth == 0 || HomeWord::Suffix::get(home) >> (depth - 1) != 1) return false;
+  const std::uint64_t parent = HomeWord::of(depth - 1, low_bits(HomeWord::Suffix::get(home), depth - 1));
+  for (std::uint64_t other = 0; other < view.tables(); ++other) {
+    if (view.home(other) == parent && view.split(other) == 0) return true;
+  }
+  return false;
+}
+
 std::optional<std::uint64_t> table_for(const View& view, std::uint64_t home) {
   std::optional<std::uint64_t> free;
   for (std::uint64_t table = 0; table < view.tables(); ++table) {
@@ -116,10 +128,12 @@ Result<Changes> begin(const View& view, std::uint64_t table) {
   }
   Writer writer(view);
   if (!split) {
+    bool being_made = about_to_be_told_of(view, table);
     for (std::uint64_t other = 0; other < view.tables(); ++other) {
-      if (view.split(other) != 0 && SplitWord::Target::get(view.split(other)) == table) {
-        return Status(Code::unavailable, "table " + std::to_string(table) + " is itself being made by a split");
-      }
+      being_made |= view.split(other) != 0 && SplitWord::Target::get(view.split(other)) == table;
+    }
+    if (being_made) {
+      return Status(Code::unavailable, "table " + std::to_string(table) + " is itself being made by a split");
     }
     const std::uint64_t depth = HomeWord::Depth::get(home) + 1;
     if (depth > view.most_depth()) {
@@ -184,7 +198,7 @@ class Verifier {
       if (!right(i, entry)) tell("entry " + std::to_string(i) + " of the directory contradicts the tables' records");
     }
     for (std::uint64_t table = 0; table < view_.tables(); ++table) {
-      if (exists(view_.home(table)) && !named[table] && !targeted_[table] && !about_to_be_told_of(table)) {
+      if (exists(view_.home(table)) && !named[table] && !targeted_[table] && !about_to_be_told_of(view_, table)) {
         tell("no entry of the directory names table " + std::to_string(table));
       }
     }
@@ -227,18 +241,6 @@ class Verifier {
     if (targeted_[split->to]) tell("two splits make table " + std::to_string(split->to));
     targeted_[split->to] = true;
     splits_.push_back(*split);
-  }
-
-  // The first word of its split had been written, and no more.
-  bool about_to_be_told_of(std::uint64_t table) const {
-    const std::uint64_t home = view_.home(table), depth = HomeWord::Depth::get(home);
-    // New tables have the keys with a 1.
-    if (depth == 0 || HomeWord::Suffix::get(home) >> (depth - 1) != 1) return false;
-    const std::uint64_t parent = HomeWord::of(depth - 1, low_bits(HomeWord::Suffix::get(home), depth - 1));
-    for (std::uint64_t other = 0; other < view_.tables(); ++other) {
-      if (view_.home(other) == parent && view_.split(other) == 0) return true;
-    }
-    return false;
   }
 
   // Whether what the entry says is true, or about to be.

@@ -279,6 +279,7 @@ TEST(Directory, NoTableIsLost) {
     Directory cut(4);
     for (std::size_t j = 0; j < i; ++j) cut.write(changes[j]);
     EXPECT_EQ(verify(cut.view(), kRows), std::vector<std::string>());
+    EXPECT_EQ(begin(cut.view(), 1).code(), i == 0 ? Code::corrupt : Code::unavailable) << "not before it has keys";
     cut.write(begin(cut.view(), 0).value());
     EXPECT_EQ(under_way(cut.view(), 0)->to, 1u);
     EXPECT_EQ(cut.view().home(2), 0u);
