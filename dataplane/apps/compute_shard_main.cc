@@ -231,8 +231,9 @@ class Shard {
 // What the agent, the probes and the metrics ask, on threads of their own.
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
-  Process(const Settings& settings, const std::vector<std::unique_ptr<Shard>>& shards, net::Loop& control)
-      : settings_(settings), shards_(shards), alarm_(control, [this] { beat(); }) {
+  Process(const Settings& settings, const std::vector<std::unique_ptr<Shard>>& shards, net::Loop& control,
+          std::shared_ptr<const fabric::verbs::Device> device)
+      : settings_(settings), shards_(shards), device_(std::move(device)), alarm_(control, [this] { beat(); }) {
     beat();
   }
 
@@ -363,6 +364,11 @@ class Process final : public control::Subject, public prometheus::Collectable {
             ready().empty() ? 1 : 0);
     s.gauge("farpool_shard_epoch", "Epoch of the shard map that every worker follows at least.", epoch());
     s.gauge("farpool_shard_workers", "Worker threads.", shards_.size());
+    if (device_ != nullptr && device_->options().masked_cas) {
+      s.gauge("farpool_verbs_masked_cas_given_up",
+              "1 since a trial of the device's own masked CAS went wrong: lanes send a CAS of a guessed word instead.",
+              device_->masked_cas() ? 0 : 1);
+    }
     s.gauge("farpool_resp_connections", "Client connections open.", connections());
     s.counter("farpool_resp_connections_total", "Client connections accepted.",
               sum([](const Shard& shard) { return shard.counters().connections_total.get(); }));
@@ -498,6 +504,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
 
   const Settings& settings_;
   const std::vector<std::unique_ptr<Shard>>& shards_;
+  const std::shared_ptr<const fabric::verbs::Device> device_;  // none on tcp
   std::atomic<bool> leaving_{false};
   mutable std::mutex mutex_;
   const resp::Front* front_ = nullptr;
@@ -558,7 +565,7 @@ int run(Settings settings) {
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<control::Agent> agent;  // set before a worker can call on_change
   AddressKeeper keeper(settings.map_cache, control);
-  const auto process = std::make_shared<Process>(settings, shards, control);
+  const auto process = std::make_shared<Process>(settings, shards, control, *device);
   // The last known good addresses, besides those that the flag gives.
   const std::vector<std::string> remembered =
       settings.map_cache.empty() ? std::vector<std::string>() : read_addresses(settings.map_cache);

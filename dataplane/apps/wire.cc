@@ -30,8 +30,8 @@ void add_wire(CLI::App& app, WireSettings& settings) {
       ->capture_default_str();
   app.add_flag(
       "--rdma-masked-cas", settings.masked_cas,
-      "ask an mlx5 NIC for its own masked CAS, where a CAS of a guessed word is sent otherwise; not yet run on "
-      "hardware");
+      "ask an mlx5 NIC for its own masked CAS, which is tried first, where a CAS of a guessed word is sent otherwise; "
+      "not yet run on hardware");
   app.add_option("--shm-directory", settings.shm_directory,
                  "directory that memory nodes and their clients on one host share: lanes between them go over rings in "
                  "shared memory; empty: over TCP");

@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <infiniband/mlx5dv.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -139,9 +138,6 @@ Status Device::look() {
                                    ::ibv_port_state_str(port.state) + ": bring its network interface up"};
   }
   mtu_ = port.active_mtu;
-  if (options_.masked_cas && !::mlx5dv_is_supported(context_->device)) {
-    return {Code::unavailable, name() + " has no masked CAS that this program could ask for: it is no mlx5 device"};
-  }
   if (limits_.atomic_cap == IBV_ATOMIC_NONE) return {Code::unavailable, name() + " has no atomics"};
   return {};
 }

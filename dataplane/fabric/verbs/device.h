@@ -4,6 +4,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,7 +21,7 @@ struct DeviceOptions {
   std::string device;   // "mlx5_0"; empty: the first that has a fitting address
   std::string address;  // of the interface that the device belongs to; empty: see pick_gid
   std::uint8_t traffic_class = 0;
-  bool masked_cas = false;                          // the device's own, of mlx5 NICs: see masked_cas.h
+  bool masked_cas = false;                          // its own is tried, and relied on if it is one: see masked_cas.h
   base::Nanos failure_timeout = 2 * base::kSecond;  // of the pool: the memory node's says how patient lanes are
 };
 
@@ -51,16 +52,22 @@ class Device {
   // Whether all of this memory can be registered at once, for peers to read and write; nothing stays registered.
   base::Status try_registration(base::MutableBytes memory) const;
   ibv_mtu mtu() const { return mtu_; }
+  // Whether lanes ask it for masked CASes of its own: until one of them has seen that it does not do what it should.
+  bool masked_cas() const { return masked_cas_.load(std::memory_order_relaxed); }
+  // Any thread. True the first time.
+  bool give_up_masked_cas() { return masked_cas_.exchange(false, std::memory_order_relaxed); }
   std::string name() const;
   std::optional<int> numa_node() const { return numa_node_of(name()); }
 
  private:
-  Device(ibv_context* context, DeviceOptions options) : options_(std::move(options)), context_(context) {}
+  Device(ibv_context* context, DeviceOptions options)
+      : options_(std::move(options)), context_(context), masked_cas_(options_.masked_cas) {}
   base::Status look();
   DeviceOptions options_;
   ibv_context* context_;
   ibv_device_attr limits_{};
   ibv_mtu mtu_ = IBV_MTU_1024;
+  std::atomic<bool> masked_cas_;
 };
 
 // What owns an object of the library, and destroys it.

@@ -32,6 +32,8 @@ namespace farpool::fabric::verbs {
 using Gid = std::array<std::byte, 16>;
 
 inline constexpr std::size_t kMaxRegions = 64;
+// Not a region: a word of the lane's own, for a client to try its device's masked CAS on. Asked for under key 0.
+inline constexpr std::uint32_t kTrialWord = 0xffff'ffff;
 inline constexpr std::uint32_t kMask24 = 0xff'ffff;
 
 // How one side is reached.

@@ -33,23 +33,30 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
   if (completions_ == nullptr) return failure(device.name() + ": a completion queue", errno);
   const auto depth = static_cast<std::uint8_t>(
       std::clamp<int>(device.limits().max_qp_init_rd_atom, 1, static_cast<int>(port_.caps().max_outstanding_atomics)));
+  native_ = device.masked_cas();
   auto pair = QueuePair::make(device, port_.memory_->domain.get(), completions_.get(),
                               {.sends = kDepth,
                                .receives = 1,
                                .send_parts = 2,
                                .receive_parts = 2,
                                .inline_bytes = kInlineBytes,
-                               .masked_cas = device.options().masked_cas},
+                               .masked_cas = native_},
                               static_cast<std::uint32_t>(port_.random()), depth);
   if (!pair.ok()) return pair.status();
   pair_ = std::move(*pair);
   AttachRequest request{.client = pair_->end(), .nonce = port_.random(), .keys = {}};
   for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
+  if (native_) request.keys.push_back({.region = kTrialWord});
   return request;
 }
 
-Status VerbsLane::begin(const LaneGrant& grant, const AttachRequest& asked, const AttachReply& reply,
+Status VerbsLane::begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
                         std::unique_ptr<net::Stream> stream) {
+  if (native_ && !reply.places.empty() && reply.places.back().region == kTrialWord) {
+    const AttachReply::Place& word = reply.places.back();
+    regions_.push_back({.id = kTrialWord, .key = word.key, .bytes = 8, .begin = word.begin});
+    reply.places.pop_back();
+  }
   const bool fits = reply.nonce == asked.nonce && reply.node.depth <= asked.client.depth &&
                     reply.node.mtu <= asked.client.mtu &&
                     std::equal(reply.places.begin(), reply.places.end(), grant.regions.begin(), grant.regions.end(),
@@ -73,6 +80,36 @@ Status VerbsLane::begin(const LaneGrant& grant, const AttachRequest& asked, cons
   stream_->start(*this);
   port_.lanes_.push_back(this);
   return {};
+}
+
+task::Task<Status> VerbsLane::try_masked_cas(Nanos deadline) {
+  if (!native_) co_return Status();
+  constexpr std::size_t kSteps = MaskedCasTrial::kSteps.size();
+  MaskedCasTrial trial;
+  Buffer seen = port_.buffer(8 * kSteps);
+  std::array<Op, 2 * kSteps> chain;
+  const Remote word{kTrialWord, 0};
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    const MaskedCasTrial::Step& step = MaskedCasTrial::kSteps[i];
+    chain[2 * i] =
+        Op::masked_cas(word, trial.came[i], step.compare, step.compare_mask, step.swap, step.swap_mask).fenced();
+    chain[2 * i + 1] = Op::read(word, seen.span().subspan(8 * i, 8)).fenced();
+  }
+  std::string wrong = "the memory node has no word to try its masked CAS on";
+  if (region(kTrialWord) != nullptr) {
+    const Outcome outcome = co_await post(chain, deadline);
+    for (std::size_t i = 0; i < kSteps; ++i) trial.after[i] = base::load<std::uint64_t>(seen.data() + 8 * i);
+    wrong = outcome.fate == Fate::done ? trial.judge() : "the trial of its masked CAS ended the lane";
+  }
+  if (wrong.empty()) co_return Status();
+  native_ = false;
+  Device& device = *port_.memory_->device;
+  if (device.give_up_masked_cas() && port_.options_.log) {
+    port_.options_.log(device.name() + " has no masked CAS to rely on, lanes send a CAS of a guessed word instead: " +
+                       wrong + " (" + endpoint_ + ")");
+  }
+  if (open_) co_return Status();
+  co_return Status(Code::unavailable, endpoint_ + ": " + wrong + "; the next lane does without");
 }
 
 // ---- what is asked
@@ -220,7 +257,7 @@ bool VerbsLane::stage_verbs() {
   while (next_op_ < posting.ops.size() && in_flight_ < kDepth && !burst.guessed) {
     const Op& op = posting.ops[next_op_];
     if (op.fence && in_doubt()) break;
-    if (op.verb == Verb::masked_cas && !pair_->masked_cas()) {
+    if (op.verb == Verb::masked_cas && !native_) {
       burst.guess = (guess_of(op) & ~op.compare_mask) | (op.compare & op.compare_mask);
       burst.guessed = true;
       ++guesses_;

@@ -22,6 +22,7 @@
 #include "fabric/verbs/port.h"
 #include "fabric/verbs/queue_pair.h"
 #include "net/stream.h"
+#include "task/task.h"
 
 namespace farpool::fabric::verbs {
 
@@ -55,8 +56,11 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   // This side's queue pair, and what the memory node is told of it.
   base::Result<AttachRequest> prepare(const LaneGrant& grant);
   // Opens the lane, which ends when the stream does.
-  base::Status begin(const LaneGrant& grant, const AttachRequest& asked, const AttachReply& reply,
+  base::Status begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
                      std::unique_ptr<net::Stream> stream);
+  // Of a lane that has begun. Where the device's masked CAS is to be asked for, it is tried first; a device whose is
+  // none is asked by no lane any more, and this one goes on with guesses if the trial has not ended it.
+  task::Task<base::Status> try_masked_cas(Nanos deadline);
 
   void enqueue(Posting& posting) noexcept override;
   void sever() noexcept override { end(false, nullptr); }
@@ -166,6 +170,7 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
 
   std::size_t pending_ = 0;
   bool open_ = false;
+  bool native_ = false;  // masked CASes are the device's own
   bool refused_ = false;
   bool armed_ = false;
   bool to_ring_ = false;

@@ -137,6 +137,26 @@ TEST_F(Laboratory, ManyWrongGuessesOfOneChainAreAllMadeAgain) {
   client->run(guess_many_wrong(host, *client->port, grant(1)));
 }
 
+// SoftRoCE has no masked CAS, and takes one for an ordinary CAS: a device that does not do what it says.
+TEST_F(Laboratory, AMaskedCasThatIsNoneIsFoundOutBeforeALaneReliesOnIt) {
+  ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond));
+  client.reset();
+  auto opened = Device::open({.masked_cas = true, .failure_timeout = 20 * base::kSecond});
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  if (::mlx5dv_is_supported((*opened)->context()->device)) GTEST_SKIP() << "this device has one of its own";
+  std::vector<std::string> said;
+  client =
+      std::make_unique<VerbsThread>(nullptr, *opened, 0, [&said](const std::string& line) { said.push_back(line); });
+  EXPECT_TRUE((*opened)->masked_cas());
+  for (bool one_chain : {true, false}) client->run(guess_wrong(host, *client->port, grant(1), one_chain));
+  EXPECT_FALSE((*opened)->masked_cas());
+  EXPECT_FALSE(client->port->caps().masked_cas);
+  client.reset();
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("has no masked CAS to rely on"), std::string::npos) << said[0];
+  EXPECT_NE(said[0].find("of its trial"), std::string::npos) << said[0];
+}
+
 // ---- the device's own refusals
 
 // A client that does not hear that its session is fenced: a queue pair, and all keys.

@@ -2,6 +2,7 @@
 #include "fabric/verbs/masked_cas.h"
 
 #include <bit>
+#include <cstdio>
 #include <cstring>
 
 #include "base/check.h"
@@ -91,6 +92,28 @@ int post_with_masks(ibv_qp_ex& pair, mlx5dv_qp_ex& raw, std::span<const ibv_send
     }
   }
   return pair.wr_complete(&pair);
+}
+
+std::string MaskedCasTrial::judge() const {
+  const auto hex = [](std::uint64_t word) {
+    std::array<char, 19> text{};
+    std::snprintf(text.data(), text.size(), "0x%016llx", static_cast<unsigned long long>(word));
+    return std::string(text.data());
+  };
+  std::uint64_t word = kWord;
+  for (std::size_t i = 0; i < kSteps.size(); ++i) {
+    const Step& step = kSteps[i];
+    const std::string which = "masked CAS " + std::to_string(i + 1) + " of its trial ";
+    if (came[i] != word) {
+      return which + "brought back " + hex(came[i]) + " where " + hex(word) + " stood" +
+             (came[i] == __builtin_bswap64(word) ? ", in the other byte order" : "");
+    }
+    if ((word & step.compare_mask) == (step.compare & step.compare_mask)) {
+      word = (word & ~step.swap_mask) | (step.swap & step.swap_mask);
+    }
+    if (after[i] != word) return which + "left " + hex(after[i]) + " where " + hex(word) + " should be";
+  }
+  return {};
 }
 
 }  // namespace farpool::fabric::verbs

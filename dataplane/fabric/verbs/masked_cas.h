@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 namespace farpool::fabric::verbs {
 
@@ -45,6 +46,25 @@ MaskedCasEntry masked_cas_entry(std::uint32_t queue_pair, const ibv_send_wr& req
 // them is sent.
 int post_with_masks(ibv_qp_ex& pair, mlx5dv_qp_ex& raw, std::span<const ibv_send_wr> requests,
                     std::span<const std::optional<Masks>> masks);
+
+// What a device is asked before its masked CAS is relied on: three of them on a word made for it, with a READ behind
+// each. One that matches, one that does not, and one that compares nothing; with masks that differ, and bits outside
+// of them that a device without masks would trip over.
+struct MaskedCasTrial {
+  static constexpr std::uint64_t kWord = 0x0123'4567'89ab'cdef;  // what it is at first
+  struct Step {
+    std::uint64_t compare = 0, compare_mask = 0, swap = 0, swap_mask = 0;
+  };
+  static constexpr std::array<Step, 3> kSteps{{
+      {.compare = 0xffff'ffff'ffff'cdef, .compare_mask = 0xffff, .swap = 0x5a5a'5a5a'5a5a'5a5a, .swap_mask = 0xff'ff00},
+      {.compare = 0xffff'ffff'ffff'cdef, .compare_mask = 0xffff, .swap = ~0ull, .swap_mask = ~0ull},
+      {.compare = ~0ull, .compare_mask = 0, .swap = 0xabcd'0000'0000'1234, .swap_mask = 0xffff'0000'0000'0000},
+  }};
+  std::array<std::uint64_t, kSteps.size()> came{};   // the word before, as each brought it back
+  std::array<std::uint64_t, kSteps.size()> after{};  // as it was read
+  // What is wrong with it; nothing, if it is as it should be.
+  std::string judge() const;
+};
 // What a queue pair has to be made for, besides raw entries.
 inline constexpr std::uint64_t kSendOperations = IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE |
                                                  IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |

@@ -161,5 +161,47 @@ TEST(MaskedCas, SaysWhatTheDeviceSaysOfTheDoorbell) {
   EXPECT_EQ(post_with_masks(noting.pair, noting.raw, std::span(&cas.request, 1), masks), ENOMEM);
 }
 
+// A device that does what the steps say.
+MaskedCasTrial as_it_should_be() {
+  MaskedCasTrial trial;
+  trial.came = {0x0123'4567'89ab'cdef, 0x0123'4567'895a'5aef, 0x0123'4567'895a'5aef};
+  trial.after = {0x0123'4567'895a'5aef, 0x0123'4567'895a'5aef, 0xabcd'4567'895a'5aef};
+  return trial;
+}
+
+TEST(MaskedCasTrial, KnowsADeviceThatDoesWhatItSays) { EXPECT_EQ(as_it_should_be().judge(), ""); }
+
+TEST(MaskedCasTrial, KnowsThoseThatDoNot) {
+  // Any word that is otherwise.
+  for (std::size_t i = 0; i < MaskedCasTrial::kSteps.size(); ++i) {
+    for (const int bit : {0, 20, 63}) {
+      MaskedCasTrial came = as_it_should_be(), after = as_it_should_be();
+      came.came[i] ^= 1ull << bit;
+      after.after[i] ^= 1ull << bit;
+      EXPECT_NE(came.judge().find("CAS " + std::to_string(i + 1) + " of its trial brought back"), std::string::npos);
+      EXPECT_NE(after.judge().find("CAS " + std::to_string(i + 1) + " of its trial left"), std::string::npos);
+    }
+  }
+  MaskedCasTrial swapped = as_it_should_be();
+  for (std::uint64_t& word : swapped.came) word = __builtin_bswap64(word);
+  EXPECT_NE(swapped.judge().find("in the other byte order"), std::string::npos) << swapped.judge();
+  // One without masks: the first does not match, and nothing changes.
+  MaskedCasTrial plain;
+  plain.came = plain.after = {MaskedCasTrial::kWord, MaskedCasTrial::kWord, MaskedCasTrial::kWord};
+  EXPECT_NE(plain.judge(), "");
+  // Masks that change places.
+  MaskedCasTrial crossed;
+  std::uint64_t word = MaskedCasTrial::kWord;
+  for (std::size_t i = 0; i < MaskedCasTrial::kSteps.size(); ++i) {
+    const MaskedCasTrial::Step& step = MaskedCasTrial::kSteps[i];
+    crossed.came[i] = word;
+    if ((word & step.swap_mask) == (step.compare & step.swap_mask)) {
+      word = (word & ~step.compare_mask) | (step.swap & step.compare_mask);
+    }
+    crossed.after[i] = word;
+  }
+  EXPECT_NE(crossed.judge(), "");
+}
+
 }  // namespace
 }  // namespace farpool::fabric::verbs

@@ -46,7 +46,7 @@ VerbsPort::~VerbsPort() {
 }
 
 Caps VerbsPort::caps() const {
-  return {.masked_cas = memory_->device->options().masked_cas,
+  return {.masked_cas = memory_->device->masked_cas(),
           .atomic_domain = Caps::AtomicDomain::nic,
           .max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,
@@ -70,6 +70,7 @@ task::Task<Result<std::unique_ptr<Lane>>> VerbsPort::open_lane(LaneGrant grant, 
   const auto reply = get_reply(base::bytes_of(answer->body));
   if (!reply) co_return Status(Code::unavailable, grant.endpoint + " does not speak as a verbs memory node");
   if (Status status = lane->begin(grant, *request, *reply, std::move(answer->stream)); !status.ok()) co_return status;
+  if (Status status = co_await lane->try_masked_cas(deadline); !status.ok()) co_return status;
   std::unique_ptr<Lane> opened = std::move(lane);
   co_return std::move(opened);
 }

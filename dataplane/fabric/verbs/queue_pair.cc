@@ -13,7 +13,7 @@ using base::Status;
 namespace {
 
 ibv_qp* create(const Device& device, ibv_pd* domain, ibv_qp_init_attr& wanted, bool masked_cas) {
-  if (!masked_cas) return ::ibv_create_qp(domain, &wanted);
+  if (!masked_cas || !::mlx5dv_is_supported(device.context()->device)) return ::ibv_create_qp(domain, &wanted);
   ibv_qp_init_attr_ex extended{};
   extended.send_cq = wanted.send_cq;
   extended.recv_cq = wanted.recv_cq;
@@ -23,7 +23,9 @@ ibv_qp* create(const Device& device, ibv_pd* domain, ibv_qp_init_attr& wanted, b
   extended.pd = domain;
   extended.send_ops_flags = kSendOperations;
   mlx5dv_qp_init_attr raw{};
-  raw.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS;
+  // The library copies what comes back in a completion for opcodes that it knows; this is none of them.
+  raw.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS | MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
+  raw.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
   raw.send_ops_flags = MLX5DV_QP_EX_WITH_RAW_WQE;
   ibv_qp* pair = ::mlx5dv_create_qp(device.context(), &extended, &raw);
   wanted.cap = extended.cap;
@@ -52,7 +54,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd*
   }
   if (pair == nullptr) return failure(device.name() + ": a queue pair", errno);
   std::unique_ptr<QueuePair> made(new QueuePair(device, *gid, pair, wanted.cap.max_inline_data));
-  if (options.masked_cas) {
+  if (options.masked_cas && ::mlx5dv_is_supported(device.context()->device)) {
     made->extended_ = ::ibv_qp_to_qp_ex(pair);
     made->raw_ = ::mlx5dv_qp_ex_from_ibv_qp_ex(made->extended_);
   }

@@ -24,7 +24,7 @@ struct QueuePairOptions {
   std::uint32_t receive_parts = 1;
   std::uint32_t inline_bytes = 0;  // wanted; inline_bytes() says what there is
   int access = 0;                  // of the peer: IBV_ACCESS_REMOTE_*
-  bool masked_cas = false;
+  bool masked_cas = false;         // raw entries, if it is an mlx5 device: without, masks are left out
 };
 
 class QueuePair {
@@ -42,9 +42,8 @@ class QueuePair {
   base::Status connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience);
 
   ibv_qp* raw() const { return pair_; }
-  // For masked CASes of the device's own; none where it is not asked for them.
-  bool masked_cas() const { return raw_ != nullptr; }
-  // Sends all of the requests, which are linked, or none; 0, or the error. Without masked_cas() the masks are all none.
+  // Sends all of the requests, which are linked, or none; 0, or the error. A queue pair that cannot be given raw
+  // entries takes a masked CAS for an ordinary one, as some devices might: that is for a trial to find out.
   int post(std::span<ibv_send_wr> requests, std::span<const std::optional<Masks>> masks);
   std::uint32_t inline_bytes() const { return inline_bytes_; }
   // What the peer is told.

@@ -67,7 +67,14 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     const auto request = get_request(bytes);
     if (!request) return Status(Code::invalid_argument, "what the client says of its queue pair cannot be");
     AttachReply reply;
+    auto lane = std::make_unique<Lane>();
     for (const auto& key : request->keys) {
+      if (key.region == kTrialWord) {
+        auto word = make_trial_word(*lane);
+        if (!word.ok()) return word.status();
+        reply.places.push_back(*word);
+        continue;
+      }
       const auto right = std::find_if(rights.regions.begin(), rights.regions.end(),
                                       [&key](const RegionRight& each) { return each.id == key.region; });
       if (right == rights.regions.end() || right->key != key.key) {
@@ -78,7 +85,6 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
       reply.places.push_back(
           {.region = key.region, .key = (*exposed)->key, .begin = (*exposed)->begin, .read_only = right->read_only});
     }
-    auto lane = std::make_unique<Lane>();
     lane->id = id;
     lane->session_id = rights.session_id;
     if (Status status = make(*lane, *request, reply); !status.ok()) return status;
@@ -114,7 +120,8 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     std::uint64_t session_id = 0;
     std::unique_ptr<std::byte[]> request = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
     std::unique_ptr<std::byte[]> answer = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
-    Registration request_memory, answer_memory;
+    std::unique_ptr<std::uint64_t> trial_word;
+    Registration request_memory, answer_memory, trial_memory;
     Completions completions;
     std::unique_ptr<QueuePair> pair;
     bool refused = false;  // ends when the answer has left
@@ -163,6 +170,20 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     exposed.registration = std::move(*registration);
     exposed.key = exposed.registration->rkey;
     return &exposed;
+  }
+
+  Result<AttachReply::Place> make_trial_word(Lane& lane) {
+    if (lane.trial_word != nullptr) return Status(Code::invalid_argument, "the client asks for two words to try on");
+    lane.trial_word = std::make_unique<std::uint64_t>(MaskedCasTrial::kWord);
+    AttachReply::Place place{.region = kTrialWord};
+    auto made = register_memory_at_random(
+        domain_.get(), lane.trial_word.get(), sizeof(std::uint64_t),
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC, random_(),
+        place.begin);
+    if (!made.ok()) return made.status();
+    lane.trial_memory = std::move(*made);
+    place.key = lane.trial_memory->rkey;
+    return place;
   }
 
   Status make(Lane& lane, const AttachRequest& request, AttachReply& reply) {
