@@ -101,9 +101,16 @@ test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and 
 .PHONY: test-verbs
 test-verbs: build/release/build.ninja ## the verbs wire on an RDMA device, or on SoftRoCE in a QEMU guest: ARGS='--gtest_filter=...'
 	@hack/deps lab
-	@cmake --build build/release -j $(JOBS) --target fabric_verbs_lab_test apps_lab_test
+	@cmake --build build/release -j $(JOBS) --target fabric_verbs_lab_test apps_lab_test verify_hardware
 	@go run ./hack/lab -timeout 10m -- build/release/fabric_verbs_lab_test --gtest_brief=1 $(ARGS)
 	@go run ./hack/lab -timeout 10m -- build/release/apps_lab_test --gtest_brief=1 $(ARGS)
+	@go run ./hack/lab -timeout 10m -- build/release/verify_hardware --rounds=100 --no-perftest >/dev/null
+
+.PHONY: verify-hardware
+verify-hardware: build/release/build.ninja ## what an RDMA device does for farpool, tried and timed, as JSON: ARGS='--device=mlx5_0 --rounds=1000'
+	@hack/deps lab >&2
+	@cmake --build build/release -j $(JOBS) --target verify_hardware fabric_verbs_lab_test >&2
+	@go run ./hack/lab -timeout 20m -- build/release/verify_hardware --contract=build/release/fabric_verbs_lab_test $(ARGS)
 
 .PHONY: test-threads
 test-threads: build/tsan/build.ninja ## tests of the rooms with threads under the thread sanitizer
