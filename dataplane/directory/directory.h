@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/hash.h"
 #include "base/result.h"
 #include "layout/directory.h"
 
@@ -40,6 +41,12 @@ class View {
   base::Bytes bytes_;
   std::uint64_t tables_;
 };
+
+// What of a key the directory goes by. The map has chosen the memory node by the low bits of the same hash: within one
+// node all keys are alike in them.
+inline std::uint64_t hash_of(const base::HashSecret& pool_secret, base::Bytes key) {
+  return base::keyed_hash(pool_secret, key) >> 32;
+}
 
 constexpr std::uint64_t low_bits(std::uint64_t hash, std::uint64_t depth) { return hash & ((1ull << depth) - 1); }
 

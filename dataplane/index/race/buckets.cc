@@ -22,7 +22,7 @@ constexpr std::uint64_t kCrowded = 4;
 Buckets::Buckets(Table::State& state, std::string_view key)
     : state_(state),
       key_(key),
-      directory_hash_(base::keyed_hash(state.session.grant().pool_secret, base::bytes_of(key))),
+      directory_hash_(directory::hash_of(state.session.grant().pool_secret, base::bytes_of(key))),
       hash_(base::keyed_hash(state.session.grant().table_seed, base::bytes_of(key))),
       places_(locate(hash_, state.geometry.rows_per_table())),
       print_(print_of(hash_)),

@@ -176,7 +176,7 @@ Task<Status> Moving::learn() {
     Known& known = known_[i];
     if (!fresh[i] || !known.readable) continue;
     const base::Bytes key = base::Bytes(known.bytes.span()).subspan(layout::kExtentHeader, known.key_bytes);
-    known.moves = split_.moves(base::keyed_hash(state_.session.grant().pool_secret, key));
+    known.moves = split_.moves(directory::hash_of(state_.session.grant().pool_secret, key));
   }
   co_return Status();
 }

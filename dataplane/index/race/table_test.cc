@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "directory/directory.h"
 #include "index/race/layout.h"
 #include "index/race/locate.h"
 #include "index/race/verify.h"
@@ -319,7 +320,7 @@ TEST_F(RaceSlots, SaysWhatCannotBe) {
   EXPECT_EQ(get("k"), "v");
   // A bucket of other keys.
   const std::uint64_t hash =
-      base::keyed_hash(client.session().grant().pool_secret, base::bytes_of(std::string_view("k")));
+      directory::hash_of(client.session().grant().pool_secret, base::bytes_of(std::string_view("k")));
   const Places places =
       locate(base::keyed_hash(world.table_seed(), base::bytes_of(std::string_view("k"))), world.geometry().rows);
   const std::uint64_t main = places[0].slot_offset(0) - 8;

@@ -156,7 +156,7 @@ class Verifier {
     }
     const auto main = main_of(base::keyed_hash(seed_, extent->key), group, number);
     if (!main) return slot.moving() ? Standing::copied : Standing::misplaced;
-    const std::uint64_t hash = base::keyed_hash(how_.pool_secret, extent->key);
+    const std::uint64_t hash = directory::hash_of(how_.pool_secret, extent->key);
     const bool opened_there = out != nullptr && HeaderWord::open(header(out->to * rows_ + within, *main));
     const std::uint64_t here = header(group, *main);
     if (slot.moving()) return opened_there ? Standing::copied : Standing::holds;
