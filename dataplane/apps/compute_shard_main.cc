@@ -491,6 +491,12 @@ class Process final : public control::Subject, public prometheus::Collectable {
     mark("farpool_index_escalations_total", "Puts that found both rows of their key full.", &PoolCounters::escalations);
     mark("farpool_index_explorations_total", "Path searches that read rows.", &PoolCounters::explorations);
     mark("farpool_index_displaced_total", "Entries moved to make room.", &PoolCounters::displaced);
+    mark("farpool_index_splits_total", "Splits of tables begun.", &PoolCounters::splits);
+    mark("farpool_index_splits_finished_total", "Splits of tables finished, whoever began them.",
+         &PoolCounters::splits_finished);
+    mark("farpool_index_splits_taken_over_total", "Splits of tables taken over from clients that stood still or ended.",
+         &PoolCounters::splits_taken_over);
+    mark("farpool_index_slots_moved_total", "Slots moved by splits.", &PoolCounters::slots_moved);
     mark("farpool_index_torn_rows_total", "Rows read in the middle of a write, and read again.",
          &PoolCounters::torn_rows);
     mark("farpool_index_stale_extents_total", "Extents read after their reuse, and looked up again.",

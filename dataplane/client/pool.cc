@@ -32,6 +32,10 @@ void operator+=(index::Marks& sum, const index::Marks& more) {
   sum.escalations += more.escalations;
   sum.explorations += more.explorations;
   sum.displaced += more.displaced;
+  sum.splits += more.splits;
+  sum.splits_finished += more.splits_finished;
+  sum.splits_taken_over += more.splits_taken_over;
+  sum.moved += more.moved;
 }
 
 }  // namespace
@@ -370,7 +374,7 @@ Task<std::vector<Pool::Repair>> Pool::repair(Nanos deadline) {
     Status status = bond.status();
     if (bond.ok()) {
       fabric::Cost nobodys;
-      const auto swept = co_await bond->table().repairer().sweep(deadline, nobodys);
+      const auto swept = co_await bond->table().sweep(deadline, nobodys);
       status = swept.status();
       if (swept.ok()) {
         repair.slots_repaired = swept->repaired;
@@ -562,6 +566,10 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
   const Nanos timeout = bond.session->grant().failure_timeout;
   Nanos maintained = port_.now();
   Nanos repair_due = 0;  // 0: nobody is known to have died
+  // Of tables that are split, whoever dies may leave a split and no operation slot that says so; so may an earlier life
+  // of the memory node.
+  const bool splits = bond.table->geometry().tables > 1;
+  std::optional<std::uint64_t> deaths;  // up to which nothing is left
   while (bond.session->alive() && !closing_ && link.wanted()) {
     (void)co_await links_due_.wait(port_.now() + std::min(tick, kLook));
     if (bond.session->epoch() > epoch() && bond.session->epoch() > wanted_epoch_) {
@@ -572,16 +580,22 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     co_await bond.heap->maintain(port_.now() + tick);
     maintained = port_.now();
     // What nobody is blocked on is repaired too, by whoever comes first.
-    if (bond.session->dead() == 0) {
+    if (bond.session->dead() == 0 && (!splits || deaths == bond.session->deaths())) {
       repair_due = 0;
     } else if (repair_due == 0) {
       repair_due = port_.now() + jittered(2 * timeout);
     } else if (port_.now() >= repair_due) {
-      const auto swept = co_await bond.table->repairer().sweep(port_.now() + timeout, bond.repair_cost);
+      const std::uint64_t deaths_before = bond.session->deaths();
+      const auto swept = co_await bond.table->sweep(port_.now() + timeout, bond.repair_cost);
       if (swept.ok() && swept->repaired > 0) {
         log(false, "repaired " + std::to_string(swept->repaired) +
                        " operation slots that ended clients had left on memory node " + link.name);
       }
+      if (swept.ok() && swept->splits > 0) {
+        log(false, "finished " + std::to_string(swept->splits) +
+                       " splits of tables that nobody went on with on memory node " + link.name);
+      }
+      if (swept.ok() && swept->splitting == 0) deaths = deaths_before;
       if (swept.ok() && swept->left > 0) {
         log(true, "operation slots of ended clients are left on memory node " + link.name + ": " + swept->trouble);
       }
@@ -631,6 +645,10 @@ void Pool::publish_marks() {
   counters_.displaced.set(marks.displaced);
   counters_.torn_rows.set(marks.torn_rows);
   counters_.stale_extents.set(marks.stale_extents);
+  counters_.splits.set(marks.splits);
+  counters_.splits_finished.set(marks.splits_finished);
+  counters_.splits_taken_over.set(marks.splits_taken_over);
+  counters_.slots_moved.set(marks.moved);
 }
 
 }  // namespace farpool::client

@@ -74,6 +74,8 @@ struct PoolCounters {
   base::Counter failed_map_fetches;
   // Of the index, summed over its tables; as of the last second.
   base::Counter lock_conflicts, escalations, explorations, displaced, torn_rows, stale_extents;
+  // Of RACE's splits of tables: those taken over had a splitter that stood still or had ended.
+  base::Counter splits, splits_finished, splits_taken_over, slots_moved;
   // Of repair: clients that the memory nodes were told of, operation slots repaired, lock bits released for the dead,
   // repair leases taken over from repairers that had ended, waits for one that another repairer held, slots that no
   // crash explains.

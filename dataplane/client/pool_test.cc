@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "fabric/sim/network.h"
+#include "layout/directory.h"
+#include "layout/geometry.h"
 #include "node/memory_node.h"
 
 namespace farpool::client {
@@ -27,6 +29,7 @@ using task::Task;
 constexpr std::uint64_t kMemory = 4 << 20;
 constexpr base::HashSecret kSecret{11, 22};
 constexpr char kUid[] = "pool-1";
+constexpr layout::GeometryRequest kGeometry{.table_percent = 10, .max_sessions = 8, .slots_per_session = 4};
 
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }
@@ -55,7 +58,8 @@ class Increment final : public Editor {
 
 class PoolTest : public ::testing::Test {
  protected:
-  explicit PoolTest(Nanos retry_time = 0) : network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
+  explicit PoolTest(Nanos retry_time = 0, layout::GeometryRequest geometry = kGeometry)
+      : geometry_(geometry), network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
     for (int i = 0; i < 2; ++i) {
       responders_.push_back(&network_.add_node("node-" + std::to_string(i) + ":7400"));
       nodes_.push_back(nullptr);
@@ -77,7 +81,7 @@ class PoolTest : public ::testing::Test {
                                           .pool_uid = kUid,
                                           .endpoint = responders_[i]->endpoint(),
                                           .version = "test",
-                                          .geometry = {.table_percent = 10, .max_sessions = 8, .slots_per_session = 4},
+                                          .geometry = geometry_,
                                           .lease = 2 * base::kSecond,
                                           .failure_timeout = 40 * base::kMillisecond,
                                           .log = [](bool, const std::string&) {},
@@ -193,6 +197,7 @@ class PoolTest : public ::testing::Test {
     }
   }
 
+  const layout::GeometryRequest geometry_;
   Network network_;
   std::vector<SimResponder*> responders_;
   std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
@@ -402,6 +407,71 @@ TEST_F(PoolOverASlowWireTest, RefusesNodesThatTakeClientsForDeadBeforeTheWireHas
     EXPECT_NE(refused.message().find(said), std::string::npos) << refused.message();
   }
   EXPECT_FALSE(client.pool->state().ready);
+}
+
+class PoolOfManyTablesTest : public PoolTest {
+ protected:
+  static constexpr layout::GeometryRequest kManyTables{
+      .table_percent = 10, .max_sessions = 8, .slots_per_session = 4, .protocol = layout::Protocol::race, .tables = 64};
+  PoolOfManyTablesTest() : PoolTest(0, kManyTables) {}
+  // Tables of a memory node that are being split.
+  std::uint64_t splitting(std::size_t i) const {
+    const layout::Span& directory = nodes_[i]->geometry().at(layout::kDirectory);
+    std::uint64_t count = 0;
+    for (std::uint64_t table = 0; table < kManyTables.tables; ++table) {
+      const std::uint64_t record = layout::record_offset(kManyTables.tables, table) + layout::kRecordSplit;
+      count += base::load<std::uint64_t>(memory_[i].get() + directory.offset + record) != 0 ? 1 : 0;
+    }
+    return count;
+  }
+  static Task<void> repair(Client& client, std::vector<Pool::Repair>& into) {
+    into = co_await client.pool->repair(client.port->now() + 10 * base::kSecond);
+  }
+};
+
+// All keys of a memory node have the same low bits of the hash by which the map chose it.
+TEST_F(PoolOfManyTablesTest, EverySplitMovesKeys) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 1500, "v"));
+  run(client, expect_all(client, 0, 1500, "v"));
+  run(client, expect_all(connect(), 0, 1500, "v"));
+  ASSERT_TRUE(run_until([this] { return splitting(0) + splitting(1) == 0; }, 10 * base::kSecond));
+  ASSERT_TRUE(run_until([&client] { return client.pool->counters().splits_finished.get() > 1; }, 10 * base::kSecond));
+  const PoolCounters& counters = client.pool->counters();
+  EXPECT_EQ(counters.splits.get(), counters.splits_finished.get());
+  EXPECT_GT(counters.slots_moved.get(), 100 * counters.splits.get());
+}
+
+TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeedsThem) {
+  publish(map_of(1));
+  Client& other = connect();
+  for (const bool asked : {false, true}) {
+    Client& doomed = connect();
+    std::uint64_t keys = asked ? 5000 : 0;
+    while (splitting(0) == 0) {
+      doomed.scope.spawn(put_all(doomed, static_cast<int>(keys), static_cast<int>(keys) + 50, "v"));
+      keys += 50;
+      run_until([&] { return splitting(0) > 0 || doomed.scope.running() == 0; });
+    }
+    doomed.port->pause();
+    const std::uint64_t fenced = nodes_[0]->stats().sessions_fenced;
+    ASSERT_TRUE(run_until([&] { return nodes_[0]->stats().sessions_fenced > fenced; }, 20 * base::kSecond));
+    EXPECT_EQ(splitting(0), 1u) << "nobody has finished it yet";
+    if (asked) {
+      std::vector<Pool::Repair> repairs;
+      run(other, repair(other, repairs));
+      ASSERT_EQ(repairs.size(), 2u);
+      for (const Pool::Repair& one : repairs) EXPECT_EQ(one.trouble, "");
+      EXPECT_EQ(splitting(0), 0u);
+    } else {
+      EXPECT_TRUE(run_until([this] { return splitting(0) == 0; }, 20 * base::kSecond)) << "nobody finishes it";
+    }
+    doomed.port->resume();
+    ASSERT_TRUE(run_until([&doomed] { return doomed.scope.running() == 0; }));
+    run(other, expect_all(other, asked ? 5000 : 0, static_cast<int>(keys), "v"));
+  }
+  EXPECT_GT(other.pool->counters().splits_taken_over.get(), 0u);
 }
 
 }  // namespace

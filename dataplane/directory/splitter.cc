@@ -53,32 +53,80 @@ void Splitter::spawn(std::uint64_t table, std::optional<std::uint64_t> depth) {
   session_.background().spawn(run(table, depth));
 }
 
-Task<Status> Splitter::finish_all(Nanos deadline) {
-  for (std::uint64_t table = 0; table < geometry_.tables; ++table) {
-    while (busy_) {
-      if (session_.port().now() >= deadline) co_return Status(Code::timed_out, "a split goes on beyond the deadline");
-      co_await session_.port().sleep_for(session_.grant().failure_timeout / 16);
-    }
-    busy_ = true;
-    Status status = co_await read();
-    if (status.ok() && View(image_.span(), geometry_.tables).split(table) != 0) {
-      co_await run(table, std::nullopt);
-    } else {
-      busy_ = false;
-    }
-    if (!status.ok()) co_return status;
+Task<Status> Splitter::idle(Nanos deadline) {
+  while (busy_) {
+    if (session_.port().now() >= deadline) co_return Status(Code::timed_out, "a split goes on beyond the deadline");
+    (void)co_await idle_.wait(deadline);
   }
   co_return Status();
 }
 
+Task<Splitter::Swept> Splitter::sweep(Nanos deadline) {
+  const auto swept = std::make_shared<Swept>();
+  if (geometry_.tables == 1) co_return *swept;
+  Status status = co_await idle(deadline);
+  if (status.ok()) {
+    busy_ = true;
+    session_.background().spawn(take_over_all(swept));
+    status = co_await idle(deadline);
+  }
+  if (!status.ok()) {
+    ++swept->under_way;
+    swept->trouble = std::move(status);
+  }
+  co_return *swept;
+}
+
+Task<void> Splitter::take_over_all(std::shared_ptr<Swept> swept) {
+  co_await take_over_each(*swept);
+  co_await rest();
+}
+
+Task<void> Splitter::take_over_each(Swept& swept) {
+  fabric::Buffer leases;
+  if (swept.trouble = co_await read(&leases); !swept.trouble.ok()) {
+    ++swept.under_way;
+    co_return;
+  }
+  std::vector<std::uint64_t> splits;  // as of now: the image changes with each
+  const View view(image_.span(), geometry_.tables);
+  for (std::uint64_t table = 0; table < geometry_.tables; ++table) {
+    if (view.split(table) != 0) splits.push_back(table);
+  }
+  for (const std::uint64_t table : splits) {
+    const bool others =
+        layout::LeaseWord::held(base::load<std::uint64_t>(leases.data() + 8 * layout::table_lease(table)));
+    if (others) {
+      ++swept.under_way;
+      continue;
+    }
+    const std::uint64_t before = marks_.finished;
+    Status status = co_await attend(table, std::nullopt);
+    swept.finished += marks_.finished - before;
+    if (status.ok()) continue;
+    ++swept.under_way;
+    swept.trouble = std::move(status);
+  }
+}
+
 Task<void> Splitter::run(std::uint64_t table, std::optional<std::uint64_t> depth) {
+  (void)co_await attend(table, depth);
+  co_await rest();
+}
+
+Task<void> Splitter::rest() {
+  if (session_.alive()) (void)co_await cache_.refresh(soon(), cost_);
+  watched_.reset();
+  busy_ = false;
+  idle_.wake_all();
+}
+
+Task<Status> Splitter::attend(std::uint64_t table, std::optional<std::uint64_t> depth) {
   Leases leases;
   Status status = co_await repairer_.take_lease(layout::table_lease(table), leases, soon(), cost_);
   if (status.ok()) status = co_await work(table, depth, leases);
   co_await repairer_.give_back(leases, soon(), cost_);
-  if (session_.alive()) (void)co_await cache_.refresh(soon(), cost_);
-  watched_.reset();
-  busy_ = false;
+  co_return status;
 }
 
 Task<Status> Splitter::work(std::uint64_t table, std::optional<std::uint64_t> depth, Leases& leases) {
@@ -148,7 +196,7 @@ Task<Status> Splitter::each_row(const Split& split, bool moves, std::uint64_t fi
       if (!status.ok()) co_return std::move(status);
     }
     row = end;
-    if (Status status = co_await repairer_.renew(leases, soon(), cost_); !status.ok()) co_return status;
+    if (Status status = co_await go_on(leases); !status.ok()) co_return status;
     Changes progress(1, {layout::record_offset(geometry_.tables, split.from) + layout::kRecordProgress, row});
     if (Status status = co_await write(std::move(progress)); !status.ok()) co_return status;
   }
@@ -167,15 +215,29 @@ Task<Status> Splitter::outlive_readers(Leases& leases) {
     if (!session_.alive()) co_return session_.why();
     session_.hurry_eras();
     co_await session_.port().sleep_for(session_.grant().failure_timeout / 16);  // the leases are to be renewed
-    if (Status status = co_await repairer_.renew(leases, soon(), cost_); !status.ok()) co_return status;
+    if (Status status = co_await go_on(leases); !status.ok()) co_return status;
   }
   co_return Status();
 }
 
-Task<Status> Splitter::read() {
+// A client that says goodbye leaves its split where it is, rather than wait for its end: others go on with it.
+Task<Status> Splitter::go_on(Leases& leases) {
+  Status status = co_await repairer_.renew(leases, soon(), cost_);
+  if (status.ok() && session_.leaving()) {
+    status = Status(Code::unavailable, "a split was left to others: the session is being closed");
+  }
+  co_return status;
+}
+
+// And the lease words, as they are behind it.
+Task<Status> Splitter::read(fabric::Buffer* leases) {
   const std::uint64_t bytes = layout::directory_bytes(geometry_.tables);
   if (image_.size() == 0) image_ = session_.port().buffer(bytes);
-  const std::array chain{Op::read({layout::kDirectory, 0}, image_.first(bytes))};
+  std::vector<Op> chain(1, Op::read({layout::kDirectory, 0}, image_.first(bytes)));
+  if (leases != nullptr) {
+    *leases = session_.port().buffer(8 * layout::kLeaseWords);
+    chain.push_back(Op::read({layout::kLeases, 0}, leases->first(8 * layout::kLeaseWords)));
+  }
   const fabric::Outcome outcome = co_await session_.post(chain, soon(), cost_);
   if (outcome.fate == fabric::Fate::done) co_return Status();
   co_return Status(Code::unavailable, "the directory could not be read: " + session_.why().message());

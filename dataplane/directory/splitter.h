@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "layout/geometry.h"
 #include "session/repair.h"
 #include "session/session.h"
+#include "session/wait.h"
 #include "task/task.h"
 
 namespace farpool::directory {
@@ -48,7 +50,12 @@ class Splitter {
   // All outlive the session's background tasks.
   Splitter(session::Session& session, session::Repairer& repairer, Cache& cache, const layout::Geometry& geometry,
            Rows& rows)
-      : session_(session), repairer_(repairer), cache_(cache), geometry_(geometry), rows_(rows) {}
+      : session_(session),
+        repairer_(repairer),
+        cache_(cache),
+        geometry_(geometry),
+        rows_(rows),
+        idle_(session.port()) {}
 
   // The table, whose keys share `depth` bits, has no room: it is split in the background, unless that is under way.
   // The caller waits and looks again. out_of_memory: it cannot be split.
@@ -56,9 +63,16 @@ class Splitter {
   // The caller has met a split of the table: one that does not come to an end is taken over.
   void watch(std::uint64_t table);
 
-  // Goes on with every split that is under way, whoever began it: for whoever cleans up behind the dead. Those that the
-  // living are about are waited for.
-  task::Task<base::Status> finish_all(base::Nanos deadline);
+  // Goes on in the background with every split that nobody holds the lease of, and waits for that until the deadline:
+  // for whoever cleans up behind the dead, whose leases have been given back.
+  struct Swept {
+    std::uint64_t finished = 0;
+    std::uint64_t under_way = 0;  // others are about them, or see `trouble`
+    base::Status trouble;
+  };
+  task::Task<Swept> sweep(base::Nanos deadline);
+  // Until this client splits nothing, or until the deadline.
+  task::Task<base::Status> idle(base::Nanos deadline);
 
   const Marks& marks() const { return marks_; }
 
@@ -66,12 +80,17 @@ class Splitter {
   using Leases = std::vector<session::Repairer::Lease>;
 
   task::Task<void> run(std::uint64_t table, std::optional<std::uint64_t> depth);
+  task::Task<void> rest();
+  task::Task<base::Status> attend(std::uint64_t table, std::optional<std::uint64_t> depth);
+  task::Task<void> take_over_all(std::shared_ptr<Swept> swept);
+  task::Task<void> take_over_each(Swept& swept);
   task::Task<base::Status> work(std::uint64_t table, std::optional<std::uint64_t> depth, Leases& leases);
   task::Task<base::Status> with_directory(std::uint64_t table, bool begins, Leases& leases);
   task::Task<base::Status> each_row(const Split& split, bool moves, std::uint64_t first, Leases& leases);
   task::Task<void> one_row(const Split& split, bool moves, std::uint64_t row, base::Status& status);
   task::Task<base::Status> outlive_readers(Leases& leases);
-  task::Task<base::Status> read();
+  task::Task<base::Status> go_on(Leases& leases);
+  task::Task<base::Status> read(fabric::Buffer* leases = nullptr);
   task::Task<base::Status> write(Changes changes);
   void spawn(std::uint64_t table, std::optional<std::uint64_t> depth);
   base::Nanos soon() const;
@@ -85,6 +104,7 @@ class Splitter {
   fabric::Cost cost_;     // that no operation waited for
   Marks marks_;
   bool busy_ = false;
+  session::WaitQueue idle_;
   bool no_tables_left_ = false;
   std::set<std::uint64_t> deepest_;  // tables that cannot be split again
   std::optional<std::uint64_t> watched_;

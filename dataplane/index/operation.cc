@@ -2,6 +2,7 @@
 #include "index/operation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
@@ -43,6 +44,12 @@ const layout::OperationSlot& slot_in(base::Bytes image, std::uint64_t index) {
 }
 
 }  // namespace
+
+Task<Result<Swept>> Table::sweep(Nanos deadline, Cost& cost) {
+  Result<session::Repairer::Swept> swept = co_await repairer().sweep(deadline, cost);
+  if (!swept.ok()) co_return swept.status();
+  co_return Swept{std::move(*swept)};
+}
 
 Task<Result<layout::Superblock>> read_superblock(session::Session& session, Nanos deadline, Cost& cost) {
   fabric::Buffer page = session.port().buffer(layout::kPage);

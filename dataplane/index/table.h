@@ -62,6 +62,12 @@ struct Totals {
   std::uint64_t bytes = 0;  // of keys and values
 };
 
+// What came of putting right what the dead had left.
+struct Swept : session::Repairer::Swept {
+  std::uint64_t splits = 0;     // of tables, brought to an end
+  std::uint64_t splitting = 0;  // others are about these, as far as is known, or `trouble` came first
+};
+
 class Table {
  public:
   virtual ~Table() = default;
@@ -87,7 +93,8 @@ class Table {
 
   virtual const layout::Geometry& geometry() const = 0;
   virtual const Marks& marks() const = 0;
-  // Repairs what dead clients left in the table: for whoever is not blocked by it.
+  // Puts right what dead clients left in the table: for whoever is not blocked by it.
+  virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
   virtual session::Repairer& repairer() = 0;
 };
 

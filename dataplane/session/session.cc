@@ -74,6 +74,7 @@ struct Session::State {
   Grant grant;
   std::unique_ptr<fabric::Lane> lane;
   bool ended = false;
+  bool leaving = false;  // and waits for background work
   bool closing = false;
   Status ended_why;
   Nanos lease_end = 0;
@@ -330,6 +331,7 @@ fabric::Port& Session::port() { return state_->port; }
 fabric::Lane& Session::lane() { return *state_->lane; }
 const Grant& Session::grant() const { return state_->grant; }
 bool Session::alive() const { return state_->alive(); }
+bool Session::leaving() const { return state_->leaving; }
 Status Session::why() const { return state_->why(); }
 void Session::end(Status why) { state_->end(std::move(why)); }
 std::uint64_t Session::era() const { return state_->era; }
@@ -410,6 +412,7 @@ task::Task<void> Session::tick_now(Nanos deadline) {
 
 task::Task<void> Session::close(Nanos deadline) {
   State& state = *state_;
+  state.leaving = true;
   co_await state.background.join();
   state.closing = true;
   state.tick_due.wake_all();

@@ -112,6 +112,8 @@ class Session {
   bool alive() const;
   // Why not, for people.
   base::Status why() const;
+  // close() has been called and waits for background work: what takes long and others can go on with ends soon.
+  bool leaving() const;
   // Ends this incarnation at once: severs the lane. Used after a `maybe` on a chain that takes or drops a lock, and on
   // a refusal.
   void end(base::Status why);

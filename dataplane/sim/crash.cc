@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "directory/directory.h"
 #include "index/rcuckoo/locate.h"
 #include "index/rcuckoo/path.h"
 #include "node/memory_node.h"
@@ -103,6 +104,31 @@ std::optional<Scenario> full(std::uint64_t seed) {
   return std::nullopt;
 }
 
+// A small table, with keys that its split moves and keys that stay, and more than one row of them in a turn of the
+// splitter. The first key stays, and the doomed one moves.
+Scenario splitting(std::uint64_t seed, std::string name) {
+  Scenario scenario{.name = std::move(name), .options = options_of(seed, layout::Protocol::race)};
+  scenario.options.geometry.tables = 8;
+  World scout(scenario.options);
+  scout.connect("victim");
+  const auto moves = [&](const std::string& key) {
+    return (directory::hash_of(scout.pool_secret(), base::bytes_of(key)) & 1) != 0;
+  };
+  std::string stays, goes;
+  for (std::uint64_t i = 0; stays.empty() || goes.empty() || i < 12; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    if (std::string& first = moves(key) ? goes : stays; first.empty()) first = key;
+    scenario.before.push_back({.by_survivor = i % 3 == 2, .call = {.kind = Kind::insert, .key = key, .value = "1"}});
+  }
+  const auto it = std::find_if(scenario.before.begin(), scenario.before.end(),
+                               [&](const Scenario::Before& before) { return before.call.key == stays; });
+  std::iter_swap(scenario.before.begin(), it);
+  scenario.doomed = {.kind = Kind::get, .key = goes};
+  scenario.splits = true;
+  scenario.stride = 11;
+  return scenario;
+}
+
 // A key whose rows have their locks in two words.
 std::string astride(std::uint64_t seed) {
   World scout(options_of(seed));
@@ -114,6 +140,11 @@ std::string astride(std::uint64_t seed) {
     if ((places.first < border) != (places.second < border)) return key;
   }
   return "k";
+}
+
+task::Task<void> split_to_the_end(Client& client, std::string key) {
+  co_await split(client, std::move(key));
+  co_await split_no_more(client);
 }
 
 task::Task<void> flagged(task::Task<void> task, bool& over) {
@@ -167,7 +198,10 @@ std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol) {
   all.back().rival = Call{.kind = Kind::update, .key = "k", .value = "3"};
   all.push_back(make("insert, lock conflict", {}, {.kind = Kind::insert, .key = "k", .value = "2"}));
   all.back().rival = Call{.kind = Kind::insert, .key = "k", .value = "3"};
-  if (protocol == layout::Protocol::race) return all;
+  if (protocol == layout::Protocol::race) {
+    all.push_back(splitting(seed, "split of a table"));
+    return all;
+  }
   all.push_back(make("insert, locks of two words", {}, {.kind = Kind::insert, .key = astride(seed), .value = "2"}));
   if (auto remembered = full(seed)) all.push_back(std::move(*remembered));
   for (auto& [moves, path] : paths(seed)) {
@@ -268,7 +302,9 @@ class Crash {
     }
     // The victim's frames may outlive this one, so they refer to nothing in it.
     over_ = std::make_shared<bool>(false);
-    world_.spawn(*victim_, flagged(world_.call(*victim_, scenario_.doomed, kPatience), *over_));
+    world_.spawn(*victim_, flagged(scenario_.splits ? split_to_the_end(*victim_, scenario_.doomed.key)
+                                                    : world_.call(*victim_, scenario_.doomed, kPatience),
+                                   *over_));
     const auto ended = [&] {
       return victim_->crashed() || port.paused() || (*over_ && victim_->session().lane().pending() == 0);
     };
@@ -337,11 +373,12 @@ class Crash {
 
   static task::Task<void> sweep(Client& client, std::shared_ptr<bool> over) {
     fabric::Cost cost;
-    (void)co_await client.table().repairer().sweep(client.port().now() + kPatience, cost);
+    (void)co_await client.table().sweep(client.port().now() + kPatience, cost);
     *over = true;
   }
 
   void sweep_to_the_end(Client& client) {
+    end_splits();
     auto over = std::make_shared<bool>(false);
     if (!world_.run(client, sweep(client, over)) || !*over) wrong("the repair did not come to an end");
   }
@@ -383,6 +420,15 @@ class Crash {
     check_repaired("after the repair");
   }
 
+  // Whoever met the split of one that stood still has taken it over behind its operation.
+  void end_splits() {
+    if (!scenario_.splits) return;
+    for (const auto& client : world_.clients()) {
+      if (client->crashed() || client->port().paused() || !client->connected()) continue;
+      if (!world_.run(*client, split_no_more(*client))) wrong("client " + client->name() + " splits for ever");
+    }
+  }
+
   // A repairer stops; another repairs, and works on; then the first goes on.
   void stop_in_the_middle() {
     Client& slow = world_.connect("repairer");
@@ -413,6 +459,7 @@ class Crash {
   }
 
   void check_repaired(const std::string& when) {
+    end_splits();
     if (!world_.quiesce()) wrong(when + ": verbs are under way for ever");
     verdict_.repaired_in = world_.network().now() - died_at_;
     const Survey now = survey(world_);
@@ -573,8 +620,13 @@ std::string explain(std::uint64_t seed, const Scenario& scenario, const Death& d
 
 CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, std::uint64_t step) {
   CrashTally tally;
-  for (Death death{.how = how, .repair = repair};; death.after += step) {
-    for (death.repairer_after = 0;; ++death.repairer_after) {
+  const std::uint64_t stride = scenario.stride;
+  Death death{.how = how, .repair = repair};
+  death.after = (static_cast<std::uint64_t>(how) + static_cast<std::uint64_t>(repair)) % stride;
+  // Where a repairer ends, too, there are as many worlds as its effects times the victim's.
+  const std::uint64_t more = stride > 1 && ends_repairer(repair) ? 8 : 1;
+  for (;; death.after += step * stride * more) {
+    for (death.repairer_after = death.after % stride;; death.repairer_after += stride * more) {
       const CrashVerdict verdict = run_crash(scenario, death);
       ++tally.worlds;
       tally.locks_left += verdict.locks_left ? 1 : 0;

@@ -24,13 +24,17 @@ struct Scenario {
   };
   std::vector<Before> before;
   Call doomed;
+  bool splits = false;  // instead, it splits the table that has the doomed call's key
   std::optional<Call> rival;
+  // Of an operation of very many effects, deaths are tried after every so many, each way to die from another on.
+  std::uint64_t stride = 1;
 };
 
 // Every branch of every operation: values in place and in extents, a free slot, cuckoo paths of 1 to 5 moves, keys that
 // are there or not, a lock conflict, a search that fails because the client's memory of the table is stale, rows that
 // it remembers as full and that are not.
-// Of RACE, whose inserts displace nothing: an insert that meets another one of its key, instead of the paths.
+// Of RACE, whose inserts displace nothing: an insert that meets another one of its key, and splits, instead of the
+// paths.
 std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo);
 
 // How the victim dies, and who repairs what it left.

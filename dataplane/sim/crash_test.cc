@@ -52,8 +52,8 @@ TEST(Crash, WhoeverIsBlockedRepairs) {
   EXPECT_GT(repairs.bits_released, 0u);
 }
 
-TEST(Crash, RaceNeedsNoRepair) {
-  std::uint64_t worlds = 0;
+TEST(Crash, RaceNeedsNoRepairButOfSplits) {
+  std::uint64_t worlds = 0, stolen = 0;
   std::map<std::string, index::Marks> marks;  // of the run that survived
   const auto all = [&](std::uint64_t seed, How how, Repair repair) {
     for (const Scenario& scenario : scenarios(seed, layout::Protocol::race)) {
@@ -62,6 +62,8 @@ TEST(Crash, RaceNeedsNoRepair) {
       EXPECT_EQ(tally.locks_left, 0u);
       EXPECT_EQ(tally.repairs.repaired, 0u);
       worlds += tally.worlds;
+      stolen += tally.repairs.leases_stolen;
+      EXPECT_TRUE(scenario.splits || tally.repairs.leases_stolen == 0) << scenario.name;
       marks[scenario.name] = tally.marks;
     }
   };
@@ -70,6 +72,8 @@ TEST(Crash, RaceNeedsNoRepair) {
   all(3, How::zombie, Repair::blocked);
   EXPECT_GT(worlds, 400u);
   EXPECT_GT(marks["insert, lock conflict"].rivals, 0u);
+  EXPECT_EQ(marks["split of a table"].splits_finished, 1u);
+  EXPECT_GT(stolen, 100u) << "splits of the dead are taken over";
 }
 
 TEST(Crash, SweepsRepairWhatBlocksNobody) {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/hash.h"
+#include "directory/directory.h"
 #include "sim/housekeeping.h"
 #include "sim/survey.h"
 #include "sim/swarm.h"
@@ -24,6 +24,7 @@ constexpr int kSweeps = 6;
 struct Step {
   Nanos wait = 0;  // time passes, instead of a call: sessions tick, and eras move
   Call call;
+  bool splits = false;  // instead of a call, the table that has its key is split
 };
 
 struct Before {
@@ -121,6 +122,7 @@ class PoolScene final : public Scene {
   std::string next_name(std::size_t client) const override {
     const Step& step = plot_.steps[client][parts_[client].begun];
     if (step.wait > 0) return "to wait";
+    if (step.splits) return "split of the table of " + step.call.key;
     const std::string value = step.call.value.substr(0, 12) + (step.call.value.size() > 12 ? "..." : "");
     return std::string(name_of(step.call.kind)) + " " + step.call.key + (value.empty() ? "" : " " + value);
   }
@@ -139,7 +141,7 @@ class PoolScene final : public Scene {
   }
   static task::Task<void> sweep(Client& client) {
     fabric::Cost cost;
-    (void)co_await client.table().repairer().sweep(client.port().now() + kHaste, cost);
+    (void)co_await client.table().sweep(client.port().now() + kHaste, cost);
   }
   static task::Task<void> read(PoolScene& scene, Client& client) {
     for (const std::string& key : scene.world_.history().keys()) {
@@ -168,10 +170,13 @@ class PoolScene final : public Scene {
   static task::Task<void> play(PoolScene& scene, Part& part, Step step, std::size_t client) {
     if (step.wait > 0) {
       co_await part.client->port().sleep_for(step.wait);
+    } else if (step.splits) {
+      co_await split(*part.client, std::move(step.call.key));
     } else {
       const Nanos patience = scene.plot_.bounds.losses > 0 ? kHaste : kPatience;
       co_await scene.world_.call(*part.client, std::move(step.call), patience);
     }
+    co_await split_no_more(*part.client);  // its own, or one that it has met and that stood still
     --part.running;
     // Only which steps had ended when another began matters, not in which order they ended.
     scene.ended_ += base::mix(client + 1) * (part.begun - part.running);
@@ -297,6 +302,24 @@ Crowded last_room(const WorldOptions& options) {
   return found;
 }
 
+// Tables of a few groups.
+WorldOptions tiny_race() {
+  WorldOptions options = tiny();
+  options.geometry.protocol = layout::Protocol::race;
+  options.geometry.tables = 8;
+  return options;
+}
+
+// A key that a split of its table moves, or one that stays.
+std::string on_side(const WorldOptions& options, bool moves) {
+  World world(options);
+  world.connect("client-0");
+  for (std::uint64_t i = 0;; ++i) {
+    std::string key = "k" + std::to_string(i);
+    if (((directory::hash_of(world.pool_secret(), base::bytes_of(key)) & 1) != 0) == moves) return key;
+  }
+}
+
 // Two keys that share no lock.
 std::pair<std::string, std::string> neighbours(const WorldOptions& options) {
   World world(options);
@@ -359,6 +382,7 @@ class Catalogue {
         {{call(Kind::put, k, "2")}, {call(Kind::remove, k)}, {call(Kind::get, k)}});
     add("move-move-lookup", 2, rows.before,
         {{move}, {call(Kind::insert, rows.moving[1], "2")}, {call(Kind::get, rows.moved[0])}});
+    add_race();
     // A client dies after any effect.
     const Bounds dies{.preemptions = 2, .crashes = 1, .mortal = {0}};
     add("update-dies-update", dies, {there(0, k, "1")}, {{call(Kind::update, k, "2")}, {call(Kind::update, k, "3")}});
@@ -378,6 +402,26 @@ class Catalogue {
   const std::vector<SmallWorld>& worlds() const { return worlds_; }
 
  private:
+  void add_race() {
+    const WorldOptions options = tiny_race();
+    const std::string k = on_side(options, true), stays = on_side(options, false);
+    const Step split{.call = {.key = k}, .splits = true};
+    add("race-insert-insert", 3, {}, {{call(Kind::insert, k, "1")}, {call(Kind::insert, k, "2")}}, options);
+    add("race-put-remove", 3, {there(0, k, "1")}, {{call(Kind::put, k, "2")}, {call(Kind::remove, k)}}, options);
+    add("race-modify-modify", 3, {there(0, k, "1")}, {{call(Kind::add, k)}, {call(Kind::add, k)}}, options);
+    add("race-remove-insert-lookup", 3, {there(0, k, "1")},
+        {{call(Kind::remove, k), call(Kind::insert, k, "2")}, {call(Kind::get, k), call(Kind::get, k)}}, options);
+    WorldOptions patient = options;
+    patient.failure_timeout = 10 * base::kSecond;
+    const Step wait{.wait = 2 * base::kSecond, .call = {}};
+    add("race-reuse-lookup", 3, {there(0, k, "1")},
+        {{wait, call(Kind::update, k, "2"), wait, call(Kind::put, k, "3")}, {call(Kind::get, k)}}, patient);
+    // A split beside each operation on a key that it moves.
+    add("split-lookup", 2, {there(0, k, "1"), there(0, stays, "1")}, {{split}, {call(Kind::get, k)}}, options);
+    add("split-update", 1, {there(0, k, "1")}, {{split}, {call(Kind::update, k, "2")}}, options);
+    add("split-insert", 1, {there(0, stays, "1")}, {{split}, {call(Kind::insert, k, "1")}}, options);
+    add("split-remove", 1, {there(0, k, "1")}, {{split}, {call(Kind::remove, k)}}, options);
+  }
   void add(std::string name, unsigned preemptions, std::vector<Before> before, std::vector<std::vector<Step>> steps,
            const WorldOptions& options = tiny()) {
     add(std::move(name), Bounds{.preemptions = preemptions}, std::move(before), std::move(steps), options);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/housekeeping.h"
 
+#include <utility>
+
+#include "index/race/table.h"
 #include "node/memory_node.h"
 #include "sim/survey.h"
 
@@ -11,6 +14,17 @@ task::Task<void> keep_house(Client& client) {
     co_await client.heap().maintain(client.port().now() + base::kSecond);
     co_await client.port().sleep_for(client.session().grant().tick);
   }
+}
+
+task::Task<void> split(Client& client, std::string key) {
+  fabric::Cost cost;
+  auto* const race = dynamic_cast<race::Table*>(&client.table());
+  if (race != nullptr) (void)co_await race->split(key, client.port().now() + base::kSecond, cost);
+}
+
+task::Task<void> split_no_more(Client& client) {
+  auto* const race = dynamic_cast<race::Table*>(&client.table());
+  if (race != nullptr) (void)co_await race->idle(client.port().now() + 60 * base::kSecond);
 }
 
 std::vector<std::string> reclaim(World& world) {

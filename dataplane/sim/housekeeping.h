@@ -12,6 +12,11 @@ namespace farpool::sim {
 // Some ticks of a client thread that has nothing else to do.
 task::Task<void> keep_house(Client& client);
 
+// Asks for a split of the table that has the key; nothing comes of it where there is one table only.
+task::Task<void> split(Client& client, std::string key);
+// Waits until the client splits nothing.
+task::Task<void> split_no_more(Client& client);
+
 // All who live keep house until the memory of the dead has come back: their segments, and blocks that they had
 // unlinked, or not published yet, in segments of the living. Returns what has not. Their ends have been noticed, and
 // what they left has been repaired.

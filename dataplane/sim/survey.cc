@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "directory/directory.h"
 #include "index/rcuckoo/repair.h"
 #include "layout/lease.h"
 #include "node/audit.h"
@@ -42,6 +43,8 @@ class Surveyor {
     found_.set_lock_bits = audit.lock_bits;
     found_.barriers = audit.barriers;
     found_.leases = audit.leases.size();
+    const directory::View directory(world_.region(layout::kDirectory), g_.tables);
+    for (std::uint64_t table = 0; table < g_.tables; ++table) found_.splits += directory.split(table) != 0 ? 1 : 0;
     look_at_slots(audit);
     look_at_leases(audit);
     // What is half done counts as done in the audit.
@@ -161,6 +164,7 @@ std::vector<std::string> Survey::unrepaired() const {
   none(barriers, "barriers");
   none(leases, "repair leases");
   none(slots_of_the_dead, "operation slots");
+  none(splits, "splits");
   none(torn_rows.size(), "torn rows");
   for (const auto& [key, places] : keys) {
     if (places.size() > 1) left.push_back("a key lies in " + std::to_string(places.size()) + " places");

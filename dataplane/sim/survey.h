@@ -28,11 +28,12 @@ struct Survey {
   std::uint64_t barriers = 0;
   std::uint64_t leases = 0;             // held
   std::uint64_t slots_of_the_dead = 0;  // that say something
+  std::uint64_t splits = 0;             // of tables, that are under way
   std::uint64_t tentative = 0;          // slots of RACE inserts that never came to an end: they hinder nobody for long
   std::uint64_t blocks_lost = 0;        // neither in use, nor marked free, nor known to the client that owns them
 
-  // Nothing of the dead is left but memory: no lock, barrier or lease, no slot that says anything, no torn row, no key
-  // twice.
+  // Nothing of the dead is left but memory: no lock, barrier or lease, no slot that says anything, no split, no torn
+  // row, no key twice.
   std::vector<std::string> unrepaired() const;
   std::string report() const;
 };

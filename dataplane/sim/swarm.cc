@@ -5,9 +5,7 @@
 #include <sstream>
 
 #include "base/check.h"
-#include "directory/directory.h"
 #include "index/race/locate.h"
-#include "index/race/table.h"
 #include "index/rcuckoo/locate.h"
 #include "node/memory_node.h"
 #include "sim/housekeeping.h"
@@ -290,19 +288,6 @@ task::Task<void> work(Job job) {
   }
 }
 
-// What clients ask for beforehand, or because a table is full.
-task::Task<void> split(Client& client, std::string key) {
-  fabric::Cost cost;
-  (void)co_await dynamic_cast<race::Table&>(client.table()).split(key, client.port().now() + base::kSecond, cost);
-}
-
-std::uint64_t splits_under_way(const World& world) {
-  const directory::View view(world.region(layout::kDirectory), world.geometry().tables);
-  std::uint64_t count = 0;
-  for (std::uint64_t table = 0; table < view.tables(); ++table) count += view.split(table) != 0 ? 1 : 0;
-  return count;
-}
-
 task::Task<void> do_all(World& world, Client& client, std::vector<Call> calls) {
   for (Call& call : calls) co_await world.call(client, std::move(call), 20 * base::kSecond);
 }
@@ -334,10 +319,7 @@ std::string describe(const Setting& s) {
 
 task::Task<void> sweep(Client& client) {
   fabric::Cost cost;
-  (void)co_await client.table().repairer().sweep(client.port().now() + base::kSecond, cost);
-  if (auto* race = dynamic_cast<race::Table*>(&client.table()); race != nullptr) {
-    (void)co_await race->finish_splits(client.port().now() + base::kSecond);
-  }
+  (void)co_await client.table().sweep(client.port().now() + base::kSecond, cost);
   co_await keep_house(client);
 }
 
@@ -357,14 +339,12 @@ void clean_up(World& world, Client& cleaner, Verdict& verdict) {
     for (Client* other : others) over = world.settle(*other) && over;
     if (!over || !world.quiesce()) break;
     const Survey now = survey(world);
-    if (taken_over && now.unrepaired().empty() && now.blocks_lost + now.tentative + splits_under_way(world) == 0)
-      return;
+    if (taken_over && now.unrepaired().empty() && now.blocks_lost + now.tentative == 0) return;
     taken_over = world.node().stats().segments.dead == 0;
   }
   if (world.node().stats().segments.dead > 0) verdict.wrong.push_back("for ever: segments of the dead");
   const Survey left = survey(world);
   for (const std::string& what : left.unrepaired()) verdict.wrong.push_back("for ever: " + what);
-  if (splits_under_way(world) > 0) verdict.wrong.push_back("for ever: a split");
   if (left.tentative > 0) verdict.wrong.push_back("for ever: " + std::to_string(left.tentative) + " tentative slots");
 }
 

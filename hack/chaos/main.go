@@ -154,7 +154,7 @@ func (n *nemesis) report(worked time.Duration, summary history.Summary) {
 	repairs := map[string]int{}
 	for _, p := range n.cluster.all() {
 		for name, value := range p.counted {
-			if strings.Contains(name, "repair") || strings.Contains(name, "fence") {
+			if strings.Contains(name, "repair") || strings.Contains(name, "fence") || strings.Contains(name, "index_splits") {
 				repairs[strings.TrimSuffix(strings.TrimPrefix(name, "farpool_"), "_total")] += int(value)
 			}
 		}

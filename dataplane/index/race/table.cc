@@ -82,7 +82,18 @@ Task<Status> Table::split(std::string_view key, Nanos deadline, Cost& cost) {
   }
 }
 
-Task<Status> Table::finish_splits(Nanos deadline) { return state_->splitter.finish_all(deadline); }
+Task<Status> Table::idle(Nanos deadline) { return state_->splitter.idle(deadline); }
+
+// First the leases of the dead are given back, which says whose splits are nobody's.
+Task<Result<index::Swept>> Table::sweep(Nanos deadline, Cost& cost) {
+  Result<index::Swept> swept = co_await index::Table::sweep(deadline, cost);
+  if (!swept.ok()) co_return swept;
+  const directory::Splitter::Swept splits = co_await state_->splitter.sweep(deadline);
+  swept->splits = splits.finished;
+  swept->splitting = splits.under_way;
+  if (!splits.trouble.ok()) swept->trouble = splits.trouble.message();
+  co_return swept;
+}
 
 Task<Result<index::Totals>> Table::count(Nanos deadline, Cost& cost) {
   if (Status status = co_await state_->tally.settle(deadline); !status.ok()) co_return status;

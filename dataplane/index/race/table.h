@@ -48,11 +48,12 @@ class Table final : public index::Table {
   // is needed. out_of_memory: it cannot be split.
   task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
 
-  // Has every split come to an end whose splitter is dead.
-  task::Task<base::Status> finish_splits(base::Nanos deadline);
+  // Returns when this client splits nothing, or at the deadline.
+  task::Task<base::Status> idle(base::Nanos deadline);
 
   const layout::Geometry& geometry() const override;
   const Marks& marks() const override;
+  task::Task<base::Result<index::Swept>> sweep(base::Nanos deadline, fabric::Cost& cost) override;
   session::Repairer& repairer() override;
 
   struct State;
