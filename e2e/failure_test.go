@@ -78,6 +78,51 @@ func (m *member) ready(ctx context.Context) error {
 	})
 }
 
+// reach finds the way to pods past the API server.
+func reach(ctx context.Context, pods []corev1.Pod, process string) (out []*member) {
+	GinkgoHelper()
+	for _, pod := range pods {
+		address, err := kind.ExposePod(ctx, &pod, webPort)
+		Expect(err).NotTo(HaveOccurred())
+		out = append(out, &member{pod: pod, web: address, kind: process})
+	}
+	return out
+}
+
+// metrics is a metric of each.
+func metrics(of []*member, name string) ([]float64, error) {
+	var all []float64
+	for _, one := range of {
+		value, err := one.metric(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, value)
+	}
+	return all, nil
+}
+
+// clean has every client leave, and farpool-fsck account for every byte of the memory nodes' files.
+func (p pool) clean(ctx context.Context) {
+	GinkgoHelper()
+	By("having every client leave, and looking at what the memory nodes hold")
+	_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=json", "-p",
+		`[{"op":"replace","path":"/spec/compute/pools/0/replicas","value":0}]`)
+	Expect(err).NotTo(HaveOccurred())
+	nodes := reach(ctx, p.memoryNodes(ctx), nodeProcess)
+	Eventually(func(g Gomega) {
+		g.Expect(metrics(nodes, "farpool_node_sessions")).To(HaveEach(BeZero()))
+	}).WithContext(ctx).Should(Succeed())
+	for _, n := range nodes {
+		image := filepath.Join(GinkgoT().TempDir(), n.pod.Name+".memory")
+		Expect(kind.CopyVolumeFile(ctx, &n.pod, "state", n.pod.Name+".memory", image)).To(Succeed())
+		said, err := cluster.Run(ctx, nil, "../build/image/farpool-fsck", image)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(os.Remove(image)).To(Succeed())
+		AddReportEntry("fsck", said)
+	}
+}
+
 var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("short"), func() {
 	const shards, memoryNodes = 3, 2
 	var (
@@ -86,17 +131,7 @@ var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("s
 		clients, nodes []*member
 	)
 
-	perNode := func(name string) ([]float64, error) {
-		var all []float64
-		for _, n := range nodes {
-			value, err := n.metric(name)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, value)
-		}
-		return all, nil
-	}
+	perNode := func(name string) ([]float64, error) { return metrics(nodes, name) }
 	leases := func(ctx context.Context) []farpoolv1alpha1.RepairLease {
 		GinkgoHelper()
 		var all farpoolv1alpha1.RepairLeaseList
@@ -176,15 +211,7 @@ var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("s
 		p = apply(ctx, namespace(ctx, "failure"), small("mortal", memoryNodes, shards, "  dataPolicy: Store"))
 		p.ready(ctx)
 		target = p.target(ctx)
-		reach := func(pods []corev1.Pod, process string) (out []*member) {
-			for _, pod := range pods {
-				address, err := kind.ExposePod(ctx, &pod, webPort)
-				Expect(err).NotTo(HaveOccurred())
-				out = append(out, &member{pod: pod, web: address, kind: process})
-			}
-			return out
-		}
-		clients, nodes = reach(p.shards(ctx), shardProcess), reach(p.memoryNodes(ctx), nodeProcess)
+		clients, nodes = reach(ctx, p.shards(ctx), shardProcess), reach(ctx, p.memoryNodes(ctx), nodeProcess)
 		Expect(clients).To(HaveLen(shards))
 		Expect(nodes).To(HaveLen(memoryNodes))
 	}, NodeTimeout(5*time.Minute))
@@ -456,21 +483,7 @@ spec:
 	}, SpecTimeout(25*time.Minute))
 
 	It("has memory in which every byte is accounted for", func(ctx SpecContext) {
-		By("having every client leave")
-		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=json", "-p",
-			`[{"op":"replace","path":"/spec/compute/pools/0/replicas","value":0}]`)
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(func(g Gomega) {
-			g.Expect(perNode("farpool_node_sessions")).To(HaveEach(BeZero()))
-		}).WithContext(ctx).Should(Succeed())
-		for _, n := range nodes {
-			image := filepath.Join(GinkgoT().TempDir(), n.pod.Name+".memory")
-			Expect(kind.CopyVolumeFile(ctx, &n.pod, "state", n.pod.Name+".memory", image)).To(Succeed())
-			said, err := cluster.Run(ctx, nil, "../build/image/farpool-fsck", image)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(os.Remove(image)).To(Succeed())
-			AddReportEntry("fsck", said)
-		}
+		p.clean(ctx)
 	}, SpecTimeout(4*time.Minute))
 
 	It("takes its RepairLeases with it", func(ctx SpecContext) {

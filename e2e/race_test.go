@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/e2e/workload"
+)
+
+var _ = Describe("A pool whose index is RACE", Label("short"), func() {
+	It("splits its tables as keys come, loses nothing when a shard and a memory node are killed meanwhile, and is clean", func(ctx SpecContext) {
+		const shards, memoryNodes, splits = 2, 2, "farpool_index_splits_finished_total"
+		keys := uint32(count(20_000, 4_000))
+		p := apply(ctx, namespace(ctx, "race"), small("race", memoryNodes, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 4096}}"))
+		p.ready(ctx)
+		clients, nodes := reach(ctx, p.shards(ctx), shardProcess), reach(ctx, p.memoryNodes(ctx), nodeProcess)
+		Expect(metrics(clients, splits)).To(HaveEach(BeZero()))
+		r, err := workload.NewRun(p.target(ctx), 6, "race:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		written := meanwhile(func() { r.WriteAll(ctx, keys) })
+
+		Eventually(metrics).WithContext(ctx).WithArguments(clients, splits).Should(HaveEach(BeNumerically(">", 0)))
+		Expect(clients[0].signal(ctx, "KILL")).To(Succeed())
+		Expect(clients[0].ready(ctx)).To(Succeed())
+		Eventually(metrics).WithContext(ctx).WithArguments(clients, splits).Should(HaveEach(BeNumerically(">", 0)))
+		Eventually(written.over).WithContext(ctx).Should(BeTrue())
+		finished, err := metrics(clients, splits)
+		Expect(err).NotTo(HaveOccurred())
+		AddReportEntry("splits", fmt.Sprintf("%v finished by the shards, the first of them in its second life", finished))
+
+		before := p.memoryNode(ctx, nodes[0].pod.Name).Status.Incarnation
+		Expect(nodes[0].signal(ctx, "KILL")).To(Succeed())
+		Eventually(func() string { return p.memoryNode(ctx, nodes[0].pod.Name).Status.Incarnation }).WithContext(ctx).
+			ShouldNot(Or(BeEmpty(), Equal(before)))
+		p.ready(ctx)
+		Eventually(func(g Gomega) {
+			failed := r.Errors.Count()
+			g.Expect(r.ReadAll(ctx, keys)).To(BeNumerically(">=", int(keys)-failed), "fewer keys than were acknowledged")
+			g.Expect(r.Errors.Count()).To(Equal(failed), "%v", r.Errors.Err())
+		}).WithContext(ctx).Should(Succeed())
+		sum, err := r.Check(5 * time.Minute)
+		Expect(err).NotTo(HaveOccurred())
+		AddReportEntry("history", fmt.Sprintf("%+v; %d commands failed (%v)", sum, r.Errors.Count(), r.Errors.Kinds()))
+		Expect(p.memoryNode(ctx, nodes[0].pod.Name).Status.LostIncarnation).To(BeEmpty(), "it came back empty")
+		Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus("True"))
+		p.clean(ctx)
+	}, SpecTimeout(8*time.Minute))
+})
