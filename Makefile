@@ -118,18 +118,13 @@ test-threads: build/tsan/build.ninja ## tests of the rooms with threads under th
 	cmake --build build/tsan -j $(JOBS) --target $$(printf '%s_test ' $$rooms)
 	@ctest --test-dir build/tsan -L threads -j $(JOBS) --output-on-failure --no-tests=error
 
-# Five minutes for each fuzzer. What it finds is written to build/fuzz, and belongs in testdata once it is understood.
+# Five minutes for each fuzzer, as many side by side as there are processors.
 FUZZ_SECONDS ?= 300
+FUZZERS = $(shell git ls-files 'dataplane/**_fuzz.cc')
 .PHONY: fuzz
 fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
-	@mkdir -p build/fuzz
-	@for fuzzer in $$(git ls-files 'dataplane/**_fuzz.cc'); do \
-	  name=$$(basename $$fuzzer .cc); corpus=$$(dirname $$fuzzer)/testdata/$$name; \
-	  cmake --build build/asan -j $(JOBS) --target $$name; mkdir -p build/fuzz/$$name; \
-	  [ -d $$corpus ] || corpus=; \
-	  $(STEP) $$name build/asan/$$name -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1 \
-	    -artifact_prefix=build/fuzz/ build/fuzz/$$name $$corpus; \
-	done
+	@cmake --build build/asan -j $(JOBS) --target $(basename $(notdir $(FUZZERS)))
+	@printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I{} $(STEP) {} hack/fuzz $(FUZZ_SECONDS) {}
 
 # The gate has fewer seeds, and of the mutants those of rooms that changed and five others: MUTANTS=--changed.
 SIM_SEEDS ?= 10000

@@ -18,7 +18,7 @@ import (
 var _ = Describe("A pool whose index is RACE", Label("short"), func() {
 	It("splits its tables as keys come, loses nothing when a shard and a memory node are killed meanwhile, and is clean", func(ctx SpecContext) {
 		const shards, memoryNodes, splits = 2, 2, "farpool_index_splits_finished_total"
-		keys := uint32(count(20_000, 4_000))
+		keys := uint32(count(30_000, 10_000))
 		p := apply(ctx, namespace(ctx, "race"), small("race", memoryNodes, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 4096}}"))
 		p.ready(ctx)
 		clients, nodes := reach(ctx, p.shards(ctx), shardProcess), reach(ctx, p.memoryNodes(ctx), nodeProcess)
@@ -30,12 +30,14 @@ var _ = Describe("A pool whose index is RACE", Label("short"), func() {
 
 		Eventually(metrics).WithContext(ctx).WithArguments(clients, splits).Should(HaveEach(BeNumerically(">", 0)))
 		Expect(clients[0].signal(ctx, "KILL")).To(Succeed())
+		atDeath, err := clients[1].metric(splits)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func() (float64, error) { return clients[1].metric(splits) }).WithContext(ctx).Should(BeNumerically(">", atDeath))
 		Expect(clients[0].ready(ctx)).To(Succeed())
-		Eventually(metrics).WithContext(ctx).WithArguments(clients, splits).Should(HaveEach(BeNumerically(">", 0)))
 		Eventually(written.over).WithContext(ctx).Should(BeTrue())
 		finished, err := metrics(clients, splits)
 		Expect(err).NotTo(HaveOccurred())
-		AddReportEntry("splits", fmt.Sprintf("%v finished by the shards, the first of them in its second life", finished))
+		AddReportEntry("splits", fmt.Sprintf("%v finished by the shards, the first of them in its second life; the other had %g when it died", finished, atDeath))
 
 		before := p.memoryNode(ctx, nodes[0].pod.Name).Status.Incarnation
 		Expect(nodes[0].signal(ctx, "KILL")).To(Succeed())
