@@ -11,6 +11,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -33,13 +34,15 @@ struct Setup {
   std::uint64_t entries;
   Offset offset;
   bool both_roots;
+  bool near;  // only entries whose rows are near each other are displaced, as the client does it
   unsigned depth;
 };
 
 // Rows of hashes, all known, as a search sees them. Zero is an empty slot.
 class Table {
  public:
-  Table(std::uint64_t rows, Offset offset) : rows_(rows), offset_(offset), slots_(rows * kEntries) {}
+  Table(std::uint64_t rows, Offset offset, bool near)
+      : rows_(rows), offset_(offset), near_(near), slots_(rows * kEntries) {}
   std::uint64_t rows() const { return rows_; }
   Offset offset() const { return offset_; }
   std::uint64_t& at(std::uint64_t row, std::uint64_t slot) { return slots_[row * kEntries + slot]; }
@@ -52,13 +55,15 @@ class Table {
     return -1;
   }
   std::uint64_t alternate(std::uint64_t row, std::uint64_t slot) const {
-    return rcuckoo::alternate(slots_[row * kEntries + slot], row, rows_, offset_);
+    const std::uint64_t hash = slots_[row * kEntries + slot];
+    return near_ ? rcuckoo::displaced_to(hash, row, rows_, offset_) : rcuckoo::alternate(hash, row, rows_, offset_);
   }
   bool accepts(const Path&) const { return true; }
 
  private:
   std::uint64_t rows_;
   Offset offset_;
+  bool near_;
   std::vector<std::uint64_t> slots_;
 };
 
@@ -81,7 +86,7 @@ struct Run {
 };
 
 Run fill(const Setup& setup, std::uint64_t seed) {
-  Table table(setup.entries / kEntries, setup.offset);
+  Table table(setup.entries / kEntries, setup.offset, setup.near);
   base::Random random(seed);
   rcuckoo::PathSearch search;
   Run run;
@@ -191,11 +196,12 @@ int main(int argc, char** argv) {
   for (const std::uint64_t entries : sizes) {
     for (const unsigned depth : depths) {
       for (const auto offset : {rcuckoo::Offset::printed, rcuckoo::Offset::plus_one}) {
-        for (const bool both : {false, true}) {
+        for (const auto& [both, near] : {std::pair{false, false}, std::pair{true, false}, std::pair{true, true}}) {
+          if (near && offset == rcuckoo::Offset::printed) continue;
           double full = 0, least = 1;
           Window all, late;
           for (std::uint64_t i = 0; i < runs; ++i) {
-            const Run run = fill({entries / kEntries * kEntries, offset, both, depth}, 1 + i);
+            const Run run = fill({entries / kEntries * kEntries, offset, both, near, depth}, 1 + i);
             full += run.fill;
             least = std::min(least, run.fill);
             all += run.all;
@@ -203,7 +209,7 @@ int main(int argc, char** argv) {
           }
           const std::string name = std::to_string(entries) +
                                    (offset == rcuckoo::Offset::printed ? " | as printed | " : " | plus one | ") +
-                                   (both ? "L1, L2" : "L1") + " | " + std::to_string(depth);
+                                   (both ? "L1, L2" : "L1") + (near ? ", near" : "") + " | " + std::to_string(depth);
           char fill_text[64];
           std::snprintf(fill_text, sizeof fill_text, "%.1f (least %.1f)", 100 * full / static_cast<double>(runs),
                         100 * least);

@@ -60,4 +60,21 @@ constexpr std::uint64_t alternate(std::uint64_t hash, std::uint64_t row, std::ui
   return places.first == row ? places.second : places.first;
 }
 
+// Entries are displaced only between rows that lie so near each other; two of a hundred stay where they were put. So
+// whoever reads some rows and so many behind them has read all places of what belongs there and may move (scan.cc).
+inline constexpr std::uint64_t kReach = 256;
+constexpr bool near(const Places& places, std::uint64_t rows) {
+  const std::uint64_t distance = places.second >= places.first ? places.second - places.first  //
+                                                               : places.second + rows - places.first;
+  return distance <= kReach;
+}
+
+// Where an entry of `row` may be displaced to; `row` itself if it stays where it is.
+constexpr std::uint64_t displaced_to(std::uint64_t hash, std::uint64_t row, std::uint64_t rows,
+                                     Offset offset = kOffset) {
+  const Places places = locate(hash, rows, offset);
+  if (!near(places, rows)) return row;
+  return places.first == row ? places.second : places.first;
+}
+
 }  // namespace farpool::rcuckoo

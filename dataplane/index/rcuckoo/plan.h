@@ -51,7 +51,7 @@ class RowsAt {
   int empty_slot(std::uint64_t row) { return RowView(state_.geometry, at_(row)).empty_slot(); }
   std::uint64_t alternate(std::uint64_t row, std::uint64_t slot) {
     const Entry entry = RowView(state_.geometry, at_(row)).entry(slot);
-    return rcuckoo::alternate(hash_of(entry, state_.seed()), row, state_.geometry.rows);
+    return displaced_to(hash_of(entry, state_.seed()), row, state_.geometry.rows);
   }
   bool accepts(const Path& path) {
     std::array<std::uint64_t, Path::kMaxSteps + 2> words{};
