@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "fabric/cost.h"
 #include "index/edit.h"
+#include "index/page.h"
 #include "layout/geometry.h"
 #include "layout/superblock.h"
 #include "session/repair.h"
@@ -45,6 +46,7 @@ struct Marks {
   std::uint64_t splits_taken_over = 0;  // from others, who were dead or slow
   std::uint64_t moved = 0;              // slots
   // Of RCuckoo.
+  std::uint64_t restless_scans = 0;    // pages whose rows were read more than twice
   std::uint64_t lock_conflicts = 0;    // attempts at a lock word that found a bit taken
   std::uint64_t lock_restarts = 0;     // held words given back because a later one did not come free
   std::uint64_t torn_rows = 0;         // lock-free reads that met a row in the middle of a WRITE
@@ -90,6 +92,11 @@ class Table {
                                                 fabric::Cost& cost) = 0;
   // Sums the counters of all operation slots of the memory node. Exact when nothing changes.
   virtual task::Task<base::Result<Totals>> count(base::Nanos deadline, fabric::Cost& cost) = 0;
+  // A step of a scan, of about so many keys, which a single read of so much of the table finds: see Page. A position
+  // behind the last one has no keys. Takes no locks, and writes nothing but what a lookup may have to repair.
+  virtual task::Task<base::Result<Page>> scan(std::uint64_t position, std::uint64_t count, base::Nanos deadline,
+                                              fabric::Cost& cost) = 0;
+  virtual std::uint64_t positions() const = 0;
 
   virtual const layout::Geometry& geometry() const = 0;
   virtual const Marks& marks() const = 0;

@@ -43,6 +43,9 @@ class Table final : public index::Table {
   task::Task<base::Result<bool>> modify(std::string_view key, Editor& editor, base::Nanos deadline,
                                         fabric::Cost& cost) override;
   task::Task<base::Result<index::Totals>> count(base::Nanos deadline, fabric::Cost& cost) override;
+  task::Task<base::Result<index::Page>> scan(std::uint64_t position, std::uint64_t count, base::Nanos deadline,
+                                             fabric::Cost& cost) override;
+  std::uint64_t positions() const override;
 
   // Has the table that has the key split, in the background, unless that is under way: for whoever wants room before it
   // is needed. out_of_memory: it cannot be split.

@@ -42,6 +42,9 @@ class Table final : public index::Table {
   task::Task<base::Result<bool>> modify(std::string_view key, Editor& editor, base::Nanos deadline,
                                         fabric::Cost& cost) override;
   task::Task<base::Result<index::Totals>> count(base::Nanos deadline, fabric::Cost& cost) override;
+  task::Task<base::Result<index::Page>> scan(std::uint64_t position, std::uint64_t count, base::Nanos deadline,
+                                             fabric::Cost& cost) override;
+  std::uint64_t positions() const override;
 
   const layout::Geometry& geometry() const override;
   const Marks& marks() const override;

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Some of the keys that there are, of a table or of a pool: what one step of a scan finds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace farpool::index {
+
+// A scan begins at 0 and goes on from `next` until that is 0. Nobody remembers it meanwhile: any number may be gone on
+// from, at any time. A key that is there from the first step's beginning to the last one's end is on a page; one that
+// was not there at any time in between is on none; any key may be there twice.
+struct Page {
+  std::vector<std::string> keys;  // in no order, perhaps none
+  std::uint64_t next = 0;         // 0: that was all
+};
+
+}  // namespace farpool::index

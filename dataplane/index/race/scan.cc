@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scan goes through the groups in order, and for each group through the hash space as the directory cuts it. A slot
+// never leaves the group and place that it was put in: a split moves it to the same ones of another table. So a group
+// has a keys' whole life to be looked at, and what a split does is to cut a part of the hash space in two.
+//
+// Positions are a group, and behind it the low bits of the directory's hash, the lowest first. In that order the keys
+// of a table are neighbours whatever its depth, and so are the two halves of a split: a scan that was in the middle of a
+// table goes on in whichever table has the rest.
+//
+// Where a part's group lies is told as in buckets.h, by headers and with an era held, so that nothing of what a split
+// leaves behind is cleared meanwhile:
+//  - A slot that is moving under headers that cover the part shows that they are old, unless it was there before: then
+//    it is left over, and of another part.
+//  - A group of a new table that was closed until now may have been read before it was filled.
+//  - While it is closed, all that belongs there lies in the old group, committed or moving.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "index/heads.h"
+#include "index/page.h"
+#include "index/race/state.h"
+
+namespace farpool::race {
+namespace {
+
+constexpr std::uint64_t kBuckets = 3;
+constexpr std::uint64_t kMostAtOnce = 16;  // parts
+constexpr std::uint64_t kMostParts = 64;   // of a page
+constexpr std::uint64_t kExpected = 12;    // keys of a part
+
+// A group's bytes.
+class GroupView {
+ public:
+  explicit GroupView(base::Bytes bytes) : bytes_(bytes) {}
+  std::uint64_t header(std::uint64_t bucket) const {
+    return base::load<std::uint64_t>(bytes_.data() + bucket * kBucketBytes);
+  }
+  Slot slot(std::uint64_t i) const {
+    return Slot(
+        base::load<std::uint64_t>(bytes_.data() + i / kBucketSlots * kBucketBytes + 8 + i % kBucketSlots * 8));
+  }
+  bool any_open() const { return header(0) != 0 || header(1) != 0 || header(2) != 0; }
+
+ private:
+  base::Bytes bytes_;
+};
+
+class Scan {
+ public:
+  Scan(Table::State& state, std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost)
+      : state_(state),
+        bits_(layout::most_depth(state.geometry.tables)),
+        end_(state.geometry.rows_per_table() << bits_),
+        at_(position),
+        count_(std::clamp<std::uint64_t>(count, 1, kMostParts * kGroupSlots)),
+        at_once_(std::min(kMostAtOnce, (count_ + kExpected - 1) / kExpected)),
+        deadline_(deadline),
+        cost_(cost) {}
+
+  Task<Result<index::Page>> run();
+
+ private:
+  // Where a part's group lies, as far as the client's directory says, and what was read there.
+  struct Part {
+    std::uint64_t position = 0;
+    std::uint64_t group = 0;
+    std::uint64_t hash = 0;   // as every key's of the part ends
+    std::uint64_t depth = 0;  // in so many bits
+    directory::Route route;
+    std::array<std::byte, kGroupBytes> bytes{}, old{};
+  };
+  enum class Sight : std::uint8_t { good, again, stale };
+  struct Found {
+    Slot slot;
+    std::uint64_t group = 0;
+    std::uint64_t hash = 0, depth = 0;  // of keys that count
+  };
+
+  std::uint64_t reversed(std::uint64_t bits) const {
+    std::uint64_t result = 0;
+    for (std::uint64_t i = 0; i < bits_; ++i) result |= (bits >> i & 1) << (bits_ - 1 - i);
+    return result;
+  }
+  Part part_at(std::uint64_t position) const;
+  // Behind a part that is cut off by so many bits.
+  std::uint64_t behind(std::uint64_t position, std::uint64_t depth) const {
+    const std::uint64_t size = 1ull << (bits_ - std::min(depth, bits_));
+    return position / size * size + size;
+  }
+  Task<Status> read();
+  Result<Sight> look(Part& part);
+  Status take(const Part& part, const GroupView& group, bool moving);
+  Task<Status> misled();
+  Task<Result<bool>> read_keys(index::Page& page);
+
+  Table::State& state_;
+  const std::uint64_t bits_;
+  const std::uint64_t end_;
+  std::uint64_t at_;
+  const std::uint64_t count_;
+  std::uint64_t at_once_;  // parts that the next READs are of: more and more, where they turn out to be empty
+  const Nanos deadline_;
+  Cost& cost_;
+  std::vector<Part> parts_;
+  std::optional<Part> before_;  // the part at `at_`, as it was read before
+  std::vector<Found> found_;
+  Nanos misled_since_ = 0;  // 0: not of late
+};
+
+Scan::Part Scan::part_at(std::uint64_t position) const {
+  Part part;
+  part.position = position;
+  part.group = position >> bits_;
+  part.hash = reversed(position & ((1ull << bits_) - 1));
+  part.route = state_.directory.route_of(part.hash);
+  const directory::View view = state_.directory.view();
+  part.depth = std::min(bits_, layout::EntryWord::Depth::get(view.entry(directory::low_bits(part.hash, view.depth()))));
+  return part;
+}
+
+Task<Result<index::Page>> Scan::run() {
+  Backoff backoff(state_.session);
+  const Nanos begun = state_.now();
+  const std::uint64_t from = at_;
+  for (;; co_await backoff.wait(deadline_)) {
+    const session::EraPin pin = state_.session.pin();
+    at_ = from;
+    before_.reset();
+    found_.clear();
+    std::uint64_t parts = 0;
+    while (at_ < end_ && found_.size() < count_ && parts < kMostParts) {
+      if (Status status = co_await read(); !status.ok()) co_return status;
+      for (Part& part : parts_) {
+        if (part.position < at_) continue;  // an earlier one was larger than the directory says
+        if (part.position > at_) break;     // or smaller
+        const Result<Sight> sight = look(part);
+        if (!sight.ok()) co_return sight.status();
+        if (*sight == Sight::stale) {
+          if (Status status = co_await misled(); !status.ok()) co_return status;
+          break;
+        }
+        misled_since_ = 0;
+        if (*sight == Sight::again) {
+          ++state_.marks.looked_again;
+          before_ = part;
+          break;
+        }
+        ++parts;
+      }
+    }
+    index::Page page;
+    const Result<bool> whole = co_await read_keys(page);
+    if (!whole.ok()) co_return whole.status();
+    if (*whole) {
+      page.next = at_ < end_ ? at_ : 0;
+      co_return page;
+    }
+    ++state_.marks.stale_extents;
+    if (state_.now() - begun >= state_.failure_timeout()) {
+      co_return Status(Code::corrupt, "an extent to which group " + std::to_string(from >> bits_) + " of table " +
+                                          std::to_string(state_.table_id) + " or one behind it points is damaged");
+    }
+  }
+}
+
+// The parts from `at_` on, as the client's directory cuts the hash space.
+Task<Status> Scan::read() {
+  if (state_.now() >= deadline_) {
+    co_return Status(Code::timed_out, "the deadline passed before group " + std::to_string(at_ >> bits_) +
+                                          " of a table could be read");
+  }
+  parts_.clear();
+  std::uint64_t position = at_;
+  for (std::uint64_t i = std::exchange(at_once_, std::min(2 * at_once_, kMostAtOnce)); i > 0 && position < end_; --i) {
+    parts_.push_back(part_at(position));
+    position = behind(position, parts_.back().depth);
+  }
+  fabric::Buffer buffer = state_.port().buffer(parts_.size() * 2 * kGroupBytes);
+  const auto bytes_of = [&](std::size_t i, bool old) {
+    return buffer.span().subspan((2 * i + (old ? 1 : 0)) * kGroupBytes, kGroupBytes);
+  };
+  Chain chain;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    chain.add(Op::read({layout::kTable, state_.group_offset(part.route.table, part.group)}, bytes_of(i, false)));
+    if (!part.route.old) continue;
+    chain.add(Op::read({layout::kTable, state_.group_offset(*part.route.old, part.group)}, bytes_of(i, true)));
+  }
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "groups of slots could not be read");
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    std::memcpy(parts_[i].bytes.data(), bytes_of(i, false).data(), kGroupBytes);
+    if (parts_[i].route.old) std::memcpy(parts_[i].old.data(), bytes_of(i, true).data(), kGroupBytes);
+  }
+  co_return Status();
+}
+
+// Takes what the part has, and goes on behind it, if it was seen well.
+Result<Scan::Sight> Scan::look(Part& part) {
+  const GroupView group(part.bytes), old(part.old);
+  const bool splits = part.route.old.has_value();
+  if (splits) state_.splitter.watch(*part.route.old);
+  for (std::uint64_t i = 0; i < kBuckets; ++i) {
+    if (!HeaderWord::well_formed(group.header(i)) || (splits && !HeaderWord::well_formed(old.header(i)))) {
+      return Status(Code::corrupt, "the header of a bucket of group " + std::to_string(part.group) + " of table " +
+                                       std::to_string(part.route.table) + " cannot be");
+    }
+  }
+  const bool again = before_ && before_->position == part.position && before_->route == part.route;
+  if (splits && !group.any_open()) {
+    if (part.depth == 0) return Sight::stale;
+    // The key that differs from the part's in the bit by which the table is split.
+    const std::uint64_t twin = part.hash ^ 1ull << (part.depth - 1);
+    for (std::uint64_t i = 0; i < kBuckets; ++i) {
+      const std::uint64_t header = old.header(i);
+      if (!HeaderWord::covers(header, part.hash) &&
+          !(HeaderWord::covers(header, twin) && HeaderWord::Depth::get(header) == part.depth)) {
+        return Sight::stale;
+      }
+    }
+    if (Status status = take(part, old, true); !status.ok()) return status;
+    at_ = behind(part.position, part.depth);
+    return Sight::good;
+  }
+  // What has been opened since it was read is read again: its slots may be older than its headers.
+  if (splits && !(again && GroupView(before_->bytes).any_open())) return Sight::again;
+  std::uint64_t depth = 0;
+  for (std::uint64_t i = 0; i < kBuckets; ++i) {
+    const std::uint64_t header = group.header(i);
+    if (splits && header == 0) continue;  // its slots are there: the others are opened behind them
+    if (!HeaderWord::covers(header, part.hash)) return Sight::stale;
+    depth = std::max(depth, HeaderWord::Depth::get(header));
+  }
+  for (std::uint64_t i = 0; i < kGroupSlots; ++i) {
+    const Slot slot = group.slot(i);
+    if (slot.moving() && !(again && GroupView(before_->bytes).slot(i) == slot)) return Sight::again;
+  }
+  part.depth = depth;
+  if (Status status = take(part, group, false); !status.ok()) return status;
+  at_ = behind(part.position, depth);
+  return Sight::good;
+}
+
+Status Scan::take(const Part& part, const GroupView& group, bool moving) {
+  for (std::uint64_t i = 0; i < kGroupSlots; ++i) {
+    const Slot slot = group.slot(i);
+    if (!slot.committed() && !(moving && slot.moving())) continue;
+    if (!slot.well_formed() || !state_.in_heap(slot)) {
+      return {Code::corrupt, "slot " + std::to_string(i) + " of group " + std::to_string(part.group) + " of table " +
+                                 std::to_string(part.route.table) + " cannot be"};
+    }
+    found_.push_back({.slot = slot, .group = part.group, .hash = part.hash, .depth = part.depth});
+  }
+  return {};
+}
+
+Task<Status> Scan::misled() {
+  ++state_.marks.stale_routes;
+  if (misled_since_ == 0) misled_since_ = state_.now();
+  if (state_.now() - misled_since_ >= state_.failure_timeout()) {
+    co_return Status(Code::corrupt, "the directory leads to a table whose group " + std::to_string(at_ >> bits_) +
+                                        " does not have the keys that it should");
+  }
+  co_return co_await state_.directory.refresh(deadline_, cost_);
+}
+
+// The keys that belong to the parts in which their slots were found. False: a slot points to something else than an
+// extent of a key of its place.
+Task<Result<bool>> Scan::read_keys(index::Page& page) {
+  std::vector<index::Head> heads;
+  heads.reserve(found_.size());
+  for (const Found& found : found_) {
+    const std::uint64_t block = found.slot.block();
+    const std::uint64_t most =
+        found.slot.open_ended() ? state_.heap_bytes() - layout::block_offset(block) : found.slot.bytes();
+    heads.push_back({.block = block, .most = most});
+  }
+  if (Status status = co_await index::read_heads(state_.session, heads, deadline_, cost_); !status.ok()) {
+    co_return status;
+  }
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    const Found& found = found_[i];
+    const base::Bytes key = base::bytes_of(heads[i].key);
+    const std::uint64_t hash = base::keyed_hash(state_.session.grant().table_seed, key);
+    const Places places = locate(hash, state_.geometry.rows_per_table());
+    if (heads[i].extent_bytes == 0 || !found.slot.fits(heads[i].extent_bytes) || print_of(hash) != found.slot.print() ||
+        (places[0].group != found.group && places[1].group != found.group)) {
+      co_return false;
+    }
+    const std::uint64_t whose = directory::hash_of(state_.session.grant().pool_secret, key);
+    if (directory::low_bits(whose, found.depth) != directory::low_bits(found.hash, found.depth)) continue;
+    page.keys.push_back(std::move(heads[i].key));
+  }
+  co_return true;
+}
+
+}  // namespace
+
+std::uint64_t Table::positions() const {
+  return state_->geometry.rows_per_table() << layout::most_depth(state_->geometry.tables);
+}
+
+Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost) {
+  if (position >= positions()) co_return index::Page();
+  Scan scan(*state_, position, count, deadline, cost);
+  co_return co_await scan.run();
+}
+
+}  // namespace farpool::race

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scans of a table that nobody changes, and of one that is changed in ways that a test can name. All other ways: sim.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "index/rcuckoo/layout.h"
+#include "index/rcuckoo/locate.h"
+#include "index/rcuckoo/table.h"
+#include "sim/world.h"
+
+namespace farpool::rcuckoo {
+namespace {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using base::Status;
+using fabric::Cost;
+using sim::Client;
+using sim::World;
+using task::Task;
+
+constexpr Nanos kPatience = 20 * base::kSecond;
+
+sim::WorldOptions options_of(std::uint64_t percent) {
+  sim::WorldOptions options;
+  options.wire.seed = 3;
+  options.geometry = {.memory_bytes = 4 << 20,
+                      .table_percent = percent,
+                      .entry_bytes = 16,
+                      .entries_per_row = 4,
+                      .rows_per_lock = 4,
+                      .max_sessions = 8,
+                      .slots_per_session = 4};
+  return options;
+}
+
+Task<void> insert(Client* client, std::string key, std::string value) {
+  Cost cost;
+  const auto inserted = co_await client->table().insert(key, value, client->port().now() + kPatience, cost);
+  EXPECT_TRUE(inserted.ok() && *inserted) << inserted.status().message();
+}
+Task<void> scan_into(Client* client, std::uint64_t position, std::uint64_t count, Result<index::Page>* into,
+                     Cost* cost) {
+  *into = co_await client->table().scan(position, count, client->port().now() + kPatience, *cost);
+}
+Result<index::Page> scan(World& world, Client& client, std::uint64_t position, std::uint64_t count,
+                         Cost* cost = nullptr) {
+  Result<index::Page> page = Status(Code::internal, "it did not come to an end");
+  Cost nobodys;
+  world.run(client, scan_into(&client, position, count, &page, cost == nullptr ? &nobodys : cost));
+  return page;
+}
+// How often each key comes.
+std::map<std::string, int> scan_all(World& world, Client& client, std::uint64_t count) {
+  std::map<std::string, int> times;
+  std::uint64_t position = 0;
+  do {
+    const auto page = scan(world, client, position, count);
+    EXPECT_TRUE(page.ok()) << page.status().message();
+    if (!page.ok()) break;
+    for (const std::string& key : page->keys) ++times[key];
+    EXPECT_TRUE(page->next == 0 || page->next > position);
+    position = page->next;
+  } while (position != 0);
+  return times;
+}
+
+// Short keys and long ones, in place and in extents, in a table with keys whose rows are far from each other.
+TEST(RCuckooScan, TellsOfEveryKeyOnce) {
+  World world(options_of(3));
+  ASSERT_GT(world.geometry().rows, 4 * kReach);
+  Client& client = world.connect("a");
+  std::vector<std::string> keys{"", std::string(63, 'k'), std::string(113, 'l'), std::string(5000, 'm'),
+                                std::string(layout::kMaxKeyBytes, 'n')};
+  for (int i = 0; i < 600; ++i) keys.push_back("key" + std::to_string(i));
+  std::size_t far = 0;
+  for (const std::string& key : keys) {
+    ASSERT_TRUE(world.run(client, insert(&client, key, key.size() < 6 ? "v" : std::string(30, 'v'))));
+    const auto places = locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
+    far += near(places, world.geometry().rows) ? 0 : 1;
+  }
+  EXPECT_GT(far, 3u);
+  for (const std::uint64_t count : {0ull, 1ull, 10ull, 100ull, 1ull << 63}) {
+    const std::map<std::string, int> times = scan_all(world, client, count);
+    EXPECT_EQ(times.size(), keys.size()) << count;
+    for (const std::string& key : keys) {
+      const auto found = times.find(key);
+      EXPECT_TRUE(found != times.end() && found->second == 1) << count << " " << key.substr(0, 20);
+    }
+  }
+}
+
+TEST(RCuckooScan, AnyPositionIsSafe) {
+  World world(options_of(1));
+  Client& client = world.connect("a");
+  ASSERT_TRUE(world.run(client, insert(&client, "key", "value")));
+  base::Random random(1);
+  const std::uint64_t rows = world.geometry().rows;
+  for (int i = 0; i < 200; ++i) {
+    const std::uint64_t position = i % 4 == 0 ? rows - 1 - random.below(3) : random.next() >> random.below(64);
+    const auto page = scan(world, client, position, random.next() >> random.below(64));
+    ASSERT_TRUE(page.ok()) << page.status().message();
+    EXPECT_TRUE(page->next == 0 || (page->next > position && page->next < rows));
+    if (position >= rows) EXPECT_TRUE(page->keys.empty() && page->next == 0);
+  }
+}
+
+// Two readings of the rows, in one READ each, and two of extents with long keys, whatever there is.
+TEST(RCuckooScan, TakesFewTrips) {
+  World world(options_of(2));
+  Client& client = world.connect("a");
+  Cost empty;
+  ASSERT_TRUE(scan(world, client, 0, 10, &empty).ok());
+  EXPECT_EQ(empty.trips, 2u);
+  EXPECT_EQ(empty.messages, 2u);
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(world.run(client, insert(&client, "key" + std::to_string(i), std::string(30, 'v'))));
+  }
+  Cost some;
+  ASSERT_TRUE(scan(world, client, 0, 64, &some).ok());
+  EXPECT_LE(some.trips, 4u);
+  Cost wraps;  // the last rows' guests lie in the first
+  ASSERT_TRUE(scan(world, client, world.geometry().rows - 2, 10, &wraps).ok());
+  EXPECT_LE(wraps.trips, 4u);
+}
+
+TEST(RCuckooScan, DamageIsSaid) {
+  World world(options_of(1));
+  Client& client = world.connect("a");
+  ASSERT_TRUE(world.run(client, insert(&client, "key", std::string(100, 'v'))));
+  ASSERT_TRUE(world.quiesce());
+  // Another key in the extent.
+  const auto heap = world.geometry().at(layout::kHeap);
+  auto* memory = const_cast<std::byte*>(world.memory().data());
+  const std::string_view all(reinterpret_cast<const char*>(memory + heap.offset), heap.bytes);
+  const std::size_t at = all.find("key" + std::string(100, 'v'));
+  ASSERT_NE(at, std::string_view::npos);
+  memory[heap.offset + at] = std::byte{'x'};
+  Result<index::Page> last = index::Page();
+  for (std::uint64_t position = 0;;) {
+    last = scan(world, client, position, 1000);
+    if (!last.ok() || last->next == 0) break;
+    position = last->next;
+  }
+  ASSERT_FALSE(last.ok());
+  EXPECT_EQ(last.code(), Code::corrupt) << last.status().message();
+}
+
+}  // namespace
+}  // namespace farpool::rcuckoo
