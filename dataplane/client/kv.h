@@ -11,12 +11,14 @@
 
 #include "base/result.h"
 #include "index/edit.h"
+#include "index/page.h"
 #include "task/task.h"
 
 namespace farpool::client {
 
 using index::Edit;
 using index::Editor;
+using index::Page;
 
 class Kv {
  public:
@@ -34,6 +36,11 @@ class Kv {
       std::vector<std::string_view> keys) = 0;
   // Keys in the pool. Exact when nothing changes; counts what was acknowledged before the call by the same client.
   virtual task::Task<base::Result<std::uint64_t>> count() = 0;
+  // A step of a scan of the whole pool, of about so many keys: see index::Page. An error leaves the cursor as it was;
+  // the step may be tried again.
+  virtual task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count) = 0;
+  // Some key by chance, though not each with the same; nothing if there was none.
+  virtual task::Task<base::Result<std::optional<std::string>>> any_key() = 0;
 };
 
 }  // namespace farpool::client

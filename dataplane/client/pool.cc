@@ -25,6 +25,19 @@ constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
 
+// A cursor of a scan is a table of the map and a position in it. It stays below 2^63: some drivers know no larger ones.
+constexpr unsigned kPositionBits = 46;
+constexpr std::uint64_t kMostTables = 1ull << (63 - kPositionBits);
+constexpr std::uint64_t cursor_of(std::uint64_t table, std::uint64_t position) {
+  return table << kPositionBits | position;
+}
+// A step asks a table for no fewer keys: with what it reads beside them, more cost little. Where it finds hardly any it
+// asks for more and more. It is over when it has as many keys as were asked for, or so many bytes of them, or has asked
+// so many times.
+constexpr std::uint64_t kFewestKeys = 64, kManyKeys = 512;
+constexpr std::size_t kMostStepBytes = 1 << 20;
+constexpr int kMostPages = 32;
+
 void operator+=(index::Marks& sum, const index::Marks& more) {
   sum.lock_conflicts += more.lock_conflicts;
   sum.torn_rows += more.torn_rows;
@@ -52,6 +65,8 @@ std::string_view name_of(Operation operation) {
       return "modify";
     case Operation::count:
       return "count";
+    case Operation::scan:
+      return "scan";
   }
   return "unknown";
 }
@@ -360,6 +375,104 @@ Task<Result<std::uint64_t>> Pool::count() {
   account.close(failure.code());
   if (!failure.ok()) co_return failure;
   co_return keys;
+}
+
+// Tables are gone through in the order of their ids, which new epochs leave as they are.
+const v1alpha1::TableEntry* Pool::table_from(std::uint64_t id) const {
+  const auto& tables = map_->message().tables();
+  const auto found =
+      std::find_if(tables.begin(), tables.end(), [id](const v1alpha1::TableEntry& table) { return table.id() >= id; });
+  return found == tables.end() ? nullptr : &*found;
+}
+
+Task<Status> Pool::follow(Nanos deadline) {
+  while (!map_) {
+    if (closing_ || port_.now() >= deadline) co_return why_not(nullptr);
+    (void)co_await changed_.wait(deadline);
+  }
+  co_return Status();
+}
+
+Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Account& account) {
+  Page step{.keys = {}, .next = cursor};
+  std::size_t bytes = 0;
+  for (int pages = 0; pages < kMostPages && step.keys.size() < count && bytes < kMostStepBytes; ++pages) {
+    const std::uint64_t table = step.next >> kPositionBits;
+    if (Status status = co_await follow(account.deadline); !status.ok()) co_return status;
+    const v1alpha1::TableEntry* entry = table_from(table);
+    if (entry == nullptr) {
+      step.next = 0;
+      break;
+    }
+    const std::uint64_t id = entry->id();
+    const std::uint64_t position = id == table ? step.next & ((1ull << kPositionBits) - 1) : 0;
+    Result<Borrowed> bond = co_await borrow({}, entry->node(), account.deadline);
+    if (!bond.ok()) co_return bond.status();
+    if (id >= kMostTables || bond->table().positions() >> kPositionBits != 0) {
+      co_return Status(Code::internal, "table " + std::to_string(id) +
+                                           " is too large, or has too large a number, for a "
+                                           "scan's cursor to tell where it is");
+    }
+    const std::uint64_t wanted =
+        std::max(count - step.keys.size(), std::min(kManyKeys, kFewestKeys << std::min(pages, 8)));
+    Result<Page> page = co_await bond->table().scan(position, wanted, account.deadline, account.cost);
+    if (!page.ok()) {
+      const bool retry = co_await again(page.status(), *bond, account);
+      if (!retry) co_return page.status();
+      --pages;
+      continue;
+    }
+    for (std::string& key : page->keys) {
+      bytes += key.size();
+      step.keys.push_back(std::move(key));
+    }
+    if (page->next != 0) {
+      step.next = cursor_of(id, page->next);
+      continue;
+    }
+    const v1alpha1::TableEntry* following = table_from(id + 1);
+    step.next = following == nullptr ? 0 : cursor_of(following->id(), 0);
+    if (step.next == 0) break;
+  }
+  co_return step;
+}
+
+Task<Result<Page>> Pool::scan(std::uint64_t cursor, std::uint64_t count) {
+  Account account(*this, Operation::scan);
+  Result<Page> page = co_await scan_from(cursor, std::max<std::uint64_t>(count, 1), account);
+  account.close(page.code());
+  co_return page;
+}
+
+// From some position on, and once around.
+Task<Result<std::optional<std::string>>> Pool::look_for_any(Account& account) {
+  if (Status status = co_await follow(account.deadline); !status.ok()) co_return status;
+  const auto tables = static_cast<std::uint64_t>(map_->message().tables_size());
+  if (tables == 0) co_return why_not(nullptr);
+  const v1alpha1::TableEntry& table = map_->message().tables(static_cast<int>(port_.random() % tables));
+  const std::uint64_t id = table.id();  // the map may be another one afterwards
+  std::uint64_t begin = 0;
+  {
+    const Result<Borrowed> bond = co_await borrow({}, table.node(), account.deadline);
+    if (!bond.ok()) co_return bond.status();
+    begin = cursor_of(id, port_.random() % bond->table().positions());
+  }
+  bool around = false;
+  for (std::uint64_t cursor = begin; !around || cursor < begin;) {
+    const Result<Page> page = co_await scan_from(cursor, 1, account);
+    if (!page.ok()) co_return page.status();
+    if (!page->keys.empty()) co_return page->keys[port_.random() % page->keys.size()];
+    around = around || page->next <= cursor;
+    cursor = page->next;
+  }
+  co_return std::nullopt;
+}
+
+Task<Result<std::optional<std::string>>> Pool::any_key() {
+  Account account(*this, Operation::scan);
+  Result<std::optional<std::string>> key = co_await look_for_any(account);
+  account.close(key.code());
+  co_return key;
 }
 
 Task<std::vector<Pool::Repair>> Pool::repair(Nanos deadline) {

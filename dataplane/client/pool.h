@@ -48,8 +48,8 @@ namespace farpool::client {
 
 using base::Nanos;
 
-enum class Operation : std::uint8_t { get, put, erase, modify, count };
-inline constexpr std::size_t kOperations = 5;
+enum class Operation : std::uint8_t { get, put, erase, modify, count, scan };
+inline constexpr std::size_t kOperations = 6;
 inline constexpr std::size_t kCodes = static_cast<std::size_t>(base::Code::internal) + 1;
 std::string_view name_of(Operation operation);
 
@@ -143,6 +143,8 @@ class Pool final : public Kv {
   task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
       std::vector<std::string_view> keys) override;
   task::Task<base::Result<std::uint64_t>> count() override;
+  task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count) override;
+  task::Task<base::Result<std::optional<std::string>>> any_key() override;
 
  private:
   struct Bond;     // a session with a node, and the table behind it
@@ -159,6 +161,12 @@ class Pool final : public Kv {
   base::Status why_not(const Link* link) const;
   // Whether an attempt that ended so should be followed by another; waits until that makes sense.
   task::Task<bool> again(const base::Status& status, const Borrowed& used, Account& account);
+  // The map's table of that id, or the next one; nullptr: there is none. Needs a map.
+  const v1alpha1::TableEntry* table_from(std::uint64_t id) const;
+  // Until there is a map.
+  task::Task<base::Status> follow(Nanos deadline);
+  task::Task<base::Result<Page>> scan_from(std::uint64_t cursor, std::uint64_t count, Account& account);
+  task::Task<base::Result<std::optional<std::string>>> look_for_any(Account& account);
   task::Task<void> get_into(std::string_view key, base::Result<std::optional<std::string>>& into);
 
   task::Task<void> follow_map();

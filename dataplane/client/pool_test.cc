@@ -6,7 +6,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -168,6 +170,26 @@ class PoolTest : public ::testing::Test {
   static Task<void> count_into(Client& client, base::Result<std::uint64_t>& into) {
     into = co_await client.pool->count();
   }
+  // A step of a scan, or all steps from there on. How often each key came.
+  static Task<void> scan_into(Client& client, std::uint64_t count, bool whole, std::uint64_t& cursor,
+                              std::map<std::string, int>& times) {
+    do {
+      const auto page = co_await client.pool->scan(cursor, count);
+      EXPECT_TRUE(page.ok()) << page.status().message();
+      if (!page.ok()) co_return;
+      for (const std::string& key : page->keys) ++times[key];
+      cursor = page->next;
+      EXPECT_EQ(cursor >> 63, 0u);
+    } while (whole && cursor != 0);
+  }
+  static Task<void> scan_once(Client& client, std::uint64_t cursor, base::Result<Page>& into) {
+    into = co_await client.pool->scan(cursor, 10);
+  }
+  static Task<void> any_into(Client& client, std::optional<std::string>& into) {
+    const auto key = co_await client.pool->any_key();
+    EXPECT_TRUE(key.ok()) << key.status().message();
+    if (key.ok()) into = *key;
+  }
   static Task<void> put_into(Client& client, std::string key, base::Status& into) {
     into = co_await client.pool->put(key, "v");
   }
@@ -295,6 +317,65 @@ TEST_F(PoolTest, SaysWhatItCouldNotReachWhenTheDeadlineHasPassed) {
   EXPECT_EQ(status.code(), Code::unavailable);
   EXPECT_NE(status.message().find("node-9:7400"), std::string::npos) << status.message();
   EXPECT_LE(network_.now() - before, 2 * base::kSecond);
+}
+
+TEST_F(PoolTest, ScansTheKeysOfAllNodes) {
+  publish(map_of(1));
+  Client& client = connect();
+  Client& other = connect();
+  std::optional<std::string> any;
+  run(client, any_into(client, any));
+  EXPECT_FALSE(any);
+  run(client, put_all(client, 0, 700, "v"));
+  run(other, put_all(other, 700, 710, std::string(500, 'v')));
+  for (const std::uint64_t count : {0ull, 1ull, 100ull, ~0ull}) {
+    std::map<std::string, int> times;
+    std::uint64_t cursor = 0;
+    run(other, scan_into(other, count, true, cursor, times));
+    EXPECT_EQ(times.size(), 710u) << count;
+    for (const auto& [key, often] : times) EXPECT_EQ(often, 1) << key;
+  }
+  // A cursor may be gone on from anywhere, and may be nonsense.
+  std::map<std::string, int> times;
+  std::uint64_t cursor = 0;
+  run(client, scan_into(client, 10, false, cursor, times));
+  EXPECT_LT(times.size(), 300u);
+  ASSERT_NE(cursor, 0u);
+  run(other, scan_into(other, 10, true, cursor, times));
+  EXPECT_EQ(times.size(), 710u);
+  for (int bits = 0; bits < 64; bits += 3) {
+    for (const std::uint64_t wild : {1ull << bits, ~0ull >> bits, ~0ull << bits}) {
+      base::Result<Page> page = Page();
+      run(client, scan_once(client, wild, page));
+      EXPECT_TRUE(page.ok()) << page.status().message();
+    }
+  }
+  std::set<std::string> chosen;
+  for (int i = 0; i < 20; ++i) {
+    run(client, any_into(client, any));
+    ASSERT_TRUE(any && times.contains(*any));
+    chosen.insert(*any);
+  }
+  EXPECT_GT(chosen.size(), 5u);
+  EXPECT_GT(client.pool->counters().operations[static_cast<std::size_t>(Operation::scan)].trips.get(), 0u);
+}
+
+TEST_F(PoolTest, AScanSaysThatAPartOfTheKeysIsOutOfReach) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 50, "v"));
+  v1alpha1::ShardMap map = map_of(2);
+  map.mutable_nodes(1)->set_state(v1alpha1::MemoryNodeEntry::STATE_STOPPED);
+  publish(map);
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; }, 10 * base::kSecond));
+  base::Result<Page> page = Page();
+  for (std::uint64_t cursor = 0, steps = 0; steps < 1000 && page.ok(); ++steps) {
+    run(client, scan_once(client, cursor, page));
+    if (page.ok()) cursor = page->next;
+    ASSERT_TRUE(!page.ok() || cursor != 0) << "it passes for a whole scan";
+  }
+  EXPECT_EQ(page.code(), Code::unavailable);
+  EXPECT_NE(page.status().message().find("mn-1"), std::string::npos) << page.status().message();
 }
 
 TEST_F(PoolTest, FollowsANewEpochAndKeepsItsSessions) {
@@ -441,6 +522,25 @@ TEST_F(PoolOfManyTablesTest, EverySplitMovesKeys) {
   const PoolCounters& counters = client.pool->counters();
   EXPECT_EQ(counters.splits.get(), counters.splits_finished.get());
   EXPECT_GT(counters.slots_moved.get(), 100 * counters.splits.get());
+}
+
+// A scan that goes on while tables are split tells of all that was there when it began.
+TEST_F(PoolOfManyTablesTest, AScanGoesOnThroughSplits) {
+  publish(map_of(1));
+  Client& client = connect();
+  Client& reader = connect();
+  run(client, put_all(client, 0, 200, "v"));
+  std::map<std::string, int> times;
+  std::uint64_t cursor = 0;
+  run(reader, scan_into(reader, 1, false, cursor, times));
+  ASSERT_NE(cursor, 0u);
+  run(client, put_all(client, 200, 1500, "v"));
+  run(reader, scan_into(reader, 1, false, cursor, times));
+  ASSERT_NE(cursor, 0u);
+  run(client, put_all(client, 1500, 2500, "v"));
+  ASSERT_TRUE(run_until([&client] { return client.pool->counters().splits_finished.get() > 3; }, 10 * base::kSecond));
+  run(reader, scan_into(reader, 100, true, cursor, times));
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(times.contains("key-" + std::to_string(i))) << i;
 }
 
 TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeedsThem) {

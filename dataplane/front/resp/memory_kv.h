@@ -78,6 +78,27 @@ class MemoryKv final : public client::Kv {
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
     co_return map.size();
   }
+  // The cursor is how many of the keys, in their order, come before.
+  task::Task<base::Result<client::Page>> scan(std::uint64_t cursor, std::uint64_t count) override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    client::Page page;
+    std::uint64_t number = 0;
+    for (const auto& [key, value] : map) {
+      if (number++ < cursor) continue;
+      if (page.keys.size() == count) {
+        page.next = number - 1;
+        break;
+      }
+      page.keys.push_back(key);
+    }
+    co_return page;
+  }
+  task::Task<base::Result<std::optional<std::string>>> any_key() override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    co_return map.empty() ? std::nullopt : std::optional(map.begin()->first);
+  }
 
  private:
   struct Gate {
