@@ -209,7 +209,7 @@ void do_config_get(Conversation& conversation, Request& request) {
   std::vector<std::pair<std::string_view, std::string_view>> chosen;
   for (const auto& [name, value] : parameters) {
     for (std::size_t word = 2; word < request.command.size(); ++word) {
-      if (!glob_match(request.command[word], name)) continue;
+      if (!glob_match(request.command[word], name, Case::ignored)) continue;
       chosen.emplace_back(same_word(request.command[word], name) ? request.command[word] : name, value);
       break;
     }

@@ -145,7 +145,7 @@ void Conversation::account() {
 }
 
 void Conversation::abandon() {
-  closing_ = true;
+  closing_ = abandoned_ = true;
   while (requests_.size() > started_) {
     if (requests_.back()->done) reply_bytes_ -= requests_.back()->reply.size();
     queued_bytes_ -= requests_.back()->command.bytes();

@@ -112,6 +112,8 @@ class Conversation {
   void drain() { closing_ = true; }
   // The client is gone: what has not been started never will be.
   void abandon();
+  // Nobody will see a reply.
+  bool abandoned() const { return abandoned_; }
 
   // For the commands.
   Service& service() { return service_; }
@@ -150,6 +152,7 @@ class Conversation {
   Protocol protocol_ = Protocol::resp2;
   bool authenticated_ = false;
   bool closing_ = false;
+  bool abandoned_ = false;
   bool pumping_ = false;
   bool pump_again_ = false;
   std::string_view last_command_ = "NULL";

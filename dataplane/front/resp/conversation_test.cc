@@ -276,6 +276,26 @@ TEST_F(ConversationTest, RefusesAReplyThatIsTooLarge) {
   EXPECT_EQ(say(command({"MGET", "big", "big"})).size(), 4 + 2 * (7 + 4002u));
   EXPECT_EQ(say(command({"MGET", "big", "big", "big"})),
             "-ERR the reply would be larger than 10000 bytes: ask for fewer keys at once\r\n");
+  for (int i = 0; i < 5; ++i) kv.map[std::to_string(i) + std::string(1990, 'k')] = "v";
+  EXPECT_EQ(say(command({"KEYS", "[0-3]*"})).size(), 4 + 4 * (7 + 1993u));
+  EXPECT_EQ(say(command({"KEYS", "*"})),
+            "-ERR the reply would be larger than 10000 bytes: use SCAN, or a pattern that fewer keys match\r\n");
+}
+
+// Steps of a flush, or of KEYS, leave room for others.
+TEST_F(ConversationTest, GoesThroughAllKeysInSteps) {
+  for (int i = 0; i < 1200; ++i) kv.map["key" + std::to_string(i)] = "v";
+  kv.hold = true;
+  EXPECT_EQ(say(command({"KEYS", "key7"})), "");
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_EQ(kv.held(), 1u);
+    kv.release(0);
+  }
+  EXPECT_EQ(say(""), "*1\r\n$4\r\nkey7\r\n");
+  EXPECT_EQ(say(command({"FLUSHALL", "ASYNC"})), "");
+  while (kv.held() > 0) kv.release(0);
+  EXPECT_EQ(say(""), "+OK\r\n");
+  EXPECT_LE(kv.most_held, 64u);
 }
 
 TEST_F(ConversationTest, TellsOutcomesApart) {
@@ -297,11 +317,15 @@ TEST_F(ConversationTest, TellsOutcomesApart) {
                                                                    {"DEL", "a"},
                                                                    {"MGET", "a"},
                                                                    {"MSET", "a", "1"},
-                                                                   {"DBSIZE"}}) {
+                                                                   {"DBSIZE"},
+                                                                   {"SCAN", "0"},
+                                                                   {"KEYS", "*"},
+                                                                   {"RANDOMKEY"},
+                                                                   {"FLUSHDB"}}) {
       EXPECT_EQ(say(command(words)), text) << words[0];
     }
   }
-  EXPECT_EQ(counters.unknown_outcomes.get(), 8u);
+  EXPECT_EQ(counters.unknown_outcomes.get(), 12u);
   EXPECT_EQ(counters.commands[number_of(*find_command("get"))].errors.get(), cases.size());
 }
 
@@ -314,6 +338,9 @@ TEST_F(ConversationTest, SaysWhenOnlySomeKeysWereChanged) {
   kv.fail_after = 2;
   EXPECT_EQ(say(command({"DEL", "a", "b", "c", "a"})),
             "-PARTIAL 2 of 3 keys were changed, then: TRYAGAIN nothing was done: why\r\n");
+  kv.map = {{"a", "1"}, {"b", "2"}, {"c", "3"}};
+  kv.fail_after = 3;
+  EXPECT_EQ(say(command({"FLUSHDB"})), "-PARTIAL 2 keys were deleted, then: TRYAGAIN nothing was done: why\r\n");
 }
 
 TEST_F(ConversationTest, RefusesExpiryRatherThanIgnoringIt) {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -377,6 +378,56 @@ const std::vector<Words>& script() {
       {"INCR"},
       {"INCR", "a", "b"},
       {"DBSIZE"},
+      // All keys
+      {"SCAN"},
+      {"SCAN", "x"},
+      {"SCAN", " 0"},
+      {"SCAN", "0 "},
+      {"SCAN", "0x"},
+      {"SCAN", "1.5"},
+      {"SCAN", "18446744073709551616"},
+      {"SCAN", "-18446744073709551616"},
+      {"SCAN", "0", "COUNT"},
+      {"SCAN", "0", "MATCH"},
+      {"SCAN", "0", "TYPE"},
+      {"SCAN", "0", "FOO"},
+      {"SCAN", "0", "FOO", "1"},
+      {"SCAN", "0", "COUNT", "x"},
+      {"SCAN", "0", "COUNT", "0"},
+      {"SCAN", "0", "COUNT", "-1"},
+      {"SCAN", "0", "COUNT", "9223372036854775808"},
+      {"SCAN", "x", "COUNT", "0"},
+      {"SCAN", "0", "COUNT", "0", "FOO"},
+      {"KEYS"},
+      {"KEYS", "a", "b"},
+      {"KEYS", "nothing*"},
+      {"RANDOMKEY", "x"},
+      {"FLUSHDB", "x"},
+      {"FLUSHDB", "ASYNC", "SYNC"},
+      {"FLUSHALL", "x"},
+      {"DBSIZE"},
+      {"FLUSHDB"},
+      {"DBSIZE"},
+      {"FLUSHDB", "sync"},
+      {"FLUSHALL", "async"},
+      {"FLUSHALL", "SYNC"},
+      {"RANDOMKEY"},
+      {"KEYS", "*"},
+      {"SCAN", "0"},
+      {"SCAN", ""},
+      {"SCAN", "+0", "COUNT", "100", "match", "*", "type", "string", "count", "1"},
+      {"SET", "only", "1"},
+      {"RANDOMKEY"},
+      {"KEYS", "*"},
+      {"SCAN", "-0"},
+      {"SCAN", "0", "TYPE", "STRING"},
+      {"SCAN", "0", "TYPE", "list"},
+      {"SCAN", "0", "TYPE", "nosuch"},
+      {"SCAN", "0", "MATCH", "o*y"},
+      {"SCAN", "0", "MATCH", "O*"},
+      {"SCAN", "0", "MATCH", "x*"},
+      {"FLUSHALL"},
+      {"GET", "only"},
   };
   return commands;
 }
@@ -547,6 +598,70 @@ Words random_command(base::Random& random) {
     default:
       return {"ECHO", value()};
   }
+}
+
+// The elements of a reply that is an array of bulk strings, sorted: their order means nothing.
+std::vector<std::string> sorted(const std::string& reply) {
+  std::vector<std::string> elements;
+  std::size_t at = reply.find("\r\n") + 2;
+  for (std::size_t left = std::stoul(reply.substr(1)); left > 0; --left) {
+    const std::size_t size = std::stoul(reply.substr(at + 1)), begin = reply.find("\r\n", at) + 2;
+    elements.push_back(reply.substr(begin, size));
+    at = begin + size + 2;
+  }
+  std::sort(elements.begin(), elements.end());
+  return elements;
+}
+
+// Patterns, whole and broken ones, against keys that have their characters.
+TEST_F(Differential, Globs) {
+  start();
+  base::Random random(1);
+  const std::string letters = "abcABC]-^\\[*?!";
+  const auto draw = [&](std::size_t most) {
+    std::string text;
+    for (std::uint64_t i = random.below(most + 1); i > 0; --i) text += letters[random.below(letters.size())];
+    return text;
+  };
+  for (int i = 0; i < 300; ++i) compare({{"SET", draw(4), "1"}});
+  compare({{"DBSIZE"}});
+  const auto same_keys = [&](const std::string& pattern) {
+    there_->send(encode({"KEYS", pattern}));
+    here_->send(encode({"KEYS", pattern}));
+    EXPECT_EQ(sorted(here_->reply()), sorted(there_->reply())) << pattern;
+  };
+  for (const char* pattern :
+       {"*",   "",    "?",     "[a-c]",    "[c-a]", "[^a]",  "[a",     "[",    "[]",   "[^]", "[a-]", "[\\]]", "\\",
+        "\\*", "[\\", "a[-b]", "[a-b-c]*", "**a",   "*a*b*", "[A-C]?", "\\[a", "[!a]", "[^",  "[a^]", "[a-"}) {
+    same_keys(pattern);
+  }
+  for (int i = 0; i < 3000 && !HasFailure(); ++i) same_keys(draw(7));
+}
+
+// A scan in any steps is what KEYS tells at once.
+TEST_F(Differential, ScansAreComplete) {
+  start();
+  std::vector<std::string> keys;
+  for (int i = 0; i < 300; ++i) {
+    keys.push_back("key" + std::to_string(i));
+    compare({{"SET", keys.back(), "1"}});
+  }
+  std::sort(keys.begin(), keys.end());
+  for (const char* count : {"1", "10", "1000"}) {
+    std::vector<std::string> found;
+    std::string cursor = "0";
+    do {
+      here_->send(encode({"SCAN", cursor, "COUNT", count, "MATCH", "key*"}));
+      const std::string reply = here_->reply();
+      ASSERT_EQ(reply.substr(0, 4), "*2\r\n");
+      const std::size_t begin = reply.find("\r\n", 4) + 2, end = reply.find("\r\n", begin);
+      cursor = reply.substr(begin, end - begin);
+      for (std::string& key : sorted(reply.substr(end + 2))) found.push_back(std::move(key));
+    } while (cursor != "0");
+    std::sort(found.begin(), found.end());
+    EXPECT_EQ(found, keys);
+  }
+  compare({{"FLUSHDB"}, {"DBSIZE"}});
 }
 
 TEST_F(Differential, RandomPipelines) {

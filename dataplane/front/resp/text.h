@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -23,9 +24,10 @@ inline std::string to_lower(std::string_view text) {
   return result;
 }
 
-// Glob patterns of CONFIG GET and COMMAND LIST: * ? [abc] [^a-z] and \ before a literal; case does not matter. Linear
-// in the product of the lengths, whatever the pattern.
-bool glob_match(std::string_view pattern, std::string_view text);
+// Redis's glob patterns: * ? [abc] [^a-z] and \ before a literal, with what Redis makes of those that are not whole.
+// Linear in the product of the lengths, whatever the pattern.
+enum class Case : std::uint8_t { matters, ignored };
+bool glob_match(std::string_view pattern, std::string_view text, Case letters);
 
 // What Redis takes as the name of a client: printable ASCII without spaces.
 constexpr bool is_plain_name(std::string_view name) {
