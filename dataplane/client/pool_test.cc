@@ -343,7 +343,7 @@ TEST_F(PoolTest, ScansTheKeysOfAllNodes) {
   ASSERT_NE(cursor, 0u);
   run(other, scan_into(other, 10, true, cursor, times));
   EXPECT_EQ(times.size(), 710u);
-  for (int bits = 0; bits < 64; bits += 3) {
+  for (int bits = 0; bits < 64; bits += 9) {
     for (const std::uint64_t wild : {1ull << bits, ~0ull >> bits, ~0ull << bits}) {
       base::Result<Page> page = Page();
       run(client, scan_once(client, wild, page));
@@ -351,12 +351,12 @@ TEST_F(PoolTest, ScansTheKeysOfAllNodes) {
     }
   }
   std::set<std::string> chosen;
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 8; ++i) {
     run(client, any_into(client, any));
     ASSERT_TRUE(any && times.contains(*any));
     chosen.insert(*any);
   }
-  EXPECT_GT(chosen.size(), 5u);
+  EXPECT_GT(chosen.size(), 2u);
   EXPECT_GT(client.pool->counters().operations[static_cast<std::size_t>(Operation::scan)].trips.get(), 0u);
 }
 

