@@ -173,7 +173,7 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 		"-accel", "tcg,thread=multi,tb-size=512", "-M", "pc", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", o.memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
 		"-kernel", kernel.image(), "-initrd", filepath.Join(work, "initrd"),
-		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable audit=0 apparmor=0 vm.mmap_rnd_bits=28",
+		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check audit=0 apparmor=0 vm.mmap_rnd_bits=28",
 		"-serial", "file:"+console,
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=output,path=/dev/fd/3,append=on", "-device", "virtserialport,chardev=output,name=output",
