@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -24,7 +25,8 @@ constexpr int kSweeps = 6;
 struct Step {
   Nanos wait = 0;  // time passes, instead of a call: sessions tick, and eras move
   Call call;
-  bool splits = false;  // instead of a call, the table that has its key is split
+  bool splits = false;                    // instead of a call, the table that has its key is split
+  std::optional<World::Part> scans = {};  // instead of a call, this part, in which all keys lie
 };
 
 struct Before {
@@ -39,6 +41,15 @@ struct Plot {
   std::vector<std::vector<Step>> steps;
   Bounds bounds;
   bool faults() const { return bounds.crashes + bounds.stalls + bounds.losses > 0; }
+  std::vector<std::string> keys() const {
+    std::set<std::string> all;
+    for (const Before& one : before) all.insert(one.call.key);
+    for (const auto& of_client : steps) {
+      for (const Step& step : of_client) all.insert(step.call.key);
+    }
+    all.erase("");
+    return {all.begin(), all.end()};
+  }
 };
 
 class PoolScene final : public Scene {
@@ -115,6 +126,7 @@ class PoolScene final : public Scene {
     }
     if (plot_.faults() && wrong.empty()) clean_up(wrong);
     if (const auto judged = world_.history().judge()) wrong.push_back(*judged);
+    for (const std::string& what : world_.strays()) wrong.push_back(what);
     for (const std::string& what : survey(world_).wrong) wrong.push_back(what);
     return wrong;
   }
@@ -123,6 +135,7 @@ class PoolScene final : public Scene {
     const Step& step = plot_.steps[client][parts_[client].begun];
     if (step.wait > 0) return "to wait";
     if (step.splits) return "split of the table of " + step.call.key;
+    if (step.scans) return "scan";
     const std::string value = step.call.value.substr(0, 12) + (step.call.value.size() > 12 ? "..." : "");
     return std::string(name_of(step.call.kind)) + " " + step.call.key + (value.empty() ? "" : " " + value);
   }
@@ -172,6 +185,8 @@ class PoolScene final : public Scene {
       co_await part.client->port().sleep_for(step.wait);
     } else if (step.splits) {
       co_await split(*part.client, std::move(step.call.key));
+    } else if (step.scans) {
+      co_await scene.world_.scan(*part.client, scene.plot_.keys(), *step.scans, kPatience);
     } else {
       const Nanos patience = scene.plot_.bounds.losses > 0 ? kHaste : kPatience;
       co_await scene.world_.call(*part.client, std::move(step.call), patience);
@@ -371,6 +386,11 @@ class Catalogue {
     add("move-update", 3, rows.before, {{move}, {call(Kind::update, rows.moved[0], "2")}});
     add("move-remove", 3, rows.before, {{move}, {call(Kind::remove, rows.moved[0])}});
     add("move-move", 3, rows.before, {{move}, {call(Kind::insert, rows.moving[1], "2")}});
+    // Scans of the rows, at once and in two steps.
+    const Step scan{.call = {}, .scans = World::Part{.first = 20, .end = 28, .count = 16}};
+    const Step steps{.call = {}, .scans = World::Part{.first = 20, .end = 28, .count = 8}};
+    add("move-scan", 2, rows.before, {{move}, {scan}});
+    add("move-scan-in-steps", 2, rows.before, {{move}, {steps}});
     // Whoever comes second finds no room any more, and needs none.
     const Crowded last = last_room(tiny());
     add("put-put-last-room", 2, last.before,
@@ -393,6 +413,7 @@ class Catalogue {
     add("update-stalls-remove", stalls, {there(0, k, "1")}, {{call(Kind::update, k, "2")}, {call(Kind::remove, k)}});
     add("extent-stalls-update", stalls, {there(1, k, large)},
         {{call(Kind::update, k, larger)}, {call(Kind::update, k, other), call(Kind::get, k)}});
+    add("move-dies-scan", Bounds{.preemptions = 1, .crashes = 1, .mortal = {0}}, rows.before, {{move}, {scan}});
     add("move-stalls-update", stalls, rows.before, {{move}, {call(Kind::update, rows.moved[0], "2")}});
     // The answer of a chain never comes.
     const Bounds loses{.preemptions = 1, .losses = 1, .mortal = {0}};

@@ -22,6 +22,8 @@ bool apply(const Call& call, State& state) {
   switch (call.kind) {
     case Call::Kind::get:
       return !call.known || call.found == state;
+    case Call::Kind::look:
+      return !call.known || told_there == there;
     case Call::Kind::put:
       state = call.value;
       return true;
@@ -105,6 +107,8 @@ const char* name_of(Call::Kind kind) {
       return "remove";
     case Call::Kind::add:
       return "add";
+    case Call::Kind::look:
+      return "scan";
   }
   return "?";
 }

@@ -24,12 +24,13 @@ struct Call {
     update,  // sets if present; `found` says that it was
     remove,  // `found` says that it was there
     add,     // adds one to a decimal number (absent: 0); found: the sum
+    look,    // of a scan: `found` says that it was there at some moment, nothing that at some moment it was not
   };
   Kind kind = Kind::get;
   std::size_t client = 0;
   std::string key;
   std::string value;                 // what it sets
-  std::optional<std::string> found;  // what it was told; for insert, update, remove any text means "it was there"
+  std::optional<std::string> found;  // what it was told; for insert, update, remove, look any text means "it was there"
   bool known = true;                 // false: the answer never came, or was that nobody knows
   Nanos asked = 0;
   Nanos answered = std::numeric_limits<Nanos>::max();

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -44,6 +45,7 @@ struct Setting {
   std::size_t nodes = 2, clients = 2, late_comers = 0, tasks = 2, calls = 12, keys = 10;
   std::uint32_t depth = 1;  // of the directory
   std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0;
+  std::size_t scans = 0;  // of the first client
   double large = 0.2, reads = 0.35, lose_reply = 0;
   Nanos failure_timeout = 40 * kMillisecond;
   Nanos horizon = 100 * kMillisecond;  // within which things happen
@@ -77,6 +79,9 @@ Setting draw(std::uint64_t seed) {
     s.wire.max_offset = 3600 * kSecond;
     s.wire.max_drift_ppm = 50'000;
   }
+  // From a stream of its own: what was drawn before stays as it was.
+  Random more(base::mix(seed) ^ 0x5ca9);
+  if (more.chance(0.3)) s.scans = 1 + more.below(3);
   return s;
 }
 
@@ -88,7 +93,7 @@ std::string describe(const Setting& s) {
          std::to_string(s.clients) + " clients" + some(s.late_comers, "late comers") + ", each of " +
          std::to_string(s.tasks) + " tasks of " + std::to_string(s.calls) + " calls, on " + std::to_string(s.keys) +
          " keys" + some(s.deaths, "deaths") + some(s.stops, "stops") + some(s.restarts, "restarts") +
-         some(s.losses, "losses of memory") + some(s.epochs, "more epochs") +
+         some(s.losses, "losses of memory") + some(s.epochs, "more epochs") + some(s.scans, "scans") +
          (s.lose_reply > 0 ? ", lost replies" : "") + (s.wire.lose_exchange > 0 ? ", lost handshakes" : "") +
          (s.wire.max_drift_ppm > 0 ? ", clocks drift" : "");
 }
@@ -245,6 +250,36 @@ class PoolWorld {
     }
   }
 
+  // A scan is a look at each key.
+  task::Task<void> scan(Person& person, std::vector<std::string> keys, std::uint64_t count) {
+    std::vector<std::pair<Member*, std::shared_ptr<Asked>>> looks;
+    for (std::string& key : keys) {
+      Member& member = *members_[map_->table_of(map::directory_hash(kSecret, base::bytes_of(key))).node()];
+      Call call{.kind = Call::Kind::look, .client = person.port->index(), .key = std::move(key)};
+      call.asked = network_.now();
+      looks.emplace_back(&member, std::make_shared<Asked>(Asked{.call = call, .number = member.history.ask(call)}));
+      member.asked.push_back(looks.back().second);
+    }
+    client::Pool& pool = *person.body->pool;
+    std::set<std::string> told;
+    base::Status status;
+    std::uint64_t cursor = 0;
+    do {
+      auto page = co_await pool.scan(cursor, count);
+      status = page.status();
+      if (!status.ok()) break;
+      for (std::string& key : page->keys) told.insert(std::move(key));
+      cursor = page->next;
+    } while (cursor != 0);
+    verdict_.scans += status.ok() ? 1 : 0;
+    for (const auto& [member, asked] : looks) {
+      asked->over = true;
+      const bool there = told.erase(asked->call.key) > 0;
+      note(*member, *asked, status, there ? std::optional<std::string>("there") : std::nullopt);
+    }
+    if (!told.empty()) wrong("a scan told of " + *told.begin() + ", which nobody has ever written");
+  }
+
   task::Task<void> call(Person& person, Call call) {
     Member& member = *members_[map_->table_of(map::directory_hash(kSecret, base::bytes_of(call.key))).node()];
     call.client = person.port->index();
@@ -387,7 +422,7 @@ class PoolWorld {
     std::erase_if(member.asked, [](const auto& asked) { return asked->over; });
     for (const auto& asked : member.asked) {
       asked->straddles = true;
-      if (asked->call.kind == Call::Kind::get) continue;
+      if (asked->call.kind == Call::Kind::get || asked->call.kind == Call::Kind::look) continue;
       Call again = asked->call;
       again.asked = network_.now();
       again.known = false;
@@ -546,6 +581,16 @@ task::Task<void> work(PoolWorld& world, Person& person, std::vector<Step> steps)
   }
 }
 
+// Of all keys, time and again.
+task::Task<void> scan(PoolWorld& world, Person& person, const Setting& setting) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < setting.keys; ++i) keys.push_back(key_named(i));
+  for (std::size_t i = 0; i < setting.scans; ++i) {
+    co_await world.scan(person, keys, 1 + 10 * i);
+    co_await person.port->sleep_for(setting.horizon / 8);
+  }
+}
+
 task::Task<void> repair(Person& person, std::vector<std::string>& trouble) {
   trouble.clear();
   for (auto& one : co_await person.body->pool->repair(person.port->now() + 5 * kSecond)) {
@@ -565,9 +610,10 @@ task::Task<void> read_all(PoolWorld& world, Person& person, std::size_t keys, st
 
 task::Task<void> leave(Person& person) { co_await person.body->pool->close(person.port->now() + 5 * kSecond); }
 
-void begin(PoolWorld& world, const Tasks& tasks) {
+Person& begin(PoolWorld& world, const Tasks& tasks) {
   Person& person = world.connect();
   for (const std::vector<Step>& steps : tasks) person.body->scope.spawn(work(world, person, steps));
+  return person;
 }
 
 void strike(PoolWorld& world, const Fault& fault, PoolVerdict& verdict) {
@@ -593,7 +639,7 @@ void strike(PoolWorld& world, const Fault& fault, PoolVerdict& verdict) {
     case Fault::Kind::epoch:
       return network.at(when, [&world] { world.publish(); });
     case Fault::Kind::arrival:
-      return network.at(when, [&world, &fault] { begin(world, fault.tasks); });
+      return network.at(when, [&world, &fault] { (void)begin(world, fault.tasks); });
   }
 }
 
@@ -638,7 +684,12 @@ PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells) {
   verdict.elements = leave_out(play, part);
   PoolWorld world(setting, verdict);
   const Nanos begun = world.network().now();
-  for (const Tasks& tasks : play.clients) begin(world, tasks);
+  Person* first = nullptr;
+  for (const Tasks& tasks : play.clients) {
+    Person& person = begin(world, tasks);
+    if (first == nullptr) first = &person;
+  }
+  if (setting.scans > 0) first->body->scope.spawn(scan(world, *first, setting));
   for (const Fault& fault : play.faults) strike(world, fault, verdict);
   world.network().options().lose_reply = setting.lose_reply;
   const Nanos storm_over = world.network().now() + std::max(setting.horizon, 3 * kLease);
@@ -683,6 +734,7 @@ constexpr Count kCounts[] = {
     {&PoolVerdict::losses, "losses of memory"},
     {&PoolVerdict::epochs, "epochs"},
     {&PoolVerdict::slots_repaired, "slots repaired"},
+    {&PoolVerdict::scans, "scans"},
 };
 
 }  // namespace

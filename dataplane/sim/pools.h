@@ -18,10 +18,12 @@ struct PoolVerdict : Told {
   std::uint64_t restarts = 0, losses = 0;  // of memory nodes, with their memory and without
   std::uint64_t epochs = 0;                // published
   std::uint64_t zombies = 0;               // clients that woke behind their fence, everywhere
+  std::uint64_t scans = 0;                 // of all keys, beside other calls, that came to an end
   std::uint64_t slots_repaired = 0;        // of the dead, by other clients and by memory nodes that took memory up
 };
 
-// Two to four memory nodes share the keys; clients, each a client::Pool, come while others work. Clients die after any
+// Two to four memory nodes share the keys; clients, each a client::Pool, come while others work, and some also scan the
+// whole pool. Clients die after any
 // effect or are stopped for longer than their lease; memory nodes are killed and come back with their memory, or
 // without; epochs reach them one by one and late; messages are lost, clocks drift. Judged are the history of every key
 // from the last loss of its memory on, that every call of those who live ends, that a client which comes when faults

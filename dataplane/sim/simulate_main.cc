@@ -26,7 +26,7 @@ unsigned long long number(std::uint64_t of) { return of; }
 struct Reached {
   farpool::index::Marks marks;
   farpool::session::RepairMarks repairs;
-  std::uint64_t calls = 0, zombies = 0, late_writes = 0;
+  std::uint64_t calls = 0, zombies = 0, late_writes = 0, scans = 0, pages = 0;
 
   void add(const farpool::sim::Verdict& verdict) {
     farpool::sim::add(marks, verdict.marks);
@@ -34,12 +34,14 @@ struct Reached {
     calls += verdict.calls;
     zombies += verdict.zombies;
     late_writes += verdict.late_writes;
+    scans += verdict.scans;
+    pages += verdict.pages;
   }
 };
 
-bool swarm(std::uint64_t seed, Protocol protocol, const farpool::sim::Part& part, bool loud, Reached& reached) {
-  const farpool::sim::Verdict verdict =
-      farpool::sim::run_swarm(seed, {.part = part, .tells = loud, .protocol = protocol});
+bool swarm(std::uint64_t seed, farpool::sim::Take take, bool loud, Reached& reached) {
+  take.tells = loud;
+  const farpool::sim::Verdict verdict = farpool::sim::run_swarm(seed, take);
   reached.add(verdict);
   if (loud) {
     std::printf("seed %llu: %s\n%s  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n", number(seed),
@@ -176,37 +178,41 @@ int run_crashes(std::uint64_t seed, std::uint64_t count, Protocol protocol, cons
   return reached ? 0 : 1;
 }
 
-int run_seeds(std::uint64_t seed, std::uint64_t count, Protocol protocol, const farpool::sim::Part& part,
-              unsigned shrink_seconds) {
+int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take& take, unsigned shrink_seconds) {
   constexpr std::uint64_t kEnough = 1000;  // seeds, to meet everything that is rare
   const double begun = now_in_seconds();
   std::uint64_t wrong = 0, done = 0;
   Reached reached;
   for (; done < count && wrong == 0; ++done) {
     const std::uint64_t one = seed + done;
-    if (swarm(one, protocol, part, count == 1, reached)) continue;
+    if (swarm(one, take, count == 1, reached)) continue;
     ++wrong;
-    if (count == 1 && !part.kept.empty()) continue;
-    std::printf("%s", farpool::sim::explain(one, {.time = std::chrono::seconds(shrink_seconds)}, protocol).c_str());
+    if (count == 1 && !take.part.kept.empty()) continue;
+    std::printf("%s", farpool::sim::explain(one, {.time = std::chrono::seconds(shrink_seconds)}, take).c_str());
     std::fflush(stdout);
   }
   const double took = now_in_seconds() - begun;
   std::printf("  %s\n  %s\n", farpool::sim::describe(reached.marks).c_str(),
               farpool::sim::describe(reached.repairs).c_str());
+  if (take.scans) std::printf("  %llu scans in %llu steps\n", number(reached.scans), number(reached.pages));
   bool right = wrong == 0;
   if (right && done >= kEnough) {
-    std::vector<std::string> never = farpool::sim::never_reached(reached.marks, protocol);
-    if (protocol == Protocol::rcuckoo) {
+    std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol);
+    if (take.scans && reached.pages < 2 * reached.scans) never.emplace_back("scans of several steps");
+    if (take.protocol == Protocol::rcuckoo) {
+      if (take.scans && reached.marks.restless_scans == 0) never.emplace_back("scans of rows that did not rest");
       for (std::string& what : farpool::sim::never_reached(reached.repairs)) never.push_back(std::move(what));
     }
     right = all_reached(never);
   }
   std::printf(
-      "total: %llu of %llu random worlds%s right, %llu calls, %.0f worlds a minute; %llu words of %llu zombies landed "
+      "total: %llu of %llu random worlds%s%s right, %llu calls, %.0f worlds a minute; %llu words of %llu zombies "
+      "landed "
       "after "
       "their fence\n",
-      number(done - wrong), number(done), protocol == Protocol::race ? " of RACE" : "", number(reached.calls),
-      took > 0 ? static_cast<double>(done) / took * 60 : 0.0, number(reached.late_writes), number(reached.zombies));
+      number(done - wrong), number(done), take.protocol == Protocol::race ? " of RACE" : "",
+      take.scans ? " with scans" : "", number(reached.calls), took > 0 ? static_cast<double>(done) / took * 60 : 0.0,
+      number(reached.late_writes), number(reached.zombies));
   return right ? 0 : 1;
 }
 
@@ -247,7 +253,7 @@ int main(int count_of_words, char** words) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   std::uint64_t seed = 1, count = 0;
   unsigned shrink_seconds = 20;
-  bool crash = false, worlds = false, pools = false, calibrate = false;
+  bool crash = false, scans = false, worlds = false, pools = false, calibrate = false;
   std::string name, branch, death_text, tape_text, part_text = "all";
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
   Protocol protocol = Protocol::rcuckoo;
@@ -274,6 +280,7 @@ int main(int count_of_words, char** words) {
       ->needs("--branch");
   app.add_flag("--pools", pools,
                "instead, whole pools: several memory nodes, clients that find their way and an operator");
+  app.add_flag("--scans", scans, "in random worlds clients also scan the keys, beside everything else");
   app.add_flag("--worlds", worlds, "explore every small world");
   app.add_option("--world", name, "explore this small world");
   app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
@@ -314,5 +321,6 @@ int main(int count_of_words, char** words) {
     return 2;
   }
   if (pools) return run_pools(seed, count, *part, shrink_seconds);
-  return crash ? run_crashes(seed, count, protocol, branch) : run_seeds(seed, count, protocol, *part, shrink_seconds);
+  if (crash) return run_crashes(seed, count, protocol, branch);
+  return run_seeds(seed, count, {.part = *part, .protocol = protocol, .scans = scans}, shrink_seconds);
 }

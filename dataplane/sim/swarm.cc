@@ -36,6 +36,7 @@ struct Setting {
   bool loses_memory = false;    // the last of them comes back without
   std::size_t revocations = 0;  // sessions whose keys end in the middle of a chain
   std::size_t splits = 0;       // that clients ask for, of tables of RACE
+  std::size_t scans = 0;        // of the rows that the keys lie in
   Nanos thought = 0;            // between two calls of a task, at most
   bool new_lives = false;       // whoever has lost its session begins another
   WorldOptions world;
@@ -132,13 +133,15 @@ struct Play {
   std::vector<Call> filling;            // by the first client, before all else
   std::vector<std::vector<Call>> work;  // of each task
   struct Fault {
-    enum class Kind : std::uint8_t { pause, death, stop, restart, revocation, split } kind = Kind::pause;
+    enum class Kind : std::uint8_t { pause, death, stop, restart, revocation, split, scan } kind = Kind::pause;
     std::size_t client = 0;     // not of a restart
     std::string key = {};       // whose table is split
     Nanos when = 0, until = 0;  // `until` of pauses and stops
     std::uint64_t effects = 0;  // after which a death or a stop strikes
     fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
     bool keeps_memory = true;  // a restart
+    std::uint64_t count = 1;   // a scan's
+    Nanos rest = 0;
   };
   std::vector<Fault> faults;
   double losses = 0;
@@ -222,6 +225,16 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
     Fault fault{
         .kind = Fault::Kind::split, .client = more.below(setting.clients), .key = keys[more.below(keys.size())]};
     fault.when = static_cast<Nanos>(more.below(static_cast<std::uint64_t>(setting.thought) * setting.calls / 2 + 1));
+    play.faults.push_back(fault);
+  }
+  // In the time that the calls take.
+  Random yet_more(base::mix(seed) ^ 0x5ca9);
+  const Nanos long_enough = static_cast<Nanos>(setting.calls) * (2 * setting.thought + 30 * base::kMicrosecond);
+  for (std::size_t i = 0; i < setting.scans; ++i) {
+    Fault fault{.kind = Fault::Kind::scan, .client = yet_more.below(setting.clients)};
+    fault.when = static_cast<Nanos>(yet_more.below(static_cast<std::uint64_t>(long_enough)));
+    fault.count = 1 + yet_more.below(40);
+    fault.rest = yet_more.chance(0.5) ? static_cast<Nanos>(yet_more.below(100'000)) : 0;
     play.faults.push_back(fault);
   }
   return play;
@@ -353,7 +366,7 @@ struct Storm {
   bool over = false;
   bool taken_up = true;                                    // the memory, by every restart
   std::vector<std::pair<Client*, std::uint64_t>> zombies;  // and what of theirs had landed when they woke
-  std::uint64_t restarts = 0, losses = 0, revocations = 0;
+  std::uint64_t restarts = 0, losses = 0, revocations = 0, scans = 0;
 
   void wake(Client& client) {
     if (client.port().paused() && client.port().cut_off()) zombies.emplace_back(&client, client.port().effects());
@@ -361,7 +374,13 @@ struct Storm {
   }
 };
 
-void strike(World& world, Client& client, const Play::Fault& fault, Storm& storm) {
+// The rows that the keys lie in. Events of the world refer to it, too.
+struct Haunt {
+  std::vector<std::string> keys;
+  std::uint64_t first = 0, end = 0;  // positions
+};
+
+void strike(World& world, Client& client, const Play::Fault& fault, const Haunt& haunt, Storm& storm) {
   fabric::sim::SimPort& port = client.port();
   fabric::sim::Network& network = world.network();
   const Nanos now = network.now();
@@ -387,6 +406,14 @@ void strike(World& world, Client& client, const Play::Fault& fault, Storm& storm
       network.at(now + fault.when, [&world, &storm, &client, key = fault.key] {
         if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
         world.spawn(client, split(client, key));
+      });
+      return;
+    case Play::Fault::Kind::scan:
+      network.at(now + fault.when, [&world, &storm, &client, &haunt, fault] {
+        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
+        const World::Part part{.first = haunt.first, .end = haunt.end, .count = fault.count, .rest = fault.rest};
+        world.spawn(client, world.scan(client, haunt.keys, part, 20 * base::kSecond));
+        ++storm.scans;
       });
       return;
     case Play::Fault::Kind::revocation:
@@ -436,18 +463,24 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   Setting setting = draw(seed);
   if (take.protocol == layout::Protocol::race) speak_race(setting, seed);
   if (take.faults == Faults::every) draw_more(seed, setting);
+  if (take.scans) setting.scans = 4 + seed % 5;
   setting.world.wire.seed += take.part.salt << 32;
   setting.world.wire.keep_chains = take.tells;
   Verdict verdict;
   verdict.setting = describe(setting);
   Storm storm;
+  Haunt haunt;
   World world(setting.world);
   std::vector<Client*> clients;
   for (std::size_t i = 0; i < setting.clients; ++i) clients.push_back(&world.connect("client-" + std::to_string(i)));
   const std::uint64_t border = layout::kLocksPerWord * world.geometry().rows_per_lock;
   const bool at_border = setting.border && border + setting.window <= world.geometry().rows;
-  const std::vector<std::string> keys =
-      crowd(world, at_border ? border - setting.window / 2 : 10, setting.window, setting.keys, "");
+  const std::uint64_t first = at_border ? border - setting.window / 2 : 10;
+  const std::vector<std::string> keys = crowd(world, first, setting.window, setting.keys, "");
+  const std::uint64_t in_a_row = world.geometry().protocol == layout::Protocol::race
+                                     ? clients[0]->table().positions() / world.geometry().rows_per_table()
+                                     : 1;
+  haunt = {.keys = keys, .first = first * in_a_row, .end = (first + setting.window) * in_a_row};
   Play play = draw_play(setting, keys, seed);
   verdict.elements = leave_out(play, take.part);
   const Nanos begun = world.network().now();
@@ -474,9 +507,10 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   std::vector<bool> sound(clients.size(), !slow && play.losses == 0);
   for (const Play::Fault& fault : play.faults) {
     if (fault.kind == Play::Fault::Kind::restart) sound.assign(clients.size(), false);
-    sound[fault.client] =
-        sound[fault.client] && (fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split);
-    strike(world, *clients[fault.client], fault, storm);
+    const bool harmless = fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split ||
+                          fault.kind == Play::Fault::Kind::scan;
+    sound[fault.client] = sound[fault.client] && harmless;
+    strike(world, *clients[fault.client], fault, haunt, storm);
   }
   for (std::size_t i = 0; i < clients.size(); ++i) {  // lives may begin meanwhile
     Client* client = clients[i];
@@ -513,6 +547,9 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   verdict.zombies = storm.zombies.size();
   for (const auto& [client, before] : storm.zombies) verdict.late_writes += client->port().effects() - before;
   if (verdict.late_writes > 0) verdict.wrong.push_back("what zombies wrote landed after their sessions had been ended");
+  verdict.scans = storm.scans;
+  verdict.pages = world.pages();
+  for (const std::string& what : world.strays()) verdict.wrong.push_back(what);
   verdict.budgeted = world.budgeted();
   for (const std::string& what : world.over_budget()) verdict.wrong.push_back(what);
   world.network().options().lose_reply = 0;
@@ -555,11 +592,12 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   return verdict;
 }
 
-std::string explain(std::uint64_t seed, const ShrinkBudget& budget, layout::Protocol protocol) {
-  return explain(protocol == layout::Protocol::race ? "--protocol race " : "", seed, budget,
-                 [seed, protocol](const Part& part, bool tells) -> Told {
-                   return run_swarm(seed, {.part = part, .tells = tells, .protocol = protocol});
-                 });
+std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& take) {
+  const std::string flags =
+      std::string(take.protocol == layout::Protocol::race ? "--protocol race " : "") + (take.scans ? "--scans " : "");
+  return explain(flags, seed, budget, [seed, take](const Part& part, bool tells) -> Told {
+    return run_swarm(seed, {.part = part, .tells = tells, .protocol = take.protocol, .scans = take.scans});
+  });
 }
 
 void add(index::Marks& sum, const index::Marks& marks) {
@@ -573,6 +611,7 @@ void add(index::Marks& sum, const index::Marks& marks) {
   sum.splits_finished += marks.splits_finished;
   sum.splits_taken_over += marks.splits_taken_over;
   sum.moved += marks.moved;
+  sum.restless_scans += marks.restless_scans;
   sum.lock_conflicts += marks.lock_conflicts;
   sum.lock_restarts += marks.lock_restarts;
   sum.torn_rows += marks.torn_rows;
@@ -591,10 +630,11 @@ std::string describe(const index::Marks& marks) {
        << marks.torn_rows << ", stale extents " << marks.stale_extents << ", changed misses " << marks.changed_misses
        << ", escalations " << marks.escalations << ", failed searches " << marks.failed_searches << ", explorations "
        << marks.explorations << ", displaced " << marks.displaced << ", multi-word locks " << marks.multi_word_locks
-       << ", slot conflicts " << marks.slot_conflicts << ", rivals " << marks.rivals << ", tentative slots removed "
-       << marks.removed << ", stale routes " << marks.stale_routes << ", buckets looked at again " << marks.looked_again
-       << ", waits for splits " << marks.split_waits << ", splits " << marks.splits << ", finished "
-       << marks.splits_finished << ", taken over " << marks.splits_taken_over << ", slots moved " << marks.moved;
+       << ", restless scans " << marks.restless_scans << ", slot conflicts " << marks.slot_conflicts << ", rivals "
+       << marks.rivals << ", tentative slots removed " << marks.removed << ", stale routes " << marks.stale_routes
+       << ", buckets looked at again " << marks.looked_again << ", waits for splits " << marks.split_waits
+       << ", splits " << marks.splits << ", finished " << marks.splits_finished << ", taken over "
+       << marks.splits_taken_over << ", slots moved " << marks.moved;
   return text.str();
 }
 

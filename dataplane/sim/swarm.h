@@ -23,8 +23,9 @@ struct Verdict : Told {
   std::uint64_t zombies = 0;      // clients that went on after their session had been ended
   std::uint64_t late_writes = 0;  // of theirs, that landed after that
   std::uint64_t restarts = 0, losses = 0, revocations = 0;
-  std::uint64_t new_lives = 0;  // of clients whose session had ended
-  std::uint64_t budgeted = 0;   // calls whose trips were judged
+  std::uint64_t new_lives = 0;         // of clients whose session had ended
+  std::uint64_t budgeted = 0;          // calls whose trips were judged
+  std::uint64_t scans = 0, pages = 0;  // that came to an end
 };
 
 // Two to four clients work on a few keys of a few rows, with delays, tearing and pauses; some die, some are stopped for
@@ -37,18 +38,19 @@ struct Verdict : Told {
 // Without them worlds are drawn as they once were, for seeds that have found something.
 enum class Faults : std::uint8_t { every, as_once };
 
-// Of a seed: which part, with which faults, in which protocol; `tells`: with a story.
+// Of a seed: which part, with which faults, in which protocol; `tells`: with a story; `scans`: clients also go through
+// the keys, some at once, others with rests.
 struct Take {
   Part part;
   Faults faults = Faults::every;
   bool tells = false;
   layout::Protocol protocol = layout::Protocol::rcuckoo;
+  bool scans = false;
 };
 Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
-std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {},
-                    layout::Protocol protocol = layout::Protocol::rcuckoo);
+std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {}, const Take& take = {});
 
 // Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,

@@ -102,7 +102,7 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
     for (const auto& [code, times] : verdict.failures) failures[code] += times;
     if (verdict.wrong.empty()) continue;
     ++bad;
-    ADD_FAILURE() << explain(seed, {}, layout::Protocol::race);
+    ADD_FAILURE() << explain(seed, {}, {.protocol = layout::Protocol::race});
   }
   std::printf("%s\n", describe(marks).c_str());
   for (const auto& [code, times] : failures)
@@ -118,6 +118,33 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(marks.moved, 0u);
   EXPECT_GT(marks.removed, 0u);
   EXPECT_GT(failures["out of memory"], 0u);
+}
+
+// Scans beside everything else: a key that is there all the while is told of, one that never was is not.
+TEST(Swarm, ScansTellOfWhatIsThereAndOfNothingElse) {
+  const std::uint64_t first = from_environment("FARPOOL_SIM_FIRST_SEED", 1),
+                      count = from_environment("FARPOOL_SIM_SEEDS", 120) / 2;
+  for (const layout::Protocol protocol : {layout::Protocol::rcuckoo, layout::Protocol::race}) {
+    index::Marks marks;
+    std::uint64_t scans = 0, pages = 0;
+    int bad = 0;
+    for (std::uint64_t seed = first; seed < first + count && bad < 3; ++seed) {
+      const Take take{.protocol = protocol, .scans = true};
+      const Verdict verdict = run_swarm(seed, take);
+      add(marks, verdict.marks);
+      scans += verdict.scans;
+      pages += verdict.pages;
+      if (verdict.wrong.empty()) continue;
+      ++bad;
+      ADD_FAILURE() << explain(seed, {}, take);
+    }
+    std::printf("%llu scans in %llu steps; %s\n", static_cast<unsigned long long>(scans),
+                static_cast<unsigned long long>(pages), describe(marks).c_str());
+    if (count < 50) continue;
+    EXPECT_GT(scans, 2 * count);
+    EXPECT_GT(pages, scans);
+    EXPECT_GT(protocol == layout::Protocol::race ? marks.moved : marks.restless_scans, 0u);
+  }
 }
 
 // What seeds have found. Each is kept: it replays the world in which it showed.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -285,6 +286,8 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
       if (answer) found = editor.sum;
       break;
     }
+    case Call::Kind::look:
+      base::check_failed("a call on one key", __FILE__, __LINE__);
   }
   const bool unknown = status.code() == base::Code::unknown_outcome;
   if (!client.session().alive()) mark_end(status);
@@ -295,6 +298,49 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
     history_.answer(number, network_.moment(), std::move(found));
   } else if (!unknown) {
     history_.forget(number);  // reads, and writes that did nothing
+  }
+}
+
+task::Task<void> World::scan(Client& client, std::vector<std::string> keys, Part part, Nanos patience) {
+  fabric::Port& port = *client.port_;
+  const Nanos deadline = port.now() + patience;
+  const std::uint64_t lost = lost_;
+  std::vector<std::size_t> numbers;
+  for (const std::string& key : keys) {
+    numbers.push_back(
+        history_.ask({.kind = Call::Kind::look, .client = client.index(), .key = key, .asked = network_.moment()}));
+  }
+  std::set<std::string> told;
+  base::Status status;
+  fabric::Cost cost;
+  for (std::uint64_t position = part.first; status.ok() && position < part.end;) {
+    auto page = co_await client.table().scan(position, part.count, deadline, cost);
+    status = page.status();
+    if (!status.ok()) break;
+    ++pages_;
+    for (std::string& key : page->keys) told.insert(std::move(key));
+    if (page->next == 0) break;
+    if (page->next <= position) {
+      status = {base::Code::internal,
+                "a scan came from position " + std::to_string(position) + " to " + std::to_string(page->next)};
+    }
+    position = page->next;
+    if (part.rest > 0) co_await port.sleep_for(part.rest);
+  }
+  if (!client.session().alive()) mark_end(status);
+  if (!status.ok()) failures_.emplace_back(client.index(), status);
+  if (lost != lost_) co_return;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!status.ok()) {
+      history_.forget(numbers[i]);
+      continue;
+    }
+    const bool there = told.erase(keys[i]) > 0;
+    history_.answer(numbers[i], network_.moment(), there ? std::optional<std::string>("there") : std::nullopt);
+  }
+  if (!status.ok()) co_return;
+  for (const std::string& key : told) {
+    if (history_.of(key).empty()) strays_.push_back("a scan told of " + key + ", which nobody has ever written");
   }
 }
 

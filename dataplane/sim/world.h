@@ -114,6 +114,14 @@ class World {
   // One call of a history on a table, with the answer noted. Failures without effect are forgotten, and their status
   // kept. A call in whose way nobody was may not need more trips than it has to.
   task::Task<void> call(Client& client, Call call, Nanos patience);
+  // A scan of a part of the table. Of these keys, which all belong to the part and nowhere else, it is noted whether
+  // the scan told of them.
+  struct Part {
+    std::uint64_t first = 0, end = ~0ull;  // positions
+    std::uint64_t count = 1;               // keys that a step asks for
+    Nanos rest = 0;                        // between two steps
+  };
+  task::Task<void> scan(Client& client, std::vector<std::string> keys, Part part, Nanos patience);
 
   fabric::sim::Network& network() { return network_; }
   node::MemoryNode& node() { return *node_; }
@@ -130,6 +138,9 @@ class World {
   // Of the calls that failed without effect, newest last: client and status.
   const std::vector<std::pair<std::size_t, base::Status>>& failures() const { return failures_; }
   const std::string& endpoint() const { return endpoint_; }
+  // Keys that scans told of and nobody has ever written.
+  const std::vector<std::string>& strays() const { return strays_; }
+  std::uint64_t pages() const { return pages_; }  // of all scans
   // Calls in whose way nobody was, and those of them that needed more trips than they had to.
   std::uint64_t budgeted() const { return budgeted_; }
   const std::vector<std::string>& over_budget() const { return over_budget_; }
@@ -157,6 +168,8 @@ class World {
   std::uint64_t lost_ = 0;  // times that all memory was lost
   std::uint64_t budgeted_ = 0;
   std::vector<std::string> over_budget_;
+  std::vector<std::string> strays_;
+  std::uint64_t pages_ = 0;
 };
 
 // The names that golden verb traces call places by: "slot 3", "lock word 0", "row 17", "rows 16..17", "block 0x40".
