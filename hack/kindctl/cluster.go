@@ -14,30 +14,52 @@ import (
 
 const defaultCluster = "farpool"
 
+// shape of a cluster.
+type shape struct {
+	Workers    int
+	OwnNetwork bool // without kind's CNI, whose image a node image built here has not
+	CgroupV1   bool
+	Emulated   bool // its processors: they are slow
+}
+
+func cgroupV1() bool { return !exists("/sys/fs/cgroup/cgroup.controllers") }
+
 // clusterConfig is kind's configuration. Nodes are judged lost within seconds, and a container that ended again and again is started
 // again within two, so that tests of lost nodes and killed processes need no minutes.
-func clusterConfig(workers int, ownNetwork, cgroupV1 bool) string {
+func clusterConfig(s shape) string {
 	var b strings.Builder
 	fmt.Fprint(&b, "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\n")
-	if ownNetwork {
+	if s.OwnNetwork {
 		fmt.Fprint(&b, "networking: {disableDefaultCNI: true}\n")
 	}
-	fmt.Fprint(&b, `kubeadmConfigPatches:
-- |
-  kind: ClusterConfiguration
-  controllerManager:
+	fmt.Fprint(&b, "kubeadmConfigPatches:\n- |\n  kind: ClusterConfiguration\n")
+	if s.Emulated {
+		fmt.Fprint(&b, `  controllerManager:
+    extraArgs: {node-monitor-grace-period: 60s, leader-elect: "false"}
+  scheduler:
+    extraArgs: {leader-elect: "false"}
+  etcd:
+    local:
+      extraArgs: {unsafe-no-fsync: "true"}
+`)
+	} else {
+		fmt.Fprint(&b, `  controllerManager:
     extraArgs: {node-monitor-period: 1s, node-monitor-grace-period: 8s}
-- |
+`)
+	}
+	fmt.Fprint(&b, `- |
   kind: KubeletConfiguration
-  nodeStatusUpdateFrequency: 2s
   crashLoopBackOff: {maxContainerRestartPeriod: 2s}
   featureGates: {KubeletCrashLoopBackOffMax: true}
 `)
-	if cgroupV1 { // kubelet refuses such a host unless told
+	if !s.Emulated {
+		fmt.Fprint(&b, "  nodeStatusUpdateFrequency: 2s\n")
+	}
+	if s.CgroupV1 { // kubelet refuses such a host unless told
 		fmt.Fprint(&b, "  failCgroupV1: false\n")
 	}
 	fmt.Fprint(&b, "nodes:\n- role: control-plane\n")
-	fmt.Fprint(&b, strings.Repeat("- role: worker\n", workers))
+	fmt.Fprint(&b, strings.Repeat("- role: worker\n", s.Workers))
 	return b.String()
 }
 
@@ -81,39 +103,45 @@ func (c cache) create(ctx context.Context, cluster string, workers int) error {
 	if err != nil {
 		return err
 	}
+	return c.createFrom(ctx, cluster, image, shape{workers, built, cgroupV1(), false})
+}
+
+func (c cache) createFrom(ctx context.Context, cluster, image string, of shape) error {
 	if c.isOurs() {
 		// Traffic to a service that no proxy rule translated must not leave the machine by its default route.
 		if err := run(ctx, asRoot("ip", "route", "replace", "blackhole", serviceRange)...); err != nil {
 			return err
 		}
 	}
-	config := c.path("kind", cluster+".yaml")
-	text := clusterConfig(workers, built, !exists("/sys/fs/cgroup/cgroup.controllers"))
-	if err := replaceFile(config, []byte(text), 0o644); err != nil {
+	config := c.path(c.room, cluster+".yaml")
+	if err := replaceFile(config, []byte(clusterConfig(of)), 0o644); err != nil {
 		return err
 	}
 	args := []string{c.path("bin", "kind"), "create", "cluster", "-q", "--name", cluster, "--config", config, "--kubeconfig", c.kubeconfig(cluster)}
 	if image != "" {
 		args = append(args, "--image", image)
 	}
-	return step(ctx, 10*time.Minute, fmt.Sprintf("creating cluster %s: 1 control plane, %d workers", cluster, workers), func(ctx context.Context) error {
+	return step(ctx, 10*time.Minute, fmt.Sprintf("creating cluster %s: 1 control plane, %d workers", cluster, of.Workers), func(ctx context.Context) error {
 		return run(ctx, args...)
 	})
 }
 
+// kubectl is a command line of it for a cluster.
+func (c cache) kubectl(cluster string, args ...string) []string {
+	return append([]string{c.path("bin", "kubectl"), "--kubeconfig", c.kubeconfig(cluster)}, args...)
+}
+
 // settle brings the network up and waits until pods can run. It may be repeated: a node that was restarted has lost its routes.
 func (c cache) settle(ctx context.Context, cluster string) error {
-	return step(ctx, 5*time.Minute, "waiting for cluster "+cluster+" to be ready", func(ctx context.Context) error {
+	return step(ctx, 2*c.patience, "waiting for cluster "+cluster+" to be ready", func(ctx context.Context) error {
 		if err := c.network(ctx, cluster); err != nil {
 			return err
 		}
-		kubectl := func(args ...string) error {
-			return run(ctx, append([]string{c.path("bin", "kubectl"), "--kubeconfig", c.kubeconfig(cluster)}, args...)...)
-		}
-		if err := kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=180s"); err != nil {
+		timeout := "--timeout=" + c.patience.String()
+		if err := run(ctx, c.kubectl(cluster, "wait", "--for=condition=Ready", "node", "--all", timeout)...); err != nil {
 			return err
 		}
-		return kubectl("-n", "kube-system", "rollout", "status", "deploy/coredns", "--timeout=180s")
+		return run(ctx, c.kubectl(cluster, "-n", "kube-system", "rollout", "status", "deploy/coredns", timeout)...)
 	})
 }
 
@@ -216,7 +244,7 @@ func (c cache) deleteCluster(ctx context.Context, cluster string) error {
 		if err := run(ctx, c.path("bin", "kind"), "delete", "cluster", "-q", "--name", cluster, "--kubeconfig", c.kubeconfig(cluster)); err != nil {
 			return err
 		}
-		return errors.Join(removeIfThere(c.kubeconfig(cluster)), removeIfThere(c.path("kind", cluster+".yaml")))
+		return errors.Join(removeIfThere(c.kubeconfig(cluster)), removeIfThere(c.path(c.room, cluster+".yaml")))
 	})
 }
 

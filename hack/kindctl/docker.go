@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/user"
@@ -30,11 +32,11 @@ type before struct {
 	HadBridge     bool   `json:"hadBridge"`
 }
 
-func (c cache) socket() string     { return c.path("kind", "docker.sock") }
-func (c cache) pidFile() string    { return c.path("kind", "docker.pid") }
-func (c cache) dataRoot() string   { return c.path("kind", "docker-data") }
-func (c cache) execRoot() string   { return c.path("kind", "docker-run") }
-func (c cache) stateFile() string  { return c.path("kind", "before.json") }
+func (c cache) socket() string     { return c.path(c.room, "docker.sock") }
+func (c cache) pidFile() string    { return c.path(c.room, "docker.pid") }
+func (c cache) dataRoot() string   { return c.path(c.room, "docker-data") }
+func (c cache) execRoot() string   { return c.path(c.room, "docker-run") }
+func (c cache) stateFile() string  { return c.path(c.room, "before.json") }
 func (c cache) dockerHost() string { return "unix://" + c.socket() }
 
 func dockerAnswers(ctx context.Context) bool {
@@ -105,7 +107,7 @@ func (c cache) startDocker(ctx context.Context) error {
 	if err := c.remember(ctx); err != nil {
 		return err
 	}
-	args := []string{daemon, "--data-root", c.dataRoot(), "--exec-root", c.execRoot(), "--pidfile", c.pidFile(), "-H", c.dockerHost()}
+	var args []string
 	if me, err := user.Current(); err == nil && me.Uid != "0" {
 		args = append(args, "--group", me.Gid)
 	}
@@ -116,18 +118,28 @@ func (c cache) startDocker(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		args = append(args, "--add-runtime", "wrap="+wrapper, "--default-runtime", "wrap")
+		args = append(args, wrapped(wrapper)...)
 	}
+	return c.launchDocker(ctx, daemon, args...)
+}
+
+// wrapped has dockerd run containers through the wrapper.
+func wrapped(wrapper string) []string {
+	return []string{"--add-runtime", "wrap=" + wrapper, "--default-runtime", "wrap"}
+}
+
+// launchDocker starts a dockerd with some more arguments, and returns when it answers.
+func (c cache) launchDocker(ctx context.Context, daemon string, more ...string) error {
 	// A daemon that was killed leaves these behind, and a new one stops at them.
 	if err := run(ctx, asRoot("rm", "-f", c.pidFile(), c.socket())...); err != nil {
 		return err
 	}
-	log, err := os.Create(c.path("kind", "dockerd.log"))
+	log, err := os.Create(c.path(c.room, "dockerd.log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	args = asRoot(args...)
+	args := asRoot(append([]string{daemon, "--data-root", c.dataRoot(), "--exec-root", c.execRoot(), "--pidfile", c.pidFile(), "-H", c.dockerHost()}, more...)...)
 	dockerd := exec.Command(args[0], args[1:]...)
 	dockerd.Stdout, dockerd.Stderr = log, log
 	dockerd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -136,18 +148,39 @@ func (c cache) startDocker(ctx context.Context) error {
 	}
 	ended := make(chan struct{})
 	go func() { _ = dockerd.Wait(); close(ended) }()
-	return until(ctx, 90*time.Second, "waiting for dockerd", func() error {
+	return until(ctx, c.patience, "waiting for dockerd", func() error {
 		select {
 		case <-ended:
 			text, _ := os.ReadFile(log.Name())
 			return fmt.Errorf("dockerd ended; %s says\n%s", log.Name(), tail(string(text), 15))
 		default:
 		}
-		if !dockerAnswers(ctx) {
-			return fmt.Errorf("no answer at %s; see %s", c.dockerHost(), log.Name())
+		if err := c.ping(ctx); err != nil {
+			return fmt.Errorf("no answer at %s; see %s: %w", c.dockerHost(), log.Name(), err)
 		}
 		return nil
 	})
+}
+
+// ping asks our dockerd without a docker command, whose start alone takes an emulated processor seconds.
+func (c cache) ping(ctx context.Context) error {
+	asking := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", c.socket())
+	}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/_ping", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := asking.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("it says %s", answer.Status)
+	}
+	return nil
 }
 
 // remember writes down what dockerd is about to change. A state that is there already is older and therefore right.

@@ -299,13 +299,36 @@ func (c cache) buildComponent(ctx context.Context, image, work string) error {
 		args = append(args, "-c", fmt.Sprintf("ENTRYPOINT [%q]", "/usr/local/bin/"+name))
 	}
 	reader, writer := io.Pipe()
-	go func() { writer.CloseWithError(tarOne(writer, path, "usr/local/bin/"+name)) }()
+	go func() { writer.CloseWithError(tarImage(writer, imageFile{name: "usr/local/bin/" + name, path: path})) }()
 	return command{in: reader, args: append(args, "-", image)}.run(ctx)
 }
 
-// tarOne streams one executable as the whole file system of an image.
-func tarOne(out io.Writer, path, name string) error {
-	file, err := os.Open(path)
+// An imageFile is an executable of this machine, or a text.
+type imageFile struct{ name, path, text string }
+
+// tarImage streams files as the whole file system of an image.
+func tarImage(out io.Writer, files ...imageFile) error {
+	writer := tar.NewWriter(out)
+	if err := writer.WriteHeader(&tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}); err != nil {
+		return err
+	}
+	for _, each := range files {
+		if err := each.write(writer); err != nil {
+			return err
+		}
+	}
+	return writer.Close()
+}
+
+func (f imageFile) write(writer *tar.Writer) error {
+	if f.path == "" {
+		if err := writer.WriteHeader(&tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.text))}); err != nil {
+			return err
+		}
+		_, err := io.WriteString(writer, f.text)
+		return err
+	}
+	file, err := os.Open(f.path)
 	if err != nil {
 		return err
 	}
@@ -314,17 +337,11 @@ func tarOne(out io.Writer, path, name string) error {
 	if err != nil {
 		return err
 	}
-	writer := tar.NewWriter(out)
-	if err := writer.WriteHeader(&tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}); err != nil {
+	if err := writer.WriteHeader(&tar.Header{Name: f.name, Mode: 0o755, Size: info.Size()}); err != nil {
 		return err
 	}
-	if err := writer.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: info.Size()}); err != nil {
-		return err
-	}
-	if _, err := io.Copy(writer, file); err != nil {
-		return err
-	}
-	return writer.Close()
+	_, err = io.Copy(writer, file)
+	return err
 }
 
 // preload puts the component images into the node's containerd and keeps the result as an image.

@@ -83,14 +83,17 @@ func TestWithSecurityAddsTheFixesOnce(t *testing.T) {
 }
 
 func TestClusterConfig(t *testing.T) {
-	text := clusterConfig(2, true, true)
+	text := clusterConfig(shape{Workers: 2, OwnNetwork: true, CgroupV1: true})
 	for _, want := range []string{"disableDefaultCNI: true", "failCgroupV1: false", "maxContainerRestartPeriod: 2s", "- role: worker\n- role: worker\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if plain := clusterConfig(0, false, false); strings.Contains(plain, "CNI") || strings.Contains(plain, "worker") || strings.Contains(plain, "Cgroup") {
+	if plain := clusterConfig(shape{}); strings.Contains(plain, "CNI") || strings.Contains(plain, "worker") || strings.Contains(plain, "Cgroup") || strings.Contains(plain, "leader") {
 		t.Errorf("too much in\n%s", plain)
+	}
+	if slow := clusterConfig(shape{Emulated: true}); !strings.Contains(slow, "grace-period: 60s") || strings.Contains(slow, "grace-period: 8s") {
+		t.Errorf("an emulated node is lost too soon in\n%s", slow)
 	}
 }
 
@@ -108,13 +111,20 @@ func TestNetworkScriptRoutesToTheOthers(t *testing.T) {
 	}
 }
 
-func TestTarOneIsAnImageOfOneFile(t *testing.T) {
+func TestManifestNeedsTakesReplacementsByPublishedVersions(t *testing.T) {
+	replace, _ := manifestNeeds("go 1.24\n\nreplace a.example/b => c.example/d v1.2.3\n\nreplace (\n\ta.example/e v0.0.0 => c.example/f v1.0.0 // as upstream\n\ta.example/g => ../g\n)\n", "v1.0.0")
+	if want := "replace a.example/b => c.example/d v1.2.3\nreplace a.example/e v0.0.0 => c.example/f v1.0.0\n"; replace != want {
+		t.Errorf("got %q", replace)
+	}
+}
+
+func TestTarImageHasExecutablesAndTexts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	if err := os.WriteFile(path, []byte("text"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := tarOne(&out, path, "usr/local/bin/x"); err != nil {
+	if err := tarImage(&out, imageFile{name: "usr/local/bin/x", path: path}, imageFile{name: "etc/y", text: "more"}); err != nil {
 		t.Fatal(err)
 	}
 	reader := tar.NewReader(&out)
@@ -122,6 +132,9 @@ func TestTarOneIsAnImageOfOneFile(t *testing.T) {
 		t.Errorf("got %v, %v", header, err)
 	}
 	if header, err := reader.Next(); err != nil || header.Name != "usr/local/bin/x" || header.Mode != 0o755 || header.Size != 4 {
+		t.Errorf("got %v, %v", header, err)
+	}
+	if header, err := reader.Next(); err != nil || header.Name != "etc/y" || header.Mode != 0o644 || header.Size != 4 {
 		t.Errorf("got %v, %v", header, err)
 	}
 }

@@ -6,21 +6,27 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 )
 
 const usage = `usage: kindctl COMMAND
 
-  up [--name N] [--workers W]   make a cluster and wait until it is ready
+  up [--name N] [--workers W] [--rdma]
+                                make a cluster and wait until it is ready; --rdma: with a SoftRoCE device in each node
   down [--name N] [--all]       remove it; --all: also every trace of a Docker that kindctl started
   load [--name N] IMAGE ...     hand images to the cluster's nodes
   env [--name N]                print exports for a shell: DOCKER_HOST, KUBECONFIG, PATH
   base                          print the image that farpool's own images stand on; made here where no registry answers
   tool NAME                     build a tool into the cache and print its path
+  disk [--name N] [--workers W] IMAGE ...
+                                make a cluster with these images, stopped, in a disk image, and print its path: for a guest with RDMA
+  resume --name N -- COMMAND    in that guest, whose second disk it is: start the cluster, give its nodes RDMA devices, run COMMAND
   envtest                       print the directory with kube-apiserver, etcd and kubectl
 `
 
@@ -32,6 +38,10 @@ func main() {
 		os.Exit(2)
 	}
 	if err := dispatch(ctx, os.Args[1], os.Args[2:]); err != nil {
+		var ended *exec.ExitError
+		if os.Args[1] == "resume" && errors.As(err, &ended) && ended.Exited() {
+			os.Exit(ended.ExitCode()) // the command has said why
+		}
 		fmt.Fprintf(os.Stderr, "kindctl %s: %v\n", os.Args[1], err)
 		os.Exit(1)
 	}
@@ -42,6 +52,7 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 	name := flags.String("name", defaultCluster, "of the cluster")
 	workers := flags.Int("workers", 2, "number of worker nodes")
 	everything := flags.Bool("all", false, "also remove the Docker that kindctl started")
+	rdma := flags.Bool("rdma", false, "SoftRoCE devices in the nodes")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -54,7 +65,26 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 		if err := c.up(ctx, *name, *workers); err != nil {
 			return err
 		}
+		if *rdma {
+			plugin, err := c.rdmaImage(ctx)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(c.loadImages(ctx, *name, []string{plugin}), c.rdma(ctx, *name, plugin)); err != nil {
+				return err
+			}
+		}
 		fmt.Println(c.exports(*name))
+	case "disk":
+		path, err := c.disk(ctx, *name, *workers, flags.Args())
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+	case "fill": // what `disk` runs in namespaces of its own
+		return c.fill(ctx, *name)
+	case "resume":
+		return c.resume(ctx, *name, flags.Args())
 	case "down":
 		return c.down(ctx, *name, *everything)
 	case "load":

@@ -119,9 +119,14 @@ func tail(text string, lines int) string {
 
 // until asks again and again, and gives up at the deadline with what the last answer was.
 func until(ctx context.Context, limit time.Duration, what string, try func() error) error {
+	return untilEvery(ctx, 200*time.Millisecond, limit, what, try)
+}
+
+// untilEvery is for questions that cost more.
+func untilEvery(ctx context.Context, every, limit time.Duration, what string, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	pause := time.NewTicker(200 * time.Millisecond)
+	pause := time.NewTicker(every)
 	defer pause.Stop()
 	for {
 		err := try()

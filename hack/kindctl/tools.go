@@ -52,6 +52,7 @@ var tools = func() []tool {
 		{name: "etcd", module: "go.etcd.io/etcd/server/v3", version: "v3.6.8", pkg: "go.etcd.io/etcd/server/v3"},
 		{name: "coredns", module: "github.com/coredns/coredns", version: "v1.14.2", source: corednsMain},
 		{name: "helm", module: "helm.sh/helm/v4", version: "v4.3.1", pkg: "helm.sh/helm/v4/cmd/helm"},
+		{name: rdmaPlugin, module: "github.com/Mellanox/k8s-rdma-shared-dev-plugin", version: "v1.5.3", pkg: "github.com/Mellanox/k8s-rdma-shared-dev-plugin/cmd/" + rdmaPlugin},
 		{name: "golangci-lint", module: "github.com/golangci/golangci-lint/v2", version: "v2.15.0", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 	}
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubeadm", "kubectl"} {
@@ -222,12 +223,16 @@ func downloadModule(ctx context.Context, path, version string) (module, error) {
 	return found, json.Unmarshal([]byte(text.String()), &found)
 }
 
-// manifestNeeds reads from a module's own go.mod which Go it asks for, and which staging modules have to be replaced:
-// Kubernetes requires them at v0.0.0, and the matching v0.x.y are published beside it.
+// manifestNeeds reads from a module's own go.mod which Go it asks for, and what has to be replaced: what it replaces itself by published
+// versions, as Go heeds the main module's replacements alone; and for Kubernetes its staging modules, which it requires at v0.0.0, and
+// whose matching v0.x.y are published beside it.
 func manifestNeeds(manifest, version string) (replace, goVersion string) {
 	goVersion = "1.24.0"
 	if m := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(manifest); m != nil {
 		goVersion = m[1]
+	}
+	for _, m := range regexp.MustCompile(`(?m)^(?:replace\s+|\s+)(\S+(?: v\S+)? => [^\s./]\S* v\S+)`).FindAllStringSubmatch(manifest, -1) {
+		replace += "replace " + m[1] + "\n"
 	}
 	staged := "v0." + strings.TrimPrefix(version, "v1.")
 	seen := map[string]bool{}

@@ -24,8 +24,15 @@ var guestModules = []string{
 	"veth", "dummy", "sch_netem", "ib_uverbs", "rdma_ucm", "rdma_rxe",
 }
 
+// What a cluster of containers takes beside those: a disk, networks, and what the rules of kube-proxy and of Docker's name service are made of.
+var clusterModules = []string{
+	"virtio_blk", "ext4", "bridge", "br_netfilter", "macvlan", "ib_umad",
+	"nf_tables", "nft_compat", "nft_chain_nat", "nft_ct", "nf_conntrack_netlink", "ipt_REJECT", "nft_limit", "nft_counter",
+	"xt_MASQUERADE", "xt_addrtype", "xt_comment", "xt_conntrack", "xt_limit", "xt_mark", "xt_multiport", "xt_nat", "xt_recent", "xt_statistic", "xt_tcpudp",
+}
+
 // Without these there is no guest: better said here than seen on its console.
-var neededModules = []string{"9p", "overlay", "ib_uverbs", "rdma_rxe"}
+var neededModules = []string{"9p", "overlay", "ext4", "ib_uverbs", "configfs", "rdma_rxe"}
 
 const fetchPatience = 10 * time.Minute
 
@@ -55,7 +62,7 @@ func findKernel(ctx context.Context, o options, anew bool) (kernel, error) {
 	if err != nil {
 		return kernel{}, err
 	}
-	if found := installed(root); len(found) > 0 && !anew {
+	if found := installed(root); len(found) > 0 && !anew && found[len(found)-1].lacks() == "" {
 		return found[len(found)-1], nil
 	}
 	if err := fetchKernel(ctx, o, root); err != nil {
@@ -183,8 +190,14 @@ func fetchKernel(ctx context.Context, o options, root string) error {
 
 // keep moves an image and the modules of a guest to their place, the modules uncompressed.
 func keep(o options, from kernel, to string, begun time.Time) error {
-	if _, err := os.Stat(to); err == nil {
-		return nil
+	if there := (kernel{from.version, to}); exists(there.image()) {
+		if there.lacks() == "" {
+			return nil
+		}
+		// Whoever has it open has read it. It was kept for guests that took less.
+		if err := os.RemoveAll(to); err != nil {
+			return err
+		}
 	}
 	complete := from.directory + ".kept"
 	if err := os.MkdirAll(complete, 0o755); err != nil {
@@ -224,7 +237,7 @@ func keep(o options, from kernel, to string, begun time.Time) error {
 // files lists the modules of whole trees that guests may want: cheaper kept than fetched again for one more.
 func (k kernel) files() ([]string, error) {
 	var files []string
-	for _, tree := range []string{"fs/9p", "fs/netfs", "fs/fscache", "fs/overlayfs", "net", "lib", "crypto", "arch", "drivers/virtio", "drivers/char", "drivers/net", "drivers/infiniband", "drivers/block"} {
+	for _, tree := range []string{"fs/9p", "fs/netfs", "fs/fscache", "fs/overlayfs", "fs/ext4", "fs/jbd2", "fs/mbcache.ko.xz", "fs/configfs", "net", "lib", "crypto", "arch", "drivers/virtio", "drivers/char", "drivers/net", "drivers/infiniband", "drivers/block"} {
 		err := filepath.WalkDir(filepath.Join(k.directory, "kernel", tree), func(path string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
@@ -247,6 +260,21 @@ func (k kernel) files() ([]string, error) {
 	return files, nil
 }
 
+// lacks names a module that is needed and not there.
+func (k kernel) lacks() string {
+	for _, name := range neededModules {
+		if !exists(filepath.Join(k.directory, name+".ko")) {
+			return name
+		}
+	}
+	return ""
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 type module struct {
 	name    string
 	content []byte
@@ -258,14 +286,12 @@ func (k kernel) modules(wanted []string) ([]module, error) {
 	if err != nil {
 		return nil, err
 	}
+	if name := k.lacks(); name != "" {
+		return nil, fmt.Errorf("kernel %s in %s has no module %s: remove that directory, and another is fetched", k.version, k.directory, name)
+	}
 	byName := map[string]string{}
 	for _, path := range paths {
 		byName[moduleName(strings.TrimSuffix(filepath.Base(path), ".ko"))] = path
-	}
-	for _, name := range neededModules {
-		if byName[name] == "" {
-			return nil, fmt.Errorf("kernel %s in %s has no module %s: remove that directory, and another is fetched", k.version, k.directory, name)
-		}
 	}
 	var order []module
 	seen := map[string]bool{}

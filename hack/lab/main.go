@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,6 +37,7 @@ type options struct {
 	memory  string
 	cpus    int
 	guest   bool
+	disk    string
 	verbose bool
 	fetch   bool
 }
@@ -57,6 +59,7 @@ once, and kept in ${FARPOOL_CACHE:-~/.cache/farpool}/lab. Exit status: the comma
 	flags.StringVar(&o.memory, "memory", "2G", "of the guest; what the command writes to files counts")
 	flags.IntVar(&o.cpus, "cpus", min(2, runtime.NumCPU()), "of the guest")
 	flags.BoolVar(&o.guest, "guest", false, "use the guest even where this machine has RDMA devices")
+	flags.StringVar(&o.disk, "disk", "", "an ext4 file system that the guest gets as /dev/vda, whose changes are thrown away: a guest for a cluster, without rxe0 (kindctl resume)")
 	flags.BoolVar(&o.verbose, "v", false, "say what is done and how long it took")
 	flags.BoolVar(&o.fetch, "fetch-kernel", false, "look for a newer kernel, even if there is one already")
 	_ = flags.Parse(os.Args[1:])
@@ -120,6 +123,7 @@ type task struct {
 	Directory   string
 	Environment []string
 	Modules     []string
+	Loopback    bool // whether there is to be rxe0
 }
 
 func runGuest(ctx context.Context, o options, command []string) (int, error) {
@@ -145,7 +149,11 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 	}
 	defer os.RemoveAll(work)
 
-	modules, err := kernel.modules(guestModules)
+	wanted := guestModules
+	if o.disk != "" {
+		wanted = slices.Concat(guestModules, clusterModules)
+	}
+	modules, err := kernel.modules(wanted)
 	if err != nil {
 		return statusBroken, err
 	}
@@ -157,7 +165,7 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 	for i, module := range modules {
 		names[i] = module.name
 	}
-	told, err := json.Marshal(task{Command: command, Directory: directory, Environment: os.Environ(), Modules: names})
+	told, err := json.Marshal(task{Command: command, Directory: directory, Environment: os.Environ(), Modules: names, Loopback: o.disk == ""})
 	if err != nil {
 		return statusBroken, err
 	}
@@ -169,16 +177,21 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 	console, result := filepath.Join(work, "console"), filepath.Join(work, "status")
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, qemu,
-		"-accel", "tcg,thread=multi,tb-size=512", "-M", "pc", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", o.memory,
+	args := []string{
+		"-accel", "tcg,thread=multi,tb-size=1024", "-M", "pc", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", o.memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
 		"-kernel", kernel.image(), "-initrd", filepath.Join(work, "initrd"),
 		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check audit=0 apparmor=0 vm.mmap_rnd_bits=28",
-		"-serial", "file:"+console,
+		"-serial", "file:" + console,
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=output,path=/dev/fd/3,append=on", "-device", "virtserialport,chardev=output,name=output",
-		"-chardev", "file,id=status,path="+result, "-device", "virtserialport,chardev=status,name=status",
-		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
+		"-chardev", "file,id=status,path=" + result, "-device", "virtserialport,chardev=status,name=status",
+		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+	}
+	if o.disk != "" {
+		args = append(args, "-drive", "file="+o.disk+",if=virtio,format=raw,snapshot=on,cache=unsafe,aio=threads")
+	}
+	cmd := exec.CommandContext(ctx, qemu, args...)
 	// Killed with this process, however that ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	reader, writer, err := os.Pipe()

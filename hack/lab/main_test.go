@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 )
 
 func TestVersionsAreOrderedByTheirNumbers(t *testing.T) {
@@ -57,6 +58,37 @@ func TestAKernelWithoutItsModulesIsSaidSo(t *testing.T) {
 	}
 	if _, err := (kernel{"7.2", directory}).modules(guestModules); err == nil {
 		t.Error("a kernel without SoftRoCE is taken")
+	}
+}
+
+func TestAKernelThatWasKeptWithFewerModulesIsReplaced(t *testing.T) {
+	write := func(path string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch := func() kernel {
+		from := kernel{"7.2", filepath.Join(t.TempDir(), "7.2")}
+		write(from.image())
+		for _, name := range neededModules {
+			write(filepath.Join(from.directory, "kernel", "net", name+".ko"))
+		}
+		return from
+	}
+	root := t.TempDir()
+	to := kernel{"7.2", filepath.Join(root, "kernel", "7.2")}
+	write(to.image())
+	write(filepath.Join(to.directory, "9p.ko"))
+	if err := keep(options{}, fetch(), to.directory, time.Now()); err != nil || to.lacks() != "" {
+		t.Fatalf("%v; it lacks %q", err, to.lacks())
+	}
+	write(filepath.Join(to.directory, "marker"))
+	if err := keep(options{}, fetch(), to.directory, time.Now()); err != nil || !exists(filepath.Join(to.directory, "marker")) {
+		t.Errorf("%v; a kernel that has everything is replaced", err)
 	}
 }
 

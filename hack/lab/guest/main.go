@@ -24,6 +24,7 @@ type task struct {
 	Directory   string
 	Environment []string
 	Modules     []string
+	Loopback    bool
 }
 
 const (
@@ -75,8 +76,11 @@ func run() (int, error) {
 			return -1, err
 		}
 	}
-	// SoftRoCE on the loopback interface: one device for both ends, whose address is 127.0.0.1.
-	for _, line := range []string{"ip link set lo up", "rdma link add rxe0 type rxe netdev lo"} {
+	lines := []string{"ip link set lo up"}
+	if told.Loopback { // SoftRoCE there: one device for both ends, whose address is 127.0.0.1
+		lines = append(lines, "rdma link add rxe0 type rxe netdev lo")
+	}
+	for _, line := range lines {
 		words := strings.Fields(line)
 		cmd := exec.Command(words[0], words[1:]...)
 		if out, err := cmd.CombinedOutput(); err != nil {
