@@ -135,7 +135,17 @@ func (c cache) guestDocker(ctx context.Context) error {
 		return errors.New("there is no dockerd; run `make deps`")
 	}
 	args := append(wrapped(c.path("bin", "ociwrap")), "--bridge", "none", "--iptables=false", "--ip6tables=false")
-	return step(ctx, c.patience, "starting the Docker of a guest", func(ctx context.Context) error { return c.launchDocker(ctx, daemon, args...) })
+	return step(ctx, c.patience, "starting the Docker of a guest", func(ctx context.Context) error {
+		// It ends where its containerd takes more than 15 seconds, which an emulated processor on a busy machine may.
+		for tries := 1; ; tries++ {
+			if err := c.launchDocker(ctx, daemon, args...); !errors.Is(err, errDockerEnded) || tries == 5 {
+				return err
+			}
+			if err := run(ctx, "rm", "-f", c.pidFile(), c.socket(), filepath.Join(c.execRoot(), "containerd", "containerd.pid")); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // fill makes the cluster in Docker's data, and leaves it stopped.
@@ -260,6 +270,9 @@ func (c cache) resume(ctx context.Context, cluster string, command []string) err
 	}); err != nil {
 		return err
 	}
+	if err := c.rdmaDevices(ctx, cluster); err != nil {
+		return err
+	}
 	if err := step(ctx, c.patience, "waiting for its API server", func(ctx context.Context) error { return c.apiReady(ctx, cluster) }); err != nil {
 		return fmt.Errorf("%w\n%s", err, explainNode(ctx, nodes))
 	}
@@ -269,7 +282,7 @@ func (c cache) resume(ctx context.Context, cluster string, command []string) err
 	if err := c.settle(ctx, cluster); err != nil {
 		return err
 	}
-	if err := c.rdma(ctx, cluster, p.Plugin); err != nil {
+	if err := c.rdmaOffered(ctx, cluster, p.Plugin); err != nil {
 		return err
 	}
 	say("cluster %s is up; running %s", cluster, abbreviate(strings.Join(command, " ")))

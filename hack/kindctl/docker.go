@@ -148,19 +148,31 @@ func (c cache) launchDocker(ctx context.Context, daemon string, more ...string) 
 	}
 	ended := make(chan struct{})
 	go func() { _ = dockerd.Wait(); close(ended) }()
-	return until(ctx, c.patience, "waiting for dockerd", func() error {
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
 		select {
 		case <-ended:
-			text, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("dockerd ended; %s says\n%s", log.Name(), tail(string(text), 15))
-		default:
+			stop()
+		case <-waiting.Done():
 		}
+	}()
+	err = until(waiting, c.patience, "waiting for dockerd", func() error {
 		if err := c.ping(ctx); err != nil {
 			return fmt.Errorf("no answer at %s; see %s: %w", c.dockerHost(), log.Name(), err)
 		}
 		return nil
 	})
+	select {
+	case <-ended:
+		text, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("%w; %s says\n%s", errDockerEnded, log.Name(), tail(string(text), 15))
+	default:
+		return err
+	}
 }
+
+var errDockerEnded = errors.New("dockerd ended")
 
 // ping asks our dockerd without a docker command, whose start alone takes an emulated processor seconds.
 func (c cache) ping(ctx context.Context) error {

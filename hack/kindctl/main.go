@@ -70,7 +70,13 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(c.loadImages(ctx, *name, []string{plugin}), c.rdma(ctx, *name, plugin)); err != nil {
+			if err := c.loadImages(ctx, *name, []string{plugin}); err != nil {
+				return err
+			}
+			if err := c.rdmaDevices(ctx, *name); err != nil {
+				return err
+			}
+			if err := c.rdmaOffered(ctx, *name, plugin); err != nil {
 				return err
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 )
@@ -50,9 +49,8 @@ func (c cache) rdmaImage(ctx context.Context) (string, error) {
 		"-c", fmt.Sprintf("ENTRYPOINT [%q]", "/usr/local/bin/"+rdmaPlugin), "-", image}}.run(ctx)
 }
 
-// rdma gives every node of a running cluster a SoftRoCE device, and returns when Kubernetes hands it out to pods. The image of the
-// device plugin is on the nodes. It may be repeated: a node that was restarted has lost its device.
-func (c cache) rdma(ctx context.Context, cluster, pluginImage string) error {
+// rdmaDevices gives every running node of a cluster a SoftRoCE device. It may be repeated: a node that was restarted has lost its own.
+func (c cache) rdmaDevices(ctx context.Context, cluster string) error {
 	return step(ctx, c.patience, "giving the nodes of "+cluster+" RDMA devices", func(ctx context.Context) error {
 		nodes, err := clusterNodes(ctx, cluster)
 		if err != nil {
@@ -65,20 +63,27 @@ func (c cache) rdma(ctx context.Context, cluster, pluginImage string) error {
 				return fmt.Errorf("%w\nit takes a kernel whose rdma_rxe, rdma_ucm and ib_umad are loaded, and whose SoftRoCE works in every network namespace (7.2 does)", err)
 			}
 		}
-		objects := strings.ReplaceAll(rdmaObjects, "RDMA_PLUGIN_IMAGE", pluginImage)
+		return nil
+	})
+}
+
+// rdmaOffered has Kubernetes hand the devices out to pods. The image of the device plugin is on the nodes.
+func (c cache) rdmaOffered(ctx context.Context, cluster, pluginImage string) error {
+	objects := strings.ReplaceAll(rdmaObjects, "RDMA_PLUGIN_IMAGE", pluginImage)
+	return step(ctx, 2*c.patience, "having "+cluster+" offer "+rdmaResource, func(ctx context.Context) error {
 		// An API server that has just come up refuses before its own roles are there.
 		if err := untilEvery(ctx, 2*time.Second, c.patience, "applying the device plugin", func() error {
 			return command{in: strings.NewReader(objects), args: c.kubectl(cluster, "apply", "--server-side", "-f", "-")}.run(ctx)
 		}); err != nil {
 			return err
 		}
-		return untilEvery(ctx, 3*time.Second, c.patience, "waiting until every node offers "+rdmaResource, func() error {
-			offered, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-o", "jsonpath={.items[*].status.allocatable."+rdmaResource+"}")...)
+		return untilEvery(ctx, 3*time.Second, c.patience, "waiting for every node", func() error {
+			offered, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-o", "jsonpath={range .items[*]}[{.status.allocatable."+rdmaResource+"}]{end}")...)
 			if err != nil {
 				return err
 			}
-			if got := strings.Fields(offered); len(got) != len(nodes) || slices.ContainsFunc(got, func(n string) bool { return n != rdmaPods }) {
-				return errors.New("they offer: " + offered)
+			if missing := strings.ReplaceAll(offered, "["+rdmaPods+"]", ""); missing != "" || offered == "" {
+				return errors.New("nodes offer: " + offered)
 			}
 			return nil
 		})
