@@ -14,6 +14,8 @@ CLUSTER ?= farpool
 WORKERS ?= 2
 E2E_CLUSTER ?= farpool-e2e
 E2E_FILTER ?= short
+SOFTROCE_CLUSTER ?= farpool-softroce
+SOFTROCE_WORKERS ?= 0
 
 # One way of compiling Go for binaries, tests and the tools from modules, so that they share the build cache.
 export CGO_ENABLED := 0
@@ -83,8 +85,9 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, Go tests, shor
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 
 .PHONY: test-all
-test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
+test-all: ## what takes longer: e2e in its long form, pools over RDMA, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER=
+	@$(STEP) "pools over RDMA on kind" $(MAKE) e2e-softroce
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
 	@$(STEP) "simulator" $(MAKE) sim
@@ -159,6 +162,11 @@ test-race: ## Go tests of hack and e2e under the race detector
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
 	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e $(GO_TEST_FLAGS) $(ARGS)
+
+# On this machine where its kernel has SoftRoCE, and otherwise in a QEMU guest.
+.PHONY: e2e-softroce
+e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind cluster with SoftRoCE: SOFTROCE_WORKERS=1 for two nodes
+	@CLUSTER=$(SOFTROCE_CLUSTER) WORKERS=$(SOFTROCE_WORKERS) hack/e2e-softroce $(ARGS)
 
 .PHONY: lint
 lint: ## formats, linters, the arrows between rooms

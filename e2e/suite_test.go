@@ -5,6 +5,10 @@
 // Package e2e tests farpool on a kind cluster as its users meet it: installed with Helm, reached over the Redis protocol with an
 // unchanged driver and unchanged tools, and hurt as clusters hurt. It needs KUBECONFIG, and the images loaded into the cluster.
 //
+// Specs labelled "rdma" take a cluster whose nodes offer an RDMA resource, of any kind: make e2e-softroce makes one. With
+// E2E_RDMA_RESOURCE, E2E_IMAGE_TAG and E2E_HELM_ARGS (what the chart is installed with beside the tag) they run on others; where they
+// run, nodes' addresses have to be reachable.
+//
 // With the label filter "short" the same things are done in smaller numbers, and what needs long waits is left out.
 package e2e
 
@@ -37,7 +41,7 @@ var kind *cluster.Cluster
 
 func TestEndToEnd(t *testing.T) {
 	RegisterFailHandler(Fail)
-	SetDefaultEventuallyTimeout(3 * time.Minute)
+	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
 	EnforceDefaultTimeoutsWhenUsingContexts()
 	RunSpecs(t, "farpool on kind")
@@ -54,6 +58,14 @@ func count(full, small int) int {
 	return full
 }
 
+// patience is how long a condition may take to come true. Where processors are emulated E2E_PATIENCE says more.
+var patience = func() time.Duration {
+	if set, err := time.ParseDuration(os.Getenv("E2E_PATIENCE")); err == nil {
+		return set
+	}
+	return 3 * time.Minute
+}()
+
 // imageTag is the tag that the images under test were loaded with.
 func imageTag() string {
 	if tag := os.Getenv("E2E_IMAGE_TAG"); tag != "" {
@@ -69,20 +81,21 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	// A run that was interrupted may have left pools; the operator is still there to remove them, or comes up to do so.
 	install(ctx)
 	removeLeftovers(ctx)
-}, NodeTimeout(8*time.Minute))
+}, NodeTimeout(5*time.Minute+patience))
 
 // install puts the chart under test into the cluster, or brings a release that is there to it.
 func install(ctx context.Context, more ...string) {
 	GinkgoHelper()
 	By("installing the chart")
 	args := append([]string{"upgrade", "--install", release, "../charts/farpool", "--namespace", systemNamespace, "--create-namespace",
-		"--reset-values", "--wait", "--timeout", "3m",
+		"--reset-values", "--wait", "--timeout", patience.String(),
 		"--set", "image.tag=" + imageTag(), "--set", "dataPlane.image.tag=" + imageTag()}, more...)
+	args = append(args, strings.Fields(os.Getenv("E2E_HELM_ARGS"))...)
 	// On a machine that has just made the cluster the API server may refuse a request in between; Helm does not try again by itself.
 	Eventually(func() error {
 		_, err := kind.Helm(ctx, args...)
 		return err
-	}).WithContext(ctx).WithTimeout(4 * time.Minute).WithPolling(5 * time.Second).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(patience + time.Minute).WithPolling(5 * time.Second).Should(Succeed())
 }
 
 func removeLeftovers(ctx context.Context) {
@@ -113,7 +126,7 @@ func namespaceAt(ctx context.Context, purpose, level string) string {
 			explain(ctx, ns.Name)
 		}
 		deleteNamespace(ctx, ns.Name)
-	}, NodeTimeout(3*time.Minute))
+	}, NodeTimeout(patience))
 	return ns.Name
 }
 
@@ -121,7 +134,7 @@ func deleteNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	err := kind.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	Expect(client.IgnoreNotFound(err)).To(Succeed())
-	err = wait.PollUntilContextTimeout(ctx, time.Second, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Second, patience-time.Minute, true, func(ctx context.Context) (bool, error) {
 		return apierrors.IsNotFound(kind.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})), nil
 	})
 	Expect(err).NotTo(HaveOccurred(), "namespace %s does not go away", name)

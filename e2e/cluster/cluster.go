@@ -248,6 +248,21 @@ func (c *Cluster) Kill(ctx context.Context, pod *corev1.Pod, process string) (in
 // Signal sends a signal to the processes of a pod's containers from outside, and says how many there were. It needs no API server.
 // The name is a process's as the kernel has it, up to 15 characters.
 func (c *Cluster) Signal(ctx context.Context, pod *corev1.Pod, process, signal string) (int, error) {
+	return signalFrom(pod, process, signal, func(script string) (string, error) { return c.OnNode(ctx, pod.Spec.NodeName, script) })
+}
+
+// SignalFrom does the same from a pod that sees the processes of the other's Kubernetes node, where that is no container of this machine.
+func (c *Cluster) SignalFrom(ctx context.Context, from, pod *corev1.Pod, process, signal string) error {
+	_, err := signalFrom(pod, process, signal, func(script string) (string, error) { return c.InPod(ctx, from, script) })
+	return err
+}
+
+// InPod runs a shell script in a pod's first container.
+func (c *Cluster) InPod(ctx context.Context, pod *corev1.Pod, script string) (string, error) {
+	return Run(ctx, []string{"KUBECONFIG=" + c.Kubeconfig}, "kubectl", "-n", pod.Namespace, "exec", pod.Name, "-c", pod.Spec.Containers[0].Name, "--", "sh", "-c", script)
+}
+
+func signalFrom(pod *corev1.Pod, process, signal string, run func(script string) (string, error)) (int, error) {
 	if len(process) > 15 {
 		process = process[:15]
 	}
@@ -258,7 +273,7 @@ func (c *Cluster) Signal(ctx context.Context, pod *corev1.Pod, process, signal s
   grep -q -e %s -e %s $p/cgroup 2>/dev/null || continue
   kill -%s ${p#/proc/} && n=$((n+1))
 done; echo $n`, process, uid, strings.ReplaceAll(uid, "-", "_"), signal)
-	out, err := c.OnNode(ctx, pod.Spec.NodeName, script)
+	out, err := run(script)
 	if err != nil {
 		return 0, err
 	}
