@@ -15,7 +15,7 @@ WORKERS ?= 2
 E2E_CLUSTER ?= farpool-e2e
 E2E_FILTER ?= short
 SOFTROCE_CLUSTER ?= farpool-softroce
-SOFTROCE_WORKERS ?= 0
+SOFTROCE_WORKERS ?= 1
 
 # One way of compiling Go for binaries, tests and the tools from modules, so that they share the build cache.
 export CGO_ENABLED := 0
@@ -163,9 +163,9 @@ test-race: ## Go tests of hack and e2e under the race detector
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
 	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e $(GO_TEST_FLAGS) $(ARGS)
 
-# On this machine where its kernel has SoftRoCE, and otherwise in a QEMU guest.
+# On this machine where its kernel has SoftRoCE, and otherwise with workers in QEMU guests.
 .PHONY: e2e-softroce
-e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind cluster with SoftRoCE: SOFTROCE_WORKERS=1 for two nodes
+e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind cluster with SoftRoCE: SOFTROCE_WORKERS=2 for RDMA between two nodes
 	@CLUSTER=$(SOFTROCE_CLUSTER) WORKERS=$(SOFTROCE_WORKERS) hack/e2e-softroce $(ARGS)
 
 .PHONY: lint

@@ -31,7 +31,7 @@ var rdmaResource = cmp.Or(os.Getenv("E2E_RDMA_RESOURCE"), "rdma/hca_shared_devic
 
 // overRDMA is a pool of so many memory nodes and two shards. SoftRoCE under an emulated processor stands still for seconds.
 func overRDMA(name string, memoryNodes int, resource string) string {
-	return strings.Replace(small(name, memoryNodes, 2, "  dataPolicy: Store\n  failureTimeout: 6s"), "{transport: TCP}",
+	return strings.Replace(small(name, memoryNodes, 2, "  dataPolicy: Store\n  failureTimeout: 20s"), "{transport: TCP}",
 		"{transport: RoCEv2, attachment: {type: SharedDevicePlugin, sharedDevicePlugin: {resourceName: "+resource+"}}}", 1)
 }
 

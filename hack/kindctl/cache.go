@@ -18,13 +18,8 @@ import (
 //	src/                            the small modules that the tools are built from
 //	images/                         root file system and node image, so that a new dockerd starts from a file
 //	kind/                           what `up` made: dockerd's socket, data and log, kubeconfigs
-//	disk/                           what `disk` made: the same, and disks
-type cache struct {
-	root string
-	room string // of dockerd and clusters: kind or disk
-	// patience is how long a step may take that waits for others; processors may be emulated.
-	patience time.Duration
-}
+//	guests/                         the workers that `guests` runs: disks while they live, and what they said
+type cache struct{ root string }
 
 func openCache() (cache, error) {
 	root := os.Getenv("FARPOOL_CACHE")
@@ -39,8 +34,8 @@ func openCache() (cache, error) {
 	if err != nil {
 		return cache{}, err
 	}
-	c := cache{root: root, room: "kind", patience: 3 * time.Minute}
-	for _, room := range []string{"tools", "bin", "src", "images", "kind", "disk"} {
+	c := cache{root}
+	for _, room := range []string{"tools", "bin", "src", "images", "kind", "guests"} {
 		if err := os.MkdirAll(c.path(room), 0o755); err != nil {
 			return c, fmt.Errorf("cache: %w; set FARPOOL_CACHE to a directory that can be written", err)
 		}
@@ -54,9 +49,9 @@ func (c cache) path(elements ...string) string {
 
 func (c cache) kubeconfig(cluster string) string {
 	if cluster == defaultCluster {
-		return c.path(c.room, "kubeconfig")
+		return c.path("kind", "kubeconfig")
 	}
-	return c.path(c.room, cluster+".kubeconfig")
+	return c.path("kind", cluster+".kubeconfig")
 }
 
 // lock keeps two runs from building or creating the same thing. The kernel drops it when the process ends, however it ends.

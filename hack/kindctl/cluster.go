@@ -16,55 +16,46 @@ const defaultCluster = "farpool"
 
 // shape of a cluster.
 type shape struct {
-	Workers    int
-	OwnNetwork bool // without kind's CNI, whose image a node image built here has not
-	CgroupV1   bool
-	Emulated   bool // its processors: they are slow
+	workers    int
+	ownNetwork bool // without kind's CNI, whose image a node image built here has not
+	cgroupV1   bool
+	emulated   bool // its workers' processors: they are slow
 }
 
-func cgroupV1() bool { return !exists("/sys/fs/cgroup/cgroup.controllers") }
-
 // clusterConfig is kind's configuration. Nodes are judged lost within seconds, and a container that ended again and again is started
-// again within two, so that tests of lost nodes and killed processes need no minutes.
+// again within two, so that tests of lost nodes and killed processes need no minutes. Emulated nodes have Kubernetes' own times: they
+// stand still for seconds, and what starts in vain again and again takes the processor from what others wait for.
 func clusterConfig(s shape) string {
 	var b strings.Builder
 	fmt.Fprint(&b, "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\n")
-	if s.OwnNetwork {
+	if s.ownNetwork {
 		fmt.Fprint(&b, "networking: {disableDefaultCNI: true}\n")
 	}
-	fmt.Fprint(&b, "kubeadmConfigPatches:\n- |\n  kind: ClusterConfiguration\n")
-	if s.Emulated {
-		fmt.Fprint(&b, `  controllerManager:
-    extraArgs: {node-monitor-grace-period: 60s, leader-elect: "false"}
-  scheduler:
-    extraArgs: {leader-elect: "false"}
-  etcd:
-    local:
-      extraArgs: {unsafe-no-fsync: "true"}
-`)
-	} else {
-		fmt.Fprint(&b, `  controllerManager:
+	fmt.Fprint(&b, "kubeadmConfigPatches:\n")
+	if !s.emulated {
+		fmt.Fprint(&b, `- |
+  kind: ClusterConfiguration
+  controllerManager:
     extraArgs: {node-monitor-period: 1s, node-monitor-grace-period: 8s}
 `)
 	}
-	fmt.Fprint(&b, `- |
-  kind: KubeletConfiguration
+	fmt.Fprint(&b, "- |\n  kind: KubeletConfiguration\n")
+	if !s.emulated {
+		fmt.Fprint(&b, `  nodeStatusUpdateFrequency: 2s
   crashLoopBackOff: {maxContainerRestartPeriod: 2s}
   featureGates: {KubeletCrashLoopBackOffMax: true}
 `)
-	if !s.Emulated {
-		fmt.Fprint(&b, "  nodeStatusUpdateFrequency: 2s\n")
 	}
-	if s.CgroupV1 { // kubelet refuses such a host unless told
+	if s.cgroupV1 { // kubelet refuses such a host unless told
 		fmt.Fprint(&b, "  failCgroupV1: false\n")
 	}
 	fmt.Fprint(&b, "nodes:\n- role: control-plane\n")
-	fmt.Fprint(&b, strings.Repeat("- role: worker\n", s.Workers))
+	fmt.Fprint(&b, strings.Repeat("- role: worker\n", s.workers))
 	return b.String()
 }
 
 // up makes the cluster, or brings one that is there back to order.
-func (c cache) up(ctx context.Context, cluster string, workers int) error {
+func (c cache) up(ctx context.Context, cluster string, workers int, emulated bool) error {
 	release, err := c.lock(ctx, "cluster-"+cluster)
 	if err != nil {
 		return err
@@ -91,58 +82,54 @@ func (c cache) up(ctx context.Context, cluster string, workers int) error {
 		return fmt.Errorf("cluster %s has %d workers, not %d; `make down` removes it, or ask for what is there", cluster, len(nodes)-1, workers)
 	}
 	if len(nodes) == 0 {
-		if err := c.create(ctx, cluster, workers); err != nil {
+		if err := c.create(ctx, cluster, workers, emulated); err != nil {
 			return err
 		}
 	}
 	return c.settle(ctx, cluster)
 }
 
-func (c cache) create(ctx context.Context, cluster string, workers int) error {
+func (c cache) create(ctx context.Context, cluster string, workers int, emulated bool) error {
 	image, built, err := c.nodeImage(ctx)
 	if err != nil {
 		return err
 	}
-	return c.createFrom(ctx, cluster, image, shape{workers, built, cgroupV1(), false})
-}
-
-func (c cache) createFrom(ctx context.Context, cluster, image string, of shape) error {
 	if c.isOurs() {
 		// Traffic to a service that no proxy rule translated must not leave the machine by its default route.
 		if err := run(ctx, asRoot("ip", "route", "replace", "blackhole", serviceRange)...); err != nil {
 			return err
 		}
 	}
-	config := c.path(c.room, cluster+".yaml")
-	if err := replaceFile(config, []byte(clusterConfig(of)), 0o644); err != nil {
+	config := c.path("kind", cluster+".yaml")
+	text := clusterConfig(shape{workers, built, !exists("/sys/fs/cgroup/cgroup.controllers"), emulated})
+	if err := replaceFile(config, []byte(text), 0o644); err != nil {
 		return err
 	}
 	args := []string{c.path("bin", "kind"), "create", "cluster", "-q", "--name", cluster, "--config", config, "--kubeconfig", c.kubeconfig(cluster)}
 	if image != "" {
 		args = append(args, "--image", image)
 	}
-	return step(ctx, 10*time.Minute, fmt.Sprintf("creating cluster %s: 1 control plane, %d workers", cluster, of.Workers), func(ctx context.Context) error {
+	return step(ctx, 10*time.Minute, fmt.Sprintf("creating cluster %s: 1 control plane, %d workers", cluster, workers), func(ctx context.Context) error {
 		return run(ctx, args...)
+	})
+}
+
+// settle brings the network up and waits until pods can run. It may be repeated: a node that was restarted has lost its routes.
+func (c cache) settle(ctx context.Context, cluster string) error {
+	return step(ctx, 5*time.Minute, "waiting for cluster "+cluster+" to be ready", func(ctx context.Context) error {
+		if err := c.network(ctx, cluster); err != nil {
+			return err
+		}
+		if err := run(ctx, c.kubectl(cluster, "wait", "--for=condition=Ready", "node", "--all", "--timeout=180s")...); err != nil {
+			return err
+		}
+		return run(ctx, c.kubectl(cluster, "-n", "kube-system", "rollout", "status", "deploy/coredns", "--timeout=180s")...)
 	})
 }
 
 // kubectl is a command line of it for a cluster.
 func (c cache) kubectl(cluster string, args ...string) []string {
 	return append([]string{c.path("bin", "kubectl"), "--kubeconfig", c.kubeconfig(cluster)}, args...)
-}
-
-// settle brings the network up and waits until pods can run. It may be repeated: a node that was restarted has lost its routes.
-func (c cache) settle(ctx context.Context, cluster string) error {
-	return step(ctx, 2*c.patience, "waiting for cluster "+cluster+" to be ready", func(ctx context.Context) error {
-		if err := c.network(ctx, cluster); err != nil {
-			return err
-		}
-		timeout := "--timeout=" + c.patience.String()
-		if err := run(ctx, c.kubectl(cluster, "wait", "--for=condition=Ready", "node", "--all", timeout)...); err != nil {
-			return err
-		}
-		return run(ctx, c.kubectl(cluster, "-n", "kube-system", "rollout", "status", "deploy/coredns", timeout)...)
-	})
 }
 
 func clusterNodes(ctx context.Context, cluster string) ([]string, error) {
@@ -167,21 +154,40 @@ type node struct{ name, podRange, address string }
 // network gives the nodes of a built image what kind's own CNI image would: a veth pair for each pod, addresses from the
 // node's range, and a route to each other node's range.
 func (c cache) network(ctx context.Context, cluster string) error {
-	names, err := clusterNodes(ctx, cluster)
+	nodes, err := c.networkNodes(ctx, cluster)
 	if err != nil {
 		return err
 	}
+	for i := range nodes {
+		if err := onNode(ctx, nodes[i].name, networkScript(nodes, i), "bash", "-s"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onNode runs a command with some input in a node's container.
+func onNode(ctx context.Context, node, input string, args ...string) error {
+	return command{in: strings.NewReader(input), args: append([]string{"docker", "exec", "-i", node}, args...)}.run(ctx)
+}
+
+// networkNodes are the nodes whose network is made here: all of a cluster, or none where its image has a CNI of its own.
+func (c cache) networkNodes(ctx context.Context, cluster string) ([]node, error) {
+	names, err := clusterNodes(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
 	if len(names) == 0 {
-		return fmt.Errorf("cluster %s has no nodes", cluster)
+		return nil, fmt.Errorf("cluster %s has no nodes", cluster)
 	}
 	image, err := output(ctx, "docker", "inspect", "--format", "{{.Config.Image}}", names[0])
 	if err != nil || !strings.HasPrefix(image, "farpool/kind-node:") {
-		return err
+		return nil, err
 	}
 	var nodes []node
 	err = until(ctx, time.Minute, "waiting for every node's pod range", func() error {
-		listing, err := output(ctx, c.path("bin", "kubectl"), "--kubeconfig", c.kubeconfig(cluster), "get", "nodes", "-o",
-			`jsonpath={range .items[*]}{.metadata.name} {.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}`)
+		listing, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}`)...)
 		if err != nil {
 			return err
 		}
@@ -191,16 +197,7 @@ func (c cache) network(ctx context.Context, cluster string) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	for i := range nodes {
-		setup := command{in: strings.NewReader(networkScript(nodes, i)), args: []string{"docker", "exec", "-i", nodes[i].name, "bash", "-s"}}
-		if err := setup.run(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return nodes, err
 }
 
 func parseNodes(listing string) []node {
@@ -244,7 +241,7 @@ func (c cache) deleteCluster(ctx context.Context, cluster string) error {
 		if err := run(ctx, c.path("bin", "kind"), "delete", "cluster", "-q", "--name", cluster, "--kubeconfig", c.kubeconfig(cluster)); err != nil {
 			return err
 		}
-		return errors.Join(removeIfThere(c.kubeconfig(cluster)), removeIfThere(c.path(c.room, cluster+".yaml")))
+		return errors.Join(removeIfThere(c.kubeconfig(cluster)), removeIfThere(c.path("kind", cluster+".yaml")))
 	})
 }
 

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/user"
@@ -32,11 +30,11 @@ type before struct {
 	HadBridge     bool   `json:"hadBridge"`
 }
 
-func (c cache) socket() string     { return c.path(c.room, "docker.sock") }
-func (c cache) pidFile() string    { return c.path(c.room, "docker.pid") }
-func (c cache) dataRoot() string   { return c.path(c.room, "docker-data") }
-func (c cache) execRoot() string   { return c.path(c.room, "docker-run") }
-func (c cache) stateFile() string  { return c.path(c.room, "before.json") }
+func (c cache) socket() string     { return c.path("kind", "docker.sock") }
+func (c cache) pidFile() string    { return c.path("kind", "docker.pid") }
+func (c cache) dataRoot() string   { return c.path("kind", "docker-data") }
+func (c cache) execRoot() string   { return c.path("kind", "docker-run") }
+func (c cache) stateFile() string  { return c.path("kind", "before.json") }
 func (c cache) dockerHost() string { return "unix://" + c.socket() }
 
 func dockerAnswers(ctx context.Context) bool {
@@ -107,7 +105,7 @@ func (c cache) startDocker(ctx context.Context) error {
 	if err := c.remember(ctx); err != nil {
 		return err
 	}
-	var args []string
+	args := []string{daemon, "--data-root", c.dataRoot(), "--exec-root", c.execRoot(), "--pidfile", c.pidFile(), "-H", c.dockerHost()}
 	if me, err := user.Current(); err == nil && me.Uid != "0" {
 		args = append(args, "--group", me.Gid)
 	}
@@ -118,28 +116,18 @@ func (c cache) startDocker(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		args = append(args, wrapped(wrapper)...)
+		args = append(args, "--add-runtime", "wrap="+wrapper, "--default-runtime", "wrap")
 	}
-	return c.launchDocker(ctx, daemon, args...)
-}
-
-// wrapped has dockerd run containers through the wrapper.
-func wrapped(wrapper string) []string {
-	return []string{"--add-runtime", "wrap=" + wrapper, "--default-runtime", "wrap"}
-}
-
-// launchDocker starts a dockerd with some more arguments, and returns when it answers.
-func (c cache) launchDocker(ctx context.Context, daemon string, more ...string) error {
 	// A daemon that was killed leaves these behind, and a new one stops at them.
 	if err := run(ctx, asRoot("rm", "-f", c.pidFile(), c.socket())...); err != nil {
 		return err
 	}
-	log, err := os.Create(c.path(c.room, "dockerd.log"))
+	log, err := os.Create(c.path("kind", "dockerd.log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	args := asRoot(append([]string{daemon, "--data-root", c.dataRoot(), "--exec-root", c.execRoot(), "--pidfile", c.pidFile(), "-H", c.dockerHost()}, more...)...)
+	args = asRoot(args...)
 	dockerd := exec.Command(args[0], args[1:]...)
 	dockerd.Stdout, dockerd.Stderr = log, log
 	dockerd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -148,51 +136,18 @@ func (c cache) launchDocker(ctx context.Context, daemon string, more ...string) 
 	}
 	ended := make(chan struct{})
 	go func() { _ = dockerd.Wait(); close(ended) }()
-	waiting, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
+	return until(ctx, 90*time.Second, "waiting for dockerd", func() error {
 		select {
 		case <-ended:
-			stop()
-		case <-waiting.Done():
+			text, _ := os.ReadFile(log.Name())
+			return fmt.Errorf("dockerd ended; %s says\n%s", log.Name(), tail(string(text), 15))
+		default:
 		}
-	}()
-	err = until(waiting, c.patience, "waiting for dockerd", func() error {
-		if err := c.ping(ctx); err != nil {
-			return fmt.Errorf("no answer at %s; see %s: %w", c.dockerHost(), log.Name(), err)
+		if !dockerAnswers(ctx) {
+			return fmt.Errorf("no answer at %s; see %s", c.dockerHost(), log.Name())
 		}
 		return nil
 	})
-	select {
-	case <-ended:
-		text, _ := os.ReadFile(log.Name())
-		return fmt.Errorf("%w; %s says\n%s", errDockerEnded, log.Name(), tail(string(text), 15))
-	default:
-		return err
-	}
-}
-
-var errDockerEnded = errors.New("dockerd ended")
-
-// ping asks our dockerd without a docker command, whose start alone takes an emulated processor seconds.
-func (c cache) ping(ctx context.Context) error {
-	asking := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var dialer net.Dialer
-		return dialer.DialContext(ctx, "unix", c.socket())
-	}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/_ping", nil)
-	if err != nil {
-		return err
-	}
-	answer, err := asking.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("it says %s", answer.Status)
-	}
-	return nil
 }
 
 // remember writes down what dockerd is about to change. A state that is there already is older and therefore right.
@@ -247,7 +202,7 @@ func boundingSetIsFull() (bool, error) {
 }
 
 // ociwrap builds the runtime wrapper that lies beside this program.
-func (c cache) ociwrap(ctx context.Context) (string, error) { return c.ownTool(ctx, "ociwrap") }
+func (c cache) ociwrap(ctx context.Context) (string, error) { return c.ownTool(ctx, "kindctl/ociwrap") }
 
 // ownTool builds a small static program of this repository into the cache.
 func (c cache) ownTool(ctx context.Context, name string) (string, error) {
@@ -255,10 +210,10 @@ func (c cache) ownTool(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := c.path("bin", name)
+	path := c.path("bin", filepath.Base(name))
 	// Built aside and renamed: the old one may be running.
 	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
-	build := command{dir: root, env: []string{"CGO_ENABLED=0"}, args: []string{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", temporary, "./hack/kindctl/" + name}}
+	build := command{dir: root, env: []string{"CGO_ENABLED=0"}, args: []string{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", temporary, "./hack/" + name}}
 	if err := build.run(ctx); err != nil {
 		return "", err
 	}

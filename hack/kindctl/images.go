@@ -282,7 +282,7 @@ func (c cache) buildComponent(ctx context.Context, image, work string) error {
 	path := ""
 	args := []string{"docker", "import", "-c", "ENV PATH=/usr/local/bin"}
 	if name == "pause" {
-		built, err := c.ownTool(ctx, "pause")
+		built, err := c.ownTool(ctx, "kindctl/pause")
 		if err != nil {
 			return err
 		}

@@ -83,16 +83,16 @@ func TestWithSecurityAddsTheFixesOnce(t *testing.T) {
 }
 
 func TestClusterConfig(t *testing.T) {
-	text := clusterConfig(shape{Workers: 2, OwnNetwork: true, CgroupV1: true})
+	text := clusterConfig(shape{workers: 2, ownNetwork: true, cgroupV1: true})
 	for _, want := range []string{"disableDefaultCNI: true", "failCgroupV1: false", "maxContainerRestartPeriod: 2s", "- role: worker\n- role: worker\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if plain := clusterConfig(shape{}); strings.Contains(plain, "CNI") || strings.Contains(plain, "worker") || strings.Contains(plain, "Cgroup") || strings.Contains(plain, "leader") {
+	if plain := clusterConfig(shape{}); strings.Contains(plain, "CNI") || strings.Contains(plain, "worker") || strings.Contains(plain, "Cgroup") {
 		t.Errorf("too much in\n%s", plain)
 	}
-	if slow := clusterConfig(shape{Emulated: true}); !strings.Contains(slow, "grace-period: 60s") || strings.Contains(slow, "grace-period: 8s") {
+	if slow := clusterConfig(shape{emulated: true}); strings.Contains(slow, "grace-period") || strings.Contains(slow, "maxContainerRestartPeriod") {
 		t.Errorf("an emulated node is lost too soon in\n%s", slow)
 	}
 }
@@ -177,5 +177,21 @@ func TestStepNamesTheDeadline(t *testing.T) {
 	})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting for nothing: not done within 10ms") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAGuestHasTheAddressOfItsContainer(t *testing.T) {
+	w, err := parseWorker("farpool-softroce-worker", "4711 172.18.0.3 16 172.18.0.1 02:42:ac:12:00:03 80b8d44f3344fd6b678b3df9d64f7e36")
+	if err != nil || w.address != "172.18.0.3" || w.bits != "16" || w.gateway != "172.18.0.1" || w.mac != "02:42:ac:12:00:03" || w.bridge() != "br-80b8d44f3344" {
+		t.Errorf("%+v, %v", w, err)
+	}
+	second := worker{name: w.name + "2"}
+	if len(w.tap()) > 15 || w.tap() == second.tap() {
+		t.Errorf("no names for network interfaces: %s, %s", w.tap(), second.tap())
+	}
+	for _, stopped := range []string{"0", "4711", "0 172.18.0.3 16 172.18.0.1 02:42:ac:12:00:03 80b8d44f3344fd6b"} {
+		if _, err := parseWorker("x", stopped); err == nil {
+			t.Errorf("%q is a worker", stopped)
+		}
 	}
 }

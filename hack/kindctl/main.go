@@ -10,23 +10,21 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 )
 
 const usage = `usage: kindctl COMMAND
 
-  up [--name N] [--workers W] [--rdma]
-                                make a cluster and wait until it is ready; --rdma: with a SoftRoCE device in each node
+  up [--name N] [--workers W] [--rdma] [--emulated]
+                                make a cluster and wait until it is ready; --rdma: its workers have SoftRoCE devices
   down [--name N] [--all]       remove it; --all: also every trace of a Docker that kindctl started
   load [--name N] IMAGE ...     hand images to the cluster's nodes
   env [--name N]                print exports for a shell: DOCKER_HOST, KUBECONFIG, PATH
   base                          print the image that farpool's own images stand on; made here where no registry answers
   tool NAME                     build a tool into the cache and print its path
-  disk [--name N] [--workers W] IMAGE ...
-                                make a cluster with these images, stopped, in a disk image, and print its path: for a guest with RDMA
-  resume --name N -- COMMAND    in that guest, whose second disk it is: start the cluster, give its nodes RDMA devices, run COMMAND
+  guests [--name N] -- COMMAND  move the cluster's workers into QEMU guests that have SoftRoCE, run COMMAND, and end the guests; the
+                                workers are gone then. --emulated at "up" makes the cluster for that
   envtest                       print the directory with kube-apiserver, etcd and kubectl
 `
 
@@ -38,9 +36,9 @@ func main() {
 		os.Exit(2)
 	}
 	if err := dispatch(ctx, os.Args[1], os.Args[2:]); err != nil {
-		var ended *exec.ExitError
-		if os.Args[1] == "resume" && errors.As(err, &ended) && ended.Exited() {
-			os.Exit(ended.ExitCode()) // the command has said why
+		var ended commandEnded
+		if errors.As(err, &ended) {
+			os.Exit(ended.status)
 		}
 		fmt.Fprintf(os.Stderr, "kindctl %s: %v\n", os.Args[1], err)
 		os.Exit(1)
@@ -52,7 +50,8 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 	name := flags.String("name", defaultCluster, "of the cluster")
 	workers := flags.Int("workers", 2, "number of worker nodes")
 	everything := flags.Bool("all", false, "also remove the Docker that kindctl started")
-	rdma := flags.Bool("rdma", false, "SoftRoCE devices in the nodes")
+	rdma := flags.Bool("rdma", false, "SoftRoCE devices in the workers")
+	emulated := flags.Bool("emulated", false, "bear with slow workers")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -62,35 +61,17 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 	}
 	switch verb {
 	case "up":
-		if err := c.up(ctx, *name, *workers); err != nil {
+		if err := c.up(ctx, *name, *workers, *emulated); err != nil {
 			return err
 		}
 		if *rdma {
-			plugin, err := c.rdmaImage(ctx)
-			if err != nil {
-				return err
-			}
-			if err := c.loadImages(ctx, *name, []string{plugin}); err != nil {
-				return err
-			}
-			if err := c.rdmaDevices(ctx, *name); err != nil {
-				return err
-			}
-			if err := c.rdmaOffered(ctx, *name, plugin); err != nil {
+			if err := c.rdmaHere(ctx, *name); err != nil {
 				return err
 			}
 		}
 		fmt.Println(c.exports(*name))
-	case "disk":
-		path, err := c.disk(ctx, *name, *workers, flags.Args())
-		if err != nil {
-			return err
-		}
-		fmt.Println(path)
-	case "fill": // what `disk` runs in namespaces of its own
-		return c.fill(ctx, *name)
-	case "resume":
-		return c.resume(ctx, *name, flags.Args())
+	case "guests":
+		return c.guests(ctx, *name, flags.Args())
 	case "down":
 		return c.down(ctx, *name, *everything)
 	case "load":

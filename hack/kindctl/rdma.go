@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,6 +17,8 @@ const (
 	rdmaPlugin   = "k8s-rdma-shared-dp"
 	rdmaResource = "rdma/hca_shared_devices"
 	rdmaPods     = "100" // that one device admits: rdmaHcaMax in rdma/objects.yaml
+	// On Kubernetes nodes that have a device.
+	rdmaLabel = "farpool.dev/softroce"
 )
 
 //go:embed rdma/node.sh
@@ -49,41 +52,62 @@ func (c cache) rdmaImage(ctx context.Context) (string, error) {
 		"-c", fmt.Sprintf("ENTRYPOINT [%q]", "/usr/local/bin/"+rdmaPlugin), "-", image}}.run(ctx)
 }
 
-// rdmaDevices gives every running node of a cluster a SoftRoCE device. It may be repeated: a node that was restarted has lost its own.
-func (c cache) rdmaDevices(ctx context.Context, cluster string) error {
-	return step(ctx, c.patience, "giving the nodes of "+cluster+" RDMA devices", func(ctx context.Context) error {
-		nodes, err := clusterNodes(ctx, cluster)
-		if err != nil {
-			return err
-		}
-		for _, name := range nodes {
-			// Every network namespace sees the names of all devices.
-			setup := command{in: strings.NewReader(rdmaNodeScript), args: []string{"docker", "exec", "-i", name, "bash", "-s", "--", "rxe-" + name}}
-			if err := setup.run(ctx); err != nil {
-				return fmt.Errorf("%w\nit takes a kernel whose rdma_rxe, rdma_ucm and ib_umad are loaded, and whose SoftRoCE works in every network namespace (7.2 does)", err)
-			}
-		}
-		return nil
-	})
+// rdmaNodes are the nodes that get devices: the workers, or the only node.
+func rdmaNodes(ctx context.Context, cluster string) ([]string, error) {
+	nodes, err := clusterNodes(ctx, cluster)
+	if err != nil || len(nodes) == 1 {
+		return nodes, err
+	}
+	names, err := output(ctx, "docker", "ps", "--filter", "label=io.x-k8s.kind.cluster="+cluster, "--filter", "label=io.x-k8s.kind.role=worker", "--format", "{{.Names}}")
+	if err == nil && names == "" {
+		err = fmt.Errorf("cluster %s has no node for RDMA; `kindctl up` makes it", cluster)
+	}
+	return strings.Fields(names), err
 }
 
-// rdmaOffered has Kubernetes hand the devices out to pods. The image of the device plugin is on the nodes.
-func (c cache) rdmaOffered(ctx context.Context, cluster, pluginImage string) error {
+// rdmaHere gives nodes of a cluster SoftRoCE devices of this machine's kernel, and has Kubernetes offer them. It may be repeated: a
+// node that was restarted has lost its own.
+func (c cache) rdmaHere(ctx context.Context, cluster string) error {
+	plugin, err := c.rdmaImage(ctx)
+	if err != nil {
+		return err
+	}
+	nodes, err := rdmaNodes(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if err := c.loadImages(ctx, cluster, []string{plugin}); err != nil {
+		return err
+	}
+	for _, name := range nodes {
+		if err := onNode(ctx, name, rdmaNodeScript, "bash", "-s", "--", rdmaDevice(name)); err != nil {
+			return fmt.Errorf("%w\nit takes a kernel whose rdma_rxe, rdma_ucm and ib_umad are loaded, and whose SoftRoCE works in every network namespace (7.2 does)", err)
+		}
+	}
+	return c.rdmaOffered(ctx, cluster, plugin, nodes, 3*time.Minute)
+}
+
+// rdmaDevice is the name of a node's device. Every network namespace of a machine sees the names of all.
+func rdmaDevice(node string) string { return "rxe-" + node }
+
+// rdmaOffered has Kubernetes hand the devices of nodes out to pods. The image of the device plugin is on them.
+func (c cache) rdmaOffered(ctx context.Context, cluster, pluginImage string, nodes []string, patience time.Duration) error {
 	objects := strings.ReplaceAll(rdmaObjects, "RDMA_PLUGIN_IMAGE", pluginImage)
-	return step(ctx, 2*c.patience, "having "+cluster+" offer "+rdmaResource, func(ctx context.Context) error {
-		// An API server that has just come up refuses before its own roles are there.
-		if err := untilEvery(ctx, 2*time.Second, c.patience, "applying the device plugin", func() error {
-			return command{in: strings.NewReader(objects), args: c.kubectl(cluster, "apply", "--server-side", "-f", "-")}.run(ctx)
-		}); err != nil {
+	return step(ctx, patience+time.Minute, "having "+strings.Join(nodes, ", ")+" offer "+rdmaResource, func(ctx context.Context) error {
+		if err := run(ctx, c.kubectl(cluster, slices.Concat([]string{"label", "--overwrite", "node"}, nodes, []string{rdmaLabel + "="})...)...); err != nil {
 			return err
 		}
-		return untilEvery(ctx, 3*time.Second, c.patience, "waiting for every node", func() error {
-			offered, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-o", "jsonpath={range .items[*]}[{.status.allocatable."+rdmaResource+"}]{end}")...)
+		if err := (command{in: strings.NewReader(objects), args: c.kubectl(cluster, "apply", "--server-side", "-f", "-")}).run(ctx); err != nil {
+			return err
+		}
+		return untilEvery(ctx, time.Second, patience, "waiting for every node", func() error {
+			offered, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-l", rdmaLabel, "-o", "jsonpath={range .items[*]}[{.status.allocatable."+rdmaResource+"}]{end}")...)
 			if err != nil {
 				return err
 			}
-			if missing := strings.ReplaceAll(offered, "["+rdmaPods+"]", ""); missing != "" || offered == "" {
-				return errors.New("nodes offer: " + offered)
+			if offered != strings.Repeat("["+rdmaPods+"]", len(nodes)) {
+				pods, _ := output(ctx, c.kubectl(cluster, "-n", "kube-system", "get", "pods", "-l", "app=rdma-shared-dp")...)
+				return errors.New("nodes offer: " + offered + "; the plugin's pods:\n" + pods)
 			}
 			return nil
 		})

@@ -2,7 +2,7 @@
 
 // Lab runs a command of the tree where RDMA devices are: on this machine if it has some, and otherwise in a QEMU guest whose root is
 // this machine's, read-only under a layer that is thrown away. The guest's kernel has SoftRoCE, with a device `rxe0` on its
-// loopback interface. What the command prints is printed here, and its exit status is the program's.
+// loopback interface. With a file system and a tap of its own the guest is a machine by itself. What the command prints is printed here, and its exit status is the program's.
 package main
 
 import (
@@ -37,7 +37,8 @@ type options struct {
 	memory  string
 	cpus    int
 	guest   bool
-	disk    string
+	root    string
+	tap     string
 	verbose bool
 	fetch   bool
 }
@@ -59,7 +60,8 @@ once, and kept in ${FARPOOL_CACHE:-~/.cache/farpool}/lab. Exit status: the comma
 	flags.StringVar(&o.memory, "memory", "2G", "of the guest; what the command writes to files counts")
 	flags.IntVar(&o.cpus, "cpus", min(2, runtime.NumCPU()), "of the guest")
 	flags.BoolVar(&o.guest, "guest", false, "use the guest even where this machine has RDMA devices")
-	flags.StringVar(&o.disk, "disk", "", "an ext4 file system that the guest gets as /dev/vda, whose changes are thrown away: a guest for a cluster, without rxe0 (kindctl resume)")
+	flags.StringVar(&o.root, "root", "", "an ext4 file system that is the guest's root instead of this machine's files; changes are thrown away; there is no rxe0")
+	flags.StringVar(&o.tap, "tap", "", "a tap of this machine that is the guest's eth0")
 	flags.BoolVar(&o.verbose, "v", false, "say what is done and how long it took")
 	flags.BoolVar(&o.fetch, "fetch-kernel", false, "look for a newer kernel, even if there is one already")
 	_ = flags.Parse(os.Args[1:])
@@ -123,7 +125,7 @@ type task struct {
 	Directory   string
 	Environment []string
 	Modules     []string
-	Loopback    bool // whether there is to be rxe0
+	OwnRoot     bool // is /dev/vda
 }
 
 func runGuest(ctx context.Context, o options, command []string) (int, error) {
@@ -150,8 +152,10 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 	defer os.RemoveAll(work)
 
 	wanted := guestModules
-	if o.disk != "" {
+	environment := os.Environ()
+	if o.root != "" {
 		wanted = slices.Concat(guestModules, clusterModules)
+		environment, directory = nil, "/"
 	}
 	modules, err := kernel.modules(wanted)
 	if err != nil {
@@ -165,33 +169,19 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 	for i, module := range modules {
 		names[i] = module.name
 	}
-	told, err := json.Marshal(task{Command: command, Directory: directory, Environment: os.Environ(), Modules: names, Loopback: o.disk == ""})
+	told, err := json.Marshal(task{Command: command, Directory: directory, Environment: environment, Modules: names, OwnRoot: o.root != ""})
 	if err != nil {
 		return statusBroken, err
 	}
-	if err := writeInitrd(filepath.Join(work, "initrd"), init, told, modules); err != nil {
+	if err := writeInitrd(filepath.Join(work, initrdFile), init, told, modules); err != nil {
 		return statusBroken, fmt.Errorf("writing the initrd: %w", err)
 	}
 	o.say("kernel %s, initrd made after %s", kernel.version, time.Since(begun).Round(10*time.Millisecond))
 
-	console, result := filepath.Join(work, "console"), filepath.Join(work, "status")
+	console, result := filepath.Join(work, consoleFile), filepath.Join(work, statusFile)
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	args := []string{
-		"-accel", "tcg,thread=multi,tb-size=1024", "-M", "pc", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", o.memory,
-		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
-		"-kernel", kernel.image(), "-initrd", filepath.Join(work, "initrd"),
-		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check audit=0 apparmor=0 vm.mmap_rnd_bits=28",
-		"-serial", "file:" + console,
-		"-device", "virtio-serial-pci",
-		"-chardev", "file,id=output,path=/dev/fd/3,append=on", "-device", "virtserialport,chardev=output,name=output",
-		"-chardev", "file,id=status,path=" + result, "-device", "virtserialport,chardev=status,name=status",
-		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
-	}
-	if o.disk != "" {
-		args = append(args, "-drive", "file="+o.disk+",if=virtio,format=raw,snapshot=on,cache=unsafe,aio=threads")
-	}
-	cmd := exec.CommandContext(ctx, qemu, args...)
+	cmd := exec.CommandContext(ctx, qemu, o.machine(kernel.image(), work)...)
 	// Killed with this process, however that ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	reader, writer, err := os.Pipe()
@@ -231,6 +221,36 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 	default:
 		return statusBroken, fmt.Errorf("the guest ended without saying how its command ended; its console says:\n%s", seen)
 	}
+}
+
+// In the directory of a guest's run.
+const (
+	initrdFile  = "initrd"
+	consoleFile = "console"
+	statusFile  = "status"
+)
+
+// machine is QEMU's command line.
+func (o options) machine(image, work string) []string {
+	args := []string{
+		"-accel", "tcg,thread=multi,tb-size=1024", "-M", "pc", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", o.memory,
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", image, "-initrd", filepath.Join(work, initrdFile),
+		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check audit=0 apparmor=0 vm.mmap_rnd_bits=28",
+		"-serial", "file:" + filepath.Join(work, consoleFile),
+		"-device", "virtio-serial-pci",
+		"-chardev", "file,id=output,path=/dev/fd/3,append=on", "-device", "virtserialport,chardev=output,name=output",
+		"-chardev", "file,id=status,path=" + filepath.Join(work, statusFile), "-device", "virtserialport,chardev=status,name=status",
+	}
+	if o.root == "" {
+		args = append(args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
+	} else {
+		args = append(args, "-drive", "file="+o.root+",if=virtio,format=raw,snapshot=on,cache=unsafe,aio=threads")
+	}
+	if o.tap == "" {
+		return append(args, "-nic", "none")
+	}
+	return append(args, "-netdev", "tap,id=network,script=no,downscript=no,ifname="+o.tap, "-device", "virtio-net-pci,netdev=network,host_mtu=9000")
 }
 
 func tail(path string, lines int) string {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -89,6 +90,21 @@ func TestAKernelThatWasKeptWithFewerModulesIsReplaced(t *testing.T) {
 	write(filepath.Join(to.directory, "marker"))
 	if err := keep(options{}, fetch(), to.directory, time.Now()); err != nil || !exists(filepath.Join(to.directory, "marker")) {
 		t.Errorf("%v; a kernel that has everything is replaced", err)
+	}
+}
+
+func TestAGuestWithARootOfItsOwnSeesNothingOfThisMachine(t *testing.T) {
+	o := options{cpus: 1, memory: "1G"}
+	if args := o.machine("k", "w"); !slices.Contains(args, "-virtfs") || slices.Contains(args, "-drive") || slices.Contains(args, "-netdev") {
+		t.Errorf("got %q", args)
+	}
+	o.root, o.tap = "disk", "tap7"
+	args := o.machine("k", "w")
+	if slices.Contains(args, "-virtfs") || slices.Contains(args, "-nic") || !slices.Contains(args, "tap,id=network,script=no,downscript=no,ifname=tap7") {
+		t.Errorf("got %q", args)
+	}
+	if i := slices.Index(args, "-drive"); i < 0 || !strings.Contains(args[i+1], "file=disk,") || !strings.Contains(args[i+1], "snapshot=on") {
+		t.Errorf("got %q", args)
 	}
 }
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs in a kind node: gives it a SoftRoCE device of this name on eth0, and shows it to the device plugin. Safe to repeat.
+# Runs in a kind node, or in the guest that it is: gives it a SoftRoCE device of this name on eth0, and shows it to the device plugin.
+# Safe to repeat.
 set -euo pipefail
 device=$1
 [ -e "/sys/class/infiniband/$device" ] || rdma link add "$device" type rxe netdev eth0

@@ -24,7 +24,7 @@ type task struct {
 	Directory   string
 	Environment []string
 	Modules     []string
-	Loopback    bool
+	OwnRoot     bool
 }
 
 const (
@@ -64,7 +64,7 @@ func run() (int, error) {
 			fmt.Fprintf(os.Stderr, "guest: module %s: %v\n", name, err)
 		}
 	}
-	if err := switchRoot(); err != nil {
+	if err := switchRoot(told.OwnRoot); err != nil {
 		return -1, err
 	}
 	output, err := openPort("output")
@@ -77,7 +77,7 @@ func run() (int, error) {
 		}
 	}
 	lines := []string{"ip link set lo up"}
-	if told.Loopback { // SoftRoCE there: one device for both ends, whose address is 127.0.0.1
+	if !told.OwnRoot { // SoftRoCE there: one device for both ends, whose address is 127.0.0.1
 		lines = append(lines, "rdma link add rxe0 type rxe netdev lo")
 	}
 	for _, line := range lines {
@@ -134,8 +134,8 @@ func load(name string) error {
 	return nil
 }
 
-// switchRoot makes the host's files the root, under a layer in memory that takes what is written.
-func switchRoot() error {
+// hostsFiles are a root of the host's files, under a layer in memory that takes what is written.
+func hostsFiles() error {
 	if err := syscall.Mount("host", "/host", "9p", syscall.MS_RDONLY, "trans=virtio,version=9p2000.L,msize=512000,cache=loose"); err != nil {
 		return fmt.Errorf("mounting the host's files: %w", err)
 	}
@@ -147,8 +147,19 @@ func switchRoot() error {
 			return err
 		}
 	}
+	return mountAll([]mountpoint{{"overlay", "root", "/root", "lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work"}})
+}
+
+// switchRoot makes the host's files the root, or the file system of a disk.
+func switchRoot(own bool) error {
+	mountRoot := hostsFiles
+	if own {
+		mountRoot = func() error { return mountAll([]mountpoint{{"ext4", "/dev/vda", "/root", ""}}) }
+	}
+	if err := mountRoot(); err != nil {
+		return err
+	}
 	if err := mountAll([]mountpoint{
-		{"overlay", "root", "/root", "lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work"},
 		{"proc", "proc", "/root/proc", ""},
 		{"sysfs", "sysfs", "/root/sys", ""},
 		{"devtmpfs", "dev", "/root/dev", ""},
