@@ -85,9 +85,8 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, Go tests, shor
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 
 .PHONY: test-all
-test-all: ## what takes longer: e2e in its long form, pools over RDMA, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
+test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER=
-	@$(STEP) "pools over RDMA on kind" $(MAKE) e2e-softroce
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
 	@$(STEP) "simulator" $(MAKE) sim

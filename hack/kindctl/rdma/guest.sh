@@ -39,7 +39,7 @@ say "containerd is up"
 # shellcheck source=/dev/null
 . /var/lib/kubelet/kubeadm-flags.env
 # shellcheck disable=SC2086 # several words
-kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS &
+kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml --housekeeping-interval=1m $KUBELET_KUBEADM_ARGS &
 say "kubelet is started"
 wait -n
 say "containerd or kubelet ended"
