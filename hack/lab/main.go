@@ -232,12 +232,11 @@ const (
 
 // machine is QEMU's command line.
 func (o options) machine(image, work string) []string {
-	// Emulated string instructions go byte by byte, and each level of page tables has its price: a page fault is a third cheaper so.
 	args := []string{
-		"-accel", "tcg,thread=multi,tb-size=1024", "-M", "pc", "-cpu", "max,-erms", "-smp", strconv.Itoa(o.cpus), "-m", o.memory,
+		"-accel", "tcg,thread=multi,tb-size=1024", "-M", "pc", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", o.memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", image, "-initrd", filepath.Join(work, initrdFile),
-		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check audit=0 apparmor=0 vm.mmap_rnd_bits=28 no5lvl clearcpuid=rep_good",
+		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check audit=0 apparmor=0 vm.mmap_rnd_bits=28",
 		"-serial", "file:" + filepath.Join(work, consoleFile),
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=output,path=/dev/fd/3,append=on", "-device", "virtserialport,chardev=output,name=output",
