@@ -39,8 +39,8 @@ class Rests {
   void add(Head& head, std::uint64_t there, std::uint64_t wanted) {
     head.key.resize(wanted - layout::kExtentHeader);  // with what fills up the last word, until it is here
     buffers_.push_back(session_.port().buffer(wanted - there));
-    chain_.add(Op::read({layout::kHeap, layout::block_offset(head.block) + there},
-                        buffers_.back().first(wanted - there)));
+    chain_.add(
+        Op::read({layout::kHeap, layout::block_offset(head.block) + there}, buffers_.back().first(wanted - there)));
     parts_.push_back({&head, there - layout::kExtentHeader});
   }
   Task<Status> read() {

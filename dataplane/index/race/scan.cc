@@ -4,8 +4,8 @@
 // has a keys' whole life to be looked at, and what a split does is to cut a part of the hash space in two.
 //
 // Positions are a group, and behind it the low bits of the directory's hash, the lowest first. In that order the keys
-// of a table are neighbours whatever its depth, and so are the two halves of a split: a scan that was in the middle of a
-// table goes on in whichever table has the rest.
+// of a table are neighbours whatever its depth, and so are the two halves of a split: a scan that was in the middle of
+// a table goes on in whichever table has the rest.
 //
 // Where a part's group lies is told as in buckets.h, by headers and with an era held, so that nothing of what a split
 // leaves behind is cleared meanwhile:
@@ -40,8 +40,7 @@ class GroupView {
     return base::load<std::uint64_t>(bytes_.data() + bucket * kBucketBytes);
   }
   Slot slot(std::uint64_t i) const {
-    return Slot(
-        base::load<std::uint64_t>(bytes_.data() + i / kBucketSlots * kBucketBytes + 8 + i % kBucketSlots * 8));
+    return Slot(base::load<std::uint64_t>(bytes_.data() + i / kBucketSlots * kBucketBytes + 8 + i % kBucketSlots * 8));
   }
   bool any_open() const { return header(0) != 0 || header(1) != 0 || header(2) != 0; }
 
@@ -170,8 +169,8 @@ Task<Result<index::Page>> Scan::run() {
 // The parts from `at_` on, as the client's directory cuts the hash space.
 Task<Status> Scan::read() {
   if (state_.now() >= deadline_) {
-    co_return Status(Code::timed_out, "the deadline passed before group " + std::to_string(at_ >> bits_) +
-                                          " of a table could be read");
+    co_return Status(Code::timed_out,
+                     "the deadline passed before group " + std::to_string(at_ >> bits_) + " of a table could be read");
   }
   parts_.clear();
   std::uint64_t position = at_;
