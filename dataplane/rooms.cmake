@@ -33,6 +33,8 @@ set_property(TEST control APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=suppressions=
 farpool_room(node DEPS proto map session directory heap index/race index/rcuckoo layout fabric task base TEST_DEPS fabric/tcp fabric/sim THREADS
              FUZZ_RUNS 8000)
 farpool_room(sim DEPS proto node client index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
+# Of all tests the longest: the others run beside it, not before.
+set_property(TEST sim PROPERTY COST 300)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
 add_executable(race_cost bench/race_cost_main.cc)
