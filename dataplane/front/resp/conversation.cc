@@ -256,7 +256,7 @@ void Conversation::admit() {
   } else if (!authenticated_ && (spec->flags & kNoAuth) == 0) {
     refusal = "NOAUTH Authentication required.";
   }
-  if (!refusal.empty()) {
+  if (spec == nullptr || !refusal.empty()) {
     service_.counters.refused.add();
     request.error(refusal);
     request.done = true;
