@@ -37,7 +37,7 @@ struct Cursor {
   using Pass = layout::Field<54, 2>;
   using Move = layout::Field<56, 7>;  // the low bits of its number: nobody pauses for 128 moves
 };
-enum Pass : std::uint64_t { kBegin, kDeparted, kOthers };
+enum Pass : std::uint8_t { kBegin, kDeparted, kOthers };
 constexpr std::uint64_t cursor_of(std::uint64_t move, Pass pass, std::uint64_t table, std::uint64_t position) {
   return Cursor::Move::put(move & Cursor::Move::kMax) | Cursor::Pass::put(pass) | Cursor::Table::put(table) |
          Cursor::Position::put(position);
