@@ -717,7 +717,7 @@ const CommandSpec* command_at(std::size_t number) { return number < numbered().s
 void command_all(Conversation&, Request& request) {
   Reply reply = request.answer();
   reply.array(kCommands.size());
-  for (const CommandSpec& spec : kCommands) describe(reply, &spec);
+  for (const CommandSpec& spec : commands()) describe(reply, &spec);
 }
 
 void command_count(Conversation&, Request& request) {
