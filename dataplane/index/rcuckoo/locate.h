@@ -60,8 +60,10 @@ constexpr std::uint64_t alternate(std::uint64_t hash, std::uint64_t row, std::ui
   return places.first == row ? places.second : places.first;
 }
 
-// Entries are displaced only between rows that lie so near each other; two of a hundred stay where they were put. So
-// whoever reads some rows and so many behind them has read all places of what belongs there and may move (scan.cc).
+// Entries are displaced to and fro only between rows that lie so near each other. The others, two of a hundred, go up
+// alone: once, to the row of the higher number, and never back. So whoever reads some rows and so many behind them has
+// read all places of what belongs there and may come back; and whoever goes through the rows upwards does not miss what
+// goes up (scan.cc).
 inline constexpr std::uint64_t kReach = 256;
 constexpr bool near(const Places& places, std::uint64_t rows) {
   const std::uint64_t distance = places.second >= places.first ? places.second - places.first  //
@@ -73,8 +75,8 @@ constexpr bool near(const Places& places, std::uint64_t rows) {
 constexpr std::uint64_t displaced_to(std::uint64_t hash, std::uint64_t row, std::uint64_t rows,
                                      Offset offset = kOffset) {
   const Places places = locate(hash, rows, offset);
-  if (!near(places, rows)) return row;
-  return places.first == row ? places.second : places.first;
+  const std::uint64_t other = places.first == row ? places.second : places.first;
+  return near(places, rows) ? other : std::max(row, other);
 }
 
 }  // namespace farpool::rcuckoo

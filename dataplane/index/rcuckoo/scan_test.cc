@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,64 @@ TEST(RCuckooScan, TellsOfEveryKeyOnce) {
       EXPECT_TRUE(found != times.end() && found->second == 1) << count << " " << key.substr(0, 20);
     }
   }
+}
+
+// Where each key that is held in place lies.
+std::map<std::string, std::uint64_t> rows_of(const World& world) {
+  const layout::Geometry& geometry = world.geometry();
+  const base::Bytes table = world.memory().subspan(geometry.at(layout::kTable).offset);
+  std::map<std::string, std::uint64_t> rows;
+  for (std::uint64_t row = 0; row < geometry.rows; ++row) {
+    const RowView view(geometry, table.subspan(row * geometry.row_bytes(), geometry.row_bytes()));
+    for (std::uint64_t slot = 0; slot < geometry.entries_per_row; ++slot) {
+      const Entry entry = view.entry(slot);
+      if (entry.type() == EntryType::in_place) rows[std::string(base::text_of(entry.key()))] = row;
+    }
+  }
+  return rows;
+}
+
+// A table fills up while a scan goes through it, and entries are displaced from where it has yet to come and from where
+// it has been, near and far.
+TEST(RCuckooScan, GoesOnThroughDisplacements) {
+  std::size_t far = 0, moved = 0;
+  for (int world_number = 0; world_number < 4; ++world_number) {
+    World world(options_of(1));
+    const layout::Geometry& geometry = world.geometry();
+    ASSERT_GT(geometry.rows, kReach);
+    Client& client = world.connect("a");
+    const std::uint64_t places = geometry.rows * geometry.entries_per_row;
+    std::uint64_t keys = 0;
+    const auto fill_to = [&](double share) {
+      while (static_cast<double>(keys) < share * static_cast<double>(places)) {
+        const std::string key = std::to_string(world_number) + "k" + std::to_string(keys++);
+        ASSERT_TRUE(world.run(client, insert(&client, key, "v")));
+      }
+    };
+    fill_to(0.78);
+    const auto before = rows_of(world);
+    ASSERT_EQ(before.size(), keys);
+    std::set<std::string> told;
+    double share = 0.78;
+    for (std::uint64_t position = 0;; fill_to(share = std::min(0.89, share + 0.012))) {
+      const auto page = scan(world, client, position, 1ull << 63);
+      ASSERT_TRUE(page.ok()) << page.status().message();
+      for (const std::string& key : page->keys) told.insert(key);
+      position = page->next;
+      if (position == 0) break;
+    }
+    const auto after = rows_of(world);
+    for (const auto& [key, row] : before) {
+      EXPECT_TRUE(told.contains(key)) << key << " was in row " << row << ", and is in row " << after.at(key);
+      const auto its = locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), geometry.rows);
+      moved += after.at(key) != row ? 1 : 0;
+      if (near(its, geometry.rows) || after.at(key) == row) continue;
+      ++far;
+      EXPECT_GT(after.at(key), row) << key;
+    }
+  }
+  EXPECT_GT(moved, 100u) << "the test is too small";
+  EXPECT_GT(far, 2u) << "the test is too small";
 }
 
 TEST(RCuckooScan, AnyPositionIsSafe) {
