@@ -198,7 +198,7 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
   bool right = wrong == 0;
   if (right && done >= kEnough) {
     std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol);
-    if (take.scans && reached.pages < reached.scans + reached.scans / 20) never.emplace_back("scans of several steps");
+    if (take.scans && reached.pages < 2 * reached.scans) never.emplace_back("scans of several steps");
     if (take.protocol == Protocol::rcuckoo) {
       if (take.scans && reached.marks.restless_scans == 0) never.emplace_back("scans of rows that did not rest");
       for (std::string& what : farpool::sim::never_reached(reached.repairs)) never.push_back(std::move(what));

@@ -23,22 +23,22 @@ struct Setting {
   std::size_t calls = 20;  // of each task
   std::size_t keys = 8;
   std::uint64_t window = 4;  // rows
-  bool border = false;       // they lie where one lock word ends and the next begins
   double large = 0;          // share of values that need an extent
   double reads = 0.3;
-  bool pauses = false;
   std::size_t deaths = 0;       // clients that die in the middle of their work
   std::size_t zombies = 0;      // clients that are stopped for longer than the failure timeout, and go on
   double losses = 0;            // chance that a chain's completion never comes
-  bool crowded = false;         // rows almost full, all keys alike: most inserts move others, and readers look on
-  bool drift = false;           // no two clocks are alike
   std::size_t restarts = 0;     // of the memory node, with its memory
-  bool loses_memory = false;    // the last of them comes back without
   std::size_t revocations = 0;  // sessions whose keys end in the middle of a chain
   std::size_t splits = 0;       // that clients ask for, of tables of RACE
   std::size_t scans = 0;        // of the rows that the keys lie in
   Nanos thought = 0;            // between two calls of a task, at most
-  bool new_lives = false;       // whoever has lost its session begins another
+  bool border = false;          // the rows of the window lie where one lock word ends and the next begins
+  bool pauses = false;
+  bool crowded = false;       // rows almost full, all keys alike: most inserts move others, and readers look on
+  bool drift = false;         // no two clocks are alike
+  bool loses_memory = false;  // the last of the restarts comes back without
+  bool new_lives = false;     // whoever has lost its session begins another
   WorldOptions world;
 };
 
@@ -233,7 +233,7 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
   for (std::size_t i = 0; i < setting.scans; ++i) {
     Fault fault{.kind = Fault::Kind::scan, .client = yet_more.below(setting.clients)};
     fault.when = static_cast<Nanos>(yet_more.below(static_cast<std::uint64_t>(long_enough)));
-    fault.count = 1 + yet_more.below(40);
+    fault.count = 1 + yet_more.below(yet_more.chance(0.9) ? 2 : 40);  // most take several steps
     fault.rest = yet_more.chance(0.5) ? static_cast<Nanos>(yet_more.below(100'000)) : 0;
     play.faults.push_back(fault);
   }
