@@ -392,12 +392,28 @@ TEST(Heap, WhatALeavingClientLeavesBehindIsAdopted) {
   EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
 }
 
-Task<void> keep_maintaining(HeapClient& client, const bool& stop) {
-  while (!stop && client.session->alive()) {
-    co_await client.heap->maintain(client.session->port().now() + kSecond);
-    co_await client.session->port().sleep_for(client.session->grant().tick);
+// Maintains a client's heap until it is ended.
+class Upkeep {
+ public:
+  Upkeep(HeapWorld& world, HeapClient& client) : world_(world) { scope_.spawn(maintain(client)); }
+
+  void end() {
+    ended_ = true;
+    EXPECT_TRUE(world_.wait_until([this] { return scope_.running() == 0; }));
   }
-}
+
+ private:
+  Task<void> maintain(HeapClient& client) {
+    while (!ended_ && client.session->alive()) {
+      co_await client.heap->maintain(client.session->port().now() + kSecond);
+      co_await client.session->port().sleep_for(client.session->grant().tick);
+    }
+  }
+
+  HeapWorld& world_;
+  bool ended_ = false;
+  task::Scope scope_;
+};
 
 TEST(Heap, AQuietClientGivesUpWhatOthersHaveFreedOfIt) {
   HeapWorld world;
@@ -409,17 +425,14 @@ TEST(Heap, AQuietClientGivesUpWhatOthersHaveFreedOfIt) {
     blocks.push_back(*block);
     quiet.heap->published(*block);
   }
-  bool stop = false;
-  task::Scope scope;
-  scope.spawn(keep_maintaining(quiet, stop));
+  Upkeep upkeep(world, quiet);
   EXPECT_EQ(world.allocate(busy, 4000).code(), Code::out_of_memory);
   for (std::size_t i = 0; i < blocks.size(); i += 2) busy.heap->free(blocks[i].units, 4000, world.cost);
   world.pass(10 * kSecond);
   std::size_t got = 0;
   while (world.allocate(busy, 4000).ok()) ++got;
   EXPECT_GT(got, blocks.size() / 3);
-  stop = true;
-  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  upkeep.end();
   world.leave(std::move(quiet));
   world.leave(std::move(busy));
 }
@@ -604,9 +617,7 @@ TEST(HeapOfTheDead, IsTakenOverInQuietTimesToo) {
   survivor.heap->set_references(index);
   const std::set<std::uint64_t> in_use = fill_and_die(world, index, 3000, survivor);
   index.trouble = 3;  // it is asked again
-  bool stop = false;
-  task::Scope scope;
-  scope.spawn(keep_maintaining(survivor, stop));
+  Upkeep upkeep(world, survivor);
   EXPECT_TRUE(world.wait_until([&] { return world.node->stats().segments.dead > 0; }));
   EXPECT_TRUE(world.wait_until(
       [&] {
@@ -616,8 +627,7 @@ TEST(HeapOfTheDead, IsTakenOverInQuietTimesToo) {
       },
       600 * kSecond));
   EXPECT_EQ(index.trouble, 0);
-  stop = true;
-  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  upkeep.end();
   world.leave(std::move(survivor));
 }
 
@@ -681,12 +691,9 @@ TEST(HeapOfTheDead, WhatTheDeadUnlinkedIsFoundInTheSegmentsOfTheLiving) {
   mortal.heap->free(blocks[1].units, kBytes, world.cost);
   world.pass(50 * kMillisecond);
   mortal.session->end({Code::unavailable, "died"});
-  bool stop = false;
-  task::Scope scope;
-  scope.spawn(keep_maintaining(owner, stop));
+  Upkeep upkeep(world, owner);
   EXPECT_TRUE(world.wait_until([&] { return owner.heap->usage().reclaimed == lost.size(); }));
-  stop = true;
-  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  upkeep.end();
   EXPECT_EQ(owner.heap->usage().taken_over, 0u);
   EXPECT_GT(index.asked, 100u);
 
@@ -723,9 +730,7 @@ TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
       owner.heap->free(block.units, kBytes, world.cost);
     }
   }
-  bool stop = false;
-  task::Scope scope;
-  scope.spawn(keep_maintaining(owner, stop));
+  Upkeep upkeep(world, owner);
   // The other wants all there is, again and again.
   const auto press = [&](std::uint64_t orphaned) {
     for (int i = 0; i < 40; ++i) {
@@ -739,8 +744,7 @@ TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
   owner.heap->published(kept);
   press(2);
   EXPECT_EQ(world.node->stats().segments.orphaned, 2u);
-  stop = true;
-  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  upkeep.end();
   world.leave(std::move(owner));
   world.leave(std::move(other));
 }
@@ -776,13 +780,10 @@ TEST(HeapOfTheDead, TheFactsNameWhoLeftHowMuch) {
   world.node->fence({777}, [&](v1alpha1::FenceResponse response) { said = std::move(response); });
   ASSERT_EQ(said.left_size(), 1);
   EXPECT_EQ(said.left(0).segments(), 3u);
-  bool stop = false;
-  task::Scope scope;
-  scope.spawn(keep_maintaining(survivor, stop));
+  Upkeep upkeep(world, survivor);
   EXPECT_TRUE(world.wait_until([&] { return world.node->facts().memory_node().dead_clients() == 0; }));
   EXPECT_EQ(world.node->stats().segments.dead, 0u);
-  stop = true;
-  EXPECT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  upkeep.end();
   world.leave(std::move(survivor));
 }
 

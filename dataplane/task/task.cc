@@ -29,22 +29,22 @@ struct Pool {
   }
 };
 
+// Under the address sanitizer each frame's life is its own.
+#if defined(__has_feature)
+#define FARPOOL_UNDER(sanitizer) __has_feature(sanitizer)
+#else
+#define FARPOOL_UNDER(sanitizer) 0
+#endif
+constexpr bool kPoolFrames = !FARPOOL_UNDER(address_sanitizer);
+#undef FARPOOL_UNDER
+
 thread_local Pool pool;
 
 }  // namespace
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define FARPOOL_POOL_FRAMES 0  // the sanitizer sees each frame's life on its own
-#endif
-#endif
-#ifndef FARPOOL_POOL_FRAMES
-#define FARPOOL_POOL_FRAMES 1
-#endif
-
 void* allocate_frame(std::size_t bytes) {
   const std::size_t index = (bytes + kStep - 1) / kStep;
-  if (FARPOOL_POOL_FRAMES == 0 || index >= kClasses) return ::operator new(bytes);
+  if (index >= kClasses || !kPoolFrames) return ::operator new(bytes);
   if (FreeFrame* head = pool.free[index]; head != nullptr) {
     pool.free[index] = head->next;
     --pool.count[index];
@@ -55,7 +55,7 @@ void* allocate_frame(std::size_t bytes) {
 
 void free_frame(void* frame, std::size_t bytes) noexcept {
   const std::size_t index = (bytes + kStep - 1) / kStep;
-  if (FARPOOL_POOL_FRAMES == 0 || index >= kClasses || pool.count[index] >= kKeep) {
+  if (index >= kClasses || !kPoolFrames || pool.count[index] >= kKeep) {
     ::operator delete(frame);
     return;
   }
