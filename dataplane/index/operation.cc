@@ -110,13 +110,13 @@ Status check_sizes(std::string_view key, std::size_t value_bytes) {
 }
 
 Task<void> Backoff::wait(Nanos deadline) {
-  // Twice at once, then by chance within a bound that doubles: from a hundred-thousandth of the failure timeout, about
-  // a trip's time on any wire, to a five-hundredth.
-  if (++times_ <= 2) co_return;
+  // Once at once, then by chance within a bound that doubles: from a hundred-thousandth of the failure timeout, about
+  // a trip's time on any wire, to a hundredth. With less, throughput falls where hundreds want one key.
+  if (++times_ <= 1) co_return;
   fabric::Port& port = session_.port();
   const Nanos timeout = session_.grant().failure_timeout;
   const Nanos unit = std::max<Nanos>(base::kMicrosecond, timeout / 100'000);
-  const Nanos most = std::max(unit, std::min(unit << std::min(times_, 20u), timeout / 500));
+  const Nanos most = std::max(unit, std::min(unit << std::min(times_, 20u), timeout / 100));
   const Nanos now = port.now();
   const Nanos until = now + 1 + static_cast<Nanos>(port.random() % static_cast<std::uint64_t>(most));
   co_await port.sleep_until(std::max(now, std::min(until, deadline)));
