@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +86,13 @@ inline std::string svg(const Plot& plot) {
         row, colour, kLeft + 42, row + 4, plot.lines[i].name.c_str());
   }
   return text + "</svg>\n";
+}
+
+// False, and said on stderr: the file cannot be written.
+inline bool draw(const Plot& plot, const std::string& file) {
+  if (std::ofstream(file) << svg(plot)) return true;
+  std::fprintf(stderr, "%s cannot be written\n", file.c_str());
+  return false;
 }
 
 }  // namespace farpool::bench

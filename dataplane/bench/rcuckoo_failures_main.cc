@@ -8,13 +8,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
+#include "bench/load.h"
 #include "bench/plot.h"
+#include "bench/slices.h"
 #include "layout/operation_slot.h"
 #include "node/memory_node.h"
 #include "sim/world.h"
@@ -89,11 +90,8 @@ class Experiment {
       : setup_(setup),
         nic_(slower(fabric::sim::kConnectX5, setup.scale)),
         random_(base::mix(setup.seed)),
+        popularity_(setup.loaded),
         world_(world_of(setup, nic_)) {
-    double sum = 0;
-    for (std::uint64_t i = 0; i < setup.loaded; ++i) {
-      popularity_.push_back(sum += std::pow(static_cast<double>(i + 1), -0.99));
-    }
     for (std::uint64_t i = 0; i < setup.clients; ++i) begin_client();
     look();
     FARPOOL_CHECK(world_.run_until([this] { return next_key_ >= setup_.loaded; }));
@@ -154,10 +152,10 @@ class Experiment {
         life.asked = client.port().now();
         const Nanos deadline = life.asked + 60 * base::kSecond;
         if (random_.chance(0.5) && next_key_ >= setup_.loaded) {
-          const std::string key = key_of(popular());
+          const std::string key = bench::key_of(popularity_.draw(random_));
           (void)co_await client.table().lookup(key, deadline, cost);
         } else {
-          const std::string key = key_of(next_key_++);
+          const std::string key = bench::key_of(next_key_++);
           (void)co_await client.table().insert(key, "four", deadline, cost);
         }
         ++done_;
@@ -194,22 +192,10 @@ class Experiment {
     }
   }
 
-  std::uint64_t popular() {
-    const double drawn = popularity_.back() * static_cast<double>(random_.next() >> 11) * 0x1.0p-53;
-    return static_cast<std::uint64_t>(std::upper_bound(popularity_.begin(), popularity_.end(), drawn) -
-                                      popularity_.begin());
-  }
-  static std::string key_of(std::uint64_t number) {
-    std::string key(8, '\0');
-    base::store(reinterpret_cast<std::byte*>(key.data()), number);
-    return key;
-  }
-
   // Deaths come as a Poisson process, each to a client that lives, in the insert that it does then or next.
   void next_death() {
     if (rate_ == 0) return;
-    const double uniform = static_cast<double>(random_.next() >> 11) * 0x1.0p-53;
-    const auto wait = static_cast<Nanos>(-std::log1p(-uniform) / rate_ * 1e9);
+    const auto wait = static_cast<Nanos>(-std::log1p(-bench::uniform(random_)) / rate_ * 1e9);
     world_.network().at(world_.network().now() + wait, [this] {
       if (rate_ == 0) return;
       for (int tries = 0; tries < 1000; ++tries) {
@@ -264,14 +250,9 @@ class Experiment {
     world_.network().at(now + kLook, [this] { look(); });
   }
 
-  // A slice at a time: the network takes many steps without an end for a hang.
   void run_for(Nanos time) {
-    constexpr Nanos kSlice = base::kMillisecond;
-    for (const Nanos until = world_.network().now() + time; world_.network().now() < until;) {
-      bool past = false;
-      world_.network().at(std::min(until, world_.network().now() + kSlice), [&past] { past = true; });
-      FARPOOL_CHECK(world_.run_until([&past] { return past; }));
-    }
+    bench::run_in_slices(
+        world_, [] { return false; }, world_.network().now() + time);
   }
 
   static constexpr Nanos kLook = 250 * base::kMicrosecond;
@@ -281,7 +262,7 @@ class Experiment {
   const Setup setup_;
   const fabric::sim::NicModel nic_;
   base::Random random_;
-  std::vector<double> popularity_;  // sums
+  const bench::Zipf popularity_;
   std::vector<std::unique_ptr<Life>> lives_;
   std::vector<Grave> graves_;
   std::uint64_t clients_ = 0, living_ = 0, next_key_ = 0;
@@ -292,12 +273,6 @@ class Experiment {
   sim::World world_;  // events of it refer to all of the above
 };
 
-double percentile(const std::vector<double>& sorted, double percent) {
-  if (sorted.empty()) return 0;
-  return sorted[std::min(sorted.size() - 1,
-                         static_cast<std::size_t>(static_cast<double>(sorted.size()) * percent / 100))];
-}
-
 void print(const Setup& setup, const std::vector<Point>& points) {
   std::printf("\n%llu rows a lock:\n\n", static_cast<unsigned long long>(setup.rows_per_lock));
   std::printf(
@@ -307,8 +282,8 @@ void print(const Setup& setup, const std::vector<Point>& points) {
   for (const Point& p : points) {
     std::printf("| %.0f | %.0f | %.2f | %.1f | %.1f | %.1f | %.0f | %.0f | %zu | %.0f | %.0f | %zu | %llu |\n",
                 p.wanted, p.failures, p.throughput, 100 * p.throughput / points[0].throughput, p.blocked, p.backlog,
-                percentile(p.repaired, 50), percentile(p.repaired, 99), p.repaired.size(),
-                percentile(p.repaired_all, 50), percentile(p.repaired_all, 99), p.repaired_all.size(),
+                bench::percentile(p.repaired, 50), bench::percentile(p.repaired, 99), p.repaired.size(),
+                bench::percentile(p.repaired_all, 50), bench::percentile(p.repaired_all, 99), p.repaired_all.size(),
                 static_cast<unsigned long long>(p.fenced_alive));
   }
   std::fflush(stdout);
@@ -357,9 +332,5 @@ int main(int count_of_words, char** words) {
     for (const Point& p : points) line.points.emplace_back(p.failures, 100 * p.throughput / points[0].throughput);
     plot.lines.push_back(std::move(line));
   }
-  if (!svg.empty() && !(std::ofstream(svg) << bench::svg(plot))) {
-    std::fprintf(stderr, "%s cannot be written\n", svg.c_str());
-    return 1;
-  }
-  return 0;
+  return svg.empty() || bench::draw(plot, svg) ? 0 : 1;
 }
