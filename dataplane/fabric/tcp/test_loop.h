@@ -54,8 +54,8 @@ struct PortThread : LoopThread {
   // Spawns and waits for the end. A task that is stuck holds frames that are in use, so the process cannot go on then.
   void run(task::Task<void> task) { wait(spawn(std::move(task))); }
   static void wait(const std::future<void>& ended) {
-    if (ended.wait_for(std::chrono::minutes(1)) == std::future_status::ready) return;
-    std::fprintf(stderr, "a task did not end within a minute\n");
+    if (ended.wait_for(std::chrono::minutes(5)) == std::future_status::ready) return;
+    std::fprintf(stderr, "a task did not end within five minutes\n");
     std::abort();
   }
 
