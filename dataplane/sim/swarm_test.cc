@@ -152,6 +152,7 @@ TEST(Swarm, WhatWasFoundOnceStaysMended) {
   struct Found {
     std::uint64_t seed;
     const char* what;
+    Take take = {.faults = Faults::as_once};
   };
   for (const Found& found : {
            Found{35838,
@@ -159,8 +160,11 @@ TEST(Swarm, WhatWasFoundOnceStaysMended) {
            Found{37797, "a reader took a row for damaged that was repaired between two of its looks"},
            Found{39834, "likewise, of an extent"},
            Found{9526, "the free of a replaced block is lost with a client that ends right before it"},
+           Found{1292,
+                 "a new group was read before it was filled, and the old one before its slots became moving",
+                 {.protocol = layout::Protocol::race, .scans = true}},
        }) {
-    const Verdict verdict = run_swarm(found.seed, {.faults = Faults::as_once});
+    const Verdict verdict = run_swarm(found.seed, found.take);
     EXPECT_TRUE(verdict.wrong.empty()) << "seed " << found.seed << ", " << found.what << ": " << verdict.wrong[0];
   }
   // Not of the protocol but of its judge: who is fenced because its messages straggled for a failure timeout learns it.

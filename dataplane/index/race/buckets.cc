@@ -86,7 +86,7 @@ Result<Buckets::Sight> Buckets::look() {
         sight = Sight::again;
       }
       const Slot left = route_.old ? view_in(true, place).slot(index) : Slot();
-      unsure_ = unsure_ || (!side.old && !opened_before && left.moving() && left.print() == print_);
+      unsure_ = unsure_ || (!side.old && !opened_before && !left.empty() && left.print() == print_);
     }
   }
   if (route_.old) state_.splitter.watch(*route_.old);

@@ -10,8 +10,9 @@
 // order, so a header may be older than the slots beside it, or younger:
 //  - A slot that is moving under a header that covers the key shows that the header is old. It is read again; if the
 //    word is still there then, it is of another key of its print, and left over.
-//  - A new bucket that was closed until now may have been read before it was filled. If the key is not in it and a
-//    moving slot of its print lies in the old one, it is read again.
+//  - A new bucket that was closed until now may have been read before it was filled, beside an old one that was read
+//    before its slots became moving. If the key is not in it and any slot of its print lies in the old one, it is read
+//    again.
 #pragma once
 
 #include <array>
