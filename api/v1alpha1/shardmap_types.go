@@ -103,6 +103,9 @@ type ShardMapSpec struct {
 	Departures []Departure `json:"departures,omitempty"`
 }
 
+// MostEpochs is as far as epochs are counted: names of ShardMaps have ten digits for them.
+const MostEpochs = 9_999_999_999
+
 // MostMoves is as far as memory nodes count the moves of a pool.
 const MostMoves = 8388607
 

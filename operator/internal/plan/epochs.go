@@ -85,14 +85,12 @@ func (d *decision) decideMap(act bool) {
 		return
 	}
 
-	// No epoch that anything remembers is used again.
-	floor := int64(0)
-	if e.current != nil {
-		floor = e.current.Epoch
+	if unknown := d.mapUnknown(); unknown != nil {
+		d.degraded = append(d.degraded, *unknown)
+		d.moves.awaits = unknown
+		return
 	}
-	if reference := d.Pool.Status.ShardMap; reference != nil {
-		floor = max(floor, reference.Epoch)
-	}
+	floor := d.floor()
 	if e.current == nil {
 		d.firstMap(floor)
 	} else {
@@ -106,6 +104,45 @@ func (d *decision) decideMap(act bool) {
 			"epoch %d: %s", e.next.Epoch, d.whyNext()))
 	}
 	d.publications()
+}
+
+// floor is the highest epoch that anything remembers: none is used again.
+func (d *decision) floor() int64 {
+	floor := int64(0)
+	if d.epochs.current != nil {
+		floor = d.epochs.current.Epoch
+	}
+	if reference := d.Pool.Status.ShardMap; reference != nil {
+		floor = max(floor, reference.Epoch)
+	}
+	// Two maps of one epoch would never be told apart by who has the first.
+	for _, pod := range d.ComputePods {
+		if observed := d.Agents[pod.UID]; observed.State == agent.Connected {
+			floor = max(floor, int64(min(observed.Facts.GetEpoch(), v1alpha1.MostEpochs)))
+		}
+	}
+	return floor
+}
+
+// mapUnknown says how it is known that the pool had a later map, of which nothing that can be reached holds a copy: as after a backup of the API
+// server that was restored while memory nodes restarted. Keys, and lives of memory, are where that map had them. Nothing is told to anybody by
+// an older one: misses, and memory that began empty, would pass for the truth.
+func (d *decision) mapUnknown() *finding {
+	if d.epochs.current == nil {
+		return nil
+	}
+	name := v1alpha1.ShardMapName(d.Pool.Name, d.epochs.current.Epoch)
+	const todo = "restore the newest ShardMap from a backup, have every memory node reachable, or create the pool anew"
+	known := max(uint64(d.epochs.current.Move), d.furtherMoved().GetMove())
+	for _, n := range d.nodes {
+		if finished := n.facts.GetMemoryNode().GetMoveFinished(); finished > known {
+			return &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("keys have left memory node %s in move %d, and ShardMap %s knows of none after %d, nor does any memory node that can be reached: %s", n.name, finished, name, known, todo)}
+		}
+		if n.facts != nil && n.agent.RefusedEpoch >= uint64(d.epochs.current.Epoch) && n.facts.GetEpoch() <= n.agent.RefusedEpoch {
+			return &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("the memory of memory node %s has followed a later epoch than %d, and ShardMap %s is the newest that anything which can be reached holds: %s", n.name, n.agent.RefusedEpoch, name, todo)}
+		}
+	}
+	return nil
 }
 
 // newestHeld is the newest map that a node says it holds.

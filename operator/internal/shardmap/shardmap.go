@@ -120,7 +120,7 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 
 // FromMessage is the resource's form of a map that a memory node holds. It fails on what no operator writes.
 func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.ShardMapSpec, error) {
-	if message.GetEpoch() == 0 || message.GetEpoch() > 9_999_999_999 {
+	if message.GetEpoch() == 0 || message.GetEpoch() > v1alpha1.MostEpochs {
 		return nil, fmt.Errorf("a memory node holds a map of epoch %d, which no operator writes", message.GetEpoch())
 	}
 	if message.GetDirectoryDepth() > MaxDepth || len(message.GetDirectory()) != 1<<message.GetDirectoryDepth() {
