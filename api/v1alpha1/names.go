@@ -19,6 +19,9 @@ const (
 	// AnnotationAcceptDataLoss on a MemoryNode, set by a person to the incarnation in its status, lets its empty tables serve
 	// again in a pool whose dataPolicy is Store.
 	AnnotationAcceptDataLoss = "farpool.dev/accept-data-loss"
+	// AnnotationGiveUp on a MemoryNode, set by a person to the incarnation in its status, says that this life is gone with what it held, where
+	// the pool's dataPolicy is Store: a node that has no place to run is then waited for by nothing, and can go without being drained.
+	AnnotationGiveUp = "farpool.dev/give-up"
 	// AnnotationTemplateVersion on a pod says which frozen renderer made it.
 	AnnotationTemplateVersion = "farpool.dev/template-version"
 	// AnnotationPodHash on a memory node's pod tells whether a pod that never found a place was made from the present spec.

@@ -50,6 +50,9 @@ type Snapshot struct {
 	Resizes []*v1alpha1.ResizeOperation
 	// Gone are the pods of written-down processes that the API server has no more.
 	Gone map[types.UID]bool
+	// Unplaced are memory nodes of the newest map of which the API server has no pod, or one that never found a place: none runs, and what the
+	// ones before had in their memory went with their pods.
+	Unplaced map[string]bool
 	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
 	OutOfService map[string]bool
 }
@@ -142,6 +145,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	if s.Gone, err = s.gone(ctx, live); err != nil {
 		return nil, err
 	}
+	if s.Unplaced, err = s.unplaced(ctx, live); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -214,6 +220,33 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 		}
 	}
 	return gone, nil
+}
+
+// unplaced asks the API server itself, as the cache may lag: a pod that has a place by now may hold what nothing else does.
+func (s *Snapshot) unplaced(ctx context.Context, live client.Reader) (map[string]bool, error) {
+	if len(s.ShardMaps) == 0 || s.Pool.Spec.Management == v1alpha1.ManagementPaused {
+		return nil, nil
+	}
+	unplaced := map[string]bool{}
+	for _, entry := range s.ShardMaps[len(s.ShardMaps)-1].Spec.Nodes {
+		if cached := s.NodePods[entry.Name]; cached != nil && placed(cached) {
+			continue
+		}
+		pod := &corev1.Pod{}
+		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: entry.Name}, pod)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, entry.Name, err)
+		}
+		if err != nil || !placed(pod) {
+			unplaced[entry.Name] = true
+		}
+	}
+	return unplaced, nil
+}
+
+// placed says whether a pod runs, has run, or is about to.
+func placed(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != ""
 }
 
 // owned keeps what pool controls: an object of the same labels that another owner or nobody controls is not the operator's to change.

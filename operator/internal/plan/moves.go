@@ -58,12 +58,13 @@ func (d *decision) moveOn(floor int64) {
 		return
 	}
 	if late := d.late(); len(late) > 0 {
-		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes of the pool's map are awaited: " + some(late)}
+		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes of the pool's map are awaited: " + some(late) + after("; ", d.toBeGivenUp())}
 		return
 	}
 	spec := current.DeepCopy()
 	if len(current.Departures) > 0 {
 		if len(d.unfinished()) > 0 {
+			d.goOnWithoutTheLost(spec, floor)
 			return
 		}
 		spec.Departures = nil
@@ -105,11 +106,57 @@ func (d *decision) refuseResize() {
 	}
 }
 
-// late are the memory nodes of the map of which it is not known that they follow it.
+// goOnWithoutTheLost has nothing depart any more from nodes that have nothing left to give. What takes keys is awaited: buckets have been
+// closed for the sake of what lies there.
+func (d *decision) goOnWithoutTheLost(spec *v1alpha1.ShardMapSpec, floor int64) {
+	var takers []string
+	for i := range spec.Nodes {
+		entry := &spec.Nodes[i]
+		if !d.lost(entry) {
+			continue
+		}
+		forgetDepartures(spec, i)
+		if slices.ContainsFunc(d.epochs.current.Departures, func(departure v1alpha1.Departure) bool {
+			return nodeOf(spec, spec.Directory.Tables[departure.Part]) == entry
+		}) {
+			takers = append(takers, entry.Name)
+		}
+	}
+	if len(spec.Departures) < len(d.epochs.current.Departures) {
+		d.next(spec, floor+1)
+	} else if len(takers) > 0 {
+		d.moves.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, fmt.Sprintf("memory nodes that take keys have no place to run (%s), and what was begun is finished before anything else: see their conditions, and make room for their pods", some(takers))}
+	}
+}
+
+// lost says whether what a node of the map held is gone, though no later life of it says so: it has no pod that ever had a place. A Store's
+// loss is one when a person has given that very life up. To have accepted what it began without was another matter.
+func (d *decision) lost(entry *v1alpha1.ShardMapNode) bool {
+	n := d.nodeNamed(entry.Name)
+	return n != nil && d.Unplaced[entry.Name] &&
+		(d.Pool.Spec.DataPolicy != v1alpha1.DataPolicyStore || n.object != nil && n.object.Annotations[v1alpha1.AnnotationGiveUp] == entry.Incarnation)
+}
+
+// toBeGivenUp says how a person ends the wait for a Store's node that is to go and has no place to come back to.
+func (d *decision) toBeGivenUp() string {
+	for i := range d.epochs.current.Nodes {
+		if entry := &d.epochs.current.Nodes[i]; d.Unplaced[entry.Name] && !d.wants(entry.Name) && !d.lost(entry) {
+			return fmt.Sprintf("memory node %s is to go, and has no place to run: make room for its pod, or, to go on without what it held: kubectl -n %s annotate memorynode %s --overwrite %s=%s",
+				entry.Name, d.Pool.Namespace, entry.Name, v1alpha1.AnnotationGiveUp, entry.Incarnation)
+		}
+	}
+	return ""
+}
+
+// late are the memory nodes of the map of which it is not known that they follow it. One that is lost holds no map.
 func (d *decision) late() []string {
 	current := d.epochs.current
 	var late []string
-	for _, entry := range current.Nodes {
+	for i := range current.Nodes {
+		entry := &current.Nodes[i]
+		if d.lost(entry) {
+			continue
+		}
 		n := d.nodeNamed(entry.Name)
 		if n == nil || n.facts == nil || shardmap.FormatIncarnation(n.facts.GetIncarnation()) != entry.Incarnation || n.facts.GetEpoch() != uint64(current.Epoch) {
 			late = append(late, entry.Name)
@@ -123,6 +170,9 @@ func (d *decision) unfinished() []string {
 	current := d.epochs.current
 	var unfinished []string
 	for _, entry := range givers(current) {
+		if d.lost(entry) {
+			continue
+		}
 		if n := d.nodeNamed(entry.Name); n == nil || shardmap.FormatIncarnation(n.facts.GetIncarnation()) != entry.Incarnation ||
 			n.facts.GetMemoryNode().GetMoveFinished() < uint64(current.Move) {
 			unfinished = append(unfinished, entry.Name)
@@ -339,30 +389,43 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 	}
 	owners := spec.Directory.Tables
 	desired := balance(owners, d.staying(spec))
-	// Where memory is lost and a person has not yet decided, nothing goes and nothing comes.
-	var stopped []string
+	// Where memory is lost and a person has not yet decided, nothing goes and nothing comes; nor where there is nobody to give or to take.
+	var stopped, unplaced []string
 	stops := func(table int32) bool {
-		entry := nodeOf(spec, table)
-		if entry.State == v1alpha1.NodeServing {
+		entry, which := nodeOf(spec, table), &stopped
+		if d.Unplaced[entry.Name] {
+			which = &unplaced
+		} else if entry.State == v1alpha1.NodeServing {
 			return false
 		}
-		if !slices.Contains(stopped, entry.Name) {
-			stopped = append(stopped, entry.Name)
+		if !slices.Contains(*which, entry.Name) {
+			*which = append(*which, entry.Name)
 		}
 		return true
 	}
 	var departures []v1alpha1.Departure
+	anew := 0
 	for part := range owners {
 		if desired[part] == owners[part] {
 			continue
 		}
-		if gives, takes := stops(owners[part]), stops(desired[part]); gives || takes {
+		// Of a node that is to go, what is lost begins anew where it would have come to.
+		giver := nodeOf(spec, owners[part])
+		abandoned := d.lost(giver) && !d.wants(giver.Name)
+		if gives, takes := !abandoned && stops(owners[part]), stops(desired[part]); gives || takes {
 			desired[part] = owners[part]
+			continue
+		}
+		if abandoned {
+			anew++
 			continue
 		}
 		departures = append(departures, v1alpha1.Departure{Part: int32(part), From: owners[part]})
 	}
-	if len(departures) == 0 {
+	if len(departures)+anew == 0 {
+		if len(unplaced) > 0 {
+			m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, fmt.Sprintf("memory nodes that have no place to run neither give keys nor take any (%s): see their conditions", some(unplaced))}
+		}
 		if len(stopped) > 0 {
 			m.awaits = &finding{v1alpha1.ReasonTablesStopped, fmt.Sprintf("memory nodes whose tables are stopped neither give keys nor take any (%s): accept the loss of what they held, as their conditions say, or have their number be wanted again", some(stopped))}
 		}
@@ -375,13 +438,19 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 	spec.Directory.Tables = desired
 	spec.Move++
 	spec.Departures = departures
-	from, to := map[string]bool{}, map[string]bool{}
-	for _, departure := range departures {
-		from[nodeOf(spec, departure.From).Name] = true
-		to[nodeOf(spec, desired[departure.Part]).Name] = true
+	var what []string
+	if len(departures) > 0 {
+		from, to := map[string]bool{}, map[string]bool{}
+		for _, departure := range departures {
+			from[nodeOf(spec, departure.From).Name] = true
+			to[nodeOf(spec, desired[departure.Part]).Name] = true
+		}
+		what = append(what, fmt.Sprintf("the keys of %d of %d parts move from %s to %s", len(departures), len(owners), some(sorted(from)), some(sorted(to))))
 	}
-	d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonMoveBegun, "Move", fmt.Sprintf("move %d: the keys of %d of %d parts move from %s to %s",
-		spec.Move, len(departures), len(owners), some(sorted(from)), some(sorted(to))))
+	if anew > 0 {
+		what = append(what, fmt.Sprintf("%d of %d parts, whose memory nodes are gone with what they held, begin empty on others", anew, len(owners)))
+	}
+	d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonMoveBegun, "Move", fmt.Sprintf("move %d: %s", spec.Move, joinWords(what...)))
 	return true
 }
 
@@ -476,7 +545,8 @@ func (d *decision) drained(n *node) bool {
 		return false
 	}
 	if saidDrained(n) {
-		return true
+		// What was said may be of another past, as after a restored backup: one that runs is asked.
+		return n.pod == nil || n.pod.Status.Phase != corev1.PodRunning || n.agent.State == agent.Connected
 	}
 	if n.wanted && (n.facts == nil || virgin(n)) || d.epochs.next != nil || d.Status.Unsettled {
 		return false

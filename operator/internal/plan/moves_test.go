@@ -43,9 +43,11 @@ type drill struct {
 	// Which table each life of a node had: clients remember it.
 	tables map[string]int32
 	// deaf memory nodes cannot be told a map.
-	deaf   map[string]bool
-	events []string
-	steps  int
+	deaf map[string]bool
+	// outlives is how many of its writes an operator outlives that dies.
+	outlives func(writes int) int
+	events   []string
+	steps    int
 }
 
 func newDrill(t *testing.T, nodes int, policy v1alpha1.DataPolicy) *drill {
@@ -117,7 +119,13 @@ func (d *drill) hear(node string) {
 // tell a node a map, as its agent would take it.
 func (d *drill) tell(publication Publication) {
 	pod := d.NodePods[publication.Node]
-	if pod == nil || pod.UID != publication.Pod || d.deaf[publication.Node] || publication.Map.Epoch < int64(d.recorded[publication.Node]) {
+	if pod == nil || pod.UID != publication.Pod || d.deaf[publication.Node] {
+		return
+	}
+	if epoch := uint64(publication.Map.Epoch); epoch < d.recorded[publication.Node] {
+		observed := d.Agents[pod.UID]
+		observed.RefusedEpoch = epoch
+		d.Agents[pod.UID] = observed
 		return
 	}
 	message, err := shardmap.ToMessage(publication.Map)
@@ -133,20 +141,26 @@ func (d *drill) tell(publication Publication) {
 	})
 }
 
-// step has the operator decide once, and what it wants carried out. It may die before it has told anybody its map.
+// step has the operator decide once, and what it wants carried out. It may die before it has told anybody its map, or, where outlives says how
+// many writes it outlives, in the middle of these.
 func (d *drill) step(dies bool) *decision {
 	d.t.Helper()
 	d.now = d.now.Add(time.Second)
+	d.look()
 	plan := d.decide(d.t)
 	if d.steps++; d.steps%8 == 0 {
 		if once, twice := d.outline(plan), d.outline(d.decide(d.t)); once != twice {
 			d.t.Fatalf("deciding twice gives two plans:\n%s\n%s", once, twice)
 		}
 	}
-	for _, object := range plan.Apply {
+	writes := len(plan.Apply) + len(plan.Delete)
+	if dies && d.outlives != nil {
+		writes = d.outlives(writes)
+	}
+	for _, object := range plan.Apply[:min(writes, len(plan.Apply))] {
 		d.apply(object)
 	}
-	for _, object := range plan.Delete {
+	for _, object := range plan.Delete[:max(writes-len(plan.Apply), 0)] {
 		d.remove(object)
 	}
 	for _, event := range plan.Events {
@@ -175,6 +189,16 @@ func (d *drill) step(dies bool) *decision {
 		}
 	}
 	return plan
+}
+
+// look for the pods of the newest map that have a place.
+func (d *drill) look() {
+	d.Unplaced = map[string]bool{}
+	if spec := d.current(); spec != nil {
+		for _, entry := range spec.Nodes {
+			d.Unplaced[entry.Name] = d.NodePods[entry.Name] == nil || d.NodePods[entry.Name].Spec.NodeName == ""
+		}
+	}
 }
 
 // outline of a plan, without what is random in it.
@@ -969,6 +993,160 @@ func TestAMoveIsNotTakenBack(t *testing.T) {
 	d.noneLost()
 }
 
+// A node that is to go and is gone for good has nothing to give, and nobody waits for it: at once in a Cache, in a Store when a person gives it up.
+func TestANodeThatIsGoneForGoodIsNotDrained(t *testing.T) {
+	for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+		d := newDrill(t, 4, policy)
+		// What it began without was accepted once. That is not to give up what it held since.
+		d.Nodes[name(3)].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: d.Nodes[name(3)].Status.Incarnation}
+		d.unplaced[name(3)] = true
+		d.vanish(name(3))
+		d.aim(2)
+		if policy == v1alpha1.DataPolicyStore {
+			for range 6 {
+				d.turn()
+			}
+			if d.current().Move != 0 {
+				t.Fatal("a loss that nobody has accepted is passed over")
+			}
+			d.wantStage(v1alpha1.StageWaiting, "kubectl -n shop annotate memorynode cache-memory-3 --overwrite farpool.dev/give-up="+d.Nodes[name(3)].Status.Incarnation)
+			d.Nodes[name(3)].Annotations = map[string]string{v1alpha1.AnnotationGiveUp: d.Nodes[name(3)].Status.Incarnation}
+		}
+		d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+		for _, giver := range givers(d.current()) {
+			if giver.Name != name(2) {
+				t.Errorf("%s: %s gives", policy, giver.Name)
+			}
+		}
+		d.untilSettled()
+	}
+	// Nobody else has anything to give.
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.unplaced[name(2)] = true
+	d.vanish(name(2))
+	d.aim(2)
+	d.until("it leaves the map", func(*decision) bool { return len(d.current().Nodes) == 2 })
+	if d.current().Move != 1 {
+		t.Errorf("move %d", d.current().Move)
+	}
+	d.untilSettled()
+}
+
+// What is asked for and has no place gives and takes nothing; the others do what they can, and it gets its share when it is back.
+func TestANodeWithoutAPlaceIsNotWaitedForByTheOthers(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.unplaced[name(0)] = true
+	d.vanish(name(0))
+	d.aim(4)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	if slices.ContainsFunc(givers(d.current()), func(entry *v1alpha1.ShardMapNode) bool { return entry.Name == name(0) }) {
+		t.Error("a node that is not there gives")
+	}
+	for range 6 {
+		d.turn()
+	}
+	if len(d.current().Departures) > 0 {
+		t.Error("the move of the others is not finished")
+	}
+	d.wantStage(v1alpha1.StageWaiting, "no place to run neither give keys nor take any (cache-memory-0)")
+	delete(d.unplaced, name(0))
+	d.untilSettled()
+}
+
+// Who gives and is gone departs no more, though no later life of it says so; who takes and is gone is awaited, and named.
+func TestGoneInTheMiddleOfAMove(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.aim(4)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.unplaced[name(0)] = true
+	d.vanish(name(0))
+	d.step(false)
+	if from := givers(d.current()); len(from) != 2 || from[0].Name != name(1) || d.current().Move != 1 {
+		t.Fatalf("%d give in move %d", len(from), d.current().Move)
+	}
+	d.unplaced[name(3)] = true
+	d.vanish(name(3))
+	for range 4 {
+		d.turn()
+	}
+	if len(d.current().Departures) == 0 {
+		t.Fatal("what was begun is given up")
+	}
+	d.wantStage(v1alpha1.StageMoving, "memory nodes that take keys have no place to run (cache-memory-3)")
+	clear(d.unplaced)
+	d.untilSettled()
+}
+
+// After a restored backup nothing is told by a map that is known to be an old one, and that nothing else holds.
+func TestAMapOfAnotherPastIsNotTold(t *testing.T) {
+	for what, change := range map[string]func(*drill){
+		"keys have left in a move that the map does not know": func(d *drill) {
+			d.aim(3)
+			d.untilSettled()
+		},
+		"the memory has followed a later epoch": func(d *drill) {
+			for range 3 {
+				d.begin(name(0), true)
+				d.step(false)
+			}
+		},
+	} {
+		d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+		restored, status := slices.Clone(d.ShardMaps), d.Pool.Status
+		change(d)
+		d.ShardMaps, d.Pool.Status = restored, status
+		d.Pool.Spec.Memory.Pools[0].Replicas = 2
+		for node := range d.NodePods {
+			d.begin(node, true)
+		}
+		var plan *decision
+		for range 4 {
+			plan = d.step(false)
+		}
+		wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+		if len(plan.Publish) > 0 || planned(&plan.Plan) != nil || d.current().Epoch > restored[len(restored)-1].Spec.Epoch+1 {
+			t.Errorf("%s: epoch %d is told all the same", what, d.current().Epoch)
+		}
+		for node := range d.NodePods {
+			if slices.Contains(d.keys, node) && d.Agents[d.NodePods[node].UID].Facts.GetReady() {
+				t.Errorf("%s: %s serves", what, node)
+			}
+		}
+	}
+}
+
+// An epoch that compute shards follow is used for no other map: they would not see the difference.
+func TestAnEpochOfComputeShardsIsNotUsedAgain(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-shards-0", UID: "shard"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.9"}}
+	d.ComputePods = []*corev1.Pod{pod}
+	d.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Incarnation: 9, Epoch: 7, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{}}}
+	d.step(false)
+	if d.current().Epoch != 8 {
+		t.Errorf("epoch %d", d.current().Epoch)
+	}
+	d.untilSettled()
+}
+
+// That a node is drained may have been said in another past: one that runs and does not answer may hold what was put there since.
+func TestWhatWasSaidOfANodeIsNotBelievedWhileItIsSilent(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.aim(2)
+	d.until("it has left the map", func(*decision) bool { d.clients(always); return len(d.current().Nodes) == 2 })
+	d.until("that is said", func(*decision) bool { return saidDrained(&node{object: d.Nodes[name(2)]}) })
+	uid := d.NodePods[name(2)].UID
+	d.Agents[uid] = agent.Observation{State: agent.Unreachable, Error: "silent", Facts: d.Agents[uid].Facts}
+	for range 4 {
+		d.turn()
+	}
+	if d.NodePods[name(2)] == nil {
+		t.Fatal("a node that may hold keys is deleted")
+	}
+	d.hear(name(2))
+	d.untilSettled()
+	d.noneLost()
+}
+
 // Without any map keys cannot be found that have moved since the first.
 func TestAFirstMapIsNotMadeOfWhatHasMoved(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
@@ -1035,6 +1213,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(seed), 1))
 				losses := seed%2 == 1
 				d := newDrill(t, 1+random.IntN(5), policy)
+				d.outlives = func(writes int) int { return random.IntN(writes + 1) }
 				often := func(percent int) bool { return random.IntN(100) < percent }
 				pick := func() string {
 					names := sortedNames(d.NodePods)
@@ -1107,7 +1286,12 @@ func (d *drill) agree() {
 	}
 	if spec := d.current(); spec != nil {
 		for _, entry := range spec.Nodes {
-			if object := d.Nodes[entry.Name]; object != nil && entry.State == v1alpha1.NodeStopped {
+			object := d.Nodes[entry.Name]
+			switch {
+			case object == nil:
+			case d.Unplaced[entry.Name]:
+				object.Annotations = map[string]string{v1alpha1.AnnotationGiveUp: entry.Incarnation}
+			case entry.State == v1alpha1.NodeStopped:
 				object.Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: entry.Incarnation}
 			}
 		}
