@@ -70,6 +70,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
 // +kubebuilder:validation:XValidation:rule="self.index.protocol == 'RACE' || self.memory.pools.all(p, oldSelf.memory.pools.all(o, o.name != p.name || o.replicas == p.replicas))",message="replicas of a memory pool is fixed at creation where spec.index.protocol is RCuckoo, whose keys can not move between memory nodes: create a new pool, with protocol RACE if it is to grow and shrink"
+// +kubebuilder:validation:XValidation:rule="self.index.protocol == 'RACE' || self.memory.pools.all(p, !has(p.capacity))",message="capacity of a memory pool is for protocol RACE, whose keys can move to memory nodes that are added: leave it out, or set spec.index.protocol to RACE"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -256,7 +257,25 @@ type ResizeSpec struct {
 	// +kubebuilder:default=Automatic
 	// +kubebuilder:validation:Enum=Automatic;Required
 	Approval ResizeApproval `json:"approval,omitempty"`
+
+	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first: with Automatic their keys move to other memory
+	// nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
+	// Cache's may be evicted with what they hold, one at a time.
+	// +optional
+	// +kubebuilder:default=Automatic
+	// +kubebuilder:validation:Enum=Automatic;Disabled
+	Evacuation Evacuation `json:"evacuation,omitempty"`
 }
+
+// Evacuation says what becomes of memory nodes whose Kubernetes node is cordoned.
+type Evacuation string
+
+const (
+	// EvacuationAutomatic moves their keys, and then them.
+	EvacuationAutomatic Evacuation = "Automatic"
+	// EvacuationDisabled lets them be.
+	EvacuationDisabled Evacuation = "Disabled"
+)
 
 // MemoryPool is a number of memory nodes that are alike.
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.memory)).asInteger() == quantity(string(oldSelf.memory)).asInteger()",message="memory is fixed at creation: it shapes the tables; create a new pool to change it"
@@ -276,11 +295,16 @@ type MemoryPool struct {
 	Name string `json:"name"`
 
 	// Replicas is the number of memory nodes. In a pool of RACE it may be changed at any time: memory nodes that are added get their share of
-	// the keys, and those that go, the ones with the highest ordinals, are drained before. In a pool of RCuckoo it is fixed.
+	// the keys, and those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to
+	// another number, which holds until this one is changed. In a pool of RCuckoo it is fixed.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	Replicas int32 `json:"replicas"`
+
+	// Capacity lets the operator add memory nodes as they fill, in a pool of RACE. It takes none away.
+	// +optional
+	Capacity *CapacityPolicy `json:"capacity,omitempty"`
 
 	// Memory that each node lends; its pod gets Resources on top.
 	// +required
@@ -310,6 +334,23 @@ type MemoryPool struct {
 	// Resources of the process itself; the memory it lends is added to request and limit.
 	// +optional
 	Resources *Resources `json:"resources,omitempty"`
+}
+
+// CapacityPolicy says when a memory pool grows by a memory node, and how far. Keys move to each before the next is added.
+type CapacityPolicy struct {
+	// FillPercent of what the fullest memory node's table can hold, from which on the memory pool grows. It grows as well when writes are refused
+	// for want of memory.
+	// +optional
+	// +kubebuilder:default=80
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=95
+	FillPercent int32 `json:"fillPercent,omitempty"`
+
+	// MaxReplicas that it grows to.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	MaxReplicas int32 `json:"maxReplicas"`
 }
 
 // HugePages names a size of pages.
@@ -350,7 +391,8 @@ type ComputePool struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Replicas is the number of compute shards; it may be changed at any time.
+	// Replicas is the number of compute shards; it may be changed at any time. The compute pool's ComputeShardPool may be scaled to another
+	// number, which holds until this one is changed.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1024

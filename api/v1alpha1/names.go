@@ -45,6 +45,9 @@ func MemoryNodeName(pool, memoryPool string, ordinal int32) string {
 // MemoryNodePrefix begins the names of the MemoryNodes of a memory pool.
 func MemoryNodePrefix(pool, memoryPool string) string { return pool + "-" + memoryPool + "-" }
 
+// ScaleName names the MemoryNodePool or ComputeShardPool of an entry of a KVPool's spec.
+func ScaleName(pool, entry string) string { return pool + "-" + entry }
+
 // EpochKey is an epoch as it stands in names: ten digits, so that names sort as numbers do.
 func EpochKey(epoch int64) string { return fmt.Sprintf("%010d", epoch) }
 

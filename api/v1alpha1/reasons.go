@@ -31,6 +31,12 @@ const (
 	ConditionLocksInDeviceMemory = "LocksInDeviceMemory"
 )
 
+// Condition type of a MemoryNodePool.
+const (
+	// ConditionScalingLimited: the memory pool is as full as its capacity policy lets it be, and has as many memory nodes as that allows.
+	ConditionScalingLimited = "ScalingLimited"
+)
+
 // Condition type of a ShardMap.
 const (
 	// ConditionPublished: every memory node of the map holds it.
@@ -124,4 +130,7 @@ const (
 	ReasonResizeComplete        = "ResizeComplete"
 	ReasonMovesExhausted        = "MovesExhausted"
 	ReasonDrained               = "Drained"
+	ReasonGrowing               = "Growing"
+	ReasonCeilingReached        = "CeilingReached"
+	ReasonNowhereToEvacuate     = "NowhereToEvacuate"
 )

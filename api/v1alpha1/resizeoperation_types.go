@@ -54,7 +54,7 @@ const (
 )
 
 // ResizeOperationSpec says what is to become of the pool's memory nodes.
-// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.pools == oldSelf.pools",message="a ResizeOperation's aim never changes: edit replicas in the KVPool, which makes another one"
+// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.pools == oldSelf.pools && has(self.evacuates) == has(oldSelf.evacuates) && (!has(self.evacuates) || self.evacuates == oldSelf.evacuates)",message="a ResizeOperation's aim never changes: edit replicas in the KVPool, which makes another one"
 // +kubebuilder:validation:XValidation:rule="self.approval == oldSelf.approval || oldSelf.approval == 'Required' && self.approval == 'Approved'",message="approval can be changed from Required to Approved alone: what has been approved is not taken back; edit replicas in the KVPool to have another aim"
 type ResizeOperationSpec struct {
 	// PoolName of the KVPool.
@@ -70,6 +70,13 @@ type ResizeOperationSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6
 	Pools []ResizePool `json:"pools"`
+
+	// Evacuates are memory nodes whose Kubernetes nodes are cordoned: their keys move to others, and they are made anew elsewhere.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=63
+	Evacuates []string `json:"evacuates,omitempty"`
 
 	// Approval: Required until somebody sets it to Approved, where the pool's spec.resize.approval asks for that.
 	// +required
@@ -134,7 +141,7 @@ type ResizeOperationStatus struct {
 
 	// Change is a summary for people: memory nodes from and to.
 	// +optional
-	// +kubebuilder:validation:MaxLength=24
+	// +kubebuilder:validation:MaxLength=40
 	Change string `json:"change,omitempty"`
 
 	// PartsTotal of the hash space that are to change their memory node.

@@ -162,6 +162,20 @@ spec:
   approval: Required
 `
 
+const minimalMemoryNodePool = `
+apiVersion: farpool.dev/v1alpha1
+kind: MemoryNodePool
+metadata: {name: cache-memory, namespace: shop}
+spec: {poolName: cache, memoryPool: memory, declared: 3, replicas: 3}
+`
+
+const minimalComputeShardPool = `
+apiVersion: farpool.dev/v1alpha1
+kind: ComputeShardPool
+metadata: {name: cache-shards, namespace: shop}
+spec: {poolName: cache, computePool: shards, declared: 3, replicas: 3}
+`
+
 // document parses base and applies edits of the form path=yaml; an empty value removes the field.
 func document(t *testing.T, base string, edits []string) map[string]any {
 	t.Helper()
@@ -479,7 +493,21 @@ func validationCases() []validationCase {
 		{name: "lease: another cause", base: minimalLease, before: unchanged, edits: []string{requested}, refused: "delete it and create another"},
 		{name: "lease: unknown step", base: minimalLease, before: unchanged, edits: []string{"status.step=Thinking"}, refused: "status.step"},
 
+		{name: "pool: capacity", base: minimalPool, edits: []string{race, "spec.memory.pools.0.capacity={maxReplicas: 8}"}},
+		{name: "pool: capacity where keys cannot move", base: minimalPool, edits: []string{"spec.memory.pools.0.capacity={maxReplicas: 8}"}, refused: "capacity of a memory pool is for protocol RACE"},
+		{name: "pool: capacity without a ceiling", base: minimalPool, edits: []string{race, "spec.memory.pools.0.capacity={fillPercent: 50}"}, refused: "maxReplicas: Required"},
+		{name: "pool: capacity beyond what fits", base: minimalPool, edits: []string{race, "spec.memory.pools.0.capacity={fillPercent: 100, maxReplicas: 8}"}, refused: "less than or equal to 95"},
+		{name: "pool: no evacuation", base: minimalPool, before: []string{race}, edits: []string{race, "spec.resize={evacuation: Disabled}"}},
+		{name: "pool: unknown evacuation", base: minimalPool, edits: []string{race, "spec.resize={evacuation: Perhaps}"}, refused: `supported values: "Automatic", "Disabled"`},
+		{name: "memory node pool: scaled", base: minimalMemoryNodePool, before: unchanged, edits: []string{"spec.replicas=5"}},
+		{name: "memory node pool: to nothing", base: minimalMemoryNodePool, before: unchanged, edits: []string{"spec.replicas=0"}, refused: "spec.replicas"},
+		{name: "memory node pool: of another memory pool", base: minimalMemoryNodePool, before: unchanged, edits: []string{"spec.memoryPool=other"}, refused: "scale it, or edit the KVPool"},
+		{name: "compute shard pool: to nothing", base: minimalComputeShardPool, before: unchanged, edits: []string{"spec.replicas=0"}},
+		{name: "compute shard pool: beyond the bound", base: minimalComputeShardPool, before: unchanged, edits: []string{"spec.replicas=1025"}, refused: "spec.replicas"},
+		{name: "compute shard pool: of another pool", base: minimalComputeShardPool, before: unchanged, edits: []string{"spec.poolName=other"}, refused: "scale it, or edit the KVPool"},
 		{name: "resize: minimal", base: minimalResize},
+		{name: "resize: with an evacuation", base: minimalResize, edits: []string{"spec.evacuates=[cache-memory-0]"}},
+		{name: "resize: another evacuation", base: minimalResize, before: unchanged, edits: []string{"spec.evacuates=[cache-memory-0]"}, refused: "edit replicas in the KVPool"},
 		{name: "resize: approved", base: minimalResize, before: unchanged, edits: []string{"spec.approval=Approved"}},
 		{name: "resize: approval taken back", base: minimalResize, before: []string{"spec.approval=Approved"}, refused: "what has been approved is not taken back"},
 		{name: "resize: approval no longer needed", base: minimalResize, before: unchanged, edits: []string{"spec.approval=Automatic"}, refused: "from Required to Approved alone"},

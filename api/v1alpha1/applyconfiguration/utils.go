@@ -20,8 +20,14 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=farpool.dev, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("AttachmentSpec"):
 		return &apiv1alpha1.AttachmentSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CapacityPolicy"):
+		return &apiv1alpha1.CapacityPolicyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputePool"):
 		return &apiv1alpha1.ComputePoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ComputeShardPool"):
+		return &apiv1alpha1.ComputeShardPoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ComputeShardPoolSpec"):
+		return &apiv1alpha1.ComputeShardPoolSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputeSpec"):
 		return &apiv1alpha1.ComputeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CountStatus"):
@@ -50,6 +56,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.LocksSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNode"):
 		return &apiv1alpha1.MemoryNodeApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodePool"):
+		return &apiv1alpha1.MemoryNodePoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodePoolSpec"):
+		return &apiv1alpha1.MemoryNodePoolSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodeSpec"):
 		return &apiv1alpha1.MemoryNodeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodeStatus"):
@@ -94,6 +104,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ResizeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resources"):
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ScaleStatus"):
+		return &apiv1alpha1.ScaleStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):
 		return &apiv1alpha1.SecuritySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMap"):

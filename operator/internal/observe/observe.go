@@ -48,6 +48,9 @@ type Snapshot struct {
 	Calls map[types.UID][]agent.Outcome
 	// Resizes of the pool, the oldest first.
 	Resizes []*v1alpha1.ResizeOperation
+	// How many there shall be, by name.
+	MemoryPools  map[string]*v1alpha1.MemoryNodePool
+	ComputePools map[string]*v1alpha1.ComputeShardPool
 	// Gone are the pods of written-down processes that the API server has no more.
 	Gone map[types.UID]bool
 	// Unplaced are memory nodes of the newest map of which the API server has no pod, or one that never found a place: none runs, and what the
@@ -55,6 +58,8 @@ type Snapshot struct {
 	Unplaced map[string]bool
 	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
 	OutOfService map[string]bool
+	// Cordoned are the Kubernetes nodes that take no more pods: they are about to be drained.
+	Cordoned map[string]bool
 }
 
 // Agents tells what is known about data-plane processes.
@@ -92,7 +97,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	var budgets policyv1.PodDisruptionBudgetList
 	var policies networkingv1.NetworkPolicyList
 	var resizes v1alpha1.ResizeOperationList
-	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies, &resizes} {
+	var memoryPools v1alpha1.MemoryNodePoolList
+	var computePools v1alpha1.ComputeShardPoolList
+	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies, &resizes, &memoryPools, &computePools} {
 		if err := list(objects); err != nil {
 			return nil, err
 		}
@@ -105,6 +112,8 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	s.Services = owned(pool, services.Items)
 	s.Budgets = owned(pool, budgets.Items)
 	s.Policies = owned(pool, policies.Items)
+	s.MemoryPools = owned(pool, memoryPools.Items)
+	s.ComputePools = owned(pool, computePools.Items)
 	for _, shardMap := range owned(pool, maps.Items) {
 		s.ShardMaps = append(s.ShardMaps, shardMap)
 	}
@@ -139,7 +148,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		controller := metav1.GetControllerOf(lease)
 		return controller != nil && controller.Kind == "KVPool" && controller.UID != pool.UID // of an earlier pool of this name
 	})
-	if s.OutOfService, err = outOfService(ctx, cache); err != nil {
+	if err := s.kubernetesNodes(ctx, cache); err != nil {
 		return nil, err
 	}
 	if s.Gone, err = s.gone(ctx, live); err != nil {
@@ -173,18 +182,22 @@ func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName)
 	return leases, nil
 }
 
-func outOfService(ctx context.Context, cache client.Reader) (map[string]bool, error) {
+func (s *Snapshot) kubernetesNodes(ctx context.Context, cache client.Reader) error {
 	var nodes corev1.NodeList
 	if err := cache.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list Kubernetes nodes: %w", err)
+		return fmt.Errorf("list Kubernetes nodes: %w", err)
 	}
-	out := map[string]bool{}
+	s.OutOfService, s.Cordoned = map[string]bool{}, map[string]bool{}
 	for i := range nodes.Items {
-		if IsOutOfService(&nodes.Items[i]) {
-			out[nodes.Items[i].Name] = true
+		node := &nodes.Items[i]
+		if IsOutOfService(node) {
+			s.OutOfService[node.Name] = true
+		}
+		if node.Spec.Unschedulable {
+			s.Cordoned[node.Name] = true
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // IsOutOfService says whether a Kubernetes node was declared shut down: its pods do not run, though no kubelet says so.
@@ -268,6 +281,10 @@ func (s *Snapshot) Object(kind, name string) client.Object {
 	switch kind {
 	case "MemoryNode":
 		return found(s.Nodes, name)
+	case "MemoryNodePool":
+		return found(s.MemoryPools, name)
+	case "ComputeShardPool":
+		return found(s.ComputePools, name)
 	case "Pod":
 		return found(s.NodePods, name)
 	case "Deployment":

@@ -353,7 +353,7 @@ func (d *decision) publications() {
 	}
 	for _, n := range d.nodes {
 		// One that has left is told so. One that is to come is told of maps from that on which has it.
-		if n.wanted && !inMap(target, n.name) && virgin(n) {
+		if n.stays() && !inMap(target, n.name) && virgin(n) {
 			continue
 		}
 		if n.facts != nil && n.facts.GetEpoch() < uint64(target.Epoch) {
@@ -374,6 +374,8 @@ func (d *decision) whyNext() string {
 	for _, entry := range d.epochs.next.Nodes {
 		old := before[entry.Name]
 		switch {
+		case old.Name == "":
+			changes = append(changes, fmt.Sprintf("%s comes into the pool as incarnation %s", entry.Name, entry.Incarnation))
 		case old.Incarnation != entry.Incarnation:
 			with := ""
 			if memoryOf(old.Incarnation, old.MemoryIncarnation) == entry.MemoryIncarnation {

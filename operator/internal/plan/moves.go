@@ -216,8 +216,11 @@ func (d *decision) inMap(name string) bool {
 
 func (d *decision) wants(name string) bool {
 	n := d.nodeNamed(name)
-	return n != nil && n.wanted
+	return n != nil && n.stays()
 }
+
+// stays says whether a node is to be in the map as it is.
+func (n *node) stays() bool { return n.wanted && !n.evacuated }
 
 // leave takes nodes out of the map that are to go and have no part of the hash space. Nothing departs now.
 func (d *decision) leave(spec *v1alpha1.ShardMapSpec) bool {
@@ -253,7 +256,7 @@ func (d *decision) leave(spec *v1alpha1.ShardMapSpec) bool {
 func (d *decision) join(spec *v1alpha1.ShardMapSpec) bool {
 	joined := false
 	for _, n := range d.nodes {
-		if !n.wanted || inMap(spec, n.name) || !virgin(n) || len(spec.Nodes) >= nodesInMap || d.drained(n) {
+		if !n.stays() || inMap(spec, n.name) || !virgin(n) || len(spec.Nodes) >= nodesInMap || d.drained(n) {
 			continue
 		}
 		// One that is being deleted may have been made for an aim of before.
@@ -309,7 +312,7 @@ func (d *decision) staying(spec *v1alpha1.ShardMapSpec) []int32 {
 func (d *decision) missing(spec *v1alpha1.ShardMapSpec) []string {
 	var missing []string
 	for _, n := range d.nodes {
-		if n.wanted && !inMap(spec, n.name) && len(spec.Nodes) < nodesInMap {
+		if n.stays() && !inMap(spec, n.name) && len(spec.Nodes) < nodesInMap {
 			missing = append(missing, n.name)
 		}
 	}
@@ -319,7 +322,7 @@ func (d *decision) missing(spec *v1alpha1.ShardMapSpec) []string {
 // unsettled says whether the map is not yet what the spec asks for: other nodes, or shares that are not even.
 func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
 	for _, n := range d.nodes {
-		if n.wanted != inMap(spec, n.name) {
+		if n.stays() != inMap(spec, n.name) {
 			return true
 		}
 	}
@@ -352,7 +355,7 @@ func even(owners, tables []int32) bool {
 
 // deepen the directory, once it is known among how many nodes it is shared.
 func (d *decision) deepen(spec *v1alpha1.ShardMapSpec) bool {
-	if !d.unsettled(spec) || !d.approved() || len(d.missing(spec)) > 0 {
+	if !d.unsettled(spec) || !d.approved() || len(d.missing(spec)) > 0 && !d.evacuates(spec) {
 		return false
 	}
 	depth := shardmap.DepthFor(len(d.staying(spec)), spec.Directory.Depth)
@@ -383,7 +386,8 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 			d.Pool.Namespace, m.open.Name)}
 		return false
 	}
-	if missing := d.missing(spec); len(missing) > 0 {
+	// What has to leave waits for nobody who may come: it may be what the ones that come wait for.
+	if missing := d.missing(spec); len(missing) > 0 && !d.evacuates(spec) {
 		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: " + some(missing)}
 		return false
 	}
@@ -548,7 +552,7 @@ func (d *decision) drained(n *node) bool {
 		// What was said may be of another past, as after a restored backup: one that runs is asked.
 		return n.pod == nil || n.pod.Status.Phase != corev1.PodRunning || n.agent.State == agent.Connected
 	}
-	if n.wanted && (n.facts == nil || virgin(n)) || d.epochs.next != nil || d.Status.Unsettled {
+	if n.stays() && (n.facts == nil || virgin(n)) || d.epochs.next != nil || d.Status.Unsettled {
 		return false
 	}
 	if d.epochs.current == nil {
@@ -571,11 +575,11 @@ func saidDrained(n *node) bool {
 // removable says whether a node's pod and object are to be deleted.
 func (d *decision) removable(n *node) bool { return d.drained(n) && saidDrained(n) }
 
-// going are the nodes that the spec does not ask for and that are there.
+// going are the nodes that are there and are not to be: the spec does not ask for them, or not where they are.
 func (d *decision) going() []string {
 	var going []string
 	for _, n := range d.nodes {
-		if !n.wanted {
+		if !n.stays() {
 			going = append(going, n.name)
 		}
 	}
@@ -586,7 +590,7 @@ func (d *decision) going() []string {
 func (d *decision) survey() {
 	m, spec := &d.moves, d.epochs.effective()
 	staying := d.staying(spec)
-	if len(d.missing(spec)) > 0 || len(staying) == 0 || shardmap.DepthFor(len(staying), spec.Directory.Depth) != spec.Directory.Depth {
+	if len(d.missing(spec)) > 0 && !d.evacuates(spec) || len(staying) == 0 || shardmap.DepthFor(len(staying), spec.Directory.Depth) != spec.Directory.Depth {
 		return
 	}
 	m.known = true

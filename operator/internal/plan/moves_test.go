@@ -53,6 +53,7 @@ type drill struct {
 func newDrill(t *testing.T, nodes int, policy v1alpha1.DataPolicy) *drill {
 	t.Helper()
 	d := &drill{scene: newScene(0, policy), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{}, deaf: map[string]bool{}, tables: map[string]int32{}, lives: 100}
+	d.Cordoned = map[string]bool{}
 	d.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
 	d.aim(nodes)
 	d.untilSettled()
@@ -179,6 +180,9 @@ func (d *drill) step(dies bool) *decision {
 				object.Status = status
 			}
 		}
+		for name, status := range plan.Status.MemoryPools {
+			d.MemoryPools[name].Status = status
+		}
 		for _, operation := range d.Resizes {
 			if status, written := plan.Status.Resizes[operation.Name]; written {
 				operation.Status = status
@@ -222,6 +226,15 @@ func (d *drill) apply(object any) {
 				Spec:       v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Ordinal: *object.Spec.Ordinal, TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image},
 			}
 		}
+	case *apiac.MemoryNodePoolApplyConfiguration:
+		if d.MemoryPools == nil {
+			d.MemoryPools = map[string]*v1alpha1.MemoryNodePool{}
+		}
+		if d.MemoryPools[*object.Name] == nil {
+			d.MemoryPools[*object.Name] = &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name}}
+		}
+		d.MemoryPools[*object.Name].Spec = v1alpha1.MemoryNodePoolSpec{
+			PoolName: *object.Spec.PoolName, MemoryPool: *object.Spec.MemoryPool, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas}
 	case *corev1ac.PodApplyConfiguration:
 		if d.NodePods[*object.Name] == nil {
 			d.lives++
@@ -235,7 +248,7 @@ func (d *drill) apply(object any) {
 	case *apiac.ResizeOperationApplyConfiguration:
 		operation := &v1alpha1.ResizeOperation{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(*object.Name), CreationTimestamp: metav1.NewTime(d.now)},
-			Spec:       v1alpha1.ResizeOperationSpec{PoolName: *object.Spec.PoolName, Approval: *object.Spec.Approval},
+			Spec:       v1alpha1.ResizeOperationSpec{PoolName: *object.Spec.PoolName, Approval: *object.Spec.Approval, Evacuates: object.Spec.Evacuates},
 		}
 		for _, changed := range object.Spec.Pools {
 			operation.Spec.Pools = append(operation.Spec.Pools, v1alpha1.ResizePool{Name: *changed.Name, From: *changed.From, To: *changed.To})
@@ -245,7 +258,7 @@ func (d *drill) apply(object any) {
 			if other.Name == operation.Name {
 				d.t.Fatalf("ResizeOperation %s is made twice", other.Name)
 			}
-			if other.Status.CompletionTime == nil && other.Spec.Pools[0].To == operation.Spec.Pools[0].To {
+			if other.Status.CompletionTime == nil && other.Spec.Pools[0].To == operation.Spec.Pools[0].To && slices.Equal(other.Spec.Evacuates, operation.Spec.Evacuates) {
 				open++
 			}
 		}
@@ -369,6 +382,9 @@ func (d *drill) remove(object any) {
 
 // vanish a pod with its memory.
 func (d *drill) vanish(node string) {
+	if d.NodePods[node] == nil {
+		return
+	}
 	delete(d.Agents, d.NodePods[node].UID)
 	delete(d.NodePods, node)
 	d.forget(node)
@@ -378,12 +394,25 @@ func (d *drill) vanish(node string) {
 func (d *drill) kubelets() {
 	for _, node := range sortedNames(d.NodePods) {
 		if pod := d.NodePods[node]; pod.Status.Phase == corev1.PodPending && !d.unplaced[node] {
-			pod.Spec.NodeName = "worker"
+			ordinal := int(node[len(node)-1] - '0')
+			for i := 0; i < workers && pod.Spec.NodeName == ""; i++ {
+				if there := worker((ordinal + i) % workers); !d.Cordoned[there] {
+					pod.Spec.NodeName = there
+				}
+			}
+			if pod.Spec.NodeName == "" {
+				continue
+			}
 			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"}
 			d.begin(node, false)
 		}
 	}
 }
+
+// workers are the Kubernetes nodes that there are.
+const workers = 7
+
+func worker(number int) string { return fmt.Sprintf("worker-%d", number) }
 
 func sortedNames[T any](of map[string]T) []string {
 	var names []string
@@ -467,7 +496,7 @@ func (d *drill) untilSettled() {
 		}
 	}
 	wantCondition(d.t, plan, v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
-	spec, aim := d.current(), int(d.Pool.Spec.Memory.Pools[0].Replicas)
+	spec, aim := d.current(), int(d.MemoryPools["cache-memory"].Spec.Replicas)
 	if len(spec.Nodes) != aim || len(d.Nodes) != aim || len(d.NodePods) != aim || len(spec.Departures) != 0 {
 		d.t.Fatalf("%d nodes in the map, %d objects, %d pods, %d departures; %d nodes are asked for: %v", len(spec.Nodes), len(d.Nodes), len(d.NodePods), len(spec.Departures), aim,
 			meta.FindStatusCondition(d.Pool.Status.Conditions, v1alpha1.ConditionProgressing))
@@ -1220,9 +1249,15 @@ func TestAnyOrderOfEvents(t *testing.T) {
 					return names[random.IntN(len(names))]
 				}
 				for range 120 {
+					if len(d.NodePods) == 0 {
+						d.step(false)
+						continue
+					}
 					node := pick()
 					runs := d.NodePods[node].Status.Phase == corev1.PodRunning
 					switch event := random.IntN(20); {
+					case event == 0 && often(50) && d.MemoryPools["cache-memory"] != nil:
+						d.scaleTo(1 + random.IntN(6))
 					case event == 0:
 						d.aim(1 + random.IntN(6))
 					case event == 1 && runs:
@@ -1239,10 +1274,15 @@ func TestAnyOrderOfEvents(t *testing.T) {
 						d.deaf[node] = !d.deaf[node]
 					case event == 6:
 						d.unplaced[node] = !d.unplaced[node]
+					case event == 7 && often(20):
+						d.MemoryPools = nil
 					case event == 7 && len(d.Resizes) > 0 && often(30):
 						d.Resizes = d.Resizes[:len(d.Resizes)-1]
 					case event == 8:
 						d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: []v1alpha1.ResizeApproval{v1alpha1.ApprovalAutomatic, v1alpha1.ApprovalRequired}[random.IntN(2)]}
+					case event == 15:
+						there := worker(random.IntN(workers))
+						d.Cordoned[there] = !d.Cordoned[there]
 					case event <= 10:
 						d.agree()
 					case event <= 14:
@@ -1260,6 +1300,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				}
 				clear(d.deaf)
 				clear(d.unplaced)
+				clear(d.Cordoned)
 				d.Pool.Spec.Resize = nil
 				for range 60 {
 					for node := range d.NodePods {

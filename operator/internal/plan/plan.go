@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -84,6 +85,9 @@ type Status struct {
 	Maps    map[string]v1alpha1.ShardMapStatus
 	Leases  map[string]v1alpha1.RepairLeaseStatus
 	Resizes map[string]v1alpha1.ResizeOperationStatus
+	// MemoryPools and ComputePools by the names of their MemoryNodePools and ComputeShardPools.
+	MemoryPools  map[string]v1alpha1.ScaleStatus
+	ComputePools map[string]v1alpha1.ScaleStatus
 
 	// OpenLeases are RepairLeases that are not complete; Backlog are dead processes that wait for one.
 	OpenLeases, Backlog int
@@ -121,6 +125,10 @@ type decision struct {
 	repairs    repairs
 	moves      moves
 
+	// memoryScales and computeScales are in the order of the spec's entries; growth is the condition of those that may grow by themselves.
+	memoryScales, computeScales []scale
+	growth                      map[string]*metav1.Condition
+
 	specInvalid  *finding
 	certificates finding
 	degraded     []finding
@@ -144,6 +152,8 @@ type node struct {
 	agent   agent.Observation
 	// facts are current ones of the right shape, or nil.
 	facts *farpoolv1alpha1.Facts
+	// evacuated: its Kubernetes node takes no more pods, so that its keys are to leave, and it is to be made anew elsewhere.
+	evacuated bool
 	// mismatch says why facts are of no use.
 	mismatch string
 }
@@ -151,6 +161,8 @@ type node struct {
 // Decide what to do about one pool.
 func Decide(input Input) (*Plan, error) {
 	d := &decision{Input: input}
+	d.findMap()
+	d.takeOverReplicas()
 	spec := d.Pool.Spec
 	d.paused = spec.Management == v1alpha1.ManagementPaused
 	image := d.freezeTemplate()
@@ -169,9 +181,9 @@ func Decide(input Input) (*Plan, error) {
 	}
 	d.template = template
 
-	d.findMap()
 	d.observeNodes()
 	d.refuseResize()
+	d.evacuate()
 	act := !d.paused && d.specInvalid == nil
 	if err := d.secrets(act); err != nil {
 		return nil, err
@@ -180,6 +192,7 @@ func Decide(input Input) (*Plan, error) {
 	d.decideMap(act)
 	d.decideRepairs(act)
 	d.decideResize(act)
+	d.decideGrowth(act)
 	if act {
 		if err := d.objects(); err != nil {
 			return nil, err
@@ -409,6 +422,7 @@ func (d *decision) objects() error {
 	for _, budget := range render.DisruptionBudgets(d.pool) {
 		d.Apply = append(d.Apply, budget)
 	}
+	d.scaleObjects()
 	for _, n := range d.nodes {
 		// One that is to go is kept up for as long as the map has it: keys may lie there.
 		if !d.inMap(n.name) && (!n.wanted || d.drained(n)) {
@@ -493,6 +507,7 @@ func (d *decision) removals() {
 			d.Delete = append(d.Delete, deployment)
 		}
 	}
+	d.scaleRemovals()
 	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone {
 		d.Delete = append(d.Delete, secret)
 	}

@@ -49,6 +49,11 @@ func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
 			return false
 		}
 	}
+	for _, n := range d.nodes {
+		if n.evacuated && !slices.Contains(operation.Spec.Evacuates, n.name) {
+			return false
+		}
+	}
 	return true
 }
 
@@ -106,6 +111,11 @@ func (d *decision) makeResize() {
 		}
 		spec.Pools = append(spec.Pools, changed)
 	}
+	for _, n := range d.nodes {
+		if n.evacuated {
+			spec.Evacuates = append(spec.Evacuates, n.name)
+		}
+	}
 	name := v1alpha1.ResizeOperationName(d.Pool.Name, number)
 	d.moves.made = append(d.moves.made, render.ResizeOperation(d.pool, name, spec))
 	d.moves.words = fmt.Sprintf("memory nodes %s: ResizeOperation %s follows it", changeOf(spec), name)
@@ -118,6 +128,9 @@ func changeOf(spec *v1alpha1.ResizeOperationSpec) string {
 	for _, changed := range spec.Pools {
 		from += changed.From
 		to += changed.To
+	}
+	if evacuated := len(spec.Evacuates); evacuated > 0 {
+		return fmt.Sprintf("%d to %d, %d evacuated", from, to, evacuated)
 	}
 	return fmt.Sprintf("%d to %d", from, to)
 }

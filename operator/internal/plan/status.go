@@ -32,6 +32,7 @@ func (d *decision) status() {
 		}
 	}
 	d.mapStatuses()
+	d.scaleStatuses(nodes)
 	d.poolStatus(nodes)
 }
 

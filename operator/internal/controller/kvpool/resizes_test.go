@@ -3,13 +3,19 @@
 package kvpool
 
 import (
+	"fmt"
+	"io"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -160,7 +166,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(givers(draining)).To(ConsistOf("cache-memory-2", "cache-memory-3", "cache-memory-4"))
 		budget := &policyv1.PodDisruptionBudget{}
 		Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
-		Expect(budget.Spec.MinAvailable.IntValue()).To(Equal(4), "keys lie on all five")
+		Expect(budget.Spec.MinAvailable.IntValue()).To(Equal(5), "keys lie on all five")
 		w.awaitStage(2, v1alpha1.StageMoving)
 		for _, name := range []string{"cache-memory-2", "cache-memory-3", "cache-memory-4"} {
 			Expect(k8s.Get(w.ctx, w.key(name), &corev1.Pod{})).To(Succeed(), "its keys have not left")
@@ -177,7 +183,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Eventually(func() int {
 			Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
 			return budget.Spec.MinAvailable.IntValue()
-		}, within, every).Should(Equal(1))
+		}, within, every).Should(Equal(2))
 		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
 		for _, reason := range []string{v1alpha1.ReasonResizePlanned, v1alpha1.ReasonMoveBegun, v1alpha1.ReasonMoveFinished, v1alpha1.ReasonNodeDrained} {
 			w.awaitEvent("KVPool", reason)
@@ -257,6 +263,139 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		}
 		w.awaitStage(2, v1alpha1.StageComplete)
 		w.awaitGone("cache-memory-3")
+		w.settle()
+	})
+
+	It("is scaled by whoever may scale it, until its spec says another number", func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		scale := func(what string, replicas int) {
+			GinkgoHelper()
+			_, stderr, err := person.Run("scale", "-n", w.pool.Namespace, what, fmt.Sprintf("--replicas=%d", replicas))
+			said, _ := io.ReadAll(stderr)
+			Expect(err).NotTo(HaveOccurred(), "%s", said)
+		}
+		scale("memorynodepool/cache-memory", 3)
+		w.run("cache-memory-2")
+		for _, name := range givers(w.moving(1)) {
+			w.moved(name, 1)
+		}
+		w.awaitStage(3, v1alpha1.StageComplete)
+		Expect(w.current().Spec.Memory.Pools[0].Replicas).To(BeEquivalentTo(2), "the KVPool's spec is a person's")
+		shown := &autoscalingv1.Scale{}
+		Eventually(func(g Gomega) {
+			g.Expect(k8s.SubResource("scale").Get(w.ctx, &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "cache-memory"}}, shown)).To(Succeed())
+			g.Expect(shown.Spec.Replicas).To(BeEquivalentTo(3))
+			g.Expect(shown.Status).To(Equal(autoscalingv1.ScaleStatus{Replicas: 3, Selector: "farpool.dev/memory-pool=memory,farpool.dev/pool=cache"}))
+		}, within, every).Should(Succeed())
+		var pods corev1.PodList
+		selector, err := labels.Parse(shown.Status.Selector)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(k8s.List(w.ctx, &pods, client.InNamespace(w.pool.Namespace), client.MatchingLabelsSelector{Selector: selector})).To(Succeed())
+		Expect(pods.Items).To(HaveLen(3))
+
+		scale("computeshardpool/cache-shards", 4)
+		Eventually(func(g Gomega) {
+			deployment := &appsv1.Deployment{}
+			g.Expect(k8s.Get(w.ctx, w.key("cache-shards"), deployment)).To(Succeed())
+			g.Expect(deployment.Spec.Replicas).To(HaveValue(BeEquivalentTo(4)))
+		}, within, every).Should(Succeed())
+		w.computeReady("cache-shards")
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+		Eventually(func() string { return w.current().Status.Compute.Summary }, within, every).Should(Equal("4/4"))
+		w.settle()
+
+		w.resize(1)
+		for _, name := range givers(w.moving(2)) {
+			w.moved(name, 2)
+		}
+		w.awaitStage(1, v1alpha1.StageComplete)
+		w.settle()
+	})
+
+	It("is not scaled where keys cannot move", func() {
+		w := newWorld(nil)
+		w.up()
+		_, _, err := person.Run("scale", "-n", w.pool.Namespace, "memorynodepool/cache-memory", "--replicas=3")
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func(g Gomega) {
+			pool := &v1alpha1.MemoryNodePool{}
+			g.Expect(k8s.Get(w.ctx, w.key("cache-memory"), pool)).To(Succeed())
+			g.Expect(pool.Spec.Replicas).To(BeEquivalentTo(2))
+		}, within, every).Should(Succeed())
+		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+		Expect(w.resizes()).To(BeEmpty())
+		w.settle()
+	})
+
+	It("grows as it fills", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 75, MaxReplicas: 3}
+		})
+		w.up()
+		w.settle()
+		w.agents["cache-memory-1"].update(func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.Keys = 80000 })
+		w.run("cache-memory-2")
+		w.awaitEvent("KVPool", v1alpha1.ReasonGrowing)
+		for _, name := range givers(w.moving(1)) {
+			w.moved(name, 1)
+		}
+		w.awaitStage(3, v1alpha1.StageComplete)
+		Eventually(func(g Gomega) {
+			pool := &v1alpha1.MemoryNodePool{}
+			g.Expect(k8s.Get(w.ctx, w.key("cache-memory"), pool)).To(Succeed())
+			g.Expect(pool.Spec.Replicas).To(BeEquivalentTo(3))
+			g.Expect(meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionScalingLimited)).To(BeTrue(), "it is as full as before, and may not grow")
+		}, within, every).Should(Succeed())
+		w.awaitEvent("KVPool", v1alpha1.ReasonCeilingReached)
+		w.settle()
+	})
+
+	It("leaves a Kubernetes node that is cordoned", func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "worker-"}}
+		Expect(k8s.Create(w.ctx, worker)).To(Succeed())
+		DeferCleanup(func() { _ = k8s.Delete(w.ctx, worker) })
+		leaves := w.awaitPod("cache-memory-0")
+		Expect(k8s.SubResource("binding").Create(w.ctx, leaves, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: worker.Name}})).To(Succeed())
+		Eventually(func() string { return w.node("cache-memory-0").Status.NodeName }, within, every).Should(Equal(worker.Name))
+		worker.Spec.Unschedulable = true
+		Expect(k8s.Update(w.ctx, worker)).To(Succeed())
+
+		Expect(givers(w.moving(1))).To(ConsistOf("cache-memory-0"))
+		Expect(w.awaitStage(2, v1alpha1.StageMoving).Spec.Evacuates).To(ConsistOf("cache-memory-0"))
+		budget := &policyv1.PodDisruptionBudget{}
+		Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
+		Expect(budget.Spec.MinAvailable.IntValue()).To(Equal(2), "none is evicted")
+		w.moved("cache-memory-0", 1)
+		// A pod with a place ends when its kubelet says so.
+		Eventually(func(g Gomega) {
+			pod := w.awaitPod("cache-memory-0")
+			g.Expect(pod.DeletionTimestamp).NotTo(BeNil())
+			g.Expect(k8s.Delete(w.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		}, within, every).Should(Succeed())
+		Eventually(func() types.UID { return w.awaitPod("cache-memory-0").UID }, within, every).ShouldNot(Equal(leaves.UID))
+		w.run("cache-memory-0")
+		for _, name := range givers(w.moving(2)) {
+			w.moved(name, 2)
+		}
+		Expect(w.awaitStage(2, v1alpha1.StageComplete).Status.Change).To(Equal("2 to 2, 1 evacuated"))
+		Expect(w.resizes()).To(HaveLen(1))
+		w.settle()
+	})
+
+	It("does not wait for a memory node that is gone for good", func() {
+		w := newWorld(ofRACE(3))
+		w.up()
+		gone := w.awaitPod("cache-memory-2")
+		Expect(k8s.Delete(w.ctx, gone, client.GracePeriodSeconds(0))).To(Succeed())
+		Eventually(func() types.UID { return w.awaitPod("cache-memory-2").UID }, within, every).ShouldNot(Equal(gone.UID))
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 2 })).To(Succeed())
+		w.awaitStage(2, v1alpha1.StageComplete)
+		w.awaitGone("cache-memory-2")
+		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
 		w.settle()
 	})
 

@@ -17,6 +17,8 @@ type ResizeOperationSpecApplyConfiguration struct {
 	PoolName *string `json:"poolName,omitempty"`
 	// Pools of memory nodes, and how many each has and shall have.
 	Pools []ResizePoolApplyConfiguration `json:"pools,omitempty"`
+	// Evacuates are memory nodes whose Kubernetes nodes are cordoned: their keys move to others, and they are made anew elsewhere.
+	Evacuates []string `json:"evacuates,omitempty"`
 	// Approval: Required until somebody sets it to Approved, where the pool's spec.resize.approval asks for that.
 	Approval *apiv1alpha1.ResizeApproval `json:"approval,omitempty"`
 }
@@ -44,6 +46,16 @@ func (b *ResizeOperationSpecApplyConfiguration) WithPools(values ...*ResizePoolA
 			panic("nil value passed to WithPools")
 		}
 		b.Pools = append(b.Pools, *values[i])
+	}
+	return b
+}
+
+// WithEvacuates adds the given value to the Evacuates field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Evacuates field.
+func (b *ResizeOperationSpecApplyConfiguration) WithEvacuates(values ...string) *ResizeOperationSpecApplyConfiguration {
+	for i := range values {
+		b.Evacuates = append(b.Evacuates, values[i])
 	}
 	return b
 }

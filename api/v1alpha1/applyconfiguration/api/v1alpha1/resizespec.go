@@ -15,6 +15,10 @@ import (
 type ResizeSpecApplyConfiguration struct {
 	// Approval of moving keys: with Required, none moves until somebody sets spec.approval of the ResizeOperation to Approved.
 	Approval *apiv1alpha1.ResizeApproval `json:"approval,omitempty"`
+	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first: with Automatic their keys move to other memory
+	// nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
+	// Cache's may be evicted with what they hold, one at a time.
+	Evacuation *apiv1alpha1.Evacuation `json:"evacuation,omitempty"`
 }
 
 // ResizeSpecApplyConfiguration constructs a declarative configuration of the ResizeSpec type for use with
@@ -28,5 +32,13 @@ func ResizeSpec() *ResizeSpecApplyConfiguration {
 // If called multiple times, the Approval field is set to the value of the last call.
 func (b *ResizeSpecApplyConfiguration) WithApproval(value apiv1alpha1.ResizeApproval) *ResizeSpecApplyConfiguration {
 	b.Approval = &value
+	return b
+}
+
+// WithEvacuation sets the Evacuation field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Evacuation field is set to the value of the last call.
+func (b *ResizeSpecApplyConfiguration) WithEvacuation(value apiv1alpha1.Evacuation) *ResizeSpecApplyConfiguration {
+	b.Evacuation = &value
 	return b
 }
