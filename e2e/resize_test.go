@@ -51,6 +51,50 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		p.clean(ctx)
 	}, SpecTimeout(12*time.Minute))
 
+	It("is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
+		p := apply(ctx, namespace(ctx, "resize"), small("calm", 3, 2, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p.ready(ctx)
+		stay := p.uids(ctx)
+		refused := p.underLoad(ctx, "calm:", func(l *chaos.Load) {
+			p.resized(ctx, p.scaleMemory(ctx, 5), 5)
+			Expect(p.get(ctx).Spec.Memory.Pools[0].Replicas).To(BeEquivalentTo(3), "the KVPool is not what was scaled")
+			Expect(l.Progress(ctx, 500)).To(Succeed())
+			p.resized(ctx, p.resize(ctx, 2), 2)
+			Expect(l.Progress(ctx, 500)).To(Succeed())
+		})
+		Expect(refused).To(BeZero())
+		Expect(p.uids(ctx)).To(Equal(stay), "a memory node that stays has another pod")
+		p.clean(ctx)
+	}, SpecTimeout(12*time.Minute))
+
+	It("leaves a Kubernetes node that is cordoned under load, once there is another memory node", Label("short"), func(ctx SpecContext) {
+		p := apply(ctx, namespace(ctx, "evacuation"), small("nomad", 1, 1, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p.ready(ctx)
+		first := p.memoryNodes(ctx)[0]
+		refused := p.underLoad(ctx, "nomad:", func(l *chaos.Load) {
+			DeferCleanup(func(ctx SpecContext) {
+				_, err := kind.Kubectl(ctx, "", "uncordon", first.Spec.NodeName)
+				Expect(err).NotTo(HaveOccurred())
+			}, NodeTimeout(time.Minute))
+			_, err := kind.Kubectl(ctx, "", "cordon", first.Spec.NodeName)
+			Expect(err).NotTo(HaveOccurred())
+			Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionDegraded).Should(haveStatus("True", farpoolv1alpha1.ReasonNowhereToEvacuate))
+			p.scaleMemory(ctx, 2)
+			Eventually(func(g Gomega) {
+				pods := p.memoryNodes(ctx)
+				g.Expect(pods).To(HaveLen(2))
+				for _, pod := range pods {
+					g.Expect(pod.Spec.NodeName).To(And(Not(BeEmpty()), Not(Equal(first.Spec.NodeName))))
+				}
+				g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionProgressing)).To(haveStatus("False", farpoolv1alpha1.ReasonSettled))
+			}).WithContext(ctx).WithTimeout(2 * patience).Should(Succeed())
+			Expect(l.Progress(ctx, 500)).To(Succeed())
+		})
+		Expect(refused).To(BeZero())
+		Expect(p.memoryNodes(ctx)[0].UID).NotTo(Equal(first.UID))
+		p.clean(ctx)
+	}, SpecTimeout(12*time.Minute))
+
 	It("grows from 3 to 5 and is drained to 2 under load by one operator after the other, with the API server away and shards killed", Label("long"), func(ctx SpecContext) {
 		const shards = 3
 		p := apply(ctx, namespace(ctx, "resize"), small("tidal", 3, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
@@ -111,8 +155,8 @@ var _ = Describe("A pool whose memory nodes change", func() {
 	}, SpecTimeout(6*time.Minute))
 })
 
-// underLoad has writers work on the pool while something is done, and judges what they saw.
-func (p pool) underLoad(ctx context.Context, prefix string, what func(*chaos.Load)) {
+// underLoad has writers work on the pool while something is done, judges what they saw, and says how many commands failed.
+func (p pool) underLoad(ctx context.Context, prefix string, what func(*chaos.Load)) (refused int64) {
 	GinkgoHelper()
 	l := chaos.NewLoad(p.target(ctx), prefix, 4)
 	stop := make(chan struct{})
@@ -127,6 +171,7 @@ func (p pool) underLoad(ctx context.Context, prefix string, what func(*chaos.Loa
 	sum, err := history.Check(l.Recorder.Ops(), 5*time.Minute)
 	Expect(err).NotTo(HaveOccurred())
 	AddReportEntry("history", fmt.Sprintf("%d commands answered, %d failed (%s); %+v", l.Answered(), l.Refused(), chaos.Counts(l.Errors()), sum))
+	return l.Refused()
 }
 
 // resize asks for so many memory nodes, and names the ResizeOperation that follows it.
@@ -135,6 +180,20 @@ func (p pool) resize(ctx context.Context, memoryNodes int) string {
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/memory/pools/0/replicas","value":%d}]`, memoryNodes)
 	_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=json", "-p", patch)
 	Expect(err).NotTo(HaveOccurred())
+	return p.follows(ctx, memoryNodes)
+}
+
+// scaleMemory asks for so many by the pool's MemoryNodePool, and names the ResizeOperation that follows it.
+func (p pool) scaleMemory(ctx context.Context, memoryNodes int) string {
+	GinkgoHelper()
+	_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "scale", "memorynodepool", p.name+"-memory", fmt.Sprintf("--replicas=%d", memoryNodes))
+	Expect(err).NotTo(HaveOccurred())
+	return p.follows(ctx, memoryNodes)
+}
+
+// follows waits for the ResizeOperation to so many memory nodes.
+func (p pool) follows(ctx context.Context, memoryNodes int) string {
+	GinkgoHelper()
 	var name string
 	Eventually(func(g Gomega) {
 		var all farpoolv1alpha1.ResizeOperationList
