@@ -141,7 +141,9 @@ class Wire {
  public:
   Wire(net::Loop& control, fabric::tcp::ResponderOptions session_port, std::shared_ptr<fabric::verbs::Device> device) {
     if (device != nullptr) {
-      verbs_ = std::make_unique<fabric::verbs::VerbsResponder>(control, std::move(session_port), std::move(device));
+      verbs_ =
+          std::make_unique<fabric::verbs::VerbsResponder>(control, std::move(session_port), std::move(device),
+                                                          [](const std::string& line) { spdlog::warn("{}", line); });
     } else {
       tcp_ = std::make_unique<fabric::tcp::TcpResponder>(control, std::move(session_port));
     }
@@ -298,7 +300,13 @@ class Process final : public control::Subject, public prometheus::Collectable {
       s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs->lanes);
       s.counter("farpool_verbs_calls_total",
                 "CALLs that came by SEND. What else the device executes, it counts itself.", verbs->calls);
+      s.counter("farpool_verbs_waiting_calls_total", "CALLs that are large, and waited for one of the rooms for such.",
+                verbs->waits);
       s.counter("farpool_verbs_broken_lanes_total", "Queue pairs that the device reported an error on.", verbs->broken);
+      s.gauge("farpool_verbs_memory_windows", "Keys bound to the queue pair of one lane.", verbs->windows);
+      s.gauge("farpool_verbs_lanes_without_windows",
+              "Queue pairs open that use a key of host memory which is good on others, too.",
+              verbs->lanes_without_windows);
     }
     return s.take();
   }
