@@ -405,6 +405,7 @@ void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, kTo
                   const auto state = self.lock();
                   if (!state || state->host == nullptr) return;
                   if (said.ok() && !record->cut) return state->lane_made(from, record, {}, std::move(*said));
+                  if (!said.ok()) record->attached = 0;  // there is no lane to end
                   state->lane_gone(record);
                   refuse(said.ok() ? "its session is fenced" : said.status().message());
                 });
