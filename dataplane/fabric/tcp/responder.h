@@ -59,9 +59,8 @@ struct ResponderStats {
 class LaneMaker {
  public:
   virtual ~LaneMaker() = default;
-  // Makes this side of a lane from what the client says. `answer` is called exactly once, now or later, unless this is
-  // destroyed first: what it is given is said to the client. A failure refuses the lane, and its message reaches the
-  // client.
+  // Makes this side of a lane from what the client says. `answer` is called exactly once, now, later, or when this is
+  // destroyed: what it is given is said to the client. A failure refuses the lane, and its message reaches the client.
   using Answer = std::function<void(base::Result<std::string>)>;
   virtual void attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request, Answer answer) = 0;
   // The connection of the lane has ended. Unknown lanes are of no consequence.

@@ -38,6 +38,10 @@ class Laboratory : public ::testing::Test {
     auto opened = Device::open({.memory_windows = shape.windows, .failure_timeout = failure_timeout});
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     device = *opened;
+    serve(host, shape);
+    client = std::make_unique<VerbsThread>(nullptr, device);
+  }
+  void serve(Host& served, Shape shape) {
     control.on([&] {
       responder = std::make_unique<VerbsResponder>(control.loop,
                                                    tcp::ResponderOptions{.listen = "127.0.0.1:0",
@@ -45,10 +49,9 @@ class Laboratory : public ::testing::Test {
                                                                          .max_lanes_per_session = 64,
                                                                          .handshake_deadline = 30 * base::kSecond},
                                                    device, [this](const std::string& line) { said += line + "\n"; });
-      const base::Status status = responder->serve(host);
+      const base::Status status = responder->serve(served);
       EXPECT_TRUE(status.ok()) << status.message();
     });
-    client = std::make_unique<VerbsThread>(nullptr, device);
   }
   ~Laboratory() override {
     client.reset();
@@ -243,6 +246,48 @@ TEST_F(Laboratory, LargeCallsOfManyLanesTakeTurns) {
   EXPECT_EQ(times_not_ready(*device), before);
   EXPECT_EQ(responder->stats().broken, 0u);
   EXPECT_GT(responder->stats().waits, 0u) << "the test shows nothing: nobody had to wait";
+}
+
+// ---- the end of a memory node
+
+// Runs something on the control thread, at the turn after a lane's making has begun.
+struct Interrupting final : Host {
+  Interrupting(TestHost& host, std::function<void()> interrupt) : host(host), interrupt(std::move(interrupt)) {}
+  void on_exchange(const Peer& peer, std::string request, std::function<void(std::string)> reply) override {
+    host.on_exchange(peer, std::move(request), std::move(reply));
+  }
+  std::optional<LaneRights> on_open_lane(const std::array<std::byte, 16>& token) override {
+    interrupt();
+    return host.on_open_lane(token);
+  }
+  std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
+                                     base::MutableBytes reply) override {
+    return host.on_call(session_id, opcode, request, reply);
+  }
+  TestHost& host;
+  const std::function<void()> interrupt;
+};
+
+task::Task<void> open_in_vain(VerbsPort& port, LaneGrant grant) {
+  const auto opened = co_await port.open_lane(std::move(grant), soon(port));
+  EXPECT_FALSE(opened.ok());
+  EXPECT_EQ(opened.code(), base::Code::unavailable) << opened.status().message();
+}
+
+TEST_F(Laboratory, ALaneThatIsBeingMadeEndsWithItsMemoryNode) {
+  ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond));
+  if (device->largest_window() == 0) GTEST_SKIP() << "lanes of " << device->name() << " begin at once";
+  VerbsStats last;
+  Interrupting interrupting(host, [&] {
+    control.loop.post([&] {
+      last = responder->stats();
+      responder.reset();
+    });
+  });
+  serve(interrupting, {});
+  client->run(open_in_vain(*client->port, grant(1)));
+  EXPECT_EQ(last.lanes, 1u);
+  EXPECT_EQ(last.windows, 0u) << "the test shows nothing: the lane had begun";
 }
 
 // ---- the device's own refusals

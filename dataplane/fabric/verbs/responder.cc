@@ -50,7 +50,9 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   Lanes(net::Loop& control, std::shared_ptr<Device> device, Log log, std::size_t most)
       : control_(control), device_(std::move(device)), log_(std::move(log)), most_(most) {}
   ~Lanes() override {
-    for (auto lane = lanes_.begin(); lane != lanes_.end();) lane = end(lane, {});
+    for (auto lane = lanes_.begin(); lane != lanes_.end();) {
+      lane = end(lane, {Code::unavailable, "the memory node ends"});
+    }
   }
 
   Status place_in_device(base::Bytes region) {
