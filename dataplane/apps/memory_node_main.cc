@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <iostream>
@@ -369,12 +370,14 @@ int run(const Settings& settings) {
 
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
-  // Beside lanes there are handshakes, which come and go.
+  // Beside lanes there are handshakes, which come and go, as slowly as clients may be.
+  const auto patience = std::max(fabric::tcp::ResponderOptions().handshake_deadline, settings.failure_timeout);
   Wire wire(control,
             {.listen = settings.listen,
              .tls = *tls,
              .executors = settings.threads,
              .max_connections = settings.max_lanes + settings.geometry.max_sessions,
+             .handshake_deadline = patience,
              .spin = settings.wire.spin},
             *device);
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread

@@ -584,9 +584,8 @@ Task<void> Pool::follow_map() {
     for (const std::string& endpoint : options_.bootstrap) {
       if (std::find(endpoints.begin(), endpoints.end(), endpoint) == endpoints.end()) endpoints.push_back(endpoint);
     }
-    Result<map::Map> fetched =
-        co_await map::fetch(port_, std::move(endpoints), options_.pool_uid, std::max(epoch(), wanted_epoch_),
-                            port_.now() + options_.connect_deadline);
+    Result<map::Map> fetched = co_await map::fetch(port_, std::move(endpoints), options_.pool_uid,
+                                                   std::max(epoch(), wanted_epoch_), port_.now() + patience());
     counters_.map_fetches.add();
     if (closing_) break;
     const bool newer = fetched.ok() && (!map_ || fetched->epoch() > epoch());
@@ -705,7 +704,7 @@ Task<void> Pool::keep(Link& link) {
 }
 
 Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
-  const Nanos deadline = port_.now() + options_.connect_deadline;
+  const Nanos deadline = port_.now() + patience();
   Result<std::unique_ptr<session::Session>> session =
       co_await session::Session::open(port_, {.endpoint = link.endpoint,
                                               .pool_uid = options_.pool_uid,
@@ -718,6 +717,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   if (!session.ok()) co_return session.status();
   auto bond = std::make_unique<Bond>();
   bond->session = std::move(*session);
+  failure_timeout_ = std::max(failure_timeout_, bond->session->grant().failure_timeout);
   const base::HashSecret secret = bond->session->grant().pool_secret;
   fabric::Cost cost;
   Result<layout::Superblock> superblock = co_await index::read_superblock(*bond->session, deadline, cost);
@@ -876,7 +876,7 @@ Task<void> Pool::part(std::unique_ptr<Bond> bond) {
     if (port_.now() >= close_deadline_) bond->session->end({Code::unavailable, "this client of the pool has closed"});
     (void)co_await links_due_.wait(port_.now() + kLook);
   }
-  const Nanos deadline = std::min(close_deadline_, port_.now() + options_.connect_deadline);
+  const Nanos deadline = std::min(close_deadline_, port_.now() + patience());
   if (bond->session->alive()) co_await bond->heap->release(deadline);
   co_await bond->session->close(deadline);
   marks_of_the_past_ += bond->table->marks();

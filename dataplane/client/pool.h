@@ -26,6 +26,7 @@
 //   Read before trying again
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -108,7 +109,8 @@ class Pool final : public Kv {
     std::uint64_t process = 0;           // that this thread belongs to, as its agent reports it; 0: none
     std::vector<std::string> bootstrap;  // host:port of memory nodes; more by set_bootstrap()
     Nanos operation_deadline = 5 * base::kSecond;
-    Nanos connect_deadline = 3 * base::kSecond;  // of a handshake, and of a read of the map
+    // Of a handshake, and of a read of the map; the pool's failure timeout where that is longer and known.
+    Nanos connect_deadline = 3 * base::kSecond;
     // The epoch, or the sessions with its nodes, have changed. Not called inline from an operation.
     std::function<void(const PoolState&)> on_change;
     // What happened, in one line for people, without key or value bytes.
@@ -187,6 +189,7 @@ class Pool final : public Kv {
   task::Task<base::Status> try_to_move(Link& link, Bond& bond, std::uint64_t number);
   task::Task<void> pause(const Link& link, Nanos until);
   Nanos jittered(Nanos bound);
+  Nanos patience() const { return std::max(options_.connect_deadline, failure_timeout_); }
   void changed();
   void publish_marks();
   void log(bool warning, const std::string& line) const;
@@ -196,6 +199,7 @@ class Pool final : public Kv {
   PoolCounters counters_;
   std::optional<map::Map> map_;
   std::optional<base::HashSecret> pool_secret_;  // as every node of the pool grants it
+  Nanos failure_timeout_ = 0;                    // of the pool; 0: no session has been granted yet
   std::vector<std::unique_ptr<Link>> links_;     // of this epoch, and of earlier ones until they have parted
   std::vector<Link*> link_of_node_;              // by index in the map
   std::string map_trouble_ = "no shard map has been read yet";

@@ -64,8 +64,11 @@ class Increment final : public Editor {
 
 class PoolTest : public ::testing::Test {
  protected:
-  explicit PoolTest(Nanos retry_time = 0, layout::GeometryRequest geometry = kGeometry)
-      : geometry_(geometry), network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
+  explicit PoolTest(Nanos retry_time = 0, layout::GeometryRequest geometry = kGeometry,
+                    Nanos failure_timeout = 40 * base::kMillisecond)
+      : geometry_(geometry),
+        failure_timeout_(failure_timeout),
+        network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
     for (int i = 0; i < 2; ++i) {
       responders_.push_back(&network_.add_node("node-" + std::to_string(i) + ":7400"));
       nodes_.push_back(nullptr);
@@ -88,8 +91,8 @@ class PoolTest : public ::testing::Test {
                                           .endpoint = responders_[i]->endpoint(),
                                           .version = "test",
                                           .geometry = geometry_,
-                                          .lease = 2 * base::kSecond,
-                                          .failure_timeout = 40 * base::kMillisecond,
+                                          .lease = std::max(2 * base::kSecond, 4 * failure_timeout_),
+                                          .failure_timeout = failure_timeout_,
                                           .log = [](bool, const std::string&) {},
                                           .on_change = [] {}},
                                          {memory, kMemory}, *responders_[i]);
@@ -232,6 +235,7 @@ class PoolTest : public ::testing::Test {
   }
 
   const layout::GeometryRequest geometry_;
+  const Nanos failure_timeout_;
   Network network_;
   std::vector<SimResponder*> responders_;
   std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
@@ -500,6 +504,27 @@ TEST_F(PoolOverASlowWireTest, RefusesNodesThatTakeClientsForDeadBeforeTheWireHas
     EXPECT_NE(refused.message().find(said), std::string::npos) << refused.message();
   }
   EXPECT_FALSE(client.pool->state().ready);
+}
+
+class PatientPoolTest : public PoolTest {
+ protected:
+  PatientPoolTest() : PoolTest(0, kGeometry, 20 * base::kSecond) {}
+  void take(Nanos message) { network_.options().min_delay = network_.options().max_delay = message; }
+};
+
+// Who may stand still for so long without passing for dead has so long to answer.
+TEST_F(PatientPoolTest, ConnectsForAsLongAsThePoolsFailureTimeout) {
+  publish(map_of(1));
+  take(700 * base::kMillisecond);  // each answer comes in time, a whole handshake does not
+  Client& client = connect();
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().ready; })) << client.pool->state().message;
+  EXPECT_EQ(client.pool->counters().failed_opens.get(), 0u);
+
+  take(2 * base::kSecond);
+  publish(map_of(2));
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; })) << "the map was not read in time";
+  EXPECT_EQ(client.pool->counters().failed_map_fetches.get(), 0u);
+  EXPECT_EQ(client.pool->counters().sessions_lost.get(), 0u);
 }
 
 class PoolOfManyTablesTest : public PoolTest {
