@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "client/mover.h"
 #include "client/open_table.h"
+#include "layout/lease.h"
 #include "map/fetch.h"
 #include "session/session.h"
 
@@ -49,6 +51,8 @@ void operator+=(index::Marks& sum, const index::Marks& more) {
   sum.splits_finished += more.splits_finished;
   sum.splits_taken_over += more.splits_taken_over;
   sum.moved += more.moved;
+  sum.move_waits += more.move_waits;
+  sum.moved_away += more.moved_away;
 }
 
 }  // namespace
@@ -75,7 +79,12 @@ struct Pool::Bond {
   std::unique_ptr<session::Session> session;
   std::unique_ptr<heap::Heap> heap;
   std::unique_ptr<index::Table> table;
-  std::size_t uses = 0;      // operations under way
+  std::size_t uses = 0;  // operations under way
+  // Of the pool's move of keys: the last one that is known to be finished at the node, and when to look again.
+  std::uint64_t moved = 0;
+  Nanos move_due = 0;
+  std::uint64_t move_lease = 0;  // as it was when another client was at it
+  std::string move_trouble;
   fabric::Cost repair_cost;  // of what no operation waited for
 };
 
@@ -87,11 +96,14 @@ struct Pool::Link {
   bool stopped = false;  // by the map
   bool retired = false;  // no longer in the map
   bool kept = false;     // its keep() runs, and refers to it
+  index::Move move;      // of keys between memory nodes, as the map has it
   std::unique_ptr<Bond> bond;
   std::uint64_t previous = 0;  // incarnation of the session before, if that ended otherwise than by a goodbye
   Status trouble{Code::unavailable, "no session has been opened yet"};
 
   bool wanted() const { return !stopped && !retired; }
+  // Keys are to move away, and this client does not know that all have.
+  bool leaving() const { return !retired && !move.leaving.empty() && (bond == nullptr || bond->moved < move.number); }
 };
 
 class Pool::Borrowed {
@@ -103,6 +115,7 @@ class Pool::Borrowed {
     if (bond_ == nullptr || --bond_->uses > 0) return;
     if (pool_->closing_ || !bond_->session->alive()) pool_->links_due_.wake_all();
   }
+  session::Session& session() const { return *bond_->session; }
   index::Table& table() const { return *bond_->table; }
   bool alive() const { return bond_->session->alive(); }
 
@@ -135,6 +148,9 @@ class Pool::Account {
 
   const Nanos deadline;
   fabric::Cost cost;
+  // Epochs of the attempt under way, and of one whose key had left the node that its part leaves: as long as that epoch
+  // is followed, it is at the next.
+  std::uint64_t routed_in = 0, left_in = 0;
 
  private:
   Pool& pool_;
@@ -181,8 +197,8 @@ PoolState Pool::state() const {
   for (const Link* link : link_of_node_) {
     if (link == nullptr) continue;
     const bool open = link->bond != nullptr;
-    state.nodes.push_back(
-        {link->name, link->endpoint, link->incarnation, link->stopped, open, open ? "" : link->trouble.message()});
+    state.nodes.push_back({link->name, link->endpoint, link->incarnation, link->stopped, open,
+                           open ? "" : link->trouble.message(), link->leaving()});
     if (link->stopped) continue;
     ++serving;
     if (!open && state.message.empty()) state.message = why_not(link).message();
@@ -194,9 +210,12 @@ PoolState Pool::state() const {
 
 // Operations
 
-Pool::Link* Pool::route(std::string_view key) const {
+Pool::Link* Pool::route(std::string_view key, Account& account) const {
   if (!map_ || !pool_secret_) return nullptr;
-  return link_of_node_[map_->table_of(map::directory_hash(*pool_secret_, base::bytes_of(key))).node()];
+  const std::uint64_t hash = map::directory_hash(*pool_secret_, base::bytes_of(key));
+  account.routed_in = epoch();
+  const v1alpha1::TableEntry* source = account.left_in == epoch() ? nullptr : map_->source_of(hash);
+  return link_of_node_[(source != nullptr ? *source : map_->table_of(hash)).node()];
 }
 
 Status Pool::why_not(const Link* link) const {
@@ -219,14 +238,17 @@ Status Pool::why_not(const Link* link) const {
   return {Code::unavailable, "memory node " + link->name + " at " + link->endpoint + ": " + link->trouble.message()};
 }
 
-Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, std::optional<std::size_t> node, Nanos deadline) {
+Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, Account& account) {
+  co_return co_await borrow_by([&] { return route(key, account); }, account.deadline);
+}
+
+Task<Result<Pool::Borrowed>> Pool::borrow(std::size_t node, Nanos deadline) {
+  co_return co_await borrow_by([&] { return node < link_of_node_.size() ? link_of_node_[node] : nullptr; }, deadline);
+}
+
+Task<Result<Pool::Borrowed>> Pool::borrow_by(const std::function<Link*()>& which, Nanos deadline) {
   for (;;) {
-    Link* link = nullptr;
-    if (node) {
-      link = *node < link_of_node_.size() ? link_of_node_[*node] : nullptr;
-    } else {
-      link = route(key);
-    }
+    Link* link = which();
     if (link != nullptr && link->bond != nullptr && link->bond->session->alive() && !closing_) {
       co_return Borrowed(*this, *link->bond);
     }
@@ -238,10 +260,19 @@ Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, std::optional<st
 }
 
 Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& account) {
+  if (status.code() == Code::moved) {
+    account.left_in = account.routed_in;
+    co_return true;  // to the node where it is, which a deadline does not forbid
+  }
   if (status.code() != Code::unavailable && status.code() != Code::stale) co_return false;
+  account.left_in = 0;
   if (closing_ || port_.now() >= account.deadline) co_return false;
   account.retry();
   if (used.alive()) {
+    if (status.code() == Code::stale) {
+      wanted_epoch_ = std::max(wanted_epoch_, account.routed_in + 1);
+      refresh_.wake_all();
+    }
     // Refused although the session lives: whatever it is takes a moment.
     co_await port_.sleep_until(std::min(account.deadline, port_.now() + jittered(kFirstBackoff)));
   } else {
@@ -253,7 +284,7 @@ Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& acco
 Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
   Account account(*this, Operation::get);
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -273,7 +304,7 @@ Task<Status> Pool::put(std::string_view key, std::string_view value) {
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -293,7 +324,7 @@ Task<Result<bool>> Pool::erase(std::string_view key) {
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -313,7 +344,7 @@ Task<Status> Pool::modify(std::string_view key, Editor& editor) {
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -356,7 +387,7 @@ Task<Result<std::uint64_t>> Pool::count() {
     whole = true;
     for (std::size_t node = 0; whole && failure.ok() && node < std::max<std::size_t>(1, link_of_node_.size()); ++node) {
       if (map_ && node < link_of_node_.size() && link_of_node_[node] == nullptr) continue;  // serves no table
-      Result<Borrowed> bond = co_await borrow({}, node, account.deadline);
+      Result<Borrowed> bond = co_await borrow(node, account.deadline);
       if (!bond.ok()) {
         failure = bond.status();
         break;
@@ -483,7 +514,7 @@ Task<std::vector<Pool::Repair>> Pool::repair(Nanos deadline) {
     if (link_of_node_[node] == nullptr) continue;  // serves no table
     Repair repair;
     repair.node = link_of_node_[node]->name;
-    Result<Borrowed> bond = co_await borrow({}, node, deadline);
+    Result<Borrowed> bond = co_await borrow(node, deadline);
     Status status = bond.status();
     if (bond.ok()) {
       fabric::Cost nobodys;
@@ -586,6 +617,13 @@ void Pool::adopt(map::Map map) {
     link_of_node_[table.node()] = &link;
   }
   map_ = std::move(map);
+  for (const auto& link : links_) {
+    link->move = move_of(*link);
+    if (link->bond == nullptr) continue;
+    if (index::Movable* movable = link->bond->table->movable()) movable->follow(link->move);
+    // Other clients should know by then.
+    link->bond->move_due = port_.now() + jittered(link->bond->session->grant().tick);
+  }
   counters_.epoch.set(map_->epoch());
   for (const auto& link : links_) {
     if (!link->wanted() || link->kept) continue;
@@ -670,6 +708,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   const layout::Geometry& geometry = superblock->geometry;
   bond->heap = std::make_unique<heap::Heap>(*bond->session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
   bond->table = open_table(*bond->session, *bond->heap, geometry, link.table);
+  if (index::Movable* movable = bond->table->movable()) movable->follow(link.move);
   co_return bond;
 }
 
@@ -689,7 +728,12 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
       wanted_epoch_ = bond.session->epoch();
       refresh_.wake_all();
     }
-    if (!bond.session->alive() || closing_ || port_.now() < maintained + tick) continue;
+    if (!bond.session->alive() || closing_) continue;
+    if (!moving_ && link.leaving() && port_.now() >= bond.move_due) {
+      moving_ = true;
+      scope_.spawn(move_away(link, bond));
+    }
+    if (port_.now() < maintained + tick) continue;
     co_await bond.heap->maintain(port_.now() + tick);
     maintained = port_.now();
     // What nobody is blocked on is repaired too, by whoever comes first.
@@ -716,6 +760,86 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     }
     publish_marks();
   }
+}
+
+// What the map says of the pool's latest move, to the table of one of its nodes.
+index::Move Pool::move_of(const Link& link) const {
+  const v1alpha1::ShardMap& message = map_->message();
+  index::Move move{.number = message.move(), .depth = message.directory_depth(), .leaving = {}};
+  for (const v1alpha1::Departure& departure : message.departures()) {
+    if (departure.from() != link.table) continue;
+    move.leaving.resize(std::size_t{1} << move.depth);
+    move.leaving[departure.part()] = true;
+  }
+  return move;
+}
+
+// Everybody tries, and one at a time comes to do it: whoever dies over it is followed by the next.
+Task<void> Pool::move_away(Link& link, Bond& bond) {
+  const std::uint64_t number = link.move.number;
+  Status status;
+  {
+    const Borrowed kept(*this, bond);
+    const std::uint64_t before = bond.table->marks().moved_away;
+    status = co_await try_to_move(link, bond, number);
+    const std::uint64_t keys = bond.table->marks().moved_away - before;
+    if (keys > 0) {
+      log(false, "moved " + std::to_string(keys) + " keys away from memory node " + link.name + " in move " +
+                     std::to_string(number));
+    }
+    if (status.ok()) {
+      bond.moved = number;
+    } else if (bond.move_trouble != status.message() && status.code() != Code::timed_out && !closing_) {
+      bond.move_trouble = status.message();
+      log(true, "move " + std::to_string(number) + " of keys away from memory node " + link.name +
+                    " is not finished: " + bond.move_trouble);
+    }
+    // A target that is full will hardly have room at once.
+    const Nanos timeout = bond.session->grant().failure_timeout;
+    bond.move_due = port_.now() + jittered(status.code() == Code::out_of_memory ? 16 * timeout : timeout);
+  }
+  moving_ = false;
+  if (status.ok()) changed();
+}
+
+Task<Status> Pool::try_to_move(Link& link, Bond& bond, std::uint64_t number) {
+  const Nanos deadline = port_.now() + options_.connect_deadline;
+  const Result<index::Movable::Standing> standing = co_await bond.table->movable()->standing();
+  if (!standing.ok() || standing->finished >= number) co_return standing.status();
+  const bool others = layout::LeaseWord::held(standing->lease);
+  if (others && standing->lease != std::exchange(bond.move_lease, standing->lease)) {
+    co_return Status(Code::timed_out, "another client is at it");
+  }
+  std::vector<Borrowed> borrowed;
+  std::vector<Mover::End> targets;
+  const map::Map map = *map_;
+  std::vector<std::size_t> of_node(static_cast<std::size_t>(map.message().nodes_size()));  // 1 and up
+  for (const v1alpha1::Departure& departure : map.message().departures()) {
+    if (departure.from() != link.table) continue;
+    const std::uint32_t node = map.table(map.message().directory(static_cast<int>(departure.part())))->node();
+    if (of_node[node] != 0) continue;
+    Result<Borrowed> target = co_await borrow(node, deadline);
+    if (!target.ok()) co_return target.status();
+    if (epoch() != map.epoch()) co_return Status(Code::timed_out, "another map has come");
+    borrowed.push_back(std::move(*target));
+    targets.push_back({&borrowed.back().session(), &borrowed.back().table()});
+    of_node[node] = targets.size();
+  }
+  const auto target_of = [&](std::string_view key) {
+    return of_node[map.table_of(map::directory_hash(*pool_secret_, base::bytes_of(key))).node()] - 1;
+  };
+  const auto go_on = [&]() -> Status {
+    const bool same = !closing_ && link.move.number == number && link.leaving();
+    if (!same) return {Code::unavailable, "this client is closing, or follows another map by now"};
+    if (!bond.session->alive()) return bond.session->why();
+    for (const Borrowed& target : borrowed) {
+      if (!target.alive()) return target.session().why();
+    }
+    return {};
+  };
+  if (Status status = go_on(); !status.ok()) co_return status;
+  Mover mover({bond.session.get(), bond.table.get()}, targets, target_of, go_on);
+  co_return co_await mover.run(number);
 }
 
 Task<void> Pool::part(std::unique_ptr<Bond> bond) {
@@ -762,6 +886,8 @@ void Pool::publish_marks() {
   counters_.splits_finished.set(marks.splits_finished);
   counters_.splits_taken_over.set(marks.splits_taken_over);
   counters_.slots_moved.set(marks.moved);
+  counters_.moved_away.set(marks.moved_away);
+  counters_.move_waits.set(marks.move_waits);
 }
 
 }  // namespace farpool::client

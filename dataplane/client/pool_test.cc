@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -17,6 +18,7 @@
 #include "fabric/sim/network.h"
 #include "layout/directory.h"
 #include "layout/geometry.h"
+#include "node/audit.h"
 #include "node/memory_node.h"
 
 namespace farpool::client {
@@ -580,6 +582,134 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
     for (const int key : there) run(other, expect_all(other, key, key + 1, "v"));
   }
   EXPECT_GT(other.pool->counters().splits_taken_over.get(), 0u);
+}
+
+// Two nodes, four parts of the hash space; node 0 is drained into node 1.
+class PoolMoveTest : public PoolTest {
+ protected:
+  static constexpr layout::GeometryRequest kSmall{
+      .table_percent = 2, .max_sessions = 12, .slots_per_session = 4, .protocol = layout::Protocol::race, .tables = 4};
+  PoolMoveTest() : PoolTest(0, kSmall) {}
+
+  // Epoch 1: as ever. 2: under way. 3: finished.
+  v1alpha1::ShardMap drain(std::uint64_t epoch) {
+    v1alpha1::ShardMap map = map_of(epoch);
+    map.set_directory_depth(2);
+    map.clear_directory();
+    for (std::uint32_t part = 0; part < 4; ++part) map.add_directory(epoch == 1 ? part % 2 : 1);
+    map.set_move(epoch == 1 ? 0 : 1);
+    for (std::uint32_t part : {0u, 2u}) {
+      if (epoch != 2) continue;
+      auto* departure = map.add_departures();
+      departure->set_part(part);
+      departure->set_from(0);
+    }
+    return map;
+  }
+  static bool drained(const Client& client) {
+    const PoolState state = client.pool->state();
+    return state.epoch >= 2 && state.ready &&
+           std::none_of(state.nodes.begin(), state.nodes.end(), [](const auto& node) { return node.leaving; });
+  }
+  // Keys that lie at a node.
+  std::set<std::string> keys_at(std::size_t i) {
+    std::set<std::string> keys;
+    const auto found =
+        node::audit_memory({memory_[i].get(), kMemory},
+                           {.visit = [&keys](const index::Sighting& at) { keys.insert(std::string(at.key)); }});
+    EXPECT_TRUE(found.ok()) << found.status().message();
+    if (found.ok()) {
+      for (const node::Finding& finding : found->audit.findings) {
+        EXPECT_FALSE(node::kind_of(finding.wrong).damage) << finding.what;
+      }
+    }
+    return keys;
+  }
+  static Task<void> erase_all(Client& client, int from, int to) {
+    for (int i = from; i < to; ++i) EXPECT_TRUE((co_await client.pool->erase("key-" + std::to_string(i))).value()) << i;
+  }
+};
+
+TEST_F(PoolMoveTest, ANodeIsDrainedWhileClientsWork) {
+  publish(drain(1));
+  Client& client = connect();
+  Client& other = connect();
+  run(client, put_all(client, 0, 600, "v"));
+  EXPECT_GT(keys_at(0).size(), 200u);
+  publish(drain(2));
+  // Keys come, change and go, while their parts leave, and what is added up does not get lost.
+  client.scope.spawn(put_all(client, 0, 300, "w"));
+  client.scope.spawn(put_all(client, 600, 900, "w"));
+  client.scope.spawn(increment(client, 200));
+  other.scope.spawn(erase_all(other, 300, 600));
+  other.scope.spawn(increment(other, 200));
+  ASSERT_TRUE(run_until([&] { return client.scope.running() + other.scope.running() == 0; }));
+  ASSERT_TRUE(run_until([&] { return drained(client) && drained(other); }));
+  run(client, expect_all(client, 0, 300, "w"));
+  run(other, expect_all(other, 600, 900, "w"));
+  EXPECT_EQ(count(client).value(), 601u);
+  EXPECT_EQ(keys_at(0).size(), 0u);
+  EXPECT_EQ(keys_at(1).size(), 601u);
+  EXPECT_GT(client.pool->counters().moved_away.get() + other.pool->counters().moved_away.get(), 100u);
+
+  publish(drain(3));
+  ASSERT_TRUE(run_until([&] { return client.pool->state().epoch == 3; }));
+  run(client, increment(client, 1));
+  run(client, expect_all(client, 0, 300, "w"));
+}
+
+// One world for each effect of the mover after which it dies.
+class DeadMover : public PoolMoveTest {
+ public:
+  static constexpr int kKeys = 24;
+  void TestBody() override {}
+  // False: the mover came to the end.
+  bool dies_after(std::uint64_t effects, fabric::sim::InFlight posted) {
+    publish(drain(1));
+    Client& doomed = connect();
+    run(doomed, put_all(doomed, 0, kKeys, "v"));
+    publish(drain(2));
+    doomed.port->crash_after(effects, posted);
+    EXPECT_TRUE(run_until([&] { return doomed.port->crashed() || drained(doomed); }));
+    const bool died = doomed.port->crashed();
+    left_at_both_ += both();
+    Client& other = connect();
+    run(other, put_all(other, 0, kKeys / 3, "w"));
+    run(other, erase_all(other, kKeys / 3, kKeys / 2));
+    EXPECT_TRUE(run_until([&] { return drained(other); }));
+    run(other, expect_all(other, 0, kKeys / 3, "w"));
+    run(other, expect_all(other, kKeys / 2, kKeys, "v"));
+    EXPECT_EQ(keys_at(0).size(), 0u);
+    EXPECT_EQ(keys_at(1).size(), std::size_t{kKeys - kKeys / 2 + kKeys / 3});
+    for (auto& client : clients_) {
+      if (client->port->crashed()) fabric::sim::bury(std::shared_ptr<Client>(std::move(client)));
+    }
+    std::erase(clients_, nullptr);
+    return died;
+  }
+  std::uint64_t left_at_both() const { return left_at_both_; }
+
+ private:
+  std::uint64_t both() {
+    const std::set<std::string> old = keys_at(0), fresh = keys_at(1);
+    return static_cast<std::uint64_t>(
+        std::count_if(old.begin(), old.end(), [&fresh](const std::string& key) { return fresh.contains(key); }));
+  }
+  std::uint64_t left_at_both_ = 0;
+};
+
+TEST(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
+  std::uint64_t worlds = 0, left_at_both = 0;
+  for (std::uint64_t effects = 0;; effects += 7, ++worlds) {
+    DeadMover world;
+    const auto posted = worlds % 2 == 0 ? fabric::sim::InFlight::cut : fabric::sim::InFlight::lands;
+    const bool died = world.dies_after(effects, posted);
+    left_at_both += world.left_at_both();
+    if (::testing::Test::HasFailure()) FAIL() << "the mover died after " << effects << " effects";
+    if (!died) break;
+  }
+  EXPECT_GT(worlds, 50u);
+  EXPECT_GT(left_at_both, 0u) << "no mover died between the copy and the end of the original";
 }
 
 }  // namespace
