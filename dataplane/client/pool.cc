@@ -8,6 +8,7 @@
 #include "client/mover.h"
 #include "client/open_table.h"
 #include "layout/lease.h"
+#include "layout/word.h"
 #include "map/fetch.h"
 #include "session/session.h"
 
@@ -27,11 +28,19 @@ constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
 
-// A cursor of a scan is a table of the map and a position in it. It stays below 2^63: some drivers know no larger ones.
-constexpr unsigned kPositionBits = 46;
-constexpr std::uint64_t kMostTables = 1ull << (63 - kPositionBits);
-constexpr std::uint64_t cursor_of(std::uint64_t table, std::uint64_t position) {
-  return table << kPositionBits | position;
+// A cursor of a scan. It stays below 2^63: some drivers know no larger ones. Tables that keys leave are gone through
+// before the others, and all is gone through again after another move has begun: so a key that moves meanwhile is met
+// where it was or where it came.
+struct Cursor {
+  using Position = layout::Field<0, 38>;  // in the table
+  using Table = layout::Field<38, 16>;    // of the map
+  using Pass = layout::Field<54, 2>;
+  using Move = layout::Field<56, 7>;  // the low bits of its number: nobody pauses for 128 moves
+};
+enum Pass : std::uint64_t { kBegin, kDeparted, kOthers };
+constexpr std::uint64_t cursor_of(std::uint64_t move, Pass pass, std::uint64_t table, std::uint64_t position) {
+  return Cursor::Move::put(move & Cursor::Move::kMax) | Cursor::Pass::put(pass) | Cursor::Table::put(table) |
+         Cursor::Position::put(position);
 }
 // A step asks a table for no fewer keys: with what it reads beside them, more cost little. Where it finds hardly any it
 // asks for more and more. It is over when it has as many keys as were asked for, or so many bytes of them, or has asked
@@ -408,12 +417,15 @@ Task<Result<std::uint64_t>> Pool::count() {
   co_return keys;
 }
 
-// Tables are gone through in the order of their ids, which new epochs leave as they are.
-const v1alpha1::TableEntry* Pool::table_from(std::uint64_t id) const {
-  const auto& tables = map_->message().tables();
-  const auto found =
-      std::find_if(tables.begin(), tables.end(), [id](const v1alpha1::TableEntry& table) { return table.id() >= id; });
-  return found == tables.end() ? nullptr : &*found;
+bool Pool::keys_leave(const v1alpha1::TableEntry& table) const {
+  return !link_of_node_[table.node()]->move.leaving.empty();
+}
+
+const v1alpha1::TableEntry* Pool::table_from(std::uint64_t id, bool left) const {
+  for (const v1alpha1::TableEntry& table : map_->message().tables()) {
+    if (table.id() >= id && keys_leave(table) == left) return &table;
+  }
+  return nullptr;
 }
 
 Task<Status> Pool::follow(Nanos deadline) {
@@ -428,18 +440,28 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
   Page step{.keys = {}, .next = cursor};
   std::size_t bytes = 0;
   for (int pages = 0; pages < kMostPages && step.keys.size() < count && bytes < kMostStepBytes; ++pages) {
-    const std::uint64_t table = step.next >> kPositionBits;
     if (Status status = co_await follow(account.deadline); !status.ok()) co_return status;
-    const v1alpha1::TableEntry* entry = table_from(table);
+    account.routed_in = epoch();
+    const std::uint64_t move = map_->message().move();
+    if (Cursor::Move::get(step.next) != (move & Cursor::Move::kMax)) step.next = 0;
+    Pass pass = Cursor::Pass::get(step.next) == kOthers ? kOthers : kDeparted;
+    std::uint64_t from = Cursor::Table::get(step.next);
+    std::uint64_t position = Cursor::Position::get(step.next);
+    const v1alpha1::TableEntry* entry = table_from(from, pass == kDeparted);
+    if (entry == nullptr && pass == kDeparted) {
+      pass = kOthers;
+      from = position = 0;
+      entry = table_from(from, false);
+    }
     if (entry == nullptr) {
       step.next = 0;
       break;
     }
     const std::uint64_t id = entry->id();
-    const std::uint64_t position = id == table ? step.next & ((1ull << kPositionBits) - 1) : 0;
-    Result<Borrowed> bond = co_await borrow({}, entry->node(), account.deadline);
+    if (id != from) position = 0;
+    Result<Borrowed> bond = co_await borrow(entry->node(), account.deadline);
     if (!bond.ok()) co_return bond.status();
-    if (id >= kMostTables || bond->table().positions() >> kPositionBits != 0) {
+    if (id > Cursor::Table::kMax || bond->table().positions() > Cursor::Position::kMax) {
       co_return Status(Code::internal, "table " + std::to_string(id) +
                                            " is too large, or has too large a number, for a "
                                            "scan's cursor to tell where it is");
@@ -457,13 +479,17 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
       bytes += key.size();
       step.keys.push_back(std::move(key));
     }
-    if (page->next != 0) {
-      step.next = cursor_of(id, page->next);
-      continue;
+    step.next = cursor_of(move, pass, id, page->next);
+    // Under another move this page may lack what has left for a table that was gone through.
+    if (page->next != 0 || map_->message().move() != move) continue;
+    if (const v1alpha1::TableEntry* following = table_from(id + 1, pass == kDeparted)) {
+      step.next = cursor_of(move, pass, following->id(), 0);
+    } else if (pass == kDeparted) {
+      step.next = cursor_of(move, kOthers, 0, 0);
+    } else {
+      step.next = 0;
+      break;
     }
-    const v1alpha1::TableEntry* following = table_from(id + 1);
-    step.next = following == nullptr ? 0 : cursor_of(following->id(), 0);
-    if (step.next == 0) break;
   }
   co_return step;
 }
@@ -481,19 +507,20 @@ Task<Result<std::optional<std::string>>> Pool::look_for_any(Account& account) {
   const auto tables = static_cast<std::uint64_t>(map_->message().tables_size());
   if (tables == 0) co_return why_not(nullptr);
   const v1alpha1::TableEntry& table = map_->message().tables(static_cast<int>(port_.random() % tables));
-  const std::uint64_t id = table.id();  // the map may be another one afterwards
-  std::uint64_t begin = 0;
+  // The map may be another one behind a co_await.
+  std::uint64_t begin = cursor_of(map_->message().move(), keys_leave(table) ? kDeparted : kOthers,
+                                  std::min(std::uint64_t{table.id()}, Cursor::Table::kMax), 0);
   {
-    const Result<Borrowed> bond = co_await borrow({}, table.node(), account.deadline);
+    const Result<Borrowed> bond = co_await borrow(table.node(), account.deadline);
     if (!bond.ok()) co_return bond.status();
-    begin = cursor_of(id, port_.random() % bond->table().positions());
+    begin |= Cursor::Position::put(port_.random() % bond->table().positions() & Cursor::Position::kMax);
   }
-  bool around = false;
-  for (std::uint64_t cursor = begin; !around || cursor < begin;) {
+  int ends = 0;
+  for (std::uint64_t cursor = begin; ends == 0 || (ends == 1 && cursor < begin);) {
     const Result<Page> page = co_await scan_from(cursor, 1, account);
     if (!page.ok()) co_return page.status();
     if (!page->keys.empty()) co_return page->keys[port_.random() % page->keys.size()];
-    around = around || page->next <= cursor;
+    if (page->next <= cursor) ++ends;
     cursor = page->next;
   }
   co_return std::nullopt;

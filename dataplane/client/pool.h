@@ -165,8 +165,11 @@ class Pool final : public Kv {
   base::Status why_not(const Link* link) const;
   // Whether an attempt that ended so should be followed by another; waits until that makes sense.
   task::Task<bool> again(const base::Status& status, const Borrowed& used, Account& account);
-  // The map's table of that id, or the next one; nullptr: there is none. Needs a map.
-  const v1alpha1::TableEntry* table_from(std::uint64_t id) const;
+  // By the map.
+  bool keys_leave(const v1alpha1::TableEntry& table) const;
+  // The map's first table of that id or a higher one, of those that keys leave or of the others; nullptr: there is none.
+  // Needs a map.
+  const v1alpha1::TableEntry* table_from(std::uint64_t id, bool left) const;
   // Until there is a map.
   task::Task<base::Status> follow(Nanos deadline);
   task::Task<base::Result<Page>> scan_from(std::uint64_t cursor, std::uint64_t count, Account& account);

@@ -592,17 +592,17 @@ class PoolMoveTest : public PoolTest {
   PoolMoveTest() : PoolTest(0, kSmall) {}
 
   // Epoch 1: as ever. 2: under way. 3: finished.
-  v1alpha1::ShardMap drain(std::uint64_t epoch) {
+  v1alpha1::ShardMap drain(std::uint64_t epoch, std::uint32_t from = 0) {
     v1alpha1::ShardMap map = map_of(epoch);
     map.set_directory_depth(2);
     map.clear_directory();
-    for (std::uint32_t part = 0; part < 4; ++part) map.add_directory(epoch == 1 ? part % 2 : 1);
+    for (std::uint32_t part = 0; part < 4; ++part) map.add_directory(epoch == 1 ? part % 2 : 1 - from);
     map.set_move(epoch == 1 ? 0 : 1);
-    for (std::uint32_t part : {0u, 2u}) {
+    for (std::uint32_t part : {from, from + 2}) {
       if (epoch != 2) continue;
       auto* departure = map.add_departures();
       departure->set_part(part);
-      departure->set_from(0);
+      departure->set_from(from);
     }
     return map;
   }
@@ -656,6 +656,42 @@ TEST_F(PoolMoveTest, ANodeIsDrainedWhileClientsWork) {
   ASSERT_TRUE(run_until([&] { return client.pool->state().epoch == 3; }));
   run(client, increment(client, 1));
   run(client, expect_all(client, 0, 300, "w"));
+}
+
+// A scan that goes on while keys leave for a table that it has been through, or for one that is still to come, tells of
+// all that was there when it began.
+TEST_F(PoolMoveTest, AScanGoesOnThroughAMove) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 600, "v"));
+  struct Reader {
+    Client* client;
+    std::map<std::string, int> times;
+    std::uint64_t cursor = 0;
+  };
+  std::vector<Reader> readers;
+  for (int steps = 0; steps < 10; ++steps) {
+    Reader& reader = readers.emplace_back(Reader{.client = &connect(), .times = {}});
+    for (int i = 0; i < steps && (i == 0 || reader.cursor != 0); ++i) {
+      run(*reader.client, scan_into(*reader.client, 1, false, reader.cursor, reader.times));
+    }
+  }
+  publish(drain(2, 1));
+  // One of them goes on beside the move.
+  Reader& beside = readers[2];
+  beside.client->scope.spawn(scan_into(*beside.client, 1, true, beside.cursor, beside.times));
+  for (const Reader& reader : readers) {
+    ASSERT_TRUE(run_until([&reader] { return drained(*reader.client) && reader.client->scope.running() == 0; }));
+  }
+  EXPECT_EQ(keys_at(1).size(), 0u);
+  std::size_t half_way = 0;
+  for (Reader& reader : readers) {
+    const bool over = reader.cursor == 0 && !reader.times.empty();
+    half_way += over ? 0 : 1;
+    if (!over) run(*reader.client, scan_into(*reader.client, 1, true, reader.cursor, reader.times));
+    EXPECT_EQ(reader.times.size(), 600u) << "reader " << &reader - readers.data();
+  }
+  EXPECT_GT(half_way, 6u) << "the test is too small";
 }
 
 // One world for each effect of the mover after which it dies.
