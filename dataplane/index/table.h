@@ -9,7 +9,8 @@
 //   timed_out        the deadline passed; nothing was done
 //   locked           what a dead client left is quarantined; names it
 //   unavailable      the session has ended; nothing was done
-//   stale            keys have moved between memory nodes, and this client does not know (Movable); nothing was done
+//   stale            keys have moved between memory nodes, and the client did not know when it called (Movable);
+//                    nothing was done
 //   moved            the key is not here, and will not be until the next move: ask the memory node that its part
 //                    moves to; nothing was done
 //   unknown_outcome  the session ended in the middle of the write

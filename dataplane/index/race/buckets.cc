@@ -23,6 +23,8 @@ Buckets::Buckets(Table::State& state, std::string_view key)
     : state_(state),
       key_(key),
       pool_hash_(base::keyed_hash(state.session.grant().pool_secret, base::bytes_of(key))),
+      known_move_(state.move.number),
+      leaves_(state.move.leaves(pool_hash_)),
       directory_hash_(directory::hash_of(pool_hash_)),
       hash_(base::keyed_hash(state.session.grant().table_seed, base::bytes_of(key))),
       places_(locate(hash_, state.geometry.rows_per_table())),
@@ -61,7 +63,6 @@ Result<Buckets::Sight> Buckets::look() {
   };
   Sight sight = Sight::good;
   unsure_ = outdated_ = closed_ = false;
-  const bool leaves = state_.move.leaves(pool_hash_);
   for (std::size_t place = 0; place < 2; ++place) {
     Side& side = sides_[place];
     const std::uint64_t header = view_in(false, place).header();
@@ -78,8 +79,8 @@ Result<Buckets::Sight> Buckets::look() {
     }
     if (side.in_motion && sight == Sight::good) sight = Sight::in_motion;
     const std::uint64_t move = HeaderWord::Move::get(view(place).header());
-    outdated_ = outdated_ || move > state_.move.number;
-    closed_ = closed_ || (leaves && move == state_.move.number);
+    outdated_ = outdated_ || move > known_move_;
+    closed_ = closed_ || (leaves_ && move == known_move_);
     for (std::uint64_t index = 0; index < kCombinedSlots; ++index) {
       const Slot slot = view(place).slot(index);
       if (!slot.empty() && !(slot.well_formed() && state_.in_heap(slot))) {

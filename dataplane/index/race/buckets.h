@@ -99,7 +99,9 @@ class Buckets {
   Place place_in(std::uint64_t table, std::size_t i) const {
     return {table * state_.geometry.rows_per_table() + places_[i].group, places_[i].side};
   }
-  std::uint64_t pool_hash() const { return pool_hash_; }
+  // By the map by which the key was looked for here, whatever the client has been told since.
+  bool leaves() const { return leaves_; }
+  std::uint64_t known_move() const { return known_move_; }
   std::uint64_t directory_hash() const { return directory_hash_; }
   std::uint64_t print() const { return print_; }
 
@@ -125,6 +127,8 @@ class Buckets {
   Table::State& state_;
   const std::string_view key_;
   const std::uint64_t pool_hash_;
+  const std::uint64_t known_move_;  // the last of the map by which the key was looked for here
+  const bool leaves_;               // the key's part, in that move
   const std::uint64_t directory_hash_;
   const std::uint64_t hash_;
   const Places places_;  // in any table

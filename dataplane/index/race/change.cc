@@ -94,7 +94,7 @@ Task<Result<bool>> Change::run() {
   const bool may_put = wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put;
   if (wish_.editor == nullptr && may_put) value_ = wish_.value;
   // Of a key that may have left, room is asked for when it is found: a full memory node must not keep it from its next.
-  if (wish_.editor == nullptr && may_put && !state_.move.leaves(buckets_.pool_hash())) {
+  if (wish_.editor == nullptr && may_put && !buckets_.leaves()) {
     extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
     if (Status status = co_await fetch_block(); !status.ok()) co_return status;
     write_extent();
@@ -141,7 +141,7 @@ Task<Result<Step>> Change::attempt() {
     const bool changeable = *sight != Buckets::Sight::stale && *sight != Buckets::Sight::in_motion;
     const bool in_vain = buckets_.places() != placed_among_ || buckets_.outdated() || buckets_.closed();
     if (!changeable || (placed_ && in_vain)) co_return co_await elsewhere(*sight);
-    if (buckets_.outdated()) co_return state_.map_is_old();
+    if (buckets_.outdated()) co_return state_.map_is_old(buckets_.known_move());
     Status status;
     if (*sight == Buckets::Sight::again) {
       if (status = co_await buckets_.read(deadline_, cost_); !status.ok()) co_return status;

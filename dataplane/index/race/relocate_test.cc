@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,18 @@ struct RaceMove : ::testing::Test {
   Result<std::optional<std::string>> get(Client& who, const std::string& key) {
     Cost cost;
     return run(who, who.table().lookup(key, who.port().now() + kPatience, cost));
+  }
+  Result<std::set<std::string>> scan(Client& who) {
+    std::set<std::string> told;
+    std::uint64_t position = 0;
+    do {
+      Cost cost;
+      const auto page = run(who, who.table().scan(position, 100, who.port().now() + kPatience, cost));
+      if (!page.ok()) return page.status();
+      told.insert(page->keys.begin(), page->keys.end());
+      position = page->next;
+    } while (position != 0);
+    return told;
   }
   Status close() {
     return run(client, movable(client).close(&elsewhere, [this] { return work; }));
@@ -188,6 +201,43 @@ TEST_F(RaceMove, AKeyThatIsLeavingIsWaitedFor) {
   EXPECT_EQ(elsewhere.keys.at(gone), "v");
   EXPECT_EQ(put(client, gone, "w").code(), Code::moved);
   in_order();
+}
+
+// Until it has left it is told of. Who does not know of the move cannot know where else to look.
+TEST_F(RaceMove, AScanTellsOfKeysThatAreLeavingToWhoKnowsOfTheMove) {
+  movable(client).follow(move());
+  ASSERT_TRUE(close().ok());
+  for (int i = 0; i < kKeys; ++i) {
+    if (leaves(key(i))) set(key(i), Slot::State::committed, Slot::State::leaving);
+  }
+  const auto told = scan(client);
+  ASSERT_TRUE(told.ok()) << told.status().message();
+  EXPECT_EQ(told->size(), std::size_t{kKeys});
+  EXPECT_EQ(scan(ignorant).code(), Code::stale);
+  ASSERT_TRUE(move_away(client).ok());
+  EXPECT_EQ(scan(client)->size(), kKeys - elsewhere.keys.size());
+}
+
+// What counts is the map by which the key was looked for here: an operation that waits for room while moves come and go
+// must not place the key where it no longer belongs.
+TEST_F(RaceMove, AMoveThatIsLearntOfInTheMiddleOfAnOperationDoesNotCount) {
+  movable(client).follow(move());
+  movable(ignorant).follow(move());
+  ASSERT_TRUE(close().ok());
+  ASSERT_TRUE(move_away(client).ok());
+  for (Client* who : {&client, &ignorant}) {
+    Cost cost;
+    const std::string gone = first_key(true);
+    // It looks for the key by move 1, and is told of move 2 before it has read the buckets. In this no key leaves.
+    auto put = who->table().put(gone, "w", who->port().now() + kPatience, cost);
+    Result<bool> done = Status(Code::internal, "it did not come to an end");
+    world.spawn(*who, into(std::move(put), &done));
+    movable(*who).follow({.number = 2, .depth = 1, .leaving = {}});
+    ASSERT_TRUE(world.run_until([&done] { return done.code() != Code::internal; }));
+    EXPECT_EQ(done.code(), Code::moved) << done.status().message();
+    EXPECT_FALSE(find(Slot::State::committed, gone));
+    movable(*who).follow(move());
+  }
 }
 
 TEST_F(RaceMove, WhereThereIsNoRoomKeysStayAndCanBeChanged) {

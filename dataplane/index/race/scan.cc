@@ -54,6 +54,7 @@ class Scan {
  public:
   Scan(Table::State& state, std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost)
       : state_(state),
+        known_move_(state.move.number),
         bits_(layout::most_depth(state.geometry.tables)),
         end_(state.geometry.rows_per_table() << bits_),
         at_(position),
@@ -99,6 +100,7 @@ class Scan {
   Task<Result<bool>> read_keys(index::Page& page);
 
   Table::State& state_;
+  const std::uint64_t known_move_;
   const std::uint64_t bits_;
   const std::uint64_t end_;
   std::uint64_t at_;
@@ -212,7 +214,7 @@ Result<Scan::Sight> Scan::look(Part& part) {
     }
     // Keys may have left, for a table that the caller does not think of.
     for (const std::uint64_t header : {group.header(i), splits ? old.header(i) : 0}) {
-      if (HeaderWord::Move::get(header) > state_.move.number) return state_.map_is_old();
+      if (HeaderWord::Move::get(header) > known_move_) return state_.map_is_old(known_move_);
     }
   }
   const bool again = before_ && before_->position == part.position && before_->route == part.route;
