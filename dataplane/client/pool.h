@@ -167,8 +167,8 @@ class Pool final : public Kv {
   task::Task<bool> again(const base::Status& status, const Borrowed& used, Account& account);
   // By the map.
   bool keys_leave(const v1alpha1::TableEntry& table) const;
-  // The map's first table of that id or a higher one, of those that keys leave or of the others; nullptr: there is none.
-  // Needs a map.
+  // The map's first table of that id or a higher one, of those that keys leave or of the others; nullptr: there is
+  // none. Needs a map.
   const v1alpha1::TableEntry* table_from(std::uint64_t id, bool left) const;
   // Until there is a map.
   task::Task<base::Status> follow(Nanos deadline);

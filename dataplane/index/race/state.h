@@ -97,8 +97,9 @@ struct Table::State final : session::Repairable, heap::References {
   }
   Status gone(Code otherwise, const std::string& what) { return index::gone(session, otherwise, what); }
   static Status map_is_old(std::uint64_t known_move) {
-    return {Code::stale, "keys have moved between memory nodes since the shard map by which they were looked for, whose " +
-                             std::string("last move is ") + std::to_string(known_move) + "; nothing was done"};
+    return {Code::stale,
+            "keys have moved between memory nodes since the shard map by which they were looked for, whose " +
+                std::string("last move is ") + std::to_string(known_move) + "; nothing was done"};
   }
   Status moved_away() const {
     return {Code::moved,
