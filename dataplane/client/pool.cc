@@ -626,8 +626,9 @@ void Pool::adopt(map::Map map) {
   link_of_node_.assign(static_cast<std::size_t>(message.nodes_size()), nullptr);
   for (const v1alpha1::TableEntry& table : message.tables()) {
     const v1alpha1::MemoryNodeEntry& node = map.node_of(table);
-    const auto same = [&node](const std::unique_ptr<Link>& link) {
-      return link->name == node.name() && link->incarnation == node.incarnation() && link->endpoint == node.endpoint();
+    const auto same = [&node, &table](const std::unique_ptr<Link>& link) {
+      return link->name == node.name() && link->incarnation == node.incarnation() &&
+             link->endpoint == node.endpoint() && link->table == table.id();
     };
     auto found = std::find_if(links_.begin(), links_.end(), same);
     if (found == links_.end()) {
