@@ -240,6 +240,17 @@ func validationCases() []validationCase {
 		}
 		return "spec.memory.pools=[" + strings.Join(list, ",") + "]"
 	}
+	departures := func(parts ...int) string {
+		var list []string
+		for _, part := range parts {
+			list = append(list, fmt.Sprintf("{part: %d, from: 0}", part))
+		}
+		return "spec.departures=[" + strings.Join(list, ",") + "]"
+	}
+	var everyPart []int
+	for part := range 4096 {
+		everyPart = append(everyPart, part)
+	}
 	clients := func(count int) string {
 		var list []string
 		for i := range count {
@@ -403,6 +414,15 @@ func validationCases() []validationCase {
 		{name: "map: no geometry", base: minimalMap, edits: []string{"spec.nodes.0.rcuckoo=", "spec.nodes.0.lockRegion="}, refused: "the geometry of one protocol"},
 		{name: "map: RCuckoo without locks", base: minimalMap, edits: []string{"spec.nodes.0.lockRegion="}, refused: "the geometry of one protocol"},
 		{name: "map: 4096 entries", base: minimalMap, edits: []string{"spec.directory.depth=12", directory(4096)}},
+		{name: "map: every part departs", base: minimalMap, edits: []string{"spec.directory.depth=12", directory(4096), "spec.move=8388607", departures(everyPart...)}},
+		{name: "map: every part departs, unchanged", base: minimalMap, before: []string{"spec.directory.depth=12", directory(4096), "spec.move=7", departures(everyPart...)},
+			edits: []string{"spec.directory.depth=12", directory(4096), "spec.move=7", departures(everyPart...)}},
+		{name: "map: a move that is finished", base: minimalMap, edits: []string{"spec.move=7"}},
+		{name: "map: departures in no move", base: minimalMap, edits: []string{departures(0)}, refused: "parts depart in a move, which has a number"},
+		{name: "map: departures out of order", base: minimalMap, edits: []string{"spec.move=7", departures(1, 0)}, refused: "departures are sorted by part"},
+		{name: "map: departure of no part", base: minimalMap, edits: []string{"spec.move=7", departures(1, 2)}, refused: "a departure names its part by index"},
+		{name: "map: too many moves", base: minimalMap, edits: []string{"spec.move=8388608"}, refused: "less than or equal to 8388607"},
+		{name: "map: move changed", base: minimalMap, before: []string{"spec.move=7"}, edits: []string{"spec.move=8"}, refused: "a ShardMap never changes"},
 		{name: "map: nothing changed", base: minimalMap, before: unchanged},
 		{name: "map: status changed", base: minimalMap, before: unchanged, edits: []string{"status.conditions=[{type: Published, status: 'True', reason: Published, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]"}},
 		{name: "map: name of another epoch", base: minimalMap, edits: []string{"metadata.name=cache-0000000004"}, refused: "the name claims the epoch"},

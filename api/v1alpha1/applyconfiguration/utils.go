@@ -26,6 +26,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ComputeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CountStatus"):
 		return &apiv1alpha1.CountStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Departure"):
+		return &apiv1alpha1.DepartureApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Directory"):
 		return &apiv1alpha1.DirectoryApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DRAAttachment"):

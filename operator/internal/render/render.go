@@ -197,6 +197,13 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 	for _, table := range spec.Tables {
 		content.WithTables(apiac.ShardMapTable().WithID(table.ID).WithNode(table.Node))
 	}
+	// What is left out when it is zero compares as equal with what is read back.
+	if spec.Move != 0 {
+		content.WithMove(spec.Move)
+	}
+	for _, departure := range spec.Departures {
+		content.WithDepartures(apiac.Departure().WithPart(departure.Part).WithFrom(departure.From))
+	}
 	return apiac.ShardMap(v1alpha1.ShardMapName(pool.Name, spec.Epoch), pool.Namespace).
 		WithLabels(pool.labels()).
 		WithOwnerReferences(pool.owner()).

@@ -106,6 +106,15 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.DataPolicy
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.Departure
+  map:
+    fields:
+    - name: from
+      type:
+        scalar: numeric
+    - name: part
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.Directory
   map:
     fields:
@@ -734,6 +743,12 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.ShardMapSpec
   map:
     fields:
+    - name: departures
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.Departure
+          elementRelationship: atomic
     - name: directory
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Directory
@@ -743,6 +758,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: epochKey
       type:
         scalar: string
+    - name: move
+      type:
+        scalar: numeric
     - name: nodes
       type:
         list:
