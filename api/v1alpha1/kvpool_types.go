@@ -69,6 +69,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 100ms"
 // +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
+// +kubebuilder:validation:XValidation:rule="self.index.protocol == 'RACE' || self.memory.pools.all(p, oldSelf.memory.pools.all(o, o.name != p.name || o.replicas == p.replicas))",message="replicas of a memory pool is fixed at creation where spec.index.protocol is RCuckoo, whose keys can not move between memory nodes: create a new pool, with protocol RACE if it is to grow and shrink"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -100,6 +101,10 @@ type KVPoolSpec struct {
 	// Compute shards; without any, the pool is reached by the native library alone.
 	// +optional
 	Compute *ComputeSpec `json:"compute,omitempty"`
+
+	// Resize says how the number of memory nodes is changed, in pools of RACE.
+	// +optional
+	Resize *ResizeSpec `json:"resize,omitempty"`
 
 	// Network between clients and memory nodes.
 	// +required
@@ -239,13 +244,21 @@ type MemorySpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6
-	// +kubebuilder:validation:XValidation:rule="self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name))",message="memory pools are fixed at creation: this version can not add or drain memory nodes; create a new pool"
+	// +kubebuilder:validation:XValidation:rule="self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name))",message="memory pools are fixed at creation: memory nodes are added to a pool, or drained, by its replicas; create a new pool"
 	// +kubebuilder:validation:XValidation:rule="self.map(p, p.replicas).sum() <= 256",message="a pool has at most 256 memory nodes: give each more memory instead"
 	Pools []MemoryPool `json:"pools"`
 }
 
+// ResizeSpec says how the number of memory nodes is changed.
+type ResizeSpec struct {
+	// Approval of moving keys: with Required, none moves until somebody sets spec.approval of the ResizeOperation to Approved.
+	// +optional
+	// +kubebuilder:default=Automatic
+	// +kubebuilder:validation:Enum=Automatic;Required
+	Approval ResizeApproval `json:"approval,omitempty"`
+}
+
 // MemoryPool is a number of memory nodes that are alike.
-// +kubebuilder:validation:XValidation:rule="self.replicas == oldSelf.replicas",message="replicas of a memory pool is fixed at creation: this version can not add or drain memory nodes; create a new pool"
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.memory)).asInteger() == quantity(string(oldSelf.memory)).asInteger()",message="memory is fixed at creation: it shapes the tables; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="memory is from 16Mi to 64Ti for each memory node"
 // +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="memory must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
@@ -262,7 +275,8 @@ type MemoryPool struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Replicas is the number of memory nodes.
+	// Replicas is the number of memory nodes. In a pool of RACE it may be changed at any time: memory nodes that are added get their share of
+	// the keys, and those that go, the ones with the highest ordinals, are drained before. In a pool of RCuckoo it is fixed.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256

@@ -152,6 +152,16 @@ spec:
   clients: [{name: cache-shards-7d4f-x2x9p, process: 00c0ffee00c0ffee}]
 `
 
+const minimalResize = `
+apiVersion: farpool.dev/v1alpha1
+kind: ResizeOperation
+metadata: {name: cache-resize-2, namespace: shop}
+spec:
+  poolName: cache
+  pools: [{name: memory, from: 3, to: 5}]
+  approval: Required
+`
+
 // document parses base and applies edits of the form path=yaml; an empty value removes the field.
 func document(t *testing.T, base string, edits []string) map[string]any {
 	t.Helper()
@@ -251,6 +261,7 @@ func validationCases() []validationCase {
 	for part := range 4096 {
 		everyPart = append(everyPart, part)
 	}
+	race := "spec.index={protocol: RACE}"
 	clients := func(count int) string {
 		var list []string
 		for i := range count {
@@ -381,7 +392,13 @@ func validationCases() []validationCase {
 		{name: "pool: node selector changed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.nodeSelector={a: b}"}},
 		{name: "pool: same memory in other words", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=262144Ki"}},
 		{name: "pool: memory grown", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
-		{name: "pool: memory scaled", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=3"}, refused: "replicas of a memory pool is fixed at creation"},
+		{name: "pool: memory scaled", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=3"}, refused: "replicas of a memory pool is fixed at creation where spec.index.protocol is RCuckoo"},
+		{name: "pool: memory of RACE scaled", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.replicas=3"}},
+		{name: "pool: memory of RACE scaled to nothing", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.replicas=0"}, refused: "greater than or equal to 1"},
+		{name: "pool: memory of RACE scaled too far", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.replicas=257"}, refused: "less than or equal to 256"},
+		{name: "pool: memory of RACE grown", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
+		{name: "pool: approval of resizes", base: minimalPool, before: []string{race}, edits: []string{race, "spec.resize={approval: Required}"}},
+		{name: "pool: approval beforehand", base: minimalPool, edits: []string{race, "spec.resize={approval: Approved}"}, refused: `supported values: "Automatic", "Required"`},
 		{name: "pool: memory pool added", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools=[{name: memory, replicas: 2, memory: 256Mi}, {name: more, replicas: 1, memory: 256Mi}]"}, refused: "memory pools are fixed at creation"},
 		{name: "pool: memory pool renamed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.name=other"}, refused: "memory pools are fixed at creation"},
 		{name: "pool: index changed", base: minimalPool, before: unchanged, edits: []string{"spec.index={rcuckoo: {entryBytes: 32}}"}, refused: "spec.index is fixed at creation"},
@@ -461,6 +478,15 @@ func validationCases() []validationCase {
 		{name: "lease: another client", base: minimalLease, before: unchanged, edits: []string{"spec.clients.0.process=00c0ffee00c0ffef"}, refused: "delete it and create another"},
 		{name: "lease: another cause", base: minimalLease, before: unchanged, edits: []string{requested}, refused: "delete it and create another"},
 		{name: "lease: unknown step", base: minimalLease, before: unchanged, edits: []string{"status.step=Thinking"}, refused: "status.step"},
+
+		{name: "resize: minimal", base: minimalResize},
+		{name: "resize: approved", base: minimalResize, before: unchanged, edits: []string{"spec.approval=Approved"}},
+		{name: "resize: approval taken back", base: minimalResize, before: []string{"spec.approval=Approved"}, refused: "what has been approved is not taken back"},
+		{name: "resize: approval no longer needed", base: minimalResize, before: unchanged, edits: []string{"spec.approval=Automatic"}, refused: "from Required to Approved alone"},
+		{name: "resize: another aim", base: minimalResize, before: unchanged, edits: []string{"spec.pools.0.to=6"}, refused: "edit replicas in the KVPool"},
+		{name: "resize: of another pool", base: minimalResize, before: unchanged, edits: []string{"spec.poolName=other"}, refused: "edit replicas in the KVPool"},
+		{name: "resize: no approval", base: minimalResize, edits: []string{"spec.approval="}, refused: "spec.approval: Required"},
+		{name: "resize: unknown stage", base: minimalResize, before: unchanged, edits: []string{"status.stage=Thinking"}, refused: "status.stage"},
 
 		{name: "map: memory of an earlier life", base: minimalMap, edits: []string{"spec.nodes.0.memoryIncarnation='17'"}},
 		{name: "node: minimal", base: minimalNode},

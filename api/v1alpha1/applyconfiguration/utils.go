@@ -82,6 +82,16 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.RepairLeaseStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RepairNodeStatus"):
 		return &apiv1alpha1.RepairNodeStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeOperation"):
+		return &apiv1alpha1.ResizeOperationApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeOperationSpec"):
+		return &apiv1alpha1.ResizeOperationSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeOperationStatus"):
+		return &apiv1alpha1.ResizeOperationStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizePool"):
+		return &apiv1alpha1.ResizePoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeSpec"):
+		return &apiv1alpha1.ResizeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resources"):
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):

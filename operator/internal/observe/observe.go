@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -45,6 +46,8 @@ type Snapshot struct {
 	Leases []*v1alpha1.RepairLease
 	// Calls on behalf of leases.
 	Calls map[types.UID][]agent.Outcome
+	// Resizes of the pool, the oldest first.
+	Resizes []*v1alpha1.ResizeOperation
 	// Gone are the pods of written-down processes that the API server has no more.
 	Gone map[types.UID]bool
 	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
@@ -85,7 +88,8 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	var services corev1.ServiceList
 	var budgets policyv1.PodDisruptionBudgetList
 	var policies networkingv1.NetworkPolicyList
-	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies} {
+	var resizes v1alpha1.ResizeOperationList
+	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies, &resizes} {
 		if err := list(objects); err != nil {
 			return nil, err
 		}
@@ -102,6 +106,13 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		s.ShardMaps = append(s.ShardMaps, shardMap)
 	}
 	sort.Slice(s.ShardMaps, func(i, j int) bool { return s.ShardMaps[i].Spec.Epoch < s.ShardMaps[j].Spec.Epoch })
+
+	for _, resize := range owned(pool, resizes.Items) {
+		s.Resizes = append(s.Resizes, resize)
+	}
+	slices.SortFunc(s.Resizes, func(a, b *v1alpha1.ResizeOperation) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
 
 	s.NodePods = map[string]*corev1.Pod{}
 	for i := range pods.Items {
@@ -242,6 +253,12 @@ func (s *Snapshot) Object(kind, name string) client.Object {
 		for _, lease := range s.Leases {
 			if lease.Name == name {
 				return lease
+			}
+		}
+	case "ResizeOperation":
+		for _, resize := range s.Resizes {
+			if resize.Name == name {
+				return resize
 			}
 		}
 	case "ShardMap":

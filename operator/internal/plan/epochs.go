@@ -49,15 +49,25 @@ func (d *decision) everHadMap() bool {
 	return false
 }
 
-func (d *decision) decideMap(act bool) {
-	e := &d.epochs
+// findMap that the pool has.
+func (d *decision) findMap() {
 	uid := string(d.Pool.UID)
 	for _, object := range d.ShardMaps {
 		if object.Spec.PoolUID == uid {
-			e.current = &object.Spec
+			d.epochs.current = &object.Spec
 		}
 	}
-	if !act || d.poolSecret == nil {
+}
+
+func (d *decision) decideMap(act bool) {
+	e := &d.epochs
+	d.findResize()
+	if !act {
+		d.moves.awaits = &finding{v1alpha1.ReasonPaused, "the operator may not act for the pool now: see its conditions Progressing and SpecValid"}
+		return
+	}
+	if d.poolSecret == nil {
+		d.moves.awaits = &finding{v1alpha1.ReasonSecretMissing, "the pool's hash secret is gone: see its condition Degraded"}
 		return
 	}
 
@@ -87,6 +97,9 @@ func (d *decision) decideMap(act bool) {
 		d.firstMap(floor)
 	} else {
 		d.followingMap(floor)
+		if e.next == nil {
+			d.moveOn(floor)
+		}
 	}
 	if e.next != nil {
 		d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonEpochPublished, "Publish", fmt.Sprintf(
@@ -109,10 +122,24 @@ func (d *decision) newestHeld() *farpoolv1alpha1.ShardMap {
 
 // firstMap needs every node: tables are spread over all of them at once.
 func (d *decision) firstMap(floor int64) {
+	var wanted []*node
+	moved := ""
 	for _, n := range d.nodes {
-		if n.facts == nil {
+		if n.wanted {
+			wanted = append(wanted, n)
+		}
+		if n.facts == nil && !d.drained(n) {
 			d.epochs.waiting = append(d.epochs.waiting, n.name)
 		}
+		if n.facts.GetMemoryNode().GetMoveFinished() > 0 {
+			moved = n.name
+		}
+	}
+	if moved != "" {
+		// Keys lie where the maps since then had them, not where the first map would.
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf(
+			"no ShardMap is there, and keys have left memory node %s for others: only a map from after that finds them; restore the newest ShardMap from a backup, or create the pool anew", moved)})
+		return
 	}
 	if len(d.epochs.waiting) > 0 {
 		if floor > 0 {
@@ -125,9 +152,9 @@ func (d *decision) firstMap(floor int64) {
 	spec := &v1alpha1.ShardMapSpec{
 		PoolName:  d.Pool.Name,
 		PoolUID:   string(d.Pool.UID),
-		Directory: shardmap.Spread(len(d.nodes)),
+		Directory: shardmap.Spread(len(wanted)),
 	}
-	for _, n := range d.nodes {
+	for _, n := range wanted {
 		// Where there was an epoch that nothing holds any more, a node that began anew lost what it held.
 		entry, err := d.entry(n, floor > 0 && n.facts.GetMemoryNode().GetMemoryFresh())
 		if err != nil {
@@ -149,6 +176,17 @@ func (d *decision) followingMap(floor int64) {
 	current := d.epochs.current
 	spec := current.DeepCopy()
 	changed := false
+	if held := d.furtherMoved(); held != nil {
+		further, err := shardmap.FromMessage(d.Pool.Name, held)
+		if err != nil {
+			d.degraded = append(d.degraded, finding{v1alpha1.ReasonEpochConflict, fmt.Sprintf("%v: look into the memory nodes' logs", err)})
+			return
+		}
+		d.rememberMemory(further)
+		spec, changed = graft(further, current), true
+		d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonEpochConflict, "Publish", fmt.Sprintf(
+			"a memory node knows of move %d, and ShardMap %s of none after %d, as after a restored backup: the next epoch goes on with that move", held.GetMove(), v1alpha1.ShardMapName(d.Pool.Name, current.Epoch), current.Move))
+	}
 	reached := 0
 	for i := range spec.Nodes {
 		entry := &spec.Nodes[i]
@@ -157,6 +195,7 @@ func (d *decision) followingMap(floor int64) {
 			continue
 		}
 		reached++
+		before := *entry
 		if entry.Incarnation != shardmap.FormatIncarnation(n.facts.GetIncarnation()) {
 			// Another life of the process, over memory of its own or over that of the life before.
 			kept := !n.facts.GetMemoryNode().GetMemoryFresh()
@@ -178,6 +217,9 @@ func (d *decision) followingMap(floor int64) {
 			note := fmt.Sprintf("the loss of what memory node %s held is accepted: its tables start empty", n.name)
 			d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonDataLossAccepted, "Accept", note)
 			d.event(n.object, corev1.EventTypeNormal, v1alpha1.ReasonDataLossAccepted, "Accept", note)
+		}
+		if startsEmpty(&before, entry) {
+			forgetDepartures(spec, i)
 		}
 	}
 	if conflicting := d.conflicting(current); conflicting != "" {
@@ -257,17 +299,13 @@ func (d *decision) unusable(n *node, err error) {
 
 // conflicting names a node that holds other content under current's epoch.
 func (d *decision) conflicting(current *v1alpha1.ShardMapSpec) string {
+	message, err := shardmap.ToMessage(current)
 	for _, n := range d.nodes {
-		if held := n.facts.GetMemoryNode().GetMap(); held.GetEpoch() == uint64(current.Epoch) && !sameMap(current, held) {
+		if held := n.facts.GetMemoryNode().GetMap(); held.GetEpoch() == uint64(current.Epoch) && (err != nil || !proto.Equal(message, held)) {
 			return n.name
 		}
 	}
 	return ""
-}
-
-func sameMap(spec *v1alpha1.ShardMapSpec, held *farpoolv1alpha1.ShardMap) bool {
-	message, err := shardmap.ToMessage(spec)
-	return err == nil && proto.Equal(message, held)
 }
 
 // publications tell each node that can be reached and lags.
@@ -277,6 +315,10 @@ func (d *decision) publications() {
 		return
 	}
 	for _, n := range d.nodes {
+		// One that has left is told so. One that is to come is told of maps from that on which has it.
+		if n.wanted && !inMap(target, n.name) && virgin(n) {
+			continue
+		}
 		if n.facts != nil && n.facts.GetEpoch() < uint64(target.Epoch) {
 			d.Publish = append(d.Publish, Publication{Node: n.name, Pod: n.pod.UID, Map: target, PoolSecret: d.poolSecret})
 		}
@@ -305,6 +347,7 @@ func (d *decision) whyNext() string {
 			changes = append(changes, fmt.Sprintf("%s is %s", entry.Name, strings.ToLower(string(entry.State))))
 		}
 	}
+	changes = append(changes, whatMoves(d.epochs.current, d.epochs.next)...)
 	if len(changes) == 0 {
 		return "the same nodes as before"
 	}

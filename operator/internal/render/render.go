@@ -43,6 +43,8 @@ type Pool struct {
 	UID       types.UID
 	Spec      v1alpha1.KVPoolSpec
 	Image     string
+	// Draining memory nodes: there are so many more than the spec asks for.
+	Draining int32
 	// OperatorNamespace is where the operator's pods run; empty if it runs outside the cluster.
 	OperatorNamespace string
 }
@@ -232,6 +234,15 @@ func AdoptRepairLease(pool Pool, name string) *apiac.RepairLeaseApplyConfigurati
 		WithOwnerReferences(pool.owner())
 }
 
+// ResizeOperation for a change of the number of memory nodes.
+func ResizeOperation(pool Pool, name string, spec *v1alpha1.ResizeOperationSpec) *apiac.ResizeOperationApplyConfiguration {
+	content := apiac.ResizeOperationSpec().WithPoolName(spec.PoolName).WithApproval(spec.Approval)
+	for _, changed := range spec.Pools {
+		content.WithPools(apiac.ResizePool().WithName(changed.Name).WithFrom(changed.From).WithTo(changed.To))
+	}
+	return apiac.ResizeOperation(name, pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(content)
+}
+
 // LockRegion as specs and statuses hold it.
 func LockRegion(region *v1alpha1.LockRegion) *apiac.LockRegionApplyConfiguration {
 	return apiac.LockRegion().
@@ -298,7 +309,8 @@ func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfigur
 				WithMinAvailable(intstr.FromInt32(max(minAvailable, 0))).
 				WithSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component))))
 	}
-	nodes := pool.MemoryNodes()
+	// As long as a memory node is drained, it counts as one that is asked for: its keys have yet to leave.
+	nodes := pool.MemoryNodes() + pool.Draining
 	if pool.Spec.DataPolicy != v1alpha1.DataPolicyStore {
 		nodes--
 	}

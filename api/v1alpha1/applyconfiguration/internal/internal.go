@@ -216,6 +216,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: network
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.NetworkSpec
+    - name: resize
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeSpec
     - name: security
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.SecuritySpec
@@ -653,6 +656,99 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.RepairStep
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ResizeApproval
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ResizeOperation
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeOperationSpec
+    - name: status
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
+- name: dev.farpool.farpool.api.v1alpha1.ResizeOperationSpec
+  map:
+    fields:
+    - name: approval
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeApproval
+    - name: poolName
+      type:
+        scalar: string
+    - name: pools
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.ResizePool
+          elementRelationship: associative
+          keys:
+          - name
+- name: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
+  map:
+    fields:
+    - name: change
+      type:
+        scalar: string
+    - name: completionTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: keysLeft
+      type:
+        scalar: numeric
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: partsMoved
+      type:
+        scalar: numeric
+    - name: partsTotal
+      type:
+        scalar: numeric
+    - name: stage
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeStage
+    - name: startTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+- name: dev.farpool.farpool.api.v1alpha1.ResizePool
+  map:
+    fields:
+    - name: from
+      type:
+        scalar: numeric
+    - name: name
+      type:
+        scalar: string
+    - name: to
+      type:
+        scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.ResizeSpec
+  map:
+    fields:
+    - name: approval
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeApproval
+      default: Automatic
+- name: dev.farpool.farpool.api.v1alpha1.ResizeStage
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Resources
   map:

@@ -48,12 +48,14 @@ import (
 // +kubebuilder:rbac:groups=farpool.dev,resources=kvpools,verbs=get;list;watch
 // +kubebuilder:rbac:groups=farpool.dev,resources=kvpools/status,verbs=patch
 // +kubebuilder:rbac:groups=farpool.dev,resources=kvpools/finalizers;memorynodes/finalizers,verbs=update
-// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes/status,verbs=patch
 // +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps/status,verbs=patch
 // +kubebuilder:rbac:groups=farpool.dev,resources=repairleases,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=farpool.dev,resources=repairleases/status,verbs=patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=resizeoperations,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=farpool.dev,resources=resizeoperations/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods;secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps;services,verbs=get;list;watch;create;patch
@@ -88,13 +90,13 @@ type Reconciler struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// credentials that the operator shows to each pool's agents: in memory alone.
 	credentials map[types.NamespacedName]*pki.Credential
-	// told are the steps of each pool's RepairLeases that people and metrics have heard of: the cache may show the status of before.
+	// told are the steps of each pool's RepairLeases and ResizeOperations that people and metrics have heard of: the cache may show the status of before.
 	told map[types.NamespacedName]map[step]bool
 }
 
-// step that a RepairLease has taken.
+// step that a RepairLease or ResizeOperation has taken.
 type step struct {
-	lease  types.UID
+	object types.UID
 	reason string
 }
 
@@ -152,6 +154,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		For(&v1alpha1.KVPool{}).
 		Owns(&v1alpha1.MemoryNode{}).
 		Owns(&v1alpha1.ShardMap{}).
+		Owns(&v1alpha1.ResizeOperation{}).
 		Owns(&appsv1.Deployment{}).
 		Owns(&corev1.Secret{}).
 		Owns(&corev1.ConfigMap{}).
@@ -426,6 +429,13 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 			}
 		}
 	}
+	for _, object := range snapshot.Resizes {
+		if status, ok := decided.Status.Resizes[object.Name]; ok {
+			if err := r.applier.Status(ctx, resizeStatus(object, &status), object); err != nil {
+				return err
+			}
+		}
+	}
 	pool := snapshot.Pool
 	if err := r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool); err != nil {
 		return err
@@ -442,17 +452,23 @@ func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) []plan.
 	defer r.mutex.Unlock()
 	pool := client.ObjectKeyFromObject(snapshot.Pool)
 	before, now := r.told[pool], map[step]bool{}
+	there := map[types.UID]bool{}
 	for _, lease := range snapshot.Leases {
-		for told := range before {
-			if told.lease == lease.UID {
-				now[told] = true
-			}
+		there[lease.UID] = true
+	}
+	for _, resize := range snapshot.Resizes {
+		there[resize.UID] = true
+	}
+	for told := range before {
+		if there[told.object] {
+			now[told] = true
 		}
 	}
 	var news []plan.Event
 	for _, event := range list {
-		if lease, ofLease := event.Regarding.(*v1alpha1.RepairLease); ofLease {
-			taken := step{lease.UID, event.Reason}
+		switch event.Regarding.(type) {
+		case *v1alpha1.RepairLease, *v1alpha1.ResizeOperation:
+			taken := step{event.Regarding.GetUID(), event.Reason}
 			if now[taken] {
 				continue
 			}

@@ -142,6 +142,34 @@ func leaseStatus(lease *v1alpha1.RepairLease, status *v1alpha1.RepairLeaseStatus
 	return apiac.RepairLease(lease.Name, lease.Namespace).WithStatus(applied)
 }
 
+func resizeStatus(resize *v1alpha1.ResizeOperation, status *v1alpha1.ResizeOperationStatus) *apiac.ResizeOperationApplyConfiguration {
+	applied := apiac.ResizeOperationStatus().
+		WithConditions(conditions(status.Conditions)...).
+		WithObservedGeneration(status.ObservedGeneration)
+	if status.Stage != "" {
+		applied.WithStage(status.Stage)
+	}
+	if status.Change != "" {
+		applied.WithChange(status.Change)
+	}
+	if status.PartsTotal != 0 {
+		applied.WithPartsTotal(status.PartsTotal)
+	}
+	if status.PartsMoved != 0 {
+		applied.WithPartsMoved(status.PartsMoved)
+	}
+	if status.KeysLeft != 0 {
+		applied.WithKeysLeft(status.KeysLeft)
+	}
+	if status.StartTime != nil {
+		applied.WithStartTime(*status.StartTime)
+	}
+	if status.CompletionTime != nil {
+		applied.WithCompletionTime(*status.CompletionTime)
+	}
+	return apiac.ResizeOperation(resize.Name, resize.Namespace).WithStatus(applied)
+}
+
 func conditions(list []metav1.Condition) []*metav1ac.ConditionApplyConfiguration {
 	applied := make([]*metav1ac.ConditionApplyConfiguration, 0, len(list))
 	for _, c := range list {

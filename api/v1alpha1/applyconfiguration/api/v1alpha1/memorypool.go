@@ -16,7 +16,8 @@ import (
 type MemoryPoolApplyConfiguration struct {
 	// Name of the pool, unique among memory and compute pools.
 	Name *string `json:"name,omitempty"`
-	// Replicas is the number of memory nodes.
+	// Replicas is the number of memory nodes. In a pool of RACE it may be changed at any time: memory nodes that are added get their share of
+	// the keys, and those that go, the ones with the highest ordinals, are drained before. In a pool of RCuckoo it is fixed.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Memory that each node lends; its pod gets Resources on top.
 	Memory *resource.Quantity `json:"memory,omitempty"`
