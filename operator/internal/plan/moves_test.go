@@ -740,6 +740,10 @@ func TestAGiverThatIsLostDepartsNoMore(t *testing.T) {
 				t.Fatal("a loss that nobody has accepted is passed over")
 			}
 			d.Nodes[name(0)].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: d.Nodes[name(0)].Status.Incarnation}
+			d.step(false)
+			if slices.ContainsFunc(d.current().Departures, func(departure v1alpha1.Departure) bool { return nodeOf(d.current(), departure.From).Name == name(0) }) {
+				t.Error("what is accepted as lost departs")
+			}
 		}
 		d.untilSettled()
 	}
