@@ -22,7 +22,7 @@ namespace {
 using sim::Client;
 using sim::World;
 
-constexpr Nanos kPatience = 20 * base::kSecond;
+constexpr Nanos kPatience = 2 * base::kSecond;
 constexpr int kKeys = 120;
 
 sim::WorldOptions options() {
