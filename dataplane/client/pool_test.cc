@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "fabric/sim/network.h"
+#include "index/race/layout.h"
 #include "layout/directory.h"
 #include "layout/geometry.h"
+#include "layout/lease.h"
 #include "node/audit.h"
 #include "node/memory_node.h"
 
@@ -625,9 +627,27 @@ class PoolMoveTest : public PoolTest {
     }
     return keys;
   }
+  // Calls visit(header, word) for every word of a node's tables: the header of a bucket, or a slot.
+  template <class Visit>
+  void each_word(std::size_t i, const Visit& visit) const {
+    const layout::Span table = nodes_[i]->geometry().at(layout::kTable);
+    for (std::uint64_t at = 0; at < table.bytes; at += 8) {
+      visit(at % race::kBucketBytes == 0, base::load<std::uint64_t>(memory_[i].get() + table.offset + at));
+    }
+  }
+  std::size_t slots_at(std::size_t i) const {
+    std::size_t taken = 0;
+    each_word(i, [&taken](bool header, std::uint64_t word) { taken += !header && word != 0 ? 1 : 0; });
+    return taken;
+  }
   static Task<void> erase_all(Client& client, int from, int to) {
     for (int i = from; i < to; ++i) EXPECT_TRUE((co_await client.pool->erase("key-" + std::to_string(i))).value()) << i;
   }
+  struct Reader {
+    Client* client;
+    std::map<std::string, int> times;
+    std::uint64_t cursor = 0;
+  };
 };
 
 TEST_F(PoolMoveTest, ANodeIsDrainedWhileClientsWork) {
@@ -664,11 +684,6 @@ TEST_F(PoolMoveTest, AScanGoesOnThroughAMove) {
   publish(drain(1));
   Client& client = connect();
   run(client, put_all(client, 0, 600, "v"));
-  struct Reader {
-    Client* client;
-    std::map<std::string, int> times;
-    std::uint64_t cursor = 0;
-  };
   std::vector<Reader> readers;
   for (int steps = 0; steps < 10; ++steps) {
     Reader& reader = readers.emplace_back(Reader{.client = &connect(), .times = {}});
@@ -692,6 +707,64 @@ TEST_F(PoolMoveTest, AScanGoesOnThroughAMove) {
     EXPECT_EQ(reader.times.size(), 600u) << "reader " << &reader - readers.data();
   }
   EXPECT_GT(half_way, 6u) << "the test is too small";
+}
+
+// Of what leaves in the middle of a scan nothing may come to lie where the scan has been.
+TEST_F(PoolMoveTest, AScanThatBeginsInTheMiddleOfAMoveMissesNothing) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 600, "v"));
+  std::vector<Reader> readers;
+  for (int i = 0; i < 8; ++i) readers.push_back({.client = &connect(), .times = {}});
+  const std::size_t all = slots_at(1);
+  ASSERT_GT(all, 200u);
+  publish(drain(2, 1));
+  for (Reader& reader : readers) {
+    const std::size_t left = all - 20 * static_cast<std::size_t>(&reader - readers.data() + 1);
+    ASSERT_TRUE(run_until([&] { return slots_at(1) <= left; }));
+    reader.client->scope.spawn(scan_into(*reader.client, 1, true, reader.cursor, reader.times));
+  }
+  EXPECT_GT(slots_at(1), 0u) << "the test is too small";
+  for (const Reader& reader : readers) {
+    ASSERT_TRUE(run_until([&reader] { return reader.client->scope.running() == 0; }));
+    EXPECT_EQ(reader.times.size(), 600u) << "reader " << &reader - readers.data();
+  }
+}
+
+// Whoever follows an older map learns of the move where keys come, too.
+TEST_F(PoolMoveTest, ItsNumberIsInTheHeadersOfBothEnds) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 20, "v"));
+  publish(drain(2));
+  ASSERT_TRUE(run_until([&] { return drained(client); }));
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::size_t open = 0, closed = 0;
+    each_word(i, [&](bool header, std::uint64_t word) {
+      if (header && word != 0) ++(race::HeaderWord::Move::get(word) == 1 ? closed : open);
+    });
+    EXPECT_EQ(open, 0u) << "node " << i;
+    EXPECT_GT(closed, 0u) << "node " << i;
+  }
+}
+
+// So whoever takes over from it has it fenced at both.
+TEST_F(PoolMoveTest, AMoverHoldsTheLeasesOfBothEnds) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 100, "v"));
+  const auto held = [this](std::size_t i) {
+    const std::byte* leases = memory_[i].get() + nodes_[i]->geometry().at(layout::kLeases).offset;
+    return layout::LeaseWord::held(base::load<std::uint64_t>(leases + 8 * layout::kMoveLease));
+  };
+  const std::size_t all = slots_at(0);
+  publish(drain(2));
+  ASSERT_TRUE(run_until([&] { return slots_at(0) < all; }));
+  EXPECT_TRUE(held(0));
+  EXPECT_TRUE(held(1));
+  ASSERT_TRUE(run_until([&] { return drained(client); }));
+  EXPECT_FALSE(held(0));
+  EXPECT_FALSE(held(1));
 }
 
 // One world for each effect of the mover after which it dies.
@@ -746,6 +819,41 @@ TEST(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
   }
   EXPECT_GT(worlds, 50u);
   EXPECT_GT(left_at_both, 0u) << "no mover died between the copy and the end of the original";
+}
+
+// One world for each effect of the mover after which it stands still, and is given up.
+class StoppedMover : public PoolMoveTest {
+ public:
+  static constexpr int kKeys = 24;
+  void TestBody() override {}
+  // False: the mover came to the end.
+  bool stops_after(std::uint64_t effects) {
+    publish(drain(1));
+    Client& slow = connect();
+    run(slow, put_all(slow, 0, kKeys, "v"));
+    publish(drain(2));
+    slow.port->pause_after(effects);
+    EXPECT_TRUE(run_until([&] { return slow.port->paused() || drained(slow); }));
+    const bool stopped = slow.port->paused();
+    Client& other = connect();
+    EXPECT_TRUE(run_until([&] { return drained(other); }));
+    run(other, erase_all(other, 0, kKeys));
+    slow.port->resume();
+    EXPECT_TRUE(run_until([&] { return drained(slow); }));
+    EXPECT_EQ(keys_at(0).size() + keys_at(1).size(), 0u);
+    return stopped;
+  }
+};
+
+TEST(PoolStoppedMoverTest, WhatItHadUnderWayLandsNowhere) {
+  std::uint64_t worlds = 0;
+  for (std::uint64_t effects = 0;; effects += 7, ++worlds) {
+    StoppedMover world;
+    const bool stopped = world.stops_after(effects);
+    if (::testing::Test::HasFailure()) FAIL() << "the mover stood still after " << effects << " effects";
+    if (!stopped) break;
+  }
+  EXPECT_GT(worlds, 50u);
 }
 
 }  // namespace
