@@ -7,7 +7,6 @@
 
 namespace farpool::client {
 
-using base::Code;
 using base::Nanos;
 using base::Result;
 using base::Status;
