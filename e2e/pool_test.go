@@ -223,7 +223,8 @@ func (p pool) remains(ctx context.Context) []string {
 	GinkgoHelper()
 	var out []string
 	for _, resource := range []string{
-		"kvpools.farpool.dev", "memorynodes.farpool.dev", "shardmaps.farpool.dev", "repairleases.farpool.dev", "pods", "services", "endpointslices", "secrets", "configmaps",
+		"kvpools.farpool.dev", "memorynodes.farpool.dev", "shardmaps.farpool.dev", "repairleases.farpool.dev", "resizeoperations.farpool.dev", "memorynodepools.farpool.dev",
+		"computeshardpools.farpool.dev", "pods", "services", "endpointslices", "secrets", "configmaps",
 		"deployments", "replicasets", "poddisruptionbudgets", "networkpolicies", "serviceaccounts", "leases",
 	} {
 		names, err := kind.Kubectl(ctx, "", "-n", p.namespace, "get", resource, "-l", cluster.Label+"!=true", "-o",

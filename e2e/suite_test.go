@@ -143,8 +143,8 @@ func deleteNamespace(ctx context.Context, name string) {
 // explain prints what a reader of a failed run wants to see of a namespace, and of the operator.
 func explain(ctx context.Context, namespace string) {
 	for _, args := range [][]string{
-		{"-n", namespace, "get", "kvpools,memorynodes,shardmaps,repairleases,pods,services", "-o", "wide"},
-		{"-n", namespace, "describe", "kvpools,repairleases"},
+		{"-n", namespace, "get", "kvpools,memorynodepools,memorynodes,shardmaps,repairleases,resizeoperations,pods,services", "-o", "wide"},
+		{"-n", namespace, "describe", "kvpools,repairleases,resizeoperations"},
 		{"-n", namespace, "get", "events", "--sort-by=.lastTimestamp"},
 		{"-n", namespace, "logs", "-l", "farpool.dev/component", "--tail=40", "--prefix", "--all-containers"},
 		{"-n", namespace, "logs", "-l", "farpool.dev/component", "--tail=40", "--prefix", "--all-containers", "--previous"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 holds the resources of farpool.dev: what a user asks for (KVPool) and what the operator keeps about it
-// (MemoryNode, ShardMap, RepairLease).
+// (MemoryNode, ShardMap, RepairLease, ResizeOperation), and how many there are (MemoryNodePool, ComputeShardPool).
 // +kubebuilder:object:generate=true
 // +kubebuilder:ac:generate=true
 // +kubebuilder:ac:output:package="applyconfiguration"
@@ -33,6 +33,9 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&MemoryNode{}, &MemoryNodeList{},
 		&ShardMap{}, &ShardMapList{},
 		&RepairLease{}, &RepairLeaseList{},
+		&ResizeOperation{}, &ResizeOperationList{},
+		&MemoryNodePool{}, &MemoryNodePoolList{},
+		&ComputeShardPool{}, &ComputeShardPoolList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -69,6 +69,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 100ms"
 // +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
+// +kubebuilder:validation:XValidation:rule="self.index.protocol == 'RACE' || self.memory.pools.all(p, oldSelf.memory.pools.all(o, o.name != p.name || o.replicas == p.replicas))",message="replicas of a memory pool is fixed at creation where spec.index.protocol is RCuckoo, whose keys can not move between memory nodes: create a new pool, with protocol RACE if it is to grow and shrink"
+// +kubebuilder:validation:XValidation:rule="self.index.protocol == 'RACE' || self.memory.pools.all(p, !has(p.capacity))",message="capacity of a memory pool is for protocol RACE, whose keys can move to memory nodes that are added: leave it out, or set spec.index.protocol to RACE"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -100,6 +102,10 @@ type KVPoolSpec struct {
 	// Compute shards; without any, the pool is reached by the native library alone.
 	// +optional
 	Compute *ComputeSpec `json:"compute,omitempty"`
+
+	// Resize says how the number of memory nodes is changed, in pools of RACE.
+	// +optional
+	Resize *ResizeSpec `json:"resize,omitempty"`
 
 	// Network between clients and memory nodes.
 	// +required
@@ -239,13 +245,39 @@ type MemorySpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6
-	// +kubebuilder:validation:XValidation:rule="self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name))",message="memory pools are fixed at creation: this version can not add or drain memory nodes; create a new pool"
+	// +kubebuilder:validation:XValidation:rule="self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name))",message="memory pools are fixed at creation: memory nodes are added to a pool, or drained, by its replicas; create a new pool"
 	// +kubebuilder:validation:XValidation:rule="self.map(p, p.replicas).sum() <= 256",message="a pool has at most 256 memory nodes: give each more memory instead"
 	Pools []MemoryPool `json:"pools"`
 }
 
+// ResizeSpec says how the number of memory nodes is changed.
+type ResizeSpec struct {
+	// Approval of moving keys: with Required, none moves until somebody sets spec.approval of the ResizeOperation to Approved.
+	// +optional
+	// +kubebuilder:default=Automatic
+	// +kubebuilder:validation:Enum=Automatic;Required
+	Approval ResizeApproval `json:"approval,omitempty"`
+
+	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first: with Automatic their keys move to other memory
+	// nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
+	// Cache's may be evicted with what they hold, one at a time.
+	// +optional
+	// +kubebuilder:default=Automatic
+	// +kubebuilder:validation:Enum=Automatic;Disabled
+	Evacuation Evacuation `json:"evacuation,omitempty"`
+}
+
+// Evacuation says what becomes of memory nodes whose Kubernetes node is cordoned.
+type Evacuation string
+
+const (
+	// EvacuationAutomatic moves their keys, and then them.
+	EvacuationAutomatic Evacuation = "Automatic"
+	// EvacuationDisabled lets them be.
+	EvacuationDisabled Evacuation = "Disabled"
+)
+
 // MemoryPool is a number of memory nodes that are alike.
-// +kubebuilder:validation:XValidation:rule="self.replicas == oldSelf.replicas",message="replicas of a memory pool is fixed at creation: this version can not add or drain memory nodes; create a new pool"
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.memory)).asInteger() == quantity(string(oldSelf.memory)).asInteger()",message="memory is fixed at creation: it shapes the tables; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="memory is from 16Mi to 64Ti for each memory node"
 // +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="memory must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
@@ -262,11 +294,17 @@ type MemoryPool struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Replicas is the number of memory nodes.
+	// Replicas is the number of memory nodes. In a pool of RACE it may be changed at any time: memory nodes that are added get their share of
+	// the keys, and those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to
+	// another number, which holds until this one is changed. In a pool of RCuckoo it is fixed.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	Replicas int32 `json:"replicas"`
+
+	// Capacity lets the operator add memory nodes as they fill, in a pool of RACE. It takes none away.
+	// +optional
+	Capacity *CapacityPolicy `json:"capacity,omitempty"`
 
 	// Memory that each node lends; its pod gets Resources on top.
 	// +required
@@ -296,6 +334,23 @@ type MemoryPool struct {
 	// Resources of the process itself; the memory it lends is added to request and limit.
 	// +optional
 	Resources *Resources `json:"resources,omitempty"`
+}
+
+// CapacityPolicy says when a memory pool grows by a memory node, and how far. Keys move to each before the next is added.
+type CapacityPolicy struct {
+	// FillPercent of what the fullest memory node's table can hold, from which on the memory pool grows. It grows as well when writes are refused
+	// for want of memory.
+	// +optional
+	// +kubebuilder:default=80
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=95
+	FillPercent int32 `json:"fillPercent,omitempty"`
+
+	// MaxReplicas that it grows to.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	MaxReplicas int32 `json:"maxReplicas"`
 }
 
 // HugePages names a size of pages.
@@ -336,7 +391,8 @@ type ComputePool struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Replicas is the number of compute shards; it may be changed at any time.
+	// Replicas is the number of compute shards; it may be changed at any time. The compute pool's ComputeShardPool may be scaled to another
+	// number, which holds until this one is changed.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1024

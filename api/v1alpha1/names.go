@@ -19,6 +19,9 @@ const (
 	// AnnotationAcceptDataLoss on a MemoryNode, set by a person to the incarnation in its status, lets its empty tables serve
 	// again in a pool whose dataPolicy is Store.
 	AnnotationAcceptDataLoss = "farpool.dev/accept-data-loss"
+	// AnnotationGiveUp on a MemoryNode, set by a person to the incarnation in its status, says that this life is gone with what it held, where
+	// the pool's dataPolicy is Store: a node that has no place to run is then waited for by nothing, and can go without being drained.
+	AnnotationGiveUp = "farpool.dev/give-up"
 	// AnnotationTemplateVersion on a pod says which frozen renderer made it.
 	AnnotationTemplateVersion = "farpool.dev/template-version"
 	// AnnotationPodHash on a memory node's pod tells whether a pod that never found a place was made from the present spec.
@@ -36,8 +39,14 @@ const (
 
 // MemoryNodeName names the MemoryNode (and its pod) of one ordinal of a memory pool.
 func MemoryNodeName(pool, memoryPool string, ordinal int32) string {
-	return fmt.Sprintf("%s-%s-%d", pool, memoryPool, ordinal)
+	return fmt.Sprintf("%s%d", MemoryNodePrefix(pool, memoryPool), ordinal)
 }
+
+// MemoryNodePrefix begins the names of the MemoryNodes of a memory pool.
+func MemoryNodePrefix(pool, memoryPool string) string { return pool + "-" + memoryPool + "-" }
+
+// ScaleName names the MemoryNodePool or ComputeShardPool of an entry of a KVPool's spec.
+func ScaleName(pool, entry string) string { return pool + "-" + entry }
 
 // EpochKey is an epoch as it stands in names: ten digits, so that names sort as numbers do.
 func EpochKey(epoch int64) string { return fmt.Sprintf("%010d", epoch) }
@@ -53,6 +62,14 @@ func RepairLeaseName(pool string, number int64) string {
 
 // RepairLeasePrefix begins the names of the RepairLeases that an operator makes for a pool.
 func RepairLeasePrefix(pool string) string { return pool + "-repair-" }
+
+// ResizeOperationName names a ResizeOperation by the generation of the KVPool whose aim it follows, or by a higher number.
+func ResizeOperationName(pool string, number int64) string {
+	return fmt.Sprintf("%s%d", ResizeOperationPrefix(pool), number)
+}
+
+// ResizeOperationPrefix begins the names of a pool's ResizeOperations.
+func ResizeOperationPrefix(pool string) string { return pool + "-resize-" }
 
 // ShardMapName names the map of one epoch. Names are unique in a namespace, so that an epoch is claimed exactly once.
 func ShardMapName(pool string, epoch int64) string { return pool + "-" + EpochKey(epoch) }

@@ -31,19 +31,25 @@ const (
 	ConditionLocksInDeviceMemory = "LocksInDeviceMemory"
 )
 
+// Condition type of a MemoryNodePool.
+const (
+	// ConditionScalingLimited: the memory pool is as full as its capacity policy lets it be, and has as many memory nodes as that allows.
+	ConditionScalingLimited = "ScalingLimited"
+)
+
 // Condition type of a ShardMap.
 const (
 	// ConditionPublished: every memory node of the map holds it.
 	ConditionPublished = "Published"
 )
 
-// Condition types of a RepairLease.
+// Condition types of a RepairLease; of a ResizeOperation the last one.
 const (
 	// ConditionFenced: nothing of the clients executes any more on any memory node that serves.
 	ConditionFenced = "Fenced"
 	// ConditionRepaired: what they left half done is finished or undone, and what they held of the heap has a living owner.
 	ConditionRepaired = "Repaired"
-	// ConditionComplete: no memory node names them any more.
+	// ConditionComplete: no memory node names them any more; or the pool has the memory nodes that it shall have, each with its share.
 	ConditionComplete = "Complete"
 )
 
@@ -113,4 +119,18 @@ const (
 	ReasonNotRepaired           = "NotRepaired"
 	ReasonVerifying             = "Verifying"
 	ReasonComplete              = "Complete"
+	ReasonResizing              = "Resizing"
+	ReasonResizePlanned         = "ResizePlanned"
+	ReasonApprovalRequired      = "ApprovalRequired"
+	ReasonMoveBegun             = "MoveBegun"
+	ReasonMoveFinished          = "MoveFinished"
+	ReasonMoving                = "Moving"
+	ReasonNodeDrained           = "NodeDrained"
+	ReasonRemoving              = "Removing"
+	ReasonResizeComplete        = "ResizeComplete"
+	ReasonMovesExhausted        = "MovesExhausted"
+	ReasonDrained               = "Drained"
+	ReasonGrowing               = "Growing"
+	ReasonCeilingReached        = "CeilingReached"
+	ReasonNowhereToEvacuate     = "NowhereToEvacuate"
 )

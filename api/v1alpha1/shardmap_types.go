@@ -41,6 +41,8 @@ type ShardMapList struct {
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a ShardMap never changes: the operator makes the next epoch"
 // +kubebuilder:validation:XValidation:rule="int(self.epochKey) == self.epoch",message="epochKey is the epoch in ten digits"
 // +kubebuilder:validation:XValidation:rule="self.tables.all(t, t.node < self.nodes.size())",message="a table names its node by index into nodes"
+// +kubebuilder:validation:XValidation:rule="!has(self.departures) || self.departures.size() == 0 || has(self.move) && self.move > 0",message="parts depart in a move, which has a number: set move"
+// +kubebuilder:validation:XValidation:rule="!has(self.departures) || self.departures.size() == 0 || self.departures[self.departures.size() - 1].part < self.directory.tables.size()",message="a departure names its part by index into directory.tables"
 type ShardMapSpec struct {
 	// PoolName of the KVPool.
 	// +required
@@ -86,6 +88,39 @@ type ShardMapSpec struct {
 	// Directory from bits of a key's hash to tables.
 	// +required
 	Directory Directory `json:"directory"`
+
+	// Move is the number of the pool's latest move of parts of the hash space between memory nodes; 0: there has been none.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=8388607
+	Move int64 `json:"move,omitempty"`
+
+	// Departures are the parts that are on their way in that move, sorted by part; none: it is finished.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4096
+	// +kubebuilder:validation:XValidation:rule="self.map(d, d.part).isSorted()",message="departures are sorted by part"
+	Departures []Departure `json:"departures,omitempty"`
+}
+
+// MostEpochs is as far as epochs are counted: names of ShardMaps have ten digits for them.
+const MostEpochs = 9_999_999_999
+
+// MostMoves is as far as memory nodes count the moves of a pool.
+const MostMoves = 8388607
+
+// Departure is a part of the hash space that is on its way: some of its keys may still lie in the table that it comes from. The
+// directory names the one that it moves to.
+type Departure struct {
+	// Part is an index into directory.tables.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4095
+	Part int32 `json:"part"`
+	// From is the table that it comes from.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	From int32 `json:"from"`
 }
 
 // NodeState says whether a node's tables serve.

@@ -152,6 +152,30 @@ spec:
   clients: [{name: cache-shards-7d4f-x2x9p, process: 00c0ffee00c0ffee}]
 `
 
+const minimalResize = `
+apiVersion: farpool.dev/v1alpha1
+kind: ResizeOperation
+metadata: {name: cache-resize-2, namespace: shop}
+spec:
+  poolName: cache
+  pools: [{name: memory, from: 3, to: 5}]
+  approval: Required
+`
+
+const minimalMemoryNodePool = `
+apiVersion: farpool.dev/v1alpha1
+kind: MemoryNodePool
+metadata: {name: cache-memory, namespace: shop}
+spec: {poolName: cache, memoryPool: memory, declared: 3, replicas: 3}
+`
+
+const minimalComputeShardPool = `
+apiVersion: farpool.dev/v1alpha1
+kind: ComputeShardPool
+metadata: {name: cache-shards, namespace: shop}
+spec: {poolName: cache, computePool: shards, declared: 3, replicas: 3}
+`
+
 // document parses base and applies edits of the form path=yaml; an empty value removes the field.
 func document(t *testing.T, base string, edits []string) map[string]any {
 	t.Helper()
@@ -240,6 +264,18 @@ func validationCases() []validationCase {
 		}
 		return "spec.memory.pools=[" + strings.Join(list, ",") + "]"
 	}
+	departures := func(parts ...int) string {
+		var list []string
+		for _, part := range parts {
+			list = append(list, fmt.Sprintf("{part: %d, from: 0}", part))
+		}
+		return "spec.departures=[" + strings.Join(list, ",") + "]"
+	}
+	var everyPart []int
+	for part := range 4096 {
+		everyPart = append(everyPart, part)
+	}
+	race := "spec.index={protocol: RACE}"
 	clients := func(count int) string {
 		var list []string
 		for i := range count {
@@ -370,7 +406,13 @@ func validationCases() []validationCase {
 		{name: "pool: node selector changed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.nodeSelector={a: b}"}},
 		{name: "pool: same memory in other words", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=262144Ki"}},
 		{name: "pool: memory grown", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
-		{name: "pool: memory scaled", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=3"}, refused: "replicas of a memory pool is fixed at creation"},
+		{name: "pool: memory scaled", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=3"}, refused: "replicas of a memory pool is fixed at creation where spec.index.protocol is RCuckoo"},
+		{name: "pool: memory of RACE scaled", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.replicas=3"}},
+		{name: "pool: memory of RACE scaled to nothing", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.replicas=0"}, refused: "greater than or equal to 1"},
+		{name: "pool: memory of RACE scaled too far", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.replicas=257"}, refused: "less than or equal to 256"},
+		{name: "pool: memory of RACE grown", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
+		{name: "pool: approval of resizes", base: minimalPool, before: []string{race}, edits: []string{race, "spec.resize={approval: Required}"}},
+		{name: "pool: approval beforehand", base: minimalPool, edits: []string{race, "spec.resize={approval: Approved}"}, refused: `supported values: "Automatic", "Required"`},
 		{name: "pool: memory pool added", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools=[{name: memory, replicas: 2, memory: 256Mi}, {name: more, replicas: 1, memory: 256Mi}]"}, refused: "memory pools are fixed at creation"},
 		{name: "pool: memory pool renamed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.name=other"}, refused: "memory pools are fixed at creation"},
 		{name: "pool: index changed", base: minimalPool, before: unchanged, edits: []string{"spec.index={rcuckoo: {entryBytes: 32}}"}, refused: "spec.index is fixed at creation"},
@@ -403,6 +445,15 @@ func validationCases() []validationCase {
 		{name: "map: no geometry", base: minimalMap, edits: []string{"spec.nodes.0.rcuckoo=", "spec.nodes.0.lockRegion="}, refused: "the geometry of one protocol"},
 		{name: "map: RCuckoo without locks", base: minimalMap, edits: []string{"spec.nodes.0.lockRegion="}, refused: "the geometry of one protocol"},
 		{name: "map: 4096 entries", base: minimalMap, edits: []string{"spec.directory.depth=12", directory(4096)}},
+		{name: "map: every part departs", base: minimalMap, edits: []string{"spec.directory.depth=12", directory(4096), "spec.move=8388607", departures(everyPart...)}},
+		{name: "map: every part departs, unchanged", base: minimalMap, before: []string{"spec.directory.depth=12", directory(4096), "spec.move=7", departures(everyPart...)},
+			edits: []string{"spec.directory.depth=12", directory(4096), "spec.move=7", departures(everyPart...)}},
+		{name: "map: a move that is finished", base: minimalMap, edits: []string{"spec.move=7"}},
+		{name: "map: departures in no move", base: minimalMap, edits: []string{departures(0)}, refused: "parts depart in a move, which has a number"},
+		{name: "map: departures out of order", base: minimalMap, edits: []string{"spec.move=7", departures(1, 0)}, refused: "departures are sorted by part"},
+		{name: "map: departure of no part", base: minimalMap, edits: []string{"spec.move=7", departures(1, 2)}, refused: "a departure names its part by index"},
+		{name: "map: too many moves", base: minimalMap, edits: []string{"spec.move=8388608"}, refused: "less than or equal to 8388607"},
+		{name: "map: move changed", base: minimalMap, before: []string{"spec.move=7"}, edits: []string{"spec.move=8"}, refused: "a ShardMap never changes"},
 		{name: "map: nothing changed", base: minimalMap, before: unchanged},
 		{name: "map: status changed", base: minimalMap, before: unchanged, edits: []string{"status.conditions=[{type: Published, status: 'True', reason: Published, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]"}},
 		{name: "map: name of another epoch", base: minimalMap, edits: []string{"metadata.name=cache-0000000004"}, refused: "the name claims the epoch"},
@@ -441,6 +492,29 @@ func validationCases() []validationCase {
 		{name: "lease: another client", base: minimalLease, before: unchanged, edits: []string{"spec.clients.0.process=00c0ffee00c0ffef"}, refused: "delete it and create another"},
 		{name: "lease: another cause", base: minimalLease, before: unchanged, edits: []string{requested}, refused: "delete it and create another"},
 		{name: "lease: unknown step", base: minimalLease, before: unchanged, edits: []string{"status.step=Thinking"}, refused: "status.step"},
+
+		{name: "pool: capacity", base: minimalPool, edits: []string{race, "spec.memory.pools.0.capacity={maxReplicas: 8}"}},
+		{name: "pool: capacity where keys cannot move", base: minimalPool, edits: []string{"spec.memory.pools.0.capacity={maxReplicas: 8}"}, refused: "capacity of a memory pool is for protocol RACE"},
+		{name: "pool: capacity without a ceiling", base: minimalPool, edits: []string{race, "spec.memory.pools.0.capacity={fillPercent: 50}"}, refused: "maxReplicas: Required"},
+		{name: "pool: capacity beyond what fits", base: minimalPool, edits: []string{race, "spec.memory.pools.0.capacity={fillPercent: 100, maxReplicas: 8}"}, refused: "less than or equal to 95"},
+		{name: "pool: no evacuation", base: minimalPool, before: []string{race}, edits: []string{race, "spec.resize={evacuation: Disabled}"}},
+		{name: "pool: unknown evacuation", base: minimalPool, edits: []string{race, "spec.resize={evacuation: Perhaps}"}, refused: `supported values: "Automatic", "Disabled"`},
+		{name: "memory node pool: scaled", base: minimalMemoryNodePool, before: unchanged, edits: []string{"spec.replicas=5"}},
+		{name: "memory node pool: to nothing", base: minimalMemoryNodePool, before: unchanged, edits: []string{"spec.replicas=0"}, refused: "spec.replicas"},
+		{name: "memory node pool: of another memory pool", base: minimalMemoryNodePool, before: unchanged, edits: []string{"spec.memoryPool=other"}, refused: "scale it, or edit the KVPool"},
+		{name: "compute shard pool: to nothing", base: minimalComputeShardPool, before: unchanged, edits: []string{"spec.replicas=0"}},
+		{name: "compute shard pool: beyond the bound", base: minimalComputeShardPool, before: unchanged, edits: []string{"spec.replicas=1025"}, refused: "spec.replicas"},
+		{name: "compute shard pool: of another pool", base: minimalComputeShardPool, before: unchanged, edits: []string{"spec.poolName=other"}, refused: "scale it, or edit the KVPool"},
+		{name: "resize: minimal", base: minimalResize},
+		{name: "resize: with an evacuation", base: minimalResize, edits: []string{"spec.evacuates=[cache-memory-0]"}},
+		{name: "resize: another evacuation", base: minimalResize, before: unchanged, edits: []string{"spec.evacuates=[cache-memory-0]"}, refused: "edit replicas in the KVPool"},
+		{name: "resize: approved", base: minimalResize, before: unchanged, edits: []string{"spec.approval=Approved"}},
+		{name: "resize: approval taken back", base: minimalResize, before: []string{"spec.approval=Approved"}, refused: "what has been approved is not taken back"},
+		{name: "resize: approval no longer needed", base: minimalResize, before: unchanged, edits: []string{"spec.approval=Automatic"}, refused: "from Required to Approved alone"},
+		{name: "resize: another aim", base: minimalResize, before: unchanged, edits: []string{"spec.pools.0.to=6"}, refused: "edit replicas in the KVPool"},
+		{name: "resize: of another pool", base: minimalResize, before: unchanged, edits: []string{"spec.poolName=other"}, refused: "edit replicas in the KVPool"},
+		{name: "resize: no approval", base: minimalResize, edits: []string{"spec.approval="}, refused: "spec.approval: Required"},
+		{name: "resize: unknown stage", base: minimalResize, before: unchanged, edits: []string{"status.stage=Thinking"}, refused: "status.stage"},
 
 		{name: "map: memory of an earlier life", base: minimalMap, edits: []string{"spec.nodes.0.memoryIncarnation='17'"}},
 		{name: "node: minimal", base: minimalNode},

@@ -497,6 +497,9 @@ class Process final : public control::Subject, public prometheus::Collectable {
     mark("farpool_index_splits_taken_over_total", "Splits of tables taken over from clients that stood still or ended.",
          &PoolCounters::splits_taken_over);
     mark("farpool_index_slots_moved_total", "Slots moved by splits.", &PoolCounters::slots_moved);
+    mark("farpool_index_keys_moved_away_total", "Keys moved to other memory nodes.", &PoolCounters::moved_away);
+    mark("farpool_index_move_waits_total", "Attempts that waited for a key on its way to another memory node.",
+         &PoolCounters::move_waits);
     mark("farpool_index_torn_rows_total", "Rows read in the middle of a write, and read again.",
          &PoolCounters::torn_rows);
     mark("farpool_index_stale_extents_total", "Extents read after their reuse, and looked up again.",

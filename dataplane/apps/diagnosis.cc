@@ -162,12 +162,14 @@ void judge_extras(const DeviceFacts& device, const RdmaFacts& facts, Findings& f
                       ""});
   findings.push_back({"device-memory", device.name, Level::note,
                       device.device_memory > 0
-                          ? size_text(device.device_memory) + " of device memory, which this version does not use"
-                          : "no device memory: locks lie in host memory, as all of them do in this version",
+                          ? size_text(device.device_memory) + " of device memory, where locks may lie "
+                                                              "(--lock-placement; not yet run on hardware)"
+                          : "no device memory: locks lie in host memory",
                       ""});
   findings.push_back({"memory-windows", device.name, Level::note,
-                      device.memory_windows ? "memory windows of type 2B, which this version does not use"
-                                            : "no memory windows of type 2B; fences end queue pairs, and need none",
+                      device.memory_windows ? "memory windows of type 2B: each lane has keys that are good on no other"
+                                            : "no memory windows of type 2B: keys of regions are good on every lane; "
+                                              "fences end queue pairs, and need none",
                       ""});
   if (facts.numa_nodes > 1) {
     findings.push_back({"numa", device.name, Level::note,

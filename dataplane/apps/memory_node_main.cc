@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <iostream>
@@ -141,7 +142,9 @@ class Wire {
  public:
   Wire(net::Loop& control, fabric::tcp::ResponderOptions session_port, std::shared_ptr<fabric::verbs::Device> device) {
     if (device != nullptr) {
-      verbs_ = std::make_unique<fabric::verbs::VerbsResponder>(control, std::move(session_port), std::move(device));
+      verbs_ =
+          std::make_unique<fabric::verbs::VerbsResponder>(control, std::move(session_port), std::move(device),
+                                                          [](const std::string& line) { spdlog::warn("{}", line); });
     } else {
       tcp_ = std::make_unique<fabric::tcp::TcpResponder>(control, std::move(session_port));
     }
@@ -298,7 +301,13 @@ class Process final : public control::Subject, public prometheus::Collectable {
       s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs->lanes);
       s.counter("farpool_verbs_calls_total",
                 "CALLs that came by SEND. What else the device executes, it counts itself.", verbs->calls);
+      s.counter("farpool_verbs_waiting_calls_total", "CALLs that are large, and waited for one of the rooms for such.",
+                verbs->waits);
       s.counter("farpool_verbs_broken_lanes_total", "Queue pairs that the device reported an error on.", verbs->broken);
+      s.gauge("farpool_verbs_memory_windows", "Keys bound to the queue pair of one lane.", verbs->windows);
+      s.gauge("farpool_verbs_lanes_without_windows",
+              "Queue pairs open that use a key of host memory which is good on others, too.",
+              verbs->lanes_without_windows);
     }
     return s.take();
   }
@@ -361,12 +370,14 @@ int run(const Settings& settings) {
 
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
-  // Beside lanes there are handshakes, which come and go.
+  // Beside lanes there are handshakes, which come and go, as slowly as clients may be.
+  const auto patience = std::max(fabric::tcp::ResponderOptions().handshake_deadline, settings.failure_timeout);
   Wire wire(control,
             {.listen = settings.listen,
              .tls = *tls,
              .executors = settings.threads,
              .max_connections = settings.max_lanes + settings.geometry.max_sessions,
+             .handshake_deadline = patience,
              .spin = settings.wire.spin},
             *device);
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread

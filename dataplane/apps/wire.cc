@@ -32,6 +32,10 @@ void add_wire(CLI::App& app, WireSettings& settings) {
       "--rdma-masked-cas", settings.masked_cas,
       "ask an mlx5 NIC for its own masked CAS, which is tried first, where a CAS of a guessed word is sent otherwise; "
       "not yet run on hardware");
+  app.add_option("--rdma-memory-windows", settings.memory_windows,
+                 "of a memory node: give each lane keys that are good on no other, where the device has memory windows "
+                 "of type 2B; false: keys that are good on every lane")
+      ->capture_default_str();
   app.add_option("--shm-directory", settings.shm_directory,
                  "directory that memory nodes and their clients on one host share: lanes between them go over rings in "
                  "shared memory; empty: over TCP");
@@ -73,6 +77,7 @@ base::Result<std::shared_ptr<fabric::verbs::Device>> open_device(const WireSetti
                                              .address = std::move(address),
                                              .traffic_class = static_cast<std::uint8_t>(settings.traffic_class),
                                              .masked_cas = settings.masked_cas,
+                                             .memory_windows = settings.memory_windows,
                                              .failure_timeout = failure_timeout});
   if (!device.ok()) return Status(device.code(), "--wire verbs: " + device.status().message());
   spdlog::info("verbs by {}, address {}", (*device)->name(), (*device)->options().address);

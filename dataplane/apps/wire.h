@@ -22,6 +22,7 @@ struct WireSettings {
   std::string interface;
   std::uint32_t traffic_class = 0;
   bool masked_cas = false;
+  bool memory_windows = true;
   std::string shm_directory;
   base::Nanos spin = 0;
 };

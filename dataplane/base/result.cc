@@ -21,6 +21,8 @@ std::string_view name_of(Code code) {
       return "unavailable";
     case Code::stale:
       return "stale";
+    case Code::moved:
+      return "moved";
     case Code::forbidden:
       return "forbidden";
     case Code::unknown_outcome:

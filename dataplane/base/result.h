@@ -22,6 +22,7 @@ enum class Code : unsigned char {
   locked,            // a lock stood past the failure timeout; nothing was done; the message names the holder
   unavailable,       // a memory node cannot be reached or does not serve; nothing was done
   stale,             // the map or session is older than the memory node's; nothing was done; refresh and retry
+  moved,             // the key has gone to another memory node, or never was at this one; nothing was done
   forbidden,         // certificate, token or key refused
   unknown_outcome,   // it may or may not have taken effect
   corrupt,           // bytes that fail their checksum or cannot be what they should be

@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "client/mover.h"
 #include "client/open_table.h"
+#include "layout/lease.h"
+#include "layout/word.h"
 #include "map/fetch.h"
 #include "session/session.h"
 
@@ -25,11 +28,19 @@ constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
 
-// A cursor of a scan is a table of the map and a position in it. It stays below 2^63: some drivers know no larger ones.
-constexpr unsigned kPositionBits = 46;
-constexpr std::uint64_t kMostTables = 1ull << (63 - kPositionBits);
-constexpr std::uint64_t cursor_of(std::uint64_t table, std::uint64_t position) {
-  return table << kPositionBits | position;
+// A cursor of a scan. It stays below 2^63: some drivers know no larger ones. Tables that keys leave are gone through
+// before the others, and all is gone through again after another move has begun: so a key that moves meanwhile is met
+// where it was or where it came.
+struct Cursor {
+  using Position = layout::Field<0, 38>;  // in the table
+  using Table = layout::Field<38, 16>;    // of the map
+  using Pass = layout::Field<54, 2>;
+  using Move = layout::Field<56, 7>;  // the low bits of its number: nobody pauses for 128 moves
+};
+enum Pass : std::uint64_t { kBegin, kDeparted, kOthers };
+constexpr std::uint64_t cursor_of(std::uint64_t move, Pass pass, std::uint64_t table, std::uint64_t position) {
+  return Cursor::Move::put(move & Cursor::Move::kMax) | Cursor::Pass::put(pass) | Cursor::Table::put(table) |
+         Cursor::Position::put(position);
 }
 // A step asks a table for no fewer keys: with what it reads beside them, more cost little. Where it finds hardly any it
 // asks for more and more. It is over when it has as many keys as were asked for, or so many bytes of them, or has asked
@@ -49,6 +60,8 @@ void operator+=(index::Marks& sum, const index::Marks& more) {
   sum.splits_finished += more.splits_finished;
   sum.splits_taken_over += more.splits_taken_over;
   sum.moved += more.moved;
+  sum.move_waits += more.move_waits;
+  sum.moved_away += more.moved_away;
 }
 
 }  // namespace
@@ -75,7 +88,12 @@ struct Pool::Bond {
   std::unique_ptr<session::Session> session;
   std::unique_ptr<heap::Heap> heap;
   std::unique_ptr<index::Table> table;
-  std::size_t uses = 0;      // operations under way
+  std::size_t uses = 0;  // operations under way
+  // Of the pool's move of keys: the last one that is known to be finished at the node, and when to look again.
+  std::uint64_t moved = 0;
+  Nanos move_due = 0;
+  std::uint64_t move_lease = 0;  // as it was when another client was at it
+  std::string move_trouble;
   fabric::Cost repair_cost;  // of what no operation waited for
 };
 
@@ -87,11 +105,14 @@ struct Pool::Link {
   bool stopped = false;  // by the map
   bool retired = false;  // no longer in the map
   bool kept = false;     // its keep() runs, and refers to it
+  index::Move move;      // of keys between memory nodes, as the map has it
   std::unique_ptr<Bond> bond;
   std::uint64_t previous = 0;  // incarnation of the session before, if that ended otherwise than by a goodbye
   Status trouble{Code::unavailable, "no session has been opened yet"};
 
   bool wanted() const { return !stopped && !retired; }
+  // Keys are to move away, and this client does not know that all have.
+  bool leaving() const { return !retired && !move.leaving.empty() && (bond == nullptr || bond->moved < move.number); }
 };
 
 class Pool::Borrowed {
@@ -103,6 +124,7 @@ class Pool::Borrowed {
     if (bond_ == nullptr || --bond_->uses > 0) return;
     if (pool_->closing_ || !bond_->session->alive()) pool_->links_due_.wake_all();
   }
+  session::Session& session() const { return *bond_->session; }
   index::Table& table() const { return *bond_->table; }
   bool alive() const { return bond_->session->alive(); }
 
@@ -135,6 +157,9 @@ class Pool::Account {
 
   const Nanos deadline;
   fabric::Cost cost;
+  // Epochs of the attempt under way, and of one whose key had left the node that its part leaves: as long as that epoch
+  // is followed, it is at the next.
+  std::uint64_t routed_in = 0, left_in = 0;
 
  private:
   Pool& pool_;
@@ -181,8 +206,8 @@ PoolState Pool::state() const {
   for (const Link* link : link_of_node_) {
     if (link == nullptr) continue;
     const bool open = link->bond != nullptr;
-    state.nodes.push_back(
-        {link->name, link->endpoint, link->incarnation, link->stopped, open, open ? "" : link->trouble.message()});
+    state.nodes.push_back({link->name, link->endpoint, link->incarnation, link->stopped, open,
+                           open ? "" : link->trouble.message(), link->leaving()});
     if (link->stopped) continue;
     ++serving;
     if (!open && state.message.empty()) state.message = why_not(link).message();
@@ -194,9 +219,12 @@ PoolState Pool::state() const {
 
 // Operations
 
-Pool::Link* Pool::route(std::string_view key) const {
+Pool::Link* Pool::route(std::string_view key, Account& account) const {
   if (!map_ || !pool_secret_) return nullptr;
-  return link_of_node_[map_->table_of(map::directory_hash(*pool_secret_, base::bytes_of(key))).node()];
+  const std::uint64_t hash = map::directory_hash(*pool_secret_, base::bytes_of(key));
+  account.routed_in = epoch();
+  const v1alpha1::TableEntry* source = account.left_in == epoch() ? nullptr : map_->source_of(hash);
+  return link_of_node_[(source != nullptr ? *source : map_->table_of(hash)).node()];
 }
 
 Status Pool::why_not(const Link* link) const {
@@ -219,14 +247,17 @@ Status Pool::why_not(const Link* link) const {
   return {Code::unavailable, "memory node " + link->name + " at " + link->endpoint + ": " + link->trouble.message()};
 }
 
-Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, std::optional<std::size_t> node, Nanos deadline) {
+Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, Account& account) {
+  co_return co_await borrow_by([&] { return route(key, account); }, account.deadline);
+}
+
+Task<Result<Pool::Borrowed>> Pool::borrow(std::size_t node, Nanos deadline) {
+  co_return co_await borrow_by([&] { return node < link_of_node_.size() ? link_of_node_[node] : nullptr; }, deadline);
+}
+
+Task<Result<Pool::Borrowed>> Pool::borrow_by(const std::function<Link*()>& which, Nanos deadline) {
   for (;;) {
-    Link* link = nullptr;
-    if (node) {
-      link = *node < link_of_node_.size() ? link_of_node_[*node] : nullptr;
-    } else {
-      link = route(key);
-    }
+    Link* link = which();
     if (link != nullptr && link->bond != nullptr && link->bond->session->alive() && !closing_) {
       co_return Borrowed(*this, *link->bond);
     }
@@ -238,10 +269,19 @@ Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, std::optional<st
 }
 
 Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& account) {
+  if (status.code() == Code::moved) {
+    account.left_in = account.routed_in;
+    co_return true;  // to the node where it is, which a deadline does not forbid
+  }
   if (status.code() != Code::unavailable && status.code() != Code::stale) co_return false;
+  account.left_in = 0;
   if (closing_ || port_.now() >= account.deadline) co_return false;
   account.retry();
   if (used.alive()) {
+    if (status.code() == Code::stale) {
+      wanted_epoch_ = std::max(wanted_epoch_, account.routed_in + 1);
+      refresh_.wake_all();
+    }
     // Refused although the session lives: whatever it is takes a moment.
     co_await port_.sleep_until(std::min(account.deadline, port_.now() + jittered(kFirstBackoff)));
   } else {
@@ -253,7 +293,7 @@ Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& acco
 Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
   Account account(*this, Operation::get);
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -273,7 +313,7 @@ Task<Status> Pool::put(std::string_view key, std::string_view value) {
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -293,7 +333,7 @@ Task<Result<bool>> Pool::erase(std::string_view key) {
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -313,7 +353,7 @@ Task<Status> Pool::modify(std::string_view key, Editor& editor) {
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, std::nullopt, account.deadline);
+    Result<Borrowed> bond = co_await borrow(key, account);
     if (!bond.ok()) {
       account.close(bond.code());
       co_return bond.status();
@@ -356,7 +396,7 @@ Task<Result<std::uint64_t>> Pool::count() {
     whole = true;
     for (std::size_t node = 0; whole && failure.ok() && node < std::max<std::size_t>(1, link_of_node_.size()); ++node) {
       if (map_ && node < link_of_node_.size() && link_of_node_[node] == nullptr) continue;  // serves no table
-      Result<Borrowed> bond = co_await borrow({}, node, account.deadline);
+      Result<Borrowed> bond = co_await borrow(node, account.deadline);
       if (!bond.ok()) {
         failure = bond.status();
         break;
@@ -377,12 +417,15 @@ Task<Result<std::uint64_t>> Pool::count() {
   co_return keys;
 }
 
-// Tables are gone through in the order of their ids, which new epochs leave as they are.
-const v1alpha1::TableEntry* Pool::table_from(std::uint64_t id) const {
-  const auto& tables = map_->message().tables();
-  const auto found =
-      std::find_if(tables.begin(), tables.end(), [id](const v1alpha1::TableEntry& table) { return table.id() >= id; });
-  return found == tables.end() ? nullptr : &*found;
+bool Pool::keys_leave(const v1alpha1::TableEntry& table) const {
+  return !link_of_node_[table.node()]->move.leaving.empty();
+}
+
+const v1alpha1::TableEntry* Pool::table_from(std::uint64_t id, bool left) const {
+  for (const v1alpha1::TableEntry& table : map_->message().tables()) {
+    if (table.id() >= id && keys_leave(table) == left) return &table;
+  }
+  return nullptr;
 }
 
 Task<Status> Pool::follow(Nanos deadline) {
@@ -397,18 +440,28 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
   Page step{.keys = {}, .next = cursor};
   std::size_t bytes = 0;
   for (int pages = 0; pages < kMostPages && step.keys.size() < count && bytes < kMostStepBytes; ++pages) {
-    const std::uint64_t table = step.next >> kPositionBits;
     if (Status status = co_await follow(account.deadline); !status.ok()) co_return status;
-    const v1alpha1::TableEntry* entry = table_from(table);
+    account.routed_in = epoch();
+    const std::uint64_t move = map_->message().move();
+    if (Cursor::Move::get(step.next) != (move & Cursor::Move::kMax)) step.next = 0;
+    Pass pass = Cursor::Pass::get(step.next) == kOthers ? kOthers : kDeparted;
+    std::uint64_t from = Cursor::Table::get(step.next);
+    std::uint64_t position = Cursor::Position::get(step.next);
+    const v1alpha1::TableEntry* entry = table_from(from, pass == kDeparted);
+    if (entry == nullptr && pass == kDeparted) {
+      pass = kOthers;
+      from = position = 0;
+      entry = table_from(from, false);
+    }
     if (entry == nullptr) {
       step.next = 0;
       break;
     }
     const std::uint64_t id = entry->id();
-    const std::uint64_t position = id == table ? step.next & ((1ull << kPositionBits) - 1) : 0;
-    Result<Borrowed> bond = co_await borrow({}, entry->node(), account.deadline);
+    if (id != from) position = 0;
+    Result<Borrowed> bond = co_await borrow(entry->node(), account.deadline);
     if (!bond.ok()) co_return bond.status();
-    if (id >= kMostTables || bond->table().positions() >> kPositionBits != 0) {
+    if (id > Cursor::Table::kMax || bond->table().positions() > Cursor::Position::kMax) {
       co_return Status(Code::internal, "table " + std::to_string(id) +
                                            " is too large, or has too large a number, for a "
                                            "scan's cursor to tell where it is");
@@ -426,13 +479,17 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
       bytes += key.size();
       step.keys.push_back(std::move(key));
     }
-    if (page->next != 0) {
-      step.next = cursor_of(id, page->next);
-      continue;
+    step.next = cursor_of(move, pass, id, page->next);
+    // Under another move this page may lack what has left for a table that was gone through.
+    if (page->next != 0 || map_->message().move() != move) continue;
+    if (const v1alpha1::TableEntry* following = table_from(id + 1, pass == kDeparted)) {
+      step.next = cursor_of(move, pass, following->id(), 0);
+    } else if (pass == kDeparted) {
+      step.next = cursor_of(move, kOthers, 0, 0);
+    } else {
+      step.next = 0;
+      break;
     }
-    const v1alpha1::TableEntry* following = table_from(id + 1);
-    step.next = following == nullptr ? 0 : cursor_of(following->id(), 0);
-    if (step.next == 0) break;
   }
   co_return step;
 }
@@ -450,19 +507,20 @@ Task<Result<std::optional<std::string>>> Pool::look_for_any(Account& account) {
   const auto tables = static_cast<std::uint64_t>(map_->message().tables_size());
   if (tables == 0) co_return why_not(nullptr);
   const v1alpha1::TableEntry& table = map_->message().tables(static_cast<int>(port_.random() % tables));
-  const std::uint64_t id = table.id();  // the map may be another one afterwards
-  std::uint64_t begin = 0;
+  // The map may be another one behind a co_await.
+  std::uint64_t begin = cursor_of(map_->message().move(), keys_leave(table) ? kDeparted : kOthers,
+                                  std::min(std::uint64_t{table.id()}, Cursor::Table::kMax), 0);
   {
-    const Result<Borrowed> bond = co_await borrow({}, table.node(), account.deadline);
+    const Result<Borrowed> bond = co_await borrow(table.node(), account.deadline);
     if (!bond.ok()) co_return bond.status();
-    begin = cursor_of(id, port_.random() % bond->table().positions());
+    begin |= Cursor::Position::put(port_.random() % bond->table().positions() & Cursor::Position::kMax);
   }
-  bool around = false;
-  for (std::uint64_t cursor = begin; !around || cursor < begin;) {
+  int ends = 0;
+  for (std::uint64_t cursor = begin; ends == 0 || (ends == 1 && cursor < begin);) {
     const Result<Page> page = co_await scan_from(cursor, 1, account);
     if (!page.ok()) co_return page.status();
     if (!page->keys.empty()) co_return page->keys[port_.random() % page->keys.size()];
-    around = around || page->next <= cursor;
+    if (page->next <= cursor) ++ends;
     cursor = page->next;
   }
   co_return std::nullopt;
@@ -483,7 +541,7 @@ Task<std::vector<Pool::Repair>> Pool::repair(Nanos deadline) {
     if (link_of_node_[node] == nullptr) continue;  // serves no table
     Repair repair;
     repair.node = link_of_node_[node]->name;
-    Result<Borrowed> bond = co_await borrow({}, node, deadline);
+    Result<Borrowed> bond = co_await borrow(node, deadline);
     Status status = bond.status();
     if (bond.ok()) {
       fabric::Cost nobodys;
@@ -526,9 +584,8 @@ Task<void> Pool::follow_map() {
     for (const std::string& endpoint : options_.bootstrap) {
       if (std::find(endpoints.begin(), endpoints.end(), endpoint) == endpoints.end()) endpoints.push_back(endpoint);
     }
-    Result<map::Map> fetched =
-        co_await map::fetch(port_, std::move(endpoints), options_.pool_uid, std::max(epoch(), wanted_epoch_),
-                            port_.now() + options_.connect_deadline);
+    Result<map::Map> fetched = co_await map::fetch(port_, std::move(endpoints), options_.pool_uid,
+                                                   std::max(epoch(), wanted_epoch_), port_.now() + patience());
     counters_.map_fetches.add();
     if (closing_) break;
     const bool newer = fetched.ok() && (!map_ || fetched->epoch() > epoch());
@@ -568,8 +625,9 @@ void Pool::adopt(map::Map map) {
   link_of_node_.assign(static_cast<std::size_t>(message.nodes_size()), nullptr);
   for (const v1alpha1::TableEntry& table : message.tables()) {
     const v1alpha1::MemoryNodeEntry& node = map.node_of(table);
-    const auto same = [&node](const std::unique_ptr<Link>& link) {
-      return link->name == node.name() && link->incarnation == node.incarnation() && link->endpoint == node.endpoint();
+    const auto same = [&node, &table](const std::unique_ptr<Link>& link) {
+      return link->name == node.name() && link->incarnation == node.incarnation() &&
+             link->endpoint == node.endpoint() && link->table == table.id();
     };
     auto found = std::find_if(links_.begin(), links_.end(), same);
     if (found == links_.end()) {
@@ -586,6 +644,13 @@ void Pool::adopt(map::Map map) {
     link_of_node_[table.node()] = &link;
   }
   map_ = std::move(map);
+  for (const auto& link : links_) {
+    link->move = move_of(*link);
+    if (link->bond == nullptr) continue;
+    if (index::Movable* movable = link->bond->table->movable()) movable->follow(link->move);
+    // Other clients should know by then.
+    link->bond->move_due = port_.now() + jittered(link->bond->session->grant().tick);
+  }
   counters_.epoch.set(map_->epoch());
   for (const auto& link : links_) {
     if (!link->wanted() || link->kept) continue;
@@ -639,7 +704,7 @@ Task<void> Pool::keep(Link& link) {
 }
 
 Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
-  const Nanos deadline = port_.now() + options_.connect_deadline;
+  const Nanos deadline = port_.now() + patience();
   Result<std::unique_ptr<session::Session>> session =
       co_await session::Session::open(port_, {.endpoint = link.endpoint,
                                               .pool_uid = options_.pool_uid,
@@ -652,6 +717,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   if (!session.ok()) co_return session.status();
   auto bond = std::make_unique<Bond>();
   bond->session = std::move(*session);
+  failure_timeout_ = std::max(failure_timeout_, bond->session->grant().failure_timeout);
   const base::HashSecret secret = bond->session->grant().pool_secret;
   fabric::Cost cost;
   Result<layout::Superblock> superblock = co_await index::read_superblock(*bond->session, deadline, cost);
@@ -670,6 +736,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   const layout::Geometry& geometry = superblock->geometry;
   bond->heap = std::make_unique<heap::Heap>(*bond->session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
   bond->table = open_table(*bond->session, *bond->heap, geometry, link.table);
+  if (index::Movable* movable = bond->table->movable()) movable->follow(link.move);
   co_return bond;
 }
 
@@ -689,7 +756,12 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
       wanted_epoch_ = bond.session->epoch();
       refresh_.wake_all();
     }
-    if (!bond.session->alive() || closing_ || port_.now() < maintained + tick) continue;
+    if (!bond.session->alive() || closing_) continue;
+    if (!moving_ && link.leaving() && port_.now() >= bond.move_due) {
+      moving_ = true;
+      scope_.spawn(move_away(link, bond));
+    }
+    if (port_.now() < maintained + tick) continue;
     co_await bond.heap->maintain(port_.now() + tick);
     maintained = port_.now();
     // What nobody is blocked on is repaired too, by whoever comes first.
@@ -718,13 +790,93 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
   }
 }
 
+// What the map says of the pool's latest move, to the table of one of its nodes.
+index::Move Pool::move_of(const Link& link) const {
+  const v1alpha1::ShardMap& message = map_->message();
+  index::Move move{.number = message.move(), .depth = message.directory_depth(), .leaving = {}};
+  for (const v1alpha1::Departure& departure : message.departures()) {
+    if (departure.from() != link.table) continue;
+    move.leaving.resize(std::size_t{1} << move.depth);
+    move.leaving[departure.part()] = true;
+  }
+  return move;
+}
+
+// Everybody tries, and one at a time comes to do it: whoever dies over it is followed by the next.
+Task<void> Pool::move_away(Link& link, Bond& bond) {
+  const std::uint64_t number = link.move.number;
+  Status status;
+  {
+    const Borrowed kept(*this, bond);
+    const std::uint64_t before = bond.table->marks().moved_away;
+    status = co_await try_to_move(link, bond, number);
+    const std::uint64_t keys = bond.table->marks().moved_away - before;
+    if (keys > 0) {
+      log(false, "moved " + std::to_string(keys) + " keys away from memory node " + link.name + " in move " +
+                     std::to_string(number));
+    }
+    if (status.ok()) {
+      bond.moved = number;
+    } else if (bond.move_trouble != status.message() && status.code() != Code::timed_out && !closing_) {
+      bond.move_trouble = status.message();
+      log(true, "move " + std::to_string(number) + " of keys away from memory node " + link.name +
+                    " is not finished: " + bond.move_trouble);
+    }
+    // A target that is full will hardly have room at once.
+    const Nanos timeout = bond.session->grant().failure_timeout;
+    bond.move_due = port_.now() + jittered(status.code() == Code::out_of_memory ? 16 * timeout : timeout);
+  }
+  moving_ = false;
+  if (status.ok()) changed();
+}
+
+Task<Status> Pool::try_to_move(Link& link, Bond& bond, std::uint64_t number) {
+  const Nanos deadline = port_.now() + options_.connect_deadline;
+  const Result<index::Movable::Standing> standing = co_await bond.table->movable()->standing();
+  if (!standing.ok() || standing->finished >= number) co_return standing.status();
+  const bool others = layout::LeaseWord::held(standing->lease);
+  if (others && standing->lease != std::exchange(bond.move_lease, standing->lease)) {
+    co_return Status(Code::timed_out, "another client is at it");
+  }
+  std::vector<Borrowed> borrowed;
+  std::vector<Mover::End> targets;
+  const map::Map map = *map_;
+  std::vector<std::size_t> of_node(static_cast<std::size_t>(map.message().nodes_size()));  // 1 and up
+  for (const v1alpha1::Departure& departure : map.message().departures()) {
+    if (departure.from() != link.table) continue;
+    const std::uint32_t node = map.table(map.message().directory(static_cast<int>(departure.part())))->node();
+    if (of_node[node] != 0) continue;
+    Result<Borrowed> target = co_await borrow(node, deadline);
+    if (!target.ok()) co_return target.status();
+    if (epoch() != map.epoch()) co_return Status(Code::timed_out, "another map has come");
+    borrowed.push_back(std::move(*target));
+    targets.push_back({&borrowed.back().session(), &borrowed.back().table()});
+    of_node[node] = targets.size();
+  }
+  const auto target_of = [&](std::string_view key) {
+    return of_node[map.table_of(map::directory_hash(*pool_secret_, base::bytes_of(key))).node()] - 1;
+  };
+  const auto go_on = [&]() -> Status {
+    const bool same = !closing_ && link.move.number == number && link.leaving();
+    if (!same) return {Code::unavailable, "this client is closing, or follows another map by now"};
+    if (!bond.session->alive()) return bond.session->why();
+    for (const Borrowed& target : borrowed) {
+      if (!target.alive()) return target.session().why();
+    }
+    return {};
+  };
+  if (Status status = go_on(); !status.ok()) co_return status;
+  Mover mover({bond.session.get(), bond.table.get()}, targets, target_of, go_on);
+  co_return co_await mover.run(number);
+}
+
 Task<void> Pool::part(std::unique_ptr<Bond> bond) {
   // No operation finds the bond any more; those that have it end by their deadlines, at once if the session has ended.
   while (bond->uses > 0) {
     if (port_.now() >= close_deadline_) bond->session->end({Code::unavailable, "this client of the pool has closed"});
     (void)co_await links_due_.wait(port_.now() + kLook);
   }
-  const Nanos deadline = std::min(close_deadline_, port_.now() + options_.connect_deadline);
+  const Nanos deadline = std::min(close_deadline_, port_.now() + patience());
   if (bond->session->alive()) co_await bond->heap->release(deadline);
   co_await bond->session->close(deadline);
   marks_of_the_past_ += bond->table->marks();
@@ -762,6 +914,8 @@ void Pool::publish_marks() {
   counters_.splits_finished.set(marks.splits_finished);
   counters_.splits_taken_over.set(marks.splits_taken_over);
   counters_.slots_moved.set(marks.moved);
+  counters_.moved_away.set(marks.moved_away);
+  counters_.move_waits.set(marks.move_waits);
 }
 
 }  // namespace farpool::client

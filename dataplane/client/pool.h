@@ -26,6 +26,7 @@
 //   Read before trying again
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -76,6 +77,8 @@ struct PoolCounters {
   base::Counter lock_conflicts, escalations, explorations, displaced, torn_rows, stale_extents;
   // Of RACE's splits of tables: those taken over had a splitter that stood still or had ended.
   base::Counter splits, splits_finished, splits_taken_over, slots_moved;
+  // Of moves of keys to other memory nodes: by this client, and attempts that waited for a key on its way.
+  base::Counter moved_away, move_waits;
   // Of repair: clients that the memory nodes were told of, operation slots repaired, lock bits released for the dead,
   // repair leases taken over from repairers that had ended, waits for one that another repairer held, slots that no
   // crash explains.
@@ -89,6 +92,7 @@ struct NodeState {
   bool stopped = false;  // by the map: its memory was lost and a person decides
   bool open = false;     // a session is
   std::string trouble;   // why there is none
+  bool leaving = false;  // keys are to move away, and not all are known to have
 };
 struct PoolState {
   std::uint64_t epoch = 0;  // followed; 0: none yet
@@ -105,7 +109,8 @@ class Pool final : public Kv {
     std::uint64_t process = 0;           // that this thread belongs to, as its agent reports it; 0: none
     std::vector<std::string> bootstrap;  // host:port of memory nodes; more by set_bootstrap()
     Nanos operation_deadline = 5 * base::kSecond;
-    Nanos connect_deadline = 3 * base::kSecond;  // of a handshake, and of a read of the map
+    // Of a handshake, and of a read of the map; the pool's failure timeout where that is longer and known.
+    Nanos connect_deadline = 3 * base::kSecond;
     // The epoch, or the sessions with its nodes, have changed. Not called inline from an operation.
     std::function<void(const PoolState&)> on_change;
     // What happened, in one line for people, without key or value bytes.
@@ -152,17 +157,21 @@ class Pool final : public Kv {
   class Borrowed;  // the bond that an operation uses
   class Account;   // what an operation cost and came to
 
-  // The node that serves a key; nullptr: that is not known yet.
-  Link* route(std::string_view key) const;
+  // The node that serves a key, for the attempt that is about to be made; nullptr: that is not known yet.
+  Link* route(std::string_view key, Account& account) const;
   std::uint64_t epoch() const;  // followed; 0: none yet
-  // The bond with the node that serves the key, or, if `node` is given, with that node of the map. Waits for it until
-  // the deadline.
-  task::Task<base::Result<Borrowed>> borrow(std::string_view key, std::optional<std::size_t> node, Nanos deadline);
+  // The bond with the node that serves the key, or with that node of the map. Waits for it until the deadline.
+  task::Task<base::Result<Borrowed>> borrow(std::string_view key, Account& account);
+  task::Task<base::Result<Borrowed>> borrow(std::size_t node, Nanos deadline);
+  task::Task<base::Result<Borrowed>> borrow_by(const std::function<Link*()>& which, Nanos deadline);
   base::Status why_not(const Link* link) const;
   // Whether an attempt that ended so should be followed by another; waits until that makes sense.
   task::Task<bool> again(const base::Status& status, const Borrowed& used, Account& account);
-  // The map's table of that id, or the next one; nullptr: there is none. Needs a map.
-  const v1alpha1::TableEntry* table_from(std::uint64_t id) const;
+  // By the map.
+  bool keys_leave(const v1alpha1::TableEntry& table) const;
+  // The map's first table of that id or a higher one, of those that keys leave or of the others; nullptr: there is
+  // none. Needs a map.
+  const v1alpha1::TableEntry* table_from(std::uint64_t id, bool left) const;
   // Until there is a map.
   task::Task<base::Status> follow(Nanos deadline);
   task::Task<base::Result<Page>> scan_from(std::uint64_t cursor, std::uint64_t count, Account& account);
@@ -175,8 +184,12 @@ class Pool final : public Kv {
   task::Task<base::Result<std::unique_ptr<Bond>>> bind(Link& link);
   task::Task<void> watch(Link& link, Bond& bond);
   task::Task<void> part(std::unique_ptr<Bond> bond);
+  index::Move move_of(const Link& link) const;
+  task::Task<void> move_away(Link& link, Bond& bond);
+  task::Task<base::Status> try_to_move(Link& link, Bond& bond, std::uint64_t number);
   task::Task<void> pause(const Link& link, Nanos until);
   Nanos jittered(Nanos bound);
+  Nanos patience() const { return std::max(options_.connect_deadline, failure_timeout_); }
   void changed();
   void publish_marks();
   void log(bool warning, const std::string& line) const;
@@ -186,12 +199,14 @@ class Pool final : public Kv {
   PoolCounters counters_;
   std::optional<map::Map> map_;
   std::optional<base::HashSecret> pool_secret_;  // as every node of the pool grants it
+  Nanos failure_timeout_ = 0;                    // of the pool; 0: no session has been granted yet
   std::vector<std::unique_ptr<Link>> links_;     // of this epoch, and of earlier ones until they have parted
   std::vector<Link*> link_of_node_;              // by index in the map
   std::string map_trouble_ = "no shard map has been read yet";
   std::uint64_t wanted_epoch_ = 0;  // a node has told of it
   index::Marks marks_of_the_past_;
   session::RepairMarks repairs_of_the_past_;
+  bool moving_ = false;  // keys between memory nodes
   bool closing_ = false;
   Nanos close_deadline_ = base::kNever;
   bool started_ = false;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -15,8 +16,11 @@
 #include <vector>
 
 #include "fabric/sim/network.h"
+#include "index/race/layout.h"
 #include "layout/directory.h"
 #include "layout/geometry.h"
+#include "layout/lease.h"
+#include "node/audit.h"
 #include "node/memory_node.h"
 
 namespace farpool::client {
@@ -60,8 +64,11 @@ class Increment final : public Editor {
 
 class PoolTest : public ::testing::Test {
  protected:
-  explicit PoolTest(Nanos retry_time = 0, layout::GeometryRequest geometry = kGeometry)
-      : geometry_(geometry), network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
+  explicit PoolTest(Nanos retry_time = 0, layout::GeometryRequest geometry = kGeometry,
+                    Nanos failure_timeout = 40 * base::kMillisecond)
+      : geometry_(geometry),
+        failure_timeout_(failure_timeout),
+        network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
     for (int i = 0; i < 2; ++i) {
       responders_.push_back(&network_.add_node("node-" + std::to_string(i) + ":7400"));
       nodes_.push_back(nullptr);
@@ -84,8 +91,8 @@ class PoolTest : public ::testing::Test {
                                           .endpoint = responders_[i]->endpoint(),
                                           .version = "test",
                                           .geometry = geometry_,
-                                          .lease = 2 * base::kSecond,
-                                          .failure_timeout = 40 * base::kMillisecond,
+                                          .lease = std::max(2 * base::kSecond, 4 * failure_timeout_),
+                                          .failure_timeout = failure_timeout_,
                                           .log = [](bool, const std::string&) {},
                                           .on_change = [] {}},
                                          {memory, kMemory}, *responders_[i]);
@@ -228,6 +235,7 @@ class PoolTest : public ::testing::Test {
   }
 
   const layout::GeometryRequest geometry_;
+  const Nanos failure_timeout_;
   Network network_;
   std::vector<SimResponder*> responders_;
   std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
@@ -498,6 +506,27 @@ TEST_F(PoolOverASlowWireTest, RefusesNodesThatTakeClientsForDeadBeforeTheWireHas
   EXPECT_FALSE(client.pool->state().ready);
 }
 
+class PatientPoolTest : public PoolTest {
+ protected:
+  PatientPoolTest() : PoolTest(0, kGeometry, 20 * base::kSecond) {}
+  void take(Nanos message) { network_.options().min_delay = network_.options().max_delay = message; }
+};
+
+// Who may stand still for so long without passing for dead has so long to answer.
+TEST_F(PatientPoolTest, ConnectsForAsLongAsThePoolsFailureTimeout) {
+  publish(map_of(1));
+  take(700 * base::kMillisecond);  // each answer comes in time, a whole handshake does not
+  Client& client = connect();
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().ready; })) << client.pool->state().message;
+  EXPECT_EQ(client.pool->counters().failed_opens.get(), 0u);
+
+  take(2 * base::kSecond);
+  publish(map_of(2));
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; })) << "the map was not read in time";
+  EXPECT_EQ(client.pool->counters().failed_map_fetches.get(), 0u);
+  EXPECT_EQ(client.pool->counters().sessions_lost.get(), 0u);
+}
+
 class PoolOfManyTablesTest : public PoolTest {
  protected:
   static constexpr layout::GeometryRequest kManyTables{
@@ -580,6 +609,276 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
     for (const int key : there) run(other, expect_all(other, key, key + 1, "v"));
   }
   EXPECT_GT(other.pool->counters().splits_taken_over.get(), 0u);
+}
+
+// Two nodes, four parts of the hash space; node 0 is drained into node 1.
+class PoolMoveTest : public PoolTest {
+ protected:
+  static constexpr layout::GeometryRequest kSmall{
+      .table_percent = 2, .max_sessions = 12, .slots_per_session = 4, .protocol = layout::Protocol::race, .tables = 4};
+  PoolMoveTest() : PoolTest(0, kSmall) {}
+
+  // Epoch 1: as ever. 2: under way. 3: finished.
+  v1alpha1::ShardMap drain(std::uint64_t epoch, std::uint32_t from = 0) {
+    v1alpha1::ShardMap map = map_of(epoch);
+    map.set_directory_depth(2);
+    map.clear_directory();
+    for (std::uint32_t part = 0; part < 4; ++part) map.add_directory(epoch == 1 ? part % 2 : 1 - from);
+    map.set_move(epoch == 1 ? 0 : 1);
+    for (std::uint32_t part : {from, from + 2}) {
+      if (epoch != 2) continue;
+      auto* departure = map.add_departures();
+      departure->set_part(part);
+      departure->set_from(from);
+    }
+    return map;
+  }
+  static bool drained(const Client& client) {
+    const PoolState state = client.pool->state();
+    return state.epoch >= 2 && state.ready &&
+           std::none_of(state.nodes.begin(), state.nodes.end(), [](const auto& node) { return node.leaving; });
+  }
+  // Keys that lie at a node.
+  std::set<std::string> keys_at(std::size_t i) {
+    std::set<std::string> keys;
+    const auto found =
+        node::audit_memory({memory_[i].get(), kMemory},
+                           {.visit = [&keys](const index::Sighting& at) { keys.insert(std::string(at.key)); }});
+    EXPECT_TRUE(found.ok()) << found.status().message();
+    if (found.ok()) {
+      for (const node::Finding& finding : found->audit.findings) {
+        EXPECT_FALSE(node::kind_of(finding.wrong).damage) << finding.what;
+      }
+    }
+    return keys;
+  }
+  // Calls visit(header, word) for every word of a node's tables: the header of a bucket, or a slot.
+  template <class Visit>
+  void each_word(std::size_t i, const Visit& visit) const {
+    const layout::Span table = nodes_[i]->geometry().at(layout::kTable);
+    for (std::uint64_t at = 0; at < table.bytes; at += 8) {
+      visit(at % race::kBucketBytes == 0, base::load<std::uint64_t>(memory_[i].get() + table.offset + at));
+    }
+  }
+  std::size_t slots_at(std::size_t i) const {
+    std::size_t taken = 0;
+    each_word(i, [&taken](bool header, std::uint64_t word) { taken += !header && word != 0 ? 1 : 0; });
+    return taken;
+  }
+  static Task<void> erase_all(Client& client, int from, int to) {
+    for (int i = from; i < to; ++i) EXPECT_TRUE((co_await client.pool->erase("key-" + std::to_string(i))).value()) << i;
+  }
+  struct Reader {
+    Client* client;
+    std::map<std::string, int> times;
+    std::uint64_t cursor = 0;
+  };
+};
+
+TEST_F(PoolMoveTest, ANodeIsDrainedWhileClientsWork) {
+  publish(drain(1));
+  Client& client = connect();
+  Client& other = connect();
+  run(client, put_all(client, 0, 600, "v"));
+  EXPECT_GT(keys_at(0).size(), 200u);
+  publish(drain(2));
+  // Keys come, change and go, while their parts leave, and what is added up does not get lost.
+  client.scope.spawn(put_all(client, 0, 300, "w"));
+  client.scope.spawn(put_all(client, 600, 900, "w"));
+  client.scope.spawn(increment(client, 200));
+  other.scope.spawn(erase_all(other, 300, 600));
+  other.scope.spawn(increment(other, 200));
+  ASSERT_TRUE(run_until([&] { return client.scope.running() + other.scope.running() == 0; }));
+  ASSERT_TRUE(run_until([&] { return drained(client) && drained(other); }));
+  run(client, expect_all(client, 0, 300, "w"));
+  run(other, expect_all(other, 600, 900, "w"));
+  EXPECT_EQ(count(client).value(), 601u);
+  EXPECT_EQ(keys_at(0).size(), 0u);
+  EXPECT_EQ(keys_at(1).size(), 601u);
+  EXPECT_GT(client.pool->counters().moved_away.get() + other.pool->counters().moved_away.get(), 100u);
+
+  publish(drain(3));
+  ASSERT_TRUE(run_until([&] { return client.pool->state().epoch == 3; }));
+  run(client, increment(client, 1));
+  run(client, expect_all(client, 0, 300, "w"));
+}
+
+// A scan that goes on while keys leave for a table that it has been through, or for one that is still to come, tells of
+// all that was there when it began.
+TEST_F(PoolMoveTest, AScanGoesOnThroughAMove) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 600, "v"));
+  std::vector<Reader> readers;
+  for (int steps = 0; steps < 10; ++steps) {
+    Reader& reader = readers.emplace_back(Reader{.client = &connect(), .times = {}});
+    for (int i = 0; i < steps && (i == 0 || reader.cursor != 0); ++i) {
+      run(*reader.client, scan_into(*reader.client, 1, false, reader.cursor, reader.times));
+    }
+  }
+  publish(drain(2, 1));
+  // One of them goes on beside the move.
+  Reader& beside = readers[2];
+  beside.client->scope.spawn(scan_into(*beside.client, 1, true, beside.cursor, beside.times));
+  for (const Reader& reader : readers) {
+    ASSERT_TRUE(run_until([&reader] { return drained(*reader.client) && reader.client->scope.running() == 0; }));
+  }
+  EXPECT_EQ(keys_at(1).size(), 0u);
+  std::size_t half_way = 0;
+  for (Reader& reader : readers) {
+    const bool over = reader.cursor == 0 && !reader.times.empty();
+    half_way += over ? 0 : 1;
+    if (!over) run(*reader.client, scan_into(*reader.client, 1, true, reader.cursor, reader.times));
+    EXPECT_EQ(reader.times.size(), 600u) << "reader " << &reader - readers.data();
+  }
+  EXPECT_GT(half_way, 6u) << "the test is too small";
+}
+
+// Of what leaves in the middle of a scan nothing may come to lie where the scan has been.
+TEST_F(PoolMoveTest, AScanThatBeginsInTheMiddleOfAMoveMissesNothing) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 600, "v"));
+  std::vector<Reader> readers;
+  for (int i = 0; i < 8; ++i) readers.push_back({.client = &connect(), .times = {}});
+  const std::size_t all = slots_at(1);
+  ASSERT_GT(all, 200u);
+  publish(drain(2, 1));
+  for (Reader& reader : readers) {
+    const std::size_t left = all - 20 * static_cast<std::size_t>(&reader - readers.data() + 1);
+    ASSERT_TRUE(run_until([&] { return slots_at(1) <= left; }));
+    reader.client->scope.spawn(scan_into(*reader.client, 1, true, reader.cursor, reader.times));
+  }
+  EXPECT_GT(slots_at(1), 0u) << "the test is too small";
+  for (const Reader& reader : readers) {
+    ASSERT_TRUE(run_until([&reader] { return reader.client->scope.running() == 0; }));
+    EXPECT_EQ(reader.times.size(), 600u) << "reader " << &reader - readers.data();
+  }
+}
+
+// Whoever follows an older map learns of the move where keys come, too.
+TEST_F(PoolMoveTest, ItsNumberIsInTheHeadersOfBothEnds) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 20, "v"));
+  publish(drain(2));
+  ASSERT_TRUE(run_until([&] { return drained(client); }));
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::size_t open = 0, closed = 0;
+    each_word(i, [&](bool header, std::uint64_t word) {
+      if (header && word != 0) ++(race::HeaderWord::Move::get(word) == 1 ? closed : open);
+    });
+    EXPECT_EQ(open, 0u) << "node " << i;
+    EXPECT_GT(closed, 0u) << "node " << i;
+  }
+}
+
+// So whoever takes over from it has it fenced at both.
+TEST_F(PoolMoveTest, AMoverHoldsTheLeasesOfBothEnds) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 100, "v"));
+  const auto held = [this](std::size_t i) {
+    const std::byte* leases = memory_[i].get() + nodes_[i]->geometry().at(layout::kLeases).offset;
+    return layout::LeaseWord::held(base::load<std::uint64_t>(leases + 8 * layout::kMoveLease));
+  };
+  const std::size_t all = slots_at(0);
+  publish(drain(2));
+  ASSERT_TRUE(run_until([&] { return slots_at(0) < all; }));
+  EXPECT_TRUE(held(0));
+  EXPECT_TRUE(held(1));
+  ASSERT_TRUE(run_until([&] { return drained(client); }));
+  EXPECT_FALSE(held(0));
+  EXPECT_FALSE(held(1));
+}
+
+// One world for each effect of the mover after which it dies.
+class DeadMover : public PoolMoveTest {
+ public:
+  static constexpr int kKeys = 24;
+  void TestBody() override {}
+  // False: the mover came to the end.
+  bool dies_after(std::uint64_t effects, fabric::sim::InFlight posted) {
+    publish(drain(1));
+    Client& doomed = connect();
+    run(doomed, put_all(doomed, 0, kKeys, "v"));
+    publish(drain(2));
+    doomed.port->crash_after(effects, posted);
+    EXPECT_TRUE(run_until([&] { return doomed.port->crashed() || drained(doomed); }));
+    const bool died = doomed.port->crashed();
+    left_at_both_ += both();
+    Client& other = connect();
+    run(other, put_all(other, 0, kKeys / 3, "w"));
+    run(other, erase_all(other, kKeys / 3, kKeys / 2));
+    EXPECT_TRUE(run_until([&] { return drained(other); }));
+    run(other, expect_all(other, 0, kKeys / 3, "w"));
+    run(other, expect_all(other, kKeys / 2, kKeys, "v"));
+    EXPECT_EQ(keys_at(0).size(), 0u);
+    EXPECT_EQ(keys_at(1).size(), std::size_t{kKeys - kKeys / 2 + kKeys / 3});
+    for (auto& client : clients_) {
+      if (client->port->crashed()) fabric::sim::bury(std::shared_ptr<Client>(std::move(client)));
+    }
+    std::erase(clients_, nullptr);
+    return died;
+  }
+  std::uint64_t left_at_both() const { return left_at_both_; }
+
+ private:
+  std::uint64_t both() {
+    const std::set<std::string> old = keys_at(0), fresh = keys_at(1);
+    return static_cast<std::uint64_t>(
+        std::count_if(old.begin(), old.end(), [&fresh](const std::string& key) { return fresh.contains(key); }));
+  }
+  std::uint64_t left_at_both_ = 0;
+};
+
+TEST(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
+  std::uint64_t worlds = 0, left_at_both = 0;
+  for (std::uint64_t effects = 0;; effects += 7, ++worlds) {
+    DeadMover world;
+    const auto posted = worlds % 2 == 0 ? fabric::sim::InFlight::cut : fabric::sim::InFlight::lands;
+    const bool died = world.dies_after(effects, posted);
+    left_at_both += world.left_at_both();
+    if (::testing::Test::HasFailure()) FAIL() << "the mover died after " << effects << " effects";
+    if (!died) break;
+  }
+  EXPECT_GT(worlds, 50u);
+  EXPECT_GT(left_at_both, 0u) << "no mover died between the copy and the end of the original";
+}
+
+// One world for each effect of the mover after which it stands still, and is given up.
+class StoppedMover : public PoolMoveTest {
+ public:
+  static constexpr int kKeys = 24;
+  void TestBody() override {}
+  // False: the mover came to the end.
+  bool stops_after(std::uint64_t effects) {
+    publish(drain(1));
+    Client& slow = connect();
+    run(slow, put_all(slow, 0, kKeys, "v"));
+    publish(drain(2));
+    slow.port->pause_after(effects);
+    EXPECT_TRUE(run_until([&] { return slow.port->paused() || drained(slow); }));
+    const bool stopped = slow.port->paused();
+    Client& other = connect();
+    EXPECT_TRUE(run_until([&] { return drained(other); }));
+    run(other, erase_all(other, 0, kKeys));
+    slow.port->resume();
+    EXPECT_TRUE(run_until([&] { return drained(slow); }));
+    EXPECT_EQ(keys_at(0).size() + keys_at(1).size(), 0u);
+    return stopped;
+  }
+};
+
+TEST(PoolStoppedMoverTest, WhatItHadUnderWayLandsNowhere) {
+  std::uint64_t worlds = 0;
+  for (std::uint64_t effects = 0;; effects += 7, ++worlds) {
+    StoppedMover world;
+    const bool stopped = world.stops_after(effects);
+    if (::testing::Test::HasFailure()) FAIL() << "the mover stood still after " << effects << " effects";
+    if (!stopped) break;
+  }
+  EXPECT_GT(worlds, 50u);
 }
 
 }  // namespace

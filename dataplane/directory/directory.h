@@ -44,8 +44,9 @@ class View {
 
 // What of a key the directory goes by. The map has chosen the memory node by the low bits of the same hash: within one
 // node all keys are alike in them.
+constexpr std::uint64_t hash_of(std::uint64_t pool_hash) { return pool_hash >> 32; }
 inline std::uint64_t hash_of(const base::HashSecret& pool_secret, base::Bytes key) {
-  return base::keyed_hash(pool_secret, key) >> 32;
+  return hash_of(base::keyed_hash(pool_secret, key));
 }
 
 constexpr std::uint64_t low_bits(std::uint64_t hash, std::uint64_t depth) { return hash & ((1ull << depth) - 1); }

@@ -61,6 +61,17 @@ Task<Status> Splitter::idle(Nanos deadline) {
   co_return Status();
 }
 
+Task<Status> Splitter::pause(Nanos deadline) {
+  Status status = co_await idle(deadline);
+  if (status.ok()) busy_ = true;
+  co_return status;
+}
+
+void Splitter::resume() {
+  busy_ = false;
+  idle_.wake_all();
+}
+
 Task<Splitter::Swept> Splitter::sweep(Nanos deadline) {
   const auto swept = std::make_shared<Swept>();
   if (geometry_.tables == 1) co_return *swept;
@@ -117,8 +128,7 @@ Task<void> Splitter::run(std::uint64_t table, std::optional<std::uint64_t> depth
 Task<void> Splitter::rest() {
   if (session_.alive()) (void)co_await cache_.refresh(soon(), cost_);
   watched_.reset();
-  busy_ = false;
-  idle_.wake_all();
+  resume();
 }
 
 Task<Status> Splitter::attend(std::uint64_t table, std::optional<std::uint64_t> depth) {

@@ -73,6 +73,9 @@ class Splitter {
   task::Task<Swept> sweep(base::Nanos deadline);
   // Until this client splits nothing, or until the deadline.
   task::Task<base::Status> idle(base::Nanos deadline);
+  // The same, and from then on it splits nothing until resume(): a lease tells clients apart, and no tasks of one.
+  task::Task<base::Status> pause(base::Nanos deadline);
+  void resume();
 
   const Marks& marks() const { return marks_; }
 

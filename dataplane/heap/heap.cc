@@ -87,10 +87,11 @@ struct SizeClass {
   // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is
   // given away.
   bool busy = false;
-  bool scanned = false;      // since it last grew
-  std::uint64_t cursor = 0;  // where the next scan goes on: a few segments at a time, in turn
-  Nanos quiet_until = 0;     // no refill in the background before
-  Nanos barren_until = 0;    // the heap was found full: not asked again before
+  std::uint64_t takes = 0;    // blocks, ever
+  std::uint64_t scan_at = 0;  // takes; from then on a scan may find something
+  std::uint64_t cursor = 0;   // where the next scan goes on: a few segments at a time, in turn
+  Nanos quiet_until = 0;      // no refill in the background before
+  Nanos barren_until = 0;     // the heap was found full: not asked again before
 };
 
 enum class Refill {
@@ -251,6 +252,7 @@ struct Heap::State {
     --segment.free_count;
     --size_class.free_count;
     ++size_class.taken;
+    ++size_class.takes;
     return true;
   }
 
@@ -347,7 +349,7 @@ struct Heap::State {
     const std::size_t count = firsts.size();
     Status scanned = co_await scan(size_class, std::move(firsts), deadline, cost);
     if (!scanned.ok()) co_return scanned;
-    size_class.scanned = true;
+    size_class.scan_at = size_class.takes + std::max<std::uint64_t>(1, size_class.shape.blocks / 2);
     settle(size_class);
     co_return count;
   }
@@ -392,7 +394,7 @@ struct Heap::State {
   // as it is if enough is in limbo.
   Task<Result<Refill>> refill(SizeClass& size_class, bool hurried, Nanos deadline, Cost& cost) {
     std::size_t looked_at = 0;
-    if (!size_class.scanned && !size_class.segments.empty()) {
+    if (size_class.takes >= size_class.scan_at && !size_class.segments.empty()) {
       auto scanned = co_await scan_some(size_class, deadline, cost);
       if (!scanned.ok()) co_return scanned.status();
       looked_at = *scanned;
@@ -413,7 +415,7 @@ struct Heap::State {
     auto granted = co_await ask_for_segments(size_class, deadline, cost);
     if (!granted.ok()) co_return granted.status();
     if (granted->status == 0) {
-      size_class.scanned = false;
+      size_class.scan_at = size_class.takes;
       add_segment(size_class, granted->first, granted->adopted != 0);
       if (granted->adopted == 0) co_return Refill::got;
       std::vector<std::uint64_t> one(1, granted->first);
@@ -427,7 +429,7 @@ struct Heap::State {
       if (!scanned.ok()) co_return scanned.status();
       looked_at += *scanned;
     }
-    size_class.scanned = false;
+    size_class.scan_at = size_class.takes;
     if (size_class.free_count > 0) co_return Refill::got;
     if (!size_class.limbo.empty()) co_return Refill::wait;
     co_return granted->status == 2 ? Refill::rests : Refill::full;
@@ -722,7 +724,7 @@ struct Heap::State {
     }
     segment->looked_through = false;
     segment->deaths = std::max(segment->deaths, deaths);
-    size_class.scanned = false;
+    size_class.scan_at = size_class.takes;
     size_class.barren_until = 0;
   }
 

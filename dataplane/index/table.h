@@ -9,15 +9,21 @@
 //   timed_out        the deadline passed; nothing was done
 //   locked           what a dead client left is quarantined; names it
 //   unavailable      the session has ended; nothing was done
+//   stale            keys have moved between memory nodes, and the client did not know when it called (Movable);
+//                    nothing was done
+//   moved            the key is not here, and will not be until the next move: ask the memory node that its part
+//                    moves to; nothing was done
 //   unknown_outcome  the session ended in the middle of the write
 //   corrupt          bytes in the table that cannot be
 // Keys and values are views of the caller's memory and must live until the task has ended.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "fabric/cost.h"
@@ -45,6 +51,8 @@ struct Marks {
   std::uint64_t splits_finished = 0;
   std::uint64_t splits_taken_over = 0;  // from others, who were dead or slow
   std::uint64_t moved = 0;              // slots
+  std::uint64_t move_waits = 0;         // attempts at a key that was on its way to another memory node
+  std::uint64_t moved_away = 0;         // keys, by this client
   // Of RCuckoo.
   std::uint64_t restless_scans = 0;    // pages whose rows were read more than twice
   std::uint64_t lock_conflicts = 0;    // attempts at a lock word that found a bit taken
@@ -68,6 +76,45 @@ struct Totals {
 struct Swept : session::Repairer::Swept {
   std::uint64_t splits = 0;     // of tables, brought to an end
   std::uint64_t splitting = 0;  // others are about these, as far as is known, or `trouble` came first
+};
+
+// The pool's latest move of parts of the hash space between memory nodes, as one of these sees it (docs/adr/0012).
+struct Move {
+  std::uint64_t number = 0;  // 0: there has been none
+  std::uint32_t depth = 0;
+  std::vector<bool> leaving;  // by the low `depth` bits of the pool's hash of a key; empty: no key leaves
+  bool leaves(std::uint64_t pool_hash) const { return !leaving.empty() && leaving[pool_hash & ((1ull << depth) - 1)]; }
+};
+
+// Where keys go that leave. What is said of a key that is on its way: nobody else changes it there.
+class Arrivals {
+ public:
+  virtual ~Arrivals() = default;
+  // The key is there afterwards, or was before. Errors: whether it is, nobody knows.
+  virtual task::Task<base::Status> take_in(std::string_view key, std::string_view value) = 0;
+  virtual task::Task<base::Result<bool>> has(std::string_view key) = 0;
+};
+
+// The part of a protocol that moves keys between memory nodes. The caller holds the lease for moves at the memory node
+// (layout::kMoveLease) for as long as a call takes. Everything may be done again at any point.
+class Movable {
+ public:
+  using GoOn = std::function<base::Status()>;  // asked from time to time; an error ends the work
+
+  virtual ~Movable() = default;
+  // What the map says now.
+  virtual void follow(Move move) = 0;
+  // As it stands here.
+  struct Standing {
+    std::uint64_t finished = 0;  // the number of the last move that is
+    std::uint64_t lease = 0;     // layout::LeaseWord
+  };
+  virtual task::Task<base::Result<Standing>> standing() = 0;
+  // From here on clients that do not know of the move do nothing here, and no key that leaves comes.
+  virtual task::Task<base::Status> close(Arrivals* arrivals, const GoOn& go_on) = 0;
+  // Every key that leaves is moved; and it is written down that the move is finished. To be called when source and
+  // targets have been closed.
+  virtual task::Task<base::Status> move_away(Arrivals& arrivals, const GoOn& go_on) = 0;
 };
 
 class Table {
@@ -103,6 +150,7 @@ class Table {
   // Puts right what dead clients left in the table: for whoever is not blocked by it.
   virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
   virtual session::Repairer& repairer() = 0;
+  virtual Movable* movable() { return nullptr; }
 };
 
 // Reads the memory node's superblock over the session and checks it against the session's grant.

@@ -6,6 +6,7 @@
 //      0         8      depth: the low bits that choose an entry; entries from 2^depth on are not in use
 //      8       8*E      entries
 //    8+8*E    32*N      records, one for each table
+//    ...         8      the last move of keys to other memory nodes that is finished (docs/adr/0012)
 //
 // Entries are hints: a reader that is led to the wrong table finds out from the table's rows. Records are what the
 // holder of a table's lease goes by. Every word is written by the holder of a lease alone (layout/lease.h), and read by
@@ -90,11 +91,17 @@ constexpr std::uint64_t entry_offset(std::uint64_t index) { return 8 + 8 * index
 constexpr std::uint64_t record_offset(std::uint64_t tables, std::uint64_t table) {
   return 8 + (8ull << most_depth(tables)) + kRecordBytes * table;
 }
-constexpr std::uint64_t directory_bytes(std::uint64_t tables) { return record_offset(tables, tables); }
+constexpr std::uint64_t move_offset(std::uint64_t tables) { return record_offset(tables, tables); }
+constexpr std::uint64_t directory_bytes(std::uint64_t tables) { return move_offset(tables) + 8; }
 
-// The lease of a table: whoever holds it, and nobody else, splits the table. The first lease word is the directory's
-// own: its holder writes depth, homes and entries.
+// Of moves of keys between memory nodes, as far as a bucket's header can count them.
+inline constexpr std::uint64_t kMostMoves = (1 << 23) - 1;
+
+// The lease of a table: whoever holds it, and nobody else, splits the table, or moves keys of its rows elsewhere. The
+// first lease word is the directory's own: its holder writes depth, homes and entries. The second is held by the one
+// who moves keys to this memory node or from it.
 inline constexpr std::uint64_t kDirectoryLease = 0;
-constexpr std::uint64_t table_lease(std::uint64_t table) { return 1 + table % (kLeaseWords - 1); }
+inline constexpr std::uint64_t kMoveLease = 1;
+constexpr std::uint64_t table_lease(std::uint64_t table) { return 2 + table % (kLeaseWords - 2); }
 
 }  // namespace farpool::layout

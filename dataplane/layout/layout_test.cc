@@ -359,7 +359,7 @@ TEST(Superblock, OtherVersionsAreNamed) {
   seal();
   const auto status = parse_superblock(page).status();
   EXPECT_EQ(status.code(), base::Code::corrupt);
-  EXPECT_NE(status.message().find("version is 6, this program reads version 5"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("version is 7, this program reads version 6"), std::string::npos) << status.message();
   base::store(page.data() + 8, kVersion);
   base::store(page.data() + 32 + 5 * 8, ~0ull);  // rows
   seal();

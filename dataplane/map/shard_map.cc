@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <unordered_map>
 #include <unordered_set>
+
+#include "layout/directory.h"
 
 namespace farpool::map {
 namespace {
@@ -66,6 +69,41 @@ Status check_node(const MemoryNodeEntry& node) {
   return {};
 }
 
+// No node both gives and takes: so whoever looks for a key looks at two nodes at most.
+Status check_departures(const ShardMap& map) {
+  if (map.move() > layout::kMostMoves) return invalid("move " + std::to_string(map.move()) + " is one too many");
+  if (map.departures_size() > 0 && map.move() == 0) return invalid("parts depart in no move");
+  std::unordered_map<std::uint32_t, std::uint32_t> nodes;  // of tables
+  for (const auto& table : map.tables()) nodes.emplace(table.id(), table.node());
+  std::unordered_set<std::uint32_t> giving, taking;
+  for (int i = 0; i < map.departures_size(); ++i) {
+    const auto& departure = map.departures(i);
+    const std::string part = "part " + std::to_string(departure.part());
+    if (i > 0 && map.departures(i - 1).part() >= departure.part()) {
+      return invalid("departures are not sorted by part, each once: " + part);
+    }
+    if (departure.part() >= static_cast<std::uint32_t>(map.directory_size())) {
+      return invalid(part + " departs, and the directory has " + std::to_string(map.directory_size()) + " parts");
+    }
+    const auto from = nodes.find(departure.from());
+    if (from == nodes.end()) {
+      return invalid(part + " departs from table " + std::to_string(departure.from()) + ", which is not in the map");
+    }
+    giving.insert(from->second);
+    taking.insert(nodes.at(map.directory(static_cast<int>(departure.part()))));
+  }
+  for (const std::uint32_t node : giving) {
+    if (taking.contains(node)) return invalid("parts move from and to node number " + std::to_string(node));
+  }
+  for (const auto& ends : {giving, taking}) {
+    for (const std::uint32_t node : ends) {
+      const MemoryNodeEntry& entry = map.nodes(static_cast<int>(node));
+      if (!entry.has_race()) return invalid("parts move from or to node " + entry.name() + ", whose index cannot");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 base::Status validate(const ShardMap& map) {
@@ -114,7 +152,7 @@ base::Status validate(const ShardMap& map) {
                      ", which is not in the map");
     }
   }
-  return {};
+  return check_departures(map);
 }
 
 base::Result<Map> Map::parse(std::string_view bytes) {
@@ -133,6 +171,16 @@ const v1alpha1::TableEntry& Map::table_of(std::uint64_t directory_hash) const {
   FARPOOL_CHECK(message_->directory_size() > 0);
   const std::uint64_t entry = directory_hash & ((1ull << message_->directory_depth()) - 1);
   return *table(message_->directory(static_cast<int>(entry)));
+}
+
+const v1alpha1::TableEntry* Map::source_of(std::uint64_t directory_hash) const {
+  const auto& departures = message_->departures();
+  if (departures.empty()) return nullptr;
+  const auto part = static_cast<std::uint32_t>(directory_hash & ((1ull << message_->directory_depth()) - 1));
+  const auto found =
+      std::lower_bound(departures.begin(), departures.end(), part,
+                       [](const auto& departure, std::uint32_t wanted) { return departure.part() < wanted; });
+  return found != departures.end() && found->part() == part ? table(found->from()) : nullptr;
 }
 
 const v1alpha1::TableEntry* Map::table(std::uint32_t id) const {

@@ -39,6 +39,8 @@ class Map {
 
   // The table that serves a directory hash.
   const v1alpha1::TableEntry& table_of(std::uint64_t directory_hash) const;
+  // The table that its part comes from, where the key may still be, or nullptr: it is not on its way.
+  const v1alpha1::TableEntry* source_of(std::uint64_t directory_hash) const;
   const v1alpha1::MemoryNodeEntry& node_of(const v1alpha1::TableEntry& table) const {
     return message_->nodes(static_cast<int>(table.node()));
   }

@@ -133,6 +133,67 @@ TEST(ShardMap, ANodeHasATableOfEitherProtocol) {
   EXPECT_TRUE(validate(map).ok()) << validate(map).message();
 }
 
+// Part 2 is on its way from the first node to the second.
+ShardMap moving() {
+  ShardMap map = two_nodes();
+  for (int i = 0; i < 2; ++i) {
+    map.mutable_nodes(i)->clear_rcuckoo();
+    map.mutable_nodes(i)->clear_lock_region();
+    map.mutable_nodes(i)->mutable_race()->set_groups(100);
+  }
+  map.set_directory(2, 10);
+  map.set_move(3);
+  auto& departure = *map.add_departures();
+  departure.set_part(2);
+  departure.set_from(0);
+  return map;
+}
+
+TEST(ShardMap, SaysWhereAPartComesFromThatIsOnItsWay) {
+  const auto map = Map::from(moving());
+  ASSERT_TRUE(map.ok()) << map.status().message();
+  ASSERT_NE(map->source_of(6), nullptr);
+  EXPECT_EQ(map->source_of(6)->id(), 0u);
+  EXPECT_EQ(map->table_of(6).id(), 10u);
+  for (const std::uint64_t hash : {0u, 1u, 3u, 5u}) EXPECT_EQ(map->source_of(hash), nullptr) << hash;
+  EXPECT_EQ(Map::from(two_nodes())->source_of(6), nullptr);
+}
+
+TEST(ShardMap, RefusesMovesThatCannotBe) {
+  struct Case {
+    std::function<void(ShardMap&)> spoil;
+    const char* says;
+  };
+  const Case cases[] = {
+      {[](ShardMap& map) { map.set_move(0); }, "in no move"},
+      {[](ShardMap& map) { map.set_move(1 << 23); }, "one too many"},
+      {[](ShardMap& map) { map.mutable_departures(0)->set_part(4); }, "has 4 parts"},
+      {[](ShardMap& map) { map.mutable_departures(0)->set_from(5); }, "table 5"},
+      {[](ShardMap& map) { map.mutable_departures(0)->set_from(10); }, "from and to node number 1"},
+      {[](ShardMap& map) { *map.add_departures() = map.departures(0); }, "not sorted"},
+      {[](ShardMap& map) {
+         auto& back = *map.add_departures();
+         back.set_part(3);
+         back.set_from(10);
+         map.set_directory(3, 0);
+       },
+       "from and to node number"},
+      {[](ShardMap& map) {
+         map.mutable_nodes(1)->clear_race();
+         *map.mutable_nodes(1)->mutable_rcuckoo() = two_nodes().nodes(1).rcuckoo();
+         *map.mutable_nodes(1)->mutable_lock_region() = two_nodes().nodes(1).lock_region();
+       },
+       "whose index cannot"},
+  };
+  for (const Case& one : cases) {
+    ShardMap map = moving();
+    one.spoil(map);
+    const base::Status status = validate(map);
+    EXPECT_EQ(status.code(), base::Code::invalid_argument) << one.says;
+    EXPECT_NE(status.message().find(one.says), std::string::npos) << status.message();
+  }
+}
+
 TEST(ShardMap, APoolWithoutNodesHasAnEmptyDirectory) {
   ShardMap map;
   map.set_pool_uid("pool");

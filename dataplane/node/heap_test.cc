@@ -305,6 +305,40 @@ TEST(Heap, IsOverwrittenAHundredTimes) {
   EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
 }
 
+Task<void> write_over(Store& store, HeapClient& client, std::uint64_t seed, std::uint64_t bytes, Nanos rest) {
+  base::Random random(seed);
+  while (store.failed.ok() && !store.stop) {
+    co_await put(store, client, random.below(store.entries.size()), bytes);
+    co_await client.session->port().sleep_for(rest);
+  }
+}
+
+// Each finds in its own segments what the other has freed there, before it takes another one.
+TEST(Heap, WhatIsWrittenOverTakesNoMoreAndMoreSegments) {
+  HeapWorld world(5, 16 << 20);
+  HeapClient writers[] = {world.join(), world.join()};
+  constexpr std::uint64_t kBytes = 500;
+  Store store(world, 4000);
+  task::Scope scope;
+  // All is written over once in 20 ticks.
+  const Nanos rest = 20 * writers[0].session->grant().tick / 4000 * 2;
+  for (std::uint64_t i = 0; i < 2; ++i) scope.spawn(write_over(store, writers[i], i, kBytes, rest));
+  const auto segments = [&] { return writers[0].heap->usage().segments + writers[1].heap->usage().segments; };
+  std::uint64_t most = 0;
+  const std::uint64_t block = layout::block_bytes(layout::size_class_for(kBytes, world.geometry().segment_bytes));
+  for (std::uint64_t times = 1; times <= 25; ++times) {
+    ASSERT_TRUE(world.wait_until([&] { return store.written >= times * 4000 * block; }, 3600 * kSecond));
+    if (times > 5) most = std::max(most, segments());
+  }
+  store.stop = true;
+  ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  EXPECT_TRUE(store.failed.ok()) << store.failed.message();
+  std::uint64_t live = 0;
+  for (const auto& entry : store.entries) live += entry ? block : 0;
+  EXPECT_LE(most * world.geometry().segment_bytes, 2 * live) << most << " segments";
+  for (HeapClient& writer : writers) world.leave(std::move(writer));
+}
+
 TEST(Heap, NoBlockIsReusedWhileAnOlderEraCanReadIt) {
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     HeapWorld world(seed, 8 << 20);

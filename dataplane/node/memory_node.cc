@@ -13,6 +13,7 @@
 #include "index/race/verify.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/repair.h"
+#include "layout/directory.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
@@ -647,6 +648,13 @@ void MemoryNode::count_quarantined() {
   quarantined_rows_ = rows.size() + unnamed;
 }
 
+// Whichever client moves keys writes it over the wire (docs/adr/0012).
+std::uint64_t MemoryNode::move_finished() const {
+  std::uint64_t word = 0;
+  fabric::read_words(region(layout::kDirectory) + layout::move_offset(geometry_.tables), base::mutable_bytes_of(word));
+  return word;
+}
+
 void MemoryNode::refresh_facts() {
   if (!registry_) return;  // told of while it is being made
   const SegmentLedger::Counts& segments = ledger_.counts();
@@ -697,6 +705,7 @@ void MemoryNode::refresh_facts() {
   node.set_memory_bytes(own.memory_bytes());
   if (own.has_race()) {
     *node.mutable_race() = own.race();
+    node.set_move_finished(move_finished());
   } else {
     *node.mutable_lock_region() = own.lock_region();
     *node.mutable_rcuckoo() = own.rcuckoo();

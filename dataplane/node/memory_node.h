@@ -149,6 +149,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void keep_house();
   void count_keys();
   void count_quarantined();
+  std::uint64_t move_finished() const;
   // What ended processes left here, those that ended first before others.
   std::vector<v1alpha1::DeadClient> dead();
   void refresh_facts();

@@ -10,6 +10,7 @@
 
 #include "index/rcuckoo/layout.h"
 #include "layout/calls.h"
+#include "layout/directory.h"
 #include "layout/private_page.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
@@ -135,6 +136,40 @@ task::Task<void> call(Session& session, std::uint32_t opcode, std::string reques
   const fabric::Outcome outcome = co_await session.post(chain, session.port().now() + kSecond, cost);
   fate = outcome.fate;
   reply.assign(base::text_of(in.first(outcome.reply_bytes)));
+}
+
+task::Task<void> write_word(Session& session, fabric::Remote at, std::uint64_t word, fabric::Fate& fate) {
+  fabric::Buffer bytes = session.port().buffer(8);
+  base::store(bytes.data(), word);
+  const std::array chain{fabric::Op::write(at, bytes.first(8))};
+  fabric::Cost cost;
+  const fabric::Outcome outcome = co_await session.post(chain, session.port().now() + kSecond, cost);
+  fate = outcome.fate;
+}
+
+// Clients move keys away without a word to the node's processor: it looks, and its next life does.
+TEST(MemoryNode, FactsTellOfAMoveThatIsFinished) {
+  TestWorld world;
+  world.kill();
+  world.memory = std::move(*Memory::anonymous(4 << 20));
+  world.options.geometry.protocol = layout::Protocol::race;
+  world.options.geometry.tables = 4;
+  world.begin_life();
+  world.node->stand_alone();
+  EXPECT_EQ(world.node->facts().memory_node().move_finished(), 0u);
+  auto session = world.open(world.client());
+  const int before = world.changes;
+  fabric::Fate fate = fabric::Fate::maybe;
+  world.run(write_word(*session, {layout::kDirectory, layout::move_offset(world.geometry().tables)}, 7, fate));
+  ASSERT_EQ(fate, fabric::Fate::done);
+  world.close(std::move(session));
+  world.pass(3 * kSecond);
+  EXPECT_EQ(world.node->facts().memory_node().move_finished(), 7u);
+  EXPECT_GT(world.changes, before);
+  world.kill();
+  world.begin_life();
+  EXPECT_FALSE(world.node->facts().memory_node().memory_fresh());
+  EXPECT_EQ(world.node->facts().memory_node().move_finished(), 7u);
 }
 
 template <class Reply, class Request>

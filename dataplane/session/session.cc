@@ -308,11 +308,12 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
                          " ms to send again what it lost: give the memory node a --failure-timeout of at least that");
   }
 
-  // A session whose lane does not open is left to its lease: it holds nothing.
-  Result<std::unique_ptr<fabric::Lane>> lane = co_await port.open_lane(grant->lane, options.deadline);
+  // A session whose lane does not open is left to its lease: it holds nothing. What goes over the lane has the pool's
+  // failure timeout in any case: for so long the wire may send again what it lost.
+  const Nanos deadline = std::max(options.deadline, port.now() + grant->failure_timeout);
+  Result<std::unique_ptr<fabric::Lane>> lane = co_await port.open_lane(grant->lane, deadline);
   if (!lane.ok()) co_return lane.status();
 
-  const Nanos deadline = options.deadline;
   std::unique_ptr<Session> session(
       new Session(std::make_unique<State>(port, std::move(options), std::move(*grant), std::move(*lane), asked)));
   State& state = *session->state_;

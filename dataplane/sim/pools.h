@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "layout/geometry.h"
 #include "sim/shrink.h"
 
 namespace farpool::sim {
@@ -14,12 +15,14 @@ struct PoolVerdict : Told {
   std::uint64_t trace_hash = 0;
   // Calls by what callers were told: that they were done, that nobody knows, that nothing was done.
   std::uint64_t done = 0, unknown = 0, not_done = 0;
-  std::uint64_t deaths = 0, stops = 0;     // of clients
-  std::uint64_t restarts = 0, losses = 0;  // of memory nodes, with their memory and without
-  std::uint64_t epochs = 0;                // published
-  std::uint64_t zombies = 0;               // clients that woke behind their fence, everywhere
-  std::uint64_t scans = 0;                 // of all keys, beside other calls, that came to an end
-  std::uint64_t slots_repaired = 0;        // of the dead, by other clients and by memory nodes that took memory up
+  std::uint64_t deaths = 0, stops = 0;      // of clients
+  std::uint64_t restarts = 0, losses = 0;   // of memory nodes, with their memory and without
+  std::uint64_t epochs = 0;                 // published
+  std::uint64_t zombies = 0;                // clients that woke behind their fence, everywhere
+  std::uint64_t scans = 0;                  // of all keys, beside other calls, that came to an end
+  std::uint64_t slots_repaired = 0;         // of the dead, by other clients and by memory nodes that took memory up
+  std::uint64_t moves = 0, moved_away = 0;  // of parts of the hash space between memory nodes; keys
+  std::uint64_t move_waits = 0;
 };
 
 // Two to four memory nodes share the keys; clients, each a client::Pool, come while others work, and some also scan the
@@ -29,13 +32,17 @@ struct PoolVerdict : Told {
 // from the last loss of its memory on, that every call of those who live ends, that a client which comes when faults
 // have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte but
 // the blocks that the dead leave in segments which nobody has taken over.
-PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false);
+// Pools of RACE lose no memory. Instead their operator has parts of the hash space moved to other memory nodes, which
+// is to come to an end; when all have gone, every key lies where the map says, and nowhere else.
+PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false,
+                     layout::Protocol protocol = layout::Protocol::rcuckoo);
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
-std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget = {});
+std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget = {},
+                         layout::Protocol protocol = layout::Protocol::rcuckoo);
 
 void add(PoolVerdict& sum, const PoolVerdict& verdict);
 std::string describe(const PoolVerdict& sum);
 // What may happen to a pool and never did, for people.
-std::vector<std::string> never_reached(const PoolVerdict& sum);
+std::vector<std::string> never_reached(const PoolVerdict& sum, layout::Protocol protocol = layout::Protocol::rcuckoo);
 
 }  // namespace farpool::sim

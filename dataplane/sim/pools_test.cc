@@ -37,5 +37,14 @@ TEST(Pools, APartOfASeedIsARunToo) {
   EXPECT_NE(part.story.find("asks"), std::string::npos) << part.story;
 }
 
+// 964: an insert waited for room while one move ended and the next began, and placed its key where it no longer
+// belonged.
+TEST(Pools, WhatWasFoundOnceStaysMended) {
+  for (const std::uint64_t seed : {964ull}) {
+    const PoolVerdict verdict = run_pool(seed, {}, false, layout::Protocol::race);
+    if (!verdict.wrong.empty()) ADD_FAILURE() << explain_pool(seed, {}, layout::Protocol::race);
+  }
+}
+
 }  // namespace
 }  // namespace farpool::sim

@@ -216,13 +216,14 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
   return right ? 0 : 1;
 }
 
-int run_pools(std::uint64_t seed, std::uint64_t count, const farpool::sim::Part& part, unsigned shrink_seconds) {
+int run_pools(std::uint64_t seed, std::uint64_t count, Protocol protocol, const farpool::sim::Part& part,
+              unsigned shrink_seconds) {
   constexpr std::uint64_t kEnough = 200;  // seeds, to meet everything that is rare
   const double begun = now_in_seconds();
   farpool::sim::PoolVerdict sum;
   for (std::uint64_t i = 0; i < count; ++i) {
     const bool loud = count == 1;
-    const farpool::sim::PoolVerdict verdict = farpool::sim::run_pool(seed + i, part, loud);
+    const farpool::sim::PoolVerdict verdict = farpool::sim::run_pool(seed + i, part, loud, protocol);
     farpool::sim::add(sum, verdict);
     if (loud) {
       std::printf("seed %llu: %s\n%s  trace %016llx\n", number(seed), verdict.setting.c_str(), verdict.story.c_str(),
@@ -232,15 +233,15 @@ int run_pools(std::uint64_t seed, std::uint64_t count, const farpool::sim::Part&
     if (verdict.wrong.empty()) continue;
     if (!loud || part.kept.empty()) {
       const farpool::sim::ShrinkBudget budget{.time = std::chrono::seconds(shrink_seconds)};
-      std::printf("%s", farpool::sim::explain_pool(seed + i, budget).c_str());
+      std::printf("%s", farpool::sim::explain_pool(seed + i, budget, protocol).c_str());
     }
     return 1;
   }
   std::printf("  %s\n", farpool::sim::describe(sum).c_str());
-  if (count >= kEnough && !all_reached(farpool::sim::never_reached(sum))) return 1;
+  if (count >= kEnough && !all_reached(farpool::sim::never_reached(sum, protocol))) return 1;
   const double took = now_in_seconds() - begun;
-  std::printf("total: %llu random pools of 2 to 4 memory nodes right, %.0f pools a minute\n", number(count),
-              took > 0 ? static_cast<double>(count) / took * 60 : 0.0);
+  std::printf("total: %llu random pools%s of 2 to 4 memory nodes right, %.0f pools a minute\n", number(count),
+              protocol == Protocol::race ? " of RACE" : "", took > 0 ? static_cast<double>(count) / took * 60 : 0.0);
   return 0;
 }
 
@@ -320,7 +321,7 @@ int main(int count_of_words, char** words) {
     std::fprintf(stderr, "'%s' is not a death: write HOW,REPAIR,EFFECTS, as in cut,blocked,12\n", death_text.c_str());
     return 2;
   }
-  if (pools) return run_pools(seed, count, *part, shrink_seconds);
+  if (pools) return run_pools(seed, count, protocol, *part, shrink_seconds);
   if (crash) return run_crashes(seed, count, protocol, branch);
   return run_seeds(seed, count, {.part = *part, .protocol = protocol, .scans = scans}, shrink_seconds);
 }

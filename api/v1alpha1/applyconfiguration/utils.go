@@ -20,12 +20,20 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=farpool.dev, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("AttachmentSpec"):
 		return &apiv1alpha1.AttachmentSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CapacityPolicy"):
+		return &apiv1alpha1.CapacityPolicyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputePool"):
 		return &apiv1alpha1.ComputePoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ComputeShardPool"):
+		return &apiv1alpha1.ComputeShardPoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ComputeShardPoolSpec"):
+		return &apiv1alpha1.ComputeShardPoolSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputeSpec"):
 		return &apiv1alpha1.ComputeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CountStatus"):
 		return &apiv1alpha1.CountStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Departure"):
+		return &apiv1alpha1.DepartureApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Directory"):
 		return &apiv1alpha1.DirectoryApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("DRAAttachment"):
@@ -48,6 +56,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.LocksSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNode"):
 		return &apiv1alpha1.MemoryNodeApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodePool"):
+		return &apiv1alpha1.MemoryNodePoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodePoolSpec"):
+		return &apiv1alpha1.MemoryNodePoolSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodeSpec"):
 		return &apiv1alpha1.MemoryNodeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MemoryNodeStatus"):
@@ -80,8 +92,20 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.RepairLeaseStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RepairNodeStatus"):
 		return &apiv1alpha1.RepairNodeStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeOperation"):
+		return &apiv1alpha1.ResizeOperationApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeOperationSpec"):
+		return &apiv1alpha1.ResizeOperationSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeOperationStatus"):
+		return &apiv1alpha1.ResizeOperationStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizePool"):
+		return &apiv1alpha1.ResizePoolApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeSpec"):
+		return &apiv1alpha1.ResizeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resources"):
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ScaleStatus"):
+		return &apiv1alpha1.ScaleStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):
 		return &apiv1alpha1.SecuritySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMap"):

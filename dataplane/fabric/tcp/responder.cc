@@ -112,6 +112,7 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
   };
   void asked(From from, const Peer& peer, std::string request);
   void lane_wanted(From from, const std::array<std::byte, kTokenBytes>& token, bool attach, const std::string& request);
+  void lane_made(From from, std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions, std::string said);
   struct Call {
     std::shared_ptr<LaneRecord> record;
     std::uint64_t chain;
@@ -382,7 +383,7 @@ void TcpResponder::State::asked(From from, const Peer& peer, std::string request
 void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, kTokenBytes>& token, bool attach,
                                       const std::string& request) {
   if (host == nullptr) return;
-  const auto refuse = [&from](std::string why) {
+  const auto refuse = [from](std::string why) {
     from.executor.loop.post([from, why = std::move(why)] {
       if (Connection* connection = from.executor.find(from.connection)) connection->refuse_lane(base::bytes_of(why));
     });
@@ -396,23 +397,31 @@ void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, kTo
   if (!rights) return refuse({});
   auto record = std::make_shared<LaneRecord>();
   record->session_id = rights->session_id;
-  std::string said;
-  if (attach) {
-    record->attached = ++last_attached;
-    auto answer = other->attach(record->attached, *rights, base::bytes_of(request));
-    if (!answer.ok()) return refuse(answer.status().message());
-    said = std::move(*answer);
-  }
   sessions[rights->session_id].push_back(record);
-  // A fence that comes from here on is posted behind this, so the executor knows the lane when it is to cut it.
-  from.executor.loop.post(
-      [state = shared_from_this(), from, record, regions = std::move(rights->regions), said = std::move(said)] {
-        if (Connection* connection = from.executor.find(from.connection)) {
-          connection->begin_lane(record, regions, base::bytes_of(said));
-        } else {
-          state->control.post([state, record] { state->lane_gone(record); });
-        }
-      });
+  if (!attach) return lane_made(from, std::move(record), std::move(rights->regions), {});
+  record->attached = ++last_attached;
+  other->attach(record->attached, *rights, base::bytes_of(request),
+                [self = weak_from_this(), from, record, refuse](base::Result<std::string> said) {
+                  const auto state = self.lock();
+                  if (!state || state->host == nullptr) return;
+                  if (said.ok() && !record->cut) return state->lane_made(from, record, {}, std::move(*said));
+                  if (!said.ok()) record->attached = 0;  // there is no lane to end
+                  state->lane_gone(record);
+                  refuse(said.ok() ? "its session is fenced" : said.status().message());
+                });
+}
+
+// A fence that comes from here on is posted behind this, so the executor knows the lane when it is to cut it.
+void TcpResponder::State::lane_made(From from, std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions,
+                                    std::string said) {
+  from.executor.loop.post([state = shared_from_this(), from, record = std::move(record), regions = std::move(regions),
+                           said = std::move(said)] {
+    if (Connection* connection = from.executor.find(from.connection)) {
+      connection->begin_lane(record, regions, base::bytes_of(said));
+    } else {
+      state->control.post([state, record] { state->lane_gone(record); });
+    }
+  });
 }
 
 void TcpResponder::State::called(From from, const Call& call) {

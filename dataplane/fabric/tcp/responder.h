@@ -59,9 +59,10 @@ struct ResponderStats {
 class LaneMaker {
  public:
   virtual ~LaneMaker() = default;
-  // Makes this side of a lane from what the client says; what it returns is said to the client. A failure refuses the
-  // lane, and its message reaches the client.
-  virtual base::Result<std::string> attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request) = 0;
+  // Makes this side of a lane from what the client says. `answer` is called exactly once, now, later, or when this is
+  // destroyed: what it is given is said to the client. A failure refuses the lane, and its message reaches the client.
+  using Answer = std::function<void(base::Result<std::string>)>;
+  virtual void attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request, Answer answer) = 0;
   // The connection of the lane has ended. Unknown lanes are of no consequence.
   virtual void detach(std::uint64_t lane) = 0;
   // Ends every lane of the session: no verb of it executes once this has returned.

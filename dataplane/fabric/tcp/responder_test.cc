@@ -103,12 +103,17 @@ std::vector<std::byte> greeting(Greeting kind, base::Bytes body) {
 // Stands for another wire: notes what it is asked.
 class Noting final : public LaneMaker {
  public:
-  base::Result<std::string> attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request) override {
+  void attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request, Answer answer) override {
     const std::lock_guard lock(mutex_);
     said_ += "attach " + std::to_string(lane) + " of " + std::to_string(rights.session_id) + ": " +
              std::string(base::text_of(request)) + "\n";
-    if (request.empty()) return base::Status(base::Code::invalid_argument, "nothing was said");
-    return std::string("welcome");
+    if (base::text_of(request) == "wait") {
+      waiting.push_back(std::move(answer));
+    } else if (request.empty()) {
+      answer(base::Status(base::Code::invalid_argument, "nothing was said"));
+    } else {
+      answer(std::string("welcome"));
+    }
   }
   void detach(std::uint64_t lane) override {
     const std::lock_guard lock(mutex_);
@@ -122,6 +127,7 @@ class Noting final : public LaneMaker {
     const std::lock_guard lock(mutex_);
     return said_;
   }
+  std::vector<Answer> waiting;  // control thread only
 
  private:
   std::mutex mutex_;
@@ -374,6 +380,25 @@ TEST_F(Node, BeginsAndEndsTheLanesOfAnotherWire) {
   EXPECT_TRUE(eventually([&] { return responder->stats().lanes == 0; }));
   EXPECT_TRUE(other->said().starts_with("attach 1 of 5: hello\nattach 2 of 6: hi\nattach 3 of 7: \n")) << other->said();
   EXPECT_NE(other->said().find("fence 6\n"), std::string::npos);
+}
+
+// The other wire may take its time. A session that is fenced meanwhile gets no lane, whatever it answers.
+TEST_F(Node, ALaneOfAnotherWireBeginsWhenItIsReady) {
+  other = std::make_unique<Noting>();
+  serve();
+  Raw kept(peer, responder->address()), fenced(peer, responder->address());
+  kept.send(attaching(grant(5), "wait"));
+  EXPECT_TRUE(eventually([&] { return other->said() == "attach 1 of 5: wait\n"; }));
+  fenced.send(attaching(grant(6), "wait"));
+  EXPECT_TRUE(eventually([&] { return other->said().ends_with("attach 2 of 6: wait\n"); }));
+  EXPECT_EQ(responder->stats().lanes, 0u);
+  control.on([&] {
+    responder->fence(6, [] {});
+    for (auto& each : other->waiting) each(std::string("welcome"));
+  });
+  EXPECT_EQ(answer(kept, 7), std::pair(Welcome::accepted, std::string("welcome")));
+  EXPECT_EQ(answer(fenced, 21), std::pair(Welcome::refused, std::string("its session is fenced")));
+  EXPECT_TRUE(eventually([&] { return responder->stats().lanes == 1; }));
 }
 
 TEST_F(Node, RefusesTheLanesOfAWireThatItDoesNotServe) {

@@ -130,9 +130,16 @@ task::Task<void> write_read_add(VerbsPort& port, Lane& lane, std::uint64_t round
   }
 }
 
-TEST_F(Cable, LossAndDelayCostTimeAndNothingElse) {
+struct Weather {
+  const char* name;
+  const char* netem;
+};
+class BadWeather : public Cable, public ::testing::WithParamInterface<Weather> {};
+
+TEST_P(BadWeather, CostsTimeAndNothingElse) {
   ASSERT_NO_FATAL_FAILURE(plug(1500));
-  ASSERT_TRUE(succeeds("tc qdisc add dev near root netem delay 2ms 1ms loss 2%"));
+  const std::string weather = std::string("tc qdisc add dev near root netem ") + GetParam().netem;
+  ASSERT_TRUE(succeeds(weather)) << weather;
   std::unique_ptr<Lane> lane;
   base::Status status;
   client->run(open_into(*client->port, grant(), lane, status));
@@ -144,6 +151,12 @@ TEST_F(Cable, LossAndDelayCostTimeAndNothingElse) {
   client->on([&] { lane.reset(); });
   EXPECT_EQ(log(), "");
 }
+INSTANTIATE_TEST_SUITE_P(Netem, BadWeather,
+                         ::testing::Values(Weather{"LossAndDelay", "delay 2ms 1ms loss 2%"},
+                                           // Most packets wait, and the others overtake them.
+                                           Weather{"Reordering", "delay 3ms reorder 30% 50%"},
+                                           Weather{"Duplicates", "delay 1ms duplicate 20%"}),
+                         [](const auto& tested) { return tested.param.name; });
 
 TEST_F(Cable, ACutEndsALaneInTimeAndSaysSoAndANewOneWorksOnceItIsMended) {
   ASSERT_NO_FATAL_FAILURE(plug(1500));

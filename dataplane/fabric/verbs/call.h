@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// CALL on SEND and RECV. A lane has one CALL out at a time and the other side one receive for it, posted before it can
-// come: nobody is ever not ready to receive, and no client can take the receives of another.
+// CALL on SEND and RECV. A lane has one CALL out at a time, and a memory node a receive for each lane that it lets
+// begin, posted before the CALL can come: nobody is ever not ready to receive. All lanes of a memory node share those
+// receives, which are small. A request that does not fit is fetched by a READ from where its client says, when there is
+// room for it: what is large waits at the client.
 //
-// OFFSET SIZE  request                            reply
-//      0    4  opcode                             0 done, 1 refused
-//      4    4  room for the reply                 bytes that follow
-//      8    8  number: 1, 2, 3 ... on each lane   the same
-// followed by the bytes.
+// OFFSET SIZE  request                                       reply
+//      0    4  opcode                                        0 done, 1 refused
+//      4    4  room for the reply                            bytes that follow
+//      8    8  number: 1, 2, 3 ... on each lane              the same
+//     16    4  bytes of the request; up to 208 of them follow
+//     20    4  where there are more: key of the client's
+//     24    8  and address under that key
 #pragma once
 
 #include <cstdint>
@@ -19,14 +23,27 @@ struct CallHead {
   std::uint32_t opcode = 0;
   std::uint32_t room = 0;
   std::uint64_t number = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t key = 0;
+  std::uint64_t address = 0;
 };
 struct AnswerHead {
   std::uint32_t refused = 0;
   std::uint32_t bytes = 0;
   std::uint64_t number = 0;
 };
-inline constexpr std::size_t kCallHeadBytes = 16;
+inline constexpr std::size_t kCallHeadBytes = 32;
+inline constexpr std::size_t kAnswerHeadBytes = 16;
 static_assert(sizeof(CallHead) == kCallHeadBytes && base::wire_safe<CallHead>);
-static_assert(sizeof(AnswerHead) == kCallHeadBytes && base::wire_safe<AnswerHead>);
+static_assert(sizeof(AnswerHead) == kAnswerHeadBytes && base::wire_safe<AnswerHead>);
+
+// A receive holds less than the smallest packet there is can carry: a message of several packets does not fit into it
+// from its first on, so none can hold a receive while it waits for the rest.
+inline constexpr std::size_t kReceiveBytes = 240;
+inline constexpr std::size_t kSmallestMtu = 256;
+static_assert(kReceiveBytes < kSmallestMtu);
+// The longest request that travels with its head, and the longest reply that needs no room of its own.
+inline constexpr std::size_t kNearBytes = kReceiveBytes - kCallHeadBytes;
+inline constexpr std::size_t kNearReplyBytes = kReceiveBytes - kAnswerHeadBytes;
 
 }  // namespace farpool::fabric::verbs

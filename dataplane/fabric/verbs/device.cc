@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <infiniband/mlx5dv.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -138,6 +139,10 @@ Status Device::look() {
                                    ::ibv_port_state_str(port.state) + ": bring its network interface up"};
   }
   mtu_ = port.active_mtu;
+  if (options_.memory_windows && (limits_.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0) {
+    constexpr std::uint64_t kOfMlx5 = 2ull << 30;  // its library refuses more
+    largest_window_ = ::mlx5dv_is_supported(context_->device) ? kOfMlx5 : ~0ull;
+  }
   if (limits_.atomic_cap == IBV_ATOMIC_NONE) return {Code::unavailable, name() + " has no atomics"};
   return {};
 }

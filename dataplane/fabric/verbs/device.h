@@ -21,7 +21,8 @@ struct DeviceOptions {
   std::string device;   // "mlx5_0"; empty: the first that has a fitting address
   std::string address;  // of the interface that the device belongs to; empty: see pick_gid
   std::uint8_t traffic_class = 0;
-  bool masked_cas = false;                          // its own is tried, and relied on if it is one: see masked_cas.h
+  bool masked_cas = false;     // its own is tried, and relied on if it is one: see masked_cas.h
+  bool memory_windows = true;  // of a memory node: each lane gets keys of its own, where the device has windows
   base::Nanos failure_timeout = 2 * base::kSecond;  // of the pool: the memory node's says how patient lanes are
 };
 
@@ -56,6 +57,9 @@ class Device {
   bool masked_cas() const { return masked_cas_.load(std::memory_order_relaxed); }
   // Any thread. True the first time.
   bool give_up_masked_cas() { return masked_cas_.exchange(false, std::memory_order_relaxed); }
+  // The most bytes that a memory window of type 2B may span; 0: there are none, or they are not to be used.
+  std::uint64_t largest_window() const { return largest_window_.load(std::memory_order_relaxed); }
+  void give_up_windows() { largest_window_.store(0, std::memory_order_relaxed); }
   std::string name() const;
   std::optional<int> numa_node() const { return numa_node_of(name()); }
 
@@ -68,6 +72,7 @@ class Device {
   ibv_device_attr limits_{};
   ibv_mtu mtu_ = IBV_MTU_1024;
   std::atomic<bool> masked_cas_;
+  std::atomic<std::uint64_t> largest_window_{0};
 };
 
 // What owns an object of the library, and destroys it.

@@ -15,7 +15,8 @@ using base::Code;
 using base::Result;
 using base::Status;
 
-VerbsLane::VerbsLane(VerbsPort& port) : port_(port), memory_(port.buffer(8 * kDepth + 2 * kCallHeadBytes)) {
+VerbsLane::VerbsLane(VerbsPort& port)
+    : port_(port), memory_(port.buffer(8 * kDepth + kCallHeadBytes + kAnswerHeadBytes)) {
   memory_key_ = port_.memory_->arena->key_of(memory_.data());
 }
 
@@ -40,6 +41,7 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
                                .send_parts = 2,
                                .receive_parts = 2,
                                .inline_bytes = kInlineBytes,
+                               .access = IBV_ACCESS_REMOTE_READ,
                                .masked_cas = native_},
                               static_cast<std::uint32_t>(port_.random()), depth);
   if (!pair.ok()) return pair.status();
@@ -285,7 +287,7 @@ bool VerbsLane::stage_call() {
   if (calling_ != nullptr || in_flight_ == kDepth || (op.fence && in_doubt())) return false;
   const Arena& arena = *port_.memory_->arena;
   std::array<ibv_sge, 2> room{};
-  room[0] = {.addr = reinterpret_cast<std::uintptr_t>(answer_head()), .length = kCallHeadBytes, .lkey = memory_key_};
+  room[0] = {.addr = reinterpret_cast<std::uintptr_t>(answer_head()), .length = kAnswerHeadBytes, .lkey = memory_key_};
   ibv_recv_wr receive{.wr_id = kReceiveId, .next = nullptr, .sg_list = room.data(), .num_sge = 1};
   if (!op.reply.empty()) {
     room[1] = {.addr = reinterpret_cast<std::uintptr_t>(op.reply.data()),
@@ -298,21 +300,34 @@ bool VerbsLane::stage_call() {
     broke(IBV_WC_GENERAL_ERR, true);
     return false;
   }
-  base::store(call_head(),
-              CallHead{.opcode = op.opcode, .room = static_cast<std::uint32_t>(op.reply.size()), .number = ++calls_});
+  CallHead head{.opcode = op.opcode,
+                .room = static_cast<std::uint32_t>(op.reply.size()),
+                .number = ++calls_,
+                .bytes = static_cast<std::uint32_t>(op.local.size())};
+  const bool near = op.local.size() <= kNearBytes;
+  if (!near) {
+    if (Status status = show(op.local); !status.ok()) {
+      if (port_.options_.log) port_.options_.log("lane to " + endpoint_ + ": " + status.message());
+      end(false, nullptr);
+      return false;
+    }
+    head.key = shown_memory_->rkey;
+    head.address = shown_at_;
+  }
+  base::store(call_head(), head);
   Burst burst{.posting = &posting, .kind = Burst::Kind::call, .count = 1, .slot = slots_};
   ibv_send_wr& wr = stage();
   wr.opcode = IBV_WR_SEND;
   wr.sg_list[0] = {
       .addr = reinterpret_cast<std::uintptr_t>(call_head()), .length = kCallHeadBytes, .lkey = memory_key_};
   wr.num_sge = 1;
-  if (!op.local.empty()) {
+  if (near && !op.local.empty()) {
     wr.sg_list[1] = {.addr = reinterpret_cast<std::uintptr_t>(op.local.data()),
                      .length = static_cast<std::uint32_t>(op.local.size()),
                      .lkey = arena.key_of(op.local.data())};
     wr.num_sge = 2;
   }
-  if (kCallHeadBytes + op.local.size() <= pair_->inline_bytes()) wr.send_flags |= IBV_SEND_INLINE;
+  if (kCallHeadBytes + (near ? op.local.size() : 0) <= pair_->inline_bytes()) wr.send_flags |= IBV_SEND_INLINE;
   if (op.fence) wr.send_flags |= IBV_SEND_FENCE;
   close_burst(burst);
   calling_ = &posting;
@@ -320,6 +335,19 @@ bool VerbsLane::stage_call() {
   next_ = posting.next;
   next_op_ = 0;
   return true;
+}
+
+Status VerbsLane::show(base::Bytes request) {
+  if (shown_ == nullptr) {
+    auto memory = std::make_unique_for_overwrite<std::byte[]>(kMaxCallBytes);
+    auto registration = register_memory_at_random(port_.memory_->domain.get(), memory.get(), kMaxCallBytes,
+                                                  IBV_ACCESS_REMOTE_READ, port_.random(), shown_at_);
+    if (!registration.ok()) return registration.status();
+    shown_memory_ = std::move(*registration);
+    shown_ = std::move(memory);
+  }
+  std::copy(request.begin(), request.end(), shown_.get());
+  return {};
 }
 
 void VerbsLane::ring() {
@@ -431,10 +459,10 @@ void VerbsLane::take_guess(const Burst& burst, std::uint64_t seen) {
 }
 
 void VerbsLane::take_answer(std::uint32_t bytes) {
-  if (calling_ == nullptr || bytes < kCallHeadBytes) return broke(IBV_WC_FATAL_ERR, true);
+  if (calling_ == nullptr || bytes < kAnswerHeadBytes) return broke(IBV_WC_FATAL_ERR, true);
   Posting& posting = *calling_;
   const auto head = base::load<AnswerHead>(answer_head());
-  if (head.number != calls_ || head.bytes != bytes - kCallHeadBytes) return broke(IBV_WC_FATAL_ERR, true);
+  if (head.number != calls_ || head.bytes != bytes - kAnswerHeadBytes) return broke(IBV_WC_FATAL_ERR, true);
   if (head.refused != 0) return end(true, &posting);
   posting.outcome.reply_bytes = head.bytes;
   settle(posting);

@@ -132,12 +132,17 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   std::uint64_t word_at(std::uint32_t slot) const;
   std::byte* call_head() const { return memory_.data() + 8 * kDepth; }
   std::byte* answer_head() const { return call_head() + kCallHeadBytes; }
+  base::Status show(base::Bytes request);  // to the memory node, which fetches it
 
   VerbsPort& port_;
   std::string endpoint_;  // for people
   std::vector<Region> regions_;
   Buffer memory_;  // words that atomics bring back, and the heads of a CALL and its answer
   std::uint32_t memory_key_ = 0;
+  // A request that the memory node fetches, once there was one. The node may read it, and nothing else of this process.
+  std::unique_ptr<std::byte[]> shown_;
+  Registration shown_memory_;
+  std::uint64_t shown_at_ = 0;
   Completions completions_;
   std::unique_ptr<QueuePair> pair_;
   std::unique_ptr<net::Stream> stream_;

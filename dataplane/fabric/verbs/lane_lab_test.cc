@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the contract suite cannot see: guesses of masked CAS that were wrong, and what the device itself refuses.
+// What the contract suite cannot see: guesses of masked CAS that were wrong, CALLs of very many lanes, and what the
+// device itself refuses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -12,6 +16,7 @@
 #include <vector>
 
 #include "fabric/contract/wire.h"
+#include "fabric/verbs/inbox.h"
 #include "fabric/verbs/lab_test.h"
 #include "fabric/verbs/lane.h"
 #include "fabric/verbs/responder.h"
@@ -24,17 +29,29 @@ using contract::TestHost;
 
 class Laboratory : public ::testing::Test {
  protected:
-  void start(Nanos failure_timeout) {
-    auto opened = Device::open({.failure_timeout = failure_timeout});
+  struct Shape {
+    bool windows = true;
+    std::size_t connections = 4096;
+  };
+  void start(Nanos failure_timeout) { start(failure_timeout, Shape()); }
+  void start(Nanos failure_timeout, Shape shape) {
+    auto opened = Device::open({.memory_windows = shape.windows, .failure_timeout = failure_timeout});
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     device = *opened;
+    serve(host, shape);
+    client = std::make_unique<VerbsThread>(nullptr, device);
+  }
+  void serve(Host& served, Shape shape) {
     control.on([&] {
-      responder = std::make_unique<VerbsResponder>(
-          control.loop, tcp::ResponderOptions{.listen = "127.0.0.1:0", .max_lanes_per_session = 64}, device);
-      const base::Status status = responder->serve(host);
+      responder = std::make_unique<VerbsResponder>(control.loop,
+                                                   tcp::ResponderOptions{.listen = "127.0.0.1:0",
+                                                                         .max_connections = shape.connections,
+                                                                         .max_lanes_per_session = 64,
+                                                                         .handshake_deadline = 30 * base::kSecond},
+                                                   device, [this](const std::string& line) { said += line + "\n"; });
+      const base::Status status = responder->serve(served);
       EXPECT_TRUE(status.ok()) << status.message();
     });
-    client = std::make_unique<VerbsThread>(nullptr, device);
   }
   ~Laboratory() override {
     client.reset();
@@ -45,6 +62,7 @@ class Laboratory : public ::testing::Test {
   TestHost host;
   tcp::LoopThread control;
   std::shared_ptr<Device> device;
+  std::string said;  // by the responder: control thread
   std::unique_ptr<VerbsResponder> responder;
   std::unique_ptr<VerbsThread> client;
 };
@@ -157,6 +175,121 @@ TEST_F(Laboratory, AMaskedCasThatIsNoneIsFoundOutBeforeALaneReliesOnIt) {
   EXPECT_NE(said[0].find("of its trial"), std::string::npos) << said[0];
 }
 
+// ---- CALLs
+
+// How often this machine's SoftRoCE has told a peer, or been told, that nobody was ready to receive.
+std::uint64_t times_not_ready(const Device& device) {
+  std::uint64_t sum = 0;
+  for (const char* counter : {"send_rnr_err", "rcvd_rnr_err"}) {
+    std::uint64_t count = 0;
+    std::ifstream("/sys/class/infiniband/" + device.name() + "/ports/1/hw_counters/" + counter) >> count;
+    sum += count;
+  }
+  return sum;
+}
+
+task::Task<void> call(Lane& lane, Buffer& request, Buffer& reply, std::size_t bytes, Nanos deadline, bool& right) {
+  const std::array echo{Op::call(TestHost::kEcho, request.span().first(bytes), reply.span())};
+  const Outcome outcome = co_await lane.post(echo, deadline);
+  right = outcome.fate == Fate::done && outcome.reply_bytes == bytes &&
+          std::equal(request.data(), request.data() + bytes, reply.data());
+}
+
+// Every lane calls at the same time, in each round with a request of another length.
+task::Task<void> call_all_at_once(TestHost& host, VerbsPort& port, std::string endpoint, std::size_t lanes,
+                                  std::vector<std::size_t> lengths) {
+  struct Caller {
+    std::unique_ptr<Lane> lane;
+    Buffer request, reply;
+    bool right = false;
+  };
+  const std::size_t longest = std::max<std::size_t>(*std::max_element(lengths.begin(), lengths.end()), 8);
+  std::vector<Caller> callers(lanes);
+  for (std::size_t i = 0; i < lanes; ++i) {
+    auto opened = co_await port.open_lane(host.grant(1 + i / 64, endpoint), soon(port));
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    if (!opened.ok()) co_return;
+    callers[i].lane = std::move(*opened);
+    callers[i].request = port.buffer(longest);
+    callers[i].reply = port.buffer(longest);
+    for (std::size_t at = 0; at + 8 <= longest; at += 8) base::store(callers[i].request.data() + at, (i << 32) + at);
+  }
+  for (const std::size_t bytes : lengths) {
+    {
+      task::Scope scope;
+      for (Caller& each : callers) {
+        scope.spawn(call(*each.lane, each.request, each.reply, bytes, soon(port), each.right));
+      }
+      co_await scope.join();
+    }
+    for (std::size_t i = 0; i < lanes; ++i) EXPECT_TRUE(callers[i].right) << "lane " << i << ", " << bytes << " bytes";
+  }
+}
+
+// As many lanes as there are receives: with one receive less for each, some would find none.
+TEST_F(Laboratory, CallsOfAllLanesAtOnceFindAReceive) {
+  constexpr std::size_t kLanes = 64;
+  ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond, {.connections = kLanes}));
+  const std::uint64_t before = times_not_ready(*device);
+  client->run(call_all_at_once(host, *client->port, responder->address(), kLanes, {8, 8, 0, kNearBytes, 8}));
+  EXPECT_EQ(times_not_ready(*device), before);
+  EXPECT_EQ(responder->stats().broken, 0u);
+}
+
+// Their requests wait with them, and what a memory node holds of them is for few at a time.
+TEST_F(Laboratory, LargeCallsOfManyLanesTakeTurns) {
+  constexpr std::size_t kLanes = Inbox::kRooms + 8;
+  ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond, {.connections = kLanes}));
+  const std::uint64_t before = times_not_ready(*device);
+  client->run(call_all_at_once(host, *client->port, responder->address(), kLanes,
+                               {kNearBytes + 1, kMaxCallBytes, 8, kMaxCallBytes}));
+  EXPECT_EQ(times_not_ready(*device), before);
+  EXPECT_EQ(responder->stats().broken, 0u);
+  EXPECT_GT(responder->stats().waits, 0u) << "the test shows nothing: nobody had to wait";
+}
+
+// ---- the end of a memory node
+
+// Runs something on the control thread, at the turn after a lane's making has begun.
+struct Interrupting final : Host {
+  Interrupting(TestHost& host, std::function<void()> interrupt) : host(host), interrupt(std::move(interrupt)) {}
+  void on_exchange(const Peer& peer, std::string request, std::function<void(std::string)> reply) override {
+    host.on_exchange(peer, std::move(request), std::move(reply));
+  }
+  std::optional<LaneRights> on_open_lane(const std::array<std::byte, 16>& token) override {
+    interrupt();
+    return host.on_open_lane(token);
+  }
+  std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
+                                     base::MutableBytes reply) override {
+    return host.on_call(session_id, opcode, request, reply);
+  }
+  TestHost& host;
+  const std::function<void()> interrupt;
+};
+
+task::Task<void> open_in_vain(VerbsPort& port, LaneGrant grant) {
+  const auto opened = co_await port.open_lane(std::move(grant), soon(port));
+  EXPECT_FALSE(opened.ok());
+  EXPECT_EQ(opened.code(), base::Code::unavailable) << opened.status().message();
+}
+
+TEST_F(Laboratory, ALaneThatIsBeingMadeEndsWithItsMemoryNode) {
+  ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond));
+  if (device->largest_window() == 0) GTEST_SKIP() << "lanes of " << device->name() << " begin at once";
+  VerbsStats last;
+  Interrupting interrupting(host, [&] {
+    control.loop.post([&] {
+      last = responder->stats();
+      responder.reset();
+    });
+  });
+  serve(interrupting, {});
+  client->run(open_in_vain(*client->port, grant(1)));
+  EXPECT_EQ(last.lanes, 1u);
+  EXPECT_EQ(last.windows, 0u) << "the test shows nothing: the lane had begun";
+}
+
 // ---- the device's own refusals
 
 // A client that does not hear that its session is fenced: a queue pair, and all keys.
@@ -194,14 +327,27 @@ task::Task<void> attach(const Device& device, ibv_pd* domain, tcp::TcpPort& port
   zombie.stream->start(zombie);
 }
 
-void post_write(Zombie& zombie, ibv_mr* memory, std::size_t place, std::uint64_t offset) {
+void post_write(Zombie& zombie, ibv_mr* memory, const AttachReply::Place& place, std::uint64_t offset) {
   ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(memory->addr), .length = 8, .lkey = memory->lkey};
   ibv_send_wr wr{};
   wr.sg_list = &part;
   wr.num_sge = 1;
   wr.opcode = IBV_WR_RDMA_WRITE;
   wr.send_flags = IBV_SEND_SIGNALED;
-  wr.wr.rdma = {.remote_addr = zombie.reply.places[place].begin + offset, .rkey = zombie.reply.places[place].key};
+  wr.wr.rdma = {.remote_addr = place.begin + offset, .rkey = place.key};
+  ibv_send_wr* bad = nullptr;
+  EXPECT_EQ(::ibv_post_send(zombie.pair->raw(), &wr, &bad), 0);
+}
+void post_write(Zombie& zombie, ibv_mr* memory, std::size_t place, std::uint64_t offset) {
+  post_write(zombie, memory, zombie.reply.places[place], offset);
+}
+void post_send(Zombie& zombie, ibv_mr* memory, std::uint32_t bytes) {
+  ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(memory->addr), .length = bytes, .lkey = memory->lkey};
+  ibv_send_wr wr{};
+  wr.sg_list = &part;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND;
+  wr.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   EXPECT_EQ(::ibv_post_send(zombie.pair->raw(), &wr, &bad), 0);
 }
@@ -220,15 +366,31 @@ ibv_wc_status await_completion(Zombie& zombie) {
 
 class Zombies : public Laboratory {
  protected:
-  void start_with(std::size_t count) {
-    ASSERT_NO_FATAL_FAILURE(start(base::kSecond));
+  void start_with(std::size_t count, Shape shape) {
+    ASSERT_NO_FATAL_FAILURE(start(base::kSecond, shape));
     domain = std::move(*make_protection_domain(*device));
     memory = std::move(*register_memory(domain.get(), words.data(), sizeof words, IBV_ACCESS_LOCAL_WRITE));
     asker = std::make_unique<tcp::ClientThread>(nullptr);
-    for (std::size_t i = 0; i < count; ++i) {
-      zombies.push_back(std::make_unique<Zombie>());
-      asker->run(attach(*device, domain.get(), *asker->port, grant(1), *zombies.back()));
+    for (std::size_t i = 0; i < count; ++i) add_zombie(1);
+  }
+  void start_with(std::size_t count) { start_with(count, Shape()); }
+  Zombie& add_zombie(std::uint64_t session) {
+    zombies.push_back(std::make_unique<Zombie>());
+    asker->run(attach(*device, domain.get(), *asker->port, grant(session), *zombies.back()));
+    return *zombies.back();
+  }
+  void fence(std::uint64_t session) {
+    std::promise<void> fenced;
+    control.on([&] { responder->fence(session, [&fenced] { fenced.set_value(); }); });
+    ASSERT_EQ(fenced.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  }
+  static bool eventually(const std::function<bool()>& condition) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > limit) return false;
+      std::this_thread::yield();
     }
+    return true;
   }
   ~Zombies() override {
     if (asker) asker->on([this] { zombies.clear(); });
@@ -249,10 +411,10 @@ TEST_F(Zombies, ALateWriteOfAFencedSessionIsRefusedByTheDevice) {
     ASSERT_EQ(await_completion(*zombies[i]), IBV_WC_SUCCESS) << "a session that is not fenced may write";
     ASSERT_EQ(host.word(TestHost::kSmall, 8 * i), 0xbadu);
   }
-  std::promise<void> fenced;
-  control.on([&] { responder->fence(1, [&fenced] { fenced.set_value(); }); });
-  ASSERT_EQ(fenced.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  EXPECT_EQ(responder->stats().windows, 3 * kLanes) << "this device has no memory windows, or they are not used";
+  ASSERT_NO_FATAL_FAILURE(fence(1));
   EXPECT_EQ(responder->stats().lanes, 0u);
+  EXPECT_EQ(responder->stats().windows, 0u);
   for (std::size_t i = 0; i < kLanes; ++i) host.set_word(TestHost::kSmall, 8 * i, 0x600d);
   for (const auto& zombie : zombies) {
     for (int again = 0; again < 4; ++again) post_write(*zombie, memory.get(), 0, 0);
@@ -262,6 +424,70 @@ TEST_F(Zombies, ALateWriteOfAFencedSessionIsRefusedByTheDevice) {
   for (std::size_t i = 0; i < kLanes; ++i) landed += host.word(TestHost::kSmall, 8 * i) != 0x600d ? 1 : 0;
   EXPECT_EQ(landed, 0u);
   std::printf("late WRITEs after a fence that landed: %zu of %zu\n", landed, 4 * kLanes);
+}
+
+// Windows: what one lane was told is worth nothing on another, be it of its own session, and nowhere after a fence.
+TEST_F(Zombies, AKeyIsGoodOnItsOwnLaneAlone) {
+  ASSERT_NO_FATAL_FAILURE(start_with(2));
+  if (device->largest_window() == 0) GTEST_SKIP() << device->name() << " has no memory windows";
+  const AttachReply::Place leaked = zombies[1]->reply.places[0];
+  EXPECT_NE(zombies[0]->reply.places[0].key, leaked.key);
+  post_write(*zombies[0], memory.get(), leaked, 0);
+  EXPECT_EQ(await_completion(*zombies[0]), IBV_WC_REM_ACCESS_ERR) << "a key of another lane";
+  EXPECT_EQ(host.word(TestHost::kSmall, 0), 0u);
+  post_write(*zombies[1], memory.get(), leaked, 0);
+  EXPECT_EQ(await_completion(*zombies[1]), IBV_WC_SUCCESS) << "the key's own lane";
+  EXPECT_EQ(host.word(TestHost::kSmall, 0), 0xbadu);
+
+  Zombie& other = add_zombie(2);
+  ASSERT_NO_FATAL_FAILURE(fence(1));
+  host.set_word(TestHost::kSmall, 0, 0x600d);
+  post_write(other, memory.get(), leaked, 0);
+  EXPECT_EQ(await_completion(other), IBV_WC_REM_ACCESS_ERR) << "a key of a fenced session";
+  EXPECT_EQ(host.word(TestHost::kSmall, 0), 0x600du);
+  EXPECT_EQ(responder->stats().lanes_without_windows, 0u);
+  control.on([this] { EXPECT_EQ(said, ""); });
+}
+
+TEST_F(Zombies, WithoutWindowsAKeyIsGoodOnEveryLaneAndTheNodeSaysSo) {
+  ASSERT_NO_FATAL_FAILURE(start_with(2, {.windows = false}));
+  post_write(*zombies[0], memory.get(), zombies[1]->reply.places[0], 0);
+  EXPECT_EQ(await_completion(*zombies[0]), IBV_WC_SUCCESS);
+  EXPECT_EQ(responder->stats().windows, 0u);
+  EXPECT_EQ(responder->stats().lanes_without_windows, 2u);
+  control.on([this] {
+    EXPECT_NE(said.find("without memory windows: keys of regions are good on every lane"), std::string::npos) << said;
+  });
+  ASSERT_NO_FATAL_FAILURE(fence(1));
+  post_write(*zombies[1], memory.get(), 0, 0);
+  EXPECT_NE(await_completion(*zombies[1]), IBV_WC_SUCCESS);
+  EXPECT_EQ(responder->stats().lanes_without_windows, 0u);
+}
+
+// CALLs out of turn, and messages that no receive can hold, end their lane and keep nobody's receive.
+TEST_F(Zombies, AClientThatCallsOutOfTurnHarmsItselfAlone) {
+  constexpr std::size_t kConnections = 8;
+  ASSERT_NO_FATAL_FAILURE(start_with(0, {.connections = kConnections}));
+  std::vector<std::byte> message(8192);
+  const CallHead first{.opcode = TestHost::kNothing, .room = 0, .number = 1};
+  base::store(message.data(), first);
+  const Registration registered =
+      std::move(*register_memory(domain.get(), message.data(), message.size(), IBV_ACCESS_LOCAL_WRITE));
+  for (std::size_t i = 0; i < 4 * kConnections; ++i) {
+    Zombie& zombie = add_zombie(1);
+    if (i % 2 == 0) {
+      post_send(zombie, registered.get(), kCallHeadBytes);
+      post_send(zombie, registered.get(), kCallHeadBytes);  // the same number again
+    } else {
+      post_send(zombie, registered.get(), static_cast<std::uint32_t>(message.size()));
+    }
+    ASSERT_TRUE(eventually([this] { return responder->stats().lanes == 0; })) << "round " << i;
+    asker->on([this] { zombies.clear(); });
+    ASSERT_TRUE(eventually([this] { return responder->session_port_stats().connections == 0; }));
+  }
+  const std::uint64_t before = times_not_ready(*device);
+  client->run(call_all_at_once(host, *client->port, responder->address(), kConnections - 1, {8, 8, 8}));
+  EXPECT_EQ(times_not_ready(*device), before);
 }
 
 // What a client could only ask for by going round its own lane.

@@ -17,6 +17,7 @@ ibv_qp* create(const Device& device, ibv_pd* domain, ibv_qp_init_attr& wanted, b
   ibv_qp_init_attr_ex extended{};
   extended.send_cq = wanted.send_cq;
   extended.recv_cq = wanted.recv_cq;
+  extended.srq = wanted.srq;
   extended.cap = wanted.cap;
   extended.qp_type = wanted.qp_type;
   extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -41,6 +42,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(const Device& device, ibv_pd*
   if (!gid.ok()) return gid.status();
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = completions;
+  wanted.srq = options.shared_receives;
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap = {.max_send_wr = options.sends,
                 .max_recv_wr = options.receives,
@@ -81,15 +83,19 @@ int QueuePair::post(std::span<ibv_send_wr> requests, std::span<const std::option
   return ::ibv_post_send(pair_, requests.data(), &bad);
 }
 
-QueuePair::~QueuePair() {
+void QueuePair::stop() {
   ibv_qp_attr error{};
   error.qp_state = IBV_QPS_ERR;
   ::ibv_modify_qp(pair_, &error, IBV_QP_STATE);
+}
+
+QueuePair::~QueuePair() {
+  stop();
   ::ibv_destroy_qp(pair_);
 }
 
 Status QueuePair::connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience) {
-  // Receivers always have a buffer (one CALL is out at a time); these are for one that is slow to post it again.
+  // A receive is always there (see call.h); these are for a peer that is slow to post it again.
   constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
   constexpr std::uint8_t kReceiverNotReadyRetries = 6;
   ibv_qp_attr receive{};

@@ -22,9 +22,10 @@ struct QueuePairOptions {
   std::uint32_t receives = 0;
   std::uint32_t send_parts = 1;  // spans of one request
   std::uint32_t receive_parts = 1;
-  std::uint32_t inline_bytes = 0;  // wanted; inline_bytes() says what there is
-  int access = 0;                  // of the peer: IBV_ACCESS_REMOTE_*
-  bool masked_cas = false;         // raw entries, if it is an mlx5 device: without, masks are left out
+  std::uint32_t inline_bytes = 0;      // wanted; inline_bytes() says what there is
+  int access = 0;                      // of the peer: IBV_ACCESS_REMOTE_*
+  ibv_srq* shared_receives = nullptr;  // in place of its own
+  bool masked_cas = false;             // raw entries, if it is an mlx5 device: without, masks are left out
 };
 
 class QueuePair {
@@ -37,6 +38,9 @@ class QueuePair {
   // Moves it to error and destroys it: when this returns, the device neither executes a verb of the peer's nor touches
   // memory for one of ours.
   ~QueuePair();
+
+  // Nothing of either side is executed from here on, and it cannot be used again.
+  void stop();
 
   // Ready to receive, and to send.
   base::Status connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience);

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <deque>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "fabric/fabric.h"
 #include "fabric/verbs/call.h"
 #include "fabric/verbs/device_memory.h"
+#include "fabric/verbs/inbox.h"
 #include "fabric/verbs/queue_pair.h"
 
 namespace farpool::fabric::verbs {
@@ -23,31 +27,39 @@ using base::Result;
 using base::Status;
 
 constexpr std::uint8_t kMostOutstanding = 16;  // READs and atomics of one lane
-constexpr int kSends = 4;                      // the one before may not be acknowledged yet
-constexpr std::size_t kMessageBytes = kCallHeadBytes + kMaxCallBytes;
+// A CALL may take a READ and a SEND, and what the one before took may not be acknowledged yet.
+constexpr std::uint32_t kSends = 6;
 
 // A region as the device knows it.
 struct Exposed {
   std::uint64_t bytes = 0;
-  std::uint32_t key = 0;
+  std::uint32_t key = 0;  // of peers; of no use to them where only windows give access
   std::uint64_t begin = 0;
   Registration registration;                    // of host memory
   std::unique_ptr<DeviceMemory> device_memory;  // or this
 };
 
-enum Request : std::uint64_t { kReceive = 1, kSend = 2 };
+// What a completion is of: a receive is its number alone.
+enum Request : std::uint64_t { kAnswer = 1ull << 32, kFetch = 2ull << 32, kBind = 3ull << 32 };
+constexpr std::uint64_t kKind = ~0ull << 32;
 
 }  // namespace
 
-class VerbsResponder::Lanes final : public tcp::LaneMaker {
+class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook {
  public:
-  Lanes(net::Loop& control, std::shared_ptr<Device> device) : control_(control), device_(std::move(device)) {}
+  Lanes(net::Loop& control, std::shared_ptr<Device> device, Log log, std::size_t most)
+      : control_(control), device_(std::move(device)), log_(std::move(log)), most_(most) {}
+  ~Lanes() override {
+    for (auto lane = lanes_.begin(); lane != lanes_.end();) {
+      lane = end(lane, {Code::unavailable, "the memory node ends"});
+    }
+  }
 
   Status place_in_device(base::Bytes region) {
     if (Status status = have_domain(); !status.ok()) return status;
     auto memory = DeviceMemory::make(domain_.get(), region);
     if (!memory.ok()) return memory.status();
-    Exposed& exposed = exposed_[{region.data(), false}];
+    Exposed& exposed = exposed_[{region.data(), Access::write}];
     exposed = {.bytes = region.size(), .key = (*memory)->key(), .device_memory = std::move(*memory)};
     return {};
   }
@@ -57,91 +69,156 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     auto events = make_completion_events(*device_);
     if (!events.ok()) return events.status();
     events_ = std::move(*events);
+    const ibv_device_attr& limits = device_->limits();
+    // No more can ever be in the queue of completions than it holds.
+    const auto lanes =
+        static_cast<std::uint32_t>(std::min({most_, static_cast<std::size_t>(std::max(limits.max_srq_wr, 1)),
+                                             static_cast<std::size_t>(std::max(limits.max_cqe, 1)) / (1 + kSends)}));
+    auto inbox = Inbox::make(*device_, domain_.get(), lanes);
+    if (!inbox.ok()) return inbox.status();
+    inbox_ = std::move(*inbox);
+    for (std::uint32_t reply = 0; reply < lanes; ++reply) free_replies_.push_back(reply);
+    completions_.reset(
+        ::ibv_create_cq(device_->context(), static_cast<int>(lanes * (1 + kSends)), nullptr, events_.get(), 0));
+    if (completions_ == nullptr) return failure(device_->name() + ": a completion queue", errno);
+    if (const int error = ::ibv_req_notify_cq(completions_.get(), 0)) {
+      return failure(device_->name() + ": completion events", error);
+    }
+    if (device_->largest_window() == 0) {
+      say_without_windows(device_->options().memory_windows ? "has no memory windows of type 2B"
+                                                            : "is to do without memory windows");
+    }
     host_ = &host;
     random_ = std::move(random);
     watch_ = std::make_unique<net::Watch>(control_, events_->fd, [this] { take_events(); });
     return {};
   }
 
-  Result<std::string> attach(std::uint64_t id, const LaneRights& rights, base::Bytes bytes) override {
-    const auto request = get_request(bytes);
-    if (!request) return Status(Code::invalid_argument, "what the client says of its queue pair cannot be");
-    AttachReply reply;
+  void attach(std::uint64_t id, const LaneRights& rights, base::Bytes bytes, Answer answer) override {
     auto lane = std::make_unique<Lane>();
-    for (const auto& key : request->keys) {
-      if (key.region == kTrialWord) {
-        auto word = make_trial_word(*lane);
-        if (!word.ok()) return word.status();
-        reply.places.push_back(*word);
-        continue;
-      }
-      const auto right = std::find_if(rights.regions.begin(), rights.regions.end(),
-                                      [&key](const RegionRight& each) { return each.id == key.region; });
-      if (right == rights.regions.end() || right->key != key.key) {
-        return Status(Code::forbidden, "region " + std::to_string(key.region) + " is not granted under that key");
-      }
-      auto exposed = expose(*right);
-      if (!exposed.ok()) return exposed.status();
-      reply.places.push_back(
-          {.region = key.region, .key = (*exposed)->key, .begin = (*exposed)->begin, .read_only = right->read_only});
-    }
     lane->id = id;
     lane->session_id = rights.session_id;
-    if (Status status = make(*lane, *request, reply); !status.ok()) return status;
-    reply.node = lane->pair->end();
-    reply.node.mtu = std::min(reply.node.mtu, request->client.mtu);
-    reply.node.depth = depth_for(*request);
-    reply.nonce = request->nonce;
+    if (Status status = make(*lane, rights, bytes); !status.ok()) {
+      release(*lane);
+      return answer(std::move(status));
+    }
+    lane->begun = std::move(answer);
+    Lane& made = *lane;
+    by_number_[made.pair->end().queue_pair] = &made;
     lanes_.emplace(id, std::move(lane));
     count_.store(lanes_.size(), std::memory_order_relaxed);
-    return put(reply);
+    if (!bind_next(made)) end_broken(id);
   }
 
   void detach(std::uint64_t id) override {
-    if (const auto lane = lanes_.find(id); lane != lanes_.end()) end(lane);
+    if (const auto lane = lanes_.find(id); lane != lanes_.end()) end(lane, {Code::unavailable, "its connection ended"});
   }
 
   void fence(std::uint64_t session_id) override {
     for (auto lane = lanes_.begin(); lane != lanes_.end();) {
-      lane = lane->second->session_id == session_id ? end(lane) : std::next(lane);
+      lane = lane->second->session_id == session_id ? end(lane, {Code::forbidden, "its session is fenced"})
+                                                    : std::next(lane);
     }
   }
 
   VerbsStats stats() const {
-    return {.lanes = count_.load(std::memory_order_relaxed),
-            .calls = calls_.load(std::memory_order_relaxed),
-            .broken = broken_.load(std::memory_order_relaxed)};
+    const auto get = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
+    return {.lanes = get(count_),
+            .calls = get(calls_),
+            .waits = get(waits_),
+            .broken = get(broken_),
+            .windows = get(windows_),
+            .lanes_without_windows = get(without_windows_)};
   }
 
  private:
-  // Destroyed from the bottom up: no queue pair uses what is above it any more.
+  // What a lane may do to a region, by a key of its own; or nothing but by windows that are bound to it.
+  enum class Access : std::uint8_t { read, write, windows };
+  using MemoryWindow = Owned<ibv_mw, ibv_dealloc_mw>;
+  // A region under a key that is good on one queue pair, and of no use as soon as this ends.
+  struct Window {
+    MemoryWindow memory_window;
+    std::size_t place = 0;  // in the reply
+    const Exposed* exposed = nullptr;
+    unsigned access = 0;
+  };
   struct Lane {
     std::uint64_t id = 0;
     std::uint64_t session_id = 0;
-    std::unique_ptr<std::byte[]> request = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
-    std::unique_ptr<std::byte[]> answer = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
     std::unique_ptr<std::uint64_t> trial_word;
-    Registration request_memory, answer_memory, trial_memory;
-    Completions completions;
+    Registration trial_memory;
+    std::optional<std::uint32_t> reply;  // the number of its own in the inbox
     std::unique_ptr<QueuePair> pair;
-    bool refused = false;  // ends when the answer has left
+    std::vector<Window> windows;  // go first: a device may hold on to a queue pair that has some
+
+    // Until it has begun.
+    Answer begun;
+    AttachReply said;
+    std::size_t bound = 0;         // of its windows
+    bool without_windows = false;  // a key at least is good on other lanes, too
+
+    // The CALL that is out.
+    enum class Call : std::uint8_t { none, waits, fetches, executes };
+    Call call = Call::none;
+    CallHead head;
+    std::optional<std::uint32_t> receive;  // held until its request is not needed any more
+    Inbox::Room* room = nullptr;           // held until the reply has arrived
+    bool refused = false;                  // ends when the reply has left
+  };
+  struct Arrival {
+    std::uint64_t lane = 0;
+    std::uint64_t request = 0;
+    ibv_wc_status status = IBV_WC_SUCCESS;
+    std::uint32_t bytes = 0;
   };
 
   using Place = std::unordered_map<std::uint64_t, std::unique_ptr<Lane>>::iterator;
-  // No verb of its peer executes once this has returned. Its memory stays while a CALL of it may be at work.
-  Place end(Place lane) {
-    lane->second->pair.reset();
-    if (taking_) ended_.push_back(std::move(lane->second));
-    const Place next = lanes_.erase(lane);
+  // No verb of its peer executes once this has returned.
+  Place end(Place place, Status why) {
+    Lane& lane = *place->second;
+    lane.pair->stop();
+    if (!lane.begun) {
+      windows_.fetch_sub(lane.windows.size(), std::memory_order_relaxed);
+      without_windows_.fetch_sub(lane.without_windows ? 1 : 0, std::memory_order_relaxed);
+    }
+    // What it received is still to be found by its number: receives that nobody names any more would be lost to all.
+    collect();
+    by_number_.erase(lane.pair->end().queue_pair);
+    lane.windows.clear();
+    lane.pair.reset();
+    collect();
+    if (lane.begun) std::exchange(lane.begun, nullptr)(std::move(why));
+    // A CALL at work may fence its own session: its memory stays until it returns.
+    if (lane.call == Lane::Call::executes) {
+      executing_ = std::move(place->second);
+    } else {
+      release(lane);
+    }
+    const Place next = lanes_.erase(place);
     count_.store(lanes_.size(), std::memory_order_relaxed);
     return next;
   }
 
+  // What it holds of what all share.
+  void release(Lane& lane) {
+    if (lane.receive) post(*std::exchange(lane.receive, std::nullopt));
+    if (lane.reply) free_replies_.push_back(*std::exchange(lane.reply, std::nullopt));
+    if (lane.call == Lane::Call::waits) std::erase(waiting_, &lane);
+    lane.call = Lane::Call::none;
+    give_back_room(lane);
+  }
+  void give_back_room(Lane& lane) {
+    if (lane.room == nullptr) return;
+    inbox_->give_back(std::exchange(lane.room, nullptr));
+    if (!waiting_.empty()) control_.at_turn_end(*this);
+  }
+  // A receive that cannot be posted is one lane's less; the device does not work any more.
+  void post(std::uint32_t receive) {
+    if (Status status = inbox_->post(receive); !status.ok()) log_(status.message());
+  }
+
   static std::uint8_t least(std::uint8_t wanted, int limit) {
     return static_cast<std::uint8_t>(std::clamp<int>(limit, 1, wanted));
-  }
-  std::uint8_t depth_for(const AttachRequest& request) const {
-    return least(std::min(request.client.depth, kMostOutstanding), device_->limits().max_qp_rd_atom);
   }
 
   Status have_domain() {
@@ -152,15 +229,95 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     return {};
   }
 
+  // ---- the beginning of a lane
+
+  Status make(Lane& lane, const LaneRights& rights, base::Bytes bytes) {
+    const auto request = get_request(bytes);
+    if (!request) return {Code::invalid_argument, "what the client says of its queue pair cannot be"};
+    if (free_replies_.empty()) {
+      return {Code::unavailable, "there are " + std::to_string(inbox_->lanes()) + " lanes already, and " +
+                                     device_->name() + " or --max-lanes lets no more be"};
+    }
+    lane.reply = free_replies_.back();
+    free_replies_.pop_back();
+    const std::uint8_t depth =
+        least(std::min(request->client.depth, kMostOutstanding), device_->limits().max_qp_rd_atom);
+    auto pair = QueuePair::make(*device_, domain_.get(), completions_.get(),
+                                {.sends = kSends,
+                                 .access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+                                 .shared_receives = inbox_->queue()},
+                                static_cast<std::uint32_t>(random_()), depth);
+    if (!pair.ok()) return pair.status();
+    lane.pair = std::move(*pair);
+    for (const auto& key : request->keys) {
+      if (Status status = grant(lane, rights, key); !status.ok()) return status;
+    }
+    AttachReply& said = lane.said;
+    said.node = lane.pair->end();
+    said.node.mtu = std::min(said.node.mtu, request->client.mtu);
+    said.node.depth = depth;
+    said.nonce = request->nonce;
+    said.patience = patience_within(device_->options().failure_timeout);
+    return lane.pair->connect(request->client, said.node.mtu, depth, said.patience);
+  }
+
+  Status grant(Lane& lane, const LaneRights& rights, const AttachRequest::Key& key) {
+    if (key.region == kTrialWord) return make_trial_word(lane);
+    const auto right = std::find_if(rights.regions.begin(), rights.regions.end(),
+                                    [&key](const RegionRight& each) { return each.id == key.region; });
+    if (right == rights.regions.end() || right->key != key.key) {
+      return {Code::forbidden, "region " + std::to_string(key.region) + " is not granted under that key"};
+    }
+    MemoryWindow window = make_window(*right);
+    const auto exposed = expose(*right, window != nullptr  ? Access::windows
+                                        : right->read_only ? Access::read
+                                                           : Access::write);
+    if (!exposed.ok()) return exposed.status();
+    if (window != nullptr) {
+      unsigned access = IBV_ACCESS_REMOTE_READ;
+      if (!right->read_only) access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+      lane.windows.push_back({.memory_window = std::move(window),
+                              .place = lane.said.places.size(),
+                              .exposed = *exposed,
+                              .access = access});
+    } else if ((*exposed)->device_memory == nullptr) {
+      lane.without_windows = true;
+    }
+    lane.said.places.push_back(
+        {.region = key.region, .key = (*exposed)->key, .begin = (*exposed)->begin, .read_only = right->read_only});
+    return {};
+  }
+  // None: of a region in the device's own memory there can be none, and of others not with every device.
+  MemoryWindow make_window(const RegionRight& right) {
+    const auto placed = exposed_.find({right.base, Access::write});
+    const bool in_device = placed != exposed_.end() && placed->second.device_memory != nullptr;
+    const std::uint64_t largest = device_->largest_window();
+    if (in_device || largest == 0) return nullptr;
+    if (right.bytes > largest) {
+      say_without_windows("binds memory windows of up to " + std::to_string(largest) + " bytes, and a region has " +
+                          std::to_string(right.bytes));
+      return nullptr;
+    }
+    MemoryWindow window(::ibv_alloc_mw(domain_.get(), IBV_MW_TYPE_2));
+    if (window == nullptr) say_without_windows(std::string("has no more memory windows: ") + std::strerror(errno));
+    return window;
+  }
+  void say_without_windows(const std::string& why) {
+    if (std::exchange(said_without_windows_, true)) return;
+    log_(device_->name() + " " + why + ": keys of regions are good on every lane of this memory node");
+  }
+
   // Registered when a client first asks for it, and for good: what revokes rights is the end of queue pairs.
-  Result<const Exposed*> expose(const RegionRight& right) {
-    auto [place, fresh] = exposed_.try_emplace({right.base, right.read_only});
+  Result<const Exposed*> expose(const RegionRight& right, Access wanted) {
+    auto [place, fresh] = exposed_.try_emplace({right.base, wanted});
     Exposed& exposed = place->second;
     if (!fresh && exposed.bytes == right.bytes) return &exposed;
     FARPOOL_CHECK(exposed.device_memory == nullptr);  // what lies there is the whole region
     exposed.bytes = right.bytes;
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
-    if (!right.read_only) access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    int access = IBV_ACCESS_LOCAL_WRITE;
+    if (wanted == Access::windows) access |= IBV_ACCESS_MW_BIND;
+    if (wanted != Access::windows) access |= IBV_ACCESS_REMOTE_READ;
+    if (wanted == Access::write) access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     auto registration =
         register_memory_at_random(domain_.get(), right.base, right.bytes, access, random_(), exposed.begin);
     if (!registration.ok()) {
@@ -172,8 +329,8 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     return &exposed;
   }
 
-  Result<AttachReply::Place> make_trial_word(Lane& lane) {
-    if (lane.trial_word != nullptr) return Status(Code::invalid_argument, "the client asks for two words to try on");
+  Status make_trial_word(Lane& lane) {
+    if (lane.trial_word != nullptr) return {Code::invalid_argument, "the client asks for two words to try on"};
     lane.trial_word = std::make_unique<std::uint64_t>(MaskedCasTrial::kWord);
     AttachReply::Place place{.region = kTrialWord};
     auto made = register_memory_at_random(
@@ -183,119 +340,222 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker {
     if (!made.ok()) return made.status();
     lane.trial_memory = std::move(*made);
     place.key = lane.trial_memory->rkey;
-    return place;
-  }
-
-  Status make(Lane& lane, const AttachRequest& request, AttachReply& reply) {
-    for (auto [memory, registration] :
-         {std::pair{lane.request.get(), &lane.request_memory}, std::pair{lane.answer.get(), &lane.answer_memory}}) {
-      auto made = register_memory(domain_.get(), memory, kMessageBytes, IBV_ACCESS_LOCAL_WRITE);
-      if (!made.ok()) return made.status();
-      *registration = std::move(*made);
-    }
-    lane.completions.reset(::ibv_create_cq(device_->context(), kSends + 1, &lane, events_.get(), 0));
-    if (lane.completions == nullptr) return failure(device_->name() + ": a completion queue", errno);
-    if (const int error = ::ibv_req_notify_cq(lane.completions.get(), 0)) {
-      return failure(device_->name() + ": completion events", error);
-    }
-    auto pair = QueuePair::make(*device_, domain_.get(), lane.completions.get(),
-                                {.sends = kSends,
-                                 .receives = 1,
-                                 .access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC},
-                                static_cast<std::uint32_t>(random_()), depth_for(request));
-    if (!pair.ok()) return pair.status();
-    lane.pair = std::move(*pair);
-    reply.patience = patience_within(device_->options().failure_timeout);
-    if (Status status = post_receive(lane); !status.ok()) return status;
-    return lane.pair->connect(request.client, std::min(request.client.mtu, lane.pair->end().mtu), depth_for(request),
-                              reply.patience);
-  }
-
-  Status post_receive(Lane& lane) {
-    ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(lane.request.get()),
-                 .length = kMessageBytes,
-                 .lkey = lane.request_memory->lkey};
-    ibv_recv_wr receive{.wr_id = kReceive, .next = nullptr, .sg_list = &part, .num_sge = 1};
-    ibv_recv_wr* bad = nullptr;
-    if (const int error = ::ibv_post_recv(lane.pair->raw(), &receive, &bad)) {
-      return failure(device_->name() + ": a receive", error);
-    }
+    lane.said.places.push_back(place);
     return {};
   }
 
-  void take_events() {
-    ibv_cq* completions = nullptr;
-    void* context = nullptr;
-    taking_ = true;
-    while (::ibv_get_cq_event(events_.get(), &completions, &context) == 0) {
-      ::ibv_ack_cq_events(completions, 1);  // of a lane that lives: its queue takes its events along
-      auto& lane = *static_cast<Lane*>(context);
-      if (!take_completions(lane)) detach(lane.id);
+  // Its client is told of the lane when its windows are bound, one after the other. False: the lane is to end.
+  bool bind_next(Lane& lane) {
+    if (lane.bound == lane.windows.size()) {
+      windows_.fetch_add(lane.windows.size(), std::memory_order_relaxed);
+      without_windows_.fetch_add(lane.without_windows ? 1 : 0, std::memory_order_relaxed);
+      std::exchange(lane.begun, nullptr)(put(lane.said));
+      return true;
     }
-    taking_ = false;
-    ended_.clear();
+    Window& window = lane.windows[lane.bound];
+    ibv_send_wr wr{};
+    wr.wr_id = kBind;
+    wr.opcode = IBV_WR_BIND_MW;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.bind_mw = {.mw = window.memory_window.get(),
+                  .rkey = ::ibv_inc_rkey(window.memory_window->rkey),
+                  .bind_info = {.mr = window.exposed->registration.get(),
+                                .addr = window.exposed->begin,
+                                .length = window.exposed->bytes,
+                                .mw_access_flags = window.access}};
+    lane.said.places[window.place].key = wr.bind_mw.rkey;
+    return post(lane, wr);
   }
 
-  // False: the lane is to end, if a CALL has not fenced its own session.
-  bool take_completions(Lane& lane) {
-    ibv_cq* queue = lane.completions.get();
-    if (::ibv_req_notify_cq(queue, 0) != 0) return false;
-    ibv_wc done{};
-    for (int count = 0; (count = ::ibv_poll_cq(queue, 1, &done)) != 0;) {
-      if (count < 0 || done.status != IBV_WC_SUCCESS) {
-        broken_.fetch_add(1, std::memory_order_relaxed);
-        return false;
-      }
-      if (done.wr_id == kReceive ? !take_call(lane, done.byte_len) : lane.refused) return false;
+  // ---- what came
+
+  void take_events() {
+    ibv_cq* queue = nullptr;
+    void* context = nullptr;
+    unsigned events = 0;
+    while (::ibv_get_cq_event(events_.get(), &queue, &context) == 0) ++events;
+    if (events > 0) ::ibv_ack_cq_events(completions_.get(), events);
+    if (::ibv_req_notify_cq(completions_.get(), 0) != 0) log_(device_->name() + " tells of completions no more");
+    for (collect(); !arrived_.empty(); collect()) {
+      const Arrival arrival = arrived_.front();
+      arrived_.pop_front();
+      take(arrival);
     }
+  }
+
+  // Completions whose lanes are known. Whoever took them off the queue before their event came: it is still to come.
+  void collect() {
+    ibv_wc done{};
+    while (::ibv_poll_cq(completions_.get(), 1, &done) > 0) {
+      const auto lane = by_number_.find(done.qp_num);
+      const Arrival arrival{.lane = lane == by_number_.end() ? 0 : lane->second->id,
+                            .request = done.wr_id,
+                            .status = done.status,
+                            .bytes = done.status == IBV_WC_SUCCESS ? done.byte_len : 0};
+      arrived_.push_back(arrival);
+    }
+  }
+
+  void take(const Arrival& arrival) {
+    const auto place = lanes_.find(arrival.lane);
+    const bool receive = (arrival.request & kKind) == 0;
+    if (place == lanes_.end()) {
+      if (receive) post(static_cast<std::uint32_t>(arrival.request));
+      return;
+    }
+    Lane& lane = *place->second;
+    if (receive && lane.receive) {  // a CALL while one is out: its client has no receive for it
+      post(static_cast<std::uint32_t>(arrival.request));
+      broken_.fetch_add(1, std::memory_order_relaxed);
+      return end_broken(arrival.lane);
+    }
+    if (receive) lane.receive = static_cast<std::uint32_t>(arrival.request);
+    bool goes_on = false;
+    if (arrival.status != IBV_WC_SUCCESS) {
+      broken_.fetch_add(1, std::memory_order_relaxed);
+      if ((arrival.request & kKind) == kBind) give_up_windows(arrival.status);
+    } else if (receive) {
+      goes_on = take_call(lane, arrival.bytes);
+    } else if ((arrival.request & kKind) == kFetch) {
+      goes_on = execute(lane, lane.room->request().first(lane.head.bytes));
+    } else if ((arrival.request & kKind) == kBind) {
+      ++lane.bound;
+      goes_on = bind_next(lane);
+    } else {
+      goes_on = !lane.refused;
+      if (lane.call == Lane::Call::none && arrival.request == answer_request(lane)) give_back_room(lane);
+    }
+    if (!goes_on) end_broken(arrival.lane);  // unless a CALL has fenced its own session
+  }
+  void end_broken(std::uint64_t id) {
+    const auto lane = lanes_.find(id);
+    if (lane != lanes_.end()) end(lane, {Code::unavailable, device_->name() + " broke the memory node's queue pair"});
+  }
+  // Nobody has done anything on that queue pair but bind. The client's next lane goes without.
+  void give_up_windows(ibv_wc_status status) {
+    device_->give_up_windows();
+    say_without_windows(std::string("does not bind memory windows, ") + ::ibv_wc_status_str(status));
+  }
+  static std::uint64_t answer_request(const Lane& lane) { return kAnswer | (lane.head.number & ~kKind); }
+
+  // ---- CALLs; false: the lane is to end
+
+  bool take_call(Lane& lane, std::uint32_t bytes) {
+    const base::Bytes message = inbox_->received(*lane.receive, bytes);
+    if (bytes < kCallHeadBytes || lane.refused || lane.begun || lane.call != Lane::Call::none) return false;
+    const auto head = base::load<CallHead>(message.data());
+    const bool near = head.bytes <= kNearBytes;
+    if (head.room > kMaxCallBytes || head.bytes > kMaxCallBytes || head.number != lane.head.number + 1 ||
+        bytes != kCallHeadBytes + (near ? head.bytes : 0)) {
+      return false;
+    }
+    lane.head = head;
+    if (near && head.room <= kNearReplyBytes) return execute(lane, message.subspan(kCallHeadBytes));
+    // Rooms come back: what holds one waits for devices alone, which give up in time.
+    if (lane.room == nullptr) lane.room = inbox_->take_room();
+    if (lane.room != nullptr) return start(lane);
+    waits_.fetch_add(1, std::memory_order_relaxed);
+    lane.call = Lane::Call::waits;
+    waiting_.push_back(&lane);
     return true;
   }
 
-  bool take_call(Lane& lane, std::uint32_t bytes) {
-    if (lane.pair == nullptr || bytes < kCallHeadBytes || lane.refused) return false;
-    const auto head = base::load<CallHead>(lane.request.get());
-    if (head.room > kMaxCallBytes) return false;
+  void on_turn_end() noexcept override {
+    while (!waiting_.empty()) {
+      Lane& lane = *waiting_.front();
+      lane.room = inbox_->take_room();
+      if (lane.room == nullptr) return;
+      waiting_.pop_front();
+      const std::uint64_t id = lane.id;
+      if (!start(lane)) end_broken(id);
+    }
+  }
+
+  // It has a room.
+  bool start(Lane& lane) {
+    if (lane.head.bytes <= kNearBytes) {
+      return execute(lane, inbox_->received(*lane.receive, kReceiveBytes).subspan(kCallHeadBytes, lane.head.bytes));
+    }
+    lane.call = Lane::Call::fetches;
+    const base::MutableBytes into = lane.room->request().first(lane.head.bytes);
+    ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(into.data()),
+                 .length = static_cast<std::uint32_t>(into.size()),
+                 .lkey = inbox_->key()};
+    ibv_send_wr wr{};
+    wr.wr_id = kFetch;
+    wr.sg_list = &part;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_READ;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {.remote_addr = lane.head.address, .rkey = lane.head.key};
+    return post(lane, wr);
+  }
+
+  bool execute(Lane& lane, base::Bytes request) {
     calls_.fetch_add(1, std::memory_order_relaxed);
-    const base::Bytes request(lane.request.get() + kCallHeadBytes, bytes - kCallHeadBytes);
-    const base::MutableBytes room(lane.answer.get() + kCallHeadBytes, head.room);
-    const auto length = host_->on_call(lane.session_id, head.opcode, request, room);
-    if (lane.pair == nullptr) return false;
+    const base::MutableBytes reply = lane.room != nullptr ? lane.room->reply() : inbox_->reply(*lane.reply);
+    const CallHead head = lane.head;
+    lane.call = Lane::Call::executes;
+    const auto length =
+        host_->on_call(lane.session_id, head.opcode, request, reply.subspan(kAnswerHeadBytes, head.room));
+    if (executing_ != nullptr) {  // its own session is fenced
+      release(*executing_);
+      executing_.reset();
+      return true;
+    }
+    lane.call = Lane::Call::none;
     FARPOOL_CHECK(!length || *length <= head.room);
     AnswerHead answer{.refused = length ? 0u : 1u, .bytes = 0, .number = head.number};
     if (length) answer.bytes = static_cast<std::uint32_t>(*length);
-    base::store(lane.answer.get(), answer);
+    base::store(reply.data(), answer);
     lane.refused = !length;
-    // Before the answer leaves, since the next CALL may follow it at once.
-    if (!post_receive(lane).ok()) return false;
-    ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(lane.answer.get()),
-                 .length = static_cast<std::uint32_t>(kCallHeadBytes + answer.bytes),
-                 .lkey = lane.answer_memory->lkey};
-    ibv_send_wr send{};
-    send.wr_id = kSend;
-    send.sg_list = &part;
-    send.num_sge = 1;
-    send.opcode = IBV_WR_SEND;
-    send.send_flags = IBV_SEND_SIGNALED;
+    // Before the reply leaves, since the next CALL may follow it at once.
+    if (Status status = inbox_->post(*std::exchange(lane.receive, std::nullopt)); !status.ok()) return false;
+    ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(reply.data()),
+                 .length = static_cast<std::uint32_t>(kAnswerHeadBytes + answer.bytes),
+                 .lkey = inbox_->key()};
+    ibv_send_wr wr{};
+    wr.wr_id = answer_request(lane);
+    wr.sg_list = &part;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    return post(lane, wr);
+  }
+
+  static bool post(Lane& lane, ibv_send_wr& wr) {
     ibv_send_wr* bad = nullptr;
-    return ::ibv_post_send(lane.pair->raw(), &send, &bad) == 0;
+    return ::ibv_post_send(lane.pair->raw(), &wr, &bad) == 0;
   }
 
   net::Loop& control_;
   const std::shared_ptr<Device> device_;
+  const Log log_;
+  const std::size_t most_;  // lanes
   Host* host_ = nullptr;
   std::function<std::uint64_t()> random_;
+  // Destroyed from the bottom up, after every lane.
   ProtectionDomain domain_;
   CompletionEvents events_;
-  std::map<std::pair<const std::byte*, bool>, Exposed> exposed_;  // by beginning, and whether it may only be read
+  Completions completions_;
+  std::unique_ptr<Inbox> inbox_;
+  std::map<std::pair<const std::byte*, Access>, Exposed> exposed_;  // by beginning
   std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> lanes_;
-  bool taking_ = false;
-  std::vector<std::unique_ptr<Lane>> ended_;  // while taking
+  std::unordered_map<std::uint32_t, Lane*> by_number_;  // of their queue pairs
+  std::vector<std::uint32_t> free_replies_;
+  std::deque<Arrival> arrived_;
+  std::deque<Lane*> waiting_;        // for a room
+  std::unique_ptr<Lane> executing_;  // that has ended while its CALL is at work
+  bool said_without_windows_ = false;
   std::unique_ptr<net::Watch> watch_;
-  std::atomic<std::uint64_t> count_{0}, calls_{0}, broken_{0};
+  std::atomic<std::uint64_t> count_{0}, calls_{0}, waits_{0}, broken_{0}, windows_{0}, without_windows_{0};
 };
 
-VerbsResponder::VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device)
-    : lanes_(std::make_unique<Lanes>(control, std::move(device))), session_port_(control, std::move(session_port)) {}
+VerbsResponder::VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device,
+                               Log log)
+    : lanes_(std::make_unique<Lanes>(
+          control, std::move(device), log ? std::move(log) : [](const std::string&) {}, session_port.max_connections)),
+      session_port_(control, std::move(session_port)) {}
 
 VerbsResponder::~VerbsResponder() = default;
 

@@ -20,13 +20,17 @@ namespace farpool::fabric::verbs {
 struct VerbsStats {
   std::uint64_t lanes = 0;  // open now
   std::uint64_t calls = 0;
-  std::uint64_t broken = 0;  // lanes that the device reported an error on
+  std::uint64_t waits = 0;                  // of CALLs that are large, for a room
+  std::uint64_t broken = 0;                 // lanes that the device reported an error on
+  std::uint64_t windows = 0;                // memory windows bound
+  std::uint64_t lanes_without_windows = 0;  // of those open: with a key, of host memory, that is good on others too
 };
 
 class VerbsResponder final : public Responder {
  public:
+  using Log = std::function<void(const std::string&)>;
   // The control loop outlives the responder. Nothing listens until serve().
-  VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device);
+  VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device, Log log = {});
   // On the control thread, or when the control loop does not run.
   ~VerbsResponder() override;
 

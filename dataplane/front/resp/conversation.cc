@@ -61,6 +61,7 @@ std::string pool_error_text(const base::Status& status) {
       return "UNKNOWNOUTCOME the command may or may not have taken effect: " + status.message();
     case Code::unavailable:
     case Code::stale:
+    case Code::moved:
       return "TRYAGAIN nothing was done: " + status.message();
     case Code::locked:
       return "LOCKED nothing was done: " + status.message();

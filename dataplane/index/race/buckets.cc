@@ -22,7 +22,10 @@ constexpr std::uint64_t kCrowded = 4;
 Buckets::Buckets(Table::State& state, std::string_view key)
     : state_(state),
       key_(key),
-      directory_hash_(directory::hash_of(state.session.grant().pool_secret, base::bytes_of(key))),
+      pool_hash_(base::keyed_hash(state.session.grant().pool_secret, base::bytes_of(key))),
+      known_move_(state.move.number),
+      leaves_(state.move.leaves(pool_hash_)),
+      directory_hash_(directory::hash_of(pool_hash_)),
       hash_(base::keyed_hash(state.session.grant().table_seed, base::bytes_of(key))),
       places_(locate(hash_, state.geometry.rows_per_table())),
       print_(print_of(hash_)),
@@ -59,7 +62,7 @@ Result<Buckets::Sight> Buckets::look() {
     return "group " + std::to_string(places_[place].group) + " of table " + std::to_string(route_.table);
   };
   Sight sight = Sight::good;
-  unsure_ = false;
+  unsure_ = outdated_ = closed_ = false;
   for (std::size_t place = 0; place < 2; ++place) {
     Side& side = sides_[place];
     const std::uint64_t header = view_in(false, place).header();
@@ -75,6 +78,9 @@ Result<Buckets::Sight> Buckets::look() {
       continue;
     }
     if (side.in_motion && sight == Sight::good) sight = Sight::in_motion;
+    const std::uint64_t move = HeaderWord::Move::get(view(place).header());
+    outdated_ = outdated_ || move > known_move_;
+    closed_ = closed_ || (leaves_ && move == known_move_);
     for (std::uint64_t index = 0; index < kCombinedSlots; ++index) {
       const Slot slot = view(place).slot(index);
       if (!slot.empty() && !(slot.well_formed() && state_.in_heap(slot))) {

@@ -44,6 +44,10 @@ class Buckets {
   Result<Sight> look();
   // Whether a miss is to be believed only when the buckets have been read again.
   bool unsure() const { return unsure_; }
+  // Of moves between memory nodes: one has reached the buckets that this client does not know of; or the key's part
+  // leaves, and no copy of it is placed here any more.
+  bool outdated() const { return outdated_; }
+  bool closed() const { return closed_; }
   // Reads the directory anew. corrupt: time and again it leads to a table that does not have the key.
   Task<Status> misled(Nanos deadline, Cost& cost);
   // There are hardly any free slots.
@@ -74,8 +78,8 @@ class Buckets {
     Slot slot;
     const Known* known = nullptr;
   };
-  // The key's copy, committed, or moving if its group is in motion. There is never more than one, though two may have
-  // been seen one after the other.
+  // The key's copy, committed or leaving, or moving if its group is in motion. There is never more than one, though two
+  // may have been seen one after the other.
   std::optional<Copy> committed() const;
   // Calls visit(offset, slot) for every slot that is taken, and has the key if `ours`.
   template <class Visit>
@@ -96,6 +100,9 @@ class Buckets {
   Place place_in(std::uint64_t table, std::size_t i) const {
     return {table * state_.geometry.rows_per_table() + places_[i].group, places_[i].side};
   }
+  // By the map by which the key was looked for here, whatever the client has been told since.
+  bool leaves() const { return leaves_; }
+  std::uint64_t known_move() const { return known_move_; }
   std::uint64_t directory_hash() const { return directory_hash_; }
   std::uint64_t print() const { return print_; }
 
@@ -120,11 +127,15 @@ class Buckets {
 
   Table::State& state_;
   const std::string_view key_;
+  const std::uint64_t pool_hash_;
+  const std::uint64_t known_move_;  // the last of the map by which the key was looked for here
+  const bool leaves_;               // the key's part, in that move
   const std::uint64_t directory_hash_;
   const std::uint64_t hash_;
   const Places places_;  // in any table
   std::array<Side, 2> sides_;
   bool unsure_ = false;
+  bool outdated_ = false, closed_ = false;
   // Moving slots of the key's print that were seen under a header that covers the key.
   std::array<std::pair<std::uint64_t, Slot>, 2 * kCombinedSlots> seen_moving_;
   std::size_t seen_count_ = 0;

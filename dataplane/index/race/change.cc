@@ -38,6 +38,7 @@ class Change {
   Task<Result<bool>> attempts();
   Task<Result<Step>> attempt();
   Task<Result<Step>> doubt(Slot slot);
+  Task<Result<bool>> gone_for_good();
   Task<Result<Step>> elsewhere(Buckets::Sight sight);
 
   // The new value's block.
@@ -71,6 +72,7 @@ class Change {
   Standing doubtful_;
   Standing rival_;
   Standing hindrance_;
+  bool seen_closed_ = false;  // in this attempt
 
   bool existed_ = false;
   std::string decided_;          // an editor's value
@@ -89,8 +91,10 @@ class Change {
 
 Task<Result<bool>> Change::run() {
   if (Status status = index::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
-  if (wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put)) {
-    value_ = wish_.value;
+  const bool may_put = wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put;
+  if (wish_.editor == nullptr && may_put) value_ = wish_.value;
+  // Of a key that may have left, room is asked for when it is found: a full memory node must not keep it from its next.
+  if (wish_.editor == nullptr && may_put && !buckets_.leaves()) {
     extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
     if (Status status = co_await fetch_block(); !status.ok()) co_return status;
     write_extent();
@@ -124,6 +128,7 @@ Task<Result<Step>> Change::attempt() {
   // Until the end: what was read of a slot's word stays true of it, and a word that went never comes back.
   const session::EraPin pin = state_.session.pin();
   buckets_.forget();
+  seen_closed_ = false;
   // Locate and ask.
   Chain chain;
   if (composed_) add_write(chain);
@@ -134,7 +139,9 @@ Task<Result<Step>> Change::attempt() {
     const Result<Buckets::Sight> sight = buckets_.look();
     if (!sight.ok()) co_return sight.status();
     const bool changeable = *sight != Buckets::Sight::stale && *sight != Buckets::Sight::in_motion;
-    if (!changeable || (placed_ && buckets_.places() != placed_among_)) co_return co_await elsewhere(*sight);
+    const bool in_vain = buckets_.places() != placed_among_ || buckets_.outdated() || buckets_.closed();
+    if (!changeable || (placed_ && in_vain)) co_return co_await elsewhere(*sight);
+    if (buckets_.outdated()) co_return state_.map_is_old(buckets_.known_move());
     Status status;
     if (*sight == Buckets::Sight::again) {
       if (status = co_await buckets_.read(deadline_, cost_); !status.ok()) co_return status;
@@ -157,9 +164,19 @@ Task<Result<Step>> Change::attempt() {
       continue;
     }
     const std::optional<Copy> found = buckets_.committed();
+    if (!found && buckets_.closed()) {
+      const Result<bool> gone = co_await gone_for_good();
+      if (!gone.ok()) co_return gone.status();
+      if (*gone) co_return state_.moved_away();
+      continue;
+    }
     existed_ = found.has_value();
     const Edit::Kind kind = decide(found);
     if (kind == Edit::Kind::keep) co_return Step::finished;
+    if (found && found->slot.leaving()) {
+      ++state_.marks.move_waits;
+      co_return Step::again;
+    }
     if (kind == Edit::Kind::put && !composed_) {
       if (status = index::check_sizes(key_, value_.size()); !status.ok()) co_return status;
       if (!compose()) co_return Step::room;
@@ -183,6 +200,25 @@ Task<Result<Step>> Change::elsewhere(Buckets::Sight sight) {
     ++state_.marks.split_waits;
   }
   co_return Step::again;
+}
+
+// The key is not here, and its buckets are closed. Who placed it tentatively before they were may not have committed
+// yet; so they are read once more, and what is tentative is taken away. False: they were read again, look anew.
+Task<Result<bool>> Change::gone_for_good() {
+  std::array<std::uint64_t, 2 * kCombinedSlots> before{};
+  std::array<Slot, 2 * kCombinedSlots> tentative;
+  std::size_t count = 0;
+  Chain chain;
+  buckets_.each(false, [&](std::uint64_t offset, Slot slot) {
+    if (!slot.tentative() || slot.print() != buckets_.print()) return;
+    chain.add(Op::cas({layout::kTable, offset}, before[count], slot.word(), 0));
+    tentative[count++] = slot;
+  });
+  if (std::exchange(seen_closed_, true) && count == 0) co_return true;
+  buckets_.add_reads(chain);
+  if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
+  for (std::size_t i = 0; i < count; ++i) state_.marks.removed += before[i] == tentative[i].word() ? 1 : 0;
+  co_return false;
 }
 
 // A block that is not what its slot says was reused, which an era forbids, or is damaged.

@@ -17,11 +17,12 @@
 //           +-----------+-----------+-------+-----------------------------------+
 //            63                41  40   39                              8 7      0
 //   header  +--------------------+------+---------------------------------+--------+
-//           | zero            23 | open | suffix                       32 | depth  |
+//           | move            23 | open | suffix                       32 | depth  |
 //           +--------------------+------+---------------------------------+--------+
 //
-// The whole word 0 is an empty slot, or the header of a bucket that is closed: its table is being made by a split, and
-// what belongs here still lies in the old table. `units` is what of the block is read at once, 1 to 255: with 255 the
+// `move` is the number of the last move of keys between memory nodes that has reached the bucket (docs/adr/0012). The
+// whole word 0 is an empty slot, or the header of a bucket that is closed: its table is being made by a split, and what
+// belongs here still lies in the old table. `units` is what of the block is read at once, 1 to 255: with 255 the
 // extent may be longer, and its own lengths tell (the paper chains a second block; here a block has any length).
 #pragma once
 
@@ -30,6 +31,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "layout/directory.h"
 #include "layout/geometry.h"
 #include "layout/segment.h"
 #include "layout/word.h"
@@ -59,6 +61,7 @@ class Slot {
     committed = 0,  // the key is there
     tentative = 1,  // its inserter has yet to see that no other copy of the key is there; nobody else heeds it
     moving = 2,     // of a table that is split: a copy lies in the new table, or is about to; nobody changes it here
+    leaving = 3,    // for another memory node: the key is there, and nobody changes it here or there
   };
 
   constexpr Slot() = default;
@@ -74,11 +77,10 @@ class Slot {
   constexpr bool empty() const { return word_ == 0; }
   constexpr bool tentative() const { return state() == static_cast<std::uint64_t>(State::tentative); }
   constexpr bool moving() const { return state() == static_cast<std::uint64_t>(State::moving); }
+  constexpr bool leaving() const { return state() == static_cast<std::uint64_t>(State::leaving); }
   constexpr bool committed() const { return !empty() && state() == static_cast<std::uint64_t>(State::committed); }
   // Whether it is empty or can point to anything at all.
-  constexpr bool well_formed() const {
-    return empty() || (SlotWord::Units::get(word_) != 0 && state() <= static_cast<std::uint64_t>(State::moving));
-  }
+  constexpr bool well_formed() const { return empty() || SlotWord::Units::get(word_) != 0; }
   constexpr std::uint64_t print() const { return SlotWord::Print::get(word_); }
   constexpr std::uint64_t block() const { return SlotWord::Block::get(word_); }
   // Of the block, that are read at once.
@@ -105,16 +107,21 @@ struct HeaderWord {
   using Depth = layout::Field<0, 8>;
   using Suffix = layout::Field<8, 32>;
   using Open = layout::Field<40, 1>;
-  using Zero = layout::Field<41, 23>;
-  static_assert(layout::tiles_a_word<Depth, Suffix, Open, Zero>);
-  static constexpr std::uint64_t of(std::uint64_t depth, std::uint64_t suffix) {
-    return Depth::put(depth) | Suffix::put(suffix) | Open::put(1);
+  using Move = layout::Field<41, 23>;
+  static_assert(layout::tiles_a_word<Depth, Suffix, Open, Move>);
+  static_assert(Move::kMax == layout::kMostMoves);
+  static constexpr std::uint64_t of(std::uint64_t depth, std::uint64_t suffix, std::uint64_t move = 0) {
+    return Depth::put(depth) | Suffix::put(suffix) | Open::put(1) | Move::put(move);
+  }
+  // The same keys, whatever has moved.
+  static constexpr std::uint64_t keys(std::uint64_t header) { return header & ~Move::kMask; }
+  static constexpr std::uint64_t reached_by(std::uint64_t header, std::uint64_t move) {
+    return keys(header) | Move::put(move);
   }
   static constexpr bool open(std::uint64_t header) { return header != 0; }
   static constexpr bool well_formed(std::uint64_t header) {
     const std::uint64_t depth = Depth::get(header);
-    return !open(header) ||
-           (Open::get(header) == 1 && Zero::get(header) == 0 && depth <= 32 && Suffix::get(header) >> depth == 0);
+    return !open(header) || (Open::get(header) == 1 && depth <= 32 && Suffix::get(header) >> depth == 0);
   }
   // Whatever the reader's directory says: a split that left the key here does not matter to it.
   static constexpr bool covers(std::uint64_t header, std::uint64_t directory_hash) {

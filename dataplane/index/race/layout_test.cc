@@ -53,7 +53,7 @@ TEST(Slot, KnowsWhatCannotBe) {
   EXPECT_TRUE(Slot().well_formed());
   EXPECT_TRUE(Slot::of(0, 0, 64, Slot::State::committed).well_formed());
   EXPECT_FALSE(Slot(SlotWord::Block::put(7)).well_formed()) << "of no length";
-  EXPECT_FALSE(Slot(SlotWord::Units::put(1) | SlotWord::State::put(3)).well_formed());
+  EXPECT_FALSE(Slot(SlotWord::State::put(3)).well_formed());
 }
 
 // The digest's three cases: only one whose suffix is another has moved, whatever depth the reader believed in.
@@ -71,6 +71,19 @@ TEST(Header, SaysWhichKeysItsBucketHolds) {
   EXPECT_FALSE(HeaderWord::well_formed(HeaderWord::of(33, 0)));
   EXPECT_FALSE(HeaderWord::well_formed(1ull << 41));
   EXPECT_FALSE(HeaderWord::well_formed(1)) << "neither open nor closed";
+}
+
+// Which keys are the bucket's, and which move between memory nodes has reached it, do not touch each other.
+TEST(Header, CountsMoves) {
+  for (const std::uint64_t move : {std::uint64_t{1}, std::uint64_t{7}, layout::kMostMoves}) {
+    const std::uint64_t header = HeaderWord::reached_by(HeaderWord::of(2, 2, 5), move);
+    EXPECT_EQ(header, HeaderWord::of(2, 2, move));
+    EXPECT_EQ(HeaderWord::Move::get(header), move);
+    EXPECT_EQ(HeaderWord::keys(header), HeaderWord::of(2, 2));
+    EXPECT_TRUE(HeaderWord::well_formed(header));
+    EXPECT_TRUE(HeaderWord::covers(header, 0b110));
+    EXPECT_FALSE(HeaderWord::covers(header, 0b100));
+  }
 }
 
 TEST(Combined, BucketsShareTheirOverflow) {

@@ -13,6 +13,8 @@
 //    it is left over, and of another part.
 //  - A group of a new table that was closed until now may have been read before it was filled.
 //  - While it is closed, all that belongs there lies in the old group, committed or moving.
+//
+// Keys that leave for another memory node are told of until they have left; the caller looks there afterwards.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -52,6 +54,7 @@ class Scan {
  public:
   Scan(Table::State& state, std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost)
       : state_(state),
+        known_move_(state.move.number),
         bits_(layout::most_depth(state.geometry.tables)),
         end_(state.geometry.rows_per_table() << bits_),
         at_(position),
@@ -97,6 +100,7 @@ class Scan {
   Task<Result<bool>> read_keys(index::Page& page);
 
   Table::State& state_;
+  const std::uint64_t known_move_;
   const std::uint64_t bits_;
   const std::uint64_t end_;
   std::uint64_t at_;
@@ -208,6 +212,10 @@ Result<Scan::Sight> Scan::look(Part& part) {
       return Status(Code::corrupt, "the header of a bucket of group " + std::to_string(part.group) + " of table " +
                                        std::to_string(part.route.table) + " cannot be");
     }
+    // Keys may have left, for a table that the caller does not think of.
+    for (const std::uint64_t header : {group.header(i), splits ? old.header(i) : 0}) {
+      if (HeaderWord::Move::get(header) > known_move_) return state_.map_is_old(known_move_);
+    }
   }
   const bool again = before_ && before_->position == part.position && before_->route == part.route;
   if (splits && !group.any_open()) {
@@ -247,7 +255,7 @@ Result<Scan::Sight> Scan::look(Part& part) {
 Status Scan::take(const Part& part, const GroupView& group, bool moving) {
   for (std::uint64_t i = 0; i < kGroupSlots; ++i) {
     const Slot slot = group.slot(i);
-    if (!slot.committed() && !(moving && slot.moving())) continue;
+    if (!slot.committed() && !slot.leaving() && !(moving && slot.moving())) continue;
     if (!slot.well_formed() || !state_.in_heap(slot)) {
       return {Code::corrupt, "slot " + std::to_string(i) + " of group " + std::to_string(part.group) + " of table " +
                                  std::to_string(part.route.table) + " cannot be"};

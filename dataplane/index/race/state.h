@@ -53,6 +53,7 @@ class Tally {
 };
 
 class Groups;
+class Relocation;
 
 struct Table::State final : session::Repairable, heap::References {
   State(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id);
@@ -68,6 +69,8 @@ struct Table::State final : session::Repairable, heap::References {
   directory::Cache directory;
   std::unique_ptr<Groups> groups;
   directory::Splitter splitter;
+  index::Move move;  // the pool's latest, as far as this client knows
+  std::unique_ptr<Relocation> relocation;
 
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
@@ -93,6 +96,15 @@ struct Table::State final : session::Repairable, heap::References {
            slot.bytes() <= heap_bytes() - layout::block_offset(slot.block());
   }
   Status gone(Code otherwise, const std::string& what) { return index::gone(session, otherwise, what); }
+  static Status map_is_old(std::uint64_t known_move) {
+    return {Code::stale,
+            "keys have moved between memory nodes since the shard map by which they were looked for, whose " +
+                std::string("last move is ") + std::to_string(known_move) + "; nothing was done"};
+  }
+  Status moved_away() const {
+    return {Code::moved,
+            "the key is not at this memory node, which its part of the hash space leaves; nothing was done"};
+  }
 };
 
 // How long a word has stood in its place, as far as one operation has seen.

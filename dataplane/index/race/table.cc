@@ -5,6 +5,7 @@
 
 #include "index/race/buckets.h"
 #include "index/race/change.h"
+#include "index/race/relocate.h"
 #include "index/race/split.h"
 #include "index/race/state.h"
 #include "layout/extent.h"
@@ -27,7 +28,8 @@ Table::State::State(session::Session& session, heap::Heap& heap, const layout::G
       repairer(session, *this),
       directory(session, geometry.tables),
       groups(std::make_unique<Groups>(*this)),
-      splitter(session, repairer, directory, this->geometry, *groups) {}
+      splitter(session, repairer, directory, this->geometry, *groups),
+      relocation(std::make_unique<Relocation>(*this)) {}
 Table::State::~State() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->geometry; }
@@ -39,6 +41,7 @@ const Marks& Table::marks() const {
   return state_->marks;
 }
 session::Repairer& Table::repairer() { return state_->repairer; }
+index::Movable* Table::movable() { return state_->relocation.get(); }
 
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
   Result<bool> existed = co_await change(

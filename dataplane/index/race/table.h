@@ -58,6 +58,7 @@ class Table final : public index::Table {
   const Marks& marks() const override;
   task::Task<base::Result<index::Swept>> sweep(base::Nanos deadline, fabric::Cost& cost) override;
   session::Repairer& repairer() override;
+  index::Movable* movable() override;
 
   struct State;
 

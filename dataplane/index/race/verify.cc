@@ -89,8 +89,10 @@ class Verifier {
     return found == splits.end() ? nullptr : &found->second;
   }
 
-  bool header_can_be(std::uint64_t table, std::uint64_t header) const {
+  // The number of a move may be any.
+  bool header_can_be(std::uint64_t table, std::uint64_t word) const {
     using layout::HomeWord;
+    const std::uint64_t header = HeaderWord::open(word) ? HeaderWord::keys(word) : word;
     if (const directory::Split* split = split_of(of_old_, table)) {
       return header == HeaderWord::of(split->depth, split->suffix) ||
              (moving(table) && header == HeaderWord::of(split->depth - 1, split->suffix));

@@ -71,6 +71,8 @@ type Observation struct {
 	State State
 	Facts *farpoolv1alpha1.Facts
 	Error string
+	// RefusedEpoch is the last that this memory node has refused as older than one that its memory has followed, whether it has that map still or not.
+	RefusedEpoch uint64
 }
 
 // Streams keeps a stream to every data-plane process of every pool.
@@ -190,6 +192,9 @@ func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod ty
 		return err
 	})
 	if err != nil {
+		if stream, _ := s.streamTo(pool, pod); stream != nil && status.Code(err) == codes.FailedPrecondition && stream.refused(request.GetMap().GetEpoch()) {
+			s.notify(pool)
+		}
 		return fmt.Errorf("publish epoch %d to %w", request.GetMap().GetEpoch(), err)
 	}
 	// Whoever plans next must not find the facts of before: they would be published to once more.
@@ -248,12 +253,25 @@ func (s *stream) observe() Observation {
 	return s.observation
 }
 
+// refused records an epoch that was refused, and says whether that is news.
+func (s *stream) refused(epoch uint64) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	news := s.observation.RefusedEpoch != epoch
+	s.observation.RefusedEpoch = epoch
+	return news
+}
+
 // set records an observation and says whether it differs in meaning from the one before.
 func (s *stream) set(observation Observation) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if observation.Facts == nil {
 		observation.Facts = s.observation.Facts
+	}
+	// Memory that is another one remembers nothing.
+	if !observation.Facts.GetMemoryNode().GetMemoryFresh() {
+		observation.RefusedEpoch = s.observation.RefusedEpoch
 	}
 	changed := observation.State != s.observation.State || observation.Error != s.observation.Error || !sameMeaning(observation.Facts, s.observation.Facts)
 	s.observation = observation

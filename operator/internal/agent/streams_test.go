@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
@@ -35,11 +38,13 @@ type process struct {
 	farpoolv1alpha1.UnimplementedAgentServer
 	facts   atomic.Pointer[farpoolv1alpha1.Facts]
 	publish atomic.Int64
-	fence   atomic.Pointer[func(context.Context) (*farpoolv1alpha1.FenceResponse, error)]
-	repair  atomic.Pointer[func(context.Context) (*farpoolv1alpha1.RepairResponse, error)]
-	poke    chan struct{}
-	server  *grpc.Server
-	address string
+	// recorded is the epoch that its memory has followed.
+	recorded atomic.Uint64
+	fence    atomic.Pointer[func(context.Context) (*farpoolv1alpha1.FenceResponse, error)]
+	repair   atomic.Pointer[func(context.Context) (*farpoolv1alpha1.RepairResponse, error)]
+	poke     chan struct{}
+	server   *grpc.Server
+	address  string
 }
 
 func (p *process) Describe(context.Context, *farpoolv1alpha1.DescribeRequest) (*farpoolv1alpha1.Facts, error) {
@@ -61,6 +66,9 @@ func (p *process) Watch(_ *farpoolv1alpha1.WatchRequest, stream grpc.ServerStrea
 
 func (p *process) PublishMap(_ context.Context, request *farpoolv1alpha1.PublishMapRequest) (*farpoolv1alpha1.PublishMapResponse, error) {
 	p.publish.Add(1)
+	if request.GetMap().GetEpoch() < p.recorded.Load() {
+		return nil, status.Error(codes.FailedPrecondition, "an older epoch")
+	}
 	p.facts.Store(facts(request.GetMap().GetEpoch()))
 	return &farpoolv1alpha1.PublishMapResponse{Epoch: request.GetMap().GetEpoch()}, nil
 }
@@ -291,6 +299,33 @@ func TestPublishingRefreshesFacts(t *testing.T) {
 	}
 	if err := f.streams.Publish(context.Background(), pool, "other", request); err == nil {
 		t.Error("published to a pod without a stream")
+	}
+}
+
+// What a memory node refuses as old is remembered, for as long as its memory is.
+func TestARefusedEpochIsRemembered(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	p.recorded.Store(9)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+	if err := f.streams.Publish(t.Context(), pool, "pod", &farpoolv1alpha1.PublishMapRequest{Map: &farpoolv1alpha1.ShardMap{Epoch: 8}}); status.Code(err) != codes.FailedPrecondition {
+		t.Fatalf("publish: %v", err)
+	}
+	f.await("what was refused", func(o Observation) bool { return o.RefusedEpoch == 8 })
+	tell := func(change func(*farpoolv1alpha1.Facts)) {
+		now := proto.CloneOf(p.facts.Load())
+		change(now)
+		p.facts.Store(now)
+		f.streams.refresh(t.Context(), pool, "pod")
+	}
+	tell(func(now *farpoolv1alpha1.Facts) { now.Incarnation++ })
+	if o := f.streams.Observe(pool)["pod"]; o.Facts.GetIncarnation() != 8 || o.RefusedEpoch != 8 {
+		t.Errorf("another life over that memory: %+v", o)
+	}
+	tell(func(now *farpoolv1alpha1.Facts) { now.Incarnation++; now.MemoryNode.MemoryFresh = true })
+	if o := f.streams.Observe(pool)["pod"]; o.Facts.GetIncarnation() != 9 || o.RefusedEpoch != 0 {
+		t.Errorf("a life over memory of its own: %+v", o)
 	}
 }
 

@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -45,10 +46,20 @@ type Snapshot struct {
 	Leases []*v1alpha1.RepairLease
 	// Calls on behalf of leases.
 	Calls map[types.UID][]agent.Outcome
+	// Resizes of the pool, the oldest first.
+	Resizes []*v1alpha1.ResizeOperation
+	// How many there shall be, by name.
+	MemoryPools  map[string]*v1alpha1.MemoryNodePool
+	ComputePools map[string]*v1alpha1.ComputeShardPool
 	// Gone are the pods of written-down processes that the API server has no more.
 	Gone map[types.UID]bool
+	// Unplaced are memory nodes of the newest map of which the API server has no pod, or one that never found a place: none runs, and what the
+	// ones before had in their memory went with their pods.
+	Unplaced map[string]bool
 	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
 	OutOfService map[string]bool
+	// Cordoned are the Kubernetes nodes that take no more pods: they are about to be drained.
+	Cordoned map[string]bool
 }
 
 // Agents tells what is known about data-plane processes.
@@ -85,7 +96,10 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	var services corev1.ServiceList
 	var budgets policyv1.PodDisruptionBudgetList
 	var policies networkingv1.NetworkPolicyList
-	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies} {
+	var resizes v1alpha1.ResizeOperationList
+	var memoryPools v1alpha1.MemoryNodePoolList
+	var computePools v1alpha1.ComputeShardPoolList
+	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies, &resizes, &memoryPools, &computePools} {
 		if err := list(objects); err != nil {
 			return nil, err
 		}
@@ -98,10 +112,19 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	s.Services = owned(pool, services.Items)
 	s.Budgets = owned(pool, budgets.Items)
 	s.Policies = owned(pool, policies.Items)
+	s.MemoryPools = owned(pool, memoryPools.Items)
+	s.ComputePools = owned(pool, computePools.Items)
 	for _, shardMap := range owned(pool, maps.Items) {
 		s.ShardMaps = append(s.ShardMaps, shardMap)
 	}
 	sort.Slice(s.ShardMaps, func(i, j int) bool { return s.ShardMaps[i].Spec.Epoch < s.ShardMaps[j].Spec.Epoch })
+
+	for _, resize := range owned(pool, resizes.Items) {
+		s.Resizes = append(s.Resizes, resize)
+	}
+	slices.SortFunc(s.Resizes, func(a, b *v1alpha1.ResizeOperation) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
 
 	s.NodePods = map[string]*corev1.Pod{}
 	for i := range pods.Items {
@@ -125,10 +148,13 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		controller := metav1.GetControllerOf(lease)
 		return controller != nil && controller.Kind == "KVPool" && controller.UID != pool.UID // of an earlier pool of this name
 	})
-	if s.OutOfService, err = outOfService(ctx, cache); err != nil {
+	if err := s.kubernetesNodes(ctx, cache); err != nil {
 		return nil, err
 	}
 	if s.Gone, err = s.gone(ctx, live); err != nil {
+		return nil, err
+	}
+	if s.Unplaced, err = s.unplaced(ctx, live); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -156,18 +182,22 @@ func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName)
 	return leases, nil
 }
 
-func outOfService(ctx context.Context, cache client.Reader) (map[string]bool, error) {
+func (s *Snapshot) kubernetesNodes(ctx context.Context, cache client.Reader) error {
 	var nodes corev1.NodeList
 	if err := cache.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list Kubernetes nodes: %w", err)
+		return fmt.Errorf("list Kubernetes nodes: %w", err)
 	}
-	out := map[string]bool{}
+	s.OutOfService, s.Cordoned = map[string]bool{}, map[string]bool{}
 	for i := range nodes.Items {
-		if IsOutOfService(&nodes.Items[i]) {
-			out[nodes.Items[i].Name] = true
+		node := &nodes.Items[i]
+		if IsOutOfService(node) {
+			s.OutOfService[node.Name] = true
+		}
+		if node.Spec.Unschedulable {
+			s.Cordoned[node.Name] = true
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // IsOutOfService says whether a Kubernetes node was declared shut down: its pods do not run, though no kubelet says so.
@@ -205,6 +235,33 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 	return gone, nil
 }
 
+// unplaced asks the API server itself, as the cache may lag: a pod that has a place by now may hold what nothing else does.
+func (s *Snapshot) unplaced(ctx context.Context, live client.Reader) (map[string]bool, error) {
+	if len(s.ShardMaps) == 0 || s.Pool.Spec.Management == v1alpha1.ManagementPaused {
+		return nil, nil
+	}
+	unplaced := map[string]bool{}
+	for _, entry := range s.ShardMaps[len(s.ShardMaps)-1].Spec.Nodes {
+		if cached := s.NodePods[entry.Name]; cached != nil && placed(cached) {
+			continue
+		}
+		pod := &corev1.Pod{}
+		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: entry.Name}, pod)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, entry.Name, err)
+		}
+		if err != nil || !placed(pod) {
+			unplaced[entry.Name] = true
+		}
+	}
+	return unplaced, nil
+}
+
+// placed says whether a pod runs, has run, or is about to.
+func placed(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != ""
+}
+
 // owned keeps what pool controls: an object of the same labels that another owner or nobody controls is not the operator's to change.
 func owned[T any, P interface {
 	*T
@@ -224,6 +281,10 @@ func (s *Snapshot) Object(kind, name string) client.Object {
 	switch kind {
 	case "MemoryNode":
 		return found(s.Nodes, name)
+	case "MemoryNodePool":
+		return found(s.MemoryPools, name)
+	case "ComputeShardPool":
+		return found(s.ComputePools, name)
 	case "Pod":
 		return found(s.NodePods, name)
 	case "Deployment":
@@ -242,6 +303,12 @@ func (s *Snapshot) Object(kind, name string) client.Object {
 		for _, lease := range s.Leases {
 			if lease.Name == name {
 				return lease
+			}
+		}
+	case "ResizeOperation":
+		for _, resize := range s.Resizes {
+			if resize.Name == name {
+				return resize
 			}
 		}
 	case "ShardMap":

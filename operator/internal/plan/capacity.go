@@ -33,12 +33,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 			}
 		}
 	}
-	var refusing []string
-	for _, pod := range d.ComputePods {
-		if d.Agents[pod.UID].Facts.GetComputeShard().GetOutOfMemory() {
-			refusing = append(refusing, pod.Name)
-		}
-	}
+	refusing := d.refusing()
 	// Steps as coarse as the news of them.
 	percent := int(most*20) * 5
 	var now metav1.Condition
@@ -62,6 +57,17 @@ func (d *decision) memoryPressure() metav1.Condition {
 		}
 	}
 	return now
+}
+
+// refusing are the compute shards that were refused memory of late.
+func (d *decision) refusing() []string {
+	var refusing []string
+	for _, pod := range d.ComputePods {
+		if d.Agents[pod.UID].Facts.GetComputeShard().GetOutOfMemory() {
+			refusing = append(refusing, pod.Name)
+		}
+	}
+	return refusing
 }
 
 // fullFinding is what needs a person of it.

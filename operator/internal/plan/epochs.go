@@ -49,15 +49,25 @@ func (d *decision) everHadMap() bool {
 	return false
 }
 
-func (d *decision) decideMap(act bool) {
-	e := &d.epochs
+// findMap that the pool has.
+func (d *decision) findMap() {
 	uid := string(d.Pool.UID)
 	for _, object := range d.ShardMaps {
 		if object.Spec.PoolUID == uid {
-			e.current = &object.Spec
+			d.epochs.current = &object.Spec
 		}
 	}
-	if !act || d.poolSecret == nil {
+}
+
+func (d *decision) decideMap(act bool) {
+	e := &d.epochs
+	d.findResize()
+	if !act {
+		d.moves.awaits = &finding{v1alpha1.ReasonPaused, "the operator may not act for the pool now: see its conditions Progressing and SpecValid"}
+		return
+	}
+	if d.poolSecret == nil {
+		d.moves.awaits = &finding{v1alpha1.ReasonSecretMissing, "the pool's hash secret is gone: see its condition Degraded"}
 		return
 	}
 
@@ -75,24 +85,64 @@ func (d *decision) decideMap(act bool) {
 		return
 	}
 
-	// No epoch that anything remembers is used again.
-	floor := int64(0)
-	if e.current != nil {
-		floor = e.current.Epoch
+	if unknown := d.mapUnknown(); unknown != nil {
+		d.degraded = append(d.degraded, *unknown)
+		d.moves.awaits = unknown
+		return
 	}
-	if reference := d.Pool.Status.ShardMap; reference != nil {
-		floor = max(floor, reference.Epoch)
-	}
+	floor := d.floor()
 	if e.current == nil {
 		d.firstMap(floor)
 	} else {
 		d.followingMap(floor)
+		if e.next == nil {
+			d.moveOn(floor)
+		}
 	}
 	if e.next != nil {
 		d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonEpochPublished, "Publish", fmt.Sprintf(
 			"epoch %d: %s", e.next.Epoch, d.whyNext()))
 	}
 	d.publications()
+}
+
+// floor is the highest epoch that anything remembers: none is used again.
+func (d *decision) floor() int64 {
+	floor := int64(0)
+	if d.epochs.current != nil {
+		floor = d.epochs.current.Epoch
+	}
+	if reference := d.Pool.Status.ShardMap; reference != nil {
+		floor = max(floor, reference.Epoch)
+	}
+	// Two maps of one epoch would never be told apart by who has the first.
+	for _, pod := range d.ComputePods {
+		if observed := d.Agents[pod.UID]; observed.State == agent.Connected {
+			floor = max(floor, int64(min(observed.Facts.GetEpoch(), v1alpha1.MostEpochs)))
+		}
+	}
+	return floor
+}
+
+// mapUnknown says how it is known that the pool had a later map, of which nothing that can be reached holds a copy: as after a backup of the API
+// server that was restored while memory nodes restarted. Keys, and lives of memory, are where that map had them. Nothing is told to anybody by
+// an older one: misses, and memory that began empty, would pass for the truth.
+func (d *decision) mapUnknown() *finding {
+	if d.epochs.current == nil {
+		return nil
+	}
+	name := v1alpha1.ShardMapName(d.Pool.Name, d.epochs.current.Epoch)
+	const todo = "restore the newest ShardMap from a backup, have every memory node reachable, or create the pool anew"
+	known := max(uint64(d.epochs.current.Move), d.furtherMoved().GetMove())
+	for _, n := range d.nodes {
+		if finished := n.facts.GetMemoryNode().GetMoveFinished(); finished > known {
+			return &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("keys have left memory node %s in move %d, and ShardMap %s knows of none after %d, nor does any memory node that can be reached: %s", n.name, finished, name, known, todo)}
+		}
+		if n.facts != nil && n.agent.RefusedEpoch >= uint64(d.epochs.current.Epoch) && n.facts.GetEpoch() <= n.agent.RefusedEpoch {
+			return &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("the memory of memory node %s has followed a later epoch than %d, and ShardMap %s is the newest that anything which can be reached holds: %s", n.name, n.agent.RefusedEpoch, name, todo)}
+		}
+	}
+	return nil
 }
 
 // newestHeld is the newest map that a node says it holds.
@@ -109,10 +159,24 @@ func (d *decision) newestHeld() *farpoolv1alpha1.ShardMap {
 
 // firstMap needs every node: tables are spread over all of them at once.
 func (d *decision) firstMap(floor int64) {
+	var wanted []*node
+	moved := ""
 	for _, n := range d.nodes {
-		if n.facts == nil {
+		if n.wanted {
+			wanted = append(wanted, n)
+		}
+		if n.facts == nil && !d.drained(n) {
 			d.epochs.waiting = append(d.epochs.waiting, n.name)
 		}
+		if n.facts.GetMemoryNode().GetMoveFinished() > 0 {
+			moved = n.name
+		}
+	}
+	if moved != "" {
+		// Keys lie where the maps since then had them, not where the first map would.
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf(
+			"no ShardMap is there, and keys have left memory node %s for others: only a map from after that finds them; restore the newest ShardMap from a backup, or create the pool anew", moved)})
+		return
 	}
 	if len(d.epochs.waiting) > 0 {
 		if floor > 0 {
@@ -125,9 +189,9 @@ func (d *decision) firstMap(floor int64) {
 	spec := &v1alpha1.ShardMapSpec{
 		PoolName:  d.Pool.Name,
 		PoolUID:   string(d.Pool.UID),
-		Directory: shardmap.Spread(len(d.nodes)),
+		Directory: shardmap.Spread(len(wanted)),
 	}
-	for _, n := range d.nodes {
+	for _, n := range wanted {
 		// Where there was an epoch that nothing holds any more, a node that began anew lost what it held.
 		entry, err := d.entry(n, floor > 0 && n.facts.GetMemoryNode().GetMemoryFresh())
 		if err != nil {
@@ -149,6 +213,17 @@ func (d *decision) followingMap(floor int64) {
 	current := d.epochs.current
 	spec := current.DeepCopy()
 	changed := false
+	if held := d.furtherMoved(); held != nil {
+		further, err := shardmap.FromMessage(d.Pool.Name, held)
+		if err != nil {
+			d.degraded = append(d.degraded, finding{v1alpha1.ReasonEpochConflict, fmt.Sprintf("%v: look into the memory nodes' logs", err)})
+			return
+		}
+		d.rememberMemory(further)
+		spec, changed = graft(further, current), true
+		d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonEpochConflict, "Publish", fmt.Sprintf(
+			"a memory node knows of move %d, and ShardMap %s of none after %d, as after a restored backup: the next epoch goes on with that move", held.GetMove(), v1alpha1.ShardMapName(d.Pool.Name, current.Epoch), current.Move))
+	}
 	reached := 0
 	for i := range spec.Nodes {
 		entry := &spec.Nodes[i]
@@ -157,6 +232,7 @@ func (d *decision) followingMap(floor int64) {
 			continue
 		}
 		reached++
+		before := *entry
 		if entry.Incarnation != shardmap.FormatIncarnation(n.facts.GetIncarnation()) {
 			// Another life of the process, over memory of its own or over that of the life before.
 			kept := !n.facts.GetMemoryNode().GetMemoryFresh()
@@ -178,6 +254,9 @@ func (d *decision) followingMap(floor int64) {
 			note := fmt.Sprintf("the loss of what memory node %s held is accepted: its tables start empty", n.name)
 			d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonDataLossAccepted, "Accept", note)
 			d.event(n.object, corev1.EventTypeNormal, v1alpha1.ReasonDataLossAccepted, "Accept", note)
+		}
+		if startsEmpty(&before, entry) {
+			forgetDepartures(spec, i)
 		}
 	}
 	if conflicting := d.conflicting(current); conflicting != "" {
@@ -257,17 +336,13 @@ func (d *decision) unusable(n *node, err error) {
 
 // conflicting names a node that holds other content under current's epoch.
 func (d *decision) conflicting(current *v1alpha1.ShardMapSpec) string {
+	message, err := shardmap.ToMessage(current)
 	for _, n := range d.nodes {
-		if held := n.facts.GetMemoryNode().GetMap(); held.GetEpoch() == uint64(current.Epoch) && !sameMap(current, held) {
+		if held := n.facts.GetMemoryNode().GetMap(); held.GetEpoch() == uint64(current.Epoch) && (err != nil || !proto.Equal(message, held)) {
 			return n.name
 		}
 	}
 	return ""
-}
-
-func sameMap(spec *v1alpha1.ShardMapSpec, held *farpoolv1alpha1.ShardMap) bool {
-	message, err := shardmap.ToMessage(spec)
-	return err == nil && proto.Equal(message, held)
 }
 
 // publications tell each node that can be reached and lags.
@@ -277,6 +352,10 @@ func (d *decision) publications() {
 		return
 	}
 	for _, n := range d.nodes {
+		// One that has left is told so. One that is to come is told of maps from that on which has it.
+		if n.stays() && !inMap(target, n.name) && virgin(n) {
+			continue
+		}
 		if n.facts != nil && n.facts.GetEpoch() < uint64(target.Epoch) {
 			d.Publish = append(d.Publish, Publication{Node: n.name, Pod: n.pod.UID, Map: target, PoolSecret: d.poolSecret})
 		}
@@ -295,6 +374,8 @@ func (d *decision) whyNext() string {
 	for _, entry := range d.epochs.next.Nodes {
 		old := before[entry.Name]
 		switch {
+		case old.Name == "":
+			changes = append(changes, fmt.Sprintf("%s comes into the pool as incarnation %s", entry.Name, entry.Incarnation))
 		case old.Incarnation != entry.Incarnation:
 			with := ""
 			if memoryOf(old.Incarnation, old.MemoryIncarnation) == entry.MemoryIncarnation {
@@ -305,6 +386,7 @@ func (d *decision) whyNext() string {
 			changes = append(changes, fmt.Sprintf("%s is %s", entry.Name, strings.ToLower(string(entry.State))))
 		}
 	}
+	changes = append(changes, whatMoves(d.epochs.current, d.epochs.next)...)
 	if len(changes) == 0 {
 		return "the same nodes as before"
 	}

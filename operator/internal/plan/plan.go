@@ -8,10 +8,13 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -77,13 +80,20 @@ type Status struct {
 	// Unsettled: an agent has not been heard for the first time yet, and what is known would be worse than what the statuses say.
 	Unsettled bool
 
-	Pool   v1alpha1.KVPoolStatus
-	Nodes  map[string]v1alpha1.MemoryNodeStatus
-	Maps   map[string]v1alpha1.ShardMapStatus
-	Leases map[string]v1alpha1.RepairLeaseStatus
+	Pool    v1alpha1.KVPoolStatus
+	Nodes   map[string]v1alpha1.MemoryNodeStatus
+	Maps    map[string]v1alpha1.ShardMapStatus
+	Leases  map[string]v1alpha1.RepairLeaseStatus
+	Resizes map[string]v1alpha1.ResizeOperationStatus
+	// MemoryPools and ComputePools by the names of their MemoryNodePools and ComputeShardPools.
+	MemoryPools  map[string]v1alpha1.ScaleStatus
+	ComputePools map[string]v1alpha1.ScaleStatus
 
 	// OpenLeases are RepairLeases that are not complete; Backlog are dead processes that wait for one.
 	OpenLeases, Backlog int
+	// PartsLeft to change their memory node, and KeysLeft, about.
+	PartsLeft int32
+	KeysLeft  int64
 
 	// Events that a change of these statuses makes known.
 	Events []Event
@@ -113,6 +123,11 @@ type decision struct {
 	poolSecret []byte
 	epochs     epochs
 	repairs    repairs
+	moves      moves
+
+	// memoryScales and computeScales are in the order of the spec's entries; growth is the condition of those that may grow by themselves.
+	memoryScales, computeScales []scale
+	growth                      map[string]*metav1.Condition
 
 	specInvalid  *finding
 	certificates finding
@@ -125,9 +140,11 @@ type finding struct {
 	message string
 }
 
-// node is what is known of one memory node that the spec asks for.
+// node is what is known of one memory node that the spec asks for, or of one that is to go.
 type node struct {
-	name    string
+	name string
+	// wanted by the spec. The others are drained, and go when nothing is left on them.
+	wanted  bool
 	pool    *v1alpha1.MemoryPool
 	ordinal int32
 	object  *v1alpha1.MemoryNode
@@ -135,6 +152,8 @@ type node struct {
 	agent   agent.Observation
 	// facts are current ones of the right shape, or nil.
 	facts *farpoolv1alpha1.Facts
+	// evacuated: its Kubernetes node takes no more pods, so that its keys are to leave, and it is to be made anew elsewhere.
+	evacuated bool
 	// mismatch says why facts are of no use.
 	mismatch string
 }
@@ -142,6 +161,8 @@ type node struct {
 // Decide what to do about one pool.
 func Decide(input Input) (*Plan, error) {
 	d := &decision{Input: input}
+	d.findMap()
+	d.takeOverReplicas()
 	spec := d.Pool.Spec
 	d.paused = spec.Management == v1alpha1.ManagementPaused
 	image := d.freezeTemplate()
@@ -161,6 +182,8 @@ func Decide(input Input) (*Plan, error) {
 	d.template = template
 
 	d.observeNodes()
+	d.refuseResize()
+	d.evacuate()
 	act := !d.paused && d.specInvalid == nil
 	if err := d.secrets(act); err != nil {
 		return nil, err
@@ -168,6 +191,8 @@ func Decide(input Input) (*Plan, error) {
 	d.targets()
 	d.decideMap(act)
 	d.decideRepairs(act)
+	d.decideResize(act)
+	d.decideGrowth(act)
 	if act {
 		if err := d.objects(); err != nil {
 			return nil, err
@@ -205,25 +230,59 @@ func imageOf(image, version string) string {
 	return repository + ":" + version
 }
 
+// observeNodes that the spec asks for, and those that are to go: they have an object still, or an entry in the pool's map.
 func (d *decision) observeNodes() {
 	for p := range d.Pool.Spec.Memory.Pools {
 		memoryPool := &d.Pool.Spec.Memory.Pools[p]
 		for ordinal := range memoryPool.Replicas {
-			n := &node{name: v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, ordinal), pool: memoryPool, ordinal: ordinal}
-			n.object = d.Snapshot.Nodes[n.name]
-			n.pod = d.NodePods[n.name]
-			if n.pod != nil {
-				n.agent = d.Agents[n.pod.UID]
-			}
-			if n.agent.State == agent.Connected {
-				n.mismatch = d.mismatch(n)
-				if n.mismatch == "" {
-					n.facts = n.agent.Facts
-				}
-			}
-			d.nodes = append(d.nodes, n)
+			d.observeNode(&node{name: v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, ordinal), wanted: true, pool: memoryPool, ordinal: ordinal})
 		}
 	}
+	var others []string
+	for name := range d.Snapshot.Nodes {
+		others = append(others, name)
+	}
+	if d.epochs.current != nil {
+		for _, entry := range d.epochs.current.Nodes {
+			others = append(others, entry.Name)
+		}
+	}
+	slices.Sort(others)
+	for _, name := range slices.Compact(others) {
+		if d.nodeNamed(name) == nil {
+			if n := d.beyond(name); n != nil {
+				d.observeNode(n)
+				d.pool.Draining++
+			}
+		}
+	}
+}
+
+// beyond is the node of a name that the spec does not ask for; nil if no memory pool has such names.
+func (d *decision) beyond(name string) *node {
+	for p := range d.Pool.Spec.Memory.Pools {
+		memoryPool := &d.Pool.Spec.Memory.Pools[p]
+		number, found := strings.CutPrefix(name, v1alpha1.MemoryNodePrefix(d.Pool.Name, memoryPool.Name))
+		if ordinal, err := strconv.ParseUint(number, 10, 8); found && err == nil && v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, int32(ordinal)) == name {
+			return &node{name: name, pool: memoryPool, ordinal: int32(ordinal)}
+		}
+	}
+	return nil
+}
+
+func (d *decision) observeNode(n *node) {
+	n.object = d.Snapshot.Nodes[n.name]
+	n.pod = d.NodePods[n.name]
+	if n.pod != nil {
+		n.agent = d.Agents[n.pod.UID]
+	}
+	if n.agent.State == agent.Connected {
+		n.mismatch = d.mismatch(n)
+		if n.mismatch == "" {
+			n.facts = n.agent.Facts
+		}
+	}
+	d.nodes = append(d.nodes, n)
 }
 
 // mismatch says why a node that answers cannot be used, if so.
@@ -363,7 +422,12 @@ func (d *decision) objects() error {
 	for _, budget := range render.DisruptionBudgets(d.pool) {
 		d.Apply = append(d.Apply, budget)
 	}
+	d.scaleObjects()
 	for _, n := range d.nodes {
+		// One that is to go is kept up for as long as the map has it: keys may lie there.
+		if !d.inMap(n.name) && (!n.wanted || d.drained(n)) {
+			continue
+		}
 		if err := d.memoryNode(n); err != nil {
 			return err
 		}
@@ -379,6 +443,7 @@ func (d *decision) objects() error {
 		d.Apply = append(d.Apply, render.ShardMap(d.pool, d.epochs.next))
 	}
 	d.Apply = append(d.Apply, d.repairs.made...)
+	d.Apply = append(d.Apply, d.moves.made...)
 	return nil
 }
 
@@ -421,6 +486,18 @@ const mapsKept = 3
 
 // removals of what the spec no longer asks for, and of old maps.
 func (d *decision) removals() {
+	for _, n := range d.nodes {
+		if !d.removable(n) {
+			continue
+		}
+		// The pod first: one of the same name that is made later is not to meet it.
+		switch {
+		case n.pod != nil && n.pod.DeletionTimestamp.IsZero():
+			d.Delete = append(d.Delete, n.pod)
+		case n.pod == nil && n.object.DeletionTimestamp.IsZero():
+			d.Delete = append(d.Delete, n.object)
+		}
+	}
 	wanted := map[string]bool{}
 	for _, computePool := range d.pool.ComputePools() {
 		wanted[d.pool.ComputeName(computePool.Name)] = true
@@ -430,6 +507,7 @@ func (d *decision) removals() {
 			d.Delete = append(d.Delete, deployment)
 		}
 	}
+	d.scaleRemovals()
 	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone {
 		d.Delete = append(d.Delete, secret)
 	}

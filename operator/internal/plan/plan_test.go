@@ -106,7 +106,7 @@ func (s *scene) carryOut(t *testing.T, plan *Plan) {
 			s.Secrets[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
 		}
 	}
-	if spec := planned(plan); spec != nil {
+	if spec := planned(plan); spec != nil && (len(s.ShardMaps) == 0 || s.ShardMaps[len(s.ShardMaps)-1].Spec.Epoch < spec.Epoch) {
 		s.ShardMaps = append(s.ShardMaps, &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ShardMapName("cache", spec.Epoch)}, Spec: *spec})
 	}
 	for _, publication := range plan.Publish {

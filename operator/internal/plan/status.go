@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -26,11 +27,12 @@ func (d *decision) status() {
 	for _, n := range d.nodes {
 		ready := d.nodeReady(n)
 		nodes = append(nodes, nodeCondition{n, ready})
-		if n.object != nil {
+		if n.object != nil && !slices.Contains(d.Delete, client.Object(n.object)) {
 			d.Status.Nodes[n.name] = d.nodeStatus(n, ready)
 		}
 	}
 	d.mapStatuses()
+	d.scaleStatuses(nodes)
 	d.poolStatus(nodes)
 }
 
@@ -89,6 +91,9 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 	is := func(status metav1.ConditionStatus, reason, format string, arguments ...any) metav1.Condition {
 		return condition(ready, status, reason, format, arguments...)
 	}
+	if d.drained(n) {
+		return is(metav1.ConditionFalse, v1alpha1.ReasonDrained, "nothing lies on it, and no map has it: it is being removed")
+	}
 	if n.pod == nil {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonPodPending, "its pod is being made")
 	}
@@ -114,8 +119,12 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		switch {
 		case n.mismatch != "":
 			return is(metav1.ConditionFalse, v1alpha1.ReasonGeometryMismatch, "%s", n.mismatch)
-		case effective == nil || entry == nil:
+		case effective == nil:
 			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "it waits for the pool's first epoch")
+		case entry == nil && n.wanted:
+			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "it waits for an epoch in which it comes into the pool")
+		case entry == nil:
+			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "no map has it any more; every memory node of the pool's map is awaited to say so before it is removed")
 		case n.agent.Facts.GetEpoch() < uint64(effective.Epoch):
 			return is(metav1.ConditionFalse, v1alpha1.ReasonPublishing, "it is being told epoch %d", effective.Epoch)
 		case entry.State == v1alpha1.NodeStopped:
@@ -300,7 +309,7 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 
 	var ready int32
 	for _, n := range nodes {
-		if n.ready.Status == metav1.ConditionTrue {
+		if n.wanted && n.ready.Status == metav1.ConditionTrue {
 			ready++
 		}
 	}
@@ -370,7 +379,12 @@ func (d *decision) available(nodes []nodeCondition, shards shards) metav1.Condit
 	}
 	var stopped, down, unknown []string
 	for _, n := range nodes {
-		if entry := d.entryOf(n.name); entry != nil && entry.State == v1alpha1.NodeStopped {
+		entry := d.entryOf(n.name)
+		if entry == nil {
+			// It is to come, or has gone: no key is looked for there.
+			continue
+		}
+		if entry.State == v1alpha1.NodeStopped {
 			stopped = append(stopped, n.name)
 			continue
 		}
@@ -402,7 +416,7 @@ func (d *decision) pending(nodes []nodeCondition) string {
 	var names []string
 	why := ""
 	for _, n := range nodes {
-		if n.facts == nil {
+		if n.wanted && n.facts == nil {
 			names = append(names, n.name)
 			if why == "" || n.ready.Reason == v1alpha1.ReasonNodeUnschedulable || n.ready.Reason == v1alpha1.ReasonRDMAMissing {
 				why = fmt.Sprintf("%s: %s", n.name, n.ready.Message)
@@ -412,7 +426,7 @@ func (d *decision) pending(nodes []nodeCondition) string {
 	if len(names) == 0 {
 		return "it is being made"
 	}
-	return fmt.Sprintf("%d of %d memory nodes are awaited (%s)", len(names), len(nodes), why)
+	return fmt.Sprintf("%d of %d memory nodes are awaited (%s)", len(names), d.pool.MemoryNodes(), why)
 }
 
 func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Condition {
@@ -431,6 +445,8 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 		return condition(progressing, metav1.ConditionFalse, d.specInvalid.reason, "%s", d.specInvalid.message)
 	case effective == nil:
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "%s", d.pending(nodes))
+	case d.moves.words != "":
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonResizing, "%s", joinWords(d.moves.words, notReadyWords(notReady)))
 	case d.epochs.next != nil || len(d.Publish) > 0:
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonPublishing, "memory nodes are being told epoch %d", effective.Epoch)
 	case len(notReady) > 0:
@@ -439,6 +455,13 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonComputeRollingOut, "%d of %d compute shards are ready%s", shards.ready, shards.desired, after(": ", shards.trouble))
 	}
 	return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonSettled, "the pool is as its spec wants it")
+}
+
+func notReadyWords(notReady []string) string {
+	if len(notReady) == 0 {
+		return ""
+	}
+	return "not ready: " + some(notReady)
 }
 
 func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) metav1.Condition {

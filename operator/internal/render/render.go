@@ -43,6 +43,10 @@ type Pool struct {
 	UID       types.UID
 	Spec      v1alpha1.KVPoolSpec
 	Image     string
+	// Draining memory nodes: there are so many more than the spec asks for.
+	Draining int32
+	// Evacuates: memory nodes are drained before Kubernetes nodes are, and none is evicted with what it holds.
+	Evacuates bool
 	// OperatorNamespace is where the operator's pods run; empty if it runs outside the cluster.
 	OperatorNamespace string
 }
@@ -113,6 +117,15 @@ func (p Pool) labels() map[string]string {
 		"app.kubernetes.io/instance":   p.Name,
 		"app.kubernetes.io/managed-by": v1alpha1.FieldManager,
 	}
+}
+
+// MemoryPoolSelector and ComputePoolSelector choose the pods of an entry of the spec.
+func (p Pool) MemoryPoolSelector(entry string) map[string]string {
+	return map[string]string{v1alpha1.LabelPool: p.Name, v1alpha1.LabelMemoryPool: entry}
+}
+
+func (p Pool) ComputePoolSelector(entry string) map[string]string {
+	return map[string]string{v1alpha1.LabelPool: p.Name, v1alpha1.LabelComputePool: entry}
 }
 
 func (p Pool) selector(component string) map[string]string {
@@ -197,6 +210,13 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 	for _, table := range spec.Tables {
 		content.WithTables(apiac.ShardMapTable().WithID(table.ID).WithNode(table.Node))
 	}
+	// What is left out when it is zero compares as equal with what is read back.
+	if spec.Move != 0 {
+		content.WithMove(spec.Move)
+	}
+	for _, departure := range spec.Departures {
+		content.WithDepartures(apiac.Departure().WithPart(departure.Part).WithFrom(departure.From))
+	}
 	return apiac.ShardMap(v1alpha1.ShardMapName(pool.Name, spec.Epoch), pool.Namespace).
 		WithLabels(pool.labels()).
 		WithOwnerReferences(pool.owner()).
@@ -223,6 +243,37 @@ func AdoptRepairLease(pool Pool, name string) *apiac.RepairLeaseApplyConfigurati
 	return apiac.RepairLease(name, pool.Namespace).
 		WithLabels(map[string]string{v1alpha1.LabelPool: pool.Name}).
 		WithOwnerReferences(pool.owner())
+}
+
+// ResizeOperation for a change of the number of memory nodes.
+func ResizeOperation(pool Pool, name string, spec *v1alpha1.ResizeOperationSpec) *apiac.ResizeOperationApplyConfiguration {
+	content := apiac.ResizeOperationSpec().WithPoolName(spec.PoolName).WithApproval(spec.Approval).WithEvacuates(spec.Evacuates...)
+	for _, changed := range spec.Pools {
+		content.WithPools(apiac.ResizePool().WithName(changed.Name).WithFrom(changed.From).WithTo(changed.To))
+	}
+	return apiac.ResizeOperation(name, pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(content)
+}
+
+// MemoryNodePool is how many memory nodes a memory pool has. resourceVersion, if any, makes a write over what somebody has asked for since fail.
+func MemoryNodePool(pool Pool, memoryPool string, declared, replicas int32, resourceVersion string) *apiac.MemoryNodePoolApplyConfiguration {
+	applied := apiac.MemoryNodePool(v1alpha1.ScaleName(pool.Name, memoryPool), pool.Namespace).
+		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
+		WithSpec(apiac.MemoryNodePoolSpec().WithPoolName(pool.Name).WithMemoryPool(memoryPool).WithDeclared(declared).WithReplicas(replicas))
+	if resourceVersion != "" {
+		applied.WithResourceVersion(resourceVersion)
+	}
+	return applied
+}
+
+// ComputeShardPool is how many compute shards a compute pool has.
+func ComputeShardPool(pool Pool, computePool string, declared, replicas int32, resourceVersion string) *apiac.ComputeShardPoolApplyConfiguration {
+	applied := apiac.ComputeShardPool(v1alpha1.ScaleName(pool.Name, computePool), pool.Namespace).
+		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
+		WithSpec(apiac.ComputeShardPoolSpec().WithPoolName(pool.Name).WithComputePool(computePool).WithDeclared(declared).WithReplicas(replicas))
+	if resourceVersion != "" {
+		applied.WithResourceVersion(resourceVersion)
+	}
+	return applied
 }
 
 // LockRegion as specs and statuses hold it.
@@ -281,7 +332,7 @@ func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 }
 
 // DisruptionBudgets keep drains of Kubernetes nodes from taking more than the pool can bear: of a Store, no memory node at all, because
-// its data would be lost; of a Cache, one at a time.
+// its data would be lost; of a Cache, one at a time, where its keys do not leave before.
 func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfiguration {
 	budget := func(name, component string, minAvailable int32) *policyv1ac.PodDisruptionBudgetApplyConfiguration {
 		return policyv1ac.PodDisruptionBudget(name, pool.Namespace).
@@ -291,8 +342,9 @@ func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfigur
 				WithMinAvailable(intstr.FromInt32(max(minAvailable, 0))).
 				WithSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component))))
 	}
-	nodes := pool.MemoryNodes()
-	if pool.Spec.DataPolicy != v1alpha1.DataPolicyStore {
+	// As long as a memory node is drained, it counts as one that is asked for: its keys have yet to leave.
+	nodes := pool.MemoryNodes() + pool.Draining
+	if pool.Spec.DataPolicy != v1alpha1.DataPolicyStore && !pool.Evacuates {
 		nodes--
 	}
 	budgets := []*policyv1ac.PodDisruptionBudgetApplyConfiguration{

@@ -6,6 +6,7 @@ package shardmap
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
@@ -19,19 +20,39 @@ const MaxDepth = 12
 // tables is no power of two, there are at least 64 entries for each table if the bound on the depth allows it, so that shares
 // differ by little.
 func Spread(nodes int) v1alpha1.Directory {
-	depth := 0
-	for depth < MaxDepth {
-		entries := 1 << depth
-		if entries >= nodes && (entries%nodes == 0 || entries >= 64*nodes) {
-			break
-		}
-		depth++
-	}
-	directory := v1alpha1.Directory{Depth: int32(depth), Tables: make([]int32, 1<<depth)}
+	depth := DepthFor(nodes, 0)
+	directory := v1alpha1.Directory{Depth: depth, Tables: make([]int32, 1<<depth)}
 	for i := range directory.Tables {
 		directory.Tables[i] = int32(i % nodes)
 	}
 	return directory
+}
+
+// DepthFor is the least depth, from one on, at which the shares of so many tables differ by little.
+func DepthFor(tables int, from int32) int32 {
+	depth := from
+	for depth < MaxDepth {
+		entries := 1 << depth
+		if entries >= tables && (entries%tables == 0 || entries >= 64*tables) {
+			break
+		}
+		depth++
+	}
+	return depth
+}
+
+// Deepen makes the directory have 2^depth entries, of which those that are equal in the old one's bits name the same table. No key changes
+// its table by that, so that it may be published at any time at which nothing departs. Whoever has the map of before finds every key where
+// those have it who follow this one: table_of takes a hash's low bits, and the bits that are new decide nothing yet (dataplane/map). Whose
+// keys leave is all that clients and movers know by parts (index::Move): where nothing departs that set is empty, whatever the depth
+// (Pool::move_of, Relocation::leaves); buckets have the number of the move in their headers, and no depth; cursors of scans have tables and
+// that number. Parts that depart are of one depth only, that of their map.
+func Deepen(directory v1alpha1.Directory, depth int32) v1alpha1.Directory {
+	deeper := v1alpha1.Directory{Depth: depth, Version: directory.Version, Tables: make([]int32, 1<<depth)}
+	for i := range deeper.Tables {
+		deeper.Tables[i] = directory.Tables[i%len(directory.Tables)]
+	}
+	return deeper
 }
 
 // FormatIncarnation is an incarnation as resources hold it.
@@ -44,6 +65,7 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 		Epoch:            uint64(spec.Epoch),
 		DirectoryDepth:   uint32(spec.Directory.Depth),
 		DirectoryVersion: uint64(spec.Directory.Version),
+		Move:             uint64(spec.Move),
 	}
 	for _, node := range spec.Nodes {
 		incarnation, err := strconv.ParseUint(node.Incarnation, 10, 64)
@@ -90,12 +112,15 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 	for _, table := range spec.Directory.Tables {
 		message.Directory = append(message.Directory, uint32(table))
 	}
+	for _, departure := range spec.Departures {
+		message.Departures = append(message.Departures, &farpoolv1alpha1.Departure{Part: uint32(departure.Part), From: uint32(departure.From)})
+	}
 	return message, nil
 }
 
 // FromMessage is the resource's form of a map that a memory node holds. It fails on what no operator writes.
 func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.ShardMapSpec, error) {
-	if message.GetEpoch() == 0 || message.GetEpoch() > 9_999_999_999 {
+	if message.GetEpoch() == 0 || message.GetEpoch() > v1alpha1.MostEpochs {
 		return nil, fmt.Errorf("a memory node holds a map of epoch %d, which no operator writes", message.GetEpoch())
 	}
 	if message.GetDirectoryDepth() > MaxDepth || len(message.GetDirectory()) != 1<<message.GetDirectoryDepth() {
@@ -103,6 +128,9 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 	}
 	if message.GetDirectoryVersion() > math.MaxInt64 {
 		return nil, fmt.Errorf("the map of epoch %d has directory version %d", message.GetEpoch(), message.GetDirectoryVersion())
+	}
+	if message.GetMove() > v1alpha1.MostMoves || message.GetMove() == 0 && len(message.GetDepartures()) > 0 {
+		return nil, fmt.Errorf("the map of epoch %d has %d departures in move %d", message.GetEpoch(), len(message.GetDepartures()), message.GetMove())
 	}
 	spec := &v1alpha1.ShardMapSpec{
 		PoolName: poolName,
@@ -113,6 +141,7 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 			Depth:   int32(message.GetDirectoryDepth()),
 			Version: int64(message.GetDirectoryVersion()),
 		},
+		Move: int64(message.GetMove()),
 	}
 	for _, entry := range message.GetNodes() {
 		node, err := NodeFromMessage(entry)
@@ -129,6 +158,14 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 	}
 	for _, table := range message.GetDirectory() {
 		spec.Directory.Tables = append(spec.Directory.Tables, int32(table))
+	}
+	for _, departure := range message.GetDepartures() {
+		before := len(spec.Departures)
+		if int(departure.GetPart()) >= len(spec.Directory.Tables) || before > 0 && int64(spec.Departures[before-1].Part) >= int64(departure.GetPart()) ||
+			!slices.ContainsFunc(spec.Tables, func(table v1alpha1.ShardMapTable) bool { return int64(table.ID) == int64(departure.GetFrom()) }) {
+			return nil, fmt.Errorf("in the map of epoch %d part %d of %d departs from table %d, out of order or from nowhere", message.GetEpoch(), departure.GetPart(), len(spec.Directory.Tables), departure.GetFrom())
+		}
+		spec.Departures = append(spec.Departures, v1alpha1.Departure{Part: int32(departure.GetPart()), From: int32(departure.GetFrom())})
 	}
 	return spec, nil
 }

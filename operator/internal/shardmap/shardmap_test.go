@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
 )
 
 func golden(t *testing.T) *farpoolv1alpha1.ShardMap {
@@ -30,6 +31,10 @@ func TestNothingIsLostBetweenForms(t *testing.T) {
 	race := proto.CloneOf(message.Nodes[0])
 	race.Name, race.LockRegion, race.Rcuckoo, race.Race = "race", nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: 1<<32 - 1}
 	message.Nodes = append(message.Nodes, race)
+	message.Move = v1alpha1.MostMoves
+	for part := range message.Directory[1:] {
+		message.Departures = append(message.Departures, &farpoolv1alpha1.Departure{Part: uint32(part) + 1, From: message.Tables[part%len(message.Tables)].Id})
+	}
 	spec, err := FromMessage("cache", message)
 	if err != nil {
 		t.Fatal(err)
@@ -44,19 +49,31 @@ func TestNothingIsLostBetweenForms(t *testing.T) {
 	if spec.Nodes[0].Incarnation != "18446744073709551615" {
 		t.Errorf("incarnation %s", spec.Nodes[0].Incarnation)
 	}
+	if len(spec.Departures) == 0 {
+		t.Error("the golden map has one part alone: nothing can depart")
+	}
 }
 
 func TestImpossibleMapsAreRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*farpoolv1alpha1.ShardMap){
-		"no epoch":         func(m *farpoolv1alpha1.ShardMap) { m.Epoch = 0 },
-		"epoch too great":  func(m *farpoolv1alpha1.ShardMap) { m.Epoch = 1 << 40 },
-		"ragged directory": func(m *farpoolv1alpha1.ShardMap) { m.Directory = m.Directory[1:] },
-		"depth":            func(m *farpoolv1alpha1.ShardMap) { m.DirectoryDepth = 40 },
-		"table of no node": func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = 9 },
-		"no state":         func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].State = 0 },
-		"no placement":     func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion = nil },
-		"no geometry":      func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo = nil },
-		"two geometries":   func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Race = &farpoolv1alpha1.RaceGeometry{Groups: 64} },
+		"no epoch":              func(m *farpoolv1alpha1.ShardMap) { m.Epoch = 0 },
+		"epoch too great":       func(m *farpoolv1alpha1.ShardMap) { m.Epoch = 1 << 40 },
+		"ragged directory":      func(m *farpoolv1alpha1.ShardMap) { m.Directory = m.Directory[1:] },
+		"depth":                 func(m *farpoolv1alpha1.ShardMap) { m.DirectoryDepth = 40 },
+		"table of no node":      func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = 9 },
+		"no state":              func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].State = 0 },
+		"no placement":          func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion = nil },
+		"no geometry":           func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo = nil },
+		"two geometries":        func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Race = &farpoolv1alpha1.RaceGeometry{Groups: 64} },
+		"too many moves":        func(m *farpoolv1alpha1.ShardMap) { m.Move = v1alpha1.MostMoves + 1 },
+		"departures in no move": func(m *farpoolv1alpha1.ShardMap) { m.Departures = depart(0, m.Tables[0].Id) },
+		"no such part": func(m *farpoolv1alpha1.ShardMap) {
+			m.Move, m.Departures = 1, depart(uint32(len(m.Directory)), m.Tables[0].Id)
+		},
+		"departure from nowhere": func(m *farpoolv1alpha1.ShardMap) { m.Move, m.Departures = 1, depart(0, 4000) },
+		"a part departs twice": func(m *farpoolv1alpha1.ShardMap) {
+			m.Move, m.Departures = 1, append(depart(0, m.Tables[0].Id), depart(0, m.Tables[0].Id)...)
+		},
 		"no groups": func(m *farpoolv1alpha1.ShardMap) {
 			m.Nodes[0].LockRegion, m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, nil, &farpoolv1alpha1.RaceGeometry{}
 		},
@@ -66,6 +83,35 @@ func TestImpossibleMapsAreRefused(t *testing.T) {
 		if _, err := FromMessage("cache", message); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+}
+
+func depart(part, from uint32) []*farpoolv1alpha1.Departure {
+	return []*farpoolv1alpha1.Departure{{Part: part, From: from}}
+}
+
+// A deeper directory leads every key to the table that it was led to before.
+func TestDeeperDirectoriesLeadToTheSameTables(t *testing.T) {
+	for nodes := 1; nodes <= 8; nodes++ {
+		directory := Spread(nodes)
+		directory.Version = 7
+		for depth := directory.Depth; depth <= MaxDepth; depth++ {
+			deeper := Deepen(directory, depth)
+			if deeper.Depth != depth || len(deeper.Tables) != 1<<depth || deeper.Version != directory.Version {
+				t.Fatalf("depth %d, %d entries, version %d", deeper.Depth, len(deeper.Tables), deeper.Version)
+			}
+			for hash := range 1 << MaxDepth {
+				if was, is := directory.Tables[hash&(1<<directory.Depth-1)], deeper.Tables[hash&(1<<depth-1)]; was != is {
+					t.Fatalf("%d nodes at depth %d: hash %x is led to table %d, was to %d", nodes, depth, hash, is, was)
+				}
+			}
+		}
+	}
+	if depth := DepthFor(3, Spread(2).Depth); depth != Spread(3).Depth {
+		t.Errorf("three tables have depth %d from the directory of two on, and %d from the start", depth, Spread(3).Depth)
+	}
+	if depth := DepthFor(2, 8); depth != 8 {
+		t.Errorf("a directory of depth 8 is to have depth %d", depth)
 	}
 }
 

@@ -305,6 +305,7 @@ type MemoryNodeFacts struct {
 	DeadClients     uint64        `protobuf:"varint,12,opt,name=dead_clients,json=deadClients,proto3" json:"dead_clients,omitempty"`             // of them in all
 	QuarantinedRows uint64        `protobuf:"varint,13,opt,name=quarantined_rows,json=quarantinedRows,proto3" json:"quarantined_rows,omitempty"` // rows that no crash explains: locked until a person has looked at them
 	Race            *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3" json:"race,omitempty"`                                               // of its table: this, or lock_region and rcuckoo
+	MoveFinished    uint64        `protobuf:"varint,15,opt,name=move_finished,json=moveFinished,proto3" json:"move_finished,omitempty"`          // the last of the pool's moves in which parts left this memory, and all their keys have
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -435,6 +436,13 @@ func (x *MemoryNodeFacts) GetRace() *RaceGeometry {
 		return x.Race
 	}
 	return nil
+}
+
+func (x *MemoryNodeFacts) GetMoveFinished() uint64 {
+	if x != nil {
+		return x.MoveFinished
+	}
+	return 0
 }
 
 // What a client process left on a memory node.
@@ -977,7 +985,7 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xc8\x04\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xed\x04\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
@@ -995,7 +1003,8 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\x04dead\x18\v \x03(\v2\x1c.farpool.v1alpha1.DeadClientR\x04dead\x12!\n" +
 	"\fdead_clients\x18\f \x01(\x04R\vdeadClients\x12)\n" +
 	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\x122\n" +
-	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\"l\n" +
+	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\x12#\n" +
+	"\rmove_finished\x18\x0f \x01(\x04R\fmoveFinished\"l\n" +
 	"\n" +
 	"DeadClient\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +

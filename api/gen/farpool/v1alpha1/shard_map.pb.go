@@ -459,6 +459,59 @@ func (x *TableEntry) GetNode() uint32 {
 	return 0
 }
 
+// A part of the hash space that is on its way: some of its keys may still lie in the table that it comes from.
+type Departure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Part          uint32                 `protobuf:"varint,1,opt,name=part,proto3" json:"part,omitempty"` // index into ShardMap.directory, which names the table that it moves to
+	From          uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"` // table
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Departure) Reset() {
+	*x = Departure{}
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Departure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Departure) ProtoMessage() {}
+
+func (x *Departure) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Departure.ProtoReflect.Descriptor instead.
+func (*Departure) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Departure) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *Departure) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
 type ShardMap struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	PoolUid          string                 `protobuf:"bytes,1,opt,name=pool_uid,json=poolUid,proto3" json:"pool_uid,omitempty"`
@@ -468,13 +521,17 @@ type ShardMap struct {
 	DirectoryDepth   uint32                 `protobuf:"varint,5,opt,name=directory_depth,json=directoryDepth,proto3" json:"directory_depth,omitempty"`       // the directory has 2^depth entries
 	Directory        []uint32               `protobuf:"varint,6,rep,packed,name=directory,proto3" json:"directory,omitempty"`                                // table id by the low directory_depth bits of the directory hash
 	DirectoryVersion uint64                 `protobuf:"varint,7,opt,name=directory_version,json=directoryVersion,proto3" json:"directory_version,omitempty"` // moved by the data plane alone
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The pool's latest move of parts between memory nodes; 0: none yet. One is published when the one before is finished,
+	// and none is taken back.
+	Move          uint64       `protobuf:"varint,8,opt,name=move,proto3" json:"move,omitempty"`
+	Departures    []*Departure `protobuf:"bytes,9,rep,name=departures,proto3" json:"departures,omitempty"` // of that move, sorted by part; empty: it is finished
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ShardMap) Reset() {
 	*x = ShardMap{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +543,7 @@ func (x *ShardMap) String() string {
 func (*ShardMap) ProtoMessage() {}
 
 func (x *ShardMap) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +556,7 @@ func (x *ShardMap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardMap.ProtoReflect.Descriptor instead.
 func (*ShardMap) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{5}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ShardMap) GetPoolUid() string {
@@ -551,6 +608,20 @@ func (x *ShardMap) GetDirectoryVersion() uint64 {
 	return 0
 }
 
+func (x *ShardMap) GetMove() uint64 {
+	if x != nil {
+		return x.Move
+	}
+	return 0
+}
+
+func (x *ShardMap) GetDepartures() []*Departure {
+	if x != nil {
+		return x.Departures
+	}
+	return nil
+}
+
 var File_farpool_v1alpha1_shard_map_proto protoreflect.FileDescriptor
 
 const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
@@ -591,7 +662,10 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\n" +
 	"TableEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\rR\x04node\"\x9e\x02\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\"3\n" +
+	"\tDeparture\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\rR\x04part\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\"\xef\x02\n" +
 	"\bShardMap\x12\x19\n" +
 	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x127\n" +
@@ -599,7 +673,11 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\x06tables\x18\x04 \x03(\v2\x1c.farpool.v1alpha1.TableEntryR\x06tables\x12'\n" +
 	"\x0fdirectory_depth\x18\x05 \x01(\rR\x0edirectoryDepth\x12\x1c\n" +
 	"\tdirectory\x18\x06 \x03(\rR\tdirectory\x12+\n" +
-	"\x11directory_version\x18\a \x01(\x04R\x10directoryVersionB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
+	"\x11directory_version\x18\a \x01(\x04R\x10directoryVersion\x12\x12\n" +
+	"\x04move\x18\b \x01(\x04R\x04move\x12;\n" +
+	"\n" +
+	"departures\x18\t \x03(\v2\x1b.farpool.v1alpha1.DepartureR\n" +
+	"departuresB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
 
 var (
 	file_farpool_v1alpha1_shard_map_proto_rawDescOnce sync.Once
@@ -614,7 +692,7 @@ func file_farpool_v1alpha1_shard_map_proto_rawDescGZIP() []byte {
 }
 
 var file_farpool_v1alpha1_shard_map_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_farpool_v1alpha1_shard_map_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_farpool_v1alpha1_shard_map_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_farpool_v1alpha1_shard_map_proto_goTypes = []any{
 	(LockRegion_Placement)(0),  // 0: farpool.v1alpha1.LockRegion.Placement
 	(MemoryNodeEntry_State)(0), // 1: farpool.v1alpha1.MemoryNodeEntry.State
@@ -623,7 +701,8 @@ var file_farpool_v1alpha1_shard_map_proto_goTypes = []any{
 	(*LockRegion)(nil),         // 4: farpool.v1alpha1.LockRegion
 	(*MemoryNodeEntry)(nil),    // 5: farpool.v1alpha1.MemoryNodeEntry
 	(*TableEntry)(nil),         // 6: farpool.v1alpha1.TableEntry
-	(*ShardMap)(nil),           // 7: farpool.v1alpha1.ShardMap
+	(*Departure)(nil),          // 7: farpool.v1alpha1.Departure
+	(*ShardMap)(nil),           // 8: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_shard_map_proto_depIdxs = []int32{
 	0, // 0: farpool.v1alpha1.LockRegion.placement:type_name -> farpool.v1alpha1.LockRegion.Placement
@@ -633,11 +712,12 @@ var file_farpool_v1alpha1_shard_map_proto_depIdxs = []int32{
 	3, // 4: farpool.v1alpha1.MemoryNodeEntry.race:type_name -> farpool.v1alpha1.RaceGeometry
 	5, // 5: farpool.v1alpha1.ShardMap.nodes:type_name -> farpool.v1alpha1.MemoryNodeEntry
 	6, // 6: farpool.v1alpha1.ShardMap.tables:type_name -> farpool.v1alpha1.TableEntry
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	7, // 7: farpool.v1alpha1.ShardMap.departures:type_name -> farpool.v1alpha1.Departure
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_shard_map_proto_init() }
@@ -651,7 +731,7 @@ func file_farpool_v1alpha1_shard_map_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_farpool_v1alpha1_shard_map_proto_rawDesc), len(file_farpool_v1alpha1_shard_map_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

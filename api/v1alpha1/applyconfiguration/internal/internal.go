@@ -45,6 +45,16 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.farpool.farpool.api.v1alpha1.AttachmentType
 - name: dev.farpool.farpool.api.v1alpha1.AttachmentType
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.CapacityPolicy
+  map:
+    fields:
+    - name: fillPercent
+      type:
+        scalar: numeric
+      default: 80
+    - name: maxReplicas
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.ComputePool
   map:
     fields:
@@ -72,6 +82,39 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 1
+- name: dev.farpool.farpool.api.v1alpha1.ComputeShardPool
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ComputeShardPoolSpec
+    - name: status
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ScaleStatus
+- name: dev.farpool.farpool.api.v1alpha1.ComputeShardPoolSpec
+  map:
+    fields:
+    - name: computePool
+      type:
+        scalar: string
+    - name: declared
+      type:
+        scalar: numeric
+    - name: poolName
+      type:
+        scalar: string
+    - name: replicas
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.ComputeSpec
   map:
     fields:
@@ -106,6 +149,15 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.DataPolicy
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.Departure
+  map:
+    fields:
+    - name: from
+      type:
+        scalar: numeric
+    - name: part
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.Directory
   map:
     fields:
@@ -121,6 +173,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: version
       type:
         scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.Evacuation
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.HostNetworkAttachment
   map:
     fields:
@@ -207,6 +261,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: network
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.NetworkSpec
+    - name: resize
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeSpec
     - name: security
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.SecuritySpec
@@ -311,6 +368,39 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: status
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.MemoryNodeStatus
+- name: dev.farpool.farpool.api.v1alpha1.MemoryNodePool
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.MemoryNodePoolSpec
+    - name: status
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ScaleStatus
+- name: dev.farpool.farpool.api.v1alpha1.MemoryNodePoolSpec
+  map:
+    fields:
+    - name: declared
+      type:
+        scalar: numeric
+    - name: memoryPool
+      type:
+        scalar: string
+    - name: poolName
+      type:
+        scalar: string
+    - name: replicas
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.MemoryNodeSpec
   map:
     fields:
@@ -373,6 +463,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.MemoryPool
   map:
     fields:
+    - name: capacity
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.CapacityPolicy
     - name: hugePages
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.HugePages
@@ -645,6 +738,109 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.RepairStep
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ResizeApproval
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ResizeOperation
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeOperationSpec
+    - name: status
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
+- name: dev.farpool.farpool.api.v1alpha1.ResizeOperationSpec
+  map:
+    fields:
+    - name: approval
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeApproval
+    - name: evacuates
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: poolName
+      type:
+        scalar: string
+    - name: pools
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.ResizePool
+          elementRelationship: associative
+          keys:
+          - name
+- name: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
+  map:
+    fields:
+    - name: change
+      type:
+        scalar: string
+    - name: completionTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: keysLeft
+      type:
+        scalar: numeric
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: partsMoved
+      type:
+        scalar: numeric
+    - name: partsTotal
+      type:
+        scalar: numeric
+    - name: stage
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeStage
+    - name: startTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+- name: dev.farpool.farpool.api.v1alpha1.ResizePool
+  map:
+    fields:
+    - name: from
+      type:
+        scalar: numeric
+    - name: name
+      type:
+        scalar: string
+    - name: to
+      type:
+        scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.ResizeSpec
+  map:
+    fields:
+    - name: approval
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeApproval
+      default: Automatic
+    - name: evacuation
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.Evacuation
+      default: Automatic
+- name: dev.farpool.farpool.api.v1alpha1.ResizeStage
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Resources
   map:
     fields:
@@ -661,6 +857,29 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
     - name: resourceName
+      type:
+        scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ScaleStatus
+  map:
+    fields:
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: readyReplicas
+      type:
+        scalar: numeric
+    - name: replicas
+      type:
+        scalar: numeric
+    - name: selector
       type:
         scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.SecuritySpec
@@ -734,6 +953,12 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.ShardMapSpec
   map:
     fields:
+    - name: departures
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.Departure
+          elementRelationship: atomic
     - name: directory
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Directory
@@ -743,6 +968,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: epochKey
       type:
         scalar: string
+    - name: move
+      type:
+        scalar: numeric
     - name: nodes
       type:
         list:

@@ -33,12 +33,12 @@ func CacheOptions(namespace string) cache.Options {
 			&appsv1.Deployment{}:            ofPools,
 			&policyv1.PodDisruptionBudget{}: ofPools,
 			&networkingv1.NetworkPolicy{}:   ofPools,
-			// Of Kubernetes nodes, nothing but their taints is looked at.
+			// Of Kubernetes nodes, nothing is looked at but their taints, and whether they are cordoned.
 			&corev1.Node{}: {Transform: func(object any) (any, error) {
 				if node, ok := object.(*corev1.Node); ok {
 					object = &corev1.Node{
 						ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
-						Spec:       corev1.NodeSpec{Taints: node.Spec.Taints},
+						Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 					}
 				}
 				return object, nil

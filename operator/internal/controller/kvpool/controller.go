@@ -48,12 +48,16 @@ import (
 // +kubebuilder:rbac:groups=farpool.dev,resources=kvpools,verbs=get;list;watch
 // +kubebuilder:rbac:groups=farpool.dev,resources=kvpools/status,verbs=patch
 // +kubebuilder:rbac:groups=farpool.dev,resources=kvpools/finalizers;memorynodes/finalizers,verbs=update
-// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=farpool.dev,resources=memorynodes/status,verbs=patch
 // +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=farpool.dev,resources=shardmaps/status,verbs=patch
 // +kubebuilder:rbac:groups=farpool.dev,resources=repairleases,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=farpool.dev,resources=repairleases/status,verbs=patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=resizeoperations,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=farpool.dev,resources=resizeoperations/status,verbs=patch
+// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodepools;computeshardpools,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=farpool.dev,resources=memorynodepools/status;computeshardpools/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods;secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps;services,verbs=get;list;watch;create;patch
@@ -88,13 +92,13 @@ type Reconciler struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// credentials that the operator shows to each pool's agents: in memory alone.
 	credentials map[types.NamespacedName]*pki.Credential
-	// told are the steps of each pool's RepairLeases that people and metrics have heard of: the cache may show the status of before.
+	// told are the steps of each pool's RepairLeases and ResizeOperations that people and metrics have heard of: the cache may show the status of before.
 	told map[types.NamespacedName]map[step]bool
 }
 
-// step that a RepairLease has taken.
+// step that a RepairLease or ResizeOperation has taken.
 type step struct {
-	lease  types.UID
+	object types.UID
 	reason string
 }
 
@@ -152,6 +156,9 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		For(&v1alpha1.KVPool{}).
 		Owns(&v1alpha1.MemoryNode{}).
 		Owns(&v1alpha1.ShardMap{}).
+		Owns(&v1alpha1.ResizeOperation{}).
+		Owns(&v1alpha1.MemoryNodePool{}).
+		Owns(&v1alpha1.ComputeShardPool{}).
 		Owns(&appsv1.Deployment{}).
 		Owns(&corev1.Secret{}).
 		Owns(&corev1.ConfigMap{}).
@@ -162,8 +169,10 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Watches(&v1alpha1.RepairLease{}, byReference).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.withProcessesOn), builder.WithPredicates(predicate.Funcs{
 			// A taint that goes changes nothing: who was fenced stays so.
-			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) },
-			UpdateFunc: func(e event.UpdateEvent) bool { return declaredOut(e.ObjectNew) && !declaredOut(e.ObjectOld) },
+			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) || cordoned(e.Object) },
+			UpdateFunc: func(e event.UpdateEvent) bool {
+				return declaredOut(e.ObjectNew) && !declaredOut(e.ObjectOld) || cordoned(e.ObjectNew) != cordoned(e.ObjectOld)
+			},
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
 		})).
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -186,17 +195,34 @@ func declaredOut(object client.Object) bool {
 	return ok && observe.IsOutOfService(node)
 }
 
-// withProcessesOn are the pools that have processes on a Kubernetes node.
+func cordoned(object client.Object) bool {
+	node, ok := object.(*corev1.Node)
+	return ok && node.Spec.Unschedulable
+}
+
+// withProcessesOn are the pools that have processes or memory nodes on a Kubernetes node.
 func (r *Reconciler) withProcessesOn(ctx context.Context, node client.Object) []reconcile.Request {
 	var pools v1alpha1.KVPoolList
 	if err := r.client.List(ctx, &pools); err != nil {
 		log.FromContext(ctx).Error(err, "list KVPools with processes on a Kubernetes node", "node", node.GetName())
 		return nil
 	}
+	var memoryNodes v1alpha1.MemoryNodeList
+	if err := r.client.List(ctx, &memoryNodes); err != nil {
+		log.FromContext(ctx).Error(err, "list MemoryNodes on a Kubernetes node", "node", node.GetName())
+		return nil
+	}
+	lends := map[types.NamespacedName]bool{}
+	for _, memoryNode := range memoryNodes.Items {
+		if memoryNode.Status.NodeName == node.GetName() {
+			lends[types.NamespacedName{Namespace: memoryNode.Namespace, Name: memoryNode.Spec.PoolName}] = true
+		}
+	}
 	var requests []reconcile.Request
 	for i := range pools.Items {
 		pool := &pools.Items[i]
-		if slices.ContainsFunc(pool.Status.Processes, func(process v1alpha1.ProcessStatus) bool { return process.NodeName == node.GetName() }) {
+		if lends[client.ObjectKeyFromObject(pool)] ||
+			slices.ContainsFunc(pool.Status.Processes, func(process v1alpha1.ProcessStatus) bool { return process.NodeName == node.GetName() }) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
 		}
 	}
@@ -426,6 +452,23 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 			}
 		}
 	}
+	for _, object := range snapshot.Resizes {
+		if status, ok := decided.Status.Resizes[object.Name]; ok {
+			if err := r.applier.Status(ctx, resizeStatus(object, &status), object); err != nil {
+				return err
+			}
+		}
+	}
+	for name, status := range decided.Status.MemoryPools {
+		if err := r.applier.Status(ctx, memoryNodePoolStatus(snapshot.MemoryPools[name], &status), snapshot.MemoryPools[name]); err != nil {
+			return err
+		}
+	}
+	for name, status := range decided.Status.ComputePools {
+		if err := r.applier.Status(ctx, computeShardPoolStatus(snapshot.ComputePools[name], &status), snapshot.ComputePools[name]); err != nil {
+			return err
+		}
+	}
 	pool := snapshot.Pool
 	if err := r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool); err != nil {
 		return err
@@ -442,17 +485,23 @@ func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) []plan.
 	defer r.mutex.Unlock()
 	pool := client.ObjectKeyFromObject(snapshot.Pool)
 	before, now := r.told[pool], map[step]bool{}
+	there := map[types.UID]bool{}
 	for _, lease := range snapshot.Leases {
-		for told := range before {
-			if told.lease == lease.UID {
-				now[told] = true
-			}
+		there[lease.UID] = true
+	}
+	for _, resize := range snapshot.Resizes {
+		there[resize.UID] = true
+	}
+	for told := range before {
+		if there[told.object] {
+			now[told] = true
 		}
 	}
 	var news []plan.Event
 	for _, event := range list {
-		if lease, ofLease := event.Regarding.(*v1alpha1.RepairLease); ofLease {
-			taken := step{lease.UID, event.Reason}
+		switch event.Regarding.(type) {
+		case *v1alpha1.RepairLease, *v1alpha1.ResizeOperation:
+			taken := step{event.Regarding.GetUID(), event.Reason}
 			if now[taken] {
 				continue
 			}

@@ -531,7 +531,6 @@ var _ = Describe("a pool", func() {
 		w.up()
 		before := w.awaitPod("cache-memory-0")
 		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Memory = resource.MustParse("512Mi") })).To(MatchError(ContainSubstring("memory is fixed at creation")))
-		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 3 })).To(MatchError(ContainSubstring("replicas of a memory pool is fixed at creation")))
 		Expect(w.awaitPod("cache-memory-0").ResourceVersion).To(Equal(before.ResourceVersion))
 		shardMap := w.maps()[0]
 		shardMap.Spec.Nodes[0].State = v1alpha1.NodeStopped

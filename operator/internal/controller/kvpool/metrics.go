@@ -30,6 +30,11 @@ type Metrics struct {
 	fenced      *prometheus.CounterVec
 	repaired    *prometheus.CounterVec
 	repairTime  *prometheus.HistogramVec
+
+	partsLeft  *prometheus.GaugeVec
+	keysLeft   *prometheus.GaugeVec
+	resizes    *prometheus.CounterVec
+	resizeTime *prometheus.HistogramVec
 }
 
 // NewMetrics registers the metrics.
@@ -61,6 +66,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "farpool_operator_repair_seconds", Help: "From a client's death, or where its time is not known from the RepairLease's creation, to nothing being left of it.",
 		Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
 	}, with("cause"))
+	m.partsLeft = gauge("resize_parts_left", "Parts of the pool's hash space that are still to change their memory node.", pool)
+	m.keysLeft = gauge("resize_keys_left", "Keys of the pool that are still to change their memory node, about.", pool)
+	m.resizes = counter("resizes_total", "ResizeOperations that are complete, or superseded by another one.", with("stage"))
+	m.resizeTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "farpool_operator_resize_seconds", Help: "From the beginning of a resize to the pool's having the memory nodes that it shall have.",
+		Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400},
+	}, pool)
+	registry.MustRegister(m.partsLeft, m.keysLeft, m.resizes, m.resizeTime)
 	registry.MustRegister(m.epoch, m.conditions, m.memoryNodes, m.shards, m.losses, m.publishes, m.broken, m.writes,
 		m.leases, m.backlog, m.quarantined, m.fenced, m.repaired, m.repairTime)
 	return m
@@ -90,10 +103,19 @@ func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status, news
 		case *v1alpha1.RepairLease:
 			now := written.Leases[regarding.Name]
 			m.follow(pool, regarding, &now, told.Reason)
+		case *v1alpha1.ResizeOperation:
+			now := written.Resizes[regarding.Name]
+			m.resizes.WithLabelValues(pool.Namespace, pool.Name, string(now.Stage)).Inc()
+			if told.Reason == v1alpha1.ReasonResizeComplete {
+				m.resizeTime.WithLabelValues(pool.Namespace, pool.Name).Observe(now.CompletionTime.Sub(now.StartTime.Time).Seconds())
+			}
 		}
 	}
+	m.partsLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.PartsLeft))
+	m.keysLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.KeysLeft))
 	m.leases.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.OpenLeases))
 	m.backlog.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.Backlog))
+	m.quarantined.DeletePartialMatch(prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}) // memory nodes go
 	for name, node := range written.Nodes {
 		m.quarantined.WithLabelValues(pool.Namespace, pool.Name, name).Set(float64(node.QuarantinedRows))
 	}
@@ -141,11 +163,12 @@ func (m *Metrics) follow(pool types.NamespacedName, lease *v1alpha1.RepairLease,
 // forget removes what is said of a pool that is gone.
 func (m *Metrics) forget(pool types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
-	for _, gauge := range []*prometheus.GaugeVec{m.epoch, m.conditions, m.memoryNodes, m.shards, m.leases, m.backlog, m.quarantined} {
+	for _, gauge := range []*prometheus.GaugeVec{m.epoch, m.conditions, m.memoryNodes, m.shards, m.leases, m.backlog, m.quarantined, m.partsLeft, m.keysLeft} {
 		gauge.DeletePartialMatch(labels)
 	}
-	for _, counter := range []*prometheus.CounterVec{m.losses, m.publishes, m.broken, m.fenced, m.repaired} {
+	for _, counter := range []*prometheus.CounterVec{m.losses, m.publishes, m.broken, m.fenced, m.repaired, m.resizes} {
 		counter.DeletePartialMatch(labels)
 	}
 	m.repairTime.DeletePartialMatch(labels)
+	m.resizeTime.DeletePartialMatch(labels)
 }

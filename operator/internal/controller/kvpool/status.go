@@ -142,6 +142,56 @@ func leaseStatus(lease *v1alpha1.RepairLease, status *v1alpha1.RepairLeaseStatus
 	return apiac.RepairLease(lease.Name, lease.Namespace).WithStatus(applied)
 }
 
+func resizeStatus(resize *v1alpha1.ResizeOperation, status *v1alpha1.ResizeOperationStatus) *apiac.ResizeOperationApplyConfiguration {
+	applied := apiac.ResizeOperationStatus().
+		WithConditions(conditions(status.Conditions)...).
+		WithObservedGeneration(status.ObservedGeneration)
+	if status.Stage != "" {
+		applied.WithStage(status.Stage)
+	}
+	if status.Change != "" {
+		applied.WithChange(status.Change)
+	}
+	if status.PartsTotal != 0 {
+		applied.WithPartsTotal(status.PartsTotal)
+	}
+	if status.PartsMoved != 0 {
+		applied.WithPartsMoved(status.PartsMoved)
+	}
+	if status.KeysLeft != 0 {
+		applied.WithKeysLeft(status.KeysLeft)
+	}
+	if status.StartTime != nil {
+		applied.WithStartTime(*status.StartTime)
+	}
+	if status.CompletionTime != nil {
+		applied.WithCompletionTime(*status.CompletionTime)
+	}
+	return apiac.ResizeOperation(resize.Name, resize.Namespace).WithStatus(applied)
+}
+
+func memoryNodePoolStatus(pool *v1alpha1.MemoryNodePool, status *v1alpha1.ScaleStatus) *apiac.MemoryNodePoolApplyConfiguration {
+	return apiac.MemoryNodePool(pool.Name, pool.Namespace).WithStatus(scaleStatus(status))
+}
+
+func computeShardPoolStatus(pool *v1alpha1.ComputeShardPool, status *v1alpha1.ScaleStatus) *apiac.ComputeShardPoolApplyConfiguration {
+	return apiac.ComputeShardPool(pool.Name, pool.Namespace).WithStatus(scaleStatus(status))
+}
+
+func scaleStatus(status *v1alpha1.ScaleStatus) *apiac.ScaleStatusApplyConfiguration {
+	applied := apiac.ScaleStatus().
+		WithConditions(conditions(status.Conditions)...).
+		WithObservedGeneration(status.ObservedGeneration).
+		WithSelector(status.Selector)
+	if status.Replicas != 0 {
+		applied.WithReplicas(status.Replicas)
+	}
+	if status.ReadyReplicas != 0 {
+		applied.WithReadyReplicas(status.ReadyReplicas)
+	}
+	return applied
+}
+
 func conditions(list []metav1.Condition) []*metav1ac.ConditionApplyConfiguration {
 	applied := make([]*metav1ac.ConditionApplyConfiguration, 0, len(list))
 	for _, c := range list {

@@ -110,12 +110,15 @@ type kubectl interface {
 	Run(arguments ...string) (stdout, stderr io.Reader, err error)
 }
 
-// asPerson is kubectl in the hands of someone who may ask for repairs, as the chart's editors may, and nothing else.
+// asPerson is kubectl in the hands of someone who may ask for repairs and approve of resizes and scale, as the chart's editors may, and nothing else.
 func asPerson(administrator *rest.Config) kubectl {
 	GinkgoHelper()
 	name := metav1.ObjectMeta{Name: "person"}
 	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"repairleases"}, Verbs: []string{"create", "delete"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"resizeoperations"}, Verbs: []string{"get", "patch"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"memorynodepools", "computeshardpools"}, Verbs: []string{"get"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"memorynodepools/scale", "computeshardpools/scale"}, Verbs: []string{"get", "patch", "update"}},
 	}})).To(Succeed())
 	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: name,

@@ -105,7 +105,11 @@ func (w *world) secret(name string) *corev1.Secret {
 // run makes a memory node's pod run a process of a new incarnation.
 func (w *world) run(name string) *fakeAgent {
 	GinkgoHelper()
-	return w.runAs(name, memoryNodeFacts(string(w.pool.UID), name, 1_000_000_000_000_000_000+incarnations.Add(1)), "cache-node-tls")
+	facts := memoryNodeFacts(string(w.pool.UID), name, 1_000_000_000_000_000_000+incarnations.Add(1))
+	if w.pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
+		facts.MemoryNode.LockRegion, facts.MemoryNode.Rcuckoo, facts.MemoryNode.Race = nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: 5000}
+	}
+	return w.runAs(name, facts, "cache-node-tls")
 }
 
 func (w *world) runAs(name string, facts *farpoolv1alpha1.Facts, certificate string) *fakeAgent {

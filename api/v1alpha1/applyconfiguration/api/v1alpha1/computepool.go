@@ -11,7 +11,8 @@ package v1alpha1
 type ComputePoolApplyConfiguration struct {
 	// Name of the pool, unique among memory and compute pools.
 	Name *string `json:"name,omitempty"`
-	// Replicas is the number of compute shards; it may be changed at any time.
+	// Replicas is the number of compute shards; it may be changed at any time. The compute pool's ComputeShardPool may be scaled to another
+	// number, which holds until this one is changed.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Workers is the number of threads of each shard.
 	Workers *int32 `json:"workers,omitempty"`

@@ -25,6 +25,8 @@ type KVPoolSpecApplyConfiguration struct {
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
 	// Compute shards; without any, the pool is reached by the native library alone.
 	Compute *ComputeSpecApplyConfiguration `json:"compute,omitempty"`
+	// Resize says how the number of memory nodes is changed, in pools of RACE.
+	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
 	// Network between clients and memory nodes.
 	Network *NetworkSpecApplyConfiguration `json:"network,omitempty"`
 	// Locks of RCuckoo tables, and where they lie.
@@ -91,6 +93,14 @@ func (b *KVPoolSpecApplyConfiguration) WithMemory(value *MemorySpecApplyConfigur
 // If called multiple times, the Compute field is set to the value of the last call.
 func (b *KVPoolSpecApplyConfiguration) WithCompute(value *ComputeSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
 	b.Compute = value
+	return b
+}
+
+// WithResize sets the Resize field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Resize field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithResize(value *ResizeSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
+	b.Resize = value
 	return b
 }
 

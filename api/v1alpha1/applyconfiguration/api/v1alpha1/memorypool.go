@@ -16,8 +16,12 @@ import (
 type MemoryPoolApplyConfiguration struct {
 	// Name of the pool, unique among memory and compute pools.
 	Name *string `json:"name,omitempty"`
-	// Replicas is the number of memory nodes.
+	// Replicas is the number of memory nodes. In a pool of RACE it may be changed at any time: memory nodes that are added get their share of
+	// the keys, and those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to
+	// another number, which holds until this one is changed. In a pool of RCuckoo it is fixed.
 	Replicas *int32 `json:"replicas,omitempty"`
+	// Capacity lets the operator add memory nodes as they fill, in a pool of RACE. It takes none away.
+	Capacity *CapacityPolicyApplyConfiguration `json:"capacity,omitempty"`
 	// Memory that each node lends; its pod gets Resources on top.
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
@@ -53,6 +57,14 @@ func (b *MemoryPoolApplyConfiguration) WithName(value string) *MemoryPoolApplyCo
 // If called multiple times, the Replicas field is set to the value of the last call.
 func (b *MemoryPoolApplyConfiguration) WithReplicas(value int32) *MemoryPoolApplyConfiguration {
 	b.Replicas = &value
+	return b
+}
+
+// WithCapacity sets the Capacity field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Capacity field is set to the value of the last call.
+func (b *MemoryPoolApplyConfiguration) WithCapacity(value *CapacityPolicyApplyConfiguration) *MemoryPoolApplyConfiguration {
+	b.Capacity = value
 	return b
 }
 

@@ -23,6 +23,10 @@ type ShardMapSpecApplyConfiguration struct {
 	Tables []ShardMapTableApplyConfiguration `json:"tables,omitempty"`
 	// Directory from bits of a key's hash to tables.
 	Directory *DirectoryApplyConfiguration `json:"directory,omitempty"`
+	// Move is the number of the pool's latest move of parts of the hash space between memory nodes; 0: there has been none.
+	Move *int64 `json:"move,omitempty"`
+	// Departures are the parts that are on their way in that move, sorted by part; none: it is finished.
+	Departures []DepartureApplyConfiguration `json:"departures,omitempty"`
 }
 
 // ShardMapSpecApplyConfiguration constructs a declarative configuration of the ShardMapSpec type for use with
@@ -94,5 +98,26 @@ func (b *ShardMapSpecApplyConfiguration) WithTables(values ...*ShardMapTableAppl
 // If called multiple times, the Directory field is set to the value of the last call.
 func (b *ShardMapSpecApplyConfiguration) WithDirectory(value *DirectoryApplyConfiguration) *ShardMapSpecApplyConfiguration {
 	b.Directory = value
+	return b
+}
+
+// WithMove sets the Move field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Move field is set to the value of the last call.
+func (b *ShardMapSpecApplyConfiguration) WithMove(value int64) *ShardMapSpecApplyConfiguration {
+	b.Move = &value
+	return b
+}
+
+// WithDepartures adds the given value to the Departures field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Departures field.
+func (b *ShardMapSpecApplyConfiguration) WithDepartures(values ...*DepartureApplyConfiguration) *ShardMapSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithDepartures")
+		}
+		b.Departures = append(b.Departures, *values[i])
+	}
 	return b
 }

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// MemoryNodePool says how many memory nodes a memory pool of a KVPool has. The operator makes one for each, with the replicas that the KVPool's
+// spec says. kubectl scale, an autoscaler or the memory pool's own capacity policy may then ask for another number, until the KVPool's spec does.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:resource:shortName=mnp,categories=farpool
+// +kubebuilder:selectablefield:JSONPath=`.spec.poolName`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.poolName`
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=`.status.replicas`
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`
+// +kubebuilder:printcolumn:name="Limited",type=string,JSONPath=`.status.conditions[?(@.type=="ScalingLimited")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="ScalingLimited")].message`,priority=1
+type MemoryNodePool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec MemoryNodePoolSpec `json:"spec"`
+	// +optional
+	Status ScaleStatus `json:"status,omitempty"`
+}
+
+// MemoryNodePoolList is a list of MemoryNodePools.
+// +kubebuilder:object:root=true
+type MemoryNodePoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MemoryNodePool `json:"items"`
+}
+
+// MemoryNodePoolSpec is the operator's, but for replicas.
+// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.memoryPool == oldSelf.memoryPool",message="a MemoryNodePool's pool never changes: scale it, or edit the KVPool"
+type MemoryNodePoolSpec struct {
+	// PoolName of the KVPool.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	PoolName string `json:"poolName"`
+
+	// MemoryPool of the KVPool's spec.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	MemoryPool string `json:"memoryPool"`
+
+	// Declared is the number in the KVPool's spec that was taken over last: another one there is taken over as well.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	Declared int32 `json:"declared"`
+
+	// Replicas is the number of memory nodes that there shall be.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	Replicas int32 `json:"replicas"`
+}
+
+// ComputeShardPool says how many compute shards a compute pool of a KVPool has, as MemoryNodePool does of memory nodes.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:resource:shortName=csp,categories=farpool
+// +kubebuilder:selectablefield:JSONPath=`.spec.poolName`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.poolName`
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=`.status.replicas`
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ComputeShardPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec ComputeShardPoolSpec `json:"spec"`
+	// +optional
+	Status ScaleStatus `json:"status,omitempty"`
+}
+
+// ComputeShardPoolList is a list of ComputeShardPools.
+// +kubebuilder:object:root=true
+type ComputeShardPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ComputeShardPool `json:"items"`
+}
+
+// ComputeShardPoolSpec is the operator's, but for replicas.
+// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.computePool == oldSelf.computePool",message="a ComputeShardPool's pool never changes: scale it, or edit the KVPool"
+type ComputeShardPoolSpec struct {
+	// PoolName of the KVPool.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	PoolName string `json:"poolName"`
+
+	// ComputePool of the KVPool's spec.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	ComputePool string `json:"computePool"`
+
+	// Declared is the number in the KVPool's spec that was taken over last: another one there is taken over as well.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1024
+	Declared int32 `json:"declared"`
+
+	// Replicas is the number of compute shards that there shall be.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1024
+	Replicas int32 `json:"replicas"`
+}
+
+// ScaleStatus says how many there are, as scale subresources show it.
+type ScaleStatus struct {
+	// Conditions: ScalingLimited, of memory pools that have a capacity policy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// ObservedGeneration of the spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Replicas are the pods that there are, those that are drained among them.
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+
+	// ReadyReplicas are those that serve.
+	// +optional
+	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+
+	// Selector of the pods, for autoscalers.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Selector string `json:"selector,omitempty"`
+}

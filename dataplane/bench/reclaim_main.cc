@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory a pool takes for what lives in it while its values are written over and over: clients as they are
+// shipped, over the simulated wire with the figures of a NIC. Every update writes a new block, of a size drawn anew,
+// and frees an old one that another client may own; blocks come back when an era is over. Once a millisecond the
+// segments that the memory node has handed out are held against what lives.
+//
+// Prints Markdown; --svg draws the same; with --most it fails where the heap was ever larger.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "bench/load.h"
+#include "bench/plot.h"
+#include "bench/slices.h"
+#include "layout/extent.h"
+#include "layout/segment.h"
+#include "sim/world.h"
+
+namespace farpool {
+namespace {
+
+using base::Nanos;
+
+struct Setup {
+  layout::Protocol protocol = layout::Protocol::race;
+  std::uint64_t keys = 200'000;
+  std::uint64_t least_bytes = 32, most_bytes = 1024;  // of a value, even in its logarithm
+  std::uint64_t clients = 8, tasks = 8;               // of each client
+  std::uint64_t memory_mib = 512;
+  Nanos lease = base::kSecond;
+  double skew = 0;  // of the keys, Zipf; 0: all alike
+  std::uint64_t updates = 2'000'000, reports = 20;
+  std::uint64_t seed = 1;
+};
+
+// Since the report before.
+struct Sample {
+  std::uint64_t updates = 0;        // in all
+  double live = 0;                  // MiB of keys and values, now
+  double blocks = 0;                // MiB of the blocks that hold them, now
+  double mean = 0, most = 0;        // MiB of the segments that are handed out
+  double mean_of = 0, most_of = 0;  // the same, in blocks that live
+  std::uint64_t looks = 0;
+};
+
+class Experiment {
+ public:
+  explicit Experiment(const Setup& setup)
+      : setup_(setup),
+        random_(base::mix(setup.seed)),
+        popularity_(setup.keys, setup.skew),
+        world_(options(setup)),
+        tasks_(world_) {
+    segment_bytes_ = world_.geometry().segment_bytes;
+    size_of_.assign(setup.keys, 0);
+    for (std::uint64_t i = 0; i < setup.clients; ++i) {
+      sim::Client& client = world_.connect("client-" + std::to_string(i));
+      for (std::uint64_t each = 0; each < setup.tasks; ++each) tasks_.start(client, write(client));
+      tasks_.start(client, keep_house(client));
+    }
+    bench::run_in_slices(
+        world_, [this] { return loaded_ >= setup_.keys; }, now() + kPatience);
+    FARPOOL_CHECK(loaded_ >= setup_.keys);
+  }
+  ~Experiment() {
+    over_ = true;
+    tasks_.finish();
+  }
+
+  // Until so many updates have been made.
+  Sample run_to(std::uint64_t updates) {
+    now_ = {};
+    while (updates_ < updates) {
+      bench::run_in_slices(
+          world_, [] { return false; }, now() + base::kMillisecond);
+      look();
+    }
+    Sample sample = now_;
+    sample.mean /= static_cast<double>(sample.looks);
+    sample.mean_of /= static_cast<double>(sample.looks);
+    sample.updates = updates_;
+    sample.live = mib(live_bytes_);
+    sample.blocks = mib(live_blocks_);
+    return sample;
+  }
+
+  Nanos now() { return world_.network().now(); }
+  Nanos tick() const { return world_.clients().front()->session().grant().tick; }
+  std::uint64_t anomalies() const {
+    std::uint64_t sum = 0;
+    for (const auto& client : world_.clients()) sum += client->heap().usage().anomalies;
+    return sum;
+  }
+
+ private:
+  static constexpr std::uint64_t kKeyBytes = 8;
+  static constexpr Nanos kPatience = 600 * base::kSecond;
+  static double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / 1048576; }
+
+  static sim::WorldOptions options(const Setup& setup) {
+    sim::WorldOptions options;
+    const std::uint64_t memory = setup.memory_mib << 20;
+    const bool race = setup.protocol == layout::Protocol::race;
+    const std::uint64_t slot = race ? layout::kGroupBytes / layout::kGroupSlots + 1 : 18;
+    options.geometry = {.memory_bytes = memory,
+                        .table_percent = std::clamp<std::uint64_t>(setup.keys * slot * 2 * 100 / memory + 1, 1, 60),
+                        .entry_bytes = 16,
+                        .entries_per_row = 8,
+                        .rows_per_lock = 16,
+                        .max_sessions = 64,
+                        .slots_per_session = 16,
+                        .protocol = setup.protocol};
+    options.lease = setup.lease;
+    options.failure_timeout = 100 * base::kMillisecond;
+    options.wire.seed = setup.seed;
+    options.wire.timing = {.nic = &fabric::sim::kConnectX5, .clients_per_machine = 1};
+    return options;
+  }
+
+  std::uint64_t draw_size() {
+    const auto least = static_cast<double>(setup_.least_bytes), most = static_cast<double>(setup_.most_bytes);
+    return static_cast<std::uint64_t>(least * std::pow(most / least, bench::uniform(random_)));
+  }
+  std::uint64_t block_of(std::uint64_t value_bytes) const {
+    return layout::block_bytes(layout::size_class_for(layout::extent_bytes(kKeyBytes, value_bytes), segment_bytes_));
+  }
+
+  task::Task<void> write(sim::Client& client) {
+    fabric::Cost cost;
+    while (!over_) {
+      const bool loads = next_key_ < setup_.keys;
+      const std::uint64_t number = loads ? next_key_++ : popularity_.draw(random_);
+      const std::uint64_t size = draw_size();
+      const std::string key = bench::key_of(number), value(size, 'v');
+      const Nanos deadline = client.port().now() + 60 * base::kSecond;
+      const auto done = loads ? co_await client.table().insert(key, value, deadline, cost)
+                              : co_await client.table().update(key, value, deadline, cost);
+      if (!done.ok()) {
+        std::fprintf(stderr, "after %llu updates: %s\n", static_cast<unsigned long long>(updates_),
+                     done.status().message().c_str());
+        std::exit(1);
+      }
+      // Two updates of one key at once may have ended in the other order: the sum is off by one block then.
+      if (loads || *done) {
+        if (size_of_[number] != 0) {
+          live_blocks_ -= block_of(size_of_[number]);
+          live_bytes_ -= kKeyBytes + size_of_[number];
+        }
+        live_blocks_ += block_of(size);
+        live_bytes_ += kKeyBytes + size;
+        size_of_[number] = static_cast<std::uint32_t>(size);
+      }
+      ++(loads ? loaded_ : updates_);
+    }
+  }
+
+  // As client::Pool does.
+  task::Task<void> keep_house(sim::Client& client) {
+    while (!over_) {
+      co_await client.heap().maintain(client.port().now() + base::kSecond);
+      co_await client.port().sleep_for(client.session().grant().tick);
+    }
+  }
+
+  void look() {
+    std::uint64_t segments = 0;
+    const base::Bytes heap = world_.region(layout::kHeap);
+    for (std::uint64_t first = 0; first < world_.geometry().segments;) {
+      const auto header = base::load<layout::SegmentHeader>(heap.data() + first * segment_bytes_);
+      const std::uint64_t run = header.owner == 0 ? 1 : std::max<std::uint64_t>(1, header.run);
+      segments += header.owner == 0 ? 0 : run;
+      first += run;
+    }
+    const double taken = mib(segments * segment_bytes_);
+    const double of = taken / mib(live_blocks_);
+    now_.mean += taken;
+    now_.mean_of += of;
+    now_.most = std::max(now_.most, taken);
+    now_.most_of = std::max(now_.most_of, of);
+    ++now_.looks;
+  }
+
+  const Setup setup_;
+  base::Random random_;
+  const bench::Zipf popularity_;
+  std::vector<std::uint32_t> size_of_;
+  std::uint64_t live_blocks_ = 0, live_bytes_ = 0, segment_bytes_ = 0;
+  std::uint64_t next_key_ = 0, loaded_ = 0, updates_ = 0;
+  bool over_ = false;
+  Sample now_;
+  sim::World world_;  // events of it refer to all of the above
+  bench::Tasks tasks_;
+};
+
+}  // namespace
+}  // namespace farpool
+
+int main(int count, char** words) {
+  using namespace farpool;
+  Setup setup;
+  std::uint64_t lease_ms = 1000;
+  double most = 0;
+  std::string svg;
+  CLI::App app("The memory that a simulated pool takes for what lives in it, while values are written over.");
+  app.add_option("--protocol", setup.protocol)
+      ->transform(CLI::CheckedTransformer(std::map<std::string, layout::Protocol>{
+          {"race", layout::Protocol::race}, {"rcuckoo", layout::Protocol::rcuckoo}}));
+  app.add_option("--keys", setup.keys);
+  app.add_option("--least-bytes", setup.least_bytes, "of a value");
+  app.add_option("--most-bytes", setup.most_bytes, "of a value");
+  app.add_option("--clients", setup.clients)->check(CLI::Range(1, 60));
+  app.add_option("--tasks", setup.tasks, "of each client, that write at the same time")->check(CLI::Range(1, 15));
+  app.add_option("--memory-mib", setup.memory_mib);
+  app.add_option("--lease-ms", lease_ms, "a tenth of it is a tick");
+  app.add_option("--skew", setup.skew, "of the keys, Zipf's exponent; 0: all alike");
+  app.add_option("--updates", setup.updates);
+  app.add_option("--reports", setup.reports)->check(CLI::Range(1, 1000));
+  app.add_option("--seed", setup.seed);
+  app.add_option("--most", most, "times the blocks that live: more is an error");
+  app.add_option("--svg", svg, "file to draw to");
+  CLI11_PARSE(app, count, words);
+  setup.lease = static_cast<base::Nanos>(lease_ms) * base::kMillisecond;
+
+  const auto begun = std::chrono::steady_clock::now();
+  Experiment experiment(setup);
+  const base::Nanos from = experiment.now();
+  std::printf(
+      "| updates | MiB of keys and values | of their blocks | MiB handed out, mean | most | times the blocks, mean | "
+      "most |\n"
+      "|---|---|---|---|---|---|---|\n");
+  bench::Plot plot{.title = "Memory handed out, while values are written over",
+                   .x = "million updates",
+                   .y = "times the blocks that live"};
+  bench::Plot::Line line{.name = "most of each span", .points = {}};
+  double worst = 0;
+  for (std::uint64_t report = 1; report <= setup.reports; ++report) {
+    const Sample s = experiment.run_to(setup.updates / setup.reports * report);
+    std::printf("| %llu | %.1f | %.1f | %.1f | %.1f | %.3f | %.3f |\n", static_cast<unsigned long long>(s.updates),
+                s.live, s.blocks, s.mean, s.most, s.mean_of, s.most_of);
+    std::fflush(stdout);
+    line.points.emplace_back(static_cast<double>(s.updates) / 1e6, s.most_of);
+    worst = std::max(worst, s.most_of);
+  }
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  std::printf(
+      "\n%.2f s of virtual time, a tick every %.0f ms; %llu frees that cannot be; %.0f updates a second of real "
+      "time.\n",
+      static_cast<double>(experiment.now() - from) / 1e9, static_cast<double>(experiment.tick()) / 1e6,
+      static_cast<unsigned long long>(experiment.anomalies()), static_cast<double>(setup.updates) / took);
+  plot.lines.push_back(std::move(line));
+  if (!svg.empty() && !bench::draw(plot, svg)) return 1;
+  if (most > 0 && worst > most) {
+    std::fprintf(stderr, "the heap was %.3f times what lived, and may be %.3f times\n", worst, most);
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/mover.h"
+
+#include <algorithm>
+
+#include "layout/directory.h"
+
+namespace farpool::client {
+
+using base::Nanos;
+using base::Result;
+using base::Status;
+using task::Task;
+
+Task<Status> Mover::run(std::uint64_t number) {
+  std::vector<End> ends(1, source_);
+  ends.insert(ends.end(), targets_.begin(), targets_.end());
+  Status status;
+  for (const End& end : ends) {
+    tenures_.push_back(std::make_unique<session::Tenure>(*end.session, end.table->repairer()));
+    // Long enough for a holder that does not move to be fenced.
+    const Nanos patience = 2 * end.session->grant().failure_timeout;
+    status = co_await tenures_.back()->take(layout::kMoveLease, end.session->port().now() + patience);
+    if (!status.ok()) break;
+  }
+  if (status.ok()) status = co_await under_leases(number);
+  for (std::size_t i = tenures_.size(); i > 0; --i) co_await tenures_[i - 1]->give_back(soon(ends[i - 1]));
+  tenures_.clear();
+  co_return status;
+}
+
+Task<Status> Mover::under_leases(std::uint64_t number) {
+  index::Movable& source = *source_.table->movable();
+  const Result<index::Movable::Standing> standing = co_await source.standing();
+  if (!standing.ok() || standing->finished >= number) co_return standing.status();
+  const auto go_on = [this] { return this->go_on(); };
+  for (const End& target : targets_) {
+    if (Status status = co_await target.table->movable()->close(nullptr, go_on); !status.ok()) co_return status;
+  }
+  if (Status status = co_await source.close(this, go_on); !status.ok()) co_return status;
+  co_return co_await source.move_away(*this, go_on);
+}
+
+Status Mover::go_on() const {
+  for (const auto& tenure : tenures_) {
+    if (!tenure->trouble().ok()) return tenure->trouble();
+  }
+  return go_on_();
+}
+
+Task<Status> Mover::take_in(std::string_view key, std::string_view value) {
+  if (Status status = go_on(); !status.ok()) co_return status;
+  const End& target = targets_[target_of_(key)];
+  const Result<bool> added = co_await target.table->insert(key, value, soon(target), cost_);
+  co_return added.status();
+}
+
+Task<Result<bool>> Mover::has(std::string_view key) {
+  const std::size_t which = target_of_(key);
+  const auto value = co_await targets_[which].table->lookup(key, soon(targets_[which]), cost_);
+  if (!value.ok()) co_return value.status();
+  if (const Status& trouble = tenures_[which + 1]->trouble(); !trouble.ok()) co_return trouble;
+  co_return value->has_value();
+}
+
+}  // namespace farpool::client

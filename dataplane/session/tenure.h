@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lease that is renewed for as long as its holder works under it, however long one step of that takes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "session/repair.h"
+#include "session/session.h"
+#include "session/wait.h"
+#include "task/scope.h"
+#include "task/task.h"
+
+namespace farpool::session {
+
+class Tenure {
+ public:
+  // Both outlive it. To be given back before it is destroyed, whether or not it was taken.
+  Tenure(Session& session, Repairer& repairer) : session_(session), repairer_(repairer), over_(session.port()) {}
+
+  task::Task<base::Status> take(std::uint64_t lease, Nanos deadline);
+  task::Task<void> give_back(Nanos deadline);
+  // An error: it was lost, and whoever has it now has had this session fenced.
+  const base::Status& trouble() const { return trouble_; }
+
+ private:
+  task::Task<void> renew();
+
+  Session& session_;
+  Repairer& repairer_;
+  fabric::Cost cost_;  // that no operation waited for
+  std::vector<Repairer::Lease> lease_;
+  base::Status trouble_;
+  bool ending_ = false;
+  WaitQueue over_;
+  task::Scope scope_;
+};
+
+}  // namespace farpool::session

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/e2e/chaos"
+	"farpool.dev/farpool/e2e/history"
+)
+
+const movedAway = "farpool_index_keys_moved_away_total"
+
+var _ = Describe("A pool whose memory nodes change", func() {
+	It("grows from 2 to 3 and is drained to 2 under load while a shard is killed, and loses nothing", Label("short"), func(ctx SpecContext) {
+		const shards = 2
+		p := apply(ctx, namespace(ctx, "resize"), small("elastic", 2, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p.ready(ctx)
+		stay := p.uids(ctx)
+		clients := reach(ctx, p.shards(ctx), shardProcess)
+		p.underLoad(ctx, "elastic:", func(l *chaos.Load) {
+			for _, aim := range []int{3, 2} {
+				operation := p.resize(ctx, aim)
+				p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
+				// Whoever is at it may be the one: another client goes on with what is left.
+				Expect(clients[aim%shards].signal(ctx, "KILL")).To(Succeed())
+				p.resized(ctx, operation, aim)
+				Expect(clients[aim%shards].ready(ctx)).To(Succeed())
+				Expect(l.Progress(ctx, 500)).To(Succeed())
+			}
+		})
+		Expect(p.uids(ctx)).To(Equal(stay), "a memory node that stays has another pod")
+		moved, err := metrics(clients, movedAway)
+		Expect(err).NotTo(HaveOccurred())
+		AddReportEntry("keys moved", fmt.Sprintf("by the shards in their present lives: %v", moved))
+		Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus("True"))
+		p.clean(ctx)
+	}, SpecTimeout(12*time.Minute))
+
+	It("is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
+		p := apply(ctx, namespace(ctx, "resize"), small("calm", 3, 2, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p.ready(ctx)
+		stay := p.uids(ctx)
+		refused := p.underLoad(ctx, "calm:", func(l *chaos.Load) {
+			p.resized(ctx, p.scaleMemory(ctx, 5), 5)
+			Expect(p.get(ctx).Spec.Memory.Pools[0].Replicas).To(BeEquivalentTo(3), "the KVPool is not what was scaled")
+			Expect(l.Progress(ctx, 500)).To(Succeed())
+			p.resized(ctx, p.resize(ctx, 2), 2)
+			Expect(l.Progress(ctx, 500)).To(Succeed())
+		})
+		Expect(refused).To(BeZero())
+		Expect(p.uids(ctx)).To(Equal(stay), "a memory node that stays has another pod")
+		p.clean(ctx)
+	}, SpecTimeout(12*time.Minute))
+
+	It("leaves a Kubernetes node that is cordoned under load, once there is another memory node", Label("short"), func(ctx SpecContext) {
+		p := apply(ctx, namespace(ctx, "evacuation"), small("nomad", 1, 1, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p.ready(ctx)
+		first := p.memoryNodes(ctx)[0]
+		refused := p.underLoad(ctx, "nomad:", func(l *chaos.Load) {
+			DeferCleanup(func(ctx SpecContext) {
+				_, err := kind.Kubectl(ctx, "", "uncordon", first.Spec.NodeName)
+				Expect(err).NotTo(HaveOccurred())
+			}, NodeTimeout(time.Minute))
+			_, err := kind.Kubectl(ctx, "", "cordon", first.Spec.NodeName)
+			Expect(err).NotTo(HaveOccurred())
+			Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionDegraded).Should(haveStatus("True", farpoolv1alpha1.ReasonNowhereToEvacuate))
+			p.scaleMemory(ctx, 2)
+			Eventually(func(g Gomega) {
+				pods := p.memoryNodes(ctx)
+				g.Expect(pods).To(HaveLen(2))
+				for _, pod := range pods {
+					g.Expect(pod.Spec.NodeName).To(And(Not(BeEmpty()), Not(Equal(first.Spec.NodeName))))
+				}
+				g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionProgressing)).To(haveStatus("False", farpoolv1alpha1.ReasonSettled))
+			}).WithContext(ctx).WithTimeout(2 * patience).Should(Succeed())
+			Expect(l.Progress(ctx, 500)).To(Succeed())
+		})
+		Expect(refused).To(BeZero())
+		Expect(p.memoryNodes(ctx)[0].UID).NotTo(Equal(first.UID))
+		p.clean(ctx)
+	}, SpecTimeout(12*time.Minute))
+
+	It("grows from 3 to 5 and is drained to 2 under load by one operator after the other, with the API server away and shards killed", Label("long"), func(ctx SpecContext) {
+		const shards = 3
+		p := apply(ctx, namespace(ctx, "resize"), small("tidal", 3, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p.ready(ctx)
+		stay := p.uids(ctx)
+		clients := reach(ctx, p.shards(ctx), shardProcess)
+		controlPlane, err := kind.ControlPlane(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		p.underLoad(ctx, "tidal:", func(l *chaos.Load) {
+			operation := p.resize(ctx, 5)
+			p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
+			By("while keys move: another operator, and another shard")
+			scaleOperator(ctx, 0)
+			DeferCleanup(func(ctx SpecContext) { scaleOperator(ctx, 1) }, NodeTimeout(4*time.Minute))
+			Expect(clients[0].signal(ctx, "KILL")).To(Succeed())
+			Expect(clients[0].ready(ctx)).To(Succeed())
+			Expect(l.Progress(ctx, 2000)).To(Succeed())
+			scaleOperator(ctx, 1)
+			p.resized(ctx, operation, 5)
+
+			operation = p.resize(ctx, 2)
+			p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
+			By("while keys move: an API server that is away, and a memory node that is killed as it gives")
+			DeferCleanup(func(ctx SpecContext) { Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed()) }, NodeTimeout(4*time.Minute))
+			nodes := reach(ctx, p.memoryNodes(ctx), nodeProcess)
+			Expect(kind.StopAPIServer(ctx, controlPlane)).To(Succeed())
+			Expect(l.Progress(ctx, 2000)).To(Succeed())
+			Expect(nodes[len(nodes)-1].signal(ctx, "KILL")).To(Succeed())
+			Expect(clients[1].signal(ctx, "KILL")).To(Succeed())
+			Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed())
+			Expect(clients[1].ready(ctx)).To(Succeed())
+			p.resized(ctx, operation, 2)
+		})
+		for name, uid := range p.uids(ctx) {
+			Expect(uid).To(Equal(stay[name]), "memory node %s, which stays, has another pod", name)
+		}
+		for _, reason := range []string{farpoolv1alpha1.ReasonMoveBegun, farpoolv1alpha1.ReasonMoveFinished, farpoolv1alpha1.ReasonNodeDrained, farpoolv1alpha1.ReasonResizeComplete} {
+			Expect(p.events(ctx, reason)).NotTo(BeEmpty(), reason)
+		}
+		p.clean(ctx)
+	}, SpecTimeout(25*time.Minute))
+
+	It("waits for approval where its spec asks for it, and follows another aim", Label("short"), func(ctx SpecContext) {
+		p := apply(ctx, namespace(ctx, "approval"), small("asked", 1, 1, "  index: {protocol: RACE}\n  resize: {approval: Required}"))
+		p.ready(ctx)
+		load(ctx, p.target(ctx), 500)
+		operation := p.resize(ctx, 2)
+		p.stage(ctx, operation, farpoolv1alpha1.StagePlanned)
+		Expect(p.condition(ctx, farpoolv1alpha1.ConditionProgressing)).To(haveStatus("True", farpoolv1alpha1.ReasonResizing))
+		table, err := kind.Kubectl(ctx, "", "-n", p.namespace, "get", "resizeoperations")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(table).To(And(ContainSubstring(operation), ContainSubstring("1 to 2"), ContainSubstring("Planned")))
+		AddReportEntry("kubectl get resizeoperations", table)
+		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "resizeoperation", operation, "--type=merge", "-p", `{"spec":{"approval":"Approved"}}`)
+		Expect(err).NotTo(HaveOccurred())
+		p.resized(ctx, operation, 2)
+		load(ctx, p.target(ctx), 500)
+	}, SpecTimeout(6*time.Minute))
+})
+
+// underLoad has writers work on the pool while something is done, judges what they saw, and says how many commands failed.
+func (p pool) underLoad(ctx context.Context, prefix string, what func(*chaos.Load)) (refused int64) {
+	GinkgoHelper()
+	l := chaos.NewLoad(p.target(ctx), prefix, 4)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() { l.Work(ctx, uint64(GinkgoRandomSeed()), stop) })
+	end := sync.OnceFunc(func() { close(stop); all.Wait() })
+	defer end()
+	Expect(l.Progress(ctx, 2000)).To(Succeed())
+	what(l)
+	end()
+	Expect(l.Settle(ctx)).To(Succeed())
+	sum, err := history.Check(l.Recorder.Ops(), 5*time.Minute)
+	Expect(err).NotTo(HaveOccurred())
+	AddReportEntry("history", fmt.Sprintf("%d commands answered, %d failed (%s); %+v", l.Answered(), l.Refused(), chaos.Counts(l.Errors()), sum))
+	return l.Refused()
+}
+
+// resize asks for so many memory nodes, and names the ResizeOperation that follows it.
+func (p pool) resize(ctx context.Context, memoryNodes int) string {
+	GinkgoHelper()
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/memory/pools/0/replicas","value":%d}]`, memoryNodes)
+	_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=json", "-p", patch)
+	Expect(err).NotTo(HaveOccurred())
+	return p.follows(ctx, memoryNodes)
+}
+
+// scaleMemory asks for so many by the pool's MemoryNodePool, and names the ResizeOperation that follows it.
+func (p pool) scaleMemory(ctx context.Context, memoryNodes int) string {
+	GinkgoHelper()
+	_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "scale", "memorynodepool", p.name+"-memory", fmt.Sprintf("--replicas=%d", memoryNodes))
+	Expect(err).NotTo(HaveOccurred())
+	return p.follows(ctx, memoryNodes)
+}
+
+// follows waits for the ResizeOperation to so many memory nodes.
+func (p pool) follows(ctx context.Context, memoryNodes int) string {
+	GinkgoHelper()
+	var name string
+	Eventually(func(g Gomega) {
+		var all farpoolv1alpha1.ResizeOperationList
+		g.Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
+		at := slices.IndexFunc(all.Items, func(o farpoolv1alpha1.ResizeOperation) bool {
+			return int(o.Spec.Pools[0].To) == memoryNodes && o.Status.CompletionTime == nil
+		})
+		g.Expect(at).To(BeNumerically(">=", 0))
+		name = all.Items[at].Name
+	}).WithContext(ctx).Should(Succeed())
+	return name
+}
+
+func (p pool) resizeOperation(ctx context.Context, name string) *farpoolv1alpha1.ResizeOperation {
+	GinkgoHelper()
+	var out farpoolv1alpha1.ResizeOperation
+	Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, &out)).To(Succeed())
+	return &out
+}
+
+// stage waits until a resize has come as far, or further.
+func (p pool) stage(ctx context.Context, name string, stage farpoolv1alpha1.ResizeStage) {
+	GinkgoHelper()
+	order := []farpoolv1alpha1.ResizeStage{farpoolv1alpha1.StagePlanned, farpoolv1alpha1.StageWaiting, farpoolv1alpha1.StageMoving, farpoolv1alpha1.StageRemoving, farpoolv1alpha1.StageComplete}
+	Eventually(func(g Gomega) {
+		now := p.resizeOperation(ctx, name).Status
+		if stage == farpoolv1alpha1.StagePlanned {
+			g.Expect(now.Stage).To(Equal(stage), "%+v", now)
+		}
+		g.Expect(slices.Index(order, now.Stage)).To(BeNumerically(">=", slices.Index(order, stage)), "%+v", now)
+	}).WithContext(ctx).WithPolling(100 * time.Millisecond).Should(Succeed())
+}
+
+// resized waits until a resize is complete, and looks at what it has come to.
+func (p pool) resized(ctx context.Context, name string, memoryNodes int) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		now := p.resizeOperation(ctx, name).Status
+		g.Expect(now.Stage).To(Equal(farpoolv1alpha1.StageComplete), "%+v", now)
+	}).WithContext(ctx).WithTimeout(2 * patience).Should(Succeed())
+	done := p.resizeOperation(ctx, name)
+	Expect(done.Status.PartsMoved).To(And(Equal(done.Status.PartsTotal), BeNumerically(">", 0)))
+	Expect(done.Status.KeysLeft).To(BeZero())
+	AddReportEntry(name, fmt.Sprintf("memory nodes %s: %d parts in %s", done.Status.Change, done.Status.PartsMoved, done.Status.CompletionTime.Sub(done.Status.StartTime.Time)))
+	p.ready(ctx)
+	Eventually(p.memoryNodes).WithContext(ctx).Should(HaveLen(memoryNodes))
+	reference := p.get(ctx).Status.ShardMap
+	var newest farpoolv1alpha1.ShardMap
+	Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: reference.Name}, &newest)).To(Succeed())
+	Expect(newest.Spec.Nodes).To(HaveLen(memoryNodes))
+	Expect(newest.Spec.Departures).To(BeEmpty())
+	var all farpoolv1alpha1.MemoryNodeList
+	Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
+	Expect(all.Items).To(HaveLen(memoryNodes))
+	for ordinal := memoryNodes; ordinal < memoryNodes+4; ordinal++ {
+		gone := kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: farpoolv1alpha1.MemoryNodeName(p.name, "memory", int32(ordinal))}, &farpoolv1alpha1.MemoryNode{})
+		Expect(apierrors.IsNotFound(gone)).To(BeTrue(), "memory node %d is still there: %v", ordinal, gone)
+	}
+}
+
+// uids of the pods of the pool's first memory nodes, by name: those that stay whatever is asked for.
+func (p pool) uids(ctx context.Context) map[string]types.UID {
+	GinkgoHelper()
+	out := map[string]types.UID{}
+	for _, pod := range p.memoryNodes(ctx) {
+		if strings.HasSuffix(pod.Name, "-0") || strings.HasSuffix(pod.Name, "-1") {
+			out[pod.Name] = pod.UID
+		}
+	}
+	return out
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"fmt"
+	"io"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// ofRACE is a pool of so many memory nodes whose keys can move.
+func ofRACE(nodes int32) func(*v1alpha1.KVPool) {
+	return func(pool *v1alpha1.KVPool) {
+		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}}
+		pool.Spec.Memory.Pools[0].Replicas = nodes
+	}
+}
+
+// resize the pool, and run what comes.
+func (w *world) resize(nodes int32) {
+	GinkgoHelper()
+	Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = nodes })).To(Succeed())
+	w.pool.Spec.Memory.Pools[0].Replicas = nodes
+	for _, name := range w.nodeNames() {
+		if pod := w.awaitPod(name); pod.Status.Phase != corev1.PodRunning {
+			w.run(name)
+		}
+	}
+}
+
+// moving waits until a move is under way, and until every memory node has been told.
+func (w *world) moving(move int64) *v1alpha1.ShardMap {
+	GinkgoHelper()
+	var newest *v1alpha1.ShardMap
+	Eventually(func(g Gomega) {
+		newest = w.newest()
+		g.Expect(newest.Spec.Move).To(Equal(move))
+		for _, entry := range newest.Spec.Nodes {
+			g.Expect(w.agents[entry.Name].epoch()).To(Equal(uint64(newest.Spec.Epoch)))
+		}
+	}, within, every).Should(Succeed())
+	Expect(newest.Spec.Departures).NotTo(BeEmpty())
+	return newest
+}
+
+func (w *world) newest() *v1alpha1.ShardMap {
+	GinkgoHelper()
+	var newest *v1alpha1.ShardMap
+	maps := w.maps()
+	for i := range maps {
+		if newest == nil || maps[i].Spec.Epoch > newest.Spec.Epoch {
+			newest = &maps[i]
+		}
+	}
+	Expect(newest).NotTo(BeNil())
+	return newest
+}
+
+// givers of a map, by name.
+func givers(of *v1alpha1.ShardMap) []string {
+	seen := map[string]bool{}
+	var names []string
+	for _, departure := range of.Spec.Departures {
+		for _, table := range of.Spec.Tables {
+			if name := of.Spec.Nodes[table.Node].Name; table.ID == departure.From && !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// moved says in the clients' place that all keys have left a memory node.
+func (w *world) moved(name string, move int64) {
+	w.agents[name].update(func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.MoveFinished = uint64(move) })
+}
+
+func (w *world) resizes() []v1alpha1.ResizeOperation {
+	GinkgoHelper()
+	var list v1alpha1.ResizeOperationList
+	Expect(k8s.List(w.ctx, &list, client.InNamespace(w.pool.Namespace))).To(Succeed())
+	return list.Items
+}
+
+// awaitStage waits until the ResizeOperation of an aim is at a stage.
+func (w *world) awaitStage(to int32, stage v1alpha1.ResizeStage) *v1alpha1.ResizeOperation {
+	GinkgoHelper()
+	var found *v1alpha1.ResizeOperation
+	Eventually(func(g Gomega) {
+		found = nil
+		for _, operation := range w.resizes() {
+			if operation.Spec.Pools[0].To == to && (found == nil || found.CreationTimestamp.Before(&operation.CreationTimestamp)) {
+				found = &operation
+			}
+		}
+		g.Expect(found).NotTo(BeNil())
+		g.Expect(found.Status.Stage).To(Equal(stage), "%+v", found.Status)
+	}, within, every).Should(Succeed())
+	return found
+}
+
+func (w *world) awaitGone(name string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(apierrors.IsNotFound(k8s.Get(w.ctx, w.key(name), &corev1.Pod{}))).To(BeTrue(), "pod")
+		g.Expect(apierrors.IsNotFound(k8s.Get(w.ctx, w.key(name), &v1alpha1.MemoryNode{}))).To(BeTrue(), "MemoryNode")
+	}, within, every).Should(Succeed())
+}
+
+var _ = Describe("a pool whose memory nodes change", func() {
+	It("grows and is drained, by one operator after the other, and then there is not one write more", Serial, func() {
+		w := newWorld(ofRACE(3))
+		w.up()
+		pods := map[string]types.UID{}
+		for _, name := range w.nodeNames() {
+			pods[name] = w.awaitPod(name).UID
+		}
+		w.resize(5)
+		moving := w.moving(1)
+		Expect(moving.Spec.Nodes).To(HaveLen(5))
+		Expect(givers(moving)).To(ConsistOf("cache-memory-0", "cache-memory-1", "cache-memory-2"))
+		operation := w.awaitStage(5, v1alpha1.StageMoving)
+		Expect(operation.Spec.Pools).To(Equal([]v1alpha1.ResizePool{{Name: "memory", From: 3, To: 5}}))
+		Expect(metav1.IsControlledBy(operation, w.pool)).To(BeTrue())
+		Expect(operation.Status.PartsTotal).To(BeEquivalentTo(len(moving.Spec.Departures)))
+		progress := w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonResizing)
+		Expect(progress.Message).To(ContainSubstring("memory nodes 3 to 5, by ResizeOperation " + operation.Name))
+		w.awaitCondition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+
+		By("another operator, while keys move")
+		w.moved("cache-memory-0", 1)
+		running.stop()
+		running = startOperator("farpool/dataplane:v1")
+		Eventually(w.agents["cache-memory-4"].watching, within, every).Should(Equal(1))
+		w.settle()
+		Expect(w.newest().Name).To(Equal(moving.Name), "two memory nodes have not yet said that they are finished")
+		w.moved("cache-memory-1", 1)
+		w.moved("cache-memory-2", 1)
+		operation = w.awaitStage(5, v1alpha1.StageComplete)
+		Expect(operation.Status.PartsMoved).To(Equal(operation.Status.PartsTotal))
+		Expect(operation.Status.KeysLeft).To(BeZero())
+		Expect(meta.IsStatusConditionTrue(operation.Status.Conditions, v1alpha1.ConditionComplete)).To(BeTrue())
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+		Expect(w.newest().Spec.Departures).To(BeEmpty())
+		Expect(w.current().Status.Memory.Summary).To(Equal("5/5"))
+
+		By("draining three of them")
+		w.resize(2)
+		draining := w.moving(2)
+		Expect(givers(draining)).To(ConsistOf("cache-memory-2", "cache-memory-3", "cache-memory-4"))
+		budget := &policyv1.PodDisruptionBudget{}
+		Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
+		Expect(budget.Spec.MinAvailable.IntValue()).To(Equal(5), "keys lie on all five")
+		w.awaitStage(2, v1alpha1.StageMoving)
+		for _, name := range []string{"cache-memory-2", "cache-memory-3", "cache-memory-4"} {
+			Expect(k8s.Get(w.ctx, w.key(name), &corev1.Pod{})).To(Succeed(), "its keys have not left")
+			w.moved(name, 2)
+		}
+		for _, name := range []string{"cache-memory-2", "cache-memory-3", "cache-memory-4"} {
+			w.awaitGone(name)
+		}
+		w.awaitStage(2, v1alpha1.StageComplete)
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+		for _, name := range w.nodeNames() {
+			Expect(w.awaitPod(name).UID).To(Equal(pods[name]), "%s has another pod", name)
+		}
+		Eventually(func() int {
+			Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
+			return budget.Spec.MinAvailable.IntValue()
+		}, within, every).Should(Equal(2))
+		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
+		for _, reason := range []string{v1alpha1.ReasonResizePlanned, v1alpha1.ReasonMoveBegun, v1alpha1.ReasonMoveFinished, v1alpha1.ReasonNodeDrained} {
+			w.awaitEvent("KVPool", reason)
+		}
+		w.awaitEvent("ResizeOperation", v1alpha1.ReasonResizeComplete)
+		Eventually(func() float64 {
+			complete, _ := running.metric("farpool_operator_resizes_total", w.pool.Namespace)
+			return complete
+		}, within, every).Should(Equal(2.0))
+		w.settle()
+		before := len(running.writes.in(w.pool.Namespace))
+		w.reconcile(20)
+		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
+	})
+
+	It("goes on without what a memory node that gives has lost", func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		w.resize(3)
+		moving := w.moving(1)
+		w.run("cache-memory-0")
+		Eventually(func(g Gomega) {
+			g.Expect(w.newest().Spec.Epoch).To(BeNumerically(">", moving.Spec.Epoch))
+			g.Expect(givers(w.newest())).To(ConsistOf("cache-memory-1"))
+			g.Expect(w.newest().Spec.Directory).To(Equal(moving.Spec.Directory), "what has left is at its new place")
+		}, within, every).Should(Succeed())
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionDataLost, metav1.ConditionTrue, v1alpha1.ReasonTablesLost)
+		w.moved("cache-memory-1", 1)
+		w.awaitStage(3, v1alpha1.StageComplete)
+		w.settle()
+	})
+
+	It("waits for a person where its spec says so", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+		})
+		w.up()
+		w.resize(3)
+		planned := w.awaitStage(3, v1alpha1.StagePlanned)
+		complete := meta.FindStatusCondition(planned.Status.Conditions, v1alpha1.ConditionComplete)
+		Expect(complete.Reason).To(Equal(v1alpha1.ReasonApprovalRequired))
+		Expect(complete.Message).To(ContainSubstring("kubectl -n " + w.pool.Namespace + " patch resizeoperation " + planned.Name))
+		w.settle()
+		Expect(w.newest().Spec.Move).To(BeZero())
+		_, _, err := person.Run("patch", "-n", w.pool.Namespace, "resizeoperation", planned.Name, "--type=merge", "-p", `{"spec":{"approval":"Approved"}}`)
+		Expect(err).NotTo(HaveOccurred())
+		for _, name := range givers(w.moving(1)) {
+			w.moved(name, 1)
+		}
+		Expect(w.awaitStage(3, v1alpha1.StageComplete).Spec.Approval).To(Equal(v1alpha1.ApprovalApproved))
+		Expect(w.resizes()).To(HaveLen(1))
+	})
+
+	It("finishes what it has begun when it is to have another number of them, and nothing while it is paused", func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		w.resize(4)
+		moving := w.moving(1)
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Management = v1alpha1.ManagementPaused })).To(Succeed())
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPaused)
+		for _, name := range givers(moving) {
+			w.moved(name, 1)
+		}
+		w.settle()
+		Expect(w.newest().Name).To(Equal(moving.Name))
+		Expect(w.change(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Management = v1alpha1.ManagementManaged
+			pool.Spec.Memory.Pools[0].Replicas = 2
+		})).To(Succeed())
+		w.pool.Spec.Memory.Pools[0].Replicas = 2
+		back := w.moving(2)
+		Expect(givers(back)).To(ConsistOf("cache-memory-2", "cache-memory-3"))
+		w.awaitStage(4, v1alpha1.StageSuperseded)
+		for _, name := range givers(back) {
+			w.moved(name, 2)
+		}
+		w.awaitStage(2, v1alpha1.StageComplete)
+		w.awaitGone("cache-memory-3")
+		w.settle()
+	})
+
+	It("is scaled by whoever may scale it, until its spec says another number", func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		scale := func(what string, replicas int) {
+			GinkgoHelper()
+			_, stderr, err := person.Run("scale", "-n", w.pool.Namespace, what, fmt.Sprintf("--replicas=%d", replicas))
+			said, _ := io.ReadAll(stderr)
+			Expect(err).NotTo(HaveOccurred(), "%s", said)
+		}
+		scale("memorynodepool/cache-memory", 3)
+		w.run("cache-memory-2")
+		for _, name := range givers(w.moving(1)) {
+			w.moved(name, 1)
+		}
+		w.awaitStage(3, v1alpha1.StageComplete)
+		Expect(w.current().Spec.Memory.Pools[0].Replicas).To(BeEquivalentTo(2), "the KVPool's spec is a person's")
+		shown := &autoscalingv1.Scale{}
+		Eventually(func(g Gomega) {
+			g.Expect(k8s.SubResource("scale").Get(w.ctx, &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "cache-memory"}}, shown)).To(Succeed())
+			g.Expect(shown.Spec.Replicas).To(BeEquivalentTo(3))
+			g.Expect(shown.Status).To(Equal(autoscalingv1.ScaleStatus{Replicas: 3, Selector: "farpool.dev/memory-pool=memory,farpool.dev/pool=cache"}))
+		}, within, every).Should(Succeed())
+		var pods corev1.PodList
+		selector, err := labels.Parse(shown.Status.Selector)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(k8s.List(w.ctx, &pods, client.InNamespace(w.pool.Namespace), client.MatchingLabelsSelector{Selector: selector})).To(Succeed())
+		Expect(pods.Items).To(HaveLen(3))
+
+		scale("computeshardpool/cache-shards", 4)
+		Eventually(func(g Gomega) {
+			deployment := &appsv1.Deployment{}
+			g.Expect(k8s.Get(w.ctx, w.key("cache-shards"), deployment)).To(Succeed())
+			g.Expect(deployment.Spec.Replicas).To(HaveValue(BeEquivalentTo(4)))
+		}, within, every).Should(Succeed())
+		w.computeReady("cache-shards")
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+		Eventually(func() string { return w.current().Status.Compute.Summary }, within, every).Should(Equal("4/4"))
+		w.settle()
+
+		w.resize(1)
+		for _, name := range givers(w.moving(2)) {
+			w.moved(name, 2)
+		}
+		w.awaitStage(1, v1alpha1.StageComplete)
+		w.settle()
+	})
+
+	It("is not scaled where keys cannot move", func() {
+		w := newWorld(nil)
+		w.up()
+		_, _, err := person.Run("scale", "-n", w.pool.Namespace, "memorynodepool/cache-memory", "--replicas=3")
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func(g Gomega) {
+			pool := &v1alpha1.MemoryNodePool{}
+			g.Expect(k8s.Get(w.ctx, w.key("cache-memory"), pool)).To(Succeed())
+			g.Expect(pool.Spec.Replicas).To(BeEquivalentTo(2))
+		}, within, every).Should(Succeed())
+		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+		Expect(w.resizes()).To(BeEmpty())
+		w.settle()
+	})
+
+	It("grows as it fills", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 75, MaxReplicas: 3}
+		})
+		w.up()
+		w.settle()
+		w.agents["cache-memory-1"].update(func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.Keys = 80000 })
+		w.run("cache-memory-2")
+		w.awaitEvent("KVPool", v1alpha1.ReasonGrowing)
+		for _, name := range givers(w.moving(1)) {
+			w.moved(name, 1)
+		}
+		w.awaitStage(3, v1alpha1.StageComplete)
+		Eventually(func(g Gomega) {
+			pool := &v1alpha1.MemoryNodePool{}
+			g.Expect(k8s.Get(w.ctx, w.key("cache-memory"), pool)).To(Succeed())
+			g.Expect(pool.Spec.Replicas).To(BeEquivalentTo(3))
+			g.Expect(meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionScalingLimited)).To(BeTrue(), "it is as full as before, and may not grow")
+		}, within, every).Should(Succeed())
+		w.awaitEvent("KVPool", v1alpha1.ReasonCeilingReached)
+		w.settle()
+	})
+
+	It("leaves a Kubernetes node that is cordoned", func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "worker-"}}
+		Expect(k8s.Create(w.ctx, worker)).To(Succeed())
+		DeferCleanup(func() { _ = k8s.Delete(w.ctx, worker) })
+		leaves := w.awaitPod("cache-memory-0")
+		Expect(k8s.SubResource("binding").Create(w.ctx, leaves, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: worker.Name}})).To(Succeed())
+		Eventually(func() string { return w.node("cache-memory-0").Status.NodeName }, within, every).Should(Equal(worker.Name))
+		worker.Spec.Unschedulable = true
+		Expect(k8s.Update(w.ctx, worker)).To(Succeed())
+
+		Expect(givers(w.moving(1))).To(ConsistOf("cache-memory-0"))
+		Expect(w.awaitStage(2, v1alpha1.StageMoving).Spec.Evacuates).To(ConsistOf("cache-memory-0"))
+		budget := &policyv1.PodDisruptionBudget{}
+		Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
+		Expect(budget.Spec.MinAvailable.IntValue()).To(Equal(2), "none is evicted")
+		w.moved("cache-memory-0", 1)
+		// A pod with a place ends when its kubelet says so.
+		Eventually(func(g Gomega) {
+			pod := w.awaitPod("cache-memory-0")
+			g.Expect(pod.DeletionTimestamp).NotTo(BeNil())
+			g.Expect(k8s.Delete(w.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		}, within, every).Should(Succeed())
+		Eventually(func() types.UID { return w.awaitPod("cache-memory-0").UID }, within, every).ShouldNot(Equal(leaves.UID))
+		w.run("cache-memory-0")
+		for _, name := range givers(w.moving(2)) {
+			w.moved(name, 2)
+		}
+		Expect(w.awaitStage(2, v1alpha1.StageComplete).Status.Change).To(Equal("2 to 2, 1 evacuated"))
+		Expect(w.resizes()).To(HaveLen(1))
+		w.settle()
+	})
+
+	It("does not wait for a memory node that is gone for good", func() {
+		w := newWorld(ofRACE(3))
+		w.up()
+		gone := w.awaitPod("cache-memory-2")
+		Expect(k8s.Delete(w.ctx, gone, client.GracePeriodSeconds(0))).To(Succeed())
+		Eventually(func() types.UID { return w.awaitPod("cache-memory-2").UID }, within, every).ShouldNot(Equal(gone.UID))
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 2 })).To(Succeed())
+		w.awaitStage(2, v1alpha1.StageComplete)
+		w.awaitGone("cache-memory-2")
+		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
+		w.settle()
+	})
+
+	It("is refused by the API server where keys cannot move", func() {
+		w := newWorld(nil)
+		w.up()
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 3 })).To(MatchError(And(
+			ContainSubstring("replicas of a memory pool is fixed at creation"), ContainSubstring("RCuckoo"))))
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 1 })).To(MatchError(ContainSubstring("fixed at creation")))
+		Expect(w.resizes()).To(BeEmpty())
+	})
+})

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+func (d *drill) cordon(node string) string {
+	there := d.NodePods[node].Spec.NodeName
+	d.Cordoned[there] = true
+	return there
+}
+
+// budget is how many memory nodes have to be there.
+func budget(plan *decision) int {
+	for _, object := range plan.Apply {
+		if budget, ok := object.(*policyv1ac.PodDisruptionBudgetApplyConfiguration); ok && *budget.Name == "cache-memory-nodes" {
+			return budget.Spec.MinAvailable.IntValue()
+		}
+	}
+	return -1
+}
+
+// A memory node leaves a Kubernetes node that is cordoned with all that it holds, and none is evicted before.
+func TestACordonedKubernetesNodeIsLeft(t *testing.T) {
+	for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+		d := newDrill(t, 3, policy)
+		if must := budget(d.step(false)); must != 3 {
+			t.Errorf("%s: %d memory nodes have to be there before anything is drained", policy, must)
+		}
+		pods := map[string]string{}
+		for node, pod := range d.NodePods {
+			pods[node] = string(pod.UID)
+		}
+		left := d.cordon(name(1))
+		d.until("its keys leave", func(plan *decision) bool {
+			if must := budget(plan); must != 3 {
+				t.Fatalf("%s: %d memory nodes have to be there", policy, must)
+			}
+			return d.current().Move == 1
+		})
+		if from := givers(d.current()); len(from) != 1 || from[0].Name != name(1) {
+			t.Errorf("%s: %d memory nodes give", policy, len(from))
+		}
+		if operation := d.operation(); !slices.Equal(operation.Spec.Evacuates, []string{name(1)}) || operation.Spec.Pools[0].To != 3 {
+			t.Errorf("%s: %+v", policy, operation.Spec)
+		}
+		d.step(false)
+		d.wantStage(v1alpha1.StageMoving, "away from cache-memory-1")
+		d.wantNodes(3)
+		d.noneLost()
+		for node, pod := range d.NodePods {
+			if moved := pods[node] != string(pod.UID); moved != (node == name(1)) || pod.Spec.NodeName == left {
+				t.Errorf("%s: the pod of %s, on %s: moved %v", policy, node, pod.Spec.NodeName, moved)
+			}
+		}
+		if stage := d.operation().Status.Stage; stage != v1alpha1.StageComplete || len(d.Resizes) != 1 || d.operation().Status.Change != "3 to 3, 1 evacuated" {
+			t.Errorf("%s: %d operations, the last is %+v", policy, len(d.Resizes), d.operation().Status)
+		}
+	}
+}
+
+// One Kubernetes node after the other, as in an upgrade of the cluster, and two at once: each memory node has moved in the end.
+func TestKubernetesNodesAreLeftOneAfterTheOther(t *testing.T) {
+	d := newDrill(t, 4, v1alpha1.DataPolicyStore)
+	for _, node := range []int{0, 3, 1} {
+		there := d.cordon(name(node))
+		d.wantNodes(4)
+		d.noneLost()
+		delete(d.Cordoned, there)
+	}
+	d.cordon(name(0))
+	d.cordon(name(2))
+	d.wantNodes(4)
+	d.noneLost()
+	for node, pod := range d.NodePods {
+		if d.Cordoned[pod.Spec.NodeName] {
+			t.Errorf("%s has stayed", node)
+		}
+	}
+}
+
+// What has to leave does not wait for what cannot come before.
+func TestWhatHasToLeaveWaitsForNobodyWhoComes(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.unplaced[name(3)] = true
+	d.aim(4)
+	d.until("one is awaited", func(*decision) bool { return d.NodePods[name(3)] != nil })
+	d.cordon(name(0))
+	d.until("its keys leave", func(*decision) bool { return d.current().Move == 1 })
+	if from := givers(d.current()); len(from) != 1 || from[0].Name != name(0) {
+		t.Errorf("%d memory nodes give", len(from))
+	}
+	d.unplaced = map[string]bool{}
+	d.wantNodes(4)
+	d.noneLost()
+}
+
+// One that has yet to come into the map holds nothing, and is made anew elsewhere at once.
+func TestANewcomerLeavesACordonedKubernetesNode(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.aim(3)
+	d.until("its pod is there", func(*decision) bool { return d.NodePods[name(2)] != nil })
+	d.kubelets()
+	there := d.cordon(name(2))
+	d.wantNodes(3)
+	if d.NodePods[name(2)].Spec.NodeName == there {
+		t.Error("it has stayed")
+	}
+	d.noneLost()
+}
+
+// What was approved was not to leave a Kubernetes node that is cordoned since.
+func TestAnEvacuationIsApproved(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+	d.aim(3)
+	d.turn()
+	d.agree()
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	approved := d.operation()
+	d.cordon(name(1))
+	for range 8 {
+		d.turn()
+	}
+	if approved.Status.Stage != v1alpha1.StageSuperseded || d.operation() == approved || d.current().Move != 1 {
+		t.Fatalf("%+v, then %+v; move %d", approved.Status, d.operation().Spec, d.current().Move)
+	}
+	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	d.agree()
+	d.wantNodes(3)
+	d.noneLost()
+}
+
+// A Kubernetes node that is uncordoned in the middle.
+func TestAKubernetesNodeIsUncordoned(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	uid := d.NodePods[name(1)].UID
+	there := d.cordon(name(1))
+	d.until("its keys leave", func(*decision) bool { return d.current().Move == 1 })
+	delete(d.Cordoned, there)
+	d.wantNodes(3)
+	d.noneLost()
+	if d.NodePods[name(1)].UID != uid {
+		t.Error("a memory node that may stay is made anew")
+	}
+}
+
+func TestWhereNothingIsEvacuated(t *testing.T) {
+	// Nobody could take the keys.
+	d := newDrill(t, 1, v1alpha1.DataPolicyCache)
+	d.cordon(name(0))
+	plan := d.step(false)
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNowhereToEvacuate)
+	if c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionDegraded); !strings.Contains(c.Message, "cache-memory-0") {
+		t.Error(c.Message)
+	}
+	if must := budget(plan); must != 0 || len(d.Resizes) > 0 {
+		t.Errorf("%d memory nodes have to be there, %d operations", must, len(d.Resizes))
+	}
+	d.aim(2)
+	d.wantNodes(2)
+	d.noneLost()
+	// The spec does not want it, or pods would come to where they were.
+	for what, change := range map[string]func(*v1alpha1.KVPoolSpec){
+		"disabled": func(spec *v1alpha1.KVPoolSpec) {
+			spec.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled}
+		},
+		"tolerated": func(spec *v1alpha1.KVPoolSpec) {
+			spec.Memory.Pools[0].Tolerations = []v1alpha1.Toleration{{Operator: "Exists"}}
+		},
+	} {
+		d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+		change(&d.Pool.Spec)
+		d.cordon(name(0))
+		for range 5 {
+			d.turn()
+		}
+		if len(d.Resizes) > 0 || d.current().Move > 0 {
+			t.Errorf("%s: it is evacuated", what)
+		}
+	}
+	// Keys of RCuckoo cannot move.
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.Cordoned = map[string]bool{"worker": true}
+	plan = s.decide(t)
+	wantCondition(t, plan, v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+	if must := budget(plan); must != 1 {
+		t.Errorf("%d memory nodes have to be there", must)
+	}
+}

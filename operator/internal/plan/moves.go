@@ -1,0 +1,672 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/render"
+	"farpool.dev/farpool/operator/internal/shardmap"
+)
+
+// Memory nodes come into a pool's map and leave it, and parts of the hash space move between them (docs/adr/0012): a map says which parts
+// are on their way, clients move their keys, and each memory node that gives says when all have left it. One map follows the other, each
+// decided from the one before, from what memory nodes say and from what the spec wants, so that any operator can go on with it:
+//
+//  1. Nodes that are asked for and answer come into the map, each with a table and no part.
+//  2. The directory is deepened, if it has too few parts for equal shares.
+//  3. A move begins: parts depart, from nodes that have too many or are to go, to nodes that have too few. Nobody both gives and takes.
+//  4. When every node that gives has said that it is finished, the map without departures follows.
+//  5. Nodes that are to go and have no part leave the map. Then their pods and objects are deleted.
+//
+// What was begun is finished before anything else is: another aim is followed from there.
+
+// nodesInMap is as many as a map may have.
+const nodesInMap = 256
+
+// moves is what is decided about them.
+type moves struct {
+	// open is the ResizeOperation of the present aim; nil: there is none yet.
+	open *v1alpha1.ResizeOperation
+	made []render.Object
+	// awaits says what keeps the next step from being taken, and why.
+	awaits *finding
+	// words for people about a resize that is not complete.
+	words string
+	// partsLeft and keysLeft to move, if known.
+	known     bool
+	partsLeft int32
+	keysLeft  int64
+}
+
+// moveOn makes the map that follows the current one, if it is time for one.
+//
+// It does so only while every memory node of the map answers, lives the life that the map says, and follows this very map. So there is no
+// later one that somebody might hold, as after a restored backup: no number of a move is used for two.
+func (d *decision) moveOn(floor int64) {
+	m, current := &d.moves, d.epochs.current
+	if !d.canMove() {
+		return
+	}
+	if late := d.late(); len(late) > 0 {
+		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes of the pool's map are awaited: " + some(late) + after("; ", d.toBeGivenUp())}
+		return
+	}
+	spec := current.DeepCopy()
+	if len(current.Departures) > 0 {
+		if len(d.unfinished()) > 0 {
+			d.goOnWithoutTheLost(spec, floor)
+			return
+		}
+		spec.Departures = nil
+		d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonMoveFinished, "Move", fmt.Sprintf("move %d is finished: the keys of %d parts have moved", spec.Move, len(current.Departures)))
+		d.next(spec, floor+1)
+		return
+	}
+	changed := d.leave(spec)
+	changed = d.join(spec) || changed
+	changed = d.deepen(spec) || changed
+	// Those that come are told the map before anything moves to them.
+	if changed || d.begin(spec) {
+		d.next(spec, floor+1)
+	}
+}
+
+// canMove says whether keys of the pool's protocol can move between memory nodes.
+func (d *decision) canMove() bool { return d.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE }
+
+// refuseResize of a pool whose keys cannot move. The API server refuses most of it; a backup or older rules may let it through.
+func (d *decision) refuseResize() {
+	if d.specInvalid != nil || d.epochs.current == nil || d.canMove() {
+		return
+	}
+	for _, n := range d.nodes {
+		if n.wanted == d.inMap(n.name) {
+			continue
+		}
+		has := 0
+		for _, other := range d.nodes {
+			if other.pool == n.pool && d.inMap(other.name) {
+				has++
+			}
+		}
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf(
+			"spec.memory.pools[%s].replicas is %d, and the pool has %d such memory nodes: keys of protocol RCuckoo cannot move between memory nodes, so that their number is fixed; set it back to %d, or create another pool with protocol RACE",
+			n.pool.Name, n.pool.Replicas, has, has)}
+		return
+	}
+}
+
+// goOnWithoutTheLost has nothing depart any more from nodes that have nothing left to give. What takes keys is awaited: buckets have been
+// closed for the sake of what lies there.
+func (d *decision) goOnWithoutTheLost(spec *v1alpha1.ShardMapSpec, floor int64) {
+	var takers []string
+	for i := range spec.Nodes {
+		entry := &spec.Nodes[i]
+		if !d.lost(entry) {
+			continue
+		}
+		forgetDepartures(spec, i)
+		if slices.ContainsFunc(d.epochs.current.Departures, func(departure v1alpha1.Departure) bool {
+			return nodeOf(spec, spec.Directory.Tables[departure.Part]) == entry
+		}) {
+			takers = append(takers, entry.Name)
+		}
+	}
+	if len(spec.Departures) < len(d.epochs.current.Departures) {
+		d.next(spec, floor+1)
+	} else if len(takers) > 0 {
+		d.moves.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, fmt.Sprintf("memory nodes that take keys have no place to run (%s), and what was begun is finished before anything else: see their conditions, and make room for their pods", some(takers))}
+	}
+}
+
+// lost says whether what a node of the map held is gone, though no later life of it says so: it has no pod that ever had a place. A Store's
+// loss is one when a person has given that very life up. To have accepted what it began without was another matter.
+func (d *decision) lost(entry *v1alpha1.ShardMapNode) bool {
+	n := d.nodeNamed(entry.Name)
+	return n != nil && d.Unplaced[entry.Name] &&
+		(d.Pool.Spec.DataPolicy != v1alpha1.DataPolicyStore || n.object != nil && n.object.Annotations[v1alpha1.AnnotationGiveUp] == entry.Incarnation)
+}
+
+// toBeGivenUp says how a person ends the wait for a Store's node that is to go and has no place to come back to.
+func (d *decision) toBeGivenUp() string {
+	for i := range d.epochs.current.Nodes {
+		if entry := &d.epochs.current.Nodes[i]; d.Unplaced[entry.Name] && !d.wants(entry.Name) && !d.lost(entry) {
+			return fmt.Sprintf("memory node %s is to go, and has no place to run: make room for its pod, or, to go on without what it held: kubectl -n %s annotate memorynode %s --overwrite %s=%s",
+				entry.Name, d.Pool.Namespace, entry.Name, v1alpha1.AnnotationGiveUp, entry.Incarnation)
+		}
+	}
+	return ""
+}
+
+// late are the memory nodes of the map of which it is not known that they follow it. One that is lost holds no map.
+func (d *decision) late() []string {
+	current := d.epochs.current
+	var late []string
+	for i := range current.Nodes {
+		entry := &current.Nodes[i]
+		if d.lost(entry) {
+			continue
+		}
+		n := d.nodeNamed(entry.Name)
+		if n == nil || n.facts == nil || shardmap.FormatIncarnation(n.facts.GetIncarnation()) != entry.Incarnation || n.facts.GetEpoch() != uint64(current.Epoch) {
+			late = append(late, entry.Name)
+		}
+	}
+	return late
+}
+
+// unfinished are the memory nodes that give, and have not said that all has left.
+func (d *decision) unfinished() []string {
+	current := d.epochs.current
+	var unfinished []string
+	for _, entry := range givers(current) {
+		if d.lost(entry) {
+			continue
+		}
+		if n := d.nodeNamed(entry.Name); n == nil || shardmap.FormatIncarnation(n.facts.GetIncarnation()) != entry.Incarnation ||
+			n.facts.GetMemoryNode().GetMoveFinished() < uint64(current.Move) {
+			unfinished = append(unfinished, entry.Name)
+		}
+	}
+	return unfinished
+}
+
+// givers are the nodes that parts depart from.
+func givers(spec *v1alpha1.ShardMapSpec) []*v1alpha1.ShardMapNode {
+	gives := map[*v1alpha1.ShardMapNode]bool{}
+	for _, departure := range spec.Departures {
+		gives[nodeOf(spec, departure.From)] = true
+	}
+	var giving []*v1alpha1.ShardMapNode
+	for i := range spec.Nodes {
+		if gives[&spec.Nodes[i]] {
+			giving = append(giving, &spec.Nodes[i])
+		}
+	}
+	return giving
+}
+
+// nodeOf is the node that a table lies on.
+func nodeOf(spec *v1alpha1.ShardMapSpec, table int32) *v1alpha1.ShardMapNode {
+	at, found := slices.BinarySearchFunc(spec.Tables, table, func(t v1alpha1.ShardMapTable, id int32) int { return cmp.Compare(t.ID, id) })
+	if !found {
+		return nil
+	}
+	return &spec.Nodes[spec.Tables[at].Node]
+}
+
+func inMap(spec *v1alpha1.ShardMapSpec, name string) bool {
+	return spec != nil && slices.ContainsFunc(spec.Nodes, func(entry v1alpha1.ShardMapNode) bool { return entry.Name == name })
+}
+
+// inMap says whether the pool's map has a node, or the one that is about to be made.
+func (d *decision) inMap(name string) bool {
+	return inMap(d.epochs.current, name) || inMap(d.epochs.next, name)
+}
+
+func (d *decision) wants(name string) bool {
+	n := d.nodeNamed(name)
+	return n != nil && n.stays()
+}
+
+// stays says whether a node is to be in the map as it is.
+func (n *node) stays() bool { return n.wanted && !n.evacuated }
+
+// leave takes nodes out of the map that are to go and have no part of the hash space. Nothing departs now.
+func (d *decision) leave(spec *v1alpha1.ShardMapSpec) bool {
+	has := map[string]bool{}
+	for _, table := range spec.Directory.Tables {
+		has[nodeOf(spec, table).Name] = true
+	}
+	before, stay := spec.Nodes, map[int32]int32{}
+	spec.Nodes = nil
+	for i, entry := range before {
+		if has[entry.Name] || d.wants(entry.Name) {
+			stay[int32(i)] = int32(len(spec.Nodes))
+			spec.Nodes = append(spec.Nodes, entry)
+			continue
+		}
+		note := fmt.Sprintf("nothing lies on memory node %s any more: it leaves the pool's map, and is removed", entry.Name)
+		d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonNodeDrained, "Drain", note)
+		if n := d.nodeNamed(entry.Name); n != nil && n.object != nil {
+			d.event(n.object, corev1.EventTypeNormal, v1alpha1.ReasonNodeDrained, "Drain", note)
+		}
+	}
+	spec.Tables = slices.DeleteFunc(spec.Tables, func(table v1alpha1.ShardMapTable) bool {
+		_, stays := stay[table.Node]
+		return !stays
+	})
+	for i := range spec.Tables {
+		spec.Tables[i].Node = stay[spec.Tables[i].Node]
+	}
+	return len(spec.Nodes) < len(before)
+}
+
+// join takes nodes into the map that are asked for and answer, each with a table that has no part yet.
+func (d *decision) join(spec *v1alpha1.ShardMapSpec) bool {
+	joined := false
+	for _, n := range d.nodes {
+		if !n.stays() || inMap(spec, n.name) || !virgin(n) || len(spec.Nodes) >= nodesInMap || d.drained(n) {
+			continue
+		}
+		// One that is being deleted may have been made for an aim of before.
+		if n.object == nil || !n.object.DeletionTimestamp.IsZero() || !n.pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		entry, err := d.entry(n, false)
+		if err != nil {
+			d.unusable(n, err)
+			continue
+		}
+		add(spec, entry)
+		joined = true
+	}
+	return joined
+}
+
+// virgin says whether a node answers and never had a map. Another one does not come into a map again: clients may remember which table this
+// life of it had, and its memory what it held.
+func virgin(n *node) bool {
+	return n.facts != nil && n.facts.GetEpoch() == 0 && n.facts.GetMemoryNode().GetMemoryFresh()
+}
+
+// add a node with a table whose number no other has.
+func add(spec *v1alpha1.ShardMapSpec, entry *v1alpha1.ShardMapNode) {
+	at, _ := slices.BinarySearchFunc(spec.Nodes, entry.Name, func(n v1alpha1.ShardMapNode, name string) int { return cmp.Compare(n.Name, name) })
+	spec.Nodes = slices.Insert(spec.Nodes, at, *entry)
+	id := int32(0)
+	for i := range spec.Tables {
+		if spec.Tables[i].ID == id {
+			id++
+		}
+		if spec.Tables[i].Node >= int32(at) {
+			spec.Tables[i].Node++
+		}
+	}
+	// Tables are sorted, and all numbers below are taken.
+	spec.Tables = slices.Insert(spec.Tables, int(id), v1alpha1.ShardMapTable{ID: id, Node: int32(at)})
+}
+
+// staying are the tables of nodes that the spec asks for.
+func (d *decision) staying(spec *v1alpha1.ShardMapSpec) []int32 {
+	var staying []int32
+	for _, table := range spec.Tables {
+		if d.wants(spec.Nodes[table.Node].Name) {
+			staying = append(staying, table.ID)
+		}
+	}
+	return staying
+}
+
+// missing are the nodes that are asked for, and that the map has room for and has not.
+func (d *decision) missing(spec *v1alpha1.ShardMapSpec) []string {
+	var missing []string
+	for _, n := range d.nodes {
+		if n.stays() && !inMap(spec, n.name) && len(spec.Nodes) < nodesInMap {
+			missing = append(missing, n.name)
+		}
+	}
+	return missing
+}
+
+// unsettled says whether the map is not yet what the spec asks for: other nodes, or shares that are not even.
+func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
+	for _, n := range d.nodes {
+		if n.stays() != inMap(spec, n.name) {
+			return true
+		}
+	}
+	return !shared(spec.Directory, d.staying(spec))
+}
+
+// shared says whether tables have all parts, as evenly as can be, in a directory that has enough parts for that to be fair.
+func shared(directory v1alpha1.Directory, tables []int32) bool {
+	return even(directory.Tables, tables) && shardmap.DepthFor(len(tables), directory.Depth) == directory.Depth
+}
+
+// even says whether tables share the parts as evenly as parts can be shared.
+func even(owners, tables []int32) bool {
+	share := map[int32]int{}
+	for _, table := range tables {
+		share[table] = 0
+	}
+	for _, table := range owners {
+		if _, stays := share[table]; !stays {
+			return false
+		}
+		share[table]++
+	}
+	least, most := len(owners), 0
+	for _, parts := range share {
+		least, most = min(least, parts), max(most, parts)
+	}
+	return most-least <= 1
+}
+
+// deepen the directory, once it is known among how many nodes it is shared.
+func (d *decision) deepen(spec *v1alpha1.ShardMapSpec) bool {
+	if !d.unsettled(spec) || !d.approved() || len(d.missing(spec)) > 0 && !d.evacuates(spec) {
+		return false
+	}
+	depth := shardmap.DepthFor(len(d.staying(spec)), spec.Directory.Depth)
+	if depth == spec.Directory.Depth {
+		return false
+	}
+	spec.Directory = shardmap.Deepen(spec.Directory, depth)
+	return true
+}
+
+// approved says whether keys may be moved for the present aim.
+func (d *decision) approved() bool {
+	return d.moves.open != nil && d.moves.open.Spec.Approval != v1alpha1.ApprovalRequired
+}
+
+// begin a move. All of it is one move, as each has the indexes of both ends read anew.
+func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
+	m := &d.moves
+	if !d.unsettled(spec) {
+		return false
+	}
+	if m.open == nil {
+		// It is about to be made, and comes first.
+		return false
+	}
+	if !d.approved() {
+		m.awaits = &finding{v1alpha1.ReasonApprovalRequired, fmt.Sprintf("a person's approval is awaited, as spec.resize.approval asks for it: kubectl -n %s patch resizeoperation %s --type=merge -p '{\"spec\":{\"approval\":\"Approved\"}}'",
+			d.Pool.Namespace, m.open.Name)}
+		return false
+	}
+	// What has to leave waits for nobody who may come: it may be what the ones that come wait for.
+	if missing := d.missing(spec); len(missing) > 0 && !d.evacuates(spec) {
+		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: " + some(missing)}
+		return false
+	}
+	owners := spec.Directory.Tables
+	desired := balance(owners, d.staying(spec))
+	// Where memory is lost and a person has not yet decided, nothing goes and nothing comes; nor where there is nobody to give or to take.
+	var stopped, unplaced []string
+	stops := func(table int32) bool {
+		entry, which := nodeOf(spec, table), &stopped
+		if d.Unplaced[entry.Name] {
+			which = &unplaced
+		} else if entry.State == v1alpha1.NodeServing {
+			return false
+		}
+		if !slices.Contains(*which, entry.Name) {
+			*which = append(*which, entry.Name)
+		}
+		return true
+	}
+	var departures []v1alpha1.Departure
+	anew := 0
+	for part := range owners {
+		if desired[part] == owners[part] {
+			continue
+		}
+		// Of a node that is to go, what is lost begins anew where it would have come to.
+		giver := nodeOf(spec, owners[part])
+		abandoned := d.lost(giver) && !d.wants(giver.Name)
+		if gives, takes := !abandoned && stops(owners[part]), stops(desired[part]); gives || takes {
+			desired[part] = owners[part]
+			continue
+		}
+		if abandoned {
+			anew++
+			continue
+		}
+		departures = append(departures, v1alpha1.Departure{Part: int32(part), From: owners[part]})
+	}
+	if len(departures)+anew == 0 {
+		if len(unplaced) > 0 {
+			m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, fmt.Sprintf("memory nodes that have no place to run neither give keys nor take any (%s): see their conditions", some(unplaced))}
+		}
+		if len(stopped) > 0 {
+			m.awaits = &finding{v1alpha1.ReasonTablesStopped, fmt.Sprintf("memory nodes whose tables are stopped neither give keys nor take any (%s): accept the loss of what they held, as their conditions say, or have their number be wanted again", some(stopped))}
+		}
+		return false
+	}
+	if spec.Move >= v1alpha1.MostMoves {
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMovesExhausted, fmt.Sprintf("the pool's keys have moved between memory nodes %d times, which is as far as memory nodes count: set replicas back, and load the data into another pool", spec.Move)})
+		return false
+	}
+	spec.Directory.Tables = desired
+	spec.Move++
+	spec.Departures = departures
+	var what []string
+	if len(departures) > 0 {
+		from, to := map[string]bool{}, map[string]bool{}
+		for _, departure := range departures {
+			from[nodeOf(spec, departure.From).Name] = true
+			to[nodeOf(spec, desired[departure.Part]).Name] = true
+		}
+		what = append(what, fmt.Sprintf("the keys of %d of %d parts move from %s to %s", len(departures), len(owners), some(sorted(from)), some(sorted(to))))
+	}
+	if anew > 0 {
+		what = append(what, fmt.Sprintf("%d of %d parts, whose memory nodes are gone with what they held, begin empty on others", anew, len(owners)))
+	}
+	d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonMoveBegun, "Move", fmt.Sprintf("move %d: %s", spec.Move, joinWords(what...)))
+	return true
+}
+
+// balance gives each part to one of the tables that stay, so that shares differ by no more than one part and as few parts as possible change
+// their table: none leaves a table that has no more than its share, and none comes to one that has as much.
+func balance(owners, staying []int32) []int32 {
+	desired := slices.Clone(owners)
+	if len(staying) == 0 {
+		return desired
+	}
+	has := map[int32]int{}
+	for _, table := range owners {
+		has[table]++
+	}
+	// Where shares cannot be equal, those that have most keep one more.
+	order := slices.Clone(staying)
+	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(has[b], has[a]), cmp.Compare(a, b)) })
+	share := map[int32]int{}
+	for i, table := range order {
+		share[table] = len(owners) / len(order)
+		if i < len(owners)%len(order) {
+			share[table]++
+		}
+	}
+	kept := map[int32]int{}
+	var free []int
+	for part, table := range owners {
+		if kept[table] < share[table] {
+			kept[table]++
+		} else {
+			free = append(free, part)
+		}
+	}
+	for _, table := range order {
+		for ; kept[table] < share[table]; kept[table]++ {
+			desired[free[0]], free = table, free[1:]
+		}
+	}
+	return desired
+}
+
+// forgetDepartures of a node: what it held is lost, so that what has left is all there is.
+func forgetDepartures(spec *v1alpha1.ShardMapSpec, at int) {
+	spec.Departures = slices.DeleteFunc(spec.Departures, func(departure v1alpha1.Departure) bool { return nodeOf(spec, departure.From) == &spec.Nodes[at] })
+	if len(spec.Departures) == 0 {
+		spec.Departures = nil
+	}
+}
+
+// startsEmpty says whether a node's tables serve without what the map of before has it hold.
+func startsEmpty(before, now *v1alpha1.ShardMapNode) bool {
+	return now.State == v1alpha1.NodeServing &&
+		(before.State == v1alpha1.NodeStopped || memoryOf(before.Incarnation, before.MemoryIncarnation) != memoryOf(now.Incarnation, now.MemoryIncarnation))
+}
+
+// furtherMoved is the map of a node that knows of a later move than the pool's map; nil: there is none. What has been published is never
+// taken back: some keys may have moved.
+func (d *decision) furtherMoved() *farpoolv1alpha1.ShardMap {
+	var further *farpoolv1alpha1.ShardMap
+	for _, n := range d.nodes {
+		held := n.facts.GetMemoryNode().GetMap()
+		if held.GetPoolUid() == string(d.Pool.UID) && held.GetMove() > max(uint64(d.epochs.current.Move), further.GetMove()) {
+			further = held
+		}
+	}
+	return further
+}
+
+// graft puts the nodes' lives of one map into another one, which has moved on further. A node that only the former has had left the latter.
+func graft(further, lives *v1alpha1.ShardMapSpec) *v1alpha1.ShardMapSpec {
+	spec := further.DeepCopy()
+	for i := range lives.Nodes {
+		life := &lives.Nodes[i]
+		at := slices.IndexFunc(spec.Nodes, func(entry v1alpha1.ShardMapNode) bool { return entry.Name == life.Name })
+		if at < 0 {
+			continue
+		}
+		before := spec.Nodes[at]
+		spec.Nodes[at] = *life.DeepCopy()
+		if startsEmpty(&before, life) {
+			forgetDepartures(spec, at)
+		}
+	}
+	return spec
+}
+
+// drained says whether a node can go: the pool's map, which all its memory nodes follow, does not have it, and it knows. Whether the spec asks
+// for it once more by then makes no difference: another one is made. Once it has been said, it stays so. A cache that lags behind a deletion
+// has at least seen what was said before it.
+func (d *decision) drained(n *node) bool {
+	if !d.canMove() || n.object == nil || d.inMap(n.name) {
+		return false
+	}
+	if saidDrained(n) {
+		// What was said may be of another past, as after a restored backup: one that runs is asked.
+		return n.pod == nil || n.pod.Status.Phase != corev1.PodRunning || n.agent.State == agent.Connected
+	}
+	if n.stays() && (n.facts == nil || virgin(n)) || d.epochs.next != nil || d.Status.Unsettled {
+		return false
+	}
+	if d.epochs.current == nil {
+		return !d.everHadMap()
+	}
+	if len(d.late()) > 0 {
+		return false
+	}
+	if n.agent.State == agent.Connected {
+		return n.agent.Facts.GetEpoch() == uint64(d.epochs.current.Epoch) || n.agent.Facts.GetEpoch() == 0 && n.agent.Facts.GetMemoryNode().GetMemoryFresh()
+	}
+	return n.pod == nil || n.pod.Status.Phase != corev1.PodRunning
+}
+
+func saidDrained(n *node) bool {
+	ready := meta.FindStatusCondition(n.object.Status.Conditions, v1alpha1.ConditionReady)
+	return ready != nil && ready.Reason == v1alpha1.ReasonDrained
+}
+
+// removable says whether a node's pod and object are to be deleted.
+func (d *decision) removable(n *node) bool { return d.drained(n) && saidDrained(n) }
+
+// going are the nodes that are there and are not to be: the spec does not ask for them, or not where they are.
+func (d *decision) going() []string {
+	var going []string
+	for _, n := range d.nodes {
+		if !n.stays() {
+			going = append(going, n.name)
+		}
+	}
+	return going
+}
+
+// survey counts what is left to be moved, by the map that the pool is to have.
+func (d *decision) survey() {
+	m, spec := &d.moves, d.epochs.effective()
+	staying := d.staying(spec)
+	if len(d.missing(spec)) > 0 && !d.evacuates(spec) || len(staying) == 0 || shardmap.DepthFor(len(staying), spec.Directory.Depth) != spec.Directory.Depth {
+		return
+	}
+	m.known = true
+	owners, desired := spec.Directory.Tables, balance(spec.Directory.Tables, staying)
+	// stays are a table's parts that it keeps; leave are those that it has yet to give away, or is about to.
+	stays, leave := map[int32]int{}, map[int32]int{}
+	for part, table := range owners {
+		if desired[part] == table {
+			stays[table]++
+		} else {
+			leave[table]++
+		}
+	}
+	for _, departure := range spec.Departures {
+		facts := d.nodeNamed(nodeOf(spec, departure.From).Name).factsOrLast()
+		if facts.GetMoveFinished() < uint64(spec.Move) {
+			leave[departure.From]++
+		}
+	}
+	var total uint64
+	for _, entry := range spec.Nodes {
+		total += d.nodeNamed(entry.Name).factsOrLast().GetKeys()
+	}
+	for table, parts := range leave {
+		m.partsLeft += int32(parts)
+		keys := d.nodeNamed(nodeOf(spec, table).Name).factsOrLast().GetKeys()
+		keeps := total * uint64(stays[table]) / uint64(len(owners))
+		m.keysLeft += int64(keys - min(keys, keeps))
+	}
+}
+
+// factsOrLast are what the node says, or the last that it said.
+func (n *node) factsOrLast() *farpoolv1alpha1.MemoryNodeFacts {
+	if n == nil {
+		return nil
+	}
+	return n.agent.Facts.GetMemoryNode()
+}
+
+func sorted(names map[string]bool) []string {
+	var list []string
+	for name := range names {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// whatMoves between two maps, for people.
+func whatMoves(before, now *v1alpha1.ShardMapSpec) []string {
+	var changes, gone []string
+	for _, entry := range before.Nodes {
+		if !inMap(now, entry.Name) {
+			gone = append(gone, entry.Name)
+		}
+	}
+	if len(gone) > 0 {
+		changes = append(changes, some(gone)+" left it, as nothing lies there any more")
+	}
+	switch {
+	case now.Move > before.Move:
+		changes = append(changes, fmt.Sprintf("move %d of %d parts begins", now.Move, len(now.Departures)))
+	case len(now.Departures) < len(before.Departures):
+		what := "is finished"
+		if len(now.Departures) > 0 {
+			what = "goes on without what is lost"
+		}
+		changes = append(changes, fmt.Sprintf("move %d %s", now.Move, what))
+	}
+	if now.Directory.Depth != before.Directory.Depth {
+		changes = append(changes, fmt.Sprintf("the hash space has %d parts", len(now.Directory.Tables)))
+	}
+	return changes
+}
+
+// joinWords puts sentences' parts together, leaving out what is empty.
+func joinWords(words ...string) string {
+	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), "; ")
+}

@@ -1,0 +1,1340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/shardmap"
+)
+
+// lost is where keys are that were on a memory node whose memory is gone.
+const lost = "lost"
+
+// drill is a pool of RACE with what there is around it: kubelets that run what is made, memory nodes that keep to what they promise about
+// maps, and clients that move keys as the newest map has it. Where each key is, is written down for as many keys as the finest directory has
+// parts, and looked at whenever a map is made and whenever anything is deleted.
+type drill struct {
+	*scene
+	t    *testing.T
+	keys []string // the node that each is on
+	// Of memory nodes by name: the epoch that their memory has recorded, and pods that do not come up.
+	recorded map[string]uint64
+	unplaced map[string]bool
+	lives    uint64
+	// Which table each life of a node had: clients remember it.
+	tables map[string]int32
+	// deaf memory nodes cannot be told a map.
+	deaf map[string]bool
+	// outlives is how many of its writes an operator outlives that dies.
+	outlives func(writes int) int
+	events   []string
+	steps    int
+}
+
+func newDrill(t *testing.T, nodes int, policy v1alpha1.DataPolicy) *drill {
+	t.Helper()
+	d := &drill{scene: newScene(0, policy), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{}, deaf: map[string]bool{}, tables: map[string]int32{}, lives: 100}
+	d.Cordoned = map[string]bool{}
+	d.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
+	d.aim(nodes)
+	d.untilSettled()
+	return d
+}
+
+func (d *drill) aim(nodes int) {
+	d.Pool.Spec.Memory.Pools[0].Replicas = int32(nodes)
+	d.Pool.Generation++
+}
+
+func name(ordinal int) string { return v1alpha1.MemoryNodeName("cache", "memory", int32(ordinal)) }
+
+func (d *drill) current() *v1alpha1.ShardMapSpec {
+	if len(d.ShardMaps) == 0 {
+		return nil
+	}
+	return &d.ShardMaps[len(d.ShardMaps)-1].Spec
+}
+
+// begin a life of a node's process, over memory of its own or over that of the life before.
+func (d *drill) begin(node string, warm bool) {
+	uid := d.NodePods[node].UID
+	facts := &farpoolv1alpha1.Facts{
+		PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: node, Incarnation: d.lives,
+		MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{Endpoint: node + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true, Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}},
+	}
+	d.lives++
+	if warm {
+		facts.MemoryNode.MemoryFresh = d.recorded[node] == 0
+		facts.MemoryNode.MoveFinished = d.Agents[uid].Facts.GetMemoryNode().GetMoveFinished()
+	} else {
+		d.forget(node)
+	}
+	d.Agents[uid] = agent.Observation{State: agent.Connected, Facts: facts}
+}
+
+// forget what a node holds.
+func (d *drill) forget(node string) {
+	delete(d.recorded, node)
+	for key, at := range d.keys {
+		if at == node {
+			d.keys[key] = lost
+		}
+	}
+}
+
+func (d *drill) update(node string, change func(*farpoolv1alpha1.Facts)) {
+	uid := d.NodePods[node].UID
+	observed := d.Agents[uid]
+	observed.Facts = proto.CloneOf(observed.Facts)
+	change(observed.Facts)
+	d.Agents[uid] = observed
+}
+
+func (d *drill) hear(node string) {
+	if pod := d.NodePods[node]; pod != nil && d.Agents[pod.UID].Facts != nil {
+		observed := d.Agents[pod.UID]
+		observed.State, observed.Error = agent.Connected, ""
+		d.Agents[pod.UID] = observed
+	}
+}
+
+// tell a node a map, as its agent would take it.
+func (d *drill) tell(publication Publication) {
+	pod := d.NodePods[publication.Node]
+	if pod == nil || pod.UID != publication.Pod || d.deaf[publication.Node] {
+		return
+	}
+	if epoch := uint64(publication.Map.Epoch); epoch < d.recorded[publication.Node] {
+		observed := d.Agents[pod.UID]
+		observed.RefusedEpoch = epoch
+		d.Agents[pod.UID] = observed
+		return
+	}
+	message, err := shardmap.ToMessage(publication.Map)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.recorded[publication.Node] = message.GetEpoch()
+	d.update(publication.Node, func(facts *farpoolv1alpha1.Facts) {
+		facts.Epoch, facts.MemoryNode.Map, facts.Ready = message.GetEpoch(), message, false
+		for _, entry := range message.GetNodes() {
+			facts.Ready = facts.Ready || entry.GetIncarnation() == facts.GetIncarnation() && entry.GetState() == farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING
+		}
+	})
+}
+
+// step has the operator decide once, and what it wants carried out. It may die before it has told anybody its map, or, where outlives says how
+// many writes it outlives, in the middle of these.
+func (d *drill) step(dies bool) *decision {
+	d.t.Helper()
+	d.now = d.now.Add(time.Second)
+	d.look()
+	plan := d.decide(d.t)
+	if d.steps++; d.steps%8 == 0 {
+		if once, twice := d.outline(plan), d.outline(d.decide(d.t)); once != twice {
+			d.t.Fatalf("deciding twice gives two plans:\n%s\n%s", once, twice)
+		}
+	}
+	writes := len(plan.Apply) + len(plan.Delete)
+	if dies && d.outlives != nil {
+		writes = d.outlives(writes)
+	}
+	for _, object := range plan.Apply[:min(writes, len(plan.Apply))] {
+		d.apply(object)
+	}
+	for _, object := range plan.Delete[:max(writes-len(plan.Apply), 0)] {
+		d.remove(object)
+	}
+	for _, event := range plan.Events {
+		d.events = append(d.events, event.Reason)
+	}
+	if dies {
+		return plan
+	}
+	for _, publication := range plan.Publish {
+		d.tell(publication)
+	}
+	if !plan.Status.Unsettled {
+		d.Pool.Status = plan.Status.Pool
+		for name, status := range plan.Status.Nodes {
+			if object := d.Nodes[name]; object != nil {
+				object.Status = status
+			}
+		}
+		for name, status := range plan.Status.MemoryPools {
+			d.MemoryPools[name].Status = status
+		}
+		for _, operation := range d.Resizes {
+			if status, written := plan.Status.Resizes[operation.Name]; written {
+				operation.Status = status
+			}
+		}
+		for _, event := range plan.Status.Events {
+			d.events = append(d.events, event.Reason)
+		}
+	}
+	return plan
+}
+
+// look for the pods of the newest map that have a place.
+func (d *drill) look() {
+	d.Unplaced = map[string]bool{}
+	if spec := d.current(); spec != nil {
+		for _, entry := range spec.Nodes {
+			d.Unplaced[entry.Name] = d.NodePods[entry.Name] == nil || d.NodePods[entry.Name].Spec.NodeName == ""
+		}
+	}
+}
+
+// outline of a plan, without what is random in it.
+func (d *drill) outline(plan *decision) string {
+	text, err := json.Marshal(plan.Status)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return fmt.Sprint(len(plan.Apply), len(plan.Delete), len(plan.Publish), string(text))
+}
+
+func (d *drill) apply(object any) {
+	switch object := object.(type) {
+	case *corev1ac.SecretApplyConfiguration:
+		d.Secrets[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
+	case *apiac.MemoryNodeApplyConfiguration:
+		if d.Nodes[*object.Name] == nil {
+			d.lives++
+			d.Nodes[*object.Name] = &v1alpha1.MemoryNode{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(fmt.Sprint("node-", d.lives))},
+				Spec:       v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Ordinal: *object.Spec.Ordinal, TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image},
+			}
+		}
+	case *apiac.MemoryNodePoolApplyConfiguration:
+		if d.MemoryPools == nil {
+			d.MemoryPools = map[string]*v1alpha1.MemoryNodePool{}
+		}
+		if d.MemoryPools[*object.Name] == nil {
+			d.MemoryPools[*object.Name] = &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name}}
+		}
+		d.MemoryPools[*object.Name].Spec = v1alpha1.MemoryNodePoolSpec{
+			PoolName: *object.Spec.PoolName, MemoryPool: *object.Spec.MemoryPool, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas}
+	case *corev1ac.PodApplyConfiguration:
+		if d.NodePods[*object.Name] == nil {
+			d.lives++
+			d.NodePods[*object.Name] = &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(fmt.Sprint("pod-", d.lives)), Annotations: object.Annotations},
+				Status:     corev1.PodStatus{Phase: corev1.PodPending},
+			}
+		}
+	case *apiac.ShardMapApplyConfiguration:
+		d.addMap(object)
+	case *apiac.ResizeOperationApplyConfiguration:
+		operation := &v1alpha1.ResizeOperation{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(*object.Name), CreationTimestamp: metav1.NewTime(d.now)},
+			Spec:       v1alpha1.ResizeOperationSpec{PoolName: *object.Spec.PoolName, Approval: *object.Spec.Approval, Evacuates: object.Spec.Evacuates},
+		}
+		for _, changed := range object.Spec.Pools {
+			operation.Spec.Pools = append(operation.Spec.Pools, v1alpha1.ResizePool{Name: *changed.Name, From: *changed.From, To: *changed.To})
+		}
+		open := 0
+		for _, other := range d.Resizes {
+			if other.Name == operation.Name {
+				d.t.Fatalf("ResizeOperation %s is made twice", other.Name)
+			}
+			if other.Status.CompletionTime == nil && other.Spec.Pools[0].To == operation.Spec.Pools[0].To && slices.Equal(other.Spec.Evacuates, operation.Spec.Evacuates) {
+				open++
+			}
+		}
+		if open > 0 {
+			d.t.Fatalf("%d other ResizeOperations of this aim are open", open)
+		}
+		d.Resizes = append(d.Resizes, operation)
+	}
+}
+
+func (d *drill) addMap(object *apiac.ShardMapApplyConfiguration) {
+	spec := v1alpha1.ShardMapSpec{
+		PoolName: *object.Spec.PoolName, PoolUID: *object.Spec.PoolUID, Epoch: *object.Spec.Epoch, EpochKey: *object.Spec.EpochKey,
+		Directory: v1alpha1.Directory{Depth: *object.Spec.Directory.Depth, Version: *object.Spec.Directory.Version, Tables: object.Spec.Directory.Tables},
+	}
+	for _, node := range object.Spec.Nodes {
+		entry := v1alpha1.ShardMapNode{Name: *node.Name, Endpoint: *node.Endpoint, Incarnation: *node.Incarnation, State: *node.State, MemoryBytes: *node.MemoryBytes,
+			RACE: &v1alpha1.RACEGeometry{Groups: *node.RACE.Groups}}
+		if node.MemoryIncarnation != nil {
+			entry.MemoryIncarnation = *node.MemoryIncarnation
+		}
+		spec.Nodes = append(spec.Nodes, entry)
+	}
+	for _, table := range object.Spec.Tables {
+		spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: *table.ID, Node: *table.Node})
+	}
+	if object.Spec.Move != nil {
+		spec.Move = *object.Spec.Move
+	}
+	for _, departure := range object.Spec.Departures {
+		spec.Departures = append(spec.Departures, v1alpha1.Departure{Part: *departure.Part, From: *departure.From})
+	}
+	d.check(&spec)
+	d.ShardMaps = append(d.ShardMaps, &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: *object.Name}, Spec: spec})
+}
+
+// check that memory nodes would take a map, and that every key is where clients look for it by that map.
+func (d *drill) check(spec *v1alpha1.ShardMapSpec) {
+	d.t.Helper()
+	message, err := shardmap.ToMessage(spec)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	again, err := shardmap.FromMessage("cache", message)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if len(again.Departures) != len(spec.Departures) || again.Move != spec.Move {
+		d.t.Fatalf("move %d of %d parts is move %d of %d in the message", spec.Move, len(spec.Departures), again.Move, len(again.Departures))
+	}
+	sortedBy := func(what string, less bool) {
+		if !less {
+			d.t.Fatalf("epoch %d: %s out of order, or one is there twice", spec.Epoch, what)
+		}
+	}
+	for i := range spec.Nodes[1:] {
+		sortedBy("nodes", spec.Nodes[i].Name < spec.Nodes[i+1].Name)
+	}
+	for i := range spec.Tables[1:] {
+		sortedBy("tables", spec.Tables[i].ID < spec.Tables[i+1].ID)
+	}
+	for _, table := range spec.Tables {
+		life := spec.Nodes[table.Node].Name + " " + spec.Nodes[table.Node].Incarnation
+		if had, known := d.tables[life]; known && had != table.ID {
+			d.t.Fatalf("epoch %d: %s has table %d, and clients may know it by %d", spec.Epoch, life, table.ID, had)
+		}
+		d.tables[life] = table.ID
+	}
+	if len(spec.Tables) != len(spec.Nodes) || len(spec.Directory.Tables) != 1<<spec.Directory.Depth {
+		d.t.Fatalf("epoch %d: %d nodes, %d tables, %d parts at depth %d", spec.Epoch, len(spec.Nodes), len(spec.Tables), len(spec.Directory.Tables), spec.Directory.Depth)
+	}
+	if before := d.current(); before != nil && (spec.Epoch <= before.Epoch || spec.Move < before.Move || spec.Move > before.Move+1 ||
+		spec.Move > before.Move && len(before.Departures) > 0 || spec.Move == before.Move && len(spec.Departures) > len(before.Departures)) {
+		d.t.Fatalf("epoch %d with move %d of %d parts follows epoch %d with move %d of %d parts", spec.Epoch, spec.Move, len(spec.Departures), before.Epoch, before.Move, len(before.Departures))
+	}
+	from, to, departs := map[string]bool{}, map[string]bool{}, map[int]string{}
+	for _, departure := range spec.Departures {
+		gives, takes := nodeOf(spec, departure.From).Name, nodeOf(spec, spec.Directory.Tables[departure.Part]).Name
+		from[gives], to[takes], departs[int(departure.Part)] = true, true, gives
+	}
+	for gives := range from {
+		if to[gives] {
+			d.t.Fatalf("epoch %d: %s both gives and takes", spec.Epoch, gives)
+		}
+	}
+	if d.keys == nil {
+		d.keys = make([]string, 1<<shardmap.MaxDepth)
+		for key := range d.keys {
+			d.keys[key] = nodeOf(spec, spec.Directory.Tables[key%len(spec.Directory.Tables)]).Name
+		}
+	}
+	for key, at := range d.keys {
+		part := key % len(spec.Directory.Tables)
+		if owner := nodeOf(spec, spec.Directory.Tables[part]).Name; at != lost && at != owner && at != departs[part] {
+			d.t.Fatalf("epoch %d: a key of part %d is on %s, and is looked for on %s and %q", spec.Epoch, part, at, owner, departs[part])
+		}
+	}
+}
+
+func (d *drill) remove(object any) {
+	switch object := object.(type) {
+	case *corev1.Pod:
+		if slices.Contains(d.keys, object.Name) {
+			d.t.Fatalf("the pod of %s is deleted with keys on it", object.Name)
+		}
+		if inMap(d.current(), object.Name) {
+			d.t.Fatalf("the pod of %s is deleted, and the map has it", object.Name)
+		}
+		d.vanish(object.Name)
+	case *v1alpha1.MemoryNode:
+		if d.NodePods[object.Name] != nil {
+			d.t.Fatalf("the object of %s is deleted before its pod", object.Name)
+		}
+		delete(d.Nodes, object.Name)
+	case *v1alpha1.ShardMap:
+		d.ShardMaps = slices.DeleteFunc(d.ShardMaps, func(other *v1alpha1.ShardMap) bool { return other == object })
+	case *v1alpha1.ResizeOperation:
+		d.Resizes = slices.DeleteFunc(d.Resizes, func(other *v1alpha1.ResizeOperation) bool { return other == object })
+	}
+}
+
+// vanish a pod with its memory.
+func (d *drill) vanish(node string) {
+	if d.NodePods[node] == nil {
+		return
+	}
+	delete(d.Agents, d.NodePods[node].UID)
+	delete(d.NodePods, node)
+	d.forget(node)
+}
+
+// kubelets run the pods that have a place.
+func (d *drill) kubelets() {
+	for _, node := range sortedNames(d.NodePods) {
+		if pod := d.NodePods[node]; pod.Status.Phase == corev1.PodPending && !d.unplaced[node] {
+			ordinal := int(node[len(node)-1] - '0')
+			for i := 0; i < workers && pod.Spec.NodeName == ""; i++ {
+				if there := worker((ordinal + i) % workers); !d.Cordoned[there] {
+					pod.Spec.NodeName = there
+				}
+			}
+			if pod.Spec.NodeName == "" {
+				continue
+			}
+			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"}
+			d.begin(node, false)
+		}
+	}
+}
+
+// workers are the Kubernetes nodes that there are.
+const workers = 7
+
+func worker(number int) string { return fmt.Sprintf("worker-%d", number) }
+
+func sortedNames[T any](of map[string]T) []string {
+	var names []string
+	for name := range of {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// clients move keys by the newest map that a memory node holds, those that `chosen` has. A mover is as good as its map: it needs both ends.
+func (d *drill) clients(chosen func() bool) {
+	var newest *farpoolv1alpha1.ShardMap
+	for _, node := range sortedNames(d.NodePods) {
+		if held := d.Agents[d.NodePods[node].UID].Facts.GetMemoryNode().GetMap(); held.GetEpoch() > newest.GetEpoch() {
+			newest = held
+		}
+	}
+	if len(newest.GetDepartures()) == 0 {
+		return
+	}
+	spec, err := shardmap.FromMessage("cache", newest)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	works := func(entry *v1alpha1.ShardMapNode) bool {
+		pod := d.NodePods[entry.Name]
+		return pod != nil && entry.State == v1alpha1.NodeServing && shardmap.FormatIncarnation(d.Agents[pod.UID].Facts.GetIncarnation()) == entry.Incarnation
+	}
+	for _, giver := range givers(spec) {
+		if !works(giver) {
+			continue
+		}
+		whole := true
+		for _, departure := range spec.Departures {
+			if nodeOf(spec, departure.From) != giver {
+				continue
+			}
+			taker := nodeOf(spec, spec.Directory.Tables[departure.Part])
+			for key := int(departure.Part); key < len(d.keys); key += len(spec.Directory.Tables) {
+				if d.keys[key] != giver.Name {
+					continue
+				}
+				if works(taker) && chosen() {
+					d.keys[key] = taker.Name
+				} else {
+					whole = false
+				}
+			}
+			whole = whole && works(taker)
+		}
+		if whole {
+			d.update(giver.Name, func(facts *farpoolv1alpha1.Facts) {
+				facts.MemoryNode.MoveFinished = max(facts.MemoryNode.MoveFinished, uint64(spec.Move))
+			})
+		}
+	}
+}
+
+func always() bool { return true }
+
+// turn lets everything happen that happens by itself.
+func (d *drill) turn() *decision {
+	d.t.Helper()
+	plan := d.step(false)
+	d.kubelets()
+	d.clients(always)
+	return plan
+}
+
+// untilSettled goes on until the pool is as its spec has it, and has it checked that it is.
+func (d *drill) untilSettled() {
+	d.t.Helper()
+	var plan *decision
+	for turns, quiet := 0, 0; turns < 60 && quiet < 3; turns++ {
+		before := d.outlook()
+		if plan = d.turn(); before == d.outlook() && d.current() != nil {
+			quiet++
+		} else {
+			quiet = 0
+		}
+	}
+	wantCondition(d.t, plan, v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+	spec, aim := d.current(), int(d.MemoryPools["cache-memory"].Spec.Replicas)
+	if len(spec.Nodes) != aim || len(d.Nodes) != aim || len(d.NodePods) != aim || len(spec.Departures) != 0 {
+		d.t.Fatalf("%d nodes in the map, %d objects, %d pods, %d departures; %d nodes are asked for: %v", len(spec.Nodes), len(d.Nodes), len(d.NodePods), len(spec.Departures), aim,
+			meta.FindStatusCondition(d.Pool.Status.Conditions, v1alpha1.ConditionProgressing))
+	}
+	var tables []int32
+	for _, table := range spec.Tables {
+		tables = append(tables, table.ID)
+	}
+	if !shared(spec.Directory, tables) {
+		d.t.Fatalf("shares are not even: %v", spec.Directory.Tables)
+	}
+	for ordinal := range aim {
+		if !inMap(spec, name(ordinal)) {
+			d.t.Fatalf("%s is not in the map", name(ordinal))
+		}
+	}
+	for key, at := range d.keys {
+		if owner := nodeOf(spec, spec.Directory.Tables[key%len(spec.Directory.Tables)]).Name; at != lost && at != owner {
+			d.t.Fatalf("a key is on %s, and is looked for on %s", at, owner)
+		}
+	}
+	for _, operation := range d.Resizes {
+		if operation.Status.CompletionTime == nil {
+			d.t.Fatalf("ResizeOperation %s is open: %+v", operation.Name, operation.Status)
+		}
+	}
+}
+
+// outlook is what there is, as far as it tells whether anything still happens.
+func (d *drill) outlook() string {
+	text, err := json.Marshal([]any{d.current(), d.Pool.Status, d.Nodes, len(d.NodePods)})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (d *drill) noneLost() {
+	d.t.Helper()
+	if slices.Contains(d.keys, lost) {
+		d.t.Error("keys are lost")
+	}
+}
+
+// until something is so, at most a few turns long.
+func (d *drill) until(what string, so func(*decision) bool) *decision {
+	d.t.Helper()
+	var plan *decision
+	for range 20 {
+		if plan = d.step(false); so(plan) {
+			return plan
+		}
+		d.kubelets()
+	}
+	d.t.Fatalf("never: %s; %v", what, meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionProgressing))
+	return nil
+}
+
+func (d *drill) operation() *v1alpha1.ResizeOperation { return d.Resizes[len(d.Resizes)-1] }
+
+func (d *drill) wantStage(stage v1alpha1.ResizeStage, says string) {
+	d.t.Helper()
+	status := d.operation().Status
+	complete := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionComplete)
+	if status.Stage != stage || complete == nil || !strings.Contains(complete.Message, says) {
+		d.t.Errorf("stage %s: %+v; want %s with %q", status.Stage, complete, stage, says)
+	}
+}
+
+func TestShares(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		owners, staying []int32
+		moved           int
+		give, take      []int32
+	}{
+		{"nothing to do", []int32{0, 1, 2, 0}, []int32{0, 1, 2}, 0, nil, nil},
+		{"one more", []int32{0, 0, 1, 1, 0, 0, 1, 1}, []int32{0, 1, 2, 3}, 4, []int32{0, 1}, []int32{2, 3}},
+		{"one more than divides", []int32{0, 1, 0, 1, 0, 1, 0, 1}, []int32{0, 1, 7}, 2, []int32{0, 1}, []int32{7}},
+		{"one less", []int32{0, 1, 2, 3}, []int32{0, 1, 2}, 1, []int32{3}, []int32{0}},
+		{"all go but one", []int32{0, 1, 2, 3}, []int32{2}, 3, []int32{0, 1, 3}, []int32{2}},
+		{"one comes for one that goes", []int32{0, 1, 0, 1}, []int32{1, 5}, 2, []int32{0}, []int32{5}},
+		{"no part for everybody", []int32{0, 0}, []int32{0, 1, 2}, 1, []int32{0}, []int32{1}},
+		{"out of balance", []int32{0, 0, 0, 1}, []int32{0, 1}, 1, []int32{0}, []int32{1}},
+	} {
+		desired := balance(c.owners, c.staying)
+		moved, give, take := 0, map[int32]bool{}, map[int32]bool{}
+		for part := range c.owners {
+			if desired[part] != c.owners[part] {
+				moved++
+				give[c.owners[part]], take[desired[part]] = true, true
+			}
+		}
+		if moved != c.moved || !even(desired, c.staying) {
+			t.Errorf("%s: %d parts move, %v becomes %v", c.name, moved, c.owners, desired)
+		}
+		for _, table := range c.give {
+			delete(give, table)
+		}
+		for _, table := range c.take {
+			delete(take, table)
+		}
+		if len(give) > 0 || len(take) > 0 {
+			t.Errorf("%s: %v give as well, %v take as well", c.name, give, take)
+		}
+	}
+	// No part moves more than has to, whoever comes and goes.
+	for before := 1; before <= 12; before++ {
+		for after := 1; after <= 12; after++ {
+			first := shardmap.Spread(before)
+			owners := shardmap.Deepen(first, shardmap.DepthFor(after, first.Depth)).Tables
+			var staying []int32
+			for table := range after {
+				staying = append(staying, int32(table))
+			}
+			desired, moved := balance(owners, staying), 0
+			for part := range owners {
+				if desired[part] != owners[part] {
+					moved++
+				}
+			}
+			most := len(owners)*max(after-before, before-after)/max(after, before) + max(after, before)
+			if !even(desired, staying) || moved > most {
+				t.Errorf("%d to %d: %d of %d parts move", before, after, moved, len(owners))
+			}
+		}
+	}
+}
+
+// Each map of a pool that grows, one after the other.
+func TestAPoolGrows(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	first := d.current().DeepCopy()
+	d.aim(5)
+	plan := d.step(false)
+	if d.current().Epoch != first.Epoch || len(d.Nodes) != 5 || len(d.Resizes) != 1 {
+		t.Fatalf("epoch %d, %d nodes, %d operations", d.current().Epoch, len(d.Nodes), len(d.Resizes))
+	}
+	wantCondition(t, plan, v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonResizing)
+	wantCondition(t, plan, v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+	if spec := d.operation().Spec; spec.Pools[0] != (v1alpha1.ResizePool{Name: "memory", From: 3, To: 5}) || spec.Approval != v1alpha1.ApprovalAutomatic {
+		t.Errorf("%+v", spec)
+	}
+	d.unplaced[name(4)] = true
+	d.step(false)
+	d.kubelets()
+	d.step(false)
+	// The one that answers comes into the map, and holds nothing until the other one is there too.
+	joined := d.current()
+	if len(joined.Nodes) != 4 || joined.Move != 0 || joined.Directory.Depth != first.Directory.Depth || !slices.Equal(joined.Directory.Tables, first.Directory.Tables) {
+		t.Fatalf("%+v", joined)
+	}
+	d.step(false)
+	d.step(false)
+	d.wantStage(v1alpha1.StageWaiting, "memory nodes are awaited: cache-memory-4")
+	delete(d.unplaced, name(4))
+	d.kubelets()
+	d.until("it has come", func(*decision) bool { return len(d.current().Nodes) == 5 })
+	if spec := d.current(); spec.Tables[4].ID != 4 || spec.Move != 0 {
+		t.Errorf("tables %v, move %d", spec.Tables, spec.Move)
+	}
+	if spec := d.current(); spec.Directory.Depth != shardmap.Spread(5).Depth || len(spec.Departures) > 0 {
+		t.Errorf("depth %d, %d departures", spec.Directory.Depth, len(spec.Departures))
+	}
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	moving := d.current()
+	if parts := len(moving.Directory.Tables); len(moving.Departures) < parts*2/5-5 || len(moving.Departures) > parts*2/5+5 {
+		t.Errorf("%d of %d parts move", len(moving.Departures), parts)
+	}
+	d.step(false)
+	d.wantStage(v1alpha1.StageMoving, "move 1 of keys away from cache-memory-0, cache-memory-1, cache-memory-2 is under way")
+	if status := d.operation().Status; int(status.PartsTotal) != len(moving.Departures) || status.PartsMoved != 0 {
+		t.Errorf("%+v", status)
+	}
+	// It is not finished before every node that gives has said so, whoever says what.
+	for _, giver := range []string{name(0), name(2)} {
+		d.update(giver, func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.MoveFinished = 1 })
+	}
+	d.update(name(4), func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.MoveFinished = 1 })
+	d.step(false)
+	if d.current().Epoch != moving.Epoch {
+		t.Fatalf("epoch %d follows though %s is not finished", d.current().Epoch, name(1))
+	}
+	if moved := d.operation().Status.PartsMoved; moved == 0 || int(moved) == len(moving.Departures) {
+		t.Errorf("%d parts have moved", moved)
+	}
+	d.clients(always)
+	d.untilSettled()
+	d.noneLost()
+	if last := d.current(); last.Move != 1 || last.Epoch != moving.Epoch+1 {
+		t.Errorf("epoch %d, move %d", last.Epoch, last.Move)
+	}
+	d.wantStage(v1alpha1.StageComplete, "the 5 memory nodes that it shall have")
+	for _, reason := range []string{v1alpha1.ReasonResizePlanned, v1alpha1.ReasonMoveBegun, v1alpha1.ReasonMoveFinished, v1alpha1.ReasonResizeComplete} {
+		if told := slices.DeleteFunc(slices.Clone(d.events), func(event string) bool { return event != reason }); len(told) != 1 {
+			t.Errorf("%s is told %d times", reason, len(told))
+		}
+	}
+}
+
+func TestAPoolShrinks(t *testing.T) {
+	d := newDrill(t, 5, v1alpha1.DataPolicyStore)
+	pods := map[string]types.UID{}
+	for name, pod := range d.NodePods {
+		pods[name] = pod.UID
+	}
+	d.aim(2)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	for _, giver := range givers(d.current()) {
+		if giver.Name == name(0) || giver.Name == name(1) {
+			t.Errorf("%s gives", giver.Name)
+		}
+	}
+	// As long as keys lie there, no node may be taken away from under them.
+	plan := d.step(false)
+	for _, object := range plan.Apply {
+		if budget, ok := object.(*policyv1ac.PodDisruptionBudgetApplyConfiguration); ok && *budget.Name == "cache-memory-nodes" && budget.Spec.MinAvailable.IntValue() != 5 {
+			t.Errorf("%d memory nodes have to be there", budget.Spec.MinAvailable.IntValue())
+		}
+	}
+	wantCondition(t, plan, v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+	// A pod that vanishes before is made again.
+	d.vanish(name(4))
+	d.step(false)
+	if d.NodePods[name(4)] == nil {
+		t.Error("a memory node that is drained is not kept up")
+	}
+	d.kubelets()
+	d.until("it is known to have lost its memory", func(*decision) bool { return d.Nodes[name(4)].Status.LostIncarnation != "" })
+	d.clients(always)
+	d.step(false)
+	d.step(false)
+	if len(d.current().Departures) == 0 {
+		t.Error("a loss that nobody has accepted is passed over")
+	}
+	d.Nodes[name(4)].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: d.Nodes[name(4)].Status.Incarnation}
+	d.untilSettled()
+	for _, stays := range []string{name(0), name(1)} {
+		if d.NodePods[stays].UID != pods[stays] {
+			t.Errorf("%s has another pod", stays)
+		}
+	}
+	d.wantStage(v1alpha1.StageComplete, "2 memory nodes")
+	if drained := slices.DeleteFunc(slices.Clone(d.events), func(event string) bool { return event != v1alpha1.ReasonNodeDrained }); len(drained) != 6 {
+		t.Errorf("that three nodes are drained is told %d times of pool and nodes", len(drained))
+	}
+}
+
+// The directory has too few parts for three nodes when it was made for two.
+func TestADirectoryIsDeepenedFirst(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	if d.current().Directory.Depth != 1 {
+		t.Fatalf("depth %d", d.current().Directory.Depth)
+	}
+	d.aim(3)
+	d.untilSettled()
+	d.noneLost()
+	if depth := d.current().Directory.Depth; depth != shardmap.Spread(3).Depth {
+		t.Errorf("depth %d", depth)
+	}
+	d.aim(2)
+	d.untilSettled()
+	d.noneLost()
+	if depth := d.current().Directory.Depth; depth != shardmap.Spread(3).Depth {
+		t.Errorf("depth %d", depth)
+	}
+}
+
+// A node that gives and lost its memory has nothing to give: what has left is all there is.
+func TestAGiverThatIsLostDepartsNoMore(t *testing.T) {
+	for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+		d := newDrill(t, 3, policy)
+		d.aim(4)
+		d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+		departures := len(d.current().Departures)
+		half := 0
+		d.clients(func() bool { half++; return half%2 == 0 })
+		d.begin(name(0), true)
+		d.step(false)
+		if len(d.current().Departures) != departures || d.current().Nodes[0].MemoryIncarnation == "" {
+			t.Fatalf("%s: a giver that kept its memory has %d departures, was %d", policy, len(d.current().Departures), departures)
+		}
+		d.begin(name(0), false)
+		d.step(false)
+		from0 := slices.ContainsFunc(d.current().Departures, func(departure v1alpha1.Departure) bool { return nodeOf(d.current(), departure.From).Name == name(0) })
+		if from0 != (policy == v1alpha1.DataPolicyStore) || len(d.current().Departures) == 0 {
+			t.Fatalf("%s: departs from the node that is lost: %v; %d departures", policy, from0, len(d.current().Departures))
+		}
+		if policy == v1alpha1.DataPolicyStore {
+			for range 5 {
+				d.turn()
+			}
+			if len(d.current().Departures) == 0 {
+				t.Fatal("a loss that nobody has accepted is passed over")
+			}
+			d.Nodes[name(0)].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: d.Nodes[name(0)].Status.Incarnation}
+			d.step(false)
+			if slices.ContainsFunc(d.current().Departures, func(departure v1alpha1.Departure) bool { return nodeOf(d.current(), departure.From).Name == name(0) }) {
+				t.Error("what is accepted as lost departs")
+			}
+		}
+		d.untilSettled()
+	}
+}
+
+// A node that takes and cannot be reached is waited for.
+func TestATakerOutOfReachIsAwaited(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.aim(4)
+	d.until("they have come", func(*decision) bool { return len(d.current().Nodes) == 4 })
+	d.scene.Agents[d.NodePods[name(3)].UID] = agent.Observation{State: agent.Unreachable, Error: "silent", Facts: d.Agents[d.NodePods[name(3)].UID].Facts}
+	for range 3 {
+		d.turn()
+	}
+	if d.current().Move != 0 {
+		t.Fatal("a move is begun to a node that does not answer")
+	}
+	d.wantStage(v1alpha1.StageWaiting, "memory nodes of the pool's map are awaited: cache-memory-3")
+	wantCondition(t, d.step(false), v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonResizing)
+	d.hear(name(3))
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.scene.Agents[d.NodePods[name(3)].UID] = agent.Observation{State: agent.Unreachable, Error: "silent", Facts: d.Agents[d.NodePods[name(3)].UID].Facts}
+	d.clients(always)
+	d.turn()
+	d.turn()
+	if len(d.current().Departures) == 0 {
+		t.Error("finished with a node out of reach, which may hold a later map")
+	}
+	d.wantStage(v1alpha1.StageMoving, "memory nodes of the pool's map are awaited: cache-memory-3")
+	d.hear(name(3))
+	d.untilSettled()
+	d.noneLost()
+}
+
+// Tables that are stopped neither give nor take; the others go on.
+func TestStoppedTablesNeitherGiveNorTake(t *testing.T) {
+	d := newDrill(t, 4, v1alpha1.DataPolicyStore)
+	d.begin(name(3), false)
+	d.step(false)
+	d.step(false)
+	d.aim(2)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	for _, giver := range givers(d.current()) {
+		if giver.Name != name(2) {
+			t.Errorf("%s gives", giver.Name)
+		}
+	}
+	for range 10 {
+		d.turn()
+	}
+	if len(d.current().Nodes) != 3 {
+		t.Fatalf("%d nodes in the map", len(d.current().Nodes))
+	}
+	d.wantStage(v1alpha1.StageWaiting, "memory nodes whose tables are stopped neither give keys nor take any (cache-memory-3)")
+	d.Nodes[name(3)].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: d.Nodes[name(3)].Status.Incarnation}
+	d.untilSettled()
+}
+
+func TestApproval(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+	d.aim(3)
+	for range 8 {
+		d.turn()
+	}
+	if spec := d.current(); len(spec.Nodes) != 3 || spec.Move != 0 || spec.Directory.Depth != 1 {
+		t.Fatalf("%d nodes, move %d, depth %d", len(spec.Nodes), spec.Move, spec.Directory.Depth)
+	}
+	d.wantStage(v1alpha1.StagePlanned, "kubectl -n shop patch resizeoperation "+d.operation().Name)
+	d.operation().Spec.Approval = v1alpha1.ApprovalApproved
+	d.untilSettled()
+	d.noneLost()
+	// Another aim needs another approval; what is under way is finished.
+	d.aim(5)
+	for range 8 {
+		d.turn()
+	}
+	d.operation().Spec.Approval = v1alpha1.ApprovalApproved
+	d.until("it moves", func(*decision) bool { return d.current().Move == 2 })
+	approved := d.operation()
+	d.aim(2)
+	d.step(false)
+	d.step(false)
+	if approved.Status.Stage != v1alpha1.StageSuperseded || d.operation() == approved || d.operation().Spec.Approval != v1alpha1.ApprovalRequired {
+		t.Fatalf("%+v, then %+v", approved.Status, d.operation().Spec)
+	}
+	for range 8 {
+		d.turn()
+	}
+	if spec := d.current(); spec.Move != 2 || len(spec.Departures) > 0 || len(spec.Nodes) != 5 {
+		t.Fatalf("move %d with %d departures among %d nodes", spec.Move, len(spec.Departures), len(spec.Nodes))
+	}
+	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	// An operation that somebody deletes is made again, and asks again.
+	d.Resizes = d.Resizes[:len(d.Resizes)-1]
+	d.turn()
+	d.turn()
+	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	d.operation().Spec.Approval = v1alpha1.ApprovalApproved
+	d.untilSettled()
+	d.noneLost()
+}
+
+// Another aim in the middle: the move under way is finished, and the way goes on from there.
+func TestAnotherAimInTheMiddle(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.aim(5)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	half := 0
+	d.clients(func() bool { half++; return half%3 != 0 })
+	d.aim(3)
+	for range 3 {
+		d.step(false)
+	}
+	if d.current().Move != 1 || len(d.current().Departures) == 0 {
+		t.Error("what was begun is given up")
+	}
+	d.untilSettled()
+	d.noneLost()
+	// Nodes that go are wanted again, after they have left the map and before they are away.
+	d.aim(5)
+	d.untilSettled()
+	d.aim(3)
+	d.until("they have left the map", func(*decision) bool { d.clients(always); return len(d.current().Nodes) == 3 })
+	d.until("that is said", func(*decision) bool { return saidDrained(&node{object: d.Nodes[name(3)]}) })
+	d.aim(5)
+	d.untilSettled()
+	d.noneLost()
+	// Before it is said, and with memory that a map once had: they are other ones all the same, as a life of a node has one table for ever.
+	d.aim(3)
+	d.until("they have left the map", func(*decision) bool { d.clients(always); return len(d.current().Nodes) == 3 })
+	third, fourth := d.NodePods[name(3)].UID, d.NodePods[name(4)].UID
+	d.begin(name(4), true)
+	d.aim(5)
+	d.untilSettled()
+	d.noneLost()
+	if d.NodePods[name(3)].UID == third || d.NodePods[name(4)].UID == fourth {
+		t.Error("a node that had left the map is in it again")
+	}
+}
+
+// Nodes that never came up are taken away again.
+func TestAnAimThatIsGivenUp(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	epoch := d.current().Epoch
+	d.aim(4)
+	d.unplaced[name(2)], d.unplaced[name(3)] = true, true
+	for range 4 {
+		d.turn()
+	}
+	d.aim(2)
+	d.untilSettled()
+	if d.current().Epoch != epoch {
+		t.Errorf("epoch %d", d.current().Epoch)
+	}
+	if stage := d.Resizes[0].Status.Stage; stage != v1alpha1.StageSuperseded || len(d.Resizes) != 1 {
+		t.Errorf("%d operations, the first is %s", len(d.Resizes), stage)
+	}
+	// So it is before the first map.
+	d = &drill{scene: newScene(0, v1alpha1.DataPolicyCache), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{name(2): true}, deaf: map[string]bool{}, tables: map[string]int32{}, lives: 100}
+	d.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
+	d.aim(3)
+	for range 4 {
+		d.turn()
+	}
+	d.aim(2)
+	d.untilSettled()
+	if d.current().Epoch != 1 || d.current().Directory.Depth != 1 {
+		t.Errorf("epoch %d at depth %d", d.current().Epoch, d.current().Directory.Depth)
+	}
+}
+
+func TestReplicasOfRCuckooAreFixed(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.carryOut(t, &s.decide(t).Plan)
+	for _, replicas := range []int32{1, 3} {
+		s.Pool.Spec.Memory.Pools[0].Replicas = replicas
+		plan := s.decide(t)
+		wantCondition(t, plan, v1alpha1.ConditionSpecValid, metav1.ConditionFalse, v1alpha1.ReasonUnsupported)
+		if len(plan.Apply)+len(plan.Delete)+len(plan.Publish) > 0 {
+			t.Errorf("%d: something is done", replicas)
+		}
+		if c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionSpecValid); !strings.Contains(c.Message, "set it back to 2") {
+			t.Error(c.Message)
+		}
+	}
+}
+
+// A map that only one node holds, and that no object has any more, may have begun a move: whoever meets it goes on with that.
+func TestAMoveIsNotTakenBack(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.aim(3)
+	d.until("it has come", func(*decision) bool { return len(d.current().Nodes) == 3 })
+	restored := slices.Clone(d.ShardMaps)
+	d.deaf[name(0)], d.deaf[name(1)] = true, true
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	moving := d.current().DeepCopy()
+	// The API server is restored from a backup of before, and the one node that heard of the move is out of reach, while another restarts: the
+	// epochs of the two pasts meet.
+	d.ShardMaps = restored
+	d.Pool.Status.ShardMap = nil
+	clear(d.deaf)
+	held := d.Agents[d.NodePods[name(2)].UID]
+	held.State = agent.Unreachable
+	d.Agents[d.NodePods[name(2)].UID] = held
+	for range 3 {
+		d.begin(name(1), true)
+		d.step(false)
+	}
+	if d.current().Move != 0 || d.current().Epoch <= moving.Epoch {
+		t.Fatalf("epoch %d, move %d", d.current().Epoch, d.current().Move)
+	}
+	d.hear(name(2))
+	plan := d.decide(t)
+	next := published(t, plan)
+	if next.Move != 1 || len(next.Departures) != len(moving.Departures) || !slices.Equal(next.Directory.Tables, moving.Directory.Tables) {
+		t.Fatalf("move %d with %d departures", next.Move, len(next.Departures))
+	}
+	if next.Nodes[1].Incarnation == moving.Nodes[1].Incarnation {
+		t.Error("the life of before is in the map again")
+	}
+	d.untilSettled()
+	d.noneLost()
+}
+
+// A node that is to go and is gone for good has nothing to give, and nobody waits for it: at once in a Cache, in a Store when a person gives it up.
+func TestANodeThatIsGoneForGoodIsNotDrained(t *testing.T) {
+	for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+		d := newDrill(t, 4, policy)
+		// What it began without was accepted once. That is not to give up what it held since.
+		d.Nodes[name(3)].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: d.Nodes[name(3)].Status.Incarnation}
+		d.unplaced[name(3)] = true
+		d.vanish(name(3))
+		d.aim(2)
+		if policy == v1alpha1.DataPolicyStore {
+			for range 6 {
+				d.turn()
+			}
+			if d.current().Move != 0 {
+				t.Fatal("a loss that nobody has accepted is passed over")
+			}
+			d.wantStage(v1alpha1.StageWaiting, "kubectl -n shop annotate memorynode cache-memory-3 --overwrite farpool.dev/give-up="+d.Nodes[name(3)].Status.Incarnation)
+			d.Nodes[name(3)].Annotations = map[string]string{v1alpha1.AnnotationGiveUp: d.Nodes[name(3)].Status.Incarnation}
+		}
+		d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+		for _, giver := range givers(d.current()) {
+			if giver.Name != name(2) {
+				t.Errorf("%s: %s gives", policy, giver.Name)
+			}
+		}
+		d.untilSettled()
+	}
+	// Nobody else has anything to give.
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.unplaced[name(2)] = true
+	d.vanish(name(2))
+	d.aim(2)
+	d.until("it leaves the map", func(*decision) bool { return len(d.current().Nodes) == 2 })
+	if d.current().Move != 1 {
+		t.Errorf("move %d", d.current().Move)
+	}
+	d.untilSettled()
+}
+
+// What is asked for and has no place gives and takes nothing; the others do what they can, and it gets its share when it is back.
+func TestANodeWithoutAPlaceIsNotWaitedForByTheOthers(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.unplaced[name(0)] = true
+	d.vanish(name(0))
+	d.aim(4)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	if slices.ContainsFunc(givers(d.current()), func(entry *v1alpha1.ShardMapNode) bool { return entry.Name == name(0) }) {
+		t.Error("a node that is not there gives")
+	}
+	for range 6 {
+		d.turn()
+	}
+	if len(d.current().Departures) > 0 {
+		t.Error("the move of the others is not finished")
+	}
+	d.wantStage(v1alpha1.StageWaiting, "no place to run neither give keys nor take any (cache-memory-0)")
+	delete(d.unplaced, name(0))
+	d.untilSettled()
+}
+
+// Who gives and is gone departs no more, though no later life of it says so; who takes and is gone is awaited, and named.
+func TestGoneInTheMiddleOfAMove(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.aim(4)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.unplaced[name(0)] = true
+	d.vanish(name(0))
+	d.step(false)
+	if from := givers(d.current()); len(from) != 2 || from[0].Name != name(1) || d.current().Move != 1 {
+		t.Fatalf("%d give in move %d", len(from), d.current().Move)
+	}
+	d.unplaced[name(3)] = true
+	d.vanish(name(3))
+	for range 4 {
+		d.turn()
+	}
+	if len(d.current().Departures) == 0 {
+		t.Fatal("what was begun is given up")
+	}
+	d.wantStage(v1alpha1.StageMoving, "memory nodes that take keys have no place to run (cache-memory-3)")
+	clear(d.unplaced)
+	d.untilSettled()
+}
+
+// After a restored backup nothing is told by a map that is known to be an old one, and that nothing else holds.
+func TestAMapOfAnotherPastIsNotTold(t *testing.T) {
+	for what, change := range map[string]func(*drill){
+		"keys have left in a move that the map does not know": func(d *drill) {
+			d.aim(3)
+			d.untilSettled()
+		},
+		"the memory has followed a later epoch": func(d *drill) {
+			for range 3 {
+				d.begin(name(0), true)
+				d.step(false)
+			}
+		},
+	} {
+		d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+		restored, status := slices.Clone(d.ShardMaps), d.Pool.Status
+		change(d)
+		d.ShardMaps, d.Pool.Status = restored, status
+		d.Pool.Spec.Memory.Pools[0].Replicas = 2
+		for node := range d.NodePods {
+			d.begin(node, true)
+		}
+		var plan *decision
+		for range 4 {
+			plan = d.step(false)
+		}
+		wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+		if len(plan.Publish) > 0 || planned(&plan.Plan) != nil || d.current().Epoch > restored[len(restored)-1].Spec.Epoch+1 {
+			t.Errorf("%s: epoch %d is told all the same", what, d.current().Epoch)
+		}
+		for node := range d.NodePods {
+			if slices.Contains(d.keys, node) && d.Agents[d.NodePods[node].UID].Facts.GetReady() {
+				t.Errorf("%s: %s serves", what, node)
+			}
+		}
+	}
+}
+
+// An epoch that compute shards follow is used for no other map: they would not see the difference.
+func TestAnEpochOfComputeShardsIsNotUsedAgain(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-shards-0", UID: "shard"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.9"}}
+	d.ComputePods = []*corev1.Pod{pod}
+	d.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Incarnation: 9, Epoch: 7, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{}}}
+	d.step(false)
+	if d.current().Epoch != 8 {
+		t.Errorf("epoch %d", d.current().Epoch)
+	}
+	d.untilSettled()
+}
+
+// That a node is drained may have been said in another past: one that runs and does not answer may hold what was put there since.
+func TestWhatWasSaidOfANodeIsNotBelievedWhileItIsSilent(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
+	d.aim(2)
+	d.until("it has left the map", func(*decision) bool { d.clients(always); return len(d.current().Nodes) == 2 })
+	d.until("that is said", func(*decision) bool { return saidDrained(&node{object: d.Nodes[name(2)]}) })
+	uid := d.NodePods[name(2)].UID
+	d.Agents[uid] = agent.Observation{State: agent.Unreachable, Error: "silent", Facts: d.Agents[uid].Facts}
+	for range 4 {
+		d.turn()
+	}
+	if d.NodePods[name(2)] == nil {
+		t.Fatal("a node that may hold keys is deleted")
+	}
+	d.hear(name(2))
+	d.untilSettled()
+	d.noneLost()
+}
+
+// Without any map keys cannot be found that have moved since the first.
+func TestAFirstMapIsNotMadeOfWhatHasMoved(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.aim(3)
+	d.untilSettled()
+	d.ShardMaps = nil
+	for ordinal := range 3 {
+		d.begin(name(ordinal), true)
+	}
+	plan := d.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("a map is made")
+	}
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+}
+
+// A paused pool is not resized.
+func TestAPausedPoolIsNotResized(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.aim(3)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.Pool.Spec.Management = v1alpha1.ManagementPaused
+	d.clients(always)
+	for range 3 {
+		if plan := d.step(false); len(plan.Apply)+len(plan.Delete)+len(plan.Publish) > 0 {
+			t.Fatal("something is done")
+		}
+	}
+	d.wantStage(v1alpha1.StageMoving, "the operator may not act")
+	d.Pool.Spec.Management = v1alpha1.ManagementManaged
+	d.untilSettled()
+	d.noneLost()
+}
+
+// More nodes than a map may have: some come when others have gone.
+func TestAMapHasRoomForSoMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
+	d := newDrill(t, 200, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Memory.Pools = append(d.Pool.Spec.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 100, Memory: d.Pool.Spec.Memory.Pools[0].Memory})
+	d.aim(156)
+	most := 0
+	for range 24 {
+		d.turn()
+		most = max(most, len(d.current().Nodes))
+	}
+	if most > nodesInMap || len(d.current().Nodes) != 256 || len(d.NodePods) != 256 || len(d.current().Departures) > 0 {
+		t.Errorf("%d nodes in the map, at most %d, %d pods, %d departures", len(d.current().Nodes), most, len(d.NodePods), len(d.current().Departures))
+	}
+	d.noneLost()
+}
+
+// Everything at any time: aims, deaths with and without memory, silence, operators that die between two steps, nodes that cannot be told.
+// Where no memory is lost no key is; and when all is well again the pool comes to what its spec says.
+func TestAnyOrderOfEvents(t *testing.T) {
+	seeds := 8
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
+		for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+			t.Run(fmt.Sprint(policy, seed), func(t *testing.T) {
+				random := rand.New(rand.NewPCG(uint64(seed), 1))
+				losses := seed%2 == 1
+				d := newDrill(t, 1+random.IntN(5), policy)
+				d.outlives = func(writes int) int { return random.IntN(writes + 1) }
+				often := func(percent int) bool { return random.IntN(100) < percent }
+				pick := func() string {
+					names := sortedNames(d.NodePods)
+					return names[random.IntN(len(names))]
+				}
+				for range 120 {
+					if len(d.NodePods) == 0 {
+						d.step(false)
+						continue
+					}
+					node := pick()
+					runs := d.NodePods[node].Status.Phase == corev1.PodRunning
+					switch event := random.IntN(20); {
+					case event == 0 && often(50) && d.MemoryPools["cache-memory"] != nil:
+						d.scaleTo(1 + random.IntN(6))
+					case event == 0:
+						d.aim(1 + random.IntN(6))
+					case event == 1 && runs:
+						d.begin(node, true)
+					case event == 2 && runs && losses:
+						d.begin(node, false)
+					case event == 3 && losses:
+						d.vanish(node)
+					case event == 4 && runs:
+						observed := d.Agents[d.NodePods[node].UID]
+						observed.State = agent.Unreachable
+						d.Agents[d.NodePods[node].UID] = observed
+					case event == 5:
+						d.deaf[node] = !d.deaf[node]
+					case event == 6:
+						d.unplaced[node] = !d.unplaced[node]
+					case event == 7 && often(20):
+						d.MemoryPools = nil
+					case event == 7 && len(d.Resizes) > 0 && often(30):
+						d.Resizes = d.Resizes[:len(d.Resizes)-1]
+					case event == 8:
+						d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: []v1alpha1.ResizeApproval{v1alpha1.ApprovalAutomatic, v1alpha1.ApprovalRequired}[random.IntN(2)]}
+					case event == 15:
+						there := worker(random.IntN(workers))
+						d.Cordoned[there] = !d.Cordoned[there]
+					case event <= 10:
+						d.agree()
+					case event <= 14:
+						for _, node := range sortedNames(d.NodePods) {
+							if often(50) {
+								d.hear(node)
+							}
+						}
+					}
+					if often(70) {
+						d.kubelets()
+					}
+					d.clients(func() bool { return often(60) })
+					d.step(often(15))
+				}
+				clear(d.deaf)
+				clear(d.unplaced)
+				clear(d.Cordoned)
+				d.Pool.Spec.Resize = nil
+				for range 60 {
+					for node := range d.NodePods {
+						d.hear(node)
+					}
+					d.agree()
+					d.turn()
+				}
+				d.untilSettled()
+				if !losses {
+					d.noneLost()
+				}
+			})
+		}
+	}
+}
+
+// agree has people approve of everything.
+func (d *drill) agree() {
+	for _, operation := range d.Resizes {
+		if operation.Spec.Approval == v1alpha1.ApprovalRequired {
+			operation.Spec.Approval = v1alpha1.ApprovalApproved
+		}
+	}
+	if spec := d.current(); spec != nil {
+		for _, entry := range spec.Nodes {
+			object := d.Nodes[entry.Name]
+			switch {
+			case object == nil:
+			case d.Unplaced[entry.Name]:
+				object.Annotations = map[string]string{v1alpha1.AnnotationGiveUp: entry.Incarnation}
+			case entry.State == v1alpha1.NodeStopped:
+				object.Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: entry.Incarnation}
+			}
+		}
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+const (
+	// resizesKept are as many ResizeOperations as are there to be read when they are over.
+	resizesKept = 8
+	// How many keys are left is looked at so often.
+	resizeLooks = 10 * time.Second
+)
+
+// findResize finds the ResizeOperation that follows the present aim. What becomes of the others is said in their statuses.
+func (d *decision) findResize() {
+	for _, operation := range d.Resizes {
+		if isOpen(operation) && d.aims(operation) {
+			d.moves.open = operation
+			return
+		}
+	}
+}
+
+func isOpen(operation *v1alpha1.ResizeOperation) bool {
+	return operation.DeletionTimestamp.IsZero() && operation.Status.CompletionTime == nil
+}
+
+// aims says whether an operation's aim is what the spec asks for.
+func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
+	if len(operation.Spec.Pools) != len(d.Pool.Spec.Memory.Pools) {
+		return false
+	}
+	for _, memoryPool := range d.Pool.Spec.Memory.Pools {
+		if !slices.ContainsFunc(operation.Spec.Pools, func(changed v1alpha1.ResizePool) bool {
+			return changed.Name == memoryPool.Name && changed.To == memoryPool.Replicas
+		}) {
+			return false
+		}
+	}
+	for _, n := range d.nodes {
+		if n.evacuated && !slices.Contains(operation.Spec.Evacuates, n.name) {
+			return false
+		}
+	}
+	return true
+}
+
+// decideResize makes a ResizeOperation where memory nodes are to come or go, and says how far each has come. Everything is told from the map,
+// from what memory nodes say and from the spec.
+func (d *decision) decideResize(act bool) {
+	d.Status.Resizes = map[string]v1alpha1.ResizeOperationStatus{}
+	if !d.canMove() || d.epochs.effective() == nil {
+		return
+	}
+	d.survey()
+	d.Status.PartsLeft, d.Status.KeysLeft = d.moves.partsLeft, d.moves.keysLeft
+	var over []*v1alpha1.ResizeOperation
+	for _, operation := range d.Resizes {
+		switch {
+		case !operation.DeletionTimestamp.IsZero():
+		case operation.Status.CompletionTime != nil:
+			over = append(over, operation)
+		default:
+			d.Status.Resizes[operation.Name] = d.followResize(operation)
+		}
+	}
+	if act && d.moves.open == nil && d.unsettled(d.epochs.effective()) {
+		d.makeResize()
+	}
+	if act {
+		for i := 0; i < len(over)-resizesKept; i++ {
+			d.Delete = append(d.Delete, over[i])
+		}
+	}
+	if d.moves.words != "" {
+		d.due(d.Now.Add(resizeLooks))
+	}
+}
+
+func (d *decision) makeResize() {
+	number := d.Pool.Generation
+	for _, operation := range d.Resizes {
+		suffix, ours := strings.CutPrefix(operation.Name, v1alpha1.ResizeOperationPrefix(d.Pool.Name))
+		if taken, err := strconv.ParseInt(suffix, 10, 64); ours && err == nil {
+			number = max(number, taken+1)
+		}
+	}
+	spec := &v1alpha1.ResizeOperationSpec{PoolName: d.Pool.Name, Approval: v1alpha1.ApprovalAutomatic}
+	if resize := d.Pool.Spec.Resize; resize != nil && resize.Approval == v1alpha1.ApprovalRequired {
+		spec.Approval = v1alpha1.ApprovalRequired
+	}
+	for p := range d.Pool.Spec.Memory.Pools {
+		memoryPool := &d.Pool.Spec.Memory.Pools[p]
+		changed := v1alpha1.ResizePool{Name: memoryPool.Name, To: memoryPool.Replicas}
+		for _, n := range d.nodes {
+			if n.pool == memoryPool && inMap(d.epochs.current, n.name) {
+				changed.From++
+			}
+		}
+		spec.Pools = append(spec.Pools, changed)
+	}
+	for _, n := range d.nodes {
+		if n.evacuated {
+			spec.Evacuates = append(spec.Evacuates, n.name)
+		}
+	}
+	name := v1alpha1.ResizeOperationName(d.Pool.Name, number)
+	d.moves.made = append(d.moves.made, render.ResizeOperation(d.pool, name, spec))
+	d.moves.words = fmt.Sprintf("memory nodes %s: ResizeOperation %s follows it", changeOf(spec), name)
+	d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Resize", d.moves.words)
+}
+
+// changeOf memory nodes, in words.
+func changeOf(spec *v1alpha1.ResizeOperationSpec) string {
+	var from, to int32
+	for _, changed := range spec.Pools {
+		from += changed.From
+		to += changed.To
+	}
+	if evacuated := len(spec.Evacuates); evacuated > 0 {
+		return fmt.Sprintf("%d to %d, %d evacuated", from, to, evacuated)
+	}
+	return fmt.Sprintf("%d to %d", from, to)
+}
+
+// followResize says how far one has come.
+func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.ResizeOperationStatus {
+	m := &d.moves
+	status := *operation.Status.DeepCopy()
+	status.ObservedGeneration = operation.Generation
+	status.Change = changeOf(&operation.Spec)
+	now := &metav1.Time{Time: d.Now.Truncate(time.Second)}
+	if status.StartTime == nil {
+		status.StartTime = now
+	}
+	// tell people of what has become true.
+	end := func(stage v1alpha1.ResizeStage, reason, note string) {
+		status.Stage, status.CompletionTime, status.KeysLeft = stage, now, 0
+		d.Status.Events = append(d.Status.Events, Event{Regarding: operation, Type: corev1.EventTypeNormal, Reason: reason, Action: "Resize", Note: clip(note)})
+	}
+	complete := condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "the pool's spec asks for another number of memory nodes by now; what was begun is finished all the same")
+	switch {
+	case operation != m.open:
+		end(v1alpha1.StageSuperseded, v1alpha1.ReasonSuperseded, complete.Message)
+	default:
+		stage, reason, words := d.stage()
+		status.Stage = stage
+		if m.known {
+			status.PartsTotal = max(status.PartsTotal, status.PartsMoved+m.partsLeft)
+			status.PartsMoved = status.PartsTotal - m.partsLeft
+			status.KeysLeft = m.keysLeft
+		}
+		complete = condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, reason, "%s", words)
+		if stage == v1alpha1.StageComplete {
+			complete.Status = metav1.ConditionTrue
+			end(stage, reason, words)
+			break
+		}
+		m.words = fmt.Sprintf("memory nodes %s, by ResizeOperation %s: %s", status.Change, operation.Name, words)
+	}
+	status.Conditions = d.setConditions(status.Conditions, operation.Generation, complete)
+	return status
+}
+
+// stage of the resize under way, why, and words for people.
+func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
+	m, spec := &d.moves, d.epochs.effective()
+	awaits := ""
+	if m.awaits != nil {
+		awaits = m.awaits.message
+	}
+	left := ""
+	if m.known && m.partsLeft > 0 {
+		left = fmt.Sprintf("%d of %d parts are left to be moved, with about %d keys", m.partsLeft, len(spec.Directory.Tables), m.keysLeft)
+	}
+	switch {
+	case len(spec.Departures) > 0:
+		var from []string
+		for _, entry := range givers(spec) {
+			from = append(from, entry.Name)
+		}
+		return v1alpha1.StageMoving, v1alpha1.ReasonMoving, joinWords(fmt.Sprintf("move %d of keys away from %s is under way", spec.Move, some(from)), left, awaits)
+	case m.awaits != nil && m.awaits.reason == v1alpha1.ReasonApprovalRequired:
+		return v1alpha1.StagePlanned, m.awaits.reason, joinWords(awaits, left)
+	case d.epochs.next == nil && !d.unsettled(spec) && len(d.going()) == 0:
+		return v1alpha1.StageComplete, v1alpha1.ReasonResizeComplete, fmt.Sprintf("the pool has the %d memory nodes that it shall have, each with its share of %d parts", len(spec.Nodes), len(spec.Directory.Tables))
+	case m.known && m.partsLeft == 0 && len(d.missing(spec)) == 0 && len(d.going()) > 0:
+		return v1alpha1.StageRemoving, v1alpha1.ReasonRemoving, joinWords("memory nodes that hold nothing any more are being removed: "+some(d.going()), awaits)
+	case m.awaits != nil:
+		return v1alpha1.StageWaiting, m.awaits.reason, joinWords(awaits, left)
+	}
+	return v1alpha1.StageWaiting, v1alpha1.ReasonPublishing, joinWords(fmt.Sprintf("memory nodes are being told epoch %d", spec.Epoch), left)
+}

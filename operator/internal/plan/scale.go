@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// growthPause after a resize: memory nodes have by then told how full they are since.
+const growthPause = time.Minute
+
+// scale is how many there shall be of an entry of the spec: what the KVPool says, or what somebody has asked for since by the entry's
+// MemoryNodePool or ComputeShardPool.
+type scale struct {
+	entry              string
+	declared, replicas int32
+	version            string
+}
+
+// takeOverReplicas puts into the spec how many there shall be. What a KVPool declares wins whenever it changes. Keys of RCuckoo cannot
+// move, so that nobody else has a say there. An entry that has lost its object is not resized by that.
+func (d *decision) takeOverReplicas() {
+	snapshot := *d.Snapshot
+	snapshot.Pool = d.Pool.DeepCopy()
+	d.Snapshot = &snapshot
+	for p := range d.Pool.Spec.Memory.Pools {
+		entry := &d.Pool.Spec.Memory.Pools[p]
+		s := scale{entry: entry.Name, declared: entry.Replicas, replicas: entry.Replicas}
+		object := d.MemoryPools[v1alpha1.ScaleName(d.Pool.Name, entry.Name)]
+		if object != nil {
+			s.version = object.ResourceVersion
+		}
+		switch {
+		case !d.canMove():
+		case object == nil:
+			s.replicas = d.inMapOf(entry)
+		case object.Spec.Declared == s.declared:
+			s.replicas = object.Spec.Replicas
+		}
+		entry.Replicas = s.replicas
+		d.memoryScales = append(d.memoryScales, s)
+	}
+	if d.Pool.Spec.Compute == nil {
+		return
+	}
+	for p := range d.Pool.Spec.Compute.Pools {
+		entry := &d.Pool.Spec.Compute.Pools[p]
+		s := scale{entry: entry.Name, declared: entry.Replicas, replicas: entry.Replicas}
+		name := v1alpha1.ScaleName(d.Pool.Name, entry.Name)
+		if object := d.ComputePools[name]; object != nil {
+			s.version = object.ResourceVersion
+			if object.Spec.Declared == s.declared {
+				s.replicas = object.Spec.Replicas
+			}
+		} else if deployment := d.Deployments[name]; deployment != nil && deployment.Spec.Replicas != nil {
+			s.replicas = *deployment.Spec.Replicas
+		}
+		entry.Replicas = s.replicas
+		d.computeScales = append(d.computeScales, s)
+	}
+}
+
+// inMapOf is how many memory nodes of an entry the pool's map has; what the entry says, if it has none.
+func (d *decision) inMapOf(entry *v1alpha1.MemoryPool) int32 {
+	replicas := int32(0)
+	if d.epochs.current != nil {
+		for _, other := range d.epochs.current.Nodes {
+			if n := d.beyond(other.Name); n != nil && n.pool == entry {
+				replicas = max(replicas, n.ordinal+1)
+			}
+		}
+	}
+	if replicas == 0 {
+		return entry.Replicas
+	}
+	return replicas
+}
+
+// scaleObjects are the objects by which others may ask for another number.
+func (d *decision) scaleObjects() {
+	for _, s := range d.memoryScales {
+		d.Apply = append(d.Apply, render.MemoryNodePool(d.pool, s.entry, s.declared, s.replicas, s.version))
+	}
+	for _, s := range d.computeScales {
+		d.Apply = append(d.Apply, render.ComputeShardPool(d.pool, s.entry, s.declared, s.replicas, s.version))
+	}
+}
+
+// scaleRemovals are the objects of entries that the spec does not have any more.
+func (d *decision) scaleRemovals() {
+	wanted := map[string]bool{}
+	for _, s := range d.computeScales {
+		wanted[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = true
+	}
+	for name, object := range d.ComputePools {
+		if !wanted[name] && object.DeletionTimestamp.IsZero() {
+			d.Delete = append(d.Delete, object)
+		}
+	}
+}
+
+func (d *decision) scaleStatuses(nodes []nodeCondition) {
+	d.Status.MemoryPools = map[string]v1alpha1.ScaleStatus{}
+	d.Status.ComputePools = map[string]v1alpha1.ScaleStatus{}
+	for _, s := range d.memoryScales {
+		object := d.MemoryPools[v1alpha1.ScaleName(d.Pool.Name, s.entry)]
+		if object == nil {
+			continue
+		}
+		status := v1alpha1.ScaleStatus{ObservedGeneration: object.Generation, Selector: labels.FormatLabels(d.pool.MemoryPoolSelector(s.entry)), Conditions: object.Status.Conditions}
+		for _, n := range nodes {
+			if n.pool.Name != s.entry || n.pod == nil {
+				continue
+			}
+			status.Replicas++
+			if n.ready.Status == metav1.ConditionTrue {
+				status.ReadyReplicas++
+			}
+		}
+		if c := d.growth[s.entry]; c != nil {
+			status.Conditions = d.setConditions(status.Conditions, object.Generation, *c)
+		}
+		d.Status.MemoryPools[object.Name] = status
+	}
+	for _, s := range d.computeScales {
+		object := d.ComputePools[v1alpha1.ScaleName(d.Pool.Name, s.entry)]
+		if object == nil {
+			continue
+		}
+		status := v1alpha1.ScaleStatus{ObservedGeneration: object.Generation, Selector: labels.FormatLabels(d.pool.ComputePoolSelector(s.entry))}
+		if deployment := d.Deployments[d.pool.ComputeName(s.entry)]; deployment != nil {
+			status.Replicas, status.ReadyReplicas = deployment.Status.Replicas, deployment.Status.ReadyReplicas
+		}
+		d.Status.ComputePools[object.Name] = status
+	}
+}
+
+// decideGrowth asks for one more memory node where a memory pool is as full as its policy lets it be. Keys are moved between one step and the next.
+func (d *decision) decideGrowth(act bool) {
+	d.growth = map[string]*metav1.Condition{}
+	if !d.canMove() || d.epochs.current == nil {
+		return
+	}
+	refusing := d.fullestHeap()
+	for i := range d.memoryScales {
+		s, entry := &d.memoryScales[i], &d.Pool.Spec.Memory.Pools[i]
+		if entry.Capacity == nil {
+			continue
+		}
+		fullest, most := "", 0.0
+		for _, n := range d.nodes {
+			if n.pool == entry && n.facts != nil && inMap(d.epochs.current, n.name) {
+				if fill := agent.TableFill(n.facts.GetMemoryNode()); fullest == "" || fill > most {
+					fullest, most = n.name, fill
+				}
+			}
+		}
+		if fullest == "" {
+			continue
+		}
+		limit := float64(entry.Capacity.FillPercent) / 100
+		why := fmt.Sprintf("the table of memory node %s is %d %% full or more", fullest, entry.Capacity.FillPercent)
+		if full := refusing != nil && refusing.pool == entry; full {
+			why = fmt.Sprintf("writes are refused for want of memory, and memory node %s has the fullest heap", refusing.name)
+		} else if most < limit {
+			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, fmt.Sprintf("no table is %d %% full", entry.Capacity.FillPercent))
+			continue
+		}
+		switch {
+		case entry.Replicas >= entry.Capacity.MaxReplicas || d.pool.MemoryNodes() >= nodesInMap:
+			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonCeilingReached, fmt.Sprintf("%s, and there are as many memory nodes as capacity.maxReplicas of memory pool %s allows: raise it, or remove keys", why, entry.Name))
+		case act && d.settled():
+			s.replicas++
+			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
+			d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonGrowing, "Grow", fmt.Sprintf("%s: memory pool %s grows from %d memory nodes to %d", why, entry.Name, entry.Replicas, s.replicas))
+		default:
+			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
+		}
+	}
+}
+
+// settled says whether the pool has what it shall have, and has had it for long enough for its memory nodes to know how full they are.
+func (d *decision) settled() bool {
+	current := d.epochs.current
+	if d.Status.Unsettled || d.epochs.next != nil || d.moves.open != nil || len(current.Departures) > 0 || d.unsettled(current) || len(d.going()) > 0 || len(d.late()) > 0 {
+		return false
+	}
+	for _, operation := range d.Resizes {
+		if completed := operation.Status.CompletionTime; completed != nil && d.Now.Before(completed.Add(growthPause)) {
+			d.due(completed.Add(growthPause))
+			return false
+		}
+	}
+	return true
+}
+
+// fullestHeap is the memory node whose heap is fullest, if compute shards are refused memory; nil: they are not.
+func (d *decision) fullestHeap() *node {
+	var fullest *node
+	most := -1.0
+	if len(d.refusing()) == 0 {
+		return nil
+	}
+	for _, n := range d.nodes {
+		if facts := n.facts.GetMemoryNode(); facts.GetHeapBytes() > 0 && inMap(d.epochs.current, n.name) {
+			if share := float64(facts.GetHeapBytesUsed()) / float64(facts.GetHeapBytes()); share > most {
+				fullest, most = n, share
+			}
+		}
+	}
+	return fullest
+}
+
+// limited says whether a memory pool has grown as far as it may, and has it told when that becomes so.
+func (d *decision) limited(entry *v1alpha1.MemoryPool, status metav1.ConditionStatus, reason, message string) {
+	c := condition(v1alpha1.ConditionScalingLimited, status, reason, "%s", message)
+	d.growth[entry.Name] = &c
+	object := d.MemoryPools[v1alpha1.ScaleName(d.Pool.Name, entry.Name)]
+	if object == nil || status != metav1.ConditionTrue || meta.IsStatusConditionTrue(object.Status.Conditions, c.Type) {
+		return
+	}
+	d.Status.Events = append(d.Status.Events, Event{Regarding: d.Pool, Type: corev1.EventTypeWarning, Reason: reason, Action: "Grow", Note: c.Message})
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+)
+
+// scaleTo is what kubectl scale and autoscalers do.
+func (d *drill) scaleTo(replicas int) { d.MemoryPools["cache-memory"].Spec.Replicas = int32(replicas) }
+
+func (d *drill) wantNodes(nodes int) {
+	d.t.Helper()
+	d.untilSettled()
+	if len(d.current().Nodes) != nodes {
+		d.t.Fatalf("%d memory nodes; %d are asked for", len(d.current().Nodes), nodes)
+	}
+}
+
+func TestAMemoryNodePoolIsScaled(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.scaleTo(4)
+	d.wantNodes(4)
+	if spec := d.operation().Spec; spec.Pools[0] != (v1alpha1.ResizePool{Name: "memory", From: 2, To: 4}) {
+		t.Errorf("%+v", spec)
+	}
+	// What the KVPool declares is not what holds, until it changes.
+	if declared := d.Pool.Spec.Memory.Pools[0].Replicas; declared != 2 {
+		t.Errorf("the KVPool is changed: %d", declared)
+	}
+	d.Pool.Generation++
+	d.wantNodes(4)
+	d.aim(3)
+	d.wantNodes(3)
+	d.scaleTo(1)
+	d.wantNodes(1)
+	d.noneLost()
+	status := d.MemoryPools["cache-memory"].Status
+	if status.Replicas != 1 || status.ReadyReplicas != 1 || status.Selector != "farpool.dev/memory-pool=memory,farpool.dev/pool=cache" {
+		t.Errorf("%+v", status)
+	}
+	// An object that somebody deletes takes no memory node with it.
+	d.scaleTo(3)
+	d.wantNodes(3)
+	d.MemoryPools = nil
+	d.aim(1)
+	d.wantNodes(3)
+	d.aim(2)
+	d.wantNodes(2)
+	d.noneLost()
+}
+
+func TestAMemoryNodePoolOfRCuckooIsNotScaled(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.carryOut(t, &s.decide(t).Plan)
+	s.MemoryPools = map[string]*v1alpha1.MemoryNodePool{"cache-memory": {ObjectMeta: metav1.ObjectMeta{Name: "cache-memory", ResourceVersion: "7"},
+		Spec: v1alpha1.MemoryNodePoolSpec{PoolName: "cache", MemoryPool: "memory", Declared: 2, Replicas: 5}}}
+	plan := s.decide(t)
+	wantCondition(t, plan, v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+	for _, object := range plan.Apply {
+		if scaled, ok := object.(*apiac.MemoryNodePoolApplyConfiguration); ok {
+			if *scaled.Spec.Replicas != 2 || *scaled.ResourceVersion != "7" {
+				t.Errorf("%d replicas over version %s", *scaled.Spec.Replicas, *scaled.ResourceVersion)
+			}
+			return
+		}
+	}
+	t.Error("the number that was asked for stands")
+}
+
+func TestAComputeShardPoolIsScaled(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.Pool.Spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 2, Workers: 1}}}
+	replicas := func() (deployed, scaled int32) {
+		t.Helper()
+		for _, object := range s.decide(t).Apply {
+			switch object := object.(type) {
+			case *appsv1ac.DeploymentApplyConfiguration:
+				deployed = *object.Spec.Replicas
+			case *apiac.ComputeShardPoolApplyConfiguration:
+				scaled = *object.Spec.Replicas
+			}
+		}
+		return deployed, scaled
+	}
+	want := func(what string, number int32) {
+		t.Helper()
+		if deployed, scaled := replicas(); deployed != number || scaled != number {
+			t.Errorf("%s: %d are deployed, %d asked for; want %d", what, deployed, scaled, number)
+		}
+	}
+	want("the first", 2)
+	five := int32(5)
+	s.Deployments = map[string]*appsv1.Deployment{"cache-shards": {Spec: appsv1.DeploymentSpec{Replicas: &five}}}
+	want("an object that is gone", 5)
+	s.ComputePools = map[string]*v1alpha1.ComputeShardPool{"cache-shards": {ObjectMeta: metav1.ObjectMeta{Name: "cache-shards"}, Spec: v1alpha1.ComputeShardPoolSpec{Declared: 2, Replicas: 0}}}
+	want("scaled", 0)
+	s.Pool.Spec.Compute.Pools[0].Replicas = 3
+	want("declared anew", 3)
+	s.ComputePools["cache-other"] = &v1alpha1.ComputeShardPool{ObjectMeta: metav1.ObjectMeta{Name: "cache-other"}}
+	if plan := s.decide(t); !slices.Contains(plan.Delete, client.Object(s.ComputePools["cache-other"])) {
+		t.Error("an object of no compute pool is kept")
+	}
+}
+
+// fill the tables of all memory nodes to so many parts of a hundred.
+func (d *drill) fill(percent float64) {
+	for name := range d.NodePods {
+		d.update(name, func(facts *farpoolv1alpha1.Facts) {
+			facts.MemoryNode.Keys = uint64(percent / 100 * 0.88 * 21 * float64(facts.MemoryNode.Race.Groups))
+		})
+	}
+}
+
+func (d *drill) wantLimited(status metav1.ConditionStatus, reason string) {
+	d.t.Helper()
+	c := meta.FindStatusCondition(d.MemoryPools["cache-memory"].Status.Conditions, v1alpha1.ConditionScalingLimited)
+	if c == nil || c.Status != status || c.Reason != reason {
+		d.t.Fatalf("ScalingLimited is %+v, want %s %s", c, status, reason)
+	}
+}
+
+// A memory pool grows as it fills, a memory node at a time and as far as it may.
+func TestAMemoryPoolGrowsAsItFills(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.fill(99)
+	d.wantNodes(2)
+	d.Pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 70, MaxReplicas: 4}
+	d.fill(69)
+	d.wantNodes(2)
+	d.wantLimited(metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable)
+	d.fill(71)
+	d.until("it grows", func(*decision) bool { return d.MemoryPools["cache-memory"].Spec.Replicas == 3 })
+	d.wantLimited(metav1.ConditionFalse, v1alpha1.ReasonGrowing)
+	d.wantNodes(3)
+	// Memory nodes have yet to tell how full they are now.
+	for range 5 {
+		d.turn()
+	}
+	if d.MemoryPools["cache-memory"].Spec.Replicas != 3 {
+		t.Error("it grows by what was before its last growth")
+	}
+	d.fill(20)
+	d.now = d.now.Add(growthPause)
+	d.wantNodes(3)
+	// A heap that is full counts, though the table is not.
+	shard := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-shards-0", UID: "shard"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.9"}}
+	d.ComputePods = []*corev1.Pod{shard}
+	d.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Incarnation: 9, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{OutOfMemory: true}}}
+	d.update(name(1), func(facts *farpoolv1alpha1.Facts) {
+		facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = 100, 99
+	})
+	d.wantNodes(4)
+	d.now = d.now.Add(2 * time.Minute)
+	d.turn()
+	d.turn()
+	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonCeilingReached)
+	d.wantNodes(4)
+	d.noneLost()
+	told := func(reason string) int {
+		return len(slices.DeleteFunc(slices.Clone(d.events), func(event string) bool { return event != reason }))
+	}
+	if told(v1alpha1.ReasonGrowing) != 2 || told(v1alpha1.ReasonCeilingReached) != 1 {
+		t.Errorf("%d growths and %d ceilings are told: %s", told(v1alpha1.ReasonGrowing), told(v1alpha1.ReasonCeilingReached), strings.Join(d.events, " "))
+	}
+}
+
+// Growth waits for a person where resizes do.
+func TestGrowthIsApproved(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 70, MaxReplicas: 9}
+	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+	d.fill(80)
+	for range 12 {
+		d.turn()
+	}
+	if spec := d.current(); spec.Move != 0 || d.MemoryPools["cache-memory"].Spec.Replicas != 3 {
+		t.Fatalf("move %d, %d replicas", spec.Move, d.MemoryPools["cache-memory"].Spec.Replicas)
+	}
+	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	d.agree()
+	d.wantNodes(3)
+}
