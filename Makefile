@@ -145,6 +145,10 @@ soak: build/release/build.ninja ## random worlds of ever new seeds, until stoppe
 chaos: release ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'
 	@go run ./hack/chaos $(ARGS)
 
+.PHONY: growth
+growth: release ## a RACE pool of processes that comes to hold 16 times as many keys under load: ARGS='--wire tcp'
+	@go run ./hack/growth $(ARGS)
+
 .PHONY: bench
 bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run
 	@go run ./dataplane/bench/resp $(ARGS)

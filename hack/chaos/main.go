@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -94,32 +93,10 @@ func run(ctx context.Context, o options) (err error) {
 	if err := c.OnWire(ctx, o.Wire); err != nil {
 		return err
 	}
-	for _, p := range c.Shards {
-		if err := p.End(); err != nil {
-			return err
-		}
-	}
-	for _, m := range c.Nodes {
-		if err := m.Kill(); err != nil {
-			return err
-		}
-	}
-	if err := fsck(ctx, c, o.Binaries); err != nil {
+	if err := c.Fsck(ctx); err != nil {
 		return err
 	}
 	n.report(worked, summary)
-	return nil
-}
-
-// fsck looks at every memory file. Its nodes are dead.
-func fsck(ctx context.Context, c *local.Cluster, binaries string) error {
-	for _, m := range c.Nodes {
-		file := filepath.Join(c.Directory, m.Name+".memory")
-		said, err := exec.CommandContext(ctx, filepath.Join(binaries, "farpool-fsck"), file).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("fsck of %s: %w\n%s", file, err, said)
-		}
-	}
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -39,6 +40,7 @@ type Cluster struct {
 	Nodes     []*MemoryNode
 	Shards    []*Process
 	Target    workload.Target
+	binaries  string
 	secret    []byte
 	epoch     uint64
 }
@@ -88,7 +90,7 @@ const (
 var wires = []string{TCP, SHM, Verbs}
 
 func NewCluster(directory string, s Shape) (*Cluster, error) {
-	c := &Cluster{Directory: directory, secret: make([]byte, 16)}
+	c := &Cluster{Directory: directory, binaries: s.Binaries, secret: make([]byte, 16)}
 	if _, err := rand.Read(c.secret); err != nil {
 		return nil, err
 	}
@@ -284,6 +286,26 @@ func (c *Cluster) Publish(ctx context.Context) error {
 		cancel()
 		if err != nil {
 			return fmt.Errorf("publishing epoch %d to %s: %w", c.epoch, n.Name, err)
+		}
+	}
+	return nil
+}
+
+// Fsck ends everything, and looks at every memory file.
+func (c *Cluster) Fsck(ctx context.Context) error {
+	for _, p := range c.Shards {
+		if err := p.End(); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.Nodes {
+		if err := m.Kill(); err != nil {
+			return err
+		}
+		file := filepath.Join(c.Directory, m.Name+".memory")
+		said, err := exec.CommandContext(ctx, filepath.Join(c.binaries, "farpool-fsck"), file).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("fsck of %s: %w\n%s", file, err, said)
 		}
 	}
 	return nil
