@@ -262,9 +262,13 @@ Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
   if (found_.entry.leaving() && wish_.leave == Wish::Leave::none) {
     ++state_.marks.move_waits;
     co_await release();
-    slot->clear(cost_);  // a claim that stands still would be suspected
+    // The mover may be of this client, and want the same locks, and a slot.
+    leave_turn();
+    slot->clear(cost_);
+    slot.reset();
     pin.reset();
     co_await backoff_.wait(deadline_);
+    if (status = co_await take_slot(slot); !status.ok()) co_return status;
     co_return Step::again;
   }
   if (kind == Edit::Kind::put) {

@@ -239,6 +239,26 @@ TEST_F(RcuckooMove, AKeyThatIsLeavingIsWaitedFor) {
   in_order();
 }
 
+// The mover may be of the same client, whose operations on one lock take turns.
+TEST_F(RcuckooMove, WhoeverWaitsForAKeyLetsItsMoverWork) {
+  movable(client).follow(move());
+  ASSERT_TRUE(close().ok());
+  strand();
+  std::vector<std::string> gone;
+  for (int i = 0; i < kKeys; ++i) {
+    if (leaves(key(i))) gone.push_back(key(i));
+  }
+  Cost cost;
+  std::vector<Result<bool>> done(gone.size(), Status(Code::internal, "it did not come to an end"));
+  for (std::size_t i = 0; i < gone.size(); ++i) {
+    world.spawn(client, into(client.table().put(gone[i], "w", deadline(client), cost), &done[i]));
+  }
+  ASSERT_TRUE(move_away(client).ok());
+  for (const Result<bool>& one : done) EXPECT_TRUE(one.ok() || one.code() == Code::moved) << one.status().message();
+  EXPECT_EQ(leaving_entries(), 0u);
+  EXPECT_GT(client.table().marks().move_waits, 0u);
+}
+
 // Cuckoo moves carry what is leaving to and fro like anything else.
 TEST_F(RcuckooMove, ATableThatFillsUpLosesNoKeyThatIsLeaving) {
   movable(client).follow(move());
