@@ -862,9 +862,7 @@ INSTANTIATE_TEST_SUITE_P(Protocols, PoolDeadMoverTest, kProtocols, name_of_proto
 
 TEST_P(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
   std::uint64_t worlds = 0, left_at_both = 0;
-  // Of RCuckoo each word of each row that is closed is an effect.
-  const std::uint64_t step = GetParam() == layout::Protocol::race ? 7 : 89;
-  for (std::uint64_t effects = 0;; effects += step, ++worlds) {
+  for (std::uint64_t effects = 0;; effects += stride(GetParam()), ++worlds) {
     DeadMover world(GetParam());
     const auto posted = worlds % 2 == 0 ? fabric::sim::InFlight::cut : fabric::sim::InFlight::lands;
     const bool died = world.dies_after(effects, posted);
