@@ -26,9 +26,9 @@ import (
 const movedAway = "farpool_index_keys_moved_away_total"
 
 var _ = Describe("A pool whose memory nodes change", func() {
-	It("grows from 2 to 3 and is drained to 2 under load while a shard is killed, and loses nothing", Label("short"), func(ctx SpecContext) {
+	DescribeTable("grows from 2 to 3 and is drained to 2 under load while a shard is killed, and loses nothing", Label("short"), func(ctx SpecContext, index string) {
 		const shards = 2
-		p := apply(ctx, namespace(ctx, "resize"), small("elastic", 2, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p := apply(ctx, namespace(ctx, "resize"), small("elastic", 2, shards, "  dataPolicy: Store\n  index: "+index))
 		p.ready(ctx)
 		stay := p.uids(ctx)
 		clients := reach(ctx, p.shards(ctx), shardProcess)
@@ -49,7 +49,9 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		AddReportEntry("keys moved", fmt.Sprintf("by the shards in their present lives: %v", moved))
 		Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus("True"))
 		p.clean(ctx)
-	}, SpecTimeout(12*time.Minute))
+	},
+		Entry("of RACE", SpecTimeout(12*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
+		Entry("of RCuckoo", SpecTimeout(12*time.Minute), "{protocol: RCuckoo}"))
 
 	It("is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "resize"), small("calm", 3, 2, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
@@ -138,7 +140,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 	}, SpecTimeout(25*time.Minute))
 
 	It("waits for approval where its spec asks for it, and follows another aim", Label("short"), func(ctx SpecContext) {
-		p := apply(ctx, namespace(ctx, "approval"), small("asked", 1, 1, "  index: {protocol: RACE}\n  resize: {approval: Required}"))
+		p := apply(ctx, namespace(ctx, "approval"), small("asked", 1, 1, "  resize: {approval: Required}"))
 		p.ready(ctx)
 		load(ctx, p.target(ctx), 500)
 		operation := p.resize(ctx, 2)

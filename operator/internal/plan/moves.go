@@ -54,9 +54,6 @@ type moves struct {
 // later one that somebody might hold, as after a restored backup: no number of a move is used for two.
 func (d *decision) moveOn(floor int64) {
 	m, current := &d.moves, d.epochs.current
-	if !d.canMove() {
-		return
-	}
 	if late := d.late(); len(late) > 0 {
 		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes of the pool's map are awaited: " + some(late) + after("; ", d.toBeGivenUp())}
 		return
@@ -78,31 +75,6 @@ func (d *decision) moveOn(floor int64) {
 	// Those that come are told the map before anything moves to them.
 	if changed || d.begin(spec) {
 		d.next(spec, floor+1)
-	}
-}
-
-// canMove says whether keys of the pool's protocol can move between memory nodes.
-func (d *decision) canMove() bool { return d.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE }
-
-// refuseResize of a pool whose keys cannot move. The API server refuses most of it; a backup or older rules may let it through.
-func (d *decision) refuseResize() {
-	if d.specInvalid != nil || d.epochs.current == nil || d.canMove() {
-		return
-	}
-	for _, n := range d.nodes {
-		if n.wanted == d.inMap(n.name) {
-			continue
-		}
-		has := 0
-		for _, other := range d.nodes {
-			if other.pool == n.pool && d.inMap(other.name) {
-				has++
-			}
-		}
-		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf(
-			"spec.memory.pools[%s].replicas is %d, and the pool has %d such memory nodes: keys of protocol RCuckoo cannot move between memory nodes, so that their number is fixed; set it back to %d, or create another pool with protocol RACE",
-			n.pool.Name, n.pool.Replicas, has, has)}
-		return
 	}
 }
 
@@ -545,7 +517,7 @@ func graft(further, lives *v1alpha1.ShardMapSpec) *v1alpha1.ShardMapSpec {
 // for it once more by then makes no difference: another one is made. Once it has been said, it stays so. A cache that lags behind a deletion
 // has at least seen what was said before it.
 func (d *decision) drained(n *node) bool {
-	if !d.canMove() || n.object == nil || d.inMap(n.name) {
+	if n.object == nil || d.inMap(n.name) {
 		return false
 	}
 	if saidDrained(n) {

@@ -182,7 +182,6 @@ func Decide(input Input) (*Plan, error) {
 	d.template = template
 
 	d.observeNodes()
-	d.refuseResize()
 	d.evacuate()
 	act := !d.paused && d.specInvalid == nil
 	if err := d.secrets(act); err != nil {

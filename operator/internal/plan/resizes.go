@@ -61,7 +61,7 @@ func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
 // from what memory nodes say and from the spec.
 func (d *decision) decideResize(act bool) {
 	d.Status.Resizes = map[string]v1alpha1.ResizeOperationStatus{}
-	if !d.canMove() || d.epochs.effective() == nil {
+	if d.epochs.effective() == nil {
 		return
 	}
 	d.survey()

@@ -27,8 +27,8 @@ type scale struct {
 	version            string
 }
 
-// takeOverReplicas puts into the spec how many there shall be. What a KVPool declares wins whenever it changes. Keys of RCuckoo cannot
-// move, so that nobody else has a say there. An entry that has lost its object is not resized by that.
+// takeOverReplicas puts into the spec how many there shall be. What a KVPool declares wins whenever it changes. An entry that has lost its
+// object is not resized by that.
 func (d *decision) takeOverReplicas() {
 	snapshot := *d.Snapshot
 	snapshot.Pool = d.Pool.DeepCopy()
@@ -41,7 +41,6 @@ func (d *decision) takeOverReplicas() {
 			s.version = object.ResourceVersion
 		}
 		switch {
-		case !d.canMove():
 		case object == nil:
 			s.replicas = d.inMapOf(entry)
 		case object.Spec.Declared == s.declared:
@@ -148,7 +147,7 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 // decideGrowth asks for one more memory node where a memory pool is as full as its policy lets it be. Keys are moved between one step and the next.
 func (d *decision) decideGrowth(act bool) {
 	d.growth = map[string]*metav1.Condition{}
-	if !d.canMove() || d.epochs.current == nil {
+	if d.epochs.current == nil {
 		return
 	}
 	refusing := d.fullestHeap()

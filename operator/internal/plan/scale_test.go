@@ -65,24 +65,6 @@ func TestAMemoryNodePoolIsScaled(t *testing.T) {
 	d.noneLost()
 }
 
-func TestAMemoryNodePoolOfRCuckooIsNotScaled(t *testing.T) {
-	s := newScene(2, v1alpha1.DataPolicyCache)
-	s.carryOut(t, &s.decide(t).Plan)
-	s.MemoryPools = map[string]*v1alpha1.MemoryNodePool{"cache-memory": {ObjectMeta: metav1.ObjectMeta{Name: "cache-memory", ResourceVersion: "7"},
-		Spec: v1alpha1.MemoryNodePoolSpec{PoolName: "cache", MemoryPool: "memory", Declared: 2, Replicas: 5}}}
-	plan := s.decide(t)
-	wantCondition(t, plan, v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
-	for _, object := range plan.Apply {
-		if scaled, ok := object.(*apiac.MemoryNodePoolApplyConfiguration); ok {
-			if *scaled.Spec.Replicas != 2 || *scaled.ResourceVersion != "7" {
-				t.Errorf("%d replicas over version %s", *scaled.Spec.Replicas, *scaled.ResourceVersion)
-			}
-			return
-		}
-	}
-	t.Error("the number that was asked for stands")
-}
-
 func TestAComputeShardPoolIsScaled(t *testing.T) {
 	s := newScene(1, v1alpha1.DataPolicyCache)
 	s.Pool.Spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 2, Workers: 1}}}

@@ -23,7 +23,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// ofRACE is a pool of so many memory nodes whose keys can move.
+// ofRACE is a pool of RACE with so many memory nodes.
 func ofRACE(nodes int32) func(*v1alpha1.KVPool) {
 	return func(pool *v1alpha1.KVPool) {
 		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}}
@@ -267,7 +267,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 	})
 
 	It("is scaled by whoever may scale it, until its spec says another number", func() {
-		w := newWorld(ofRACE(2))
+		w := newWorld(nil)
 		w.up()
 		scale := func(what string, replicas int) {
 			GinkgoHelper()
@@ -313,21 +313,6 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.settle()
 	})
 
-	It("is not scaled where keys cannot move", func() {
-		w := newWorld(nil)
-		w.up()
-		_, _, err := person.Run("scale", "-n", w.pool.Namespace, "memorynodepool/cache-memory", "--replicas=3")
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(func(g Gomega) {
-			pool := &v1alpha1.MemoryNodePool{}
-			g.Expect(k8s.Get(w.ctx, w.key("cache-memory"), pool)).To(Succeed())
-			g.Expect(pool.Spec.Replicas).To(BeEquivalentTo(2))
-		}, within, every).Should(Succeed())
-		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
-		Expect(w.resizes()).To(BeEmpty())
-		w.settle()
-	})
-
 	It("grows as it fills", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) {
 			ofRACE(2)(pool)
@@ -353,7 +338,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 	})
 
 	It("leaves a Kubernetes node that is cordoned", func() {
-		w := newWorld(ofRACE(2))
+		w := newWorld(nil)
 		w.up()
 		worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "worker-"}}
 		Expect(k8s.Create(w.ctx, worker)).To(Succeed())
@@ -397,14 +382,5 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.awaitGone("cache-memory-2")
 		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
 		w.settle()
-	})
-
-	It("is refused by the API server where keys cannot move", func() {
-		w := newWorld(nil)
-		w.up()
-		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 3 })).To(MatchError(And(
-			ContainSubstring("replicas of a memory pool is fixed at creation"), ContainSubstring("RCuckoo"))))
-		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 1 })).To(MatchError(ContainSubstring("fixed at creation")))
-		Expect(w.resizes()).To(BeEmpty())
 	})
 })
