@@ -705,11 +705,11 @@ void MemoryNode::refresh_facts() {
   node.set_memory_bytes(own.memory_bytes());
   if (own.has_race()) {
     *node.mutable_race() = own.race();
-    node.set_move_finished(move_finished());
   } else {
     *node.mutable_lock_region() = own.lock_region();
     *node.mutable_rcuckoo() = own.rcuckoo();
   }
+  node.set_move_finished(move_finished());
   node.set_memory_fresh(fresh_);
   if (map_.epoch() != 0) *node.mutable_map() = map_;
   node.set_heap_bytes(heap_bytes);
