@@ -53,6 +53,12 @@ const (
 	ConditionComplete = "Complete"
 )
 
+// Condition type of a ResizeOperation.
+const (
+	// ConditionHolding: the pool stays as it is, though its spec asks for what the operation was to do, as a person has aborted it.
+	ConditionHolding = "Holding"
+)
+
 // Reasons of conditions and events.
 const (
 	ReasonServing               = "Serving"
@@ -128,6 +134,7 @@ const (
 	ReasonNodeDrained           = "NodeDrained"
 	ReasonRemoving              = "Removing"
 	ReasonResizeComplete        = "ResizeComplete"
+	ReasonResizeAborted         = "ResizeAborted"
 	ReasonMovesExhausted        = "MovesExhausted"
 	ReasonDrained               = "Drained"
 	ReasonGrowing               = "Growing"

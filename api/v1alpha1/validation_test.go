@@ -514,6 +514,12 @@ func validationCases() []validationCase {
 		{name: "resize: another aim", base: minimalResize, before: unchanged, edits: []string{"spec.pools.0.to=6"}, refused: "edit replicas in the KVPool"},
 		{name: "resize: of another pool", base: minimalResize, before: unchanged, edits: []string{"spec.poolName=other"}, refused: "edit replicas in the KVPool"},
 		{name: "resize: no approval", base: minimalResize, edits: []string{"spec.approval="}, refused: "spec.approval: Required"},
+		{name: "resize: aborted", base: minimalResize, before: unchanged, edits: []string{"spec.requestedState=Abort"}},
+		{name: "resize: an abort taken back", base: minimalResize, before: []string{"spec.requestedState=Abort"}, refused: "an abort is not taken back"},
+		{name: "resize: is over", base: minimalResize, before: []string{"status={stage: Moving}"}, edits: []string{"status={stage: Aborted}"}},
+		{name: "resize: over, and its condition changes", base: minimalResize, before: []string{"status={stage: Aborted}"}, edits: []string{"status={stage: Aborted, change: 3 to 5}"}},
+		{name: "resize: goes on after its end", base: minimalResize, before: []string{"status={stage: Aborted}"}, edits: []string{"status={stage: Moving}"}, refused: "a resize that is over stays so"},
+		{name: "resize: forgets its end", base: minimalResize, before: []string{"status={stage: Complete}"}, edits: []string{"status={change: 3 to 5}"}, refused: "a resize that is over stays so"},
 		{name: "resize: unknown stage", base: minimalResize, before: unchanged, edits: []string{"status.stage=Thinking"}, refused: "status.stage"},
 
 		{name: "map: memory of an earlier life", base: minimalMap, edits: []string{"spec.nodes.0.memoryIncarnation='17'"}},

@@ -61,7 +61,6 @@ func (d *decision) findMap() {
 
 func (d *decision) decideMap(act bool) {
 	e := &d.epochs
-	d.findResize()
 	if !act {
 		d.moves.awaits = &finding{v1alpha1.ReasonPaused, "the operator may not act for the pool now: see its conditions Progressing and SpecValid"}
 		return

@@ -37,7 +37,9 @@ const nodesInMap = 256
 type moves struct {
 	// open is the ResizeOperation of the present aim; nil: there is none yet.
 	open *v1alpha1.ResizeOperation
-	made []render.Object
+	// aborted is one of the present aim that a person has aborted; held is the same, where it has something left that is not begun.
+	aborted, held *v1alpha1.ResizeOperation
+	made          []render.Object
 	// awaits says what keeps the next step from being taken, and why.
 	awaits *finding
 	// words for people about a resize that is not complete.
@@ -326,7 +328,7 @@ func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
 			return true
 		}
 	}
-	return !shared(spec.Directory, d.staying(spec))
+	return d.moves.held == nil && !shared(spec.Directory, d.staying(spec))
 }
 
 // shared says whether tables have all parts, as evenly as can be, in a directory that has enough parts for that to be fair.
@@ -368,7 +370,7 @@ func (d *decision) deepen(spec *v1alpha1.ShardMapSpec) bool {
 
 // approved says whether keys may be moved for the present aim.
 func (d *decision) approved() bool {
-	return d.moves.open != nil && d.moves.open.Spec.Approval != v1alpha1.ApprovalRequired
+	return d.moves.open != nil && d.moves.held == nil && d.moves.open.Spec.Approval != v1alpha1.ApprovalRequired
 }
 
 // begin a move. All of it is one move, as each has the indexes of both ends read anew.
@@ -377,8 +379,8 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 	if !d.unsettled(spec) {
 		return false
 	}
-	if m.open == nil {
-		// It is about to be made, and comes first.
+	if m.open == nil || m.held != nil {
+		// It is about to be made, and comes first; or it was aborted.
 		return false
 	}
 	if !d.approved() {
@@ -589,12 +591,15 @@ func (d *decision) going() []string {
 // survey counts what is left to be moved, by the map that the pool is to have.
 func (d *decision) survey() {
 	m, spec := &d.moves, d.epochs.effective()
-	staying := d.staying(spec)
-	if len(d.missing(spec)) > 0 && !d.evacuates(spec) || len(staying) == 0 || shardmap.DepthFor(len(staying), spec.Directory.Depth) != spec.Directory.Depth {
-		return
+	owners, desired := spec.Directory.Tables, spec.Directory.Tables
+	if m.held == nil {
+		staying := d.staying(spec)
+		if len(d.missing(spec)) > 0 && !d.evacuates(spec) || len(staying) == 0 || shardmap.DepthFor(len(staying), spec.Directory.Depth) != spec.Directory.Depth {
+			return
+		}
+		desired = balance(owners, staying)
 	}
 	m.known = true
-	owners, desired := spec.Directory.Tables, balance(spec.Directory.Tables, staying)
 	// stays are a table's parts that it keeps; leave are those that it has yet to give away, or is about to.
 	stays, leave := map[int32]int{}, map[int32]int{}
 	for part, table := range owners {

@@ -184,7 +184,11 @@ func (d *drill) step(dies bool) *decision {
 			d.MemoryPools[name].Status = status
 		}
 		for _, operation := range d.Resizes {
-			if status, written := plan.Status.Resizes[operation.Name]; written {
+			status, written := plan.Status.Resizes[operation.Name]
+			if was := operation.Status.Stage; written && operation.Status.CompletionTime != nil && status.Stage != was {
+				d.t.Fatalf("ResizeOperation %s, which was %s, is %s", operation.Name, was, status.Stage)
+			}
+			if written {
 				operation.Status = status
 			}
 		}
@@ -248,7 +252,8 @@ func (d *drill) apply(object any) {
 	case *apiac.ResizeOperationApplyConfiguration:
 		operation := &v1alpha1.ResizeOperation{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(*object.Name), CreationTimestamp: metav1.NewTime(d.now)},
-			Spec:       v1alpha1.ResizeOperationSpec{PoolName: *object.Spec.PoolName, Approval: *object.Spec.Approval, Evacuates: object.Spec.Evacuates},
+			Spec: v1alpha1.ResizeOperationSpec{
+				PoolName: *object.Spec.PoolName, Approval: *object.Spec.Approval, Evacuates: object.Spec.Evacuates, RequestedState: v1alpha1.RequestedRun},
 		}
 		for _, changed := range object.Spec.Pools {
 			operation.Spec.Pools = append(operation.Spec.Pools, v1alpha1.ResizePool{Name: *changed.Name, From: *changed.From, To: *changed.To})
@@ -333,6 +338,9 @@ func (d *drill) check(spec *v1alpha1.ShardMapSpec) {
 	if before := d.current(); before != nil && (spec.Epoch <= before.Epoch || spec.Move < before.Move || spec.Move > before.Move+1 ||
 		spec.Move > before.Move && len(before.Departures) > 0 || spec.Move == before.Move && len(spec.Departures) > len(before.Departures)) {
 		d.t.Fatalf("epoch %d with move %d of %d parts follows epoch %d with move %d of %d parts", spec.Epoch, spec.Move, len(spec.Departures), before.Epoch, before.Move, len(before.Departures))
+	}
+	if before := d.current(); before != nil && spec.Move > before.Move && d.operation().Spec.RequestedState == v1alpha1.RequestedAbort {
+		d.t.Fatalf("epoch %d begins move %d for ResizeOperation %s, which was aborted", spec.Epoch, spec.Move, d.operation().Name)
 	}
 	from, to, departs := map[string]bool{}, map[string]bool{}, map[int]string{}
 	for _, departure := range spec.Departures {
@@ -1278,6 +1286,8 @@ func TestAnyOrderOfEvents(t *testing.T) {
 						d.MemoryPools = nil
 					case event == 7 && len(d.Resizes) > 0 && often(30):
 						d.Resizes = d.Resizes[:len(d.Resizes)-1]
+					case event == 16 && len(d.Resizes) > 0 && often(50):
+						d.operation().Spec.RequestedState = v1alpha1.RequestedAbort
 					case event == 8:
 						d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: []v1alpha1.ResizeApproval{v1alpha1.ApprovalAutomatic, v1alpha1.ApprovalRequired}[random.IntN(2)]}
 					case event == 15:
@@ -1302,6 +1312,9 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				clear(d.unplaced)
 				clear(d.Cordoned)
 				d.Pool.Spec.Resize = nil
+				d.Resizes = slices.DeleteFunc(d.Resizes, func(operation *v1alpha1.ResizeOperation) bool {
+					return operation.Spec.RequestedState == v1alpha1.RequestedAbort
+				})
 				for range 60 {
 					for node := range d.NodePods {
 						d.hear(node)

@@ -177,6 +177,8 @@ func (d *decision) decideGrowth(act bool) {
 			continue
 		}
 		switch {
+		case d.moves.held != nil:
+			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonResizeAborted, fmt.Sprintf("%s, and %s", why, d.howToGoOn()))
 		case entry.Replicas >= entry.Capacity.MaxReplicas || d.pool.MemoryNodes() >= nodesInMap:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonCeilingReached, fmt.Sprintf("%s, and there are as many memory nodes as capacity.maxReplicas of memory pool %s allows: raise it, or remove keys", why, entry.Name))
 		case act && d.settled():

@@ -307,13 +307,17 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 		status.Template = &v1alpha1.TemplateStatus{Version: d.version, Image: d.pool.Image}
 	}
 
-	var ready int32
+	var ready, desired int32
 	for _, n := range nodes {
-		if n.wanted && n.ready.Status == metav1.ConditionTrue {
+		if !n.wanted {
+			continue
+		}
+		desired++
+		if n.ready.Status == metav1.ConditionTrue {
 			ready++
 		}
 	}
-	status.Memory = count(ready, d.pool.MemoryNodes())
+	status.Memory = count(ready, desired)
 	shards := d.computeShards()
 	status.Compute = nil
 	if len(d.pool.ComputePools()) > 0 {
@@ -453,6 +457,8 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: %s", some(notReady))
 	case !shards.settled:
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonComputeRollingOut, "%d of %d compute shards are ready%s", shards.ready, shards.desired, after(": ", shards.trouble))
+	case d.moves.held != nil:
+		return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonResizeAborted, "%s", d.howToGoOn())
 	}
 	return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonSettled, "the pool is as its spec wants it")
 }

@@ -738,6 +738,8 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.RepairStep
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.RequestedState
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.ResizeApproval
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.ResizeOperation
@@ -781,6 +783,10 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
+    - name: requestedState
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RequestedState
+      default: Run
 - name: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
   map:
     fields:

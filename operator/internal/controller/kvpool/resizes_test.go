@@ -238,6 +238,47 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(w.resizes()).To(HaveLen(1))
 	})
 
+	It("stays as it is after an abort, until it is told how to go on", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+		})
+		w.up()
+		w.resize(3)
+		planned := w.awaitStage(3, v1alpha1.StagePlanned)
+		patch := func(what string) error {
+			_, _, err := person.Run("patch", "-n", w.pool.Namespace, "resizeoperation", planned.Name, "--type=merge", "-p", what)
+			return err
+		}
+		Expect(patch(`{"spec":{"requestedState":"Abort"}}`)).To(Succeed())
+		aborted := w.awaitStage(3, v1alpha1.StageAborted)
+		Expect(meta.IsStatusConditionTrue(aborted.Status.Conditions, v1alpha1.ConditionHolding)).To(BeTrue())
+		held := w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonResizeAborted)
+		Expect(held.Message).To(ContainSubstring("kubectl -n " + w.pool.Namespace + " delete resizeoperation " + planned.Name))
+		w.awaitGone("cache-memory-2")
+		Eventually(func() string { return w.current().Status.Memory.Summary }, within, every).Should(Equal("2/2"))
+		w.awaitEvent("ResizeOperation", v1alpha1.ReasonResizeAborted)
+		Expect(patch(`{"spec":{"requestedState":"Run"}}`)).NotTo(Succeed())
+		Expect(patch(`{"spec":{"approval":"Approved"}}`)).To(Succeed())
+		w.settle()
+		Expect(w.newest().Spec.Move).To(BeZero())
+
+		By("having the same planned anew")
+		_, _, err := person.Run("delete", "-n", w.pool.Namespace, "resizeoperation", planned.Name)
+		Expect(err).NotTo(HaveOccurred())
+		w.awaitPod("cache-memory-2")
+		w.run("cache-memory-2")
+		again := w.awaitStage(3, v1alpha1.StagePlanned)
+		Expect(again.Spec.RequestedState).To(Equal(v1alpha1.RequestedRun))
+		_, _, err = person.Run("patch", "-n", w.pool.Namespace, "resizeoperation", again.Name, "--type=merge", "-p", `{"spec":{"approval":"Approved"}}`)
+		Expect(err).NotTo(HaveOccurred())
+		for _, name := range givers(w.moving(1)) {
+			w.moved(name, 1)
+		}
+		w.awaitStage(3, v1alpha1.StageComplete)
+		w.settle()
+	})
+
 	It("finishes what it has begun when it is to have another number of them, and nothing while it is paused", func() {
 		w := newWorld(ofRACE(2))
 		w.up()

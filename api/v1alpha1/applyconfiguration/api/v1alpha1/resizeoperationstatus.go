@@ -15,7 +15,7 @@ import (
 //
 // ResizeOperationStatus says how far the change has come. The operator is its one writer.
 type ResizeOperationStatusApplyConfiguration struct {
-	// Conditions: Complete.
+	// Conditions: Complete; Holding, of one that was aborted.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration of the spec that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
