@@ -401,7 +401,10 @@ func (d *drill) vanish(node string) {
 // kubelets run the pods that have a place.
 func (d *drill) kubelets() {
 	for _, node := range sortedNames(d.NodePods) {
-		if pod := d.NodePods[node]; pod.Status.Phase == corev1.PodPending && !d.unplaced[node] {
+		pod := d.NodePods[node]
+		if d.unplaced[node] {
+			d.noPlace(pod)
+		} else if pod.Status.Phase == corev1.PodPending {
 			ordinal := int(node[len(node)-1] - '0')
 			for i := 0; i < workers && pod.Spec.NodeName == ""; i++ {
 				if there := worker((ordinal + i) % workers); !d.Cordoned[there] {
@@ -409,11 +412,20 @@ func (d *drill) kubelets() {
 				}
 			}
 			if pod.Spec.NodeName == "" {
+				d.noPlace(pod)
 				continue
 			}
 			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"}
 			d.begin(node, false)
 		}
+	}
+}
+
+// noPlace is what the scheduler says of a pod.
+func (d *drill) noPlace(pod *corev1.Pod) {
+	if pod.Status.Phase == corev1.PodPending && len(pod.Status.Conditions) == 0 {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/7 nodes are available", LastTransitionTime: metav1.NewTime(d.now)}}
 	}
 }
 
@@ -1090,6 +1102,66 @@ func TestANodeWithoutAPlaceIsNotWaitedForByTheOthers(t *testing.T) {
 	d.untilSettled()
 }
 
+// One that is to come and finds no place is not waited for by the others for ever, and gets its share when there is room.
+func TestANewcomerWithoutAPlaceIsNotWaitedForForEver(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 70, MaxReplicas: 9}
+	d.unplaced[name(3)] = true
+	d.aim(4)
+	for range 12 {
+		d.turn()
+	}
+	if d.current().Move != 0 {
+		t.Fatal("nobody waits for a Kubernetes node that is on its way")
+	}
+	plan := d.step(false)
+	d.wantStage(v1alpha1.StageWaiting, "memory nodes are awaited: cache-memory-3")
+	if plan.RequeueAfter == 0 || plan.RequeueAfter > placePatience {
+		t.Errorf("it is looked at again after %s", plan.RequeueAfter)
+	}
+	d.now = d.now.Add(placePatience)
+	d.until("the others share the keys", func(*decision) bool { return d.current().Move == 1 })
+	for range 6 {
+		d.turn()
+	}
+	if spec := d.current(); len(spec.Nodes) != 3 || len(spec.Departures) > 0 || !shared(spec.Directory, []int32{0, 1, 2}) {
+		t.Fatalf("%d nodes share %v", len(spec.Nodes), spec.Directory.Tables)
+	}
+	d.wantStage(v1alpha1.StageWaiting, "no Kubernetes node can take the pods of memory nodes that are to come (cache-memory-3)")
+	wantCondition(t, d.step(false), v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable)
+	// A memory pool that is full does not ask for more and more of them.
+	d.fill(90)
+	d.turn()
+	d.turn()
+	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable)
+	d.fill(20)
+	delete(d.unplaced, name(3))
+	d.wantNodes(4)
+	d.noneLost()
+}
+
+// Nothing moves to where a pod is about to go.
+func TestAPodThatIsBeingDeletedTakesNothing(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.aim(3)
+	d.until("it has come", func(*decision) bool { return len(d.current().Nodes) == 3 })
+	d.NodePods[name(2)].DeletionTimestamp = &metav1.Time{Time: d.now}
+	for range 6 {
+		d.turn()
+	}
+	if d.current().Move != 0 {
+		t.Fatal("keys are moved to a memory node that goes")
+	}
+	d.wantStage(v1alpha1.StageWaiting, "memory nodes whose pods are being deleted take no keys (cache-memory-2)")
+	d.vanish(name(2))
+	d.step(false)
+	d.kubelets()
+	d.step(false)
+	d.accept(2)
+	d.wantNodes(3)
+	d.noneLost()
+}
+
 // Who gives and is gone departs no more, though no later life of it says so; who takes and is gone is awaited, and named.
 func TestGoneInTheMiddleOfAMove(t *testing.T) {
 	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
@@ -1286,6 +1358,8 @@ func TestAnyOrderOfEvents(t *testing.T) {
 						d.MemoryPools = nil
 					case event == 7 && len(d.Resizes) > 0 && often(30):
 						d.Resizes = d.Resizes[:len(d.Resizes)-1]
+					case event == 17:
+						d.now = d.now.Add(time.Duration(random.IntN(120)) * time.Second)
 					case event == 16 && len(d.Resizes) > 0 && often(50):
 						d.operation().Spec.RequestedState = v1alpha1.RequestedAbort
 					case event == 8:

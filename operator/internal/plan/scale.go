@@ -179,6 +179,8 @@ func (d *decision) decideGrowth(act bool) {
 		switch {
 		case d.moves.held != nil:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonResizeAborted, fmt.Sprintf("%s, and %s", why, d.howToGoOn()))
+		case len(d.missing(d.epochs.current)) > 0 && len(d.awaited(d.epochs.current)) == 0:
+			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf("%s, and no Kubernetes node can take the pods of memory nodes that were added (%s): see their conditions", why, some(d.missing(d.epochs.current))))
 		case entry.Replicas >= entry.Capacity.MaxReplicas || d.pool.MemoryNodes() >= nodesInMap:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonCeilingReached, fmt.Sprintf("%s, and there are as many memory nodes as capacity.maxReplicas of memory pool %s allows: raise it, or remove keys", why, entry.Name))
 		case act && d.settled():

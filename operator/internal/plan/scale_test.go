@@ -120,7 +120,10 @@ func TestAComputeShardPoolIsScaled(t *testing.T) {
 
 // fill the tables of all memory nodes to so many parts of a hundred.
 func (d *drill) fill(percent float64) {
-	for name := range d.NodePods {
+	for name, pod := range d.NodePods {
+		if d.Agents[pod.UID].Facts == nil {
+			continue
+		}
 		d.update(name, func(facts *farpoolv1alpha1.Facts) {
 			facts.MemoryNode.Keys = uint64(percent / 100 * 0.88 * 21 * float64(facts.MemoryNode.Race.Groups))
 		})

@@ -612,12 +612,30 @@ func (d *decision) event(regarding client.Object, kind, reason, action, note str
 }
 
 func unschedulable(pod *corev1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return c.Message
-		}
+	if c := notScheduled(pod); c != nil {
+		return c.Message
 	}
 	return ""
+}
+
+// unschedulableSince is when it was first found that no Kubernetes node can take a pod; zero: one can, or nobody has looked.
+func unschedulableSince(pod *corev1.Pod) time.Time {
+	if c := notScheduled(pod); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+func notScheduled(pod *corev1.Pod) *corev1.PodCondition {
+	if pod == nil {
+		return nil
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return c
+		}
+	}
+	return nil
 }
 
 func kubeletReady(pod *corev1.Pod) bool {
