@@ -50,6 +50,7 @@ struct Settings {
   std::string listen = "[::]:7400";
   std::string advertise;
   layout::GeometryRequest geometry;
+  std::uint64_t initial_tables = 1;
   node::LockPlacement locks = node::LockPlacement::host;
   base::Nanos failure_timeout = -1;  // not said: by the wire
   base::Nanos lease = 5 * base::kSecond;
@@ -98,6 +99,9 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--tables", settings.geometry.tables,
                  "that the table of race may be split into while clients work, as keys come: a power of two; rcuckoo "
                  "has 1")
+      ->capture_default_str();
+  app.add_option("--initial-tables", settings.initial_tables,
+                 "of --tables that a memory which is formatted begins with: a power of two")
       ->capture_default_str();
   add_duration(app, "--failure-timeout", settings.failure_timeout,
                "a lock that stands for this long has a dead holder (default 2s, and 100ms on verbs)");
@@ -388,6 +392,7 @@ int run(const Settings& settings) {
        .endpoint = settings.advertise,
        .version = FARPOOL_VERSION,
        .geometry = settings.geometry,
+       .initial_tables = settings.initial_tables,
        .lease = settings.lease,
        .failure_timeout = settings.failure_timeout,
        .max_lanes = settings.max_lanes,

@@ -122,6 +122,7 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
            {{"--table-percent=101"}, ""},
            {{"--protocol=race", "--tables=3"}, "power of two"},
            {{"--tables=2"}, "2 tables are not possible"},
+           {{"--protocol=race", "--tables=4", "--initial-tables=8"}, "8 initial tables are not possible"},
            {{"--lease=5"}, "5"},
            {{"--lease=1s"}, "--lease"},
            {{"--failure-timeout=1ms"}, "--failure-timeout of 1ms"},

@@ -62,6 +62,11 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
   request.memory_bytes = memory.size();
   Result<layout::Geometry> geometry = layout::plan_geometry(request);
   if (!geometry.ok()) return geometry.status();
+  if (!std::has_single_bit(options.initial_tables) || options.initial_tables > geometry->tables) {
+    return Status(Code::invalid_argument, std::to_string(options.initial_tables) +
+                                              " initial tables are not possible: use a power of two up to " +
+                                              std::to_string(geometry->tables) + ", as many as there are tables");
+  }
   FARPOOL_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % layout::kPage == 0);
   std::unique_ptr<MemoryNode> node(new MemoryNode(std::move(options), memory, *geometry, responder));
   if (layout::read_private_page(node->private_page()).written) {
@@ -119,12 +124,12 @@ MemoryNode::~MemoryNode() = default;
 void MemoryNode::format() {
   const layout::Span& rows = geometry_.at(layout::kTable);
   if (geometry_.protocol == layout::Protocol::race) {
-    race::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
+    race::format_tables(geometry_, memory_.subspan(rows.offset, rows.bytes), options_.initial_tables);
   } else {
     rcuckoo::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
   }
   const layout::Span& entries = geometry_.at(layout::kDirectory);
-  directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables);
+  directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables, options_.initial_tables);
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
              .table_seed = {responder_.random(), responder_.random()},
              .geometry = geometry_};

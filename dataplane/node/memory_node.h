@@ -41,6 +41,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::string endpoint;              // host:port that clients are told
     std::string version;               // of the binary
     layout::GeometryRequest geometry;  // memory_bytes is taken from the memory itself
+    std::uint64_t initial_tables = 1;  // of RACE: that a memory which is formatted begins with
     base::Nanos lease = 5 * base::kSecond;
     base::Nanos failure_timeout = 2 * base::kSecond;
     std::uint32_t max_lanes = 1024;

@@ -557,6 +557,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.RACESpec
   map:
     fields:
+    - name: initialTables
+      type:
+        scalar: numeric
     - name: tablePercent
       type:
         scalar: numeric
