@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/files.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
 #include "apps/wire.h"
@@ -385,6 +386,10 @@ int run(const Settings& settings) {
              .spin = settings.wire.spin},
             *device);
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
+  // Beside the memory. What lies on a volume of huge pages cannot be written as files are.
+  const std::string map_file = settings.memory_path.empty() || settings.huge_pages != 0
+                                   ? ""
+                                   : settings.memory_path + "/" + settings.common.name + ".map";
   auto lender = lend(
       settings, *device != nullptr ? (*device)->numa_node() : std::nullopt,
       {.name = settings.common.name,
@@ -399,6 +404,14 @@ int run(const Settings& settings) {
        .opens_per_second = 200,
        .require_authentication = *tls != nullptr,
        .locks = settings.locks,
+       .kept_map = map_file.empty() ? "" : read_file(map_file),
+       .keep_map =
+           [&map_file](const std::string& map) {
+             if (map_file.empty()) return;
+             if (Status status = replace_file(map_file, map); !status.ok()) {
+               spdlog::warn("the shard map is not kept for the next process: {}", status.message());
+             }
+           },
        .log = [](bool warning,
                  const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); },
        .on_change =

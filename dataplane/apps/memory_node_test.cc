@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "apps/daemon_test.h"
+#include "apps/files.h"
 #include "fabric/tcp/test_loop.h"
 #include "farpool/v1alpha1/session.pb.h"
+#include "farpool/v1alpha1/shard_map.pb.h"
 #include "net/throwaway_ca.h"
 
 namespace farpool::apps {
@@ -85,6 +87,22 @@ TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
   daemon.signal(SIGTERM);
   EXPECT_EQ(daemon.wait(), 0);
   EXPECT_NE(daemon.output().find("signal 15"), std::string::npos) << daemon.output();
+}
+
+// The next process has the map beside the memory, whether anybody else knows of it or not.
+TEST_F(MemoryNodeDaemon, KeepsItsMapForTheNextProcess) {
+  const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
+  auto arguments = flags();
+  arguments.push_back("--memory-path=" + directory);
+  v1alpha1::ShardMap kept;
+  for (const std::uint64_t epoch : {1u, 2u}) {
+    Daemon daemon(FARPOOL_MEMORY_NODE, arguments);
+    ASSERT_TRUE(comes_up(daemon, http_port));
+    EXPECT_TRUE(kept.ParseFromString(read_file(directory + "/m0.map")));
+    EXPECT_EQ(kept.epoch(), epoch);
+    daemon.signal(SIGKILL);
+    EXPECT_EQ(daemon.wait(), -SIGKILL);
+  }
 }
 
 TEST_F(MemoryNodeDaemon, ReadsItsFlagsFromAFileToo) {

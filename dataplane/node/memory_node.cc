@@ -14,6 +14,7 @@
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/repair.h"
 #include "layout/directory.h"
+#include "layout/extent.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
@@ -90,6 +91,10 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
       dirty_(geometry.segments, false) {
   while (incarnation_ == 0) incarnation_ = responder_.random();
   largest_class_ = layout::largest_class(geometry_.segment_bytes);
+  if (!kept_map_.ParseFromString(options_.kept_map) || !map::validate(kept_map_).ok() ||
+      kept_map_.pool_uid() != options_.pool_uid) {
+    kept_map_.Clear();
+  }
 }
 
 void MemoryNode::serve_sessions() {
@@ -324,6 +329,8 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
 
   map_ = map;
   map_bytes_ = std::move(bytes);
+  // First: no later process remembers an epoch without its map.
+  if (options_.keep_map) options_.keep_map(map_bytes_);
   record_.epoch = map.epoch();
   record_.pool_secret = pool_secret;
   layout::write_private_page(private_page(), record_);
@@ -653,6 +660,15 @@ void MemoryNode::count_quarantined() {
   quarantined_rows_ = rows.size() + unnamed;
 }
 
+// As if all keys were alike. What else is handed out lies free in clients' hands.
+std::uint64_t MemoryNode::heap_used() const {
+  const std::uint64_t taken = (geometry_.segments - ledger_.counts().free) * geometry_.segment_bytes;
+  if (keys_ == 0) return 0;
+  const std::uint64_t each = layout::kExtentHeader + bytes_ / keys_;
+  const std::uint64_t size_class = layout::size_class_for(each, geometry_.segment_bytes);
+  return std::min(taken, keys_ * (size_class == layout::kRun ? each : layout::block_bytes(size_class)));
+}
+
 // Whichever client moves keys writes it over the wire (docs/adr/0012).
 std::uint64_t MemoryNode::move_finished() const {
   std::uint64_t word = 0;
@@ -664,7 +680,6 @@ void MemoryNode::refresh_facts() {
   if (!registry_) return;  // told of while it is being made
   const SegmentLedger::Counts& segments = ledger_.counts();
   const std::uint64_t heap_bytes = geometry_.at(layout::kHeap).bytes;
-  const std::uint64_t heap_used = (geometry_.segments - segments.free) * geometry_.segment_bytes;
   Stats stats;
   stats.incarnation = incarnation_;
   stats.epoch = map_.epoch();
@@ -716,7 +731,10 @@ void MemoryNode::refresh_facts() {
     *node.mutable_rcuckoo() = own.rcuckoo();
   }
   node.set_memory_fresh(fresh_);
-  if (map_.epoch() != 0) *node.mutable_map() = map_;
+  node.set_recorded_epoch(record_.epoch);
+  if (const v1alpha1::ShardMap& newest = map_.epoch() != 0 ? map_ : kept_map_; newest.epoch() != 0) {
+    *node.mutable_map() = newest;
+  }
   node.set_heap_bytes(heap_bytes);
   const std::vector<v1alpha1::DeadClient> left = dead();
   node.set_dead_clients(left.size());
@@ -732,7 +750,7 @@ void MemoryNode::refresh_facts() {
     };
     node.set_sessions(coarse(before.sessions(), stats.sessions, geometry_.max_sessions));
     node.set_keys(coarse(before.keys(), keys_, geometry_.entries()));
-    node.set_heap_bytes_used(coarse(before.heap_bytes_used(), heap_used, heap_bytes));
+    node.set_heap_bytes_used(coarse(before.heap_bytes_used(), heap_used(), heap_bytes));
     changed = facts.SerializeAsString() != facts_.SerializeAsString();
     facts_ = std::move(facts);
     stats_ = stats;
