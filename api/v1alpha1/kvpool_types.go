@@ -347,8 +347,8 @@ type MemoryPool struct {
 
 // CapacityPolicy says when a memory pool grows by a memory node, and how far. Keys move to each before the next is added.
 type CapacityPolicy struct {
-	// FillPercent of what the fullest memory node's table can hold, from which on the memory pool grows. It grows as well when writes are refused
-	// for want of memory.
+	// FillPercent of what the fullest memory node's table or heap can hold, from which on the memory pool grows. It grows as well when writes are
+	// refused for want of memory.
 	// +optional
 	// +kubebuilder:default=80
 	// +kubebuilder:validation:Minimum=10
