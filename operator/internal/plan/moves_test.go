@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,10 @@ type drill struct {
 	lives    uint64
 	// Which table each life of a node had: clients remember it.
 	tables map[string]int32
+	// mayBeginEmpty: a person gives up what the pool holds.
+	mayBeginEmpty bool
+	// keeps: a process begins with the map that the one before followed.
+	keeps bool
 	// deaf memory nodes cannot be told a map.
 	deaf map[string]bool
 	// outlives is how many of its writes an operator outlives that dies.
@@ -84,7 +89,11 @@ func (d *drill) begin(node string, warm bool) {
 	d.lives++
 	if warm {
 		facts.MemoryNode.MemoryFresh = d.recorded[node] == 0
-		facts.MemoryNode.MoveFinished = d.Agents[uid].Facts.GetMemoryNode().GetMoveFinished()
+		before := d.Agents[uid].Facts.GetMemoryNode()
+		facts.MemoryNode.MoveFinished, facts.MemoryNode.RecordedEpoch = before.GetMoveFinished(), d.recorded[node]
+		if d.keeps {
+			facts.MemoryNode.Map = before.GetMap()
+		}
 	} else {
 		d.forget(node)
 	}
@@ -136,6 +145,7 @@ func (d *drill) tell(publication Publication) {
 	d.recorded[publication.Node] = message.GetEpoch()
 	d.update(publication.Node, func(facts *farpoolv1alpha1.Facts) {
 		facts.Epoch, facts.MemoryNode.Map, facts.Ready = message.GetEpoch(), message, false
+		facts.MemoryNode.RecordedEpoch = facts.Epoch
 		for _, entry := range message.GetNodes() {
 			facts.Ready = facts.Ready || entry.GetIncarnation() == facts.GetIncarnation() && entry.GetState() == farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING
 		}
@@ -369,6 +379,10 @@ func (d *drill) check(spec *v1alpha1.ShardMapSpec) {
 func (d *drill) remove(object any) {
 	switch object := object.(type) {
 	case *corev1.Pod:
+		if d.mayBeginEmpty {
+			d.vanish(object.Name)
+			return
+		}
 		if slices.Contains(d.keys, object.Name) {
 			d.t.Fatalf("the pod of %s is deleted with keys on it", object.Name)
 		}
@@ -1221,7 +1235,109 @@ func TestAMapOfAnotherPastIsNotTold(t *testing.T) {
 				t.Errorf("%s: %s serves", what, node)
 			}
 		}
+		// Another epoch than the one that is lost gives nothing up.
+		d.mayBeginEmpty = true
+		pods := len(d.NodePods)
+		d.giveUp(d.lostEpoch() + 1)
+		d.step(false)
+		if len(d.NodePods) != pods {
+			t.Fatalf("%s: what is not given up is deleted", what)
+		}
+		d.giveUp(d.lostEpoch())
+		before := d.lostEpoch()
+		d.outlives = func(writes int) int { return writes - 1 }
+		for range 3 {
+			d.step(true)
+		}
+		if d.current().Epoch > before {
+			t.Fatalf("%s: epoch %d before all memory nodes are empty", what, d.current().Epoch)
+		}
+		d.untilSettled()
+		if d.current().Epoch <= before || slices.ContainsFunc(d.keys, func(at string) bool { return at != lost }) {
+			t.Errorf("%s: epoch %d follows %d", what, d.current().Epoch, before)
+		}
+		wantCondition(t, d.step(false), v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
 	}
+}
+
+// The memory node that remembers the lost map is the last to forget it: until then any operator sees that it is to go on.
+func TestWhoRemembersTheLostMapBeginsEmptyLast(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.mayBeginEmpty = true
+	d.begin(name(0), true)
+	d.recorded[name(0)] += 7
+	d.begin(name(0), true)
+	d.step(false)
+	d.giveUp(d.lostEpoch())
+	remembers, other := d.NodePods[name(0)].UID, d.NodePods[name(1)].UID
+	d.step(false)
+	if d.NodePods[name(0)] == nil || d.NodePods[name(0)].UID != remembers || d.NodePods[name(1)] != nil {
+		t.Fatal("the lost map is forgotten while a memory node holds what it says nothing of")
+	}
+	d.wantNodes(2)
+	if d.NodePods[name(0)].UID == remembers || d.NodePods[name(1)].UID == other {
+		t.Error("a memory node keeps what was given up")
+	}
+}
+
+// lostEpoch is the one that the condition names.
+func (d *drill) lostEpoch() int64 {
+	d.t.Helper()
+	c := meta.FindStatusCondition(d.Pool.Status.Conditions, v1alpha1.ConditionDegraded)
+	_, named, found := strings.Cut(c.Message, "kubectl -n shop annotate kvpool cache --overwrite "+v1alpha1.AnnotationBeginEmpty+"=")
+	if named, _, _ = strings.Cut(named, ";"); !found {
+		d.t.Fatal(c.Message)
+	}
+	epoch, err := strconv.ParseInt(named, 10, 64)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return epoch
+}
+
+func (d *drill) giveUp(epoch int64) {
+	d.Pool.Annotations = map[string]string{v1alpha1.AnnotationBeginEmpty: fmt.Sprint(epoch)}
+}
+
+// Memory nodes that restart keep their map, so that a backup of the API server that is restored meanwhile takes nothing back.
+func TestARestartBesideARestoredBackup(t *testing.T) {
+	for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+		d := newDrill(t, 2, policy)
+		d.keeps = true
+		restored, status := slices.Clone(d.ShardMaps), d.Pool.Status
+		d.aim(3)
+		d.untilSettled()
+		move := d.current().Move
+		d.ShardMaps, d.Pool.Status = restored, status
+		for node := range d.NodePods {
+			d.begin(node, true)
+		}
+		d.wantNodes(3)
+		d.noneLost()
+		if d.current().Move != move {
+			t.Errorf("%s: move %d", policy, d.current().Move)
+		}
+	}
+}
+
+// An annotation that names what nothing has followed gives nothing up, and is told of.
+func TestNothingIsGivenUpThatIsThere(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.giveUp(d.current().Epoch + 5)
+	for range 4 {
+		d.turn()
+	}
+	wantCondition(t, d.step(false), v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+	d.begin(name(1), false)
+	for range 4 {
+		d.turn()
+	}
+	if entry := d.current().Nodes[1]; entry.State != v1alpha1.NodeStopped {
+		t.Error("a loss that nobody has accepted is passed over")
+	}
+	d.Pool.Annotations = nil
+	d.accept(1)
+	d.wantNodes(2)
 }
 
 // An epoch that compute shards follow is used for no other map: they would not see the difference.
@@ -1322,6 +1438,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(seed), 1))
 				losses := seed%2 == 1
 				d := newDrill(t, 1+random.IntN(5), policy)
+				d.keeps = seed%3 == 0
 				d.outlives = func(writes int) int { return random.IntN(writes + 1) }
 				often := func(percent int) bool { return random.IntN(100) < percent }
 				pick := func() string {

@@ -242,6 +242,9 @@ func (d *decision) dataLoss(n *node, entry *v1alpha1.ShardMapNode, before v1alph
 	case memoryOf(before.Incarnation, before.MemoryIncarnation) == memoryOf(entry.Incarnation, entry.MemoryIncarnation):
 		tell(corev1.EventTypeNormal, v1alpha1.ReasonWarmRestarted, fmt.Sprintf("memory node %s restarted and kept its memory: incarnation %s goes on with what incarnation %s held",
 			n.name, entry.Incarnation, before.Incarnation))
+	case policy == v1alpha1.DataPolicyStore && entry.State == v1alpha1.NodeServing:
+		now.LostIncarnation = before.Incarnation
+		tell(corev1.EventTypeWarning, v1alpha1.ReasonDataLossAccepted, fmt.Sprintf("memory node %s begins empty: what incarnation %s held was given up", n.name, before.Incarnation))
 	case policy == v1alpha1.DataPolicyStore:
 		now.LostIncarnation = before.Incarnation
 		tell(corev1.EventTypeWarning, v1alpha1.ReasonDataLost, fmt.Sprintf("memory node %s lost what incarnation %s held: its tables are stopped until the loss is accepted: %s",

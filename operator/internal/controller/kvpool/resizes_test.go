@@ -216,6 +216,32 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.settle()
 	})
 
+	It("begins empty when its map is lost and a person gives up what it held", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.DataPolicy = v1alpha1.DataPolicyStore
+		})
+		w.up()
+		pods := map[string]types.UID{}
+		for _, name := range w.nodeNames() {
+			pods[name] = w.awaitPod(name).UID
+		}
+		w.agents["cache-memory-0"].update(func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.RecordedEpoch = 9 })
+		lost := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+		Expect(lost.Message).To(ContainSubstring("kubectl -n " + w.pool.Namespace + " annotate kvpool cache --overwrite farpool.dev/begin-empty=9"))
+		w.settle()
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Annotations = map[string]string{v1alpha1.AnnotationBeginEmpty: "9"} })).To(Succeed())
+		for _, name := range []string{"cache-memory-1", "cache-memory-0"} {
+			Eventually(func() types.UID { return w.awaitPod(name).UID }, within, every).ShouldNot(Equal(pods[name]))
+			w.run(name)
+		}
+		Expect(w.awaitEpoch(10).Spec.Nodes).To(HaveEach(HaveField("State", v1alpha1.NodeServing)))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
+		w.awaitCondition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+		w.awaitEvent("MemoryNode", v1alpha1.ReasonDataLossAccepted)
+		w.settle()
+	})
+
 	It("waits for a person where its spec says so", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) {
 			ofRACE(2)(pool)
