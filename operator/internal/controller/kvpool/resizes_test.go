@@ -123,6 +123,28 @@ func (w *world) awaitGone(name string) {
 	}, within, every).Should(Succeed())
 }
 
+// evict a memory node's pod, as kubectl drain does, by what the controller of disruption budgets would count now.
+func (w *world) evict(name string) error {
+	GinkgoHelper()
+	budget := &policyv1.PodDisruptionBudget{}
+	Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
+	var pods corev1.PodList
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(k8s.List(w.ctx, &pods, client.InNamespace(w.pool.Namespace), client.MatchingLabelsSelector{Selector: selector})).To(Succeed())
+	healthy := int32(0)
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp.IsZero() && pod.Status.Phase == corev1.PodRunning {
+			healthy++
+		}
+	}
+	desired := int32(budget.Spec.MinAvailable.IntValue())
+	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: healthy, DesiredHealthy: desired,
+		ExpectedPods: int32(len(pods.Items)), DisruptionsAllowed: max(healthy-desired, 0)}
+	Expect(k8s.Status().Update(w.ctx, budget)).To(Succeed())
+	return k8s.SubResource("eviction").Create(w.ctx, w.awaitPod(name), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: name}})
+}
+
 var _ = Describe("a pool whose memory nodes change", func() {
 	It("grows and is drained, by one operator after the other, and then there is not one write more", Serial, func() {
 		w := newWorld(ofRACE(3))
@@ -417,6 +439,43 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		}, within, every).Should(Succeed())
 		w.awaitEvent("KVPool", v1alpha1.ReasonCeilingReached)
 		w.settle()
+	})
+
+	It("lets no memory node be evicted with what it holds, unless its policy does", func() {
+		for what, c := range map[string]struct {
+			policy     v1alpha1.DataPolicy
+			evacuation v1alpha1.Evacuation
+			evicted    int
+		}{
+			"a Store":                         {v1alpha1.DataPolicyStore, v1alpha1.EvacuationAutomatic, 0},
+			"a Store that is not evacuated":   {v1alpha1.DataPolicyStore, v1alpha1.EvacuationDisabled, 0},
+			"a Cache, whose keys could leave": {v1alpha1.DataPolicyCache, v1alpha1.EvacuationAutomatic, 0},
+			"a Cache that is not evacuated":   {v1alpha1.DataPolicyCache, v1alpha1.EvacuationDisabled, 1},
+		} {
+			By(what)
+			w := newWorld(func(pool *v1alpha1.KVPool) {
+				ofRACE(3)(pool)
+				pool.Spec.DataPolicy, pool.Spec.Resize = c.policy, &v1alpha1.ResizeSpec{Evacuation: c.evacuation}
+			})
+			w.up()
+			w.settle()
+			if c.evicted == 0 {
+				// Those that are drained no more than others.
+				w.resize(2)
+				Expect(givers(w.moving(1))).To(ConsistOf("cache-memory-2"))
+				w.settle()
+			}
+			evicted := 0
+			for _, name := range []string{"cache-memory-2", "cache-memory-1", "cache-memory-0"} {
+				err := w.evict(name)
+				if err == nil {
+					evicted++
+				} else {
+					Expect(apierrors.IsTooManyRequests(err)).To(BeTrue(), "%v", err)
+				}
+			}
+			Expect(evicted).To(Equal(c.evicted), what)
+		}
 	})
 
 	It("leaves a Kubernetes node that is cordoned", func() {
