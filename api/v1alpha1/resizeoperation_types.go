@@ -20,6 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="Moved",type=integer,JSONPath=`.status.partsMoved`
 // +kubebuilder:printcolumn:name="Keys left",type=integer,JSONPath=`.status.keysLeft`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Estimated end",type=date,JSONPath=`.status.estimatedCompletionTime`,priority=1
 // +kubebuilder:printcolumn:name="Approval",type=string,JSONPath=`.spec.approval`,priority=1
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].message`,priority=1
@@ -177,6 +178,22 @@ type ResizeOperationStatus struct {
 	// KeysLeft that are still to be moved, about.
 	// +optional
 	KeysLeft int64 `json:"keysLeft,omitempty"`
+
+	// KeysTotal is the most that KeysLeft has been.
+	// +optional
+	KeysTotal int64 `json:"keysTotal,omitempty"`
+
+	// BytesLeft of the heaps that these keys take, about.
+	// +optional
+	BytesLeft int64 `json:"bytesLeft,omitempty"`
+
+	// MovingSince is when keys were first seen to be on their way.
+	// +optional
+	MovingSince *metav1.Time `json:"movingSince,omitempty"`
+
+	// EstimatedCompletionTime of what moves now, by how fast keys have moved so far.
+	// +optional
+	EstimatedCompletionTime *metav1.Time `json:"estimatedCompletionTime,omitempty"`
 
 	// StartTime is when the operator first took it up.
 	// +optional

@@ -48,10 +48,11 @@ type moves struct {
 	awaits *finding
 	// words for people about a resize that is not complete.
 	words string
-	// partsLeft and keysLeft to move, if known.
+	// partsLeft and keysLeft to move, and about what these take of the heap, if known.
 	known     bool
 	partsLeft int32
 	keysLeft  int64
+	bytesLeft int64
 }
 
 // moveOn makes the map that follows the current one, if it is time for one.
@@ -657,9 +658,13 @@ func (d *decision) survey() {
 	}
 	for table, parts := range leave {
 		m.partsLeft += int32(parts)
-		keys := d.nodeNamed(nodeOf(spec, table).Name).factsOrLast().GetKeys()
-		keeps := total * uint64(stays[table]) / uint64(len(owners))
-		m.keysLeft += int64(keys - min(keys, keeps))
+		facts := d.nodeNamed(nodeOf(spec, table).Name).factsOrLast()
+		keys, keeps := facts.GetKeys(), total*uint64(stays[table])/uint64(len(owners))
+		if keys <= keeps {
+			continue
+		}
+		m.keysLeft += int64(keys - keeps)
+		m.bytesLeft += int64(float64(facts.GetHeapBytesUsed()) * float64(keys-keeps) / float64(keys))
 	}
 }
 

@@ -731,6 +731,44 @@ func TestAPoolGrows(t *testing.T) {
 	}
 }
 
+// How many keys and bytes are left is told as they move, and when all will have moved.
+func TestTheEndOfAMoveIsEstimated(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	have := func(node int, keys uint64) {
+		d.update(name(node), func(facts *farpoolv1alpha1.Facts) {
+			facts.MemoryNode.Keys, facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = keys, 1<<30, keys<<10
+		})
+	}
+	have(0, 9000)
+	have(1, 9000)
+	d.aim(3)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.step(false)
+	begun := d.operation().Status
+	if begun.KeysLeft < 5500 || begun.KeysLeft > 6500 || begun.BytesLeft>>10 != begun.KeysLeft || begun.MovingSince == nil || begun.EstimatedCompletionTime != nil {
+		t.Fatalf("%+v", begun)
+	}
+	d.wantStage(v1alpha1.StageMoving, "keys and 5 MiB")
+	d.now = begun.MovingSince.Add(99 * time.Second)
+	have(0, 8000)
+	have(1, 7500)
+	have(2, 2500)
+	d.step(false)
+	told := d.operation().Status
+	left := told.EstimatedCompletionTime.Sub(d.now).Seconds()
+	if moved := begun.KeysLeft - told.KeysLeft; moved != 2500 || left < 100*float64(told.KeysLeft)/2500-2 || left > 100*float64(told.KeysLeft)/2500 {
+		t.Errorf("%d keys have moved, %d are left: %v seconds", moved, told.KeysLeft, left)
+	}
+	d.step(false)
+	if again := d.operation().Status; !again.EstimatedCompletionTime.Equal(told.EstimatedCompletionTime) {
+		t.Error("the estimate changes though nothing has moved")
+	}
+	d.untilSettled()
+	if over := d.operation().Status; over.EstimatedCompletionTime != nil || over.BytesLeft != 0 || over.KeysTotal != begun.KeysLeft {
+		t.Errorf("%+v", over)
+	}
+}
+
 func TestAPoolShrinks(t *testing.T) {
 	d := newDrill(t, 5, v1alpha1.DataPolicyStore)
 	pods := map[string]types.UID{}

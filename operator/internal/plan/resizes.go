@@ -21,6 +21,8 @@ const (
 	resizesKept = 8
 	// How many keys are left is looked at so often.
 	resizeLooks = 10 * time.Second
+	// Seconds that a time may lie ahead.
+	longestEstimate = 1e9
 )
 
 // findResize finds the ResizeOperation that follows the present aim. What becomes of the others is said in their statuses. One that was aborted
@@ -170,7 +172,7 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 	}
 	// tell people of what has become true.
 	end := func(stage v1alpha1.ResizeStage, reason, note string) {
-		status.Stage, status.CompletionTime, status.KeysLeft = stage, now, 0
+		status.Stage, status.CompletionTime, status.KeysLeft, status.BytesLeft, status.EstimatedCompletionTime = stage, now, 0, 0, nil
 		d.Status.Events = append(d.Status.Events, Event{Regarding: operation, Type: corev1.EventTypeNormal, Reason: reason, Action: "Resize", Note: clip(note)})
 	}
 	complete := condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "the pool's spec asks for another number of memory nodes by now; what was begun is finished all the same")
@@ -183,7 +185,8 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 		if m.known {
 			status.PartsTotal = max(status.PartsTotal, status.PartsMoved+m.partsLeft)
 			status.PartsMoved = status.PartsTotal - m.partsLeft
-			status.KeysLeft = m.keysLeft
+			m.estimate(&status, stage, now)
+			status.KeysLeft, status.BytesLeft = m.keysLeft, m.bytesLeft
 		}
 		complete = condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, reason, "%s", words)
 		if stage == v1alpha1.StageAborted {
@@ -202,6 +205,22 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 	return status
 }
 
+// estimate when the keys that move now will have moved, whenever fewer are left than were before.
+func (m *moves) estimate(status *v1alpha1.ResizeOperationStatus, stage v1alpha1.ResizeStage, now *metav1.Time) {
+	status.KeysTotal = max(status.KeysTotal, m.keysLeft)
+	if stage != v1alpha1.StageMoving {
+		status.EstimatedCompletionTime = nil
+		return
+	}
+	if status.MovingSince == nil {
+		status.MovingSince = now
+	}
+	if moved := status.KeysTotal - m.keysLeft; moved > 0 && m.keysLeft != status.KeysLeft {
+		left := now.Sub(status.MovingSince.Time).Seconds() * float64(m.keysLeft) / float64(moved)
+		status.EstimatedCompletionTime = &metav1.Time{Time: now.Add(time.Duration(min(left, longestEstimate)) * time.Second)}
+	}
+}
+
 // stage of the resize under way, why, and words for people.
 func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	m, spec := &d.moves, d.epochs.effective()
@@ -214,7 +233,7 @@ func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	}
 	left := ""
 	if m.known && m.partsLeft > 0 {
-		left = fmt.Sprintf("%d of %d parts are left to be moved, with about %d keys", m.partsLeft, len(spec.Directory.Tables), m.keysLeft)
+		left = fmt.Sprintf("%d of %d parts are left to be moved, with about %d keys and %d MiB", m.partsLeft, len(spec.Directory.Tables), m.keysLeft, m.bytesLeft>>20)
 	}
 	switch {
 	case len(spec.Departures) > 0:

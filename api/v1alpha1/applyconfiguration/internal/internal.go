@@ -793,6 +793,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
   map:
     fields:
+    - name: bytesLeft
+      type:
+        scalar: numeric
     - name: change
       type:
         scalar: string
@@ -807,9 +810,18 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: estimatedCompletionTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: keysLeft
       type:
         scalar: numeric
+    - name: keysTotal
+      type:
+        scalar: numeric
+    - name: movingSince
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: observedGeneration
       type:
         scalar: numeric
