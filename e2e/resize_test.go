@@ -144,7 +144,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		p.clean(ctx)
 	}, SpecTimeout(25*time.Minute))
 
-	It("waits for approval where its spec asks for it, and follows another aim", Label("short"), func(ctx SpecContext) {
+	It("waits for approval where its spec asks for it, and stays as it is after an abort", Label("short"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "approval"), small("asked", 1, 1, "  index: {protocol: RACE}\n  resize: {approval: Required}"))
 		p.ready(ctx)
 		load(ctx, p.target(ctx), 500)
@@ -155,6 +155,17 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(table).To(And(ContainSubstring(operation), ContainSubstring("1 to 2"), ContainSubstring("Planned")))
 		AddReportEntry("kubectl get resizeoperations", table)
+
+		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "resizeoperation", operation, "--type=merge", "-p", `{"spec":{"requestedState":"Abort"}}`)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionProgressing).Should(haveStatus("False", farpoolv1alpha1.ReasonResizeAborted))
+		Eventually(p.memoryNodes).WithContext(ctx).Should(HaveLen(1))
+		Expect(p.resizeOperation(ctx, operation).Status.Stage).To(Equal(farpoolv1alpha1.StageAborted))
+		load(ctx, p.target(ctx), 500)
+		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "delete", "resizeoperation", operation)
+		Expect(err).NotTo(HaveOccurred())
+		operation = p.follows(ctx, 2)
+		p.stage(ctx, operation, farpoolv1alpha1.StagePlanned)
 		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "resizeoperation", operation, "--type=merge", "-p", `{"spec":{"approval":"Approved"}}`)
 		Expect(err).NotTo(HaveOccurred())
 		p.resized(ctx, operation, 2)
