@@ -24,10 +24,11 @@ func (d *decision) memoryPressure() metav1.Condition {
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, pressure)
 	under := before != nil && before.Status == metav1.ConditionTrue
 	fullest, most, of := d.fullest(func(n *node) bool { return n.agent.Facts.GetMemoryNode() != nil })
-	whenFull := "new keys and larger values are refused (OOM), reads, removals and updates in place go on: remove keys, or load the data into a larger pool"
+	remedy := "load the data into a larger pool"
 	if d.canMove() {
-		whenFull = "new keys and larger values are refused (OOM), reads, removals and updates in place go on: remove keys, or add memory nodes"
+		remedy = "add memory nodes"
 	}
+	whenFull := "writes that need memory are refused (OOM), which are those of new keys and of values that do not lie in the index itself; reads, removals and updates in place go on: remove keys, or " + remedy
 	refusing := d.refusing()
 	// Steps as coarse as the news of them.
 	percent := int(most*20) * 5
