@@ -162,6 +162,7 @@ const (
 )
 
 // RACESpec is the shape of a RACE table.
+// +kubebuilder:validation:XValidation:rule="!has(self.initialTables) || self.initialTables <= self.tables",message="spec.index.race.initialTables is at most tables: there are no more"
 type RACESpec struct {
 	// TablePercent of a memory node's memory that the index takes.
 	// +optional
@@ -178,6 +179,14 @@ type RACESpec struct {
 	// +kubebuilder:validation:Maximum=16384
 	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.tables is a power of two: each split makes two tables of one"
 	Tables int32 `json:"tables,omitempty"`
+
+	// InitialTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
+	// before it fills them. 1 if left out.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16384
+	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.initialTables is a power of two: each split makes two tables of one"
+	InitialTables int32 `json:"initialTables,omitempty"`
 }
 
 // Race is RACE's geometry with what is left out.
@@ -336,8 +345,8 @@ type MemoryPool struct {
 
 // CapacityPolicy says when a memory pool grows by a memory node, and how far. Keys move to each before the next is added.
 type CapacityPolicy struct {
-	// FillPercent of what the fullest memory node's table can hold, from which on the memory pool grows. It grows as well when writes are refused
-	// for want of memory.
+	// FillPercent of what the fullest memory node's table or heap can hold, from which on the memory pool grows. It grows as well when writes are
+	// refused for want of memory.
 	// +optional
 	// +kubebuilder:default=80
 	// +kubebuilder:validation:Minimum=10

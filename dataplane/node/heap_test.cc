@@ -90,6 +90,28 @@ TEST(Heap, HandsOutDistinctBlocksOfAtLeastTheSize) {
   world.leave(std::move(client));
 }
 
+// What is told of how full it is: what keys take, and not what clients have been handed for them.
+TEST(Heap, IsAsFullAsItsKeysAreLong) {
+  HeapWorld world;
+  HeapClient client = world.join();
+  const auto told = [&](std::uint64_t keys, std::uint64_t bytes) {
+    auto slot = world.slot(0);
+    slot.keys = keys;
+    slot.bytes = bytes;
+    base::store(world.memory.span().data() + world.geometry().at(layout::kSlots).offset, slot);
+    world.pass(2 * kSecond);
+    return world.node->facts().memory_node().heap_bytes_used();
+  };
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(world.allocate(client, 1000).ok());
+  const std::uint64_t segment = world.geometry().segment_bytes;
+  EXPECT_EQ(told(0, 0), 0u);
+  EXPECT_EQ(told(1000, 1000 * 700), 1000 * layout::block_bytes(layout::size_class_for(716, segment)));
+  EXPECT_EQ(told(4, 4 * 300'000), 4 * 300'016u) << "runs";
+  const std::uint64_t handed_out = world.node->stats().segments.owned * segment;
+  EXPECT_EQ(told(1'000'000, 1'000'000 * 700), handed_out) << "never more than that";
+  world.leave(std::move(client));
+}
+
 TEST(Heap, TakesBlocksWithoutATripOnceItHasASegment) {
   HeapWorld world;
   HeapClient client = world.join();

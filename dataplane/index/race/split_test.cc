@@ -139,6 +139,28 @@ TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
   EXPECT_TRUE(found.unrepaired().empty());
 }
 
+// Split ahead: no insert waits for a split before keys fill what there is from the start, and then they go on as ever.
+TEST(RaceSplit, TablesThatAreThereFromTheStart) {
+  sim::WorldOptions options = options_of(8);
+  options.initial_tables = 4;
+  Splits it(options);
+  Client& client = it.world.connect("a");
+  EXPECT_EQ(it.tables(), 4u);
+  EXPECT_EQ(sim::survey(it.world).report(), "");
+  const std::uint64_t load = it.world.geometry().entries() / 4;
+  std::uint64_t keys = 0;
+  for (; keys < load; ++keys) ASSERT_TRUE(it.insert(client, "n" + std::to_string(keys), "v").ok());
+  EXPECT_EQ(client.table().marks().splits, 0u);
+  EXPECT_LE(client.table().marks().stale_routes, 1u);
+  while (it.insert(client, "n" + std::to_string(keys), "v").ok()) ++keys;
+  it.settle();
+  EXPECT_EQ(it.tables(), 8u);
+  EXPECT_EQ(client.table().marks().splits, 4u);
+  Client& other = it.world.connect("b");
+  for (std::uint64_t i = 0; i < keys; ++i) ASSERT_EQ(it.get(other, "n" + std::to_string(i)), "v") << i;
+  EXPECT_EQ(sim::survey(it.world).keys.size(), keys);
+}
+
 TEST(RaceSplit, OneTableStaysOne) {
   Splits it(options_of(1));
   Client& client = it.world.connect("a");

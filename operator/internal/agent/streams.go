@@ -279,7 +279,7 @@ func (s *stream) set(observation Observation) bool {
 }
 
 // sameMeaning says whether nothing that is decided by has changed. Counters move all the time under load: of those of a memory node, only how
-// full its table is counts, in steps of five percent.
+// full its table and its heap are counts, in steps of five percent.
 func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 	withoutCounters := func(facts *farpoolv1alpha1.Facts) *farpoolv1alpha1.Facts {
 		facts = proto.CloneOf(facts)
@@ -291,10 +291,10 @@ func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 		}
 		return facts
 	}
-	step := func(facts *farpoolv1alpha1.Facts) int {
-		return int(TableFill(facts.GetMemoryNode()) * 20)
+	steps := func(facts *farpoolv1alpha1.Facts) [2]int {
+		return [2]int{int(TableFill(facts.GetMemoryNode()) * 20), int(HeapFill(facts.GetMemoryNode()) * 20)}
 	}
-	return step(a) == step(b) && proto.Equal(withoutCounters(a), withoutCounters(b))
+	return steps(a) == steps(b) && proto.Equal(withoutCounters(a), withoutCounters(b))
 }
 
 // open starts a stream; what its predecessor knew stands until it has heard more.

@@ -205,8 +205,8 @@ func TestCountersAreNoNews(t *testing.T) {
 	}
 }
 
-// The one thing about counters that is decided by: how full a table is, roughly.
-func TestHowFullATableIsIsNews(t *testing.T) {
+// The one thing about counters that is decided by: how full table and heap are, roughly.
+func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	with := func(keys uint64) *farpoolv1alpha1.Facts {
 		f := facts(0)
 		f.MemoryNode.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{Rows: 125, EntriesPerRow: 8} // room for 950 keys
@@ -220,6 +220,20 @@ func TestHowFullATableIsIsNews(t *testing.T) {
 		if sameMeaning(with(c.a), with(c.b)) != c.same {
 			t.Errorf("%d and %d keys: the same is not %t", c.a, c.b, c.same)
 		}
+	}
+	heap := func(used uint64) *farpoolv1alpha1.Facts {
+		f := with(40)
+		f.MemoryNode.HeapBytes, f.MemoryNode.HeapBytesUsed = 1000, used
+		return f
+	}
+	if !sameMeaning(heap(510), heap(530)) || sameMeaning(heap(510), heap(560)) {
+		t.Error("how full the heap is, is told of too often or not at all")
+	}
+	if fill, of := Fill(heap(100).GetMemoryNode()); fill != 0.1 || of != "heap" {
+		t.Errorf("%v of the %s", fill, of)
+	}
+	if fill, of := Fill(heap(10).GetMemoryNode()); fill < 0.04 || of != "table" {
+		t.Errorf("%v of the %s", fill, of)
 	}
 	race := &farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}, Keys: 924}
 	if fill := TableFill(race); fill < 0.499 || fill > 0.501 {

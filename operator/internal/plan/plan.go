@@ -183,6 +183,8 @@ func Decide(input Input) (*Plan, error) {
 
 	d.observeNodes()
 	d.evacuate()
+	d.findResize()
+	d.hold()
 	act := !d.paused && d.specInvalid == nil
 	if err := d.secrets(act); err != nil {
 		return nil, err
