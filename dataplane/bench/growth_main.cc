@@ -34,7 +34,7 @@ struct Setup {
   std::uint64_t keys = 10'000;  // at first
   std::uint64_t growth = 16;    // times so many in the end
   std::uint64_t clients = 64;
-  double reads = 0.5, updates = 0.25;  // the rest are inserts of new keys
+  double reads = 0.5, inserts = 0.25;  // the rest are updates
   std::uint64_t calm = 200'000;        // operations when all splits are finished, without inserts
   Nanos window = 500 * base::kMicrosecond;
   std::uint64_t seed = 1;
@@ -150,7 +150,7 @@ class Experiment {
       const double drawn = bench::uniform(random_);
       const bool reads = drawn < setup_.reads;
       const bool grows = next_key_ < end;
-      if (reads || drawn < setup_.reads + setup_.updates || !grows) {
+      if (reads || drawn >= setup_.reads + setup_.inserts || !grows) {
         const std::string key = bench::key_of(random_.below(setup_.keys));
         if (reads) {
           const auto found = co_await client.table().lookup(key, deadline(client), cost);
@@ -277,6 +277,8 @@ int main(int count_of_words, char** words) {
   app.add_option("--entries", setup.entries, "of a table")->check(CLI::Range(1000, 10'000'000));
   app.add_option("--tables", setup.tables, "a power of two; one is in use at first");
   app.add_option("--clients", setup.clients)->check(CLI::PositiveNumber);
+  app.add_option("--inserts", setup.inserts, "share of new keys, while it grows; half are reads, the rest updates")
+      ->check(CLI::Range(0.001, 0.5));
   app.add_option("--seed", setup.seed);
   app.add_option("--svg", svg, "file to draw to");
   CLI11_PARSE(app, count_of_words, words);
