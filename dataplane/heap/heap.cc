@@ -349,7 +349,7 @@ struct Heap::State {
     const std::size_t count = firsts.size();
     Status scanned = co_await scan(size_class, std::move(firsts), deadline, cost);
     if (!scanned.ok()) co_return scanned;
-    size_class.scan_at = size_class.takes + std::max<std::uint64_t>(1, size_class.shape.blocks / 2);
+    size_class.scan_at = size_class.takes + std::max<std::uint64_t>(1, size_class.shape.blocks / 4);
     settle(size_class);
     co_return count;
   }
@@ -401,9 +401,7 @@ struct Heap::State {
       if (size_class.free_count > 0 && hurried) co_return Refill::got;
     }
     if (size_class.limbo_count > 0) session.hurry_eras();
-    if (!hurried && (size_class.free_count + size_class.limbo_count) * 2 >= size_class.shape.blocks) {
-      co_return Refill::wait;
-    }
+    if (!hurried && size_class.free_count + size_class.limbo_count >= 2 * few(size_class)) co_return Refill::wait;
     // A class of which most is in limbo does not grow, or fast writers would spread over the whole heap: it waits for
     // an era, though not for long.
     const Nanos now = session.port().now();
@@ -516,9 +514,14 @@ struct Heap::State {
 
   // --- Background
 
+  // Blocks that may be gone before others have come through an era that is hurried.
+  static std::uint64_t few(const SizeClass& size_class) {
+    return std::max(size_class.shape.blocks / 8, size_class.demand / 4);
+  }
+
   // A class that runs low is refilled before it is empty, so that operations do not wait.
   void refill_ahead(const std::shared_ptr<State>& self, SizeClass& size_class) {
-    if (size_class.shape.blocks < 64 || size_class.free_count * 8 >= size_class.shape.blocks || size_class.busy) return;
+    if (size_class.shape.blocks < 64 || size_class.free_count >= few(size_class) || size_class.busy) return;
     const Nanos now = session.port().now();
     if (now < size_class.quiet_until || now < size_class.barren_until) return;
     size_class.busy = true;
@@ -529,7 +532,7 @@ struct Heap::State {
     const Nanos deadline = self->session.port().now() + self->session.grant().failure_timeout;
     auto refilled = co_await self->refill(size_class, false, deadline, self->background);
     if (!refilled.ok() || *refilled != Refill::got) {
-      size_class.quiet_until = self->session.port().now() + self->session.grant().tick / 4;
+      size_class.quiet_until = self->session.port().now() + self->session.grant().tick / 16;
     }
     self->let_go(size_class);
   }
