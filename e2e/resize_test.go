@@ -124,8 +124,11 @@ var _ = Describe("A pool whose memory nodes change", func() {
 			DeferCleanup(func(ctx SpecContext) { Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed()) }, NodeTimeout(4*time.Minute))
 			operation = p.resize(ctx, 2)
 			p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
-			By("while keys move: a memory node that is killed as it gives, and an API server that is away")
+			By("while keys move: a memory node that is killed as it gives, and, once its new life is in the map, an API server that is away")
+			giver := nodes[len(nodes)-1].pod.Name
+			before := p.memoryNode(ctx, giver).Status.Incarnation
 			Expect(nodes[len(nodes)-1].signal(ctx, "KILL")).To(Succeed())
+			Eventually(func() string { return p.memoryNode(ctx, giver).Status.Incarnation }).WithContext(ctx).ShouldNot(Or(BeEmpty(), Equal(before)))
 			Expect(kind.StopAPIServer(ctx, controlPlane)).To(Succeed())
 			Expect(clients[1].signal(ctx, "KILL")).To(Succeed())
 			Expect(l.Progress(ctx, 2000)).To(Succeed())
