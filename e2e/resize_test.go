@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -128,7 +129,11 @@ var _ = Describe("A pool whose memory nodes change", func() {
 			giver := nodes[len(nodes)-1].pod.Name
 			before := p.memoryNode(ctx, giver).Status.Incarnation
 			Expect(nodes[len(nodes)-1].signal(ctx, "KILL")).To(Succeed())
-			Eventually(func() string { return p.memoryNode(ctx, giver).Status.Incarnation }).WithContext(ctx).ShouldNot(Or(BeEmpty(), Equal(before)))
+			Eventually(func(g Gomega) {
+				now := p.memoryNode(ctx, giver).Status
+				g.Expect(now.Incarnation).NotTo(Or(BeEmpty(), Equal(before)))
+				g.Expect(meta.IsStatusConditionTrue(now.Conditions, farpoolv1alpha1.ConditionReady)).To(BeTrue(), "%+v", now.Conditions)
+			}).WithContext(ctx).Should(Succeed())
 			Expect(kind.StopAPIServer(ctx, controlPlane)).To(Succeed())
 			Expect(clients[1].signal(ctx, "KILL")).To(Succeed())
 			Expect(l.Progress(ctx, 2000)).To(Succeed())
