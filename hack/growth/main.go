@@ -85,7 +85,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("**On %s**, %d memory nodes, %d compute shards, %d connections, values of %d bytes: %d keys become %d; %g splits, %g slots moved; %d operations failed, %d keys lost. In the slowest half second while it grew there were %.0f operations/s.\n\n%s\n",
+	fmt.Printf("**On %s**, memory nodes: %d, compute shards: %d, connections: %d, values of %d bytes: %d keys become %d; %g splits, %g slots moved; %d operations failed, %d keys lost. In the slowest half second while it grew there were %.0f operations/s.\n\n%s\n",
 		o.Wire, o.Nodes, o.Shards, o.connections, o.size, keys, wanted, splitsAfter-splits, moved, r.Errors.Count(), wanted-present, growth.Slowest, growth.Table())
 	fmt.Fprintf(os.Stderr, "growth: history of %d operations on %d keys is linearizable\n", sum.Ops, sum.Keys)
 	if err := r.Errors.Err(); err != nil {
@@ -116,7 +116,7 @@ func counted(c *local.Cluster, name string) (sum float64, err error) {
 func init() { runtime.LockOSThread() }
 
 func main() {
-	o := options{Shape: local.Shape{Binaries: "build/release/apps", Memory: "256Mi", Protocol: "race", Tables: 64, Nodes: 1, Shards: 1, Lease: 2 * time.Second, Wire: local.SHM}}
+	o := options{Shape: local.Shape{Binaries: "build/release/apps", Memory: "256Mi", Protocol: "race", Tables: 512, Nodes: 1, Shards: 1, Lease: 2 * time.Second, Wire: local.SHM}}
 	o.Flags()
 	flag.IntVar(&o.keys, "keys", 10_000, "at first")
 	flag.IntVar(&o.times, "times", 16, "as many in the end")
