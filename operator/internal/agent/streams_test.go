@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,13 +43,19 @@ type process struct {
 	recorded atomic.Uint64
 	fence    atomic.Pointer[func(context.Context) (*farpoolv1alpha1.FenceResponse, error)]
 	repair   atomic.Pointer[func(context.Context) (*farpoolv1alpha1.RepairResponse, error)]
-	poke     chan struct{}
-	server   *grpc.Server
-	address  string
+	// answers is called with each Describe's answer before it is sent.
+	answers atomic.Pointer[func()]
+	poke    chan struct{}
+	server  *grpc.Server
+	address string
 }
 
 func (p *process) Describe(context.Context, *farpoolv1alpha1.DescribeRequest) (*farpoolv1alpha1.Facts, error) {
-	return p.facts.Load(), nil
+	answer := p.facts.Load()
+	if answers := p.answers.Load(); answers != nil {
+		(*answers)()
+	}
+	return answer, nil
 }
 
 func (p *process) Watch(_ *farpoolv1alpha1.WatchRequest, stream grpc.ServerStreamingServer[farpoolv1alpha1.Facts]) error {
@@ -313,6 +320,33 @@ func TestPublishingRefreshesFacts(t *testing.T) {
 	}
 	if err := f.streams.Publish(context.Background(), pool, "other", request); err == nil {
 		t.Error("published to a pod without a stream")
+	}
+}
+
+// The answer to a question is older than facts that came in the stream before it arrived, and nothing would bring those again.
+func TestAnAnswerDoesNotReplaceFactsThatCameMeanwhile(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+	moved := func(o Observation) bool { return o.Facts.GetMemoryNode().GetMoveFinished() == 1 }
+	var once sync.Once
+	meanwhile := func() {
+		once.Do(func() {
+			newer := facts(9)
+			newer.MemoryNode = &farpoolv1alpha1.MemoryNodeFacts{MoveFinished: 1}
+			p.facts.Store(newer)
+			p.poke <- struct{}{}
+			f.await("what came in the stream", moved)
+		})
+	}
+	p.answers.Store(&meanwhile)
+	request := &farpoolv1alpha1.PublishMapRequest{Map: &farpoolv1alpha1.ShardMap{PoolUid: uid, Epoch: 9}, PoolSecret: make([]byte, 16)}
+	if err := f.streams.Publish(context.Background(), pool, "pod", request); err != nil {
+		t.Fatal(err)
+	}
+	if o := f.streams.Observe(pool)["pod"]; !moved(o) {
+		t.Errorf("facts of before: %+v", o)
 	}
 }
 
