@@ -449,6 +449,13 @@ int run(const Settings& settings) {
     if (!started.ok()) return fail(kProgram, started.status());
     agent = std::move(started.value());
   }
+  // Before it is seen to be ready: who needs no operator serves from then on.
+  if (settings.standalone) {
+    const auto published = node->stand_alone();
+    if (published.verdict != node::MemoryNode::Verdict::adopted) {
+      return fail(kProgram, {Code::internal, published.message});
+    }
+  }
   std::unique_ptr<control::Web> web;
   if (settings.common.metrics_listen != "none") {
     auto started = control::Web::start({.listen = settings.common.metrics_listen,
@@ -457,12 +464,6 @@ int run(const Settings& settings) {
                                         .ready = [&process] { return process->ready(); }});
     if (!started.ok()) return fail(kProgram, started.status());
     web = std::move(started.value());
-  }
-  if (settings.standalone) {
-    const auto published = node->stand_alone();
-    if (published.verdict != node::MemoryNode::Verdict::adopted) {
-      return fail(kProgram, {Code::internal, published.message});
-    }
   }
   spdlog::info(
       "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "
