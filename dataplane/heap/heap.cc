@@ -881,47 +881,46 @@ struct Heap::State {
 
   // --- Blocks for operations
 
-  static Task<Result<Block>> acquire(std::shared_ptr<State> self, SizeClass& size_class, std::uint64_t bytes,
-                                     Purpose purpose, Nanos deadline, Cost& cost) {
-    State& state = *self;
-    fabric::Port& port = state.session.port();
-    const Nanos tick = state.session.grant().tick;
+  Task<Result<Block>> acquire(const std::shared_ptr<State>& self, SizeClass& size_class, std::uint64_t bytes,
+                              Purpose purpose, Nanos deadline, Cost& cost) {
+    fabric::Port& port = session.port();
+    const Nanos tick = session.grant().tick;
     int patience = purpose == Purpose::replacement ? kPatienceTicksToReplace : kPatienceTicks, eras = kPatienceEras;
     Block block;
-    while (!state.take(size_class, purpose, block)) {
-      if (!state.session.alive() || state.released) co_return state.gone();
+    while (!take(size_class, purpose, block)) {
+      if (!session.alive() || released) co_return gone();
       if (port.now() >= deadline) {
         co_return Status(Code::timed_out, "no block of " + std::to_string(bytes) +
                                               " bytes came free before the deadline; nothing was done");
       }
       if (size_class.busy) {
-        (void)co_await state.ready.wait(deadline);
+        (void)co_await ready.wait(deadline);
         continue;
       }
       size_class.busy = true;
-      auto refilled = co_await state.refill(size_class, purpose, true, deadline, cost);
-      if (refilled.ok() && *refilled == Refill::got) (void)co_await state.trim(size_class, false, deadline, cost);
-      state.let_go(size_class);
+      auto refilled = co_await refill(size_class, purpose, true, deadline, cost);
+      if (refilled.ok() && *refilled == Refill::got) (void)co_await trim(size_class, false, deadline, cost);
+      let_go(size_class);
       if (!refilled.ok()) co_return refilled.status();
       if (*refilled == Refill::got) continue;
       if (*refilled == Refill::wait) {
-        co_await state.next_era(size_class, purpose, deadline);
+        co_await next_era(size_class, purpose, deadline);
         continue;
       }
       if (*refilled == Refill::rests && eras-- > 0) {
-        co_await state.next_era(size_class, purpose, deadline);  // what comes free then may also go to others
+        co_await next_era(size_class, purpose, deadline);  // what comes free then may also go to others
         continue;
       }
-      state.look_after_own(self);
-      if (state.take_over(self, &size_class) || state.looking_through_own) {
-        ++state.hungry;
-        (void)co_await state.swept.wait(std::min(deadline, port.now() + tick));
-        --state.hungry;
+      look_after_own(self);
+      if (take_over(self, &size_class) || looking_through_own) {
+        ++hungry;
+        (void)co_await swept.wait(std::min(deadline, port.now() + tick));
+        --hungry;
         continue;
       }
-      if (co_await state.return_spares(deadline, cost)) {
+      if (co_await return_spares(deadline, cost)) {
         // Spares of other classes are free when the era is over.
-        co_await state.next_era(size_class, purpose, deadline);
+        co_await next_era(size_class, purpose, deadline);
       } else if (patience-- > 0) {
         // The node tells the others that it is short of segments.
         co_await port.sleep_until(std::min(deadline, port.now() + tick));
@@ -930,7 +929,7 @@ struct Heap::State {
         co_return full(bytes);
       }
     }
-    state.refill_ahead(self, size_class);
+    refill_ahead(self, size_class);
     co_return block;
   }
 
@@ -938,70 +937,68 @@ struct Heap::State {
   static Task<void> try_again(std::shared_ptr<State> self, SizeClass& size_class, std::uint64_t bytes,
                               Purpose purpose) {
     const Nanos deadline = self->session.port().now() + 4 * self->session.grant().failure_timeout;
-    auto block = co_await acquire(self, size_class, bytes, purpose, deadline, self->background);
+    auto block = co_await self->acquire(self, size_class, bytes, purpose, deadline, self->background);
     if (block.ok()) {
-      discard(self, *block);
+      self->discard(self, *block);
     } else {
       size_class.full_for(purpose).tried_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
     }
   }
 
-  static void discard(const std::shared_ptr<State>& self, Block block) {
-    State& state = *self;
-    SizeClass& size_class = state.class_for(block.bytes);
+  void discard(const std::shared_ptr<State>& self, Block block) {
+    SizeClass& size_class = class_for(block.bytes);
     std::uint64_t first = 0, index = 0;
-    FARPOOL_CHECK(state.find_place(size_class, block.units, first, index));
+    FARPOOL_CHECK(find_place(size_class, block.units, first, index));
     const auto own = size_class.segments.find(first);
     if (own == size_class.segments.end()) {  // its segment was given up meanwhile
       Cost nobodys;
       return free(self, block.units, block.bytes, nobodys);
     }
     const std::uint64_t bit = 1ull << index % 64;
-    State::take_in(own->second, index / 64, bit);
+    take_in(own->second, index / 64, bit);
     FARPOOL_CHECK(((own->second.free[index / 64] | own->second.limbo[index / 64]) & bit) == 0);
-    State::add_free(size_class, own->second, index / 64, bit);
+    add_free(size_class, own->second, index / 64, bit);
   }
 
-  static void free(const std::shared_ptr<State>& self, std::uint64_t units, std::uint64_t bytes, Cost& cost) {
-    State& state = *self;
+  void free(const std::shared_ptr<State>& self, std::uint64_t units, std::uint64_t bytes, Cost& cost) {
     std::uint64_t first = 0, index = 0;
-    if (bytes == 0 || layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) {
-      ++state.anomalies;
+    if (bytes == 0 || layout::run_segments(bytes, segment_bytes) > heap_segments) {
+      ++anomalies;
       return;
     }
-    SizeClass& size_class = state.class_for(bytes);
-    if (!state.find_place(size_class, units, first, index)) {
-      ++state.anomalies;
+    SizeClass& size_class = class_for(bytes);
+    if (!find_place(size_class, units, first, index)) {
+      ++anomalies;
       return;
     }
     const std::uint64_t bit = 1ull << index % 64;
     if (const auto own = size_class.segments.find(first); own != size_class.segments.end()) {
       Segment& segment = own->second;
       if (((segment.free[index / 64] | segment.limbo[index / 64]) & bit) != 0) {
-        ++state.anomalies;
+        ++anomalies;
       } else {
-        state.add_limbo(size_class, segment, index / 64, bit);  // its owner needs no message
+        add_limbo(size_class, segment, index / 64, bit);  // its owner needs no message
       }
       return;
     }
-    if (!state.session.alive()) return;  // nobody can be told; it stays until it is repaired
-    const std::uint64_t offset = state.bitmap_word(first, index / 64).offset;
-    for (State::Freed& freed : state.freed) {
-      if (freed.offset != offset) continue;
-      if ((freed.bits & bit) != 0) {
-        ++state.anomalies;
+    if (!session.alive()) return;  // nobody can be told; it stays until it is repaired
+    const std::uint64_t offset = bitmap_word(first, index / 64).offset;
+    for (Freed& one : freed) {
+      if (one.offset != offset) continue;
+      if ((one.bits & bit) != 0) {
+        ++anomalies;
       } else {
-        freed.bits |= bit;
+        one.bits |= bit;
       }
       return;
     }
-    if (state.freed.empty()) state.freed_pin.emplace(state.session.pin());
-    state.freed.push_back({offset, bit});
+    if (freed.empty()) freed_pin.emplace(session.pin());
+    freed.push_back({offset, bit});
     std::uint64_t before = 0;
     cost.charge_background(std::array{Op::fetch_add({layout::kHeap, offset}, before, bit)});
-    if (!state.flushing) {
-      state.flushing = true;
-      state.session.background().spawn(flush(self));
+    if (!flushing) {
+      flushing = true;
+      session.background().spawn(flush(self));
     }
   }
 
@@ -1024,7 +1021,7 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Purpose purpose, Nanos d
   SizeClass::Full& full = size_class.full_for(purpose);
   const Nanos now = state.session.port().now();
   if (!full.found || state.session.pressure() == layout::Pressure::none) {
-    co_return co_await State::acquire(state_, size_class, bytes, purpose, deadline, cost);
+    co_return co_await state.acquire(state_, size_class, bytes, purpose, deadline, cost);
   }
   if (now >= full.tried_until) {
     full.tried_until = std::numeric_limits<Nanos>::max();  // until it has been
@@ -1062,9 +1059,9 @@ Purpose Heap::purpose_of(std::uint64_t bytes, std::uint64_t before) const {
   return before != 0 && room(bytes) <= room(before) ? Purpose::replacement : Purpose::addition;
 }
 
-void Heap::discard(Block block) { State::discard(state_, block); }
+void Heap::discard(Block block) { state_->discard(state_, block); }
 
-void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) { State::free(state_, units, bytes, cost); }
+void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) { state_->free(state_, units, bytes, cost); }
 
 void Heap::set_references(References& references) { state_->references = &references; }
 
