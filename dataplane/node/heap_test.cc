@@ -672,12 +672,14 @@ TEST(Heap, WhatReplacementsNeedIsNotAdded) {
   HeapClient adds = world.join(), replaces = world.join();
   constexpr std::uint64_t kBytes = 1000;
   std::vector<Block> blocks = world.fill(adds, kBytes), added;
+  ASSERT_NE(blocks.size() % 1009, 0u);
   bool stop = false;
   Upkeep upkeep_of_one(world, adds), upkeep_of_other(world, replaces);
   task::Scope scope;
   scope.spawn(add_all_the_time(adds, kBytes, added, stop));
   for (int round = 0; round < 3; ++round) {
-    for (Block& block : blocks) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      Block& block = blocks[i * 1009 % blocks.size()];  // a little of each segment
       const auto other = world.replace(replaces, block, kBytes);
       ASSERT_TRUE(other.ok()) << other.status().message() << " in round " << round;
       block = *other;
