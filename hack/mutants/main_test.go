@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -11,7 +13,7 @@ import (
 	"testing"
 )
 
-// Every patch has a head, and still applies to the tree as it is.
+// Every patch has a head and a row in the table, and still applies to the tree as it is.
 func TestPatchesApply(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -24,7 +26,14 @@ func TestPatchesApply(t *testing.T) {
 	if len(all) < 20 {
 		t.Errorf("there are %d mutants, fewer than twenty", len(all))
 	}
+	table, err := os.ReadFile(filepath.Join(root, "dataplane/sim/mutants/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, m := range all {
+		if row := fmt.Sprintf("| [%s](%s.patch) | `%s` |", m.name, m.name, m.killer()); !strings.Contains(string(table), row) {
+			t.Errorf("the table in dataplane/sim/mutants/README.md has no row with %s", row)
+		}
 		cmd := exec.CommandContext(t.Context(), "git", "apply", "--check", "-C1", m.patch)
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -263,7 +263,7 @@ class Steered : public ::testing::Test {
       const Places places = places_of(key);
       const auto [least, most] = std::minmax(places[0].group, places[1].group);
       if (most < kFirst && first_.empty()) first_ = key;
-      if (least >= kFirst && key_.empty()) key_ = key;
+      if (least >= kFirst && places[0].side == 1 && key_.empty()) key_ = key;  // behind all headers of its group
     }
     EXPECT_EQ(*it_.insert(splitter_, key_, "1"), true);
     EXPECT_TRUE(it_.world.quiesce());
@@ -308,6 +308,14 @@ class Steered : public ::testing::Test {
       }
     }
   }
+  bool moving(const std::string& key) const {
+    const base::Bytes table = it_.world.region(layout::kTable);
+    const CombinedView bucket(table.subspan(places_of(key)[0].offset(), kCombinedBytes), places_of(key)[0].side);
+    for (std::uint64_t i = 0; i < kCombinedSlots; ++i) {
+      if (bucket.slot(i).moving()) return true;
+    }
+    return false;
+  }
   // Of each READ of buckets that the client waits for, everything but the header.
   std::size_t read_slots(const Client& client) {
     std::size_t torn = 0;
@@ -325,6 +333,11 @@ class Steered : public ::testing::Test {
       }
     }
     return torn;
+  }
+  Task<void> scan_group(std::string key, Result<index::Page>* into) {
+    Cost cost;
+    const std::uint64_t position = places_of(key)[0].group << layout::most_depth(it_.world.geometry().tables);
+    *into = co_await reader_.table().scan(position, 1, reader_.port().now() + kPatience, cost);
   }
   static constexpr std::uint64_t kFirst = 8;
   Splits it_{options_of(8)};
@@ -351,6 +364,20 @@ TEST_F(Steered, AKeyIsNotMissedBetweenAReadOfTheNewTableBeforeItIsFilledAndOneOf
   run(splitter_, [&] { return opened(key_); });
   run(reader_, [&] { return found.ok(); });
   EXPECT_EQ(*found, "1");
+}
+
+TEST_F(Steered, AScanByAnOldDirectoryThatHasReadTheHeadersBeforeASlotMovesLooksAgain) {
+  Result<index::Page> page = Status(Code::internal, "it did not come to an end");
+  it_.world.spawn(reader_, scan_group(key_, &page));
+  network().settle();
+  const auto& waiting = network().waiting();
+  const auto read =
+      std::find_if(waiting.begin(), waiting.end(), [&](const auto& one) { return one.client == reader_.index(); });
+  ASSERT_TRUE(read != waiting.end() && read->op.verb == fabric::Verb::read && read->last == kGroupBytes / 8);
+  network().execute(static_cast<std::size_t>(read - waiting.begin()), 0, 2 * kBucketBytes / 8 + 1);
+  run(splitter_, [&] { return moving(key_); });
+  run(reader_, [&] { return page.ok(); });
+  EXPECT_EQ(page->keys, std::vector<std::string>{key_});
 }
 
 }  // namespace
