@@ -30,7 +30,7 @@ farpool_room(client DEPS proto index/race index/rcuckoo map heap session layout 
 farpool_room(front/resp DEPS net task base THREADS)
 farpool_room(control DEPS net base LIBS proto_grpc prometheus-cpp::core civetweb THREADS)
 set_property(TEST control APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/control/tsan.suppressions)
-farpool_room(node DEPS proto map session directory heap index/race index/rcuckoo layout fabric task base TEST_DEPS fabric/tcp fabric/sim THREADS
+farpool_room(node DEPS proto map session directory heap index/race index/rcuckoo layout fabric task base TEST_DEPS sim fabric/tcp fabric/sim THREADS
              FUZZ_RUNS 8000)
 farpool_room(sim DEPS proto node client index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
 # Of all tests the longest: the others run beside it, not before.
