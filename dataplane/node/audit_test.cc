@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <set>
 
 #include "layout/lease.h"
 #include "node/image_test.h"
 #include "node/memory.h"
+#include "node/race_images_test.h"
 
 namespace farpool::node {
 namespace {
@@ -370,6 +372,37 @@ TEST(Audit, ARepairNeedsNoLockWords) {
   // The same as with the words at hand.
   (void)rcuckoo::repair_image(before.geometry(), before.bytes());
   EXPECT_TRUE(std::ranges::equal(before.bytes(), image.bytes()));
+}
+
+TEST(Audit, FindsNoDamageAtAnyMomentOfTheLifeOfRaceTables) {
+  std::map<std::string, std::uint64_t> splits, inserts;
+  for (const RaceImage& image : RaceLife::images()) {
+    const auto memory = audit_memory(image.bytes);
+    ASSERT_TRUE(memory.ok()) << image.name << ": " << memory.status().message();
+    EXPECT_EQ(memory->audit.damage(), 0u) << image.name << ":\n" << text(memory->audit);
+    EXPECT_GT(memory->audit.table.keys, 30u) << image.name;
+    splits[image.name] = memory->audit.count(Wrong::split_half_done);
+    inserts[image.name] = memory->audit.count(Wrong::insert_half_done);
+  }
+  EXPECT_EQ(splits.at("a split whose slots are cleared"), 1u);
+  EXPECT_EQ(splits.at("two splits whose slots move"), 2u);
+  EXPECT_EQ(splits.at("four tables"), 0u);
+  EXPECT_EQ(inserts.at("an insert"), 1u);
+  EXPECT_EQ(inserts.at("keys that come"), 1u);
+}
+
+// Its depth counts more bits than a word has.
+TEST(Audit, AHeaderThatCannotBeHasNoKeys) {
+  RaceImage image = RaceLife::images().front();
+  const layout::Geometry g = audit_memory(image.bytes)->record.geometry;
+  const std::uint64_t buckets = 3 * g.rows_per_table();
+  for (std::uint64_t bucket = 0; bucket < buckets; ++bucket) {
+    image.bytes[g.at(layout::kTable).offset + bucket * RaceLife::kBucketBytes] = std::byte{127};
+  }
+  const auto memory = audit_memory(image.bytes);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(memory->audit.count(Wrong::row_torn), buckets);
+  EXPECT_EQ(memory->audit.count(Wrong::entry_misplaced), memory->audit.table.keys);
 }
 
 TEST(Audit, SaysWhyItCannotRead) {

@@ -27,20 +27,23 @@ class TestImage {
   struct Place {
     std::uint64_t row = 0, slot = 0, units = 0;
   };
+  static constexpr char kPool[] = "pool";
   static constexpr std::uint64_t kOwner = 5;        // session
   static constexpr std::uint64_t kHolder = 0xdead;  // client incarnation
 
+  static constexpr layout::GeometryRequest kGeometry{.memory_bytes = 2 << 20,  // and what else it takes
+                                                     .table_percent = 1,
+                                                     .entry_bytes = 16,
+                                                     .entries_per_row = 4,
+                                                     .rows_per_lock = 2,
+                                                     .max_sessions = 4,
+                                                     .slots_per_session = 2};
+
   TestImage() {
-    layout::GeometryRequest request{.memory_bytes = 2 << 20,
-                                    .table_percent = 1,
-                                    .entry_bytes = 16,
-                                    .entries_per_row = 4,
-                                    .rows_per_lock = 2,
-                                    .max_sessions = 4,
-                                    .slots_per_session = 2};
+    layout::GeometryRequest request = kGeometry;
     while (!layout::plan_geometry(request).ok()) request.memory_bytes += layout::kPage;
     record_ = {.incarnation = 77,
-               .pool = layout::pool_tag("pool"),
+               .pool = layout::pool_tag(kPool),
                .epoch = 3,
                .lives = 2,
                .table_seed = {11, 22},

@@ -123,7 +123,7 @@ struct HeaderWord {
     const std::uint64_t depth = Depth::get(header);
     return !open(header) || (Open::get(header) == 1 && depth <= 32 && Suffix::get(header) >> depth == 0);
   }
-  // Whatever the reader's directory says: a split that left the key here does not matter to it.
+  // Of a header that can be, whatever the reader's directory says: a split that left the key here does not matter.
   static constexpr bool covers(std::uint64_t header, std::uint64_t directory_hash) {
     const std::uint64_t mask = (1ull << Depth::get(header)) - 1;
     return open(header) && (directory_hash & mask) == Suffix::get(header);

@@ -163,7 +163,8 @@ class Verifier {
     const bool opened_there = out != nullptr && HeaderWord::open(header(out->to * rows_ + within, *main));
     const std::uint64_t here = header(group, *main);
     if (slot.moving()) return opened_there ? Standing::copied : Standing::holds;
-    if (HeaderWord::covers(here, hash)) return Standing::holds;
+    // One that cannot be says nothing of any key.
+    if (HeaderWord::well_formed(here) && HeaderWord::covers(here, hash)) return Standing::holds;
     if (!HeaderWord::open(here)) {
       return split_of(of_new_, table) != nullptr ? Standing::copied : Standing::misplaced;
     }
