@@ -55,11 +55,12 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		Entry("of RACE", SpecTimeout(12*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
 		Entry("of RCuckoo", SpecTimeout(12*time.Minute), "{protocol: RCuckoo}"))
 
-	It("is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
+	It("has its tables split ahead, is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "resize"), small("calm", 3, 2, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
 		p.ready(ctx)
 		stay := p.uids(ctx)
 		refused := p.underLoad(ctx, "calm:", func(l *chaos.Load) {
+			p.splitAhead(ctx, 16)
 			p.resized(ctx, p.scaleMemory(ctx, 5), 5)
 			Expect(p.get(ctx).Spec.Memory.Pools[0].Replicas).To(BeEquivalentTo(3), "the KVPool is not what was scaled")
 			Expect(l.Progress(ctx, 500)).To(Succeed())
@@ -217,6 +218,24 @@ func (p pool) scaleMemory(ctx context.Context, memoryNodes int) string {
 	_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "scale", "memorynodepool", p.name+"-memory", fmt.Sprintf("--replicas=%d", memoryNodes))
 	Expect(err).NotTo(HaveOccurred())
 	return p.follows(ctx, memoryNodes)
+}
+
+// splitAhead has the tables of every memory node split into so many, and waits for it.
+func (p pool) splitAhead(ctx context.Context, tables int32) {
+	GinkgoHelper()
+	patch := fmt.Sprintf(`{"spec":{"index":{"race":{"leastTables":%d}}}}`, tables)
+	_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=merge", "-p", patch)
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(func(g Gomega) {
+		var all farpoolv1alpha1.ResizeOperationList
+		g.Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
+		at := slices.IndexFunc(all.Items, func(o farpoolv1alpha1.ResizeOperation) bool { return o.Spec.Tables != nil && o.Spec.Tables.To == tables })
+		g.Expect(at).To(BeNumerically(">=", 0))
+		now := all.Items[at].Status
+		g.Expect(now.Stage).To(Equal(farpoolv1alpha1.StageComplete), "%+v", now)
+		g.Expect(now.TablesInUse).To(Equal(tables))
+		g.Expect(now.PartsMoved).To(BeZero())
+	}).WithContext(ctx).WithTimeout(2 * patience).Should(Succeed())
 }
 
 // follows waits for the ResizeOperation to so many memory nodes.

@@ -90,7 +90,7 @@ type KVPoolSpec struct {
 	// Index protocol and its geometry.
 	// +optional
 	// +kubebuilder:default={protocol: RCuckoo, rcuckoo: {entryBytes: 16, entriesPerRow: 8, rowsPerLock: 16, tablePercent: 25}}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.index is fixed at creation: it shapes remote memory; create a new pool to change it"
+	// +kubebuilder:validation:XValidation:rule="self.protocol == oldSelf.protocol && has(self.rcuckoo) == has(oldSelf.rcuckoo) && (!has(self.rcuckoo) || self.rcuckoo == oldSelf.rcuckoo) && has(self.race) == has(oldSelf.race) && (!has(self.race) || self.race.tablePercent == oldSelf.race.tablePercent && self.race.tables == oldSelf.race.tables)",message="spec.index is fixed at creation, but for race.leastTables: it shapes remote memory; create a new pool to change it"
 	Index IndexSpec `json:"index,omitempty"`
 
 	// Memory nodes.
@@ -162,7 +162,8 @@ const (
 )
 
 // RACESpec is the shape of a RACE table.
-// +kubebuilder:validation:XValidation:rule="!has(self.initialTables) || self.initialTables <= self.tables",message="spec.index.race.initialTables is at most tables: there are no more"
+// +kubebuilder:validation:XValidation:rule="(has(self.leastTables) ? self.leastTables : 1) >= (has(oldSelf.leastTables) ? oldSelf.leastTables : 1)",message="spec.index.race.leastTables can only be raised: tables that have been split are not joined again"
+// +kubebuilder:validation:XValidation:rule="!has(self.leastTables) || self.leastTables <= self.tables",message="spec.index.race.leastTables is at most tables: there are no more"
 type RACESpec struct {
 	// TablePercent of a memory node's memory that the index takes.
 	// +optional
@@ -180,13 +181,14 @@ type RACESpec struct {
 	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.tables is a power of two: each split makes two tables of one"
 	Tables int32 `json:"tables,omitempty"`
 
-	// InitialTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
-	// before it fills them. 1 if left out.
+	// LeastTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
+	// before it fills them. Where it is raised later, clients split tables ahead of their keys, while they serve, until every memory node has so
+	// many; a ResizeOperation follows that. 1 if left out.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16384
-	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.initialTables is a power of two: each split makes two tables of one"
-	InitialTables int32 `json:"initialTables,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.leastTables is a power of two: each split makes two tables of one"
+	LeastTables int32 `json:"leastTables,omitempty"`
 }
 
 // Race is RACE's geometry with what is left out.

@@ -134,6 +134,7 @@ const (
 	ReasonNodeDrained           = "NodeDrained"
 	ReasonRemoving              = "Removing"
 	ReasonResizeComplete        = "ResizeComplete"
+	ReasonSplitting             = "Splitting"
 	ReasonResizeAborted         = "ResizeAborted"
 	ReasonMovesExhausted        = "MovesExhausted"
 	ReasonDrained               = "Drained"

@@ -7,8 +7,8 @@ import (
 )
 
 // ResizeOperation follows one change of the number of a pool's memory nodes: those that come get a share of the keys, those that go are
-// drained, and then removed. The operator makes one for each change of spec.memory.pools[].replicas; people read it, approve it where
-// the pool asks for that, and abort it.
+// drained, and then removed. It also follows tables of RACE that are split ahead of their keys. The operator makes one for each change of
+// spec.memory.pools[].replicas and spec.index.race.leastTables; people read it, approve it where the pool asks for that, and abort it.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=resize,categories=farpool
@@ -19,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Parts",type=integer,JSONPath=`.status.partsTotal`
 // +kubebuilder:printcolumn:name="Moved",type=integer,JSONPath=`.status.partsMoved`
 // +kubebuilder:printcolumn:name="Keys left",type=integer,JSONPath=`.status.keysLeft`
+// +kubebuilder:printcolumn:name="Tables",type=integer,JSONPath=`.status.tablesInUse`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Estimated end",type=date,JSONPath=`.status.estimatedCompletionTime`,priority=1
 // +kubebuilder:printcolumn:name="Approval",type=string,JSONPath=`.spec.approval`,priority=1
@@ -65,7 +66,7 @@ const (
 )
 
 // ResizeOperationSpec says what is to become of the pool's memory nodes.
-// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.pools == oldSelf.pools && has(self.evacuates) == has(oldSelf.evacuates) && (!has(self.evacuates) || self.evacuates == oldSelf.evacuates)",message="a ResizeOperation's aim never changes: edit replicas in the KVPool, which makes another one"
+// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.pools == oldSelf.pools && has(self.tables) == has(oldSelf.tables) && (!has(self.tables) || self.tables == oldSelf.tables) && has(self.evacuates) == has(oldSelf.evacuates) && (!has(self.evacuates) || self.evacuates == oldSelf.evacuates)",message="a ResizeOperation's aim never changes: edit replicas or leastTables in the KVPool, which makes another one"
 // +kubebuilder:validation:XValidation:rule="self.approval == oldSelf.approval || oldSelf.approval == 'Required' && self.approval == 'Approved'",message="approval can be changed from Required to Approved alone: what has been approved is not taken back; set requestedState to Abort, or edit replicas in the KVPool to have another aim"
 // +kubebuilder:validation:XValidation:rule="self.requestedState == oldSelf.requestedState || self.requestedState == 'Abort'",message="an abort is not taken back: delete the ResizeOperation, which has the resize planned anew, or edit replicas in the KVPool"
 type ResizeOperationSpec struct {
@@ -82,6 +83,10 @@ type ResizeOperationSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6
 	Pools []ResizePool `json:"pools"`
+
+	// Tables that each memory node of RACE has in use, at least, and shall have.
+	// +optional
+	Tables *ResizeTables `json:"tables,omitempty"`
 
 	// Evacuates are memory nodes whose Kubernetes nodes are cordoned: their keys move to others, and they are made anew elsewhere.
 	// +optional
@@ -123,8 +128,22 @@ type ResizePool struct {
 	To int32 `json:"to"`
 }
 
+// ResizeTables are tables of each memory node, a power of two: as if all had been split as often as the one that was split least.
+type ResizeTables struct {
+	// From so many.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16384
+	From int32 `json:"from"`
+	// To so many.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16384
+	To int32 `json:"to"`
+}
+
 // ResizeStage says how far it has come.
-// +kubebuilder:validation:Enum=Planned;Waiting;Moving;Removing;Complete;Superseded;Aborted
+// +kubebuilder:validation:Enum=Planned;Waiting;Splitting;Moving;Removing;Complete;Superseded;Aborted
 type ResizeStage string
 
 const (
@@ -132,6 +151,8 @@ const (
 	StagePlanned ResizeStage = "Planned"
 	// StageWaiting: for memory nodes that are awaited, or for a person who decides about one whose data is lost.
 	StageWaiting ResizeStage = "Waiting"
+	// StageSplitting: clients split tables ahead of their keys.
+	StageSplitting ResizeStage = "Splitting"
 	// StageMoving: clients move keys.
 	StageMoving ResizeStage = "Moving"
 	// StageRemoving: memory nodes that hold nothing any more are taken away.
@@ -164,8 +185,12 @@ type ResizeOperationStatus struct {
 
 	// Change is a summary for people: memory nodes from and to.
 	// +optional
-	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:MaxLength=64
 	Change string `json:"change,omitempty"`
+
+	// TablesInUse at the memory node that has fewest, of those that Tables asks for.
+	// +optional
+	TablesInUse int32 `json:"tablesInUse,omitempty"`
 
 	// PartsTotal of the hash space that are to change their memory node.
 	// +optional

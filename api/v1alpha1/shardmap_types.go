@@ -89,6 +89,12 @@ type ShardMapSpec struct {
 	// +required
 	Directory Directory `json:"directory"`
 
+	// LeastTables of a RACE index that clients split those of every memory node into, ahead of keys; 0: they are split as keys come.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=16384
+	LeastTables int32 `json:"leastTables,omitempty"`
+
 	// Move is the number of the pool's latest move of parts of the hash space between memory nodes; 0: there has been none.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -2,6 +2,7 @@
 #include "client/pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/check.h"
@@ -94,6 +95,9 @@ struct Pool::Bond {
   Nanos move_due = 0;
   std::uint64_t move_lease = 0;  // as it was when another client was at it
   std::string move_trouble;
+  // As many tables as the node is known to have in use of those that the map asks for, and when to look again.
+  std::uint64_t split_into = 0;
+  Nanos split_due = 0;
   fabric::Cost repair_cost;  // of what no operation waited for
 };
 
@@ -650,6 +654,7 @@ void Pool::adopt(map::Map map) {
     if (index::Movable* movable = link->bond->table->movable()) movable->follow(link->move);
     // Other clients should know by then.
     link->bond->move_due = port_.now() + jittered(link->bond->session->grant().tick);
+    link->bond->split_due = link->bond->move_due;
   }
   counters_.epoch.set(map_->epoch());
   for (const auto& link : links_) {
@@ -764,6 +769,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     if (port_.now() < maintained + tick) continue;
     co_await bond.heap->maintain(port_.now() + tick);
     maintained = port_.now();
+    co_await split_ahead(link, bond);
     // What nobody is blocked on is repaired too, by whoever comes first.
     if (bond.session->dead() == 0 && (!splits || deaths == bond.session->deaths())) {
       repair_due = 0;
@@ -788,6 +794,23 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     }
     publish_marks();
   }
+}
+
+// Each client splits one table after the other, whichever it comes upon, until all have been. A split belongs to the
+// holder of a lease, so that clients that choose the same one do no harm.
+Task<void> Pool::split_ahead(const Link& link, Bond& bond) {
+  const std::uint64_t tables = map_->message().least_tables();
+  if (tables <= bond.split_into || port_.now() < bond.split_due) co_return;
+  const Nanos timeout = bond.session->grant().failure_timeout;
+  const std::uint64_t depth = static_cast<std::uint64_t>(std::bit_width(tables)) - 1;
+  const Result<bool> more =
+      co_await bond.table->split_ahead(depth, port_.random(), port_.now() + timeout, bond.repair_cost);
+  if (more.ok() ? !*more : more.code() == Code::out_of_memory) bond.split_into = tables;
+  if (!more.ok() && bond.session->alive()) {
+    log(true, "the tables of memory node " + link.name + " are not all split ahead into " + std::to_string(tables) +
+                  ": " + more.status().message());
+  }
+  bond.split_due = port_.now() + jittered(more.ok() ? bond.session->grant().tick : timeout);
 }
 
 // What the map says of the pool's latest move, to the table of one of its nodes.

@@ -184,6 +184,7 @@ class Pool final : public Kv {
   task::Task<base::Result<std::unique_ptr<Bond>>> bind(Link& link);
   task::Task<void> watch(Link& link, Bond& bond);
   task::Task<void> part(std::unique_ptr<Bond> bond);
+  task::Task<void> split_ahead(const Link& link, Bond& bond);
   index::Move move_of(const Link& link) const;
   task::Task<void> move_away(Link& link, Bond& bond);
   task::Task<base::Status> try_to_move(Link& link, Bond& bond, std::uint64_t number);

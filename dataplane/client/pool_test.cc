@@ -613,6 +613,39 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
   EXPECT_GT(other.pool->counters().splits_taken_over.get(), 0u);
 }
 
+// Nobody adds a key. One of those who split dies over it.
+TEST_F(PoolOfManyTablesTest, TablesAreSplitAheadWhileClientsWork) {
+  publish(map_of(1));
+  Client& client = connect();
+  Client& doomed = connect();
+  run(client, put_all(client, 0, 200, "v"));
+  const auto tables = [this](std::size_t i) { return nodes_[i]->facts().memory_node().even_tables(); };
+  EXPECT_EQ(tables(0) * tables(1), 1u);
+
+  v1alpha1::ShardMap map = map_of(2);
+  map.set_least_tables(8);
+  publish(map);
+  ASSERT_TRUE(run_until([this] { return splitting(0) + splitting(1) > 1; }, 10 * base::kSecond));
+  doomed.port->pause();
+  while (tables(0) < 8 || tables(1) < 8) {
+    ASSERT_LT(network_.now(), 60 * base::kSecond) << tables(0) << " and " << tables(1) << " tables";
+    run(client, expect_all(client, 0, 200, "v"));
+    run(client, put_all(client, 0, 200, "v"));
+  }
+  EXPECT_GT(client.pool->counters().splits_taken_over.get() + doomed.pool->counters().splits_finished.get(), 0u);
+  EXPECT_EQ(count(client).value(), 200u);
+  doomed.port->resume();
+
+  // No more than was asked for.
+  map.set_epoch(3);
+  publish(map);
+  const Nanos then = network_.now() + 2 * base::kSecond;
+  ASSERT_TRUE(run_until([&] { return network_.now() > then; }));
+  run(client, expect_all(client, 0, 200, "v"));
+  EXPECT_EQ(tables(0) + tables(1), 16u);
+  EXPECT_EQ(splitting(0) + splitting(1), 0u);
+}
+
 // Two nodes, four parts of the hash space; node 0 is drained into node 1.
 class PoolMoveTest : public PoolTest {
  protected:

@@ -108,6 +108,25 @@ std::vector<std::uint64_t> tables_of_all_times(const View& view, std::uint64_t h
   return tables;
 }
 
+std::uint64_t least_depth(const View& view) {
+  std::uint64_t least = view.depth();
+  for (std::uint64_t i = 0; i < 1ull << view.depth(); ++i) {
+    const std::uint64_t entry = view.entry(i), depth = EntryWord::Depth::get(entry);
+    least = std::min(least, EntryWord::Splitting::get(entry) != 0 && depth > 0 ? depth - 1 : depth);
+  }
+  return least;
+}
+
+std::optional<Shallow> shallow_table(const View& view, std::uint64_t depth, std::uint64_t chance) {
+  const std::uint64_t entries = 1ull << view.depth();
+  for (std::uint64_t i = 0; i < entries; ++i) {
+    const std::uint64_t entry = view.entry((chance + i) % entries);
+    if (EntryWord::Splitting::get(entry) != 0 || EntryWord::Depth::get(entry) >= depth) continue;
+    return Shallow{.table = EntryWord::Table::get(entry), .depth = EntryWord::Depth::get(entry)};
+  }
+  return std::nullopt;
+}
+
 void format(base::MutableBytes bytes, std::uint64_t tables, std::uint64_t in_use) {
   const auto depth = static_cast<std::uint64_t>(std::countr_zero(in_use));
   base::store(bytes.data(), depth);

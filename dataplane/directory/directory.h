@@ -63,6 +63,16 @@ std::optional<Route> route(const View& view, std::uint64_t hash);
 // Every table that has, or once had, the key: of each split the old table keeps the keys with a 0.
 std::vector<std::uint64_t> tables_of_all_times(const View& view, std::uint64_t hash);
 
+// How often each table has been split, at least. What is under way does not count.
+std::uint64_t least_depth(const View& view);
+// Where each table is to have been split so often: one that has not been and that nobody splits, any of them by
+// `chance`. Nothing: there is none.
+struct Shallow {
+  std::uint64_t table = 0;
+  std::uint64_t depth = 0;
+};
+std::optional<Shallow> shallow_table(const View& view, std::uint64_t depth, std::uint64_t chance);
+
 // An empty directory of which so many tables, a power of two, share all keys, as if one had been split into them.
 // `bytes` are zero.
 void format(base::MutableBytes bytes, std::uint64_t tables, std::uint64_t in_use = 1);

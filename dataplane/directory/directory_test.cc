@@ -83,6 +83,33 @@ TEST(Directory, ASplitSharesKeysByTheNextBit) {
   EXPECT_EQ(tables_of_all_times(directory.view(), 0b110), (std::vector<std::uint64_t>{0}));
 }
 
+TEST(Directory, KnowsWhichTablesHaveBeenSplitLess) {
+  const auto in = [](const Directory& directory, std::uint64_t depth) {
+    std::set<std::uint64_t> tables;
+    for (std::uint64_t chance = 0; chance < 32; ++chance) {
+      if (const auto one = shallow_table(directory.view(), depth, chance)) tables.insert(one->table);
+    }
+    return tables;
+  };
+  Directory directory(16);
+  EXPECT_EQ(least_depth(directory.view()), 0u);
+  EXPECT_EQ(in(directory, 0), std::set<std::uint64_t>());
+  directory.split(0);
+  directory.split(1);
+  EXPECT_EQ(least_depth(directory.view()), 1u);
+  EXPECT_EQ(in(directory, 1), std::set<std::uint64_t>());
+  EXPECT_EQ(in(directory, 2), (std::set<std::uint64_t>{0}));
+  EXPECT_EQ(in(directory, 3), (std::set<std::uint64_t>{0, 1, 2}));
+  // What is under way does not count yet, and is nobody's to begin.
+  directory.write(begin(directory.view(), 0).value());
+  EXPECT_EQ(least_depth(directory.view()), 1u);
+  EXPECT_EQ(in(directory, 2), std::set<std::uint64_t>());
+  directory.write(begin_clearing(directory.view(), 0));
+  directory.write(end(directory.view(), 0));
+  EXPECT_EQ(least_depth(directory.view()), 2u);
+  EXPECT_EQ(least_depth(Directory(16, 8).view()), 3u);
+}
+
 TEST(Directory, EndsWithItsTables) {
   Directory directory(4);
   for (const std::uint64_t table : {0u, 1u, 0u}) directory.split(table);

@@ -46,6 +46,8 @@ const layout::OperationSlot& slot_in(base::Bytes image, std::uint64_t index) {
 
 }  // namespace
 
+Task<Result<bool>> Table::split_ahead(std::uint64_t, std::uint64_t, Nanos, Cost&) { co_return false; }
+
 Task<Result<Swept>> Table::sweep(Nanos deadline, Cost& cost) {
   Result<session::Repairer::Swept> swept = co_await repairer().sweep(deadline, cost);
   if (!swept.ok()) co_return swept.status();

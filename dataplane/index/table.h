@@ -151,6 +151,11 @@ class Table {
 
   virtual const layout::Geometry& geometry() const = 0;
   virtual const Marks& marks() const = 0;
+  // For whoever wants room before keys come that need it: has a table split, in the background, if some have been split
+  // less often than `depth` times; `chance` tells clients that do so at once apart. False: none has. out_of_memory: it
+  // cannot be.
+  virtual task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
+                                                     fabric::Cost& cost);
   // Puts right what dead clients left in the table: for whoever is not blocked by it.
   virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
   virtual session::Repairer& repairer() = 0;

@@ -146,6 +146,10 @@ base::Status validate(const ShardMap& map) {
                      ", which is not in the map");
     }
   }
+  if (map.least_tables() != 0 &&
+      (!std::has_single_bit(map.least_tables()) || map.least_tables() > layout::kMostTables)) {
+    return invalid("tables cannot be split into " + std::to_string(map.least_tables()));
+  }
   return check_departures(map);
 }
 

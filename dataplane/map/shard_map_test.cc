@@ -113,6 +113,8 @@ TEST(ShardMap, RefusesWhatDoesNotHangTogetherAndSaysWhy) {
       {"it needs 4", [](ShardMap& m) { m.add_directory(0); }},
       {"names table 3", [](ShardMap& m) { m.set_directory(2, 3); }},
       {"it needs 0", [](ShardMap& m) { m.clear_tables(); }},
+      {"split into 6", [](ShardMap& m) { m.set_least_tables(6); }},
+      {"split into 32768", [](ShardMap& m) { m.set_least_tables(1 << 15); }},
   };
   for (const Case& c : cases) {
     ShardMap map = two_nodes();

@@ -692,6 +692,13 @@ std::uint64_t MemoryNode::move_finished() const {
   return word;
 }
 
+// Clients write the directory, word by word.
+std::uint64_t MemoryNode::even_tables() const {
+  std::vector<std::byte> words(geometry_.at(layout::kDirectory).bytes);
+  fabric::read_words(region(layout::kDirectory), words);
+  return 1ull << directory::least_depth(directory::View(words, geometry_.tables));
+}
+
 void MemoryNode::refresh_facts() {
   if (!registry_) return;  // told of while it is being made
   const SegmentLedger::Counts& segments = ledger_.counts();
@@ -741,6 +748,7 @@ void MemoryNode::refresh_facts() {
   node.set_memory_bytes(own.memory_bytes());
   if (own.has_race()) {
     *node.mutable_race() = own.race();
+    node.set_even_tables(static_cast<std::uint32_t>(even_tables()));
   } else {
     *node.mutable_lock_region() = own.lock_region();
     *node.mutable_rcuckoo() = own.rcuckoo();

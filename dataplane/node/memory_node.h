@@ -157,6 +157,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void count_quarantined();
   std::uint64_t heap_used() const;
   std::uint64_t move_finished() const;
+  std::uint64_t even_tables() const;
   // What ended processes left here, those that ended first before others.
   std::vector<v1alpha1::DeadClient> dead();
   void refresh_facts();

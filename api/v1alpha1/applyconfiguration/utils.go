@@ -102,6 +102,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ResizePoolApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ResizeSpec"):
 		return &apiv1alpha1.ResizeSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeTables"):
+		return &apiv1alpha1.ResizeTablesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resources"):
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ScaleStatus"):

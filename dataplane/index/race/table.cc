@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index/race/table.h"
 
+#include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "index/race/buckets.h"
@@ -79,6 +81,18 @@ Task<Status> Table::split(std::string_view key, Nanos deadline, Cost& cost) {
     if (*sight != Buckets::Sight::stale) co_return buckets.grow();
     if (Status status = co_await buckets.misled(deadline, cost); !status.ok()) co_return status;
   }
+}
+
+Task<Result<bool>> Table::split_ahead(std::uint64_t depth, std::uint64_t chance, Nanos deadline, Cost& cost) {
+  depth = std::min(depth, static_cast<std::uint64_t>(std::bit_width(state_->geometry.tables)) - 1);
+  if (depth == 0) co_return false;
+  if (Status status = co_await state_->directory.refresh(deadline, cost); !status.ok()) co_return status;
+  const directory::View view = state_->directory.view();
+  if (directory::least_depth(view) >= depth) co_return false;
+  if (const auto next = directory::shallow_table(view, depth, chance)) {
+    if (Status status = state_->splitter.grow(next->table, next->depth); !status.ok()) co_return status;
+  }
+  co_return true;
 }
 
 Task<Status> Table::idle(Nanos deadline) { return state_->splitter.idle(deadline); }

@@ -51,6 +51,9 @@ class Table final : public index::Table {
   // is needed. out_of_memory: it cannot be split.
   task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
 
+  task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
+                                             fabric::Cost& cost) override;
+
   // Returns when this client splits nothing, or at the deadline.
   task::Task<base::Status> idle(base::Nanos deadline);
 

@@ -19,7 +19,7 @@ import (
 // hold the pool where it is, if its present aim is an operation that was aborted. One that has nothing left to begin goes on to its end.
 func (d *decision) hold() {
 	m, spec := &d.moves, d.epochs.current
-	if spec == nil || m.aborted == nil || m.open != nil && m.open != m.aborted || len(d.missing(spec)) == 0 && shared(spec.Directory, d.staying(spec)) {
+	if spec == nil || m.aborted == nil || m.open != nil && m.open != m.aborted || len(d.missing(spec)) == 0 && shared(spec.Directory, d.staying(spec)) && !d.unsplit(spec) {
 		return
 	}
 	m.held = m.aborted
@@ -48,7 +48,7 @@ func stillHolds(operation *v1alpha1.ResizeOperation) bool {
 
 // howToGoOn after an abort.
 func (d *decision) howToGoOn() string {
-	return fmt.Sprintf("ResizeOperation %s was aborted, and the pool stays as it is: ask for another number of memory nodes, or have the same planned anew: kubectl -n %s delete resizeoperation %s",
+	return fmt.Sprintf("ResizeOperation %s was aborted, and the pool stays as it is: ask for another number of memory nodes or tables, or have the same planned anew: kubectl -n %s delete resizeoperation %s",
 		d.moves.held.Name, d.Pool.Namespace, d.moves.held.Name)
 }
 

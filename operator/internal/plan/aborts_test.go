@@ -77,6 +77,34 @@ func TestAResizeIsAborted(t *testing.T) {
 	}
 }
 
+// No split is begun any more, and what has been split stays so.
+func TestSplitsAreAborted(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.aimAt(8)
+	d.until("the map asks for them", func(*decision) bool { return d.current().LeastTables == 8 })
+	d.clients(always)
+	aborted := d.abort()
+	d.wantHeld(aborted, 2)
+	if d.current().LeastTables != 0 {
+		t.Errorf("the map still asks for %d tables", d.current().LeastTables)
+	}
+	d.Resizes = nil
+	d.untilSettled()
+	if again := d.operation().Spec.Tables; again.From < 2 || again.To != 8 {
+		t.Errorf("%+v", again)
+	}
+	// Once more tables are asked for, the abort holds no more.
+	d.aimAt(16)
+	d.until("the map asks for them", func(*decision) bool { return d.current().LeastTables == 16 })
+	aborted = d.abort()
+	d.wantHeld(aborted, 2)
+	d.aimAt(32)
+	d.untilSettled()
+	if meta.IsStatusConditionTrue(aborted.Status.Conditions, v1alpha1.ConditionHolding) {
+		t.Error("it still holds the pool")
+	}
+}
+
 func TestADrainIsAborted(t *testing.T) {
 	d := newDrill(t, 4, v1alpha1.DataPolicyStore)
 	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}

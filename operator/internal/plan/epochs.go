@@ -358,6 +358,11 @@ func (d *decision) whyNext() string {
 		}
 	}
 	changes = append(changes, whatMoves(d.epochs.current, d.epochs.next)...)
+	if least := d.epochs.next.LeastTables; least > d.epochs.current.LeastTables {
+		changes = append(changes, fmt.Sprintf("tables are split ahead of keys into %d at each memory node", least))
+	} else if least < d.epochs.current.LeastTables {
+		changes = append(changes, "tables are split as keys come")
+	}
 	if len(changes) == 0 {
 		return "the same nodes as before"
 	}

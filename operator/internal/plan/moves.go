@@ -25,9 +25,10 @@ import (
 //
 //  1. Nodes that are asked for and answer come into the map, each with a table and no part.
 //  2. The directory is deepened, if it has too few parts for equal shares.
-//  3. A move begins: parts depart, from nodes that have too many or are to go, to nodes that have too few. Nobody both gives and takes.
-//  4. When every node that gives has said that it is finished, the map without departures follows.
-//  5. Nodes that are to go and have no part leave the map. Then their pods and objects are deleted.
+//  3. The map asks for tables that are to be split ahead of keys, if a person wants more than there are.
+//  4. A move begins: parts depart, from nodes that have too many or are to go, to nodes that have too few. Nobody both gives and takes.
+//  5. When every node that gives has said that it is finished, the map without departures follows.
+//  6. Nodes that are to go and have no part leave the map. Then their pods and objects are deleted.
 //
 // What was begun is finished before anything else is: another aim is followed from there.
 
@@ -79,6 +80,7 @@ func (d *decision) moveOn(floor int64) {
 	changed := d.leave(spec)
 	changed = d.join(spec) || changed
 	changed = d.deepen(spec) || changed
+	changed = d.splitAhead(spec) || changed
 	// Those that come are told the map before anything moves to them.
 	if changed || d.begin(spec) {
 		d.next(spec, floor+1)
@@ -324,7 +326,53 @@ func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
 			return true
 		}
 	}
-	return d.moves.held == nil && !shared(spec.Directory, d.staying(spec))
+	return d.moves.held == nil && (!shared(spec.Directory, d.staying(spec)) || d.unsplit(spec))
+}
+
+// tablesWanted at each memory node, at least.
+func (d *decision) tablesWanted() int32 {
+	if d.Pool.Spec.Index.Protocol != v1alpha1.ProtocolRACE {
+		return 1
+	}
+	return max(1, d.Pool.Spec.Index.Race().LeastTables)
+}
+
+// tablesInUse at the memory node that has fewest, of those that stay and of which it is known; no more than are wanted.
+func (d *decision) tablesInUse(spec *v1alpha1.ShardMapSpec) int32 {
+	fewest := d.tablesWanted()
+	for i := range spec.Nodes {
+		entry := &spec.Nodes[i]
+		if entry.State != v1alpha1.NodeServing || !d.wants(entry.Name) || d.lost(entry) {
+			continue
+		}
+		if tables := d.nodeNamed(entry.Name).factsOrLast().GetEvenTables(); tables > 0 {
+			fewest = min(fewest, int32(min(tables, shardmap.MostTables)))
+		}
+	}
+	return fewest
+}
+
+// unsplit says whether a memory node has fewer tables in use than are wanted.
+func (d *decision) unsplit(spec *v1alpha1.ShardMapSpec) bool {
+	return d.tablesInUse(spec) < d.tablesWanted()
+}
+
+// splitAhead has clients split tables until there are as many as the spec asks for. Where that was aborted they begin no more.
+func (d *decision) splitAhead(spec *v1alpha1.ShardMapSpec) bool {
+	least := spec.LeastTables
+	switch {
+	case d.moves.held != nil:
+		least = 0
+	case d.approved() && d.unsplit(spec):
+		least = d.tablesWanted()
+	}
+	if least == spec.LeastTables {
+		return false
+	}
+	if spec.LeastTables = least; least > 0 {
+		d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonSplitting, "Split", fmt.Sprintf("clients split the tables of each memory node ahead of keys, until %d are in use", least))
+	}
+	return true
 }
 
 // shared says whether tables have all parts, as evenly as can be, in a directory that has enough parts for that to be fair.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,6 +76,14 @@ func (d *drill) aim(nodes int) {
 	d.Pool.Generation++
 }
 
+// aimAt so many tables at each memory node.
+func (d *drill) aimAt(tables int32) {
+	d.Pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 25, Tables: 16384, LeastTables: tables}
+	d.Pool.Generation++
+}
+
+func (d *drill) leastTables() int32 { return max(1, d.Pool.Spec.Index.Race().LeastTables) }
+
 func name(ordinal int) string { return v1alpha1.MemoryNodeName("cache", "memory", int32(ordinal)) }
 
 func (d *drill) current() *v1alpha1.ShardMapSpec {
@@ -91,7 +100,9 @@ func (d *drill) begin(node string, warm bool) {
 		PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: node, Incarnation: d.lives, MemoryNode: d.memoryNode(node),
 	}
 	d.lives++
+	facts.MemoryNode.EvenTables = uint32(max(1, d.Pool.Spec.Index.Race().LeastTables))
 	if warm {
+		facts.MemoryNode.EvenTables = d.Agents[uid].Facts.GetMemoryNode().GetEvenTables()
 		facts.MemoryNode.MemoryFresh = d.recorded[node] == 0
 		before := d.Agents[uid].Facts.GetMemoryNode()
 		facts.MemoryNode.MoveFinished, facts.MemoryNode.RecordedEpoch = before.GetMoveFinished(), d.recorded[node]
@@ -272,12 +283,15 @@ func (d *drill) apply(object any) {
 		for _, changed := range object.Spec.Pools {
 			operation.Spec.Pools = append(operation.Spec.Pools, v1alpha1.ResizePool{Name: *changed.Name, From: *changed.From, To: *changed.To})
 		}
+		if tables := object.Spec.Tables; tables != nil {
+			operation.Spec.Tables = &v1alpha1.ResizeTables{From: *tables.From, To: *tables.To}
+		}
 		open := 0
 		for _, other := range d.Resizes {
 			if other.Name == operation.Name {
 				d.t.Fatalf("ResizeOperation %s is made twice", other.Name)
 			}
-			if other.Status.CompletionTime == nil && other.Spec.Pools[0].To == operation.Spec.Pools[0].To && slices.Equal(other.Spec.Evacuates, operation.Spec.Evacuates) {
+			if other.Status.CompletionTime == nil && other.Spec.Pools[0].To == operation.Spec.Pools[0].To && reflect.DeepEqual(other.Spec.Tables, operation.Spec.Tables) && slices.Equal(other.Spec.Evacuates, operation.Spec.Evacuates) {
 				open++
 			}
 		}
@@ -311,6 +325,9 @@ func (d *drill) check(spec *v1alpha1.ShardMapSpec) {
 	again, err := shardmap.FromMessage("cache", message)
 	if err != nil {
 		d.t.Fatal(err)
+	}
+	if again.LeastTables != spec.LeastTables {
+		d.t.Fatalf("%d tables are %d in the message", spec.LeastTables, again.LeastTables)
 	}
 	if len(again.Departures) != len(spec.Departures) || again.Move != spec.Move {
 		d.t.Fatalf("move %d of %d parts is move %d of %d in the message", spec.Move, len(spec.Departures), again.Move, len(again.Departures))
@@ -456,6 +473,11 @@ func (d *drill) clients(chosen func() bool) {
 			newest = held
 		}
 	}
+	for _, node := range sortedNames(d.NodePods) {
+		if facts := d.Agents[d.NodePods[node].UID].Facts; facts != nil && facts.GetMemoryNode().GetEvenTables() < newest.GetLeastTables() && chosen() {
+			d.update(node, func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.EvenTables *= 2 })
+		}
+	}
 	if len(newest.GetDepartures()) == 0 {
 		return
 	}
@@ -525,6 +547,11 @@ func (d *drill) untilSettled() {
 	if len(spec.Nodes) != aim || len(d.Nodes) != aim || len(d.NodePods) != aim || len(spec.Departures) != 0 {
 		d.t.Fatalf("%d nodes in the map, %d objects, %d pods, %d departures; %d nodes are asked for: %v", len(spec.Nodes), len(d.Nodes), len(d.NodePods), len(spec.Departures), aim,
 			meta.FindStatusCondition(d.Pool.Status.Conditions, v1alpha1.ConditionProgressing))
+	}
+	for _, entry := range spec.Nodes {
+		if tables := d.Agents[d.NodePods[entry.Name].UID].Facts.GetMemoryNode().GetEvenTables(); entry.State == v1alpha1.NodeServing && int32(tables) < d.leastTables() {
+			d.t.Fatalf("%s has %d tables in use of %d", entry.Name, tables, d.leastTables())
+		}
 	}
 	var tables []int32
 	for _, table := range spec.Tables {
@@ -961,6 +988,63 @@ func TestApproval(t *testing.T) {
 	d.operation().Spec.Approval = v1alpha1.ApprovalApproved
 	d.untilSettled()
 	d.noneLost()
+}
+
+// Tables are split ahead of keys once a person has approved, at every memory node, beside newcomers and leavers, and no operation is made for
+// what there is already.
+func TestTablesAreSplitAhead(t *testing.T) {
+	d := newDrill(t, 3, v1alpha1.DataPolicyStore)
+	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+	operations := len(d.Resizes)
+	d.aimAt(1)
+	d.untilSettled()
+	if len(d.Resizes) != operations || d.current().LeastTables != 0 {
+		t.Fatalf("%d ResizeOperations, %d tables", len(d.Resizes), d.current().LeastTables)
+	}
+	d.aimAt(8)
+	for range 8 {
+		d.turn()
+	}
+	if spec := d.current(); spec.LeastTables != 0 || *d.operation().Spec.Tables != (v1alpha1.ResizeTables{From: 1, To: 8}) {
+		t.Fatalf("%d tables before anybody has approved; %+v", spec.LeastTables, d.operation().Spec)
+	}
+	d.wantStage(v1alpha1.StagePlanned, "kubectl -n shop patch resizeoperation "+d.operation().Name)
+	d.agree()
+	d.until("the map asks for them", func(*decision) bool { return d.current().LeastTables == 8 })
+	for range 3 {
+		d.step(false)
+	}
+	d.wantStage(v1alpha1.StageSplitting, "1 of 8 are in use")
+	if d.operation().Status.Change != "3 to 3, 1 to 8 tables each" || d.operation().Status.TablesInUse != 1 {
+		t.Errorf("%+v", d.operation().Status)
+	}
+	d.clients(func() bool { return true })
+	d.step(false)
+	d.step(false)
+	d.wantStage(v1alpha1.StageSplitting, "2 of 8 are in use")
+	d.untilSettled()
+	d.wantStage(v1alpha1.StageComplete, "")
+	if d.operation().Status.TablesInUse != 8 || d.current().Move != 0 {
+		t.Errorf("%+v, move %d", d.operation().Status, d.current().Move)
+	}
+	// Both at once are one operation, and those that come begin with as many.
+	d.Pool.Spec.Resize = nil
+	operations = len(d.Resizes)
+	d.aimAt(32)
+	d.aim(5)
+	d.untilSettled()
+	d.noneLost()
+	if len(d.Resizes) != operations+1 || d.current().LeastTables != 32 {
+		t.Errorf("%d ResizeOperations more, %d tables", len(d.Resizes)-operations, d.current().LeastTables)
+	}
+	d.aim(2)
+	d.untilSettled()
+	d.noneLost()
+	// A memory node that began anew with fewer, as of a file of before, is brought up to the others.
+	d.Pool.Spec.DataPolicy = v1alpha1.DataPolicyCache
+	d.begin(name(1), false)
+	d.update(name(1), func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.EvenTables = 4 })
+	d.untilSettled()
 }
 
 // Another aim in the middle: the move under way is finished, and the way goes on from there.
@@ -1496,6 +1580,8 @@ func TestAnyOrderOfEvents(t *testing.T) {
 						d.operation().Spec.RequestedState = v1alpha1.RequestedAbort
 					case event == 8:
 						d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: []v1alpha1.ResizeApproval{v1alpha1.ApprovalAutomatic, v1alpha1.ApprovalRequired}[random.IntN(2)]}
+					case event == 18 && protocol == v1alpha1.ProtocolRACE:
+						d.aimAt(min(16384, d.leastTables()<<random.IntN(3)))
 					case event == 15:
 						there := worker(random.IntN(workers))
 						d.Cordoned[there] = !d.Cordoned[there]

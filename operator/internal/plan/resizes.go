@@ -47,8 +47,15 @@ func isOpen(operation *v1alpha1.ResizeOperation) bool {
 	return operation.DeletionTimestamp.IsZero() && operation.Status.CompletionTime == nil
 }
 
-// asks says whether an operation's aim is the number of memory nodes that the spec asks for.
+// asks says whether an operation's aim is the number of memory nodes that the spec asks for, and of their tables.
 func (d *decision) asks(operation *v1alpha1.ResizeOperation) bool {
+	tables := int32(1)
+	if operation.Spec.Tables != nil {
+		tables = operation.Spec.Tables.To
+	}
+	if tables != d.tablesWanted() {
+		return false
+	}
 	if len(operation.Spec.Pools) != len(d.Pool.Spec.Memory.Pools) {
 		return false
 	}
@@ -141,6 +148,9 @@ func (d *decision) makeResize() {
 			spec.Evacuates = append(spec.Evacuates, n.name)
 		}
 	}
+	if wanted := d.tablesWanted(); wanted > 1 {
+		spec.Tables = &v1alpha1.ResizeTables{From: d.tablesInUse(d.epochs.effective()), To: wanted}
+	}
 	name := v1alpha1.ResizeOperationName(d.Pool.Name, number)
 	d.moves.made = append(d.moves.made, render.ResizeOperation(d.pool, name, spec))
 	d.moves.words = fmt.Sprintf("memory nodes %s: ResizeOperation %s follows it", changeOf(spec), name)
@@ -154,10 +164,14 @@ func changeOf(spec *v1alpha1.ResizeOperationSpec) string {
 		from += changed.From
 		to += changed.To
 	}
+	words := fmt.Sprintf("%d to %d", from, to)
 	if evacuated := len(spec.Evacuates); evacuated > 0 {
-		return fmt.Sprintf("%d to %d, %d evacuated", from, to, evacuated)
+		words += fmt.Sprintf(", %d evacuated", evacuated)
 	}
-	return fmt.Sprintf("%d to %d", from, to)
+	if spec.Tables != nil && spec.Tables.From != spec.Tables.To {
+		words += fmt.Sprintf(", %d to %d tables each", spec.Tables.From, spec.Tables.To)
+	}
+	return words
 }
 
 // followResize says how far one has come.
@@ -166,6 +180,9 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 	status := *operation.Status.DeepCopy()
 	status.ObservedGeneration = operation.Generation
 	status.Change = changeOf(&operation.Spec)
+	if operation.Spec.Tables != nil && operation == m.open {
+		status.TablesInUse = d.tablesInUse(d.epochs.effective())
+	}
 	now := &metav1.Time{Time: d.Now.Truncate(time.Second)}
 	if status.StartTime == nil {
 		status.StartTime = now
@@ -246,6 +263,8 @@ func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 		return v1alpha1.StageAborted, v1alpha1.ReasonResizeAborted, d.howToGoOn()
 	case m.awaits != nil && m.awaits.reason == v1alpha1.ReasonApprovalRequired:
 		return v1alpha1.StagePlanned, m.awaits.reason, joinWords(awaits, left)
+	case d.epochs.next == nil && d.unsplit(spec) && spec.LeastTables == d.tablesWanted():
+		return v1alpha1.StageSplitting, v1alpha1.ReasonSplitting, joinWords(fmt.Sprintf("clients split tables ahead of keys: %d of %d are in use at the memory node that has fewest", d.tablesInUse(spec), d.tablesWanted()), left, awaits)
 	case d.epochs.next == nil && !d.unsettled(spec) && len(d.going()) == 0:
 		return v1alpha1.StageComplete, v1alpha1.ReasonResizeComplete, fmt.Sprintf("the pool has the %d memory nodes that it shall have, each with its share of %d parts", len(spec.Nodes), len(spec.Directory.Tables))
 	case m.known && m.partsLeft == 0 && len(d.missing(spec)) == 0 && len(d.going()) > 0:

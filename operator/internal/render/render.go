@@ -214,6 +214,9 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 	if spec.Move != 0 {
 		content.WithMove(spec.Move)
 	}
+	if spec.LeastTables != 0 {
+		content.WithLeastTables(spec.LeastTables)
+	}
 	for _, departure := range spec.Departures {
 		content.WithDepartures(apiac.Departure().WithPart(departure.Part).WithFrom(departure.From))
 	}
@@ -250,6 +253,9 @@ func ResizeOperation(pool Pool, name string, spec *v1alpha1.ResizeOperationSpec)
 	content := apiac.ResizeOperationSpec().WithPoolName(spec.PoolName).WithApproval(spec.Approval).WithEvacuates(spec.Evacuates...)
 	for _, changed := range spec.Pools {
 		content.WithPools(apiac.ResizePool().WithName(changed.Name).WithFrom(changed.From).WithTo(changed.To))
+	}
+	if spec.Tables != nil {
+		content.WithTables(apiac.ResizeTables().WithFrom(spec.Tables.From).WithTo(spec.Tables.To))
 	}
 	return apiac.ResizeOperation(name, pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(content)
 }

@@ -78,8 +78,8 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 		if race.Tables > 1 {
 			file.number("tables", int64(race.Tables))
 		}
-		if race.InitialTables > 1 {
-			file.number("initial-tables", int64(race.InitialTables))
+		if race.LeastTables > 1 {
+			file.number("initial-tables", int64(race.LeastTables))
 		}
 	} else {
 		geometry := pool.Spec.Index.RCuckoo

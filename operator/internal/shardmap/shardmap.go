@@ -16,6 +16,9 @@ import (
 // MaxDepth bounds the directory that the operator makes.
 const MaxDepth = 12
 
+// MostTables that a memory node of RACE has.
+const MostTables = 1 << 14
+
 // Spread makes the directory of a new pool: one table on each of nodes, spread evenly over 2^depth entries. Where the number of
 // tables is no power of two, there are at least 64 entries for each table if the bound on the depth allows it, so that shares
 // differ by little.
@@ -66,6 +69,7 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 		DirectoryDepth:   uint32(spec.Directory.Depth),
 		DirectoryVersion: uint64(spec.Directory.Version),
 		Move:             uint64(spec.Move),
+		LeastTables:      uint32(spec.LeastTables),
 	}
 	for _, node := range spec.Nodes {
 		incarnation, err := strconv.ParseUint(node.Incarnation, 10, 64)
@@ -132,6 +136,9 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 	if message.GetMove() > v1alpha1.MostMoves || message.GetMove() == 0 && len(message.GetDepartures()) > 0 {
 		return nil, fmt.Errorf("the map of epoch %d has %d departures in move %d", message.GetEpoch(), len(message.GetDepartures()), message.GetMove())
 	}
+	if least := message.GetLeastTables(); least > MostTables {
+		return nil, fmt.Errorf("the map of epoch %d asks for %d tables of each memory node", message.GetEpoch(), least)
+	}
 	spec := &v1alpha1.ShardMapSpec{
 		PoolName: poolName,
 		PoolUID:  message.GetPoolUid(),
@@ -141,7 +148,8 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 			Depth:   int32(message.GetDirectoryDepth()),
 			Version: int64(message.GetDirectoryVersion()),
 		},
-		Move: int64(message.GetMove()),
+		Move:        int64(message.GetMove()),
+		LeastTables: int32(message.GetLeastTables()),
 	}
 	for _, entry := range message.GetNodes() {
 		node, err := NodeFromMessage(entry)

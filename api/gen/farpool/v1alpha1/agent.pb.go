@@ -309,6 +309,7 @@ type MemoryNodeFacts struct {
 	Race            *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3" json:"race,omitempty"`                                               // of its table: this, or lock_region and rcuckoo
 	MoveFinished    uint64        `protobuf:"varint,15,opt,name=move_finished,json=moveFinished,proto3" json:"move_finished,omitempty"`          // the last of the pool's moves in which parts left this memory, and all their keys have
 	RecordedEpoch   uint64        `protobuf:"varint,16,opt,name=recorded_epoch,json=recordedEpoch,proto3" json:"recorded_epoch,omitempty"`       // the latest that this memory has followed, whether a map of it is left or not
+	EvenTables      uint32        `protobuf:"varint,17,opt,name=even_tables,json=evenTables,proto3" json:"even_tables,omitempty"`                // of RACE: a power of two; as many as if each had been split as often as the least split one
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -451,6 +452,13 @@ func (x *MemoryNodeFacts) GetMoveFinished() uint64 {
 func (x *MemoryNodeFacts) GetRecordedEpoch() uint64 {
 	if x != nil {
 		return x.RecordedEpoch
+	}
+	return 0
+}
+
+func (x *MemoryNodeFacts) GetEvenTables() uint32 {
+	if x != nil {
+		return x.EvenTables
 	}
 	return 0
 }
@@ -995,7 +1003,7 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\x94\x05\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xb5\x05\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
@@ -1015,7 +1023,9 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\x122\n" +
 	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\x12#\n" +
 	"\rmove_finished\x18\x0f \x01(\x04R\fmoveFinished\x12%\n" +
-	"\x0erecorded_epoch\x18\x10 \x01(\x04R\rrecordedEpoch\"l\n" +
+	"\x0erecorded_epoch\x18\x10 \x01(\x04R\rrecordedEpoch\x12\x1f\n" +
+	"\veven_tables\x18\x11 \x01(\rR\n" +
+	"evenTables\"l\n" +
 	"\n" +
 	"DeadClient\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +

@@ -523,8 +523,11 @@ type ShardMap struct {
 	DirectoryVersion uint64                 `protobuf:"varint,7,opt,name=directory_version,json=directoryVersion,proto3" json:"directory_version,omitempty"` // moved by the data plane alone
 	// The pool's latest move of parts between memory nodes; 0: none yet. One is published when the one before is finished,
 	// and none is taken back.
-	Move          uint64       `protobuf:"varint,8,opt,name=move,proto3" json:"move,omitempty"`
-	Departures    []*Departure `protobuf:"bytes,9,rep,name=departures,proto3" json:"departures,omitempty"` // of that move, sorted by part; empty: it is finished
+	Move       uint64       `protobuf:"varint,8,opt,name=move,proto3" json:"move,omitempty"`
+	Departures []*Departure `protobuf:"bytes,9,rep,name=departures,proto3" json:"departures,omitempty"` // of that move, sorted by part; empty: it is finished
+	// Of RACE: clients split the tables of every memory node ahead of the keys, until so many are in use there. A power of
+	// two, or 0: tables are split as keys come.
+	LeastTables   uint32 `protobuf:"varint,10,opt,name=least_tables,json=leastTables,proto3" json:"least_tables,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -622,6 +625,13 @@ func (x *ShardMap) GetDepartures() []*Departure {
 	return nil
 }
 
+func (x *ShardMap) GetLeastTables() uint32 {
+	if x != nil {
+		return x.LeastTables
+	}
+	return 0
+}
+
 var File_farpool_v1alpha1_shard_map_proto protoreflect.FileDescriptor
 
 const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
@@ -665,7 +675,7 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\rR\x04node\"3\n" +
 	"\tDeparture\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12\x12\n" +
-	"\x04from\x18\x02 \x01(\rR\x04from\"\xef\x02\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\"\x92\x03\n" +
 	"\bShardMap\x12\x19\n" +
 	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x127\n" +
@@ -677,7 +687,9 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\x04move\x18\b \x01(\x04R\x04move\x12;\n" +
 	"\n" +
 	"departures\x18\t \x03(\v2\x1b.farpool.v1alpha1.DepartureR\n" +
-	"departuresB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
+	"departures\x12!\n" +
+	"\fleast_tables\x18\n" +
+	" \x01(\rR\vleastTablesB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
 
 var (
 	file_farpool_v1alpha1_shard_map_proto_rawDescOnce sync.Once

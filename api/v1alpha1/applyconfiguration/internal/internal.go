@@ -557,7 +557,7 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.RACESpec
   map:
     fields:
-    - name: initialTables
+    - name: leastTables
       type:
         scalar: numeric
     - name: tablePercent
@@ -790,6 +790,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.RequestedState
       default: Run
+    - name: tables
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ResizeTables
 - name: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
   map:
     fields:
@@ -837,6 +840,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: startTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: tablesInUse
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.ResizePool
   map:
     fields:
@@ -862,6 +868,15 @@ var schemaYAML = typed.YAMLObject(`types:
       default: Automatic
 - name: dev.farpool.farpool.api.v1alpha1.ResizeStage
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ResizeTables
+  map:
+    fields:
+    - name: from
+      type:
+        scalar: numeric
+    - name: to
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.Resources
   map:
     fields:
@@ -989,6 +1004,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: epochKey
       type:
         scalar: string
+    - name: leastTables
+      type:
+        scalar: numeric
     - name: move
       type:
         scalar: numeric

@@ -286,6 +286,41 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(w.resizes()).To(HaveLen(1))
 	})
 
+	It("has its tables split ahead of its keys, by one operator after the other", Serial, func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 25, Tables: 16}
+			pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+		})
+		w.up()
+		tables := func(of ...uint32) {
+			for i, name := range w.nodeNames() {
+				w.agents[name].update(func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.EvenTables = of[i] })
+			}
+		}
+		tables(1, 2)
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Index.RACE.LeastTables = 4 })).To(Succeed())
+		planned := w.awaitStage(2, v1alpha1.StagePlanned)
+		Expect(*planned.Spec.Tables).To(Equal(v1alpha1.ResizeTables{From: 1, To: 4}))
+		Expect(w.newest().Spec.LeastTables).To(BeZero())
+		_, _, err := person.Run("patch", "-n", w.pool.Namespace, "resizeoperation", planned.Name, "--type=merge", "-p", `{"spec":{"approval":"Approved"}}`)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func() int32 { return w.newest().Spec.LeastTables }, within, every).Should(BeEquivalentTo(4))
+		Expect(w.awaitStage(2, v1alpha1.StageSplitting).Status.TablesInUse).To(BeEquivalentTo(1))
+		w.awaitEvent("KVPool", v1alpha1.ReasonSplitting)
+		running.stop()
+		running = startOperator("farpool/dataplane:v1")
+		tables(4, 2)
+		Eventually(func() int32 { return w.awaitStage(2, v1alpha1.StageSplitting).Status.TablesInUse }, within, every).Should(BeEquivalentTo(2))
+		tables(4, 8)
+		complete := w.awaitStage(2, v1alpha1.StageComplete)
+		Expect(complete.Status.TablesInUse).To(BeEquivalentTo(4))
+		Expect(complete.Status.Change).To(Equal("2 to 2, 1 to 4 tables each"))
+		Expect(w.resizes()).To(HaveLen(1))
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Index.RACE.LeastTables = 2 })).To(MatchError(ContainSubstring("can only be raised")))
+		w.settle()
+	})
+
 	It("stays as it is after an abort, until it is told how to go on", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) {
 			ofRACE(2)(pool)

@@ -152,6 +152,9 @@ func resizeStatus(resize *v1alpha1.ResizeOperation, status *v1alpha1.ResizeOpera
 	if status.Change != "" {
 		applied.WithChange(status.Change)
 	}
+	if status.TablesInUse != 0 {
+		applied.WithTablesInUse(status.TablesInUse)
+	}
 	if status.PartsTotal != 0 {
 		applied.WithPartsTotal(status.PartsTotal)
 	}

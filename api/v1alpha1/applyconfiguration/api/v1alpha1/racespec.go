@@ -14,9 +14,10 @@ type RACESpecApplyConfiguration struct {
 	// Tables that this memory is cut into. A memory node begins with one of them in use and splits it while clients work, as keys come,
 	// until all are. With 1, the table has all the memory from the start.
 	Tables *int32 `json:"tables,omitempty"`
-	// InitialTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
-	// before it fills them. 1 if left out.
-	InitialTables *int32 `json:"initialTables,omitempty"`
+	// LeastTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
+	// before it fills them. Where it is raised later, clients split tables ahead of their keys, while they serve, until every memory node has so
+	// many; a ResizeOperation follows that. 1 if left out.
+	LeastTables *int32 `json:"leastTables,omitempty"`
 }
 
 // RACESpecApplyConfiguration constructs a declarative configuration of the RACESpec type for use with
@@ -41,10 +42,10 @@ func (b *RACESpecApplyConfiguration) WithTables(value int32) *RACESpecApplyConfi
 	return b
 }
 
-// WithInitialTables sets the InitialTables field in the declarative configuration to the given value
+// WithLeastTables sets the LeastTables field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the InitialTables field is set to the value of the last call.
-func (b *RACESpecApplyConfiguration) WithInitialTables(value int32) *RACESpecApplyConfiguration {
-	b.InitialTables = &value
+// If called multiple times, the LeastTables field is set to the value of the last call.
+func (b *RACESpecApplyConfiguration) WithLeastTables(value int32) *RACESpecApplyConfiguration {
+	b.LeastTables = &value
 	return b
 }

@@ -17,6 +17,8 @@ type ResizeOperationSpecApplyConfiguration struct {
 	PoolName *string `json:"poolName,omitempty"`
 	// Pools of memory nodes, and how many each has and shall have.
 	Pools []ResizePoolApplyConfiguration `json:"pools,omitempty"`
+	// Tables that each memory node of RACE has in use, at least, and shall have.
+	Tables *ResizeTablesApplyConfiguration `json:"tables,omitempty"`
 	// Evacuates are memory nodes whose Kubernetes nodes are cordoned: their keys move to others, and they are made anew elsewhere.
 	Evacuates []string `json:"evacuates,omitempty"`
 	// Approval: Required until somebody sets it to Approved, where the pool's spec.resize.approval asks for that.
@@ -51,6 +53,14 @@ func (b *ResizeOperationSpecApplyConfiguration) WithPools(values ...*ResizePoolA
 		}
 		b.Pools = append(b.Pools, *values[i])
 	}
+	return b
+}
+
+// WithTables sets the Tables field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Tables field is set to the value of the last call.
+func (b *ResizeOperationSpecApplyConfiguration) WithTables(value *ResizeTablesApplyConfiguration) *ResizeOperationSpecApplyConfiguration {
+	b.Tables = value
 	return b
 }
 

@@ -23,6 +23,8 @@ type ResizeOperationStatusApplyConfiguration struct {
 	Stage *apiv1alpha1.ResizeStage `json:"stage,omitempty"`
 	// Change is a summary for people: memory nodes from and to.
 	Change *string `json:"change,omitempty"`
+	// TablesInUse at the memory node that has fewest, of those that Tables asks for.
+	TablesInUse *int32 `json:"tablesInUse,omitempty"`
 	// PartsTotal of the hash space that are to change their memory node.
 	PartsTotal *int32 `json:"partsTotal,omitempty"`
 	// PartsMoved of them.
@@ -83,6 +85,14 @@ func (b *ResizeOperationStatusApplyConfiguration) WithStage(value apiv1alpha1.Re
 // If called multiple times, the Change field is set to the value of the last call.
 func (b *ResizeOperationStatusApplyConfiguration) WithChange(value string) *ResizeOperationStatusApplyConfiguration {
 	b.Change = &value
+	return b
+}
+
+// WithTablesInUse sets the TablesInUse field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TablesInUse field is set to the value of the last call.
+func (b *ResizeOperationStatusApplyConfiguration) WithTablesInUse(value int32) *ResizeOperationStatusApplyConfiguration {
+	b.TablesInUse = &value
 	return b
 }
 

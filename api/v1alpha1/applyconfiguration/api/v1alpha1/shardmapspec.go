@@ -23,6 +23,8 @@ type ShardMapSpecApplyConfiguration struct {
 	Tables []ShardMapTableApplyConfiguration `json:"tables,omitempty"`
 	// Directory from bits of a key's hash to tables.
 	Directory *DirectoryApplyConfiguration `json:"directory,omitempty"`
+	// LeastTables of a RACE index that clients split those of every memory node into, ahead of keys; 0: they are split as keys come.
+	LeastTables *int32 `json:"leastTables,omitempty"`
 	// Move is the number of the pool's latest move of parts of the hash space between memory nodes; 0: there has been none.
 	Move *int64 `json:"move,omitempty"`
 	// Departures are the parts that are on their way in that move, sorted by part; none: it is finished.
@@ -98,6 +100,14 @@ func (b *ShardMapSpecApplyConfiguration) WithTables(values ...*ShardMapTableAppl
 // If called multiple times, the Directory field is set to the value of the last call.
 func (b *ShardMapSpecApplyConfiguration) WithDirectory(value *DirectoryApplyConfiguration) *ShardMapSpecApplyConfiguration {
 	b.Directory = value
+	return b
+}
+
+// WithLeastTables sets the LeastTables field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LeastTables field is set to the value of the last call.
+func (b *ShardMapSpecApplyConfiguration) WithLeastTables(value int32) *ShardMapSpecApplyConfiguration {
+	b.LeastTables = &value
 	return b
 }
 
