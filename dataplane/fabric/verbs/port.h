@@ -13,6 +13,7 @@
 #include "fabric/tcp/port.h"
 #include "fabric/verbs/arena.h"
 #include "fabric/verbs/device.h"
+#include "fabric/verbs/manager.h"
 #include "net/loop.h"
 #include "net/tls.h"
 
@@ -49,6 +50,7 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
     ProtectionDomain domain;
     std::unique_ptr<Arena> arena;
     CompletionEvents events;
+    std::unique_ptr<ConnectionManager> manager;  // none: lanes are connected by what the session port tells
   };
   VerbsPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::unique_ptr<Memory> memory, PortOptions options);
 
@@ -59,6 +61,7 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
   bool take_completions();  // whether any came
   void ring_soon(VerbsLane& lane);
   void forget(VerbsLane& lane);
+  void broke(std::uint64_t lane, const std::string& why);
   void complete(Posting& posting);  // its waiter resumes when the turn ends
   void resume_completed();
 
@@ -66,7 +69,9 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
   const std::unique_ptr<Memory> memory_;
   const PortOptions options_;
   tcp::TcpPort session_port_;
-  std::unique_ptr<net::Watch> watch_;
+  std::unique_ptr<net::Watch> watch_, manager_watch_, events_watch_;
+  std::shared_ptr<VerbsPort*> self_;  // what is posted to the loop may outlive the port
+  std::uint64_t last_lane_ = 0;
   std::vector<VerbsLane*> lanes_;    // that are open
   std::vector<VerbsLane*> to_ring_;  // when the turn ends
   std::vector<VerbsLane*> turning_;  // while it does
