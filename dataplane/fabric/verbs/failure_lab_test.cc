@@ -27,7 +27,7 @@ namespace {
 using contract::TestHost;
 using ::testing::HasSubstr;
 
-enum class Fault { none, wrong_key, no_receive, gone, in_error, long_answer, wrong_answer };
+enum class Fault { none, wrong_key, no_receive, gone, in_error, long_answer, wrong_answer, no_manager };
 
 // One lane at a time, with a queue pair and a region made as a memory node's are.
 class FaultyNode final : public tcp::LaneMaker {
@@ -54,6 +54,7 @@ class FaultyNode final : public tcp::LaneMaker {
                               .key = memory_->rkey ^ (fault == Fault::wrong_key ? 0xffu : 0u),
                               .begin = reinterpret_cast<std::uintptr_t>(words.data())});
     }
+    if (fault == Fault::no_manager && request->managed) reply.manager_port = 1;  // where nobody listens
     const base::Status status = pair_->connect(request->client, reply.node.mtu, 1, reply.patience);
     ASSERT_TRUE(status.ok()) << status.message();
     if (fault == Fault::in_error) pair_->stop();
@@ -205,6 +206,27 @@ TEST_F(Failures, AnAnswerThatIsTooLongPutsOnesOwnQueuePairInError) {
   expect(Fault::long_answer, Fate::maybe, true, "local ");  // "length error", or on SoftRoCE "QP operation error"
 }
 TEST_F(Failures, AnAnswerToAnotherCallIsNotBelieved) { expect(Fault::wrong_answer, Fate::maybe, true, "fatal error"); }
+
+// As where the network carries lanes, and not the messages of librdmacm.
+task::Task<void> open_twice(VerbsPort& port, TestHost& host, std::string endpoint, Outcome& outcome) {
+  const auto refused = co_await port.open_lane(host.grant(1, endpoint), soon(port));
+  EXPECT_EQ(refused.code(), base::Code::unavailable);
+  EXPECT_THAT(refused.status().message(), HasSubstr("the peer refused the connection"));
+  std::unique_ptr<Lane> lane;
+  co_await open_into(port, host.grant(1, endpoint), lane);
+  if (lane != nullptr) co_await write_into(port, *lane, outcome);
+}
+TEST_F(Failures, ALaneThatLibrdmacmDoesNotConnectIsFollowedByOneWithoutIt) {
+  auto managed = Device::open({});
+  ASSERT_TRUE(managed.ok()) << managed.status().message();
+  VerbsThread other(nullptr, *managed);
+  control.on([this] { node->fault = Fault::no_manager; });
+  for (int i = 0; i < 2; ++i) {
+    Outcome outcome;
+    other.run(open_twice(*other.port, host, session_port->address(), outcome));
+    EXPECT_EQ(outcome.fate, Fate::done);
+  }
+}
 
 // No completion would tell of these: they come as events of the device.
 TEST_F(Failures, ALaneEndsWithItsDevice) {

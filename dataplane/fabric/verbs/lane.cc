@@ -64,8 +64,10 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
                               static_cast<std::uint32_t>(port_.random()), depth);
   if (!pair.ok()) return pair.status();
   pair_ = std::move(*pair);
-  AttachRequest request{
-      .client = pair_->end(), .nonce = port_.random(), .managed = port_.memory_->manager != nullptr, .keys = {}};
+  AttachRequest request{.client = pair_->end(),
+                        .nonce = port_.random(),
+                        .managed = port_.memory_->manager != nullptr && port_.unmanaged_.erase(endpoint_) == 0,
+                        .keys = {}};
   for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
   if (native_) request.keys.push_back({.region = kTrialWord});
   return request;
@@ -107,6 +109,7 @@ task::Task<Status> VerbsLane::begin(const LaneGrant& grant, const AttachRequest&
     auto connection = co_await connecting.run(asked, reply, *pair_, deadline);
     connecting_ = nullptr;
     if (!connection.ok()) {
+      port_.unmanaged_.insert(endpoint_);
       co_return Status(connection.code(), "lane to " + endpoint_ + " by " + port_.memory_->device->name() + ": " +
                                               connection.status().message());
     }

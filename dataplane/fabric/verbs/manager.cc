@@ -177,7 +177,7 @@ task::Task<Status> Connecting::next(rdma_cm_event_type due) {
     port_.disarm(*this);
   }
   if (!given_up_.ok()) co_return given_up_;
-  if (!came_) co_return Status(Code::timed_out, "the peer did not answer before the deadline");
+  if (!came_) co_return Status(Code::timed_out, std::string("no ") + ::rdma_event_str(due) + " by the deadline");
   if (came_->type != due) co_return Status(Code::unavailable, text_of(*came_));
   co_return Status();
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,7 +73,9 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
   std::unique_ptr<net::Watch> watch_, manager_watch_, events_watch_;
   std::shared_ptr<VerbsPort*> self_;  // what is posted to the loop may outlive the port
   std::uint64_t last_lane_ = 0;
-  std::vector<VerbsLane*> lanes_;    // that are open
+  std::set<std::string>
+      unmanaged_;                  // endpoints to which librdmacm did not connect the last lane: the next does without
+  std::vector<VerbsLane*> lanes_;  // that are open
   std::vector<VerbsLane*> to_ring_;  // when the turn ends
   std::vector<VerbsLane*> turning_;  // while it does
   Posting* first_completed_ = nullptr;
