@@ -159,6 +159,10 @@ chaos-verbs: release ## the same over verbs, on an RDMA device or on SoftRoCE in
 	@go build -o build/chaos ./hack/chaos
 	@go run ./hack/lab -timeout 20m -memory 4G -- build/chaos --wire verbs --minutes 3 $(ARGS)
 
+.PHONY: growth
+growth: release ## a RACE pool of processes that comes to hold 16 times as many keys under load: ARGS='--wire tcp'
+	@go run ./hack/growth $(ARGS)
+
 .PHONY: bench
 bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run
 	@go run ./dataplane/bench/resp $(ARGS)

@@ -519,7 +519,7 @@ func TestRolesForPeople(t *testing.T) {
 	}
 	for role, want := range map[string]map[string]string{
 		"farpool-viewer": {"computeshardpools": "[get list watch]", "kvpools": "[get list watch]", "memorynodepools": "[get list watch]", "memorynodes": "[get list watch]", "repairleases": "[get list watch]", "resizeoperations": "[get list watch]", "shardmaps": "[get list watch]"},
-		"farpool-editor": {"kvpools": "[create delete deletecollection patch update]", "memorynodes": "[patch]", "repairleases": "[create delete]", "resizeoperations": "[patch update]",
+		"farpool-editor": {"kvpools": "[create delete deletecollection patch update]", "memorynodes": "[patch]", "repairleases": "[create delete]", "resizeoperations": "[delete patch update]",
 			"computeshardpools/scale": "[get patch update]", "memorynodepools/scale": "[get patch update]"},
 	} {
 		if got := granted(role); !reflect.DeepEqual(got, want) {

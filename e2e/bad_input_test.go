@@ -60,7 +60,6 @@ var _ = Describe("A pool that cannot work", Ordered, Label("short"), func() {
 		Entry("data policy", SpecTimeout(time.Minute), `{"spec":{"dataPolicy":"Store"}}`, "fixed at creation"),
 		Entry("index", SpecTimeout(time.Minute), `{"spec":{"index":{"rcuckoo":{"rowsPerLock":8}}}}`, "fixed at creation"),
 		Entry("memory", SpecTimeout(time.Minute), `{"spec":{"memory":{"pools":[{"name":"memory","replicas":1,"memory":"128Mi"}]}}}`, "fixed at creation"),
-		Entry("memory nodes", SpecTimeout(time.Minute), `{"spec":{"memory":{"pools":[{"name":"memory","replicas":2,"memory":"64Mi"}]}}}`, "fixed at creation"),
 	)
 
 	It("says that no node has the memory it asks for", func(ctx SpecContext) {

@@ -13,7 +13,10 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/redis/go-redis/v9"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
 )
@@ -70,4 +73,57 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 			Should(ContainElement(HavePrefix("KVPool/" + p.name + ": ")))
 		Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded)).To(haveStatus(metav1.ConditionFalse, farpoolv1alpha1.ReasonHealthy))
 	}, SpecTimeout(3*time.Minute))
+})
+
+var _ = Describe("A pool that is full and may not grow", Label("short"), func() {
+	It("says so, and is healed by growth without a restart", func(ctx SpecContext) {
+		value := strings.Repeat("v", 30_000)
+		key := func(i int) string { return fmt.Sprintf("full:%d", i) }
+		p := apply(ctx, namespace(ctx, "ceiling"), strings.Replace(small("capped", 1, 1, "  dataPolicy: Store\n  index: {protocol: RACE}"),
+			"memory: 64Mi", "memory: 16Mi, capacity: {fillPercent: 70, maxReplicas: 1}", 1))
+		p.ready(ctx)
+		before := append(p.memoryNodes(ctx), p.shards(ctx)...)
+		through := p.target(ctx).Connect(0)
+		DeferCleanup(through.Close)
+		stored := 0
+		var refused error
+		for ; refused == nil && stored < 10_000; stored++ {
+			refused = through.Set(ctx, key(stored), value, 0).Err()
+		}
+		stored--
+		Expect(refused).To(MatchError(Equal("OOM command not allowed when used memory > 'maxmemory'.")))
+		Expect(through.Get(ctx, key(0)).Result()).To(Equal(value))
+		Expect(through.Del(ctx, key(0)).Result()).To(BeEquivalentTo(1))
+		Eventually(func() error { return through.Set(ctx, key(0), value, 0).Err() }).WithContext(ctx).Should(Succeed())
+
+		limited := func(g Gomega) *metav1.Condition {
+			var pool farpoolv1alpha1.MemoryNodePool
+			g.Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.name + "-memory"}, &pool)).To(Succeed())
+			c := meta.FindStatusCondition(pool.Status.Conditions, farpoolv1alpha1.ConditionScalingLimited)
+			g.Expect(c).NotTo(BeNil())
+			return c
+		}
+		Eventually(limited).WithContext(ctx).Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonCeilingReached))
+		Eventually(func() []string { return p.events(ctx, farpoolv1alpha1.ReasonCeilingReached) }).WithContext(ctx).ShouldNot(BeEmpty())
+
+		By("letting it have another memory node")
+		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=json", "-p",
+			`[{"op":"replace","path":"/spec/memory/pools/0/capacity/maxReplicas","value":2}]`)
+		Expect(err).NotTo(HaveOccurred())
+		p.resized(ctx, p.follows(ctx, 2), 2)
+		for i := stored; i < stored+stored/4; i++ {
+			Eventually(func() error { return through.Set(ctx, key(i), value, 0).Err() }).WithContext(ctx).Should(Succeed(), key(i))
+		}
+		for i := range stored + stored/4 {
+			Expect(through.Get(ctx, key(i)).Result()).To(Equal(value), key(i))
+		}
+		Eventually(func() string { return p.condition(ctx, farpoolv1alpha1.ConditionMemoryPressure).Reason }).WithContext(ctx).ShouldNot(Equal(farpoolv1alpha1.ReasonMemoryFull))
+		after := map[types.UID]int32{}
+		for _, pod := range append(p.memoryNodes(ctx), p.shards(ctx)...) {
+			after[pod.UID] = pod.Status.ContainerStatuses[0].RestartCount
+		}
+		for _, pod := range before {
+			Expect(after).To(HaveKeyWithValue(pod.UID, BeZero()), "%s is another pod, or its process is another one", pod.Name)
+		}
+	}, SpecTimeout(8*time.Minute))
 })

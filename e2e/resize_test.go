@@ -15,20 +15,22 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/e2e/chaos"
 	"farpool.dev/farpool/e2e/history"
+	"farpool.dev/farpool/e2e/workload"
 )
 
 const movedAway = "farpool_index_keys_moved_away_total"
 
 var _ = Describe("A pool whose memory nodes change", func() {
-	It("grows from 2 to 3 and is drained to 2 under load while a shard is killed, and loses nothing", Label("short"), func(ctx SpecContext) {
+	DescribeTable("grows from 2 to 3 and is drained to 2 under load while a shard is killed, and loses nothing", Label("short"), func(ctx SpecContext, index string) {
 		const shards = 2
-		p := apply(ctx, namespace(ctx, "resize"), small("elastic", 2, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+		p := apply(ctx, namespace(ctx, "resize"), small("elastic", 2, shards, "  dataPolicy: Store\n  index: "+index))
 		p.ready(ctx)
 		stay := p.uids(ctx)
 		clients := reach(ctx, p.shards(ctx), shardProcess)
@@ -49,7 +51,9 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		AddReportEntry("keys moved", fmt.Sprintf("by the shards in their present lives: %v", moved))
 		Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus("True"))
 		p.clean(ctx)
-	}, SpecTimeout(12*time.Minute))
+	},
+		Entry("of RACE", SpecTimeout(12*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
+		Entry("of RCuckoo", SpecTimeout(12*time.Minute), "{protocol: RCuckoo}"))
 
 	It("is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "resize"), small("calm", 3, 2, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
@@ -96,13 +100,15 @@ var _ = Describe("A pool whose memory nodes change", func() {
 	}, SpecTimeout(12*time.Minute))
 
 	It("grows from 3 to 5 and is drained to 2 under load by one operator after the other, with the API server away and shards killed", Label("long"), func(ctx SpecContext) {
-		const shards = 3
+		// So many that moving them takes longer than what is done meanwhile.
+		const shards, keys = 3, 40_000
 		p := apply(ctx, namespace(ctx, "resize"), small("tidal", 3, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
 		p.ready(ctx)
 		stay := p.uids(ctx)
 		clients := reach(ctx, p.shards(ctx), shardProcess)
 		controlPlane, err := kind.ControlPlane(ctx)
 		Expect(err).NotTo(HaveOccurred())
+		load(ctx, p.target(ctx), keys)
 		p.underLoad(ctx, "tidal:", func(l *chaos.Load) {
 			operation := p.resize(ctx, 5)
 			p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
@@ -115,19 +121,30 @@ var _ = Describe("A pool whose memory nodes change", func() {
 			scaleOperator(ctx, 1)
 			p.resized(ctx, operation, 5)
 
+			nodes := reach(ctx, p.memoryNodes(ctx), nodeProcess)
+			DeferCleanup(func(ctx SpecContext) { Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed()) }, NodeTimeout(4*time.Minute))
 			operation = p.resize(ctx, 2)
 			p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
-			By("while keys move: an API server that is away, and a memory node that is killed as it gives")
-			DeferCleanup(func(ctx SpecContext) { Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed()) }, NodeTimeout(4*time.Minute))
-			nodes := reach(ctx, p.memoryNodes(ctx), nodeProcess)
-			Expect(kind.StopAPIServer(ctx, controlPlane)).To(Succeed())
-			Expect(l.Progress(ctx, 2000)).To(Succeed())
+			By("while keys move: a memory node that is killed as it gives, and, once its new life is in the map, an API server that is away")
+			giver := nodes[len(nodes)-1].pod.Name
+			before := p.memoryNode(ctx, giver).Status.Incarnation
 			Expect(nodes[len(nodes)-1].signal(ctx, "KILL")).To(Succeed())
+			Eventually(func(g Gomega) {
+				now := p.memoryNode(ctx, giver).Status
+				g.Expect(now.Incarnation).NotTo(Or(BeEmpty(), Equal(before)))
+				g.Expect(meta.IsStatusConditionTrue(now.Conditions, farpoolv1alpha1.ConditionReady)).To(BeTrue(), "%+v", now.Conditions)
+			}).WithContext(ctx).Should(Succeed())
+			Expect(kind.StopAPIServer(ctx, controlPlane)).To(Succeed())
 			Expect(clients[1].signal(ctx, "KILL")).To(Succeed())
+			Expect(l.Progress(ctx, 2000)).To(Succeed())
 			Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed())
 			Expect(clients[1].ready(ctx)).To(Succeed())
 			p.resized(ctx, operation, 2)
 		})
+		loaded, err := workload.NewRun(p.target(ctx), 4, "load:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer loaded.Close()
+		Expect(loaded.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), "%v", loaded.Errors.Err())
 		for name, uid := range p.uids(ctx) {
 			Expect(uid).To(Equal(stay[name]), "memory node %s, which stays, has another pod", name)
 		}
@@ -137,8 +154,8 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		p.clean(ctx)
 	}, SpecTimeout(25*time.Minute))
 
-	It("waits for approval where its spec asks for it, and follows another aim", Label("short"), func(ctx SpecContext) {
-		p := apply(ctx, namespace(ctx, "approval"), small("asked", 1, 1, "  index: {protocol: RACE}\n  resize: {approval: Required}"))
+	It("waits for approval where its spec asks for it, and stays as it is after an abort", Label("short"), func(ctx SpecContext) {
+		p := apply(ctx, namespace(ctx, "approval"), small("asked", 1, 1, "  resize: {approval: Required}"))
 		p.ready(ctx)
 		load(ctx, p.target(ctx), 500)
 		operation := p.resize(ctx, 2)
@@ -148,6 +165,17 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(table).To(And(ContainSubstring(operation), ContainSubstring("1 to 2"), ContainSubstring("Planned")))
 		AddReportEntry("kubectl get resizeoperations", table)
+
+		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "resizeoperation", operation, "--type=merge", "-p", `{"spec":{"requestedState":"Abort"}}`)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionProgressing).Should(haveStatus("False", farpoolv1alpha1.ReasonResizeAborted))
+		Eventually(p.memoryNodes).WithContext(ctx).Should(HaveLen(1))
+		Expect(p.resizeOperation(ctx, operation).Status.Stage).To(Equal(farpoolv1alpha1.StageAborted))
+		load(ctx, p.target(ctx), 500)
+		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "delete", "resizeoperation", operation)
+		Expect(err).NotTo(HaveOccurred())
+		operation = p.follows(ctx, 2)
+		p.stage(ctx, operation, farpoolv1alpha1.StagePlanned)
 		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "resizeoperation", operation, "--type=merge", "-p", `{"spec":{"approval":"Approved"}}`)
 		Expect(err).NotTo(HaveOccurred())
 		p.resized(ctx, operation, 2)

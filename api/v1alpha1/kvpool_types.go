@@ -69,8 +69,6 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 100ms"
 // +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
-// +kubebuilder:validation:XValidation:rule="self.index.protocol == 'RACE' || self.memory.pools.all(p, oldSelf.memory.pools.all(o, o.name != p.name || o.replicas == p.replicas))",message="replicas of a memory pool is fixed at creation where spec.index.protocol is RCuckoo, whose keys can not move between memory nodes: create a new pool, with protocol RACE if it is to grow and shrink"
-// +kubebuilder:validation:XValidation:rule="self.index.protocol == 'RACE' || self.memory.pools.all(p, !has(p.capacity))",message="capacity of a memory pool is for protocol RACE, whose keys can move to memory nodes that are added: leave it out, or set spec.index.protocol to RACE"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -103,7 +101,7 @@ type KVPoolSpec struct {
 	// +optional
 	Compute *ComputeSpec `json:"compute,omitempty"`
 
-	// Resize says how the number of memory nodes is changed, in pools of RACE.
+	// Resize says how the number of memory nodes is changed.
 	// +optional
 	Resize *ResizeSpec `json:"resize,omitempty"`
 
@@ -164,6 +162,7 @@ const (
 )
 
 // RACESpec is the shape of a RACE table.
+// +kubebuilder:validation:XValidation:rule="!has(self.initialTables) || self.initialTables <= self.tables",message="spec.index.race.initialTables is at most tables: there are no more"
 type RACESpec struct {
 	// TablePercent of a memory node's memory that the index takes.
 	// +optional
@@ -180,6 +179,14 @@ type RACESpec struct {
 	// +kubebuilder:validation:Maximum=16384
 	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.tables is a power of two: each split makes two tables of one"
 	Tables int32 `json:"tables,omitempty"`
+
+	// InitialTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
+	// before it fills them. 1 if left out.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16384
+	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.initialTables is a power of two: each split makes two tables of one"
+	InitialTables int32 `json:"initialTables,omitempty"`
 }
 
 // Race is RACE's geometry with what is left out.
@@ -294,15 +301,15 @@ type MemoryPool struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Replicas is the number of memory nodes. In a pool of RACE it may be changed at any time: memory nodes that are added get their share of
-	// the keys, and those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to
-	// another number, which holds until this one is changed. In a pool of RCuckoo it is fixed.
+	// Replicas is the number of memory nodes. It may be changed at any time: memory nodes that are added get their share of the keys, and
+	// those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
+	// number, which holds until this one is changed.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	Replicas int32 `json:"replicas"`
 
-	// Capacity lets the operator add memory nodes as they fill, in a pool of RACE. It takes none away.
+	// Capacity lets the operator add memory nodes as they fill. It takes none away.
 	// +optional
 	Capacity *CapacityPolicy `json:"capacity,omitempty"`
 
@@ -338,8 +345,8 @@ type MemoryPool struct {
 
 // CapacityPolicy says when a memory pool grows by a memory node, and how far. Keys move to each before the next is added.
 type CapacityPolicy struct {
-	// FillPercent of what the fullest memory node's table can hold, from which on the memory pool grows. It grows as well when writes are refused
-	// for want of memory.
+	// FillPercent of what the fullest memory node's table or heap can hold, from which on the memory pool grows. It grows as well when writes are
+	// refused for want of memory.
 	// +optional
 	// +kubebuilder:default=80
 	// +kubebuilder:validation:Minimum=10

@@ -22,6 +22,9 @@ const (
 	// AnnotationGiveUp on a MemoryNode, set by a person to the incarnation in its status, says that this life is gone with what it held, where
 	// the pool's dataPolicy is Store: a node that has no place to run is then waited for by nothing, and can go without being drained.
 	AnnotationGiveUp = "farpool.dev/give-up"
+	// AnnotationBeginEmpty on a KVPool, set by a person to the epoch that its condition Degraded names (MapMissing), gives up all that the pool held, as
+	// nobody knows any more where it lies: its memory nodes begin empty.
+	AnnotationBeginEmpty = "farpool.dev/begin-empty"
 	// AnnotationTemplateVersion on a pod says which frozen renderer made it.
 	AnnotationTemplateVersion = "farpool.dev/template-version"
 	// AnnotationPodHash on a memory node's pod tells whether a pod that never found a place was made from the present spec.

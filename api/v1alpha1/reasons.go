@@ -15,7 +15,7 @@ const (
 	// ConditionDataPlaneReachable: the operator talks to the agents. Unknown is not False: a process that cannot be reached is
 	// not taken for dead.
 	ConditionDataPlaneReachable = "DataPlaneReachable"
-	// ConditionMemoryPressure: a memory node has no room, or soon none, for new keys and larger values. Reads and updates in place go on.
+	// ConditionMemoryPressure: a memory node has no room, or soon none, for what needs memory. Reads, removals and updates in place go on.
 	ConditionMemoryPressure = "MemoryPressure"
 	// ConditionCertificatesReady: the pool's certificates are made and current.
 	ConditionCertificatesReady = "CertificatesReady"
@@ -51,6 +51,12 @@ const (
 	ConditionRepaired = "Repaired"
 	// ConditionComplete: no memory node names them any more; or the pool has the memory nodes that it shall have, each with its share.
 	ConditionComplete = "Complete"
+)
+
+// Condition type of a ResizeOperation.
+const (
+	// ConditionHolding: the pool stays as it is, though its spec asks for what the operation was to do, as a person has aborted it.
+	ConditionHolding = "Holding"
 )
 
 // Reasons of conditions and events.
@@ -128,6 +134,7 @@ const (
 	ReasonNodeDrained           = "NodeDrained"
 	ReasonRemoving              = "Removing"
 	ReasonResizeComplete        = "ResizeComplete"
+	ReasonResizeAborted         = "ResizeAborted"
 	ReasonMovesExhausted        = "MovesExhausted"
 	ReasonDrained               = "Drained"
 	ReasonGrowing               = "Growing"

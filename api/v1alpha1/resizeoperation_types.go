@@ -7,8 +7,8 @@ import (
 )
 
 // ResizeOperation follows one change of the number of a pool's memory nodes: those that come get a share of the keys, those that go are
-// drained, and then removed. The operator makes one for each change of spec.memory.pools[].replicas; people read it, and approve it where
-// the pool asks for that.
+// drained, and then removed. The operator makes one for each change of spec.memory.pools[].replicas; people read it, approve it where
+// the pool asks for that, and abort it.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=resize,categories=farpool
@@ -20,6 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="Moved",type=integer,JSONPath=`.status.partsMoved`
 // +kubebuilder:printcolumn:name="Keys left",type=integer,JSONPath=`.status.keysLeft`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Estimated end",type=date,JSONPath=`.status.estimatedCompletionTime`,priority=1
 // +kubebuilder:printcolumn:name="Approval",type=string,JSONPath=`.spec.approval`,priority=1
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].message`,priority=1
@@ -53,9 +54,20 @@ const (
 	ApprovalApproved ResizeApproval = "Approved"
 )
 
+// RequestedState says whether a resize is to go on.
+type RequestedState string
+
+const (
+	// RequestedRun: it is.
+	RequestedRun RequestedState = "Run"
+	// RequestedAbort: nothing more is begun of it.
+	RequestedAbort RequestedState = "Abort"
+)
+
 // ResizeOperationSpec says what is to become of the pool's memory nodes.
 // +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.pools == oldSelf.pools && has(self.evacuates) == has(oldSelf.evacuates) && (!has(self.evacuates) || self.evacuates == oldSelf.evacuates)",message="a ResizeOperation's aim never changes: edit replicas in the KVPool, which makes another one"
-// +kubebuilder:validation:XValidation:rule="self.approval == oldSelf.approval || oldSelf.approval == 'Required' && self.approval == 'Approved'",message="approval can be changed from Required to Approved alone: what has been approved is not taken back; edit replicas in the KVPool to have another aim"
+// +kubebuilder:validation:XValidation:rule="self.approval == oldSelf.approval || oldSelf.approval == 'Required' && self.approval == 'Approved'",message="approval can be changed from Required to Approved alone: what has been approved is not taken back; set requestedState to Abort, or edit replicas in the KVPool to have another aim"
+// +kubebuilder:validation:XValidation:rule="self.requestedState == oldSelf.requestedState || self.requestedState == 'Abort'",message="an abort is not taken back: delete the ResizeOperation, which has the resize planned anew, or edit replicas in the KVPool"
 type ResizeOperationSpec struct {
 	// PoolName of the KVPool.
 	// +required
@@ -82,6 +94,14 @@ type ResizeOperationSpec struct {
 	// +required
 	// +kubebuilder:validation:Enum=Automatic;Required;Approved
 	Approval ResizeApproval `json:"approval"`
+
+	// RequestedState: Abort has nothing more begun of it. A move of keys that is under way is finished; memory nodes that have come for it and hold
+	// nothing go again, and the others stay. The pool then stays as it is until another number of memory nodes is asked for, or this object is
+	// deleted, which has the resize planned anew.
+	// +optional
+	// +kubebuilder:default=Run
+	// +kubebuilder:validation:Enum=Run;Abort
+	RequestedState RequestedState `json:"requestedState,omitempty"`
 }
 
 // ResizePool is a pool of memory nodes that changes, or does not.
@@ -104,7 +124,7 @@ type ResizePool struct {
 }
 
 // ResizeStage says how far it has come.
-// +kubebuilder:validation:Enum=Planned;Waiting;Moving;Removing;Complete;Superseded
+// +kubebuilder:validation:Enum=Planned;Waiting;Moving;Removing;Complete;Superseded;Aborted
 type ResizeStage string
 
 const (
@@ -120,11 +140,14 @@ const (
 	StageComplete ResizeStage = "Complete"
 	// StageSuperseded: the aim has changed; another ResizeOperation goes on from what there was.
 	StageSuperseded ResizeStage = "Superseded"
+	// StageAborted: a person wanted no more of it, and nothing of it is under way.
+	StageAborted ResizeStage = "Aborted"
 )
 
 // ResizeOperationStatus says how far the change has come. The operator is its one writer.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.stage) || !(oldSelf.stage in ['Complete', 'Superseded', 'Aborted']) || has(self.stage) && self.stage == oldSelf.stage",message="a resize that is over stays so"
 type ResizeOperationStatus struct {
-	// Conditions: Complete.
+	// Conditions: Complete; Holding, of one that was aborted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -155,6 +178,22 @@ type ResizeOperationStatus struct {
 	// KeysLeft that are still to be moved, about.
 	// +optional
 	KeysLeft int64 `json:"keysLeft,omitempty"`
+
+	// KeysTotal is the most that KeysLeft has been.
+	// +optional
+	KeysTotal int64 `json:"keysTotal,omitempty"`
+
+	// BytesLeft of the heaps that these keys take, about.
+	// +optional
+	BytesLeft int64 `json:"bytesLeft,omitempty"`
+
+	// MovingSince is when keys were first seen to be on their way.
+	// +optional
+	MovingSince *metav1.Time `json:"movingSince,omitempty"`
+
+	// EstimatedCompletionTime of what moves now, by how fast keys have moved so far.
+	// +optional
+	EstimatedCompletionTime *metav1.Time `json:"estimatedCompletionTime,omitempty"`
 
 	// StartTime is when the operator first took it up.
 	// +optional

@@ -1111,6 +1111,14 @@ func (in *ResizeOperationStatus) DeepCopyInto(out *ResizeOperationStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.MovingSince != nil {
+		in, out := &in.MovingSince, &out.MovingSince
+		*out = (*in).DeepCopy()
+	}
+	if in.EstimatedCompletionTime != nil {
+		in, out := &in.EstimatedCompletionTime, &out.EstimatedCompletionTime
+		*out = (*in).DeepCopy()
+	}
 	if in.StartTime != nil {
 		in, out := &in.StartTime, &out.StartTime
 		*out = (*in).DeepCopy()

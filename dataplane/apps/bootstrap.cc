@@ -9,9 +9,10 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <utility>
+
+#include "apps/files.h"
 
 namespace farpool::apps {
 namespace {
@@ -100,15 +101,11 @@ std::vector<std::string> read_addresses(const std::string& path) {
 }
 
 Status write_addresses(const std::string& path, const std::vector<std::string>& addresses) {
-  const std::string draft = path + ".new";
-  std::ofstream file(draft, std::ios::trunc);
-  for (const std::string& address : addresses) file << address << "\n";
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(draft, path, error);
-  if (file && !error) return {};
-  return {Code::unavailable,
-          "the addresses of memory nodes could not be kept in " + path + (error ? ": " + error.message() : "")};
+  std::string lines;
+  for (const std::string& address : addresses) lines += address + "\n";
+  const Status status = replace_file(path, lines);
+  return status.ok() ? status
+                     : Status(status.code(), "the addresses of memory nodes are not kept: " + status.message());
 }
 
 Resolver::Resolver(BootstrapSpec spec, std::function<void(std::vector<std::string>, const std::string&)> found,

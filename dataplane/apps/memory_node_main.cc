@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/files.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
 #include "apps/wire.h"
@@ -50,6 +51,7 @@ struct Settings {
   std::string listen = "[::]:7400";
   std::string advertise;
   layout::GeometryRequest geometry;
+  std::uint64_t initial_tables = 1;
   node::LockPlacement locks = node::LockPlacement::host;
   base::Nanos failure_timeout = -1;  // not said: by the wire
   base::Nanos lease = 5 * base::kSecond;
@@ -98,6 +100,9 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--tables", settings.geometry.tables,
                  "that the table of race may be split into while clients work, as keys come: a power of two; rcuckoo "
                  "has 1")
+      ->capture_default_str();
+  app.add_option("--initial-tables", settings.initial_tables,
+                 "of --tables that a memory which is formatted begins with: a power of two")
       ->capture_default_str();
   add_duration(app, "--failure-timeout", settings.failure_timeout,
                "a lock that stands for this long has a dead holder (default 2s, and 100ms on verbs)");
@@ -382,6 +387,10 @@ int run(const Settings& settings) {
              .spin = settings.wire.spin},
             *device);
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
+  // Beside the memory. What lies on a volume of huge pages cannot be written as files are.
+  const std::string map_file = settings.memory_path.empty() || settings.huge_pages != 0
+                                   ? ""
+                                   : settings.memory_path + "/" + settings.common.name + ".map";
   auto lender = lend(
       settings, *device != nullptr ? (*device)->numa_node() : std::nullopt,
       {.name = settings.common.name,
@@ -389,12 +398,21 @@ int run(const Settings& settings) {
        .endpoint = settings.advertise,
        .version = FARPOOL_VERSION,
        .geometry = settings.geometry,
+       .initial_tables = settings.initial_tables,
        .lease = settings.lease,
        .failure_timeout = settings.failure_timeout,
        .max_lanes = settings.max_lanes,
        .opens_per_second = 200,
        .require_authentication = *tls != nullptr,
        .locks = settings.locks,
+       .kept_map = map_file.empty() ? "" : read_file(map_file),
+       .keep_map =
+           [&map_file](const std::string& map) {
+             if (map_file.empty()) return;
+             if (Status status = replace_file(map_file, map); !status.ok()) {
+               spdlog::warn("the shard map is not kept for the next process: {}", status.message());
+             }
+           },
        .log = [](bool warning,
                  const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); },
        .on_change =
@@ -432,6 +450,13 @@ int run(const Settings& settings) {
     if (!started.ok()) return fail(kProgram, started.status());
     agent = std::move(started.value());
   }
+  // Before it is seen to be ready: who needs no operator serves from then on.
+  if (settings.standalone) {
+    const auto published = node->stand_alone();
+    if (published.verdict != node::MemoryNode::Verdict::adopted) {
+      return fail(kProgram, {Code::internal, published.message});
+    }
+  }
   std::unique_ptr<control::Web> web;
   if (settings.common.metrics_listen != "none") {
     auto started = control::Web::start({.listen = settings.common.metrics_listen,
@@ -440,12 +465,6 @@ int run(const Settings& settings) {
                                         .ready = [&process] { return process->ready(); }});
     if (!started.ok()) return fail(kProgram, started.status());
     web = std::move(started.value());
-  }
-  if (settings.standalone) {
-    const auto published = node->stand_alone();
-    if (published.verdict != node::MemoryNode::Verdict::adopted) {
-      return fail(kProgram, {Code::internal, published.message});
-    }
   }
   spdlog::info(
       "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "apps/daemon_test.h"
+#include "apps/files.h"
 #include "fabric/tcp/test_loop.h"
 #include "farpool/v1alpha1/session.pb.h"
+#include "farpool/v1alpha1/shard_map.pb.h"
 #include "net/throwaway_ca.h"
 
 namespace farpool::apps {
@@ -87,6 +89,22 @@ TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
   EXPECT_NE(daemon.output().find("signal 15"), std::string::npos) << daemon.output();
 }
 
+// The next process has the map beside the memory, whether anybody else knows of it or not.
+TEST_F(MemoryNodeDaemon, KeepsItsMapForTheNextProcess) {
+  const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
+  auto arguments = flags();
+  arguments.push_back("--memory-path=" + directory);
+  v1alpha1::ShardMap kept;
+  for (const std::uint64_t epoch : {1u, 2u}) {
+    Daemon daemon(FARPOOL_MEMORY_NODE, arguments);
+    ASSERT_TRUE(comes_up(daemon, http_port));
+    EXPECT_TRUE(kept.ParseFromString(read_file(directory + "/m0.map")));
+    EXPECT_EQ(kept.epoch(), epoch);
+    daemon.signal(SIGKILL);
+    EXPECT_EQ(daemon.wait(), -SIGKILL);
+  }
+}
+
 TEST_F(MemoryNodeDaemon, ReadsItsFlagsFromAFileToo) {
   const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
   const std::string path = directory + "/farpool.toml";
@@ -122,6 +140,7 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
            {{"--table-percent=101"}, ""},
            {{"--protocol=race", "--tables=3"}, "power of two"},
            {{"--tables=2"}, "2 tables are not possible"},
+           {{"--protocol=race", "--tables=4", "--initial-tables=8"}, "8 initial tables are not possible"},
            {{"--lease=5"}, "5"},
            {{"--lease=1s"}, "--lease"},
            {{"--failure-timeout=1ms"}, "--failure-timeout of 1ms"},

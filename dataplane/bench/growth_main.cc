@@ -7,8 +7,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,8 @@
 #include "bench/load.h"
 #include "bench/plot.h"
 #include "bench/slices.h"
+#include "directory/directory.h"
+#include "layout/regions.h"
 #include "node/memory_node.h"
 #include "sim/world.h"
 
@@ -30,7 +34,7 @@ struct Setup {
   std::uint64_t keys = 10'000;  // at first
   std::uint64_t growth = 16;    // times so many in the end
   std::uint64_t clients = 64;
-  double reads = 0.5, updates = 0.25;  // the rest are inserts of new keys
+  double reads = 0.5, inserts = 0.25;  // the rest are updates
   std::uint64_t calm = 200'000;        // operations when all splits are finished, without inserts
   Nanos window = 500 * base::kMicrosecond;
   std::uint64_t seed = 1;
@@ -52,6 +56,7 @@ struct Run {
   std::vector<std::pair<double, double>> throughput;  // milliseconds, millions of operations a second
   double least = 0;                                   // throughput of a window with a split
   std::uint64_t splits = 0, moved = 0, keys = 0, lost = 0;
+  std::uint64_t had_to_move = 0;  // to tables that were made after the key had come
   Nanos time = 0;
 };
 
@@ -91,6 +96,7 @@ class Experiment {
     run_.splits = begun_splits();
     for (sim::Client* client : clients_) run_.moved += client->table().marks().moved;
     run_.keys = next_key_;
+    for (std::uint64_t i = 0; i < next_key_; ++i) run_.had_to_move += had_to_move(i);
     tasks_.start(*clients_[0], read_all(*clients_[0]));
     tasks_.finish();
     for (Phased& phase : run_.phases) {
@@ -105,10 +111,33 @@ class Experiment {
 
   task::Task<void> load(sim::Client& client) {
     while (next_key_ < setup_.keys) {
-      fabric::Cost cost;
-      const std::string key = bench::key_of(next_key_++);
-      note(co_await client.table().insert(key, value_, deadline(client), cost));
+      co_await insert(client);
     }
+  }
+
+  task::Task<void> insert(sim::Client& client) {
+    const std::uint64_t number = next_key_++;
+    const std::string key = bench::key_of(number);
+    fabric::Cost cost;
+    note(co_await client.table().insert(key, value_, deadline(client), cost));
+    depths_.resize(std::max<std::size_t>(depths_.size(), number + 1));
+    depths_[number] = place_of(key).depth;
+  }
+
+  // What of a key's hash has chosen its table so far.
+  struct Place {
+    std::uint64_t hash = 0;
+    std::uint64_t depth = 0;
+  };
+  Place place_of(const std::string& key) {
+    const directory::View view(world_.region(layout::kDirectory), world_.geometry().tables);
+    const std::uint64_t hash = directory::hash_of(world_.pool_secret(), std::as_bytes(std::span(key)));
+    return {hash, layout::EntryWord::Depth::get(view.entry(directory::low_bits(hash, view.depth())))};
+  }
+  // Each split since a key came has moved it, if the bit by which the split went is set.
+  std::uint64_t had_to_move(std::uint64_t number) {
+    const Place now = place_of(bench::key_of(number));
+    return static_cast<std::uint64_t>(std::popcount(directory::low_bits(now.hash, now.depth) >> depths_[number]));
   }
 
   task::Task<void> work(sim::Client& client) {
@@ -121,7 +150,7 @@ class Experiment {
       const double drawn = bench::uniform(random_);
       const bool reads = drawn < setup_.reads;
       const bool grows = next_key_ < end;
-      if (reads || drawn < setup_.reads + setup_.updates || !grows) {
+      if (reads || drawn >= setup_.reads + setup_.inserts || !grows) {
         const std::string key = bench::key_of(random_.below(setup_.keys));
         if (reads) {
           const auto found = co_await client.table().lookup(key, deadline(client), cost);
@@ -133,8 +162,7 @@ class Experiment {
           if (updated.ok() && !*updated) ++run_.lost;
         }
       } else {
-        const std::string key = bench::key_of(next_key_++);
-        note(co_await client.table().insert(key, value_, deadline(client), cost));
+        co_await insert(client);
       }
       const auto took = static_cast<double>(client.port().now() - asked);
       Phased& where = run_.phases[this->phase() == kDuring ? kDuring : phase];
@@ -199,6 +227,7 @@ class Experiment {
   base::Random random_;
   const std::string value_;
   std::vector<sim::Client*> clients_;
+  std::vector<std::uint64_t> depths_;  // by key, when it came
   std::uint64_t next_key_ = 0, done_ = 0, calm_done_ = 0;
   Nanos begun_ = 0, look_before_ = 0;
   std::uint64_t done_before_ = 0, splits_before_ = 0;
@@ -213,9 +242,11 @@ void print(const char* name, const Run& run) {
   for (const auto& [code, count] : run.failed) failed += count;
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
-      "\n**%s**: %llu keys in the end, %llu splits, %llu slots moved, %.0f ms; %llu operations failed, %llu keys "
-      "lost; the slowest window with a split had %.2f M operations/s.\n\n",
-      name, number(run.keys), number(run.splits), number(run.moved), static_cast<double>(run.time) / 1e6,
+      "\n**%s**: %llu keys in the end, %llu splits, %llu slots moved, %.3f times as many as had to, %.0f ms; %llu "
+      "operations "
+      "failed, %llu keys lost; the slowest window with a split had %.2f M operations/s.\n\n",
+      name, number(run.keys), number(run.splits), number(run.moved),
+      static_cast<double>(run.moved) / static_cast<double>(run.had_to_move), static_cast<double>(run.time) / 1e6,
       number(failed), number(run.lost), run.least);
   std::printf(
       "| | ms | M operations/s | reads: p50 µs | p99 µs | most µs | writes: p50 µs | p99 µs | most µs |\n"
@@ -246,6 +277,8 @@ int main(int count_of_words, char** words) {
   app.add_option("--entries", setup.entries, "of a table")->check(CLI::Range(1000, 10'000'000));
   app.add_option("--tables", setup.tables, "a power of two; one is in use at first");
   app.add_option("--clients", setup.clients)->check(CLI::PositiveNumber);
+  app.add_option("--inserts", setup.inserts, "share of new keys, while it grows; half are reads, the rest updates")
+      ->check(CLI::Range(0.001, 0.5));
   app.add_option("--seed", setup.seed);
   app.add_option("--svg", svg, "file to draw to");
   CLI11_PARSE(app, count_of_words, words);

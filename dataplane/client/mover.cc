@@ -2,8 +2,10 @@
 #include "client/mover.h"
 
 #include <algorithm>
+#include <optional>
 
-#include "layout/directory.h"
+#include "index/edit.h"
+#include "layout/lease.h"
 
 namespace farpool::client {
 
@@ -51,16 +53,23 @@ Status Mover::go_on() const {
 Task<Status> Mover::take_in(std::string_view key, std::string_view value) {
   if (Status status = go_on(); !status.ok()) co_return status;
   const End& target = targets_[target_of_(key)];
-  const Result<bool> added = co_await target.table->insert(key, value, soon(target), cost_);
+  const Result<bool> added = co_await target.table->movable()->admit(key, value, soon(target), cost_);
   co_return added.status();
 }
 
+// Under the key's locks, where there are such: what a mover that died has begun to write there is finished first.
 Task<Result<bool>> Mover::has(std::string_view key) {
+  class Look final : public index::Editor {
+   public:
+    index::Edit edit(std::optional<std::string_view>) override { return index::Edit::keep(); }
+    bool wants_value() const override { return false; }
+  };
   const std::size_t which = target_of_(key);
-  const auto value = co_await targets_[which].table->lookup(key, soon(targets_[which]), cost_);
-  if (!value.ok()) co_return value.status();
+  Look look;
+  const Result<bool> has = co_await targets_[which].table->modify(key, look, soon(targets_[which]), cost_);
+  if (!has.ok()) co_return has.status();
   if (const Status& trouble = tenures_[which + 1]->trouble(); !trouble.ok()) co_return trouble;
-  co_return value->has_value();
+  co_return has;
 }
 
 }  // namespace farpool::client

@@ -614,9 +614,19 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
 // Two nodes, four parts of the hash space; node 0 is drained into node 1.
 class PoolMoveTest : public PoolTest {
  protected:
-  static constexpr layout::GeometryRequest kSmall{
-      .table_percent = 2, .max_sessions = 12, .slots_per_session = 4, .protocol = layout::Protocol::race, .tables = 4};
-  PoolMoveTest() : PoolTest(0, kSmall) {}
+  static layout::GeometryRequest small(layout::Protocol protocol) {
+    layout::GeometryRequest request{.table_percent = 2, .max_sessions = 12, .slots_per_session = 4};
+    request.protocol = protocol;
+    if (protocol == layout::Protocol::race) {
+      request.tables = 4;
+    } else {
+      // Few rows, so that a dead mover has not too many effects.
+      request.entry_bytes = 64;
+      request.entries_per_row = 16;
+    }
+    return request;
+  }
+  explicit PoolMoveTest(layout::Protocol protocol = layout::Protocol::race) : PoolTest(0, small(protocol)) {}
 
   // Epoch 1: as ever. 2: under way. 3: finished.
   v1alpha1::ShardMap drain(std::uint64_t epoch, std::uint32_t from = 0) {
@@ -675,7 +685,12 @@ class PoolMoveTest : public PoolTest {
   };
 };
 
-TEST_F(PoolMoveTest, ANodeIsDrainedWhileClientsWork) {
+class PoolMoveOfEitherTest : public PoolMoveTest, public ::testing::WithParamInterface<layout::Protocol> {
+ protected:
+  PoolMoveOfEitherTest() : PoolMoveTest(GetParam()) {}
+};
+
+TEST_P(PoolMoveOfEitherTest, ANodeIsDrainedWhileClientsWork) {
   publish(drain(1));
   Client& client = connect();
   Client& other = connect();
@@ -705,7 +720,7 @@ TEST_F(PoolMoveTest, ANodeIsDrainedWhileClientsWork) {
 
 // A scan that goes on while keys leave for a table that it has been through, or for one that is still to come, tells of
 // all that was there when it began.
-TEST_F(PoolMoveTest, AScanGoesOnThroughAMove) {
+TEST_P(PoolMoveOfEitherTest, AScanGoesOnThroughAMove) {
   publish(drain(1));
   Client& client = connect();
   run(client, put_all(client, 0, 600, "v"));
@@ -792,9 +807,19 @@ TEST_F(PoolMoveTest, AMoverHoldsTheLeasesOfBothEnds) {
   EXPECT_FALSE(held(1));
 }
 
+const auto kProtocols = ::testing::Values(layout::Protocol::rcuckoo, layout::Protocol::race);
+std::string name_of_protocol(const ::testing::TestParamInfo<layout::Protocol>& of) {
+  return of.param == layout::Protocol::race ? "Race" : "Rcuckoo";
+}
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolMoveOfEitherTest, kProtocols, name_of_protocol);
+
+// Effects between two deaths that are tried: of RCuckoo each word of each row that is closed is one.
+std::uint64_t stride(layout::Protocol protocol) { return protocol == layout::Protocol::race ? 7 : 89; }
+
 // One world for each effect of the mover after which it dies.
 class DeadMover : public PoolMoveTest {
  public:
+  explicit DeadMover(layout::Protocol protocol) : PoolMoveTest(protocol) {}
   static constexpr int kKeys = 24;
   void TestBody() override {}
   // False: the mover came to the end.
@@ -832,10 +857,13 @@ class DeadMover : public PoolMoveTest {
   std::uint64_t left_at_both_ = 0;
 };
 
-TEST(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
+class PoolDeadMoverTest : public ::testing::TestWithParam<layout::Protocol> {};
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolDeadMoverTest, kProtocols, name_of_protocol);
+
+TEST_P(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
   std::uint64_t worlds = 0, left_at_both = 0;
-  for (std::uint64_t effects = 0;; effects += 7, ++worlds) {
-    DeadMover world;
+  for (std::uint64_t effects = 0;; effects += stride(GetParam()), ++worlds) {
+    DeadMover world(GetParam());
     const auto posted = worlds % 2 == 0 ? fabric::sim::InFlight::cut : fabric::sim::InFlight::lands;
     const bool died = world.dies_after(effects, posted);
     left_at_both += world.left_at_both();
@@ -849,6 +877,7 @@ TEST(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
 // One world for each effect of the mover after which it stands still, and is given up.
 class StoppedMover : public PoolMoveTest {
  public:
+  explicit StoppedMover(layout::Protocol protocol) : PoolMoveTest(protocol) {}
   static constexpr int kKeys = 24;
   void TestBody() override {}
   // False: the mover came to the end.
@@ -870,10 +899,13 @@ class StoppedMover : public PoolMoveTest {
   }
 };
 
-TEST(PoolStoppedMoverTest, WhatItHadUnderWayLandsNowhere) {
+class PoolStoppedMoverTest : public ::testing::TestWithParam<layout::Protocol> {};
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolStoppedMoverTest, kProtocols, name_of_protocol);
+
+TEST_P(PoolStoppedMoverTest, WhatItHadUnderWayLandsNowhere) {
   std::uint64_t worlds = 0;
-  for (std::uint64_t effects = 0;; effects += 7, ++worlds) {
-    StoppedMover world;
+  for (std::uint64_t effects = 0;; effects += stride(GetParam()), ++worlds) {
+    StoppedMover world(GetParam());
     const bool stopped = world.stops_after(effects);
     if (::testing::Test::HasFailure()) FAIL() << "the mover stood still after " << effects << " effects";
     if (!stopped) break;

@@ -2,6 +2,7 @@
 #include "directory/directory.h"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_set>
 
 namespace farpool::directory {
@@ -107,9 +108,13 @@ std::vector<std::uint64_t> tables_of_all_times(const View& view, std::uint64_t h
   return tables;
 }
 
-void format(base::MutableBytes bytes, std::uint64_t tables) {
-  base::store(bytes.data() + layout::entry_offset(0), EntryWord::of(0, 0, false, 0));
-  base::store(bytes.data() + layout::record_offset(tables, 0), HomeWord::of(0, 0));
+void format(base::MutableBytes bytes, std::uint64_t tables, std::uint64_t in_use) {
+  const auto depth = static_cast<std::uint64_t>(std::countr_zero(in_use));
+  base::store(bytes.data(), depth);
+  for (std::uint64_t table = 0; table < in_use; ++table) {
+    base::store(bytes.data() + layout::entry_offset(table), EntryWord::of(table, depth, false, 0));
+    base::store(bytes.data() + layout::record_offset(tables, table), HomeWord::of(depth, table));
+  }
 }
 
 std::optional<Split> under_way(const View& view, std::uint64_t table) {

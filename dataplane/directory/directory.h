@@ -63,8 +63,9 @@ std::optional<Route> route(const View& view, std::uint64_t hash);
 // Every table that has, or once had, the key: of each split the old table keeps the keys with a 0.
 std::vector<std::uint64_t> tables_of_all_times(const View& view, std::uint64_t hash);
 
-// An empty directory: table 0 has all keys. `bytes` are zero.
-void format(base::MutableBytes bytes, std::uint64_t tables);
+// An empty directory of which so many tables, a power of two, share all keys, as if one had been split into them.
+// `bytes` are zero.
+void format(base::MutableBytes bytes, std::uint64_t tables, std::uint64_t in_use = 1);
 
 struct Change {
   std::uint64_t offset = 0;

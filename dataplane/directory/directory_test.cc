@@ -19,8 +19,9 @@ using layout::SplitWord;
 constexpr std::uint64_t kRows = 8;
 
 struct Directory {
-  explicit Directory(std::uint64_t tables) : tables(tables), bytes(layout::directory_bytes(tables)) {
-    format(bytes, tables);
+  explicit Directory(std::uint64_t tables, std::uint64_t in_use = 1)
+      : tables(tables), bytes(layout::directory_bytes(tables)) {
+    format(bytes, tables, in_use);
   }
   View view() const { return {bytes, tables}; }
   void write(const Change& change) { base::store(bytes.data() + change.offset, change.word); }
@@ -41,6 +42,24 @@ TEST(Directory, BeginsWithOneTable) {
   EXPECT_EQ(route(directory.view(), 0x1234567), (Route{.table = 0}));
   EXPECT_EQ(verify(directory.view(), kRows), std::vector<std::string>());
   EXPECT_FALSE(under_way(directory.view(), 0));
+}
+
+// What it begins with is what splits would have made of one table, but for the versions of entries.
+TEST(Directory, BeginsWithSeveralTables) {
+  Directory split(16), begun(16, 8);
+  for (std::uint64_t tables = 1; tables < 8; tables *= 2) {
+    for (std::uint64_t table = 0; table < tables; ++table) split.split(table);
+  }
+  EXPECT_EQ(verify(begun.view(), kRows), std::vector<std::string>());
+  EXPECT_EQ(begun.view().depth(), 3u);
+  for (std::uint64_t table = 0; table < 16; ++table) EXPECT_EQ(begun.view().home(table), split.view().home(table));
+  for (std::uint64_t hash = 0; hash < 16; ++hash) {
+    EXPECT_EQ(route(begun.view(), hash), route(split.view(), hash));
+    EXPECT_EQ(tables_of_all_times(begun.view(), hash), tables_of_all_times(split.view(), hash));
+  }
+  begun.split(5);
+  EXPECT_EQ(route(begun.view(), 0b1101), (Route{.table = 8}));
+  EXPECT_EQ(verify(begun.view(), kRows), std::vector<std::string>());
 }
 
 TEST(Directory, ASplitSharesKeysByTheNextBit) {

@@ -39,6 +39,7 @@ Status Splitter::grow(std::uint64_t table, std::uint64_t depth) {
 }
 
 void Splitter::watch(std::uint64_t table) {
+  session_.hurry_eras();  // its end waits for one
   const Nanos now = session_.port().now(), timeout = session_.grant().failure_timeout;
   if (busy_) return;
   // What was seen longer ago than that may have been another split.
@@ -223,8 +224,8 @@ Task<Status> Splitter::outlive_readers(Leases& leases) {
   const std::uint64_t era = session_.era();
   while (session_.safe_era() <= era + 1) {
     if (!session_.alive()) co_return session_.why();
-    session_.hurry_eras();
-    co_await session_.port().sleep_for(session_.grant().failure_timeout / 16);  // the leases are to be renewed
+    // Now and then the leases are to be renewed.
+    co_await session_.tick_now(session_.port().now() + session_.grant().failure_timeout / 16);
     if (Status status = co_await go_on(leases); !status.ok()) co_return status;
   }
   co_return Status();

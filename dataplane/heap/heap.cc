@@ -40,7 +40,9 @@ constexpr std::size_t kAtomicsPerChain = 16;  // within what a responder grants
 // at once for a while.
 constexpr int kPatienceTicks = 4;
 constexpr int kPatienceEras = 16;
-constexpr std::uint64_t kDemandTicks = 4;  // of demand that a client keeps blocks for
+constexpr std::uint64_t kDemandTicks = 4;  // of demand: about what is in limbo while nobody hurries
+constexpr std::uint64_t kReserve = 16;     // of the blocks in use, one such part may be kept free for that
+constexpr std::size_t kRanks = 32;         // steps in which segments are told apart by how much of them is in use
 constexpr int kBarrenTicks = 8;
 constexpr std::size_t kSweeps = 4;                // segments of the dead that one client looks through at a time
 constexpr std::uint64_t kSweepBytes = 64 * 1024;  // of a segment, in one READ
@@ -58,6 +60,10 @@ struct Segment {
   std::uint64_t limbo_count = 0;
   std::uint64_t out_count = 0;
   std::size_t hint = 0;  // no word of `free` before it has a bit
+  // In the list of its rank, if it has free blocks.
+  std::size_t rank = kRanks;
+  Segment* previous = nullptr;
+  Segment* next = nullptr;
   // Of a look for blocks that got lost: bits of those that may be, less what has come to be known as free since.
   std::vector<std::uint64_t> doubted;
   bool looked_through = false;  // just now
@@ -77,11 +83,13 @@ struct SizeClass {
   std::uint64_t run = 1;  // segments that one of this class takes
   SegmentShape shape;
   std::map<std::uint64_t, Segment> segments;  // by first
-  Segment* current = nullptr;
+  std::array<Segment*, kRanks> ranks{};       // segments with free blocks, by how much of them is in use
+  std::uint64_t ranked = 0;                   // bits of the ranks that have segments
   std::uint64_t free_count = 0;
   std::uint64_t limbo_count = 0;
   std::deque<Limbo> limbo;   // oldest era first
   std::uint64_t taken = 0;   // blocks, since the last look
+  Nanos looked_at = 0;       // at how many were taken
   std::uint64_t demand = 0;  // blocks a tick, of late
   Nanos waiting_since = 0;   // for an era, rather than grow; 0: not
   // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is
@@ -117,6 +125,7 @@ struct Heap::State {
   std::map<std::uint64_t, SizeClass> classes;  // by size class; runs of n segments at kRun + n
   session::WaitQueue ready;                    // for a class that is not busy any more
   session::WaitQueue swept;                    // for blocks of the dead
+  std::uint64_t looked_into = 0;               // the last of the classes that had fallen quiet
   bool released = false;
   std::uint64_t anomalies = 0;
   Cost background;
@@ -182,6 +191,32 @@ struct Heap::State {
   // advances only when every live session, this one among them, has published the era before.
   std::uint64_t limbo_era() const { return session.era() + 1; }
 
+  static void unlink(SizeClass& size_class, Segment& segment) {
+    if (segment.rank == kRanks) return;
+    if (segment.next != nullptr) segment.next->previous = segment.previous;
+    if (segment.previous != nullptr) {
+      segment.previous->next = segment.next;
+    } else {
+      size_class.ranks[segment.rank] = segment.next;
+      if (segment.next == nullptr) size_class.ranked &= ~(1ull << segment.rank);
+    }
+    segment.rank = kRanks;
+  }
+
+  // To be called when the number of free blocks in the segment has changed, or of those in limbo.
+  static void put_in_rank(SizeClass& size_class, Segment& segment) {
+    const std::uint64_t used = size_class.shape.blocks - segment.free_count - segment.limbo_count;
+    const std::size_t rank = segment.free_count == 0 ? kRanks : used * kRanks / size_class.shape.blocks;
+    if (rank == segment.rank) return;
+    unlink(size_class, segment);
+    if (rank == kRanks) return;
+    segment.rank = rank;
+    segment.previous = nullptr;
+    segment.next = std::exchange(size_class.ranks[rank], &segment);
+    if (segment.next != nullptr) segment.next->previous = &segment;
+    size_class.ranked |= 1ull << rank;
+  }
+
   static void add_free(SizeClass& size_class, Segment& segment, std::size_t word, std::uint64_t bits) {
     const auto count = static_cast<std::uint64_t>(std::popcount(bits));
     segment.free[word] |= bits;
@@ -189,6 +224,7 @@ struct Heap::State {
     segment.hint = std::min(segment.hint, word);
     segment.free_count += count;
     size_class.free_count += count;
+    put_in_rank(size_class, segment);
   }
 
   // They are not out, whatever became of them.
@@ -204,6 +240,7 @@ struct Heap::State {
     const auto count = static_cast<std::uint64_t>(std::popcount(bits));
     segment.limbo_count += count;
     size_class.limbo_count += count;
+    put_in_rank(size_class, segment);
     if (!size_class.limbo.empty()) {
       Limbo& last = size_class.limbo.back();
       if (last.era == limbo_era() && last.first == segment.first && last.word == word) {
@@ -232,17 +269,8 @@ struct Heap::State {
   bool take(SizeClass& size_class, Block& block) {
     settle(size_class);
     if (size_class.free_count == 0) return false;
-    if (size_class.current == nullptr || size_class.current->free_count == 0) {
-      // The fullest segment with room: so that others become empty and can go back to the node.
-      size_class.current = nullptr;
-      for (auto& [first, segment] : size_class.segments) {
-        if (segment.free_count > 0 &&
-            (size_class.current == nullptr || segment.free_count < size_class.current->free_count)) {
-          size_class.current = &segment;
-        }
-      }
-    }
-    Segment& segment = *size_class.current;
+    // From the fullest segments: so that others become empty and can go back to the node.
+    Segment& segment = *size_class.ranks[static_cast<std::size_t>(std::bit_width(size_class.ranked)) - 1];
     while (segment.free[segment.hint] == 0) ++segment.hint;
     std::uint64_t& bits = segment.free[segment.hint];
     segment.out[segment.hint] |= bits & -bits;
@@ -251,6 +279,7 @@ struct Heap::State {
     bits &= bits - 1;
     --segment.free_count;
     --size_class.free_count;
+    put_in_rank(size_class, segment);
     ++size_class.taken;
     ++size_class.takes;
     return true;
@@ -271,7 +300,7 @@ struct Heap::State {
 
   void remove_segment(SizeClass& size_class, std::uint64_t first) {
     const auto entry = size_class.segments.find(first);
-    if (size_class.current == &entry->second) size_class.current = nullptr;
+    unlink(size_class, entry->second);
     size_class.free_count -= entry->second.free_count;
     size_class.limbo_count -= entry->second.limbo_count;
     if (entry->second.limbo_count > 0)
@@ -281,6 +310,53 @@ struct Heap::State {
 
   static bool wholly_free(const SizeClass& size_class, const Segment& segment) {
     return segment.free_count == size_class.shape.blocks;
+  }
+
+  // --- How much a class needs
+
+  // Blocks that may be free or in limbo before the class takes another segment. Those of a tick that nobody hurries are
+  // in limbo for three ticks; where that would be much beside what is in use, eras are hurried, and those of a quarter
+  // of a tick are enough.
+  static std::uint64_t reserve(const SizeClass& size_class) {
+    const std::uint64_t demand = std::max(size_class.demand, size_class.taken);
+    const std::uint64_t used = size_class.segments.size() * size_class.shape.blocks - unused(size_class);
+    return std::max(
+        {std::min(kDemandTicks * demand, used / kReserve), demand / 4, size_class.shape.blocks / 8, std::uint64_t{1}});
+  }
+  static std::uint64_t unused(const SizeClass& size_class) { return size_class.free_count + size_class.limbo_count; }
+
+  // Blocks that may be gone before others have come through an era that is hurried.
+  static std::uint64_t few(const SizeClass& size_class) {
+    return std::max({size_class.shape.blocks / 8, size_class.demand / 8, std::uint64_t{1}});
+  }
+
+  void look_at_demand(SizeClass& size_class) {
+    const Nanos now = session.port().now(), tick = session.grant().tick;
+    if (size_class.looked_at == 0) size_class.looked_at = now;
+    const Nanos elapsed = now - size_class.looked_at;
+    if (elapsed < tick) return;
+    const std::uint64_t in_a_tick =
+        size_class.taken * static_cast<std::uint64_t>(tick) / static_cast<std::uint64_t>(elapsed);
+    size_class.demand = std::max(in_a_tick, size_class.demand * 3 / 4);
+    size_class.taken = 0;
+    size_class.looked_at = now;
+  }
+
+  static bool is_quiet(const SizeClass& size_class) { return size_class.demand == 0 && size_class.taken == 0; }
+
+  // One that has been taking nothing, in turn: what others free there would be missed.
+  std::optional<std::uint64_t> next_quiet_class() {
+    const auto quiet = [](const auto& of) { return is_quiet(of.second); };
+    auto found = std::find_if(classes.upper_bound(looked_into), classes.end(), quiet);
+    if (found == classes.end()) found = std::find_if(classes.begin(), classes.end(), quiet);
+    if (found == classes.end()) return std::nullopt;
+    return looked_into = found->first;
+  }
+
+  // Not only when free blocks run out: others learn of it with their next tick, which may be a whole one away.
+  void hurry_in_time(const SizeClass& size_class) {
+    const bool soon = kDemandTicks * size_class.demand > unused(size_class);
+    if (size_class.limbo_count > 0 && (soon || size_class.free_count < few(size_class))) session.hurry_eras();
   }
 
   // --- Verbs
@@ -336,8 +412,8 @@ struct Heap::State {
     co_return Status();
   }
 
-  // The next few segments in turn. Returns how many.
-  Task<Result<std::size_t>> scan_some(SizeClass& size_class, Nanos deadline, Cost& cost) {
+  // The next few segments in turn.
+  static std::vector<std::uint64_t> next_few(SizeClass& size_class) {
     std::vector<std::uint64_t> firsts;
     auto at = size_class.segments.lower_bound(size_class.cursor);
     for (std::size_t i = std::min(kScanSegments, size_class.segments.size()); i > 0; --i) {
@@ -346,10 +422,19 @@ struct Heap::State {
       ++at;
     }
     if (!firsts.empty()) size_class.cursor = firsts.back() + 1;
+    return firsts;
+  }
+
+  // Scans them. Returns how many.
+  Task<Result<std::size_t>> scan_some(SizeClass& size_class, Nanos deadline, Cost& cost) {
+    std::vector<std::uint64_t> firsts = next_few(size_class);
     const std::size_t count = firsts.size();
+    const std::uint64_t before = size_class.takes + unused(size_class);
     Status scanned = co_await scan(size_class, std::move(firsts), deadline, cost);
     if (!scanned.ok()) co_return scanned;
-    size_class.scan_at = size_class.takes + std::max<std::uint64_t>(1, size_class.shape.blocks / 2);
+    const bool found = size_class.takes + unused(size_class) > before;
+    const std::uint64_t blocks = size_class.shape.blocks;
+    size_class.scan_at = size_class.takes + (found ? std::max<std::uint64_t>(1, blocks / 4) : blocks);
     settle(size_class);
     co_return count;
   }
@@ -400,15 +485,15 @@ struct Heap::State {
       looked_at = *scanned;
       if (size_class.free_count > 0 && hurried) co_return Refill::got;
     }
-    if (size_class.limbo_count > 0) session.hurry_eras();
-    if (!hurried && (size_class.free_count + size_class.limbo_count) * 2 >= size_class.shape.blocks) {
-      co_return Refill::wait;
-    }
-    // A class of which most is in limbo does not grow, or fast writers would spread over the whole heap: it waits for
-    // an era, though not for long.
-    const Nanos now = session.port().now();
+    look_at_demand(size_class);
+    hurry_in_time(size_class);
+    const bool enough = unused(size_class) >= reserve(size_class);
+    if (!hurried && (enough || size_class.free_count >= few(size_class))) co_return Refill::wait;
+    // A class that has its reserve does not grow, nor one of which most is in limbo, or fast writers would spread over
+    // the whole heap: it waits for an era, though not for long.
     if (size_class.limbo_count > 0 &&
-        size_class.limbo_count * 2 >= size_class.segments.size() * size_class.shape.blocks) {
+        (enough || size_class.limbo_count * 2 >= size_class.segments.size() * size_class.shape.blocks)) {
+      const Nanos now = session.port().now();
       if (size_class.waiting_since == 0) size_class.waiting_since = now;
       if (now - size_class.waiting_since < session.grant().tick) co_return Refill::wait;
     }
@@ -435,37 +520,40 @@ struct Heap::State {
     co_return granted->status == 2 ? Refill::rests : Refill::full;
   }
 
-  // Returns wholly free segments but for what the class may need soon; with `all`, every one.
+  // Returns wholly free segments but for what the class may need soon, and not all that is left at once; with `all`,
+  // every one.
   Task<bool> trim(SizeClass& size_class, bool all, Nanos deadline, Cost& cost) {
     std::vector<std::uint64_t> spare;
     settle(size_class);
     const std::uint64_t blocks = size_class.shape.blocks;
-    std::uint64_t left = size_class.free_count;
+    const std::uint64_t keep = reserve(size_class) + blocks / 2;
+    std::uint64_t left = unused(size_class);
     for (const auto& [first, segment] : size_class.segments) {
       if (!wholly_free(size_class, segment)) continue;
-      const bool needed = &segment == size_class.current || left < 2 * blocks + kDemandTicks * size_class.demand;
-      if (!all && needed) continue;
+      if (!all && left < keep + blocks) break;
       left -= blocks;
       spare.push_back(first);
     }
+    if (!all) spare.resize((spare.size() + 3) / 4);
     for (const std::uint64_t first : spare) remove_segment(size_class, first);
     for (const std::uint64_t first : spare) co_await give_back(first, size_class.run, false, deadline, cost);
     co_return !spare.empty();
   }
 
   // Segments of which a good part is free, as far as this client can do without what is free in them. One with a block
-  // that is about to be published is kept: whoever had it after a death would take that block for lost.
-  static std::vector<std::uint64_t> surplus(const SizeClass& size_class) {
+  // that is about to be published is kept: whoever had it after a death would take that block for lost. Under
+  // pressure, a class that takes nothing keeps nothing.
+  static std::vector<std::uint64_t> surplus(const SizeClass& size_class, bool pressure) {
     std::vector<std::uint64_t> firsts;
-    const std::uint64_t keep = kDemandTicks * size_class.demand + size_class.shape.blocks / 4;
-    std::uint64_t left = size_class.free_count + size_class.limbo_count;
+    const std::uint64_t keep = pressure && is_quiet(size_class) ? 0 : reserve(size_class) + size_class.shape.blocks / 4;
+    std::uint64_t left = unused(size_class);
     for (const auto& [first, segment] : size_class.segments) {
-      const std::uint64_t unused = segment.free_count + segment.limbo_count;
-      if (&segment == size_class.current || wholly_free(size_class, segment) || unused * 4 < size_class.shape.blocks ||
-          left < keep + unused || segment.out_count > 0 || segment.looked_through) {
+      const std::uint64_t here = segment.free_count + segment.limbo_count;
+      if (wholly_free(size_class, segment) || here * 4 < size_class.shape.blocks || left < keep + here ||
+          segment.out_count > 0 || segment.looked_through) {
         continue;
       }
-      left -= unused;
+      left -= here;
       firsts.push_back(first);
     }
     return firsts;
@@ -516,9 +604,11 @@ struct Heap::State {
 
   // --- Background
 
-  // A class that runs low is refilled before it is empty, so that operations do not wait.
+  // A class that runs low is refilled before it is empty, so that operations do not wait. What others have freed is
+  // looked for before that: it takes an era to become free.
   void refill_ahead(const std::shared_ptr<State>& self, SizeClass& size_class) {
-    if (size_class.shape.blocks < 64 || size_class.free_count * 8 >= size_class.shape.blocks || size_class.busy) return;
+    if (size_class.shape.blocks < 64 || size_class.busy) return;
+    if (size_class.free_count >= few(size_class) && size_class.takes < size_class.scan_at) return;
     const Nanos now = session.port().now();
     if (now < size_class.quiet_until || now < size_class.barren_until) return;
     size_class.busy = true;
@@ -529,7 +619,7 @@ struct Heap::State {
     const Nanos deadline = self->session.port().now() + self->session.grant().failure_timeout;
     auto refilled = co_await self->refill(size_class, false, deadline, self->background);
     if (!refilled.ok() || *refilled != Refill::got) {
-      size_class.quiet_until = self->session.port().now() + self->session.grant().tick / 4;
+      size_class.quiet_until = self->session.port().now() + self->session.grant().tick / 16;
     }
     self->let_go(size_class);
   }
@@ -903,16 +993,18 @@ Task<void> Heap::maintain(Nanos deadline) {
   (void)state->take_over(state, nullptr);
   state->look_after_own(state);
   const bool pressure = state->session.pressure();
+  const std::optional<std::uint64_t> quiet = state->next_quiet_class();
   for (auto& [id, size_class] : state->classes) {
     if (size_class.busy || !state->session.alive() || state->released) continue;
     size_class.busy = true;
-    size_class.demand = std::max(size_class.taken, size_class.demand - size_class.demand / 4);
-    size_class.taken = 0;
-    if (pressure && !size_class.segments.empty()) {
+    state->look_at_demand(size_class);
+    state->hurry_in_time(size_class);
+    if ((pressure || id == quiet) && !size_class.segments.empty()) {
       const Status scanned =
-          co_await state->scan(size_class, State::firsts_of(size_class), deadline, state->background);
+          co_await state->scan(size_class, pressure ? State::firsts_of(size_class) : State::next_few(size_class),
+                               deadline, state->background);
       if (scanned.ok()) {
-        co_await state->orphan(size_class, State::surplus(size_class), deadline, state->background);
+        co_await state->orphan(size_class, State::surplus(size_class, pressure), deadline, state->background);
       }
     }
     (void)co_await state->trim(size_class, false, deadline, state->background);
@@ -946,7 +1038,7 @@ Heap::Usage Heap::usage() const {
   for (const auto& [id, size_class] : state_->classes) {
     usage.segments += size_class.segments.size() * size_class.run;
     usage.blocks_free += size_class.free_count;
-    for (const auto& [first, segment] : size_class.segments) usage.blocks_limbo += segment.limbo_count;
+    usage.blocks_limbo += size_class.limbo_count;
   }
   return usage;
 }

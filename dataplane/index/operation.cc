@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "layout/directory.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 
@@ -89,6 +90,38 @@ Task<Result<Totals>> count_slots(session::Session& session, Nanos deadline, Cost
   if (static_cast<std::int64_t>(totals.keys) < 0) totals.keys = 0;
   if (static_cast<std::int64_t>(totals.bytes) < 0) totals.bytes = 0;
   co_return totals;
+}
+
+Status map_is_old(std::uint64_t known_move) {
+  return {Code::stale,
+          "keys have moved between memory nodes since the shard map by which they were looked for, whose " +
+              std::string("last move is ") + std::to_string(known_move) + "; nothing was done"};
+}
+
+Status moved_away() {
+  return {Code::moved, "the key is not at this memory node, which its part of the hash space leaves; nothing was done"};
+}
+
+Task<Result<Movable::Standing>> move_standing(session::Session& session, std::uint64_t tables, Nanos deadline,
+                                              Cost& cost) {
+  fabric::Buffer words = session.port().buffer(16);
+  Chain chain;
+  chain.add(Op::read({layout::kDirectory, layout::move_offset(tables)}, words.first(8)));
+  chain.add(Op::read({layout::kLeases, 8 * layout::kMoveLease}, words.span().subspan(8, 8)));
+  const Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+  if (outcome.fate != Fate::done) co_return gone(session, Code::unavailable, "how far a move is could not be read");
+  co_return Movable::Standing{base::load<std::uint64_t>(words.data()), base::load<std::uint64_t>(words.data() + 8)};
+}
+
+Task<Status> finish_move(session::Session& session, std::uint64_t tables, std::uint64_t number, Nanos deadline,
+                         Cost& cost) {
+  fabric::Buffer word = session.port().buffer(8);
+  base::store(word.data(), number);
+  Chain chain;
+  chain.add(Op::write({layout::kDirectory, layout::move_offset(tables)}, word.first(8)));
+  const Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+  if (outcome.fate == Fate::done) co_return Status();
+  co_return gone(session, Code::unavailable, "that a move is finished could not be written down");
 }
 
 Status gone(const session::Session& session, Code otherwise, const std::string& what) {

@@ -50,6 +50,17 @@ base::Status gone(const session::Session& session, base::Code otherwise, const s
 
 base::Status check_sizes(std::string_view key, std::size_t value_bytes);
 
+// What is told of a key that is not where it was looked for, because keys move between memory nodes. `known_move` is
+// the last that the client knew of when it looked.
+base::Status map_is_old(std::uint64_t known_move);
+base::Status moved_away();
+
+// Movable::standing(), and the word that says that a move is finished.
+task::Task<base::Result<Movable::Standing>> move_standing(session::Session& session, std::uint64_t tables,
+                                                          base::Nanos deadline, fabric::Cost& cost);
+task::Task<base::Status> finish_move(session::Session& session, std::uint64_t tables, std::uint64_t number,
+                                     base::Nanos deadline, fabric::Cost& cost);
+
 // index::Table::count().
 task::Task<base::Result<Totals>> count_slots(session::Session& session, base::Nanos deadline, fabric::Cost& cost);
 

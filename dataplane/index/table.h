@@ -104,6 +104,10 @@ class Movable {
   virtual ~Movable() = default;
   // What the map says now.
   virtual void follow(Move move) = 0;
+  // Adds a key that comes from another memory node, so that nobody changes it who does not know of the move. False: it
+  // was here.
+  virtual task::Task<base::Result<bool>> admit(std::string_view key, std::string_view value, base::Nanos deadline,
+                                               fabric::Cost& cost) = 0;
   // As it stands here.
   struct Standing {
     std::uint64_t finished = 0;  // the number of the last move that is

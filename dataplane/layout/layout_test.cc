@@ -247,7 +247,7 @@ TEST(Lease, NeighboursShareALeaseAndAllLeasesAreUsed) {
     EXPECT_LE(lease, before + 1);
     before = lease;
   }
-  EXPECT_EQ(before, kLeaseWords - 1);
+  EXPECT_EQ(before, kRepairLeases - 1);
   EXPECT_EQ(lease_of(0, 8), 0u);
 }
 
@@ -359,7 +359,7 @@ TEST(Superblock, OtherVersionsAreNamed) {
   seal();
   const auto status = parse_superblock(page).status();
   EXPECT_EQ(status.code(), base::Code::corrupt);
-  EXPECT_NE(status.message().find("version is 7, this program reads version 6"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("version is 8, this program reads version 7"), std::string::npos) << status.message();
   base::store(page.data() + 8, kVersion);
   base::store(page.data() + 32 + 5 * 8, ~0ull);  // rows
   seal();

@@ -37,12 +37,16 @@ constexpr std::uint64_t bits_of_lock_word(std::uint64_t offset, std::uint64_t lo
   return left >= kLocksPerWord ? kBarrier - 1 : (1ull << left) - 1;
 }
 
-// Words of the lease region. More failures at once than leases wait for each other.
-inline constexpr std::uint64_t kLeaseWords = 64;
+// Repair leases. More failures at once than leases wait for each other.
+inline constexpr std::uint64_t kRepairLeases = 64;
+// Behind them, the lease of whoever moves keys to this memory node or from it (docs/adr/0012).
+inline constexpr std::uint64_t kMoveLease = kRepairLeases;
+// Words of the lease region.
+inline constexpr std::uint64_t kLeaseWords = kMoveLease + 1;
 
 // The lease of the lock word at `offset` of a lock region of `bytes`: neighbours share one.
 constexpr std::uint64_t lease_of(std::uint64_t offset, std::uint64_t bytes) {
-  return (offset / 8) * kLeaseWords / (bytes / 8);
+  return (offset / 8) * kRepairLeases / (bytes / 8);
 }
 
 }  // namespace farpool::layout

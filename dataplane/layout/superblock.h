@@ -22,7 +22,7 @@
 namespace farpool::layout {
 
 inline constexpr std::uint64_t kMagic = 0x006c'6f6f'7072'6166;  // "farpool\0"
-inline constexpr std::uint64_t kVersion = 6;
+inline constexpr std::uint64_t kVersion = 7;
 
 struct Superblock {
   std::uint64_t incarnation = 0;

@@ -136,11 +136,6 @@ TEST(ShardMap, ANodeHasATableOfEitherProtocol) {
 // Part 2 is on its way from the first node to the second.
 ShardMap moving() {
   ShardMap map = two_nodes();
-  for (int i = 0; i < 2; ++i) {
-    map.mutable_nodes(i)->clear_rcuckoo();
-    map.mutable_nodes(i)->clear_lock_region();
-    map.mutable_nodes(i)->mutable_race()->set_groups(100);
-  }
   map.set_directory(2, 10);
   map.set_move(3);
   auto& departure = *map.add_departures();
@@ -178,12 +173,6 @@ TEST(ShardMap, RefusesMovesThatCannotBe) {
          map.set_directory(3, 0);
        },
        "from and to node number"},
-      {[](ShardMap& map) {
-         map.mutable_nodes(1)->clear_race();
-         *map.mutable_nodes(1)->mutable_rcuckoo() = two_nodes().nodes(1).rcuckoo();
-         *map.mutable_nodes(1)->mutable_lock_region() = two_nodes().nodes(1).lock_region();
-       },
-       "whose index cannot"},
   };
   for (const Case& one : cases) {
     ShardMap map = moving();

@@ -144,7 +144,7 @@ TEST(Audit, FindsAndNamesEveryKindOfDamage) {
       {Wrong::row_torn, "checksum", [&](TestImage& image) { flip(image.row(9)[3]); }},
       {Wrong::entry_impossible, "cannot be",
        [](TestImage& image) {
-         base::store(image.row(9).data(), std::uint64_t{3});
+         base::store(image.row(9).data(), std::uint64_t{2});  // an extent of no units
          image.seal(9);
        }},
       {Wrong::entry_beyond_heap, "beyond the heap",

@@ -90,6 +90,28 @@ TEST(Heap, HandsOutDistinctBlocksOfAtLeastTheSize) {
   world.leave(std::move(client));
 }
 
+// What is told of how full it is: what keys take, and not what clients have been handed for them.
+TEST(Heap, IsAsFullAsItsKeysAreLong) {
+  HeapWorld world;
+  HeapClient client = world.join();
+  const auto told = [&](std::uint64_t keys, std::uint64_t bytes) {
+    auto slot = world.slot(0);
+    slot.keys = keys;
+    slot.bytes = bytes;
+    base::store(world.memory.span().data() + world.geometry().at(layout::kSlots).offset, slot);
+    world.pass(2 * kSecond);
+    return world.node->facts().memory_node().heap_bytes_used();
+  };
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(world.allocate(client, 1000).ok());
+  const std::uint64_t segment = world.geometry().segment_bytes;
+  EXPECT_EQ(told(0, 0), 0u);
+  EXPECT_EQ(told(1000, 1000 * 700), 1000 * layout::block_bytes(layout::size_class_for(716, segment)));
+  EXPECT_EQ(told(4, 4 * 300'000), 4 * 300'016u) << "runs";
+  const std::uint64_t handed_out = world.node->stats().segments.owned * segment;
+  EXPECT_EQ(told(1'000'000, 1'000'000 * 700), handed_out) << "never more than that";
+  world.leave(std::move(client));
+}
+
 TEST(Heap, TakesBlocksWithoutATripOnceItHasASegment) {
   HeapWorld world;
   HeapClient client = world.join();
@@ -448,6 +470,81 @@ class Upkeep {
   bool ended_ = false;
   task::Scope scope_;
 };
+
+// What an index asks of the heap, without the values.
+Task<void> replace(Store& store, HeapClient& client, std::uint64_t seed, std::uint64_t bytes, Nanos rest) {
+  base::Random random(seed);
+  Cost cost;
+  while (store.failed.ok() && !store.stop) {
+    for (int i = 0; i < 10; ++i) {
+      const auto block = co_await client.heap->allocate(bytes, client.session->port().now() + 30 * kSecond, cost);
+      if (!block.ok()) {
+        store.failed = block.status();
+        co_return;
+      }
+      client.heap->published(*block);
+      const std::size_t keys = store.entries.size();
+      const std::uint64_t stamp = store.stamps++;
+      const auto old = std::exchange(store.entries[stamp < keys ? stamp : random.below(keys)],
+                                     Store::Entry{block->units, bytes, stamp});
+      store.written += block->bytes;
+      if (old) client.heap->free(old->units, old->bytes, cost);
+    }
+    co_await client.session->port().sleep_for(rest);
+  }
+}
+
+// All of it in so many ticks: what is in limbo for three of them, while nobody hurries, would be much or little.
+TEST(Heap, TakesAFifthMoreThanLivesAtMostHoweverOftenItIsWrittenOver) {
+  for (const Nanos ticks : {12, 40}) {
+    HeapWorld world(5, 64 << 20);
+    HeapClient writers[] = {world.join(), world.join()};
+    constexpr std::uint64_t kBytes = 500, kKeys = 20'000;
+    Store store(world, kKeys);
+    Upkeep upkeep_of_one(world, writers[0]), upkeep_of_other(world, writers[1]);
+    task::Scope scope;
+    const Nanos rest = ticks * writers[0].session->grant().tick * 2 * 10 / static_cast<Nanos>(kKeys);
+    for (std::uint64_t i = 0; i < 2; ++i) scope.spawn(replace(store, writers[i], i, kBytes, rest));
+    const std::uint64_t segment = world.geometry().segment_bytes;
+    const std::uint64_t live = kKeys * layout::block_bytes(layout::size_class_for(kBytes, segment));
+    std::uint64_t most = 0;
+    for (std::uint64_t tenths = 10; tenths <= 300; ++tenths) {
+      ASSERT_TRUE(world.wait_until([&] { return store.written * 10 >= tenths * live; }, 3600 * kSecond));
+      most = std::max(most, writers[0].heap->usage().segments + writers[1].heap->usage().segments);
+    }
+    store.stop = true;
+    ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+    EXPECT_TRUE(store.failed.ok()) << store.failed.message();
+    EXPECT_LE(most * segment * 10, live * 12) << most << " segments for " << live / segment << ", in " << ticks;
+    upkeep_of_one.end();
+    upkeep_of_other.end();
+    for (HeapClient& writer : writers) world.leave(std::move(writer));
+  }
+}
+
+// Though nobody is short of segments: what it keeps, others would take anew.
+TEST(Heap, AQuietClientGivesUpWhatIsMostlyFree) {
+  HeapWorld world(1, 64 << 20);
+  HeapClient quiet = world.join(), busy = world.join();
+  constexpr std::uint64_t kBytes = 500, kSegments = 40;
+  std::vector<Block> blocks;
+  while (quiet.heap->usage().segments < kSegments) {
+    blocks.push_back(*world.allocate(quiet, kBytes));
+    quiet.heap->published(blocks.back());
+  }
+  Upkeep upkeep(world, quiet);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 4 != 0) busy.heap->free(blocks[i].units, kBytes, world.cost);
+  }
+  EXPECT_TRUE(world.wait_until([&] { return quiet.heap->usage().segments <= 2; }, 60 * kSecond))
+      << quiet.heap->usage().segments;
+  const std::uint64_t free = world.segments().free;
+  for (std::size_t i = 0; i < blocks.size() / 2; ++i) ASSERT_TRUE(world.allocate(busy, kBytes).ok());
+  EXPECT_EQ(world.segments().free, free);
+  upkeep.end();
+  world.leave(std::move(quiet));
+  world.leave(std::move(busy));
+}
 
 TEST(Heap, AQuietClientGivesUpWhatOthersHaveFreedOfIt) {
   HeapWorld world;

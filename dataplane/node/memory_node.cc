@@ -14,6 +14,7 @@
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/repair.h"
 #include "layout/directory.h"
+#include "layout/extent.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
@@ -62,6 +63,11 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
   request.memory_bytes = memory.size();
   Result<layout::Geometry> geometry = layout::plan_geometry(request);
   if (!geometry.ok()) return geometry.status();
+  if (!std::has_single_bit(options.initial_tables) || options.initial_tables > geometry->tables) {
+    return Status(Code::invalid_argument, std::to_string(options.initial_tables) +
+                                              " initial tables are not possible: use a power of two up to " +
+                                              std::to_string(geometry->tables) + ", as many as there are tables");
+  }
   FARPOOL_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % layout::kPage == 0);
   std::unique_ptr<MemoryNode> node(new MemoryNode(std::move(options), memory, *geometry, responder));
   if (layout::read_private_page(node->private_page()).written) {
@@ -85,6 +91,10 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
       dirty_(geometry.segments, false) {
   while (incarnation_ == 0) incarnation_ = responder_.random();
   largest_class_ = layout::largest_class(geometry_.segment_bytes);
+  if (!kept_map_.ParseFromString(options_.kept_map) || !map::validate(kept_map_).ok() ||
+      kept_map_.pool_uid() != options_.pool_uid) {
+    kept_map_.Clear();
+  }
 }
 
 void MemoryNode::serve_sessions() {
@@ -119,12 +129,12 @@ MemoryNode::~MemoryNode() = default;
 void MemoryNode::format() {
   const layout::Span& rows = geometry_.at(layout::kTable);
   if (geometry_.protocol == layout::Protocol::race) {
-    race::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
+    race::format_tables(geometry_, memory_.subspan(rows.offset, rows.bytes), options_.initial_tables);
   } else {
     rcuckoo::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
   }
   const layout::Span& entries = geometry_.at(layout::kDirectory);
-  directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables);
+  directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables, options_.initial_tables);
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
              .table_seed = {responder_.random(), responder_.random()},
              .geometry = geometry_};
@@ -319,6 +329,8 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
 
   map_ = map;
   map_bytes_ = std::move(bytes);
+  // First: no later process remembers an epoch without its map.
+  if (options_.keep_map) options_.keep_map(map_bytes_);
   record_.epoch = map.epoch();
   record_.pool_secret = pool_secret;
   layout::write_private_page(private_page(), record_);
@@ -648,6 +660,15 @@ void MemoryNode::count_quarantined() {
   quarantined_rows_ = rows.size() + unnamed;
 }
 
+// As if all keys were alike. What else is handed out lies free in clients' hands.
+std::uint64_t MemoryNode::heap_used() const {
+  const std::uint64_t taken = (geometry_.segments - ledger_.counts().free) * geometry_.segment_bytes;
+  if (keys_ == 0) return 0;
+  const std::uint64_t each = layout::kExtentHeader + bytes_ / keys_;
+  const std::uint64_t size_class = layout::size_class_for(each, geometry_.segment_bytes);
+  return std::min(taken, keys_ * (size_class == layout::kRun ? each : layout::block_bytes(size_class)));
+}
+
 // Whichever client moves keys writes it over the wire (docs/adr/0012).
 std::uint64_t MemoryNode::move_finished() const {
   std::uint64_t word = 0;
@@ -659,7 +680,6 @@ void MemoryNode::refresh_facts() {
   if (!registry_) return;  // told of while it is being made
   const SegmentLedger::Counts& segments = ledger_.counts();
   const std::uint64_t heap_bytes = geometry_.at(layout::kHeap).bytes;
-  const std::uint64_t heap_used = (geometry_.segments - segments.free) * geometry_.segment_bytes;
   Stats stats;
   stats.incarnation = incarnation_;
   stats.epoch = map_.epoch();
@@ -705,13 +725,16 @@ void MemoryNode::refresh_facts() {
   node.set_memory_bytes(own.memory_bytes());
   if (own.has_race()) {
     *node.mutable_race() = own.race();
-    node.set_move_finished(move_finished());
   } else {
     *node.mutable_lock_region() = own.lock_region();
     *node.mutable_rcuckoo() = own.rcuckoo();
   }
+  node.set_move_finished(move_finished());
   node.set_memory_fresh(fresh_);
-  if (map_.epoch() != 0) *node.mutable_map() = map_;
+  node.set_recorded_epoch(record_.epoch);
+  if (const v1alpha1::ShardMap& newest = map_.epoch() != 0 ? map_ : kept_map_; newest.epoch() != 0) {
+    *node.mutable_map() = newest;
+  }
   node.set_heap_bytes(heap_bytes);
   const std::vector<v1alpha1::DeadClient> left = dead();
   node.set_dead_clients(left.size());
@@ -727,7 +750,7 @@ void MemoryNode::refresh_facts() {
     };
     node.set_sessions(coarse(before.sessions(), stats.sessions, geometry_.max_sessions));
     node.set_keys(coarse(before.keys(), keys_, geometry_.entries()));
-    node.set_heap_bytes_used(coarse(before.heap_bytes_used(), heap_used, heap_bytes));
+    node.set_heap_bytes_used(coarse(before.heap_bytes_used(), heap_used(), heap_bytes));
     changed = facts.SerializeAsString() != facts_.SerializeAsString();
     facts_ = std::move(facts);
     stats_ = stats;

@@ -41,12 +41,17 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::string endpoint;              // host:port that clients are told
     std::string version;               // of the binary
     layout::GeometryRequest geometry;  // memory_bytes is taken from the memory itself
+    std::uint64_t initial_tables = 1;  // of RACE: that a memory which is formatted begins with
     base::Nanos lease = 5 * base::kSecond;
     base::Nanos failure_timeout = 2 * base::kSecond;
     std::uint32_t max_lanes = 1024;
     std::uint32_t opens_per_second = 200;
     bool require_authentication = true;  // false only where the session port has no TLS
     LockPlacement locks = LockPlacement::host;
+    // What `keep_map` of an earlier process of this node was given last, if that is known.
+    std::string kept_map;
+    // A map is adopted: to be kept for the next process, which may be the only one to know of it. Control thread.
+    std::function<void(const std::string& map)> keep_map;
     // Structured logs are the application's: what happened, in one line without key or value bytes. Control thread.
     std::function<void(bool warning, const std::string& line)> log;
     // The facts have changed. Control thread.
@@ -149,6 +154,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void keep_house();
   void count_keys();
   void count_quarantined();
+  std::uint64_t heap_used() const;
   std::uint64_t move_finished() const;
   // What ended processes left here, those that ended first before others.
   std::vector<v1alpha1::DeadClient> dead();
@@ -178,6 +184,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::uint64_t segment_refusals_ = 0;
 
   v1alpha1::ShardMap map_;
+  v1alpha1::ShardMap kept_map_;  // of an earlier process; its epoch is 0 if there is none
   std::string map_bytes_;
   bool serving_ = false;
   std::string why_not_ = "no epoch has been published to it yet";

@@ -148,12 +148,15 @@ task::Task<void> write_word(Session& session, fabric::Remote at, std::uint64_t w
 }
 
 // Clients move keys away without a word to the node's processor: it looks, and its next life does.
-TEST(MemoryNode, FactsTellOfAMoveThatIsFinished) {
+class OfProtocol : public ::testing::TestWithParam<layout::Protocol> {};
+INSTANTIATE_TEST_SUITE_P(Both, OfProtocol, ::testing::Values(layout::Protocol::rcuckoo, layout::Protocol::race));
+
+TEST_P(OfProtocol, FactsTellOfAMoveThatIsFinished) {
   TestWorld world;
   world.kill();
   world.memory = std::move(*Memory::anonymous(4 << 20));
-  world.options.geometry.protocol = layout::Protocol::race;
-  world.options.geometry.tables = 4;
+  world.options.geometry.protocol = GetParam();
+  if (GetParam() == layout::Protocol::race) world.options.geometry.tables = 4;
   world.begin_life();
   world.node->stand_alone();
   EXPECT_EQ(world.node->facts().memory_node().move_finished(), 0u);

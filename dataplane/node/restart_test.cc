@@ -62,6 +62,37 @@ TEST(Restart, GoesOnFromTheEpochItFollowed) {
   world.close(std::move(session));
 }
 
+// A process that knows no map tells of the one that an earlier process has kept, and of the epoch that its memory has
+// followed.
+TEST(Restart, TellsOfAMapThatWasKept) {
+  TestWorld world;
+  std::string kept;
+  world.options.keep_map = [&kept](const std::string& map) { kept = map; };
+  world.kill();
+  world.begin_life();
+  EXPECT_FALSE(world.node->facts().memory_node().has_map());
+  EXPECT_EQ(world.node->facts().memory_node().recorded_epoch(), 0u);
+  const v1alpha1::ShardMap map = map_with(*world.node, 7);
+  ASSERT_EQ(world.node->publish(map, {1, 2}).verdict, Verdict::adopted);
+  for (const std::string& what : {kept, std::string("no map at all"), std::string()}) {
+    world.options.kept_map = what;
+    world.kill();
+    world.begin_life();
+    const v1alpha1::Facts facts = world.node->facts();
+    EXPECT_EQ(facts.epoch(), 0u) << "it follows none";
+    EXPECT_FALSE(facts.ready());
+    EXPECT_EQ(facts.memory_node().recorded_epoch(), 7u);
+    EXPECT_EQ(facts.memory_node().has_map(), what == kept);
+    EXPECT_EQ(facts.memory_node().map().SerializeAsString(), what == kept ? map.SerializeAsString() : "");
+  }
+  world.options.kept_map = kept;
+  world.kill();
+  world.options.pool_uid = "another";
+  world.memory = std::move(*Memory::anonymous(world.memory.span().size()));
+  world.begin_life();
+  EXPECT_FALSE(world.node->facts().memory_node().has_map()) << "of another pool";
+}
+
 TEST(Restart, ASuperblockThatWasBeingWrittenIsWrittenAgain) {
   TestWorld world;
   world.kill();

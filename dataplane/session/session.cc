@@ -179,11 +179,15 @@ task::Task<Status> Session::State::read_slots(Nanos deadline) {
 
 task::Task<void> Session::State::keep_ticking() {
   while (!closing && alive()) {
-    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often.
-    const bool often = tick_wanted || node_hurries || port.now() < hurry_until;
-    const Nanos due = last_sent + (often ? grant.tick / 16 : pressure ? grant.tick / 4 : grant.tick);
-    if (port.now() < due) {
-      (void)co_await tick_due.wait(due);
+    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often. What
+    // the others wait for, that nothing of the era before is under way here any more, is told soon.
+    const Nanos now = port.now(), soon = grant.tick / 256;
+    const bool often = tick_wanted || node_hurries || now < hurry_until;
+    const bool tells = often && oldest_pin() > published;
+    const Nanos space = tells ? soon : often ? grant.tick / 16 : pressure ? grant.tick / 4 : grant.tick;
+    const Nanos due = last_sent + space;
+    if (now < due) {
+      (void)co_await tick_due.wait(often && era > published ? std::min(due, now + soon) : due);
       continue;
     }
     co_await tick();

@@ -20,7 +20,7 @@ task::Task<void> sweep(Client& client) {
 // other, the memory node says how many are to come, and none is left.
 TEST(Backlog, MoreDeadThanRepairLeasesWaitForEachOther) {
   constexpr std::uint64_t kDead = 100, kRepairers = 6;
-  static_assert(kDead > layout::kLeaseWords);
+  static_assert(kDead > layout::kRepairLeases);
   World world({.geometry = {.memory_bytes = 8 << 20,
                             .table_percent = 10,
                             .entry_bytes = 16,

@@ -70,6 +70,16 @@ void speak_race(Setting& s, std::uint64_t seed) {
   s.keys += random.below(60);
 }
 
+// In half of the pools; a memory node that keys leave would take those that are left along with its memory.
+void let_keys_move(Setting& s, std::uint64_t seed) {
+  Random random(base::mix(seed) ^ 0x4c0e);
+  if (random.chance(0.5)) return;
+  s.losses = 0;
+  s.moves = 1 + random.below(3);
+  s.depth += 1;
+  s.keys += random.below(60);
+}
+
 Setting draw(std::uint64_t seed) {
   Random random(base::mix(seed) ^ 0x900150);
   Setting s;
@@ -476,7 +486,7 @@ class PoolWorld {
  private:
   static constexpr std::uint64_t kMemory = 2560 << 10;
   // Where keys move, all may come to lie at one node, in segments of many clients.
-  std::uint64_t memory() const { return (race(setting_) ? 2 : 1) * kMemory; }
+  std::uint64_t memory() const { return (setting_.moves > 0 ? 2 : 1) * kMemory; }
   static constexpr Nanos kMoveLook = 5 * kMillisecond;
 
   // The operator learns that a move is finished from the memory node that keys have left.
@@ -790,7 +800,7 @@ void look_after(PoolWorld& world, const Setting& setting) {
 
 PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells, layout::Protocol protocol) {
   Setting setting = draw(seed);
-  if (protocol == layout::Protocol::race) speak_race(setting, seed);
+  protocol == layout::Protocol::race ? speak_race(setting, seed) : let_keys_move(setting, seed);
   setting.wire.seed += part.salt << 32;
   setting.wire.keep_chains = tells;
   PoolVerdict verdict;
@@ -859,7 +869,6 @@ constexpr Count kCounts[] = {
 bool can_be(const Count& count, layout::Protocol protocol) {
   const bool race = protocol == layout::Protocol::race;
   if (count.of == &PoolVerdict::losses || count.of == &PoolVerdict::slots_repaired) return !race;
-  if (count.of == &PoolVerdict::moves || count.of == &PoolVerdict::moved_away) return race;
   return count.of != &PoolVerdict::move_waits;  // too rare to rely on
 }
 

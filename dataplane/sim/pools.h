@@ -32,8 +32,9 @@ struct PoolVerdict : Told {
 // from the last loss of its memory on, that every call of those who live ends, that a client which comes when faults
 // have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte but
 // the blocks that the dead leave in segments which nobody has taken over.
-// Pools of RACE lose no memory. Instead their operator has parts of the hash space moved to other memory nodes, which
-// is to come to an end; when all have gone, every key lies where the map says, and nowhere else.
+// Pools of RACE, and half of RCuckoo's, lose no memory. Instead their operator has parts of the hash space moved to
+// other memory nodes, which is to come to an end; when all have gone, every key lies where the map says, and nowhere
+// else.
 PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false,
                      layout::Protocol protocol = layout::Protocol::rcuckoo);
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.

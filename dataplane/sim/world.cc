@@ -84,6 +84,7 @@ void World::serve() {
        .endpoint = endpoint_,
        .version = "simulated",
        .geometry = options_.geometry,
+       .initial_tables = options_.initial_tables,
        .lease = options_.lease,
        .failure_timeout = options_.failure_timeout,
        .max_lanes = static_cast<std::uint32_t>(options_.geometry.max_sessions),

@@ -33,6 +33,7 @@ struct WorldOptions {
                                    .rows_per_lock = 2,
                                    .max_sessions = 8,
                                    .slots_per_session = 2};
+  std::uint64_t initial_tables = 1;
   Nanos lease = 2 * base::kSecond;
   Nanos failure_timeout = 40 * base::kMillisecond;
   std::uint32_t table_id = 0;

@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"farpool.dev/farpool/e2e/chaos"
+	"farpool.dev/farpool/hack/local"
 )
 
 // nemesis does the damage, one thing at a time, in an order that follows from the seed.
 type nemesis struct {
-	cluster *cluster
+	cluster *local.Cluster
 	load    *chaos.Load
 	random  *rand.Rand
 
@@ -24,7 +25,7 @@ type nemesis struct {
 	stopped                      chaos.Stopped
 }
 
-func newNemesis(c *cluster, l *chaos.Load, seed uint64) *nemesis {
+func newNemesis(c *local.Cluster, l *chaos.Load, seed uint64) *nemesis {
 	return &nemesis{cluster: c, load: l, random: rand.New(rand.NewPCG(seed, 0x6e656d65736973))}
 }
 
@@ -66,27 +67,27 @@ func (n *nemesis) run(ctx context.Context, o options) error {
 	return nil
 }
 
-func (n *nemesis) anyShard() int { return n.random.IntN(len(n.cluster.shards)) }
+func (n *nemesis) anyShard() int { return n.random.IntN(len(n.cluster.Shards)) }
 
 func (n *nemesis) killShard(ctx context.Context) error {
-	shard := n.cluster.shards[n.anyShard()]
-	if err := shard.kill(); err != nil {
+	shard := n.cluster.Shards[n.anyShard()]
+	if err := shard.Kill(); err != nil {
 		return err
 	}
 	n.shardKills++
-	if err := shard.start(); err != nil {
+	if err := shard.Start(); err != nil {
 		return err
 	}
-	return shard.ready(ctx)
+	return shard.Ready(ctx)
 }
 
 func (n *nemesis) killNode(ctx context.Context) error {
-	node := n.cluster.nodes[n.random.IntN(len(n.cluster.nodes))]
-	if err := node.kill(); err != nil {
+	node := n.cluster.Nodes[n.random.IntN(len(n.cluster.Nodes))]
+	if err := node.Kill(); err != nil {
 		return err
 	}
 	n.nodeKills++
-	if err := node.start(); err != nil {
+	if err := node.Start(); err != nil {
 		return err
 	}
 	return n.recover(ctx)
@@ -94,20 +95,20 @@ func (n *nemesis) killNode(ctx context.Context) error {
 
 // killBoth takes a shard away and, before it is back, a memory node.
 func (n *nemesis) killBoth(ctx context.Context) error {
-	shard := n.cluster.shards[n.anyShard()]
-	if err := shard.kill(); err != nil {
+	shard := n.cluster.Shards[n.anyShard()]
+	if err := shard.Kill(); err != nil {
 		return err
 	}
 	n.shardKills++
-	node := n.cluster.nodes[n.random.IntN(len(n.cluster.nodes))]
-	if err := node.kill(); err != nil {
+	node := n.cluster.Nodes[n.random.IntN(len(n.cluster.Nodes))]
+	if err := node.Kill(); err != nil {
 		return err
 	}
 	n.nodeKills++
-	if err := node.start(); err != nil {
+	if err := node.Start(); err != nil {
 		return err
 	}
-	if err := shard.start(); err != nil {
+	if err := shard.Start(); err != nil {
 		return err
 	}
 	return n.recover(ctx)
@@ -115,11 +116,11 @@ func (n *nemesis) killBoth(ctx context.Context) error {
 
 // recover publishes the new life of a memory node, and waits until all are whole again.
 func (n *nemesis) recover(ctx context.Context) error {
-	if err := n.cluster.publish(ctx); err != nil {
+	if err := n.cluster.Publish(ctx); err != nil {
 		return err
 	}
-	for _, p := range n.cluster.all() {
-		if err := p.ready(ctx); err != nil {
+	for _, p := range n.cluster.All() {
+		if err := p.Ready(ctx); err != nil {
 			return err
 		}
 	}
@@ -129,14 +130,14 @@ func (n *nemesis) recover(ctx context.Context) error {
 // stopShard stops a shard in the middle of writes until every memory node has fenced it, and lets it go on.
 func (n *nemesis) stopShard(ctx context.Context) error {
 	index := n.anyShard()
-	p := n.cluster.shards[index]
+	p := n.cluster.Shards[index]
 	n.stops++
 	stopped, err := n.load.Stop(ctx, chaos.Victim{
-		Name: p.name, Shard: index, Sessions: 1, Shards: len(n.cluster.shards),
-		Stop:     func() error { return p.signal(syscall.SIGSTOP) },
-		Continue: func() error { return p.signal(syscall.SIGCONT) },
-		Ready:    p.ready,
-		Lost:     p.lost,
+		Name: p.Name, Shard: index, Sessions: 1, Shards: len(n.cluster.Shards),
+		Stop:     func() error { return p.Signal(syscall.SIGSTOP) },
+		Continue: func() error { return p.Signal(syscall.SIGCONT) },
+		Ready:    p.Ready,
+		Lost:     func() (float64, error) { return lost(p) },
 		Open:     func() ([]float64, error) { return n.perNode("farpool_node_sessions") },
 		Fenced:   func() ([]float64, error) { return n.perNode("farpool_node_sessions_fenced_total") },
 	}, int64(10+n.random.IntN(200)))
@@ -148,16 +149,16 @@ func (n *nemesis) stopShard(ctx context.Context) error {
 }
 
 // lost is how many sessions a shard knows to have ended against its will.
-func (p *process) lost() (float64, error) {
-	page, err := p.scrape()
+func lost(p *local.Process) (float64, error) {
+	page, err := p.Scrape()
 	return page["farpool_pool_sessions_lost_total"], err
 }
 
 // perNode is a metric of each memory node.
 func (n *nemesis) perNode(name string) ([]float64, error) {
 	var all []float64
-	for _, node := range n.cluster.nodes {
-		page, err := node.scrape()
+	for _, node := range n.cluster.Nodes {
+		page, err := node.Scrape()
 		if err != nil {
 			return nil, err
 		}

@@ -141,7 +141,7 @@ Task<Result<Step>> Change::attempt() {
     const bool changeable = *sight != Buckets::Sight::stale && *sight != Buckets::Sight::in_motion;
     const bool in_vain = buckets_.places() != placed_among_ || buckets_.outdated() || buckets_.closed();
     if (!changeable || (placed_ && in_vain)) co_return co_await elsewhere(*sight);
-    if (buckets_.outdated()) co_return state_.map_is_old(buckets_.known_move());
+    if (buckets_.outdated()) co_return index::map_is_old(buckets_.known_move());
     Status status;
     if (*sight == Buckets::Sight::again) {
       if (status = co_await buckets_.read(deadline_, cost_); !status.ok()) co_return status;
@@ -167,7 +167,7 @@ Task<Result<Step>> Change::attempt() {
     if (!found && buckets_.closed()) {
       const Result<bool> gone = co_await gone_for_good();
       if (!gone.ok()) co_return gone.status();
-      if (*gone) co_return state_.moved_away();
+      if (*gone) co_return index::moved_away();
       continue;
     }
     existed_ = found.has_value();
@@ -462,6 +462,14 @@ Task<Status> Change::retract() {
 Task<Result<bool>> change(Table::State& state, std::string_view key, Wish wish, Nanos deadline, Cost& cost) {
   Change change(state, key, wish, deadline, cost);
   co_return co_await change.run();
+}
+
+Task<Result<bool>> add(Table::State& state, std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
+  Result<bool> existed = co_await change(
+      state, key, {.name = "an insert", .if_present = Edit::Kind::keep, .if_absent = Edit::Kind::put, .value = value},
+      deadline, cost);
+  if (!existed.ok()) co_return existed;
+  co_return !*existed;
 }
 
 }  // namespace farpool::race

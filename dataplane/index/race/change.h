@@ -20,5 +20,7 @@ struct Wish {
 
 // True if the key existed.
 Task<Result<bool>> change(Table::State& state, std::string_view key, Wish wish, Nanos deadline, Cost& cost);
+// False if it existed, and nothing was changed.
+Task<Result<bool>> add(Table::State& state, std::string_view key, std::string_view value, Nanos deadline, Cost& cost);
 
 }  // namespace farpool::race

@@ -35,8 +35,8 @@ Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nan
         const auto found = buckets.committed();
         if (found) co_return std::optional(std::string(found->known->value));
         if (!buckets.unsure()) {
-          if (buckets.outdated()) co_return state.map_is_old(buckets.known_move());
-          if (buckets.closed()) co_return state.moved_away();
+          if (buckets.outdated()) co_return index::map_is_old(buckets.known_move());
+          if (buckets.closed()) co_return index::moved_away();
           co_return std::optional<std::string>();
         }
         ++state.marks.looked_again;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "index/race/change.h"
 #include "layout/directory.h"
 #include "layout/extent.h"
 #include "session/tenure.h"
@@ -33,12 +34,12 @@ Task<Status> Relocation::post(const Chain& chain) {
 }
 
 Task<Result<index::Movable::Standing>> Relocation::standing() {
-  fabric::Buffer words = state_.port().buffer(16);
-  Chain chain;
-  chain.add(Op::read({layout::kDirectory, layout::move_offset(state_.geometry.tables)}, words.first(8)));
-  chain.add(Op::read({layout::kLeases, 8 * layout::kMoveLease}, words.span().subspan(8, 8)));
-  if (Status status = co_await post(chain); !status.ok()) co_return status;
-  co_return Standing{base::load<std::uint64_t>(words.data()), base::load<std::uint64_t>(words.data() + 8)};
+  return index::move_standing(state_.session, state_.geometry.tables, soon(), cost_);
+}
+
+// Its buckets have been closed.
+Task<Result<bool>> Relocation::admit(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
+  return add(state_, key, value, deadline, cost);
 }
 
 Task<Status> Relocation::close(index::Arrivals* arrivals, const GoOn& go_on) {
@@ -52,11 +53,7 @@ Task<Status> Relocation::move_away(index::Arrivals& arrivals, const GoOn& go_on)
   Status status = co_await each_group({.closes = false, .arrivals = &arrivals, .go_on = go_on});
   if (!status.ok()) co_return status;
   if (state_.move.number != number) co_return Status(Code::stale, "the shard map has another move by now");
-  fabric::Buffer word = state_.port().buffer(8);
-  base::store(word.data(), number);
-  Chain chain;
-  chain.add(Op::write({layout::kDirectory, layout::move_offset(state_.geometry.tables)}, word.first(8)));
-  co_return co_await post(chain);
+  co_return co_await index::finish_move(state_.session, state_.geometry.tables, number, soon(), cost_);
 }
 
 // A table that a split makes has a higher number than all that are there, and what its old table had been given. So who

@@ -13,6 +13,7 @@ class Relocation final : public index::Movable {
   explicit Relocation(Table::State& state) : state_(state) {}
 
   void follow(index::Move move) override { state_.move = std::move(move); }
+  Task<Result<bool>> admit(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) override;
   Task<Result<Standing>> standing() override;
   Task<Status> close(index::Arrivals* arrivals, const GoOn& go_on) override;
   Task<Status> move_away(index::Arrivals& arrivals, const GoOn& go_on) override;

@@ -214,7 +214,7 @@ Result<Scan::Sight> Scan::look(Part& part) {
     }
     // Keys may have left, for a table that the caller does not think of.
     for (const std::uint64_t header : {group.header(i), splits ? old.header(i) : 0}) {
-      if (HeaderWord::Move::get(header) > known_move_) return state_.map_is_old(known_move_);
+      if (HeaderWord::Move::get(header) > known_move_) return index::map_is_old(known_move_);
     }
   }
   const bool again = before_ && before_->position == part.position && before_->route == part.route;

@@ -2,6 +2,7 @@
 // Tables that are split while clients work.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "directory/directory.h"
 #include "index/race/layout.h"
+#include "index/race/locate.h"
 #include "index/race/table.h"
 #include "sim/housekeeping.h"
 #include "sim/survey.h"
@@ -137,6 +139,28 @@ TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
   EXPECT_TRUE(found.unrepaired().empty());
 }
 
+// Split ahead: no insert waits for a split before keys fill what there is from the start, and then they go on as ever.
+TEST(RaceSplit, TablesThatAreThereFromTheStart) {
+  sim::WorldOptions options = options_of(8);
+  options.initial_tables = 4;
+  Splits it(options);
+  Client& client = it.world.connect("a");
+  EXPECT_EQ(it.tables(), 4u);
+  EXPECT_EQ(sim::survey(it.world).report(), "");
+  const std::uint64_t load = it.world.geometry().entries() / 4;
+  std::uint64_t keys = 0;
+  for (; keys < load; ++keys) ASSERT_TRUE(it.insert(client, "n" + std::to_string(keys), "v").ok());
+  EXPECT_EQ(client.table().marks().splits, 0u);
+  EXPECT_LE(client.table().marks().stale_routes, 1u);
+  while (it.insert(client, "n" + std::to_string(keys), "v").ok()) ++keys;
+  it.settle();
+  EXPECT_EQ(it.tables(), 8u);
+  EXPECT_EQ(client.table().marks().splits, 4u);
+  Client& other = it.world.connect("b");
+  for (std::uint64_t i = 0; i < keys; ++i) ASSERT_EQ(it.get(other, "n" + std::to_string(i)), "v") << i;
+  EXPECT_EQ(sim::survey(it.world).keys.size(), keys);
+}
+
 TEST(RaceSplit, OneTableStaysOne) {
   Splits it(options_of(1));
   Client& client = it.world.connect("a");
@@ -226,6 +250,107 @@ TEST(RaceSplit, ASplitterMayDieBehindAnyEffect) {
     taken_over += late.table().marks().splits_taken_over + client.table().marks().splits_taken_over;
   }
   EXPECT_GT(taken_over, 10u);
+}
+
+// A reader beside a split, both told step by step when their verbs execute.
+class Steered : public ::testing::Test {
+ protected:
+  Steered() {
+    // One key in the groups that are moved first, which nobody ever wrote, and one in those that are moved later.
+    for (std::uint64_t i = 0; first_.empty() || key_.empty(); ++i) {
+      std::string key = "k" + std::to_string(i);
+      if ((directory::hash_of(it_.world.pool_secret(), base::bytes_of(key)) & 1) == 0) continue;
+      const Places places = places_of(key);
+      const auto [least, most] = std::minmax(places[0].group, places[1].group);
+      if (most < kFirst && first_.empty()) first_ = key;
+      if (least >= kFirst && key_.empty()) key_ = key;
+    }
+    EXPECT_EQ(*it_.insert(splitter_, key_, "1"), true);
+    EXPECT_TRUE(it_.world.quiesce());
+    network().steer();
+    it_.world.spawn(splitter_, split_into(&splitter_, key_, &split_));
+    network().settle();
+  }
+  ~Steered() override {
+    while (const auto left = network().waiting().size()) {
+      const auto& next = network().waiting()[left - 1];
+      network().execute(left - 1, next.first, next.last);
+    }
+    network().let_go();
+  }
+
+  fabric::sim::Network& network() { return it_.world.network(); }
+  Places places_of(const std::string& key) const {
+    return locate(base::keyed_hash(it_.world.table_seed(), base::bytes_of(key)), it_.world.geometry().rows_per_table());
+  }
+  // Of the two tables of the split.
+  std::uint64_t header(std::uint64_t table, const Place& place) const {
+    const std::uint64_t offset = (table * it_.world.geometry().rows_per_table() + place.group) * kGroupBytes;
+    return base::load<std::uint64_t>(it_.world.region(layout::kTable).data() + offset + 2 * kBucketBytes * place.side);
+  }
+  bool opened(const std::string& key) const {
+    const Places places = places_of(key);
+    return HeaderWord::open(header(1, places[0])) && HeaderWord::open(header(1, places[1]));
+  }
+
+  // The client's verbs execute, one after the other, until then.
+  template <class Done>
+  void run(const Client& client, Done&& done) {
+    for (int steps = 0; !done(); ++steps) {
+      ASSERT_LT(steps, 100'000);
+      const auto& waiting = network().waiting();
+      const auto next =
+          std::find_if(waiting.begin(), waiting.end(), [&](const auto& one) { return one.client == client.index(); });
+      if (next == waiting.end()) {
+        ASSERT_TRUE(network().pass());
+      } else {
+        network().execute(static_cast<std::size_t>(next - waiting.begin()), next->first, next->last);
+      }
+    }
+  }
+  // Of each READ of buckets that the client waits for, everything but the header.
+  std::size_t read_slots(const Client& client) {
+    std::size_t torn = 0;
+    for (std::size_t i = 0; i < network().waiting().size();) {
+      const auto one = network().waiting()[i];
+      const bool side = one.op.at.offset % kGroupBytes != 0;
+      if (one.client != client.index() || one.op.verb != fabric::Verb::read || one.op.at.region != layout::kTable ||
+          (one.torn && one.last - one.first == 1)) {
+        ++i;
+      } else if (side && one.first == 0) {
+        network().execute(i, 0, kBucketBytes / 8);
+      } else {
+        network().execute(i, side ? one.first + 1 : 1, one.last);
+        ++torn;
+      }
+    }
+    return torn;
+  }
+  static constexpr std::uint64_t kFirst = 8;
+  Splits it_{options_of(8)};
+  Client& splitter_ = it_.world.connect("splitter");
+  Client& reader_ = it_.world.connect("reader");
+  std::string first_, key_;
+  Status split_;
+};
+
+TEST_F(Steered, AKeyIsNotMissedBetweenAReadOfTheNewTableBeforeItIsFilledAndOneOfTheOldBeforeItMoves) {
+  run(splitter_, [&] { return opened(first_); });
+  ASSERT_FALSE(opened(key_));
+  // The reader learns of the split.
+  Result<std::optional<std::string>> found = Status(Code::internal, "it did not come to an end");
+  it_.world.spawn(reader_, Splits::look_into(&reader_, first_, &found));
+  network().settle();
+  run(reader_, [&] { return found.ok(); });
+  ASSERT_FALSE(found->has_value());
+
+  found = Status(Code::internal, "it did not come to an end");
+  it_.world.spawn(reader_, Splits::look_into(&reader_, key_, &found));
+  network().settle();
+  ASSERT_EQ(read_slots(reader_), 4u);
+  run(splitter_, [&] { return opened(key_); });
+  run(reader_, [&] { return found.ok(); });
+  EXPECT_EQ(*found, "1");
 }
 
 }  // namespace

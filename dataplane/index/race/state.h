@@ -96,15 +96,6 @@ struct Table::State final : session::Repairable, heap::References {
            slot.bytes() <= heap_bytes() - layout::block_offset(slot.block());
   }
   Status gone(Code otherwise, const std::string& what) { return index::gone(session, otherwise, what); }
-  static Status map_is_old(std::uint64_t known_move) {
-    return {Code::stale,
-            "keys have moved between memory nodes since the shard map by which they were looked for, whose " +
-                std::string("last move is ") + std::to_string(known_move) + "; nothing was done"};
-  }
-  Status moved_away() const {
-    return {Code::moved,
-            "the key is not at this memory node, which its part of the hash space leaves; nothing was done"};
-  }
 };
 
 // How long a word has stood in its place, as far as one operation has seen.

@@ -44,11 +44,7 @@ session::Repairer& Table::repairer() { return state_->repairer; }
 index::Movable* Table::movable() { return state_->relocation.get(); }
 
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  Result<bool> existed = co_await change(
-      *state_, key, {.name = "an insert", .if_present = Edit::Kind::keep, .if_absent = Edit::Kind::put, .value = value},
-      deadline, cost);
-  if (!existed.ok()) co_return existed;
-  co_return !*existed;
+  return add(*state_, key, value, deadline, cost);
 }
 
 Task<Result<bool>> Table::update(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index/race/verify.h"
 
+#include <bit>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -252,9 +253,11 @@ class Verifier {
 
 }  // namespace
 
-void format_table(const layout::Geometry& geometry, base::MutableBytes table) {
-  for (std::uint64_t bucket = 0; bucket < 3 * geometry.rows_per_table(); ++bucket) {
-    base::store(table.data() + bucket * kBucketBytes, HeaderWord::of(0, 0));
+void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use) {
+  const auto depth = static_cast<std::uint64_t>(std::countr_zero(in_use));
+  const std::uint64_t buckets = 3 * geometry.rows_per_table();
+  for (std::uint64_t bucket = 0; bucket < in_use * buckets; ++bucket) {
+    base::store(tables.data() + bucket * kBucketBytes, HeaderWord::of(depth, bucket / buckets));
   }
 }
 

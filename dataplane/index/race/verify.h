@@ -12,8 +12,8 @@
 
 namespace farpool::race {
 
-// An empty table 0, in zeroed memory.
-void format_table(const layout::Geometry& geometry, base::MutableBytes table);
+// Empty tables, as many as the directory is formatted with, in zeroed memory.
+void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use);
 
 // Every header is of the keys that its table has by `how.directory`, or of what a split makes of it. Every slot is
 // empty or well formed, lies in a bucket of its key and has its print; its extent is whole and of its length; no key is

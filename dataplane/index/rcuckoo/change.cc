@@ -48,6 +48,8 @@ class Change {
         cost_(cost),
         hash_(state.hash(key)),
         places_(locate(hash_, state.geometry.rows)),
+        known_move_(state.move.number),
+        leaves_(state.leaves(key)),
         planner_(state, places_),
         suspicion_(state.session, state.repairer),
         backoff_(state.session),
@@ -78,6 +80,7 @@ class Change {
   Task<Status> take_turn();
   void leave_turn() { state_.turns.give_back(std::span(turn_).first(std::exchange(turn_count_, 0))); }
   void say_in(session::Slot& slot) const;
+  std::uint64_t reaches() const { return wish_.arrives || wish_.close.count > 0 ? known_move_ : 0; }
   // True: all locks are held and the rows are read. False: somebody who may hold one has ended; nothing is held.
   Task<Result<bool>> lock(session::Slot& slot);
   Task<void> release();
@@ -89,15 +92,21 @@ class Change {
   base::MutableBytes row(std::uint64_t number);
   RowView view(std::uint64_t number) { return {state_.geometry, row(number)}; }
   Status check_key_rows();
+  std::uint64_t move_of_key_rows() { return std::max(view(places_.first).move(), view(places_.second).move()); }
   bool points_to(std::uint64_t block);
   Task<Status> find();
   Task<Status> read_extent_of(Found& candidate);
 
   // What to write.
   Edit::Kind decide();
+  Edit::Kind decide_to_leave();
+  // The entry's pair stays the same.
+  bool only_marks() const { return wish_.leave == Wish::Leave::begin || wish_.leave == Wish::Leave::give_up; }
   Task<Status> compose(Nanos deadline);
   bool place();
   Task<Result<Step>> commit(session::Slot& slot, Edit::Kind kind);
+  Task<Result<Step>> close(session::Slot& slot);
+  Task<Status> carry_out(Chain& chain);
 
   Status timed_out() const;
   Status full() const;
@@ -110,6 +119,8 @@ class Change {
   Cost& cost_;
   const std::uint64_t hash_;
   const Places places_;
+  const std::uint64_t known_move_;  // of the map by which the key is looked for here
+  const bool leaves_;               // the key's part, in that move
   Planner planner_;
   session::Suspicion suspicion_;
   Backoff backoff_;
@@ -153,6 +164,8 @@ std::string_view Change::name() const {
       return "a remove";
     case Operation::put:
       return "a put";
+    case Operation::close:
+      return "a move";
     default:
       return "a modify";
   }
@@ -173,8 +186,9 @@ Task<Result<bool>> Change::run() {
   if (Status status = check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
   const bool known =
       wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put);
-  if (known) {
-    value_ = wish_.value;
+  if (known) value_ = wish_.value;
+  // Of a key that may have left, room is asked for when it is found: a full memory node must not keep it from its next.
+  if (known && !leaves_) {
     if (Status status = co_await compose(deadline_); !status.ok()) co_return status;
   }
   HeldSlot slot;
@@ -224,12 +238,17 @@ Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
   std::optional<session::EraPin> pin(state_.session.pin());
   // Judge.
   Status status = check_key_rows();
+  if (status.ok() && wish_.close.count > 0) co_return co_await close(*slot);
   if (status.ok() && wish_.block) {
     found_.present = points_to(*wish_.block);
     co_await release();
     co_return Step::finished;
   }
+  const std::uint64_t reached = status.ok() ? move_of_key_rows() : 0;
+  if (reached > known_move_) status = index::map_is_old(known_move_);
   if (status.ok()) status = co_await find();
+  // No key that leaves comes to a row that the move has reached: one that is not here now will not be.
+  if (status.ok() && !found_.present && leaves_ && reached == known_move_) status = index::moved_away();
   if (!status.ok()) {
     co_await release();
     co_return status;
@@ -239,6 +258,18 @@ Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
     // Nothing was written, and the answer was true while the locks were held: whatever becomes of the release.
     co_await release();
     co_return Step::finished;
+  }
+  if (found_.entry.leaving() && wish_.leave == Wish::Leave::none) {
+    ++state_.marks.move_waits;
+    co_await release();
+    // The mover may be of this client, and want the same locks, and a slot.
+    leave_turn();
+    slot->clear(cost_);
+    slot.reset();
+    pin.reset();
+    co_await backoff_.wait(deadline_);
+    if (status = co_await take_slot(slot); !status.ok()) co_return status;
+    co_return Step::again;
   }
   if (kind == Edit::Kind::put) {
     if (status = check_sizes(key_, value_.size()); status.ok() && !composed_) {
@@ -287,6 +318,11 @@ Task<Status> Change::choose_rows() {
   rows_[row_count_++] = places_.first;
   if (places_.second != places_.first) rows_[row_count_++] = places_.second;
   full_ = false;
+  if (wish_.close.count > 0) {
+    for (row_count_ = 0; row_count_ < wish_.close.count; ++row_count_)
+      rows_[row_count_] = wish_.close.first + row_count_;
+    co_return Status();
+  }
   if (!sweeps_) co_return Status();
   if (failed_searches_ >= kGuesses || !planner_.speculate(path_)) {
     Result<bool> found = co_await planner_.explore(path_, deadline_, cost_);
@@ -358,7 +394,8 @@ Task<Status> Change::take_turn() {
 
 void Change::say_in(session::Slot& slot) const {
   layout::OperationSlot& said = slot.words();
-  said.state = SlotState::Kind::put(static_cast<std::uint64_t>(wish_.kind)) | SlotState::Table::put(state_.table_id);
+  said.state = SlotState::Kind::put(static_cast<std::uint64_t>(wish_.kind)) | SlotState::Table::put(state_.table_id) |
+               SlotState::Move::put(reaches());
   said.lock_word = {};
   for (std::size_t i = 0; i < word_count_; ++i) said.lock_word[i] = {words_[i].offset, words_[i].mask};
 }
@@ -473,7 +510,7 @@ Status Change::check_key_rows() {
   for (std::size_t i = 0; i < stretch_count_; ++i) {
     for (std::uint64_t n = 0; n < stretches_[i].count; ++n) {
       const std::uint64_t number = stretches_[i].first + n;
-      const bool ours = number == places_.first || number == places_.second;
+      const bool ours = number == places_.first || number == places_.second || wish_.close.count > 0;
       if (view(number).whole(number)) {
         state_.cache.learn(number, row(number));
         if (!ours) continue;
@@ -533,7 +570,7 @@ Task<Status> Change::find() {
 // then the checksum is checked too.
 Task<Status> Change::read_extent_of(Found& candidate) {
   const Entry& entry = candidate.entry;
-  const bool all = wish_.editor != nullptr && wish_.editor->wants_value();
+  const bool all = wish_.leave == Wish::Leave::begin || (wish_.editor != nullptr && wish_.editor->wants_value());
   const std::uint64_t bytes =
       all ? entry.bytes() : std::min(entry.bytes(), base::round_up(layout::kExtentHeader + key_.size(), 8));
   candidate.extent = state_.port().buffer(bytes);
@@ -564,6 +601,7 @@ Task<Status> Change::read_extent_of(Found& candidate) {
 // --- What to write
 
 Edit::Kind Change::decide() {
+  if (wish_.leave != Wish::Leave::none) return found_.present ? decide_to_leave() : Edit::Kind::keep;
   if (wish_.editor == nullptr) return found_.present ? wish_.if_present : wish_.if_absent;
   const std::optional<std::string_view> value =
       !found_.present ? std::nullopt : std::optional(wish_.editor->wants_value() ? found_.value : std::string_view());
@@ -575,6 +613,16 @@ Edit::Kind Change::decide() {
     composed_ = false;
   }
   return edit.kind;
+}
+
+Edit::Kind Change::decide_to_leave() {
+  if (wish_.leave == Wish::Leave::end) return Edit::Kind::erase;
+  const bool begins = wish_.leave == Wish::Leave::begin;
+  if (begins) *wish_.leaving_value = found_.value;
+  if (found_.entry.leaving() == begins) return Edit::Kind::keep;
+  entry_ = found_.entry.as_leaving(begins);
+  composed_ = true;
+  return Edit::Kind::put;
 }
 
 // Makes the entry for value_, and the extent in a block where it does not fit the entry.
@@ -660,11 +708,11 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   said.redo = entry.words();
   said.keys_after = said.keys;
   said.bytes_after = said.bytes;
-  if (kind == Edit::Kind::put) {
+  if (kind == Edit::Kind::put && !only_marks()) {
     said.bytes_after += key_.size() + value_.size();
     if (!found_.present) ++said.keys_after;
   }
-  if (found_.present) {
+  if (found_.present && !only_marks()) {
     said.bytes_after -= found_.bytes;
     if (kind == Edit::Kind::erase) --said.keys_after;
   }
@@ -672,10 +720,47 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   for (std::size_t i = path_.length; i-- > 0;) {
     const rcuckoo::Step& step = path_.step[i];
     const Entry moved = i == 0 ? entry : view(path_.step[i - 1].row).entry(path_.step[i - 1].slot);
-    edit_row(g, row(step.row), step.row, step.slot, moved);
+    edit_row(g, row(step.row), step.row, step.slot, moved, i == 0 ? reaches() : 0);
     chain.add(Op::write(state_.row_at(step.row), row(step.row)));
   }
   chain.add(slot.settle());
+  if (Status status = co_await carry_out(chain); !status.ok()) co_return status;
+  for (std::size_t i = 0; i < path_.length; ++i) state_.cache.learn(path_.step[i].row, row(path_.step[i].row));
+  state_.marks.displaced += path_.length - 1;
+
+  if (found_.present && found_.entry.type() == EntryType::extent && !only_marks()) {
+    state_.heap.free(found_.entry.block(), found_.entry.bytes(), cost_);
+  }
+  if (publishes) state_.heap.published(std::exchange(block_, {}));
+  co_return Step::finished;
+}
+
+// As commit(), but what changes in each row is the last move that has reached it.
+Task<Result<Change::Step>> Change::close(session::Slot& slot) {
+  layout::OperationSlot& said = slot.words();
+  said.row = {};
+  said.redo = {};
+  said.replaced = said.rest = 0;
+  said.keys_after = said.keys;
+  said.bytes_after = said.bytes;
+  for (std::size_t i = 0; i < row_count_; ++i) {
+    said.row[i] = SlotRow::of(rows_[i], 0);
+    said.redo[i] = entries_of(row(rows_[i]));
+  }
+  Chain chain;
+  chain.add(slot.plan());
+  for (std::size_t i = 0; i < row_count_; ++i) {
+    seal_row(row(rows_[i]), rows_[i], reaches());
+    chain.add(Op::write(state_.row_at(rows_[i]), row(rows_[i])));
+  }
+  chain.add(slot.settle());
+  if (Status status = co_await carry_out(chain); !status.ok()) co_return status;
+  for (std::size_t i = 0; i < row_count_; ++i) state_.cache.learn(rows_[i], row(rows_[i]));
+  co_return Step::finished;
+}
+
+// Posts what writes the rows, and the release behind it.
+Task<Status> Change::carry_out(Chain& chain) {
   add_releases(chain, word_count_);
   if (!state_.session.alive()) {
     taken_ = 0;
@@ -687,19 +772,10 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
     co_return state_.gone(Code::unknown_outcome, "the session ended in the middle of " + std::string(name()) +
                                                      ": it may or may not have taken effect");
   }
-  if (!released(words)) {
-    state_.session.end(
-        {Code::corrupt, "locks of table " + std::to_string(state_.table_id) + " that were held had been taken away"});
-    co_return state_.gone(Code::unknown_outcome, std::string(name()) + " may or may not have lasted");
-  }
-  for (std::size_t i = 0; i < path_.length; ++i) state_.cache.learn(path_.step[i].row, row(path_.step[i].row));
-  state_.marks.displaced += path_.length - 1;
-
-  if (found_.present && found_.entry.type() == EntryType::extent) {
-    state_.heap.free(found_.entry.block(), found_.entry.bytes(), cost_);
-  }
-  if (publishes) state_.heap.published(std::exchange(block_, {}));
-  co_return Step::finished;
+  if (released(words)) co_return Status();
+  state_.session.end(
+      {Code::corrupt, "locks of table " + std::to_string(state_.table_id) + " that were held had been taken away"});
+  co_return state_.gone(Code::unknown_outcome, std::string(name()) + " may or may not have lasted");
 }
 
 }  // namespace

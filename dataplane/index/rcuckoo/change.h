@@ -21,9 +21,28 @@ struct Wish {
   // Only asks, under the locks, whether an entry of the key's rows points to this block; the answer is as if the key
   // existed or not.
   std::optional<std::uint64_t> block = {};
+  // What a mover does with a key that is here (relocate.cc).
+  enum class Leave : std::uint8_t {
+    none,
+    begin,    // from here on nobody else changes it
+    end,      // it is elsewhere by now
+    give_up,  // it is not elsewhere
+  } leave = Leave::none;
+  std::string* leaving_value = nullptr;  // of `begin`
+  // The move that the client knows of reaches the row that the key comes to.
+  bool arrives = false;
+  // Of no key, and with no change but that the move that the client knows of reaches these neighbours, no more than a
+  // plan has room for.
+  struct Rows {
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;
+  } close = {};
 };
 
 // True if the key existed.
 Task<Result<bool>> change(Table::State& state, std::string_view key, Wish wish, Nanos deadline, Cost& cost);
+// False if it existed, and nothing was changed.
+Task<Result<bool>> add(Table::State& state, std::string_view key, std::string_view value, bool arrives, Nanos deadline,
+                       Cost& cost);
 
 }  // namespace farpool::rcuckoo

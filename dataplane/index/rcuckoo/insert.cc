@@ -5,12 +5,18 @@ namespace farpool::rcuckoo {
 
 // Locks the rows of a cuckoo path and both rows of the key: no other client can add the same key in its other row.
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  Result<bool> existed = co_await change(*state_, key,
+  return add(*state_, key, value, false, deadline, cost);
+}
+
+Task<Result<bool>> add(Table::State& state, std::string_view key, std::string_view value, bool arrives, Nanos deadline,
+                       Cost& cost) {
+  Result<bool> existed = co_await change(state, key,
                                          {.kind = Operation::insert,
                                           .if_present = Edit::Kind::keep,
                                           .if_absent = Edit::Kind::put,
                                           .value = value,
-                                          .expects_absent = true},
+                                          .expects_absent = true,
+                                          .arrives = arrives},
                                          deadline, cost);
   if (!existed.ok()) co_return existed;
   co_return !*existed;

@@ -4,7 +4,7 @@
 //
 // OFFSET SIZE  row, entries n x e bytes
 //      0  n*e  entries
-//    n*e    8  version   raised by every WRITE of the row
+//    n*e    8  version   struct VersionWord: raised by every WRITE of the row
 //  n*e+8    8  checksum  CRC-64 of all before it, seeded with the row's number: whole bytes at another row are not that
 //  row
 //
@@ -12,15 +12,18 @@
 //
 //   inline   63                          16 15        8 7       2 1   0
 //   word 0  +------------------------------+-----------+---------+-----+
-//           | key and value bytes, on ...  | value   8 | key   6 |  1  |   ... through the rest of the entry: key, then
-//           value
+//           | key and value bytes, on ...  | value   8 | key   6 | 1,3 |   ... through the rest of the entry: key, then
+//           value; 3 if it is leaving
 //           +------------------------------+-----------+---------+-----+
-//   extent   63                          17 16                  2 1   0
-//   word 0  +------------------------------+---------------------+-----+
-//           | block                     47 | units            15 |  2  |   both in units of 64 bytes
-//           +------------------------------+---------------------+-----+
+//   extent   63  62                      17 16                  2 1   0
+//   word 0  +---+--------------------------+---------------------+-----+
+//           | L | block                 46 | units            15 |  2  |   both in units of 64 bytes; L: it is leaving
+//           +---+--------------------------+---------------------+-----+
 //   word 1  | hash of the key           64 |
 //           +------------------------------+
+//
+// A leaving entry's key is on its way to another memory node (docs/adr/0015): whoever comes reads it, and nobody but
+// the mover changes it.
 #pragma once
 
 #include <algorithm>
@@ -33,6 +36,7 @@
 #include "base/check.h"
 #include "base/crc64.h"
 #include "base/hash.h"
+#include "layout/directory.h"
 #include "layout/extent.h"
 #include "layout/geometry.h"
 #include "layout/lease.h"
@@ -54,9 +58,11 @@ struct EntryWord {
   using KeyBytes = Field<2, 6>;
   using ValueBytes = Field<8, 8>;
   using Units = Field<2, 15>;
-  using Block = Field<17, 47>;
+  using Block = Field<17, 46>;
+  using Leaving = Field<63, 1>;  // of an extent
   static_assert(layout::tiles_a_word<Type, KeyBytes, ValueBytes, Field<16, 48>>);
-  static_assert(layout::tiles_a_word<Type, Units, Block>);
+  static_assert(layout::tiles_a_word<Type, Units, Block, Leaving>);
+  static constexpr std::uint64_t kLeavingInPlace = 3;
 };
 inline constexpr std::uint64_t kInlineHeader = 2;
 // The largest pair fits the size field.
@@ -96,8 +102,23 @@ class Entry {
     return entry;
   }
 
-  EntryType type() const { return static_cast<EntryType>(EntryWord::Type::get(words_[0])); }
+  EntryType type() const {
+    const std::uint64_t type = EntryWord::Type::get(words_[0]);
+    return type == EntryWord::kLeavingInPlace ? EntryType::in_place : static_cast<EntryType>(type);
+  }
   bool empty() const { return words_[0] == 0; }
+  bool leaving() const {
+    return EntryWord::Type::get(words_[0]) == EntryWord::kLeavingInPlace ||
+           (type() == EntryType::extent && EntryWord::Leaving::get(words_[0]) != 0);
+  }
+  // The same pair, on its way or not.
+  Entry as_leaving(bool leaving) const {
+    constexpr std::uint64_t kInPlace = EntryWord::Type::put(EntryWord::kLeavingInPlace ^ 1);
+    const std::uint64_t bit = type() == EntryType::extent ? EntryWord::Leaving::put(1) : kInPlace;
+    Entry entry = *this;
+    entry.words_[0] = leaving ? words_[0] | bit : words_[0] & ~bit;
+    return entry;
+  }
 
   // In place.
   base::Bytes key() const { return body().first(EntryWord::KeyBytes::get(words_[0])); }
@@ -141,6 +162,26 @@ inline std::uint64_t hash_of(const Entry& entry, const base::HashSecret& seed) {
 
 // --- Rows
 
+//    63                       41 40                                     0
+//   +---------------------------+----------------------------------------+
+//   | move                   23 | count                               41 |
+//   +---------------------------+----------------------------------------+
+// Every WRITE of the row adds one to `count`. `move` is the number of the last move of keys to other memory nodes that
+// has reached the row (docs/adr/0015): whoever does not know of it changes no key of the row, and believes no miss.
+struct VersionWord {
+  using Count = Field<0, 41>;
+  using Move = Field<41, 23>;
+  static_assert(layout::tiles_a_word<Count, Move> && Move::kMax == layout::kMostMoves);
+  // As the next WRITE has it.
+  static constexpr std::uint64_t raised(std::uint64_t word, std::uint64_t move = 0) {
+    return Count::put((Count::get(word) + 1) & Count::kMax) | Move::put(std::max(Move::get(word), move));
+  }
+  // As it was before that WRITE, if that brought no move.
+  static constexpr std::uint64_t lowered(std::uint64_t word) {
+    return Count::put((Count::get(word) - 1) & Count::kMax) | Move::put(Move::get(word));
+  }
+};
+
 // A row's bytes where they lie: in a buffer, a cache, or an image.
 class RowView {
  public:
@@ -158,22 +199,30 @@ class RowView {
     }
     return -1;
   }
-  std::uint64_t version() const { return base::load<std::uint64_t>(bytes_.data() + bytes_.size() - 16); }
+  std::uint64_t version() const { return VersionWord::Count::get(version_word()); }
+  std::uint64_t move() const { return VersionWord::Move::get(version_word()); }
   std::uint64_t checksum() const { return base::load<std::uint64_t>(bytes_.data() + bytes_.size() - 8); }
   bool whole(std::uint64_t row) const { return checksum() == base::crc64(bytes_.first(bytes_.size() - 8), row); }
 
  private:
+  std::uint64_t version_word() const { return base::load<std::uint64_t>(bytes_.data() + bytes_.size() - 16); }
+
   const Geometry* geometry_;
   base::Bytes bytes_;
 };
 
-// Puts an entry in a row, raises the version and seals the row.
-inline void edit_row(const Geometry& geometry, base::MutableBytes bytes, std::uint64_t row, std::uint64_t slot,
-                     const Entry& entry) {
-  std::memcpy(bytes.data() + slot * geometry.entry_bytes, entry.raw().data(), geometry.entry_bytes);
+// Raises the version and seals the row, which a move may have reached.
+inline void seal_row(base::MutableBytes bytes, std::uint64_t row, std::uint64_t move) {
   std::byte* trailer = bytes.data() + bytes.size() - layout::kRowTrailer;
-  base::store(trailer, base::load<std::uint64_t>(trailer) + 1);
+  base::store(trailer, VersionWord::raised(base::load<std::uint64_t>(trailer), move));
   base::store(trailer + 8, base::crc64(bytes.first(bytes.size() - 8), row));
+}
+
+// Puts an entry in a row, and seals that.
+inline void edit_row(const Geometry& geometry, base::MutableBytes bytes, std::uint64_t row, std::uint64_t slot,
+                     const Entry& entry, std::uint64_t move = 0) {
+  std::memcpy(bytes.data() + slot * geometry.entry_bytes, entry.raw().data(), geometry.entry_bytes);
+  seal_row(bytes, row, move);
 }
 
 // Makes every row of a zeroed table region empty and whole.
@@ -202,17 +251,23 @@ constexpr LockBit lock_bit(const Geometry& geometry, std::uint64_t lock) {
 
 // --- What an operation slot says
 
-enum class Operation : std::uint64_t { none = 0, insert = 1, update = 2, remove = 3, put = 4, modify = 5 };
+enum class Operation : std::uint64_t { none = 0, insert = 1, update = 2, remove = 3, put = 4, modify = 5, close = 6 };
 
 // OperationSlot::state.
-//    63                        36 35                          4 3         0
-//   +----------------------------+------------------------------+-----------+
-//   | zero                    28 | table                     32 | operation 4 |
-//   +----------------------------+------------------------------+-----------+
+//    63        59 58               36 35                        4 3           0
+//   +------------+-------------------+----------------------------+-------------+
+//   | zero     5 | move           23 | table                   32 | operation 4 |
+//   +------------+-------------------+----------------------------+-------------+
+// `move` reaches the row that gets the new entry. Of `close` it reaches all rows of the plan, in which nothing else
+// changes: their entries' checksums stand in `redo`.
 struct SlotState {
   using Kind = Field<0, 4>;
   using Table = Field<4, 32>;
-  static_assert(layout::tiles_a_word<Kind, Table, Field<36, 28>>);
+  using Move = Field<36, 23>;
+  static_assert(layout::tiles_a_word<Kind, Table, Move, Field<59, 5>>);
+  static constexpr bool closes(std::uint64_t state) {
+    return Kind::get(state) == static_cast<std::uint64_t>(Operation::close);
+  }
 };
 
 // A plan names the rows in the order in which they are WRITTEN, each with the entry that changes. The last gets the

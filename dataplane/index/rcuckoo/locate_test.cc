@@ -106,9 +106,9 @@ TEST(Entry, InPlaceRoundTrips) {
 }
 
 TEST(Entry, ExtentRoundTrips) {
-  const Entry entry = Entry::extent(0x7fff'ffff'ffff, 65, 0xabcdef);
+  const Entry entry = Entry::extent(0x3fff'ffff'ffff, 65, 0xabcdef);
   EXPECT_EQ(entry.type(), EntryType::extent);
-  EXPECT_EQ(entry.block(), 0x7fff'ffff'ffffu);
+  EXPECT_EQ(entry.block(), 0x3fff'ffff'ffffu);
   EXPECT_EQ(entry.bytes(), 128u);
   EXPECT_EQ(entry.hash(), 0xabcdefu);
   EXPECT_TRUE(entry.well_formed(16));
@@ -122,7 +122,6 @@ TEST(Entry, ImpossibleWordsAreSeen) {
   };
   EXPECT_TRUE(bytes(0, 0).well_formed(16));
   EXPECT_FALSE(bytes(0, 1).well_formed(16)) << "an empty entry with something in it";
-  EXPECT_FALSE(bytes(3, 0).well_formed(16)) << "a type that does not exist";
   EXPECT_FALSE(bytes(2, 5).well_formed(16)) << "an extent of no units";
   EXPECT_FALSE(bytes(1 | 60 << 2, 0).well_formed(16)) << "longer than the entry";
   EXPECT_FALSE(bytes(1, 1).well_formed(16)) << "bytes after the end";
@@ -135,6 +134,42 @@ TEST(Entry, Golden) {
   const Entry extent = Entry::extent(0x1234, 300, 0x1122334455667788);
   EXPECT_EQ(extent.words()[0], 0x2468'0016ull);
   EXPECT_EQ(extent.words()[1], 0x1122334455667788ull);
+}
+
+TEST(Entry, IsTheSamePairWhileItIsLeaving) {
+  const Entry in_place = Entry::in_place(base::bytes_of("apple"sv), base::bytes_of("red"sv));
+  const Entry extent = Entry::extent(0x3fff'ffff'ffff, 300, 0x1122334455667788);
+  for (const Entry& entry : {in_place, extent}) {
+    const Entry leaving = entry.as_leaving(true);
+    EXPECT_TRUE(leaving.leaving());
+    EXPECT_FALSE(entry.leaving());
+    EXPECT_FALSE(leaving == entry);
+    EXPECT_EQ(leaving.as_leaving(true), leaving);
+    EXPECT_EQ(leaving.as_leaving(false), entry);
+    EXPECT_EQ(leaving.type(), entry.type());
+    EXPECT_TRUE(leaving.well_formed(16));
+    EXPECT_EQ(hash_of(leaving, {1, 2}), hash_of(entry, {1, 2}));
+  }
+  EXPECT_EQ(base::text_of(in_place.as_leaving(true).value()), "red");
+  EXPECT_EQ(extent.as_leaving(true).block(), extent.block());
+  EXPECT_EQ(extent.as_leaving(true).bytes(), extent.bytes());
+  EXPECT_FALSE(Entry().leaving());
+  EXPECT_EQ(in_place.as_leaving(true).words()[0], in_place.words()[0] | 2);
+  EXPECT_EQ(extent.as_leaving(true).words()[0], extent.words()[0] | 1ull << 63);
+}
+
+TEST(Version, CountsWritesAndMovesEachOnItsOwn) {
+  std::uint64_t word = 0;
+  for (const std::uint64_t move : {std::uint64_t{1}, std::uint64_t{7}, layout::kMostMoves}) {
+    word = VersionWord::raised(word, move);
+    EXPECT_EQ(VersionWord::Move::get(word), move);
+    EXPECT_EQ(VersionWord::Move::get(VersionWord::raised(word, move - 1)), move) << "it never goes back";
+  }
+  EXPECT_EQ(VersionWord::Count::get(word), 3u);
+  EXPECT_EQ(VersionWord::lowered(VersionWord::raised(word)), word);
+  const std::uint64_t last = VersionWord::Count::put(VersionWord::Count::kMax) | VersionWord::Move::put(5);
+  EXPECT_EQ(VersionWord::raised(last), VersionWord::Move::put(5)) << "the count does not run over";
+  EXPECT_EQ(VersionWord::lowered(VersionWord::Move::put(5)), last);
 }
 
 TEST(Row, FormattedRowsAreEmptyAndWhole) {

@@ -17,6 +17,8 @@ class Lookup {
         cost_(cost),
         hash_(state.hash(key)),
         places_(locate(hash_, state.geometry.rows)),
+        known_move_(state.move.number),
+        leaves_(state.leaves(key)),
         torn_(state) {}
 
   Task<Result<std::optional<std::string>>> run();
@@ -45,6 +47,8 @@ class Lookup {
   Cost& cost_;
   const std::uint64_t hash_;
   const Places places_;
+  const std::uint64_t known_move_;  // of the map by which the key is looked for here
+  const bool leaves_;               // the key's part, in that move
   TornRow torn_;
   fabric::Buffer buffer_;
   std::array<std::uint64_t, 2> at_{};  // of each row in the buffer
@@ -80,7 +84,12 @@ Task<Result<std::optional<std::string>>> Lookup::run() {
     // neither has changed while both were read again was there a moment at which the key was in neither.
     torn_.came_good();
     const Stamps now = {Stamp{view(0).version(), view(0).checksum()}, Stamp{view(1).version(), view(1).checksum()}};
-    if (before == now) co_return std::optional<std::string>();
+    if (before == now) {
+      const std::uint64_t reached = std::max(view(0).move(), view(1).move());
+      if (reached > known_move_) co_return index::map_is_old(known_move_);
+      if (leaves_ && reached == known_move_) co_return index::moved_away();
+      co_return std::optional<std::string>();
+    }
     if (before) ++state_.marks.changed_misses;
     before = now;
   }

@@ -25,8 +25,9 @@ bool same(const Geometry& geometry, const Entry& a, const Entry& b) {
   return std::equal(a.words().begin(), end, b.words().begin());
 }
 
-// Whether a row that is not whole is one in the middle of a WRITE that changes `slot` from `before` to `after`: then
-// its checksum is that of the one or of the other, with the version that goes with it.
+// Whether a row that is not whole is one in the middle of a WRITE that changes `slot` from `before` to `after`, and
+// which no move reaches with it: then its checksum is that of the one or of the other, with the version that goes with
+// it.
 bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t number, std::uint64_t slot,
                   const Entry& before, const Entry& after) {
   std::vector<std::byte> guess(row.begin(), row.end());
@@ -37,10 +38,31 @@ bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t numbe
     base::store(trailer, of_version);
     return base::crc64(base::Bytes(guess).first(guess.size() - 8), number) == checksum;
   };
-  return fits(before, version) || fits(before, version - 1) || fits(after, version) || fits(after, version + 1);
+  return fits(before, version) || fits(before, VersionWord::lowered(version)) || fits(after, version) ||
+         fits(after, VersionWord::raised(version));
+}
+
+// Of rows that a move was to reach, and in which nothing else was to change.
+Finish finish_closing(const Geometry& geometry, const OperationSlot& slot, std::span<const base::MutableBytes> rows) {
+  const std::uint64_t move = SlotState::Move::get(slot.state);
+  const auto number = [&](std::size_t i) { return SlotRow::row(slot.row[i]); };
+  const auto closed = [&](std::size_t i) {
+    const RowView row(geometry, rows[i]);
+    return row.whole(number(i)) && row.move() >= move;
+  };
+  std::size_t first = 0;
+  while (first < rows.size() && closed(first)) ++first;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (entries_of(rows[i]) == slot.redo[i]) continue;
+    return {.unexplained = "entries of row " + std::to_string(number(i)) + " have changed while it was closed"};
+  }
+  for (std::size_t i = first; i < rows.size(); ++i) seal_row(rows[i], number(i), move);
+  return {.first = first};
 }
 
 }  // namespace
+
+std::uint64_t entries_of(base::Bytes row) { return base::crc64(row.first(row.size() - layout::kRowTrailer)); }
 
 std::uint64_t rest_of(const Geometry& geometry, base::Bytes row, std::uint64_t slot) {
   const std::uint64_t from = slot * geometry.entry_bytes, to = from + geometry.entry_bytes;
@@ -76,6 +98,7 @@ Finish finish_rows(const Geometry& geometry, const OperationSlot& slot, std::spa
     if (torn > 1)
       return unexplained("more than one row of its path is torn, row " + std::to_string(number(i)) + " too");
   }
+  if (SlotState::closes(slot.state)) return finish_closing(geometry, slot, rows);
   // From the last row to be written back to the first that is as before: what each becomes.
   std::array<Entry, OperationSlot::kRows> becomes;
   becomes[count - 1] = Entry(std::as_bytes(std::span(slot.redo)).first(geometry.entry_bytes));
@@ -85,13 +108,11 @@ Finish finish_rows(const Geometry& geometry, const OperationSlot& slot, std::spa
     if (!view(i).whole(number(i))) {
       // What it was: in a path the entry that the row before it has got, at the path's end nothing.
       bool explained = false;
-      if (i > 0) {
-        const Entry was = view(i - 1).entry(place(i - 1));
-        explained = torn_between(geometry, rows[i], number(i), place(i), was, becomes[i]);
-      } else if (count > 1) {
-        explained = torn_between(geometry, rows[i], number(i), place(i), Entry(), becomes[i]);
-      } else {
+      if (i + 1 == count) {
         explained = rest_of(geometry, rows[i], place(i)) == slot.rest;
+      } else {
+        const Entry was = i > 0 ? view(i - 1).entry(place(i - 1)) : Entry();
+        explained = torn_between(geometry, rows[i], number(i), place(i), was, becomes[i]);
       }
       if (!explained) return unexplained("row " + std::to_string(number(i)) + " is torn otherwise than by its plan");
       first = i;
@@ -109,7 +130,10 @@ Finish finish_rows(const Geometry& geometry, const OperationSlot& slot, std::spa
                          " is neither what it was nor what it becomes");
     }
   }
-  for (std::size_t i = first; i < count; ++i) edit_row(geometry, rows[i], number(i), place(i), becomes[i]);
+  for (std::size_t i = first; i < count; ++i) {
+    const std::uint64_t move = i + 1 == count ? SlotState::Move::get(slot.state) : 0;
+    edit_row(geometry, rows[i], number(i), place(i), becomes[i], move);
+  }
   return {.first = first};
 }
 

@@ -24,6 +24,8 @@ namespace farpool::rcuckoo {
 
 // Checksum of what stays as it is when `slot` of a row changes.
 std::uint64_t rest_of(const layout::Geometry& geometry, base::Bytes row, std::uint64_t slot);
+// And when none of its entries does.
+std::uint64_t entries_of(base::Bytes row);
 
 // The rows of a plan in the order in which they are written; nothing if it cannot be a plan of this geometry.
 std::optional<std::vector<std::uint64_t>> rows_of(const layout::Geometry& geometry, const layout::OperationSlot& slot);

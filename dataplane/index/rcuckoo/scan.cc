@@ -19,7 +19,7 @@
 
 #include "index/heads.h"
 #include "index/page.h"
-#include "index/rcuckoo/state.h"
+#include "index/rcuckoo/scan.h"
 
 namespace farpool::rcuckoo {
 namespace {
@@ -28,11 +28,11 @@ constexpr std::uint64_t kMostRows = 64;  // of a page
 
 class Scan {
  public:
-  Scan(Table::State& state, std::uint64_t first, std::uint64_t count, Nanos deadline, Cost& cost)
+  Scan(Table::State& state, std::uint64_t first, std::uint64_t rows, Nanos deadline, Cost& cost)
       : state_(state),
         first_(first),
-        rows_(std::min(state.geometry.rows - first,
-                       std::clamp<std::uint64_t>(count / state.geometry.entries_per_row, 1, kMostRows))),
+        rows_(std::min(state.geometry.rows - first, rows)),
+        known_move_(state.move.number),
         deadline_(deadline),
         cost_(cost),
         torn_(state) {}
@@ -68,6 +68,7 @@ class Scan {
   Table::State& state_;
   const std::uint64_t first_;
   const std::uint64_t rows_;
+  const std::uint64_t known_move_;
   const Nanos deadline_;
   Cost& cost_;
   TornRow torn_;
@@ -152,8 +153,10 @@ Task<Status> Scan::read_round(const Rows& rows) {
   co_return Status();
 }
 
-// What of the row belongs to the page.
+// What of the row belongs to the page. What has left the row is in another table, which who knows of the move goes
+// through later.
 Status Scan::collect(const Row& row) {
+  if (view(row).move() > known_move_) return index::map_is_old(known_move_);
   for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
     const Entry entry = view(row).entry(slot);
     if (entry.empty()) continue;
@@ -199,7 +202,13 @@ std::uint64_t Table::positions() const { return state_->geometry.rows; }
 
 Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost) {
   if (position >= positions()) co_return index::Page();
-  Scan scan(*state_, position, count, deadline, cost);
+  const auto rows = std::clamp<std::uint64_t>(count / state_->geometry.entries_per_row, 1, kMostRows);
+  co_return co_await rcuckoo::scan(*state_, position, rows, deadline, cost);
+}
+
+Task<Result<index::Page>> scan(Table::State& state, std::uint64_t first, std::uint64_t rows, Nanos deadline,
+                               Cost& cost) {
+  Scan scan(state, first, rows, deadline, cost);
   co_return co_await scan.run();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -73,15 +74,11 @@ class Turns {
   session::WaitQueue queue_;
 };
 
+class Relocation;
+
 struct Table::State final : session::Repairable, heap::References {
-  State(session::Session& session, heap::Heap& heap, const Geometry& geometry, std::uint32_t table_id)
-      : session(session),
-        heap(heap),
-        geometry(geometry),
-        table_id(table_id),
-        cache(geometry),
-        turns(session.port()),
-        repairer(session, *this) {}
+  State(session::Session& session, heap::Heap& heap, const Geometry& geometry, std::uint32_t table_id);
+  ~State() override;
 
   session::Session& session;
   heap::Heap& heap;
@@ -92,6 +89,8 @@ struct Table::State final : session::Repairable, heap::References {
   Marks marks;
   Turns turns;
   session::Repairer repairer;
+  index::Move move;  // the pool's latest, as far as this client knows
+  std::unique_ptr<Relocation> relocation;
 
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
@@ -100,6 +99,9 @@ struct Table::State final : session::Repairable, heap::References {
   Nanos now() { return session.port().now(); }
   Nanos failure_timeout() { return session.grant().failure_timeout; }
   const base::HashSecret& seed() { return session.grant().table_seed; }
+  bool leaves(std::string_view key) {
+    return !move.leaving.empty() && move.leaves(base::keyed_hash(session.grant().pool_secret, base::bytes_of(key)));
+  }
   std::uint64_t hash(std::string_view key) { return base::keyed_hash(seed(), base::bytes_of(key)); }
 
   Remote row_at(std::uint64_t row) const { return {layout::kTable, row * geometry.row_bytes()}; }

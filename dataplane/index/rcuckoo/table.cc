@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "index/rcuckoo/relocate.h"
 #include "index/rcuckoo/state.h"
 
 namespace farpool::rcuckoo {
@@ -13,9 +14,21 @@ Table::Table(session::Session& session, heap::Heap& heap, const layout::Geometry
 }
 Table::~Table() = default;
 
+Table::State::State(session::Session& session, heap::Heap& heap, const Geometry& geometry, std::uint32_t table_id)
+    : session(session),
+      heap(heap),
+      geometry(geometry),
+      table_id(table_id),
+      cache(geometry),
+      turns(session.port()),
+      repairer(session, *this),
+      relocation(std::make_unique<Relocation>(*this)) {}
+Table::State::~State() = default;
+
 const layout::Geometry& Table::geometry() const { return state_->geometry; }
 const Marks& Table::marks() const { return state_->marks; }
 session::Repairer& Table::repairer() { return state_->repairer; }
+index::Movable* Table::movable() { return state_->relocation.get(); }
 
 Task<Result<index::Totals>> Table::count(Nanos deadline, Cost& cost) {
   return index::count_slots(state_->session, deadline, cost);

@@ -49,6 +49,7 @@ class Table final : public index::Table {
   const layout::Geometry& geometry() const override;
   const Marks& marks() const override;
   session::Repairer& repairer() override;
+  index::Movable* movable() override;
 
   struct State;
 

@@ -24,3 +24,20 @@ func TableFill(node *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	}
 	return min(float64(node.GetKeys())/places, 1)
 }
+
+// HeapFill says how much of a memory node's heap the blocks of its keys take, about, from 0 to 1.
+func HeapFill(node *farpoolv1alpha1.MemoryNodeFacts) float64 {
+	if node.GetHeapBytes() == 0 {
+		return 0
+	}
+	return min(float64(node.GetHeapBytesUsed())/float64(node.GetHeapBytes()), 1)
+}
+
+// Fill is the more of both, and which of them it is: the one that is full first is full for all keys.
+func Fill(node *farpoolv1alpha1.MemoryNodeFacts) (fill float64, of string) {
+	table, heap := TableFill(node), HeapFill(node)
+	if heap > table {
+		return heap, "heap"
+	}
+	return table, "table"
+}

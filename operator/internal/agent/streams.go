@@ -105,7 +105,8 @@ type stream struct {
 
 	mutex       sync.Mutex
 	observation Observation
-	peerError   error // of the last handshake
+	heard       uint64 // facts that have come in the stream
+	peerError   error  // of the last handshake
 }
 
 // NewStreams returns streams that call notify, from any goroutine, when something that is known about a pool has changed.
@@ -223,9 +224,20 @@ func (s *Streams) refresh(ctx context.Context, pool types.NamespacedName, pod ty
 	if stream == nil {
 		return
 	}
-	facts, err := describe(ctx, farpoolv1alpha1.NewAgentClient(stream.connection), uid)
-	if err == nil && stream.target.check(uid, facts) == nil && stream.set(Observation{State: Connected, Facts: facts}) {
-		s.notify(pool)
+	// Facts that came in the stream meanwhile may be newer than the answer, and nothing would bring them again.
+	const attempts = 3
+	for range attempts {
+		before := stream.hearings()
+		facts, err := describe(ctx, farpoolv1alpha1.NewAgentClient(stream.connection), uid)
+		if err != nil || stream.target.check(uid, facts) != nil {
+			return
+		}
+		if newest, changed := stream.setSince(before, Observation{State: Connected, Facts: facts}); newest {
+			if changed {
+				s.notify(pool)
+			}
+			return
+		}
 	}
 }
 
@@ -262,10 +274,35 @@ func (s *stream) refused(epoch uint64) bool {
 	return news
 }
 
+// hearings counts the facts that have come in the stream.
+func (s *stream) hearings() uint64 {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.heard
+}
+
+// setSince records an observation unless facts have come in the stream since `heard`, and says whether it did, and whether that is news.
+func (s *stream) setSince(heard uint64, observation Observation) (newest, changed bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.heard != heard {
+		return false, false
+	}
+	return true, s.record(observation)
+}
+
 // set records an observation and says whether it differs in meaning from the one before.
 func (s *stream) set(observation Observation) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
+	if observation.Facts != nil {
+		s.heard++
+	}
+	return s.record(observation)
+}
+
+// record is set for whoever has the mutex.
+func (s *stream) record(observation Observation) bool {
 	if observation.Facts == nil {
 		observation.Facts = s.observation.Facts
 	}
@@ -279,7 +316,7 @@ func (s *stream) set(observation Observation) bool {
 }
 
 // sameMeaning says whether nothing that is decided by has changed. Counters move all the time under load: of those of a memory node, only how
-// full its table is counts, in steps of five percent.
+// full its table and its heap are counts, in steps of five percent.
 func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 	withoutCounters := func(facts *farpoolv1alpha1.Facts) *farpoolv1alpha1.Facts {
 		facts = proto.CloneOf(facts)
@@ -291,10 +328,10 @@ func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 		}
 		return facts
 	}
-	step := func(facts *farpoolv1alpha1.Facts) int {
-		return int(TableFill(facts.GetMemoryNode()) * 20)
+	steps := func(facts *farpoolv1alpha1.Facts) [2]int {
+		return [2]int{int(TableFill(facts.GetMemoryNode()) * 20), int(HeapFill(facts.GetMemoryNode()) * 20)}
 	}
-	return step(a) == step(b) && proto.Equal(withoutCounters(a), withoutCounters(b))
+	return steps(a) == steps(b) && proto.Equal(withoutCounters(a), withoutCounters(b))
 }
 
 // open starts a stream; what its predecessor knew stands until it has heard more.

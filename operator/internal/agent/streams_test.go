@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,13 +43,19 @@ type process struct {
 	recorded atomic.Uint64
 	fence    atomic.Pointer[func(context.Context) (*farpoolv1alpha1.FenceResponse, error)]
 	repair   atomic.Pointer[func(context.Context) (*farpoolv1alpha1.RepairResponse, error)]
-	poke     chan struct{}
-	server   *grpc.Server
-	address  string
+	// answers is called with each Describe's answer before it is sent.
+	answers atomic.Pointer[func()]
+	poke    chan struct{}
+	server  *grpc.Server
+	address string
 }
 
 func (p *process) Describe(context.Context, *farpoolv1alpha1.DescribeRequest) (*farpoolv1alpha1.Facts, error) {
-	return p.facts.Load(), nil
+	answer := p.facts.Load()
+	if answers := p.answers.Load(); answers != nil {
+		(*answers)()
+	}
+	return answer, nil
 }
 
 func (p *process) Watch(_ *farpoolv1alpha1.WatchRequest, stream grpc.ServerStreamingServer[farpoolv1alpha1.Facts]) error {
@@ -205,8 +212,8 @@ func TestCountersAreNoNews(t *testing.T) {
 	}
 }
 
-// The one thing about counters that is decided by: how full a table is, roughly.
-func TestHowFullATableIsIsNews(t *testing.T) {
+// The one thing about counters that is decided by: how full table and heap are, roughly.
+func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	with := func(keys uint64) *farpoolv1alpha1.Facts {
 		f := facts(0)
 		f.MemoryNode.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{Rows: 125, EntriesPerRow: 8} // room for 950 keys
@@ -220,6 +227,20 @@ func TestHowFullATableIsIsNews(t *testing.T) {
 		if sameMeaning(with(c.a), with(c.b)) != c.same {
 			t.Errorf("%d and %d keys: the same is not %t", c.a, c.b, c.same)
 		}
+	}
+	heap := func(used uint64) *farpoolv1alpha1.Facts {
+		f := with(40)
+		f.MemoryNode.HeapBytes, f.MemoryNode.HeapBytesUsed = 1000, used
+		return f
+	}
+	if !sameMeaning(heap(510), heap(530)) || sameMeaning(heap(510), heap(560)) {
+		t.Error("how full the heap is, is told of too often or not at all")
+	}
+	if fill, of := Fill(heap(100).GetMemoryNode()); fill != 0.1 || of != "heap" {
+		t.Errorf("%v of the %s", fill, of)
+	}
+	if fill, of := Fill(heap(10).GetMemoryNode()); fill < 0.04 || of != "table" {
+		t.Errorf("%v of the %s", fill, of)
 	}
 	race := &farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}, Keys: 924}
 	if fill := TableFill(race); fill < 0.499 || fill > 0.501 {
@@ -299,6 +320,33 @@ func TestPublishingRefreshesFacts(t *testing.T) {
 	}
 	if err := f.streams.Publish(context.Background(), pool, "other", request); err == nil {
 		t.Error("published to a pod without a stream")
+	}
+}
+
+// The answer to a question is older than facts that came in the stream before it arrived, and nothing would bring those again.
+func TestAnAnswerDoesNotReplaceFactsThatCameMeanwhile(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+	moved := func(o Observation) bool { return o.Facts.GetMemoryNode().GetMoveFinished() == 1 }
+	var once sync.Once
+	meanwhile := func() {
+		once.Do(func() {
+			newer := facts(9)
+			newer.MemoryNode = &farpoolv1alpha1.MemoryNodeFacts{MoveFinished: 1}
+			p.facts.Store(newer)
+			p.poke <- struct{}{}
+			f.await("what came in the stream", moved)
+		})
+	}
+	p.answers.Store(&meanwhile)
+	request := &farpoolv1alpha1.PublishMapRequest{Map: &farpoolv1alpha1.ShardMap{PoolUid: uid, Epoch: 9}, PoolSecret: make([]byte, 16)}
+	if err := f.streams.Publish(context.Background(), pool, "pod", request); err != nil {
+		t.Fatal(err)
+	}
+	if o := f.streams.Observe(pool)["pod"]; !moved(o) {
+		t.Errorf("facts of before: %+v", o)
 	}
 }
 

@@ -11,11 +11,10 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 )
 
-// Of a table's room, in parts of one. A pool is said to be nearly full until it has clearly more room again, lest the condition flaps.
+// Of a table's or heap's room, in parts of one. A pool is said to be nearly full until it has clearly more room again, lest the condition flaps.
 const (
 	nearlyFull     = 0.90
 	clearlyNotFull = 0.80
-	whenFull       = "new keys and larger values are refused (OOM), reads, removals and updates in place go on: remove keys, or load the data into a larger pool"
 )
 
 // memoryPressure says whether writes are refused for want of memory, which compute shards know, or may soon be, as keys fill the tables; and
@@ -24,15 +23,8 @@ func (d *decision) memoryPressure() metav1.Condition {
 	const pressure = v1alpha1.ConditionMemoryPressure
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, pressure)
 	under := before != nil && before.Status == metav1.ConditionTrue
-	var fullest *node
-	var most float64
-	for _, n := range d.nodes {
-		if facts := n.agent.Facts.GetMemoryNode(); facts != nil {
-			if fill := agent.TableFill(facts); fullest == nil || fill > most {
-				fullest, most = n, fill
-			}
-		}
-	}
+	fullest, most, of := d.fullest(func(n *node) bool { return n.agent.Facts.GetMemoryNode() != nil })
+	whenFull := "writes that need memory are refused (OOM), which are those of new keys and of values that do not lie in the index itself; reads, removals and updates in place go on: remove keys, or add memory nodes"
 	refusing := d.refusing()
 	// Steps as coarse as the news of them.
 	percent := int(most*20) * 5
@@ -41,11 +33,11 @@ func (d *decision) memoryPressure() metav1.Condition {
 	case len(refusing) > 0:
 		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "a memory node is full, says compute shard %s: %s", some(refusing), whenFull)
 	case fullest == nil:
-		now = condition(pressure, metav1.ConditionUnknown, v1alpha1.ReasonMemoryUnknown, "no memory node has said how full its table is")
+		now = condition(pressure, metav1.ConditionUnknown, v1alpha1.ReasonMemoryUnknown, "no memory node has said how full it is")
 	case most >= nearlyFull, under && most >= clearlyNotFull:
-		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the table of memory node %s is %d %% full or more; when it is full, %s", fullest.name, percent, whenFull)
+		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the %s of memory node %s is %d %% full or more; when it is full, %s", of, fullest.name, percent, whenFull)
 	default:
-		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for want of memory, and the fullest table, of memory node %s, is less than %d %% full", fullest.name, percent+5)
+		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for want of memory, and no table or heap is fuller than the %s of memory node %s, which is less than %d %% full", of, fullest.name, percent+5)
 	}
 	if now.Status == metav1.ConditionTrue || under {
 		kind := corev1.EventTypeWarning
@@ -57,6 +49,19 @@ func (d *decision) memoryPressure() metav1.Condition {
 		}
 	}
 	return now
+}
+
+// fullest of some memory nodes, how full it is, and its table or its heap.
+func (d *decision) fullest(among func(*node) bool) (fullest *node, most float64, of string) {
+	for _, n := range d.nodes {
+		if !among(n) {
+			continue
+		}
+		if fill, which := agent.Fill(n.agent.Facts.GetMemoryNode()); fullest == nil || fill > most {
+			fullest, most, of = n, fill, which
+		}
+	}
+	return fullest, most, of
 }
 
 // refusing are the compute shards that were refused memory of late.

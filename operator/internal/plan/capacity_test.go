@@ -22,6 +22,7 @@ func TestMemoryPressure(t *testing.T) {
 	for _, step := range []struct {
 		what              string
 		keys              uint64 // of memory node 1, whose table has room for 950
+		heap              uint64 // of its heap, in percent
 		refused           bool
 		status            metav1.ConditionStatus
 		reason            string
@@ -29,17 +30,20 @@ func TestMemoryPressure(t *testing.T) {
 		degraded          metav1.ConditionStatus
 		degradedForMemory bool
 	}{
-		{"empty", 0, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "is less than", metav1.ConditionFalse, false},
-		{"nearly", 880, false, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, v1alpha1.ReasonMemoryNearlyFull, "cache-memory-1 is 90 % full or more", metav1.ConditionFalse, false},
-		{"less, and not clearly", 800, false, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "", "80 % full", metav1.ConditionFalse, false},
-		{"clearly less", 700, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "less than 75 %", metav1.ConditionFalse, false},
-		{"not nearly yet", 800, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "less than 85 %", metav1.ConditionFalse, false},
-		{"full of values", 10, true, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, v1alpha1.ReasonMemoryFull, "compute shard cache-shards-1", metav1.ConditionTrue, true},
-		{"full of keys", 949, true, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "", "compute shard cache-shards-1", metav1.ConditionTrue, true},
-		{"room again", 10, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "is less than 5 %", metav1.ConditionFalse, false},
+		{"empty", 0, 3, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "is less than", metav1.ConditionFalse, false},
+		{"nearly", 880, 3, false, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, v1alpha1.ReasonMemoryNearlyFull, "cache-memory-1 is 90 % full or more", metav1.ConditionFalse, false},
+		{"less, and not clearly", 800, 3, false, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "", "80 % full", metav1.ConditionFalse, false},
+		{"clearly less", 700, 3, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "less than 75 %", metav1.ConditionFalse, false},
+		{"not nearly yet", 800, 3, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "", "less than 85 %", metav1.ConditionFalse, false},
+		{"values fill it", 100, 91, false, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, v1alpha1.ReasonMemoryNearlyFull, "the heap of memory node cache-memory-1 is 90 % full or more", metav1.ConditionFalse, false},
+		{"and are removed", 100, 79, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "the heap of memory node cache-memory-1, which is less than 80 %", metav1.ConditionFalse, false},
+		{"full of values", 10, 3, true, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, v1alpha1.ReasonMemoryFull, "compute shard cache-shards-1", metav1.ConditionTrue, true},
+		{"full of keys", 949, 3, true, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "", "compute shard cache-shards-1", metav1.ConditionTrue, true},
+		{"room again", 10, 3, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "is less than 5 %", metav1.ConditionFalse, false},
 	} {
 		facts := s.Agents["pod-cache-memory-1"].Facts.MemoryNode
 		facts.Rcuckoo.Rows, facts.Rcuckoo.EntriesPerRow, facts.Keys = 125, 8, step.keys
+		facts.HeapBytes, facts.HeapBytesUsed = 1000, 10*step.heap
 		s.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{ComputeShard: &farpoolv1alpha1.ComputeShardFacts{OutOfMemory: step.refused}}}
 		d := s.decide(t)
 		wantCondition(t, d, v1alpha1.ConditionMemoryPressure, step.status, step.reason)

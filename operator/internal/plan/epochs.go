@@ -24,6 +24,8 @@ type epochs struct {
 	current *v1alpha1.ShardMapSpec
 	// next is the map to be made now, if any.
 	next *v1alpha1.ShardMapSpec
+	// givenUp is the epoch up to which a person has given up what the pool held, where all memory nodes are empty by now.
+	givenUp int64
 	// waiting says what keeps the first map from being made.
 	waiting []string
 }
@@ -61,7 +63,6 @@ func (d *decision) findMap() {
 
 func (d *decision) decideMap(act bool) {
 	e := &d.epochs
-	d.findResize()
 	if !act {
 		d.moves.awaits = &finding{v1alpha1.ReasonPaused, "the operator may not act for the pool now: see its conditions Progressing and SpecValid"}
 		return
@@ -85,12 +86,10 @@ func (d *decision) decideMap(act bool) {
 		return
 	}
 
-	if unknown := d.mapUnknown(); unknown != nil {
-		d.degraded = append(d.degraded, *unknown)
-		d.moves.awaits = unknown
+	if !d.knowsTheMap() {
 		return
 	}
-	floor := d.floor()
+	floor := max(d.floor(), e.givenUp)
 	if e.current == nil {
 		d.firstMap(floor)
 	} else {
@@ -115,6 +114,9 @@ func (d *decision) floor() int64 {
 	if reference := d.Pool.Status.ShardMap; reference != nil {
 		floor = max(floor, reference.Epoch)
 	}
+	for _, n := range d.nodes {
+		floor = max(floor, int64(min(n.facts.GetMemoryNode().GetRecordedEpoch(), v1alpha1.MostEpochs)))
+	}
 	// Two maps of one epoch would never be told apart by who has the first.
 	for _, pod := range d.ComputePods {
 		if observed := d.Agents[pod.UID]; observed.State == agent.Connected {
@@ -122,27 +124,6 @@ func (d *decision) floor() int64 {
 		}
 	}
 	return floor
-}
-
-// mapUnknown says how it is known that the pool had a later map, of which nothing that can be reached holds a copy: as after a backup of the API
-// server that was restored while memory nodes restarted. Keys, and lives of memory, are where that map had them. Nothing is told to anybody by
-// an older one: misses, and memory that began empty, would pass for the truth.
-func (d *decision) mapUnknown() *finding {
-	if d.epochs.current == nil {
-		return nil
-	}
-	name := v1alpha1.ShardMapName(d.Pool.Name, d.epochs.current.Epoch)
-	const todo = "restore the newest ShardMap from a backup, have every memory node reachable, or create the pool anew"
-	known := max(uint64(d.epochs.current.Move), d.furtherMoved().GetMove())
-	for _, n := range d.nodes {
-		if finished := n.facts.GetMemoryNode().GetMoveFinished(); finished > known {
-			return &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("keys have left memory node %s in move %d, and ShardMap %s knows of none after %d, nor does any memory node that can be reached: %s", n.name, finished, name, known, todo)}
-		}
-		if n.facts != nil && n.agent.RefusedEpoch >= uint64(d.epochs.current.Epoch) && n.facts.GetEpoch() <= n.agent.RefusedEpoch {
-			return &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("the memory of memory node %s has followed a later epoch than %d, and ShardMap %s is the newest that anything which can be reached holds: %s", n.name, n.agent.RefusedEpoch, name, todo)}
-		}
-	}
-	return nil
 }
 
 // newestHeld is the newest map that a node says it holds.
@@ -160,7 +141,6 @@ func (d *decision) newestHeld() *farpoolv1alpha1.ShardMap {
 // firstMap needs every node: tables are spread over all of them at once.
 func (d *decision) firstMap(floor int64) {
 	var wanted []*node
-	moved := ""
 	for _, n := range d.nodes {
 		if n.wanted {
 			wanted = append(wanted, n)
@@ -168,15 +148,6 @@ func (d *decision) firstMap(floor int64) {
 		if n.facts == nil && !d.drained(n) {
 			d.epochs.waiting = append(d.epochs.waiting, n.name)
 		}
-		if n.facts.GetMemoryNode().GetMoveFinished() > 0 {
-			moved = n.name
-		}
-	}
-	if moved != "" {
-		// Keys lie where the maps since then had them, not where the first map would.
-		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf(
-			"no ShardMap is there, and keys have left memory node %s for others: only a map from after that finds them; restore the newest ShardMap from a backup, or create the pool anew", moved)})
-		return
 	}
 	if len(d.epochs.waiting) > 0 {
 		if floor > 0 {
@@ -325,9 +296,9 @@ func (d *decision) rememberMemory(spec *v1alpha1.ShardMapSpec) {
 	}
 }
 
-// accepted says whether a person gave up what this very life of the node began without.
+// accepted says whether a person gave up what this very life of the node began without, or what the whole pool held.
 func (d *decision) accepted(n *node, incarnation string) bool {
-	return n.object != nil && n.object.Annotations[v1alpha1.AnnotationAcceptDataLoss] == incarnation
+	return d.epochs.givenUp > 0 || n.object != nil && n.object.Annotations[v1alpha1.AnnotationAcceptDataLoss] == incarnation
 }
 
 func (d *decision) unusable(n *node, err error) {

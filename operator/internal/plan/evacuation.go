@@ -15,7 +15,7 @@ import (
 
 // evacuate finds the memory nodes that are to leave where they are.
 func (d *decision) evacuate() {
-	if !d.canMove() || d.Pool.Spec.Resize != nil && d.Pool.Spec.Resize.Evacuation == v1alpha1.EvacuationDisabled {
+	if d.Pool.Spec.Resize != nil && d.Pool.Spec.Resize.Evacuation == v1alpha1.EvacuationDisabled {
 		return
 	}
 	var cordoned []*node

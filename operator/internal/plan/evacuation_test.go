@@ -189,13 +189,4 @@ func TestWhereNothingIsEvacuated(t *testing.T) {
 			t.Errorf("%s: it is evacuated", what)
 		}
 	}
-	// Keys of RCuckoo cannot move.
-	s := newScene(2, v1alpha1.DataPolicyCache)
-	s.carryOut(t, &s.decide(t).Plan)
-	s.Cordoned = map[string]bool{"worker": true}
-	plan = s.decide(t)
-	wantCondition(t, plan, v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
-	if must := budget(plan); must != 1 {
-		t.Errorf("%d memory nodes have to be there", must)
-	}
 }

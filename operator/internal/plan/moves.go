@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,6 +31,9 @@ import (
 //
 // What was begun is finished before anything else is: another aim is followed from there.
 
+// placePatience is how long the others wait for a memory node whose pod finds no place: as long as it takes to have another Kubernetes node made.
+const placePatience = 3 * time.Minute
+
 // nodesInMap is as many as a map may have.
 const nodesInMap = 256
 
@@ -37,15 +41,18 @@ const nodesInMap = 256
 type moves struct {
 	// open is the ResizeOperation of the present aim; nil: there is none yet.
 	open *v1alpha1.ResizeOperation
-	made []render.Object
+	// aborted is one of the present aim that a person has aborted; held is the same, where it has something left that is not begun.
+	aborted, held *v1alpha1.ResizeOperation
+	made          []render.Object
 	// awaits says what keeps the next step from being taken, and why.
 	awaits *finding
 	// words for people about a resize that is not complete.
 	words string
-	// partsLeft and keysLeft to move, if known.
+	// partsLeft and keysLeft to move, and about what these take of the heap, if known.
 	known     bool
 	partsLeft int32
 	keysLeft  int64
+	bytesLeft int64
 }
 
 // moveOn makes the map that follows the current one, if it is time for one.
@@ -54,9 +61,6 @@ type moves struct {
 // later one that somebody might hold, as after a restored backup: no number of a move is used for two.
 func (d *decision) moveOn(floor int64) {
 	m, current := &d.moves, d.epochs.current
-	if !d.canMove() {
-		return
-	}
 	if late := d.late(); len(late) > 0 {
 		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes of the pool's map are awaited: " + some(late) + after("; ", d.toBeGivenUp())}
 		return
@@ -78,31 +82,6 @@ func (d *decision) moveOn(floor int64) {
 	// Those that come are told the map before anything moves to them.
 	if changed || d.begin(spec) {
 		d.next(spec, floor+1)
-	}
-}
-
-// canMove says whether keys of the pool's protocol can move between memory nodes.
-func (d *decision) canMove() bool { return d.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE }
-
-// refuseResize of a pool whose keys cannot move. The API server refuses most of it; a backup or older rules may let it through.
-func (d *decision) refuseResize() {
-	if d.specInvalid != nil || d.epochs.current == nil || d.canMove() {
-		return
-	}
-	for _, n := range d.nodes {
-		if n.wanted == d.inMap(n.name) {
-			continue
-		}
-		has := 0
-		for _, other := range d.nodes {
-			if other.pool == n.pool && d.inMap(other.name) {
-				has++
-			}
-		}
-		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf(
-			"spec.memory.pools[%s].replicas is %d, and the pool has %d such memory nodes: keys of protocol RCuckoo cannot move between memory nodes, so that their number is fixed; set it back to %d, or create another pool with protocol RACE",
-			n.pool.Name, n.pool.Replicas, has, has)}
-		return
 	}
 }
 
@@ -319,6 +298,25 @@ func (d *decision) missing(spec *v1alpha1.ShardMapSpec) []string {
 	return missing
 }
 
+// awaited are those of them that have a place, or may yet find one. The others are not waited for: they get their share when they come.
+func (d *decision) awaited(spec *v1alpha1.ShardMapSpec) []string {
+	return slices.DeleteFunc(d.missing(spec), func(name string) bool { return d.placeless(d.nodeNamed(name)) })
+}
+
+// placeless says whether no Kubernetes node has taken a node's pod for so long that nobody waits for it.
+func (d *decision) placeless(n *node) bool {
+	since := unschedulableSince(n.pod)
+	if since.IsZero() {
+		return false
+	}
+	until := since.Add(placePatience)
+	if d.Now.Before(until) {
+		d.due(until)
+		return false
+	}
+	return true
+}
+
 // unsettled says whether the map is not yet what the spec asks for: other nodes, or shares that are not even.
 func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
 	for _, n := range d.nodes {
@@ -326,7 +324,7 @@ func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
 			return true
 		}
 	}
-	return !shared(spec.Directory, d.staying(spec))
+	return d.moves.held == nil && !shared(spec.Directory, d.staying(spec))
 }
 
 // shared says whether tables have all parts, as evenly as can be, in a directory that has enough parts for that to be fair.
@@ -355,7 +353,7 @@ func even(owners, tables []int32) bool {
 
 // deepen the directory, once it is known among how many nodes it is shared.
 func (d *decision) deepen(spec *v1alpha1.ShardMapSpec) bool {
-	if !d.unsettled(spec) || !d.approved() || len(d.missing(spec)) > 0 && !d.evacuates(spec) {
+	if !d.unsettled(spec) || !d.approved() || len(d.awaited(spec)) > 0 && !d.evacuates(spec) {
 		return false
 	}
 	depth := shardmap.DepthFor(len(d.staying(spec)), spec.Directory.Depth)
@@ -368,7 +366,7 @@ func (d *decision) deepen(spec *v1alpha1.ShardMapSpec) bool {
 
 // approved says whether keys may be moved for the present aim.
 func (d *decision) approved() bool {
-	return d.moves.open != nil && d.moves.open.Spec.Approval != v1alpha1.ApprovalRequired
+	return d.moves.open != nil && d.moves.held == nil && d.moves.open.Spec.Approval != v1alpha1.ApprovalRequired
 }
 
 // begin a move. All of it is one move, as each has the indexes of both ends read anew.
@@ -377,8 +375,8 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 	if !d.unsettled(spec) {
 		return false
 	}
-	if m.open == nil {
-		// It is about to be made, and comes first.
+	if m.open == nil || m.held != nil {
+		// It is about to be made, and comes first; or it was aborted.
 		return false
 	}
 	if !d.approved() {
@@ -387,14 +385,15 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 		return false
 	}
 	// What has to leave waits for nobody who may come: it may be what the ones that come wait for.
-	if missing := d.missing(spec); len(missing) > 0 && !d.evacuates(spec) {
-		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: " + some(missing)}
+	if awaited := d.awaited(spec); len(awaited) > 0 && !d.evacuates(spec) {
+		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: " + some(awaited)}
 		return false
 	}
 	owners := spec.Directory.Tables
 	desired := balance(owners, d.staying(spec))
-	// Where memory is lost and a person has not yet decided, nothing goes and nothing comes; nor where there is nobody to give or to take.
-	var stopped, unplaced []string
+	// Where memory is lost and a person has not yet decided, nothing goes and nothing comes; nor where there is nobody to give or to take. Where a pod
+	// is about to go, nothing comes.
+	var stopped, unplaced, leaving []string
 	stops := func(table int32) bool {
 		entry, which := nodeOf(spec, table), &stopped
 		if d.Unplaced[entry.Name] {
@@ -420,6 +419,12 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 			desired[part] = owners[part]
 			continue
 		}
+		if taker := d.nodeNamed(nodeOf(spec, desired[part]).Name); !taker.pod.DeletionTimestamp.IsZero() {
+			if desired[part] = owners[part]; !slices.Contains(leaving, taker.name) {
+				leaving = append(leaving, taker.name)
+			}
+			continue
+		}
 		if abandoned {
 			anew++
 			continue
@@ -429,6 +434,12 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 	if len(departures)+anew == 0 {
 		if len(unplaced) > 0 {
 			m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, fmt.Sprintf("memory nodes that have no place to run neither give keys nor take any (%s): see their conditions", some(unplaced))}
+		}
+		if len(leaving) > 0 {
+			m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, fmt.Sprintf("memory nodes whose pods are being deleted take no keys (%s): others are made in their place", some(leaving))}
+		}
+		if missing := d.missing(spec); len(missing) > 0 {
+			m.awaits = &finding{v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf("no Kubernetes node can take the pods of memory nodes that are to come (%s): the others share the keys without them, and they get theirs when there is room; see their conditions, or ask for fewer", some(missing))}
 		}
 		if len(stopped) > 0 {
 			m.awaits = &finding{v1alpha1.ReasonTablesStopped, fmt.Sprintf("memory nodes whose tables are stopped neither give keys nor take any (%s): accept the loss of what they held, as their conditions say, or have their number be wanted again", some(stopped))}
@@ -545,7 +556,7 @@ func graft(further, lives *v1alpha1.ShardMapSpec) *v1alpha1.ShardMapSpec {
 // for it once more by then makes no difference: another one is made. Once it has been said, it stays so. A cache that lags behind a deletion
 // has at least seen what was said before it.
 func (d *decision) drained(n *node) bool {
-	if !d.canMove() || n.object == nil || d.inMap(n.name) {
+	if n.object == nil || d.inMap(n.name) {
 		return false
 	}
 	if saidDrained(n) {
@@ -589,12 +600,15 @@ func (d *decision) going() []string {
 // survey counts what is left to be moved, by the map that the pool is to have.
 func (d *decision) survey() {
 	m, spec := &d.moves, d.epochs.effective()
-	staying := d.staying(spec)
-	if len(d.missing(spec)) > 0 && !d.evacuates(spec) || len(staying) == 0 || shardmap.DepthFor(len(staying), spec.Directory.Depth) != spec.Directory.Depth {
-		return
+	owners, desired := spec.Directory.Tables, spec.Directory.Tables
+	if m.held == nil {
+		staying := d.staying(spec)
+		if len(d.awaited(spec)) > 0 && !d.evacuates(spec) || len(staying) == 0 || shardmap.DepthFor(len(staying), spec.Directory.Depth) != spec.Directory.Depth {
+			return
+		}
+		desired = balance(owners, staying)
 	}
 	m.known = true
-	owners, desired := spec.Directory.Tables, balance(spec.Directory.Tables, staying)
 	// stays are a table's parts that it keeps; leave are those that it has yet to give away, or is about to.
 	stays, leave := map[int32]int{}, map[int32]int{}
 	for part, table := range owners {
@@ -616,9 +630,13 @@ func (d *decision) survey() {
 	}
 	for table, parts := range leave {
 		m.partsLeft += int32(parts)
-		keys := d.nodeNamed(nodeOf(spec, table).Name).factsOrLast().GetKeys()
-		keeps := total * uint64(stays[table]) / uint64(len(owners))
-		m.keysLeft += int64(keys - min(keys, keeps))
+		facts := d.nodeNamed(nodeOf(spec, table).Name).factsOrLast()
+		keys, keeps := facts.GetKeys(), total*uint64(stays[table])/uint64(len(owners))
+		if keys <= keeps {
+			continue
+		}
+		m.keysLeft += int64(keys - keeps)
+		m.bytesLeft += int64(float64(facts.GetHeapBytesUsed()) * float64(keys-keeps) / float64(keys))
 	}
 }
 

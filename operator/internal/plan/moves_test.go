@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ import (
 // lost is where keys are that were on a memory node whose memory is gone.
 const lost = "lost"
 
-// drill is a pool of RACE with what there is around it: kubelets that run what is made, memory nodes that keep to what they promise about
+// drill is a pool with what there is around it: kubelets that run what is made, memory nodes that keep to what they promise about
 // maps, and clients that move keys as the newest map has it. Where each key is, is written down for as many keys as the finest directory has
 // parts, and looked at whenever a map is made and whenever anything is deleted.
 type drill struct {
@@ -42,6 +43,10 @@ type drill struct {
 	lives    uint64
 	// Which table each life of a node had: clients remember it.
 	tables map[string]int32
+	// mayBeginEmpty: a person gives up what the pool holds.
+	mayBeginEmpty bool
+	// keeps: a process begins with the map that the one before followed.
+	keeps bool
 	// deaf memory nodes cannot be told a map.
 	deaf map[string]bool
 	// outlives is how many of its writes an operator outlives that dies.
@@ -52,9 +57,14 @@ type drill struct {
 
 func newDrill(t *testing.T, nodes int, policy v1alpha1.DataPolicy) *drill {
 	t.Helper()
+	return newDrillOf(t, v1alpha1.ProtocolRACE, nodes, policy)
+}
+
+func newDrillOf(t *testing.T, protocol string, nodes int, policy v1alpha1.DataPolicy) *drill {
+	t.Helper()
 	d := &drill{scene: newScene(0, policy), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{}, deaf: map[string]bool{}, tables: map[string]int32{}, lives: 100}
 	d.Cordoned = map[string]bool{}
-	d.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
+	d.Pool.Spec.Index.Protocol = protocol
 	d.aim(nodes)
 	d.untilSettled()
 	return d
@@ -78,13 +88,16 @@ func (d *drill) current() *v1alpha1.ShardMapSpec {
 func (d *drill) begin(node string, warm bool) {
 	uid := d.NodePods[node].UID
 	facts := &farpoolv1alpha1.Facts{
-		PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: node, Incarnation: d.lives,
-		MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{Endpoint: node + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true, Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}},
+		PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: node, Incarnation: d.lives, MemoryNode: d.memoryNode(node),
 	}
 	d.lives++
 	if warm {
 		facts.MemoryNode.MemoryFresh = d.recorded[node] == 0
-		facts.MemoryNode.MoveFinished = d.Agents[uid].Facts.GetMemoryNode().GetMoveFinished()
+		before := d.Agents[uid].Facts.GetMemoryNode()
+		facts.MemoryNode.MoveFinished, facts.MemoryNode.RecordedEpoch = before.GetMoveFinished(), d.recorded[node]
+		if d.keeps {
+			facts.MemoryNode.Map = before.GetMap()
+		}
 	} else {
 		d.forget(node)
 	}
@@ -136,6 +149,7 @@ func (d *drill) tell(publication Publication) {
 	d.recorded[publication.Node] = message.GetEpoch()
 	d.update(publication.Node, func(facts *farpoolv1alpha1.Facts) {
 		facts.Epoch, facts.MemoryNode.Map, facts.Ready = message.GetEpoch(), message, false
+		facts.MemoryNode.RecordedEpoch = facts.Epoch
 		for _, entry := range message.GetNodes() {
 			facts.Ready = facts.Ready || entry.GetIncarnation() == facts.GetIncarnation() && entry.GetState() == farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING
 		}
@@ -184,7 +198,11 @@ func (d *drill) step(dies bool) *decision {
 			d.MemoryPools[name].Status = status
 		}
 		for _, operation := range d.Resizes {
-			if status, written := plan.Status.Resizes[operation.Name]; written {
+			status, written := plan.Status.Resizes[operation.Name]
+			if was := operation.Status.Stage; written && operation.Status.CompletionTime != nil && status.Stage != was {
+				d.t.Fatalf("ResizeOperation %s, which was %s, is %s", operation.Name, was, status.Stage)
+			}
+			if written {
 				operation.Status = status
 			}
 		}
@@ -248,7 +266,8 @@ func (d *drill) apply(object any) {
 	case *apiac.ResizeOperationApplyConfiguration:
 		operation := &v1alpha1.ResizeOperation{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(*object.Name), CreationTimestamp: metav1.NewTime(d.now)},
-			Spec:       v1alpha1.ResizeOperationSpec{PoolName: *object.Spec.PoolName, Approval: *object.Spec.Approval, Evacuates: object.Spec.Evacuates},
+			Spec: v1alpha1.ResizeOperationSpec{
+				PoolName: *object.Spec.PoolName, Approval: *object.Spec.Approval, Evacuates: object.Spec.Evacuates, RequestedState: v1alpha1.RequestedRun},
 		}
 		for _, changed := range object.Spec.Pools {
 			operation.Spec.Pools = append(operation.Spec.Pools, v1alpha1.ResizePool{Name: *changed.Name, From: *changed.From, To: *changed.To})
@@ -270,26 +289,13 @@ func (d *drill) apply(object any) {
 }
 
 func (d *drill) addMap(object *apiac.ShardMapApplyConfiguration) {
-	spec := v1alpha1.ShardMapSpec{
-		PoolName: *object.Spec.PoolName, PoolUID: *object.Spec.PoolUID, Epoch: *object.Spec.Epoch, EpochKey: *object.Spec.EpochKey,
-		Directory: v1alpha1.Directory{Depth: *object.Spec.Directory.Depth, Version: *object.Spec.Directory.Version, Tables: object.Spec.Directory.Tables},
+	content, err := json.Marshal(object.Spec)
+	if err != nil {
+		d.t.Fatal(err)
 	}
-	for _, node := range object.Spec.Nodes {
-		entry := v1alpha1.ShardMapNode{Name: *node.Name, Endpoint: *node.Endpoint, Incarnation: *node.Incarnation, State: *node.State, MemoryBytes: *node.MemoryBytes,
-			RACE: &v1alpha1.RACEGeometry{Groups: *node.RACE.Groups}}
-		if node.MemoryIncarnation != nil {
-			entry.MemoryIncarnation = *node.MemoryIncarnation
-		}
-		spec.Nodes = append(spec.Nodes, entry)
-	}
-	for _, table := range object.Spec.Tables {
-		spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: *table.ID, Node: *table.Node})
-	}
-	if object.Spec.Move != nil {
-		spec.Move = *object.Spec.Move
-	}
-	for _, departure := range object.Spec.Departures {
-		spec.Departures = append(spec.Departures, v1alpha1.Departure{Part: *departure.Part, From: *departure.From})
+	var spec v1alpha1.ShardMapSpec
+	if err := json.Unmarshal(content, &spec); err != nil {
+		d.t.Fatal(err)
 	}
 	d.check(&spec)
 	d.ShardMaps = append(d.ShardMaps, &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: *object.Name}, Spec: spec})
@@ -334,6 +340,9 @@ func (d *drill) check(spec *v1alpha1.ShardMapSpec) {
 		spec.Move > before.Move && len(before.Departures) > 0 || spec.Move == before.Move && len(spec.Departures) > len(before.Departures)) {
 		d.t.Fatalf("epoch %d with move %d of %d parts follows epoch %d with move %d of %d parts", spec.Epoch, spec.Move, len(spec.Departures), before.Epoch, before.Move, len(before.Departures))
 	}
+	if before := d.current(); before != nil && spec.Move > before.Move && d.operation().Spec.RequestedState == v1alpha1.RequestedAbort {
+		d.t.Fatalf("epoch %d begins move %d for ResizeOperation %s, which was aborted", spec.Epoch, spec.Move, d.operation().Name)
+	}
 	from, to, departs := map[string]bool{}, map[string]bool{}, map[int]string{}
 	for _, departure := range spec.Departures {
 		gives, takes := nodeOf(spec, departure.From).Name, nodeOf(spec, spec.Directory.Tables[departure.Part]).Name
@@ -361,6 +370,10 @@ func (d *drill) check(spec *v1alpha1.ShardMapSpec) {
 func (d *drill) remove(object any) {
 	switch object := object.(type) {
 	case *corev1.Pod:
+		if d.mayBeginEmpty {
+			d.vanish(object.Name)
+			return
+		}
 		if slices.Contains(d.keys, object.Name) {
 			d.t.Fatalf("the pod of %s is deleted with keys on it", object.Name)
 		}
@@ -393,7 +406,10 @@ func (d *drill) vanish(node string) {
 // kubelets run the pods that have a place.
 func (d *drill) kubelets() {
 	for _, node := range sortedNames(d.NodePods) {
-		if pod := d.NodePods[node]; pod.Status.Phase == corev1.PodPending && !d.unplaced[node] {
+		pod := d.NodePods[node]
+		if d.unplaced[node] {
+			d.noPlace(pod)
+		} else if pod.Status.Phase == corev1.PodPending {
 			ordinal := int(node[len(node)-1] - '0')
 			for i := 0; i < workers && pod.Spec.NodeName == ""; i++ {
 				if there := worker((ordinal + i) % workers); !d.Cordoned[there] {
@@ -401,11 +417,20 @@ func (d *drill) kubelets() {
 				}
 			}
 			if pod.Spec.NodeName == "" {
+				d.noPlace(pod)
 				continue
 			}
 			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"}
 			d.begin(node, false)
 		}
+	}
+}
+
+// noPlace is what the scheduler says of a pod.
+func (d *drill) noPlace(pod *corev1.Pod) {
+	if pod.Status.Phase == corev1.PodPending && len(pod.Status.Conditions) == 0 {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/7 nodes are available", LastTransitionTime: metav1.NewTime(d.now)}}
 	}
 }
 
@@ -697,6 +722,44 @@ func TestAPoolGrows(t *testing.T) {
 	}
 }
 
+// How many keys and bytes are left is told as they move, and when all will have moved.
+func TestTheEndOfAMoveIsEstimated(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	have := func(node int, keys uint64) {
+		d.update(name(node), func(facts *farpoolv1alpha1.Facts) {
+			facts.MemoryNode.Keys, facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = keys, 1<<30, keys<<10
+		})
+	}
+	have(0, 9000)
+	have(1, 9000)
+	d.aim(3)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.step(false)
+	begun := d.operation().Status
+	if begun.KeysLeft < 5500 || begun.KeysLeft > 6500 || begun.BytesLeft>>10 != begun.KeysLeft || begun.MovingSince == nil || begun.EstimatedCompletionTime != nil {
+		t.Fatalf("%+v", begun)
+	}
+	d.wantStage(v1alpha1.StageMoving, "keys and 5 MiB")
+	d.now = begun.MovingSince.Add(99 * time.Second)
+	have(0, 8000)
+	have(1, 7500)
+	have(2, 2500)
+	d.step(false)
+	told := d.operation().Status
+	left := told.EstimatedCompletionTime.Sub(d.now).Seconds()
+	if moved := begun.KeysLeft - told.KeysLeft; moved != 2500 || left < 100*float64(told.KeysLeft)/2500-2 || left > 100*float64(told.KeysLeft)/2500 {
+		t.Errorf("%d keys have moved, %d are left: %v seconds", moved, told.KeysLeft, left)
+	}
+	d.step(false)
+	if again := d.operation().Status; !again.EstimatedCompletionTime.Equal(told.EstimatedCompletionTime) {
+		t.Error("the estimate changes though nothing has moved")
+	}
+	d.untilSettled()
+	if over := d.operation().Status; over.EstimatedCompletionTime != nil || over.BytesLeft != 0 || over.KeysTotal != begun.KeysLeft {
+		t.Errorf("%+v", over)
+	}
+}
+
 func TestAPoolShrinks(t *testing.T) {
 	d := newDrill(t, 5, v1alpha1.DataPolicyStore)
 	pods := map[string]types.UID{}
@@ -969,22 +1032,6 @@ func TestAnAimThatIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestReplicasOfRCuckooAreFixed(t *testing.T) {
-	s := newScene(2, v1alpha1.DataPolicyCache)
-	s.carryOut(t, &s.decide(t).Plan)
-	for _, replicas := range []int32{1, 3} {
-		s.Pool.Spec.Memory.Pools[0].Replicas = replicas
-		plan := s.decide(t)
-		wantCondition(t, plan, v1alpha1.ConditionSpecValid, metav1.ConditionFalse, v1alpha1.ReasonUnsupported)
-		if len(plan.Apply)+len(plan.Delete)+len(plan.Publish) > 0 {
-			t.Errorf("%d: something is done", replicas)
-		}
-		if c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionSpecValid); !strings.Contains(c.Message, "set it back to 2") {
-			t.Error(c.Message)
-		}
-	}
-}
-
 // A map that only one node holds, and that no object has any more, may have begun a move: whoever meets it goes on with that.
 func TestAMoveIsNotTakenBack(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
@@ -1082,6 +1129,66 @@ func TestANodeWithoutAPlaceIsNotWaitedForByTheOthers(t *testing.T) {
 	d.untilSettled()
 }
 
+// One that is to come and finds no place is not waited for by the others for ever, and gets its share when there is room.
+func TestANewcomerWithoutAPlaceIsNotWaitedForForEver(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 70, MaxReplicas: 9}
+	d.unplaced[name(3)] = true
+	d.aim(4)
+	for range 12 {
+		d.turn()
+	}
+	if d.current().Move != 0 {
+		t.Fatal("nobody waits for a Kubernetes node that is on its way")
+	}
+	plan := d.step(false)
+	d.wantStage(v1alpha1.StageWaiting, "memory nodes are awaited: cache-memory-3")
+	if plan.RequeueAfter == 0 || plan.RequeueAfter > placePatience {
+		t.Errorf("it is looked at again after %s", plan.RequeueAfter)
+	}
+	d.now = d.now.Add(placePatience)
+	d.until("the others share the keys", func(*decision) bool { return d.current().Move == 1 })
+	for range 6 {
+		d.turn()
+	}
+	if spec := d.current(); len(spec.Nodes) != 3 || len(spec.Departures) > 0 || !shared(spec.Directory, []int32{0, 1, 2}) {
+		t.Fatalf("%d nodes share %v", len(spec.Nodes), spec.Directory.Tables)
+	}
+	d.wantStage(v1alpha1.StageWaiting, "no Kubernetes node can take the pods of memory nodes that are to come (cache-memory-3)")
+	wantCondition(t, d.step(false), v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable)
+	// A memory pool that is full does not ask for more and more of them.
+	d.fill(90)
+	d.turn()
+	d.turn()
+	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable)
+	d.fill(20)
+	delete(d.unplaced, name(3))
+	d.wantNodes(4)
+	d.noneLost()
+}
+
+// Nothing moves to where a pod is about to go.
+func TestAPodThatIsBeingDeletedTakesNothing(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.aim(3)
+	d.until("it has come", func(*decision) bool { return len(d.current().Nodes) == 3 })
+	d.NodePods[name(2)].DeletionTimestamp = &metav1.Time{Time: d.now}
+	for range 6 {
+		d.turn()
+	}
+	if d.current().Move != 0 {
+		t.Fatal("keys are moved to a memory node that goes")
+	}
+	d.wantStage(v1alpha1.StageWaiting, "memory nodes whose pods are being deleted take no keys (cache-memory-2)")
+	d.vanish(name(2))
+	d.step(false)
+	d.kubelets()
+	d.step(false)
+	d.accept(2)
+	d.wantNodes(3)
+	d.noneLost()
+}
+
 // Who gives and is gone departs no more, though no later life of it says so; who takes and is gone is awaited, and named.
 func TestGoneInTheMiddleOfAMove(t *testing.T) {
 	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
@@ -1141,7 +1248,109 @@ func TestAMapOfAnotherPastIsNotTold(t *testing.T) {
 				t.Errorf("%s: %s serves", what, node)
 			}
 		}
+		// Another epoch than the one that is lost gives nothing up.
+		d.mayBeginEmpty = true
+		pods := len(d.NodePods)
+		d.giveUp(d.lostEpoch() + 1)
+		d.step(false)
+		if len(d.NodePods) != pods {
+			t.Fatalf("%s: what is not given up is deleted", what)
+		}
+		d.giveUp(d.lostEpoch())
+		before := d.lostEpoch()
+		d.outlives = func(writes int) int { return writes - 1 }
+		for range 3 {
+			d.step(true)
+		}
+		if d.current().Epoch > before {
+			t.Fatalf("%s: epoch %d before all memory nodes are empty", what, d.current().Epoch)
+		}
+		d.untilSettled()
+		if d.current().Epoch <= before || slices.ContainsFunc(d.keys, func(at string) bool { return at != lost }) {
+			t.Errorf("%s: epoch %d follows %d", what, d.current().Epoch, before)
+		}
+		wantCondition(t, d.step(false), v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
 	}
+}
+
+// The memory node that remembers the lost map is the last to forget it: until then any operator sees that it is to go on.
+func TestWhoRemembersTheLostMapBeginsEmptyLast(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.mayBeginEmpty = true
+	d.begin(name(0), true)
+	d.recorded[name(0)] += 7
+	d.begin(name(0), true)
+	d.step(false)
+	d.giveUp(d.lostEpoch())
+	remembers, other := d.NodePods[name(0)].UID, d.NodePods[name(1)].UID
+	d.step(false)
+	if d.NodePods[name(0)] == nil || d.NodePods[name(0)].UID != remembers || d.NodePods[name(1)] != nil {
+		t.Fatal("the lost map is forgotten while a memory node holds what it says nothing of")
+	}
+	d.wantNodes(2)
+	if d.NodePods[name(0)].UID == remembers || d.NodePods[name(1)].UID == other {
+		t.Error("a memory node keeps what was given up")
+	}
+}
+
+// lostEpoch is the one that the condition names.
+func (d *drill) lostEpoch() int64 {
+	d.t.Helper()
+	c := meta.FindStatusCondition(d.Pool.Status.Conditions, v1alpha1.ConditionDegraded)
+	_, named, found := strings.Cut(c.Message, "kubectl -n shop annotate kvpool cache --overwrite "+v1alpha1.AnnotationBeginEmpty+"=")
+	if named, _, _ = strings.Cut(named, ";"); !found {
+		d.t.Fatal(c.Message)
+	}
+	epoch, err := strconv.ParseInt(named, 10, 64)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return epoch
+}
+
+func (d *drill) giveUp(epoch int64) {
+	d.Pool.Annotations = map[string]string{v1alpha1.AnnotationBeginEmpty: fmt.Sprint(epoch)}
+}
+
+// Memory nodes that restart keep their map, so that a backup of the API server that is restored meanwhile takes nothing back.
+func TestARestartBesideARestoredBackup(t *testing.T) {
+	for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+		d := newDrill(t, 2, policy)
+		d.keeps = true
+		restored, status := slices.Clone(d.ShardMaps), d.Pool.Status
+		d.aim(3)
+		d.untilSettled()
+		move := d.current().Move
+		d.ShardMaps, d.Pool.Status = restored, status
+		for node := range d.NodePods {
+			d.begin(node, true)
+		}
+		d.wantNodes(3)
+		d.noneLost()
+		if d.current().Move != move {
+			t.Errorf("%s: move %d", policy, d.current().Move)
+		}
+	}
+}
+
+// An annotation that names what nothing has followed gives nothing up, and is told of.
+func TestNothingIsGivenUpThatIsThere(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.giveUp(d.current().Epoch + 5)
+	for range 4 {
+		d.turn()
+	}
+	wantCondition(t, d.step(false), v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+	d.begin(name(1), false)
+	for range 4 {
+		d.turn()
+	}
+	if entry := d.current().Nodes[1]; entry.State != v1alpha1.NodeStopped {
+		t.Error("a loss that nobody has accepted is passed over")
+	}
+	d.Pool.Annotations = nil
+	d.accept(1)
+	d.wantNodes(2)
 }
 
 // An epoch that compute shards follow is used for no other map: they would not see the difference.
@@ -1236,12 +1445,15 @@ func TestAnyOrderOfEvents(t *testing.T) {
 	if testing.Short() {
 		seeds = 2
 	}
+	protocols := []string{v1alpha1.ProtocolRACE, v1alpha1.ProtocolRCuckoo}
 	for seed := range seeds {
-		for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
-			t.Run(fmt.Sprint(policy, seed), func(t *testing.T) {
+		for i, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
+			protocol := protocols[(seed/2+i)%2]
+			t.Run(fmt.Sprint(protocol, policy, seed), func(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(seed), 1))
 				losses := seed%2 == 1
-				d := newDrill(t, 1+random.IntN(5), policy)
+				d := newDrillOf(t, protocol, 1+random.IntN(5), policy)
+				d.keeps = seed%3 == 0
 				d.outlives = func(writes int) int { return random.IntN(writes + 1) }
 				often := func(percent int) bool { return random.IntN(100) < percent }
 				pick := func() string {
@@ -1278,6 +1490,10 @@ func TestAnyOrderOfEvents(t *testing.T) {
 						d.MemoryPools = nil
 					case event == 7 && len(d.Resizes) > 0 && often(30):
 						d.Resizes = d.Resizes[:len(d.Resizes)-1]
+					case event == 17:
+						d.now = d.now.Add(time.Duration(random.IntN(120)) * time.Second)
+					case event == 16 && len(d.Resizes) > 0 && often(50):
+						d.operation().Spec.RequestedState = v1alpha1.RequestedAbort
 					case event == 8:
 						d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: []v1alpha1.ResizeApproval{v1alpha1.ApprovalAutomatic, v1alpha1.ApprovalRequired}[random.IntN(2)]}
 					case event == 15:
@@ -1302,6 +1518,9 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				clear(d.unplaced)
 				clear(d.Cordoned)
 				d.Pool.Spec.Resize = nil
+				d.Resizes = slices.DeleteFunc(d.Resizes, func(operation *v1alpha1.ResizeOperation) bool {
+					return operation.Spec.RequestedState == v1alpha1.RequestedAbort
+				})
 				for range 60 {
 					for node := range d.NodePods {
 						d.hear(node)

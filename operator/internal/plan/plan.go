@@ -182,8 +182,9 @@ func Decide(input Input) (*Plan, error) {
 	d.template = template
 
 	d.observeNodes()
-	d.refuseResize()
 	d.evacuate()
+	d.findResize()
+	d.hold()
 	act := !d.paused && d.specInvalid == nil
 	if err := d.secrets(act); err != nil {
 		return nil, err

@@ -67,14 +67,24 @@ func newScene(nodes int, policy v1alpha1.DataPolicy) *scene {
 
 // answer makes a node's agent say which life it lives and which map it holds.
 func (s *scene) answer(name string, incarnation uint64, held *farpoolv1alpha1.ShardMap) {
+	facts := s.memoryNode(name)
+	facts.Map = held
 	s.Agents[types.UID("pod-"+name)] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{
 		PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: name, Incarnation: incarnation, Epoch: held.GetEpoch(), Ready: held != nil,
-		MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{
-			Endpoint: name + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true, Map: held,
-			LockRegion: &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16},
-			Rcuckoo:    &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000},
-		},
+		MemoryNode: facts,
 	}}
+}
+
+// memoryNode is what an agent says of its memory, in a pool of either protocol.
+func (s *scene) memoryNode(name string) *farpoolv1alpha1.MemoryNodeFacts {
+	facts := &farpoolv1alpha1.MemoryNodeFacts{Endpoint: name + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true}
+	if s.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
+		facts.Race = &farpoolv1alpha1.RaceGeometry{Groups: 1000}
+	} else {
+		facts.LockRegion = &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16}
+		facts.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}
+	}
+	return facts
 }
 
 func (s *scene) silence(name string) {

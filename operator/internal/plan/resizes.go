@@ -21,14 +21,24 @@ const (
 	resizesKept = 8
 	// How many keys are left is looked at so often.
 	resizeLooks = 10 * time.Second
+	// Seconds that a time may lie ahead.
+	longestEstimate = 1e9
 )
 
-// findResize finds the ResizeOperation that follows the present aim. What becomes of the others is said in their statuses.
+// findResize finds the ResizeOperation that follows the present aim. What becomes of the others is said in their statuses. One that was aborted
+// goes for evacuations of since, too: as long as it holds the pool, nothing moves.
 func (d *decision) findResize() {
+	m := &d.moves
 	for _, operation := range d.Resizes {
-		if isOpen(operation) && d.aims(operation) {
-			d.moves.open = operation
-			return
+		aborted := operation.Spec.RequestedState == v1alpha1.RequestedAbort && operation.DeletionTimestamp.IsZero() && d.asks(operation)
+		switch {
+		case m.open == nil && isOpen(operation) && (aborted || d.aims(operation)):
+			m.open = operation
+			if aborted {
+				m.aborted = operation
+			}
+		case aborted && stillHolds(operation):
+			m.aborted = operation
 		}
 	}
 }
@@ -37,8 +47,8 @@ func isOpen(operation *v1alpha1.ResizeOperation) bool {
 	return operation.DeletionTimestamp.IsZero() && operation.Status.CompletionTime == nil
 }
 
-// aims says whether an operation's aim is what the spec asks for.
-func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
+// asks says whether an operation's aim is the number of memory nodes that the spec asks for.
+func (d *decision) asks(operation *v1alpha1.ResizeOperation) bool {
 	if len(operation.Spec.Pools) != len(d.Pool.Spec.Memory.Pools) {
 		return false
 	}
@@ -48,6 +58,14 @@ func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
 		}) {
 			return false
 		}
+	}
+	return true
+}
+
+// aims says whether an operation's aim is the present one, evacuations included.
+func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
+	if !d.asks(operation) {
+		return false
 	}
 	for _, n := range d.nodes {
 		if n.evacuated && !slices.Contains(operation.Spec.Evacuates, n.name) {
@@ -61,7 +79,7 @@ func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
 // from what memory nodes say and from the spec.
 func (d *decision) decideResize(act bool) {
 	d.Status.Resizes = map[string]v1alpha1.ResizeOperationStatus{}
-	if !d.canMove() || d.epochs.effective() == nil {
+	if d.epochs.effective() == nil {
 		return
 	}
 	d.survey()
@@ -71,12 +89,19 @@ func (d *decision) decideResize(act bool) {
 		switch {
 		case !operation.DeletionTimestamp.IsZero():
 		case operation.Status.CompletionTime != nil:
-			over = append(over, operation)
+			if stillHolds(operation) {
+				status := *operation.Status.DeepCopy()
+				status.Conditions = d.setConditions(status.Conditions, operation.Generation, d.holding(operation))
+				d.Status.Resizes[operation.Name] = status
+			}
+			if operation != d.moves.held {
+				over = append(over, operation)
+			}
 		default:
 			d.Status.Resizes[operation.Name] = d.followResize(operation)
 		}
 	}
-	if act && d.moves.open == nil && d.unsettled(d.epochs.effective()) {
+	if act && d.moves.open == nil && d.moves.held == nil && d.unsettled(d.epochs.effective()) {
 		d.makeResize()
 	}
 	if act {
@@ -147,7 +172,7 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 	}
 	// tell people of what has become true.
 	end := func(stage v1alpha1.ResizeStage, reason, note string) {
-		status.Stage, status.CompletionTime, status.KeysLeft = stage, now, 0
+		status.Stage, status.CompletionTime, status.KeysLeft, status.BytesLeft, status.EstimatedCompletionTime = stage, now, 0, 0, nil
 		d.Status.Events = append(d.Status.Events, Event{Regarding: operation, Type: corev1.EventTypeNormal, Reason: reason, Action: "Resize", Note: clip(note)})
 	}
 	complete := condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "the pool's spec asks for another number of memory nodes by now; what was begun is finished all the same")
@@ -160,9 +185,15 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 		if m.known {
 			status.PartsTotal = max(status.PartsTotal, status.PartsMoved+m.partsLeft)
 			status.PartsMoved = status.PartsTotal - m.partsLeft
-			status.KeysLeft = m.keysLeft
+			m.estimate(&status, stage, now)
+			status.KeysLeft, status.BytesLeft = m.keysLeft, m.bytesLeft
 		}
 		complete = condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, reason, "%s", words)
+		if stage == v1alpha1.StageAborted {
+			status.Conditions = d.setConditions(status.Conditions, operation.Generation, d.holding(operation))
+			end(stage, reason, words)
+			break
+		}
 		if stage == v1alpha1.StageComplete {
 			complete.Status = metav1.ConditionTrue
 			end(stage, reason, words)
@@ -174,6 +205,22 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 	return status
 }
 
+// estimate when the keys that move now will have moved, whenever fewer are left than were before.
+func (m *moves) estimate(status *v1alpha1.ResizeOperationStatus, stage v1alpha1.ResizeStage, now *metav1.Time) {
+	status.KeysTotal = max(status.KeysTotal, m.keysLeft)
+	if stage != v1alpha1.StageMoving {
+		status.EstimatedCompletionTime = nil
+		return
+	}
+	if status.MovingSince == nil {
+		status.MovingSince = now
+	}
+	if moved := status.KeysTotal - m.keysLeft; moved > 0 && m.keysLeft != status.KeysLeft {
+		left := now.Sub(status.MovingSince.Time).Seconds() * float64(m.keysLeft) / float64(moved)
+		status.EstimatedCompletionTime = &metav1.Time{Time: now.Add(time.Duration(min(left, longestEstimate)) * time.Second)}
+	}
+}
+
 // stage of the resize under way, why, and words for people.
 func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	m, spec := &d.moves, d.epochs.effective()
@@ -181,9 +228,12 @@ func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	if m.awaits != nil {
 		awaits = m.awaits.message
 	}
+	if m.held != nil {
+		awaits = joinWords(awaits, "it was aborted: nothing more is begun of it")
+	}
 	left := ""
 	if m.known && m.partsLeft > 0 {
-		left = fmt.Sprintf("%d of %d parts are left to be moved, with about %d keys", m.partsLeft, len(spec.Directory.Tables), m.keysLeft)
+		left = fmt.Sprintf("%d of %d parts are left to be moved, with about %d keys and %d MiB", m.partsLeft, len(spec.Directory.Tables), m.keysLeft, m.bytesLeft>>20)
 	}
 	switch {
 	case len(spec.Departures) > 0:
@@ -192,6 +242,8 @@ func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 			from = append(from, entry.Name)
 		}
 		return v1alpha1.StageMoving, v1alpha1.ReasonMoving, joinWords(fmt.Sprintf("move %d of keys away from %s is under way", spec.Move, some(from)), left, awaits)
+	case m.held != nil:
+		return v1alpha1.StageAborted, v1alpha1.ReasonResizeAborted, d.howToGoOn()
 	case m.awaits != nil && m.awaits.reason == v1alpha1.ReasonApprovalRequired:
 		return v1alpha1.StagePlanned, m.awaits.reason, joinWords(awaits, left)
 	case d.epochs.next == nil && !d.unsettled(spec) && len(d.going()) == 0:

@@ -27,8 +27,8 @@ type scale struct {
 	version            string
 }
 
-// takeOverReplicas puts into the spec how many there shall be. What a KVPool declares wins whenever it changes. Keys of RCuckoo cannot
-// move, so that nobody else has a say there. An entry that has lost its object is not resized by that.
+// takeOverReplicas puts into the spec how many there shall be. What a KVPool declares wins whenever it changes. An entry that has lost its
+// object is not resized by that.
 func (d *decision) takeOverReplicas() {
 	snapshot := *d.Snapshot
 	snapshot.Pool = d.Pool.DeepCopy()
@@ -41,7 +41,6 @@ func (d *decision) takeOverReplicas() {
 			s.version = object.ResourceVersion
 		}
 		switch {
-		case !d.canMove():
 		case object == nil:
 			s.replicas = d.inMapOf(entry)
 		case object.Spec.Declared == s.declared:
@@ -148,7 +147,7 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 // decideGrowth asks for one more memory node where a memory pool is as full as its policy lets it be. Keys are moved between one step and the next.
 func (d *decision) decideGrowth(act bool) {
 	d.growth = map[string]*metav1.Condition{}
-	if !d.canMove() || d.epochs.current == nil {
+	if d.epochs.current == nil {
 		return
 	}
 	refusing := d.fullestHeap()
@@ -157,26 +156,25 @@ func (d *decision) decideGrowth(act bool) {
 		if entry.Capacity == nil {
 			continue
 		}
-		fullest, most := "", 0.0
-		for _, n := range d.nodes {
-			if n.pool == entry && n.facts != nil && inMap(d.epochs.current, n.name) {
-				if fill := agent.TableFill(n.facts.GetMemoryNode()); fullest == "" || fill > most {
-					fullest, most = n.name, fill
-				}
-			}
-		}
-		if fullest == "" {
+		fullest, most, of := d.fullest(func(n *node) bool {
+			return n.pool == entry && n.facts != nil && inMap(d.epochs.current, n.name)
+		})
+		if fullest == nil {
 			continue
 		}
 		limit := float64(entry.Capacity.FillPercent) / 100
-		why := fmt.Sprintf("the table of memory node %s is %d %% full or more", fullest, entry.Capacity.FillPercent)
+		why := fmt.Sprintf("the %s of memory node %s is %d %% full or more", of, fullest.name, entry.Capacity.FillPercent)
 		if full := refusing != nil && refusing.pool == entry; full {
 			why = fmt.Sprintf("writes are refused for want of memory, and memory node %s has the fullest heap", refusing.name)
 		} else if most < limit {
-			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, fmt.Sprintf("no table is %d %% full", entry.Capacity.FillPercent))
+			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, fmt.Sprintf("no table or heap is %d %% full", entry.Capacity.FillPercent))
 			continue
 		}
 		switch {
+		case d.moves.held != nil:
+			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonResizeAborted, fmt.Sprintf("%s, and %s", why, d.howToGoOn()))
+		case len(d.missing(d.epochs.current)) > 0 && len(d.awaited(d.epochs.current)) == 0:
+			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf("%s, and no Kubernetes node can take the pods of memory nodes that were added (%s): see their conditions", why, some(d.missing(d.epochs.current))))
 		case entry.Replicas >= entry.Capacity.MaxReplicas || d.pool.MemoryNodes() >= nodesInMap:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonCeilingReached, fmt.Sprintf("%s, and there are as many memory nodes as capacity.maxReplicas of memory pool %s allows: raise it, or remove keys", why, entry.Name))
 		case act && d.settled():
@@ -213,7 +211,7 @@ func (d *decision) fullestHeap() *node {
 	}
 	for _, n := range d.nodes {
 		if facts := n.facts.GetMemoryNode(); facts.GetHeapBytes() > 0 && inMap(d.epochs.current, n.name) {
-			if share := float64(facts.GetHeapBytesUsed()) / float64(facts.GetHeapBytes()); share > most {
+			if share := agent.HeapFill(facts); share > most {
 				fullest, most = n, share
 			}
 		}

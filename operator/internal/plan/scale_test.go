@@ -65,24 +65,6 @@ func TestAMemoryNodePoolIsScaled(t *testing.T) {
 	d.noneLost()
 }
 
-func TestAMemoryNodePoolOfRCuckooIsNotScaled(t *testing.T) {
-	s := newScene(2, v1alpha1.DataPolicyCache)
-	s.carryOut(t, &s.decide(t).Plan)
-	s.MemoryPools = map[string]*v1alpha1.MemoryNodePool{"cache-memory": {ObjectMeta: metav1.ObjectMeta{Name: "cache-memory", ResourceVersion: "7"},
-		Spec: v1alpha1.MemoryNodePoolSpec{PoolName: "cache", MemoryPool: "memory", Declared: 2, Replicas: 5}}}
-	plan := s.decide(t)
-	wantCondition(t, plan, v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
-	for _, object := range plan.Apply {
-		if scaled, ok := object.(*apiac.MemoryNodePoolApplyConfiguration); ok {
-			if *scaled.Spec.Replicas != 2 || *scaled.ResourceVersion != "7" {
-				t.Errorf("%d replicas over version %s", *scaled.Spec.Replicas, *scaled.ResourceVersion)
-			}
-			return
-		}
-	}
-	t.Error("the number that was asked for stands")
-}
-
 func TestAComputeShardPoolIsScaled(t *testing.T) {
 	s := newScene(1, v1alpha1.DataPolicyCache)
 	s.Pool.Spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 2, Workers: 1}}}
@@ -120,7 +102,10 @@ func TestAComputeShardPoolIsScaled(t *testing.T) {
 
 // fill the tables of all memory nodes to so many parts of a hundred.
 func (d *drill) fill(percent float64) {
-	for name := range d.NodePods {
+	for name, pod := range d.NodePods {
+		if d.Agents[pod.UID].Facts == nil {
+			continue
+		}
 		d.update(name, func(facts *farpoolv1alpha1.Facts) {
 			facts.MemoryNode.Keys = uint64(percent / 100 * 0.88 * 21 * float64(facts.MemoryNode.Race.Groups))
 		})
@@ -158,12 +143,12 @@ func TestAMemoryPoolGrowsAsItFills(t *testing.T) {
 	d.fill(20)
 	d.now = d.now.Add(growthPause)
 	d.wantNodes(3)
-	// A heap that is full counts, though the table is not.
+	// A heap counts like a table, and writes that are refused count though neither is said to be so full.
 	shard := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-shards-0", UID: "shard"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.9"}}
 	d.ComputePods = []*corev1.Pod{shard}
 	d.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Incarnation: 9, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{OutOfMemory: true}}}
 	d.update(name(1), func(facts *farpoolv1alpha1.Facts) {
-		facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = 100, 99
+		facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = 100, 60
 	})
 	d.wantNodes(4)
 	d.now = d.now.Add(2 * time.Minute)
@@ -178,6 +163,28 @@ func TestAMemoryPoolGrowsAsItFills(t *testing.T) {
 	if told(v1alpha1.ReasonGrowing) != 2 || told(v1alpha1.ReasonCeilingReached) != 1 {
 		t.Errorf("%d growths and %d ceilings are told: %s", told(v1alpha1.ReasonGrowing), told(v1alpha1.ReasonCeilingReached), strings.Join(d.events, " "))
 	}
+}
+
+// Large values fill the heap while the table has room.
+func TestAMemoryPoolGrowsAsItsHeapFills(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 70, MaxReplicas: 9}
+	d.fill(5)
+	heap := func(percent uint64) {
+		d.update(name(1), func(facts *farpoolv1alpha1.Facts) {
+			facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = 1000, 10*percent
+		})
+	}
+	heap(69)
+	d.wantNodes(2)
+	d.wantLimited(metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable)
+	heap(71)
+	d.until("it grows", func(*decision) bool { return d.MemoryPools["cache-memory"].Spec.Replicas == 3 })
+	if c := meta.FindStatusCondition(d.MemoryPools["cache-memory"].Status.Conditions, v1alpha1.ConditionScalingLimited); !strings.Contains(c.Message, "the heap of memory node cache-memory-1 is 70 % full") {
+		t.Error(c.Message)
+	}
+	heap(40)
+	d.wantNodes(3)
 }
 
 // Growth waits for a person where resizes do.

@@ -242,6 +242,9 @@ func (d *decision) dataLoss(n *node, entry *v1alpha1.ShardMapNode, before v1alph
 	case memoryOf(before.Incarnation, before.MemoryIncarnation) == memoryOf(entry.Incarnation, entry.MemoryIncarnation):
 		tell(corev1.EventTypeNormal, v1alpha1.ReasonWarmRestarted, fmt.Sprintf("memory node %s restarted and kept its memory: incarnation %s goes on with what incarnation %s held",
 			n.name, entry.Incarnation, before.Incarnation))
+	case policy == v1alpha1.DataPolicyStore && entry.State == v1alpha1.NodeServing:
+		now.LostIncarnation = before.Incarnation
+		tell(corev1.EventTypeWarning, v1alpha1.ReasonDataLossAccepted, fmt.Sprintf("memory node %s begins empty: what incarnation %s held was given up", n.name, before.Incarnation))
 	case policy == v1alpha1.DataPolicyStore:
 		now.LostIncarnation = before.Incarnation
 		tell(corev1.EventTypeWarning, v1alpha1.ReasonDataLost, fmt.Sprintf("memory node %s lost what incarnation %s held: its tables are stopped until the loss is accepted: %s",
@@ -307,13 +310,17 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 		status.Template = &v1alpha1.TemplateStatus{Version: d.version, Image: d.pool.Image}
 	}
 
-	var ready int32
+	var ready, desired int32
 	for _, n := range nodes {
-		if n.wanted && n.ready.Status == metav1.ConditionTrue {
+		if !n.wanted {
+			continue
+		}
+		desired++
+		if n.ready.Status == metav1.ConditionTrue {
 			ready++
 		}
 	}
-	status.Memory = count(ready, d.pool.MemoryNodes())
+	status.Memory = count(ready, desired)
 	shards := d.computeShards()
 	status.Compute = nil
 	if len(d.pool.ComputePools()) > 0 {
@@ -453,6 +460,8 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: %s", some(notReady))
 	case !shards.settled:
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonComputeRollingOut, "%d of %d compute shards are ready%s", shards.ready, shards.desired, after(": ", shards.trouble))
+	case d.moves.held != nil:
+		return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonResizeAborted, "%s", d.howToGoOn())
 	}
 	return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonSettled, "the pool is as its spec wants it")
 }
@@ -606,12 +615,30 @@ func (d *decision) event(regarding client.Object, kind, reason, action, note str
 }
 
 func unschedulable(pod *corev1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return c.Message
-		}
+	if c := notScheduled(pod); c != nil {
+		return c.Message
 	}
 	return ""
+}
+
+// unschedulableSince is when it was first found that no Kubernetes node can take a pod; zero: one can, or nobody has looked.
+func unschedulableSince(pod *corev1.Pod) time.Time {
+	if c := notScheduled(pod); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+func notScheduled(pod *corev1.Pod) *corev1.PodCondition {
+	if pod == nil {
+		return nil
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return c
+		}
+	}
+	return nil
 }
 
 func kubeletReady(pod *corev1.Pod) bool {

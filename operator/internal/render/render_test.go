@@ -273,8 +273,8 @@ func TestRACE(t *testing.T) {
 		if !strings.Contains(config, "protocol = \"race\"\ntable-percent = 25\n") || strings.Contains(config, "entry-bytes") || strings.Contains(config, "tables") {
 			t.Errorf("template %d: %s", version, config)
 		}
-		pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 40, Tables: 64}
-		if config = template.MemoryConfig(pool, pool.Spec.Memory.Pools[0]); !strings.Contains(config, "table-percent = 40\ntables = 64\n") {
+		pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 40, Tables: 64, InitialTables: 16}
+		if config = template.MemoryConfig(pool, pool.Spec.Memory.Pools[0]); !strings.Contains(config, "table-percent = 40\ntables = 64\ninitial-tables = 16\n") {
 			t.Errorf("template %d: %s", version, config)
 		}
 	}

@@ -78,6 +78,9 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 		if race.Tables > 1 {
 			file.number("tables", int64(race.Tables))
 		}
+		if race.InitialTables > 1 {
+			file.number("initial-tables", int64(race.InitialTables))
+		}
 	} else {
 		geometry := pool.Spec.Index.RCuckoo
 		file.number("entry-bytes", int64(geometry.EntryBytes))

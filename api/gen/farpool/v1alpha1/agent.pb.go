@@ -293,12 +293,14 @@ type MemoryNodeFacts struct {
 	Rcuckoo     *RCuckooGeometry       `protobuf:"bytes,4,opt,name=rcuckoo,proto3" json:"rcuckoo,omitempty"`
 	// Formatted by this incarnation, or by an earlier one that never followed an epoch: whatever one before held is lost. False: the
 	// memory is that of the last incarnation that followed an epoch, whole.
-	MemoryFresh bool      `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"`
-	Map         *ShardMap `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"` // the map it holds, if any: the operator adopts the newest epoch after a restore
+	MemoryFresh bool `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"`
+	// The newest map it has, if any: the one it follows, or one that an earlier process kept beside the memory. The operator adopts the newest
+	// epoch after a restore.
+	Map *ShardMap `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`
 	// Counters, coarse: they change Facts only when they move by more than a percent of the capacity.
 	Sessions      uint64 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Keys          uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`
-	HeapBytesUsed uint64 `protobuf:"varint,9,opt,name=heap_bytes_used,json=heapBytesUsed,proto3" json:"heap_bytes_used,omitempty"`
+	HeapBytesUsed uint64 `protobuf:"varint,9,opt,name=heap_bytes_used,json=heapBytesUsed,proto3" json:"heap_bytes_used,omitempty"` // about: what the blocks of its keys take
 	HeapBytes     uint64 `protobuf:"varint,10,opt,name=heap_bytes,json=heapBytes,proto3" json:"heap_bytes,omitempty"`
 	// Processes whose sessions have ended and that left something here; at most 256, those that ended first.
 	Dead            []*DeadClient `protobuf:"bytes,11,rep,name=dead,proto3" json:"dead,omitempty"`
@@ -306,6 +308,7 @@ type MemoryNodeFacts struct {
 	QuarantinedRows uint64        `protobuf:"varint,13,opt,name=quarantined_rows,json=quarantinedRows,proto3" json:"quarantined_rows,omitempty"` // rows that no crash explains: locked until a person has looked at them
 	Race            *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3" json:"race,omitempty"`                                               // of its table: this, or lock_region and rcuckoo
 	MoveFinished    uint64        `protobuf:"varint,15,opt,name=move_finished,json=moveFinished,proto3" json:"move_finished,omitempty"`          // the last of the pool's moves in which parts left this memory, and all their keys have
+	RecordedEpoch   uint64        `protobuf:"varint,16,opt,name=recorded_epoch,json=recordedEpoch,proto3" json:"recorded_epoch,omitempty"`       // the latest that this memory has followed, whether a map of it is left or not
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -441,6 +444,13 @@ func (x *MemoryNodeFacts) GetRace() *RaceGeometry {
 func (x *MemoryNodeFacts) GetMoveFinished() uint64 {
 	if x != nil {
 		return x.MoveFinished
+	}
+	return 0
+}
+
+func (x *MemoryNodeFacts) GetRecordedEpoch() uint64 {
+	if x != nil {
+		return x.RecordedEpoch
 	}
 	return 0
 }
@@ -985,7 +995,7 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xed\x04\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\x94\x05\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
@@ -1004,7 +1014,8 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\fdead_clients\x18\f \x01(\x04R\vdeadClients\x12)\n" +
 	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\x122\n" +
 	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\x12#\n" +
-	"\rmove_finished\x18\x0f \x01(\x04R\fmoveFinished\"l\n" +
+	"\rmove_finished\x18\x0f \x01(\x04R\fmoveFinished\x12%\n" +
+	"\x0erecorded_epoch\x18\x10 \x01(\x04R\rrecordedEpoch\"l\n" +
 	"\n" +
 	"DeadClient\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +

@@ -557,6 +557,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.RACESpec
   map:
     fields:
+    - name: initialTables
+      type:
+        scalar: numeric
     - name: tablePercent
       type:
         scalar: numeric
@@ -738,6 +741,8 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.RepairStep
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.RequestedState
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.ResizeApproval
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.ResizeOperation
@@ -781,9 +786,16 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
+    - name: requestedState
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.RequestedState
+      default: Run
 - name: dev.farpool.farpool.api.v1alpha1.ResizeOperationStatus
   map:
     fields:
+    - name: bytesLeft
+      type:
+        scalar: numeric
     - name: change
       type:
         scalar: string
@@ -798,9 +810,18 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: estimatedCompletionTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: keysLeft
       type:
         scalar: numeric
+    - name: keysTotal
+      type:
+        scalar: numeric
+    - name: movingSince
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: observedGeneration
       type:
         scalar: numeric

@@ -68,7 +68,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}, with("cause"))
 	m.partsLeft = gauge("resize_parts_left", "Parts of the pool's hash space that are still to change their memory node.", pool)
 	m.keysLeft = gauge("resize_keys_left", "Keys of the pool that are still to change their memory node, about.", pool)
-	m.resizes = counter("resizes_total", "ResizeOperations that are complete, or superseded by another one.", with("stage"))
+	m.resizes = counter("resizes_total", "ResizeOperations that are complete, superseded by another one, or aborted.", with("stage"))
 	m.resizeTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "farpool_operator_resize_seconds", Help: "From the beginning of a resize to the pool's having the memory nodes that it shall have.",
 		Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400},

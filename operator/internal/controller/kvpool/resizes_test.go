@@ -23,7 +23,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// ofRACE is a pool of so many memory nodes whose keys can move.
+// ofRACE is a pool of RACE with so many memory nodes.
 func ofRACE(nodes int32) func(*v1alpha1.KVPool) {
 	return func(pool *v1alpha1.KVPool) {
 		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}}
@@ -123,6 +123,28 @@ func (w *world) awaitGone(name string) {
 	}, within, every).Should(Succeed())
 }
 
+// evict a memory node's pod, as kubectl drain does, by what the controller of disruption budgets would count now.
+func (w *world) evict(name string) error {
+	GinkgoHelper()
+	budget := &policyv1.PodDisruptionBudget{}
+	Expect(k8s.Get(w.ctx, w.key("cache-memory-nodes"), budget)).To(Succeed())
+	var pods corev1.PodList
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(k8s.List(w.ctx, &pods, client.InNamespace(w.pool.Namespace), client.MatchingLabelsSelector{Selector: selector})).To(Succeed())
+	healthy := int32(0)
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp.IsZero() && pod.Status.Phase == corev1.PodRunning {
+			healthy++
+		}
+	}
+	desired := int32(budget.Spec.MinAvailable.IntValue())
+	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: healthy, DesiredHealthy: desired,
+		ExpectedPods: int32(len(pods.Items)), DisruptionsAllowed: max(healthy-desired, 0)}
+	Expect(k8s.Status().Update(w.ctx, budget)).To(Succeed())
+	return k8s.SubResource("eviction").Create(w.ctx, w.awaitPod(name), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: name}})
+}
+
 var _ = Describe("a pool whose memory nodes change", func() {
 	It("grows and is drained, by one operator after the other, and then there is not one write more", Serial, func() {
 		w := newWorld(ofRACE(3))
@@ -216,6 +238,32 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.settle()
 	})
 
+	It("begins empty when its map is lost and a person gives up what it held", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.DataPolicy = v1alpha1.DataPolicyStore
+		})
+		w.up()
+		pods := map[string]types.UID{}
+		for _, name := range w.nodeNames() {
+			pods[name] = w.awaitPod(name).UID
+		}
+		w.agents["cache-memory-0"].update(func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.RecordedEpoch = 9 })
+		lost := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
+		Expect(lost.Message).To(ContainSubstring("kubectl -n " + w.pool.Namespace + " annotate kvpool cache --overwrite farpool.dev/begin-empty=9"))
+		w.settle()
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Annotations = map[string]string{v1alpha1.AnnotationBeginEmpty: "9"} })).To(Succeed())
+		for _, name := range []string{"cache-memory-1", "cache-memory-0"} {
+			Eventually(func() types.UID { return w.awaitPod(name).UID }, within, every).ShouldNot(Equal(pods[name]))
+			w.run(name)
+		}
+		Expect(w.awaitEpoch(10).Spec.Nodes).To(HaveEach(HaveField("State", v1alpha1.NodeServing)))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
+		w.awaitCondition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+		w.awaitEvent("MemoryNode", v1alpha1.ReasonDataLossAccepted)
+		w.settle()
+	})
+
 	It("waits for a person where its spec says so", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) {
 			ofRACE(2)(pool)
@@ -236,6 +284,47 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		}
 		Expect(w.awaitStage(3, v1alpha1.StageComplete).Spec.Approval).To(Equal(v1alpha1.ApprovalApproved))
 		Expect(w.resizes()).To(HaveLen(1))
+	})
+
+	It("stays as it is after an abort, until it is told how to go on", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			ofRACE(2)(pool)
+			pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+		})
+		w.up()
+		w.resize(3)
+		planned := w.awaitStage(3, v1alpha1.StagePlanned)
+		patch := func(what string) error {
+			_, _, err := person.Run("patch", "-n", w.pool.Namespace, "resizeoperation", planned.Name, "--type=merge", "-p", what)
+			return err
+		}
+		Expect(patch(`{"spec":{"requestedState":"Abort"}}`)).To(Succeed())
+		aborted := w.awaitStage(3, v1alpha1.StageAborted)
+		Expect(meta.IsStatusConditionTrue(aborted.Status.Conditions, v1alpha1.ConditionHolding)).To(BeTrue())
+		held := w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonResizeAborted)
+		Expect(held.Message).To(ContainSubstring("kubectl -n " + w.pool.Namespace + " delete resizeoperation " + planned.Name))
+		w.awaitGone("cache-memory-2")
+		Eventually(func() string { return w.current().Status.Memory.Summary }, within, every).Should(Equal("2/2"))
+		w.awaitEvent("ResizeOperation", v1alpha1.ReasonResizeAborted)
+		Expect(patch(`{"spec":{"requestedState":"Run"}}`)).NotTo(Succeed())
+		Expect(patch(`{"spec":{"approval":"Approved"}}`)).To(Succeed())
+		w.settle()
+		Expect(w.newest().Spec.Move).To(BeZero())
+
+		By("having the same planned anew")
+		_, _, err := person.Run("delete", "-n", w.pool.Namespace, "resizeoperation", planned.Name)
+		Expect(err).NotTo(HaveOccurred())
+		w.awaitPod("cache-memory-2")
+		w.run("cache-memory-2")
+		again := w.awaitStage(3, v1alpha1.StagePlanned)
+		Expect(again.Spec.RequestedState).To(Equal(v1alpha1.RequestedRun))
+		_, _, err = person.Run("patch", "-n", w.pool.Namespace, "resizeoperation", again.Name, "--type=merge", "-p", `{"spec":{"approval":"Approved"}}`)
+		Expect(err).NotTo(HaveOccurred())
+		for _, name := range givers(w.moving(1)) {
+			w.moved(name, 1)
+		}
+		w.awaitStage(3, v1alpha1.StageComplete)
+		w.settle()
 	})
 
 	It("finishes what it has begun when it is to have another number of them, and nothing while it is paused", func() {
@@ -267,7 +356,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 	})
 
 	It("is scaled by whoever may scale it, until its spec says another number", func() {
-		w := newWorld(ofRACE(2))
+		w := newWorld(nil)
 		w.up()
 		scale := func(what string, replicas int) {
 			GinkgoHelper()
@@ -313,21 +402,6 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.settle()
 	})
 
-	It("is not scaled where keys cannot move", func() {
-		w := newWorld(nil)
-		w.up()
-		_, _, err := person.Run("scale", "-n", w.pool.Namespace, "memorynodepool/cache-memory", "--replicas=3")
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(func(g Gomega) {
-			pool := &v1alpha1.MemoryNodePool{}
-			g.Expect(k8s.Get(w.ctx, w.key("cache-memory"), pool)).To(Succeed())
-			g.Expect(pool.Spec.Replicas).To(BeEquivalentTo(2))
-		}, within, every).Should(Succeed())
-		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
-		Expect(w.resizes()).To(BeEmpty())
-		w.settle()
-	})
-
 	It("grows as it fills", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) {
 			ofRACE(2)(pool)
@@ -352,8 +426,45 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.settle()
 	})
 
+	It("lets no memory node be evicted with what it holds, unless its policy does", func() {
+		for what, c := range map[string]struct {
+			policy     v1alpha1.DataPolicy
+			evacuation v1alpha1.Evacuation
+			evicted    int
+		}{
+			"a Store":                         {v1alpha1.DataPolicyStore, v1alpha1.EvacuationAutomatic, 0},
+			"a Store that is not evacuated":   {v1alpha1.DataPolicyStore, v1alpha1.EvacuationDisabled, 0},
+			"a Cache, whose keys could leave": {v1alpha1.DataPolicyCache, v1alpha1.EvacuationAutomatic, 0},
+			"a Cache that is not evacuated":   {v1alpha1.DataPolicyCache, v1alpha1.EvacuationDisabled, 1},
+		} {
+			By(what)
+			w := newWorld(func(pool *v1alpha1.KVPool) {
+				ofRACE(3)(pool)
+				pool.Spec.DataPolicy, pool.Spec.Resize = c.policy, &v1alpha1.ResizeSpec{Evacuation: c.evacuation}
+			})
+			w.up()
+			w.settle()
+			if c.evicted == 0 {
+				// Those that are drained no more than others.
+				w.resize(2)
+				Expect(givers(w.moving(1))).To(ConsistOf("cache-memory-2"))
+				w.settle()
+			}
+			evicted := 0
+			for _, name := range []string{"cache-memory-2", "cache-memory-1", "cache-memory-0"} {
+				err := w.evict(name)
+				if err == nil {
+					evicted++
+				} else {
+					Expect(apierrors.IsTooManyRequests(err)).To(BeTrue(), "%v", err)
+				}
+			}
+			Expect(evicted).To(Equal(c.evicted), what)
+		}
+	})
+
 	It("leaves a Kubernetes node that is cordoned", func() {
-		w := newWorld(ofRACE(2))
+		w := newWorld(nil)
 		w.up()
 		worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "worker-"}}
 		Expect(k8s.Create(w.ctx, worker)).To(Succeed())
@@ -397,14 +508,5 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.awaitGone("cache-memory-2")
 		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
 		w.settle()
-	})
-
-	It("is refused by the API server where keys cannot move", func() {
-		w := newWorld(nil)
-		w.up()
-		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 3 })).To(MatchError(And(
-			ContainSubstring("replicas of a memory pool is fixed at creation"), ContainSubstring("RCuckoo"))))
-		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 1 })).To(MatchError(ContainSubstring("fixed at creation")))
-		Expect(w.resizes()).To(BeEmpty())
 	})
 })

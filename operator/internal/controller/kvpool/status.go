@@ -161,6 +161,18 @@ func resizeStatus(resize *v1alpha1.ResizeOperation, status *v1alpha1.ResizeOpera
 	if status.KeysLeft != 0 {
 		applied.WithKeysLeft(status.KeysLeft)
 	}
+	if status.KeysTotal != 0 {
+		applied.WithKeysTotal(status.KeysTotal)
+	}
+	if status.BytesLeft != 0 {
+		applied.WithBytesLeft(status.BytesLeft)
+	}
+	if status.MovingSince != nil {
+		applied.WithMovingSince(*status.MovingSince)
+	}
+	if status.EstimatedCompletionTime != nil {
+		applied.WithEstimatedCompletionTime(*status.EstimatedCompletionTime)
+	}
 	if status.StartTime != nil {
 		applied.WithStartTime(*status.StartTime)
 	}

@@ -116,7 +116,7 @@ func asPerson(administrator *rest.Config) kubectl {
 	name := metav1.ObjectMeta{Name: "person"}
 	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"repairleases"}, Verbs: []string{"create", "delete"}},
-		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"resizeoperations"}, Verbs: []string{"get", "patch"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"resizeoperations"}, Verbs: []string{"delete", "get", "patch"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"memorynodepools", "computeshardpools"}, Verbs: []string{"get"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"memorynodepools/scale", "computeshardpools/scale"}, Verbs: []string{"get", "patch", "update"}},
 	}})).To(Succeed())

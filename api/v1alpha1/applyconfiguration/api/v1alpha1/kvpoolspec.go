@@ -25,7 +25,7 @@ type KVPoolSpecApplyConfiguration struct {
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
 	// Compute shards; without any, the pool is reached by the native library alone.
 	Compute *ComputeSpecApplyConfiguration `json:"compute,omitempty"`
-	// Resize says how the number of memory nodes is changed, in pools of RACE.
+	// Resize says how the number of memory nodes is changed.
 	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
 	// Network between clients and memory nodes.
 	Network *NetworkSpecApplyConfiguration `json:"network,omitempty"`

@@ -16,11 +16,11 @@ import (
 type MemoryPoolApplyConfiguration struct {
 	// Name of the pool, unique among memory and compute pools.
 	Name *string `json:"name,omitempty"`
-	// Replicas is the number of memory nodes. In a pool of RACE it may be changed at any time: memory nodes that are added get their share of
-	// the keys, and those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to
-	// another number, which holds until this one is changed. In a pool of RCuckoo it is fixed.
+	// Replicas is the number of memory nodes. It may be changed at any time: memory nodes that are added get their share of the keys, and
+	// those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
+	// number, which holds until this one is changed.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Capacity lets the operator add memory nodes as they fill, in a pool of RACE. It takes none away.
+	// Capacity lets the operator add memory nodes as they fill. It takes none away.
 	Capacity *CapacityPolicyApplyConfiguration `json:"capacity,omitempty"`
 	// Memory that each node lends; its pod gets Resources on top.
 	Memory *resource.Quantity `json:"memory,omitempty"`

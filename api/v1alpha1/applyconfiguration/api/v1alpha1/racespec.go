@@ -14,6 +14,9 @@ type RACESpecApplyConfiguration struct {
 	// Tables that this memory is cut into. A memory node begins with one of them in use and splits it while clients work, as keys come,
 	// until all are. With 1, the table has all the memory from the start.
 	Tables *int32 `json:"tables,omitempty"`
+	// InitialTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
+	// before it fills them. 1 if left out.
+	InitialTables *int32 `json:"initialTables,omitempty"`
 }
 
 // RACESpecApplyConfiguration constructs a declarative configuration of the RACESpec type for use with
@@ -35,5 +38,13 @@ func (b *RACESpecApplyConfiguration) WithTablePercent(value int32) *RACESpecAppl
 // If called multiple times, the Tables field is set to the value of the last call.
 func (b *RACESpecApplyConfiguration) WithTables(value int32) *RACESpecApplyConfiguration {
 	b.Tables = &value
+	return b
+}
+
+// WithInitialTables sets the InitialTables field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the InitialTables field is set to the value of the last call.
+func (b *RACESpecApplyConfiguration) WithInitialTables(value int32) *RACESpecApplyConfiguration {
+	b.InitialTables = &value
 	return b
 }

@@ -17,8 +17,8 @@ import (
 // with apply.
 //
 // ResizeOperation follows one change of the number of a pool's memory nodes: those that come get a share of the keys, those that go are
-// drained, and then removed. The operator makes one for each change of spec.memory.pools[].replicas; people read it, and approve it where
-// the pool asks for that.
+// drained, and then removed. The operator makes one for each change of spec.memory.pools[].replicas; people read it, approve it where
+// the pool asks for that, and abort it.
 type ResizeOperationApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

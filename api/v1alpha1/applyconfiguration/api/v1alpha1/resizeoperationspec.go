@@ -21,6 +21,10 @@ type ResizeOperationSpecApplyConfiguration struct {
 	Evacuates []string `json:"evacuates,omitempty"`
 	// Approval: Required until somebody sets it to Approved, where the pool's spec.resize.approval asks for that.
 	Approval *apiv1alpha1.ResizeApproval `json:"approval,omitempty"`
+	// RequestedState: Abort has nothing more begun of it. A move of keys that is under way is finished; memory nodes that have come for it and hold
+	// nothing go again, and the others stay. The pool then stays as it is until another number of memory nodes is asked for, or this object is
+	// deleted, which has the resize planned anew.
+	RequestedState *apiv1alpha1.RequestedState `json:"requestedState,omitempty"`
 }
 
 // ResizeOperationSpecApplyConfiguration constructs a declarative configuration of the ResizeOperationSpec type for use with
@@ -65,5 +69,13 @@ func (b *ResizeOperationSpecApplyConfiguration) WithEvacuates(values ...string) 
 // If called multiple times, the Approval field is set to the value of the last call.
 func (b *ResizeOperationSpecApplyConfiguration) WithApproval(value apiv1alpha1.ResizeApproval) *ResizeOperationSpecApplyConfiguration {
 	b.Approval = &value
+	return b
+}
+
+// WithRequestedState sets the RequestedState field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RequestedState field is set to the value of the last call.
+func (b *ResizeOperationSpecApplyConfiguration) WithRequestedState(value apiv1alpha1.RequestedState) *ResizeOperationSpecApplyConfiguration {
+	b.RequestedState = &value
 	return b
 }

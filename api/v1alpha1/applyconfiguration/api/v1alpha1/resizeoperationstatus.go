@@ -15,7 +15,7 @@ import (
 //
 // ResizeOperationStatus says how far the change has come. The operator is its one writer.
 type ResizeOperationStatusApplyConfiguration struct {
-	// Conditions: Complete.
+	// Conditions: Complete; Holding, of one that was aborted.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration of the spec that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
@@ -29,6 +29,14 @@ type ResizeOperationStatusApplyConfiguration struct {
 	PartsMoved *int32 `json:"partsMoved,omitempty"`
 	// KeysLeft that are still to be moved, about.
 	KeysLeft *int64 `json:"keysLeft,omitempty"`
+	// KeysTotal is the most that KeysLeft has been.
+	KeysTotal *int64 `json:"keysTotal,omitempty"`
+	// BytesLeft of the heaps that these keys take, about.
+	BytesLeft *int64 `json:"bytesLeft,omitempty"`
+	// MovingSince is when keys were first seen to be on their way.
+	MovingSince *metav1.Time `json:"movingSince,omitempty"`
+	// EstimatedCompletionTime of what moves now, by how fast keys have moved so far.
+	EstimatedCompletionTime *metav1.Time `json:"estimatedCompletionTime,omitempty"`
 	// StartTime is when the operator first took it up.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// CompletionTime is when nothing was left to do, or another aim took its place.
@@ -99,6 +107,38 @@ func (b *ResizeOperationStatusApplyConfiguration) WithPartsMoved(value int32) *R
 // If called multiple times, the KeysLeft field is set to the value of the last call.
 func (b *ResizeOperationStatusApplyConfiguration) WithKeysLeft(value int64) *ResizeOperationStatusApplyConfiguration {
 	b.KeysLeft = &value
+	return b
+}
+
+// WithKeysTotal sets the KeysTotal field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the KeysTotal field is set to the value of the last call.
+func (b *ResizeOperationStatusApplyConfiguration) WithKeysTotal(value int64) *ResizeOperationStatusApplyConfiguration {
+	b.KeysTotal = &value
+	return b
+}
+
+// WithBytesLeft sets the BytesLeft field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the BytesLeft field is set to the value of the last call.
+func (b *ResizeOperationStatusApplyConfiguration) WithBytesLeft(value int64) *ResizeOperationStatusApplyConfiguration {
+	b.BytesLeft = &value
+	return b
+}
+
+// WithMovingSince sets the MovingSince field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MovingSince field is set to the value of the last call.
+func (b *ResizeOperationStatusApplyConfiguration) WithMovingSince(value metav1.Time) *ResizeOperationStatusApplyConfiguration {
+	b.MovingSince = &value
+	return b
+}
+
+// WithEstimatedCompletionTime sets the EstimatedCompletionTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the EstimatedCompletionTime field is set to the value of the last call.
+func (b *ResizeOperationStatusApplyConfiguration) WithEstimatedCompletionTime(value metav1.Time) *ResizeOperationStatusApplyConfiguration {
+	b.EstimatedCompletionTime = &value
 	return b
 }
 

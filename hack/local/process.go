@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package local
 
 import (
 	"context"
@@ -19,21 +19,21 @@ import (
 	"farpool.dev/farpool/e2e/chaos"
 )
 
-// process is one daemon with a fixed name, command line and ports; it may live many times.
-type process struct {
-	name    string
+// Process is one daemon with a fixed name, command line and ports; it may live many times.
+type Process struct {
+	Name    string
 	args    []string
 	metrics string // host:port
-	log     string
+	Log     string
 	cmd     *exec.Cmd
 	ended   chan struct{} // closed when this life is over
-	lives   int
-	counted map[string]float64 // counters of lives that are over
+	Lives   int
+	Counted map[string]float64 // counters of lives that are over
 }
 
-// start begins a life. Its lines are appended to the process's log.
-func (p *process) start() error {
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+// Start begins a life. Its lines are appended to the process's log.
+func (p *Process) Start() error {
+	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -43,9 +43,9 @@ func (p *process) start() error {
 	// Ctrl-C is for the program that runs them; what it leaves behind must not live on.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("%s: %w; build it with `make release`", p.name, err)
+		return fmt.Errorf("%s: %w; build it with `make release`", p.Name, err)
 	}
-	p.lives++
+	p.Lives++
 	ended, cmd := make(chan struct{}), p.cmd
 	p.ended = ended
 	go func() {
@@ -55,38 +55,38 @@ func (p *process) start() error {
 	return nil
 }
 
-func (p *process) signal(number syscall.Signal) error {
+func (p *Process) Signal(number syscall.Signal) error {
 	if err := p.cmd.Process.Signal(number); err != nil {
-		return fmt.Errorf("%s has ended on its own: %w; its last lines are in %s", p.name, err, p.log)
+		return fmt.Errorf("%s has ended on its own: %w; its last lines are in %s", p.Name, err, p.Log)
 	}
 	return nil
 }
 
-// kill ends a life as a crash would, after its counters have been read.
-func (p *process) kill() error {
+// Kill ends a life as a crash would, after its counters have been read.
+func (p *Process) Kill() error {
 	p.retire()
-	if err := p.signal(syscall.SIGKILL); err != nil {
+	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
 	}
 	<-p.ended
 	return nil
 }
 
-// end asks for an orderly end.
-func (p *process) end() error {
+// End asks for an orderly end.
+func (p *Process) End() error {
 	p.retire()
-	if err := p.signal(syscall.SIGTERM); err != nil {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	select {
 	case <-p.ended:
 		return nil
 	case <-time.After(chaos.Patience):
-		return fmt.Errorf("%s did not end within %s of SIGTERM", p.name, chaos.Patience)
+		return fmt.Errorf("%s did not end within %s of SIGTERM", p.Name, chaos.Patience)
 	}
 }
 
-func (p *process) alive() bool {
+func (p *Process) Alive() bool {
 	if p.ended == nil {
 		return false
 	}
@@ -99,29 +99,29 @@ func (p *process) alive() bool {
 }
 
 // retire adds the counters of this life to those of the lives before it.
-func (p *process) retire() {
-	page, err := p.scrape()
+func (p *Process) retire() {
+	page, err := p.Scrape()
 	if err != nil {
 		return // it was not up yet, and has counted nothing
 	}
-	if p.counted == nil {
-		p.counted = map[string]float64{}
+	if p.Counted == nil {
+		p.Counted = map[string]float64{}
 	}
 	for name, value := range page {
 		if strings.HasSuffix(name, "_total") {
-			p.counted[name] += value
+			p.Counted[name] += value
 		}
 	}
 }
 
-// scrape reads the metrics page.
-func (p *process) scrape() (map[string]float64, error) { return chaos.Scrape(p.metrics) }
+// Scrape reads the metrics page.
+func (p *Process) Scrape() (map[string]float64, error) { return chaos.Scrape(p.metrics) }
 
-// ready waits until the probe says so.
-func (p *process) ready(ctx context.Context) error {
+// Ready waits until the probe says so.
+func (p *Process) Ready(ctx context.Context) error {
 	return chaos.Eventually(ctx, chaos.Patience, func() error {
-		if !p.alive() {
-			return chaos.Final(fmt.Errorf("%s ended on its own; its last lines are in %s", p.name, p.log))
+		if !p.Alive() {
+			return chaos.Final(fmt.Errorf("%s ended on its own; its last lines are in %s", p.Name, p.Log))
 		}
 		answer, err := chaos.Web.Get("http://" + p.metrics + "/readyz")
 		if err != nil {
@@ -130,7 +130,7 @@ func (p *process) ready(ctx context.Context) error {
 		defer answer.Body.Close()
 		why, _ := io.ReadAll(io.LimitReader(answer.Body, 500))
 		if answer.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s is not ready: %s", p.name, strings.TrimSpace(string(why)))
+			return fmt.Errorf("%s is not ready: %s", p.Name, strings.TrimSpace(string(why)))
 		}
 		return nil
 	})
@@ -153,13 +153,13 @@ func (p *ports) take() (string, error) {
 	return "", errors.New("no free port below those of outgoing connections")
 }
 
-// workspace is a directory on memory where there is one: memory files are as large as what is lent.
-func workspace() (string, error) {
+// Workspace is a directory on memory where there is one: memory files are as large as what is lent.
+func Workspace(program string) (string, error) {
 	parent := os.TempDir()
 	if _, err := os.Stat("/dev/shm"); err == nil && os.Getenv("TMPDIR") == "" {
 		parent = "/dev/shm"
 	}
-	return os.MkdirTemp(parent, "farpool-chaos-")
+	return os.MkdirTemp(parent, "farpool-"+program+"-")
 }
 
 func logFile(directory, name string) string { return filepath.Join(directory, name+".log") }

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small files that a process leaves to the next one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace farpool::apps {
+
+// All of it; nothing, if it is not there or cannot be read.
+std::string read_file(const std::string& path);
+// Replaces the file as a whole: whoever reads it finds what was there before, or all of this.
+base::Status replace_file(const std::string& path, std::string_view contents);
+
+}  // namespace farpool::apps

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// A person may abort a ResizeOperation. The spec still asks for what it was to do, so that the abort holds the pool where it is: nothing more is
+// begun, memory nodes with parts of the hash space stay, and those without any go, whatever the spec says of either. That lasts until the spec asks
+// for another number of memory nodes, or the operation is deleted, which has it made again. What has been published is finished all the same.
+
+// hold the pool where it is, if its present aim is an operation that was aborted. One that has nothing left to begin goes on to its end.
+func (d *decision) hold() {
+	m, spec := &d.moves, d.epochs.current
+	if spec == nil || m.aborted == nil || m.open != nil && m.open != m.aborted || len(d.missing(spec)) == 0 && shared(spec.Directory, d.staying(spec)) {
+		return
+	}
+	m.held = m.aborted
+	has := map[string]bool{}
+	for _, table := range spec.Directory.Tables {
+		has[nodeOf(spec, table).Name] = true
+	}
+	for _, entry := range givers(spec) {
+		has[entry.Name] = true
+	}
+	d.pool.Draining = -d.pool.MemoryNodes()
+	d.nodes = slices.DeleteFunc(d.nodes, func(n *node) bool {
+		n.wanted, n.evacuated = has[n.name], false
+		if inMap(spec, n.name) {
+			d.pool.Draining++
+			return false
+		}
+		return n.object == nil && n.pod == nil
+	})
+}
+
+// stillHolds says whether an operation that is over keeps the pool from what its spec asks for.
+func stillHolds(operation *v1alpha1.ResizeOperation) bool {
+	return operation.Status.Stage == v1alpha1.StageAborted && meta.IsStatusConditionTrue(operation.Status.Conditions, v1alpha1.ConditionHolding)
+}
+
+// howToGoOn after an abort.
+func (d *decision) howToGoOn() string {
+	return fmt.Sprintf("ResizeOperation %s was aborted, and the pool stays as it is: ask for another number of memory nodes, or have the same planned anew: kubectl -n %s delete resizeoperation %s",
+		d.moves.held.Name, d.Pool.Namespace, d.moves.held.Name)
+}
+
+// holding says whether an operation that was aborted keeps the pool where it is.
+func (d *decision) holding(operation *v1alpha1.ResizeOperation) metav1.Condition {
+	if operation == d.moves.held {
+		return condition(v1alpha1.ConditionHolding, metav1.ConditionTrue, v1alpha1.ReasonResizeAborted, "%s", d.howToGoOn())
+	}
+	return condition(v1alpha1.ConditionHolding, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "another number of memory nodes was asked for since")
+}
