@@ -197,8 +197,9 @@ class Experiment {
                                      : setup_.skew > 0 ? popularity_.draw(random_)
                                                        : random_.below(setup_.keys);
         const std::uint64_t size = draw_size();
-        const auto block = co_await client.heap().allocate(layout::extent_bytes(kKeyBytes, size),
-                                                           client.port().now() + 60 * base::kSecond, cost);
+        const auto block =
+            co_await client.heap().allocate(layout::extent_bytes(kKeyBytes, size), heap::Purpose::addition,
+                                            client.port().now() + 60 * base::kSecond, cost);
         if (!block.ok()) give_up(block.status());
         if (lives_[block->units]) ++twice_;
         lives_[block->units] = true;

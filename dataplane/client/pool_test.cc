@@ -65,9 +65,10 @@ class Increment final : public Editor {
 class PoolTest : public ::testing::Test {
  protected:
   explicit PoolTest(Nanos retry_time = 0, layout::GeometryRequest geometry = kGeometry,
-                    Nanos failure_timeout = 40 * base::kMillisecond)
+                    Nanos failure_timeout = 40 * base::kMillisecond, std::uint64_t memory_bytes = kMemory)
       : geometry_(geometry),
         failure_timeout_(failure_timeout),
+        memory_bytes_(memory_bytes),
         network_(fabric::sim::Options{.seed = 7, .retry_time = retry_time}) {
     for (int i = 0; i < 2; ++i) {
       responders_.push_back(&network_.add_node("node-" + std::to_string(i) + ":7400"));
@@ -83,8 +84,8 @@ class PoolTest : public ::testing::Test {
 
   // A new incarnation of a memory node, with empty memory.
   void begin_life(std::size_t i) {
-    std::byte* memory = static_cast<std::byte*>(std::aligned_alloc(4096, kMemory));
-    std::memset(memory, 0, kMemory);
+    std::byte* memory = static_cast<std::byte*>(std::aligned_alloc(4096, memory_bytes_));
+    std::memset(memory, 0, memory_bytes_);
     memory_.emplace_back(memory);
     auto node = node::MemoryNode::create({.name = "mn-" + std::to_string(i),
                                           .pool_uid = kUid,
@@ -95,7 +96,7 @@ class PoolTest : public ::testing::Test {
                                           .failure_timeout = failure_timeout_,
                                           .log = [](bool, const std::string&) {},
                                           .on_change = [] {}},
-                                         {memory, kMemory}, *responders_[i]);
+                                         {memory, memory_bytes_}, *responders_[i]);
     ASSERT_TRUE(node.ok()) << node.status().message();
     lives_.push_back(std::move(*node));
     nodes_[i] = lives_.back().get();
@@ -236,6 +237,7 @@ class PoolTest : public ::testing::Test {
 
   const layout::GeometryRequest geometry_;
   const Nanos failure_timeout_;
+  const std::uint64_t memory_bytes_;
   Network network_;
   std::vector<SimResponder*> responders_;
   std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
@@ -652,7 +654,7 @@ class PoolMoveTest : public PoolTest {
   std::set<std::string> keys_at(std::size_t i) {
     std::set<std::string> keys;
     const auto found =
-        node::audit_memory({memory_[i].get(), kMemory},
+        node::audit_memory({memory_[i].get(), memory_bytes_},
                            {.visit = [&keys](const index::Sighting& at) { keys.insert(std::string(at.key)); }});
     EXPECT_TRUE(found.ok()) << found.status().message();
     if (found.ok()) {
@@ -812,6 +814,96 @@ std::string name_of_protocol(const ::testing::TestParamInfo<layout::Protocol>& o
   return of.param == layout::Protocol::race ? "Race" : "Rcuckoo";
 }
 INSTANTIATE_TEST_SUITE_P(Protocols, PoolMoveOfEitherTest, kProtocols, name_of_protocol);
+
+// --- Memory nodes whose heaps are full
+
+class PoolFullTest : public PoolTest, public ::testing::WithParamInterface<layout::Protocol> {
+ protected:
+  static constexpr std::size_t kValue = 2000;
+  static layout::GeometryRequest with(layout::Protocol protocol) {
+    layout::GeometryRequest request = kGeometry;
+    request.protocol = protocol;
+    return request;
+  }
+  PoolFullTest() : PoolTest(0, with(GetParam()), 40 * base::kMillisecond, 16 << 20) {}
+
+  static std::string value(int key, char round) { return std::string(kValue, round) + std::to_string(key % 10); }
+  static std::string name(int key) { return "key-" + std::to_string(key); }
+
+  // Puts keys from `keys` on until both memory nodes have refused some.
+  static Task<void> fill(Client& client, int& keys) {
+    for (int refused = 0, tried = 0; refused < 30; ++tried) {
+      const base::Status status = co_await client.pool->put(name(keys), value(keys, 'a'));
+      if (status.ok()) {
+        ++keys;
+        refused = 0;
+        continue;
+      }
+      ++refused;
+      EXPECT_EQ(status.code(), Code::out_of_memory) << status.message();
+      EXPECT_NE(status.message().find("delete keys or give the pool more memory"), std::string::npos);
+      // The next may be of the other memory node.
+      if (!(co_await client.pool->put("other-" + std::to_string(tried % 100), value(keys, 'a'))).ok()) ++refused;
+    }
+  }
+  static Task<void> put_over(Client& client, int keys, char round) {
+    for (int i = 0; i < keys; ++i) {
+      const base::Status status = co_await client.pool->put(name(i), value(i, round));
+      EXPECT_TRUE(status.ok()) << i << ": " << status.message();
+    }
+  }
+  static Task<void> expect(Client& client, int keys, char round) {
+    for (int i = 0; i < keys; ++i) {
+      const auto got = co_await client.pool->get(name(i));
+      EXPECT_TRUE(got.ok()) << got.status().message();
+      if (got.ok()) EXPECT_EQ(got->value_or("nothing"), value(i, round));
+    }
+  }
+  static Task<void> add(Client& client, int keys) {
+    for (int i = 0; i < keys; ++i) {
+      const base::Status status = co_await client.pool->put("new-" + std::to_string(i), value(i, 'n'));
+      EXPECT_TRUE(status.ok()) << i << ": " << status.message();
+    }
+  }
+  static Task<void> edit(Client& client, int keys) {
+    struct SameLength final : Editor {
+      Edit edit(std::optional<std::string_view> value) override {
+        return Edit::put(std::string(value.value_or("").size(), 'e'));
+      }
+    } editor;
+    for (int i = 0; i < keys; ++i) {
+      const base::Status status = co_await client.pool->modify(name(i), editor);
+      EXPECT_TRUE(status.ok()) << i << ": " << status.message();
+    }
+  }
+  static Task<void> erase(Client& client, int keys) {
+    for (int i = 0; i < keys; ++i) EXPECT_TRUE((co_await client.pool->erase(name(i))).ok());
+  }
+};
+
+TEST_P(PoolFullTest, ReadsAndWritesWhatThereIsAndTakesNewKeysWhenSomeHaveGone) {
+  publish(map_of(1));
+  Client &filler = connect(), &other = connect();
+  int keys = 0;
+  run(filler, fill(filler, keys));
+  const int first = keys;
+  EXPECT_GT(keys, 5000);
+  // Whoever puts what, whatever comes free among it, however often.
+  for (const char round : {'b', 'c', 'd'}) {
+    run(filler, put_over(filler, keys, round));
+    run(other, fill(other, keys));
+    run(other, put_over(other, keys, round));
+    run(filler, fill(filler, keys));
+    run(filler, put_over(filler, keys, round));
+  }
+  run(other, expect(other, keys, 'd'));
+  EXPECT_LT(keys, first + first / 8);
+  run(other, edit(other, keys / 4));
+  run(other, erase(other, keys / 2));
+  run_until([] { return false; }, 3 * base::kSecond);
+  run(filler, add(filler, keys / 3));
+}
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolFullTest, kProtocols, name_of_protocol);
 
 // Effects between two deaths that are tried: of RCuckoo each word of each row that is closed is one.
 std::uint64_t stride(layout::Protocol protocol) { return protocol == layout::Protocol::race ? 7 : 89; }

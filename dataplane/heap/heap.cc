@@ -5,6 +5,8 @@
 #include <array>
 #include <bit>
 #include <deque>
+#include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -37,12 +39,15 @@ using task::Task;
 constexpr std::size_t kScanSegments = 16;     // bitmaps read in one chain
 constexpr std::size_t kAtomicsPerChain = 16;  // within what a responder grants
 // A full heap is believed after others had this many ticks to give back what they can spare; after that, requests fail
-// at once for a while.
-constexpr int kPatienceTicks = 4;
+// at once, and one in a while is tried in the background.
+constexpr int kPatienceTicks = 4, kPatienceTicksToReplace = 16;
 constexpr int kPatienceEras = 16;
 constexpr std::uint64_t kDemandTicks = 4;  // of demand: about what is in limbo while nobody hurries
 constexpr std::uint64_t kReserve = 16;     // of the blocks in use, one such part may be kept free for that
-constexpr std::size_t kRanks = 32;         // steps in which segments are told apart by how much of them is in use
+// Of a segment's blocks, one such part is left for replacements: with them alone a class goes on, if slowly, when no
+// segment is to be had.
+constexpr std::uint64_t kKept = 16;
+constexpr std::size_t kRanks = 32;  // steps in which segments are told apart by how much of them is in use
 constexpr int kBarrenTicks = 8;
 constexpr std::size_t kSweeps = 4;                // segments of the dead that one client looks through at a time
 constexpr std::uint64_t kSweepBytes = 64 * 1024;  // of a segment, in one READ
@@ -99,7 +104,13 @@ struct SizeClass {
   std::uint64_t scan_at = 0;  // takes; from then on a scan may find something
   std::uint64_t cursor = 0;   // where the next scan goes on: a few segments at a time, in turn
   Nanos quiet_until = 0;      // no refill in the background before
-  Nanos barren_until = 0;     // the heap was found full: not asked again before
+  // The heap was found full, for either purpose.
+  struct Full {
+    bool found = false;
+    Nanos tried_until = 0;  // not tried again before
+  };
+  std::array<Full, 2> full;
+  Full& full_for(Purpose purpose) { return full[static_cast<std::size_t>(purpose)]; }
 };
 
 enum class Refill {
@@ -266,9 +277,22 @@ struct Heap::State {
     }
   }
 
-  bool take(SizeClass& size_class, Block& block) {
+  // Blocks of the class that are not for this purpose.
+  std::uint64_t kept(const SizeClass& size_class, Purpose purpose) const {
+    if (purpose == Purpose::replacement) return 0;
+    // What comes free is for those who have run out of replacements.
+    if (session.pressure() == layout::Pressure::dry) return std::numeric_limits<std::uint64_t>::max();
+    return size_class.shape.blocks / kKept;
+  }
+  bool has_room(const SizeClass& size_class, Purpose purpose) const {
+    return size_class.free_count > kept(size_class, purpose);
+  }
+
+  bool take(SizeClass& size_class, Purpose purpose, Block& block) {
     settle(size_class);
-    if (size_class.free_count == 0) return false;
+    if (!has_room(size_class, purpose)) return false;
+    size_class.full_for(purpose).found = false;
+    size_class.waiting_since = 0;
     // From the fullest segments: so that others become empty and can go back to the node.
     Segment& segment = *size_class.ranks[static_cast<std::size_t>(std::bit_width(size_class.ranked)) - 1];
     while (segment.free[segment.hint] == 0) ++segment.hint;
@@ -446,11 +470,13 @@ struct Heap::State {
     return firsts;
   }
 
-  Task<Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Nanos deadline,
-                                                               Cost& cost) {
+  Task<Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Purpose purpose,
+                                                               Nanos deadline, Cost& cost) {
     fabric::Buffer request = session.port().buffer(sizeof(layout::AllocateSegmentsRequest));
     fabric::Buffer reply = session.port().buffer(sizeof(layout::AllocateSegmentsReply));
-    base::store(request.data(), layout::AllocateSegmentsRequest{.count = size_class.run, .size_class = size_class.id});
+    base::store(request.data(), layout::AllocateSegmentsRequest{.count = size_class.run,
+                                                                .size_class = size_class.id,
+                                                                .replaces = purpose == Purpose::replacement ? 1u : 0u});
     const std::array chain{Op::call(layout::kAllocateSegments, request.span(), reply.span())};
     const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
     if (outcome.fate != Fate::done || outcome.reply_bytes != sizeof(layout::AllocateSegmentsReply)) co_return gone();
@@ -477,13 +503,13 @@ struct Heap::State {
 
   // Brings blocks: what others have freed, else a segment from the node. An unhurried refill leaves the class as large
   // as it is if enough is in limbo.
-  Task<Result<Refill>> refill(SizeClass& size_class, bool hurried, Nanos deadline, Cost& cost) {
+  Task<Result<Refill>> refill(SizeClass& size_class, Purpose purpose, bool hurried, Nanos deadline, Cost& cost) {
     std::size_t looked_at = 0;
     if (size_class.takes >= size_class.scan_at && !size_class.segments.empty()) {
       auto scanned = co_await scan_some(size_class, deadline, cost);
       if (!scanned.ok()) co_return scanned.status();
       looked_at = *scanned;
-      if (size_class.free_count > 0 && hurried) co_return Refill::got;
+      if (has_room(size_class, purpose) && hurried) co_return Refill::got;
     }
     look_at_demand(size_class);
     hurry_in_time(size_class);
@@ -497,7 +523,7 @@ struct Heap::State {
       if (size_class.waiting_since == 0) size_class.waiting_since = now;
       if (now - size_class.waiting_since < session.grant().tick) co_return Refill::wait;
     }
-    auto granted = co_await ask_for_segments(size_class, deadline, cost);
+    auto granted = co_await ask_for_segments(size_class, purpose, deadline, cost);
     if (!granted.ok()) co_return granted.status();
     if (granted->status == 0) {
       size_class.scan_at = size_class.takes;
@@ -509,15 +535,17 @@ struct Heap::State {
       co_return Refill::wait;  // its free blocks are in limbo
     }
     // Nothing more to be had: only what others have freed, wherever it is.
-    while (size_class.limbo.empty() && size_class.free_count == 0 && looked_at < size_class.segments.size()) {
+    while (size_class.limbo.empty() && !has_room(size_class, purpose) && looked_at < size_class.segments.size()) {
       auto scanned = co_await scan_some(size_class, deadline, cost);
       if (!scanned.ok()) co_return scanned.status();
       looked_at += *scanned;
     }
     size_class.scan_at = size_class.takes;
-    if (size_class.free_count > 0) co_return Refill::got;
-    if (!size_class.limbo.empty()) co_return Refill::wait;
-    co_return granted->status == 2 ? Refill::rests : Refill::full;
+    if (has_room(size_class, purpose)) co_return Refill::got;
+    // Replacements bring a block into limbo for each that they take; additions might wait for those of others for ever.
+    if (purpose == Purpose::replacement && !size_class.limbo.empty()) co_return Refill::wait;
+    const bool comes = unused(size_class) > kept(size_class, purpose);
+    co_return comes || granted->status == 2 ? Refill::rests : Refill::full;
   }
 
   // Returns wholly free segments but for what the class may need soon, and not all that is left at once; with `all`,
@@ -542,17 +570,27 @@ struct Heap::State {
 
   // Segments of which a good part is free, as far as this client can do without what is free in them. One with a block
   // that is about to be published is kept: whoever had it after a death would take that block for lost. Under
-  // pressure, a class that takes nothing keeps nothing.
-  static std::vector<std::uint64_t> surplus(const SizeClass& size_class, bool pressure) {
-    std::vector<std::uint64_t> firsts;
-    const std::uint64_t keep = pressure && is_quiet(size_class) ? 0 : reserve(size_class) + size_class.shape.blocks / 4;
-    std::uint64_t left = unused(size_class);
+  // pressure, a class that takes nothing keeps nothing; and where the node is dry, the least part is a good one.
+  static std::vector<std::uint64_t> surplus(const SizeClass& size_class, layout::Pressure pressure) {
+    const std::uint64_t blocks = size_class.shape.blocks;
+    const bool dry = pressure == layout::Pressure::dry;
+    std::uint64_t keep = reserve(size_class) + (dry ? 0 : blocks / 4);
+    if (pressure != layout::Pressure::none && is_quiet(size_class)) keep = 0;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> with_room;  // blocks, first
     for (const auto& [first, segment] : size_class.segments) {
       const std::uint64_t here = segment.free_count + segment.limbo_count;
-      if (wholly_free(size_class, segment) || here * 4 < size_class.shape.blocks || left < keep + here ||
-          segment.out_count > 0 || segment.looked_through) {
+      if (wholly_free(size_class, segment) || here < (dry ? 1 : blocks / 4) || segment.out_count > 0 ||
+          segment.looked_through) {
         continue;
       }
+      with_room.emplace_back(here, first);
+    }
+    if (dry) std::sort(with_room.begin(), with_room.end(), std::greater<>());
+    std::vector<std::uint64_t> firsts;
+    std::uint64_t left = unused(size_class);
+    for (const auto& [here, first] : with_room) {
+      if (left < keep + here) continue;
+      if (dry && firsts.size() == kScanSegments) break;
       left -= here;
       firsts.push_back(first);
     }
@@ -594,9 +632,9 @@ struct Heap::State {
   }
 
   // What is missing is an era.
-  Task<void> next_era(const SizeClass& size_class, Nanos deadline) {
+  Task<void> next_era(const SizeClass& size_class, Purpose purpose, Nanos deadline) {
     const std::uint64_t safe = session.safe_era();
-    while (session.alive() && session.safe_era() == safe && size_class.free_count == 0 &&
+    while (session.alive() && session.safe_era() == safe && !has_room(size_class, purpose) &&
            session.port().now() < deadline) {
       co_await session.tick_now(deadline);
     }
@@ -610,14 +648,14 @@ struct Heap::State {
     if (size_class.shape.blocks < 64 || size_class.busy) return;
     if (size_class.free_count >= few(size_class) && size_class.takes < size_class.scan_at) return;
     const Nanos now = session.port().now();
-    if (now < size_class.quiet_until || now < size_class.barren_until) return;
+    if (now < size_class.quiet_until || size_class.full_for(Purpose::addition).found) return;
     size_class.busy = true;
     session.background().spawn(refill_in_background(self, size_class));
   }
 
   static Task<void> refill_in_background(std::shared_ptr<State> self, SizeClass& size_class) {
     const Nanos deadline = self->session.port().now() + self->session.grant().failure_timeout;
-    auto refilled = co_await self->refill(size_class, false, deadline, self->background);
+    auto refilled = co_await self->refill(size_class, Purpose::addition, false, deadline, self->background);
     if (!refilled.ok() || *refilled != Refill::got) {
       size_class.quiet_until = self->session.port().now() + self->session.grant().tick / 16;
     }
@@ -815,7 +853,7 @@ struct Heap::State {
     segment->looked_through = false;
     segment->deaths = std::max(segment->deaths, deaths);
     size_class.scan_at = size_class.takes;
-    size_class.barren_until = 0;
+    for (SizeClass::Full& full : size_class.full) full.found = false;
   }
 
   // Runs can be longer than what one READ may carry.
@@ -841,6 +879,129 @@ struct Heap::State {
     co_return true;
   }
 
+  // --- Blocks for operations
+
+  Task<Result<Block>> acquire(const std::shared_ptr<State>& self, SizeClass& size_class, std::uint64_t bytes,
+                              Purpose purpose, Nanos deadline, Cost& cost) {
+    fabric::Port& port = session.port();
+    const Nanos tick = session.grant().tick;
+    int patience = purpose == Purpose::replacement ? kPatienceTicksToReplace : kPatienceTicks, eras = kPatienceEras;
+    Block block;
+    while (!take(size_class, purpose, block)) {
+      if (!session.alive() || released) co_return gone();
+      if (port.now() >= deadline) {
+        co_return Status(Code::timed_out, "no block of " + std::to_string(bytes) +
+                                              " bytes came free before the deadline; nothing was done");
+      }
+      if (size_class.busy) {
+        (void)co_await ready.wait(deadline);
+        continue;
+      }
+      size_class.busy = true;
+      auto refilled = co_await refill(size_class, purpose, true, deadline, cost);
+      if (refilled.ok() && *refilled == Refill::got) (void)co_await trim(size_class, false, deadline, cost);
+      let_go(size_class);
+      if (!refilled.ok()) co_return refilled.status();
+      if (*refilled == Refill::got) continue;
+      if (*refilled == Refill::wait) {
+        co_await next_era(size_class, purpose, deadline);
+        continue;
+      }
+      if (*refilled == Refill::rests && eras-- > 0) {
+        co_await next_era(size_class, purpose, deadline);  // what comes free then may also go to others
+        continue;
+      }
+      look_after_own(self);
+      if (take_over(self, &size_class) || looking_through_own) {
+        ++hungry;
+        (void)co_await swept.wait(std::min(deadline, port.now() + tick));
+        --hungry;
+        continue;
+      }
+      if (co_await return_spares(deadline, cost)) {
+        // Spares of other classes are free when the era is over.
+        co_await next_era(size_class, purpose, deadline);
+      } else if (patience-- > 0) {
+        // The node tells the others that it is short of segments.
+        co_await port.sleep_until(std::min(deadline, port.now() + tick));
+      } else {
+        size_class.full_for(purpose) = {.found = true, .tried_until = port.now() + kBarrenTicks * tick};
+        co_return full(bytes);
+      }
+    }
+    refill_ahead(self, size_class);
+    co_return block;
+  }
+
+  // Of a heap that was found full: so that no operation waits for what is not there.
+  static Task<void> try_again(std::shared_ptr<State> self, SizeClass& size_class, std::uint64_t bytes,
+                              Purpose purpose) {
+    const Nanos deadline = self->session.port().now() + 4 * self->session.grant().failure_timeout;
+    auto block = co_await self->acquire(self, size_class, bytes, purpose, deadline, self->background);
+    if (block.ok()) {
+      self->discard(self, *block);
+    } else {
+      size_class.full_for(purpose).tried_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
+    }
+  }
+
+  void discard(const std::shared_ptr<State>& self, Block block) {
+    SizeClass& size_class = class_for(block.bytes);
+    std::uint64_t first = 0, index = 0;
+    FARPOOL_CHECK(find_place(size_class, block.units, first, index));
+    const auto own = size_class.segments.find(first);
+    if (own == size_class.segments.end()) {  // its segment was given up meanwhile
+      Cost nobodys;
+      return free(self, block.units, block.bytes, nobodys);
+    }
+    const std::uint64_t bit = 1ull << index % 64;
+    take_in(own->second, index / 64, bit);
+    FARPOOL_CHECK(((own->second.free[index / 64] | own->second.limbo[index / 64]) & bit) == 0);
+    add_free(size_class, own->second, index / 64, bit);
+  }
+
+  void free(const std::shared_ptr<State>& self, std::uint64_t units, std::uint64_t bytes, Cost& cost) {
+    std::uint64_t first = 0, index = 0;
+    if (bytes == 0 || layout::run_segments(bytes, segment_bytes) > heap_segments) {
+      ++anomalies;
+      return;
+    }
+    SizeClass& size_class = class_for(bytes);
+    if (!find_place(size_class, units, first, index)) {
+      ++anomalies;
+      return;
+    }
+    const std::uint64_t bit = 1ull << index % 64;
+    if (const auto own = size_class.segments.find(first); own != size_class.segments.end()) {
+      Segment& segment = own->second;
+      if (((segment.free[index / 64] | segment.limbo[index / 64]) & bit) != 0) {
+        ++anomalies;
+      } else {
+        add_limbo(size_class, segment, index / 64, bit);  // its owner needs no message
+      }
+      return;
+    }
+    if (!session.alive()) return;  // nobody can be told; it stays until it is repaired
+    const std::uint64_t offset = bitmap_word(first, index / 64).offset;
+    for (Freed& one : freed) {
+      if (one.offset != offset) continue;
+      if ((one.bits & bit) != 0) {
+        ++anomalies;
+      } else {
+        one.bits |= bit;
+      }
+      return;
+    }
+    if (freed.empty()) freed_pin.emplace(session.pin());
+    freed.push_back({offset, bit});
+    std::uint64_t before = 0;
+    cost.charge_background(std::array{Op::fetch_add({layout::kHeap, offset}, before, bit)});
+    if (!flushing) {
+      flushing = true;
+      session.background().spawn(flush(self));
+    }
+  }
+
   static Status full(std::uint64_t bytes) {
     return {Code::out_of_memory, "the pool's heap has no room for a block of " + std::to_string(bytes) +
                                      " bytes; delete keys or give the pool more memory"};
@@ -851,60 +1012,22 @@ Heap::Heap(session::Session& session, std::uint64_t heap_bytes, std::uint64_t se
     : state_(std::make_shared<State>(session, heap_bytes, segment_bytes)) {}
 Heap::~Heap() = default;
 
-Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Nanos deadline, Cost& cost) {
+Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Purpose purpose, Nanos deadline, Cost& cost) {
+  if (std::optional<Block> block = take(bytes, purpose)) co_return *block;
   State& state = *state_;
-  fabric::Port& port = state.session.port();
+  if (!state.session.alive() || state.released) co_return state.gone();
   if (layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) co_return State::full(bytes);
   SizeClass& size_class = state.class_for(bytes);
-  const Nanos tick = state.session.grant().tick;
-  int patience = kPatienceTicks, eras = kPatienceEras;
-  Block block;
-  while (!state.take(size_class, block)) {
-    if (!state.session.alive() || state.released) co_return state.gone();
-    if (port.now() >= deadline) {
-      co_return Status(Code::timed_out, "no block of " + std::to_string(bytes) +
-                                            " bytes came free before the deadline; nothing was done");
-    }
-    if (size_class.busy) {
-      (void)co_await state.ready.wait(deadline);
-      continue;
-    }
-    if (port.now() < size_class.barren_until) co_return State::full(bytes);
-    size_class.busy = true;
-    auto refilled = co_await state.refill(size_class, true, deadline, cost);
-    if (refilled.ok() && *refilled == Refill::got) (void)co_await state.trim(size_class, false, deadline, cost);
-    state.let_go(size_class);
-    if (!refilled.ok()) co_return refilled.status();
-    if (*refilled == Refill::got) continue;
-    if (*refilled == Refill::wait) {
-      co_await state.next_era(size_class, deadline);
-      continue;
-    }
-    if (*refilled == Refill::rests && eras-- > 0) {
-      co_await state.next_era(size_class, deadline);  // what comes free then may also go to others
-      continue;
-    }
-    state.look_after_own(state_);
-    if (state.take_over(state_, &size_class) || state.looking_through_own) {
-      ++state.hungry;
-      (void)co_await state.swept.wait(std::min(deadline, port.now() + tick));
-      --state.hungry;
-      continue;
-    }
-    if (co_await state.return_spares(deadline, cost)) {
-      co_await state.next_era(size_class, deadline);  // spares of other classes are free when the era is over
-    } else if (patience-- > 0) {
-      // The node tells the others that it is short of segments.
-      co_await port.sleep_until(std::min(deadline, port.now() + tick));
-    } else {
-      size_class.barren_until = port.now() + kBarrenTicks * tick;
-      co_return State::full(bytes);
-    }
+  SizeClass::Full& full = size_class.full_for(purpose);
+  const Nanos now = state.session.port().now();
+  if (!full.found || state.session.pressure() == layout::Pressure::none) {
+    co_return co_await state.acquire(state_, size_class, bytes, purpose, deadline, cost);
   }
-  size_class.barren_until = 0;
-  size_class.waiting_since = 0;
-  state.refill_ahead(state_, size_class);
-  co_return block;
+  if (now >= full.tried_until) {
+    full.tried_until = std::numeric_limits<Nanos>::max();  // until it has been
+    state.session.background().spawn(State::try_again(state_, size_class, bytes, purpose));
+  }
+  co_return State::full(bytes);
 }
 
 void Heap::published(Block block) {
@@ -917,74 +1040,28 @@ void Heap::published(Block block) {
     State::take_in(*own, index / 64, 1ull << index % 64);
 }
 
-std::optional<Block> Heap::take(std::uint64_t bytes) {
+std::optional<Block> Heap::take(std::uint64_t bytes, Purpose purpose) {
   State& state = *state_;
   if (state.released || layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) return std::nullopt;
   SizeClass& size_class = state.class_for(bytes);
   Block block;
-  if (!state.take(size_class, block)) return std::nullopt;
+  if (!state.take(size_class, purpose, block)) return std::nullopt;
   state.refill_ahead(state_, size_class);
   return block;
 }
 
-void Heap::discard(Block block) {
-  State& state = *state_;
-  SizeClass& size_class = state.class_for(block.bytes);
-  std::uint64_t first = 0, index = 0;
-  FARPOOL_CHECK(state.find_place(size_class, block.units, first, index));
-  const auto own = size_class.segments.find(first);
-  if (own == size_class.segments.end()) {  // its segment was given up meanwhile
-    Cost nobodys;
-    return free(block.units, block.bytes, nobodys);
-  }
-  const std::uint64_t bit = 1ull << index % 64;
-  State::take_in(own->second, index / 64, bit);
-  FARPOOL_CHECK(((own->second.free[index / 64] | own->second.limbo[index / 64]) & bit) == 0);
-  State::add_free(size_class, own->second, index / 64, bit);
+Purpose Heap::purpose_of(std::uint64_t bytes, std::uint64_t before) const {
+  const auto room = [this](std::uint64_t asked) {
+    const std::uint64_t segment = state_->segment_bytes, size_class = layout::size_class_for(asked, segment);
+    return size_class == layout::kRun ? layout::run_segments(asked, segment) * segment
+                                      : layout::block_bytes(size_class);
+  };
+  return before != 0 && room(bytes) <= room(before) ? Purpose::replacement : Purpose::addition;
 }
 
-void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) {
-  State& state = *state_;
-  std::uint64_t first = 0, index = 0;
-  if (bytes == 0 || layout::run_segments(bytes, state.segment_bytes) > state.heap_segments) {
-    ++state.anomalies;
-    return;
-  }
-  SizeClass& size_class = state.class_for(bytes);
-  if (!state.find_place(size_class, units, first, index)) {
-    ++state.anomalies;
-    return;
-  }
-  const std::uint64_t bit = 1ull << index % 64;
-  if (const auto own = size_class.segments.find(first); own != size_class.segments.end()) {
-    Segment& segment = own->second;
-    if (((segment.free[index / 64] | segment.limbo[index / 64]) & bit) != 0) {
-      ++state.anomalies;
-    } else {
-      state.add_limbo(size_class, segment, index / 64, bit);  // its owner needs no message
-    }
-    return;
-  }
-  if (!state.session.alive()) return;  // nobody can be told; it stays until it is repaired
-  const std::uint64_t offset = state.bitmap_word(first, index / 64).offset;
-  for (State::Freed& freed : state.freed) {
-    if (freed.offset != offset) continue;
-    if ((freed.bits & bit) != 0) {
-      ++state.anomalies;
-    } else {
-      freed.bits |= bit;
-    }
-    return;
-  }
-  if (state.freed.empty()) state.freed_pin.emplace(state.session.pin());
-  state.freed.push_back({offset, bit});
-  std::uint64_t before = 0;
-  cost.charge_background(std::array{Op::fetch_add({layout::kHeap, offset}, before, bit)});
-  if (!state.flushing) {
-    state.flushing = true;
-    state.session.background().spawn(State::flush(state_));
-  }
-}
+void Heap::discard(Block block) { state_->discard(state_, block); }
+
+void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) { state_->free(state_, units, bytes, cost); }
 
 void Heap::set_references(References& references) { state_->references = &references; }
 
@@ -992,17 +1069,17 @@ Task<void> Heap::maintain(Nanos deadline) {
   const std::shared_ptr<State> state = state_;
   (void)state->take_over(state, nullptr);
   state->look_after_own(state);
-  const bool pressure = state->session.pressure();
+  const layout::Pressure pressure = state->session.pressure();
+  const bool scarce = pressure != layout::Pressure::none;
   const std::optional<std::uint64_t> quiet = state->next_quiet_class();
   for (auto& [id, size_class] : state->classes) {
     if (size_class.busy || !state->session.alive() || state->released) continue;
     size_class.busy = true;
     state->look_at_demand(size_class);
     state->hurry_in_time(size_class);
-    if ((pressure || id == quiet) && !size_class.segments.empty()) {
-      const Status scanned =
-          co_await state->scan(size_class, pressure ? State::firsts_of(size_class) : State::next_few(size_class),
-                               deadline, state->background);
+    if ((scarce || id == quiet) && !size_class.segments.empty()) {
+      const Status scanned = co_await state->scan(
+          size_class, scarce ? State::firsts_of(size_class) : State::next_few(size_class), deadline, state->background);
       if (scanned.ok()) {
         co_await state->orphan(size_class, State::surplus(size_class, pressure), deadline, state->background);
       }

@@ -21,6 +21,12 @@ struct Block {
   std::uint64_t bytes = 0;  // usable
 };
 
+// What a block is for. Of a heap that is full, replacements go on when nothing can be added any more.
+enum class Purpose : std::uint8_t {
+  addition,
+  replacement,  // of a published block that is freed soon after, and is no smaller
+};
+
 // What the index knows of the heap. A protocol implements it, so that blocks of dead clients can be told from live
 // ones.
 class References {
@@ -41,11 +47,15 @@ class Heap {
   ~Heap();
 
   // A block of at least `bytes`. Local in the common case, and refilled in the background before a class runs dry;
-  // otherwise scans free bitmaps, asks the node for a segment, or waits for an era. The caller holds no EraPin: it
-  // would wait for itself. Errors: out_of_memory (the heap is full), timed_out, and the session's.
-  task::Task<base::Result<Block>> allocate(std::uint64_t bytes, base::Nanos deadline, fabric::Cost& cost);
+  // otherwise scans free bitmaps, asks the node for a segment, or waits for an era. Once the heap has been found full
+  // that is said at once, until there is room. The caller holds no EraPin: it would wait for itself. Errors:
+  // out_of_memory (the heap is full), timed_out, and the session's.
+  task::Task<base::Result<Block>> allocate(std::uint64_t bytes, Purpose purpose, base::Nanos deadline,
+                                           fabric::Cost& cost);
   // Such a block if there is one at hand: nothing is waited for, so the caller may hold an EraPin.
-  std::optional<Block> take(std::uint64_t bytes);
+  std::optional<Block> take(std::uint64_t bytes, Purpose purpose);
+  // What a block of `bytes` is for that takes the place of one that was asked for with `before`; 0: of none.
+  Purpose purpose_of(std::uint64_t bytes, std::uint64_t before) const;
   // Of what was allocated or taken, one of these becomes known: an entry points to the block now, or none ever will and
   // it is reusable at once. Until then the block is not looked at when the heap looks for blocks that got lost.
   void published(Block block);

@@ -13,11 +13,16 @@ struct TickRequest {
       0;  // every operation of this session that still runs began when this era, or a later one, had been seen
   std::uint64_t hurry = 0;  // 1: this session waits for an era
 };
+// How short of segments the node is. Each holds for a lease.
+enum class Pressure : std::uint64_t {
+  none = 0,
+  scarce = 1,  // a request was refused: give back what you can spare
+  dry = 2,     // one for replacements was: give up every segment that you can do without, and add no block
+};
 struct TickReply {
   std::uint64_t era = 0;       // now
   std::uint64_t safe_era = 0;  // no session still runs an operation of an older era
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
-  // 1: a request for segments was refused within the last lease: give back what you can spare.
   std::uint64_t pressure = 0;
   std::uint64_t hurry = 0;          // 1: somebody waits for an era: tick often for a while
   std::uint64_t places = 0;         // sessions from 0 that were ever admitted: slots beyond theirs were never written
@@ -30,6 +35,8 @@ struct AllocateSegmentsRequest {
   std::uint64_t count = 1;  // contiguous
   std::uint64_t size_class =
       0;  // blocks the segment will hold; an orphan of this class may be handed out when count is 1
+  // 1: blocks that take the place of others, which are freed soon. The last segments are for these.
+  std::uint64_t replaces = 0;
 };
 struct AllocateSegmentsReply {
   std::uint64_t status = 0;   // 0 granted, 1 the heap is full, 2 full until an era is over: segments wait to be reused

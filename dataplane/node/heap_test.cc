@@ -25,6 +25,7 @@ using fabric::Fate;
 using fabric::Op;
 using heap::Block;
 using heap::Heap;
+using heap::Purpose;
 using session::EraPin;
 using task::Task;
 
@@ -51,13 +52,36 @@ struct HeapWorld : TestWorld {
     for (int i = 0; i < times; ++i) run(client.session->tick_now(network.now() + 5 * kSecond));
   }
 
-  static Task<void> allocating(Heap& heap, std::uint64_t bytes, Nanos deadline, Cost& cost, Result<Block>& into) {
-    into = co_await heap.allocate(bytes, deadline, cost);
+  static Task<void> allocating(Heap& heap, std::uint64_t bytes, Purpose purpose, Nanos deadline, Cost& cost,
+                               Result<Block>& into) {
+    into = co_await heap.allocate(bytes, purpose, deadline, cost);
   }
-  Result<Block> allocate(HeapClient& client, std::uint64_t bytes, Nanos patience = 30 * kSecond) {
+  Result<Block> allocate(HeapClient& client, std::uint64_t bytes, Nanos patience = 30 * kSecond,
+                         Purpose purpose = Purpose::addition) {
     Result<Block> block(base::Status(Code::internal, ""));
-    run(allocating(*client.heap, bytes, network.now() + patience, cost, block));
+    run(allocating(*client.heap, bytes, purpose, network.now() + patience, cost, block));
     return block;
+  }
+  // One that takes the place of another, which is freed.
+  Result<Block> replace(HeapClient& client, const Block& old, std::uint64_t bytes, Nanos patience = 30 * kSecond) {
+    Result<Block> block = allocate(client, bytes, patience, Purpose::replacement);
+    if (block.ok()) {
+      client.heap->published(*block);
+      client.heap->free(old.units, bytes, cost);
+    }
+    return block;
+  }
+  std::vector<Block> fill(HeapClient& client, std::uint64_t bytes) {
+    std::vector<Block> blocks;
+    for (;;) {
+      const auto block = allocate(client, bytes);
+      if (!block.ok()) {
+        EXPECT_EQ(block.code(), Code::out_of_memory) << block.status().message();
+        return blocks;
+      }
+      client.heap->published(*block);
+      blocks.push_back(*block);
+    }
   }
   std::byte* at(std::uint64_t units) const {
     return memory.span().data() + geometry().at(layout::kHeap).offset + layout::block_offset(units);
@@ -67,6 +91,29 @@ struct HeapWorld : TestWorld {
     return node->stats().segments;
   }
   Cost cost;
+};
+
+// Maintains a client's heap until it is ended.
+class Upkeep {
+ public:
+  Upkeep(HeapWorld& world, HeapClient& client) : world_(world) { scope_.spawn(maintain(client)); }
+
+  void end() {
+    ended_ = true;
+    EXPECT_TRUE(world_.wait_until([this] { return scope_.running() == 0; }));
+  }
+
+ private:
+  Task<void> maintain(HeapClient& client) {
+    while (!ended_ && client.session->alive()) {
+      co_await client.heap->maintain(client.session->port().now() + kSecond);
+      co_await client.session->port().sleep_for(client.session->grant().tick);
+    }
+  }
+
+  HeapWorld& world_;
+  bool ended_ = false;
+  task::Scope scope_;
 };
 
 TEST(Heap, HandsOutDistinctBlocksOfAtLeastTheSize) {
@@ -246,7 +293,7 @@ Task<void> put(Store& store, HeapClient& client, std::size_t key, std::uint64_t 
   Cost cost;
   fabric::Port& port = client.session->port();
   const Nanos deadline = port.now() + 30 * kSecond;
-  auto block = co_await client.heap->allocate(bytes, deadline, cost);
+  auto block = co_await client.heap->allocate(bytes, Purpose::addition, deadline, cost);
   if (!block.ok()) {
     store.failed = block.status();
     co_return;
@@ -448,36 +495,14 @@ TEST(Heap, WhatALeavingClientLeavesBehindIsAdopted) {
   EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
 }
 
-// Maintains a client's heap until it is ended.
-class Upkeep {
- public:
-  Upkeep(HeapWorld& world, HeapClient& client) : world_(world) { scope_.spawn(maintain(client)); }
-
-  void end() {
-    ended_ = true;
-    EXPECT_TRUE(world_.wait_until([this] { return scope_.running() == 0; }));
-  }
-
- private:
-  Task<void> maintain(HeapClient& client) {
-    while (!ended_ && client.session->alive()) {
-      co_await client.heap->maintain(client.session->port().now() + kSecond);
-      co_await client.session->port().sleep_for(client.session->grant().tick);
-    }
-  }
-
-  HeapWorld& world_;
-  bool ended_ = false;
-  task::Scope scope_;
-};
-
 // What an index asks of the heap, without the values.
 Task<void> replace(Store& store, HeapClient& client, std::uint64_t seed, std::uint64_t bytes, Nanos rest) {
   base::Random random(seed);
   Cost cost;
   while (store.failed.ok() && !store.stop) {
     for (int i = 0; i < 10; ++i) {
-      const auto block = co_await client.heap->allocate(bytes, client.session->port().now() + 30 * kSecond, cost);
+      const auto block =
+          co_await client.heap->allocate(bytes, Purpose::addition, client.session->port().now() + 30 * kSecond, cost);
       if (!block.ok()) {
         store.failed = block.status();
         co_return;
@@ -589,6 +614,87 @@ TEST(Heap, AFullHeapSaysSoAtOnceAndRecovers) {
   world.leave(std::move(client));
 }
 
+// Whoever filled it, each class by itself, and who has come since.
+TEST(Heap, AFullHeapStillReplaces) {
+  HeapWorld world(1, 16 << 20);
+  HeapClient filler = world.join(), newcomer = world.join();
+  std::map<std::uint64_t, std::vector<Block>> filled;
+  for (const std::uint64_t bytes : {20'000u, 1000u, 100u}) filled[bytes] = world.fill(filler, bytes);
+  EXPECT_GT(filled[20'000].size(), 500u);
+  EXPECT_EQ(world.segments().free, world.geometry().segments / 16);
+  Upkeep upkeep_of_one(world, filler), upkeep_of_other(world, newcomer);
+  for (auto& [bytes, blocks] : filled) {
+    for (HeapClient* client : {&filler, &newcomer}) {
+      Nanos longest = 0;
+      for (Block& block : blocks) {
+        const Nanos begun = world.network.now();
+        const auto other = world.replace(*client, block, bytes);
+        ASSERT_TRUE(other.ok()) << other.status().message();
+        block = *other;
+        longest = std::max(longest, world.network.now() - begun);
+      }
+      // There are fewer segments left than classes: one is waited for, until the other client has given up what it can.
+      EXPECT_LT(longest, 16 * client->session->grant().tick) << "blocks of " << bytes;
+      EXPECT_EQ(world.allocate(*client, bytes).code(), Code::out_of_memory) << bytes;
+    }
+  }
+  // What is deleted makes room for as much.
+  std::vector<Block>& small = filled[1000];
+  const std::size_t half = small.size() / 2;
+  for (std::size_t i = 0; i < half; ++i) filler.heap->free(small[i].units, 1000, world.cost);
+  world.pass(10 * kSecond);
+  for (std::size_t i = 0; i < half / 2; ++i) ASSERT_TRUE(world.allocate(newcomer, 1000).ok()) << i << " of " << half;
+  upkeep_of_one.end();
+  upkeep_of_other.end();
+  for (const HeapClient* client : {&filler, &newcomer}) EXPECT_EQ(client->heap->usage().anomalies, 0u);
+  world.leave(std::move(filler));
+  world.leave(std::move(newcomer));
+}
+
+Task<void> add_all_the_time(HeapClient& client, std::uint64_t bytes, std::vector<Block>& added, const bool& stop) {
+  Cost cost;
+  fabric::Port& port = client.session->port();
+  while (!stop) {
+    const auto block = co_await client.heap->allocate(bytes, Purpose::addition, port.now() + 30 * kSecond, cost);
+    if (block.ok()) {
+      client.heap->published(*block);
+      added.push_back(*block);
+    } else {
+      EXPECT_EQ(block.code(), Code::out_of_memory);
+    }
+    co_await port.sleep_for(kMillisecond);
+  }
+}
+
+// What one client replaces lies in the segments of another, and comes free there.
+TEST(Heap, WhatReplacementsNeedIsNotAdded) {
+  HeapWorld world(1, 16 << 20);
+  HeapClient adds = world.join(), replaces = world.join();
+  constexpr std::uint64_t kBytes = 1000;
+  std::vector<Block> blocks = world.fill(adds, kBytes), added;
+  ASSERT_NE(blocks.size() % 1009, 0u);
+  bool stop = false;
+  Upkeep upkeep_of_one(world, adds), upkeep_of_other(world, replaces);
+  task::Scope scope;
+  scope.spawn(add_all_the_time(adds, kBytes, added, stop));
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      Block& block = blocks[i * 1009 % blocks.size()];  // a little of each segment
+      const auto other = world.replace(replaces, block, kBytes);
+      ASSERT_TRUE(other.ok()) << other.status().message() << " in round " << round;
+      block = *other;
+    }
+  }
+  stop = true;
+  ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
+  // A tick's worth, before the client is told to stop.
+  EXPECT_LT(added.size(), blocks.size() / 8);
+  upkeep_of_one.end();
+  upkeep_of_other.end();
+  world.leave(std::move(adds));
+  world.leave(std::move(replaces));
+}
+
 TEST(Heap, ShortDeadlinesAreKeptAndNothingIsLost) {
   HeapWorld world;
   HeapClient client = world.join();
@@ -629,7 +735,9 @@ TEST(Heap, AnEndedSessionEndsItsHeap) {
   client.session->end({Code::unavailable, "cut"});
   client.heap->free(others->units, 100, world.cost);  // nobody can be told
   client.heap->discard(*block);
-  while (client.heap->usage().blocks_free > 0) ASSERT_TRUE(world.allocate(client, 100).ok());
+  while (client.heap->usage().blocks_free > 0) {
+    ASSERT_TRUE(world.allocate(client, 100, kSecond, Purpose::replacement).ok());
+  }
   const auto refused = world.allocate(client, 100);
   EXPECT_EQ(refused.code(), Code::unavailable);
   EXPECT_NE(refused.status().message().find("cut"), std::string::npos);
@@ -921,7 +1029,8 @@ TEST(HeapOfTheDead, TheFactsNameWhoLeftHowMuch) {
 Task<void> take_all(HeapClient& client, std::uint64_t bytes, std::vector<Block>& into, bool& over) {
   Cost cost;
   for (;;) {
-    auto block = co_await client.heap->allocate(bytes, client.session->port().now() + 120 * kSecond, cost);
+    auto block =
+        co_await client.heap->allocate(bytes, Purpose::replacement, client.session->port().now() + 120 * kSecond, cost);
     if (!block.ok()) break;
     into.push_back(*block);
   }
@@ -1005,7 +1114,7 @@ constexpr std::uint64_t kMortalBytes = 6000;
 Task<void> mortal_put(std::shared_ptr<Mortals> all, HeapClient& client, std::size_t key, base::Random& random) {
   Cost cost;
   fabric::Port& port = client.session->port();
-  auto block = co_await client.heap->allocate(kMortalBytes, port.now() + 30 * kSecond, cost);
+  auto block = co_await client.heap->allocate(kMortalBytes, Purpose::addition, port.now() + 30 * kSecond, cost);
   if (!block.ok()) co_return;
   EXPECT_FALSE(all->index.entries.contains(block->units)) << "handed out although an entry points to it";
   EXPECT_TRUE(all->given.insert(block->units).second) << "handed out twice";

@@ -34,6 +34,7 @@ constexpr base::Nanos kHousekeeping = base::kSecond;
 constexpr std::size_t kMaxDeadTold = 256;             // in the facts
 constexpr base::Nanos kProgress = 5 * base::kSecond;  // between lines that say how far a verification has come
 constexpr std::size_t kDefectsLogged = 20;
+constexpr std::uint64_t kKeptForReplacements = 16;  // one such part of the segments
 
 // A request or reply of a CALL, if the bytes are exactly one.
 template <class T>
@@ -420,7 +421,7 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
       if (!read_request(request, tick)) return std::nullopt;
       std::optional<layout::TickReply> told = registry_->tick(session_id, tick);
       if (!told) return std::nullopt;
-      told->pressure = responder_.now() < pressure_until_ ? 1 : 0;
+      told->pressure = static_cast<std::uint64_t>(pressure());
       told->dead_segments = ledger_.counts().dead;
       told->deaths = ledger_.deaths();
       return write_reply(reply, *told);
@@ -533,6 +534,12 @@ void MemoryNode::settle() {
                  [this](std::uint64_t first, std::uint64_t count) { clear_headers(first, count); });
 }
 
+layout::Pressure MemoryNode::pressure() const {
+  const base::Nanos now = responder_.now();
+  if (now < dry_until_) return layout::Pressure::dry;
+  return now < scarce_until_ ? layout::Pressure::scarce : layout::Pressure::none;
+}
+
 layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
                                                    const layout::AllocateSegmentsRequest& request) {
   const std::uint64_t client_incarnation = registry_->incarnation_of(session_id);
@@ -546,15 +553,24 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
       return {.status = 0, .first = *orphan, .adopted = 1};
     }
   }
-  std::optional<std::uint64_t> first = ledger_.grant(request.count, request.size_class, session_id);
+  const SegmentLedger::Counts& segments = ledger_.counts();
+  const std::uint64_t kept = request.replaces != 0 ? 0 : geometry_.segments / kKeptForReplacements;
+  const auto grant = [&]() -> std::optional<std::uint64_t> {
+    if (segments.free < kept || segments.free - kept < request.count) return std::nullopt;
+    return ledger_.grant(request.count, request.size_class, session_id);
+  };
+  std::optional<std::uint64_t> first = grant();
   if (!first) {
     settle();
-    first = ledger_.grant(request.count, request.size_class, session_id);
+    first = grant();
   }
   if (!first) {
     ++segment_refusals_;
-    pressure_until_ = responder_.now() + options_.lease;
-    return {.status = ledger_.counts().resting >= request.count && request.count > 0 ? 2u : 1u};
+    const std::uint64_t coming = segments.free + segments.resting;
+    const bool soon = segments.resting > 0 && request.count > 0 && coming >= kept && coming - kept >= request.count;
+    scarce_until_ = responder_.now() + options_.lease;
+    if (request.replaces != 0 && !soon) dry_until_ = scarce_until_;
+    return {.status = soon ? 2u : 1u};
   }
   zero_segments(*first, request.count);
   write_header(*first, session_id, client_incarnation, request.size_class, request.count);

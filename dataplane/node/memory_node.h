@@ -132,6 +132,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) override;
   void on_ended(const Ended& ended) override;
 
+  layout::Pressure pressure() const;
   layout::AllocateSegmentsReply allocate(std::uint64_t session_id, const layout::AllocateSegmentsRequest& request);
   layout::AdoptSegmentReply bequeath(std::uint64_t session_id, const layout::AdoptSegmentRequest& request);
   layout::ReturnSegmentsReply take_back(std::uint64_t session_id, const layout::ReturnSegmentsRequest& request);
@@ -179,7 +180,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   };
   std::vector<Left> left_;
   std::vector<bool> dirty_;  // segments that were handed out before: to be zeroed before they are again
-  base::Nanos pressure_until_ = 0;
+  base::Nanos scarce_until_ = 0, dry_until_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t segment_refusals_ = 0;
 

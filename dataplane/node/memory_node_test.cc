@@ -218,7 +218,7 @@ TEST(MemoryNode, ASegmentNamesItsOwnerAndComesBackZeroed) {
   }
   EXPECT_EQ(runs.size(), (world.geometry().segments - 1) / 2);
   world.run(session->tick_now(world.network.now() + kSecond));
-  EXPECT_TRUE(session->pressure());
+  EXPECT_EQ(session->pressure(), layout::Pressure::scarce);
 
   std::byte* dirt = world.memory.span().data() + world.geometry().at(layout::kHeap).offset +
                     runs[0] * world.geometry().segment_bytes + 4096;

@@ -144,7 +144,7 @@ struct Owner {
 task::Task<void> fill(heap::Heap& heap, fabric::Port& port, std::uint64_t bytes, std::vector<heap::Block>& into) {
   fabric::Cost cost;
   for (;;) {
-    auto block = co_await heap.allocate(bytes, port.now() + 60 * kSecond, cost);
+    auto block = co_await heap.allocate(bytes, heap::Purpose::addition, port.now() + 60 * kSecond, cost);
     if (!block.ok()) co_return;
     into.push_back(*block);
   }

@@ -39,6 +39,7 @@ using fabric::Remote;
 using fabric::tcp::ClientThread;
 using heap::Block;
 using heap::Heap;
+using heap::Purpose;
 using session::Session;
 using task::Task;
 
@@ -209,7 +210,8 @@ Task<void> churn(Client& client, std::uint64_t mark, std::uint64_t rounds, std::
   failed = true;
   for (std::uint64_t round = 0; round < rounds; ++round) {
     Cost cost;
-    const Result<Block> block = co_await client.heap->allocate(kBytes, client.port->now() + kPatience, cost);
+    const Result<Block> block =
+        co_await client.heap->allocate(kBytes, Purpose::addition, client.port->now() + kPatience, cost);
     EXPECT_TRUE(block.ok()) << block.status().message();
     if (!block.ok()) co_return;
     const Remote at{layout::kHeap, layout::block_offset(block->units)};

@@ -92,7 +92,7 @@ struct Session::State {
   bool node_hurries = false;
   bool ticking = false;
   std::uint64_t ticks = 0;
-  bool pressure = false;
+  layout::Pressure pressure = layout::Pressure::none;
   std::uint64_t places = 0;
   std::uint64_t dead = 0;
   std::uint64_t dead_segments = 0;
@@ -184,7 +184,10 @@ task::Task<void> Session::State::keep_ticking() {
     const Nanos now = port.now(), soon = grant.tick / 256;
     const bool often = tick_wanted || node_hurries || now < hurry_until;
     const bool tells = often && oldest_pin() > published;
-    const Nanos space = tells ? soon : often ? grant.tick / 16 : pressure ? grant.tick / 4 : grant.tick;
+    const Nanos space = tells                                ? soon
+                        : often                              ? grant.tick / 16
+                        : pressure != layout::Pressure::none ? grant.tick / 4
+                                                             : grant.tick;
     const Nanos due = last_sent + space;
     if (now < due) {
       (void)co_await tick_due.wait(often && era > published ? std::min(due, now + soon) : due);
@@ -225,7 +228,7 @@ task::Task<void> Session::State::tick() {
   lease_from(sent);
   era = told.era;
   safe_era = told.safe_era;
-  pressure = told.pressure != 0;
+  pressure = std::min(static_cast<layout::Pressure>(told.pressure), layout::Pressure::dry);
   dead_segments = told.dead_segments;
   deaths = told.deaths;
   node_hurries = told.hurry != 0;
@@ -341,7 +344,7 @@ Status Session::why() const { return state_->why(); }
 void Session::end(Status why) { state_->end(std::move(why)); }
 std::uint64_t Session::era() const { return state_->era; }
 std::uint64_t Session::safe_era() const { return state_->safe_era; }
-bool Session::pressure() const { return state_->pressure; }
+layout::Pressure Session::pressure() const { return state_->pressure; }
 std::uint64_t Session::dead_segments() const { return state_->dead_segments; }
 std::uint64_t Session::deaths() const { return state_->deaths; }
 std::uint64_t Session::epoch() const { return state_->epoch; }

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "fabric/cost.h"
 #include "fabric/fabric.h"
+#include "layout/calls.h"
 #include "layout/operation_slot.h"
 #include "task/scope.h"
 
@@ -131,8 +132,9 @@ class Session {
   // era() + 1: a block found free when era() was e may be reused once safe_era() > e + 1.
   std::uint64_t era() const;
   std::uint64_t safe_era() const;
-  // The node ran short of segments: whoever holds free blocks should give segments back (heap::Heap::maintain).
-  bool pressure() const;
+  // Whether the node is short of segments, as of the last tick: what that asks of who holds free blocks is done by
+  // heap::Heap::maintain.
+  layout::Pressure pressure() const;
   // Heap segments of the dead that nobody has taken over, as of the last tick.
   std::uint64_t dead_segments() const;
   // Sessions at the node that had ended without a goodbye, as of the last tick.

@@ -8,7 +8,7 @@ namespace {
 
 TEST(Pools, AreRightAndEverythingHappensInThem) {
   PoolVerdict sum;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 80; ++seed) {
     const PoolVerdict verdict = run_pool(seed);
     if (!verdict.wrong.empty()) ADD_FAILURE() << explain_pool(seed);
     add(sum, verdict);

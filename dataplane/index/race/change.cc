@@ -16,7 +16,7 @@ namespace {
 enum class Step : std::uint8_t {
   finished,
   again,  // somebody was in the way
-  room,   // a block is wanted and none is at hand: it is waited for without an era
+  room,   // a block for purpose_ is wanted and none is at hand: it is waited for without an era
 };
 
 class Change {
@@ -44,7 +44,7 @@ class Change {
   // The new value's block.
   Edit::Kind decide(const std::optional<Copy>& found);
   Task<Status> fetch_block();
-  bool compose();
+  bool compose(std::uint64_t bytes_before);  // of the extent that it replaces
   void write_extent();
   void drop_block();
   void add_write(Chain& chain);
@@ -75,9 +75,10 @@ class Change {
   bool seen_closed_ = false;  // in this attempt
 
   bool existed_ = false;
-  std::string decided_;          // an editor's value
-  std::string_view value_;       // of the put
-  bool composed_ = false;        // extent_ is of value_
+  std::string decided_;     // an editor's value
+  std::string_view value_;  // of the put
+  bool composed_ = false;   // extent_ is of value_
+  heap::Purpose purpose_ = heap::Purpose::addition;
   heap::Block block_;            // units 0 and bytes 0: none
   std::uint64_t block_for_ = 0;  // bytes that block_ was asked for
   fabric::Buffer extent_;
@@ -96,8 +97,10 @@ Task<Result<bool>> Change::run() {
   // Of a key that may have left, room is asked for when it is found: a full memory node must not keep it from its next.
   if (wish_.editor == nullptr && may_put && !buckets_.leaves()) {
     extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
-    if (Status status = co_await fetch_block(); !status.ok()) co_return status;
-    write_extent();
+    Status status = co_await fetch_block();
+    if (status.ok()) write_extent();
+    // Of a heap that is full there may be room yet to replace what the key has.
+    if (!status.ok() && status.code() != Code::out_of_memory) co_return status;
   }
   Result<bool> existed = co_await attempts();
   if (existed.code() != Code::unknown_outcome) drop_block();
@@ -179,7 +182,7 @@ Task<Result<Step>> Change::attempt() {
     }
     if (kind == Edit::Kind::put && !composed_) {
       if (status = index::check_sizes(key_, value_.size()); !status.ok()) co_return status;
-      if (!compose()) co_return Step::room;
+      if (!compose(found ? found->known->extent_bytes : 0)) co_return Step::room;
     }
     // Settle.
     if (found) co_return co_await take_over(*found, kind);
@@ -261,7 +264,7 @@ Edit::Kind Change::decide(const std::optional<Copy>& found) {
 // For extent_bytes_. The caller holds no era.
 Task<Status> Change::fetch_block() {
   drop_block();
-  Result<heap::Block> block = co_await state_.heap.allocate(extent_bytes_, deadline_, cost_);
+  Result<heap::Block> block = co_await state_.heap.allocate(extent_bytes_, purpose_, deadline_, cost_);
   if (!block.ok()) co_return block.status();
   block_ = *block;
   block_for_ = extent_bytes_;
@@ -269,8 +272,9 @@ Task<Status> Change::fetch_block() {
 }
 
 // False: there is no block at hand.
-bool Change::compose() {
+bool Change::compose(std::uint64_t bytes_before) {
   extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
+  purpose_ = state_.heap.purpose_of(extent_bytes_, bytes_before);
   // Whoever frees a block knows its class from its extent alone: one that was asked for for another will not do.
   const auto same_block = [this](std::uint64_t a, std::uint64_t b) {
     const std::uint64_t segment = state_.geometry.segment_bytes;
@@ -281,7 +285,7 @@ bool Change::compose() {
   // What others may be reading is not written over.
   if (block_.bytes != 0 && (exposed_ || !same_block(block_for_, extent_bytes_))) drop_block();
   if (block_.bytes == 0) {
-    const std::optional<heap::Block> block = state_.heap.take(extent_bytes_);
+    const std::optional<heap::Block> block = state_.heap.take(extent_bytes_, purpose_);
     if (!block) return false;
     block_ = *block;
     block_for_ = extent_bytes_;

@@ -102,7 +102,9 @@ class Change {
   Edit::Kind decide_to_leave();
   // The entry's pair stays the same.
   bool only_marks() const { return wish_.leave == Wish::Leave::begin || wish_.leave == Wish::Leave::give_up; }
-  Task<Status> compose(Nanos deadline);
+  bool compose();
+  heap::Purpose purpose_of(std::uint64_t bytes) const;
+  Task<Status> fetch_block();
   bool place();
   Task<Result<Step>> commit(session::Slot& slot, Edit::Kind kind);
   Task<Result<Step>> close(session::Slot& slot);
@@ -189,7 +191,11 @@ Task<Result<bool>> Change::run() {
   if (known) value_ = wish_.value;
   // Of a key that may have left, room is asked for when it is found: a full memory node must not keep it from its next.
   if (known && !leaves_) {
-    if (Status status = co_await compose(deadline_); !status.ok()) co_return status;
+    Status status;
+    if (!compose()) status = co_await fetch_block();
+    if (status.ok()) (void)compose();
+    // Of a heap that is full there may be room yet to replace what the key has.
+    if (!status.ok() && status.code() != Code::out_of_memory) co_return status;
   }
   HeldSlot slot;
   Result<bool> existed = false;
@@ -272,25 +278,20 @@ Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
     co_return Step::again;
   }
   if (kind == Edit::Kind::put) {
-    if (status = check_sizes(key_, value_.size()); status.ok() && !composed_) {
-      // Others wait for these locks: what cannot be had soon is fetched without them.
-      const Nanos soon = state_.now() + state_.failure_timeout() / 8;
-      status = co_await compose(std::min(deadline_, soon));
-      if (status.code() == Code::timed_out && state_.session.alive()) {
-        co_await release();
-        leave_turn();
-        slot->clear(cost_);
-        slot.reset();  // the heap needs one to find out what the dead have left
-        pin.reset();
-        if (status = co_await compose(deadline_); !status.ok()) co_return status;
-        if (status = co_await take_slot(slot); !status.ok()) co_return status;
-        composed_ = false;  // the editor decides anew; the block is kept for it
-        co_return Step::again;
-      }
-    }
-    if (!status.ok()) {
+    if (status = check_sizes(key_, value_.size()); !status.ok()) {
       co_await release();
       co_return status;
+    }
+    if (!composed_ && !compose()) {
+      // Others wait for these locks.
+      co_await release();
+      leave_turn();
+      slot->clear(cost_);
+      slot.reset();  // the heap needs one to find out what the dead have left
+      pin.reset();
+      if (status = co_await fetch_block(); !status.ok()) co_return status;
+      if (status = co_await take_slot(slot); !status.ok()) co_return status;
+      co_return Step::again;  // an editor decides anew; the block is kept for it
     }
     if (!found_.present && !place()) {
       co_await release();
@@ -625,14 +626,13 @@ Edit::Kind Change::decide_to_leave() {
   return Edit::Kind::put;
 }
 
-// Makes the entry for value_, and the extent in a block where it does not fit the entry.
-Task<Status> Change::compose(Nanos deadline) {
+// Makes the entry for value_, and the extent in a block where it does not fit the entry. False: no block is at hand.
+bool Change::compose() {
   const base::Bytes key = base::bytes_of(key_), value = base::bytes_of(value_);
   extent_used_ = false;
   if (Entry::fits(state_.geometry.entry_bytes, key.size(), value.size())) {
     entry_ = Entry::in_place(key, value);
-    composed_ = true;
-    co_return Status();
+    return composed_ = true;
   }
   const std::uint64_t bytes = layout::extent_bytes(key.size(), value.size());
   // Whoever frees the block knows its class from the entry's size alone: a block asked for another class will not do.
@@ -644,8 +644,8 @@ Task<Status> Change::compose(Nanos deadline) {
   };
   if (block_.bytes != 0 && !same_block(block_for_, bytes)) state_.heap.discard(std::exchange(block_, {}));
   if (block_.bytes == 0) {
-    Result<heap::Block> block = co_await state_.heap.allocate(bytes, deadline, cost_);
-    if (!block.ok()) co_return block.status();
+    const std::optional<heap::Block> block = state_.heap.take(bytes, purpose_of(bytes));
+    if (!block) return false;
     block_ = *block;
     block_for_ = bytes;
   }
@@ -655,7 +655,21 @@ Task<Status> Change::compose(Nanos deadline) {
   entry_ = Entry::extent(block_.units, bytes, hash_);
   extent_used_ = true;
   extent_sent_ = false;
-  composed_ = true;
+  return composed_ = true;
+}
+
+heap::Purpose Change::purpose_of(std::uint64_t bytes) const {
+  const bool replaces = found_.present && found_.entry.type() == EntryType::extent;
+  return state_.heap.purpose_of(bytes, replaces ? found_.entry.bytes() : 0);
+}
+
+// For value_, where there was none at hand. The caller holds neither locks nor an era.
+Task<Status> Change::fetch_block() {
+  const std::uint64_t bytes = layout::extent_bytes(key_.size(), value_.size());
+  Result<heap::Block> block = co_await state_.heap.allocate(bytes, purpose_of(bytes), deadline_, cost_);
+  if (!block.ok()) co_return block.status();
+  block_ = *block;
+  block_for_ = bytes;
   co_return Status();
 }
 
