@@ -317,7 +317,7 @@ TEST(RCuckooOverVerbs, AgreesWithAMapUnderSharedLocks) {
 
 // A table of few rows: entries have to move, and in the end none can.
 TEST(RCuckooOverVerbs, FillsUpMovesEntriesAndSaysSo) {
-  Server server({.memory = 2 << 20, .entries_per_row = 4});
+  Server server({.memory = 4 << 20, .entries_per_row = 4});
   User a(server);
   const std::uint64_t capacity = a.geometry.entries();
   std::vector<std::string> keys;

@@ -534,7 +534,6 @@ Json row_of(const Measured& one, const std::map<std::string, Raw>& raw) {
 
 int run(const Settings& settings) {
   Json report{{"program", "farpool verify-hardware"}};
-  const auto facts = fabric::verbs::survey({});
   auto device =
       Device::open({.device = settings.device, .address = settings.address, .failure_timeout = kFailureTimeout});
   if (!device.ok()) {
@@ -542,9 +541,14 @@ int run(const Settings& settings) {
     std::cout << report.dump(2) << std::endl;
     return 2;
   }
+  const auto facts = fabric::verbs::survey({});
   const auto own = std::find_if(facts.devices.begin(), facts.devices.end(),
                                 [&](const auto& each) { return each.name == (*device)->name(); });
-  FARPOOL_CHECK(own != facts.devices.end());
+  if (own == facts.devices.end()) {
+    report["error"] = (*device)->name() + " was taken away meanwhile: try again, or name another one by --device";
+    std::cout << report.dump(2) << std::endl;
+    return 2;
+  }
   report["device"] = {{"name", own->name},
                       {"firmware", (*device)->limits().fw_ver},
                       {"vendor", (*device)->limits().vendor_id},
