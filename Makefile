@@ -92,6 +92,8 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "simulator" $(MAKE) sim
 	@$(STEP) "simulator: deaths in other worlds" $(MAKE) sim ARGS='--crashes --seed 2 --count 3'
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 10'
+	@$(STEP) "verbs between two machines" $(MAKE) test-machines
+	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
 	@$(STEP) fuzzers $(MAKE) fuzz
 
 .PHONY: test-cpp
@@ -104,9 +106,14 @@ test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and 
 test-verbs: build/release/build.ninja ## the verbs wire on an RDMA device, or on SoftRoCE in a QEMU guest: ARGS='--gtest_filter=...'
 	@hack/deps lab
 	@cmake --build build/release -j $(JOBS) --target fabric_verbs_lab_test apps_lab_test verify_hardware
-	@go run ./hack/lab -timeout 10m -- build/release/fabric_verbs_lab_test --gtest_brief=1 $(ARGS)
-	@go run ./hack/lab -timeout 10m -- build/release/apps_lab_test --gtest_brief=1 $(ARGS)
-	@go run ./hack/lab -timeout 10m -- build/release/verify_hardware --rounds=100 --no-perftest >/dev/null
+	@go run ./hack/lab -timeout 20m -- hack/lab/suite $(ARGS)
+
+# Across machines: that one of them goes, and the cable between them.
+.PHONY: test-machines
+test-machines: build/release/build.ninja ## a compute shard and a memory node over verbs in two QEMU guests, joined by a cable
+	@hack/deps lab
+	@cmake --build build/release -j $(JOBS) --target apps_lab_test
+	@go run ./hack/lab -timeout 10m -beside hack/lab/memory-machine -- build/release/apps_lab_test --gtest_brief=1 --gtest_filter='TwoMachines.*'
 
 .PHONY: verify-hardware
 verify-hardware: build/release/build.ninja ## what an RDMA device does for farpool, tried and timed, as JSON: ARGS='--device=mlx5_0 --rounds=1000'
@@ -144,6 +151,13 @@ soak: build/release/build.ninja ## random worlds of ever new seeds, until stoppe
 .PHONY: chaos
 chaos: release ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'
 	@go run ./hack/chaos $(ARGS)
+
+# Where the device is: a guest is slow, and has the program rather than the toolchain.
+.PHONY: chaos-verbs
+chaos-verbs: release ## the same over verbs, on an RDMA device or on SoftRoCE in a guest
+	@hack/deps lab
+	@go build -o build/chaos ./hack/chaos
+	@go run ./hack/lab -timeout 20m -memory 4G -- build/chaos --wire verbs --minutes 3 $(ARGS)
 
 .PHONY: growth
 growth: release ## a RACE pool of processes that comes to hold 16 times as many keys under load: ARGS='--wire tcp'

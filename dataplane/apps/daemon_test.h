@@ -37,15 +37,23 @@ inline int free_port() {
   return ntohs(address.sin_port);
 }
 
-// Status line and body, or nothing when nobody listens.
-inline std::optional<std::string> get(int port, const std::string& path) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+// A connection to a port of this machine, or of another; -1 when nobody listens.
+inline int connect_to(int port, const std::string& host = "127.0.0.1") {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1) << host;
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+// Status line and body, or nothing when nobody listens.
+inline std::optional<std::string> get(int port, const std::string& path, const std::string& host = "127.0.0.1") {
+  const int fd = connect_to(port, host);
   std::optional<std::string> text;
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+  if (fd >= 0) {
     const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     text.emplace();
     std::array<char, 4096> piece{};
@@ -54,8 +62,8 @@ inline std::optional<std::string> get(int port, const std::string& path) {
         text->append(piece.data(), static_cast<std::size_t>(got));
       }
     }
+    ::close(fd);
   }
-  ::close(fd);
   return text;
 }
 

@@ -166,6 +166,11 @@ void judge_extras(const DeviceFacts& device, const RdmaFacts& facts, Findings& f
                                                               "(--lock-placement; not yet run on hardware)"
                           : "no device memory: locks lie in host memory",
                       ""});
+  findings.push_back({"connections", device.name, Level::note,
+                      device.unmanaged.empty()
+                          ? "librdmacm connects lanes"
+                          : "lanes are connected by what the session port tells: " + device.unmanaged,
+                      ""});
   findings.push_back({"memory-windows", device.name, Level::note,
                       device.memory_windows ? "memory windows of type 2B: each lane has keys that are good on no other"
                                             : "no memory windows of type 2B: keys of regions are good on every lane; "

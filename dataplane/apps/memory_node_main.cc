@@ -304,6 +304,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
               wire.failed_handshakes);
     if (const auto verbs = wire_.verbs_stats()) {
       s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs->lanes);
+      s.gauge("farpool_verbs_managed_lanes", "Of these: connected by librdmacm.", verbs->managed);
       s.counter("farpool_verbs_calls_total",
                 "CALLs that came by SEND. What else the device executes, it counts itself.", verbs->calls);
       s.counter("farpool_verbs_waiting_calls_total", "CALLs that are large, and waited for one of the rooms for such.",

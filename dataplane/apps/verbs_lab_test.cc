@@ -9,42 +9,11 @@
 #include <vector>
 
 #include "apps/daemon_test.h"
+#include "apps/redis_test.h"
 #include "net/throwaway_ca.h"
 
 namespace farpool::apps {
 namespace {
-
-// One connection that sends a command and takes its reply, which is one line or one bulk string.
-class Redis {
- public:
-  explicit Redis(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  }
-  Redis(const Redis&) = delete;
-  ~Redis() { ::close(fd_); }
-  std::string ask(const std::string& command) {
-    const std::string request = command + "\r\n";
-    if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
-      return "gone";
-    const std::string first = line();
-    return first.starts_with("$") && first != "$-1" ? line() : first;
-  }
-
- private:
-  std::string line() {
-    std::string text;
-    for (char c; ::read(fd_, &c, 1) == 1;) {
-      text.push_back(c);
-      if (text.ends_with("\r\n")) return text.substr(0, text.size() - 2);
-    }
-    return "gone";
-  }
-  int fd_;
-};
 
 class VerbsDaemons : public testing::Test {
  protected:
@@ -103,6 +72,7 @@ TEST_F(VerbsDaemons, WhatIsWrittenIsReadAndNoneOfItGoesOverTcp) {
   }
   EXPECT_EQ(redis.ask("GET nobody"), "$-1");
   EXPECT_GE(sample("farpool_verbs_lanes"), 1);
+  EXPECT_EQ(sample("farpool_verbs_managed_lanes"), sample("farpool_verbs_lanes"));
   EXPECT_GE(sample("farpool_verbs_calls_total"), 1);
   EXPECT_EQ(sample("farpool_wire_chains_total"), 0) << "verbs went over the tcp wire";
   EXPECT_EQ(sample("farpool_node_keys"), kKeys);

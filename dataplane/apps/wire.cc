@@ -36,6 +36,10 @@ void add_wire(CLI::App& app, WireSettings& settings) {
                  "of a memory node: give each lane keys that are good on no other, where the device has memory windows "
                  "of type 2B; false: keys that are good on every lane")
       ->capture_default_str();
+  app.add_option("--rdma-connection-manager", settings.connection_manager,
+                 "connect lanes by librdmacm, where the RDMA device's address is one of this network namespace on both "
+                 "sides; false, or elsewhere: by what the session port tells")
+      ->capture_default_str();
   app.add_option("--shm-directory", settings.shm_directory,
                  "directory that memory nodes and their clients on one host share: lanes between them go over rings in "
                  "shared memory; empty: over TCP");
@@ -78,6 +82,7 @@ base::Result<std::shared_ptr<fabric::verbs::Device>> open_device(const WireSetti
                                              .traffic_class = static_cast<std::uint8_t>(settings.traffic_class),
                                              .masked_cas = settings.masked_cas,
                                              .memory_windows = settings.memory_windows,
+                                             .connection_manager = settings.connection_manager,
                                              .failure_timeout = failure_timeout});
   if (!device.ok()) return Status(device.code(), "--wire verbs: " + device.status().message());
   spdlog::info("verbs by {}, address {}", (*device)->name(), (*device)->options().address);

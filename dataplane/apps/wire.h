@@ -23,6 +23,7 @@ struct WireSettings {
   std::uint32_t traffic_class = 0;
   bool masked_cas = false;
   bool memory_windows = true;
+  bool connection_manager = true;
   std::string shm_directory;
   base::Nanos spin = 0;
 };

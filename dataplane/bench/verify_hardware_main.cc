@@ -32,6 +32,7 @@
 #include "net/listener.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
+#include "task/scope.h"
 
 extern char** environ;
 
@@ -256,15 +257,12 @@ Json check_contract(const std::string& program, const Directory& directory) {
   return json;
 }
 
-// Of one of perftest's programs, in microseconds.
-struct Raw {
-  double least = 0, typical = 0;
-};
-std::optional<Raw> raw_latency(const std::string& program, const std::string& device, int gid, std::uint64_t bytes,
-                               std::uint64_t rounds, int port, const Directory& directory) {
+// The figures of one of perftest's programs, which runs against itself: its table's only row. Empty: it told none.
+std::vector<double> perftest(const std::string& program, const std::string& device, int gid, std::uint64_t rounds,
+                             const std::vector<std::string>& more, int port, const Directory& directory) {
   std::vector<std::string> command{
       program, "-d", device, "-x", std::to_string(gid), "-F", "-n", std::to_string(rounds), "-p", std::to_string(port)};
-  if (program != "ib_atomic_lat") command.insert(command.end(), {"-s", std::to_string(bytes)});
+  command.insert(command.end(), more.begin(), more.end());
   Child server(command, directory.file("server.txt"));
   command.push_back("127.0.0.1");
   for (int attempt = 0; attempt < 50; ++attempt) {  // until the server listens
@@ -274,13 +272,18 @@ std::optional<Raw> raw_latency(const std::string& program, const std::string& de
   }
   std::istringstream lines(Directory::text(directory.file("client.txt")));
   for (std::string line; std::getline(lines, line);) {
-    // bytes, rounds, shortest, longest, typical
     std::istringstream fields(line);
-    double size = 0, count = 0, shortest = 0, longest = 0, typical = 0;
-    if (fields >> size >> count >> shortest >> longest >> typical && typical > 0) return Raw{shortest, typical};
+    std::vector<double> figures;
+    for (double figure = 0; fields >> figure;) figures.push_back(figure);
+    if (figures.size() >= 5 && figures[4] > 0) return figures;
   }
-  return std::nullopt;
+  return {};
 }
+
+// In microseconds.
+struct Raw {
+  double least = 0, typical = 0;
+};
 
 // ---- times
 
@@ -365,6 +368,51 @@ task::Task<void> time_verbs(VerbsPort& port, fabric::LaneGrant grant, const std:
       one_of.packets = static_cast<double>(*now - *packets) / count;
     }
     into.push_back(std::move(one_of));
+  }
+}
+
+// How many verbs a lane moves in a second while several tasks keep it busy.
+struct Rate {
+  const char* what;
+  std::uint64_t bytes;
+  const char* beside;  // of perftest
+  std::vector<std::string> flags;
+  double per_second = 0, raw = 0;
+};
+constexpr std::uint64_t kTasks = 16;
+
+std::vector<Rate> rates() {
+  return {{.what = "READ", .bytes = 64, .beside = "ib_read_bw", .flags = {"-s", "64"}},
+          {.what = "WRITE", .bytes = 64, .beside = "ib_write_bw", .flags = {"-s", "64"}},
+          {.what = "CAS", .bytes = 8, .beside = "ib_atomic_bw", .flags = {"-A", "CMP_AND_SWAP"}}};
+}
+
+task::Task<void> keep_busy(VerbsPort& port, fabric::Lane& lane, std::string what, std::uint64_t rounds,
+                           Status& status) {
+  const fabric::Remote row{Host::kWords, 0};
+  fabric::Buffer buffer = port.buffer(64);
+  std::uint64_t old = 0;
+  const std::array chain{what == "READ"    ? Op::read(row, buffer.span())
+                         : what == "WRITE" ? Op::write(row, buffer.span())
+                                           : Op::cas(row, old, 0, 0)};
+  for (std::uint64_t i = 0; i < rounds && status.ok(); ++i) {
+    const auto outcome = co_await lane.post(chain, port.now() + 30 * base::kSecond);
+    if (outcome.fate != fabric::Fate::done) status = {base::Code::unavailable, what + ": the lane ended"};
+  }
+}
+
+task::Task<void> count_verbs(VerbsPort& port, fabric::LaneGrant grant, std::uint64_t rounds, std::vector<Rate>& into,
+                             Status& status) {
+  auto lane = co_await port.open_lane(std::move(grant), port.now() + 30 * base::kSecond);
+  status = lane.status();
+  if (!lane.ok()) co_return;
+  for (Rate& rate : into) {
+    const Nanos begun = port.now();
+    task::Scope scope;
+    for (std::uint64_t i = 0; i < kTasks; ++i) scope.spawn(keep_busy(port, **lane, rate.what, rounds, status));
+    co_await scope.join();
+    const auto seconds = static_cast<double>(port.now() - begun) / static_cast<double>(base::kSecond);
+    rate.per_second = static_cast<double>(kTasks * rounds) / seconds;
   }
 }
 
@@ -486,7 +534,6 @@ Json row_of(const Measured& one, const std::map<std::string, Raw>& raw) {
 
 int run(const Settings& settings) {
   Json report{{"program", "farpool verify-hardware"}};
-  const auto facts = fabric::verbs::survey({});
   auto device =
       Device::open({.device = settings.device, .address = settings.address, .failure_timeout = kFailureTimeout});
   if (!device.ok()) {
@@ -494,9 +541,14 @@ int run(const Settings& settings) {
     std::cout << report.dump(2) << std::endl;
     return 2;
   }
+  const auto facts = fabric::verbs::survey({});
   const auto own = std::find_if(facts.devices.begin(), facts.devices.end(),
                                 [&](const auto& each) { return each.name == (*device)->name(); });
-  FARPOOL_CHECK(own != facts.devices.end());
+  if (own == facts.devices.end()) {
+    report["error"] = (*device)->name() + " was taken away meanwhile: try again, or name another one by --device";
+    std::cout << report.dump(2) << std::endl;
+    return 2;
+  }
   report["device"] = {{"name", own->name},
                       {"firmware", (*device)->limits().fw_ver},
                       {"vendor", (*device)->limits().vendor_id},
@@ -525,6 +577,7 @@ int run(const Settings& settings) {
     served = responder->serve(host);
   });
   std::vector<Measured> measured;
+  std::vector<Rate> counted = rates();
   {
     Client client(*device, base::kMillisecond);
     Status timed = client.port == nullptr ? Status(base::Code::unavailable, client.said) : served;
@@ -533,6 +586,9 @@ int run(const Settings& settings) {
       checks.push_back(check_device_memory(host, placed, responder->address(), client, own->device_memory));
       client.run(
           time_verbs(*client.port, host.grant(responder->address()), own->name, settings.rounds, measured, timed));
+    }
+    if (timed.ok()) {
+      client.run(count_verbs(*client.port, host.grant(responder->address()), settings.rounds, counted, timed));
     }
     if (timed.ok()) timed = time_a_pool(*device, client, settings.rounds, measured);
     checks.push_back(timed.ok() ? passed("operations") : failed("operations", timed.message()));
@@ -545,10 +601,23 @@ int run(const Settings& settings) {
   const auto gid = (*device)->find_gid();
   for (const char* program : {"ib_read_lat", "ib_write_lat", "ib_atomic_lat", "ib_send_lat"}) {
     if (!settings.perftest || !gid.ok()) break;
-    const auto typical = raw_latency(program, own->name, static_cast<int>(gid->gid_index), 64, settings.rounds,
-                                     port_of(control), directory);
-    if (typical) raw[program] = *typical;
-    if (!typical) lacking += (lacking.empty() ? "" : ", ") + std::string(program);
+    // bytes, rounds, shortest, longest, typical
+    const auto told = perftest(
+        program, own->name, static_cast<int>(gid->gid_index), settings.rounds,
+        program == std::string("ib_atomic_lat") ? std::vector<std::string>{} : std::vector<std::string>{"-s", "64"},
+        port_of(control), directory);
+    if (!told.empty()) raw[program] = {told[2], told[4]};
+    if (told.empty()) lacking += (lacking.empty() ? "" : ", ") + std::string(program);
+  }
+  for (Rate& rate : counted) {
+    if (!settings.perftest || !gid.ok()) break;
+    // bytes, rounds, highest and mean MB/s, millions of messages a second
+    std::vector<std::string> flags{"-t", std::to_string(kTasks), "-Q", "1"};
+    flags.insert(flags.end(), rate.flags.begin(), rate.flags.end());
+    const auto told = perftest(rate.beside, own->name, static_cast<int>(gid->gid_index), kTasks * settings.rounds,
+                               flags, port_of(control), directory);
+    if (!told.empty()) rate.raw = told[4] * 1e6;
+    if (told.empty()) lacking += (lacking.empty() ? "" : ", ") + std::string(rate.beside);
   }
   for (const auto& [program, of] : raw) report["perftest"][program] = {{"least", of.least}, {"typical", of.typical}};
   if (!lacking.empty()) report["perftest"]["missing"] = lacking + ": install perftest";
@@ -557,6 +626,15 @@ int run(const Settings& settings) {
       std::none_of(checks.begin(), checks.end(), [](const Json& each) { return each["result"] == "failed"; });
   report["checks"] = checks;
   report["latencies"] = times;
+  for (const Rate& rate : counted) {
+    Json row{{"operation", rate.what}, {"bytes", rate.bytes}, {"outstanding", kTasks}, {"perSecond", rate.per_second}};
+    if (rate.raw > 0) {
+      row["beside"] = rate.beside;
+      row["rawPerSecond"] = rate.raw;
+      row["share"] = rate.per_second / rate.raw;
+    }
+    report["rates"].push_back(std::move(row));
+  }
   std::cout << report.dump(2) << std::endl;
   return sound ? 0 : 1;
 }

@@ -2,7 +2,8 @@
 
 // Lab runs a command of the tree where RDMA devices are: on this machine if it has some, and otherwise in a QEMU guest whose root is
 // this machine's, read-only under a layer that is thrown away. The guest's kernel has SoftRoCE, with a device `rxe0` on its
-// loopback interface. With a file system and a tap of its own the guest is a machine by itself. What the command prints is printed here, and its exit status is the program's.
+// interface that leads nowhere. With a file system and a tap of its own the guest is a machine by itself. What the command prints is printed here, and its exit
+// status is the program's. With `-beside` there are two guests with a cable between them.
 package main
 
 import (
@@ -25,6 +26,8 @@ import (
 	"time"
 )
 
+const qemu = "qemu-system-x86_64"
+
 // Exit statuses beside the command's own.
 const (
 	statusUsage   = 2
@@ -39,8 +42,11 @@ type options struct {
 	guest   bool
 	root    string
 	tap     string
+	beside  string
 	verbose bool
 	fetch   bool
+
+	machineNumber int // of two: 1 or 2
 }
 
 func main() {
@@ -62,10 +68,11 @@ once, and kept in ${FARPOOL_CACHE:-~/.cache/farpool}/lab. Exit status: the comma
 	flags.BoolVar(&o.guest, "guest", false, "use the guest even where this machine has RDMA devices")
 	flags.StringVar(&o.root, "root", "", "an ext4 file system that is the guest's root instead of this machine's files; changes are thrown away; there is no rxe0")
 	flags.StringVar(&o.tap, "tap", "", "a tap of this machine that is the guest's eth0")
+	flags.StringVar(&o.beside, "beside", "", "a shell command for a second guest, which ends when COMMAND does. A cable joins the two; FARPOOL_LAB_ADDRESS is each one's own address, with rxe0 on it, FARPOOL_LAB_PEER the other's")
 	flags.BoolVar(&o.verbose, "v", false, "say what is done and how long it took")
 	flags.BoolVar(&o.fetch, "fetch-kernel", false, "look for a newer kernel, even if there is one already")
 	_ = flags.Parse(os.Args[1:])
-	if flags.NArg() == 0 && !o.fetch || o.cpus < 1 || o.timeout <= 0 {
+	if flags.NArg() == 0 && !o.fetch || o.cpus < 1 || o.timeout <= 0 || o.beside != "" && (o.root != "" || o.tap != "") {
 		flags.Usage()
 		os.Exit(statusUsage)
 	}
@@ -93,7 +100,7 @@ func run(o options, command []string) (int, error) {
 			return 0, nil
 		}
 	}
-	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) > 0 && !o.guest {
+	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) > 0 && !o.guest && o.beside == "" {
 		o.say("this machine has %s: runs here", filepath.Base(devices[0]))
 		return runHere(ctx, o, command)
 	}
@@ -125,63 +132,127 @@ type task struct {
 	Directory   string
 	Environment []string
 	Modules     []string
-	OwnRoot     bool // is /dev/vda
+	OwnRoot     bool   // is /dev/vda
+	Address     string // of eth0, with the length of its prefix; empty: there is none
 }
 
 func runGuest(ctx context.Context, o options, command []string) (int, error) {
-	begun := time.Now()
-	qemu, err := exec.LookPath("qemu-system-x86_64")
-	if err != nil {
-		return statusBroken, errors.New("there is no qemu-system-x86_64, and this machine has no RDMA device: run `hack/deps lab`")
+	if _, err := exec.LookPath(qemu); err != nil {
+		return statusBroken, fmt.Errorf("there is no %s, and this machine has no RDMA device: run `hack/deps lab`", qemu)
 	}
 	if runtime.GOARCH != "amd64" {
 		return statusBroken, fmt.Errorf("the guest runs what was built here, and is made for amd64 alone, not %s", runtime.GOARCH)
-	}
-	kernel, err := findKernel(ctx, o, false)
-	if err != nil {
-		return statusBroken, err
-	}
-	directory, err := os.Getwd()
-	if err != nil {
-		return statusBroken, err
 	}
 	work, err := os.MkdirTemp("", "farpool-lab-")
 	if err != nil {
 		return statusBroken, err
 	}
 	defer os.RemoveAll(work)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	if o.beside == "" {
+		return bootOne(ctx, o, work, command)
+	}
+	return bootTwo(ctx, o, work, command)
+}
 
+func bootOne(ctx context.Context, o options, work string, command []string) (int, error) {
+	g, err := prepare(ctx, o, work, command)
+	if err != nil {
+		return statusBroken, err
+	}
+	return g.run(ctx, os.Stdout)
+}
+
+// bootTwo joins two guests by a cable. The second's command is there for the first's, and ends with it, if its machine has not gone before.
+func bootTwo(ctx context.Context, o options, work string, command []string) (int, error) {
+	o.cpus = max(1, o.cpus/2)
+	var guests [2]*guest
+	for i, each := range [][]string{command, {"bash", "-c", o.beside}} {
+		o.machineNumber = i + 1
+		own := filepath.Join(work, strconv.Itoa(o.machineNumber))
+		if err := os.Mkdir(own, 0o755); err != nil {
+			return statusBroken, err
+		}
+		var err error
+		if guests[i], err = prepare(ctx, o, own, each); err != nil {
+			return statusBroken, err
+		}
+	}
+	others, stop := context.WithCancel(ctx)
+	var said bytes.Buffer
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		if status, err := guests[1].run(others, &said); others.Err() == nil {
+			fmt.Fprintf(&said, "(its command ended with %d, %v)\n", status, err)
+		}
+	}()
+	status, err := guests[0].run(ctx, os.Stdout)
+	stop()
+	<-gone
+	if status != 0 {
+		fmt.Fprintf(os.Stderr, "lab: the second guest said:\n%s", said.String())
+	}
+	return status, err
+}
+
+// A guest that is ready to be booted.
+type guest struct {
+	options options
+	kernel  kernel
+	work    string // directory
+	command string // its name
+	begun   time.Time
+}
+
+func prepare(ctx context.Context, o options, work string, command []string) (*guest, error) {
+	g := &guest{options: o, work: work, command: command[0], begun: time.Now()}
+	var err error
+	if g.kernel, err = findKernel(ctx, o, false); err != nil {
+		return nil, err
+	}
+	directory, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
 	wanted := guestModules
 	environment := os.Environ()
 	if o.root != "" {
 		wanted = slices.Concat(guestModules, clusterModules)
 		environment, directory = nil, "/"
 	}
-	modules, err := kernel.modules(wanted)
+	told := task{Command: command, Directory: directory, OwnRoot: o.root != ""}
+	if o.machineNumber > 0 {
+		told.Address = addressOf(o.machineNumber) + "/24"
+		environment = append(environment, "FARPOOL_LAB_ADDRESS="+addressOf(o.machineNumber), "FARPOOL_LAB_PEER="+addressOf(3-o.machineNumber))
+	}
+	told.Environment = environment
+	modules, err := g.kernel.modules(wanted)
 	if err != nil {
-		return statusBroken, err
+		return nil, err
 	}
 	init := filepath.Join(work, "init")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", init, "farpool.dev/farpool/hack/lab/guest").CombinedOutput(); err != nil {
-		return statusBroken, fmt.Errorf("building the guest's first process: %w\n%s", err, out)
+		return nil, fmt.Errorf("building the guest's first process: %w\n%s", err, out)
 	}
-	names := make([]string, len(modules))
-	for i, module := range modules {
-		names[i] = module.name
+	for _, module := range modules {
+		told.Modules = append(told.Modules, module.name)
 	}
-	told, err := json.Marshal(task{Command: command, Directory: directory, Environment: environment, Modules: names, OwnRoot: o.root != ""})
+	text, err := json.Marshal(told)
 	if err != nil {
-		return statusBroken, err
+		return nil, err
 	}
-	if err := writeInitrd(filepath.Join(work, initrdFile), init, told, modules); err != nil {
-		return statusBroken, fmt.Errorf("writing the initrd: %w", err)
+	if err := writeInitrd(filepath.Join(work, initrdFile), init, text, modules); err != nil {
+		return nil, fmt.Errorf("writing the initrd: %w", err)
 	}
-	o.say("kernel %s, initrd made after %s", kernel.version, time.Since(begun).Round(10*time.Millisecond))
+	o.say("kernel %s, initrd made after %s", g.kernel.version, time.Since(g.begun).Round(10*time.Millisecond))
+	return g, nil
+}
 
-	console, result := filepath.Join(work, consoleFile), filepath.Join(work, statusFile)
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, qemu, o.machine(kernel.image(), work)...)
+// run boots it, copies what its command prints, and returns how that ended.
+func (g *guest) run(ctx context.Context, output io.Writer) (int, error) {
+	cmd := exec.CommandContext(ctx, qemu, g.options.machine(g.kernel.image(), g.work)...)
 	// Killed with this process, however that ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	reader, writer, err := os.Pipe()
@@ -199,21 +270,21 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 	_ = writer.Close()
 	copied := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(os.Stdout, reader)
+		_, _ = io.Copy(output, reader)
 		close(copied)
 	}()
 	ended := cmd.Wait()
 	<-copied
-	o.say("the guest ended %s after the beginning", time.Since(begun).Round(10*time.Millisecond))
+	g.options.say("the guest ended %s after the beginning", time.Since(g.begun).Round(10*time.Millisecond))
 
-	text, _ := os.ReadFile(result)
+	text, _ := os.ReadFile(filepath.Join(g.work, statusFile))
 	if status, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
 		return status, nil
 	}
-	seen := tail(console, 30)
+	seen := tail(filepath.Join(g.work, consoleFile), 30)
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return statusTimeout, fmt.Errorf("%s did not end within %s; the guest's console says:\n%s", command[0], o.timeout, seen)
+		return statusTimeout, fmt.Errorf("%s did not end within %s; the guest's console says:\n%s", g.command, g.options.timeout, seen)
 	case ctx.Err() != nil:
 		return statusBroken, errors.New("stopped by a signal")
 	case ended != nil:
@@ -222,6 +293,9 @@ func runGuest(ctx context.Context, o options, command []string) (int, error) {
 		return statusBroken, fmt.Errorf("the guest ended without saying how its command ended; its console says:\n%s", seen)
 	}
 }
+
+// Of the guests that are joined by a cable, 1 and 2.
+func addressOf(machineNumber int) string { return fmt.Sprintf("10.80.0.%d", machineNumber) }
 
 // In the directory of a guest's run.
 const (
@@ -247,10 +321,16 @@ func (o options) machine(image, work string) []string {
 	} else {
 		args = append(args, "-drive", "file="+o.root+",if=virtio,format=raw,snapshot=on,cache=unsafe,aio=threads")
 	}
-	if o.tap == "" {
+	cable, card := "tap,id=network,script=no,downscript=no,ifname="+o.tap, "virtio-net-pci,netdev=network,host_mtu=9000"
+	switch {
+	case o.machineNumber > 0:
+		end := func(machineNumber int) string { return fmt.Sprintf("%s/cable%d", filepath.Dir(work), machineNumber) }
+		cable = fmt.Sprintf("dgram,id=network,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", end(o.machineNumber), end(3-o.machineNumber))
+		card += fmt.Sprintf(",mac=52:54:00:12:34:%02x", o.machineNumber)
+	case o.tap == "":
 		return append(args, "-nic", "none")
 	}
-	return append(args, "-netdev", "tap,id=network,script=no,downscript=no,ifname="+o.tap, "-device", "virtio-net-pci,netdev=network,host_mtu=9000")
+	return append(args, "-netdev", cable, "-device", card)
 }
 
 func tail(path string, lines int) string {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,6 +106,29 @@ func TestAGuestWithARootOfItsOwnSeesNothingOfThisMachine(t *testing.T) {
 	}
 	if i := slices.Index(args, "-drive"); i < 0 || !strings.Contains(args[i+1], "file=disk,") || !strings.Contains(args[i+1], "snapshot=on") {
 		t.Errorf("got %q", args)
+	}
+}
+
+// What leaves by one end arrives at the other's, and nobody answers to two names.
+func TestTwoGuestsHaveTheEndsOfOneCable(t *testing.T) {
+	var ends [2][]string
+	for i := range ends {
+		o := options{cpus: 1, memory: "1G", machineNumber: i + 1}
+		args := o.machine("k", fmt.Sprintf("w/%d", i+1))
+		at := slices.Index(args, "-netdev")
+		if at < 0 || args[at+2] != "-device" {
+			t.Fatalf("got %q", args)
+		}
+		ends[i] = []string{args[at+1], args[at+3]}
+	}
+	if want := "dgram,id=network,local.type=unix,local.path=w/cable1,remote.type=unix,remote.path=w/cable2"; ends[0][0] != want {
+		t.Errorf("got %q, want %q", ends[0][0], want)
+	}
+	if want := "dgram,id=network,local.type=unix,local.path=w/cable2,remote.type=unix,remote.path=w/cable1"; ends[1][0] != want {
+		t.Errorf("got %q, want %q", ends[1][0], want)
+	}
+	if ends[0][1] == ends[1][1] {
+		t.Errorf("both have %q", ends[0][1])
 	}
 }
 

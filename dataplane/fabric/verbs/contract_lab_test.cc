@@ -27,12 +27,13 @@ constexpr Nanos kFailureTimeout = 20 * base::kSecond;
 struct Shape {
   bool tls = false;
   Nanos spin = 0;
+  bool managed = true;  // connected by librdmacm
 };
 
 class VerbsWire final : public Wire {
  public:
   VerbsWire(TestHost& host, std::size_t clients, Shape shape) {
-    auto device = verbs::Device::open({.failure_timeout = kFailureTimeout});
+    auto device = verbs::Device::open({.connection_manager = shape.managed, .failure_timeout = kFailureTimeout});
     if (!device.ok()) {
       ADD_FAILURE() << device.status().message();
       return;
@@ -92,7 +93,7 @@ WireFactory wire_of(std::string name, Shape shape) {
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Verbs, Contract,
-                         ::testing::Values(wire_of("Woken", {}), wire_of("Tls", {.tls = true}),
+                         ::testing::Values(wire_of("Woken", {.managed = false}), wire_of("Tls", {.tls = true}),
                                            wire_of("Spinning", {.spin = 50 * base::kMillisecond})),
                          name_of_wire);
 

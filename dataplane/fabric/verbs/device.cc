@@ -21,12 +21,6 @@ using base::Code;
 using base::Result;
 using base::Status;
 
-bool is_ipv4(const ibv_gid& gid) {
-  static constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::memcmp(gid.raw, kMapped, sizeof kMapped) == 0;
-}
-bool is_link_local(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
-
 // An address as a GID has it; false if it is none.
 bool gid_of(const std::string& address, ibv_gid& gid) {
   std::memset(&gid, 0, sizeof gid);
@@ -36,6 +30,12 @@ bool gid_of(const std::string& address, ibv_gid& gid) {
 }
 
 }  // namespace
+
+bool is_ipv4(const ibv_gid& gid) {
+  static constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::memcmp(gid.raw, kMapped, sizeof kMapped) == 0;
+}
+bool is_link_local(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
 
 std::string text_of(const ibv_gid& gid) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -124,7 +124,19 @@ Result<std::shared_ptr<Device>> Device::open(const DeviceOptions& options) {
   return why;
 }
 
+bool stop_blocking(int descriptor) {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags >= 0 && ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+std::vector<std::string> Device::take_events() {
+  std::vector<std::string> lines = events_.take(context_);
+  for (std::string& line : lines) line = name() + " " + line;
+  return lines;
+}
+
 Status Device::look() {
+  if (!stop_blocking(context_->async_fd)) return failure(name() + ": events that do not block", errno);
   if (const int error = ::ibv_query_device(context_, &limits_)) return failure(name() + ": its limits", error);
   const auto gid = find_gid();
   if (!gid.ok()) return gid.status();
@@ -174,8 +186,7 @@ Result<ProtectionDomain> make_protection_domain(const Device& device) {
 Result<CompletionEvents> make_completion_events(const Device& device) {
   CompletionEvents events(::ibv_create_comp_channel(device.context()));
   if (events == nullptr) return failure(device.name() + ": a completion channel", errno);
-  const int flags = ::fcntl(events->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(events->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+  if (!stop_blocking(events->fd)) {
     return failure(device.name() + ": a completion channel that does not block", errno);
   }
   return events;

@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
+#include "fabric/verbs/events.h"
 #include "fabric/verbs/handshake.h"
 
 namespace farpool::fabric::verbs {
@@ -23,6 +24,8 @@ struct DeviceOptions {
   std::uint8_t traffic_class = 0;
   bool masked_cas = false;     // its own is tried, and relied on if it is one: see masked_cas.h
   bool memory_windows = true;  // of a memory node: each lane gets keys of its own, where the device has windows
+  bool connection_manager =
+      true;  // lanes are connected by librdmacm, where both sides' addresses let it: see manager.h
   base::Nanos failure_timeout = 2 * base::kSecond;  // of the pool: the memory node's says how patient lanes are
 };
 
@@ -31,6 +34,8 @@ struct DeviceOptions {
 // not, and what there is.
 base::Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const std::string& address,
                                      const std::string& device);
+bool is_ipv4(const ibv_gid& gid);
+bool is_link_local(const ibv_gid& gid);
 // A GID for people: "10.0.0.3", "fe80::1".
 std::string text_of(const ibv_gid& gid);
 // None: a virtual device, or not known.
@@ -59,6 +64,11 @@ class Device {
   bool give_up_masked_cas() { return masked_cas_.exchange(false, std::memory_order_relaxed); }
   // The most bytes that a memory window of type 2B may span; 0: there are none, or they are not to be used.
   std::uint64_t largest_window() const { return largest_window_.load(std::memory_order_relaxed); }
+  // Can be read when take_events has something to take.
+  int events_descriptor() const { return context_->async_fd; }
+  // Any thread. Hands on what the device has told, and returns what is for the log.
+  std::vector<std::string> take_events();
+  DeviceEvents& events() { return events_; }
   void give_up_windows() { largest_window_.store(0, std::memory_order_relaxed); }
   std::string name() const;
   std::optional<int> numa_node() const { return numa_node_of(name()); }
@@ -71,6 +81,7 @@ class Device {
   ibv_context* context_;
   ibv_device_attr limits_{};
   ibv_mtu mtu_ = IBV_MTU_1024;
+  DeviceEvents events_;
   std::atomic<bool> masked_cas_;
   std::atomic<std::uint64_t> largest_window_{0};
 };
@@ -86,6 +97,9 @@ using ProtectionDomain = Owned<ibv_pd, ibv_dealloc_pd>;
 using Registration = Owned<ibv_mr, ibv_dereg_mr>;
 using Completions = Owned<ibv_cq, ibv_destroy_cq>;
 using CompletionEvents = Owned<ibv_comp_channel, ibv_destroy_comp_channel>;
+
+// False: it blocks.
+bool stop_blocking(int descriptor);
 
 // What failed, with the operating system's reason and what to do about the usual one.
 base::Status failure(const std::string& what, int error);

@@ -7,7 +7,8 @@
 namespace farpool::fabric::verbs {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x31767066;  // "fpv1"
+constexpr std::uint32_t kMagic = 0x31767066;       // "fpv1"
+constexpr std::uint32_t kClaimMagic = 0x31637066;  // "fpc1"
 constexpr std::size_t kHeadBytes = 48;
 constexpr std::size_t kRegionBytes = 24;
 constexpr std::uint8_t kLargestMtu = 5;
@@ -25,7 +26,8 @@ struct Head {
   Gid gid{};
   std::uint64_t nonce = 0;
   std::uint32_t regions = 0;
-  std::uint32_t zero = 0;
+  std::uint16_t manager = 0;
+  std::uint16_t zero = 0;
 };
 static_assert(sizeof(Head) == kHeadBytes && base::wire_safe<Head>);
 
@@ -88,7 +90,9 @@ Patience patience_within(base::Nanos failure_timeout) {
 
 std::string put(const AttachRequest& request) {
   std::string bytes;
-  append(bytes, head_of(request.client, request.nonce, request.keys.size()));
+  Head head = head_of(request.client, request.nonce, request.keys.size());
+  head.manager = request.managed ? 1 : 0;
+  append(bytes, head);
   for (const auto& key : request.keys) append(bytes, Region{.id = key.region, .word = key.key});
   return bytes;
 }
@@ -98,6 +102,7 @@ std::string put(const AttachReply& reply) {
   Head head = head_of(reply.node, reply.nonce, reply.places.size());
   head.timeout = reply.patience.timeout;
   head.retries = reply.patience.retries;
+  head.manager = reply.manager_port;
   append(bytes, head);
   for (const auto& place : reply.places) {
     append(bytes,
@@ -108,8 +113,8 @@ std::string put(const AttachReply& reply) {
 
 std::optional<AttachRequest> get_request(base::Bytes bytes) {
   const auto head = get_head(bytes);
-  if (!head || head->timeout != 0 || head->retries != 0) return std::nullopt;
-  AttachRequest request{.client = end_of(*head), .nonce = head->nonce, .keys = {}};
+  if (!head || head->timeout != 0 || head->retries != 0 || head->manager > 1) return std::nullopt;
+  AttachRequest request{.client = end_of(*head), .nonce = head->nonce, .managed = head->manager == 1, .keys = {}};
   for (std::size_t i = 0; i < head->regions; ++i) {
     const Region region = region_at(bytes, i);
     if (region.device_key != 0 || region.read_only != 0 || region.zero != 0) return std::nullopt;
@@ -126,6 +131,7 @@ std::optional<AttachReply> get_reply(base::Bytes bytes) {
   AttachReply reply{.node = end_of(*head),
                     .patience = {.timeout = head->timeout, .retries = head->retries},
                     .nonce = head->nonce,
+                    .manager_port = head->manager,
                     .places = {}};
   for (std::size_t i = 0; i < head->regions; ++i) {
     const Region region = region_at(bytes, i);
@@ -134,6 +140,20 @@ std::optional<AttachReply> get_reply(base::Bytes bytes) {
         {.region = region.id, .key = region.device_key, .begin = region.word, .read_only = region.read_only != 0});
   }
   return reply;
+}
+
+std::array<std::byte, kClaimBytes> put(const Claim& claim) {
+  std::array<std::byte, kClaimBytes> bytes;
+  base::store(bytes.data(), kClaimMagic);
+  base::store(bytes.data() + 4, claim.queue_pair);
+  base::store(bytes.data() + 8, claim.nonce);
+  return bytes;
+}
+
+std::optional<Claim> get_claim(base::Bytes bytes) {
+  if (bytes.size() < kClaimBytes || base::load<std::uint32_t>(bytes.data()) != kClaimMagic) return std::nullopt;
+  return Claim{.queue_pair = base::load<std::uint32_t>(bytes.data() + 4),
+               .nonce = base::load<std::uint64_t>(bytes.data() + 8)};
 }
 
 }  // namespace farpool::fabric::verbs

@@ -13,7 +13,8 @@
 //     16   16  GID
 //     32    8  nonce of the client's; repeated
 //     40    4  regions that follow
-//     44    4  zero
+//     44    2  1 where the client can connect by librdmacm, or zero; the port to do so on, or zero: by what stands here
+//     46    2  zero
 // and for each region 24 bytes: id (4), zero or remote key (4), the session's key or where the region begins (8), zero
 // or 1 where it may be read and not changed (4), zero (4)
 #pragma once
@@ -48,6 +49,7 @@ struct End {
 struct AttachRequest {
   End client;
   std::uint64_t nonce = 0;
+  bool managed = false;  // the client has a connection manager
   struct Key {
     std::uint32_t region = 0;
     std::uint64_t key = 0;  // as granted to the session
@@ -70,6 +72,7 @@ struct AttachReply {
   End node;
   Patience patience;
   std::uint64_t nonce = 0;
+  std::uint16_t manager_port = 0;  // of the memory node's connection manager, which waits for the claim; 0: none
   struct Place {
     std::uint32_t region = 0;
     std::uint32_t key = 0;  // of the device
@@ -84,5 +87,21 @@ std::string put(const AttachReply& reply);
 // Nothing if the bytes cannot be what they should be.
 std::optional<AttachRequest> get_request(base::Bytes bytes);
 std::optional<AttachReply> get_reply(base::Bytes bytes);
+
+// What a connection request of librdmacm brings along: which lane it is of, as the session port told both sides. It
+// passes by packets that nobody has authenticated, and is good once, for the very queue pairs of that lane.
+//
+// OFFSET SIZE
+//      0    4  magic "fpc1"
+//      4    4  queue pair number of the memory node's
+//      8    8  nonce of the client's
+struct Claim {
+  std::uint32_t queue_pair = 0;
+  std::uint64_t nonce = 0;
+};
+inline constexpr std::size_t kClaimBytes = 16;
+std::array<std::byte, kClaimBytes> put(const Claim& claim);
+// Devices fill up what they carry with zeros, so there may be more.
+std::optional<Claim> get_claim(base::Bytes bytes);
 
 }  // namespace farpool::fabric::verbs

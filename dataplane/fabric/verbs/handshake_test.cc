@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <string>
+
 namespace farpool::fabric::verbs {
 namespace {
 
@@ -16,12 +20,14 @@ Gid gid_of(std::uint8_t last) {
 AttachRequest some_request() {
   return {.client = {.queue_pair = 0x123456, .sequence = 0xffffff, .mtu = 3, .depth = 16, .gid = gid_of(1)},
           .nonce = 0x1122334455667788,
+          .managed = true,
           .keys = {{.region = 7, .key = 0xa1a2a3a4a5a6a7a8}, {.region = 9, .key = 1}}};
 }
 AttachReply some_reply() {
   return {.node = {.queue_pair = 17, .sequence = 1, .mtu = 5, .depth = 4, .gid = gid_of(2)},
           .patience = {.timeout = 14, .retries = 6},
           .nonce = 5,
+          .manager_port = 0x1234,
           .places = {{.region = 7, .key = 0x01020304, .begin = 0x7fff00001000, .read_only = true}}};
 }
 
@@ -32,11 +38,13 @@ TEST(Handshake, IsReadAsItWasWritten) {
   EXPECT_EQ(put(*asked), request);
   EXPECT_EQ(asked->client.queue_pair, 0x123456u);
   EXPECT_EQ(asked->keys[0].key, 0xa1a2a3a4a5a6a7a8u);
+  EXPECT_TRUE(asked->managed);
   const std::string reply = put(some_reply());
   const auto answered = get_reply(base::bytes_of(reply));
   ASSERT_TRUE(answered);
   EXPECT_EQ(put(*answered), reply);
   EXPECT_EQ(answered->patience.retries, 6);
+  EXPECT_EQ(answered->manager_port, 0x1234);
   EXPECT_EQ(answered->places[0].begin, 0x7fff00001000u);
   EXPECT_TRUE(answered->places[0].read_only);
 }
@@ -47,7 +55,7 @@ TEST(Handshake, HasTheseBytes) {
       "fpv1"
       "\x11\0\0\0\x01\0\0\0\x05\x04\x0e\x06"
       "\0\0\0\0\0\0\0\0\0\0\xff\xff\0\0\0\x02"
-      "\x05\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"
+      "\x05\0\0\0\0\0\0\0\x01\0\0\0\x34\x12\0\0"
       "\x07\0\0\0\x04\x03\x02\x01\0\x10\0\0\xff\x7f\0\0"
       "\x01\0\0\0\0\0\0\0",
       72);
@@ -80,9 +88,23 @@ TEST(Handshake, WhatCannotBeIsNotTaken) {
   EXPECT_FALSE(spoiled(15, 7)) << "seven retries are for ever";
   EXPECT_FALSE(spoiled(40, 2)) << "a region that is not there";
   EXPECT_FALSE(spoiled(43, 0x7f)) << "regions beyond counting";
-  EXPECT_FALSE(spoiled(44, 1)) << "zeros";
+  EXPECT_FALSE(spoiled(46, 1)) << "zeros";
   EXPECT_FALSE(spoiled(64, 2)) << "rights that there are not";
   EXPECT_FALSE(spoiled(68, 1)) << "zeros";
+}
+
+TEST(Claim, IsReadAsItWasWrittenWhateverFollows) {
+  const auto bytes = put(Claim{.queue_pair = 0x123456, .nonce = 0x1122334455667788});
+  EXPECT_EQ(base::text_of(bytes), std::string("fpc1\x56\x34\x12\0\x88\x77\x66\x55\x44\x33\x22\x11", 16));
+  std::array<std::byte, 56> carried{};
+  std::copy(bytes.begin(), bytes.end(), carried.begin());
+  const auto claim = get_claim(carried);
+  ASSERT_TRUE(claim);
+  EXPECT_EQ(claim->queue_pair, 0x123456u);
+  EXPECT_EQ(claim->nonce, 0x1122334455667788u);
+  EXPECT_FALSE(get_claim(base::Bytes(carried).first(kClaimBytes - 1)));
+  carried[3] = std::byte{'2'};
+  EXPECT_FALSE(get_claim(carried));
 }
 
 TEST(Patience, EndsWithinHalfOfTheFailureTimeout) {

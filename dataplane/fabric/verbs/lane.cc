@@ -15,8 +15,26 @@ using base::Code;
 using base::Result;
 using base::Status;
 
+namespace {
+
+// What the library's words leave open.
+std::string_view meaning_of(ibv_wc_status status) {
+  switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+      return ": the memory node, its NIC or the path to it is gone, or it has ended the lane";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return ": the memory node has no receive for a CALL";
+    case IBV_WC_WR_FLUSH_ERR:
+      return ": the queue pair was in error already";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 VerbsLane::VerbsLane(VerbsPort& port)
-    : port_(port), memory_(port.buffer(8 * kDepth + kCallHeadBytes + kAnswerHeadBytes)) {
+    : port_(port), number_(++port.last_lane_), memory_(port.buffer(8 * kDepth + kCallHeadBytes + kAnswerHeadBytes)) {
   memory_key_ = port_.memory_->arena->key_of(memory_.data());
 }
 
@@ -46,25 +64,31 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
                               static_cast<std::uint32_t>(port_.random()), depth);
   if (!pair.ok()) return pair.status();
   pair_ = std::move(*pair);
-  AttachRequest request{.client = pair_->end(), .nonce = port_.random(), .keys = {}};
+  AttachRequest request{.client = pair_->end(),
+                        .nonce = port_.random(),
+                        .managed = port_.memory_->manager != nullptr && port_.unmanaged_.erase(endpoint_) == 0,
+                        .keys = {}};
   for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
   if (native_) request.keys.push_back({.region = kTrialWord});
   return request;
 }
 
-Status VerbsLane::begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
-                        std::unique_ptr<net::Stream> stream) {
+bool VerbsLane::fits(const LaneGrant& grant, const AttachRequest& asked, const AttachReply& reply) const {
+  return reply.nonce == asked.nonce && reply.node.depth <= asked.client.depth && reply.node.mtu <= asked.client.mtu &&
+         (reply.manager_port == 0 || asked.managed) &&
+         std::equal(reply.places.begin(), reply.places.end(), grant.regions.begin(), grant.regions.end(),
+                    [](const auto& place, const auto& region) { return place.region == region.id; });
+}
+
+task::Task<Status> VerbsLane::begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
+                                    std::unique_ptr<net::Stream> stream, Nanos deadline) {
   if (native_ && !reply.places.empty() && reply.places.back().region == kTrialWord) {
     const AttachReply::Place& word = reply.places.back();
     regions_.push_back({.id = kTrialWord, .key = word.key, .bytes = 8, .begin = word.begin});
     reply.places.pop_back();
   }
-  const bool fits = reply.nonce == asked.nonce && reply.node.depth <= asked.client.depth &&
-                    reply.node.mtu <= asked.client.mtu &&
-                    std::equal(reply.places.begin(), reply.places.end(), grant.regions.begin(), grant.regions.end(),
-                               [](const auto& place, const auto& region) { return place.region == region.id; });
-  if (!fits) {
-    return {Code::unavailable, endpoint_ + " answers another lane's beginning, or speaks another version"};
+  if (!fits(grant, asked, reply)) {
+    co_return Status(Code::unavailable, endpoint_ + " answers another lane's beginning, or speaks another version");
   }
   for (std::size_t i = 0; i < reply.places.size(); ++i) {
     regions_.push_back({.id = reply.places[i].region,
@@ -73,15 +97,34 @@ Status VerbsLane::begin(const LaneGrant& grant, const AttachRequest& asked, Atta
                         .begin = reply.places[i].begin,
                         .read_only = reply.places[i].read_only});
   }
-  if (Status status = pair_->connect(reply.node, reply.node.mtu, reply.node.depth, reply.patience); !status.ok()) {
-    return status;
-  }
   stream_ = std::move(stream);
-  open_ = true;
   stream_->need(1);
   stream_->start(*this);
+  if (reply.manager_port == 0) {
+    Status status = pair_->connect(reply.node, reply.node.mtu, reply.node.depth, reply.patience);
+    if (!status.ok()) co_return status;
+  } else {
+    Connecting connecting(port_, *port_.memory_->manager);
+    connecting_ = &connecting;
+    auto connection = co_await connecting.run(asked, reply, *pair_, deadline);
+    connecting_ = nullptr;
+    if (!connection.ok()) {
+      port_.unmanaged_.insert(endpoint_);
+      co_return Status(connection.code(), "lane to " + endpoint_ + " by " + port_.memory_->device->name() + ": " +
+                                              connection.status().message());
+    }
+    connection_ = std::move(*connection);
+  }
+  events_ = port_.memory_->device->events().subscribe(
+      {.completions = completions_.get(), .pair = pair_->raw()},
+      [self = port_.self_, &loop = port_.loop_, number = number_](const std::string& why) {
+        loop.post([self, number, why] {
+          if (*self != nullptr) (*self)->broke(number, why);
+        });
+      });
+  open_ = true;
   port_.lanes_.push_back(this);
-  return {};
+  co_return Status();
 }
 
 task::Task<Status> VerbsLane::try_masked_cas(Nanos deadline) {
@@ -307,8 +350,7 @@ bool VerbsLane::stage_call() {
   const bool near = op.local.size() <= kNearBytes;
   if (!near) {
     if (Status status = show(op.local); !status.ok()) {
-      if (port_.options_.log) port_.options_.log("lane to " + endpoint_ + ": " + status.message());
-      end(false, nullptr);
+      broke(status.message());
       return false;
     }
     head.key = shown_memory_->rkey;
@@ -480,19 +522,28 @@ void VerbsLane::settle(Posting& posting) {
 void VerbsLane::broke(ibv_wc_status status, bool receive) {
   const bool refused =
       !receive && !bursts_.empty() && (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR);
-  if (port_.options_.log) {
-    port_.options_.log("lane to " + endpoint_ + " by " + port_.memory_->device->name() +
-                       " has ended: " + ::ibv_wc_status_str(status) +
-                       (refused ? ": the session is stale, or its rights do not reach so far" : ""));
-  }
+  say_ended(::ibv_wc_status_str(status) +
+            std::string(refused ? ": the session is stale, or its rights do not reach so far" : meaning_of(status)));
   end(refused, refused ? bursts_.front().posting : nullptr);
+}
+
+void VerbsLane::broke(const std::string& why) {
+  say_ended(why);
+  end(false, nullptr);
+}
+
+void VerbsLane::say_ended(const std::string& why) const {
+  if (!port_.options_.log) return;
+  port_.options_.log("lane to " + endpoint_ + " by " + port_.memory_->device->name() + " has ended: " + why);
 }
 
 // ---- the end
 
 // The queue pair goes first: nothing that is pending touches its buffers from then on, and none of it is sent.
 void VerbsLane::end(bool refused, Posting* refusal) {
+  events_.reset();
   pair_.reset();
+  connection_.reset();
   completions_.reset();
   if (!std::exchange(open_, false)) return;
   refused_ = refused;
@@ -539,7 +590,10 @@ void VerbsLane::fire() noexcept {
 }
 
 // The memory node has no more to say on the stream: it closes it when the lane is fenced.
-void VerbsLane::on_input() noexcept { end(false, nullptr); }
-void VerbsLane::on_closed(const base::Status&) noexcept { end(false, nullptr); }
+void VerbsLane::on_input() noexcept { on_closed({}); }
+void VerbsLane::on_closed(const base::Status&) noexcept {
+  if (connecting_ == nullptr) return end(false, nullptr);
+  connecting_->give_up({Code::unavailable, "the memory node has ended it before it began"});
+}
 
 }  // namespace farpool::fabric::verbs

@@ -56,8 +56,8 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   // This side's queue pair, and what the memory node is told of it.
   base::Result<AttachRequest> prepare(const LaneGrant& grant);
   // Opens the lane, which ends when the stream does.
-  base::Status begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
-                     std::unique_ptr<net::Stream> stream);
+  task::Task<base::Status> begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
+                                 std::unique_ptr<net::Stream> stream, Nanos deadline);
   // Of a lane that has begun. Where the device's masked CAS is to be asked for, it is tried first; a device whose is
   // none is asked by no lane any more, and this one goes on with guesses if the trial has not ended it.
   task::Task<base::Status> try_masked_cas(Nanos deadline);
@@ -118,6 +118,7 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   void take_guess(const Burst& burst, std::uint64_t seen);
   void take_answer(std::uint32_t bytes);
   void broke(ibv_wc_status status, bool receive);
+  void broke(const std::string& why);
   void settle(Posting& posting);  // one part of it is done
   bool busy() const { return !bursts_.empty() || calling_ != nullptr; }
 
@@ -132,10 +133,13 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   std::uint64_t word_at(std::uint32_t slot) const;
   std::byte* call_head() const { return memory_.data() + 8 * kDepth; }
   std::byte* answer_head() const { return call_head() + kCallHeadBytes; }
+  bool fits(const LaneGrant& grant, const AttachRequest& asked, const AttachReply& reply) const;
+  void say_ended(const std::string& why) const;
   base::Status show(base::Bytes request);  // to the memory node, which fetches it
 
   VerbsPort& port_;
-  std::string endpoint_;  // for people
+  const std::uint64_t number_;  // of this port's
+  std::string endpoint_;        // for people
   std::vector<Region> regions_;
   Buffer memory_;  // words that atomics bring back, and the heads of a CALL and its answer
   std::uint32_t memory_key_ = 0;
@@ -144,8 +148,11 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   Registration shown_memory_;
   std::uint64_t shown_at_ = 0;
   Completions completions_;
+  Connection connection_;  // none: connected by what the session port told
   std::unique_ptr<QueuePair> pair_;
   std::unique_ptr<net::Stream> stream_;
+  std::unique_ptr<DeviceEvents::Subscription> events_;
+  Connecting* connecting_ = nullptr;  // while it is
 
   Posting* oldest_ = nullptr;  // all that are pending, in order
   Posting* newest_ = nullptr;

@@ -26,6 +26,10 @@ Result<std::unique_ptr<VerbsPort>> VerbsPort::open(net::Loop& loop, std::shared_
   auto events = make_completion_events(*memory->device);
   if (!events.ok()) return events.status();
   memory->events = std::move(*events);
+  if (memory->device->options().connection_manager) {
+    auto manager = ConnectionManager::open(*memory->device);
+    if (manager.ok()) memory->manager = std::move(*manager);
+  }
   return std::unique_ptr<VerbsPort>(new VerbsPort(loop, std::move(tls), std::move(memory), std::move(options)));
 }
 
@@ -36,12 +40,24 @@ VerbsPort::VerbsPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::unique
       memory_(std::move(memory)),
       options_(std::move(options)),
       session_port_(loop, std::move(tls)),
-      watch_(std::make_unique<net::Watch>(loop, memory_->events->fd, [this] { take_events(); })) {
+      watch_(std::make_unique<net::Watch>(loop, memory_->events->fd, [this] { take_events(); })),
+      events_watch_(std::make_unique<net::Watch>(loop, memory_->device->events_descriptor(),
+                                                 [this] {
+                                                   for (const std::string& line : memory_->device->take_events()) {
+                                                     if (options_.log) options_.log(line);
+                                                   }
+                                                 })),
+      self_(std::make_shared<VerbsPort*>(this)) {
+  if (memory_->manager != nullptr) {
+    manager_watch_ =
+        std::make_unique<net::Watch>(loop, memory_->manager->descriptor(), [this] { memory_->manager->take_events(); });
+  }
   loop_.add(*this);
 }
 
 VerbsPort::~VerbsPort() {
   FARPOOL_CHECK(first_completed_ == nullptr && lanes_.empty());
+  *self_ = nullptr;
   loop_.remove(*this);
 }
 
@@ -69,7 +85,8 @@ task::Task<Result<std::unique_ptr<Lane>>> VerbsPort::open_lane(LaneGrant grant, 
   }
   const auto reply = get_reply(base::bytes_of(answer->body));
   if (!reply) co_return Status(Code::unavailable, grant.endpoint + " does not speak as a verbs memory node");
-  if (Status status = lane->begin(grant, *request, *reply, std::move(answer->stream)); !status.ok()) co_return status;
+  const Status begun = co_await lane->begin(grant, *request, *reply, std::move(answer->stream), deadline);
+  if (!begun.ok()) co_return begun;
   if (Status status = co_await lane->try_masked_cas(deadline); !status.ok()) co_return status;
   std::unique_ptr<Lane> opened = std::move(lane);
   co_return std::move(opened);
@@ -83,6 +100,12 @@ void VerbsPort::ring_soon(VerbsLane& lane) {
 void VerbsPort::forget(VerbsLane& lane) {
   std::erase(to_ring_, &lane);
   std::replace(turning_.begin(), turning_.end(), &lane, static_cast<VerbsLane*>(nullptr));
+}
+
+void VerbsPort::broke(std::uint64_t lane, const std::string& why) {
+  const auto found =
+      std::find_if(lanes_.begin(), lanes_.end(), [lane](const auto* each) { return each->number_ == lane; });
+  if (found != lanes_.end()) (*found)->broke(why);
 }
 
 void VerbsPort::complete(Posting& posting) {

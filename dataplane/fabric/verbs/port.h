@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "fabric/tcp/port.h"
 #include "fabric/verbs/arena.h"
 #include "fabric/verbs/device.h"
+#include "fabric/verbs/manager.h"
 #include "net/loop.h"
 #include "net/tls.h"
 
@@ -49,6 +51,7 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
     ProtectionDomain domain;
     std::unique_ptr<Arena> arena;
     CompletionEvents events;
+    std::unique_ptr<ConnectionManager> manager;  // none: lanes are connected by what the session port tells
   };
   VerbsPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::unique_ptr<Memory> memory, PortOptions options);
 
@@ -59,6 +62,7 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
   bool take_completions();  // whether any came
   void ring_soon(VerbsLane& lane);
   void forget(VerbsLane& lane);
+  void broke(std::uint64_t lane, const std::string& why);
   void complete(Posting& posting);  // its waiter resumes when the turn ends
   void resume_completed();
 
@@ -66,8 +70,12 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
   const std::unique_ptr<Memory> memory_;
   const PortOptions options_;
   tcp::TcpPort session_port_;
-  std::unique_ptr<net::Watch> watch_;
-  std::vector<VerbsLane*> lanes_;    // that are open
+  std::unique_ptr<net::Watch> watch_, manager_watch_, events_watch_;
+  std::shared_ptr<VerbsPort*> self_;  // what is posted to the loop may outlive the port
+  std::uint64_t last_lane_ = 0;
+  std::set<std::string>
+      unmanaged_;                  // endpoints to which librdmacm did not connect the last lane: the next does without
+  std::vector<VerbsLane*> lanes_;  // that are open
   std::vector<VerbsLane*> to_ring_;  // when the turn ends
   std::vector<VerbsLane*> turning_;  // while it does
   Posting* first_completed_ = nullptr;

@@ -95,40 +95,56 @@ QueuePair::~QueuePair() {
 }
 
 Status QueuePair::connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience) {
-  // A receive is always there (see call.h); these are for a peer that is slow to post it again.
-  constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
-  constexpr std::uint8_t kReceiverNotReadyRetries = 6;
-  ibv_qp_attr receive{};
-  receive.qp_state = IBV_QPS_RTR;
+  ibv_qp_attr receive{}, send{};
   receive.path_mtu = static_cast<ibv_mtu>(mtu);
   receive.dest_qp_num = peer.queue_pair;
   receive.rq_psn = peer.sequence;
-  receive.max_dest_rd_atomic = depth;
-  receive.min_rnr_timer = kReceiverNotReadyTimer;
   receive.ah_attr.is_global = 1;
   receive.ah_attr.port_num = static_cast<std::uint8_t>(gid_.port_num);
   std::memcpy(receive.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-  receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_.gid_index);
   receive.ah_attr.grh.hop_limit = 64;
+  send.sq_psn = end_.sequence;
+  return become_ready(receive, send, depth, patience);
+}
+
+Status QueuePair::connect(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
+                          Patience patience) {
+  ibv_qp_attr receive{}, send{};
+  receive.qp_state = IBV_QPS_RTR;
+  send.qp_state = IBV_QPS_RTS;
+  int mask = 0;
+  if (::rdma_init_qp_attr(&connection, &receive, &mask) != 0 || ::rdma_init_qp_attr(&connection, &send, &mask) != 0) {
+    return failure(device_.name() + ": what the connection manager says of a queue pair", errno);
+  }
+  const ibv_gid& other = receive.ah_attr.grh.dgid;
+  if (receive.dest_qp_num != peer.queue_pair || std::memcmp(other.raw, peer.gid.data(), peer.gid.size()) != 0) {
+    return {base::Code::forbidden, device_.name() + ": queue pair " + std::to_string(receive.dest_qp_num) + " of " +
+                                       text_of(other) + " is not the one that the session port told of"};
+  }
+  receive.path_mtu = std::min(receive.path_mtu, static_cast<ibv_mtu>(mtu));
+  return become_ready(receive, send, depth, patience);
+}
+
+// What both kinds of connection have from this side: the entry of the address, and what was agreed on the session port.
+Status QueuePair::become_ready(ibv_qp_attr receive, ibv_qp_attr send, std::uint8_t depth, Patience patience) {
+  // A receive is always there (see call.h); these are for a peer that is slow to post it again.
+  constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
+  receive.qp_state = IBV_QPS_RTR;
+  receive.max_dest_rd_atomic = depth;
+  receive.min_rnr_timer = kReceiverNotReadyTimer;
+  receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_.gid_index);
   receive.ah_attr.grh.traffic_class = device_.options().traffic_class;
-  const auto peer_text = [&peer] {
-    ibv_gid gid{};
-    std::memcpy(gid.raw, peer.gid.data(), peer.gid.size());
-    return text_of(gid);
-  };
   if (const int error = ::ibv_modify_qp(pair_, &receive,
                                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)) {
-    return failure(device_.name() + ": a path from " + text_of(gid_.gid) + " to " + peer_text() +
+    return failure(device_.name() + ": a path from " + text_of(gid_.gid) + " to " + text_of(receive.ah_attr.grh.dgid) +
                        " (is it routed through that interface?)",
                    error);
   }
-  ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;
   send.timeout = patience.timeout;
   send.retry_cnt = std::min<std::uint8_t>(patience.retries, 6);
   send.rnr_retry = kReceiverNotReadyRetries;
-  send.sq_psn = end_.sequence;
   send.max_rd_atomic = depth;
   if (const int error = ::ibv_modify_qp(pair_, &send,
                                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |

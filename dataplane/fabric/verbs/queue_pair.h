@@ -5,6 +5,7 @@
 
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 #include <memory>
 #include <optional>
@@ -16,6 +17,9 @@
 #include "fabric/verbs/masked_cas.h"
 
 namespace farpool::fabric::verbs {
+
+// How often a peer that posts no receive is waited for: finitely, as 7 would not be.
+inline constexpr std::uint8_t kReceiverNotReadyRetries = 6;
 
 struct QueuePairOptions {
   std::uint32_t sends = 0;
@@ -42,8 +46,12 @@ class QueuePair {
   // Nothing of either side is executed from here on, and it cannot be used again.
   void stop();
 
-  // Ready to receive, and to send.
+  // Ready to receive, and to send: on a path made of what the peer said of itself.
   base::Status connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience);
+  // The same on the path that librdmacm has resolved, of a connection that has been asked for, or answered: to that
+  // peer and no other.
+  base::Status connect(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
+                       Patience patience);
 
   ibv_qp* raw() const { return pair_; }
   // Sends all of the requests, which are linked, or none; 0, or the error. A queue pair that cannot be given raw
@@ -56,6 +64,7 @@ class QueuePair {
  private:
   QueuePair(const Device& device, const ibv_gid_entry& gid, ibv_qp* pair, std::uint32_t inline_bytes)
       : device_(device), gid_(gid), pair_(pair), inline_bytes_(inline_bytes) {}
+  base::Status become_ready(ibv_qp_attr receive, ibv_qp_attr send, std::uint8_t depth, Patience patience);
   const Device& device_;
   const ibv_gid_entry gid_;
   ibv_qp* pair_;

@@ -17,6 +17,7 @@
 #include "fabric/verbs/call.h"
 #include "fabric/verbs/device_memory.h"
 #include "fabric/verbs/inbox.h"
+#include "fabric/verbs/manager.h"
 #include "fabric/verbs/queue_pair.h"
 
 namespace farpool::fabric::verbs {
@@ -45,7 +46,7 @@ constexpr std::uint64_t kKind = ~0ull << 32;
 
 }  // namespace
 
-class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook {
+class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook, private ConnectionManager::Listener {
  public:
   Lanes(net::Loop& control, std::shared_ptr<Device> device, Log log, std::size_t most)
       : control_(control), device_(std::move(device)), log_(std::move(log)), most_(most) {}
@@ -84,9 +85,19 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     if (const int error = ::ibv_req_notify_cq(completions_.get(), 0)) {
       return failure(device_->name() + ": completion events", error);
     }
+    subscription_ = device_->events().subscribe({.completions = completions_.get(), .receives = inbox_->queue()},
+                                                tell([this](const std::string& why) { fail(why); }));
+    events_watch_ = std::make_unique<net::Watch>(control_, device_->events_descriptor(), [this] {
+      for (const std::string& line : device_->take_events()) log_(line);
+    });
     if (device_->largest_window() == 0) {
       say_without_windows(device_->options().memory_windows ? "has no memory windows of type 2B"
                                                             : "is to do without memory windows");
+    }
+    if (device_->options().connection_manager) {
+      if (Status status = have_manager(); !status.ok()) {
+        log_(status.message() + ": queue pairs are told of each other on the session port instead");
+      }
     }
     host_ = &host;
     random_ = std::move(random);
@@ -102,11 +113,15 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
       release(*lane);
       return answer(std::move(status));
     }
+    lane->events = device_->events().subscribe({.pair = lane->pair->raw()}, tell([this, id](const std::string& why) {
+                                                 if (lanes_.contains(id)) broke(id, why);
+                                               }));
     lane->begun = std::move(answer);
     Lane& made = *lane;
     by_number_[made.pair->end().queue_pair] = &made;
     lanes_.emplace(id, std::move(lane));
     count_.store(lanes_.size(), std::memory_order_relaxed);
+    if (made.claim) return answer_client(made);  // which is to claim it, by its connection manager
     if (!bind_next(made)) end_broken(id);
   }
 
@@ -124,6 +139,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   VerbsStats stats() const {
     const auto get = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
     return {.lanes = get(count_),
+            .managed = get(managed_),
             .calls = get(calls_),
             .waits = get(waits_),
             .broken = get(broken_),
@@ -148,13 +164,18 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     std::unique_ptr<std::uint64_t> trial_word;
     Registration trial_memory;
     std::optional<std::uint32_t> reply;  // the number of its own in the inbox
+    std::optional<Claim> claim;          // that a connection of the client's is to bring; none: not, or no more
+    Connection connection;
     std::unique_ptr<QueuePair> pair;
     std::vector<Window> windows;  // go first: a device may hold on to a queue pair that has some
+    std::unique_ptr<DeviceEvents::Subscription> events;
 
-    // Until it has begun.
-    Answer begun;
+    // Until it is open.
+    Answer begun;  // to be called yet
+    End client;
     AttachReply said;
-    std::size_t bound = 0;         // of its windows
+    std::size_t bound = 0;  // of its windows
+    bool open = false;
     bool without_windows = false;  // a key at least is good on other lanes, too
 
     // The CALL that is out.
@@ -176,8 +197,10 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   // No verb of its peer executes once this has returned.
   Place end(Place place, Status why) {
     Lane& lane = *place->second;
+    lane.events.reset();
     lane.pair->stop();
-    if (!lane.begun) {
+    if (lane.open) {
+      managed_.fetch_sub(lane.connection != nullptr ? 1 : 0, std::memory_order_relaxed);
       windows_.fetch_sub(lane.windows.size(), std::memory_order_relaxed);
       without_windows_.fetch_sub(lane.without_windows ? 1 : 0, std::memory_order_relaxed);
     }
@@ -186,6 +209,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     by_number_.erase(lane.pair->end().queue_pair);
     lane.windows.clear();
     lane.pair.reset();
+    lane.connection.reset();
     collect();
     if (lane.begun) std::exchange(lane.begun, nullptr)(std::move(why));
     // A CALL at work may fence its own session: its memory stays until it returns.
@@ -221,6 +245,23 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     return static_cast<std::uint8_t>(std::clamp<int>(limit, 1, wanted));
   }
 
+  // On the control thread, if this is still there then.
+  DeviceEvents::Told tell(std::function<void(const std::string&)> what) {
+    return [&control = control_, alive = std::weak_ptr(alive_), what = std::move(what)](const std::string& why) {
+      control.post([alive, what, why] {
+        if (!alive.expired()) what(why);
+      });
+    };
+  }
+
+  // What all lanes share does not work any more. Another process may be luckier.
+  void fail(const std::string& why) {
+    failed_ = {Code::unavailable,
+               "the memory node serves no lanes any more, restart it: " + device_->name() + ": " + why};
+    log_(failed_.message());
+    for (auto lane = lanes_.begin(); lane != lanes_.end();) lane = end(lane, failed_);
+  }
+
   Status have_domain() {
     if (domain_ != nullptr) return {};
     auto domain = make_protection_domain(*device_);
@@ -229,9 +270,22 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     return {};
   }
 
+  Status have_manager() {
+    auto manager = ConnectionManager::open(*device_);
+    if (!manager.ok()) return manager.status();
+    auto listening = (*manager)->listen(*this, manager_port_);
+    if (!listening.ok()) return listening.status();
+    manager_ = std::move(*manager);
+    listening_ = std::move(*listening);
+    manager_watch_ =
+        std::make_unique<net::Watch>(control_, manager_->descriptor(), [this] { manager_->take_events(); });
+    return {};
+  }
+
   // ---- the beginning of a lane
 
   Status make(Lane& lane, const LaneRights& rights, base::Bytes bytes) {
+    if (!failed_.ok()) return failed_;
     const auto request = get_request(bytes);
     if (!request) return {Code::invalid_argument, "what the client says of its queue pair cannot be"};
     if (free_replies_.empty()) {
@@ -258,7 +312,35 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     said.node.depth = depth;
     said.nonce = request->nonce;
     said.patience = patience_within(device_->options().failure_timeout);
+    lane.client = request->client;
+    if (request->managed && manager_ != nullptr) {
+      said.manager_port = manager_port_;
+      lane.claim = Claim{.queue_pair = said.node.queue_pair, .nonce = request->nonce};
+      return {};
+    }
     return lane.pair->connect(request->client, said.node.mtu, depth, said.patience);
+  }
+
+  void answer_client(Lane& lane) { std::exchange(lane.begun, nullptr)(put(lane.said)); }
+
+  // A connection is a lane's if it brings what the session port told of it, and comes from the queue pair that the
+  // client told of there: once, and as long as the session port's own connection stands. All others are refused.
+  void on_connection_event(const ConnectionEvent& event) override {
+    if (event.type != RDMA_CM_EVENT_CONNECT_REQUEST) return;  // the session port tells of the end of what there is
+    Connection connection(event.id);
+    const auto found = event.claim ? by_number_.find(event.claim->queue_pair) : by_number_.end();
+    Lane* lane = found != by_number_.end() ? found->second : nullptr;
+    if (lane == nullptr || !lane->claim || lane->claim->nonce != event.claim->nonce ||
+        lane->client.queue_pair != event.peer_queue_pair) {
+      ::rdma_reject(event.id, nullptr, 0);
+      return;
+    }
+    lane->claim.reset();
+    lane->connection = std::move(connection);
+    const Status status = lane->pair->connect(*lane->connection, lane->client, lane->said.node.mtu,
+                                              lane->said.node.depth, lane->said.patience);
+    if (!status.ok()) log_(status.message());
+    if (!status.ok() || !bind_next(*lane)) end_broken(lane->id);
   }
 
   Status grant(Lane& lane, const LaneRights& rights, const AttachRequest::Key& key) {
@@ -273,9 +355,12 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
                                         : right->read_only ? Access::read
                                                            : Access::write);
     if (!exposed.ok()) return exposed.status();
+    AttachReply::Place place{
+        .region = key.region, .key = (*exposed)->key, .begin = (*exposed)->begin, .read_only = right->read_only};
     if (window != nullptr) {
       unsigned access = IBV_ACCESS_REMOTE_READ;
       if (!right->read_only) access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+      place.key = ::ibv_inc_rkey(window->rkey);  // what it will be bound under
       lane.windows.push_back({.memory_window = std::move(window),
                               .place = lane.said.places.size(),
                               .exposed = *exposed,
@@ -283,8 +368,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     } else if ((*exposed)->device_memory == nullptr) {
       lane.without_windows = true;
     }
-    lane.said.places.push_back(
-        {.region = key.region, .key = (*exposed)->key, .begin = (*exposed)->begin, .read_only = right->read_only});
+    lane.said.places.push_back(place);
     return {};
   }
   // None: of a region in the device's own memory there can be none, and of others not with every device.
@@ -344,27 +428,39 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     return {};
   }
 
-  // Its client is told of the lane when its windows are bound, one after the other. False: the lane is to end.
+  // Its client may use the lane when its windows are bound, one after the other. False: the lane is to end.
   bool bind_next(Lane& lane) {
-    if (lane.bound == lane.windows.size()) {
-      windows_.fetch_add(lane.windows.size(), std::memory_order_relaxed);
-      without_windows_.fetch_add(lane.without_windows ? 1 : 0, std::memory_order_relaxed);
-      std::exchange(lane.begun, nullptr)(put(lane.said));
-      return true;
-    }
+    if (lane.bound == lane.windows.size()) return open(lane);
     Window& window = lane.windows[lane.bound];
     ibv_send_wr wr{};
     wr.wr_id = kBind;
     wr.opcode = IBV_WR_BIND_MW;
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.bind_mw = {.mw = window.memory_window.get(),
-                  .rkey = ::ibv_inc_rkey(window.memory_window->rkey),
+                  .rkey = lane.said.places[window.place].key,
                   .bind_info = {.mr = window.exposed->registration.get(),
                                 .addr = window.exposed->begin,
                                 .length = window.exposed->bytes,
                                 .mw_access_flags = window.access}};
-    lane.said.places[window.place].key = wr.bind_mw.rkey;
     return post(lane, wr);
+  }
+
+  bool open(Lane& lane) {
+    if (lane.connection != nullptr) {
+      rdma_conn_param answer{};
+      answer.responder_resources = answer.initiator_depth = lane.said.node.depth;
+      answer.rnr_retry_count = kReceiverNotReadyRetries;
+      answer.srq = 1;
+      answer.qp_num = lane.said.node.queue_pair;
+      if (::rdma_accept(lane.connection.get(), &answer) != 0) return false;
+    } else {
+      answer_client(lane);
+    }
+    lane.open = true;
+    managed_.fetch_add(lane.connection != nullptr ? 1 : 0, std::memory_order_relaxed);
+    windows_.fetch_add(lane.windows.size(), std::memory_order_relaxed);
+    without_windows_.fetch_add(lane.without_windows ? 1 : 0, std::memory_order_relaxed);
+    return true;
   }
 
   // ---- what came
@@ -404,17 +500,17 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
       return;
     }
     Lane& lane = *place->second;
-    if (receive && lane.receive) {  // a CALL while one is out: its client has no receive for it
+    if (receive && lane.receive) {
       post(static_cast<std::uint32_t>(arrival.request));
-      broken_.fetch_add(1, std::memory_order_relaxed);
-      return end_broken(arrival.lane);
+      return broke(arrival.lane, "its client called while a CALL was out");
     }
     if (receive) lane.receive = static_cast<std::uint32_t>(arrival.request);
-    bool goes_on = false;
     if (arrival.status != IBV_WC_SUCCESS) {
-      broken_.fetch_add(1, std::memory_order_relaxed);
       if ((arrival.request & kKind) == kBind) give_up_windows(arrival.status);
-    } else if (receive) {
+      return broke(arrival.lane, ::ibv_wc_status_str(arrival.status));
+    }
+    bool goes_on = false;
+    if (receive) {
       goes_on = take_call(lane, arrival.bytes);
     } else if ((arrival.request & kKind) == kFetch) {
       goes_on = execute(lane, lane.room->request().first(lane.head.bytes));
@@ -426,6 +522,12 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
       if (lane.call == Lane::Call::none && arrival.request == answer_request(lane)) give_back_room(lane);
     }
     if (!goes_on) end_broken(arrival.lane);  // unless a CALL has fenced its own session
+  }
+  // A lane that is there.
+  void broke(std::uint64_t id, const std::string& why) {
+    broken_.fetch_add(1, std::memory_order_relaxed);
+    log_("a lane by " + device_->name() + " has ended: " + why);
+    end_broken(id);
   }
   void end_broken(std::uint64_t id) {
     const auto lane = lanes_.find(id);
@@ -442,7 +544,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
 
   bool take_call(Lane& lane, std::uint32_t bytes) {
     const base::Bytes message = inbox_->received(*lane.receive, bytes);
-    if (bytes < kCallHeadBytes || lane.refused || lane.begun || lane.call != Lane::Call::none) return false;
+    if (bytes < kCallHeadBytes || lane.refused || !lane.open || lane.call != Lane::Call::none) return false;
     const auto head = base::load<CallHead>(message.data());
     const bool near = head.bytes <= kNearBytes;
     if (head.room > kMaxCallBytes || head.bytes > kMaxCallBytes || head.number != lane.head.number + 1 ||
@@ -539,6 +641,9 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   CompletionEvents events_;
   Completions completions_;
   std::unique_ptr<Inbox> inbox_;
+  std::unique_ptr<ConnectionManager> manager_;  // none: there are only connections that the session port tells of
+  Connection listening_;
+  std::uint16_t manager_port_ = 0;
   std::map<std::pair<const std::byte*, Access>, Exposed> exposed_;  // by beginning
   std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> lanes_;
   std::unordered_map<std::uint32_t, Lane*> by_number_;  // of their queue pairs
@@ -547,8 +652,11 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   std::deque<Lane*> waiting_;        // for a room
   std::unique_ptr<Lane> executing_;  // that has ended while its CALL is at work
   bool said_without_windows_ = false;
-  std::unique_ptr<net::Watch> watch_;
-  std::atomic<std::uint64_t> count_{0}, calls_{0}, waits_{0}, broken_{0}, windows_{0}, without_windows_{0};
+  Status failed_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::unique_ptr<DeviceEvents::Subscription> subscription_;
+  std::unique_ptr<net::Watch> watch_, manager_watch_, events_watch_;
+  std::atomic<std::uint64_t> count_{0}, managed_{0}, calls_{0}, waits_{0}, broken_{0}, windows_{0}, without_windows_{0};
 };
 
 VerbsResponder::VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device,

@@ -18,7 +18,8 @@
 namespace farpool::fabric::verbs {
 
 struct VerbsStats {
-  std::uint64_t lanes = 0;  // open now
+  std::uint64_t lanes = 0;    // open now, or about to be
+  std::uint64_t managed = 0;  // of those open: connected by librdmacm
   std::uint64_t calls = 0;
   std::uint64_t waits = 0;                  // of CALLs that are large, for a room
   std::uint64_t broken = 0;                 // lanes that the device reported an error on

@@ -21,6 +21,7 @@
 
 #include "base/huge_pages.h"
 #include "fabric/verbs/device.h"
+#include "fabric/verbs/manager.h"
 
 namespace farpool::fabric::verbs {
 namespace {
@@ -171,6 +172,9 @@ DeviceFacts look_at(ibv_device* listed, const RdmaFacts& facts, const SurveyOpti
   device.masked_cas = ::mlx5dv_is_supported(listed);
   device.numa_node = numa_node_of(device.name);
   try_registration(device, context.get(), options.register_bytes);
+  const auto opened = Device::open({.device = device.name});
+  const base::Status managed = opened.ok() ? ConnectionManager::open(**opened).status() : opened.status();
+  if (!managed.ok()) device.unmanaged = managed.message();
   return device;
 }
 

@@ -36,6 +36,7 @@ struct DeviceFacts {
   bool memory_windows = false;         // of type 2B
   std::uint64_t device_memory = 0;     // bytes
   std::optional<int> numa_node;        // none: virtual, or not known
+  std::string unmanaged;               // why librdmacm connects no lanes from it; empty: it does
   std::string unregistered;            // why memory could not be registered
   std::uint64_t registered = 0;        // bytes that could
 };

@@ -25,6 +25,7 @@ type task struct {
 	Environment []string
 	Modules     []string
 	OwnRoot     bool
+	Address     string
 }
 
 const (
@@ -76,11 +77,7 @@ func run() (int, error) {
 			return -1, err
 		}
 	}
-	lines := []string{"ip link set lo up"}
-	if !told.OwnRoot { // SoftRoCE there: one device for both ends, whose address is 127.0.0.1
-		lines = append(lines, "rdma link add rxe0 type rxe netdev lo")
-	}
-	for _, line := range lines {
+	for _, line := range network(told) {
 		words := strings.Fields(line)
 		cmd := exec.Command(words[0], words[1:]...)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -105,6 +102,21 @@ func run() (int, error) {
 	default:
 		return statusAbsent, err
 	}
+}
+
+// network is what makes the guest's interfaces. SoftRoCE is on its network card where it has an address to others, and otherwise on an
+// interface that leads nowhere: one device for both ends. Loopback would not do, since librdmacm connects nothing there.
+func network(told task) []string {
+	lines := []string{"ip link set lo up"}
+	if told.OwnRoot {
+		return lines
+	}
+	under, address := "eth0", told.Address
+	if address == "" {
+		under, address = "fabric0", "10.79.0.1/24"
+		lines = append(lines, "ip link add fabric0 type dummy")
+	}
+	return append(lines, "ip addr add "+address+" dev "+under, "ip link set "+under+" mtu 9000 up", "rdma link add rxe0 type rxe netdev "+under)
 }
 
 type mountpoint struct{ kind, source, at, data string }
