@@ -73,13 +73,14 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 	@$(KINDCTL) down --name $(CLUSTER) --all
 
 .PHONY: test
-test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, Go tests, short e2e on kind
+test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftRoCE, Go tests, short e2e on kind
 	@$(STEP) lint $(MAKE) lint
 	@$(STEP) clang-tidy $(MAKE) tidy
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
+	@$(STEP) "verbs" $(MAKE) test-verbs
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e

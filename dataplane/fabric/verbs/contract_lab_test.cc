@@ -66,6 +66,7 @@ class VerbsWire final : public Wire {
   std::string endpoint() const override { return responder_->address(); }
   std::string dead_endpoint() const override { return dead_; }
   std::size_t clients() const override { return clients_.size(); }
+  bool loses_refusals() const override { return true; }
   Port& port(std::size_t client) override { return *clients_[client]->port; }
   Responder& responder() override { return *responder_; }
 
