@@ -229,7 +229,9 @@ func (p pool) splitAhead(ctx context.Context, tables int32) {
 	Eventually(func(g Gomega) {
 		var all farpoolv1alpha1.ResizeOperationList
 		g.Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
-		at := slices.IndexFunc(all.Items, func(o farpoolv1alpha1.ResizeOperation) bool { return o.Spec.Tables != nil && o.Spec.Tables.To == tables })
+		at := slices.IndexFunc(all.Items, func(o farpoolv1alpha1.ResizeOperation) bool {
+			return o.Spec.Tables != nil && o.Spec.Tables.To == tables
+		})
 		g.Expect(at).To(BeNumerically(">=", 0))
 		now := all.Items[at].Status
 		g.Expect(now.Stage).To(Equal(farpoolv1alpha1.StageComplete), "%+v", now)
