@@ -646,6 +646,29 @@ TEST_F(PoolOfManyTablesTest, TablesAreSplitAheadWhileClientsWork) {
   EXPECT_EQ(splitting(0) + splitting(1), 0u);
 }
 
+// Who says goodbye leaves its splits where they are, and nobody works on a key of theirs.
+TEST_F(PoolOfManyTablesTest, SplitsAheadThatWereLeftAreFinished) {
+  publish(map_of(1));
+  Client& other = connect();
+  run(other, put_all(other, 0, 200, "v"));
+  const Nanos settled = network_.now() + 2 * base::kSecond;
+  ASSERT_TRUE(run_until([&] { return network_.now() > settled; }));
+  Client& leaver = connect();
+  run(leaver, expect_all(leaver, 0, 200, "v"));
+
+  v1alpha1::ShardMap map = map_of(2);
+  map.set_least_tables(8);
+  publish(map);
+  const PoolCounters& counters = leaver.pool->counters();
+  ASSERT_TRUE(run_until([&] { return counters.splits.get() > counters.splits_finished.get(); }, 10 * base::kSecond));
+  finish(leaver);
+  const auto tables = [this](std::size_t i) { return nodes_[i]->facts().memory_node().even_tables(); };
+  EXPECT_TRUE(run_until([&] { return tables(0) == 8 && tables(1) == 8; }, 60 * base::kSecond))
+      << tables(0) << " and " << tables(1) << " tables";
+  EXPECT_GT(other.pool->counters().splits_taken_over.get(), 0u);
+  run(other, expect_all(other, 0, 200, "v"));
+}
+
 // Two nodes, four parts of the hash space; node 0 is drained into node 1.
 class PoolMoveTest : public PoolTest {
  protected:
