@@ -117,6 +117,13 @@ std::uint64_t least_depth(const View& view) {
   return least;
 }
 
+std::uint64_t even_tables(const View& view) {
+  for (std::uint64_t table = 0; table < view.tables(); ++table) {
+    if (!exists(view.home(table)) || view.split(table) != 0) return 1ull << least_depth(view);
+  }
+  return view.tables();
+}
+
 std::optional<Shallow> shallow_table(const View& view, std::uint64_t depth, std::uint64_t chance) {
   const std::uint64_t entries = 1ull << view.depth();
   for (std::uint64_t i = 0; i < entries; ++i) {

@@ -65,6 +65,8 @@ std::vector<std::uint64_t> tables_of_all_times(const View& view, std::uint64_t h
 
 // How often each table has been split, at least. What is under way does not count.
 std::uint64_t least_depth(const View& view);
+// As many tables, a power of two, share all keys evenly. All that there are, once none is left to split another into.
+std::uint64_t even_tables(const View& view);
 // Where each table is to have been split so often: one that has not been and that nobody splits, any of them by
 // `chance`. Nothing: there is none.
 struct Shallow {

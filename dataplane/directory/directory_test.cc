@@ -110,6 +110,19 @@ TEST(Directory, KnowsWhichTablesHaveBeenSplitLess) {
   EXPECT_EQ(least_depth(Directory(16, 8).view()), 3u);
 }
 
+TEST(Directory, SplittingAheadEndsWithItsTables) {
+  Directory directory(4, 2);
+  EXPECT_EQ(even_tables(directory.view()), 2u);
+  directory.split(0);
+  EXPECT_EQ(even_tables(directory.view()), 2u);
+  directory.write(begin(directory.view(), 0).value());
+  EXPECT_EQ(even_tables(directory.view()), 2u);
+  directory.write(begin_clearing(directory.view(), 0));
+  directory.write(end(directory.view(), 0));
+  EXPECT_EQ(least_depth(directory.view()), 1u) << "table 1 has not been split";
+  EXPECT_EQ(even_tables(directory.view()), 4u) << "and never can be";
+}
+
 TEST(Directory, EndsWithItsTables) {
   Directory directory(4);
   for (const std::uint64_t table : {0u, 1u, 0u}) directory.split(table);

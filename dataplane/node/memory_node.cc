@@ -696,7 +696,7 @@ std::uint64_t MemoryNode::move_finished() const {
 std::uint64_t MemoryNode::even_tables() const {
   std::vector<std::byte> words(geometry_.at(layout::kDirectory).bytes);
   fabric::read_words(region(layout::kDirectory), words);
-  return 1ull << directory::least_depth(directory::View(words, geometry_.tables));
+  return directory::even_tables(directory::View(words, geometry_.tables));
 }
 
 void MemoryNode::refresh_facts() {

@@ -309,7 +309,7 @@ type MemoryNodeFacts struct {
 	Race            *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3" json:"race,omitempty"`                                               // of its table: this, or lock_region and rcuckoo
 	MoveFinished    uint64        `protobuf:"varint,15,opt,name=move_finished,json=moveFinished,proto3" json:"move_finished,omitempty"`          // the last of the pool's moves in which parts left this memory, and all their keys have
 	RecordedEpoch   uint64        `protobuf:"varint,16,opt,name=recorded_epoch,json=recordedEpoch,proto3" json:"recorded_epoch,omitempty"`       // the latest that this memory has followed, whether a map of it is left or not
-	EvenTables      uint32        `protobuf:"varint,17,opt,name=even_tables,json=evenTables,proto3" json:"even_tables,omitempty"`                // of RACE: a power of two; as many as if each had been split as often as the least split one
+	EvenTables      uint32        `protobuf:"varint,17,opt,name=even_tables,json=evenTables,proto3" json:"even_tables,omitempty"`                // of RACE: as many, a power of two, share all keys evenly; all that there are, once none is left to split another into
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
