@@ -46,7 +46,7 @@ constexpr Nanos kPatience = 20 * kSecond;     // of a call
 struct Setting {
   std::size_t nodes = 2, clients = 2, late_comers = 0, tasks = 2, calls = 12, keys = 10;
   std::uint32_t depth = 1;  // of the directory
-  std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0, moves = 0;
+  std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0, moves = 0, wishes = 0;
   std::size_t scans = 0;  // of the first client
   layout::GeometryRequest geometry = kGeometry;
   double large = 0.2, reads = 0.35, lose_reply = 0;
@@ -68,6 +68,7 @@ void speak_race(Setting& s, std::uint64_t seed) {
   s.moves = 1 + random.below(3);
   s.depth += 1;
   s.keys += random.below(60);
+  s.wishes = random.below(3);
 }
 
 // In half of the pools; a memory node that keys leave would take those that are left along with its memory.
@@ -122,7 +123,7 @@ std::string describe(const Setting& s) {
          std::to_string(s.tasks) + " tasks of " + std::to_string(s.calls) + " calls, on " + std::to_string(s.keys) +
          " keys" + some(s.deaths, "deaths") + some(s.stops, "stops") + some(s.restarts, "restarts") +
          some(s.losses, "losses of memory") + some(s.epochs, "more epochs") + some(s.moves, "moves of parts") +
-         some(s.scans, "scans") +
+         some(s.wishes, "wishes for tables") + some(s.scans, "scans") +
          (race(s) ? ", RACE with room for " + std::to_string(s.geometry.tables) + " tables at each node" : "") +
          (s.lose_reply > 0 ? ", lost replies" : "") + (s.wire.lose_exchange > 0 ? ", lost handshakes" : "") +
          (s.wire.max_drift_ppm > 0 ? ", clocks drift" : "");
@@ -272,6 +273,7 @@ class PoolWorld {
       table->set_node(i);
     }
     for (const std::uint32_t owner : owners_) map.add_directory(owner);
+    map.set_least_tables(static_cast<std::uint32_t>(least_tables_));
     map.set_move(move_);
     for (const auto& [part, from] : departures_) {
       auto* departure = map.add_departures();
@@ -288,6 +290,19 @@ class PoolWorld {
       network_.at(network_.now() + some(5 * kMillisecond),
                   [this, content, &member = *member] { tell(member, *content); });
     }
+  }
+
+  // The operator wants so many tables at each memory node, ahead of keys; fewer than before where a resize is aborted.
+  void wish(std::uint64_t tables) {
+    least_tables_ = std::min(tables, setting_.geometry.tables);
+    ++verdict_.wishes;
+    befell_.add(network_.now(), "operator", "wants " + std::to_string(least_tables_) + " tables at each");
+    publish();
+  }
+  bool split_ahead() const {
+    return std::all_of(members_.begin(), members_.end(), [this](const auto& member) {
+      return member->node->facts().memory_node().even_tables() >= least_tables_;
+    });
   }
 
   // A scan is a look at each key.
@@ -478,6 +493,7 @@ class PoolWorld {
       if (person->port->crashed()) continue;
       verdict_.slots_repaired += person->body->pool->counters().slots_repaired.get();
       verdict_.moved_away += person->body->pool->counters().moved_away.get();
+      verdict_.splits_taken_over += person->body->pool->counters().splits_taken_over.get();
       verdict_.move_waits += person->body->pool->counters().move_waits.get();
     }
     verdict_.trace_hash = network_.trace().hash();
@@ -581,6 +597,7 @@ class PoolWorld {
   std::vector<std::unique_ptr<Person>> persons_;
   std::optional<map::Map> map_;        // by which histories are told apart
   std::vector<std::uint32_t> owners_;  // members, by part of the hash space
+  std::uint64_t least_tables_ = 0;
   std::uint64_t move_ = 0;
   std::uint64_t moves_waiting_ = 0;                    // for the one that is under way
   std::map<std::uint32_t, std::uint32_t> departures_;  // of the move that is under way: part, and where it comes from
@@ -596,10 +613,10 @@ struct Step {
 using Tasks = std::vector<std::vector<Step>>;  // of one client
 
 struct Fault {
-  enum class Kind : std::uint8_t { death, stop, restart, loss, epoch, arrival, move } kind = Kind::epoch;
+  enum class Kind : std::uint8_t { death, stop, restart, loss, epoch, arrival, move, wish } kind = Kind::epoch;
   std::size_t whom = 0;       // a client, or a memory node
   Nanos when = 0;             // of a stop: it goes on
-  std::uint64_t effects = 0;  // after which a death or a stop strikes; which parts move
+  std::uint64_t effects = 0;  // after which a death or a stop strikes; which parts move; tables
   fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
   Tasks tasks;  // of a client that comes
 };
@@ -677,6 +694,11 @@ Play draw_play(const Setting& setting, std::uint64_t seed) {
     Fault move{.kind = Fault::Kind::move, .whom = random.below(setting.nodes), .when = some(setting.horizon)};
     move.effects = random.next();
     play.faults.push_back(std::move(move));
+  }
+  for (std::size_t i = 0; i < setting.wishes; ++i) {
+    Fault wish{.kind = Fault::Kind::wish, .when = some(setting.horizon)};
+    wish.effects = std::uint64_t{1} << random.below(5);
+    play.faults.push_back(std::move(wish));
   }
   return play;
 }
@@ -762,6 +784,8 @@ void strike(PoolWorld& world, const Fault& fault, PoolVerdict& verdict) {
       return network.at(when, [&world, &fault] { (void)begin(world, fault.tasks); });
     case Fault::Kind::move:
       return network.at(when, [&world, &fault] { world.begin_move(fault.whom, fault.effects); });
+    case Fault::Kind::wish:
+      return network.at(when, [&world, &fault] { world.wish(fault.effects); });
   }
 }
 
@@ -787,8 +811,13 @@ void look_after(PoolWorld& world, const Setting& setting) {
   } else if (*counted != there && world.exact()) {
     world.wrong(std::to_string(*counted) + " keys are counted, and " + std::to_string(there) + " are there");
   }
+  if (setting.wishes > 0) world.wish(setting.geometry.tables);
   for (const auto& person : world.persons()) {
     if (person->port->crashed()) continue;
+    // Others may have left splits to whoever is the last.
+    if (person.get() == &last && !world.run_until([&] { return world.split_ahead(); }, 60 * kSecond)) {
+      world.wrong("tables are not split ahead");
+    }
     if (!world.run(*person, leave(*person))) return world.wrong("a goodbye does not end");
     person->left = true;
   }
@@ -862,6 +891,8 @@ constexpr Count kCounts[] = {
     {&PoolVerdict::scans, "scans"},
     {&PoolVerdict::moves, "moves of parts"},
     {&PoolVerdict::moved_away, "keys moved"},
+    {&PoolVerdict::wishes, "wishes for tables"},
+    {&PoolVerdict::splits_taken_over, "splits taken over"},
     {&PoolVerdict::move_waits, "waits for one"},
 };
 
@@ -869,6 +900,7 @@ constexpr Count kCounts[] = {
 bool can_be(const Count& count, layout::Protocol protocol) {
   const bool race = protocol == layout::Protocol::race;
   if (count.of == &PoolVerdict::losses || count.of == &PoolVerdict::slots_repaired) return !race;
+  if (count.of == &PoolVerdict::wishes || count.of == &PoolVerdict::splits_taken_over) return race;
   return count.of != &PoolVerdict::move_waits;  // too rare to rely on
 }
 

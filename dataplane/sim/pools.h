@@ -23,18 +23,18 @@ struct PoolVerdict : Told {
   std::uint64_t slots_repaired = 0;         // of the dead, by other clients and by memory nodes that took memory up
   std::uint64_t moves = 0, moved_away = 0;  // of parts of the hash space between memory nodes; keys
   std::uint64_t move_waits = 0;
+  std::uint64_t wishes = 0, splits_taken_over = 0;  // for so many tables, ahead of keys; from whoever had begun them
 };
 
 // Two to four memory nodes share the keys; clients, each a client::Pool, come while others work, and some also scan the
-// whole pool. Clients die after any
-// effect or are stopped for longer than their lease; memory nodes are killed and come back with their memory, or
-// without; epochs reach them one by one and late; messages are lost, clocks drift. Judged are the history of every key
-// from the last loss of its memory on, that every call of those who live ends, that a client which comes when faults
-// have ended can have all repaired, that it finds and counts every key, and, when all have gone, every byte but
-// the blocks that the dead leave in segments which nobody has taken over.
+// whole pool. Clients die after any effect or are stopped for longer than their lease; memory nodes are killed and come
+// back with their memory, or without; epochs reach them one by one and late; messages are lost, clocks drift. Judged
+// are the history of every key from the last loss of its memory on, that every call of those who live ends, that a
+// client which comes when faults have ended can have all repaired, that it finds and counts every key, and, when all
+// have gone, every byte but the blocks that the dead leave in segments which nobody has taken over.
 // Pools of RACE, and half of RCuckoo's, lose no memory. Instead their operator has parts of the hash space moved to
 // other memory nodes, which is to come to an end; when all have gone, every key lies where the map says, and nowhere
-// else.
+// else. RACE's operator also wants more tables than keys need, which the last client brings about if no other has.
 PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false,
                      layout::Protocol protocol = layout::Protocol::rcuckoo);
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
