@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RCuckoo over verbs: the table's own suite (index/rcuckoo/table_test.cc), as far as it needs no simulator. Here
+// RCuckoo and RACE over verbs: the tables' own suites (index/*/table_test.cc), as far as they need no simulator. Here
 // clients are threads, and what tears and reorders is a device. It needs an RDMA device: `make test-verbs`.
 #include <gtest/gtest.h>
 
@@ -17,11 +17,14 @@
 
 #include "base/random.h"
 #include "client/open_table.h"
+#include "directory/directory.h"
 #include "fabric/tcp/test_loop.h"
 #include "fabric/verbs/port.h"
 #include "fabric/verbs/responder.h"
 #include "fabric/words.h"
 #include "heap/heap.h"
+#include "index/race/table.h"
+#include "index/race/verify.h"
 #include "index/rcuckoo/verify.h"
 #include "index/table.h"
 #include "layout/regions.h"
@@ -51,6 +54,8 @@ constexpr Nanos kPatience = 60 * kSecond;
 std::string text(const Status& status) { return std::string(base::name_of(status.code())) + ": " + status.message(); }
 
 struct Shape {
+  layout::Protocol protocol = layout::Protocol::rcuckoo;
+  std::uint64_t tables = 1;
   std::uint64_t memory = 16 << 20;
   std::uint64_t table_percent = 1;
   std::uint64_t entry_bytes = 16;
@@ -72,6 +77,8 @@ struct Server {
       options.name = "memory-0";
       options.pool_uid = "pool";
       options.endpoint = "memory-0:7400";  // nobody dials what the map says here
+      options.geometry.protocol = shape.protocol;
+      options.geometry.tables = shape.tables;
       options.geometry.table_percent = shape.table_percent;
       options.geometry.entry_bytes = shape.entry_bytes;
       options.geometry.entries_per_row = shape.entries_per_row;
@@ -202,24 +209,41 @@ class Appender final : public index::Editor {
   std::string more_;
 };
 
+Task<void> wait_until_idle(race::Table& table, Nanos deadline, Status& status) {
+  status = co_await table.idle(deadline);
+}
+
 // Everything whole, no lock held, and the counters right. Others stand still, and what they cleared behind their
 // operations has arrived: their sessions have ended.
 void expect_sound(Server& server, User& user, std::map<std::string, std::string>* image = nullptr) {
   const auto totals = user.count();
   ASSERT_TRUE(totals.ok()) << text(totals.status());
-  const auto report =
-      rcuckoo::verify(user.geometry, server.region(layout::kTable), server.region(layout::kHeap),
-                      user.session->grant().table_seed, {.visit = [image](const rcuckoo::Sighting& seen) {
-                        if (image != nullptr) (*image)[std::string(seen.key)] = seen.value;
-                      }});
+  if (auto* race = dynamic_cast<race::Table*>(user.table.get())) {  // a split that its keys began
+    Status idle;
+    user.run(wait_until_idle(*race, user.deadline(), idle));
+    ASSERT_TRUE(idle.ok()) << text(idle);
+  }
+  const auto verify = user.geometry.protocol == layout::Protocol::race ? race::verify : rcuckoo::verify;
+  const auto report = verify(user.geometry, server.region(layout::kTable), server.region(layout::kHeap),
+                             user.session->grant().table_seed,
+                             {.visit =
+                                  [image](const index::Sighting& seen) {
+                                    if (image != nullptr) (*image)[std::string(seen.key)] = seen.value;
+                                  },
+                              .directory = server.region(layout::kDirectory),
+                              .pool_secret = user.session->grant().pool_secret});
   for (const auto& defect : report.defects) ADD_FAILURE() << defect.what;
   EXPECT_EQ(totals->keys, report.keys);
   EXPECT_EQ(totals->bytes, report.bytes);
   EXPECT_FALSE(server.locked());
 }
 
-TEST(RCuckooOverVerbs, EveryOperation) {
-  Server server({});
+class TablesOverVerbs : public testing::TestWithParam<layout::Protocol> {};
+INSTANTIATE_TEST_SUITE_P(Protocols, TablesOverVerbs, testing::Values(layout::Protocol::rcuckoo, layout::Protocol::race),
+                         [](const auto& of) { return of.param == layout::Protocol::race ? "Race" : "RCuckoo"; });
+
+TEST_P(TablesOverVerbs, EveryOperation) {
+  Server server({.protocol = GetParam()});
   User a(server);
   EXPECT_EQ(*a.lookup("apple"), std::nullopt);
   EXPECT_FALSE(*a.update("apple", "red"));
@@ -243,8 +267,8 @@ TEST(RCuckooOverVerbs, EveryOperation) {
   expect_sound(server, a);
 }
 
-TEST(RCuckooOverVerbs, EverySizeUpToTheLimits) {
-  Server server({.memory = 64 << 20});
+TEST_P(TablesOverVerbs, EverySizeUpToTheLimits) {
+  Server server({.protocol = GetParam(), .memory = 64 << 20});
   User a(server);
   std::map<std::string, std::string> model;
   for (const std::size_t key_bytes : {0u, 1u, 14u, 15u, 64u, 300u, 65536u}) {
@@ -307,10 +331,8 @@ void compare_with_map(const Shape& shape, std::uint64_t seed, int operations, st
   EXPECT_EQ(image, model);
 }
 
-TEST(RCuckooOverVerbs, AgreesWithAMap) {
-  compare_with_map({}, 1, 600, 150);
-  compare_with_map({.entry_bytes = 64}, 2, 400, 150);
-}
+TEST_P(TablesOverVerbs, AgreesWithAMap) { compare_with_map({.protocol = GetParam()}, 1, 600, 150); }
+TEST(RCuckooOverVerbs, AgreesWithAMapInLargeEntries) { compare_with_map({.entry_bytes = 64}, 2, 400, 150); }
 TEST(RCuckooOverVerbs, AgreesWithAMapUnderSharedLocks) {
   compare_with_map({.rows_per_lock = 1, .max_lock_bytes = 8}, 3, 400, 200);
 }
@@ -431,8 +453,8 @@ void all_at_once(Server& server, Recorder& recorder, const Begin& begin) {
   for (const Status& status : recorder.failed) ADD_FAILURE() << text(status);
 }
 
-TEST(RCuckooOverVerbs, ConcurrentHistoriesAreLinearizable) {
-  Server server({});
+TEST_P(TablesOverVerbs, ConcurrentHistoriesAreLinearizable) {
+  Server server({.protocol = GetParam()});
   for (std::uint64_t round = 1; round <= 4; ++round) {
     Recorder recorder;
     all_at_once(server, recorder,
@@ -444,8 +466,8 @@ TEST(RCuckooOverVerbs, ConcurrentHistoriesAreLinearizable) {
   }
 }
 
-TEST(RCuckooOverVerbs, IncrementsAddUp) {
-  Server server({});
+TEST_P(TablesOverVerbs, IncrementsAddUp) {
+  Server server({.protocol = GetParam()});
   Recorder recorder;
   all_at_once(server, recorder, [&](User& user, std::uint64_t seed) { return add_ones(user, recorder, seed, 25); });
   User user(server);
@@ -463,14 +485,44 @@ Task<void> race(User& user, int keys, std::vector<int>& wins, std::mutex& mutex)
   }
 }
 
-TEST(RCuckooOverVerbs, InsertRacesHaveOneWinner) {
-  Server server({});
+TEST_P(TablesOverVerbs, InsertRacesHaveOneWinner) {
+  Server server({.protocol = GetParam()});
   Recorder recorder;
   std::mutex mutex;
   std::vector<int> wins(60);
   all_at_once(server, recorder, [&](User& user, std::uint64_t) { return race(user, 60, wins, mutex); });
   EXPECT_EQ(std::count(wins.begin(), wins.end(), 1), 60);
   User user(server);
+  expect_sound(server, user);
+}
+
+Task<void> insert_all(User& user, std::uint64_t seed, int keys) {
+  for (int i = 0; i < keys; ++i) {
+    Cost cost;
+    const std::string key = std::to_string(seed) + "/" + std::to_string(i);
+    const auto added = co_await user.table->insert(key, key, user.deadline(), cost);
+    EXPECT_TRUE(added.ok() && *added) << key << ": " << text(added.status());
+    const auto found = co_await user.table->lookup(key, user.deadline(), cost);
+    EXPECT_TRUE(found.ok() && *found == key) << key << ": " << text(found.status());
+  }
+}
+
+// What six tasks insert does not fit the first of eight tables.
+TEST(RaceOverVerbs, TablesAreSplitWhileClientsWork) {
+  Server server({.protocol = layout::Protocol::race, .tables = 8, .memory = 8 << 20, .table_percent = 1});
+  Recorder recorder;
+  constexpr int kKeys = 300;
+  all_at_once(server, recorder, [&](User& user, std::uint64_t seed) { return insert_all(user, seed, kKeys); });
+  User user(server);
+  EXPECT_EQ(user.count()->keys, 6u * kKeys);
+  const directory::View directory(server.region(layout::kDirectory), 8);
+  EXPECT_GT(directory.depth(), 0u) << "nothing was split";
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    for (int i = 0; i < kKeys; ++i) {
+      const std::string key = std::to_string(seed) + "/" + std::to_string(i);
+      ASSERT_EQ(*user.lookup(key), key);
+    }
+  }
   expect_sound(server, user);
 }
 
