@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Resp measures GET and SET of small values through one compute shard and one memory node over the tcp wire, beside redis-server doing
+// Resp measures GET and SET of small values through one compute shard and one memory node over the tcp or the shm wire, beside redis-server doing
 // the same work on the same machine in the same run. The load is redis-benchmark's. CPU time is what /proc/<pid>/stat says of each
 // process, so that a table of figures says where the time goes, not only how much there is of it.
 package main
@@ -31,6 +31,8 @@ type options struct {
 	binaries string
 	redis    string
 	load     string
+	wire     string
+	spin     time.Duration
 	keys     int
 	size     int
 	seconds  float64
@@ -295,6 +297,9 @@ func run(o options, out io.Writer) (err error) {
 	}
 	defer redis.stop()
 	common := []string{"--pool-uid", "bench", "--insecure-plaintext", "--agent-listen", "none", "--log-format", "text"}
+	if o.wire == "shm" {
+		common = append(common, "--shm-directory", directory, "--spin", strconv.FormatInt(o.spin.Microseconds(), 10)+"us")
+	}
 	node, err := start(directory, "memory node", append([]string{filepath.Join(o.binaries, "farpool-memory-node"), "--name", "node", "--standalone",
 		"--memory", "512Mi", "--threads", "1", "--listen", session, "--advertise", session, "--metrics-listen", "none"}, common...)...)
 	if err != nil {
@@ -323,7 +328,11 @@ func run(o options, out io.Writer) (err error) {
 
 	version, _ := exec.Command(o.redis, "--version").Output()
 	fmt.Fprintf(out, "GET and SET of %d-byte values over %d keys; load by redis-benchmark; everything on one machine with %d CPUs.\n", o.size, o.keys, runtime.NumCPU())
-	fmt.Fprintf(out, "farpool: one compute shard with one worker, one memory node with one executor, tcp wire without TLS. %s\n", strings.TrimSpace(string(version)))
+	wire := "tcp wire without TLS"
+	if o.wire == "shm" {
+		wire = fmt.Sprintf("shm wire, polled for %s before a wait", o.spin)
+	}
+	fmt.Fprintf(out, "farpool: one compute shard with one worker, one memory node with one executor, %s. %s\n", wire, strings.TrimSpace(string(version)))
 	fmt.Fprintf(out, "CPU in microseconds an operation, from /proc/<pid>/stat; ratio: farpool over redis-server.\n\n")
 	fmt.Fprintf(out, "| op | clients | pipeline | redis op/s | p50 ms | p99 ms | CPU | farpool op/s | p50 ms | p99 ms | CPU shard | CPU node | CPU both | trips/op | rate ratio | CPU ratio | load CPU redis / farpool |\n")
 	fmt.Fprintf(out, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
@@ -351,12 +360,18 @@ func main() {
 	flag.StringVar(&o.binaries, "bin", "build/release/apps", "directory of the two daemons")
 	flag.StringVar(&o.redis, "redis", "redis-server", "the server to compare with")
 	flag.StringVar(&o.load, "load", "redis-benchmark", "the load generator")
+	flag.StringVar(&o.wire, "wire", "tcp", "between shard and memory node: tcp or shm")
+	flag.DurationVar(&o.spin, "spin", 0, "of shm: how long to poll before waiting; buys latency with processor time")
 	flag.IntVar(&o.keys, "keys", 100_000, "keys, all of them set before")
 	flag.IntVar(&o.size, "size", 64, "bytes of a value")
 	flag.Float64Var(&o.seconds, "seconds", 2, "about how long each figure is measured")
 	flag.Parse()
 	if o.keys < 1 || o.size < 1 || o.seconds <= 0 {
 		fmt.Fprintln(os.Stderr, "bench/resp: -keys, -size and -seconds must be more than 0")
+		os.Exit(2)
+	}
+	if o.wire != "tcp" && o.wire != "shm" {
+		fmt.Fprintf(os.Stderr, "bench/resp: there is no wire %q, only tcp and shm\n", o.wire)
 		os.Exit(2)
 	}
 	for _, needed := range []string{filepath.Join(o.binaries, "farpool-memory-node"), filepath.Join(o.binaries, "farpool-compute-shard")} {
