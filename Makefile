@@ -16,6 +16,8 @@ E2E_CLUSTER ?= farpool-e2e
 E2E_FILTER ?= short
 SOFTROCE_CLUSTER ?= farpool-softroce
 SOFTROCE_WORKERS ?= 1
+# What pools over RDMA are made of: the gate has a cluster with them when it changed.
+RDMA_PARTS ?= dataplane/fabric dataplane/node operator api charts config Dockerfile hack/lab hack/kindctl hack/e2e-softroce e2e/rdma_test.go
 
 # One way of compiling Go for binaries, tests and the tools from modules, so that they share the build cache.
 export CGO_ENABLED := 0
@@ -73,7 +75,7 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 	@$(KINDCTL) down --name $(CLUSTER) --all
 
 .PHONY: test
-test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftRoCE, Go tests, short e2e on kind
+test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftRoCE, Go tests, short e2e on kind, over RDMA if that changed
 	@$(STEP) lint $(MAKE) lint
 	@$(STEP) clang-tidy $(MAKE) tidy
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
@@ -84,10 +86,11 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
+	@[ -z "$(RDMA_PARTS)" ] || git diff --quiet $$(hack/base) -- $(RDMA_PARTS) || $(STEP) "e2e over RDMA" $(MAKE) e2e-softroce
 
 .PHONY: test-all
 test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
-	@$(MAKE) test E2E_FILTER=
+	@$(MAKE) test E2E_FILTER= RDMA_PARTS=
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
 	@$(STEP) "simulator" $(MAKE) sim
@@ -96,6 +99,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
 	@$(STEP) fuzzers $(MAKE) fuzz
+	@$(STEP) "e2e over RDMA between two nodes" $(MAKE) e2e-softroce SOFTROCE_WORKERS=2
 
 .PHONY: test-cpp
 test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and undefined-behaviour sanitizers

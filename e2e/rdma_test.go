@@ -7,6 +7,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -29,10 +30,30 @@ import (
 // rdmaResource is what the nodes' device plugin offers.
 var rdmaResource = cmp.Or(os.Getenv("E2E_RDMA_RESOURCE"), "rdma/hca_shared_devices")
 
-// overRDMA is a pool of so many memory nodes and two shards. SoftRoCE under an emulated processor stands still for seconds.
-func overRDMA(name string, memoryNodes int, resource string) string {
+// A network of Multus whose pods get RDMA devices of their own, [namespace/]name, and what a pod takes to use one.
+var (
+	rdmaNetwork         = cmp.Or(os.Getenv("E2E_RDMA_NETWORK"), "default/roce")
+	rdmaNetworkResource = cmp.Or(os.Getenv("E2E_RDMA_NETWORK_RESOURCE"), "rdma/hca_pod_devices")
+)
+
+// overRDMA is a pool of so many memory nodes and two shards, whose pods also get a network if one is named. SoftRoCE under an emulated
+// processor stands still for seconds.
+func overRDMA(name string, memoryNodes int, resource, network string) string {
+	plugin := "resourceName: " + resource
+	if network != "" {
+		plugin += ", network: " + network
+	}
 	return strings.Replace(small(name, memoryNodes, 2, "  dataPolicy: Store\n  failureTimeout: 20s"), "{transport: TCP}",
-		"{transport: RoCEv2, attachment: {type: SharedDevicePlugin, sharedDevicePlugin: {resourceName: "+resource+"}}}", 1)
+		"{transport: RoCEv2, attachment: {type: SharedDevicePlugin, sharedDevicePlugin: {"+plugin+"}}}", 1)
+}
+
+// asked is a metric of each, again until there is an answer: starved processors let connections be reset.
+func asked(of []*member, name string) (values []float64, err error) {
+	err = chaos.Eventually(context.Background(), chaos.Patience, func() error {
+		values, err = metrics(of, name)
+		return err
+	})
+	return values, err
 }
 
 var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
@@ -43,34 +64,14 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		clients, nodes []*member
 		watchers       map[string]*corev1.Pod // by Kubernetes node
 	)
-	each := func(of []*member, name string) ([]float64, error) {
-		var all []float64
-		for _, one := range of {
-			value, err := one.ask(name)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, value)
-		}
-		return all, nil
-	}
-
 	BeforeAll(func(ctx SpecContext) {
 		begun := time.Now()
-		p = apply(ctx, namespaceAt(ctx, "rdma", "privileged"), overRDMA("verbs", memoryNodes, rdmaResource))
+		p = apply(ctx, namespaceAt(ctx, "rdma", "privileged"), overRDMA("verbs", memoryNodes, rdmaResource, ""))
 		p.ready(ctx)
 		AddReportEntry("a pool is Available after", time.Since(begun).Round(time.Second).String())
 		target = p.target(ctx)
 		target.Patience = time.Minute
-		reach := func(pods []corev1.Pod, process string) (out []*member) {
-			for _, pod := range pods {
-				address, err := kind.ExposePod(ctx, &pod, webPort)
-				Expect(err).NotTo(HaveOccurred())
-				out = append(out, &member{pod: pod, web: address, kind: process})
-			}
-			return out
-		}
-		clients, nodes = reach(p.shards(ctx), shardProcess), reach(p.memoryNodes(ctx), nodeProcess)
+		clients, nodes = reach(ctx, p.shards(ctx), shardProcess), reach(ctx, p.memoryNodes(ctx), nodeProcess)
 		Expect(clients).To(HaveLen(shards))
 		Expect(nodes).To(HaveLen(memoryNodes))
 		watchers = map[string]*corev1.Pod{}
@@ -106,7 +107,7 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 
 	It("reads and writes 10,000 keys by RDMA alone", func(ctx SpecContext) {
 		const keys = 10_000
-		packets, frames := devicePackets(ctx, watchers), netBytes(ctx, nodes)
+		packets, frames := devicePackets(ctx, watchers), netBytes(ctx, nodes, "eth0")
 		r, err := workload.NewRun(target, 8, "rdma:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
 		defer r.Close()
@@ -120,17 +121,14 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		summary, err := r.Check(5 * time.Minute)
 		Expect(err).NotTo(HaveOccurred())
 
-		morePackets, moreFrames := devicePackets(ctx, watchers)-packets, netBytes(ctx, nodes)-frames
-		carried, err := each(clients, "farpool_pool_wire_bytes_total")
+		morePackets, moreFrames := devicePackets(ctx, watchers)-packets, netBytes(ctx, nodes, "eth0")-frames
+		carried, err := asked(clients, "farpool_pool_wire_bytes_total")
 		Expect(err).NotTo(HaveOccurred())
-		total := 0.0
-		for _, bytes := range carried {
-			total += bytes
-		}
+		total := sumOf(carried)
 		AddReportEntry("load", fmt.Sprintf("%d keys written in %s, read in %s; %+v; %.1f MB between shards and memory nodes, %d packets by the RDMA devices' counters, %.2f MB through the memory nodes' network interfaces",
 			keys, wrote.Round(time.Second), (took-wrote).Round(time.Second), summary, total/1e6, morePackets, float64(moreFrames)/1e6))
-		Expect(each(nodes, "farpool_wire_bytes_total")).To(HaveEach(BeZero()), "bytes of lanes over TCP")
-		Expect(each(nodes, "farpool_verbs_lanes")).To(HaveEach(BeNumerically(">=", shards)))
+		Expect(asked(nodes, "farpool_wire_bytes_total")).To(HaveEach(BeZero()), "bytes of lanes over TCP")
+		Expect(asked(nodes, "farpool_verbs_lanes")).To(HaveEach(BeNumerically(">=", shards)))
 		Expect(morePackets).To(BeNumerically(">", 2*keys), "packets of the RDMA devices")
 		Expect(total).To(BeNumerically(">", 20e6))
 		Expect(float64(moreFrames)).To(BeNumerically("<", total/10), "bytes through the memory nodes' own network, which has probes, scrapes and the operator's questions")
@@ -156,10 +154,13 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 			stopped, err := l.Stop(ctx, chaos.Victim{
 				Name: victim.pod.Name, Shard: 0, Sessions: 1, Shards: shards,
 				Stop: signal("STOP"), Continue: signal("CONT"),
-				Ready:  victim.ready,
-				Lost:   func() (float64, error) { return victim.ask("farpool_pool_sessions_lost_total") },
-				Open:   func() ([]float64, error) { return each(nodes, "farpool_node_sessions") },
-				Fenced: func() ([]float64, error) { return each(nodes, "farpool_node_sessions_fenced_total") },
+				Ready: victim.ready,
+				Lost: func() (float64, error) {
+					lost, err := asked(clients[:1], "farpool_pool_sessions_lost_total")
+					return sumOf(lost), err
+				},
+				Open:   func() ([]float64, error) { return asked(nodes, "farpool_node_sessions") },
+				Fenced: func() ([]float64, error) { return asked(nodes, "farpool_node_sessions_fenced_total") },
 			}, 50)
 			Expect(err).NotTo(HaveOccurred())
 			sum.Add(stopped)
@@ -169,16 +170,16 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		}
 		Expect(judged).To(BeNumerically(">", 0), "its later sessions were fenced as well, each time")
 		end()
-		holders, err := each(nodes, "farpool_node_sessions_dead_holders")
+		holders, err := asked(nodes, "farpool_node_sessions_dead_holders")
 		Expect(err).NotTo(HaveOccurred())
 		AddReportEntry("stopped", fmt.Sprintf("%d writes were under way, whose callers heard: %s; dead holders that memory nodes still know: %v; load: %d answered, %d refused (%s)",
 			sum.Caught, chaos.Counts(sum.Learned), holders, l.Answered(), l.Refused(), chaos.Counts(l.Errors())))
-		Eventually(func() ([]float64, error) { return each(nodes, "farpool_node_sessions_dead_holders") }).WithContext(ctx).Should(HaveEach(BeZero()))
+		Eventually(func() ([]float64, error) { return asked(nodes, "farpool_node_sessions_dead_holders") }).WithContext(ctx).Should(HaveEach(BeZero()))
 	}, SpecTimeout(10*time.Minute+patience))
 
 	It("says of a memory node without RDMA what it lacks, and how that is added", func(ctx SpecContext) {
 		const absent = "rdma/farpool-e2e-absent"
-		lacking := apply(ctx, p.namespace, overRDMA("lacking", 1, absent))
+		lacking := apply(ctx, p.namespace, overRDMA("lacking", 1, absent, ""))
 		Eventually(func() *metav1.Condition { return lacking.condition(ctx, farpoolv1alpha1.ConditionDegraded) }).WithContext(ctx).
 			Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonRDMAMissing))
 		message := lacking.condition(ctx, farpoolv1alpha1.ConditionDegraded).Message
@@ -187,15 +188,76 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 			Expect(message).To(ContainSubstring(words))
 		}
 	}, SpecTimeout(3*time.Minute+patience))
+
+	It("goes over a network that Multus brings into its pods, from its addresses and by devices of theirs", func(ctx SpecContext) {
+		const keys = 1000
+		on := apply(ctx, p.namespace, overRDMA("networked", 1, rdmaNetworkResource, rdmaNetwork))
+		on.ready(ctx)
+		shards, nodes := reach(ctx, on.shards(ctx), shardProcess), reach(ctx, on.memoryNodes(ctx), nodeProcess)
+		addresses := map[string]string{}
+		for _, one := range append(append([]*member(nil), shards...), nodes...) {
+			address := networkAddress(&one.pod, rdmaNetwork)
+			Expect(address).NotTo(Equal(one.pod.Status.PodIP))
+			Expect(addresses).NotTo(HaveKey(address), "two pods have one address")
+			addresses[address] = one.pod.Name
+		}
+		target := on.target(ctx)
+		target.Patience = time.Minute
+		there, elsewhere := netBytes(ctx, nodes, "rdma0"), netBytes(ctx, nodes, "eth0")
+		r, err := workload.NewRun(target, 4, "networked:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		r.WriteAll(ctx, keys)
+		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys))
+		Expect(r.Errors.Err()).NotTo(HaveOccurred())
+
+		there, elsewhere = netBytes(ctx, nodes, "rdma0")-there, netBytes(ctx, nodes, "eth0")-elsewhere
+		carried, err := asked(shards, "farpool_pool_wire_bytes_total")
+		Expect(err).NotTo(HaveOccurred())
+		AddReportEntry("network", fmt.Sprintf("addresses %v; %d keys written and read; %.2f MB between shards and the memory node, %.2f MB through its interface on that network, %.2f MB through its other",
+			addresses, keys, sumOf(carried)/1e6, float64(there)/1e6, float64(elsewhere)/1e6))
+		Expect(asked(nodes, "farpool_wire_bytes_total")).To(HaveEach(BeZero()), "bytes of lanes over TCP")
+		// The device's address is the pod's own, so librdmacm makes them.
+		Expect(asked(nodes, "farpool_verbs_managed_lanes")).To(HaveEach(BeNumerically(">=", len(shards))))
+		Expect(float64(there)).To(BeNumerically(">", sumOf(carried)/2))
+		Expect(elsewhere).To(BeNumerically("<", there/2), "bytes through the interface that every pod has: probes, scrapes and the operator's questions")
+	}, SpecTimeout(5*time.Minute+patience))
+
+	It("says of a network that Multus does not know that it is missing, and where it is looked for", func(ctx SpecContext) {
+		misspelt := apply(ctx, p.namespace, overRDMA("misspelt", 1, rdmaNetworkResource, "roec"))
+		Eventually(func() *metav1.Condition { return misspelt.condition(ctx, farpoolv1alpha1.ConditionDegraded) }).WithContext(ctx).
+			Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonRDMAMissing))
+		message := misspelt.condition(ctx, farpoolv1alpha1.ConditionDegraded).Message
+		AddReportEntry("condition", message)
+		for _, words := range []string{"NetworkAttachmentDefinition roec exists in namespace " + p.namespace, "not found"} {
+			Expect(message).To(ContainSubstring(words))
+		}
+	}, SpecTimeout(3*time.Minute+patience))
 })
 
-// ask is metric, again until there is an answer: starved processors let connections be reset.
-func (m *member) ask(name string) (value float64, err error) {
-	err = chaos.Eventually(context.Background(), chaos.Patience, func() error {
-		value, err = m.metric(name)
-		return err
-	})
-	return value, err
+// networkAddress is the pod's on a network, as Multus has written into its annotations.
+func networkAddress(pod *corev1.Pod, network string) string {
+	GinkgoHelper()
+	var all []struct {
+		Name, Interface string
+		IPs             []string
+	}
+	Expect(json.Unmarshal([]byte(pod.Annotations["k8s.v1.cni.cncf.io/network-status"]), &all)).To(Succeed())
+	for _, one := range all {
+		if one.Name == network {
+			Expect(one.IPs).To(HaveLen(1))
+			return one.IPs[0]
+		}
+	}
+	Fail(fmt.Sprintf("pod %s is on %v, not on %s", pod.Name, all, network))
+	return ""
+}
+
+func sumOf(values []float64) (sum float64) {
+	for _, value := range values {
+		sum += value
+	}
+	return sum
 }
 
 // watcher is a pod that sees every process and RDMA device of the Kubernetes node that another runs on.
@@ -241,11 +303,11 @@ done; true`
 	return summed(said)
 }
 
-// netBytes are bytes in and out of the pods' own network interfaces.
-func netBytes(ctx context.Context, pods []*member) (sum int64) {
+// netBytes are bytes in and out of one of the pods' network interfaces.
+func netBytes(ctx context.Context, pods []*member, name string) (sum int64) {
 	GinkgoHelper()
 	for _, one := range pods {
-		out, err := kind.InPod(ctx, &one.pod, `awk '$1 == "eth0:" {print $2; print $10}' /proc/net/dev`)
+		out, err := kind.InPod(ctx, &one.pod, `awk '$1 == "`+name+`:" {print $2; print $10}' /proc/net/dev`)
 		Expect(err).NotTo(HaveOccurred())
 		sum += summed(strings.Fields(out))
 	}

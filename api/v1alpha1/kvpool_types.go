@@ -644,6 +644,18 @@ func (a *AttachmentSpec) ResourceName() string {
 	return ""
 }
 
+// NetworkName is of the network that Multus brings into the pods, [namespace/]name, if there is to be one.
+func (a *AttachmentSpec) NetworkName() string {
+	switch {
+	case a == nil:
+	case a.SharedDevicePlugin != nil:
+		return a.SharedDevicePlugin.Network
+	case a.SRIOV != nil:
+		return a.SRIOV.Network
+	}
+	return ""
+}
+
 // PasswordMode says whether applications must authenticate.
 // +kubebuilder:validation:Enum=Generated;None
 type PasswordMode string

@@ -92,12 +92,16 @@ func (c cache) guests(ctx context.Context, cluster string, command []string) err
 		if err := run(ctx, "docker", "exec", name, "systemctl", "start", "containerd"); err != nil {
 			return err
 		}
-		nothing := fmt.Sprintf(`{"status": {"capacity": {%q: null}, "allocatable": {%q: null}}}`, rdmaResource, rdmaResource)
+		none := `{"` + strings.Join(rdmaResources, `": null, "`) + `": null}`
+		nothing := fmt.Sprintf(`{"status": {"capacity": %s, "allocatable": %s}}`, none, none)
 		if err := run(ctx, c.kubectl(cluster, "patch", "node", name, "--subresource=status", "--type=merge", "-p", nothing)...); err != nil {
 			return err
 		}
 	}
 	if err := c.loadImages(ctx, cluster, []string{plugin}); err != nil {
+		return err
+	}
+	if err := c.multus(ctx, cluster, names); err != nil {
 		return err
 	}
 	networked, err := c.networkNodes(ctx, cluster)

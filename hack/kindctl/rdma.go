@@ -14,12 +14,14 @@ import (
 )
 
 const (
-	rdmaPlugin   = "k8s-rdma-shared-dp"
-	rdmaResource = "rdma/hca_shared_devices"
-	rdmaPods     = "100" // that one device admits: rdmaHcaMax in rdma/objects.yaml
+	rdmaPlugin = "k8s-rdma-shared-dp"
+	rdmaPods   = "100" // that one device admits: rdmaHcaMax in rdma/objects.yaml
 	// On Kubernetes nodes that have a device.
 	rdmaLabel = "farpool.dev/softroce"
 )
+
+// rdmaResources are what nodes offer: their own device, and leave to use one that the pod gets with a network of Multus.
+var rdmaResources = []string{"rdma/hca_shared_devices", "rdma/hca_pod_devices"}
 
 //go:embed rdma/node.sh
 var rdmaNodeScript string
@@ -79,6 +81,9 @@ func (c cache) rdmaHere(ctx context.Context, cluster string) error {
 	if err := c.loadImages(ctx, cluster, []string{plugin}); err != nil {
 		return err
 	}
+	if err := c.multus(ctx, cluster, nodes); err != nil {
+		return err
+	}
 	for _, name := range nodes {
 		if err := onNode(ctx, name, rdmaNodeScript, "bash", "-s", "--", rdmaDevice(name)); err != nil {
 			return fmt.Errorf("%w\nit takes a kernel whose rdma_rxe, rdma_ucm and ib_umad are loaded, and whose SoftRoCE works in every network namespace (7.2 does)", err)
@@ -93,23 +98,33 @@ func rdmaDevice(node string) string { return "rxe-" + node }
 // rdmaOffered has Kubernetes hand the devices of nodes out to pods. The image of the device plugin is on them.
 func (c cache) rdmaOffered(ctx context.Context, cluster, pluginImage string, nodes []string, patience time.Duration) error {
 	objects := strings.ReplaceAll(rdmaObjects, "RDMA_PLUGIN_IMAGE", pluginImage)
-	return step(ctx, patience+time.Minute, "having "+strings.Join(nodes, ", ")+" offer "+rdmaResource, func(ctx context.Context) error {
+	return step(ctx, patience+time.Minute, "having "+strings.Join(nodes, ", ")+" offer "+strings.Join(rdmaResources, ", "), func(ctx context.Context) error {
 		if err := run(ctx, c.kubectl(cluster, slices.Concat([]string{"label", "--overwrite", "node"}, nodes, []string{rdmaLabel + "="})...)...); err != nil {
 			return err
 		}
-		if err := (command{in: strings.NewReader(objects), args: c.kubectl(cluster, "apply", "--server-side", "-f", "-")}).run(ctx); err != nil {
+		if err := c.applyText(ctx, cluster, objects); err != nil {
 			return err
 		}
+		each, wanted := "", ""
+		for _, resource := range rdmaResources {
+			each += "[{.status.allocatable." + resource + "}]"
+			wanted += "[" + rdmaPods + "]"
+		}
 		return untilEvery(ctx, time.Second, patience, "waiting for every node", func() error {
-			offered, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-l", rdmaLabel, "-o", "jsonpath={range .items[*]}[{.status.allocatable."+rdmaResource+"}]{end}")...)
+			offered, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-l", rdmaLabel, "-o", "jsonpath={range .items[*]}"+each+"{end}")...)
 			if err != nil {
 				return err
 			}
-			if offered != strings.Repeat("["+rdmaPods+"]", len(nodes)) {
+			if offered != strings.Repeat(wanted, len(nodes)) {
 				pods, _ := output(ctx, c.kubectl(cluster, "-n", "kube-system", "get", "pods", "-l", "app=rdma-shared-dp")...)
 				return errors.New("nodes offer: " + offered + "; the plugin's pods:\n" + pods)
 			}
 			return nil
 		})
 	})
+}
+
+// applyText has the API server take objects as they are written.
+func (c cache) applyText(ctx context.Context, cluster, objects string) error {
+	return command{in: strings.NewReader(objects), args: c.kubectl(cluster, "apply", "--server-side", "-f", "-")}.run(ctx)
 }

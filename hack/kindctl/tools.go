@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,7 +23,14 @@ type tool struct {
 	// source, where a command needs more than its module's own: the text of a main package.
 	source string
 	flags  string
+	edit   *edit
 }
+
+// An edit is of a module's file, for a command that cannot be used here as it is.
+type edit struct{ file, from, to string }
+
+// patient, because Multus gives the API server so little time for an answer that an emulated processor does not come to the end of a question.
+var patient = &edit{"pkg/multus/multus.go", "shortPollDuration    = 250 * time.Millisecond", "shortPollDuration    = 20 * time.Second"}
 
 // Only the plugins that kubeadm's Corefile names.
 const corednsMain = `package main
@@ -53,6 +61,8 @@ var tools = func() []tool {
 		{name: "coredns", module: "github.com/coredns/coredns", version: "v1.14.2", source: corednsMain},
 		{name: "helm", module: "helm.sh/helm/v4", version: "v4.3.1", pkg: "helm.sh/helm/v4/cmd/helm"},
 		{name: rdmaPlugin, module: "github.com/Mellanox/k8s-rdma-shared-dev-plugin", version: "v1.5.3", pkg: "github.com/Mellanox/k8s-rdma-shared-dev-plugin/cmd/" + rdmaPlugin},
+		{name: multusPlugin, module: "gopkg.in/k8snetworkplumbingwg/multus-cni.v4", version: "v4.3.0", pkg: "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", edit: patient},
+		{name: macvlanPlugin, module: "github.com/containernetworking/plugins", version: "v1.9.1", pkg: "github.com/containernetworking/plugins/plugins/main/macvlan"},
 		{name: "golangci-lint", module: "github.com/golangci/golangci-lint/v2", version: "v2.15.0", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 	}
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubeadm", "kubectl"} {
@@ -76,7 +86,13 @@ func kubernetesStamp() string {
 	return strings.Join(flags, " ")
 }
 
-func (c cache) toolPath(t tool) string { return c.path("tools", t.name+"@"+t.version, t.name) }
+func (c cache) toolPath(t tool) string {
+	version := t.version
+	if t.edit != nil {
+		version += fmt.Sprintf("-%x", sha256.Sum256([]byte(t.edit.to)))[:9]
+	}
+	return c.path("tools", t.name+"@"+version, t.name)
+}
 
 func findTool(name string) (tool, error) {
 	for _, t := range tools {
@@ -152,6 +168,13 @@ func (c cache) build(ctx context.Context, group []tool) error {
 			return err
 		}
 		replace, goVersion := manifestNeeds(string(own), first.version)
+		if first.edit != nil {
+			edited := filepath.Join(source, "edited")
+			if err := first.edit.apply(found.Dir, edited); err != nil {
+				return err
+			}
+			replace += fmt.Sprintf("replace %s => %s\n", first.module, edited)
+		}
 		manifest := fmt.Sprintf("module farpool.dev/tool\n\ngo %s\n\nrequire %s %s\n%s", goVersion, first.module, first.version, replace)
 		targets := []string{}
 		program := first.source
@@ -199,6 +222,28 @@ func (c cache) build(ctx context.Context, group []tool) error {
 		}
 		return nil
 	})
+}
+
+// apply makes a copy of a module with the edit.
+func (e edit) apply(module, into string) error {
+	if err := os.RemoveAll(into); err != nil {
+		return err
+	}
+	if err := os.CopyFS(into, os.DirFS(module)); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(module, e.file))
+	if err != nil {
+		return err
+	}
+	if strings.Count(string(text), e.from) != 1 {
+		return fmt.Errorf("%s of %s is to be edited, and does not have %q once: the module has changed", e.file, module, e.from)
+	}
+	file := filepath.Join(into, e.file)
+	if err := os.Chmod(file, 0o644); err != nil { // the module cache is read-only
+		return err
+	}
+	return os.WriteFile(file, []byte(strings.Replace(string(text), e.from, e.to, 1)), 0o644)
 }
 
 // builtName is what `go build` calls the command of a package: the last element that is no major version.

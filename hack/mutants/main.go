@@ -254,7 +254,9 @@ func ofChanges(ctx context.Context, root string, all []mutant, base string, othe
 		return nil, err
 	}
 	if base == "" {
-		base = whereItBegan(ctx, root, commit)
+		if base, err = output(ctx, root, "hack/base"); err != nil {
+			return nil, err
+		}
 	}
 	var files string
 	if base != "" {
@@ -269,18 +271,6 @@ func ofChanges(ctx context.Context, root string, all []mutant, base string, othe
 	}
 	fmt.Printf("mutants of rooms that %s, and %d others\n", said, others)
 	return chosen, nil
-}
-
-func whereItBegan(ctx context.Context, root, commit string) string {
-	for _, main := range []string{"main", "origin/main"} {
-		if base, err := output(ctx, root, "git", "merge-base", "HEAD", main); err == nil && base != commit {
-			return base
-		}
-	}
-	if before, err := output(ctx, root, "git", "rev-parse", "--verify", "HEAD^"); err == nil {
-		return before
-	}
-	return ""
 }
 
 // pick takes `others` mutants that the commit chooses, and those of rooms that hold one of the files.

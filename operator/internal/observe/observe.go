@@ -56,6 +56,8 @@ type Snapshot struct {
 	// Unplaced are memory nodes of the newest map of which the API server has no pod, or one that never found a place: none runs, and what the
 	// ones before had in their memory went with their pods.
 	Unplaced map[string]bool
+	// Unattached are memory nodes whose pods were refused a network of RDMA, with the kubelet's latest words about it.
+	Unattached map[string]string
 	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
 	OutOfService map[string]bool
 	// Cordoned are the Kubernetes nodes that take no more pods: they are about to be drained.
@@ -155,6 +157,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		return nil, err
 	}
 	if s.Unplaced, err = s.unplaced(ctx, live); err != nil {
+		return nil, err
+	}
+	if s.Unattached, err = s.unattached(ctx, live); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -260,6 +265,44 @@ func (s *Snapshot) unplaced(ctx context.Context, live client.Reader) (map[string
 // placed says whether a pod runs, has run, or is about to.
 func placed(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != ""
+}
+
+// AwaitsNetwork says whether a pod has a place, and no sandbox with a network there yet. Only events tell why.
+func AwaitsNetwork(pod *corev1.Pod) bool {
+	if pod == nil || pod.Spec.NodeName == "" || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
+		return false
+	}
+	return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
+	})
+}
+
+// unattached asks the API server itself: nobody needs events in a cache for what a pool lives through once, if ever.
+func (s *Snapshot) unattached(ctx context.Context, live client.Reader) (map[string]string, error) {
+	if s.Pool.Spec.Network.Attachment.NetworkName() == "" {
+		return nil, nil
+	}
+	unattached := map[string]string{}
+	for name, pod := range s.NodePods {
+		if !AwaitsNetwork(pod) {
+			continue
+		}
+		var events corev1.EventList
+		if err := live.List(ctx, &events, client.InNamespace(pod.Namespace),
+			client.MatchingFields{"involvedObject.uid": string(pod.UID), "reason": "FailedCreatePodSandBox"}); err != nil {
+			return nil, fmt.Errorf("list events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		var latest *corev1.Event
+		for i := range events.Items {
+			if event := &events.Items[i]; latest == nil || latest.LastTimestamp.Before(&event.LastTimestamp) {
+				latest = event
+			}
+		}
+		if latest != nil {
+			unattached[name] = latest.Message
+		}
+	}
+	return unattached, nil
 }
 
 // owned keeps what pool controls: an object of the same labels that another owner or nobody controls is not the operator's to change.

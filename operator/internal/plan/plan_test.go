@@ -474,6 +474,57 @@ func TestWhatLacksRDMA(t *testing.T) {
 	}
 }
 
+// A pod that is refused its network says whose name is wrong, in words that stay the same from try to try, and is looked at again though
+// nothing else happens.
+func TestAPodThatGetsNoNetwork(t *testing.T) {
+	const event = `Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "%[1]s": plugin type="multus" name="multus" failed (add): Multus: [shop/cache-memory-0/0e9a1c1e-9d5b-4f6e-8d53-3c1ab1f0a6b4]: error loading k8s delegates k8s args for %[1]s: cannot find a network-attachment-definition (roec) in namespace (shop): network-attachment-definitions.k8s.cni.cncf.io "roec" not found`
+	for name, c := range map[string]struct {
+		network, event string
+		placed         bool
+		reason         string
+		says           []string
+	}{
+		"own namespace":     {"roec", event, true, v1alpha1.ReasonRDMAMissing, []string{"NetworkAttachmentDefinition roec exists in namespace shop", `"roec" not found`}},
+		"another namespace": {"nets/roec", event, true, v1alpha1.ReasonRDMAMissing, []string{"NetworkAttachmentDefinition roec exists in namespace nets", "-n nets get"}},
+		"not refused yet":   {"roec", "", true, v1alpha1.ReasonPodPending, nil},
+		"no place yet":      {"roec", "", false, v1alpha1.ReasonPodPending, nil},
+		"no network":        {"", "", true, v1alpha1.ReasonPodPending, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(1, v1alpha1.DataPolicyCache)
+			s.Pool.Spec.Network = v1alpha1.NetworkSpec{Transport: v1alpha1.TransportRoCEv2, Attachment: &v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin,
+				SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: c.network}}}
+			pod := s.NodePods["cache-memory-0"]
+			pod.Status, pod.Spec.NodeName = corev1.PodStatus{Phase: corev1.PodPending}, map[bool]string{true: "worker"}[c.placed]
+			delete(s.Agents, pod.UID)
+			var before string
+			for _, sandbox := range []string{strings.Repeat("5b", 32), strings.Repeat("c0", 32)} {
+				if c.event != "" {
+					s.Unattached = map[string]string{"cache-memory-0": fmt.Sprintf(c.event, sandbox)}
+				}
+				plan := s.decide(t)
+				ready := meta.FindStatusCondition(plan.Status.Nodes["cache-memory-0"].Conditions, v1alpha1.ConditionReady)
+				if ready.Reason != c.reason || before != "" && ready.Message != before {
+					t.Errorf("%s: %s; before: %s", ready.Reason, ready.Message, before)
+				}
+				before = ready.Message
+				for _, words := range c.says {
+					if !strings.Contains(ready.Message, words) {
+						t.Errorf("no %q in %s", words, ready.Message)
+					}
+				}
+				degraded := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionDegraded)
+				if (degraded.Reason == v1alpha1.ReasonRDMAMissing) != (c.reason == v1alpha1.ReasonRDMAMissing) {
+					t.Errorf("degraded: %s: %s", degraded.Reason, degraded.Message)
+				}
+				if again := c.placed && c.network != ""; (plan.RequeueAfter == networkLook) != again {
+					t.Errorf("looked at again after %s", plan.RequeueAfter)
+				}
+			}
+		})
+	}
+}
+
 // A pool that asks for locks in its NICs' memory is told of each node whether it has them there; others hear nothing of it.
 func TestLocksPlaced(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -16,8 +17,12 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
+
+// networkLook is how often it is asked why a pod gets no network.
+const networkLook = 5 * time.Second
 
 // status says what is, once what is planned has been done.
 func (d *decision) status() {
@@ -27,6 +32,9 @@ func (d *decision) status() {
 	for _, n := range d.nodes {
 		ready := d.nodeReady(n)
 		nodes = append(nodes, nodeCondition{n, ready})
+		if d.Pool.Spec.Network.Attachment.NetworkName() != "" && observe.AwaitsNetwork(n.pod) {
+			d.due(d.Now.Add(networkLook)) // an event alone has nobody look
+		}
 		if n.object != nil && !slices.Contains(d.Delete, client.Object(n.object)) {
 			d.Status.Nodes[n.name] = d.nodeStatus(n, ready)
 		}
@@ -110,6 +118,9 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 			}
 			return is(metav1.ConditionFalse, v1alpha1.ReasonNodeUnschedulable, "no Kubernetes node can take its pod: %s", message)
 		}
+		if message := d.Unattached[n.name]; message != "" {
+			return is(metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing, "%s", d.unattachedRDMA(message))
+		}
 		return is(metav1.ConditionFalse, v1alpha1.ReasonPodPending, "its pod has not started%s", waitingFor(n.pod))
 	}
 	entry := d.entryOf(n.name)
@@ -167,6 +178,33 @@ func (d *decision) unofferedRDMA(message string) string {
 			attachment.DRA.ResourceClaimTemplateName, d.Pool.Namespace, message)
 	}
 	return ""
+}
+
+// unattachedRDMA says why a pod did not get its network, and where that is put right.
+func (d *decision) unattachedRDMA(message string) string {
+	name := d.Pool.Spec.Network.Attachment.NetworkName()
+	namespace, name, given := strings.Cut(name, "/")
+	if !given {
+		namespace, name = d.Pool.Namespace, namespace
+	}
+	return fmt.Sprintf("its pod does not get the network that spec.network.attachment names: see that NetworkAttachmentDefinition %s exists in namespace %s (kubectl -n %s get network-attachment-definitions), and that its Kubernetes node has the plugins and the interface that it names; a wrong name takes a new pool. The kubelet says: %s",
+		name, namespace, namespace, refusal(message))
+}
+
+// sandboxID is another one at each try; a message that had it would never stay the same.
+var sandboxID = regexp.MustCompile(`"?\b[0-9a-f]{32,}\b"?`)
+
+// refusal of a pod's sandbox, without what stands before the plugin's own words.
+func refusal(message string) string {
+	if _, words, of := strings.Cut(message, "failed (add): "); of {
+		message = words
+	}
+	const limit = 500
+	message = sandboxID.ReplaceAllString(strings.Join(strings.Fields(message), " "), "...")
+	if len(message) > limit {
+		message = strings.ToValidUTF8(message[:limit], "") + "..."
+	}
+	return message
 }
 
 // unusableRDMA says what a process lacked that ended because it had no RDMA, and how that is found out; empty if it ended of something else.

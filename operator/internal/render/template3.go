@@ -70,23 +70,12 @@ func (f *tomlFile) rdma(pool Pool) {
 // interfaceOf the pods, whose address lanes go from; empty where the device's first address will do.
 func interfaceOf(attachment *v1alpha1.AttachmentSpec) string {
 	switch {
-	case networkOf(attachment) != "":
+	case attachment.NetworkName() != "":
 		return rdmaInterface
 	case attachment.DRA != nil:
 		return attachment.DRA.Interface
 	case attachment.HostNetwork != nil:
 		return attachment.HostNetwork.Interface
-	}
-	return ""
-}
-
-// networkOf Multus, if there is to be one.
-func networkOf(attachment *v1alpha1.AttachmentSpec) string {
-	switch {
-	case attachment.SharedDevicePlugin != nil:
-		return attachment.SharedDevicePlugin.Network
-	case attachment.SRIOV != nil:
-		return attachment.SRIOV.Network
 	}
 	return ""
 }
@@ -177,7 +166,7 @@ func (template3) attach(pool Pool, spec *corev1ac.PodSpecApplyConfiguration) map
 			container.Ports[i].WithHostPort(*container.Ports[i].ContainerPort)
 		}
 	}
-	if name := networkOf(attachment); name != "" {
+	if name := attachment.NetworkName(); name != "" {
 		return map[string]string{annotationNetworks: fmt.Sprintf("%s@%s", name, rdmaInterface)}
 	}
 	return nil

@@ -290,6 +290,36 @@ var _ = Describe("a pool", func() {
 		w.settle()
 	})
 
+	It("says which network its pods do not get, and in whose words", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Network = roce(&v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin,
+				SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: "roec"}})
+		})
+		w.create()
+		pod := w.awaitPod("cache-memory-0")
+		Expect(pod.Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", "roec@rdma0"))
+		Expect(k8s.SubResource("binding").Create(w.ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "worker"}})).To(Succeed())
+		refused := func(since time.Duration, words string) {
+			Expect(k8s.Create(w.ctx, &corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name, Namespace: pod.Namespace},
+				InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+				Reason:         "FailedCreatePodSandBox", Type: corev1.EventTypeWarning, Message: words, LastTimestamp: metav1.NewTime(time.Now().Add(-since)),
+			})).To(Succeed())
+		}
+		refused(0, `failed (add): "roec" not found`)
+		refused(time.Minute, "failed (add): an earlier trouble")
+		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonRDMAMissing)
+		Expect(degraded.Message).To(And(ContainSubstring("memory node cache-memory-0"), ContainSubstring("NetworkAttachmentDefinition roec exists in namespace "+w.pool.Namespace),
+			HaveSuffix(`The kubelet says: "roec" not found`)))
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing)
+		w.settle()
+
+		By("serving once there is one")
+		w.runAll()
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing)
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
+	})
+
 	It("says why a memory node finds no place, and where to put that right", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Memory = resource.MustParse("4Ti") })
 		w.create()
