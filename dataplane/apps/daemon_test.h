@@ -16,6 +16,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -65,6 +66,22 @@ inline std::optional<std::string> get(int port, const std::string& path, const s
     ::close(fd);
   }
   return text;
+}
+
+// A sample of a daemon's metrics; -1 while it is not there.
+inline double sample_of(const std::string& name, int http_port, const std::string& host = "127.0.0.1") {
+  const std::string text = get(http_port, "/metrics", host).value_or("");
+  const auto at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
+inline bool eventually(const std::function<bool()>& condition) {
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
 }
 
 // A child process; its output goes to a file that is read when it has ended.

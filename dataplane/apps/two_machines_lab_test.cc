@@ -40,19 +40,7 @@ class TwoMachines : public testing::Test {
     ASSERT_TRUE(comes_up(*shard, http));
     redis = std::make_unique<Redis>(resp);
   }
-  double sample(const std::string& name) const {
-    const std::string text = get(kNodeHttp, "/metrics", peer).value_or("");
-    const auto at = text.find("\n" + name + " ");
-    return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
-  }
-  static bool eventually(const std::function<bool()>& condition) {
-    const auto limit = std::chrono::steady_clock::now() + kPatience;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > limit) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    return true;
-  }
+  double sample(const std::string& name) const { return sample_of(name, kNodeHttp, peer); }
 
   std::string peer;
   int http = free_port(), resp = free_port();

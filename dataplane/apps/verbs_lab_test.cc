@@ -35,20 +35,7 @@ class VerbsDaemons : public testing::Test {
                  {"--name=s0", "--bootstrap=" + endpoint, "--wire=" + wire, "--operation-deadline=30s",
                   "--listen=127.0.0.1:" + std::to_string(resp)});
   }
-  // A sample of the memory node; -1 while it is not there.
-  double sample(const std::string& name) const {
-    const std::string text = get(node_http, "/metrics").value_or("");
-    const auto at = text.find("\n" + name + " ");
-    return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
-  }
-  static bool eventually(const std::function<bool()>& condition) {
-    const auto limit = std::chrono::steady_clock::now() + kPatience;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > limit) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    return true;
-  }
+  double sample(const std::string& name) const { return sample_of(name, node_http); }
 
   net::ThrowawayCa ca;
   int node_http = free_port(), http = free_port(), resp = free_port();
