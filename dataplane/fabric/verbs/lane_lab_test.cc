@@ -412,6 +412,16 @@ ibv_wc_status await_completion(Zombie& zombie) {
 
 class Zombies : public Laboratory {
  protected:
+  // The device has refused. It says so once, and answers nothing after it: a refusal that a busy machine loses looks
+  // like a peer that is gone (Wire::loses_refusals()), which is believed once.
+  void expect_refused(Zombie& zombie, const char* why) {
+    const ibv_wc_status status = await_completion(zombie);
+    if (status == IBV_WC_RETRY_EXC_ERR && !lost_a_refusal) {
+      lost_a_refusal = true;
+    } else {
+      EXPECT_EQ(status, IBV_WC_REM_ACCESS_ERR) << why;
+    }
+  }
   void start_with(std::size_t count, Shape shape) {
     ASSERT_NO_FATAL_FAILURE(start(base::kSecond, shape));
     domain = std::move(*make_protection_domain(*device));
@@ -446,6 +456,7 @@ class Zombies : public Laboratory {
   alignas(64) std::array<std::uint64_t, 8> words{0xbad, 0xbad};
   Registration memory;
   std::vector<std::unique_ptr<Zombie>> zombies;
+  bool lost_a_refusal = false;
   std::unique_ptr<tcp::ClientThread> asker;
 };
 
@@ -568,7 +579,7 @@ TEST_F(Zombies, AKeyIsGoodOnItsOwnLaneAlone) {
   const AttachReply::Place leaked = zombies[1]->reply.places[0];
   EXPECT_NE(zombies[0]->reply.places[0].key, leaked.key);
   post_write(*zombies[0], memory.get(), leaked, 0);
-  EXPECT_EQ(await_completion(*zombies[0]), IBV_WC_REM_ACCESS_ERR) << "a key of another lane";
+  expect_refused(*zombies[0], "a key of another lane");
   EXPECT_EQ(host.word(TestHost::kSmall, 0), 0u);
   post_write(*zombies[1], memory.get(), leaked, 0);
   EXPECT_EQ(await_completion(*zombies[1]), IBV_WC_SUCCESS) << "the key's own lane";
@@ -578,7 +589,7 @@ TEST_F(Zombies, AKeyIsGoodOnItsOwnLaneAlone) {
   ASSERT_NO_FATAL_FAILURE(fence(1));
   host.set_word(TestHost::kSmall, 0, 0x600d);
   post_write(other, memory.get(), leaked, 0);
-  EXPECT_EQ(await_completion(other), IBV_WC_REM_ACCESS_ERR) << "a key of a fenced session";
+  expect_refused(other, "a key of a fenced session");
   EXPECT_EQ(host.word(TestHost::kSmall, 0), 0x600du);
   EXPECT_EQ(responder->stats().lanes_without_windows, 0u);
   control.on([this] { EXPECT_EQ(said.find("windows"), std::string::npos) << said; });
@@ -637,7 +648,7 @@ TEST_F(Zombies, TheDeviceKnowsTheBoundsAndRightsOfRegions) {
   ASSERT_NO_FATAL_FAILURE(start_with(cases.size()));
   for (std::size_t i = 0; i < cases.size(); ++i) {
     post_write(*zombies[i], memory.get(), cases[i].place, cases[i].offset);
-    EXPECT_EQ(await_completion(*zombies[i]), IBV_WC_REM_ACCESS_ERR) << cases[i].why;
+    expect_refused(*zombies[i], cases[i].why);
   }
   EXPECT_TRUE(host.guards_whole());
   EXPECT_EQ(host.word(TestHost::kFixed, 0), TestHost::kGuard);
