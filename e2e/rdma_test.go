@@ -232,6 +232,8 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		for _, words := range []string{"NetworkAttachmentDefinition roec exists in namespace " + p.namespace, "not found"} {
 			Expect(message).To(ContainSubstring(words))
 		}
+		Eventually(func() []string { return misspelt.events(ctx, farpoolv1alpha1.ReasonRDMAMissing) }).WithContext(ctx).
+			Should(ContainElement(And(HavePrefix("KVPool/"+misspelt.name+": "), ContainSubstring("NetworkAttachmentDefinition roec"))))
 	}, SpecTimeout(3*time.Minute+patience))
 })
 

@@ -5,6 +5,7 @@ package plan
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -434,6 +435,7 @@ func TestWhatLacksRDMA(t *testing.T) {
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: message}}}}}
 	}
 	plugin := &v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca"}}
+	multus := &v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: "roce"}}
 	claim := &v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic"}}
 	for name, c := range map[string]struct {
 		attachment   *v1alpha1.AttachmentSpec
@@ -447,6 +449,7 @@ func TestWhatLacksRDMA(t *testing.T) {
 		"TCP":               {nil, pending("0/3 nodes are available: 3 Insufficient rdma/hca."), v1alpha1.ReasonNodeUnschedulable, "Insufficient rdma/hca"},
 		"no device":         {plugin, ended("farpool-memory-node: --wire verbs: there is no RDMA device here"), v1alpha1.ReasonRDMAMissing, "there is no RDMA device here"},
 		"no network":        {plugin, ended("farpool-memory-node: --rdma-interface: there is no interface rdma0"), v1alpha1.ReasonRDMAMissing, "kubectl -n shop debug cache-memory-0 -it --copy-to=farpool-doctor --container=memory-node -- farpool-doctor"},
+		"no Multus":         {multus, ended("farpool-memory-node: --rdma-interface: there is no interface rdma0 with an IP address here, only eth0"), v1alpha1.ReasonRDMAMissing, "install Multus on its Kubernetes node"},
 		"no leave to lock":  {plugin, ended("farpool-memory-node: --wire verbs: registering 1 bytes of memory: Cannot allocate memory"), v1alpha1.ReasonRDMAMissing, "Cannot allocate memory"},
 		"no device memory":  {plugin, ended("farpool-memory-node: its locks have to lie in the NIC's memory, and cannot: rxe0 has no memory of its own to lend"), v1alpha1.ReasonDeviceMemoryMissing, "DeviceMemoryPreferred"},
 		"another end":       {plugin, ended("out of memory"), v1alpha1.ReasonNotServing, "out of memory"},
@@ -498,7 +501,7 @@ func TestAPodThatGetsNoNetwork(t *testing.T) {
 			pod.Status, pod.Spec.NodeName = corev1.PodStatus{Phase: corev1.PodPending}, map[bool]string{true: "worker"}[c.placed]
 			delete(s.Agents, pod.UID)
 			var before string
-			for _, sandbox := range []string{strings.Repeat("5b", 32), strings.Repeat("c0", 32)} {
+			for try, sandbox := range []string{strings.Repeat("5b", 32), strings.Repeat("c0", 32)} {
 				if c.event != "" {
 					s.Unattached = map[string]string{"cache-memory-0": fmt.Sprintf(c.event, sandbox)}
 				}
@@ -517,6 +520,15 @@ func TestAPodThatGetsNoNetwork(t *testing.T) {
 				if (degraded.Reason == v1alpha1.ReasonRDMAMissing) != (c.reason == v1alpha1.ReasonRDMAMissing) {
 					t.Errorf("degraded: %s: %s", degraded.Reason, degraded.Message)
 				}
+				told := 0
+				if c.reason == v1alpha1.ReasonRDMAMissing && try == 0 {
+					told = 2 // once of the pool, and once of the memory node
+				}
+				if events := slices.DeleteFunc(plan.Status.Events, func(e Event) bool { return e.Reason != v1alpha1.ReasonRDMAMissing }); len(events) != told ||
+					told > 0 && !strings.Contains(events[0].Note, ready.Message) {
+					t.Errorf("try %d: told %v", try, events)
+				}
+				s.Nodes["cache-memory-0"].Status = plan.Status.Nodes["cache-memory-0"]
 				if again := c.placed && c.network != ""; (plan.RequeueAfter == networkLook) != again {
 					t.Errorf("looked at again after %s", plan.RequeueAfter)
 				}

@@ -213,6 +213,10 @@ func (d *decision) unusableRDMA(n *node, message string) string {
 	if d.Pool.Spec.Network.Attachment == nil || !strings.Contains(message, "--wire verbs: ") && !strings.Contains(message, "--rdma-interface: ") {
 		return ""
 	}
+	if name := d.Pool.Spec.Network.Attachment.NetworkName(); name != "" && strings.Contains(message, "--rdma-interface: there is no interface") {
+		return fmt.Sprintf("its process ended, as its pod has no interface with an address on network %s (%s): install Multus on its Kubernetes node (a cluster that has it knows: kubectl get crd network-attachment-definitions.k8s.cni.cncf.io), see that the network gives addresses (ipam), then delete the pod",
+			name, message)
+	}
 	return fmt.Sprintf("its process ended, as its pod has no RDMA that it could use (%s). What is missing, and how to add it, says: kubectl -n %s debug %s -it --copy-to=farpool-doctor --container=memory-node -- farpool-doctor",
 		message, d.Pool.Namespace, n.name)
 }
@@ -247,6 +251,9 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 		}
 	}
 	now.Conditions = d.setConditions(now.Conditions, n.object.Generation, ready)
+	if was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady); ready.Reason == v1alpha1.ReasonRDMAMissing && (was == nil || was.Reason != ready.Reason) {
+		d.tell(n, corev1.EventTypeWarning, ready.Reason, "Attach", fmt.Sprintf("memory node %s: %s", n.name, ready.Message))
+	}
 	if entry := d.entryOf(n.name); entry != nil {
 		d.dataLoss(n, entry, before, &now)
 	}
@@ -270,11 +277,7 @@ func (d *decision) dataLoss(n *node, entry *v1alpha1.ShardMapNode, before v1alph
 	const lost = v1alpha1.ConditionDataLost
 	now.Incarnation, now.MemoryIncarnation = entry.Incarnation, entry.MemoryIncarnation
 	policy := d.Pool.Spec.DataPolicy
-	tell := func(kind, reason, note string) {
-		for _, regarding := range []client.Object{d.Pool, n.object} {
-			d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: "Restart", Note: clip(note)})
-		}
-	}
+	tell := func(kind, reason, note string) { d.tell(n, kind, reason, "Restart", note) }
 	switch {
 	case before.Incarnation == "" || before.Incarnation == entry.Incarnation:
 	case memoryOf(before.Incarnation, before.MemoryIncarnation) == memoryOf(entry.Incarnation, entry.MemoryIncarnation):
@@ -650,6 +653,13 @@ func order(kind string) int {
 
 func (d *decision) event(regarding client.Object, kind, reason, action, note string) {
 	d.Events = append(d.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note)})
+}
+
+// tell of a memory node what a change of its status makes known, to those who look at it and to those who look at its pool.
+func (d *decision) tell(n *node, kind, reason, action, note string) {
+	for _, regarding := range []client.Object{d.Pool, n.object} {
+		d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note)})
+	}
 }
 
 func unschedulable(pod *corev1.Pod) string {

@@ -312,6 +312,8 @@ var _ = Describe("a pool", func() {
 		Expect(degraded.Message).To(And(ContainSubstring("memory node cache-memory-0"), ContainSubstring("NetworkAttachmentDefinition roec exists in namespace "+w.pool.Namespace),
 			HaveSuffix(`The kubelet says: "roec" not found`)))
 		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing)
+		w.awaitEvent("KVPool", v1alpha1.ReasonRDMAMissing)
+		w.awaitEvent("MemoryNode", v1alpha1.ReasonRDMAMissing)
 		w.settle()
 
 		By("serving once there is one")
