@@ -115,7 +115,7 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		r.WriteAll(ctx, keys)
 		Expect(r.Errors.Err()).NotTo(HaveOccurred())
 		wrote := time.Since(begun)
-		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys))
+		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), unanswered(r))
 		Expect(r.Errors.Err()).NotTo(HaveOccurred())
 		took := time.Since(begun)
 		summary, err := r.Check(5 * time.Minute)
@@ -208,7 +208,7 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		defer r.Close()
 		r.WriteAll(ctx, keys)
-		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys))
+		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), unanswered(r))
 		Expect(r.Errors.Err()).NotTo(HaveOccurred())
 
 		there, elsewhere = netBytes(ctx, nodes, "rdma0")-there, netBytes(ctx, nodes, "eth0")-elsewhere
@@ -253,6 +253,13 @@ func networkAddress(pod *corev1.Pod, network string) string {
 	}
 	Fail(fmt.Sprintf("pod %s is on %v, not on %s", pod.Name, all, network))
 	return ""
+}
+
+// unanswered tells keys whose reads failed from keys that were written and are gone.
+func unanswered(r *workload.Run) func() string {
+	return func() string {
+		return fmt.Sprintf("keys that held a value; commands that failed, by kind: %v", r.Errors.Kinds())
+	}
 }
 
 func sumOf(values []float64) (sum float64) {
