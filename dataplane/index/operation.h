@@ -2,11 +2,12 @@
 // What the operations of every protocol are made of.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "base/check.h"
 #include "base/result.h"
@@ -18,20 +19,25 @@
 
 namespace farpool::index {
 
-// A chain in the making, in the frame of the coroutine that posts it.
+// A chain in the making, in the frame of the coroutine that posts it. Most have three verbs of 64, so that the others
+// are not so much as zeroed: 6 KiB per trip would be a fifth of a shard's time.
 class Chain {
  public:
+  Chain() {}  // NOLINT(modernize-use-equals-default): `ops_` begins where it is added to
   void clear() { count_ = 0; }
   void add(const fabric::Op& op) {
-    FARPOOL_CHECK(count_ < ops_.size());
-    ops_[count_++] = op;
+    FARPOOL_CHECK(count_ < fabric::kMaxChain);
+    std::construct_at(ops_ + count_++, op);
   }
-  std::span<const fabric::Op> ops() const { return {ops_.data(), count_}; }
+  std::span<const fabric::Op> ops() const { return {ops_, count_}; }
   std::size_t size() const { return count_; }
 
  private:
-  std::array<fabric::Op, fabric::kMaxChain> ops_{};
+  static_assert(std::is_trivially_copyable_v<fabric::Op>);
   std::size_t count_ = 0;
+  union {
+    fabric::Op ops_[fabric::kMaxChain];
+  };
 };
 
 // Waits longer after each time, by chance: those who collide must not do so in step for ever.

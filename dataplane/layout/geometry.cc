@@ -22,6 +22,7 @@ constexpr std::uint64_t kMaxSegment = 2 << 20;
 constexpr std::uint64_t kWantedSegments = 1024;
 constexpr std::uint64_t kMinRowsPerTable = 8;
 constexpr std::uint64_t kMinSegments = 8;  // the largest value fits one run of five small segments
+constexpr std::uint64_t kMostSlots = 64, kLeastSlots = 16;
 constexpr std::uint64_t kMaxMemory = 1ull << 52;
 
 Status invalid(std::string message) { return {Code::invalid_argument, std::move(message)}; }
@@ -53,6 +54,15 @@ Status check_shape(Protocol protocol, std::uint64_t entry_bytes, std::uint64_t e
   return {};
 }
 
+// As many operation slots for a session as its pipelines can use, where the memory has room for them.
+std::uint64_t fitting_slots(const GeometryRequest& request) {
+  std::uint64_t slots = kMostSlots;
+  while (slots > kLeastSlots && request.max_sessions * slots * sizeof(OperationSlot) > request.memory_bytes / 16) {
+    slots /= 2;
+  }
+  return slots;
+}
+
 }  // namespace
 
 base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
@@ -74,8 +84,7 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   if (request.table_percent < 1 || request.table_percent > 90) {
     return invalid("a table of " + std::to_string(request.table_percent) + " percent is not possible: use 1 to 90");
   }
-  if (request.max_sessions < 1 || request.max_sessions > 1 << 20 || request.slots_per_session < 1 ||
-      request.slots_per_session > 1024) {
+  if (request.max_sessions < 1 || request.max_sessions > 1 << 20 || request.slots_per_session > 1024) {
     return invalid("sessions " + std::to_string(request.max_sessions) + " with " +
                    std::to_string(request.slots_per_session) +
                    " slots each are not possible: use 1 to 1048576 sessions with 1 to 1024 slots");
@@ -87,7 +96,7 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
 
   g.memory_bytes = request.memory_bytes;
   g.max_sessions = request.max_sessions;
-  g.slots_per_session = request.slots_per_session;
+  g.slots_per_session = request.slots_per_session == 0 ? fitting_slots(request) : request.slots_per_session;
 
   g.rows = g.memory_bytes / 100 * request.table_percent / g.row_bytes();
   g.rows -= g.rows % g.tables;

@@ -36,7 +36,9 @@ struct GeometryRequest {
   std::uint64_t entries_per_row = 8;
   std::uint64_t rows_per_lock = 16;
   std::uint64_t max_sessions = 256;
-  std::uint64_t slots_per_session = 16;
+  // Changes that a client has under way in this node at once; 0: 64, or fewer, but not fewer than 16, where they would
+  // take more than a sixteenth of the memory.
+  std::uint64_t slots_per_session = 0;
   std::uint64_t max_lock_bytes =
       0;  // of the lock region; 0: one bit for every lock. Fewer bits than locks are shared (virtual locks)
   // A RACE table has no use for the sizes of entries and rows, nor for locks.

@@ -333,6 +333,18 @@ TEST(Geometry, SixteenMebibytesWork) {
   EXPECT_GE(g->segments, 40u);
 }
 
+TEST(Geometry, OperationSlotsTakeNoMoreThanASixteenthIfThatHasSixteenForEach) {
+  EXPECT_EQ(plan_geometry(request_of(16 << 20))->slots_per_session, 16u);
+  EXPECT_EQ(plan_geometry(request_of(64 << 20))->slots_per_session, 32u);
+  EXPECT_EQ(plan_geometry(request_of(128 << 20))->slots_per_session, 64u);
+  EXPECT_EQ(plan_geometry(request_of(1ull << 40))->slots_per_session, 64u);
+  GeometryRequest request = request_of(64 << 20);
+  request.max_sessions = 64;
+  EXPECT_EQ(plan_geometry(request)->slots_per_session, 64u);
+  request.slots_per_session = 3;
+  EXPECT_EQ(plan_geometry(request)->slots_per_session, 3u);
+}
+
 TEST(Superblock, RoundTrips) {
   const Superblock superblock{
       .incarnation = 5, .pool = pool_tag("uid"), .geometry = plan_geometry(request_of(64 << 20)).value()};

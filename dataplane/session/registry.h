@@ -68,7 +68,7 @@ class Registry {
     Nanos era_patience = 15 * base::kSecond;  // a session that holds an era back for longer is fenced
     std::uint32_t max_sessions = 256;         // at most what the slots region was cut for
     std::uint32_t max_lanes = 1024;           // over all sessions
-    std::uint32_t slots_per_session = 16;
+    std::uint32_t slots_per_session = 64;
     std::uint32_t opens_per_second = 200;           // sustained; as many again at once
     std::size_t remembered_incarnations = 1 << 17;  // ended clients that are recognised should they come back
     bool require_authentication = true;             // false: a session port without TLS, for local use
