@@ -358,7 +358,7 @@ struct Heap::State {
     const Nanos now = session.port().now(), tick = session.grant().tick;
     if (size_class.looked_at == 0) size_class.looked_at = now;
     const Nanos elapsed = now - size_class.looked_at;
-    if (elapsed < tick) return;
+    if (elapsed <= 0 || elapsed < tick) return;
     const std::uint64_t in_a_tick =
         size_class.taken * static_cast<std::uint64_t>(tick) / static_cast<std::uint64_t>(elapsed);
     size_class.demand = std::max(in_a_tick, size_class.demand * 3 / 4);

@@ -685,7 +685,7 @@ TEST(Heap, WhatReplacementsNeedIsNotAdded) {
       block = *other;
     }
   }
-  stop = true;
+  stop = true;  // NOLINT(clang-analyzer-deadcode.DeadStores): the task has a reference to it
   ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
   // A tick's worth, before the client is told to stop.
   EXPECT_LT(added.size(), blocks.size() / 8);
