@@ -39,9 +39,11 @@ help:
 deps: ## install the Debian packages that are missing
 	@hack/deps
 
-# Presets are in dataplane/CMakePresets.json, their trees in build/<preset>.
+# Presets are in dataplane/CMakePresets.json, their trees in build/<preset>. Packages first, and afresh: what cmake remembers of a try
+# without a compiler is that optimisation has no flags. To standard error: of some targets the output is a document.
 build/%/build.ninja:
-	@cmake --preset $* -S dataplane
+	@hack/deps >&2
+	@cmake --fresh --preset $* -S dataplane >&2
 
 .PHONY: build
 build: deps build/dev/build.ninja ## build everything for development

@@ -132,6 +132,35 @@ func TestTwoGuestsHaveTheEndsOfOneCable(t *testing.T) {
 	}
 }
 
+func TestAGuestIsBootedAgainOnlyIfItsCommandHadNotBegun(t *testing.T) {
+	const panicked = "[    2.046280] Kernel panic - not syncing: Fatal exception in interrupt\n"
+	for _, c := range []struct {
+		told, console string
+		again         bool
+	}{
+		{"", panicked, true},
+		{"", "guest: /task.json: no such file\n", false},
+		{begun, panicked, false},
+		{begun + "0\n", panicked, false},
+	} {
+		if got := diedBooting(c.told, c.console); got != c.again {
+			t.Errorf("told %q, console %q: booted again: %v, want %v", c.told, c.console, got, c.again)
+		}
+	}
+}
+
+func TestTheCommandsStatusIsTold(t *testing.T) {
+	for told, want := range map[string]int{"": -1, begun: -1, begun + "0\n": 0, begun + "7\n": 7, "125\n": 125} {
+		status, ok := ended(told)
+		if !ok {
+			status = -1
+		}
+		if status != want {
+			t.Errorf("%q: got %d, want %d", told, status, want)
+		}
+	}
+}
+
 func TestTheGuestsFirstProcessBuilds(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", filepath.Join(t.TempDir(), "init"), "farpool.dev/farpool/hack/lab/guest").CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)

@@ -40,10 +40,15 @@ func main() {
 		fmt.Fprintln(os.Stderr, "guest:", err) // the console, or the command's output
 	}
 	if status >= 0 {
-		if port, err := openPort("status"); err == nil {
-			fmt.Fprintln(port, status)
-			_ = port.Close()
-		}
+		tell(status)
+	}
+}
+
+// tell adds a line to what ../main.go is told of the command: `begun`, then its exit status.
+func tell(line any) {
+	if port, err := openPort("status"); err == nil {
+		fmt.Fprintln(port, line)
+		_ = port.Close()
 	}
 }
 
@@ -90,6 +95,7 @@ func run() (int, error) {
 	cmd := exec.Command(told.Command[0], told.Command[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = told.Environment
+	tell("begun")
 	err = cmd.Run()
 	var exit *exec.ExitError
 	switch {
