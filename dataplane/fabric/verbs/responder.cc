@@ -445,22 +445,22 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     return post(lane, wr);
   }
 
+  // Counted before it is told: who is told looks at once.
   bool open(Lane& lane) {
-    if (lane.connection != nullptr) {
-      rdma_conn_param answer{};
-      answer.responder_resources = answer.initiator_depth = lane.said.node.depth;
-      answer.rnr_retry_count = kReceiverNotReadyRetries;
-      answer.srq = 1;
-      answer.qp_num = lane.said.node.queue_pair;
-      if (::rdma_accept(lane.connection.get(), &answer) != 0) return false;
-    } else {
-      answer_client(lane);
-    }
     lane.open = true;
     managed_.fetch_add(lane.connection != nullptr ? 1 : 0, std::memory_order_relaxed);
     windows_.fetch_add(lane.windows.size(), std::memory_order_relaxed);
     without_windows_.fetch_add(lane.without_windows ? 1 : 0, std::memory_order_relaxed);
-    return true;
+    if (lane.connection == nullptr) {
+      answer_client(lane);
+      return true;
+    }
+    rdma_conn_param answer{};
+    answer.responder_resources = answer.initiator_depth = lane.said.node.depth;
+    answer.rnr_retry_count = kReceiverNotReadyRetries;
+    answer.srq = 1;
+    answer.qp_num = lane.said.node.queue_pair;
+    return ::rdma_accept(lane.connection.get(), &answer) == 0;
   }
 
   // ---- what came
