@@ -160,6 +160,7 @@ class SimLane final : public Lane {
       flight->record = network.trace().post(port_.index_, link_->number, network.now(), posting.ops);
       flight->left = posting.ops.size();
       flight->number = link_->sent++;
+      flight->verbs.reserve(posting.ops.size());
       for (const Op& op : posting.ops) flight->verbs.push_back({.op = op});
       flights_.push_back(flight);
       if (malformed(posting.ops)) {
@@ -389,17 +390,18 @@ void SimPort::arm(Timer& timer) {
   wake();
 }
 
-// Sees to it that an event stands at the time of the first timer.
+// Sees to it that an event stands at the time of the first timer, or before. Those that stand are remembered: a timer
+// that is far ahead gets one, however many fire until then.
 void SimPort::wake() {
   if (timers_.next() == base::kNever) return;
   const Nanos next = std::max(clock_.when(timers_.next()), network_->now());
-  if (wake_at_ <= next) return;
-  wake_at_ = next;
-  network_->at(next, [this, next] {
-    if (wake_at_ != next) return;
-    wake_at_ = base::kNever;
+  if (!wakes_.empty() && wakes_.back() <= next) return;
+  wakes_.push_back(next);
+  network_->at(next, [this] {
+    wakes_.pop_back();  // the first of them
     turn([this] {
-      if (timers_.next() <= now()) told_ = base::mix(told_ ^ static_cast<std::uint64_t>(now()));
+      if (timers_.next() > now()) return wake();
+      told_ = base::mix(told_ ^ static_cast<std::uint64_t>(now()));
       timers_.fire_due(now());
       wake();
     });
@@ -464,7 +466,6 @@ void SimPort::revive() {
   if (state_ != State::crashed) return;
   state_ = State::running;
   crash_at_ = ~0ull;
-  wake_at_ = base::kNever;
   for (const auto& link : network_->links_) {
     if (link->client != this) continue;
     network_->close(*link);
@@ -640,6 +641,26 @@ void SimResponder::hold_calls(bool held) {
   }
 }
 
+void EventQueue::push(Nanos when, std::function<void()> what) {
+  if (free_.empty()) {
+    free_.push_back(whats_.size());
+    whats_.emplace_back();
+  }
+  const std::size_t place = free_.back();
+  free_.pop_back();
+  whats_[place] = std::move(what);
+  heap_.push_back({.when = when, .order = ++order_, .place = place});
+  std::push_heap(heap_.begin(), heap_.end(), later);
+}
+
+std::function<void()> EventQueue::pop() {
+  std::pop_heap(heap_.begin(), heap_.end(), later);
+  const std::size_t place = heap_.back().place;
+  heap_.pop_back();
+  free_.push_back(place);
+  return std::exchange(whats_[place], nullptr);
+}
+
 void bury(std::shared_ptr<void> what) {
   static auto* graves = new std::vector<std::shared_ptr<void>>;
   graves->push_back(std::move(what));
@@ -694,27 +715,15 @@ SimResponder* Network::node(const std::string& endpoint) {
   return nullptr;
 }
 
-void Network::at(Nanos when, std::function<void()> what) {
-  const auto later = [](const Event& a, const Event& b) {
-    return a.when != b.when ? a.when > b.when : a.order > b.order;
-  };
-  events_.push_back({std::max(when, now_), ++order_, std::move(what)});
-  std::push_heap(events_.begin(), events_.end(), later);
-}
+void Network::at(Nanos when, std::function<void()> what) { events_.push(std::max(when, now_), std::move(what)); }
 
 bool Network::step() {
   if (unrung_ > 0) {  // what was spawned from outside
     for (std::size_t i = 0; i < clients_.size(); ++i) clients_[i]->ring();
   }
   if (events_.empty()) return false;
-  const auto later = [](const Event& a, const Event& b) {
-    return a.when != b.when ? a.when > b.when : a.order > b.order;
-  };
-  std::pop_heap(events_.begin(), events_.end(), later);
-  const Event event = std::move(events_.back());
-  events_.pop_back();
-  now_ = event.when;
-  event.what();
+  now_ = events_.next();
+  events_.pop()();
   return true;
 }
 
@@ -1102,7 +1111,7 @@ bool Network::fence_waits(SimResponder& node, std::uint64_t session_id, const st
 void Network::settle() {
   for (;;) {
     for (const auto& client : clients_) client->ring();
-    if (events_.empty() || events_.front().when > now_) break;
+    if (events_.empty() || events_.next() > now_) break;
     step();
   }
   std::erase_if(waiting_, [](const Waiting& one) {
@@ -1155,7 +1164,7 @@ bool Network::differs(std::size_t which, std::uint64_t word) const {
 bool Network::pass_until(Nanos when) {
   if (when == base::kNever) return false;
   ++moment_;
-  while (!events_.empty() && events_.front().when <= when) step();
+  while (!events_.empty() && events_.next() <= when) step();
   now_ = std::max(now_, when);
   settle();
   return true;
@@ -1166,7 +1175,7 @@ Nanos Network::next_timer(std::size_t client) const {
   return port.timers_.next() == base::kNever ? base::kNever : std::max(now_, port.clock_.when(port.timers_.next()));
 }
 
-bool Network::pass() { return pass_until(events_.empty() ? base::kNever : events_.front().when); }
+bool Network::pass() { return pass_until(events_.empty() ? base::kNever : events_.next()); }
 
 std::uint64_t Network::fingerprint() const {
   std::uint64_t hash = base::mix(memory_ ^ static_cast<std::uint64_t>(now_));

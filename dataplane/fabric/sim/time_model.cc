@@ -15,8 +15,8 @@ Picos interval(double mops) { return std::llround(1e6 / mops); }
 
 bool is_atomic(Verb verb) { return verb == Verb::cas || verb == Verb::masked_cas || verb == Verb::fetch_add; }
 
-// Busy words whose time is over are thrown away when there are this many.
-constexpr std::size_t kBusyWords = 4096;
+// Busy words whose time is over are thrown away when there are this many, or twice as many as were left the last time.
+constexpr std::size_t kBusyWords = 64;
 
 }  // namespace
 
@@ -124,8 +124,9 @@ Picos TimeModel::begin(std::size_t at, LaneClock& lane, Picos start, const Op& o
   if (is_atomic(op.verb)) {
     lane.free = start + interval(device ? nic_.lane_atomic_mops_device : nic_.lane_atomic_mops_host);
     start = on.atomics[device].serve(start, interval(device ? nic_.atomic_mops_device : nic_.atomic_mops_host));
-    if (on.busy.size() >= kBusyWords) {
+    if (on.busy.size() >= on.most_busy) {
       std::erase_if(on.busy, [start](const auto& word) { return word.second <= start; });
+      on.most_busy = std::max(kBusyWords, 2 * on.busy.size());
     }
     Picos& until = on.busy[{op.at.region, op.at.offset}];
     until = std::max(until, start) + interval(device ? nic_.word_atomic_mops_device : nic_.word_atomic_mops_host);

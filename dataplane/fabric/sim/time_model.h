@@ -114,6 +114,7 @@ class TimeModel {
     Server in, out, messages, pcie_in, pcie_out, processor, connects;
     std::array<Server, 2> atomics;                                  // host, device
     std::map<std::pair<std::uint32_t, std::uint64_t>, Picos> busy;  // words that an atomic works on, until then
+    std::size_t most_busy = 0;                                      // when those whose time is over are thrown away
   };
   struct Machine {
     Server in, out;

@@ -44,7 +44,7 @@ class Trace {
   std::uint64_t hash() const { return hash_; }
 
   void note(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
-    hash_ = base::mix(base::mix(base::mix(hash_ ^ a) ^ b) ^ c);
+    hash_ = base::mix(hash_ + a * 0x9e3779b97f4a7c15 + b * 0xc2b2ae3d27d4eb4f + c);
   }
   std::size_t post(std::size_t client, std::uint64_t lane, Nanos now, std::span<const Op> ops);
   void end(std::size_t chain, Nanos now, Fate fate);
