@@ -205,8 +205,8 @@ struct Waiting {
   std::function<void()> fence;
 };
 
-// What is to happen, by time, and of the same time in the order in which it was asked for. What is moved about within
-// it is small: a run takes most of its events through it while few words of memory are touched elsewhere.
+// What is to happen, by time, and of the same time in the order in which it was asked for. The heap is of small
+// entries that name their functions: a function is dear to move, and sorting moves much.
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
