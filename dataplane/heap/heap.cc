@@ -44,8 +44,8 @@ constexpr int kPatienceTicks = 4, kPatienceTicksToReplace = 16;
 constexpr int kPatienceEras = 16;
 constexpr std::uint64_t kDemandTicks = 4;  // of demand: about what is in limbo while nobody hurries
 constexpr std::uint64_t kReserve = 16;     // of the blocks in use, one such part may be kept free for that
-// Of a segment's blocks, one such part is left for replacements: with them alone a class goes on, if slowly, when no
-// segment is to be had.
+// Of blocks, one such part is left for replacements: with them alone a class goes on, if slowly, when no segment is to
+// be had.
 constexpr std::uint64_t kKept = 16;
 constexpr std::size_t kRanks = 32;  // steps in which segments are told apart by how much of them is in use
 constexpr int kBarrenTicks = 8;
@@ -72,7 +72,7 @@ struct Segment {
   // Of a look for blocks that got lost: bits of those that may be, less what has come to be known as free since.
   std::vector<std::uint64_t> doubted;
   bool looked_through = false;  // just now
-  std::uint64_t deaths = 0;     // up to which nothing is lost in it
+  std::uint64_t examined = 0;   // one more than the deaths up to which nothing is lost in it; 0: nobody knows
 };
 
 // Blocks that may be reused once the safe era has passed `era`.
@@ -97,6 +97,7 @@ struct SizeClass {
   Nanos looked_at = 0;       // at how many were taken
   std::uint64_t demand = 0;  // blocks a tick, of late
   Nanos waiting_since = 0;   // for an era, rather than grow; 0: not
+  std::size_t waiting = 0;   // requests
   // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is
   // given away.
   bool busy = false;
@@ -154,7 +155,7 @@ struct Heap::State {
   std::size_t sweeping = 0;
   std::size_t hungry = 0;  // allocations that wait for what the dead have left
   bool looking_through_own = false;
-  std::uint64_t deaths_looked_after = 0;  // nothing of these is lost in the segments owned
+  std::uint64_t examined = 0;  // as of a segment: of the one owned that says least
   Nanos none_dead_until = 0;              // the memory node has said that no segment waits
   std::uint64_t taken_over = 0;
   std::uint64_t reclaimed = 0;
@@ -282,7 +283,9 @@ struct Heap::State {
     if (purpose == Purpose::replacement) return 0;
     // What comes free is for those who have run out of replacements.
     if (session.pressure() == layout::Pressure::dry) return std::numeric_limits<std::uint64_t>::max();
-    return size_class.shape.blocks / kKept;
+    // Of one segment; and of all, where no further segment comes.
+    const std::uint64_t segments = session.pressure() == layout::Pressure::spent ? size_class.segments.size() : 1;
+    return segments * size_class.shape.blocks / kKept;
   }
   bool has_room(const SizeClass& size_class, Purpose purpose) const {
     return size_class.free_count > kept(size_class, purpose);
@@ -309,15 +312,17 @@ struct Heap::State {
     return true;
   }
 
-  void add_segment(SizeClass& size_class, std::uint64_t first, bool orphan) {
+  enum class Origin : std::uint8_t { fresh, orphan, dead };
+  void add_segment(SizeClass& size_class, std::uint64_t first, Origin origin) {
     Segment& segment = size_class.segments[first];
     segment.first = first;
     segment.free.assign(size_class.shape.bitmap_words, 0);
     segment.limbo.assign(size_class.shape.bitmap_words, 0);
     segment.out.assign(size_class.shape.bitmap_words, 0);
     segment.doubted.assign(size_class.shape.bitmap_words, 0);
-    segment.deaths = session.deaths();
-    if (orphan) return;  // its bitmap says what is free
+    segment.examined = origin == Origin::dead ? 0 : session.deaths() + 1;
+    examined = std::min(examined, segment.examined);
+    if (origin != Origin::fresh) return;  // its bitmap says what is free
     for (std::size_t word = 0; word < segment.free.size(); ++word)
       add_free(size_class, segment, word, layout::blocks_of_word(size_class.shape, word));
   }
@@ -366,7 +371,9 @@ struct Heap::State {
     size_class.looked_at = now;
   }
 
-  static bool is_quiet(const SizeClass& size_class) { return size_class.demand == 0 && size_class.taken == 0; }
+  static bool is_quiet(const SizeClass& size_class) {
+    return size_class.demand == 0 && size_class.taken == 0 && size_class.waiting == 0;
+  }
 
   // One that has been taking nothing, in turn: what others free there would be missed.
   std::optional<std::uint64_t> next_quiet_class() {
@@ -471,12 +478,13 @@ struct Heap::State {
   }
 
   Task<Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Purpose purpose,
-                                                               Nanos deadline, Cost& cost) {
+                                                               bool in_vain, Nanos deadline, Cost& cost) {
     fabric::Buffer request = session.port().buffer(sizeof(layout::AllocateSegmentsRequest));
     fabric::Buffer reply = session.port().buffer(sizeof(layout::AllocateSegmentsReply));
     base::store(request.data(), layout::AllocateSegmentsRequest{.count = size_class.run,
                                                                 .size_class = size_class.id,
-                                                                .replaces = purpose == Purpose::replacement ? 1u : 0u});
+                                                                .replaces = purpose == Purpose::replacement ? 1u : 0u,
+                                                                .in_vain = in_vain ? 1u : 0u});
     const std::array chain{Op::call(layout::kAllocateSegments, request.span(), reply.span())};
     const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
     if (outcome.fate != Fate::done || outcome.reply_bytes != sizeof(layout::AllocateSegmentsReply)) co_return gone();
@@ -502,8 +510,9 @@ struct Heap::State {
   // --- Growing and shrinking a class; the caller holds it busy
 
   // Brings blocks: what others have freed, else a segment from the node. An unhurried refill leaves the class as large
-  // as it is if enough is in limbo.
-  Task<Result<Refill>> refill(SizeClass& size_class, Purpose purpose, bool hurried, Nanos deadline, Cost& cost) {
+  // as it is if enough is in limbo. `in_vain`: the caller has been short of them for some ticks.
+  Task<Result<Refill>> refill(SizeClass& size_class, Purpose purpose, bool hurried, bool in_vain, Nanos deadline,
+                              Cost& cost) {
     std::size_t looked_at = 0;
     if (size_class.takes >= size_class.scan_at && !size_class.segments.empty()) {
       auto scanned = co_await scan_some(size_class, deadline, cost);
@@ -523,11 +532,14 @@ struct Heap::State {
       if (size_class.waiting_since == 0) size_class.waiting_since = now;
       if (now - size_class.waiting_since < session.grant().tick) co_return Refill::wait;
     }
-    auto granted = co_await ask_for_segments(size_class, purpose, deadline, cost);
+    auto granted = co_await ask_for_segments(size_class, purpose, in_vain, deadline, cost);
     if (!granted.ok()) co_return granted.status();
     if (granted->status == 0) {
       size_class.scan_at = size_class.takes;
-      add_segment(size_class, granted->first, granted->adopted != 0);
+      add_segment(size_class, granted->first,
+                  granted->adopted == 0   ? Origin::fresh
+                  : granted->adopted == 1 ? Origin::orphan
+                                          : Origin::dead);
       if (granted->adopted == 0) co_return Refill::got;
       std::vector<std::uint64_t> one(1, granted->first);
       Status scanned = co_await scan(size_class, std::move(one), deadline, cost);
@@ -570,27 +582,27 @@ struct Heap::State {
 
   // Segments of which a good part is free, as far as this client can do without what is free in them. One with a block
   // that is about to be published is kept: whoever had it after a death would take that block for lost. Under
-  // pressure, a class that takes nothing keeps nothing; and where the node is dry, the least part is a good one.
+  // pressure, a class that takes nothing keeps nothing; and where no segment is left, the least part is a good one.
   static std::vector<std::uint64_t> surplus(const SizeClass& size_class, layout::Pressure pressure) {
     const std::uint64_t blocks = size_class.shape.blocks;
-    const bool dry = pressure == layout::Pressure::dry;
-    std::uint64_t keep = reserve(size_class) + (dry ? 0 : blocks / 4);
+    const bool spent = pressure >= layout::Pressure::spent;
+    std::uint64_t keep = reserve(size_class) + (spent ? 0 : blocks / 4);
     if (pressure != layout::Pressure::none && is_quiet(size_class)) keep = 0;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> with_room;  // blocks, first
     for (const auto& [first, segment] : size_class.segments) {
       const std::uint64_t here = segment.free_count + segment.limbo_count;
-      if (wholly_free(size_class, segment) || here < (dry ? 1 : blocks / 4) || segment.out_count > 0 ||
+      if (wholly_free(size_class, segment) || here < (spent ? 1 : blocks / 4) || segment.out_count > 0 ||
           segment.looked_through) {
         continue;
       }
       with_room.emplace_back(here, first);
     }
-    if (dry) std::sort(with_room.begin(), with_room.end(), std::greater<>());
+    if (spent) std::sort(with_room.begin(), with_room.end(), std::greater<>());
     std::vector<std::uint64_t> firsts;
     std::uint64_t left = unused(size_class);
     for (const auto& [here, first] : with_room) {
       if (left < keep + here) continue;
-      if (dry && firsts.size() == kScanSegments) break;
+      if (spent && firsts.size() == kScanSegments) break;
       left -= here;
       firsts.push_back(first);
     }
@@ -655,7 +667,7 @@ struct Heap::State {
 
   static Task<void> refill_in_background(std::shared_ptr<State> self, SizeClass& size_class) {
     const Nanos deadline = self->session.port().now() + self->session.grant().failure_timeout;
-    auto refilled = co_await self->refill(size_class, Purpose::addition, false, deadline, self->background);
+    auto refilled = co_await self->refill(size_class, Purpose::addition, false, false, deadline, self->background);
     if (!refilled.ok() || *refilled != Refill::got) {
       size_class.quiet_until = self->session.port().now() + self->session.grant().tick / 16;
     }
@@ -703,7 +715,7 @@ struct Heap::State {
     const auto segment = co_await self->inherit(size_class, run);
     if (segment) {
       SizeClass& of = self->class_of(segment->size_class, segment->run);
-      self->add_segment(of, segment->first, true);
+      self->add_segment(of, segment->first, Origin::dead);
       co_await self->look_through(of, segment->first, true);
     }
     --self->sweeping;
@@ -761,20 +773,20 @@ struct Heap::State {
       for (auto& [id, size_class] : self->classes) {
         for (const std::uint64_t first : firsts_of(size_class)) {
           const Segment* segment = find(size_class, first);
-          if (segment == nullptr || segment->looked_through || segment->deaths >= deaths) continue;
+          if (segment == nullptr || segment->looked_through || segment->examined > deaths) continue;
           any = true;
           co_await self->look_through(size_class, first, false);
           if (!self->goes_on()) break;
         }
       }
-      if (!any) self->deaths_looked_after = deaths;
+      if (!any) self->examined = deaths + 1;
     }
     self->looking_through_own = false;
     self->swept.wake_all();
   }
 
   void look_after_own(const std::shared_ptr<State>& self) {
-    if (references == nullptr || released || looking_through_own || deaths_looked_after >= session.deaths()) return;
+    if (references == nullptr || released || looking_through_own || examined > session.deaths()) return;
     looking_through_own = true;
     session.background().spawn(look_through_own(self));
   }
@@ -851,7 +863,7 @@ struct Heap::State {
       }
     }
     segment->looked_through = false;
-    segment->deaths = std::max(segment->deaths, deaths);
+    segment->examined = std::max(segment->examined, deaths + 1);
     size_class.scan_at = size_class.takes;
     for (SizeClass::Full& full : size_class.full) full.found = false;
   }
@@ -881,11 +893,24 @@ struct Heap::State {
 
   // --- Blocks for operations
 
+  // While it lives, what the class has come by is not given up before a block of it is free.
+  class Wait {
+   public:
+    explicit Wait(SizeClass& size_class) : size_class_(size_class) { ++size_class_.waiting; }
+    Wait(const Wait&) = delete;
+    ~Wait() { --size_class_.waiting; }
+
+   private:
+    SizeClass& size_class_;
+  };
+
   Task<Result<Block>> acquire(const std::shared_ptr<State>& self, SizeClass& size_class, std::uint64_t bytes,
                               Purpose purpose, Nanos deadline, Cost& cost) {
     fabric::Port& port = session.port();
     const Nanos tick = session.grant().tick;
-    int patience = purpose == Purpose::replacement ? kPatienceTicksToReplace : kPatienceTicks, eras = kPatienceEras;
+    const int most_patience = purpose == Purpose::replacement ? kPatienceTicksToReplace : kPatienceTicks;
+    int patience = most_patience, eras = kPatienceEras;
+    const Wait wait(size_class);
     Block block;
     while (!take(size_class, purpose, block)) {
       if (!session.alive() || released) co_return gone();
@@ -898,7 +923,8 @@ struct Heap::State {
         continue;
       }
       size_class.busy = true;
-      auto refilled = co_await refill(size_class, purpose, true, deadline, cost);
+      const bool in_vain = most_patience - patience >= kPatienceTicks;
+      auto refilled = co_await refill(size_class, purpose, true, in_vain, deadline, cost);
       if (refilled.ok() && *refilled == Refill::got) (void)co_await trim(size_class, false, deadline, cost);
       let_go(size_class);
       if (!refilled.ok()) co_return refilled.status();

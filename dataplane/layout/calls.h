@@ -17,7 +17,8 @@ struct TickRequest {
 enum class Pressure : std::uint64_t {
   none = 0,
   scarce = 1,  // a request was refused: give back what you can spare
-  dry = 2,     // one for replacements was: give up every segment that you can do without, and add no block
+  spent = 2,   // one for replacements was: give up every segment that you can do without, and add less
+  dry = 3,     // blocks for replacements have been waited for in vain: add none
 };
 struct TickReply {
   std::uint64_t era = 0;       // now
@@ -33,15 +34,18 @@ struct TickReply {
 
 struct AllocateSegmentsRequest {
   std::uint64_t count = 1;  // contiguous
-  std::uint64_t size_class =
-      0;  // blocks the segment will hold; an orphan of this class may be handed out when count is 1
+  // Of the blocks that the segment will hold. If count is 1, one of this class that nobody owns may be handed out.
+  std::uint64_t size_class = 0;
   // 1: blocks that take the place of others, which are freed soon. The last segments are for these.
   std::uint64_t replaces = 0;
+  std::uint64_t in_vain = 0;  // 1: such blocks have been waited for, for some ticks
 };
 struct AllocateSegmentsReply {
   std::uint64_t status = 0;   // 0 granted, 1 the heap is full, 2 full until an era is over: segments wait to be reused
   std::uint64_t first = 0;    // index of the first segment
-  std::uint64_t adopted = 0;  // 1: an orphan, whose free bitmap says which blocks may be used
+  // 1: an orphan, whose free bitmap says which blocks may be used. 2: of the dead; the bitmap names blocks that may be
+  // used, and not all: the caller finds out which others, as of one from AdoptSegmentReply.
+  std::uint64_t adopted = 0;
 };
 
 struct ReturnSegmentsRequest {

@@ -635,7 +635,15 @@ TEST(Heap, AFullHeapStillReplaces) {
       }
       // There are fewer segments left than classes: one is waited for, until the other client has given up what it can.
       EXPECT_LT(longest, 16 * client->session->grant().tick) << "blocks of " << bytes;
-      EXPECT_EQ(world.allocate(*client, bytes).code(), Code::out_of_memory) << bytes;
+      // What little is left besides may be added; then all is replaced as before.
+      EXPECT_LE(world.fill(*client, bytes).size(), blocks.size() / 16) << bytes;
+    }
+  }
+  for (auto& [bytes, blocks] : filled) {
+    for (Block& block : blocks) {
+      const auto other = world.replace(newcomer, block, bytes);
+      ASSERT_TRUE(other.ok()) << other.status().message();
+      block = *other;
     }
   }
   // What is deleted makes room for as much.
@@ -870,16 +878,32 @@ TEST(HeapOfTheDead, IsTakenOverInQuietTimesToo) {
   world.leave(std::move(survivor));
 }
 
-// Without an index to ask, nothing is touched.
+// Without an index to ask, only that is used which is marked free: every eighteenth block.
 TEST(HeapOfTheDead, StaysWhereNobodyCanJudgeIt) {
+  constexpr std::uint64_t kBytes = 3000;
   HeapWorld world;
   FakeIndex index(world);
   HeapClient survivor = world.join();
-  (void)fill_and_die(world, index, 3000, survivor);
+  const std::set<std::uint64_t> in_use = fill_and_die(world, index, kBytes, survivor);
   ASSERT_TRUE(world.wait_until([&] { return world.node->stats().segments.dead > 0; }));
-  EXPECT_EQ(world.allocate(survivor, 3000).code(), Code::out_of_memory);
+  EXPECT_EQ(world.node->stats().segments.dead, world.geometry().segments);
+  std::set<std::uint64_t> got;
+  for (;;) {
+    const auto block = world.allocate(survivor, kBytes, 30 * kSecond, Purpose::replacement);
+    if (!block.ok()) {
+      EXPECT_EQ(block.code(), Code::out_of_memory);
+      break;
+    }
+    EXPECT_TRUE(got.insert(block->units).second);
+    EXPECT_FALSE(in_use.contains(block->units)) << "a block in use was handed out";
+  }
+  const std::uint64_t segment = world.geometry().segment_bytes;
+  const std::uint64_t in_each = layout::segment_shape(layout::size_class_for(kBytes, segment), segment).blocks;
+  const std::uint64_t died_with = world.geometry().segments * in_each - in_each / 16;
+  EXPECT_EQ(got.size(), (died_with + 8) / 18);
   EXPECT_EQ(survivor.heap->usage().taken_over, 0u);
-  EXPECT_EQ(world.segments().dead, world.geometry().segments);
+  EXPECT_EQ(survivor.heap->usage().reclaimed, 0u);
+  EXPECT_EQ(survivor.heap->usage().anomalies, 0u);
   world.leave(std::move(survivor));
 }
 
@@ -1101,40 +1125,49 @@ TEST(HeapOfTheDead, ACrashAfterAnyEffectOfTakingOverLosesNothing) {
 // and marked. No block is ever handed out that an entry points to or that somebody was given, and in the end all of the
 // heap is there.
 struct Mortals {
-  explicit Mortals(HeapWorld& world, std::size_t keys) : world(world), index(world), entries(keys, 0) {}
+  Mortals(HeapWorld& world, std::size_t keys, std::uint64_t least_bytes, std::uint64_t most_bytes)
+      : world(world), index(world), least_bytes(least_bytes), most_bytes(most_bytes), entries(keys) {}
   HeapWorld& world;
   FakeIndex index;
-  std::vector<std::uint64_t> entries;  // units; 0: none
-  std::set<std::uint64_t> given;       // allocated, and not published yet
-  std::uint64_t puts = 0;
+  const std::uint64_t least_bytes, most_bytes;  // of an extent
+  struct Entry {
+    std::uint64_t units = 0, bytes = 0;  // 0: none
+  };
+  std::vector<Entry> entries;
+  std::set<std::uint64_t> given;  // allocated, and not published yet
+  std::uint64_t puts = 0, refused = 0;
   bool stop = false;
 };
-constexpr std::uint64_t kMortalBytes = 6000;
 
 Task<void> mortal_put(std::shared_ptr<Mortals> all, HeapClient& client, std::size_t key, base::Random& random) {
   Cost cost;
   fabric::Port& port = client.session->port();
-  auto block = co_await client.heap->allocate(kMortalBytes, Purpose::addition, port.now() + 30 * kSecond, cost);
-  if (!block.ok()) co_return;
+  const std::uint64_t bytes = all->least_bytes + random.below(all->most_bytes - all->least_bytes + 1);
+  const Purpose purpose = client.heap->purpose_of(bytes, all->entries[key].bytes);
+  auto block = co_await client.heap->allocate(bytes, purpose, port.now() + 30 * kSecond, cost);
+  if (!block.ok()) {
+    if (block.code() == Code::out_of_memory) ++all->refused;
+    co_return;
+  }
   EXPECT_FALSE(all->index.entries.contains(block->units)) << "handed out although an entry points to it";
   EXPECT_TRUE(all->given.insert(block->units).second) << "handed out twice";
   const EraPin pin = client.session->pin();
-  fabric::Buffer buffer = port.buffer(layout::extent_bytes(8, kMortalBytes - 24));
-  const std::string value(kMortalBytes - 24, static_cast<char>('a' + key % 26));
+  const std::string value(bytes - layout::kExtentHeader - 8, static_cast<char>('a' + key % 26));
+  fabric::Buffer buffer = port.buffer(layout::extent_bytes(8, value.size()));
   layout::write_extent(buffer.first(layout::extent_bytes(8, value.size())), block->units,
                        base::bytes_of(std::string_view("the key.")), base::bytes_of(std::string_view(value)));
   const std::array chain{Op::write({layout::kHeap, layout::block_offset(block->units)},
                                    buffer.first(layout::extent_bytes(8, value.size())))};
   if ((co_await client.session->post(chain, port.now() + kSecond, cost)).fate != Fate::done) co_return;
-  const std::uint64_t old = std::exchange(all->entries[key], block->units);
+  const Mortals::Entry old = std::exchange(all->entries[key], {block->units, bytes});
   all->given.erase(block->units);
   client.heap->published(*block);
   all->index.entries.insert(block->units);
-  if (old != 0) all->index.entries.erase(old);
+  if (old.bytes != 0) all->index.entries.erase(old.units);
   ++all->puts;
   // Between unlinking and marking there may be a while.
   co_await port.sleep_for(static_cast<Nanos>(random.below(300'000'000)));
-  if (old != 0) client.heap->free(old, kMortalBytes, cost);
+  if (old.bytes != 0) client.heap->free(old.units, old.bytes, cost);
 }
 
 Task<void> live(std::shared_ptr<Mortals> all, HeapClient& client, std::uint64_t seed) {
@@ -1150,46 +1183,56 @@ Task<void> live(std::shared_ptr<Mortals> all, HeapClient& client, std::uint64_t 
   }
 }
 
+struct Life {
+  HeapClient client;
+  task::Scope scope;
+  SimPort* port = nullptr;
+};
+
+// Three clients that live and die so often. Returns those that are left, which have come to rest, and adds up what they
+// found again.
+std::vector<std::shared_ptr<Life>> live_and_die(HeapWorld& world, const std::shared_ptr<Mortals>& all,
+                                                std::uint64_t seed, std::uint64_t deaths, std::uint64_t& reclaimed) {
+  const auto begin = [&](std::uint64_t number) {
+    auto life = std::make_shared<Life>();
+    life->port = &world.client();
+    life->client = world.join(*life->port);
+    life->client.heap->set_references(all->index);
+    for (std::uint64_t i = 0; i < 3; ++i) life->scope.spawn(live(all, life->client, number * 10 + i));
+    return life;
+  };
+  base::Random random(seed);
+  std::vector<std::shared_ptr<Life>> lives;
+  for (std::uint64_t i = 0; i < 3; ++i) lives.push_back(begin(seed * 1000 + i));
+  for (std::uint64_t death = 0; death < deaths; ++death) {
+    world.pass(kSecond + static_cast<Nanos>(random.below(2'000'000'000)));
+    auto& victim = lives[random.below(lives.size())];
+    victim->port->crash(random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
+    reclaimed += victim->client.heap->usage().reclaimed;
+    EXPECT_EQ(victim->client.heap->usage().anomalies, 0u) << "seed " << seed;
+    fabric::sim::bury(victim);
+    fabric::sim::bury(all);
+    all->given.clear();  // whoever was given these, by the dead's word: a live client's are few, and are seen again
+    victim = begin(seed * 1000 + 10 + death);
+  }
+  world.pass(20 * kSecond);
+  all->stop = true;
+  for (auto& life : lives) {
+    EXPECT_TRUE(world.wait_until([&] { return life->scope.running() == 0; }, 600 * kSecond)) << "seed " << seed;
+    EXPECT_EQ(life->client.heap->usage().anomalies, 0u) << "seed " << seed;
+    reclaimed += life->client.heap->usage().reclaimed;
+  }
+  EXPECT_GT(all->puts, 100u);
+  return lives;
+}
+
 TEST(HeapOfTheDead, NothingIsHandedOutThatIsInUseWhileClientsDie) {
+  constexpr std::uint64_t kMortalBytes = 6000;
   std::uint64_t reclaimed = 0;
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     HeapWorld world(seed, 4 << 20);
-    auto all = std::make_shared<Mortals>(world, 150);
-    struct Life {
-      HeapClient client;
-      task::Scope scope;
-      SimPort* port = nullptr;
-    };
-    const auto begin = [&](std::uint64_t number) {
-      auto life = std::make_shared<Life>();
-      life->port = &world.client();
-      life->client = world.join(*life->port);
-      life->client.heap->set_references(all->index);
-      for (std::uint64_t i = 0; i < 3; ++i) life->scope.spawn(live(all, life->client, number * 10 + i));
-      return life;
-    };
-    base::Random random(seed);
-    std::vector<std::shared_ptr<Life>> lives;
-    for (std::uint64_t i = 0; i < 3; ++i) lives.push_back(begin(seed * 1000 + i));
-    for (std::uint64_t death = 0; death < 8; ++death) {
-      world.pass(kSecond + static_cast<Nanos>(random.below(2'000'000'000)));
-      auto& victim = lives[random.below(lives.size())];
-      victim->port->crash(random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut);
-      reclaimed += victim->client.heap->usage().reclaimed;
-      EXPECT_EQ(victim->client.heap->usage().anomalies, 0u) << "seed " << seed;
-      fabric::sim::bury(victim);
-      fabric::sim::bury(all);
-      all->given.clear();  // whoever was given these, by the dead's word: a live client's are few, and are seen again
-      victim = begin(seed * 1000 + 10 + death);
-    }
-    world.pass(20 * kSecond);
-    all->stop = true;
-    for (auto& life : lives) {
-      ASSERT_TRUE(world.wait_until([&] { return life->scope.running() == 0; }, 600 * kSecond)) << "seed " << seed;
-      EXPECT_EQ(life->client.heap->usage().anomalies, 0u) << "seed " << seed;
-      reclaimed += life->client.heap->usage().reclaimed;
-    }
-    EXPECT_GT(all->puts, 100u);
+    auto all = std::make_shared<Mortals>(world, 150, kMortalBytes, kMortalBytes);
+    const auto lives = live_and_die(world, all, seed, 8, reclaimed);
     // Everything again, by one of them; the others leave.
     HeapClient heir = std::move(lives[0]->client);
     world.leave(std::move(lives[1]->client));
@@ -1205,6 +1248,19 @@ TEST(HeapOfTheDead, NothingIsHandedOutThatIsInUseWhileClientsDie) {
     world.leave(std::move(heir));
   }
   EXPECT_GT(reclaimed, 0u);
+}
+
+// After each death all segments that nobody owned are of the dead, and each client that begins needs one of every class.
+// What is marked free in them serves meanwhile.
+TEST(HeapOfTheDead, IsNotFullWhileLittleLives) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    HeapWorld world(seed, 24 << 20);
+    auto all = std::make_shared<Mortals>(world, 600, 100, 2400);
+    std::uint64_t reclaimed = 0;
+    const auto lives = live_and_die(world, all, seed, 25, reclaimed);
+    EXPECT_EQ(all->refused, 0u) << "of " << all->puts << ", seed " << seed;
+    for (const auto& life : lives) world.leave(std::move(life->client));
+  }
 }
 
 }  // namespace

@@ -537,6 +537,7 @@ void MemoryNode::settle() {
 layout::Pressure MemoryNode::pressure() const {
   const base::Nanos now = responder_.now();
   if (now < dry_until_) return layout::Pressure::dry;
+  if (now < spent_until_) return layout::Pressure::spent;
   return now < scarce_until_ ? layout::Pressure::scarce : layout::Pressure::none;
 }
 
@@ -545,12 +546,12 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
   const std::uint64_t client_incarnation = registry_->incarnation_of(session_id);
   const bool run = request.size_class == layout::kRun;
   if (!run) {
-    const std::optional<std::uint64_t> orphan = ledger_.adopt(request.size_class, session_id, [&](std::uint64_t first) {
+    const auto adopted = ledger_.adopt(request.size_class, session_id, [&](std::uint64_t first) {
       return free_blocks(first, request.size_class) > 0;
     });
-    if (orphan) {
-      write_header(*orphan, session_id, client_incarnation, request.size_class, 1);
-      return {.status = 0, .first = *orphan, .adopted = 1};
+    if (adopted) {
+      write_header(adopted->first, session_id, client_incarnation, request.size_class, 1);
+      return {.status = 0, .first = adopted->first, .adopted = adopted->doubted ? 2u : 1u};
     }
   }
   const SegmentLedger::Counts& segments = ledger_.counts();
@@ -569,7 +570,10 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
     const std::uint64_t coming = segments.free + segments.resting;
     const bool soon = segments.resting > 0 && request.count > 0 && coming >= kept && coming - kept >= request.count;
     scarce_until_ = responder_.now() + options_.lease;
-    if (request.replaces != 0 && !soon) dry_until_ = scarce_until_;
+    if (request.replaces != 0 && !soon) {
+      spent_until_ = scarce_until_;
+      if (request.in_vain != 0) dry_until_ = scarce_until_;
+    }
     return {.status = soon ? 2u : 1u};
   }
   zero_segments(*first, request.count);

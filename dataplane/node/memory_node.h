@@ -181,7 +181,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   };
   std::vector<Left> left_;
   std::vector<bool> dirty_;  // segments that were handed out before: to be zeroed before they are again
-  base::Nanos scarce_until_ = 0, dry_until_ = 0;
+  base::Nanos scarce_until_ = 0, spent_until_ = 0, dry_until_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t segment_refusals_ = 0;
 

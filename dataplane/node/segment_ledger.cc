@@ -8,6 +8,19 @@
 namespace farpool::node {
 namespace {
 constexpr std::size_t kLooks = 64;  // at orphans, per call: the control thread does not stand still for them
+constexpr std::uint64_t kDoubted = ~0ull;  // for a number of deaths
+
+// The first with room, taken out; those that were looked at before it go to the end.
+std::optional<std::uint64_t> take_with_room(std::deque<std::uint64_t>& segments,
+                                            const std::function<bool(std::uint64_t)>& has_room) {
+  for (std::size_t looks = std::min(kLooks, segments.size()); looks > 0; --looks) {
+    const std::uint64_t first = segments.front();
+    segments.pop_front();
+    if (has_room(first)) return first;
+    segments.push_back(first);
+  }
+  return std::nullopt;
+}
 }  // namespace
 
 SegmentLedger::SegmentLedger(std::uint64_t segments) : segments_(segments) {
@@ -65,23 +78,24 @@ std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint
   return first;
 }
 
-std::optional<std::uint64_t> SegmentLedger::adopt(std::uint64_t size_class, std::uint64_t session,
-                                                  const std::function<bool(std::uint64_t)>& has_room) {
-  const auto found = orphans_.find(size_class);
-  if (found == orphans_.end()) return std::nullopt;
-  auto& orphans = found->second;
-  for (std::size_t looks = std::min(kLooks, orphans.size()); looks > 0; --looks) {
-    const std::uint64_t first = orphans.front();
-    orphans.pop_front();
-    if (!has_room(first)) {
-      orphans.push_back(first);
-      continue;
+std::optional<SegmentLedger::Adopted> SegmentLedger::adopt(std::uint64_t size_class, std::uint64_t session,
+                                                           const std::function<bool(std::uint64_t)>& has_room) {
+  if (const auto orphans = orphans_.find(size_class); orphans != orphans_.end()) {
+    if (const auto first = take_with_room(orphans->second, has_room)) {
+      counts_.orphaned -= segments_[*first].run;
+      own(*first, session);
+      return Adopted{.first = *first};
     }
-    counts_.orphaned -= segments_[first].run;
-    own(first, session);
-    return first;
   }
-  return std::nullopt;
+  const auto dead = dead_.find({size_class, 1});
+  if (dead == dead_.end()) return std::nullopt;
+  const auto first = take_with_room(dead->second, has_room);
+  if (!first) return std::nullopt;
+  if (dead->second.empty()) dead_.erase(dead);
+  from_the_dead(*first);
+  own(*first, session);
+  segments_[*first].deaths = kDoubted;
+  return Adopted{.first = *first, .doubted = true};
 }
 
 void SegmentLedger::own(std::uint64_t first, std::uint64_t session) {
@@ -128,13 +142,17 @@ std::optional<SegmentLedger::Inherited> SegmentLedger::inherit(std::uint64_t siz
   const std::uint64_t first = found->second.front();
   found->second.pop_front();
   if (found->second.empty()) dead_.erase(found);
-  counts_.dead -= segments_[first].run;
-  if (const auto left = left_by_.find(segments_[first].session); left != left_by_.end()) {
-    left->second -= segments_[first].run;
-    if (left->second == 0) left_by_.erase(left);
-  }
+  from_the_dead(first);
   own(first, session);
   return Inherited{first, segments_[first].run, segments_[first].size_class};
+}
+
+void SegmentLedger::from_the_dead(std::uint64_t first) {
+  counts_.dead -= segments_[first].run;
+  const auto left = left_by_.find(segments_[first].session);
+  if (left == left_by_.end()) return;
+  left->second -= segments_[first].run;
+  if (left->second == 0) left_by_.erase(left);
 }
 
 std::uint64_t SegmentLedger::left_by(std::uint64_t session) const {

@@ -22,10 +22,15 @@ class SegmentLedger {
   // Contiguous free segments. One segment comes from the smallest hole, a run from the far end of the last hole that
   // holds it, so that single segments do not break up what runs need.
   std::optional<std::uint64_t> grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session);
-  // An orphan of a class that, says `has_room`, has free blocks. Looks at a bounded number of orphans, others the next
-  // time.
-  std::optional<std::uint64_t> adopt(std::uint64_t size_class, std::uint64_t session,
-                                     const std::function<bool(std::uint64_t first)>& has_room);
+  // A segment of a class that, says `has_room`, has blocks marked free: an orphan, or else one of the dead, of which
+  // what is marked is certain. Looks at a bounded number of each, others the next time.
+  struct Adopted {
+    std::uint64_t first = 0;
+    bool doubted = false;  // of the dead. What else in it is free nobody has found out yet
+    friend bool operator==(const Adopted&, const Adopted&) = default;
+  };
+  std::optional<Adopted> adopt(std::uint64_t size_class, std::uint64_t session,
+                               const std::function<bool(std::uint64_t first)>& has_room);
 
   // What a session that has ended has not given back is of the dead. Returns how many segments.
   std::uint64_t bury(std::uint64_t session);
@@ -74,7 +79,7 @@ class SegmentLedger {
     std::uint8_t size_class = 0;
     std::uint32_t run = 0;
     std::uint64_t session = 0;  // that owns it, or left it
-    std::uint64_t deaths = 0;   // that there had been when the session got it
+    std::uint64_t deaths = 0;   // that there had been when the session got it; none: it is doubted as it was
   };
   struct Resting {
     std::uint64_t era, first, count;
@@ -85,6 +90,7 @@ class SegmentLedger {
   void rest(std::uint64_t first, std::uint64_t count, std::uint64_t era);
   void own(std::uint64_t first, std::uint64_t session);
   void to_the_dead(std::uint64_t first, std::uint64_t left_by);
+  void from_the_dead(std::uint64_t first);
   std::map<std::uint64_t, std::uint64_t>::iterator hole_of(std::uint64_t first, std::uint64_t count);
 
   std::vector<Segment> segments_;

@@ -61,10 +61,36 @@ TEST(SegmentLedger, OrphansAreAdoptedByClassIfTheyHaveRoom) {
   ASSERT_TRUE(ledger.orphan(1, 1, 7));
   EXPECT_EQ(ledger.adopt(4, 8, kRoom), std::nullopt);
   EXPECT_EQ(ledger.adopt(3, 8, [](std::uint64_t) { return false; }), std::nullopt);
-  EXPECT_EQ(ledger.adopt(3, 8, kRoom), 1u);
+  EXPECT_EQ(ledger.adopt(3, 8, kRoom), (SegmentLedger::Adopted{.first = 1}));
   EXPECT_EQ(ledger.adopt(3, 8, kRoom), std::nullopt);
   EXPECT_FALSE(ledger.give_back(1, 1, 7, 1));
   EXPECT_TRUE(ledger.give_back(1, 1, 8, 1));
+}
+
+// What is marked free in them is, whoever has died. Given up, they are what they were: nobody has looked through them.
+TEST(SegmentLedger, SegmentsOfTheDeadAreAdoptedByClassAfterOrphans) {
+  SegmentLedger ledger(4);
+  for (std::uint64_t i = 0; i < 4; ++i) ASSERT_EQ(ledger.grant(1, i == 3 ? 2 : 3, 7 + i), i);
+  ASSERT_TRUE(ledger.orphan(0, 1, 7));
+  ledger.doubt();
+  EXPECT_EQ(ledger.bury(8), 1u);
+  ASSERT_TRUE(ledger.give_back(2, 1, 9, 1));
+  ledger.settle(2);
+  ASSERT_EQ(ledger.grant(1, 3, 9), 2u);
+  ASSERT_TRUE(ledger.orphan(2, 1, 9));
+  EXPECT_EQ(ledger.left_by(8), 1u);
+  EXPECT_EQ(ledger.counts(), (SegmentLedger::Counts{.owned = 1, .orphaned = 1, .dead = 2}));
+
+  EXPECT_EQ(ledger.adopt(3, 10, kRoom), (SegmentLedger::Adopted{.first = 2}));
+  EXPECT_EQ(ledger.adopt(3, 10, [](std::uint64_t first) { return first == 1; }),
+            (SegmentLedger::Adopted{.first = 1, .doubted = true}));
+  EXPECT_EQ(ledger.left_by(8), 0u);
+  EXPECT_EQ(ledger.adopt(2, 10, kRoom), std::nullopt);
+  EXPECT_EQ(ledger.adopt(3, 10, [](std::uint64_t) { return false; }), std::nullopt);
+  EXPECT_EQ(ledger.counts(), (SegmentLedger::Counts{.owned = 3, .dead = 1}));
+  ASSERT_TRUE(ledger.orphan(1, 1, 10));
+  ASSERT_TRUE(ledger.orphan(2, 1, 10));
+  EXPECT_EQ(ledger.counts(), (SegmentLedger::Counts{.owned = 1, .orphaned = 1, .dead = 2}));
 }
 
 TEST(SegmentLedger, OrphansThatBecameEmptyRest) {
