@@ -18,7 +18,8 @@ constexpr Picos kPicosPerNano = 1000;
 Picos picos(Nanos nanos) { return nanos * kPicosPerNano; }
 Nanos nanos(Picos picos) { return (picos + kPicosPerNano - 1) / kPicosPerNano; }
 
-constexpr std::uint64_t kPieces = 64;  // longer verbs tear into this many runs of words at most
+constexpr std::uint64_t kFetched = 512;  // bytes of a verb that are fetched ahead
+constexpr std::uint64_t kPieces = 64;    // longer verbs tear into this many runs of words at most
 
 bool is_atomic(Verb verb) { return verb == Verb::cas || verb == Verb::masked_cas || verb == Verb::fetch_add; }
 
@@ -700,7 +701,12 @@ void Network::arrive(const Ref<Flight>& flight) {
       case Verb::call:
         break;
     }
-    if (fits) continue;
+    if (fits) {
+      // It executes some events from now: until then its words come out of memory.
+      const std::uint64_t near = run.target == nullptr ? 0 : std::clamp<std::uint64_t>(8 * run.left, 8, kFetched);
+      for (std::uint64_t i = 0; i < near; i += 64) __builtin_prefetch(run.target + i);
+      continue;
+    }
     link.refused = true;
     flight->refused = true;
     flight->left = i;
