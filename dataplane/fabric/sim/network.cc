@@ -18,7 +18,8 @@ constexpr Picos kPicosPerNano = 1000;
 Picos picos(Nanos nanos) { return nanos * kPicosPerNano; }
 Nanos nanos(Picos picos) { return (picos + kPicosPerNano - 1) / kPicosPerNano; }
 
-constexpr std::uint64_t kPieces = 64;  // longer verbs tear into this many runs of words at most
+constexpr std::uint64_t kFetched = 512;  // bytes of a verb that are fetched ahead
+constexpr std::uint64_t kPieces = 64;    // longer verbs tear into this many runs of words at most
 
 bool is_atomic(Verb verb) { return verb == Verb::cas || verb == Verb::masked_cas || verb == Verb::fetch_add; }
 
@@ -42,78 +43,21 @@ bool malformed(std::span<const Op> ops) {
 
 }  // namespace
 
-// One verb of a chain on its way.
-struct VerbRun {
-  Op op;
-  std::byte* target = nullptr;  // in the memory node
-  std::uint64_t left = 0;       // words
-  bool started = false;
-  bool executed = false;
-  bool dropped = false;
-  Picos there = 0;                 // when it has come in, where time is modelled
-  std::uint64_t seen = 0;          // hash of what it read
-  std::vector<std::byte> payload;  // of a WRITE, once its posting has ended
-};
-
-// A chain on its way. It outlives its posting: a severed lane's verbs may still land.
-struct Flight {
-  std::shared_ptr<Link> link;
-  Posting* posting = nullptr;  // null once completed: the client's memory is not touched any more
-  std::vector<VerbRun> verbs;
-  std::size_t left = 0;   // verbs that have yet to execute before the answer
-  std::size_t begun = 0;  // verbs, where time is modelled
-  std::uint64_t request_bytes = 0, answer_bytes = 0;
-  bool arrived = false;
-  bool refused = false;
-  bool answered = false;
-  std::uint32_t reply_bytes = 0;
-  std::vector<std::byte> reply;  // of a CALL
-  std::size_t record = 0;        // in the trace
-  std::uint64_t number = 0;      // among those of its link
-
-  std::uint64_t seen() const {
-    std::uint64_t hash = number;
-    for (const VerbRun& run : verbs) hash = base::mix(hash ^ run.seen) + (run.executed ? 1 : 0) + 2 * run.left;
-    return base::mix(hash);
+template <class What>
+void SimPort::turn(const What& what) {
+  if (state_ == State::crashed) return;
+  if (state_ == State::paused) {
+    FARPOOL_MARK(sim_turn_of_a_stopped_thread);
+    deferred_.push_back(what);
+    return;
   }
-};
-
-// A lane as the memory node sees it.
-struct Link {
-  SimResponder* node = nullptr;
-  SimPort* client = nullptr;
-  SimLane* lane = nullptr;  // null once the client destroyed it
-  LaneRights rights;
-  std::vector<LaneGrant::Region> claims;
-  std::uint64_t number = 0;
-  bool open = true;
-  bool refused = false;
-  Nanos last_arrival = 0;
-  LaneClock clock;
-  bool waits = false;                           // for its turn to begin a verb
-  std::uint64_t sent = 0;                       // flights
-  std::deque<std::shared_ptr<Flight>> flights;  // sent and not yet done with, in posting order
-
-  // Where `bytes` at `at` lie in the memory node, if the session may do this to them.
-  std::byte* resolve(Verb verb, Remote at, std::uint64_t bytes) const {
-    const auto claim =
-        std::find_if(claims.begin(), claims.end(), [&](const auto& region) { return region.id == at.region; });
-    if (claim == claims.end() || at.offset % 8 != 0 || bytes % 8 != 0) return nullptr;
-    for (const RegionRight& right : rights.regions) {
-      if (right.id != at.region || right.key != claim->key) continue;
-      if (verb != Verb::read && right.read_only) return nullptr;
-      if (bytes > right.bytes || at.offset > right.bytes - bytes) return nullptr;
-      return right.base + at.offset;
-    }
-    return nullptr;
-  }
-};
+  what();
+  ring();
+}
 
 class SimLane final : public Lane {
  public:
-  SimLane(SimPort& port, std::shared_ptr<Link> link) : port_(port), link_(std::move(link)), late_(*this) {
-    link_->lane = this;
-  }
+  SimLane(SimPort& port, Ref<Link> link) : port_(port), link_(std::move(link)), late_(*this) { link_->lane = this; }
   ~SimLane() override {
     FARPOOL_CHECK(pending_ == 0);
     port_.disarm(late_);
@@ -144,12 +88,12 @@ class SimLane final : public Lane {
     if (queued_.empty()) return;
     ++stats_.doorbells;
     Network& network = *port_.network_;
-    const std::vector<Posting*> postings = std::exchange(queued_, {});
+    std::vector<Posting*> postings = std::exchange(queued_, std::move(spare_));
     for (std::size_t i = 0; i < postings.size(); ++i) {
       Posting& posting = *postings[i];
       ++stats_.chains;
       stats_.messages += posting.ops.size();
-      auto flight = std::make_shared<Flight>();
+      const Ref<Flight> flight = network.flights_.take();
       for (const Op& op : posting.ops) {
         flight->request_bytes += request_bytes(op);
         flight->answer_bytes += reply_bytes(op);
@@ -178,10 +122,12 @@ class SimLane final : public Lane {
       link_->last_arrival = std::max(link_->last_arrival, arrival);
       network.at(link_->last_arrival, [&network, flight] { network.arrive(flight); });
     }
+    postings.clear();
+    spare_ = std::move(postings);
   }
 
   // The answer of a chain that executed whole.
-  void done(const std::shared_ptr<Flight>& flight) {
+  void done(const Ref<Flight>& flight) {
     Posting& posting = *flight->posting;
     if (!flight->reply.empty()) std::copy(flight->reply.begin(), flight->reply.end(), posting.ops[0].reply.begin());
     posting.outcome = {.fate = Fate::done, .reply_bytes = flight->reply_bytes};
@@ -213,7 +159,7 @@ class SimLane final : public Lane {
     complete_soon(std::move(others), Fate::maybe);
   }
 
-  const std::vector<std::shared_ptr<Flight>>& flights() const { return flights_; }
+  const std::vector<Ref<Flight>>& flights() const { return flights_; }
 
  private:
   struct Late final : Timer {
@@ -263,7 +209,7 @@ class SimLane final : public Lane {
     const auto found =
         std::find_if(flights_.begin(), flights_.end(), [&](const auto& flight) { return flight->posting == posting; });
     if (found == flights_.end()) return;
-    const std::shared_ptr<Flight> flight = std::move(*found);
+    const Ref<Flight> flight = std::move(*found);
     flights_.erase(found);
     Network& network = *port_.network_;
     for (VerbRun& run : flight->verbs) {
@@ -282,13 +228,14 @@ class SimLane final : public Lane {
 
   friend class Network;
   SimPort& port_;
-  std::shared_ptr<Link> link_;
+  Ref<Link> link_;
   bool open_ = true;
   bool refused_ = false;
   std::size_t pending_ = 0;
   std::vector<Posting*> queued_;   // until the doorbell rings
+  std::vector<Posting*> spare_;    // room for the next ones
   std::vector<Posting*> orphans_;  // behind a chain that could not be sent
-  std::vector<std::shared_ptr<Flight>> flights_;
+  std::vector<Ref<Flight>> flights_;
   Late late_;
   Nanos watched_ = base::kNever;
 };
@@ -306,6 +253,7 @@ Clock::Clock(Nanos offset, std::int64_t drift_ppm) : offset_(offset), drift_ppm_
 }
 
 Nanos Clock::at(Nanos time) const {
+  if (drift_ppm_ == 0) return offset_ + time;
   return offset_ + time + time / kMillion * drift_ppm_ + time % kMillion * drift_ppm_ / kMillion;
 }
 
@@ -368,7 +316,7 @@ class Answer final : public Timer {
 };
 
 using Reply = base::Result<std::string>;
-using Opened = base::Result<std::shared_ptr<Link>>;
+using Opened = base::Result<Ref<Link>>;
 
 base::Status nobody_at(const std::string& endpoint) {
   return {base::Code::unavailable, "nobody listens at " + endpoint + ": check the endpoint of the memory node"};
@@ -406,17 +354,6 @@ void SimPort::wake() {
       wake();
     });
   });
-}
-
-void SimPort::turn(std::function<void()> what) {
-  if (state_ == State::crashed) return;
-  if (state_ == State::paused) {
-    FARPOOL_MARK(sim_turn_of_a_stopped_thread);
-    deferred_.push_back(std::move(what));
-    return;
-  }
-  what();
-  ring();
 }
 
 void SimPort::ring() {
@@ -542,9 +479,9 @@ task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant gra
     network.at(connected + network.message_delay(), [this, &network, slot, node, grant] {
       if (node->host_ == nullptr) return;  // stopped meanwhile
       auto rights = node->host_->on_open_lane(grant.token);
-      std::shared_ptr<Link> link;
+      Ref<Link> link;
       if (rights) {
-        link = std::make_shared<Link>();
+        link = Ref<Link>(new Link);
         link->node = node;
         link->client = this;
         link->rights = std::move(*rights);
@@ -585,7 +522,7 @@ void SimResponder::after(Nanos delay, std::function<void()> what) {
   });
 }
 
-void SimResponder::cut(const std::shared_ptr<Link>& link) {
+void SimResponder::cut(const Ref<Link>& link) {
   network_.close(*link);
   SimPort* client = link->client;
   network_.at(network_.now() + network_.message_delay(), [client, link] {
@@ -641,26 +578,6 @@ void SimResponder::hold_calls(bool held) {
   }
 }
 
-void EventQueue::push(Nanos when, std::function<void()> what) {
-  if (free_.empty()) {
-    free_.push_back(whats_.size());
-    whats_.emplace_back();
-  }
-  const std::size_t place = free_.back();
-  free_.pop_back();
-  whats_[place] = std::move(what);
-  heap_.push_back({.when = when, .order = ++order_, .place = place});
-  std::push_heap(heap_.begin(), heap_.end(), later);
-}
-
-std::function<void()> EventQueue::pop() {
-  std::pop_heap(heap_.begin(), heap_.end(), later);
-  const std::size_t place = heap_.back().place;
-  heap_.pop_back();
-  free_.push_back(place);
-  return std::exchange(whats_[place], nullptr);
-}
-
 void bury(std::shared_ptr<void> what) {
   static auto* graves = new std::vector<std::shared_ptr<void>>;
   graves->push_back(std::move(what));
@@ -680,7 +597,7 @@ Network::~Network() {
   }
   for (auto& link : links_) {
     link->flights.clear();
-    if (link->lane != nullptr) bury(link);
+    if (link->lane != nullptr) bury(std::make_shared<Ref<Link>>(link));
   }
 }
 
@@ -715,15 +632,13 @@ SimResponder* Network::node(const std::string& endpoint) {
   return nullptr;
 }
 
-void Network::at(Nanos when, std::function<void()> what) { events_.push(std::max(when, now_), std::move(what)); }
-
 bool Network::step() {
   if (unrung_ > 0) {  // what was spawned from outside
     for (std::size_t i = 0; i < clients_.size(); ++i) clients_[i]->ring();
   }
   if (events_.empty()) return false;
   now_ = events_.next();
-  events_.pop()();
+  events_.run();
   return true;
 }
 
@@ -761,7 +676,7 @@ Nanos Network::execution_delay() {
 }
 
 // A chain reaches the memory node. Rights are looked at here, in posting order: nothing behind a refused verb executes.
-void Network::arrive(const std::shared_ptr<Flight>& flight) {
+void Network::arrive(const Ref<Flight>& flight) {
   Link& link = *flight->link;
   flight->arrived = true;
   for (std::size_t i = 0; i < flight->verbs.size(); ++i) {
@@ -786,7 +701,12 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
       case Verb::call:
         break;
     }
-    if (fits) continue;
+    if (fits) {
+      // It executes some events from now: until then its words come out of memory.
+      const std::uint64_t near = run.target == nullptr ? 0 : std::clamp<std::uint64_t>(8 * run.left, 8, kFetched);
+      for (std::uint64_t i = 0; i < near; i += 64) __builtin_prefetch(run.target + i);
+      continue;
+    }
     link.refused = true;
     flight->refused = true;
     flight->left = i;
@@ -796,11 +716,11 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
 }
 
 // Starts every verb whose order allows it, and takes leave of chains that are over.
-void Network::advance(const std::shared_ptr<Link>& link) {
+void Network::advance(const Ref<Link>& link) {
   times_ == nullptr ? start_ready(link) : begin_in_time(link);
   // A chain is done with when nothing of it is left; a refusal is told when all that stood before it has executed.
   while (!link->flights.empty()) {
-    const auto flight = link->flights.front();
+    const Ref<Flight>& flight = link->flights.front();
     if (!flight->arrived) break;
     if (flight->refused && flight->left == 0 && !flight->answered) refuse(flight);
     const bool over = std::all_of(flight->verbs.begin(), flight->verbs.end(),
@@ -810,9 +730,9 @@ void Network::advance(const std::shared_ptr<Link>& link) {
   }
 }
 
-void Network::start_ready(const std::shared_ptr<Link>& link) {
+void Network::start_ready(const Ref<Link>& link) {
   std::vector<const Op*> before;  // earlier verbs that have not executed
-  std::vector<std::pair<std::shared_ptr<Flight>, std::size_t>> ready;
+  std::vector<std::pair<Ref<Flight>, std::size_t>> ready;
   for (const auto& flight : link->flights) {
     if (!flight->arrived) break;
     for (std::size_t i = 0; i < flight->verbs.size(); ++i) {
@@ -829,7 +749,7 @@ void Network::start_ready(const std::shared_ptr<Link>& link) {
 
 // Verbs begin in posting order, and execute in it. An atomic or a CALL begins when it is its time, and not before:
 // others compete with it.
-void Network::begin_in_time(const std::shared_ptr<Link>& link) {
+void Network::begin_in_time(const Ref<Link>& link) {
   if (link->waits) return;
   for (const auto& flight : link->flights) {
     if (!flight->arrived) return;
@@ -863,7 +783,7 @@ void Network::begin_in_time(const std::shared_ptr<Link>& link) {
   }
 }
 
-void Network::start(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+void Network::start(const Ref<Flight>& flight, std::size_t verb) {
   VerbRun& run = flight->verbs[verb];
   run.started = true;
   if (steered_) {
@@ -908,10 +828,26 @@ void Network::start(const std::shared_ptr<Flight>& flight, std::size_t verb) {
   }
 }
 
-void Network::execute_words(const std::shared_ptr<Flight>& flight, std::size_t verb, std::uint64_t first,
-                            std::uint64_t last) {
+void Network::execute_words(const Ref<Flight>& flight, std::size_t verb, std::uint64_t first, std::uint64_t last) {
   Link& link = *flight->link;
   VerbRun& run = flight->verbs[verb];
+  const std::uint64_t words = last - first;
+  const bool reads = run.op.verb == Verb::read;
+  if (!steered_ && (reads || link.client->unmoved_by(words))) {  // nothing can come in between
+    if (!link.open || run.dropped) return;
+    std::byte* const target = run.target + 8 * first;
+    if (reads) {
+      if (flight->posting != nullptr) read_words(target, run.op.local.subspan(8 * first, 8 * words));
+    } else {
+      const base::Bytes from = flight->posting != nullptr ? base::Bytes(run.op.local) : base::Bytes(run.payload);
+      write_words(target, from.subspan(8 * first, 8 * words));
+      link.client->effects_ += words;
+    }
+    trace_.note_words(run.op.at.offset + 8 * first, target, words, reads ? 1 : 2);
+    run.left -= words;
+    if (run.left == 0) executed(flight, verb);
+    return;
+  }
   for (std::uint64_t i = first; i < last; ++i) {
     if (!link.open || run.dropped) return;
     auto word = word_at(run.target + 8 * i);
@@ -936,7 +872,7 @@ void Network::execute_words(const std::shared_ptr<Flight>& flight, std::size_t v
   if (run.left == 0) executed(flight, verb);
 }
 
-void Network::execute_atomic(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+void Network::execute_atomic(const Ref<Flight>& flight, std::size_t verb) {
   Link& link = *flight->link;
   VerbRun& run = flight->verbs[verb];
   if (!link.open || run.dropped || !link.client->may_land()) return;
@@ -962,7 +898,7 @@ void Network::execute_atomic(const std::shared_ptr<Flight>& flight, std::size_t 
   executed(flight, verb);
 }
 
-void Network::execute_call(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+void Network::execute_call(const Ref<Flight>& flight, std::size_t verb) {
   Link& link = *flight->link;
   VerbRun& run = flight->verbs[verb];
   if (!link.open || run.dropped) return;
@@ -1007,39 +943,42 @@ void Network::execute_call(const std::shared_ptr<Flight>& flight, std::size_t ve
   executed(flight, verb);
 }
 
-void Network::executed(const std::shared_ptr<Flight>& flight, std::size_t verb) {
+void Network::executed(const Ref<Flight>& flight, std::size_t verb) {
   if (!flight->link->open || flight->verbs[verb].dropped) return;
   flight->verbs[verb].executed = true;
-  for (std::size_t earlier = 0; earlier < verb; ++earlier) {
+  for (std::size_t earlier = flight->whole; earlier < verb; ++earlier) {
     if (!flight->verbs[earlier].executed) FARPOOL_MARK(sim_verbs_changed_places);
   }
+  while (flight->whole < flight->verbs.size() && flight->verbs[flight->whole].executed) ++flight->whole;
   if (--flight->left == 0 && !flight->refused) this->reply(flight);
   advance(flight->link);
 }
 
-void Network::reply(const std::shared_ptr<Flight>& flight) {
+void Network::reply(const Ref<Flight>& flight) {
   flight->answered = true;
   if (steered_ ? lose_next_ : random_.chance(options_.lose_reply)) return;
-  SimPort* client = flight->link->client;
-  const auto come = [client, flight] {
-    client->turn([flight] {
+  if (times_ == nullptr) return come(flight, now_ + message_delay());
+  const Picos leaves = times_->told(flight->link->clock, picos(now_));
+  if (nanos(leaves) <= now_ + kAhead) return leave(flight, leaves);
+  at(nanos(leaves), [this, flight, leaves] { leave(flight, leaves); });
+}
+
+void Network::leave(const Ref<Flight>& flight, Picos leaves) {
+  const Link& link = *flight->link;
+  come(flight, nanos(times_->answer(link.node->index_, link.client->index_, leaves, flight->answer_bytes,
+                                    flight->verbs.size())));
+}
+
+void Network::come(const Ref<Flight>& flight, Nanos when) {
+  at(when, [flight] {
+    flight->link->client->turn([flight] {
       SimLane* lane = flight->link->lane;
       if (lane != nullptr && lane->open() && flight->posting != nullptr) lane->done(flight);
     });
-  };
-  if (times_ == nullptr) return at(now_ + message_delay(), come);
-  const auto leave = [this, flight, come](Picos leaves) {
-    const Link& link = *flight->link;
-    at(nanos(
-           times_->answer(link.node->index_, link.client->index_, leaves, flight->answer_bytes, flight->verbs.size())),
-       come);
-  };
-  const Picos leaves = times_->told(flight->link->clock, picos(now_));
-  if (nanos(leaves) <= now_ + kAhead) return leave(leaves);
-  at(nanos(leaves), [leave, leaves] { leave(leaves); });
+  });
 }
 
-void Network::refuse(const std::shared_ptr<Flight>& flight) {
+void Network::refuse(const Ref<Flight>& flight) {
   flight->answered = true;
   SimPort* client = flight->link->client;
   at(now_ + message_delay(), [client, flight] {
@@ -1132,7 +1071,7 @@ void Network::execute(std::size_t which, std::uint64_t first, std::uint64_t last
     fence();
     return settle();
   }
-  const std::shared_ptr<Flight> flight = one.flight;
+  const Ref<Flight> flight = one.flight;
   const std::size_t verb = one.verb;
   FARPOOL_CHECK(first >= one.first && last <= one.last && (first == one.first || last == one.last));
   one.torn = last - first < one.last - one.first;

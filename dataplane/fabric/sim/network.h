@@ -11,6 +11,7 @@
 // With Options::timing it is the other wire: as strong and as fast as a NIC (time_model.h).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -18,11 +19,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
 #include "fabric/fabric.h"
 #include "fabric/host.h"
+#include "fabric/sim/event_queue.h"
+#include "fabric/sim/flight.h"
 #include "fabric/sim/time_model.h"
 #include "fabric/sim/trace.h"
 
@@ -72,11 +76,6 @@ enum class InFlight : std::uint8_t {
 };
 
 class Network;
-class SimPort;
-class SimLane;
-class SimResponder;
-struct Link;
-struct Flight;
 
 // A client: one thread's port. It may be paused (its thread is stopped, the wire is not) or crash.
 class SimPort final : public Port {
@@ -120,10 +119,15 @@ class SimPort final : public Port {
   SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t seed, Clock clock);
 
   // Runs `what` as a turn of this client: at once, after the pause, or never.
-  void turn(std::function<void()> what);
+  template <class What>
+  void turn(const What& what);
   void ring();
   void wake();
   bool may_land();  // false: the client's verbs are cut
+  // Whether so many effects make no difference to it but their number.
+  bool unmoved_by(std::uint64_t effects) const {
+    return state_ != State::crashed && pause_at_ - effects_ > effects && crash_at_ - effects_ > effects;
+  }
   void landed();
 
   Network* network_;
@@ -173,7 +177,7 @@ class SimResponder final : public Responder {
   SimResponder(Network& network, std::size_t index, std::string endpoint, std::uint64_t seed, Clock clock)
       : network_(network), index_(index), endpoint_(std::move(endpoint)), random_(seed), clock_(clock) {}
   // Ends the lane of a link, and lets its client know a while later.
-  void cut(const std::shared_ptr<Link>& link);
+  void cut(const Ref<Link>& link);
 
   Network& network_;
   std::size_t index_;
@@ -198,34 +202,11 @@ struct Waiting {
   Op op;
   // The words that have yet to execute; one for an atomic or a CALL. A part of them may execute before the rest.
   std::uint64_t first = 0, last = 0;
-  bool torn = false;               // a part has executed
-  bool ends = false;               // the chain's answer follows it
-  std::shared_ptr<Flight> flight;  // the network's
+  bool torn = false;   // a part has executed
+  bool ends = false;   // the chain's answer follows it
+  Ref<Flight> flight;  // the network's
   // Not a verb: the memory node is about to fence the client's session. What of it has not executed by then never does.
   std::function<void()> fence;
-};
-
-// What is to happen, by time, and of the same time in the order in which it was asked for. The heap is of small
-// entries that name their functions: a function is dear to move, and sorting moves much.
-class EventQueue {
- public:
-  bool empty() const { return heap_.empty(); }
-  Nanos next() const { return heap_.front().when; }  // not of an empty one
-  void push(Nanos when, std::function<void()> what);
-  std::function<void()> pop();  // likewise
-
- private:
-  struct Entry {
-    Nanos when;
-    std::uint64_t order;
-    std::size_t place;  // of whats_
-  };
-  static bool later(const Entry& a, const Entry& b) { return a.when != b.when ? a.when > b.when : a.order > b.order; }
-
-  std::uint64_t order_ = 0;
-  std::vector<Entry> heap_;
-  std::vector<std::function<void()>> whats_;
-  std::vector<std::size_t> free_;
 };
 
 // Keeps something for ever, reachable and never destroyed: what a crashed client owned.
@@ -254,7 +235,10 @@ class Network {
   // Steps until every verb that the client posted has executed or been dropped.
   bool drain(SimPort& client, Nanos limit);
   // An event outside clients and nodes: a fault, an observer.
-  void at(Nanos when, std::function<void()> what);
+  template <class What>
+  void at(Nanos when, What&& what) {
+    events_.push(std::max(when, now_), std::forward<What>(what));
+  }
 
   // --- Steering. Somebody decides what happens next where the contract leaves it open, instead of chance: nothing
   // takes time but timers, verbs execute when told, and completions are delivered at once. Nothing may be in flight.
@@ -289,17 +273,19 @@ class Network {
   Clock draw_clock(std::uint64_t machine) const;
   SimResponder* node(const std::string& endpoint);
 
-  void arrive(const std::shared_ptr<Flight>& flight);
-  void advance(const std::shared_ptr<Link>& link);
-  void start_ready(const std::shared_ptr<Link>& link);
-  void begin_in_time(const std::shared_ptr<Link>& link);
-  void start(const std::shared_ptr<Flight>& flight, std::size_t verb);
-  void execute_words(const std::shared_ptr<Flight>& flight, std::size_t verb, std::uint64_t begin, std::uint64_t end);
-  void execute_atomic(const std::shared_ptr<Flight>& flight, std::size_t verb);
-  void execute_call(const std::shared_ptr<Flight>& flight, std::size_t verb);
-  void executed(const std::shared_ptr<Flight>& flight, std::size_t verb);
-  void reply(const std::shared_ptr<Flight>& flight);
-  void refuse(const std::shared_ptr<Flight>& flight);
+  void arrive(const Ref<Flight>& flight);
+  void advance(const Ref<Link>& link);
+  void start_ready(const Ref<Link>& link);
+  void begin_in_time(const Ref<Link>& link);
+  void start(const Ref<Flight>& flight, std::size_t verb);
+  void execute_words(const Ref<Flight>& flight, std::size_t verb, std::uint64_t begin, std::uint64_t end);
+  void execute_atomic(const Ref<Flight>& flight, std::size_t verb);
+  void execute_call(const Ref<Flight>& flight, std::size_t verb);
+  void executed(const Ref<Flight>& flight, std::size_t verb);
+  void reply(const Ref<Flight>& flight);
+  void leave(const Ref<Flight>& flight, Picos leaves);
+  void come(const Ref<Flight>& flight, Nanos when);
+  void refuse(const Ref<Flight>& flight);
   void close(Link& link);
   void cut_tail(SimLane& lane);
   bool fence_waits(SimResponder& node, std::uint64_t session_id, const std::function<void()>& done);
@@ -309,10 +295,11 @@ class Network {
   base::Random random_;
   Trace trace_;
   Nanos now_ = base::kMillisecond;
+  FlightPool flights_;  // outlives all that holds one
   EventQueue events_;
   std::vector<std::unique_ptr<SimResponder>> nodes_;
   std::vector<std::unique_ptr<SimPort>> clients_;
-  std::vector<std::shared_ptr<Link>> links_;
+  std::vector<Ref<Link>> links_;
   std::uint64_t lanes_opened_ = 0;
   std::unique_ptr<TimeModel> times_;  // none: delays by chance
   std::size_t unrung_ = 0;            // lanes with postings for which no doorbell has been rung

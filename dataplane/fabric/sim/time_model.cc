@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <utility>
 
 #include "base/check.h"
 #include "fabric/cost.h"
@@ -10,7 +12,12 @@
 namespace farpool::fabric::sim {
 namespace {
 
-Picos of_nanos(double nanos) { return std::llround(nanos * 1e3); }
+// std::llround of what is not negative, without a call: the fraction is exact.
+Picos of_nanos(double nanos) {
+  const double picos = nanos * 1e3;
+  const auto whole = static_cast<Picos>(picos);
+  return whole + (picos - static_cast<double>(whole) >= 0.5 ? 1 : 0);
+}
 Picos interval(double mops) { return std::llround(1e6 / mops); }
 
 bool is_atomic(Verb verb) { return verb == Verb::cas || verb == Verb::masked_cas || verb == Verb::fetch_add; }
@@ -62,7 +69,46 @@ const NicModel kConnectX3 = [] {
   return nic;
 }();
 
-TimeModel::TimeModel(Timing timing, std::uint64_t seed) : timing_(timing), nic_(*timing.nic), random_(seed) {
+TimeModel::Reckoned::Reckoned(const NicModel& nic)
+    : depart(of_nanos(nic.post + nic.propagation)),
+      propagation(of_nanos(nic.propagation)),
+      complete(of_nanos(nic.complete)),
+      pcie_trip(of_nanos(nic.pcie_trip)),
+      call(of_nanos(nic.call)),
+      control(of_nanos(nic.control)),
+      fence(of_nanos(nic.fence)),
+      fence_trip(of_nanos(nic.post + nic.complete + 2 * nic.propagation)),
+      message(interval(nic.message_mops)),
+      connect(interval(nic.connects_mops)),
+      lane{interval(nic.lane_mops_host), interval(nic.lane_mops_device)},
+      lane_atomic{interval(nic.lane_atomic_mops_host), interval(nic.lane_atomic_mops_device)},
+      atomic{interval(nic.atomic_mops_host), interval(nic.atomic_mops_device)},
+      word_atomic{interval(nic.word_atomic_mops_host), interval(nic.word_atomic_mops_device)} {}
+
+// The first of the words that is not before that one. Without branches that nobody can foretell.
+std::size_t TimeModel::Busy::at_or_behind(std::pair<std::uint32_t, std::uint64_t> word) const {
+  std::size_t first = 0;
+  for (std::size_t count = words.size(); count > 0;) {
+    const std::size_t half = (count + 1) / 2;
+    first += words[first + half - 1] < word ? half : 0;
+    count -= half;
+  }
+  return first;
+}
+
+void TimeModel::Busy::erase_until(Picos time) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (until[i] <= time) continue;
+    words[kept] = words[i];
+    until[kept++] = until[i];
+  }
+  words.resize(kept);
+  until.resize(kept);
+}
+
+TimeModel::TimeModel(Timing timing, std::uint64_t seed)
+    : timing_(timing), nic_(*timing.nic), reckoned_(*timing.nic), random_(seed) {
   FARPOOL_CHECK(timing.clients_per_machine > 0);
 }
 
@@ -99,20 +145,20 @@ Picos TimeModel::chance_delay() {
 // Bytes pass a link while they come in from the one before: what a link adds is what others are in its way.
 Picos TimeModel::depart(std::size_t client, Picos now, std::uint64_t bytes, std::uint64_t packets) {
   const Picos time = on_link(bytes, packets);
-  return machine(client).out.serve(now, time) - time + of_nanos(nic_.post + nic_.propagation);
+  return machine(client).out.serve(now, time) - time + reckoned_.depart;
 }
 
 Picos TimeModel::arrive(std::size_t at, Picos now, const Op& op) {
   Node& to = node(at);
   const Picos there = to.in.serve(now, on_link(request_bytes(op), 1));
-  return to.messages.serve(there, interval(nic_.message_mops));
+  return to.messages.serve(there, reckoned_.message);
 }
 
 Picos TimeModel::earliest(const LaneClock& lane, Picos arrived, const Op& op) const {
   Picos start = std::max(arrived, lane.free);
   // A fence is the requester's: it waits for the answers, and then for a trip of its own.
   if (op.fence && lane.answered > 0) {
-    start = std::max(start, lane.answered + of_nanos(nic_.post + nic_.complete + 2 * nic_.propagation));
+    start = std::max(start, lane.answered + reckoned_.fence_trip);
   }
   return start;
 }
@@ -122,31 +168,37 @@ Picos TimeModel::begin(std::size_t at, LaneClock& lane, Picos start, const Op& o
   const bool device = in_device(op);
   Picos executed = start;
   if (is_atomic(op.verb)) {
-    lane.free = start + interval(device ? nic_.lane_atomic_mops_device : nic_.lane_atomic_mops_host);
-    start = on.atomics[device].serve(start, interval(device ? nic_.atomic_mops_device : nic_.atomic_mops_host));
-    if (on.busy.size() >= on.most_busy) {
-      std::erase_if(on.busy, [start](const auto& word) { return word.second <= start; });
-      on.most_busy = std::max(kBusyWords, 2 * on.busy.size());
+    lane.free = start + reckoned_.lane_atomic[device];
+    start = on.atomics[device].serve(start, reckoned_.atomic[device]);
+    if (on.busy.words.size() >= on.most_busy) {
+      on.busy.erase_until(start);
+      on.most_busy = std::max(kBusyWords, 2 * on.busy.words.size());
     }
-    Picos& until = on.busy[{op.at.region, op.at.offset}];
-    until = std::max(until, start) + interval(device ? nic_.word_atomic_mops_device : nic_.word_atomic_mops_host);
+    const std::pair word(op.at.region, op.at.offset);
+    const std::size_t place = on.busy.at_or_behind(word);
+    if (place == on.busy.words.size() || on.busy.words[place] != word) {
+      on.busy.words.insert(on.busy.words.begin() + static_cast<std::ptrdiff_t>(place), word);
+      on.busy.until.insert(on.busy.until.begin() + static_cast<std::ptrdiff_t>(place), 0);
+    }
+    Picos& until = on.busy.until[place];
+    until = std::max(until, start) + reckoned_.word_atomic[device];
     executed = until;
   } else if (op.verb == Verb::call) {
     lane.free = start;  // what is posted behind it does not wait for its handler
-    return std::max(lane.executed, on.processor.serve(start, of_nanos(nic_.call)));
+    return std::max(lane.executed, on.processor.serve(start, reckoned_.call));
   } else {
     const std::uint64_t bytes = op.local.size();
-    lane.free = start + interval(device ? nic_.lane_mops_device : nic_.lane_mops_host);
+    lane.free = start + reckoned_.lane[device];
     // Verbs on a word that an atomic works on wait for it.
-    for (auto word = on.busy.lower_bound({op.at.region, op.at.offset});
-         word != on.busy.end() && word->first.first == op.at.region && word->first.second < op.at.offset + bytes;
-         ++word) {
-      start = std::max(start, word->second);
+    const std::pair behind(op.at.region, op.at.offset + bytes);
+    for (std::size_t i = on.busy.at_or_behind({op.at.region, op.at.offset});
+         i < on.busy.words.size() && on.busy.words[i] < behind; ++i) {
+      start = std::max(start, on.busy.until[i]);
     }
     if (device) {
       executed = start;
     } else if (op.verb == Verb::read) {
-      executed = on.pcie_out.serve(start, on_pcie(bytes)) + of_nanos(nic_.pcie_trip);
+      executed = on.pcie_out.serve(start, on_pcie(bytes)) + reckoned_.pcie_trip;
     } else {
       executed = on.pcie_in.serve(start, on_pcie(bytes));
     }
@@ -161,16 +213,14 @@ Picos TimeModel::told(LaneClock& lane, Picos now) { return lane.told = std::max(
 Picos TimeModel::answer(std::size_t from, std::size_t client, Picos now, std::uint64_t bytes, std::uint64_t packets) {
   const Picos time = on_link(bytes, packets);
   const Picos begun = node(from).out.serve(now, time) - time;
-  const Picos there = machine(client).in.serve(begun + of_nanos(nic_.propagation), time);
-  return there + of_nanos(nic_.complete);
+  const Picos there = machine(client).in.serve(begun + reckoned_.propagation, time);
+  return there + reckoned_.complete;
 }
 
-Picos TimeModel::control() const { return of_nanos(nic_.control); }
+Picos TimeModel::control() const { return reckoned_.control; }
 
-Picos TimeModel::connect(std::size_t at, Picos now) {
-  return node(at).connects.serve(now, interval(nic_.connects_mops));
-}
+Picos TimeModel::connect(std::size_t at, Picos now) { return node(at).connects.serve(now, reckoned_.connect); }
 
-Picos TimeModel::fence() const { return of_nanos(nic_.fence); }
+Picos TimeModel::fence() const { return reckoned_.fence; }
 
 }  // namespace farpool::fabric::sim

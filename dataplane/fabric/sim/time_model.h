@@ -9,7 +9,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -110,11 +109,18 @@ class TimeModel {
     Picos free = 0;
     Picos serve(Picos from, Picos time) { return free = std::max(free, from) + time; }
   };
+  // Words that an atomic works on, and until when, by place: few, and looked at by every verb.
+  struct Busy {
+    std::vector<std::pair<std::uint32_t, std::uint64_t>> words;
+    std::vector<Picos> until;
+    std::size_t at_or_behind(std::pair<std::uint32_t, std::uint64_t> word) const;
+    void erase_until(Picos time);
+  };
   struct Node {
     Server in, out, messages, pcie_in, pcie_out, processor, connects;
-    std::array<Server, 2> atomics;                                  // host, device
-    std::map<std::pair<std::uint32_t, std::uint64_t>, Picos> busy;  // words that an atomic works on, until then
-    std::size_t most_busy = 0;                                      // when those whose time is over are thrown away
+    std::array<Server, 2> atomics;  // host, device
+    Busy busy;
+    std::size_t most_busy = 0;  // when those whose time is over are thrown away
   };
   struct Machine {
     Server in, out;
@@ -125,8 +131,18 @@ class TimeModel {
   Picos on_pcie(std::uint64_t bytes) const;
   Picos chance_delay();
 
+  // What the NIC's figures come to, reckoned once. Of two, the first is for host memory, the second for the device.
+  struct Reckoned {
+    explicit Reckoned(const NicModel& nic);
+    Picos depart, propagation, complete, pcie_trip, call, control, fence;
+    Picos fence_trip;  // of a fenced verb
+    Picos message, connect;
+    std::array<Picos, 2> lane, lane_atomic, atomic, word_atomic;
+  };
+
   Timing timing_;
   const NicModel& nic_;
+  const Reckoned reckoned_;
   base::Random random_;
   std::vector<Node> nodes_;
   std::vector<Machine> machines_;

@@ -2,11 +2,13 @@
 // What happened in a simulated run: every chain that was posted, readable, and a hash over every word that moved.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/hash.h"
 #include "fabric/fabric.h"
 
@@ -45,6 +47,15 @@ class Trace {
 
   void note(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
     hash_ = base::mix(hash_ + a * 0x9e3779b97f4a7c15 + b * 0xc2b2ae3d27d4eb4f + c);
+  }
+  // The same as note(at, word, c) of each word, `at` being where it lies.
+  void note_words(std::uint64_t at, const std::byte* words, std::uint64_t count, std::uint64_t c) {
+    std::uint64_t hash = hash_;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t place = (at + 8 * i) * 0x9e3779b97f4a7c15 + c;
+      hash = base::mix(hash + (place + base::load<std::uint64_t>(words + 8 * i) * 0xc2b2ae3d27d4eb4f));
+    }
+    hash_ = hash;
   }
   std::size_t post(std::size_t client, std::uint64_t lane, Nanos now, std::span<const Op> ops);
   void end(std::size_t chain, Nanos now, Fate fate);
