@@ -152,6 +152,7 @@ class Experiment {
     return options;
   }
 
+  std::uint64_t draw_key() { return setup_.skew > 0 ? popularity_.draw(random_) : random_.below(setup_.keys); }
   std::uint64_t draw_size() {
     const auto least = static_cast<double>(setup_.least_bytes), most = static_cast<double>(setup_.most_bytes);
     return static_cast<std::uint64_t>(least * std::pow(most / least, bench::uniform(random_)));
@@ -164,7 +165,7 @@ class Experiment {
     fabric::Cost cost;
     while (!over_) {
       const bool loads = next_key_ < setup_.keys;
-      const std::uint64_t number = loads ? next_key_++ : popularity_.draw(random_);
+      const std::uint64_t number = loads ? next_key_++ : draw_key();
       const std::uint64_t size = draw_size();
       const std::string key = bench::key_of(number), value(size, 'v');
       const Nanos deadline = client.port().now() + 60 * base::kSecond;
@@ -193,9 +194,7 @@ class Experiment {
     while (!over_) {
       for (int i = 0; i < kTurn; ++i) {
         const bool loads = next_key_ < setup_.keys;
-        const std::uint64_t number = loads             ? next_key_++
-                                     : setup_.skew > 0 ? popularity_.draw(random_)
-                                                       : random_.below(setup_.keys);
+        const std::uint64_t number = loads ? next_key_++ : draw_key();
         const std::uint64_t size = draw_size();
         const auto block =
             co_await client.heap().allocate(layout::extent_bytes(kKeyBytes, size), heap::Purpose::addition,

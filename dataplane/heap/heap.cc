@@ -717,6 +717,12 @@ struct Heap::State {
       SizeClass& of = self->class_of(segment->size_class, segment->run);
       self->add_segment(of, segment->first, Origin::dead);
       co_await self->look_through(of, segment->first, true);
+      // What this client can do without, those who have come in place of the dead would take anew.
+      if (!of.busy && self->goes_on()) {
+        of.busy = true;
+        co_await self->orphan(of, surplus(of, self->session.pressure()), self->sweep_deadline(), self->background);
+        self->let_go(of);
+      }
     }
     --self->sweeping;
     self->swept.wake_all();
