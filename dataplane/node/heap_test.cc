@@ -975,6 +975,51 @@ TEST(HeapOfTheDead, WhatTheDeadUnlinkedIsFoundInTheSegmentsOfTheLiving) {
   world.leave(std::move(mortal));
 }
 
+// Nobody is waited for before it serves; what is lost in it is found all the same.
+TEST(HeapOfTheDead, WhatIsAdoptedForItsMarksIsLookedThrough) {
+  constexpr std::uint64_t kBytes = 3000;
+  HeapWorld world;
+  FakeIndex index(world);
+  HeapClient owner = world.join(), mortal = world.join(), heir = world.join();
+  heir.heap->set_references(index);
+  std::set<std::uint64_t> lost, marked;
+  for (int i = 0; i < 300; ++i) {
+    const Block block = *world.allocate(owner, kBytes);
+    write_extent_at(world, block, kBytes, 'x');
+    owner.heap->published(block);
+    if (i % 10 == 0) {
+      lost.insert(block.units);
+    } else if (i % 10 == 1) {
+      marked.insert(block.units);
+      mortal.heap->free(block.units, kBytes, world.cost);
+    } else {
+      index.entries.insert(block.units);
+    }
+  }
+  world.leave(std::move(owner));
+  world.pass(50 * kMillisecond);
+  mortal.session->end({Code::unavailable, "died"});
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions == 1; }));
+  ASSERT_GE(world.node->stats().segments.dead, 3u);
+
+  for (int i = 0; i < 5; ++i) {
+    const auto block = world.allocate(heir, kBytes, kSecond);
+    ASSERT_TRUE(block.ok()) << block.status().message();
+    EXPECT_EQ(marked.erase(block->units), 1u);
+    index.entries.insert(block->units);
+    write_extent_at(world, *block, kBytes, 'y');
+    heir.heap->published(*block);
+  }
+  EXPECT_EQ(heir.heap->usage().taken_over, 0u);
+  Upkeep upkeep(world, heir);
+  EXPECT_TRUE(world.wait_until([&] { return heir.heap->usage().reclaimed >= lost.size(); }));
+  upkeep.end();
+  EXPECT_EQ(heir.heap->usage().reclaimed, lost.size());
+  EXPECT_EQ(heir.heap->usage().anomalies, 0u);
+  world.leave(std::move(heir));
+  world.leave(std::move(mortal));
+}
+
 // Whoever had the segment after a death would take the block for lost, and hand it out.
 TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
   constexpr std::uint64_t kBytes = 3000;
