@@ -712,12 +712,39 @@ void Network::arrive(const Ref<Flight>& flight) {
     flight->left = i;
     run.dropped = true;
   }
+  if (options_.whole) return execute_whole(flight);
+  advance(flight->link);
+}
+
+void Network::execute_whole(const Ref<Flight>& flight) {
+  for (std::size_t verb = 0; verb < flight->verbs.size(); ++verb) {
+    VerbRun& run = flight->verbs[verb];
+    run.started = true;
+    switch (run.op.verb) {
+      case Verb::read:
+      case Verb::write:
+        execute_words(flight, verb, 0, run.left);
+        break;
+      case Verb::cas:
+      case Verb::masked_cas:
+      case Verb::fetch_add:
+        execute_atomic(flight, verb);
+        break;
+      case Verb::call:
+        execute_call(flight, verb);
+        break;
+    }
+  }
   advance(flight->link);
 }
 
 // Starts every verb whose order allows it, and takes leave of chains that are over.
 void Network::advance(const Ref<Link>& link) {
-  times_ == nullptr ? start_ready(link) : begin_in_time(link);
+  if (times_ != nullptr) {
+    begin_in_time(link);
+  } else if (!options_.whole) {
+    start_ready(link);
+  }
   // A chain is done with when nothing of it is left; a refusal is told when all that stood before it has executed.
   while (!link->flights.empty()) {
     const Ref<Flight>& flight = link->flights.front();
@@ -951,7 +978,7 @@ void Network::executed(const Ref<Flight>& flight, std::size_t verb) {
   }
   while (flight->whole < flight->verbs.size() && flight->verbs[flight->whole].executed) ++flight->whole;
   if (--flight->left == 0 && !flight->refused) this->reply(flight);
-  advance(flight->link);
+  if (!options_.whole) advance(flight->link);
 }
 
 void Network::reply(const Ref<Flight>& flight) {
