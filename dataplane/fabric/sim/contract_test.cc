@@ -57,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Sim, Contract,
                          ::testing::Values(seeded("Seed1", {.seed = 1}), seeded("Seed2", {.seed = 2}),
                                            seeded("Straggling", {.seed = 3, .straggle = 0.5}),
                                            seeded("Whole", {.seed = 4, .tear = false}),
+                                           seeded("WholeChains", {.seed = 6, .whole = true}),
                                            seeded("Timed", {.seed = 5, .timing = {.nic = &sim::kConnectX5}})),
                          name_of_wire);
 

@@ -712,29 +712,6 @@ void Network::arrive(const Ref<Flight>& flight) {
     flight->left = i;
     run.dropped = true;
   }
-  if (options_.whole) return execute_whole(flight);
-  advance(flight->link);
-}
-
-void Network::execute_whole(const Ref<Flight>& flight) {
-  for (std::size_t verb = 0; verb < flight->verbs.size(); ++verb) {
-    VerbRun& run = flight->verbs[verb];
-    run.started = true;
-    switch (run.op.verb) {
-      case Verb::read:
-      case Verb::write:
-        execute_words(flight, verb, 0, run.left);
-        break;
-      case Verb::cas:
-      case Verb::masked_cas:
-      case Verb::fetch_add:
-        execute_atomic(flight, verb);
-        break;
-      case Verb::call:
-        execute_call(flight, verb);
-        break;
-    }
-  }
   advance(flight->link);
 }
 
@@ -742,7 +719,9 @@ void Network::execute_whole(const Ref<Flight>& flight) {
 void Network::advance(const Ref<Link>& link) {
   if (times_ != nullptr) {
     begin_in_time(link);
-  } else if (!options_.whole) {
+  } else if (options_.whole) {
+    execute_whole(link);
+  } else {
     start_ready(link);
   }
   // A chain is done with when nothing of it is left; a refusal is told when all that stood before it has executed.
@@ -754,6 +733,32 @@ void Network::advance(const Ref<Link>& link) {
                                   [](const VerbRun& run) { return run.executed || run.dropped; });
     if (!over) break;
     link->flights.pop_front();
+  }
+}
+
+void Network::execute_whole(const Ref<Link>& link) {
+  for (std::size_t i = 0; i < link->flights.size(); ++i) {  // a CALL may have the lane closed
+    const Ref<Flight> flight = link->flights[i];
+    if (!flight->arrived) return;
+    for (std::size_t verb = 0; verb < flight->verbs.size() && link->open; ++verb) {
+      VerbRun& run = flight->verbs[verb];
+      if (run.executed || run.dropped) continue;
+      switch (run.op.verb) {
+        case Verb::read:
+        case Verb::write:
+          execute_words(flight, verb, 0, run.left);
+          break;
+        case Verb::cas:
+        case Verb::masked_cas:
+        case Verb::fetch_add:
+          execute_atomic(flight, verb);
+          break;
+        case Verb::call:
+          if (link->node->held_) return;
+          execute_call(flight, verb);
+          break;
+      }
+    }
   }
 }
 

@@ -43,7 +43,7 @@ struct Options {
   Nanos straggle_delay = 20 * base::kMicrosecond;
   bool tear = true;          // off: each verb executes in one step
   // Each chain executes whole when it arrives, in one step. Stronger than any wire, and the cheapest to run: for what
-  // takes very many operations and has no use for time or faults. CALLs cannot be held.
+  // takes very many operations and has no use for time or faults.
   bool whole = false;
   double lose_reply = 0;     // chance that a chain executes and its completion never comes
   double lose_exchange = 0;  // chance that a message of the session port never comes
@@ -277,8 +277,8 @@ class Network {
   SimResponder* node(const std::string& endpoint);
 
   void arrive(const Ref<Flight>& flight);
-  void execute_whole(const Ref<Flight>& flight);
   void advance(const Ref<Link>& link);
+  void execute_whole(const Ref<Link>& link);
   void start_ready(const Ref<Link>& link);
   void begin_in_time(const Ref<Link>& link);
   void start(const Ref<Flight>& flight, std::size_t verb);
