@@ -131,7 +131,8 @@ class Experiment {
   static constexpr Nanos kPatience = 600 * base::kSecond;
   static constexpr Nanos kLookEvery = 5 * base::kMillisecond;
   static constexpr Nanos kDelay = 1 * base::kMicrosecond;  // of a message, one way, on the wire that reckons no time
-  static constexpr int kTurn = 16;  // updates that a task makes at once, without an index
+  static constexpr int kTurn = 16;                         // updates that a task makes at once, without an index
+
   static double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / 1048576; }
 
   static sim::WorldOptions options(const Setup& setup) {

@@ -156,7 +156,7 @@ struct Heap::State {
   std::size_t hungry = 0;  // allocations that wait for what the dead have left
   bool looking_through_own = false;
   std::uint64_t examined = 0;  // as of a segment: of the one owned that says least
-  Nanos none_dead_until = 0;              // the memory node has said that no segment waits
+  Nanos none_dead_until = 0;   // the memory node has said that no segment waits
   std::uint64_t taken_over = 0;
   std::uint64_t reclaimed = 0;
 

@@ -41,8 +41,8 @@ struct AllocateSegmentsRequest {
   std::uint64_t in_vain = 0;  // 1: such blocks have been waited for, for some ticks
 };
 struct AllocateSegmentsReply {
-  std::uint64_t status = 0;   // 0 granted, 1 the heap is full, 2 full until an era is over: segments wait to be reused
-  std::uint64_t first = 0;    // index of the first segment
+  std::uint64_t status = 0;  // 0 granted, 1 the heap is full, 2 full until an era is over: segments wait to be reused
+  std::uint64_t first = 0;   // index of the first segment
   // 1: an orphan, whose free bitmap says which blocks may be used. 2: of the dead; the bitmap names blocks that may be
   // used, and not all: the caller finds out which others, as of one from AdoptSegmentReply.
   std::uint64_t adopted = 0;

@@ -1295,8 +1295,8 @@ TEST(HeapOfTheDead, NothingIsHandedOutThatIsInUseWhileClientsDie) {
   EXPECT_GT(reclaimed, 0u);
 }
 
-// After each death all segments that nobody owned are of the dead, and each client that begins needs one of every class.
-// What is marked free in them serves meanwhile.
+// After each death all segments that nobody owned are of the dead, and each client that begins needs one of every
+// class. What is marked free in them serves meanwhile.
 TEST(HeapOfTheDead, IsNotFullWhileLittleLives) {
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     HeapWorld world(seed, 24 << 20);

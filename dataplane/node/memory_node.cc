@@ -546,9 +546,8 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
   const std::uint64_t client_incarnation = registry_->incarnation_of(session_id);
   const bool run = request.size_class == layout::kRun;
   if (!run) {
-    const auto adopted = ledger_.adopt(request.size_class, session_id, [&](std::uint64_t first) {
-      return free_blocks(first, request.size_class) > 0;
-    });
+    const auto adopted = ledger_.adopt(request.size_class, session_id,
+                                       [&](std::uint64_t first) { return free_blocks(first, request.size_class) > 0; });
     if (adopted) {
       write_header(adopted->first, session_id, client_incarnation, request.size_class, 1);
       return {.status = 0, .first = adopted->first, .adopted = adopted->doubted ? 2u : 1u};

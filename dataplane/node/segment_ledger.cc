@@ -7,7 +7,7 @@
 
 namespace farpool::node {
 namespace {
-constexpr std::size_t kLooks = 64;  // at orphans, per call: the control thread does not stand still for them
+constexpr std::size_t kLooks = 64;         // at orphans, per call: the control thread does not stand still for them
 constexpr std::uint64_t kDoubted = ~0ull;  // for a number of deaths
 
 // The first with room, taken out; those that were looked at before it go to the end.

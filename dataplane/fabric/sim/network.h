@@ -41,7 +41,7 @@ struct Options {
   Nanos spread = 1500;                      // within which the words of one verb execute
   double straggle = 0.03;                   // chance that a message or a word takes up to `straggle_delay` longer
   Nanos straggle_delay = 20 * base::kMicrosecond;
-  bool tear = true;          // off: each verb executes in one step
+  bool tear = true;  // off: each verb executes in one step
   // Each chain executes whole when it arrives, in one step. Stronger than any wire, and the cheapest to run: for what
   // takes very many operations and has no use for time or faults.
   bool whole = false;
