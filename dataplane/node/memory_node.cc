@@ -50,10 +50,10 @@ std::optional<std::size_t> write_reply(base::MutableBytes bytes, const T& reply)
   return sizeof(T);
 }
 
-// Whether a coarse counter moved by more than a percent of what there is, or to or from nothing.
-bool moved(std::uint64_t from, std::uint64_t to, std::uint64_t capacity) {
+// Whether a coarse counter moved by more than a percent of `scale`, or to or from nothing.
+bool moved(std::uint64_t from, std::uint64_t to, std::uint64_t scale) {
   const std::uint64_t distance = from > to ? from - to : to - from;
-  return distance * 100 > capacity || (from == 0) != (to == 0);
+  return distance * 100 > scale || (from == 0) != (to == 0);
 }
 
 }  // namespace
@@ -772,11 +772,13 @@ void MemoryNode::refresh_facts() {
   {
     const std::scoped_lock lock(mutex_);
     const auto& before = facts_.memory_node();
-    const auto coarse = [](std::uint64_t from, std::uint64_t to, std::uint64_t capacity) {
-      return moved(from, to, capacity) ? to : from;
+    const auto coarse = [](std::uint64_t from, std::uint64_t to, std::uint64_t scale) {
+      return moved(from, to, scale) ? to : from;
     };
     node.set_sessions(coarse(before.sessions(), stats.sessions, geometry_.max_sessions));
-    node.set_keys(coarse(before.keys(), keys_, geometry_.entries()));
+    // A percent of the keys, not of the room for them: long values fill a node with few of them, and these tell how far
+    // a drain has come. Few keys go by tens, as each that comes or goes would be news.
+    node.set_keys(coarse(before.keys(), keys_, std::max({before.keys(), keys_, std::uint64_t{1000}})));
     node.set_heap_bytes_used(coarse(before.heap_bytes_used(), heap_used(), heap_bytes));
     changed = facts.SerializeAsString() != facts_.SerializeAsString();
     facts_ = std::move(facts);

@@ -188,6 +188,31 @@ TEST(Session, SlotsNameTheirHolderAndCountersOutliveTheSession) {
   EXPECT_EQ(world.node->stats().keys, 15u);
 }
 
+// Drains are followed by them. The table has room for far more keys than a hundred times as many.
+TEST(Session, KeysAreToldOfByTheHundredthOfThemselves) {
+  TestWorld world(1, 64 << 20);
+  world.node->stand_alone();
+  ASSERT_GT(world.node->stats().entries, 100'000u);
+  auto session = world.open(world.client());
+  const auto told_after = [&](std::int64_t keys) {
+    Cost cost;
+    Outcome outcome;
+    world.run(use_slot(*session, static_cast<std::uint64_t>(keys), cost, outcome));
+    world.pass(2 * kSecond);
+    return world.node->facts().memory_node().keys();
+  };
+  EXPECT_EQ(told_after(1), 1u);
+  EXPECT_EQ(told_after(10), 1u);
+  EXPECT_EQ(told_after(1), 12u);
+  EXPECT_EQ(told_after(2988), 3000u);
+  EXPECT_EQ(told_after(-30), 3000u);
+  EXPECT_EQ(told_after(-1), 2969u);
+  EXPECT_EQ(told_after(-2960), 9u);
+  EXPECT_EQ(told_after(-8), 9u);
+  EXPECT_EQ(told_after(-1), 0u);
+  world.close(std::move(session));
+}
+
 task::Task<void> hold_slot(Session& session, task::Event& go, std::size_t& holding) {
   auto slot = co_await session.take_slot(session.port().now() + 10 * kSecond);
   FARPOOL_CHECK(slot.ok());

@@ -297,7 +297,7 @@ type MemoryNodeFacts struct {
 	// The newest map it has, if any: the one it follows, or one that an earlier process kept beside the memory. The operator adopts the newest
 	// epoch after a restore.
 	Map *ShardMap `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`
-	// Counters, coarse: they change Facts only when they move by more than a percent of the capacity.
+	// Counters, coarse: they change Facts only when they move by more than a percent, of the capacity or, keys, of themselves.
 	Sessions      uint64 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Keys          uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`
 	HeapBytesUsed uint64 `protobuf:"varint,9,opt,name=heap_bytes_used,json=heapBytesUsed,proto3" json:"heap_bytes_used,omitempty"` // about: what the blocks of its keys take
