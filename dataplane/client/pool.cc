@@ -98,6 +98,7 @@ struct Pool::Bond {
   // As many tables as the node is known to have in use of those that the map asks for, and when to look again.
   std::uint64_t split_into = 0;
   Nanos split_due = 0;
+  std::string split_trouble;
   fabric::Cost repair_cost;  // of what no operation waited for
 };
 
@@ -770,6 +771,12 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     co_await bond.heap->maintain(port_.now() + tick);
     maintained = port_.now();
     co_await split_ahead(link, bond);
+    if (const Status trouble = bond.table->split_trouble(); trouble.message() != bond.split_trouble) {
+      bond.split_trouble = trouble.message();
+      if (!trouble.ok() && bond.session->alive()) {
+        log(true, "a split of a table of memory node " + link.name + " does not go on here: " + bond.split_trouble);
+      }
+    }
     // What nobody is blocked on is repaired too, by whoever comes first.
     if (bond.session->dead() == 0 && (!splits || deaths == bond.session->deaths())) {
       repair_due = 0;
@@ -787,8 +794,9 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
                        " splits of tables that nobody went on with on memory node " + link.name);
       }
       if (swept.ok() && swept->splitting == 0) deaths = deaths_before;
-      if (swept.ok() && swept->left > 0) {
-        log(true, "operation slots of ended clients are left on memory node " + link.name + ": " + swept->trouble);
+      if (swept.ok() && !swept->trouble.empty()) {
+        log(true, std::string(swept->left > 0 ? "operation slots of ended clients" : "splits of tables") +
+                      " are left on memory node " + link.name + ": " + swept->trouble);
       }
       repair_due = port_.now() + jittered(8 * timeout);
     }

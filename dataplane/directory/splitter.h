@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -55,10 +56,11 @@ class Splitter {
         cache_(cache),
         geometry_(geometry),
         rows_(rows),
-        idle_(session.port()) {}
+        idle_(session.port()),
+        turn_(session.port()) {}
 
-  // The table, whose keys share `depth` bits, has no room: it is split in the background, unless that is under way.
-  // The caller waits and looks again. out_of_memory: it cannot be split.
+  // The table, whose keys share `depth` bits, has no room: it is split in the background, unless that is under way or
+  // this client splits others enough. The caller waits and looks again. out_of_memory: it cannot be split.
   base::Status grow(std::uint64_t table, std::uint64_t depth);
   // The caller has met a split of the table: one that does not come to an end is taken over.
   void watch(std::uint64_t table);
@@ -73,45 +75,66 @@ class Splitter {
   task::Task<Swept> sweep(base::Nanos deadline);
   // Until this client splits nothing, or until the deadline.
   task::Task<base::Status> idle(base::Nanos deadline);
-  // The same, and from then on it splits nothing until resume(): a lease tells clients apart, and no tasks of one.
-  task::Task<base::Status> pause(base::Nanos deadline);
-  void resume();
+  // Until this client does not split the table, and from then on it does not until resume(): a lease tells clients
+  // apart, and no tasks of one.
+  task::Task<base::Status> pause(std::uint64_t table, base::Nanos deadline);
+  void resume(std::uint64_t table);
 
   const Marks& marks() const { return marks_; }
+  // Of the latest split that this client could not go on with, if it has not gone on with one since: for people.
+  const base::Status& trouble() const { return trouble_; }
 
  private:
-  using Leases = std::vector<session::Repairer::Lease>;
+  // One table's.
+  struct Run {
+    std::uint64_t table = 0;
+    std::optional<std::uint64_t> depth;  // it is to be split, if its keys share so many bits; else only gone on with
+    std::vector<session::Repairer::Lease> leases;  // of the table; for a few trips, of the directory besides
+    fabric::Buffer image;                          // of the whole directory
+  };
+  struct Sweep {
+    Swept swept;
+    bool over = false;
+  };
 
   task::Task<void> run(std::uint64_t table, std::optional<std::uint64_t> depth);
-  task::Task<void> rest();
   task::Task<base::Status> attend(std::uint64_t table, std::optional<std::uint64_t> depth);
-  task::Task<void> take_over_all(std::shared_ptr<Swept> swept);
+  task::Task<void> take_over_all(std::shared_ptr<Sweep> sweep);
   task::Task<void> take_over_each(Swept& swept);
-  task::Task<base::Status> work(std::uint64_t table, std::optional<std::uint64_t> depth, Leases& leases);
-  task::Task<base::Status> with_directory(std::uint64_t table, bool begins, Leases& leases);
-  task::Task<base::Status> each_row(const Split& split, bool moves, std::uint64_t first, Leases& leases);
+  task::Task<base::Status> work(Run& run);
+  task::Task<base::Status> with_directory(Run& run, bool begins);
+  task::Task<base::Status> change_directory(Run& run, bool begins);
+  task::Task<base::Status> each_row(Run& run, const Split& split, bool moves, std::uint64_t first);
   task::Task<void> one_row(const Split& split, bool moves, std::uint64_t row, base::Status& status);
-  task::Task<base::Status> outlive_readers(Leases& leases);
-  task::Task<base::Status> go_on(Leases& leases);
-  task::Task<base::Status> read(fabric::Buffer* leases = nullptr);
-  task::Task<base::Status> write(Changes changes);
+  task::Task<base::Status> outlive_readers(Run& run);
+  task::Task<base::Status> go_on(Run& run);
+  task::Task<base::Status> read(fabric::Buffer& image, fabric::Buffer* leases = nullptr);
+  task::Task<base::Status> write(fabric::Buffer& image, Changes changes);
   void spawn(std::uint64_t table, std::optional<std::uint64_t> depth);
   base::Nanos soon() const;
+  base::Nanos patience() const;
 
   session::Session& session_;
   session::Repairer& repairer_;
   Cache& cache_;
   const layout::Geometry& geometry_;
   Rows& rows_;
-  fabric::Buffer image_;  // of the whole directory
-  fabric::Cost cost_;     // that no operation waited for
+  fabric::Cost cost_;  // that no operation waited for
   Marks marks_;
-  bool busy_ = false;
-  session::WaitQueue idle_;
+  std::set<std::uint64_t> under_way_;  // tables that this client splits, or that pause() keeps it from
+  session::WaitQueue idle_;            // one of these is not any more, or a sweep is over
+  bool in_directory_ = false;          // one of its tasks has the directory's lease, or is about to
+  session::WaitQueue turn_;
   bool no_tables_left_ = false;
   std::set<std::uint64_t> deepest_;  // tables that cannot be split again
-  std::optional<std::uint64_t> watched_;
-  base::Nanos watched_since_ = 0, watched_last_ = 0;
+  // Splits that operations have met, by their table. `since`: they were met first, or their lease was looked at.
+  struct Watched {
+    base::Nanos since = 0;
+    base::Nanos last = 0;
+  };
+  std::map<std::uint64_t, Watched> watched_;
+  std::map<std::uint64_t, base::Nanos> others_;  // tables that another client splits, and when that was seen
+  base::Status trouble_;
 };
 
 }  // namespace farpool::directory

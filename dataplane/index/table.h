@@ -156,6 +156,8 @@ class Table {
   // cannot be.
   virtual task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
                                                      fabric::Cost& cost);
+  // Of the latest split that this client could not go on with, if it has not gone on with one since: for people.
+  virtual base::Status split_trouble() const { return {}; }
   // Puts right what dead clients left in the table: for whoever is not blocked by it.
   virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
   virtual session::Repairer& repairer() = 0;

@@ -397,6 +397,16 @@ Task<Status> Repairer::release_certain(std::uint64_t index, Slot& slot, Nanos de
 }
 
 Task<Status> Repairer::take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline, Cost& cost) {
+  co_return (co_await contend(index, true, leases, deadline, cost)).status();
+}
+
+Task<Result<bool>> Repairer::try_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline, Cost& cost) {
+  return contend(index, false, leases, deadline, cost);
+}
+
+// False: `waits` is, and the holder lives.
+Task<Result<bool>> Repairer::contend(std::uint64_t index, bool waits, std::vector<Lease>& leases, Nanos deadline,
+                                     Cost& cost) {
   const Remote at{layout::kLeases, index * 8};
   fabric::Buffer word = session_.port().buffer(8);
   if (Status status = co_await read(at.region, at.offset, word.first(8), deadline, cost); !status.ok()) {
@@ -414,7 +424,11 @@ Task<Status> Repairer::take_lease(std::uint64_t index, std::vector<Lease>& lease
           co_await ask_node(FenceRequest::kLease, index, 0, says, false, deadline, cost);
       if (!status.ok()) co_return status.status();
       free = stolen = *status == FenceReply::kEnded;
-      if (*status == FenceReply::kEnding) complained = 0;
+      if (*status == FenceReply::kEnding) {
+        complained = 0;
+      } else if (!free && !waits) {
+        co_return false;
+      }
     }
     if (free) {
       const std::uint64_t mine = LeaseWord::held_by(says, session_.grant().session_id);
@@ -423,8 +437,9 @@ Task<Status> Repairer::take_lease(std::uint64_t index, std::vector<Lease>& lease
       if (*before == says) {
         if (stolen) ++marks_.leases_stolen;
         leases.push_back({index, mine, session_.port().now()});
-        co_return Status();
+        co_return true;
       }
+      if (!waits) co_return false;
       says = *before;
       continue;
     }

@@ -119,6 +119,10 @@ class Repairer {
   // Adds it to `leases`, which are renewed meanwhile. A holder that stands still is fenced, and the lease stolen.
   task::Task<base::Status> take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
                                       fabric::Cost& cost);
+  // The same for whoever has other things to do. False: the holder has not ended, as far as is known; the memory node
+  // has been told, and ends one that still says the same when it is told again after the failure timeout.
+  task::Task<base::Result<bool>> try_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
+                                           fabric::Cost& cost);
   // As often as the holder does something that takes time.
   task::Task<base::Status> renew(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
   task::Task<void> give_back(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
@@ -141,6 +145,8 @@ class Repairer {
   task::Task<base::Status> accuse_one(std::uint64_t index, const Slot& slot, Suspects& suspects, Nanos deadline,
                                       fabric::Cost& cost);
 
+  task::Task<base::Result<bool>> contend(std::uint64_t index, bool waits, std::vector<Lease>& leases, Nanos deadline,
+                                         fabric::Cost& cost);
   task::Task<base::Status> repair_one(std::uint64_t index, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair_under_leases(std::uint64_t index, std::uint64_t holder, std::vector<Lease>& leases,
                                                Nanos deadline, fabric::Cost& cost);

@@ -205,7 +205,7 @@ Task<Status> Buckets::read_rest(Known& known, Nanos deadline, Cost& cost) {
 
 Task<Result<bool>> Buckets::identify(Sought sought, Nanos deadline, Cost& cost) {
   doubtful_ = Slot();
-  if (known_count_ + 2 * kCombinedSlots > kMost) forget();
+  if (known_count_ + 2 * kCombinedSlots > kMost) known_count_ = 0;  // the route stays: what was read is by it
   const std::size_t before = known_count_;
   Chain chain;
   each(false, [&](std::uint64_t, Slot slot) {

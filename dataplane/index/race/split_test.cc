@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -237,9 +238,9 @@ TEST(RaceSplit, ASplitterMayDieBehindAnyEffect) {
       model[key] = "2";
     }
     EXPECT_TRUE(it.world.failures().empty()) << effects << ": " << it.world.failures().front().second.message();
-    ASSERT_TRUE(it.split(late, "key0").ok() || it.tables() == 2);
     const Nanos limit = it.world.network().now() + kPatience;
     while ((it.splitting() || it.tables() < 2) && it.world.network().now() < limit) {
+      ASSERT_TRUE(it.split(late, "key0").ok() || it.tables() == 2);  // as whoever finds no room asks again and again
       for (int i = 0; i < 60; ++i) (void)it.get(late, "key" + std::to_string(i));  // long enough to see it stand still
       const Nanos then = it.world.network().now() + 5 * options.failure_timeout;
       it.world.run_until([&] { return it.world.network().now() >= then; });
@@ -250,6 +251,111 @@ TEST(RaceSplit, ASplitterMayDieBehindAnyEffect) {
     taken_over += late.table().marks().splits_taken_over + client.table().marks().splits_taken_over;
   }
   EXPECT_GT(taken_over, 10u);
+}
+
+// Keys of two tables that are being split: which lead to each, and of these, which the split moves.
+struct TwoTables {
+  explicit TwoTables(const World& world) {
+    for (int i = 0; i < 300; ++i) {
+      const std::string key = "key" + std::to_string(i);
+      const std::uint64_t hash = directory::hash_of(world.pool_secret(), base::bytes_of(key));
+      of[hash & 1].push_back(key);
+      if ((hash & 2) != 0) moving[hash & 1].push_back(key);
+    }
+  }
+  std::vector<std::string> of[2], moving[2];
+};
+
+Task<void> read_by_turns(Client* client, std::vector<std::string> keys, const bool* enough) {
+  while (!*enough) {
+    for (const std::string& key : keys) {
+      Cost cost;
+      (void)co_await client->table().lookup(key, client->port().now() + kPatience, cost);
+      co_await client->port().sleep_for(100 * base::kMicrosecond);
+    }
+  }
+}
+
+Task<void> put_each(Client* client, std::vector<std::string> keys, Nanos patience, std::vector<Status>* failed) {
+  for (const std::string& key : keys) {
+    Cost cost;
+    const Result<bool> put = co_await client->table().put(key, "2", client->port().now() + patience, cost);
+    if (!put.ok()) failed->push_back(put.status());
+  }
+}
+
+// A pool that grows splits many tables at once, and one client meets them by turns.
+TEST(RaceSplit, SplitsOfTheDeadAreTakenOverByWhoeverMeetsThemByTurns) {
+  for (std::uint64_t effects = 200; effects < 260; effects += 12) {
+    sim::WorldOptions options = options_of(8);
+    options.geometry.table_percent = 4;
+    options.initial_tables = 2;
+    options.lease = 5 * base::kSecond;  // not what it is about
+    options.wire.seed = effects;
+    Splits it(options);
+    Client& client = it.world.connect("a");
+    const TwoTables keys(it.world);
+    for (const auto& of : keys.of) {
+      for (const std::string& key : of) ASSERT_TRUE(it.insert(client, key, "1").ok());
+    }
+    ASSERT_TRUE(it.world.quiesce());
+    std::array<Status, 2> ignored;
+    for (std::size_t table = 0; table < 2; ++table) {
+      Client& victim = it.world.connect("victim" + std::to_string(table));
+      victim.port().crash_after(effects, fabric::sim::InFlight::lands);
+      it.world.spawn(victim, split_into(&victim, keys.of[table][0], &ignored[table]));
+      ASSERT_TRUE(it.world.run_until([&] { return victim.crashed(); }));
+    }
+    ASSERT_NE(it.view().split(0), 0u);
+    ASSERT_NE(it.view().split(1), 0u);
+    bool enough = false;
+    std::vector<Status> failed;
+    for (const auto& moving : keys.moving) it.world.spawn(client, read_by_turns(&client, moving, &enough));
+    it.world.spawn(client, put_each(&client, keys.moving[0], base::kSecond, &failed));
+    const Nanos limit = it.world.network().now() + 4 * base::kSecond;
+    it.world.run_until([&] { return it.world.network().now() > limit; });
+    enough = true;
+    ASSERT_TRUE(it.world.settle(client));
+    EXPECT_TRUE(failed.empty()) << effects << ": " << failed.size() << ", " << failed.front().message();
+    EXPECT_EQ(client.table().marks().splits_taken_over, 2u) << effects << ": neither waits for the other";
+    it.settle();
+  }
+}
+
+// Nobody waits for a split of the living with a split of its own to begin.
+TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
+  sim::WorldOptions options = options_of(8);
+  options.geometry.memory_bytes = 32 << 20;
+  options.geometry.table_percent = 40;
+  options.initial_tables = 2;
+  options.wire.tear = false;  // the splits are long enough
+  Splits it(options);
+  Client& client = it.world.connect("a");
+  Client& other = it.world.connect("b");
+  const TwoTables keys(it.world);
+  for (const auto& of : keys.of) {
+    for (const std::string& key : of) ASSERT_TRUE(it.insert(client, key, "1").ok());
+  }
+  Status status;
+  it.world.spawn(other, split_into(&other, keys.of[0][0], &status));
+  ASSERT_TRUE(it.world.run_until([&] { return it.view().split(0) != 0; }));
+  bool enough = false;
+  it.world.spawn(client, read_by_turns(&client, keys.moving[0], &enough));
+  const auto wants = [](Splits* it, Client* client, std::string key) -> Task<void> {
+    for (Status status; it->view().split(1) == 0; co_await client->port().sleep_for(100 * base::kMicrosecond)) {
+      co_await split_into(client, key, &status);
+    }
+  };
+  // By then it has met the other's split for long enough to have had a look.
+  const Nanos then = it.world.network().now() + options.failure_timeout / 2;
+  it.world.run_until([&] { return it.world.network().now() > then; });
+  it.world.spawn(client, wants(&it, &client, keys.of[1][0]));
+  ASSERT_TRUE(it.world.run_until([&] { return it.view().split(0) == 0 || it.view().split(1) != 0; }));
+  EXPECT_NE(it.view().split(0), 0u) << "the other's split was waited for";
+  enough = true;
+  ASSERT_TRUE(it.world.settle(client));
+  it.settle();
+  EXPECT_EQ(client.table().marks().splits_taken_over, 0u);
 }
 
 // A reader beside a split, both told step by step when their verbs execute.

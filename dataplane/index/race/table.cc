@@ -98,6 +98,8 @@ Task<Result<bool>> Table::split_ahead(std::uint64_t depth, std::uint64_t chance,
   co_return true;
 }
 
+Status Table::split_trouble() const { return state_->splitter.trouble(); }
+
 Task<Status> Table::idle(Nanos deadline) { return state_->splitter.idle(deadline); }
 
 // First the leases of the dead are given back, which says whose splits are nobody's.

@@ -54,6 +54,8 @@ class Table final : public index::Table {
   task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
                                              fabric::Cost& cost) override;
 
+  base::Status split_trouble() const override;
+
   // Returns when this client splits nothing, or at the deadline.
   task::Task<base::Status> idle(base::Nanos deadline);
 
