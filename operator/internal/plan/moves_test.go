@@ -941,6 +941,34 @@ func TestTheStepsOfAResizeAreTold(t *testing.T) {
 	}
 }
 
+// What a person makes in place of the operator moves nothing, and is told so.
+func TestAResizeThatAPersonMadeIsRefused(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	stray := &v1alpha1.ResizeOperation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "by-hand", UID: "by-hand", Generation: 1},
+		Spec:       v1alpha1.ResizeOperationSpec{PoolName: "cache", Pools: []v1alpha1.ResizePool{{Name: "memory", From: 2, To: 3}}, Approval: v1alpha1.ApprovalApproved},
+	}
+	d.Strays = []*v1alpha1.ResizeOperation{stray}
+	want := func(status v1alpha1.ResizeOperationStatus, reason, words string) {
+		t.Helper()
+		c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionComplete)
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reason || !strings.Contains(c.Message, words) || status.Stage != "" || status.Change != "2 to 3" {
+			t.Errorf("%+v, want %s with %q", status, reason, words)
+		}
+	}
+	first := d.turn().Status.Resizes[stray.Name]
+	want(first, v1alpha1.ReasonNotFollowed, "edit spec.memory.pools[].replicas of KVPool cache")
+	stray.Status = first
+	if again := d.turn().Status.Resizes[stray.Name]; !reflect.DeepEqual(again, first) {
+		t.Errorf("it is written once more: %+v", again)
+	}
+	d.wantNodes(2)
+	if len(d.Resizes) > 0 {
+		t.Errorf("%d operations", len(d.Resizes))
+	}
+	want(RefuseResize(stray, nil, d.now), v1alpha1.ReasonPoolNotFound, "no KVPool cache in namespace shop")
+}
+
 // How many keys and bytes are left is told as they move, and when all will have moved.
 func TestTheEndOfAMoveIsEstimated(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyCache)

@@ -87,6 +87,9 @@ func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
 // from what memory nodes say and from the spec.
 func (d *decision) decideResize(act bool) {
 	d.Status.Resizes = map[string]v1alpha1.ResizeOperationStatus{}
+	for _, stray := range d.Strays {
+		d.Status.Resizes[stray.Name] = RefuseResize(stray, d.Pool, d.Now)
+	}
 	if d.epochs.effective() == nil {
 		return
 	}
@@ -125,6 +128,21 @@ func (d *decision) decideResize(act bool) {
 	if d.moves.words != "" {
 		d.due(d.Now.Add(resizeLooks))
 	}
+}
+
+// RefuseResize that no pool has made, whether the pool that it names is there or not: it moves nothing, and says what would.
+func RefuseResize(stray *v1alpha1.ResizeOperation, pool *v1alpha1.KVPool, now time.Time) v1alpha1.ResizeOperationStatus {
+	status := *stray.Status.DeepCopy()
+	status.ObservedGeneration = stray.Generation
+	status.Change = changeOf(&stray.Spec)
+	complete := condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonPoolNotFound, "there is no KVPool %s in namespace %s: delete this ResizeOperation", stray.Spec.PoolName, stray.Namespace)
+	if pool != nil {
+		complete = condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonNotFollowed,
+			"the operator makes the ResizeOperations of a pool itself, and follows no other: delete this one, and edit spec.memory.pools[].replicas of KVPool %s, or scale its MemoryNodePools (kubectl -n %s get memorynodepools)",
+			pool.Name, pool.Namespace)
+	}
+	status.Conditions = moved(status.Conditions, stray.Generation, now, complete)
+	return status
 }
 
 func (d *decision) makeResize() {

@@ -147,18 +147,22 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: pool}}}
 	})
 	byReference := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
-		lease, ok := object.(*v1alpha1.RepairLease)
-		if !ok {
+		pool := types.NamespacedName{Namespace: object.GetNamespace()}
+		switch object := object.(type) {
+		case *v1alpha1.RepairLease:
+			pool.Name = object.Spec.PoolRef.Name
+		case *v1alpha1.ResizeOperation:
+			pool.Name = object.Spec.PoolName
+		default:
 			return nil
 		}
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: lease.Namespace, Name: lease.Spec.PoolRef.Name}}}
+		return []reconcile.Request{{NamespacedName: pool}}
 	})
 	return r, ctrl.NewControllerManagedBy(mgr).
 		Named(options.Name).
 		For(&v1alpha1.KVPool{}).
 		Owns(&v1alpha1.MemoryNode{}).
 		Owns(&v1alpha1.ShardMap{}).
-		Owns(&v1alpha1.ResizeOperation{}).
 		Owns(&v1alpha1.MemoryNodePool{}).
 		Owns(&v1alpha1.ComputeShardPool{}).
 		Owns(&appsv1.Deployment{}).
@@ -169,6 +173,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Pod{}, byLabel).
 		Watches(&v1alpha1.RepairLease{}, byReference).
+		Watches(&v1alpha1.ResizeOperation{}, byReference).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.withProcessesOn), builder.WithPredicates(predicate.Funcs{
 			// A taint that goes changes nothing: who was fenced stays so.
 			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) || cordoned(e.Object) },
@@ -247,7 +252,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.client.Get(ctx, request.NamespacedName, pool); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
-			return reconcile.Result{}, r.refuseLeases(ctx, request.NamespacedName)
+			return reconcile.Result{}, errors.Join(r.refuseLeases(ctx, request.NamespacedName), r.refuseResizes(ctx, request.NamespacedName))
 		}
 		return reconcile.Result{}, fmt.Errorf("get KVPool %s: %w", request, err)
 	}
@@ -338,6 +343,24 @@ func (r *Reconciler) refuseLeases(ctx context.Context, pool types.NamespacedName
 		}
 		status := plan.Refuse(lease, r.clock.Now())
 		if err := r.applier.Status(ctx, leaseStatus(lease, &status), lease); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseResizes tells whoever made a ResizeOperation that the pool that it names is not there.
+func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedName) error {
+	resizes, err := observe.Resizes(ctx, r.client, pool)
+	if err != nil {
+		return err
+	}
+	for _, resize := range resizes {
+		if !observe.Stray(resize) {
+			continue
+		}
+		status := plan.RefuseResize(resize, nil, r.clock.Now())
+		if err := r.applier.Status(ctx, resizeStatus(resize, &status), resize); err != nil {
 			return err
 		}
 	}
@@ -459,7 +482,7 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 			}
 		}
 	}
-	for _, object := range snapshot.Resizes {
+	for _, object := range slices.Concat(snapshot.Resizes, snapshot.Strays) {
 		if status, ok := decided.Status.Resizes[object.Name]; ok {
 			if err := r.applier.Status(ctx, resizeStatus(object, &status), object); err != nil {
 				return err

@@ -286,6 +286,35 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(w.resizes()).To(HaveLen(1))
 	})
 
+	It("refuses ResizeOperations that it has not made", func() {
+		w := newWorld(ofRACE(2))
+		made := &v1alpha1.ResizeOperation{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "by-hand"},
+			Spec: v1alpha1.ResizeOperationSpec{PoolName: "cache", Approval: v1alpha1.ApprovalAutomatic, RequestedState: v1alpha1.RequestedRun,
+				Pools: []v1alpha1.ResizePool{{Name: "memory", From: 2, To: 3}}},
+		}
+		Expect(k8s.Create(w.ctx, made)).To(Succeed())
+		refused := func(reason, words string) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				g.Expect(k8s.Get(w.ctx, w.key("by-hand"), made)).To(Succeed())
+				complete := meta.FindStatusCondition(made.Status.Conditions, v1alpha1.ConditionComplete)
+				g.Expect(complete).NotTo(BeNil())
+				g.Expect(complete.Status).To(Equal(metav1.ConditionFalse))
+				g.Expect(complete.Reason).To(Equal(reason))
+				g.Expect(complete.Message).To(ContainSubstring(words))
+			}, within, every).Should(Succeed())
+		}
+		By("a pool that is not there")
+		refused(v1alpha1.ReasonPoolNotFound, "no KVPool cache in namespace "+w.pool.Namespace)
+		By("a pool that is")
+		w.up()
+		refused(v1alpha1.ReasonNotFollowed, "edit spec.memory.pools[].replicas of KVPool cache")
+		w.settle()
+		Expect(w.nodeNames()).To(HaveLen(2))
+		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
+	})
+
 	It("has its tables split ahead of its keys, by one operator after the other", Serial, func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) {
 			ofRACE(2)(pool)
