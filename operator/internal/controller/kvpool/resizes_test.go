@@ -221,6 +221,83 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
 	})
 
+	It("grows and is drained by operators that die after their first write, their second, and so on", Serial, func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		lives := 0
+		another := func() {
+			lives++
+			running.stop()
+			running = startOperator("farpool/dataplane:v1")
+		}
+		DeferCleanup(func() {
+			if running.mortal.Load() {
+				running.stop()
+				running = startOperator("farpool/dataplane:v1")
+			}
+		})
+		until := func(so func(g Gomega)) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				if running.dead.Load() {
+					another()
+					running.dieAfter(lives)
+				}
+				open := 0
+				for _, operation := range w.resizes() {
+					if operation.Status.CompletionTime == nil {
+						open++
+					}
+				}
+				Expect(open).To(BeNumerically("<=", 1), "ResizeOperations are open")
+				so(g)
+			}, within, every).Should(Succeed())
+		}
+		for move, aim := range []int32{4, 2} {
+			lives++
+			running.dieAfter(lives)
+			Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = aim })).To(Succeed())
+			w.pool.Spec.Memory.Pools[0].Replicas = aim
+			for _, name := range w.nodeNames() {
+				pod := &corev1.Pod{}
+				until(func(g Gomega) { g.Expect(k8s.Get(w.ctx, w.key(name), pod)).To(Succeed()) })
+				if pod.Status.Phase != corev1.PodRunning {
+					w.run(name)
+				}
+			}
+			until(func(g Gomega) {
+				newest := w.newest()
+				g.Expect(newest.Spec.Move).To(BeEquivalentTo(move + 1))
+				for _, entry := range newest.Spec.Nodes {
+					g.Expect(w.agents[entry.Name].epoch()).To(Equal(uint64(newest.Spec.Epoch)))
+				}
+			})
+			for _, name := range givers(w.newest()) {
+				Expect(k8s.Get(w.ctx, w.key(name), &corev1.Pod{})).To(Succeed(), "its keys have not left")
+				w.moved(name, int64(move+1))
+			}
+			until(func(g Gomega) {
+				operations := w.resizes()
+				g.Expect(operations).To(HaveLen(move + 1))
+				for _, operation := range operations {
+					g.Expect(operation.Status.Stage).To(Equal(v1alpha1.StageComplete))
+				}
+				var nodes v1alpha1.MemoryNodeList
+				g.Expect(k8s.List(w.ctx, &nodes, client.InNamespace(w.pool.Namespace))).To(Succeed())
+				g.Expect(nodes.Items).To(HaveLen(int(aim)))
+			})
+		}
+		GinkgoWriter.Println("operators:", lives)
+		Expect(lives).To(BeNumerically(">", 5))
+		another()
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+		Expect(w.newest().Spec.Move).To(BeEquivalentTo(2))
+		Expect(w.newest().Spec.Departures).To(BeEmpty())
+		w.awaitEvent("ResizeOperation", v1alpha1.ReasonMoving)
+		w.awaitEvent("ResizeOperation", v1alpha1.ReasonResizeComplete)
+		w.settle()
+	})
+
 	It("goes on without what a memory node that gives has lost", func() {
 		w := newWorld(ofRACE(2))
 		w.up()
