@@ -967,6 +967,13 @@ func TestAResizeThatAPersonMadeIsRefused(t *testing.T) {
 		t.Errorf("%d operations", len(d.Resizes))
 	}
 	want(RefuseResize(stray, nil, d.now), v1alpha1.ReasonPoolNotFound, "no KVPool cache in namespace shop")
+	// Nor does it take the name of one that the operator makes.
+	stray.Name = v1alpha1.ResizeOperationName("cache", d.Pool.Generation+1)
+	d.aim(3)
+	d.wantNodes(3)
+	if d.operation().Name == stray.Name {
+		t.Errorf("%s is made, and is there", stray.Name)
+	}
 }
 
 // How many keys and bytes are left is told as they move, and when all will have moved.

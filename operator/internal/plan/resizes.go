@@ -147,7 +147,7 @@ func RefuseResize(stray *v1alpha1.ResizeOperation, pool *v1alpha1.KVPool, now ti
 
 func (d *decision) makeResize() {
 	number := d.Pool.Generation
-	for _, operation := range d.Resizes {
+	for _, operation := range slices.Concat(d.Resizes, d.Strays) {
 		suffix, ours := strings.CutPrefix(operation.Name, v1alpha1.ResizeOperationPrefix(d.Pool.Name))
 		if taken, err := strconv.ParseInt(suffix, 10, 64); ours && err == nil {
 			number = max(number, taken+1)
