@@ -15,7 +15,8 @@ const (
 	// ConditionDataPlaneReachable: the operator talks to the agents. Unknown is not False: a process that cannot be reached is
 	// not taken for dead.
 	ConditionDataPlaneReachable = "DataPlaneReachable"
-	// ConditionMemoryPressure: a memory node has no room, or soon none, for what needs memory. Reads, removals and updates in place go on.
+	// ConditionMemoryPressure: a memory node has no room, or soon none, for new keys and for values that are longer than before. Reads, removals, and
+	// writes of values that are no longer go on.
 	ConditionMemoryPressure = "MemoryPressure"
 	// ConditionCertificatesReady: the pool's certificates are made and current.
 	ConditionCertificatesReady = "CertificatesReady"
@@ -114,6 +115,7 @@ const (
 	ReasonClientUnknown         = "ClientUnknown"
 	ReasonClientAnswers         = "ClientAnswers"
 	ReasonPoolNotFound          = "PoolNotFound"
+	ReasonNotFollowed           = "NotFollowed"
 	ReasonFencing               = "Fencing"
 	ReasonFenced                = "Fenced"
 	ReasonNotFenced             = "NotFenced"
@@ -129,6 +131,7 @@ const (
 	ReasonResizePlanned         = "ResizePlanned"
 	ReasonApprovalRequired      = "ApprovalRequired"
 	ReasonMoveBegun             = "MoveBegun"
+	ReasonMoveProgressed        = "MoveProgressed"
 	ReasonMoveFinished          = "MoveFinished"
 	ReasonMoving                = "Moving"
 	ReasonNodeDrained           = "NodeDrained"

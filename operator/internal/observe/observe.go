@@ -48,6 +48,8 @@ type Snapshot struct {
 	Calls map[types.UID][]agent.Outcome
 	// Resizes of the pool, the oldest first.
 	Resizes []*v1alpha1.ResizeOperation
+	// Strays are ResizeOperations that name the pool and that a person has made.
+	Strays []*v1alpha1.ResizeOperation
 	// How many there shall be, by name.
 	MemoryPools  map[string]*v1alpha1.MemoryNodePool
 	ComputePools map[string]*v1alpha1.ComputeShardPool
@@ -98,10 +100,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	var services corev1.ServiceList
 	var budgets policyv1.PodDisruptionBudgetList
 	var policies networkingv1.NetworkPolicyList
-	var resizes v1alpha1.ResizeOperationList
 	var memoryPools v1alpha1.MemoryNodePoolList
 	var computePools v1alpha1.ComputeShardPoolList
-	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies, &resizes, &memoryPools, &computePools} {
+	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies, &memoryPools, &computePools} {
 		if err := list(objects); err != nil {
 			return nil, err
 		}
@@ -121,8 +122,16 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	}
 	sort.Slice(s.ShardMaps, func(i, j int) bool { return s.ShardMaps[i].Spec.Epoch < s.ShardMaps[j].Spec.Epoch })
 
-	for _, resize := range owned(pool, resizes.Items) {
-		s.Resizes = append(s.Resizes, resize)
+	resizes, err := Resizes(ctx, cache, client.ObjectKeyFromObject(pool))
+	if err != nil {
+		return nil, err
+	}
+	for _, resize := range resizes {
+		if metav1.IsControlledBy(resize, pool) {
+			s.Resizes = append(s.Resizes, resize)
+		} else if Stray(resize) {
+			s.Strays = append(s.Strays, resize)
+		}
 	}
 	slices.SortFunc(s.Resizes, func(a, b *v1alpha1.ResizeOperation) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
@@ -142,7 +151,6 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	}
 	sort.Slice(s.ComputePods, func(i, j int) bool { return s.ComputePods[i].Name < s.ComputePods[j].Name })
 
-	var err error
 	if s.Leases, err = Leases(ctx, cache, client.ObjectKeyFromObject(pool)); err != nil {
 		return nil, err
 	}
@@ -185,6 +193,27 @@ func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName)
 		return a.Name < b.Name
 	})
 	return leases, nil
+}
+
+// Resizes that name a pool. A person's have no label.
+func Resizes(ctx context.Context, cache client.Reader, pool types.NamespacedName) ([]*v1alpha1.ResizeOperation, error) {
+	var list v1alpha1.ResizeOperationList
+	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace)); err != nil {
+		return nil, fmt.Errorf("list ResizeOperations of pool %s: %w", pool, err)
+	}
+	var resizes []*v1alpha1.ResizeOperation
+	for i := range list.Items {
+		if resize := &list.Items[i]; resize.Spec.PoolName == pool.Name {
+			resizes = append(resizes, resize)
+		}
+	}
+	return resizes, nil
+}
+
+// Stray says whether no pool has made a ResizeOperation. What an earlier pool of the name has made goes with it.
+func Stray(resize *v1alpha1.ResizeOperation) bool {
+	controller := metav1.GetControllerOf(resize)
+	return resize.DeletionTimestamp.IsZero() && (controller == nil || controller.Kind != "KVPool")
 }
 
 func (s *Snapshot) kubernetesNodes(ctx context.Context, cache client.Reader) error {

@@ -24,7 +24,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, pressure)
 	under := before != nil && before.Status == metav1.ConditionTrue
 	fullest, most, of := d.fullest(func(n *node) bool { return n.agent.Facts.GetMemoryNode() != nil })
-	whenFull := "writes that need memory are refused (OOM), which are those of new keys and of values that do not lie in the index itself; reads, removals and updates in place go on: remove keys, or add memory nodes"
+	whenFull := "additions are refused (OOM), which are new keys and values that are longer than before; reads, removals, and writes of values that are no longer go on: remove keys, or add memory nodes"
 	refusing := d.refusing()
 	// Steps as coarse as the news of them.
 	percent := int(most*20) * 5

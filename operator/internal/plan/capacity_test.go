@@ -51,6 +51,10 @@ func TestMemoryPressure(t *testing.T) {
 		if !strings.Contains(c.Message, step.inMessage) {
 			t.Errorf("%s: %s", step.what, c.Message)
 		}
+		// People act by the message: it says what is refused, and what is not.
+		if full := "additions are refused (OOM), which are new keys and values that are longer than before; reads, removals, and writes of values that are no longer go on"; strings.Contains(c.Message, full) != (step.status == metav1.ConditionTrue) {
+			t.Errorf("%s: %s", step.what, c.Message)
+		}
 		if degraded := meta.FindStatusCondition(d.Status.Pool.Conditions, v1alpha1.ConditionDegraded); degraded.Status != step.degraded ||
 			strings.Contains(degraded.Message, "OOM") != step.degradedForMemory {
 			t.Errorf("%s: %+v", step.what, degraded)

@@ -146,7 +146,11 @@ func (d *decision) late() []string {
 	return late
 }
 
-// unfinished are the memory nodes that give, and have not said that all has left.
+// unfinished are the memory nodes that give, and have not said that all has left. Their word alone counts: whoever moved the keys has written it into
+// the node's memory, under the leases of the move and behind a pass over all that the node has, when no key that leaves could be placed there any more
+// (docs/adr/0012). It is of a number that is never used again, and what was heard of it before is only late. How many keys a node says that it has
+// would be no better: it has those of parts that stay, and it counts them from what clients write of themselves, dead ones too. Waiting for zero
+// might be waiting for good.
 func (d *decision) unfinished() []string {
 	current := d.epochs.current
 	var unfinished []string
@@ -601,7 +605,8 @@ func graft(further, lives *v1alpha1.ShardMapSpec) *v1alpha1.ShardMapSpec {
 }
 
 // drained says whether a node can go: the pool's map, which all its memory nodes follow, does not have it, and it knows. Whether the spec asks
-// for it once more by then makes no difference: another one is made. Once it has been said, it stays so. A cache that lags behind a deletion
+// for it once more by then makes no difference: another one is made. That no key is there follows from the map, as no part leaves a node's name before
+// its move is finished: see unfinished. Once it has been said, it stays so. A cache that lags behind a deletion
 // has at least seen what was said before it.
 func (d *decision) drained(n *node) bool {
 	if n.object == nil || d.inMap(n.name) {

@@ -5,6 +5,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -50,10 +51,16 @@ type drill struct {
 	keeps bool
 	// deaf memory nodes cannot be told a map.
 	deaf map[string]bool
-	// outlives is how many of its writes an operator outlives that dies.
-	outlives func(writes int) int
-	events   []string
-	steps    int
+	// outlives is how many of its effects an operator outlives that dies.
+	outlives func(effects int) int
+	// effectsLeft to the operator until it dies; 0: it does not. One that follows it has effectsOfALife. unheard is how often more it decides before
+	// it has heard of all agents.
+	effectsLeft, effectsOfALife, unheard, deaths int
+	// said are the steps of ResizeOperations that the operator remembers to have told.
+	said map[string]string
+	// events that people were told, by kind and reason, and their notes.
+	events, notes []string
+	steps         int
 }
 
 func newDrill(t *testing.T, nodes int, policy v1alpha1.DataPolicy) *drill {
@@ -63,7 +70,7 @@ func newDrill(t *testing.T, nodes int, policy v1alpha1.DataPolicy) *drill {
 
 func newDrillOf(t *testing.T, protocol string, nodes int, policy v1alpha1.DataPolicy) *drill {
 	t.Helper()
-	d := &drill{scene: newScene(0, policy), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{}, deaf: map[string]bool{}, tables: map[string]int32{}, lives: 100}
+	d := &drill{scene: newScene(0, policy), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{}, deaf: map[string]bool{}, tables: map[string]int32{}, said: map[string]string{}, lives: 100}
 	d.Cordoned = map[string]bool{}
 	d.Pool.Spec.Index.Protocol = protocol
 	d.aim(nodes)
@@ -142,16 +149,17 @@ func (d *drill) hear(node string) {
 }
 
 // tell a node a map, as its agent would take it.
-func (d *drill) tell(publication Publication) {
+func (d *drill) tell(publication Publication) bool {
 	pod := d.NodePods[publication.Node]
 	if pod == nil || pod.UID != publication.Pod || d.deaf[publication.Node] {
-		return
+		return false
 	}
+	before := d.recorded[publication.Node]
 	if epoch := uint64(publication.Map.Epoch); epoch < d.recorded[publication.Node] {
 		observed := d.Agents[pod.UID]
 		observed.RefusedEpoch = epoch
 		d.Agents[pod.UID] = observed
-		return
+		return true
 	}
 	message, err := shardmap.ToMessage(publication.Map)
 	if err != nil {
@@ -165,63 +173,166 @@ func (d *drill) tell(publication Publication) {
 			facts.Ready = facts.Ready || entry.GetIncarnation() == facts.GetIncarnation() && entry.GetState() == farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING
 		}
 	})
+	return d.recorded[publication.Node] != before
 }
 
 // step has the operator decide once, and what it wants carried out. It may die before it has told anybody its map, or, where outlives says how
-// many writes it outlives, in the middle of these.
+// many of its effects it outlives, in the middle of these.
 func (d *drill) step(dies bool) *decision {
 	d.t.Helper()
 	d.now = d.now.Add(time.Second)
 	d.look()
+	heard := d.Agents
+	d.Agents = d.heard()
 	plan := d.decide(d.t)
 	if d.steps++; d.steps%8 == 0 {
 		if once, twice := d.outline(plan), d.outline(d.decide(d.t)); once != twice {
 			d.t.Fatalf("deciding twice gives two plans:\n%s\n%s", once, twice)
 		}
 	}
-	writes := len(plan.Apply) + len(plan.Delete)
+	d.Agents = heard
+	effects := d.effects(plan)
+	most := len(effects)
 	if dies && d.outlives != nil {
-		writes = d.outlives(writes)
+		most = d.outlives(most)
+	} else if dies {
+		most = len(plan.Apply) + len(plan.Delete)
 	}
-	for _, object := range plan.Apply[:min(writes, len(plan.Apply))] {
-		d.apply(object)
-	}
-	for _, object := range plan.Delete[:max(writes-len(plan.Apply), 0)] {
-		d.remove(object)
-	}
-	for _, event := range plan.Events {
-		d.events = append(d.events, event.Reason)
+	for _, effect := range effects[:most] {
+		if effect() && d.dies() {
+			return plan
+		}
 	}
 	if dies {
-		return plan
-	}
-	for _, publication := range plan.Publish {
-		d.tell(publication)
-	}
-	if !plan.Status.Unsettled {
-		d.Pool.Status = plan.Status.Pool
-		for name, status := range plan.Status.Nodes {
-			if object := d.Nodes[name]; object != nil {
-				object.Status = status
-			}
-		}
-		for name, status := range plan.Status.MemoryPools {
-			d.MemoryPools[name].Status = status
-		}
-		for _, operation := range d.Resizes {
-			status, written := plan.Status.Resizes[operation.Name]
-			if was := operation.Status.Stage; written && operation.Status.CompletionTime != nil && status.Stage != was {
-				d.t.Fatalf("ResizeOperation %s, which was %s, is %s", operation.Name, was, status.Stage)
-			}
-			if written {
-				operation.Status = status
-			}
-		}
-		for _, event := range plan.Status.Events {
-			d.events = append(d.events, event.Reason)
-		}
+		clear(d.said)
 	}
 	return plan
+}
+
+// dies says whether the operator does so with this effect, and takes with it what it had in memory: what it has heard of agents and told people.
+func (d *drill) dies() bool {
+	if d.effectsLeft == 0 {
+		return false
+	}
+	if d.effectsLeft--; d.effectsLeft > 0 {
+		return false
+	}
+	d.deaths++
+	d.effectsLeft = d.effectsOfALife
+	d.unheard = 2
+	clear(d.said)
+	return true
+}
+
+// heard is what the operator knows of agents: one that has just begun has heard none, then half of them.
+func (d *drill) heard() map[types.UID]agent.Observation {
+	if d.unheard == 0 {
+		return d.Agents
+	}
+	heard := maps.Clone(d.Agents)
+	for i, node := range sortedNames(d.NodePods) {
+		if uid := d.NodePods[node].UID; d.unheard == 2 || i%2 == 0 {
+			heard[uid] = agent.Observation{State: agent.Connecting}
+		}
+	}
+	d.unheard--
+	return heard
+}
+
+// effects of a plan, in the order in which the controller has them. Each says whether anything is another by it.
+func (d *drill) effects(plan *decision) []func() bool {
+	var effects []func() bool
+	do := func(effect func() bool) { effects = append(effects, effect) }
+	for _, object := range plan.Apply {
+		do(func() bool { return d.apply(object) })
+	}
+	for _, object := range plan.Delete {
+		do(func() bool { d.remove(object); return true })
+	}
+	do(func() bool { return d.note(plan.Events) })
+	for _, publication := range plan.Publish {
+		do(func() bool { return d.tell(publication) })
+	}
+	if plan.Status.Unsettled {
+		return effects
+	}
+	var steps, others []Event
+	for _, event := range plan.Status.Events {
+		if event.Of != "" {
+			steps = append(steps, event)
+		} else {
+			others = append(others, event)
+		}
+	}
+	do(func() bool { return d.note(steps) })
+	for _, name := range sortedNames(plan.Status.Nodes) {
+		do(func() bool {
+			object := d.Nodes[name]
+			return object != nil && write(&object.Status, plan.Status.Nodes[name])
+		})
+	}
+	for _, operation := range slices.Clone(d.Resizes) {
+		status, written := plan.Status.Resizes[operation.Name]
+		if !written {
+			continue
+		}
+		do(func() bool {
+			if was := operation.Status.Stage; operation.Status.CompletionTime != nil && status.Stage != was {
+				d.t.Fatalf("ResizeOperation %s, which was %s, is %s", operation.Name, was, status.Stage)
+			}
+			changed := write(&operation.Status, status)
+			d.oneIsOpen()
+			return changed
+		})
+	}
+	for _, name := range sortedNames(plan.Status.MemoryPools) {
+		do(func() bool { return write(&d.MemoryPools[name].Status, plan.Status.MemoryPools[name]) })
+	}
+	do(func() bool { return write(&d.Pool.Status, plan.Status.Pool) })
+	do(func() bool { return d.note(others) })
+	return effects
+}
+
+func write[T any](status *T, now T) bool {
+	changed := !reflect.DeepEqual(*status, now)
+	*status = now
+	return changed
+}
+
+// oneIsOpen of a pool's ResizeOperations, at most.
+func (d *drill) oneIsOpen() {
+	d.t.Helper()
+	var open []string
+	for _, operation := range d.Resizes {
+		if isOpen(operation) {
+			open = append(open, operation.Name)
+		}
+	}
+	if len(open) > 1 {
+		d.t.Fatalf("ResizeOperations are open: %v", open)
+	}
+}
+
+// note what people are told, of each line of a ResizeOperation only what is another step.
+func (d *drill) note(events []Event) bool {
+	for _, event := range events {
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", event.Regarding), "*v1alpha1.")
+		if event.Of != "" {
+			line := fmt.Sprint(event.Of, kind, event.Line)
+			if step, said := d.said[line]; said && step == event.Step {
+				continue
+			}
+			d.said[line] = event.Step
+		}
+		d.events = append(d.events, kind+" "+event.Reason)
+		d.notes = append(d.notes, event.Note)
+	}
+	return false
+}
+
+// told is how often people were told something of a kind of object.
+func (d *drill) told(kind, reason string) int {
+	return len(slices.DeleteFunc(slices.Clone(d.events), func(event string) bool { return event != kind+" "+reason }))
 }
 
 // look for the pods of the newest map that have a place.
@@ -243,17 +354,22 @@ func (d *drill) outline(plan *decision) string {
 	return fmt.Sprint(len(plan.Apply), len(plan.Delete), len(plan.Publish), string(text))
 }
 
-func (d *drill) apply(object any) {
+// apply an object, and say whether it is another by that, as far as the drill has such objects.
+func (d *drill) apply(object any) bool {
 	switch object := object.(type) {
 	case *corev1ac.SecretApplyConfiguration:
+		if before := d.Secrets[*object.Name]; before != nil && reflect.DeepEqual(before.Data, object.Data) {
+			return false
+		}
 		d.Secrets[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
 	case *apiac.MemoryNodeApplyConfiguration:
-		if d.Nodes[*object.Name] == nil {
-			d.lives++
-			d.Nodes[*object.Name] = &v1alpha1.MemoryNode{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(fmt.Sprint("node-", d.lives))},
-				Spec:       v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Ordinal: *object.Spec.Ordinal, TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image},
-			}
+		if d.Nodes[*object.Name] != nil {
+			return false
+		}
+		d.lives++
+		d.Nodes[*object.Name] = &v1alpha1.MemoryNode{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(fmt.Sprint("node-", d.lives))},
+			Spec:       v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Ordinal: *object.Spec.Ordinal, TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image},
 		}
 	case *apiac.MemoryNodePoolApplyConfiguration:
 		if d.MemoryPools == nil {
@@ -262,15 +378,16 @@ func (d *drill) apply(object any) {
 		if d.MemoryPools[*object.Name] == nil {
 			d.MemoryPools[*object.Name] = &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name}}
 		}
-		d.MemoryPools[*object.Name].Spec = v1alpha1.MemoryNodePoolSpec{
-			PoolName: *object.Spec.PoolName, MemoryPool: *object.Spec.MemoryPool, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas}
+		return write(&d.MemoryPools[*object.Name].Spec, v1alpha1.MemoryNodePoolSpec{
+			PoolName: *object.Spec.PoolName, MemoryPool: *object.Spec.MemoryPool, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas})
 	case *corev1ac.PodApplyConfiguration:
-		if d.NodePods[*object.Name] == nil {
-			d.lives++
-			d.NodePods[*object.Name] = &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(fmt.Sprint("pod-", d.lives)), Annotations: object.Annotations},
-				Status:     corev1.PodStatus{Phase: corev1.PodPending},
-			}
+		if d.NodePods[*object.Name] != nil {
+			return false
+		}
+		d.lives++
+		d.NodePods[*object.Name] = &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(fmt.Sprint("pod-", d.lives)), Annotations: object.Annotations},
+			Status:     corev1.PodStatus{Phase: corev1.PodPending},
 		}
 	case *apiac.ShardMapApplyConfiguration:
 		d.addMap(object)
@@ -286,20 +403,17 @@ func (d *drill) apply(object any) {
 		if tables := object.Spec.Tables; tables != nil {
 			operation.Spec.Tables = &v1alpha1.ResizeTables{From: *tables.From, To: *tables.To}
 		}
-		open := 0
 		for _, other := range d.Resizes {
 			if other.Name == operation.Name {
 				d.t.Fatalf("ResizeOperation %s is made twice", other.Name)
 			}
-			if other.Status.CompletionTime == nil && other.Spec.Pools[0].To == operation.Spec.Pools[0].To && reflect.DeepEqual(other.Spec.Tables, operation.Spec.Tables) && slices.Equal(other.Spec.Evacuates, operation.Spec.Evacuates) {
-				open++
-			}
-		}
-		if open > 0 {
-			d.t.Fatalf("%d other ResizeOperations of this aim are open", open)
 		}
 		d.Resizes = append(d.Resizes, operation)
+		d.oneIsOpen()
+	default:
+		return false
 	}
+	return true
 }
 
 func (d *drill) addMap(object *apiac.ShardMapApplyConfiguration) {
@@ -743,9 +857,122 @@ func TestAPoolGrows(t *testing.T) {
 	}
 	d.wantStage(v1alpha1.StageComplete, "the 5 memory nodes that it shall have")
 	for _, reason := range []string{v1alpha1.ReasonResizePlanned, v1alpha1.ReasonMoveBegun, v1alpha1.ReasonMoveFinished, v1alpha1.ReasonResizeComplete} {
-		if told := slices.DeleteFunc(slices.Clone(d.events), func(event string) bool { return event != reason }); len(told) != 1 {
-			t.Errorf("%s is told %d times", reason, len(told))
+		if told := d.told("KVPool", reason); told != 1 {
+			t.Errorf("%s is told %d times: %v", reason, told, d.events)
 		}
+	}
+}
+
+// Each stage of a resize is told, and each quarter of its keys, to those who look at it. An operator that begins in between tells none again.
+func TestTheStepsOfAResizeAreTold(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+	have := func(keys ...uint64) {
+		for node, of := range keys {
+			d.update(name(node), func(facts *farpoolv1alpha1.Facts) {
+				facts.MemoryNode.Keys, facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = of, 1<<30, of<<10
+			})
+		}
+	}
+	have(9000, 9000)
+	want := func(what string, told ...string) {
+		t.Helper()
+		var of []string
+		for _, event := range d.events {
+			if reason, ours := strings.CutPrefix(event, "ResizeOperation "); ours {
+				of = append(of, reason)
+			}
+		}
+		if !slices.Equal(of, told) {
+			t.Errorf("%s: told %v, want %v", what, of, told)
+		}
+		d.events, d.notes = nil, nil
+	}
+	d.events = nil
+	d.aim(3)
+	for range 6 {
+		d.step(false)
+		d.kubelets()
+	}
+	want("it is asked for", v1alpha1.ReasonResizePlanned, v1alpha1.ReasonApprovalRequired)
+	d.agree()
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.step(false)
+	want("it was approved", v1alpha1.ReasonMoving)
+	begun := d.operation().Status
+	for _, c := range []struct {
+		keys [3]uint64
+		told string
+	}{
+		{[3]uint64{8500, 8500, 1000}, ""},
+		{[3]uint64{8000, 8200, 1800}, "25 % of the keys that are to move have moved: about 4"},
+		{[3]uint64{8100, 8200, 1700}, ""},
+		{[3]uint64{8000, 8150, 1850}, ""},
+		{[3]uint64{6200, 6300, 5500}, "75 % of the keys that are to move have moved: about "},
+		{[3]uint64{6000, 6000, 6000}, ""},
+	} {
+		clear(d.said) // another operator
+		have(c.keys[:]...)
+		d.now = d.now.Add(time.Minute)
+		d.step(false)
+		d.step(false)
+		notes := strings.Join(d.notes, "\n")
+		if (c.told == "") != (notes == "") || !strings.Contains(notes, c.told) || c.told != "" && (d.told("KVPool", v1alpha1.ReasonMoveProgressed) != 1 || !strings.Contains(notes, " MiB are left, which takes until about 2026-01-01T00:")) {
+			t.Errorf("%v keys of %d: told %q", c.keys, begun.KeysTotal, notes)
+		}
+		d.events, d.notes = nil, nil
+	}
+	d.clients(always)
+	d.untilSettled()
+	want("it is finished", v1alpha1.ReasonResizeComplete)
+	d.aim(2)
+	d.turn()
+	d.agree()
+	d.until("it moves", func(*decision) bool { return d.current().Move == 2 })
+	d.aim(3)
+	d.clients(always)
+	d.until("another is planned", func(*decision) bool { return d.operation().Spec.Pools[0].To == 3 })
+	d.abort()
+	for range 12 {
+		d.turn()
+	}
+	if d.told("ResizeOperation", v1alpha1.ReasonSuperseded) != 1 || d.told("ResizeOperation", v1alpha1.ReasonResizeAborted) != 1 || d.told("KVPool", v1alpha1.ReasonResizeAborted) != 1 {
+		t.Errorf("told: %s", strings.Join(d.events, ", "))
+	}
+}
+
+// What a person makes in place of the operator moves nothing, and is told so.
+func TestAResizeThatAPersonMadeIsRefused(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	stray := &v1alpha1.ResizeOperation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "by-hand", UID: "by-hand", Generation: 1},
+		Spec:       v1alpha1.ResizeOperationSpec{PoolName: "cache", Pools: []v1alpha1.ResizePool{{Name: "memory", From: 2, To: 3}}, Approval: v1alpha1.ApprovalApproved},
+	}
+	d.Strays = []*v1alpha1.ResizeOperation{stray}
+	want := func(status v1alpha1.ResizeOperationStatus, reason, words string) {
+		t.Helper()
+		c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionComplete)
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reason || !strings.Contains(c.Message, words) || status.Stage != "" || status.Change != "2 to 3" {
+			t.Errorf("%+v, want %s with %q", status, reason, words)
+		}
+	}
+	first := d.turn().Status.Resizes[stray.Name]
+	want(first, v1alpha1.ReasonNotFollowed, "edit spec.memory.pools[].replicas of KVPool cache")
+	stray.Status = first
+	if again := d.turn().Status.Resizes[stray.Name]; !reflect.DeepEqual(again, first) {
+		t.Errorf("it is written once more: %+v", again)
+	}
+	d.wantNodes(2)
+	if len(d.Resizes) > 0 {
+		t.Errorf("%d operations", len(d.Resizes))
+	}
+	want(RefuseResize(stray, nil, d.now), v1alpha1.ReasonPoolNotFound, "no KVPool cache in namespace shop")
+	// Nor does it take the name of one that the operator makes.
+	stray.Name = v1alpha1.ResizeOperationName("cache", d.Pool.Generation+1)
+	d.aim(3)
+	d.wantNodes(3)
+	if d.operation().Name == stray.Name {
+		t.Errorf("%s is made, and is there", stray.Name)
 	}
 }
 
@@ -830,8 +1057,8 @@ func TestAPoolShrinks(t *testing.T) {
 		}
 	}
 	d.wantStage(v1alpha1.StageComplete, "2 memory nodes")
-	if drained := slices.DeleteFunc(slices.Clone(d.events), func(event string) bool { return event != v1alpha1.ReasonNodeDrained }); len(drained) != 6 {
-		t.Errorf("that three nodes are drained is told %d times of pool and nodes", len(drained))
+	if drained := d.told("KVPool", v1alpha1.ReasonNodeDrained) + d.told("MemoryNode", v1alpha1.ReasonNodeDrained); drained != 6 {
+		t.Errorf("that three nodes are drained is told %d times of pool and nodes", drained)
 	}
 }
 
@@ -1103,7 +1330,7 @@ func TestAnAimThatIsGivenUp(t *testing.T) {
 		t.Errorf("%d operations, the first is %s", len(d.Resizes), stage)
 	}
 	// So it is before the first map.
-	d = &drill{scene: newScene(0, v1alpha1.DataPolicyCache), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{name(2): true}, deaf: map[string]bool{}, tables: map[string]int32{}, lives: 100}
+	d = &drill{scene: newScene(0, v1alpha1.DataPolicyCache), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{name(2): true}, deaf: map[string]bool{}, tables: map[string]int32{}, said: map[string]string{}, lives: 100}
 	d.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
 	d.aim(3)
 	for range 4 {
@@ -1538,7 +1765,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				losses := seed%2 == 1
 				d := newDrillOf(t, protocol, 1+random.IntN(5), policy)
 				d.keeps = seed%3 == 0
-				d.outlives = func(writes int) int { return random.IntN(writes + 1) }
+				d.outlives = func(effects int) int { return random.IntN(effects + 1) }
 				often := func(percent int) bool { return random.IntN(100) < percent }
 				pick := func() string {
 					names := sortedNames(d.NodePods)
@@ -1621,6 +1848,81 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An operator that dies after any of its effects, with all that it had in memory, leaves a pool that the next one goes on with: after the first
+// effect of a growth and a drain, after the second, and so on until both end before one dies.
+func TestTheOperatorDiesAfterEachEffect(t *testing.T) {
+	for _, c := range []struct {
+		protocol string
+		policy   v1alpha1.DataPolicy
+		approval v1alpha1.ResizeApproval
+	}{
+		{v1alpha1.ProtocolRACE, v1alpha1.DataPolicyStore, v1alpha1.ApprovalAutomatic},
+		{v1alpha1.ProtocolRCuckoo, v1alpha1.DataPolicyCache, v1alpha1.ApprovalRequired},
+	} {
+		t.Run(c.protocol, func(t *testing.T) {
+			began := func() *drill {
+				d := newDrillOf(t, c.protocol, 2, c.policy)
+				d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: c.approval}
+				return d
+			}
+			effects := 0
+			for died := true; died; effects++ {
+				d := began()
+				d.effectsLeft = effects + 1
+				d.growAndDrain()
+				died = d.deaths > 0
+			}
+			// Fewer would mean that effects are not counted: objects and pods that come and go, maps that each memory node is told, and statuses.
+			if effects < 80 {
+				t.Errorf("all ends after %d effects", effects)
+			}
+			t.Logf("%d effects", effects)
+			// Nor does it have to live for longer than one effect.
+			for each := 1; each <= 8; each++ {
+				d := began()
+				d.effectsLeft, d.effectsOfALife = each, each
+				d.growAndDrain()
+				if d.deaths < effects/(4*each) {
+					t.Errorf("%d operators have died", d.deaths)
+				}
+			}
+		})
+	}
+}
+
+// growAndDrain the pool of two memory nodes to four and back, whenever the operator dies.
+func (d *drill) growAndDrain() {
+	d.t.Helper()
+	what := fmt.Sprintf("with %d effects until it dies, then %d", d.effectsLeft, d.effectsOfALife)
+	for i, aim := range []int{4, 2} {
+		d.aim(aim)
+		chosen, done := 0, false
+		for turn := 0; turn < 600 && !done; turn++ {
+			d.step(false)
+			d.kubelets()
+			// Keys take more than one turn to move.
+			d.clients(func() bool { chosen++; return chosen%3 > 0 })
+			d.agree()
+			done = len(d.Resizes) > i && d.operation().Status.CompletionTime != nil && len(d.Nodes) == aim
+		}
+		if !done || len(d.Resizes) != i+1 || d.operation().Status.Stage != v1alpha1.StageComplete || d.current().Move != int64(i+1) || len(d.current().Nodes) != aim || len(d.current().Departures) > 0 {
+			d.t.Fatalf("%s: %d memory nodes are asked for: %d operations, the last %+v, move %d, %d memory nodes", what, aim, len(d.Resizes), d.operation().Status, d.current().Move, len(d.current().Nodes))
+		}
+	}
+	// What is told of a ResizeOperation is told though the operator dies, and more than once only by one that dies before it has written that down.
+	for _, reason := range []string{v1alpha1.ReasonResizePlanned, v1alpha1.ReasonMoving, v1alpha1.ReasonResizeComplete} {
+		if d.effectsOfALife > 0 {
+			break // some live too short to tell anything
+		}
+		if told := d.told("ResizeOperation", reason); told < 2 || told > 2+d.deaths {
+			d.t.Errorf("%s: %s is told %d times: %s", what, reason, told, strings.Join(d.events, ", "))
+		}
+	}
+	d.effectsLeft, d.effectsOfALife = 0, 0
+	d.wantNodes(2)
+	d.noneLost()
 }
 
 // agree has people approve of everything.

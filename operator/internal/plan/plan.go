@@ -106,6 +106,11 @@ type Event struct {
 	Reason    string
 	Action    string
 	Note      string
+
+	// Of is the ResizeOperation whose status makes it known, Line what about it, and Step how far that has come. As long as the cache shows the status
+	// of before, it is decided again: it is told once, until its line has come to another step.
+	Of         types.UID
+	Line, Step string
 }
 
 // decision is a plan that is being made.

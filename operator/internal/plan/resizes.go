@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -86,6 +87,9 @@ func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
 // from what memory nodes say and from the spec.
 func (d *decision) decideResize(act bool) {
 	d.Status.Resizes = map[string]v1alpha1.ResizeOperationStatus{}
+	for _, stray := range d.Strays {
+		d.Status.Resizes[stray.Name] = RefuseResize(stray, d.Pool, d.Now)
+	}
 	if d.epochs.effective() == nil {
 		return
 	}
@@ -109,7 +113,12 @@ func (d *decision) decideResize(act bool) {
 		}
 	}
 	if act && d.moves.open == nil && d.moves.held == nil && d.unsettled(d.epochs.effective()) {
-		d.makeResize()
+		// The status says first that one is over, then there is another: no more than one of a pool is ever open.
+		if at := slices.IndexFunc(d.Resizes, isOpen); at >= 0 {
+			d.moves.words = fmt.Sprintf("another number of memory nodes is asked for: ResizeOperation %s ends before another follows it", d.Resizes[at].Name)
+		} else {
+			d.makeResize()
+		}
 	}
 	if act {
 		for i := 0; i < len(over)-resizesKept; i++ {
@@ -121,16 +130,31 @@ func (d *decision) decideResize(act bool) {
 	}
 }
 
+// RefuseResize that no pool has made, whether the pool that it names is there or not: it moves nothing, and says what would.
+func RefuseResize(stray *v1alpha1.ResizeOperation, pool *v1alpha1.KVPool, now time.Time) v1alpha1.ResizeOperationStatus {
+	status := *stray.Status.DeepCopy()
+	status.ObservedGeneration = stray.Generation
+	status.Change = changeOf(&stray.Spec)
+	complete := condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonPoolNotFound, "there is no KVPool %s in namespace %s: delete this ResizeOperation", stray.Spec.PoolName, stray.Namespace)
+	if pool != nil {
+		complete = condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonNotFollowed,
+			"the operator makes the ResizeOperations of a pool itself, and follows no other: delete this one, and edit spec.memory.pools[].replicas of KVPool %s, or scale its MemoryNodePools (kubectl -n %s get memorynodepools)",
+			pool.Name, pool.Namespace)
+	}
+	status.Conditions = moved(status.Conditions, stray.Generation, now, complete)
+	return status
+}
+
 func (d *decision) makeResize() {
 	number := d.Pool.Generation
-	for _, operation := range d.Resizes {
+	for _, operation := range slices.Concat(d.Resizes, d.Strays) {
 		suffix, ours := strings.CutPrefix(operation.Name, v1alpha1.ResizeOperationPrefix(d.Pool.Name))
 		if taken, err := strconv.ParseInt(suffix, 10, 64); ours && err == nil {
 			number = max(number, taken+1)
 		}
 	}
 	spec := &v1alpha1.ResizeOperationSpec{PoolName: d.Pool.Name, Approval: v1alpha1.ApprovalAutomatic}
-	if resize := d.Pool.Spec.Resize; resize != nil && resize.Approval == v1alpha1.ApprovalRequired {
+	if d.asksApproval() {
 		spec.Approval = v1alpha1.ApprovalRequired
 	}
 	for p := range d.Pool.Spec.Memory.Pools {
@@ -174,7 +198,15 @@ func changeOf(spec *v1alpha1.ResizeOperationSpec) string {
 	return words
 }
 
-// followResize says how far one has come.
+// Lines of what is told about a ResizeOperation.
+const (
+	lineBegun = "begun"
+	lineStage = "stage"
+	lineKeys  = "keys"
+)
+
+// followResize says how far one has come, and has each step told, by comparison with what its status said before: so any operator tells it,
+// and none tells it again.
 func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.ResizeOperationStatus {
 	m := &d.moves
 	status := *operation.Status.DeepCopy()
@@ -186,16 +218,16 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 	now := &metav1.Time{Time: d.Now.Truncate(time.Second)}
 	if status.StartTime == nil {
 		status.StartTime = now
+		d.tellOf(operation, lineBegun, "", v1alpha1.ReasonResizePlanned, "memory nodes "+status.Change)
 	}
-	// tell people of what has become true.
-	end := func(stage v1alpha1.ResizeStage, reason, note string) {
+	end := func(stage v1alpha1.ResizeStage) {
 		status.Stage, status.CompletionTime, status.KeysLeft, status.BytesLeft, status.EstimatedCompletionTime = stage, now, 0, 0, nil
-		d.Status.Events = append(d.Status.Events, Event{Regarding: operation, Type: corev1.EventTypeNormal, Reason: reason, Action: "Resize", Note: clip(note)})
 	}
 	complete := condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "the pool's spec asks for another number of memory nodes by now; what was begun is finished all the same")
 	switch {
 	case operation != m.open:
-		end(v1alpha1.StageSuperseded, v1alpha1.ReasonSuperseded, complete.Message)
+		end(v1alpha1.StageSuperseded)
+		d.tellOf(operation, lineStage, string(status.Stage), v1alpha1.ReasonSuperseded, complete.Message)
 	default:
 		stage, reason, words := d.stage()
 		status.Stage = stage
@@ -205,21 +237,70 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 			m.estimate(&status, stage, now)
 			status.KeysLeft, status.BytesLeft = m.keysLeft, m.bytesLeft
 		}
+		d.tellStage(operation, stage, reason, words)
+		if stage == v1alpha1.StageMoving {
+			d.tellKeys(operation, &status)
+		}
 		complete = condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, reason, "%s", words)
 		if stage == v1alpha1.StageAborted {
 			status.Conditions = d.setConditions(status.Conditions, operation.Generation, d.holding(operation))
-			end(stage, reason, words)
+			end(stage)
 			break
 		}
 		if stage == v1alpha1.StageComplete {
 			complete.Status = metav1.ConditionTrue
-			end(stage, reason, words)
+			end(stage)
 			break
 		}
 		m.words = fmt.Sprintf("memory nodes %s, by ResizeOperation %s: %s", status.Change, operation.Name, words)
 	}
 	status.Conditions = d.setConditions(status.Conditions, operation.Generation, complete)
 	return status
+}
+
+// tellOf a ResizeOperation, to those who look at it, and to those who look at its pool if no other event tells these.
+func (d *decision) tellOf(operation *v1alpha1.ResizeOperation, line, step, reason, note string) {
+	event := Event{Regarding: operation, Type: corev1.EventTypeNormal, Reason: reason, Action: "Resize", Note: clip(note), Of: operation.UID, Line: line, Step: step}
+	switch reason {
+	case v1alpha1.ReasonNodeUnschedulable, v1alpha1.ReasonTablesStopped, v1alpha1.ReasonSecretMissing:
+		event.Type = corev1.EventTypeWarning
+	}
+	d.Status.Events = append(d.Status.Events, event)
+	switch reason {
+	case v1alpha1.ReasonApprovalRequired, v1alpha1.ReasonMoveProgressed, v1alpha1.ReasonResizeComplete, v1alpha1.ReasonResizeAborted:
+		event.Regarding, event.Note = d.Pool, clip(fmt.Sprintf("ResizeOperation %s: %s", operation.Name, note))
+		d.Status.Events = append(d.Status.Events, event)
+	}
+}
+
+// tellStage when a resize has come to another one, or waits for something else. That memory nodes are being told a map is soon over, and between any two.
+func (d *decision) tellStage(operation *v1alpha1.ResizeOperation, stage v1alpha1.ResizeStage, reason, words string) {
+	was := meta.FindStatusCondition(operation.Status.Conditions, v1alpha1.ConditionComplete)
+	if reason == v1alpha1.ReasonPublishing || operation.Status.Stage == stage && was != nil && was.Reason == reason {
+		return
+	}
+	d.tellOf(operation, lineStage, string(stage)+" "+reason, reason, words)
+}
+
+// tellKeys each time that another quarter of the keys has moved. That all have is told when the memory nodes say so.
+func (d *decision) tellKeys(operation *v1alpha1.ResizeOperation, status *v1alpha1.ResizeOperationStatus) {
+	moved := quarters(status)
+	if moved <= quarters(&operation.Status) || moved == 4 {
+		return
+	}
+	note := fmt.Sprintf("%d %% of the keys that are to move have moved: about %d keys and %d MiB are left", 25*moved, status.KeysLeft, status.BytesLeft>>20)
+	if end := status.EstimatedCompletionTime; end != nil {
+		note += ", which takes until about " + end.UTC().Format(time.RFC3339)
+	}
+	d.tellOf(operation, lineKeys, strconv.FormatInt(moved, 10), v1alpha1.ReasonMoveProgressed, note)
+}
+
+// quarters of the keys that have moved.
+func quarters(status *v1alpha1.ResizeOperationStatus) int64 {
+	if status.KeysTotal == 0 {
+		return 0
+	}
+	return 4 * (status.KeysTotal - status.KeysLeft) / status.KeysTotal
 }
 
 // estimate when the keys that move now will have moved, whenever fewer are left than were before.

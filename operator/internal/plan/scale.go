@@ -175,16 +175,36 @@ func (d *decision) decideGrowth(act bool) {
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonResizeAborted, fmt.Sprintf("%s, and %s", why, d.howToGoOn()))
 		case len(d.missing(d.epochs.current)) > 0 && len(d.awaited(d.epochs.current)) == 0:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf("%s, and no Kubernetes node can take the pods of memory nodes that were added (%s): see their conditions", why, some(d.missing(d.epochs.current))))
+		case d.awaitsApproval():
+			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired, why+", and a person's approval is awaited: see the pool's ResizeOperations")
 		case entry.Replicas >= entry.Capacity.MaxReplicas || d.pool.MemoryNodes() >= nodesInMap:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonCeilingReached, fmt.Sprintf("%s, and there are as many memory nodes as capacity.maxReplicas of memory pool %s allows: raise it, or remove keys", why, entry.Name))
 		case act && d.settled():
 			s.replicas++
+			if d.asksApproval() {
+				d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired, why+", and a person's approval is about to be asked for")
+				d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Grow", fmt.Sprintf("%s: memory pool %s is to grow from %d memory nodes to %d, once a person has approved of it", why, entry.Name, entry.Replicas, s.replicas))
+				break
+			}
 			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
 			d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonGrowing, "Grow", fmt.Sprintf("%s: memory pool %s grows from %d memory nodes to %d", why, entry.Name, entry.Replicas, s.replicas))
 		default:
 			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
 		}
 	}
+}
+
+// asksApproval says whether resizes that are planned from now on wait for a person.
+func (d *decision) asksApproval() bool {
+	return d.Pool.Spec.Resize != nil && d.Pool.Spec.Resize.Approval == v1alpha1.ApprovalRequired
+}
+
+// awaitsApproval says whether the resize under way waits for a person, or the one that is about to be made will.
+func (d *decision) awaitsApproval() bool {
+	if open := d.moves.open; open != nil {
+		return open.Spec.Approval == v1alpha1.ApprovalRequired
+	}
+	return d.asksApproval() && d.unsettled(d.epochs.current)
 }
 
 // settled says whether the pool has what it shall have, and has had it for long enough for its memory nodes to know how full they are.
@@ -219,12 +239,12 @@ func (d *decision) fullestHeap() *node {
 	return fullest
 }
 
-// limited says whether a memory pool has grown as far as it may, and has it told when that becomes so.
+// limited says whether a memory pool has grown as far as it may, and has it told when that becomes so. That approval is awaited tells the resize.
 func (d *decision) limited(entry *v1alpha1.MemoryPool, status metav1.ConditionStatus, reason, message string) {
 	c := condition(v1alpha1.ConditionScalingLimited, status, reason, "%s", message)
 	d.growth[entry.Name] = &c
 	object := d.MemoryPools[v1alpha1.ScaleName(d.Pool.Name, entry.Name)]
-	if object == nil || status != metav1.ConditionTrue || meta.IsStatusConditionTrue(object.Status.Conditions, c.Type) {
+	if object == nil || status != metav1.ConditionTrue || reason == v1alpha1.ReasonApprovalRequired || meta.IsStatusConditionTrue(object.Status.Conditions, c.Type) {
 		return
 	}
 	d.Status.Events = append(d.Status.Events, Event{Regarding: d.Pool, Type: corev1.EventTypeWarning, Reason: reason, Action: "Grow", Note: c.Message})

@@ -157,11 +157,8 @@ func TestAMemoryPoolGrowsAsItFills(t *testing.T) {
 	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonCeilingReached)
 	d.wantNodes(4)
 	d.noneLost()
-	told := func(reason string) int {
-		return len(slices.DeleteFunc(slices.Clone(d.events), func(event string) bool { return event != reason }))
-	}
-	if told(v1alpha1.ReasonGrowing) != 2 || told(v1alpha1.ReasonCeilingReached) != 1 {
-		t.Errorf("%d growths and %d ceilings are told: %s", told(v1alpha1.ReasonGrowing), told(v1alpha1.ReasonCeilingReached), strings.Join(d.events, " "))
+	if growths, ceilings := d.told("KVPool", v1alpha1.ReasonGrowing), d.told("KVPool", v1alpha1.ReasonCeilingReached); growths != 2 || ceilings != 1 {
+		t.Errorf("%d growths and %d ceilings are told: %s", growths, ceilings, strings.Join(d.events, ", "))
 	}
 }
 
@@ -200,6 +197,17 @@ func TestGrowthIsApproved(t *testing.T) {
 		t.Fatalf("move %d, %d replicas", spec.Move, d.MemoryPools["cache-memory"].Spec.Replicas)
 	}
 	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	// Nobody is told that it grows while it does not.
+	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired)
+	if d.told("KVPool", v1alpha1.ReasonGrowing) != 0 || d.told("KVPool", v1alpha1.ReasonApprovalRequired) != 1 || d.told("ResizeOperation", v1alpha1.ReasonApprovalRequired) != 1 {
+		t.Errorf("told: %s", strings.Join(d.events, ", "))
+	}
+	if notes := strings.Join(d.notes, "\n"); strings.Contains(notes, "grows") || !strings.Contains(notes, "memory pool memory is to grow from 2 memory nodes to 3, once a person has approved of it") ||
+		!strings.Contains(notes, "ResizeOperation "+d.operation().Name+": a person's approval is awaited") {
+		t.Error(notes)
+	}
+	d.fill(20)
 	d.agree()
 	d.wantNodes(3)
+	d.wantLimited(metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable)
 }

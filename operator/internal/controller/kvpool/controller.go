@@ -93,14 +93,15 @@ type Reconciler struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// credentials that the operator shows to each pool's agents: in memory alone.
 	credentials map[types.NamespacedName]*pki.Credential
-	// told are the steps of each pool's RepairLeases and ResizeOperations that people and metrics have heard of: the cache may show the status of before.
-	told map[types.NamespacedName]map[step]bool
+	// told is how far each pool's RepairLeases and ResizeOperations have come as far as people and metrics have heard: the cache may show the status
+	// of before.
+	told map[types.NamespacedName]map[line]string
 }
 
-// step that a RepairLease or ResizeOperation has taken.
-type step struct {
-	object types.UID
-	reason string
+// line is what somebody is told of a RepairLease or ResizeOperation, step by step: who looks at it, or at its pool.
+type line struct {
+	object, regarding types.UID
+	of                string
 }
 
 // Options of the controller.
@@ -125,7 +126,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		clock:       options.Clock,
 		settings:    options.Settings,
 		credentials: map[types.NamespacedName]*pki.Credential{},
-		told:        map[types.NamespacedName]map[step]bool{},
+		told:        map[types.NamespacedName]map[line]string{},
 	}
 	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
@@ -146,18 +147,22 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: pool}}}
 	})
 	byReference := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
-		lease, ok := object.(*v1alpha1.RepairLease)
-		if !ok {
+		pool := types.NamespacedName{Namespace: object.GetNamespace()}
+		switch object := object.(type) {
+		case *v1alpha1.RepairLease:
+			pool.Name = object.Spec.PoolRef.Name
+		case *v1alpha1.ResizeOperation:
+			pool.Name = object.Spec.PoolName
+		default:
 			return nil
 		}
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: lease.Namespace, Name: lease.Spec.PoolRef.Name}}}
+		return []reconcile.Request{{NamespacedName: pool}}
 	})
 	return r, ctrl.NewControllerManagedBy(mgr).
 		Named(options.Name).
 		For(&v1alpha1.KVPool{}).
 		Owns(&v1alpha1.MemoryNode{}).
 		Owns(&v1alpha1.ShardMap{}).
-		Owns(&v1alpha1.ResizeOperation{}).
 		Owns(&v1alpha1.MemoryNodePool{}).
 		Owns(&v1alpha1.ComputeShardPool{}).
 		Owns(&appsv1.Deployment{}).
@@ -168,6 +173,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Pod{}, byLabel).
 		Watches(&v1alpha1.RepairLease{}, byReference).
+		Watches(&v1alpha1.ResizeOperation{}, byReference).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.withProcessesOn), builder.WithPredicates(predicate.Funcs{
 			// A taint that goes changes nothing: who was fenced stays so.
 			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) || cordoned(e.Object) },
@@ -246,7 +252,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.client.Get(ctx, request.NamespacedName, pool); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
-			return reconcile.Result{}, r.refuseLeases(ctx, request.NamespacedName)
+			return reconcile.Result{}, errors.Join(r.refuseLeases(ctx, request.NamespacedName), r.refuseResizes(ctx, request.NamespacedName))
 		}
 		return reconcile.Result{}, fmt.Errorf("get KVPool %s: %w", request, err)
 	}
@@ -337,6 +343,24 @@ func (r *Reconciler) refuseLeases(ctx context.Context, pool types.NamespacedName
 		}
 		status := plan.Refuse(lease, r.clock.Now())
 		if err := r.applier.Status(ctx, leaseStatus(lease, &status), lease); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseResizes tells whoever made a ResizeOperation that the pool that it names is not there.
+func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedName) error {
+	resizes, err := observe.Resizes(ctx, r.client, pool)
+	if err != nil {
+		return err
+	}
+	for _, resize := range resizes {
+		if !observe.Stray(resize) {
+			continue
+		}
+		status := plan.RefuseResize(resize, nil, r.clock.Now())
+		if err := r.applier.Status(ctx, resizeStatus(resize, &status), resize); err != nil {
 			return err
 		}
 	}
@@ -434,6 +458,11 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 	if decided.Status.Unsettled {
 		return nil
 	}
+	// Steps are told before they are written down, by which they are known to be told: an operator that dies in between has the next one tell them
+	// again, and none is missed.
+	steps, others := r.news(snapshot, decided.Status.Events)
+	r.emit(steps)
+	r.metrics.count(snapshot, &decided.Status, steps)
 	for name, status := range decided.Status.Nodes {
 		if err := r.applier.Status(ctx, nodeStatus(snapshot.Nodes[name], &status), snapshot.Nodes[name]); err != nil {
 			return err
@@ -453,7 +482,7 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 			}
 		}
 	}
-	for _, object := range snapshot.Resizes {
+	for _, object := range slices.Concat(snapshot.Resizes, snapshot.Strays) {
 		if status, ok := decided.Status.Resizes[object.Name]; ok {
 			if err := r.applier.Status(ctx, resizeStatus(object, &status), object); err != nil {
 				return err
@@ -474,18 +503,18 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 	if err := r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool); err != nil {
 		return err
 	}
-	news := r.news(snapshot, decided.Status.Events)
-	r.emit(news)
-	r.metrics.observe(snapshot, &decided.Status, news)
+	r.emit(others)
+	r.metrics.count(snapshot, &decided.Status, others)
+	r.metrics.observe(snapshot, &decided.Status)
 	return nil
 }
 
-// news are the events that have not been told.
-func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) []plan.Event {
+// news are the steps of RepairLeases and ResizeOperations that have not been told, and the other events.
+func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) (steps, others []plan.Event) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	pool := client.ObjectKeyFromObject(snapshot.Pool)
-	before, now := r.told[pool], map[step]bool{}
+	before, now := r.told[pool], map[line]string{}
 	there := map[types.UID]bool{}
 	for _, lease := range snapshot.Leases {
 		there[lease.UID] = true
@@ -493,25 +522,29 @@ func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) []plan.
 	for _, resize := range snapshot.Resizes {
 		there[resize.UID] = true
 	}
-	for told := range before {
+	for told, step := range before {
 		if there[told.object] {
-			now[told] = true
+			now[told] = step
 		}
 	}
-	var news []plan.Event
 	for _, event := range list {
-		switch event.Regarding.(type) {
-		case *v1alpha1.RepairLease, *v1alpha1.ResizeOperation:
-			taken := step{event.Regarding.GetUID(), event.Reason}
-			if now[taken] {
-				continue
-			}
-			now[taken] = true
+		of := line{event.Of, event.Regarding.GetUID(), event.Line}
+		if lease, ok := event.Regarding.(*v1alpha1.RepairLease); ok {
+			// It takes each step once.
+			of = line{lease.UID, lease.UID, event.Reason}
 		}
-		news = append(news, event)
+		if of.object == "" {
+			others = append(others, event)
+			continue
+		}
+		if step, told := now[of]; told && step == event.Step {
+			continue
+		}
+		now[of] = event.Step
+		steps = append(steps, event)
 	}
 	r.told[pool] = now
-	return news
+	return steps, others
 }
 
 func deletes(decided *plan.Plan, object client.Object) bool {

@@ -91,9 +91,9 @@ func (m *Metrics) published(pool types.NamespacedName, result string) {
 	m.publishes.WithLabelValues(pool.Namespace, pool.Name, result).Inc()
 }
 
-// observe what was written, and what became true with it.
-func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status, news []plan.Event) {
-	pool, status := client.ObjectKeyFromObject(snapshot.Pool), &written.Pool
+// count what becomes true with a status.
+func (m *Metrics) count(snapshot *observe.Snapshot, decided *plan.Status, news []plan.Event) {
+	pool := client.ObjectKeyFromObject(snapshot.Pool)
 	for _, told := range news {
 		switch regarding := told.Regarding.(type) {
 		case *v1alpha1.KVPool:
@@ -101,16 +101,29 @@ func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status, news
 				m.losses.WithLabelValues(pool.Namespace, pool.Name).Inc()
 			}
 		case *v1alpha1.RepairLease:
-			now := written.Leases[regarding.Name]
+			now := decided.Leases[regarding.Name]
 			m.follow(pool, regarding, &now, told.Reason)
 		case *v1alpha1.ResizeOperation:
-			now := written.Resizes[regarding.Name]
+			now := decided.Resizes[regarding.Name]
+			if now.CompletionTime == nil || !ends(told.Reason) {
+				continue
+			}
 			m.resizes.WithLabelValues(pool.Namespace, pool.Name, string(now.Stage)).Inc()
 			if told.Reason == v1alpha1.ReasonResizeComplete {
 				m.resizeTime.WithLabelValues(pool.Namespace, pool.Name).Observe(now.CompletionTime.Sub(now.StartTime.Time).Seconds())
 			}
 		}
 	}
+}
+
+// ends says whether a ResizeOperation is over with what is told of it.
+func ends(reason string) bool {
+	return reason == v1alpha1.ReasonResizeComplete || reason == v1alpha1.ReasonSuperseded || reason == v1alpha1.ReasonResizeAborted
+}
+
+// observe what was written.
+func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status) {
+	pool, status := client.ObjectKeyFromObject(snapshot.Pool), &written.Pool
 	m.partsLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.PartsLeft))
 	m.keysLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.KeysLeft))
 	m.leases.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.OpenLeases))

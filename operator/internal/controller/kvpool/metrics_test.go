@@ -34,7 +34,7 @@ func TestDeathsThatWaitForALeaseAreShownUntilNoneDoesOrThePoolIsGone(t *testing.
 	}
 	pool := &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "cache"}}
 	for _, waiting := range []int{44, 0} {
-		m.observe(&observe.Snapshot{Pool: pool}, &plan.Status{OpenLeases: 64, Backlog: waiting}, nil)
+		m.observe(&observe.Snapshot{Pool: pool}, &plan.Status{OpenLeases: 64, Backlog: waiting})
 		found := gauges()
 		if backlog, there := found["farpool_operator_repair_backlog"]; !there || backlog != float64(waiting) || found["farpool_operator_repair_leases"] != 64 {
 			t.Errorf("%d wait, and the metrics say %v", waiting, found)
@@ -43,5 +43,36 @@ func TestDeathsThatWaitForALeaseAreShownUntilNoneDoesOrThePoolIsGone(t *testing.
 	m.forget(client.ObjectKeyFromObject(pool))
 	if found := gauges(); len(found) != 0 {
 		t.Errorf("of a pool that is gone the metrics still say %v", found)
+	}
+}
+
+// Of what is told about a ResizeOperation, its end is counted, and nothing else.
+func TestResizesAreCountedWhenTheyEnd(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := NewMetrics(registry)
+	snapshot := &observe.Snapshot{Pool: &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "cache"}}}
+	resize := &v1alpha1.ResizeOperation{ObjectMeta: metav1.ObjectMeta{Name: "cache-resize-1", UID: "1"}}
+	begun := metav1.Now()
+	moving := v1alpha1.ResizeOperationStatus{Stage: v1alpha1.StageMoving, StartTime: &begun}
+	complete := v1alpha1.ResizeOperationStatus{Stage: v1alpha1.StageComplete, StartTime: &begun, CompletionTime: &begun}
+	for _, told := range []struct {
+		status v1alpha1.ResizeOperationStatus
+		reason string
+	}{{moving, v1alpha1.ReasonMoving}, {moving, v1alpha1.ReasonMoveProgressed}, {complete, v1alpha1.ReasonResizePlanned}, {complete, v1alpha1.ReasonResizeComplete}} {
+		m.count(snapshot, &plan.Status{Resizes: map[string]v1alpha1.ResizeOperationStatus{resize.Name: told.status}},
+			[]plan.Event{{Regarding: resize, Reason: told.reason}, {Regarding: snapshot.Pool, Reason: told.reason}})
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := 0.0
+	for _, family := range families {
+		for _, sample := range family.GetMetric() {
+			counted += sample.GetCounter().GetValue() + float64(sample.GetHistogram().GetSampleCount())
+		}
+	}
+	if counted != 2 {
+		t.Errorf("an end and its seconds are counted %v times", counted)
 	}
 }

@@ -221,6 +221,83 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
 	})
 
+	It("grows and is drained by operators that die after their first write, their second, and so on", Serial, func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		lives := 0
+		another := func() {
+			lives++
+			running.stop()
+			running = startOperator("farpool/dataplane:v1")
+		}
+		DeferCleanup(func() {
+			if running.mortal.Load() {
+				running.stop()
+				running = startOperator("farpool/dataplane:v1")
+			}
+		})
+		until := func(so func(g Gomega)) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				if running.dead.Load() {
+					another()
+					running.dieAfter(lives)
+				}
+				open := 0
+				for _, operation := range w.resizes() {
+					if operation.Status.CompletionTime == nil {
+						open++
+					}
+				}
+				Expect(open).To(BeNumerically("<=", 1), "ResizeOperations are open")
+				so(g)
+			}, within, every).Should(Succeed())
+		}
+		for move, aim := range []int32{4, 2} {
+			lives++
+			running.dieAfter(lives)
+			Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = aim })).To(Succeed())
+			w.pool.Spec.Memory.Pools[0].Replicas = aim
+			for _, name := range w.nodeNames() {
+				pod := &corev1.Pod{}
+				until(func(g Gomega) { g.Expect(k8s.Get(w.ctx, w.key(name), pod)).To(Succeed()) })
+				if pod.Status.Phase != corev1.PodRunning {
+					w.run(name)
+				}
+			}
+			until(func(g Gomega) {
+				newest := w.newest()
+				g.Expect(newest.Spec.Move).To(BeEquivalentTo(move + 1))
+				for _, entry := range newest.Spec.Nodes {
+					g.Expect(w.agents[entry.Name].epoch()).To(Equal(uint64(newest.Spec.Epoch)))
+				}
+			})
+			for _, name := range givers(w.newest()) {
+				Expect(k8s.Get(w.ctx, w.key(name), &corev1.Pod{})).To(Succeed(), "its keys have not left")
+				w.moved(name, int64(move+1))
+			}
+			until(func(g Gomega) {
+				operations := w.resizes()
+				g.Expect(operations).To(HaveLen(move + 1))
+				for _, operation := range operations {
+					g.Expect(operation.Status.Stage).To(Equal(v1alpha1.StageComplete))
+				}
+				var nodes v1alpha1.MemoryNodeList
+				g.Expect(k8s.List(w.ctx, &nodes, client.InNamespace(w.pool.Namespace))).To(Succeed())
+				g.Expect(nodes.Items).To(HaveLen(int(aim)))
+			})
+		}
+		GinkgoWriter.Println("operators:", lives)
+		Expect(lives).To(BeNumerically(">", 5))
+		another()
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+		Expect(w.newest().Spec.Move).To(BeEquivalentTo(2))
+		Expect(w.newest().Spec.Departures).To(BeEmpty())
+		w.awaitEvent("ResizeOperation", v1alpha1.ReasonMoving)
+		w.awaitEvent("ResizeOperation", v1alpha1.ReasonResizeComplete)
+		w.settle()
+	})
+
 	It("goes on without what a memory node that gives has lost", func() {
 		w := newWorld(ofRACE(2))
 		w.up()
@@ -284,6 +361,35 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		}
 		Expect(w.awaitStage(3, v1alpha1.StageComplete).Spec.Approval).To(Equal(v1alpha1.ApprovalApproved))
 		Expect(w.resizes()).To(HaveLen(1))
+	})
+
+	It("refuses ResizeOperations that it has not made", func() {
+		w := newWorld(ofRACE(2))
+		made := &v1alpha1.ResizeOperation{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "by-hand"},
+			Spec: v1alpha1.ResizeOperationSpec{PoolName: "cache", Approval: v1alpha1.ApprovalAutomatic, RequestedState: v1alpha1.RequestedRun,
+				Pools: []v1alpha1.ResizePool{{Name: "memory", From: 2, To: 3}}},
+		}
+		Expect(k8s.Create(w.ctx, made)).To(Succeed())
+		refused := func(reason, words string) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				g.Expect(k8s.Get(w.ctx, w.key("by-hand"), made)).To(Succeed())
+				complete := meta.FindStatusCondition(made.Status.Conditions, v1alpha1.ConditionComplete)
+				g.Expect(complete).NotTo(BeNil())
+				g.Expect(complete.Status).To(Equal(metav1.ConditionFalse))
+				g.Expect(complete.Reason).To(Equal(reason))
+				g.Expect(complete.Message).To(ContainSubstring(words))
+			}, within, every).Should(Succeed())
+		}
+		By("a pool that is not there")
+		refused(v1alpha1.ReasonPoolNotFound, "no KVPool cache in namespace "+w.pool.Namespace)
+		By("a pool that is")
+		w.up()
+		refused(v1alpha1.ReasonNotFollowed, "edit spec.memory.pools[].replicas of KVPool cache")
+		w.settle()
+		Expect(w.nodeNames()).To(HaveLen(2))
+		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
 	})
 
 	It("has its tables split ahead of its keys, by one operator after the other", Serial, func() {

@@ -4,6 +4,7 @@ package kvpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -139,6 +140,9 @@ type operatorProcess struct {
 	writes     *writeCounter
 	cancel     context.CancelFunc
 	done       chan error
+	// mortal: it dies with its writesLeft-th write to the API server, events aside; then it is dead.
+	mortal, dead atomic.Bool
+	writesLeft   atomic.Int64
 }
 
 func startOperator(image string) *operatorProcess {
@@ -147,8 +151,15 @@ func startOperator(image string) *operatorProcess {
 	counted := rest.CopyConfig(config)
 	counted.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(request *http.Request) (*http.Response, error) {
+			if p.dead.Load() {
+				return nil, errors.New("this operator has died")
+			}
 			if request.Method != http.MethodGet {
 				p.writes.add(request.Method + " " + request.URL.Path)
+				if p.mortal.Load() && !strings.Contains(request.URL.Path, "/events") && p.writesLeft.Add(-1) <= 0 {
+					p.dead.Store(true)
+					defer p.cancel()
+				}
 			}
 			return next.RoundTrip(request)
 		})
@@ -188,6 +199,12 @@ func (p *operatorProcess) stop() {
 	GinkgoHelper()
 	p.cancel()
 	Eventually(p.done, within).Should(Receive(BeNil()))
+}
+
+// dieAfter so many writes from now on.
+func (p *operatorProcess) dieAfter(writes int) {
+	p.writesLeft.Store(int64(writes))
+	p.mortal.Store(true)
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)
