@@ -185,7 +185,7 @@ test-race: ## Go tests of hack and e2e under the race detector
 
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
-	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e $(GO_TEST_FLAGS) $(ARGS)
+	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e -timeout $(if $(filter short,$(E2E_FILTER)),70m,150m) $(GO_TEST_FLAGS) $(ARGS)
 
 # On this machine where its kernel has SoftRoCE, and otherwise with workers in QEMU guests.
 .PHONY: e2e-softroce

@@ -81,11 +81,11 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 	}, SpecTimeout(3*time.Minute))
 })
 
-var _ = Describe("A pool that is full and may not grow", Label("short"), func() {
-	It("says so, and is healed by growth without a restart", func(ctx SpecContext) {
-		value := strings.Repeat("v", 30_000)
+var _ = Describe("A pool that is full and may not grow", func() {
+	DescribeTable("says so, and is healed by growth without a restart", func(ctx SpecContext, index string, bytes int) {
+		value := strings.Repeat("v", bytes)
 		key := func(i int) string { return fmt.Sprintf("full:%d", i) }
-		p := apply(ctx, namespace(ctx, "ceiling"), strings.Replace(small("capped", 1, 1, "  dataPolicy: Store\n  index: {protocol: RACE}"),
+		p := apply(ctx, namespace(ctx, "ceiling"), strings.Replace(small("capped", 1, 1, "  dataPolicy: Store\n  index: "+index),
 			"memory: 64Mi", "memory: 16Mi, capacity: {fillPercent: 70, maxReplicas: 1}", 1))
 		p.ready(ctx)
 		before := append(p.memoryNodes(ctx), p.shards(ctx)...)
@@ -93,11 +93,14 @@ var _ = Describe("A pool that is full and may not grow", Label("short"), func() 
 		DeferCleanup(through.Close)
 		stored := 0
 		var refused error
-		for ; refused == nil && stored < 10_000; stored++ {
+		for ; refused == nil && stored < 100_000; stored++ {
 			refused = through.Set(ctx, key(stored), value, 0).Err()
 		}
 		stored--
+		AddReportEntry("full", fmt.Sprintf("with %d keys and values of %d bytes", stored, bytes))
 		Expect(refused).To(MatchError(Equal("OOM command not allowed when used memory > 'maxmemory'.")))
+		// At once: half a minute after the last refusal it is told how full the fullest memory node is, and no more.
+		Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionMemoryPressure).Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonMemoryFull))
 		for i := range stored {
 			Expect(through.Set(ctx, key(i), value, 0).Err()).To(Succeed(), key(i))
 		}
@@ -132,5 +135,8 @@ var _ = Describe("A pool that is full and may not grow", Label("short"), func() 
 		for _, pod := range before {
 			Expect(after).To(HaveKeyWithValue(pod.UID, BeZero()), "%s is another pod, or its process is another one", pod.Name)
 		}
-	}, SpecTimeout(8*time.Minute))
+	},
+		Entry("of RACE, whose heap is full", Label("short"), SpecTimeout(8*time.Minute), "{protocol: RACE}", 30_000),
+		Entry("of RACE, whose table is full", Label("long"), SpecTimeout(10*time.Minute), "{protocol: RACE, race: {tablePercent: 1}}", 8),
+		Entry("of RCuckoo, whose table is full", Label("long"), SpecTimeout(10*time.Minute), "{protocol: RCuckoo, rcuckoo: {tablePercent: 1}}", 8))
 })

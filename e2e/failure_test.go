@@ -123,7 +123,17 @@ func (p pool) clean(ctx context.Context) {
 	}
 }
 
-var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("short"), func() {
+var _ = Describe("A pool whose clients and memory nodes fail, of RCuckoo", Ordered, Label("short"), func() {
+	failing("{protocol: RCuckoo}")
+})
+
+// Its tables are small, so that some are being split when somebody dies.
+var _ = Describe("A pool whose clients and memory nodes fail, of RACE", Ordered, Label("long"), func() {
+	failing("{protocol: RACE, race: {tables: 4096}}")
+})
+
+// failing are the specs of a pool with an index, in their order.
+func failing(index string) {
 	const shards, memoryNodes = 3, 2
 	var (
 		p              pool
@@ -208,7 +218,7 @@ var _ = Describe("A pool whose clients and memory nodes fail", Ordered, Label("s
 		return l
 	}
 	BeforeAll(func(ctx SpecContext) {
-		p = apply(ctx, namespace(ctx, "failure"), small("mortal", memoryNodes, shards, "  dataPolicy: Store"))
+		p = apply(ctx, namespace(ctx, "failure"), small("mortal", memoryNodes, shards, "  dataPolicy: Store\n  index: "+index))
 		p.ready(ctx)
 		target = p.target(ctx)
 		clients, nodes = reach(ctx, p.shards(ctx), shardProcess), reach(ctx, p.memoryNodes(ctx), nodeProcess)
@@ -356,7 +366,8 @@ spec:
 
 	It("loses nothing that was acknowledged when they are killed and stopped at random, with and without operator and API server", func(ctx SpecContext) {
 		random := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0x6b696e64))
-		lasting := time.Duration(count(600, 60)) * time.Second
+		// Both protocols together have ten minutes.
+		lasting := time.Duration(count(300, 60)) * time.Second
 		controlPlane, err := kind.ControlPlane(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func(ctx SpecContext) {
@@ -491,7 +502,7 @@ spec:
 		p.delete(ctx)
 		Expect(leases(ctx)).To(BeEmpty())
 	}, SpecTimeout(4*time.Minute))
-})
+}
 
 // errand is something that is being done on the side.
 type errand struct{ done chan struct{} }

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	farpoolv1alpha1 "farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/e2e/workload"
 )
 
@@ -34,7 +35,14 @@ var _ = Describe("A pool that grows", func() {
 		})
 		// A quarter of what is done while it grows are new keys: some of them are there, and most are yet to come.
 		Eventually(func() int { return r.Recorded() - before }).WithContext(ctx).WithTimeout(5 * time.Minute).Should(BeNumerically(">", wanted))
-		p.resized(ctx, p.scaleMemory(ctx, 4), 4)
+		nodes := reach(ctx, p.memoryNodes(ctx), nodeProcess)
+		resize := p.scaleMemory(ctx, 4)
+		p.stage(ctx, resize, farpoolv1alpha1.StageMoving)
+		// Of 4 memory nodes each has as much, so half of what is there leaves. Keys that come later are written where they belong.
+		there, err := metrics(nodes, "farpool_node_keys")
+		Expect(err).NotTo(HaveOccurred())
+		leave := sumOf(there) / 2
+		p.resized(ctx, resize, 4)
 		Expect(grown.over()).To(BeFalse(), "it had grown before the memory nodes were there")
 		Eventually(grown.over).WithContext(ctx).WithTimeout(10 * time.Minute).Should(BeTrue())
 
@@ -47,8 +55,12 @@ var _ = Describe("A pool that grows", func() {
 		Expect(split).To(ContainElement(BeNumerically(">", 0)), "no table was split")
 		moved, err := metrics(clients, movedAway)
 		Expect(err).NotTo(HaveOccurred())
-		AddReportEntry("growth", fmt.Sprintf("%d keys become %d on 2, then 4 memory nodes; splits finished by the shards: %v, keys moved by them: %v; in the slowest second %.0f operations/s; %+v\n\n%s",
-			keys, wanted, split, moved, growth.Slowest, sum, growth.Table()))
+		Expect(sumOf(moved)).To(BeNumerically(">", 0), "no key has moved")
+		rate := growth.Phases[0].Rate()
+		AddReportEntry("growth", fmt.Sprintf("%d keys become %d on 2, then 4 memory nodes; splits finished by the shards: %v; "+
+			"keys moved to the new memory nodes: %.0f, where %.0f had to, half of what was there when the move was first seen: %.2f times as many; "+
+			"in the slowest second while it grew %.0f operations/s, %.0f %% of the %.0f before; %+v\n\n%s",
+			keys, wanted, split, sumOf(moved), leave, sumOf(moved)/leave, growth.Slowest, 100*growth.Slowest/rate, rate, sum, growth.Table()))
 		p.clean(ctx)
 	}, SpecTimeout(25*time.Minute))
 })

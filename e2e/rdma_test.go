@@ -38,12 +38,12 @@ var (
 
 // overRDMA is a pool of so many memory nodes and two shards, whose pods also get a network if one is named. SoftRoCE under an emulated
 // processor stands still for seconds.
-func overRDMA(name string, memoryNodes int, resource, network string) string {
+func overRDMA(name string, memoryNodes int, protocol, resource, network string) string {
 	plugin := "resourceName: " + resource
 	if network != "" {
 		plugin += ", network: " + network
 	}
-	return strings.Replace(small(name, memoryNodes, 2, "  dataPolicy: Store\n  failureTimeout: 20s"), "{transport: TCP}",
+	return strings.Replace(small(name, memoryNodes, 2, "  dataPolicy: Store\n  failureTimeout: 20s\n  index: {protocol: "+protocol+"}"), "{transport: TCP}",
 		"{transport: RoCEv2, attachment: {type: SharedDevicePlugin, sharedDevicePlugin: {"+plugin+"}}}", 1)
 }
 
@@ -66,7 +66,7 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 	)
 	BeforeAll(func(ctx SpecContext) {
 		begun := time.Now()
-		p = apply(ctx, namespaceAt(ctx, "rdma", "privileged"), overRDMA("verbs", memoryNodes, rdmaResource, ""))
+		p = apply(ctx, namespaceAt(ctx, "rdma", "privileged"), overRDMA("verbs", memoryNodes, farpoolv1alpha1.ProtocolRCuckoo, rdmaResource, ""))
 		p.ready(ctx)
 		AddReportEntry("a pool is Available after", time.Since(begun).Round(time.Second).String())
 		target = p.target(ctx)
@@ -179,7 +179,7 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 
 	It("says of a memory node without RDMA what it lacks, and how that is added", func(ctx SpecContext) {
 		const absent = "rdma/farpool-e2e-absent"
-		lacking := apply(ctx, p.namespace, overRDMA("lacking", 1, absent, ""))
+		lacking := apply(ctx, p.namespace, overRDMA("lacking", 1, farpoolv1alpha1.ProtocolRCuckoo, absent, ""))
 		Eventually(func() *metav1.Condition { return lacking.condition(ctx, farpoolv1alpha1.ConditionDegraded) }).WithContext(ctx).
 			Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonRDMAMissing))
 		message := lacking.condition(ctx, farpoolv1alpha1.ConditionDegraded).Message
@@ -189,9 +189,10 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		}
 	}, SpecTimeout(3*time.Minute+patience))
 
-	It("goes over a network that Multus brings into its pods, from its addresses and by devices of theirs", func(ctx SpecContext) {
+	It("goes over a network that Multus brings into its pods, with RACE as its index, from its addresses and by devices of theirs", func(ctx SpecContext) {
 		const keys = 1000
-		on := apply(ctx, p.namespace, overRDMA("networked", 1, rdmaNetworkResource, rdmaNetwork))
+		// Of RACE, so that one protocol as well as the other has its lanes over RDMA, and no pool more is needed for it.
+		on := apply(ctx, p.namespace, overRDMA("networked", 1, farpoolv1alpha1.ProtocolRACE, rdmaNetworkResource, rdmaNetwork))
 		on.ready(ctx)
 		shards, nodes := reach(ctx, on.shards(ctx), shardProcess), reach(ctx, on.memoryNodes(ctx), nodeProcess)
 		addresses := map[string]string{}
@@ -224,7 +225,7 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 	}, SpecTimeout(5*time.Minute+patience))
 
 	It("says of a network that Multus does not know that it is missing, and where it is looked for", func(ctx SpecContext) {
-		misspelt := apply(ctx, p.namespace, overRDMA("misspelt", 1, rdmaNetworkResource, "roec"))
+		misspelt := apply(ctx, p.namespace, overRDMA("misspelt", 1, farpoolv1alpha1.ProtocolRCuckoo, rdmaNetworkResource, "roec"))
 		Eventually(func() *metav1.Condition { return misspelt.condition(ctx, farpoolv1alpha1.ConditionDegraded) }).WithContext(ctx).
 			Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonRDMAMissing))
 		message := misspelt.condition(ctx, farpoolv1alpha1.ConditionDegraded).Message

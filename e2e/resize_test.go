@@ -100,32 +100,52 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		p.clean(ctx)
 	}, SpecTimeout(12*time.Minute))
 
-	It("grows from 3 to 5 and is drained to 2 under load by one operator after the other, with the API server away and shards killed", Label("long"), func(ctx SpecContext) {
-		// So many that moving them takes longer than what is done meanwhile.
-		const shards, keys = 3, 40_000
-		p := apply(ctx, namespace(ctx, "resize"), small("tidal", 3, shards, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
+	DescribeTable("grows from 3 to 5 and is drained to 2 under load by one operator after the other, with the API server away and shards killed", Label("long"), func(ctx SpecContext, index string, keys uint32) {
+		const shards, connections = 3, 16
+		p := apply(ctx, namespace(ctx, "resize"), small("tidal", 3, shards, "  dataPolicy: Store\n  index: "+index))
 		p.ready(ctx)
 		stay := p.uids(ctx)
 		clients := reach(ctx, p.shards(ctx), shardProcess)
 		controlPlane, err := kind.ControlPlane(ctx)
 		Expect(err).NotTo(HaveOccurred())
-		load(ctx, p.target(ctx), keys)
-		p.underLoad(ctx, "tidal:", func(l *chaos.Load) {
+		run := func() *workload.Run {
+			r, err := workload.NewRun(p.target(ctx), connections, "load:", workload.Sizes{MinKey: 16, MaxKey: 16, MinValue: 64, MaxValue: 64})
+			Expect(err).NotTo(HaveOccurred())
+			DeferCleanup(r.Close)
+			return r
+		}
+		writer := run()
+		writer.Put(ctx, keys)
+		Expect(writer.Errors.Err()).NotTo(HaveOccurred())
+		writer.Close()
+
+		var l *chaos.Load
+		var speed, told string
+		moving := &movers{shards: clients, known: map[*member]float64{}}
+		begun := time.Now()
+		failed := p.underLoad(ctx, "tidal:", func(load *chaos.Load) {
+			l = load
+			pace := paceOf(ctx, l)
 			operation := p.resize(ctx, 5)
-			p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
+			p.halfway(ctx, operation)
 			By("while keys move: another operator, and another shard")
-			scaleOperator(ctx, 0)
 			DeferCleanup(func(ctx SpecContext) { scaleOperator(ctx, 1) }, NodeTimeout(4*time.Minute))
+			scaleOperator(ctx, 0)
+			// Nobody writes it now: it is what the last operator has seen, and shards say that it is still so.
+			Expect(p.resizeOperation(ctx, operation).Status.Stage).To(Equal(farpoolv1alpha1.StageMoving))
+			moving.goOn(ctx, "without an operator")
 			Expect(clients[0].signal(ctx, "KILL")).To(Succeed())
+			moving.goOn(ctx, "after a shard was killed")
 			Expect(clients[0].ready(ctx)).To(Succeed())
 			Expect(l.Progress(ctx, 2000)).To(Succeed())
 			scaleOperator(ctx, 1)
 			p.resized(ctx, operation, 5)
+			told = p.moved(ctx, operation)
 
 			nodes := reach(ctx, p.memoryNodes(ctx), nodeProcess)
 			DeferCleanup(func(ctx SpecContext) { Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed()) }, NodeTimeout(4*time.Minute))
 			operation = p.resize(ctx, 2)
-			p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
+			p.halfway(ctx, operation)
 			By("while keys move: a memory node that is killed as it gives, and, once its new life is in the map, an API server that is away")
 			giver := nodes[len(nodes)-1].pod.Name
 			before := p.memoryNode(ctx, giver).Status.Incarnation
@@ -135,17 +155,26 @@ var _ = Describe("A pool whose memory nodes change", func() {
 				g.Expect(now.Incarnation).NotTo(Or(BeEmpty(), Equal(before)))
 				g.Expect(meta.IsStatusConditionTrue(now.Conditions, farpoolv1alpha1.ConditionReady)).To(BeTrue(), "%+v", now.Conditions)
 			}).WithContext(ctx).Should(Succeed())
+			moving.goOn(ctx, "after a memory node was killed that gives")
+			Expect(p.resizeOperation(ctx, operation).Status).To(And(HaveField("Stage", farpoolv1alpha1.StageMoving), HaveField("KeysLeft", BeNumerically(">", 0))))
 			Expect(kind.StopAPIServer(ctx, controlPlane)).To(Succeed())
+			moving.goOn(ctx, "without an API server")
 			Expect(clients[1].signal(ctx, "KILL")).To(Succeed())
+			moving.goOn(ctx, "after a shard was killed without an API server")
 			Expect(l.Progress(ctx, 2000)).To(Succeed())
 			Expect(kind.StartAPIServer(ctx, controlPlane)).To(Succeed())
 			Expect(clients[1].ready(ctx)).To(Succeed())
 			p.resized(ctx, operation, 2)
+			told += ", " + p.moved(ctx, operation)
+			speed = pace.words()
 		})
-		loaded, err := workload.NewRun(p.target(ctx), 4, "load:", workload.DefaultSizes)
-		Expect(err).NotTo(HaveOccurred())
-		defer loaded.Close()
-		Expect(loaded.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), "%v", loaded.Errors.Err())
+		took := time.Since(begun)
+		moving.look()
+		reader := run()
+		there := reader.ReadAll(ctx, keys)
+		AddReportEntry("result", fmt.Sprintf("%s: %d operations answered, %d failed (%s), %d of %d keys lost; %s; %.0f s in all, %s; keys moved, as shards count them: at least %.0f",
+			index, l.Answered(), failed, chaos.Counts(l.Errors()), keys-there, keys, speed, took.Seconds(), told, moving.total()))
+		Expect(there).To(BeEquivalentTo(keys), "%v", reader.Errors.Err())
 		for name, uid := range p.uids(ctx) {
 			Expect(uid).To(Equal(stay[name]), "memory node %s, which stays, has another pod", name)
 		}
@@ -153,7 +182,12 @@ var _ = Describe("A pool whose memory nodes change", func() {
 			Expect(p.events(ctx, reason)).NotTo(BeEmpty(), reason)
 		}
 		p.clean(ctx)
-	}, SpecTimeout(25*time.Minute))
+	},
+		// So many keys that moving them takes longer than what is done meanwhile. Memory nodes tell how many they have in steps of a hundredth of
+		// what their tables can hold: in small tables these are few enough to see keys move.
+		Entry("of RACE", SpecTimeout(25*time.Minute), "{protocol: RACE, race: {tables: 16, tablePercent: 5}}", uint32(200_000)),
+		// Moving a key takes about twice as many trips.
+		Entry("of RCuckoo", SpecTimeout(25*time.Minute), "{protocol: RCuckoo, rcuckoo: {tablePercent: 5}}", uint32(120_000)))
 
 	It("waits for approval where its spec asks for it, and stays as it is after an abort", Label("short"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "approval"), small("asked", 1, 1, "  resize: {approval: Required}"))
@@ -274,6 +308,113 @@ func (p pool) stage(ctx context.Context, name string, stage farpoolv1alpha1.Resi
 		}
 		g.Expect(slices.Index(order, now.Stage)).To(BeNumerically(">=", slices.Index(order, stage)), "%+v", now)
 	}).WithContext(ctx).WithPolling(100 * time.Millisecond).Should(Succeed())
+}
+
+// halfway waits until a resize moves keys, fewer are left than have been, and its end can be estimated.
+func (p pool) halfway(ctx context.Context, name string) {
+	GinkgoHelper()
+	var most int64
+	Eventually(func(g Gomega) {
+		now := p.resizeOperation(ctx, name).Status
+		if now.CompletionTime != nil || now.Stage == farpoolv1alpha1.StageRemoving {
+			StopTrying(fmt.Sprintf("all keys had moved before some were seen to have: load more of them. %+v", now)).Now()
+		}
+		most = max(most, now.KeysLeft)
+		g.Expect(now.Stage).To(Equal(farpoolv1alpha1.StageMoving), "%+v", now)
+		g.Expect(now.KeysLeft).To(And(BeNumerically(">", 0), BeNumerically("<", most)), "%+v", now)
+		g.Expect(now.EstimatedCompletionTime).NotTo(BeNil(), "%+v", now)
+	}).WithContext(ctx).WithPolling(100 * time.Millisecond).Should(Succeed())
+}
+
+// moved says of a resize that is over what it moved, and how long it took.
+func (p pool) moved(ctx context.Context, name string) string {
+	GinkgoHelper()
+	done := p.resizeOperation(ctx, name).Status
+	return fmt.Sprintf("%.0f s from %s with about %d keys to be moved", done.CompletionTime.Sub(done.StartTime.Time).Seconds(), done.Change, done.KeysTotal)
+}
+
+// movers are shards that move keys. What one of them has counted goes with it when it is killed, so they are asked again and again.
+type movers struct {
+	shards []*member
+	known  map[*member]float64 // by its last answer
+	past   float64             // of lives that are over
+}
+
+// look asks all, and says whether one has moved keys since it was asked before. One that has been killed may not answer yet.
+func (m *movers) look() (more bool) {
+	for _, one := range m.shards {
+		now, err := one.metric(movedAway)
+		if err != nil {
+			continue
+		}
+		last, asked := m.known[one]
+		if now < last {
+			m.past += last
+			last = 0
+		}
+		more = more || asked && now > last
+		m.known[one] = now
+	}
+	return more
+}
+
+// goOn waits until keys are seen to move from now on.
+func (m *movers) goOn(ctx context.Context, when string) {
+	GinkgoHelper()
+	// The first time may be about what has moved since they were asked before.
+	for range 2 {
+		Eventually(m.look).WithContext(ctx).WithPolling(100*time.Millisecond).Should(BeTrue(), "%s no key moves: either all had moved before, and there should be more, or nobody moves the rest", when)
+	}
+}
+
+// total is how many keys have moved, but for those that a shard had not told of when it was killed.
+func (m *movers) total() float64 {
+	sum := m.past
+	for _, counted := range m.known {
+		sum += counted
+	}
+	return sum
+}
+
+// pace is how fast a load goes: before something happens to its pool, and in the slowest second of what follows.
+type pace struct {
+	before, slowest float64 // operations a second
+	stop, ended     chan struct{}
+}
+
+// paceOf measures a load whose pool is left alone, then goes on in the background.
+func paceOf(ctx context.Context, l *chaos.Load) *pace {
+	GinkgoHelper()
+	begun, answered := time.Now(), l.Answered()
+	Expect(l.Progress(ctx, 10_000)).To(Succeed())
+	p := &pace{stop: make(chan struct{}), ended: make(chan struct{})}
+	p.before = float64(l.Answered()-answered) / time.Since(begun).Seconds()
+	p.slowest = p.before
+	go func() {
+		defer close(p.ended)
+		seconds := time.NewTicker(time.Second)
+		defer seconds.Stop()
+		for last, at := l.Answered(), time.Now(); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-p.stop:
+				return
+			case <-seconds.C:
+			}
+			now, answered := time.Now(), l.Answered()
+			p.slowest = min(p.slowest, float64(answered-last)/now.Sub(at).Seconds())
+			last, at = answered, now
+		}
+	}()
+	return p
+}
+
+// words end the measurement, and say what came of it.
+func (p *pace) words() string {
+	close(p.stop)
+	<-p.ended
+	return fmt.Sprintf("%.0f operations/s before, %.0f in the slowest second, which is %.0f %%", p.before, p.slowest, 100*p.slowest/p.before)
 }
 
 // resized waits until a resize is complete, and looks at what it has come to.

@@ -14,13 +14,13 @@ import (
 	"farpool.dev/farpool/e2e/chaos"
 )
 
-var _ = Describe("A pool with shared memory", Label("short"), func() {
+var _ = Describe("A pool with shared memory", func() {
 	const directory = "/run/farpool-e2e"
-	rings := func(name string) string {
-		return strings.Replace(small(name, 2, 2, ""), "{transport: TCP}", "{transport: TCP, sharedMemory: {hostPath: "+directory+"}}", 1)
+	rings := func(name, index string) string {
+		return strings.Replace(small(name, 2, 2, "  index: "+index), "{transport: TCP}", "{transport: TCP, sharedMemory: {hostPath: "+directory+"}}", 1)
 	}
 
-	It("speaks over rings on one Kubernetes node, and over TCP between two, and goes on when either side is killed", func(ctx SpecContext) {
+	DescribeTable("speaks over rings on one Kubernetes node, and over TCP between two, and goes on when either side is killed", func(ctx SpecContext, index string) {
 		workers, err := kind.Nodes(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		for _, node := range workers {
@@ -31,7 +31,7 @@ var _ = Describe("A pool with shared memory", Label("short"), func() {
 				Expect(err).NotTo(HaveOccurred())
 			}, NodeTimeout(time.Minute))
 		}
-		p := apply(ctx, namespaceAt(ctx, "rings", "privileged"), rings("near"))
+		p := apply(ctx, namespaceAt(ctx, "rings", "privileged"), rings("near", index))
 		p.ready(ctx)
 		target := p.target(ctx)
 		shards, nodes := p.shards(ctx), p.memoryNodes(ctx)
@@ -64,10 +64,12 @@ var _ = Describe("A pool with shared memory", Label("short"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(func() error { return tryLoad(ctx, target, 500) }).WithContext(ctx).Should(Succeed())
 		Eventually(asPlaced).WithContext(ctx).Should(Succeed())
-	}, SpecTimeout(5*time.Minute))
+	},
+		Entry("with RCuckoo", Label("short"), SpecTimeout(5*time.Minute), "{protocol: RCuckoo}"),
+		Entry("with RACE", Label("long"), SpecTimeout(5*time.Minute), "{protocol: RACE, race: {tables: 4096}}"))
 
-	It("says why it has no pods where Pod Security admits no host paths", func(ctx SpecContext) {
-		p := apply(ctx, namespace(ctx, "refused"), rings("refused"))
+	It("says why it has no pods where Pod Security admits no host paths", Label("short"), func(ctx SpecContext) {
+		p := apply(ctx, namespace(ctx, "refused"), rings("refused", "{protocol: RCuckoo}"))
 		Eventually(func(g Gomega) {
 			var said []string
 			for _, c := range p.get(ctx).Status.Conditions {

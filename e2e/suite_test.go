@@ -44,7 +44,12 @@ func TestEndToEnd(t *testing.T) {
 	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
 	EnforceDefaultTimeoutsWhenUsingContexts()
-	RunSpecs(t, "farpool on kind")
+	// Ginkgo would end after an hour, whatever go test was given. What it says in the end takes its time, too.
+	suite, reporter := GinkgoConfiguration()
+	if end, set := t.Deadline(); set {
+		suite.Timeout = time.Until(end) - time.Minute
+	}
+	RunSpecs(t, "farpool on kind", suite, reporter)
 }
 
 // short says whether this run keeps its numbers small.

@@ -2,7 +2,8 @@
 
 // Chaos runs a pool as processes of this machine, lets writers work on it, and meanwhile kills compute shards and memory nodes with -9
 // and stops compute shards in the middle of their writes for longer than the failure timeout. In the end every history must be
-// linearizable, everything acknowledged must be there, nothing may be locked, and the memory files must be clean.
+// linearizable, everything acknowledged must be there, nothing may be locked, and the memory files must be clean. It does so with one
+// protocol of the index after the other.
 package main
 
 import (
@@ -37,6 +38,29 @@ type options struct {
 	zombies int
 	seed    uint64
 	faults  []string
+}
+
+// protocols that there are, and that a run without -protocol has.
+var protocols = []string{"rcuckoo", "race"}
+
+// each are the options of a run of each protocol that was asked for: the time and the stops are shared out among them, so that all
+// together take as long as one alone. Only RACE has tables to be split.
+func (o options) each() (runs []options, err error) {
+	chosen := strings.Split(o.Protocol, ",")
+	for _, protocol := range chosen {
+		if !slices.Contains(protocols, protocol) {
+			return nil, fmt.Errorf("there is no protocol %q, only %s", protocol, strings.Join(protocols, ", "))
+		}
+		one := o
+		one.Protocol = protocol
+		one.minutes /= float64(len(chosen))
+		one.zombies = (o.zombies + len(chosen) - 1) / len(chosen)
+		if protocol != "race" {
+			one.Tables = 1
+		}
+		runs = append(runs, one)
+	}
+	return runs, nil
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -141,10 +165,11 @@ type silence struct{}
 func (silence) Printf(context.Context, string, ...any) {}
 
 func main() {
-	o := options{Shape: local.Shape{Binaries: "build/release/apps", Memory: "64Mi", Protocol: "rcuckoo", Tables: 1, Nodes: 2, Shards: 3, Lease: 2 * time.Second, Wire: local.TCP}}
+	o := options{Shape: local.Shape{Binaries: "build/release/apps", Memory: "64Mi", Protocol: strings.Join(protocols, ","), Tables: 4096, Nodes: 2, Shards: 3, Lease: 2 * time.Second, Wire: local.TCP}}
 	o.Flags()
-	flag.Float64Var(&o.minutes, "minutes", 1, "how long there are faults")
-	flag.IntVar(&o.zombies, "zombies", 0, "stops of compute shards that there must be, however long it takes; with -faults stop-shard nothing else happens")
+	flag.Lookup("protocol").Usage = "of the index, or several, one after the other: " + strings.Join(protocols, ", ")
+	flag.Float64Var(&o.minutes, "minutes", 1, "how long there are faults, with all protocols together")
+	flag.IntVar(&o.zombies, "zombies", 0, "stops of compute shards that there must be, with all protocols together and however long it takes; with -faults stop-shard nothing else happens")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the faults and of what the writers do")
 	var all []string
 	for _, fault := range faults {
@@ -159,7 +184,8 @@ func main() {
 			os.Exit(2)
 		}
 	}
-	if err := o.Wrong(); err != nil {
+	runs, err := o.each()
+	if err := errors.Join(err, o.Wrong()); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(2)
 	}
@@ -171,8 +197,10 @@ func main() {
 	defer cancel()
 	// What the driver says of connections that break is what is meant to happen here.
 	redis.SetLogger(silence{})
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos: FAILED:", err)
-		os.Exit(1)
+	for _, one := range runs {
+		if err := run(ctx, one); err != nil {
+			fmt.Fprintf(os.Stderr, "chaos: FAILED with %s, seed %d: %v\n", one.Protocol, one.seed, err)
+			os.Exit(1)
+		}
 	}
 }
