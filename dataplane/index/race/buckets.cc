@@ -62,7 +62,7 @@ Result<Buckets::Sight> Buckets::look() {
     return "group " + std::to_string(places_[place].group) + " of table " + std::to_string(route_.table);
   };
   Sight sight = Sight::good;
-  unsure_ = outdated_ = closed_ = false;
+  unsure_ = half_open_ = outdated_ = closed_ = false;
   for (std::size_t place = 0; place < 2; ++place) {
     Side& side = sides_[place];
     const std::uint64_t header = view_in(false, place).header();
@@ -72,6 +72,7 @@ Result<Buckets::Sight> Buckets::look() {
     }
     const bool opened_before = std::exchange(side.opened, HeaderWord::open(header));
     side.in_motion = route_.old && !HeaderWord::open(header) && !HeaderWord::covers(old, directory_hash_);
+    half_open_ = half_open_ || (side.in_motion && HeaderWord::open(view_in(false, place).overflow_header()));
     side.old = side.in_motion || (route_.old && HeaderWord::covers(old, directory_hash_));
     if (!side.old && !HeaderWord::covers(header, directory_hash_)) {
       sight = Sight::stale;

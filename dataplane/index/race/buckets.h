@@ -44,6 +44,8 @@ class Buckets {
   Result<Sight> look();
   // Whether a miss is to be believed only when the buckets have been read again.
   bool unsure() const { return unsure_; }
+  // A split is about to open the buckets, or died over it: what was read of the old table may be of the past.
+  bool half_open() const { return half_open_; }
   // Of moves between memory nodes: one has reached the buckets that this client does not know of; or the key's part
   // leaves, and no copy of it is placed here any more.
   bool outdated() const { return outdated_; }
@@ -135,6 +137,7 @@ class Buckets {
   const Places places_;  // in any table
   std::array<Side, 2> sides_;
   bool unsure_ = false;
+  bool half_open_ = false;
   bool outdated_ = false, closed_ = false;
   // Moving slots of the key's print that were seen under a header that covers the key.
   std::array<std::pair<std::uint64_t, Slot>, 2 * kCombinedSlots> seen_moving_;

@@ -130,6 +130,10 @@ struct HeaderWord {
   }
 };
 
+// Of the buckets of a group that a split has filled, the one in the middle is opened first: whoever sees one side
+// closed sees there that the other may be open, and so that what the old table has in the middle may be of the past.
+inline constexpr std::uint64_t kOpenedFirst = 1;
+
 // A combined bucket's bytes as they were read. Slots are numbered main bucket first: 0 to 6, then 7 to 13 overflow.
 class CombinedView {
  public:
@@ -138,6 +142,9 @@ class CombinedView {
   }
   Slot slot(std::uint64_t index) const { return Slot(base::load<std::uint64_t>(bytes_.data() + offset(side_, index))); }
   std::uint64_t header() const { return base::load<std::uint64_t>(bytes_.data() + (side_ == 0 ? 0 : kBucketBytes)); }
+  std::uint64_t overflow_header() const {
+    return base::load<std::uint64_t>(bytes_.data() + (side_ == 0 ? kBucketBytes : 0));
+  }
   // Slots that are taken, in the main bucket or in the overflow bucket.
   std::uint64_t load(bool overflow) const {
     std::uint64_t taken = 0;

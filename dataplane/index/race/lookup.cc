@@ -29,6 +29,11 @@ Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nan
         continue;
       }
       if (*sight == Buckets::Sight::again) continue;
+      if (buckets.half_open()) {
+        ++state.marks.looked_again;
+        begin_anew = true;
+        continue;
+      }
       Result<bool> sure = co_await buckets.identify({.values = true}, deadline, cost);
       if (!sure.ok()) co_return sure.status();
       if (*sure) {

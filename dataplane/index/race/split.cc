@@ -82,7 +82,7 @@ Task<Status> Moving::run() {
   if (Status status = co_await change_headers(); !status.ok()) co_return status;
   Chain chain;
   // The first header is written when all slots are there. What a splitter that died has opened is others' by now.
-  if (!HeaderWord::open(new_.header(0))) {
+  if (!HeaderWord::open(new_.header(kOpenedFirst))) {
     for (;;) {
       if (Status status = co_await old_.learn(may_move, deadline_, cost_); !status.ok()) co_return status;
       std::array<std::uint64_t, kGroupSlots> found{};
@@ -126,7 +126,7 @@ Task<Status> Moving::run() {
     chain.add(Op::write(new_.remote(), new_.bytes()));
   }
   fabric::Buffer headers = state_.port().buffer(8 * kBuckets);
-  for (std::uint64_t i = 0; i < kBuckets; ++i) {
+  for (const std::uint64_t i : {kOpenedFirst, std::uint64_t{0}, std::uint64_t{2}}) {
     const std::uint64_t move = HeaderWord::Move::get(old_.header(i));
     base::store(headers.data() + 8 * i, HeaderWord::of(split_.depth, split_.suffix_of_target(), move));
     chain.add(Op::write(new_.header_at(i), headers.span().subspan(8 * i, 8)));

@@ -151,7 +151,7 @@ class Verifier {
     if (slot.moving()) {
       if (out == nullptr) return Standing::impossible;
       const std::uint64_t there = out->to * rows_ + within;
-      if (!HeaderWord::open(header(there, 0))) return Standing::holds;
+      if (!HeaderWord::open(header(there, kOpenedFirst))) return Standing::holds;
       // All copies have been made. One that is not the same any more is in use.
       if (at(there, number) != slot.as(Slot::State::committed) || !extent) return Standing::copied;
     } else if (!extent) {
