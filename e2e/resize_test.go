@@ -183,8 +183,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		}
 		p.clean(ctx)
 	},
-		// So many keys that moving them takes longer than what is done meanwhile. Memory nodes tell how many they have in steps of a hundredth of
-		// what their tables can hold: in small tables these are few enough to see keys move.
+		// So many keys that moving them takes longer than what is done meanwhile.
 		Entry("of RACE", SpecTimeout(25*time.Minute), "{protocol: RACE, race: {tables: 16, tablePercent: 5}}", uint32(200_000)),
 		// Moving a key takes about twice as many trips.
 		Entry("of RCuckoo", SpecTimeout(25*time.Minute), "{protocol: RCuckoo, rcuckoo: {tablePercent: 5}}", uint32(120_000)))
