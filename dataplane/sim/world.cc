@@ -13,6 +13,8 @@
 #include "base/marks.h"
 #include "client/open_table.h"
 #include "index/rcuckoo/layout.h"
+#include "layout/directory.h"
+#include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "node/memory_node.h"
 
@@ -367,6 +369,30 @@ void World::judge_trips(const Call& call, const std::optional<std::string>& foun
                          std::to_string(budget) + ", with nobody in its way");
 }
 
+namespace {
+
+std::string name_in_directory(std::uint64_t tables, std::uint64_t offset, std::uint64_t bytes) {
+  if (offset == 0) {
+    return bytes == 8                                 ? "directory's depth"
+           : bytes == layout::directory_bytes(tables) ? "directory"
+                                                      : "directory's entries";
+  }
+  if (offset < layout::record_offset(tables, 0)) {
+    return "entry " + std::to_string((offset - layout::entry_offset(0)) / 8);
+  }
+  if (offset == layout::move_offset(tables)) return "last move";
+  const std::uint64_t within = (offset - layout::record_offset(tables, 0)) % layout::kRecordBytes;
+  const std::string table = std::to_string((offset - layout::record_offset(tables, 0)) / layout::kRecordBytes);
+  if (bytes != 8) return "record of table " + table;
+  return (within == 0                         ? "home of table "
+          : within == layout::kRecordSplit    ? "split of table "
+          : within == layout::kRecordProgress ? "progress of table "
+                                              : "owner of table ") +
+         table;
+}
+
+}  // namespace
+
 std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std::uint64_t bytes) {
   const auto range = [](std::uint64_t first, std::uint64_t count, const std::string& one) {
     if (count <= 1) return one + " " + std::to_string(first);
@@ -385,13 +411,20 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
       }
       return range(at.offset / sizeof(layout::OperationSlot), bytes / sizeof(layout::OperationSlot), "slot");
     case layout::kLeases:
+      if (geometry.protocol == layout::Protocol::race && bytes == 8) {
+        const std::uint64_t lease = at.offset / 8;
+        if (lease == layout::kDirectoryLease) return "directory's lease";
+        return lease == layout::kMoveLease ? "lease for moves" : "lease of table " + std::to_string(lease - 1);
+      }
       return range(at.offset / 8, bytes / 8, "lease");
     case layout::kLocks:
       return "lock word " + std::to_string(at.offset / 8);
     case layout::kTable:
       if (geometry.protocol == layout::Protocol::race) {
-        const std::uint64_t within = at.offset % layout::kGroupBytes;
-        const std::string group = std::to_string(at.offset / layout::kGroupBytes);
+        const std::uint64_t within = at.offset % layout::kGroupBytes, row = at.offset / layout::kGroupBytes;
+        const std::string group = geometry.tables == 1 ? std::to_string(row)
+                                                       : std::to_string(row / geometry.rows_per_table()) + "/" +
+                                                             std::to_string(row % geometry.rows_per_table());
         if (bytes == layout::kGroupBytes) return "group " + group;
         if (bytes == 8 && within % 64 == 0) return "header " + group + "." + std::to_string(within / 64);
         if (bytes == 128) return "bucket " + group + (within == 0 ? " left" : " right");
@@ -399,7 +432,7 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
       }
       return range(at.offset / geometry.row_bytes(), bytes / geometry.row_bytes(), "row");
     case layout::kDirectory:
-      return range(at.offset / 8, bytes / 8, "directory word");
+      return name_in_directory(geometry.tables, at.offset, bytes);
     case layout::kHeap: {
       const std::uint64_t within = at.offset % geometry.segment_bytes;
       const std::string segment = "segment " + std::to_string(at.offset / geometry.segment_bytes);
