@@ -393,7 +393,7 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
         const std::uint64_t within = at.offset % layout::kGroupBytes;
         const std::string group = std::to_string(at.offset / layout::kGroupBytes);
         if (bytes == layout::kGroupBytes) return "group " + group;
-        if (bytes == 8 && within % 64 == 0) return "header " + group + "." + std::to_string(within / 64);
+        if (bytes <= 8 && within % 64 == 0) return "header " + group + "." + std::to_string(within / 64);
         if (bytes == 128) return "bucket " + group + (within == 0 ? " left" : " right");
         return "slot " + group + "." + std::to_string(within / 64 * 7 + within % 64 / 8 - 1);
       }
