@@ -97,6 +97,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
 	@$(STEP) "simulator" $(MAKE) sim
 	@$(STEP) "simulator: deaths in other worlds" $(MAKE) sim ARGS='--crashes --seed 2 --count 3'
+	@$(STEP) "simulator: RACE, deaths after every effect" $(MAKE) sim ARGS="--protocol race --crashes --every-effect --offset $$RANDOM"
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 10'
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
@@ -151,9 +152,10 @@ sim: build/release/build.ninja ## the simulator: a death after every effect, eve
 	@if [ -n '$(ARGS)' ]; then exec build/release/simulate $(ARGS); fi; hack/sim $(SIM_SEEDS) $(MUTANTS)
 
 .PHONY: soak
-soak: build/release/build.ninja ## random worlds of ever new seeds, until stopped or one is wrong
+soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong
 	@cmake --build build/release -j $(JOBS) --target simulate
-	@first=$$(date +%s)00000; while build/release/simulate --seed $$first --count 20000; do first=$$((first + 20000)); done; exit 1
+	@first=$$(date +%s)00000; while build/release/simulate --seed $$first --count 20000 && \
+	  build/release/simulate --protocol race --crashes --every-effect --seed $$first --offset $$RANDOM; do first=$$((first + 20000)); done; exit 1
 
 .PHONY: chaos
 chaos: release ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'

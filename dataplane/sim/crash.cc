@@ -22,7 +22,7 @@ namespace {
 using fabric::sim::InFlight;
 using Kind = Call::Kind;
 constexpr Nanos kPatience = 10 * base::kSecond;
-constexpr std::uint64_t kMost = 3000;  // more effects than any operation or repair has
+constexpr std::uint64_t kMost = 6000;  // more effects than any operation or repair has
 
 WorldOptions options_of(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo) {
   WorldOptions options;
@@ -104,29 +104,55 @@ std::optional<Scenario> full(std::uint64_t seed) {
   return std::nullopt;
 }
 
-// A small table, with keys that its split moves and keys that stay, and more than one row of them in a turn of the
-// splitter. The first key stays, and the doomed one moves.
-Scenario splitting(std::uint64_t seed, std::string name) {
-  Scenario scenario{.name = std::move(name), .options = options_of(seed, layout::Protocol::race)};
+// Small tables, with keys that the split of the first one moves and keys that stay, and more than one row of them in a
+// turn of the splitter. The first key stays, and the doomed one moves.
+struct Splitting {
+  Scenario scenario;
+  // A key of each of eight parts of the hash space. Of so many tables the part's lowest bits tell which has the key.
+  std::string of_part[8];
+};
+Splitting splitting(std::uint64_t seed, std::string name, std::uint64_t tables, std::uint64_t stride) {
+  Splitting made{.scenario = {.name = std::move(name), .options = options_of(seed, layout::Protocol::race)}};
+  Scenario& scenario = made.scenario;
   scenario.options.geometry.tables = 8;
+  scenario.options.initial_tables = tables;
+  scenario.stride = stride;
   World scout(scenario.options);
   scout.connect("victim");
-  const auto moves = [&](const std::string& key) {
-    return (directory::hash_of(scout.pool_secret(), base::bytes_of(key)) & 1) != 0;
+  const auto all_there = [&] {
+    return std::none_of(std::begin(made.of_part), std::end(made.of_part), [](const auto& key) { return key.empty(); });
   };
-  std::string stays, goes;
-  for (std::uint64_t i = 0; stays.empty() || goes.empty() || i < 12; ++i) {
+  for (std::uint64_t i = 0; i < 12 || !all_there(); ++i) {
     const std::string key = "k" + std::to_string(i);
-    if (std::string& first = moves(key) ? goes : stays; first.empty()) first = key;
+    std::string& first = made.of_part[directory::hash_of(scout.pool_secret(), base::bytes_of(key)) % 8];
+    if (i >= 12 && !first.empty()) continue;
+    if (first.empty()) first = key;
     scenario.before.push_back({.by_survivor = i % 3 == 2, .call = {.kind = Kind::insert, .key = key, .value = "1"}});
   }
   const auto it = std::find_if(scenario.before.begin(), scenario.before.end(),
-                               [&](const Scenario::Before& before) { return before.call.key == stays; });
+                               [&](const Scenario::Before& before) { return before.call.key == made.of_part[0]; });
   std::iter_swap(scenario.before.begin(), it);
-  scenario.doomed = {.kind = Kind::get, .key = goes};
-  scenario.splits = true;
-  scenario.stride = 11;
-  return scenario;
+  scenario.doomed = {.kind = Kind::get, .key = made.of_part[tables]};
+  scenario.splits = {scenario.doomed.key};
+  return made;
+}
+
+std::vector<Scenario> splits(std::uint64_t seed) {
+  std::vector<Scenario> all;
+  all.push_back(splitting(seed, "split of a table", 1, 11).scenario);  // the directory is doubled
+  // Another has been split twice meanwhile.
+  Splitting entries = splitting(seed, "split of a table with four entries", 2, 23);
+  for (const std::string& key : {entries.of_part[1], entries.of_part[3]}) {
+    entries.scenario.before.push_back({.by_survivor = true, .call = {.key = key}, .splits = true});
+  }
+  all.push_back(std::move(entries.scenario));
+  Splitting two = splitting(seed, "split of two tables at once", 2, 37);
+  two.scenario.splits.push_back(two.of_part[1]);
+  all.push_back(std::move(two.scenario));
+  Splitting beside = splitting(seed, "split of a table beside a split of another", 2, 23);
+  beside.scenario.rival_splits = beside.of_part[1];
+  all.push_back(std::move(beside.scenario));
+  return all;
 }
 
 // A key whose rows have their locks in two words.
@@ -142,8 +168,8 @@ std::string astride(std::uint64_t seed) {
   return "k";
 }
 
-task::Task<void> split_to_the_end(Client& client, std::string key) {
-  co_await split(client, std::move(key));
+task::Task<void> split_to_the_end(Client& client, std::vector<std::string> keys) {
+  for (std::string& key : keys) co_await split(client, std::move(key));  // which only begins it
   co_await split_no_more(client);
 }
 
@@ -199,7 +225,7 @@ std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol) {
   all.push_back(make("insert, lock conflict", {}, {.kind = Kind::insert, .key = "k", .value = "2"}));
   all.back().rival = Call{.kind = Kind::insert, .key = "k", .value = "3"};
   if (protocol == layout::Protocol::race) {
-    all.push_back(splitting(seed, "split of a table"));
+    for (Scenario& split : splits(seed)) all.push_back(std::move(split));
     return all;
   }
   all.push_back(make("insert, locks of two words", {}, {.kind = Kind::insert, .key = astride(seed), .value = "2"}));
@@ -269,8 +295,9 @@ class Crash {
     for (const Scenario::Before& before : scenario_.before) {
       Client& client = before.by_survivor ? *survivor_ : *victim_;
       expected += before.finds_no_room ? 1 : 0;
-      if (!world_.run(client, world_.call(client, before.call, kPatience)))
-        wrong("a call before did not come to an end");
+      auto task =
+          before.splits ? split_to_the_end(client, {before.call.key}) : world_.call(client, before.call, kPatience);
+      if (!world_.run(client, std::move(task))) wrong("a call before did not come to an end");
     }
     if (!world_.quiesce()) wrong("the calls before leave verbs under way");
     for (const auto& [client, status] : world_.failures()) {
@@ -282,7 +309,10 @@ class Crash {
   }
 
   void die() {
-    bool rival_over = !scenario_.rival.has_value();
+    bool rival_over = !scenario_.rival.has_value() && scenario_.rival_splits.empty();
+    if (!scenario_.rival_splits.empty()) {
+      world_.spawn(*survivor_, flagged(split_to_the_end(*survivor_, {scenario_.rival_splits}), rival_over));
+    }
     if (scenario_.rival) {  // it has the lock, or a tentative slot, when the victim comes
       world_.spawn(*survivor_, flagged(world_.call(*survivor_, *scenario_.rival, kPatience), rival_over));
       const auto in_the_way = [&] {
@@ -302,8 +332,8 @@ class Crash {
     }
     // The victim's frames may outlive this one, so they refer to nothing in it.
     over_ = std::make_shared<bool>(false);
-    world_.spawn(*victim_, flagged(scenario_.splits ? split_to_the_end(*victim_, scenario_.doomed.key)
-                                                    : world_.call(*victim_, scenario_.doomed, kPatience),
+    world_.spawn(*victim_, flagged(scenario_.splits.empty() ? world_.call(*victim_, scenario_.doomed, kPatience)
+                                                            : split_to_the_end(*victim_, scenario_.splits),
                                    *over_));
     const auto ended = [&] {
       return victim_->crashed() || port.paused() || (*over_ && victim_->session().lane().pending() == 0);
@@ -346,7 +376,7 @@ class Crash {
                                       [](std::byte b) { return b != std::byte{0}; });
     if (!victim_->crashed()) return;  // it may still say goodbye to its slots
     for (const std::string& what : survey(world_).wrong) wrong(what);
-    if (scenario_.rival) return;
+    if (scenario_.rival || !scenario_.rival_splits.empty()) return;
     const base::Bytes table = world_.region(layout::kTable);
     check_versions(table);
     for (std::uint64_t i = 0; i < world_.geometry().slots_per_session; ++i) {
@@ -422,7 +452,7 @@ class Crash {
 
   // Whoever met the split of one that stood still has taken it over behind its operation.
   void end_splits() {
-    if (!scenario_.splits) return;
+    if (scenario_.splits.empty()) return;
     for (const auto& client : world_.clients()) {
       if (client->crashed() || client->port().paused() || !client->connected()) continue;
       if (!world_.run(*client, split_no_more(*client))) wrong("client " + client->name() + " splits for ever");
@@ -462,6 +492,11 @@ class Crash {
     end_splits();
     if (!world_.quiesce()) wrong(when + ": verbs are under way for ever");
     verdict_.repaired_in = world_.network().now() - died_at_;
+    // Whoever is granted a segment of the dead looks for blocks that got lost in it when it keeps house.
+    constexpr std::uint64_t kOfASegment = 1000;
+    if (survey(world_).blocks_lost > kOfASegment) {
+      for (const std::string& what : reclaim(world_)) wrong(when + ": " + what);
+    }
     const Survey now = survey(world_);
     for (const std::string& what : now.wrong) wrong(when + ": " + what);
     for (const std::string& what : now.unrepaired()) wrong(when + ": " + what);
@@ -618,15 +653,17 @@ std::string explain(std::uint64_t seed, const Scenario& scenario, const Death& d
          " --branch '" + scenario.name + "' --death " + name_of(death) + "\n";
 }
 
-CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, std::uint64_t step) {
+CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, const Reach& reach) {
   CrashTally tally;
   const std::uint64_t stride = scenario.stride;
-  Death death{.how = how, .repair = repair};
-  death.after = (static_cast<std::uint64_t>(how) + static_cast<std::uint64_t>(repair)) % stride;
   // Where a repairer ends, too, there are as many worlds as its effects times the victim's.
-  const std::uint64_t more = stride > 1 && ends_repairer(repair) ? 8 : 1;
-  for (;; death.after += step * stride * more) {
-    for (death.repairer_after = death.after % stride;; death.repairer_after += stride * more) {
+  const std::uint64_t of_repairer = stride > 1 && ends_repairer(repair) ? 8 * stride : stride;
+  const std::uint64_t of_victim = reach.every_effect ? 1 : of_repairer;
+  Death death{.how = how, .repair = repair};
+  death.after = (static_cast<std::uint64_t>(how) + static_cast<std::uint64_t>(repair) + reach.offset) % of_victim;
+  for (;; death.after += reach.step * of_victim) {
+    const std::uint64_t first = reach.every_effect ? death.after : death.after % stride + reach.offset / of_victim;
+    for (death.repairer_after = (first + reach.offset) % of_repairer;; death.repairer_after += of_repairer) {
       const CrashVerdict verdict = run_crash(scenario, death);
       ++tally.worlds;
       tally.locks_left += verdict.locks_left ? 1 : 0;

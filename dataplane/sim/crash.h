@@ -21,11 +21,13 @@ struct Scenario {
     bool by_survivor = false;
     Call call;
     bool finds_no_room = false;  // it fails, and the client remembers why
+    bool splits = false;         // instead, the table that has its key is split
   };
   std::vector<Before> before;
   Call doomed;
-  bool splits = false;  // instead, it splits the table that has the doomed call's key
+  std::vector<std::string> splits = {};  // instead, it splits the tables that have these keys, all at once
   std::optional<Call> rival;
+  std::string rival_splits;  // instead, the table that has this key
   // Of an operation of very many effects, deaths are tried after every so many, each way to die from another on.
   std::uint64_t stride = 1;
 };
@@ -34,7 +36,8 @@ struct Scenario {
 // are there or not, a lock conflict, a search that fails because the client's memory of the table is stale, rows that
 // it remembers as full and that are not.
 // Of RACE, whose inserts displace nothing: an insert that meets another one of its key, and splits, instead of the
-// paths.
+// paths: one that doubles the directory, one of a table with several entries, two of one client at once, and one beside
+// another client's.
 std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo);
 
 // How the victim dies, and who repairs what it left.
@@ -85,6 +88,14 @@ struct CrashTally {
   session::RepairMarks repairs;
   std::optional<Death> wrong;  // the first that was, of the fewest effects
 };
-CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, std::uint64_t step = 1);
+// Of scenarios with a stride: `offset` says which effects, so that runs that differ in it try others; `every_effect`:
+// the victim's strides are 1. Of the repairers' they stay, as there would be a world for each pair of effects; from one
+// effect of the victim to the next they begin one effect later.
+struct Reach {
+  std::uint64_t step = 1;  // deaths, of those that there are
+  bool every_effect = false;
+  std::uint64_t offset = 0;
+};
+CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, const Reach& reach = {});
 
 }  // namespace farpool::sim

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -63,7 +64,7 @@ TEST(Crash, RaceNeedsNoRepairButOfSplits) {
       EXPECT_EQ(tally.repairs.repaired, 0u);
       worlds += tally.worlds;
       stolen += tally.repairs.leases_stolen;
-      EXPECT_TRUE(scenario.splits || tally.repairs.leases_stolen == 0) << scenario.name;
+      EXPECT_TRUE(!scenario.splits.empty() || tally.repairs.leases_stolen == 0) << scenario.name;
       marks[scenario.name] = tally.marks;
     }
   };
@@ -73,12 +74,15 @@ TEST(Crash, RaceNeedsNoRepairButOfSplits) {
   EXPECT_GT(worlds, 400u);
   EXPECT_GT(marks["insert, lock conflict"].rivals, 0u);
   EXPECT_EQ(marks["split of a table"].splits_finished, 1u);
+  EXPECT_EQ(marks["split of a table with four entries"].splits_finished, 1u);
+  EXPECT_EQ(marks["split of two tables at once"].splits_finished, 2u);
+  EXPECT_EQ(marks["split of a table beside a split of another"].splits_finished, 1u);
   EXPECT_GT(stolen, 100u) << "splits of the dead are taken over";
 }
 
 TEST(Crash, SweepsRepairWhatBlocksNobody) {
   for (const Scenario& scenario : scenarios(2)) {
-    const CrashTally tally = die_everywhere(scenario, How::lands, Repair::sweep, 3);
+    const CrashTally tally = die_everywhere(scenario, How::lands, Repair::sweep, {.step = 3});
     ASSERT_FALSE(tally.wrong) << explain(2, scenario, *tally.wrong);
   }
 }
@@ -86,12 +90,56 @@ TEST(Crash, SweepsRepairWhatBlocksNobody) {
 TEST(Crash, RepairersDieToo) {
   session::RepairMarks repairs;
   for (const Scenario& scenario : scenarios(3)) {
-    const CrashTally tally = die_everywhere(scenario, How::cut, Repair::repairer, 11);
+    const CrashTally tally = die_everywhere(scenario, How::cut, Repair::repairer, {.step = 11});
     ASSERT_FALSE(tally.wrong) << explain(3, scenario, *tally.wrong);
     repairs += tally.repairs;
   }
   EXPECT_GT(repairs.leases_stolen, 0u);
   EXPECT_GT(repairs.barriers_found, 0u);
+}
+
+TEST(Crash, RepairersOfSplitsDieToo) {
+  for (const Scenario& scenario : scenarios(1, layout::Protocol::race)) {
+    if (scenario.splits.empty()) continue;
+    const CrashTally tally = die_everywhere(scenario, How::lands, Repair::repairer, {.step = 3});
+    ASSERT_FALSE(tally.wrong) << explain(1, scenario, *tally.wrong);
+    EXPECT_GT(tally.repairs.leases_stolen, 0u) << scenario.name;
+  }
+}
+
+// So that different runs try different effects, and some run each.
+TEST(Crash, AnOffsetChoosesOtherEffects) {
+  std::vector<Scenario> all = scenarios(1, layout::Protocol::race);
+  Scenario& scenario = all[1];  // of a few effects, and with a stride as if they were many
+  const auto worlds = [&](Repair repair, const Reach& reach) {
+    const CrashTally tally = die_everywhere(scenario, How::cut, repair, reach);
+    EXPECT_FALSE(tally.wrong) << explain(1, scenario, *tally.wrong);
+    return tally.worlds - 1;  // one survives
+  };
+  const std::uint64_t singles = worlds(Repair::blocked, {}), pairs = worlds(Repair::stopped, {});
+  scenario.stride = 3;
+  EXPECT_EQ(worlds(Repair::blocked, {.every_effect = true}), singles);
+  std::uint64_t of_some = 0, of_pairs = 0;
+  for (std::uint64_t offset = 0; offset < 3; ++offset) of_some += worlds(Repair::blocked, {.offset = offset});
+  EXPECT_EQ(of_some, singles);
+  for (std::uint64_t offset = 0; offset < 24; ++offset) {
+    of_pairs += worlds(Repair::stopped, {.every_effect = true, .offset = offset});
+  }
+  // One world for each effect of the victim has a repairer that survives; here one for each offset, too.
+  EXPECT_EQ(of_pairs, pairs + 23 * singles);
+}
+
+// A failure names its scenario by a part of the name: the first that has it is run again.
+TEST(Crash, NamesOfScenariosAreFoundAgain) {
+  for (const auto protocol : {layout::Protocol::rcuckoo, layout::Protocol::race}) {
+    const std::vector<Scenario> all = scenarios(1, protocol);
+    for (const Scenario& scenario : all) {
+      const auto first = std::find_if(all.begin(), all.end(), [&](const Scenario& one) {
+        return one.name.find(scenario.name) != std::string::npos;
+      });
+      EXPECT_EQ(first->name, scenario.name);
+    }
+  }
 }
 
 TEST(Crash, ADeathIsReadAsItWasWrittenAndTold) {
@@ -116,7 +164,7 @@ TEST(Crash, ADeathIsReadAsItWasWrittenAndTold) {
 TEST(Crash, ZombiesChangeNothing) {
   std::uint64_t worlds = 0, late = 0;
   for (const Scenario& scenario : scenarios(4)) {
-    const CrashTally tally = die_everywhere(scenario, How::zombie, Repair::blocked, 3);
+    const CrashTally tally = die_everywhere(scenario, How::zombie, Repair::blocked, {.step = 3});
     ASSERT_FALSE(tally.wrong) << explain(4, scenario, *tally.wrong);
     worlds += tally.worlds;
     late += tally.late_effects;

@@ -64,19 +64,20 @@ int no_branch(const std::string& branch) {
   return 2;
 }
 
-bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, Deaths& sum) {
+bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, const farpool::sim::Reach& reach,
+             Deaths& sum) {
   using farpool::sim::Death;
   using How = Death::How;
   using Repair = Death::Repair;
   for (const auto& scenario : farpool::sim::scenarios(seed, protocol)) {
     if (scenario.name.find(branch) == std::string::npos) continue;
     ++sum.branches;
-    std::printf("seed %llu: %-36s", number(seed), scenario.name.c_str());
+    std::printf("seed %llu: %-42s", number(seed), scenario.name.c_str());
     for (const auto& [how, repair] : {std::pair{How::cut, Repair::blocked}, std::pair{How::lands, Repair::blocked},
                                       std::pair{How::zombie, Repair::blocked}, std::pair{How::asleep, Repair::blocked},
                                       std::pair{How::cut, Repair::crowd}, std::pair{How::cut, Repair::sweep},
                                       std::pair{How::lands, Repair::repairer}, std::pair{How::cut, Repair::stopped}}) {
-      const auto tally = farpool::sim::die_everywhere(scenario, how, repair);
+      const auto tally = farpool::sim::die_everywhere(scenario, how, repair, reach);
       sum.worlds += tally.worlds;
       sum.late += tally.late_effects;
       sum.repairs += tally.repairs;
@@ -160,11 +161,12 @@ int run_worlds() {
   return wrong == 0 ? 0 : 1;
 }
 
-int run_crashes(std::uint64_t seed, std::uint64_t count, Protocol protocol, const std::string& branch) {
+int run_crashes(std::uint64_t seed, std::uint64_t count, Protocol protocol, const std::string& branch,
+                const farpool::sim::Reach& reach) {
   const double begun = now_in_seconds();
   Deaths sum;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (!crashes(seed + i, protocol, branch, sum)) return 1;
+    if (!crashes(seed + i, protocol, branch, reach, sum)) return 1;
   }
   if (sum.branches == 0) return no_branch(branch);
   sum.repairs.waited_for += 1;  // of random worlds: here nobody else is at work while somebody is repaired
@@ -256,6 +258,7 @@ int main(int count_of_words, char** words) {
   unsigned shrink_seconds = 20;
   bool crash = false, scans = false, worlds = false, pools = false, calibrate = false;
   std::string name, branch, death_text, tape_text, part_text = "all";
+  farpool::sim::Reach reach;
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
   Protocol protocol = Protocol::rcuckoo;
   app.add_option("--protocol", protocol, "of the seeds' worlds: rcuckoo or race")
@@ -279,6 +282,12 @@ int main(int count_of_words, char** words) {
       ->needs(crash_option);
   app.add_option("--death", death_text, "of the first of these branches only this death, as printed by a failure")
       ->needs("--branch");
+  app.add_flag("--every-effect", reach.every_effect,
+               "also of operations of very many effects, as splits, of which else only every so many are tried; of "
+               "their repairers still every so many")
+      ->needs(crash_option);
+  app.add_option("--offset", reach.offset, "where every so many are tried, others: each number means other ones")
+      ->needs(crash_option);
   app.add_flag("--pools", pools,
                "instead, whole pools: several memory nodes, clients that find their way and an operator");
   app.add_flag("--scans", scans, "in random worlds clients also scan the keys, beside everything else");
@@ -322,6 +331,6 @@ int main(int count_of_words, char** words) {
     return 2;
   }
   if (pools) return run_pools(seed, count, protocol, *part, shrink_seconds);
-  if (crash) return run_crashes(seed, count, protocol, branch);
+  if (crash) return run_crashes(seed, count, protocol, branch, reach);
   return run_seeds(seed, count, {.part = *part, .protocol = protocol, .scans = scans}, shrink_seconds);
 }

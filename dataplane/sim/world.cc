@@ -426,7 +426,7 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
                                                        : std::to_string(row / geometry.rows_per_table()) + "/" +
                                                              std::to_string(row % geometry.rows_per_table());
         if (bytes == layout::kGroupBytes) return "group " + group;
-        if (bytes == 8 && within % 64 == 0) return "header " + group + "." + std::to_string(within / 64);
+        if (bytes <= 8 && within % 64 == 0) return "header " + group + "." + std::to_string(within / 64);
         if (bytes == 128) return "bucket " + group + (within == 0 ? " left" : " right");
         return "slot " + group + "." + std::to_string(within / 64 * 7 + within % 64 / 8 - 1);
       }
