@@ -360,6 +360,31 @@ TEST(RaceSplit, SplitsOfTheDeadAreTakenOverByWhoeverMeetsThemByTurns) {
   }
 }
 
+// Both are as deep as the directory, so both want to double it.
+TEST(RaceSplit, TwoClientsSplitTwoTablesAtOnce) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    sim::WorldOptions options = options_of(8);
+    options.initial_tables = 2;
+    options.wire.seed = seed;
+    Splits it(options);
+    Client& client = it.world.connect("a");
+    Client& other = it.world.connect("b");
+    const TwoTables keys(it.world);
+    for (const auto& of : keys.of) {
+      for (std::size_t i = 0; i < 20; ++i) ASSERT_TRUE(it.insert(client, of[i], "1").ok());
+    }
+    std::array<Status, 2> status;
+    it.world.spawn(client, split_into(&client, keys.of[0][0], &status[0]));
+    it.world.spawn(other, split_into(&other, keys.of[1][0], &status[1]));
+    ASSERT_TRUE(it.world.run_until([&] { return it.tables() == 4; })) << seed;
+    it.settle();
+    EXPECT_EQ(it.view().depth(), 2u) << seed;
+    for (const auto& of : keys.of) {
+      for (std::size_t i = 0; i < 20; ++i) ASSERT_EQ(it.get(other, of[i]), "1") << of[i] << " " << seed;
+    }
+  }
+}
+
 // Nobody waits for a split of the living with a split of its own to begin.
 TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
   sim::WorldOptions options = options_of(8);
