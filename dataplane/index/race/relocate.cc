@@ -218,8 +218,11 @@ Task<Status> Relocation::send(index::Arrivals& arrivals, Group& group, std::uint
   const Slot leaving = group.slot(slot);
   const Group::Known& known = group.known(slot);
   std::optional<layout::ExtentView> extent;
-  fabric::Buffer bytes = state_.port().buffer(std::max<std::uint64_t>(known.extent_bytes, 8));
-  if (known.readable) {
+  fabric::Buffer bytes;
+  if (known.readable && known.extent_bytes <= known.bytes.size()) {  // it was read whole, to learn whose it is
+    extent = layout::read_extent(known.bytes.first(known.extent_bytes), leaving.block());
+  } else if (known.readable) {
+    bytes = state_.port().buffer(known.extent_bytes);
     Chain chain;
     chain.add(Op::read(state_.block_at(leaving.block()), bytes.first(known.extent_bytes)));
     if (Status status = co_await post(chain); !status.ok()) co_return status;

@@ -73,6 +73,7 @@ class Scan {
     std::uint64_t hash = 0;   // as every key's of the part ends
     std::uint64_t depth = 0;  // in so many bits
     directory::Route route;
+    bool opened = false;  // in the new table of a split, when it was read before: the old one is not asked any more
     std::array<std::byte, kGroupBytes> bytes{}, old{};
   };
   enum class Sight : std::uint8_t { good, again, stale };
@@ -88,6 +89,8 @@ class Scan {
     return result;
   }
   Part part_at(std::uint64_t position) const;
+  // As it was read before, if it was.
+  const Part* before(const Part& part) const;
   // Behind a part that is cut off by so many bits.
   std::uint64_t behind(std::uint64_t position, std::uint64_t depth) const {
     const std::uint64_t size = 1ull << (bits_ - std::min(depth, bits_));
@@ -106,10 +109,10 @@ class Scan {
   std::uint64_t at_;
   const std::uint64_t count_;
   std::uint64_t at_once_;  // parts that the next READs are of: more and more, where they turn out to be empty
+  bool outrun_ = false;    // a header is deeper than the directory
   const Nanos deadline_;
   Cost& cost_;
-  std::vector<Part> parts_;
-  std::optional<Part> before_;  // the part at `at_`, as it was read before
+  std::vector<Part> parts_, before_;  // as they were read last, and the time before
   std::vector<Found> found_;
   Nanos misled_since_ = 0;  // 0: not of late
 };
@@ -125,6 +128,13 @@ Scan::Part Scan::part_at(std::uint64_t position) const {
   return part;
 }
 
+const Scan::Part* Scan::before(const Part& part) const {
+  for (const Part& one : before_) {
+    if (one.position == part.position && one.route == part.route) return &one;
+  }
+  return nullptr;
+}
+
 Task<Result<index::Page>> Scan::run() {
   Backoff backoff(state_.session);
   const Nanos begun = state_.now();
@@ -132,27 +142,32 @@ Task<Result<index::Page>> Scan::run() {
   for (;; co_await backoff.wait(deadline_)) {
     const session::EraPin pin = state_.session.pin();
     at_ = from;
-    before_.reset();
+    parts_.clear();
     found_.clear();
     std::uint64_t parts = 0;
     while (at_ < end_ && found_.size() < count_ && parts < kMostParts) {
+      if (std::exchange(outrun_, false)) {
+        if (Status status = co_await state_.directory.refresh(deadline_, cost_); !status.ok()) co_return status;
+      }
       if (Status status = co_await read(); !status.ok()) co_return status;
+      Sight sight = Sight::good;
       for (Part& part : parts_) {
         if (part.position < at_) continue;  // an earlier one was larger than the directory says
         if (part.position > at_) break;     // or smaller
-        const Result<Sight> sight = look(part);
-        if (!sight.ok()) co_return sight.status();
-        if (*sight == Sight::stale) {
-          if (Status status = co_await misled(); !status.ok()) co_return status;
-          break;
-        }
+        const Result<Sight> seen = look(part);
+        if (!seen.ok()) co_return seen.status();
+        sight = *seen;
+        if (sight != Sight::good) break;
         misled_since_ = 0;
-        if (*sight == Sight::again) {
-          ++state_.marks.looked_again;
-          before_ = part;
-          break;
-        }
         ++parts;
+      }
+      if (sight == Sight::good && !outrun_) {
+        at_once_ = std::min(2 * at_once_, kMostAtOnce);
+      } else if (sight == Sight::again) {
+        misled_since_ = 0;
+        ++state_.marks.looked_again;
+      } else if (sight == Sight::stale) {
+        if (Status status = co_await misled(); !status.ok()) co_return status;
       }
     }
     index::Page page;
@@ -176,28 +191,38 @@ Task<Status> Scan::read() {
     co_return Status(Code::timed_out,
                      "the deadline passed before group " + std::to_string(at_ >> bits_) + " of a table could be read");
   }
+  std::swap(parts_, before_);
   parts_.clear();
   std::uint64_t position = at_;
-  for (std::uint64_t i = std::exchange(at_once_, std::min(2 * at_once_, kMostAtOnce)); i > 0 && position < end_; --i) {
-    parts_.push_back(part_at(position));
-    position = behind(position, parts_.back().depth);
+  for (std::uint64_t i = at_once_; i > 0 && position < end_; --i) {
+    Part& part = parts_.emplace_back(part_at(position));
+    const Part* const before = this->before(part);
+    part.opened = part.route.old && before != nullptr && GroupView(before->bytes).any_open();
+    position = behind(position, part.depth);
   }
   fabric::Buffer buffer = state_.port().buffer(parts_.size() * 2 * kGroupBytes);
   const auto bytes_of = [&](std::size_t i, bool old) {
     return buffer.span().subspan((2 * i + (old ? 1 : 0)) * kGroupBytes, kGroupBytes);
   };
+  // What a split leaves in the old table is the part before.
+  const auto beside = [&](std::size_t i) {
+    return i > 0 && parts_[i - 1].group == parts_[i].group && parts_[i - 1].route.table == parts_[i].route.old;
+  };
   Chain chain;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     chain.add(Op::read({layout::kTable, state_.group_offset(part.route.table, part.group)}, bytes_of(i, false)));
-    if (!part.route.old) continue;
+    if (!part.route.old || part.opened || beside(i)) continue;
     chain.add(Op::read({layout::kTable, state_.group_offset(*part.route.old, part.group)}, bytes_of(i, true)));
   }
   const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
   if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "groups of slots could not be read");
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    std::memcpy(parts_[i].bytes.data(), bytes_of(i, false).data(), kGroupBytes);
-    if (parts_[i].route.old) std::memcpy(parts_[i].old.data(), bytes_of(i, true).data(), kGroupBytes);
+    Part& part = parts_[i];
+    std::memcpy(part.bytes.data(), bytes_of(i, false).data(), kGroupBytes);
+    if (!part.route.old || part.opened) continue;
+    const base::Bytes old = beside(i) ? bytes_of(i - 1, false) : bytes_of(i, true);
+    std::memcpy(part.old.data(), old.data(), kGroupBytes);
   }
   co_return Status();
 }
@@ -217,7 +242,7 @@ Result<Scan::Sight> Scan::look(Part& part) {
       if (HeaderWord::Move::get(header) > known_move_) return index::map_is_old(known_move_);
     }
   }
-  const bool again = before_ && before_->position == part.position && before_->route == part.route;
+  const Part* const before = this->before(part);
   if (splits && !group.any_open()) {
     if (part.depth == 0) return Sight::stale;
     // The key that differs from the part's in the bit by which the table is split.
@@ -234,7 +259,7 @@ Result<Scan::Sight> Scan::look(Part& part) {
     return Sight::good;
   }
   // What has been opened since it was read is read again: its slots may be older than its headers.
-  if (splits && !(again && GroupView(before_->bytes).any_open())) return Sight::again;
+  if (splits && !part.opened) return Sight::again;
   std::uint64_t depth = 0;
   for (std::uint64_t i = 0; i < kBuckets; ++i) {
     const std::uint64_t header = group.header(i);
@@ -244,8 +269,9 @@ Result<Scan::Sight> Scan::look(Part& part) {
   }
   for (std::uint64_t i = 0; i < kGroupSlots; ++i) {
     const Slot slot = group.slot(i);
-    if (slot.moving() && !(again && GroupView(before_->bytes).slot(i) == slot)) return Sight::again;
+    if (slot.moving() && (before == nullptr || GroupView(before->bytes).slot(i) != slot)) return Sight::again;
   }
+  outrun_ = depth > part.depth;
   part.depth = depth;
   if (Status status = take(part, group, false); !status.ok()) return status;
   at_ = behind(part.position, depth);

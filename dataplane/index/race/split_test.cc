@@ -360,6 +360,31 @@ TEST(RaceSplit, SplitsOfTheDeadAreTakenOverByWhoeverMeetsThemByTurns) {
   }
 }
 
+// Both are as deep as the directory, so both want to double it.
+TEST(RaceSplit, TwoClientsSplitTwoTablesAtOnce) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    sim::WorldOptions options = options_of(8);
+    options.initial_tables = 2;
+    options.wire.seed = seed;
+    Splits it(options);
+    Client& client = it.world.connect("a");
+    Client& other = it.world.connect("b");
+    const TwoTables keys(it.world);
+    for (const auto& of : keys.of) {
+      for (std::size_t i = 0; i < 20; ++i) ASSERT_TRUE(it.insert(client, of[i], "1").ok());
+    }
+    std::array<Status, 2> status;
+    it.world.spawn(client, split_into(&client, keys.of[0][0], &status[0]));
+    it.world.spawn(other, split_into(&other, keys.of[1][0], &status[1]));
+    ASSERT_TRUE(it.world.run_until([&] { return it.tables() == 4; })) << seed;
+    it.settle();
+    EXPECT_EQ(it.view().depth(), 2u) << seed;
+    for (const auto& of : keys.of) {
+      for (std::size_t i = 0; i < 20; ++i) ASSERT_EQ(it.get(other, of[i]), "1") << of[i] << " " << seed;
+    }
+  }
+}
+
 // Nobody waits for a split of the living with a split of its own to begin.
 TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
   sim::WorldOptions options = options_of(8);
@@ -478,9 +503,11 @@ class Steered : public ::testing::Test {
     }
     return torn;
   }
-  Task<void> scan_group(std::string key, Result<index::Page>* into) {
+  // What one table has of the key's first group, or with `half` what goes to the new table of the first split.
+  Task<void> scan_group(std::string key, bool half, Result<index::Page>* into) {
     Cost cost;
-    const std::uint64_t position = places_of(key)[0].group << layout::most_depth(it_.world.geometry().tables);
+    const std::uint64_t bits = layout::most_depth(it_.world.geometry().tables);
+    const std::uint64_t position = places_of(key)[0].group << bits | (half ? 1ull << (bits - 1) : 0);
     *into = co_await reader_.table().scan(position, 1, reader_.port().now() + kPatience, cost);
   }
   static constexpr std::uint64_t kFirst = 8;
@@ -510,9 +537,38 @@ TEST_F(Steered, AKeyIsNotMissedBetweenAReadOfTheNewTableBeforeItIsFilledAndOneOf
   EXPECT_EQ(*found, "1");
 }
 
+TEST_F(Steered, AScanDoesNotBelieveAGroupThatWasOpenedWhileItWasRead) {
+  run(splitter_, [&] { return opened(first_); });
+  Result<std::optional<std::string>> found = Status(Code::internal, "it did not come to an end");
+  it_.world.spawn(reader_, Splits::look_into(&reader_, first_, &found));
+  network().settle();
+  run(reader_, [&] { return found.ok(); });
+
+  Result<index::Page> page = Status(Code::internal, "it did not come to an end");
+  it_.world.spawn(reader_, scan_group(key_, true, &page));
+  network().settle();
+  // The slots behind all headers come first.
+  std::size_t torn = 0;
+  for (std::size_t i = 0; i < network().waiting().size();) {
+    const auto one = network().waiting()[i];
+    if (one.client == reader_.index() && one.op.verb == fabric::Verb::read && !one.torn) {
+      ASSERT_EQ(one.last, kGroupBytes / 8);
+      network().execute(i, 2 * kBucketBytes / 8 + 1, one.last);
+      ++torn;
+      i = 0;
+    } else {
+      ++i;
+    }
+  }
+  ASSERT_EQ(torn, 2u) << "the group in both tables";
+  run(splitter_, [&] { return opened(key_); });
+  run(reader_, [&] { return page.ok(); });
+  EXPECT_EQ(page->keys, std::vector<std::string>{key_});
+}
+
 TEST_F(Steered, AScanByAnOldDirectoryThatHasReadTheHeadersBeforeASlotMovesLooksAgain) {
   Result<index::Page> page = Status(Code::internal, "it did not come to an end");
-  it_.world.spawn(reader_, scan_group(key_, &page));
+  it_.world.spawn(reader_, scan_group(key_, false, &page));
   network().settle();
   const auto& waiting = network().waiting();
   const auto read =
