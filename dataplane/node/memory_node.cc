@@ -95,6 +95,8 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
   if (!kept_map_.ParseFromString(options_.kept_map) || !map::validate(kept_map_).ok() ||
       kept_map_.pool_uid() != options_.pool_uid) {
     kept_map_.Clear();
+    if (options_.kept_map.empty()) return;
+    log(true, "the shard map that an earlier process has kept is left alone: it is damaged, or of another pool");
   }
 }
 
@@ -300,21 +302,29 @@ v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
 MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
   const auto refuse = [&](Verdict verdict, std::string why) {
     log(true, "refused epoch " + std::to_string(map.epoch()) + ": " + why);
-    return Published{verdict, record_.epoch, std::move(why)};
+    return Published{verdict, held_epoch(), std::move(why)};
   };
   if (Status status = map::validate(map); !status.ok()) return refuse(Verdict::invalid, status.message());
   if (map.pool_uid() != options_.pool_uid) return refuse(Verdict::invalid, "the shard map is of another pool");
-  if (map.epoch() < record_.epoch) {
-    return refuse(Verdict::older_epoch, "this memory node already follows epoch " + std::to_string(record_.epoch));
-  }
+  const auto backwards = [&] {
+    return "this memory node " + what_is_held() + ", and is told epoch " + std::to_string(map.epoch()) + ", move " +
+           std::to_string(map.move()) + ": keys lie where the later map says. " +
+           (newest_map().epoch() == held_epoch()
+                ? "Make the next epoch from the map in this node's facts, with its move"
+                : "Restore the newest ShardMap, or have a memory node reachable that holds it, and make the next epoch "
+                  "from that");
+  };
+  if (map.epoch() < held_epoch()) return refuse(Verdict::older_epoch, backwards());
   if (record_.epoch != 0 && pool_secret != record_.pool_secret) {
     return refuse(Verdict::conflicting, "the pool's hash secret is not the one of the epochs before");
   }
   std::string bytes = map::deterministic_bytes(map);
-  if (map.epoch() == map_.epoch()) {
-    if (bytes == map_bytes_) return {Verdict::adopted, map_.epoch(), ""};
-    return refuse(Verdict::conflicting, "this memory node holds the same epoch with different content");
+  if (map.epoch() == newest_map().epoch() && bytes != map::deterministic_bytes(newest_map())) {
+    return refuse(Verdict::conflicting, "this memory node " + what_is_held() +
+                                            ", and is told the same epoch with different content: make the next epoch");
   }
+  if (map.move() < held_move()) return refuse(Verdict::conflicting, backwards());
+  if (map.epoch() == map_.epoch()) return {Verdict::adopted, map_.epoch(), ""};
   const v1alpha1::MemoryNodeEntry own = entry();
   const v1alpha1::MemoryNodeEntry* listed = nullptr;
   for (const auto& node : map.nodes()) {
@@ -357,7 +367,8 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
 MemoryNode::Published MemoryNode::stand_alone() {
   v1alpha1::ShardMap map;
   map.set_pool_uid(options_.pool_uid);
-  map.set_epoch(record_.epoch + 1);
+  map.set_epoch(held_epoch() + 1);
+  map.set_move(held_move());
   *map.add_nodes() = entry();
   map.add_tables();  // table 0 on node 0
   map.add_directory(0);
@@ -695,6 +706,19 @@ std::uint64_t MemoryNode::move_finished() const {
   return word;
 }
 
+// A memory that lost its map knows of the moves that keys have left it in.
+std::uint64_t MemoryNode::held_move() const {
+  const std::uint64_t finished = move_finished();
+  return std::max(newest_map().move(), finished <= layout::kMostMoves ? finished : 0);
+}
+
+std::string MemoryNode::what_is_held() const {
+  const std::string what = "epoch " + std::to_string(held_epoch()) + ", move " + std::to_string(held_move());
+  if (map_.epoch() != 0) return "follows " + what;
+  return (newest_map().epoch() == held_epoch() ? "has kept a map with its memory, of " : "has lost its map, of ") +
+         what;
+}
+
 // Clients write the directory, word by word.
 std::uint64_t MemoryNode::even_tables() const {
   std::vector<std::byte> words(geometry_.at(layout::kDirectory).bytes);
@@ -759,9 +783,7 @@ void MemoryNode::refresh_facts() {
   node.set_move_finished(move_finished());
   node.set_memory_fresh(fresh_);
   node.set_recorded_epoch(record_.epoch);
-  if (const v1alpha1::ShardMap& newest = map_.epoch() != 0 ? map_ : kept_map_; newest.epoch() != 0) {
-    *node.mutable_map() = newest;
-  }
+  if (newest_map().epoch() != 0) *node.mutable_map() = newest_map();
   node.set_heap_bytes(heap_bytes);
   const std::vector<v1alpha1::DeadClient> left = dead();
   node.set_dead_clients(left.size());

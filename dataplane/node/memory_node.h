@@ -5,6 +5,7 @@
 // word that clients change: free bitmaps and lock words are only read, memory that nobody holds is formatted.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -71,7 +72,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   enum class Verdict {
     adopted,      // or held already, byte for byte
     older_epoch,  // than the one held
-    conflicting,  // the epoch, or the pool's secret, is held with different content
+    conflicting,  // the epoch, or the pool's secret, is held with different content, or the move is before the one held
     invalid,
   };
   struct Published {
@@ -79,7 +80,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t epoch = 0;  // held afterwards
     std::string message;      // why not, for people
   };
-  // Adopts an epoch. One that does not contain this incarnation, or stops it, cuts every session.
+  // Adopts an epoch. One that does not contain this incarnation, or stops it, cuts every session. What is held is the
+  // map that it follows or, before it follows one, what an earlier life has kept and what the memory tells: epochs and
+  // moves only go forward, over all lives of the memory.
   Published publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
   // Publishes an epoch of its own with itself as the one node: no operator.
   Published stand_alone();
@@ -157,6 +160,10 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void count_quarantined();
   std::uint64_t heap_used() const;
   std::uint64_t move_finished() const;
+  const v1alpha1::ShardMap& newest_map() const { return map_.epoch() != 0 ? map_ : kept_map_; }
+  std::uint64_t held_epoch() const { return std::max(record_.epoch, newest_map().epoch()); }
+  std::uint64_t held_move() const;
+  std::string what_is_held() const;
   std::uint64_t even_tables() const;
   // What ended processes left here, those that ended first before others.
   std::vector<v1alpha1::DeadClient> dead();

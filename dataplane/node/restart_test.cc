@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "heap/heap.h"
+#include "layout/directory.h"
 #include "layout/private_page.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
 #include "layout/superblock.h"
+#include "map/shard_map.h"
 #include "node/world_test.h"
 
 namespace farpool::node {
@@ -91,6 +93,115 @@ TEST(Restart, TellsOfAMapThatWasKept) {
   world.memory = std::move(*Memory::anonymous(world.memory.span().size()));
   world.begin_life();
   EXPECT_FALSE(world.node->facts().memory_node().has_map()) << "of another pool";
+}
+
+// An operator whose API server came back from an old backup tells a new life of what was before. The map that was kept
+// says otherwise.
+struct Kept {
+  Kept(std::uint64_t epoch, std::uint64_t move) {
+    world.options.keep_map = [this](const std::string& map) { world.options.kept_map = map; };
+    restart();
+    before = map_of(epoch, move);
+    EXPECT_EQ(publish(before).verdict, Verdict::adopted);
+  }
+  void restart() {
+    world.kill();
+    world.begin_life();
+  }
+  v1alpha1::ShardMap map_of(std::uint64_t epoch, std::uint64_t move) const {
+    v1alpha1::ShardMap map = map_with(*world.node, epoch);
+    map.set_move(move);
+    return map;
+  }
+  MemoryNode::Published publish(const v1alpha1::ShardMap& map) { return world.node->publish(map, {1, 2}); }
+  // With all of what is held, what was told and what to do.
+  void expect_refused(const v1alpha1::ShardMap& map, Verdict verdict, const std::vector<const char*>& says) {
+    const std::string kept = world.options.kept_map;
+    const v1alpha1::Facts facts = world.node->facts();
+    const layout::PrivateRecord record = world.record();
+    const MemoryNode::Published refused = publish(map);
+    EXPECT_EQ(refused.verdict, verdict) << refused.message;
+    for (const char* what : says) EXPECT_NE(refused.message.find(what), std::string::npos) << refused.message;
+    EXPECT_NE(world.log.back().find(refused.message), std::string::npos);
+    EXPECT_EQ(world.options.kept_map, kept) << "a map that is refused is not kept";
+    EXPECT_EQ(world.node->facts().SerializeAsString(), facts.SerializeAsString());
+    EXPECT_EQ(world.record(), record);
+  }
+
+  TestWorld world;
+  v1alpha1::ShardMap before;
+};
+
+TEST(Restart, RefusesWhatIsBeforeTheMapThatWasKept) {
+  Kept kept(7, 3);
+  const auto refuses = [&kept](const char* holds) {
+    kept.expect_refused(kept.map_of(6, 3), Verdict::older_epoch,
+                        {holds, "epoch 7, move 3", "is told epoch 6, move 3", "Make the next epoch from the map in"});
+    // As an operator makes it that knows of the epoch, by its agent, and of no later move than its backup's.
+    kept.expect_refused(kept.map_of(8, 2), Verdict::conflicting,
+                        {holds, "epoch 7, move 3", "is told epoch 8, move 2", "with its move"});
+    kept.expect_refused(kept.map_of(8, 0), Verdict::conflicting, {holds, "is told epoch 8, move 0"});
+  };
+  refuses("follows");
+  for (int life = 0; life < 3; ++life) {
+    kept.restart();
+    refuses("has kept a map with its memory");
+    kept.expect_refused(kept.map_of(7, 3), Verdict::conflicting, {"the same epoch with different content", "epoch 7"});
+  }
+  // The very map is no other, and a map with the next epoch and that move is what was asked for.
+  EXPECT_EQ(kept.publish(kept.before).verdict, Verdict::adopted);
+  EXPECT_FALSE(kept.world.node->facts().ready()) << "it names an earlier life";
+  EXPECT_EQ(kept.publish(kept.map_of(8, 3)).verdict, Verdict::adopted);
+  EXPECT_TRUE(kept.world.node->facts().ready());
+  kept.restart();
+  EXPECT_EQ(kept.publish(kept.map_of(9, 4)).verdict, Verdict::adopted);
+}
+
+// A map is kept before the epoch is recorded, and a process may be killed between the two.
+TEST(Restart, AMapThatWasKeptAndNotYetRecordedCounts) {
+  Kept kept(7, 3);
+  kept.world.options.kept_map = map::deterministic_bytes(kept.map_of(9, 4));
+  kept.restart();
+  EXPECT_EQ(kept.world.record().epoch, 7u);
+  kept.expect_refused(kept.map_of(8, 4), Verdict::older_epoch, {"epoch 9, move 4"});
+  kept.expect_refused(kept.map_of(10, 3), Verdict::conflicting, {"epoch 9, move 4"});
+  EXPECT_EQ(kept.world.node->stand_alone().epoch, 10u);
+  EXPECT_EQ(kept.world.node->facts().memory_node().map().move(), 4u);
+}
+
+// Without the file the memory itself knows its epoch, and which move keys have left it in.
+TEST(Restart, AMemoryThatLostItsMapKnowsEpochAndMove) {
+  Kept kept(7, 3);
+  for (const char* left : {"", "no map at all"}) {
+    kept.world.kill();
+    kept.world.options.kept_map = left;
+    const layout::Geometry geometry = kept.world.record().geometry;
+    base::store(
+        kept.world.memory.span().data() + geometry.at(layout::kDirectory).offset + layout::move_offset(geometry.tables),
+        std::uint64_t{3});
+    kept.world.begin_life();
+    EXPECT_EQ(std::ranges::count_if(kept.world.log,
+                                    [](const std::string& line) {
+                                      return line.find("earlier process has kept is left alone") != std::string::npos;
+                                    }),
+              *left == '\0' ? 0 : 1);
+    kept.expect_refused(kept.map_of(6, 3), Verdict::older_epoch,
+                        {"has lost its map, of epoch 7, move 3", "Restore the newest ShardMap"});
+    kept.expect_refused(kept.map_of(8, 2), Verdict::conflicting, {"has lost its map, of epoch 7, move 3"});
+  }
+  EXPECT_EQ(kept.publish(kept.map_of(8, 3)).verdict, Verdict::adopted);
+}
+
+// A memory that has to begin empty beside the map of the one before: that is still the newest that this node knows of.
+TEST(Restart, AnEmptyMemoryBesideAMapThatWasKept) {
+  Kept kept(7, 3);
+  kept.world.kill();
+  kept.world.memory = std::move(*Memory::anonymous(kept.world.memory.span().size()));
+  kept.world.begin_life();
+  EXPECT_TRUE(kept.world.node->facts().memory_node().memory_fresh());
+  kept.expect_refused(kept.map_of(6, 3), Verdict::older_epoch, {"epoch 7, move 3"});
+  kept.expect_refused(kept.map_of(8, 2), Verdict::conflicting, {"epoch 7, move 3"});
+  EXPECT_EQ(kept.world.node->stand_alone().epoch, 8u);
 }
 
 TEST(Restart, ASuperblockThatWasBeingWrittenIsWrittenAgain) {
