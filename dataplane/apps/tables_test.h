@@ -959,19 +959,20 @@ TEST_P(Pools, ClientsThatStandStillAreTakenOver) {
       goes_on.push_back(members[i / 2]->spawn(add_ones(*members[i / 2], recorder, 10 + i, 5)));
     }
     for (const auto& each : goes_on) Member::wait(each);
-    const auto of_others = [&members](const auto& count) { return count(*members[3]) + count(*members[4]); };
     EXPECT_TRUE(eventually([&] {
-      const auto again = [](Member& member) { return member.pool->counters().sessions_opened.get() - 1; };
-      return servers[0]->node->stats().sessions_fenced >= 3 + of_others(again);
+      std::uint64_t too_slow = 0;  // others that were taken for dead
+      for (std::size_t i = 3; i < 5; ++i) too_slow += members[i]->pool->counters().sessions_opened.get() - 1;
+      return servers[0]->node->stats().sessions_fenced >= 3 + too_slow;
     }));
-    if (protocol == Protocol::rcuckoo) {
-      EXPECT_TRUE(eventually(
-          [&] { return of_others([](Member& member) { return member.pool->counters().slots_repaired.get(); }) > 0; }));
-    }
 
     wake.set_value();
     for (const auto& each : over) Member::wait(each);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_GT(members[i]->pool->counters().sessions_opened.get(), 1u) << i;
+    // By whoever met the key first, and be it one that stood still only later.
+    EXPECT_TRUE(protocol == Protocol::race || eventually([&] {
+                  return std::ranges::any_of(
+                      members, [](const auto& member) { return member->pool->counters().slots_repaired.get() > 0; });
+                }));
   }
   recorder.judge();
   image_of(*servers[0]);
