@@ -852,6 +852,10 @@ inline Task<void> expect_all(Member& member, std::string prefix, int keys, std::
     EXPECT_TRUE(found.ok() && *found == value + std::to_string(i)) << prefix << i << ": " << text(found.status());
   }
 }
+inline Task<void> expect_all_until(Member& member, std::string prefix, int keys, std::string value,
+                                   const std::atomic<bool>& enough) {
+  while (!enough) co_await expect_all(member, prefix, keys, value);
+}
 inline Task<void> scan_all(Member& member, std::set<std::string>& seen) {
   std::uint64_t cursor = 0;
   do {
@@ -888,8 +892,12 @@ TEST_P(Pools, KeysMoveBetweenMemoryNodesWhileClientsWork) {
     std::uint64_t moved = 0;
     for (std::uint64_t move = 1; move <= 2; ++move) {
       SCOPED_TRACE(move);
-      std::vector<std::future<void>> over;
+      std::vector<std::future<void>> over, looks;
       std::set<std::string> seen;
+      std::atomic<bool> enough = false;
+      for (const auto& member : members) {
+        looks.push_back(member->spawn(expect_all_until(*member, "stays", kKeys, "v", enough)));
+      }
       for (std::uint64_t i = 0; i < 4; ++i) {
         over.push_back(members[i / 2]->spawn(work_in_pool(*members[i / 2], recorder, 10 * move + i, 60, 8)));
       }
@@ -907,6 +915,8 @@ TEST_P(Pools, KeysMoveBetweenMemoryNodesWhileClientsWork) {
       over.push_back(members[2]->spawn(scan_all(*members[2], seen)));
       for (const auto& each : over) Member::wait(each);
       for (const auto& member : members) EXPECT_TRUE(eventually([&] { return member->drained(2 * move); }));
+      enough = true;
+      for (const auto& each : looks) Member::wait(each);
       for (int i = 0; i < kKeys; ++i) EXPECT_TRUE(seen.contains("stays" + std::to_string(i))) << i;
       begun.clear_departures();
       begun.set_epoch(2 * move + 1);
@@ -959,19 +969,20 @@ TEST_P(Pools, ClientsThatStandStillAreTakenOver) {
       goes_on.push_back(members[i / 2]->spawn(add_ones(*members[i / 2], recorder, 10 + i, 5)));
     }
     for (const auto& each : goes_on) Member::wait(each);
-    const auto of_others = [&members](const auto& count) { return count(*members[3]) + count(*members[4]); };
     EXPECT_TRUE(eventually([&] {
-      const auto again = [](Member& member) { return member.pool->counters().sessions_opened.get() - 1; };
-      return servers[0]->node->stats().sessions_fenced >= 3 + of_others(again);
+      std::uint64_t too_slow = 0;  // others that were taken for dead
+      for (std::size_t i = 3; i < 5; ++i) too_slow += members[i]->pool->counters().sessions_opened.get() - 1;
+      return servers[0]->node->stats().sessions_fenced >= 3 + too_slow;
     }));
-    if (protocol == Protocol::rcuckoo) {
-      EXPECT_TRUE(eventually(
-          [&] { return of_others([](Member& member) { return member.pool->counters().slots_repaired.get(); }) > 0; }));
-    }
 
     wake.set_value();
     for (const auto& each : over) Member::wait(each);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_GT(members[i]->pool->counters().sessions_opened.get(), 1u) << i;
+    // By whoever met the key first, and be it one that stood still only later.
+    EXPECT_TRUE(protocol == Protocol::race || eventually([&] {
+                  return std::ranges::any_of(
+                      members, [](const auto& member) { return member->pool->counters().slots_repaired.get() > 0; });
+                }));
   }
   recorder.judge();
   image_of(*servers[0]);
