@@ -173,8 +173,8 @@ class World {
   std::uint64_t pages_ = 0;
 };
 
-// The names that golden verb traces call places by: "slot 3", "lock word 0", "row 17", "rows 16..17", "block 0x40". With
-// many tables "slot 1/3.14" is slot 14 of group 3 of table 1.
+// The names that golden verb traces call places by: "slot 3", "lock word 0", "row 17", "rows 16..17", "block 0x40".
+// With many tables "slot 1/3.14" is slot 14 of group 3 of table 1.
 std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std::uint64_t bytes);
 
 }  // namespace farpool::sim
