@@ -216,6 +216,11 @@ class Run {
     return std::any_of(network_.waiting().begin(), network_.waiting().end(),
                        [client](const Waiting& one) { return one.client == client && one.fence; });
   }
+  bool has_few(std::size_t client) const {
+    const auto own = [client](const Waiting& one) { return one.client == client && !one.fence; };
+    return knowledge_ == nullptr || static_cast<std::size_t>(std::count_if(
+                                        network_.waiting().begin(), network_.waiting().end(), own)) <= bounds_.few;
+  }
   bool enabled(std::size_t client) const {
     if (stalled_[client]) return has_fence(client);
     return begins(client) || has_verbs(client);
@@ -254,13 +259,13 @@ class Run {
     if (goes_on && !yields_) add(current_, 0, all);
     if (fresh_ && knowledge_ != nullptr && !all.empty()) return all;
     const unsigned cost = goes_on ? 1 : 0;
-    if (may(cost)) {
+    if (cost == 0 || (may(cost) && has_few(current_))) {
       for (std::size_t client = 0; client < scene_->clients(); ++client) {
         if (client != current_ && enabled(client)) add(client, cost, all);
       }
     }
     if (all.empty()) return all;
-    if (may(1)) {
+    if (may(1) && (current_ == kNobody || has_few(current_))) {
       for (std::size_t client = 0; client < scene_->clients(); ++client) {
         if (!crashed_[client] && !stalled_[client] && !lost_[client] && scene_->busy(client) && !enabled(client) &&
             sleeps_briefly(client)) {
@@ -272,7 +277,7 @@ class Run {
       all.push_back({.kind = Move::Kind::crash, .client = current_});
     }
     if (stalls_ > 0 && current_ != kNobody && mortal(current_) && !crashed_[current_] && !stalled_[current_] &&
-        scene_->busy(current_) && !has_fence(current_)) {
+        scene_->busy(current_) && !has_fence(current_) && has_few(current_)) {
       all.push_back({.kind = Move::Kind::stall, .client = current_});
     }
     return all;
@@ -288,7 +293,7 @@ class Run {
     // Another client may go on after this move, at the price of a preemption more.
     bool others = false;
     for (std::size_t other = 0; other < scene_->clients(); ++other) others |= other != client && enabled(other);
-    const bool interrupts = others && may(cost + 1);
+    const bool interrupts = others && may(cost + 1) && has_few(client);
     std::vector<std::size_t> before;
     const auto asleep = [&] {
       std::vector<std::uint64_t> sleep;

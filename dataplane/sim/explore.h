@@ -67,6 +67,9 @@ struct Bounds {
   unsigned crashes = 0;  // clients that die, only those of `mortal`
   unsigned stalls = 0;   // clients that stop, with all that they have under way, likewise
   std::vector<std::size_t> mortal;
+  // A client is preempted or stops only while it has at most so many verbs under way. One with very many, all of them
+  // on words of others, has more orders than can be tried.
+  std::size_t few = ~std::size_t{0};
 };
 
 struct SmallWorld {

@@ -222,6 +222,14 @@ TEST(Explore, LetsReadsChangePlaces) {
   EXPECT_TRUE(explore(world({write_two, read_two}, note, {.preemptions = 2})).whole);
   EXPECT_EQ(sights(), (std::set<std::string>{"00", "01", "10", "11"}));
 }
+TEST(Explore, PreemptsNobodyWithMoreUnderWayThanItMay) {
+  sights().clear();
+  EXPECT_TRUE(explore(world({write_two, read_two}, note, {.preemptions = 2, .few = 1})).whole);
+  EXPECT_EQ(sights(), (std::set<std::string>{"00", "01", "10", "11"}));  // a verb is left when it is preempted
+  sights().clear();
+  EXPECT_TRUE(explore(world({write_two, read_two}, note, {.preemptions = 2, .few = 0})).whole);
+  EXPECT_EQ(sights(), (std::set<std::string>{"00", "11"}));
+}
 
 // --- Losses and deaths.
 
@@ -274,7 +282,7 @@ TEST(Tape, IsReadAsItWasWritten) {
 
 TEST(SmallWorlds, AFewAreRight) {
   for (const char* name :
-       {"insert-remove", "update-lookup", "extent-update-lookup", "move-lookup", "move-dies-lookup"}) {
+       {"insert-remove", "update-lookup", "extent-update-lookup", "move-lookup", "move-dies-lookup", "split-modify"}) {
     const SmallWorld* found = find_small_world(name);
     ASSERT_NE(found, nullptr) << name;
     const Explored explored = explore(*found);

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "directory/directory.h"
+#include "layout/directory.h"
 #include "sim/housekeeping.h"
 #include "sim/survey.h"
 #include "sim/swarm.h"
@@ -121,7 +122,8 @@ class PoolScene final : public Scene {
     }
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       if (!mortal(i) && !parts_[i].client->session().alive()) {
-        wrong.push_back("client " + std::to_string(i) + " was fenced, although nothing befell it");
+        wrong.push_back("client " + std::to_string(i) +
+                        " was fenced, although nothing befell it: " + parts_[i].client->session().why().message());
       }
     }
     if (plot_.faults() && wrong.empty()) clean_up(wrong);
@@ -174,6 +176,10 @@ class PoolScene final : public Scene {
       world_.run_until([&] { return world_.network().now() >= then; }, plot_.options.lease);
     }
     for (const std::string& what : survey(world_).unrepaired()) wrong.push_back("for ever: " + what);
+    if (survey(world_).blocks_lost > 0) {  // likewise
+      const Nanos then = world_.network().now() + plot_.options.lease;
+      world_.run_until([&] { return world_.network().now() >= then; }, 2 * plot_.options.lease);
+    }
     for (const std::string& what : reclaim(world_)) wrong.push_back(what);
     const std::size_t failed = world_.failures().size();
     if (!world_.run(cleaner, read(*this, cleaner)) || world_.failures().size() > failed) {
@@ -442,6 +448,39 @@ class Catalogue {
     add("split-update", 1, {there(0, k, "1")}, {{split}, {call(Kind::update, k, "2")}}, options);
     add("split-insert", 1, {there(0, stays, "1")}, {{split}, {call(Kind::insert, k, "1")}}, options);
     add("split-remove", 1, {there(0, k, "1")}, {{split}, {call(Kind::remove, k)}}, options);
+    const std::vector<Before> both{there(0, k, "1"), there(1, stays, "1")};
+    add("split-modify", 2, both, {{split}, {call(Kind::add, k)}}, patient);
+    add("split-split", Bounds{.preemptions = 2, .few = 1}, both, {{split}, {split}}, patient);
+    // Twice, while another client's directory is as it was before.
+    add("split-split-lookup", 2, both, {{split, split}, {call(Kind::get, k), call(Kind::get, k)}}, patient);
+    // Of the group that the key lies in, at once and in steps.
+    const std::vector<Before> one{there(0, k, "1")};
+    const std::uint64_t group = look_ahead(options, one).rows.at(k);
+    const std::uint64_t bits = layout::most_depth(options.geometry.tables);
+    const auto scan = [&](std::uint64_t count) {
+      const World::Part part{.first = group << bits, .end = (group + 1) << bits, .count = count};
+      return Step{.call = {}, .scans = part};
+    };
+    const Bounds few{.preemptions = 1, .few = 8};  // a splitter has eight groups under way at once
+    add("split-scan", few, one, {{split}, {scan(16)}}, patient);
+    add("split-scan-in-steps", few, one, {{split}, {scan(1)}}, patient);
+    add("split-insert-insert", 1, {there(0, stays, "1")},
+        {{split}, {call(Kind::insert, k, "1")}, {call(Kind::insert, k, "2")}}, patient);
+    add("split-put-remove", 1, both, {{split}, {call(Kind::put, k, "2")}, {call(Kind::remove, k)}}, patient);
+    // The splitter dies, and who meets its split goes on with it.
+    WorldOptions mortal = options;
+    mortal.failure_timeout = 200 * base::kMillisecond;
+    const Bounds dies{.preemptions = 1, .crashes = 1, .mortal = {0}, .few = 1};
+    add("split-dies-lookup", dies, both, {{split}, {call(Kind::get, k), call(Kind::get, k)}}, mortal);
+    add("split-dies-update", dies, both, {{split}, {call(Kind::update, k, "2")}}, mortal);
+    add("split-dies-insert", dies, {there(0, stays, "1")}, {{split}, {call(Kind::insert, k, "1")}}, mortal);
+    // It stops, is fenced, and goes on.
+    const Bounds stalls{.preemptions = 1, .stalls = 1, .mortal = {0}, .few = 1};
+    add("split-stalls-update", stalls, both, {{split}, {call(Kind::update, k, "2")}}, mortal);
+    const Bounds loses{.preemptions = 1, .losses = 1, .mortal = {0}};
+    add("race-update-loses-update", loses, {there(0, k, "1")},
+        {{call(Kind::update, k, "2")}, {call(Kind::update, k, "3")}}, options);
+    add("race-modify-loses-modify", loses, {there(0, k, "1")}, {{call(Kind::add, k)}, {call(Kind::add, k)}}, options);
   }
   void add(std::string name, unsigned preemptions, std::vector<Before> before, std::vector<std::vector<Step>> steps,
            const WorldOptions& options = tiny()) {

@@ -112,6 +112,7 @@ std::string describe(const farpool::sim::Bounds& bounds) {
   if (bounds.losses > 0) text += ", " + std::to_string(bounds.losses) + " lost answers";
   if (bounds.crashes > 0) text += ", " + std::to_string(bounds.crashes) + " deaths";
   if (bounds.stalls > 0) text += ", " + std::to_string(bounds.stalls) + " stops";
+  if (bounds.few < ~std::size_t{0}) text += ", with at most " + std::to_string(bounds.few) + " verbs under way";
   return text;
 }
 
