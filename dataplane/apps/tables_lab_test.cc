@@ -6,11 +6,12 @@ namespace farpool::apps::tables {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Over, Tables, testing::ValuesIn(both_over({Wire::verbs})), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(Over, Pools, testing::ValuesIn(both_over({Wire::verbs})), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(Over, RCuckooTables, testing::Values(Wire::verbs), name_of_wire);
 INSTANTIATE_TEST_SUITE_P(Over, RaceTables, testing::Values(Wire::verbs), name_of_wire);
-INSTANTIATE_TEST_SUITE_P(Over, Pools, testing::ValuesIn(both_over({Wire::verbs})), name_of_setting);
-// Slow, and what a client that stands still leaves of a split is the same on any wire.
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RacePools);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongTables);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongPools);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongRaceTables);
 
 }  // namespace
 }  // namespace farpool::apps::tables

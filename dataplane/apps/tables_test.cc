@@ -6,10 +6,12 @@ namespace farpool::apps::tables {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Over, Tables, testing::ValuesIn(both_over({Wire::tcp, Wire::shm})), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(Over, Pools, testing::ValuesIn(both_over({Wire::tcp, Wire::shm})), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(Over, RCuckooTables, testing::Values(Wire::tcp, Wire::shm), name_of_wire);
 INSTANTIATE_TEST_SUITE_P(Over, RaceTables, testing::Values(Wire::tcp, Wire::shm), name_of_wire);
-INSTANTIATE_TEST_SUITE_P(Over, Pools, testing::ValuesIn(both_over({Wire::tcp, Wire::shm})), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(Over, RacePools, testing::Values(Wire::tcp, Wire::shm), name_of_wire);
+INSTANTIATE_TEST_SUITE_P(Over, LongTables, testing::ValuesIn(both_over({Wire::tcp, Wire::shm})), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(Over, LongPools, testing::ValuesIn(both_over({Wire::tcp, Wire::shm})), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(Over, LongRaceTables, testing::Values(Wire::tcp, Wire::shm), name_of_wire);
 
 }  // namespace
 }  // namespace farpool::apps::tables
