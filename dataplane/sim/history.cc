@@ -63,12 +63,21 @@ class Search {
       if (!taken_[i] && calls_[i].known) first_answer = std::min(first_answer, calls_[i].answered);
     }
     for (std::size_t i = 0; i < calls_.size(); ++i) {
-      if (taken_[i] || calls_[i].asked > first_answer) continue;
+      if (taken_[i] || calls_[i].asked > first_answer || too_late(calls_[i])) continue;
       State next = state;
       if (!apply(calls_[i], next)) continue;
       taken_[i] = true;
       if (step(next, explained + (calls_[i].known ? 1 : 0))) return true;
       taken_[i] = false;
+    }
+    return false;
+  }
+
+  // What nobody knows of, and can only have happened before something that has.
+  bool too_late(const Call& call) const {
+    if (call.known || call.answered == std::numeric_limits<Nanos>::max()) return false;
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      if (taken_[i] && calls_[i].asked > call.answered) return true;
     }
     return false;
   }
@@ -119,7 +128,7 @@ std::string describe(const std::vector<Call>& calls) {
   std::ostringstream text;
   for (const Call& call : calls) {
     text << "  client " << call.client << "  " << call.asked << "..";
-    if (call.known) {
+    if (call.answered != std::numeric_limits<Nanos>::max()) {
       text << call.answered;
     } else {
       text << "?";

@@ -15,7 +15,8 @@ namespace farpool::sim {
 using base::Nanos;
 
 // One call on one key. Its effect lies somewhere between `asked` and `answered`, or, if nobody knows whether it had
-// one, anywhere after `asked` or nowhere. Calls that failed without effect are no part of a history.
+// one, there or nowhere: of a call whose answer never came, anywhere after `asked`. Calls that failed without effect
+// are no part of a history.
 struct Call {
   enum class Kind : std::uint8_t {
     get,     // found: the value
@@ -40,10 +41,12 @@ const char* name_of(Call::Kind kind);
 
 class History {
  public:
-  // Notes a call that begins; `finish` or `forget` it.
+  // Notes a call that begins; `answer` or `forget` it.
   std::size_t ask(Call call);
   void answer(std::size_t call, Nanos now, std::optional<std::string> found);
   void unknown(std::size_t call) { calls_[call].known = false; }
+  // Nobody knows whether it had an effect, but if it had it was not after that.
+  void until(std::size_t call, Nanos last) { calls_[call].answered = last; }
   // It failed, and had no effect.
   void forget(std::size_t call) { calls_[call].key.clear(), forgotten_[call] = true; }
 

@@ -55,6 +55,19 @@ TEST(History, EverySumIsToldOnce) {
   EXPECT_FALSE(linearizable({call(Kind::add, 0, 9, "", "1"), call(Kind::add, 0, 9, "", "1")})) << "a lost increment";
 }
 
+// As when a memory node that may have had the key lost its memory: the key was gone from then on, or is not gone at
+// all.
+TEST(History, AnUnknownCallHappenedInTimeOrNot) {
+  Call lost = unknown(Kind::remove, 4, "");
+  lost.answered = 4;
+  const Call put = call(Kind::put, 0, 1, "a");
+  EXPECT_TRUE(linearizable({put, lost, call(Kind::get, 5, 6, "", "a"), call(Kind::get, 7, 8, "", "a")}));
+  EXPECT_TRUE(linearizable({put, lost, call(Kind::get, 5, 6, ""), call(Kind::get, 7, 8, "")}));
+  EXPECT_FALSE(linearizable({put, lost, call(Kind::get, 5, 6, "", "a"), call(Kind::get, 7, 8, "")})) << "it went later";
+  EXPECT_FALSE(linearizable({put, lost, call(Kind::get, 5, 6, ""), call(Kind::get, 7, 8, "", "a")})) << "it came back";
+  EXPECT_TRUE(linearizable({put, lost, call(Kind::get, 3, 6, "", "a"), call(Kind::get, 7, 8, "")})) << "asked before";
+}
+
 TEST(History, AnUnknownCallHappenedOrNot) {
   EXPECT_TRUE(linearizable({unknown(Kind::put, 0, "a"), call(Kind::get, 5, 6, "")}));
   EXPECT_TRUE(linearizable({unknown(Kind::put, 0, "a"), call(Kind::get, 5, 6, "", "a")}));

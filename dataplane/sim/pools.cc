@@ -42,12 +42,14 @@ constexpr layout::GeometryRequest kGeometry{.table_percent = 1,
                                             .slots_per_session = 2};
 constexpr std::uint64_t kNever = 1ull << 60;  // so many effects
 constexpr Nanos kPatience = 20 * kSecond;     // of a call
+constexpr std::size_t kNobody = 99;           // a client
 
 struct Setting {
   std::size_t nodes = 2, clients = 2, late_comers = 0, tasks = 2, calls = 12, keys = 10;
   std::uint32_t depth = 1;  // of the directory
   std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0, moves = 0, wishes = 0;
-  std::size_t scans = 0;  // of the first client
+  std::size_t scans = 0;           // of the first client
+  std::size_t losses_of_some = 0;  // of memory, while parts may be on their way
   layout::GeometryRequest geometry = kGeometry;
   double large = 0.2, reads = 0.35, lose_reply = 0;
   Nanos failure_timeout = 40 * kMillisecond;
@@ -71,7 +73,7 @@ void speak_race(Setting& s, std::uint64_t seed) {
   s.wishes = random.below(3);
 }
 
-// In half of the pools; a memory node that keys leave would take those that are left along with its memory.
+// In half of the pools.
 void let_keys_move(Setting& s, std::uint64_t seed) {
   Random random(base::mix(seed) ^ 0x4c0e);
   if (random.chance(0.5)) return;
@@ -79,6 +81,12 @@ void let_keys_move(Setting& s, std::uint64_t seed) {
   s.moves = 1 + random.below(3);
   s.depth += 1;
   s.keys += random.below(60);
+}
+
+// Where keys move memory is lost, too: with those that have not left, or with those that have come.
+void lose_memory(Setting& s, std::uint64_t seed) {
+  Random random(base::mix(seed) ^ 0x105e5);
+  if (s.moves > 0 && random.chance(0.3)) s.losses_of_some = 1 + random.below(2);
 }
 
 Setting draw(std::uint64_t seed) {
@@ -122,8 +130,8 @@ std::string describe(const Setting& s) {
          std::to_string(s.clients) + " clients" + some(s.late_comers, "late comers") + ", each of " +
          std::to_string(s.tasks) + " tasks of " + std::to_string(s.calls) + " calls, on " + std::to_string(s.keys) +
          " keys" + some(s.deaths, "deaths") + some(s.stops, "stops") + some(s.restarts, "restarts") +
-         some(s.losses, "losses of memory") + some(s.epochs, "more epochs") + some(s.moves, "moves of parts") +
-         some(s.wishes, "wishes for tables") + some(s.scans, "scans") +
+         some(s.losses + s.losses_of_some, "losses of memory") + some(s.epochs, "more epochs") +
+         some(s.moves, "moves of parts") + some(s.wishes, "wishes for tables") + some(s.scans, "scans") +
          (race(s) ? ", RACE with room for " + std::to_string(s.geometry.tables) + " tables at each node" : "") +
          (s.lose_reply > 0 ? ", lost replies" : "") + (s.wire.lose_exchange > 0 ? ", lost handshakes" : "") +
          (s.wire.max_drift_ppm > 0 ? ", clocks drift" : "");
@@ -137,7 +145,7 @@ struct Asked {
   bool straddles = false;  // it began before a loss of memory: what it did, and what it is told, may be of either pool
 };
 
-// A memory node, through all its lives, with the history of the keys that it serves.
+// A memory node, through all its lives, with the history of the keys that it serves at first.
 struct Member {
   Member(fabric::sim::SimResponder& responder, std::string called, std::uint64_t bytes)
       : wire(responder), name(std::move(called)), memory(std::move(*node::Memory::anonymous(bytes))) {}
@@ -146,6 +154,7 @@ struct Member {
   node::Memory memory;
   std::unique_ptr<node::MemoryNode> node;
   v1alpha1::MemoryNodeEntry entry;  // of its last life
+  bool fresh = false;               // its memory was lost, and nobody has been told yet
   History history;
   std::vector<std::shared_ptr<Asked>> asked;
 };
@@ -359,7 +368,7 @@ class PoolWorld {
                 "begins move " + std::to_string(move_) + " of " + std::to_string(departures_.size()) +
                     " parts of node-" + std::to_string(from));
     publish();
-    network_.at(network_.now() + kMoveLook, [this, from] { follow_move(*members_[from]); });
+    network_.at(network_.now() + kMoveLook, [this, from, move = move_] { follow_move(*members_[from], move); });
   }
   bool moving() const { return !departures_.empty() || moves_waiting_ > 0; }
 
@@ -453,8 +462,8 @@ class PoolWorld {
 
   // Whether all keys are counted: no session can have ended in the middle.
   bool exact() const {
-    const bool calm = setting_.deaths + setting_.stops + setting_.restarts == 0 && setting_.lose_reply == 0 &&
-                      setting_.wire.lose_exchange == 0 && setting_.wire.max_drift_ppm == 0;
+    const bool calm = setting_.deaths + setting_.stops + setting_.restarts + setting_.losses_of_some == 0 &&
+                      setting_.lose_reply == 0 && setting_.wire.lose_exchange == 0 && setting_.wire.max_drift_ppm == 0;
     return !race(setting_) || calm;
   }
 
@@ -506,10 +515,11 @@ class PoolWorld {
   static constexpr Nanos kMoveLook = 5 * kMillisecond;
 
   // The operator learns that a move is finished from the memory node that keys have left.
-  void follow_move(Member& source) {
+  void follow_move(Member& source, std::uint64_t move) {
+    if (departures_.empty() || move != move_) return;  // it has lost what was to leave
     const std::uint64_t offset = geometry_.at(layout::kDirectory).offset + layout::move_offset(geometry_.tables);
     if (base::load<std::uint64_t>(source.memory.span().data() + offset) < move_) {
-      network_.at(network_.now() + kMoveLook, [this, &source] { follow_move(source); });
+      network_.at(network_.now() + kMoveLook, [this, &source, move] { follow_move(source, move); });
       return;
     }
     befell_.add(network_.now(), "operator", "sees that move " + std::to_string(move_) + " is finished");
@@ -537,23 +547,58 @@ class PoolWorld {
     member.node = std::move(*life);
     if (member.node->stats().defects > 0) wrong(member.name + ": defects in the memory that was taken up");
     member.entry = member.node->entry();
+    // Of keys that were leaving it what has left is all there is.
+    if (std::exchange(member.fresh, false)) {
+      const std::size_t leaving = std::erase_if(
+          departures_, [&](const auto& departure) { return members_[departure.second].get() == &member; });
+      if (leaving > 0) befell_.add(network_.now(), "operator", "sees that nothing can leave " + member.name);
+    }
     member.wire.serve(*member.node);
     geometry_ = member.node->geometry();
     befell_.add(network_.now(), member.name, "serves");
   }
 
-  // The pool that callers knew is no more. Whoever is waiting may yet write to the one that follows.
-  void lose(Member& member) {
-    member.memory = std::move(*node::Memory::anonymous(memory()));
-    member.history = History();
-    std::erase_if(member.asked, [](const auto& asked) { return asked->over; });
-    for (const auto& asked : member.asked) {
-      asked->straddles = true;
-      if (asked->call.kind == Call::Kind::get || asked->call.kind == Call::Kind::look) continue;
-      Call again = asked->call;
-      again.asked = network_.now();
-      again.known = false;
-      member.history.ask(std::move(again));
+  // What callers knew of its keys is no more. Whoever is waiting may yet write to the memory that follows. Of a part
+  // that is on its way nobody knows which keys were here.
+  void lose(Member& lost) {
+    const auto which = static_cast<std::uint32_t>(
+        std::find_if(members_.begin(), members_.end(), [&](const auto& one) { return one.get() == &lost; }) -
+        members_.begin());
+    const auto part_of = [this](const std::string& key) {
+      return static_cast<std::uint32_t>(map::directory_hash(kSecret, base::bytes_of(key)) & (owners_.size() - 1));
+    };
+    const auto all_lost = [&](std::uint32_t part) { return owners_[part] == which && !departures_.contains(part); };
+    const auto some_lost = [&](std::uint32_t part) {
+      const auto departure = departures_.find(part);
+      return departure != departures_.end() && (owners_[part] == which || departure->second == which);
+    };
+    const auto leaves = [&](const auto& departure) { return departure.second == which; };
+    const auto comes = [&](const auto& departure) { return owners_[departure.first] == which; };
+    verdict_.sources_lost += std::any_of(departures_.begin(), departures_.end(), leaves) ? 1 : 0;
+    verdict_.targets_lost += std::any_of(departures_.begin(), departures_.end(), comes) ? 1 : 0;
+    lost.memory = std::move(*node::Memory::anonymous(memory()));
+    lost.fresh = true;
+    for (const auto& member : members_) {
+      History& history = member->history;
+      for (const std::string& key : history.keys()) {
+        if (!some_lost(part_of(key))) continue;
+        const std::size_t number =
+            history.ask({.kind = Call::Kind::remove, .client = kNobody, .key = key, .asked = network_.now()});
+        history.until(number, network_.now());
+      }
+      for (std::size_t i = 0; i < history.size(); ++i) {
+        if (const std::string& key = history.calls()[i].key; !key.empty() && all_lost(part_of(key))) history.forget(i);
+      }
+      std::erase_if(member->asked, [](const auto& asked) { return asked->over; });
+      for (const auto& asked : member->asked) {
+        if (!all_lost(part_of(asked->call.key))) continue;
+        asked->straddles = true;
+        if (asked->call.kind == Call::Kind::get || asked->call.kind == Call::Kind::look) continue;
+        Call again = asked->call;
+        again.asked = network_.now();
+        again.known = false;
+        history.ask(std::move(again));
+      }
     }
   }
 
@@ -700,6 +745,13 @@ Play draw_play(const Setting& setting, std::uint64_t seed) {
     wish.effects = std::uint64_t{1} << random.below(5);
     play.faults.push_back(std::move(wish));
   }
+  // From a stream of its own: what was drawn before stays as it was.
+  Random more(base::mix(seed) ^ 0x1057);
+  for (std::size_t i = 0; i < setting.losses_of_some; ++i) {
+    Fault loss{.kind = Fault::Kind::loss, .whom = more.below(setting.nodes)};
+    loss.when = static_cast<Nanos>(more.below(static_cast<std::uint64_t>(setting.horizon)));
+    play.faults.push_back(std::move(loss));
+  }
   return play;
 }
 
@@ -830,6 +882,7 @@ void look_after(PoolWorld& world, const Setting& setting) {
 PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells, layout::Protocol protocol) {
   Setting setting = draw(seed);
   protocol == layout::Protocol::race ? speak_race(setting, seed) : let_keys_move(setting, seed);
+  lose_memory(setting, seed);
   setting.wire.seed += part.salt << 32;
   setting.wire.keep_chains = tells;
   PoolVerdict verdict;
@@ -886,6 +939,8 @@ constexpr Count kCounts[] = {
     {&PoolVerdict::zombies, "zombies"},
     {&PoolVerdict::restarts, "restarts of memory nodes"},
     {&PoolVerdict::losses, "losses of memory"},
+    {&PoolVerdict::sources_lost, "of sources of moves under way"},
+    {&PoolVerdict::targets_lost, "of targets"},
     {&PoolVerdict::epochs, "epochs"},
     {&PoolVerdict::slots_repaired, "slots repaired"},
     {&PoolVerdict::scans, "scans"},
@@ -899,7 +954,7 @@ constexpr Count kCounts[] = {
 // Whether it may happen in such pools.
 bool can_be(const Count& count, layout::Protocol protocol) {
   const bool race = protocol == layout::Protocol::race;
-  if (count.of == &PoolVerdict::losses || count.of == &PoolVerdict::slots_repaired) return !race;
+  if (count.of == &PoolVerdict::slots_repaired) return !race;
   if (count.of == &PoolVerdict::wishes || count.of == &PoolVerdict::splits_taken_over) return race;
   return count.of != &PoolVerdict::move_waits;  // too rare to rely on
 }

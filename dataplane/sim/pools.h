@@ -15,11 +15,12 @@ struct PoolVerdict : Told {
   std::uint64_t trace_hash = 0;
   // Calls by what callers were told: that they were done, that nobody knows, that nothing was done.
   std::uint64_t done = 0, unknown = 0, not_done = 0;
-  std::uint64_t deaths = 0, stops = 0;      // of clients
-  std::uint64_t restarts = 0, losses = 0;   // of memory nodes, with their memory and without
-  std::uint64_t epochs = 0;                 // published
-  std::uint64_t zombies = 0;                // clients that woke behind their fence, everywhere
-  std::uint64_t scans = 0;                  // of all keys, beside other calls, that came to an end
+  std::uint64_t deaths = 0, stops = 0;               // of clients
+  std::uint64_t restarts = 0, losses = 0;            // of memory nodes, with their memory and without
+  std::uint64_t sources_lost = 0, targets_lost = 0;  // of these, by moves that were under way
+  std::uint64_t epochs = 0;                          // published
+  std::uint64_t zombies = 0;                         // clients that woke behind their fence, everywhere
+  std::uint64_t scans = 0;                           // of all keys, beside other calls, that came to an end
   std::uint64_t slots_repaired = 0;         // of the dead, by other clients and by memory nodes that took memory up
   std::uint64_t moves = 0, moved_away = 0;  // of parts of the hash space between memory nodes; keys
   std::uint64_t move_waits = 0;
@@ -32,9 +33,10 @@ struct PoolVerdict : Told {
 // are the history of every key from the last loss of its memory on, that every call of those who live ends, that a
 // client which comes when faults have ended can have all repaired, that it finds and counts every key, and, when all
 // have gone, every byte but the blocks that the dead leave in segments which nobody has taken over.
-// Pools of RACE, and half of RCuckoo's, lose no memory. Instead their operator has parts of the hash space moved to
-// other memory nodes, which is to come to an end; when all have gone, every key lies where the map says, and nowhere
-// else. RACE's operator also wants more tables than keys need, which the last client brings about if no other has.
+// Of RACE, and of half of RCuckoo's pools, the operator has parts of the hash space moved to other memory nodes, which
+// is to come to an end; when all have gone, every key lies where the map says, and nowhere else. A memory node that
+// loses its memory meanwhile takes along what had not left it, or what had come. RACE's operator also wants more tables
+// than keys need, which the last client brings about if no other has.
 PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false,
                      layout::Protocol protocol = layout::Protocol::rcuckoo);
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.

@@ -26,7 +26,7 @@ unsigned long long number(std::uint64_t of) { return of; }
 struct Reached {
   farpool::index::Marks marks;
   farpool::session::RepairMarks repairs;
-  std::uint64_t calls = 0, zombies = 0, late_writes = 0, scans = 0, pages = 0;
+  std::uint64_t calls = 0, zombies = 0, late_writes = 0, scans = 0, pages = 0, restarts = 0, losses = 0;
 
   void add(const farpool::sim::Verdict& verdict) {
     farpool::sim::add(marks, verdict.marks);
@@ -36,6 +36,8 @@ struct Reached {
     late_writes += verdict.late_writes;
     scans += verdict.scans;
     pages += verdict.pages;
+    restarts += verdict.restarts;
+    losses += verdict.losses;
   }
 };
 
@@ -197,10 +199,13 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
   const double took = now_in_seconds() - begun;
   std::printf("  %s\n  %s\n", farpool::sim::describe(reached.marks).c_str(),
               farpool::sim::describe(reached.repairs).c_str());
+  std::printf("  %llu restarts of the memory node, %llu without its memory\n",
+              number(reached.restarts + reached.losses), number(reached.losses));
   if (take.scans) std::printf("  %llu scans in %llu steps\n", number(reached.scans), number(reached.pages));
   bool right = wrong == 0;
   if (right && done >= kEnough) {
     std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol);
+    if (reached.losses == 0) never.emplace_back("losses of memory");
     if (take.scans && reached.pages < 2 * reached.scans) never.emplace_back("scans of several steps");
     if (take.protocol == Protocol::rcuckoo) {
       if (take.scans && reached.marks.restless_scans == 0) never.emplace_back("scans of rows that did not rest");
