@@ -490,8 +490,9 @@ struct Recorder {
   }
 };
 
+// False: something is wrong, and the test need not go on.
 template <class Client>
-Task<void> ask(Client& client, Recorder& recorder, Call call) {
+Task<bool> ask(Client& client, Recorder& recorder, Call call) {
   call.asked = client.port->now();
   std::size_t number = 0;
   {
@@ -503,12 +504,13 @@ Task<void> ask(Client& client, Recorder& recorder, Call call) {
   const std::lock_guard lock(recorder.mutex);
   if (outcome.status.ok()) {
     recorder.history.answer(number, now, std::move(outcome.found));
-    co_return;
+    co_return recorder.failed.empty();
   }
   recorder.history.unknown(number);
   if (!recorder.sessions_end || outcome.status.code() != Code::unknown_outcome) {
     recorder.failed.push_back(outcome.status);
   }
+  co_return recorder.failed.empty();
 }
 
 inline std::string value_of(base::Random& random, std::size_t bytes, std::uint64_t seed, int i) {
@@ -527,7 +529,7 @@ inline Task<void> work(User& user, Recorder& recorder, std::uint64_t seed, int o
     call.client = seed;
     call.key = "k" + std::to_string(random.below(keys));
     call.value = value_of(random, sizes[random.below(sizes.size())], seed, i);
-    co_await ask(user, recorder, std::move(call));
+    if (!co_await ask(user, recorder, std::move(call))) co_return;
   }
 }
 inline Task<void> work_in_pool(Member& member, Recorder& recorder, std::uint64_t seed, int operations,
@@ -541,14 +543,21 @@ inline Task<void> work_in_pool(Member& member, Recorder& recorder, std::uint64_t
     call.client = seed;
     call.key = call.kind == Call::Kind::add ? "sum" : "k" + std::to_string(random.below(keys));
     call.value = value_of(random, random.chance(0.5) ? 3 : 60, seed, i);
-    co_await ask(member, recorder, std::move(call));
+    if (!co_await ask(member, recorder, std::move(call))) co_return;
   }
 }
 template <class Client>
 Task<void> add_ones(Client& client, Recorder& recorder, std::uint64_t seed, int times) {
   for (int i = 0; i < times; ++i) {
-    co_await ask(client, recorder, {.kind = Call::Kind::add, .client = seed, .key = "sum"});
+    Call call{.kind = Call::Kind::add, .client = seed, .key = "sum"};
+    if (!co_await ask(client, recorder, std::move(call))) co_return;
   }
+}
+
+inline bool all_over(const std::vector<std::future<void>>& tasks, std::size_t from = 0) {
+  return std::all_of(tasks.begin() + static_cast<std::ptrdiff_t>(from), tasks.end(), [](const auto& task) {
+    return task.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
 }
 
 // Three clients with two tasks each, all at once.
@@ -967,7 +976,7 @@ TEST_P(LongPools, ClientsThatStandStillAreTakenOver) {
       over.push_back(members[i / 2]->spawn(work_in_pool(*members[i / 2], recorder, i, 60, 8)));
     }
     const std::size_t some = recorder.asked() + 40;
-    while (recorder.asked() < some) std::this_thread::yield();
+    while (recorder.asked() < some && !all_over(over, 1)) std::this_thread::yield();
     for (int i = 1; i < 3; ++i) members[static_cast<std::size_t>(i)]->stop(awake);
 
     std::vector<std::future<void>> goes_on;
