@@ -488,6 +488,7 @@ struct Recorder {
     for (const Status& status : failed) ADD_FAILURE() << text(status);
     EXPECT_EQ(history.judge(), std::nullopt);
   }
+  bool right() const { return failed.empty(); }
 };
 
 // False: something is wrong, and the test need not go on.
@@ -504,13 +505,13 @@ Task<bool> ask(Client& client, Recorder& recorder, Call call) {
   const std::lock_guard lock(recorder.mutex);
   if (outcome.status.ok()) {
     recorder.history.answer(number, now, std::move(outcome.found));
-    co_return recorder.failed.empty();
+    co_return recorder.right();
   }
   recorder.history.unknown(number);
   if (!recorder.sessions_end || outcome.status.code() != Code::unknown_outcome) {
     recorder.failed.push_back(outcome.status);
   }
-  co_return recorder.failed.empty();
+  co_return recorder.right();
 }
 
 inline std::string value_of(base::Random& random, std::size_t bytes, std::uint64_t seed, int i) {
