@@ -38,9 +38,11 @@ const (
 	ConditionScalingLimited = "ScalingLimited"
 )
 
-// Condition type of a ShardMap.
+// Condition types of a ShardMap.
 const (
-	// ConditionPublished: every memory node of the map holds it.
+	// ConditionPrepared: every memory node of the map holds it, and takes none of before any more.
+	ConditionPrepared = "Prepared"
+	// ConditionPublished: every memory node of the map follows it.
 	ConditionPublished = "Published"
 )
 
@@ -70,6 +72,8 @@ const (
 	ReasonIssued                = "Issued"
 	ReasonPaused                = "Paused"
 	ReasonNotPublished          = "NotPublished"
+	ReasonPreparing             = "Preparing"
+	ReasonPrepared              = "Prepared"
 	ReasonPublishing            = "Publishing"
 	ReasonPublished             = "Published"
 	ReasonSuperseded            = "Superseded"

@@ -249,7 +249,7 @@ type Directory struct {
 
 // ShardMapStatus says how far the map has come.
 type ShardMapStatus struct {
-	// Conditions: Published.
+	// Conditions: Prepared, Published.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

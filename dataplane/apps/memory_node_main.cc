@@ -194,8 +194,9 @@ class Process final : public control::Subject, public prometheus::Collectable {
     auto published = answer->get_future();
     control_.post([this, request, answer] {
       const auto* bytes = reinterpret_cast<const std::byte*>(request.pool_secret().data());
-      answer->set_value(
-          node_.publish(request.map(), {base::load<std::uint64_t>(bytes), base::load<std::uint64_t>(bytes + 8)}));
+      const base::HashSecret secret{base::load<std::uint64_t>(bytes), base::load<std::uint64_t>(bytes + 8)};
+      answer->set_value(request.prepare() ? node_.prepare(request.map(), secret)
+                                          : node_.publish(request.map(), secret));
     });
     if (published.wait_for(kPublishPatience) != std::future_status::ready) {
       return {Verdict::unavailable, 0, "the memory node did not take the map in time; publish it again"};

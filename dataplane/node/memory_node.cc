@@ -92,9 +92,9 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
       dirty_(geometry.segments, false) {
   while (incarnation_ == 0) incarnation_ = responder_.random();
   largest_class_ = layout::largest_class(geometry_.segment_bytes);
-  if (!kept_map_.ParseFromString(options_.kept_map) || !map::validate(kept_map_).ok() ||
-      kept_map_.pool_uid() != options_.pool_uid) {
-    kept_map_.Clear();
+  if (!held_map_.ParseFromString(options_.kept_map) || !map::validate(held_map_).ok() ||
+      held_map_.pool_uid() != options_.pool_uid) {
+    held_map_.Clear();
     if (options_.kept_map.empty()) return;
     log(true, "the shard map that an earlier process has kept is left alone: it is damaged, or of another pool");
   }
@@ -299,7 +299,8 @@ v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
   return entry;
 }
 
-MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
+std::optional<MemoryNode::Published> MemoryNode::refusal(const v1alpha1::ShardMap& map,
+                                                         const base::HashSecret& pool_secret) const {
   const auto refuse = [&](Verdict verdict, std::string why) {
     log(true, "refused epoch " + std::to_string(map.epoch()) + ": " + why);
     return Published{verdict, held_epoch(), std::move(why)};
@@ -318,18 +319,13 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   if (record_.epoch != 0 && pool_secret != record_.pool_secret) {
     return refuse(Verdict::conflicting, "the pool's hash secret is not the one of the epochs before");
   }
-  std::string bytes = map::deterministic_bytes(map);
-  if (map.epoch() == newest_map().epoch() && bytes != map::deterministic_bytes(newest_map())) {
+  if (map.epoch() == newest_map().epoch() && map::deterministic_bytes(map) != map::deterministic_bytes(newest_map())) {
     return refuse(Verdict::conflicting, "this memory node " + what_is_held() +
                                             ", and is told the same epoch with different content: make the next epoch");
   }
   if (map.move() < held_move()) return refuse(Verdict::conflicting, backwards());
-  if (map.epoch() == map_.epoch()) return {Verdict::adopted, map_.epoch(), ""};
   const v1alpha1::MemoryNodeEntry own = entry();
-  const v1alpha1::MemoryNodeEntry* listed = nullptr;
-  for (const auto& node : map.nodes()) {
-    if (node.incarnation() == incarnation_) listed = &node;
-  }
+  const v1alpha1::MemoryNodeEntry* listed = own_entry(map);
   if (listed != nullptr &&
       (listed->name() != own.name() || listed->rcuckoo().SerializeAsString() != own.rcuckoo().SerializeAsString() ||
        listed->race().SerializeAsString() != own.race().SerializeAsString() ||
@@ -337,14 +333,42 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
     return refuse(Verdict::invalid,
                   "its entry for this incarnation has another name or geometry than this memory node formatted");
   }
+  return std::nullopt;
+}
 
-  map_ = map;
-  map_bytes_ = std::move(bytes);
+const v1alpha1::MemoryNodeEntry* MemoryNode::own_entry(const v1alpha1::ShardMap& map) const {
+  for (const auto& node : map.nodes()) {
+    if (node.incarnation() == incarnation_) return &node;
+  }
+  return nullptr;
+}
+
+void MemoryNode::keep(const v1alpha1::ShardMap& map) {
+  if (options_.keep_map) options_.keep_map(map::deterministic_bytes(map));
+}
+
+MemoryNode::Published MemoryNode::prepare(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
+  if (std::optional<Published> refused = refusal(map, pool_secret)) return *refused;
+  if (map.epoch() == newest_map().epoch()) return {Verdict::adopted, map.epoch(), ""};
+  keep(map);
+  held_map_ = map;
+  log(false, "is prepared for epoch " + std::to_string(map.epoch()));
+  refresh_facts();
+  return {Verdict::adopted, map.epoch(), ""};
+}
+
+MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
+  if (std::optional<Published> refused = refusal(map, pool_secret)) return *refused;
+  if (map.epoch() == map_.epoch()) return {Verdict::adopted, map_.epoch(), ""};
   // First: no later process remembers an epoch without its map.
-  if (options_.keep_map) options_.keep_map(map_bytes_);
+  if (map.epoch() != newest_map().epoch()) keep(map);
+  map_ = map;
+  map_bytes_ = map::deterministic_bytes(map);
+  held_map_.Clear();
   record_.epoch = map.epoch();
   record_.pool_secret = pool_secret;
   layout::write_private_page(private_page(), record_);
+  const v1alpha1::MemoryNodeEntry* listed = own_entry(map_);
   serving_ = listed != nullptr && listed->state() == v1alpha1::MemoryNodeEntry::STATE_SERVING;
   if (serving_) {
     why_not_.clear();
@@ -714,9 +738,8 @@ std::uint64_t MemoryNode::held_move() const {
 
 std::string MemoryNode::what_is_held() const {
   const std::string what = "epoch " + std::to_string(held_epoch()) + ", move " + std::to_string(held_move());
-  if (map_.epoch() != 0) return "follows " + what;
-  return (newest_map().epoch() == held_epoch() ? "has kept a map with its memory, of " : "has lost its map, of ") +
-         what;
+  if (newest_map().epoch() != held_epoch()) return "has lost its map, of " + what;
+  return (held_map_.epoch() == 0 ? "follows " : "has kept a map with its memory, of ") + what;
 }
 
 // Clients write the directory, word by word.

@@ -51,7 +51,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     LockPlacement locks = LockPlacement::host;
     // What `keep_map` of an earlier process of this node was given last, if that is known.
     std::string kept_map;
-    // A map is adopted: to be kept for the next process, which may be the only one to know of it. Control thread.
+    // A map is held: to be kept for the next process, which may be the only one to know of it. Control thread.
     std::function<void(const std::string& map)> keep_map;
     // Structured logs are the application's: what happened, in one line without key or value bytes. Control thread.
     std::function<void(bool warning, const std::string& line)> log;
@@ -70,7 +70,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   ~MemoryNode() override;
 
   enum class Verdict {
-    adopted,      // or held already, byte for byte
+    adopted,      // or prepared; or that already, byte for byte
     older_epoch,  // than the one held
     conflicting,  // the epoch, or the pool's secret, is held with different content, or the move is before the one held
     invalid,
@@ -80,9 +80,13 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t epoch = 0;  // held afterwards
     std::string message;      // why not, for people
   };
-  // Adopts an epoch. One that does not contain this incarnation, or stops it, cuts every session. What is held is the
-  // map that it follows or, before it follows one, what an earlier life has kept and what the memory tells: epochs and
-  // moves only go forward, over all lives of the memory.
+  // An epoch is published in two phases. Prepared, its map is held: none before it is taken any more, and it is kept
+  // for the next process, but clients are told nothing. What is held is the map that was prepared or followed last or,
+  // before there is one, what an earlier life has kept and what the memory tells: epochs and moves only go forward,
+  // over all lives of the memory.
+  Published prepare(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
+  // Follows an epoch, whether it has been prepared or not. One that does not contain this incarnation, or stops it,
+  // cuts every session.
   Published publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
   // Publishes an epoch of its own with itself as the one node: no operator.
   Published stand_alone();
@@ -160,7 +164,11 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void count_quarantined();
   std::uint64_t heap_used() const;
   std::uint64_t move_finished() const;
-  const v1alpha1::ShardMap& newest_map() const { return map_.epoch() != 0 ? map_ : kept_map_; }
+  // Why a map cannot be held, if it cannot.
+  std::optional<Published> refusal(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) const;
+  const v1alpha1::MemoryNodeEntry* own_entry(const v1alpha1::ShardMap& map) const;
+  void keep(const v1alpha1::ShardMap& map);
+  const v1alpha1::ShardMap& newest_map() const { return held_map_.epoch() != 0 ? held_map_ : map_; }
   std::uint64_t held_epoch() const { return std::max(record_.epoch, newest_map().epoch()); }
   std::uint64_t held_move() const;
   std::string what_is_held() const;
@@ -192,9 +200,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::uint64_t calls_ = 0;
   std::uint64_t segment_refusals_ = 0;
 
-  v1alpha1::ShardMap map_;
-  v1alpha1::ShardMap kept_map_;  // of an earlier process; its epoch is 0 if there is none
-  std::string map_bytes_;
+  v1alpha1::ShardMap map_;       // that it follows
+  v1alpha1::ShardMap held_map_;  // prepared, or kept by an earlier process, and not followed; epoch 0: there is none
+  std::string map_bytes_;        // of map_
   bool serving_ = false;
   std::string why_not_ = "no epoch has been published to it yet";
 

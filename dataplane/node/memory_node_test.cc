@@ -89,6 +89,58 @@ TEST(MemoryNode, EpochsOnlyGoForward) {
   EXPECT_TRUE(world.node->facts().ready());
 }
 
+// Of the two phases the first binds this node, and changes nothing for its clients.
+TEST(MemoryNode, HoldsAnEpochBeforeItFollowsIt) {
+  TestWorld world;
+  const base::HashSecret secret{1, 2};
+  std::vector<std::string> kept;
+  world.options.keep_map = [&kept](const std::string& map) { kept.push_back(map); };
+  world.kill();
+  world.begin_life();
+  ASSERT_EQ(world.node->publish(map_with(*world.node, 5), secret).verdict, Verdict::adopted);
+  auto session = world.open(world.client());
+  auto without = map_with(*world.node, 6);
+  without.mutable_nodes(0)->set_incarnation(world.node->incarnation() + 1);
+  for (int again = 0; again < 2; ++again) {
+    const auto prepared = world.node->prepare(without, secret);
+    EXPECT_EQ(prepared.verdict, Verdict::adopted);
+    EXPECT_EQ(prepared.epoch, 6u);
+    ASSERT_EQ(kept.size(), 2u) << "once for each epoch";
+    EXPECT_EQ(kept.back(), map::deterministic_bytes(without));
+    EXPECT_EQ(world.node->facts().epoch(), 5u);
+    EXPECT_EQ(world.record().epoch, 5u);
+    EXPECT_TRUE(world.node->facts().ready());
+    EXPECT_EQ(world.node->stats().sessions, 1u);
+    EXPECT_EQ(world.node->facts().memory_node().map().SerializeAsString(), without.SerializeAsString());
+  }
+  // Neither phase takes back what has been promised, and what the second would refuse the first does.
+  const auto older = world.node->publish(map_with(*world.node, 5), secret);
+  EXPECT_EQ(older.verdict, Verdict::older_epoch);
+  EXPECT_EQ(older.epoch, 6u);
+  EXPECT_EQ(world.node->prepare(map_with(*world.node, 5), secret).verdict, Verdict::older_epoch);
+  EXPECT_EQ(world.node->prepare(map_with(*world.node, 6), secret).verdict, Verdict::conflicting);
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 6), secret).verdict, Verdict::conflicting);
+  EXPECT_EQ(world.node->prepare(map_with(*world.node, 7), {1, 3}).verdict, Verdict::conflicting);
+  auto reshaped = map_with(*world.node, 7);
+  reshaped.mutable_nodes(0)->mutable_rcuckoo()->set_rows(7);
+  EXPECT_EQ(world.node->prepare(reshaped, secret).verdict, Verdict::invalid);
+  EXPECT_EQ(kept.size(), 2u) << "what is refused is not kept";
+  EXPECT_EQ(world.node->facts().memory_node().map().epoch(), 6u);
+
+  // An epoch that was abandoned is passed over.
+  EXPECT_EQ(world.node->prepare(map_with(*world.node, 7), secret).verdict, Verdict::adopted);
+  EXPECT_EQ(world.node->publish(without, secret).verdict, Verdict::older_epoch);
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 7), secret).verdict, Verdict::adopted);
+  EXPECT_EQ(world.node->facts().epoch(), 7u);
+  EXPECT_EQ(world.node->stats().sessions, 1u);
+  EXPECT_EQ(world.node->prepare(map_with(*world.node, 7), secret).verdict, Verdict::adopted) << "it follows it";
+  EXPECT_EQ(kept.size(), 3u);
+  // One that was not prepared is held when it is followed.
+  EXPECT_EQ(world.node->publish(map_with(*world.node, 8), secret).verdict, Verdict::adopted);
+  EXPECT_EQ(kept.size(), 4u);
+  world.close(std::move(session));
+}
+
 TEST(MemoryNode, AnEpochWithAnotherLifeOfThisNodeCutsItsSessions) {
   TestWorld world;
   ASSERT_EQ(world.node->publish(map_with(*world.node, 1), {1, 2}).verdict, Verdict::adopted);

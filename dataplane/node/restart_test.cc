@@ -157,14 +157,17 @@ TEST(Restart, RefusesWhatIsBeforeTheMapThatWasKept) {
   EXPECT_EQ(kept.publish(kept.map_of(9, 4)).verdict, Verdict::adopted);
 }
 
-// A map is kept before the epoch is recorded, and a process may be killed between the two.
-TEST(Restart, AMapThatWasKeptAndNotYetRecordedCounts) {
+// A process may be killed between the two phases: what it has promised binds the next.
+TEST(Restart, AMapThatWasPreparedAndNotFollowedCounts) {
   Kept kept(7, 3);
-  kept.world.options.kept_map = map::deterministic_bytes(kept.map_of(9, 4));
-  kept.restart();
-  EXPECT_EQ(kept.world.record().epoch, 7u);
-  kept.expect_refused(kept.map_of(8, 4), Verdict::older_epoch, {"epoch 9, move 4"});
-  kept.expect_refused(kept.map_of(10, 3), Verdict::conflicting, {"epoch 9, move 4"});
+  ASSERT_EQ(kept.world.node->prepare(kept.map_of(9, 4), {1, 2}).verdict, Verdict::adopted);
+  for (int life = 0; life < 2; ++life) {
+    EXPECT_EQ(kept.world.record().epoch, 7u);
+    EXPECT_EQ(kept.world.node->facts().memory_node().map().epoch(), 9u);
+    kept.expect_refused(kept.map_of(8, 4), Verdict::older_epoch, {"has kept a map", "epoch 9, move 4"});
+    kept.expect_refused(kept.map_of(10, 3), Verdict::conflicting, {"has kept a map", "epoch 9, move 4"});
+    kept.restart();
+  }
   EXPECT_EQ(kept.world.node->stand_alone().epoch, 10u);
   EXPECT_EQ(kept.world.node->facts().memory_node().map().move(), 4u);
 }

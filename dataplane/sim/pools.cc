@@ -155,6 +155,7 @@ struct Member {
   std::unique_ptr<node::MemoryNode> node;
   v1alpha1::MemoryNodeEntry entry;  // of its last life
   bool fresh = false;               // its memory was lost, and nobody has been told yet
+  std::string kept;                 // its newest map, beside its memory
   History history;
   std::vector<std::shared_ptr<Asked>> asked;
 };
@@ -267,7 +268,8 @@ class PoolWorld {
     });
   }
 
-  // The operator makes an epoch of the lives that it knows, and tells one memory node after the other.
+  // The operator makes an epoch of the lives that it knows. In the first phase it has one memory node after the other
+  // hold it, in the second follow it. It may be another operator by then: the phases of several epochs overlap.
   void publish() {
     v1alpha1::ShardMap map;
     map.set_pool_uid(kUid);
@@ -295,9 +297,14 @@ class PoolWorld {
       map_ = std::move(*made);
     }
     const auto content = std::make_shared<v1alpha1::ShardMap>(std::move(map));
+    const Nanos now = network_.now();
     for (const auto& member : members_) {
-      network_.at(network_.now() + some(5 * kMillisecond),
-                  [this, content, &member = *member] { tell(member, *content); });
+      const Nanos held = now + some(5 * kMillisecond);
+      network_.at(held, [this, content, &member = *member] { tell(member, *content, &node::MemoryNode::prepare); });
+    }
+    for (const auto& member : members_) {
+      const Nanos followed = now + 5 * kMillisecond + some(5 * kMillisecond);
+      network_.at(followed, [this, content, &member = *member] { tell(member, *content, &node::MemoryNode::publish); });
     }
   }
 
@@ -538,7 +545,9 @@ class PoolWorld {
                                           .lease = kLease,
                                           .failure_timeout = setting_.failure_timeout,
                                           .max_lanes = 24,
-                                          .opens_per_second = 100000},
+                                          .opens_per_second = 100000,
+                                          .kept_map = member.kept,
+                                          .keep_map = [&member](const std::string& map) { member.kept = map; }},
                                          member.memory.span(), member.wire);
     if (!life.ok()) {
       wrong(member.name + ": the memory cannot be taken up: " + life.status().message());
@@ -577,6 +586,7 @@ class PoolWorld {
     verdict_.sources_lost += std::any_of(departures_.begin(), departures_.end(), leaves) ? 1 : 0;
     verdict_.targets_lost += std::any_of(departures_.begin(), departures_.end(), comes) ? 1 : 0;
     lost.memory = std::move(*node::Memory::anonymous(memory()));
+    lost.kept.clear();
     lost.fresh = true;
     for (const auto& member : members_) {
       History& history = member->history;
@@ -602,9 +612,10 @@ class PoolWorld {
     }
   }
 
-  void tell(Member& member, const v1alpha1::ShardMap& map) {
+  using Phase = node::MemoryNode::Published (node::MemoryNode::*)(const v1alpha1::ShardMap&, const base::HashSecret&);
+  void tell(Member& member, const v1alpha1::ShardMap& map, Phase phase) {
     if (member.node == nullptr) return;
-    const auto published = member.node->publish(map, kSecret);
+    const auto published = (member.node.get()->*phase)(map, kSecret);
     using Verdict = node::MemoryNode::Verdict;
     if (published.verdict != Verdict::adopted && published.verdict != Verdict::older_epoch) {
       wrong(member.name + " refuses an epoch: " + published.message);

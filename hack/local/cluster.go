@@ -280,12 +280,15 @@ func (c *Cluster) Publish(ctx context.Context) error {
 	for i := range 1 << shards.DirectoryDepth {
 		shards.Directory = append(shards.Directory, uint32(i%len(c.Nodes)))
 	}
-	for _, n := range c.Nodes {
-		call, cancel := context.WithTimeout(ctx, chaos.Patience)
-		_, err := farpoolv1alpha1.NewAgentClient(n.agent).PublishMap(call, &farpoolv1alpha1.PublishMapRequest{Map: shards, PoolSecret: c.secret}, grpc.WaitForReady(true))
-		cancel()
-		if err != nil {
-			return fmt.Errorf("publishing epoch %d to %s: %w", c.epoch, n.Name, err)
+	for _, prepare := range []bool{true, false} {
+		for _, n := range c.Nodes {
+			call, cancel := context.WithTimeout(ctx, chaos.Patience)
+			_, err := farpoolv1alpha1.NewAgentClient(n.agent).PublishMap(call,
+				&farpoolv1alpha1.PublishMapRequest{Map: shards, PoolSecret: c.secret, Prepare: prepare}, grpc.WaitForReady(true))
+			cancel()
+			if err != nil {
+				return fmt.Errorf("publishing epoch %d to %s: %w", c.epoch, n.Name, err)
+			}
 		}
 	}
 	return nil

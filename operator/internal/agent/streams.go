@@ -185,7 +185,7 @@ func (s *Streams) Observe(pool types.NamespacedName) map[types.UID]Observation {
 	return observed
 }
 
-// Publish gives a memory node a map. An agent that refuses is reported as it answers: FailedPrecondition if it holds a later epoch,
+// Publish gives a memory node a map, to hold or to follow. An agent that refuses is reported as it answers: FailedPrecondition if it holds a later epoch,
 // AlreadyExists if it holds this one with other content.
 func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod types.UID, request *farpoolv1alpha1.PublishMapRequest) error {
 	err := s.ask(ctx, pool, pod, callTimeout, func(ctx context.Context, client farpoolv1alpha1.AgentClient) error {
@@ -196,7 +196,11 @@ func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod ty
 		if stream, _ := s.streamTo(pool, pod); stream != nil && status.Code(err) == codes.FailedPrecondition && stream.refused(request.GetMap().GetEpoch()) {
 			s.notify(pool)
 		}
-		return fmt.Errorf("publish epoch %d to %w", request.GetMap().GetEpoch(), err)
+		what := "publish"
+		if request.GetPrepare() {
+			what = "prepare"
+		}
+		return fmt.Errorf("%s epoch %d to %w", what, request.GetMap().GetEpoch(), err)
 	}
 	// Whoever plans next must not find the facts of before: they would be published to once more.
 	s.refresh(ctx, pool, pod)

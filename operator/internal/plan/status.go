@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
 	"farpool.dev/farpool/operator/internal/observe"
@@ -311,28 +312,43 @@ func (d *decision) dataLoss(n *node, entry *v1alpha1.ShardMapNode, before v1alph
 
 func (d *decision) mapStatuses() {
 	for _, object := range d.ShardMaps {
-		c := condition(v1alpha1.ConditionPublished, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "a later epoch took its place")
-		if d.epochs.current == &object.Spec && d.epochs.next == nil {
-			lacking := d.lacking(&object.Spec)
-			if len(lacking) == 0 {
-				c = condition(v1alpha1.ConditionPublished, metav1.ConditionTrue, v1alpha1.ReasonPublished, "every memory node follows it")
-			} else {
-				c = condition(v1alpha1.ConditionPublished, metav1.ConditionFalse, v1alpha1.ReasonPublishing, "not every memory node follows it yet: %s", some(lacking))
+		conditions := object.Status.Conditions
+		for _, phase := range phases {
+			c := condition(phase.condition, metav1.ConditionFalse, v1alpha1.ReasonSuperseded, "a later epoch took its place")
+			if d.epochs.current == &object.Spec && d.epochs.next == nil {
+				if lacking := d.lacking(&object.Spec, phase.epoch); len(lacking) == 0 {
+					c = condition(phase.condition, metav1.ConditionTrue, phase.done, "every memory node %s it", phase.verb)
+				} else {
+					c = condition(phase.condition, metav1.ConditionFalse, phase.doing, "not every memory node %s it yet: %s", phase.verb, some(lacking))
+				}
+				// A node that is out of reach for a while does not undo that it was told.
+				if was := meta.FindStatusCondition(object.Status.Conditions, phase.condition); was != nil && was.Status == metav1.ConditionTrue {
+					c = *was
+				}
 			}
-			// A node that is out of reach for a while does not undo that it was told.
-			if was := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionPublished); was != nil && was.Status == metav1.ConditionTrue {
-				c = *was
-			}
+			conditions = d.setConditions(conditions, object.Generation, c)
 		}
-		d.Status.Maps[object.Name] = v1alpha1.ShardMapStatus{Conditions: d.setConditions(object.Status.Conditions, object.Generation, c)}
+		d.Status.Maps[object.Name] = v1alpha1.ShardMapStatus{Conditions: conditions}
 	}
 }
 
-// lacking are the nodes of a map that are not known to follow it.
-func (d *decision) lacking(spec *v1alpha1.ShardMapSpec) []string {
+// The phases in which a map is published, and the latest epoch for which a node is through each.
+var phases = []struct {
+	condition, doing, done, verb string
+	epoch                        func(*farpoolv1alpha1.Facts) uint64
+}{
+	{v1alpha1.ConditionPrepared, v1alpha1.ReasonPreparing, v1alpha1.ReasonPrepared, "holds",
+		func(facts *farpoolv1alpha1.Facts) uint64 {
+			return max(facts.GetEpoch(), facts.GetMemoryNode().GetMap().GetEpoch())
+		}},
+	{v1alpha1.ConditionPublished, v1alpha1.ReasonPublishing, v1alpha1.ReasonPublished, "follows", (*farpoolv1alpha1.Facts).GetEpoch},
+}
+
+// lacking are the nodes of a map that are not known to be so far.
+func (d *decision) lacking(spec *v1alpha1.ShardMapSpec, epoch func(*farpoolv1alpha1.Facts) uint64) []string {
 	var lacking []string
 	for _, entry := range spec.Nodes {
-		if n := d.nodeNamed(entry.Name); n == nil || n.facts.GetEpoch() < uint64(spec.Epoch) {
+		if n := d.nodeNamed(entry.Name); n == nil || epoch(n.facts) < uint64(spec.Epoch) {
 			lacking = append(lacking, entry.Name)
 		}
 	}

@@ -294,8 +294,8 @@ type MemoryNodeFacts struct {
 	// Formatted by this incarnation, or by an earlier one that never followed an epoch: whatever one before held is lost. False: the
 	// memory is that of the last incarnation that followed an epoch, whole.
 	MemoryFresh bool `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"`
-	// The newest map it has, if any: the one it follows, or one that an earlier process kept beside the memory. The operator adopts the newest
-	// epoch after a restore.
+	// The newest map it has, if any: the one it follows, one that it has been prepared for, or one that an earlier process kept beside the
+	// memory. The operator adopts the newest epoch after a restore.
 	Map *ShardMap `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`
 	// Counters, coarse: they change Facts only when they move by more than a percent, of the capacity or, keys, of themselves.
 	Sessions      uint64 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
@@ -596,7 +596,9 @@ type PublishMapRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Map   *ShardMap              `protobuf:"bytes,1,opt,name=map,proto3" json:"map,omitempty"`
 	// The pool's hash secret (16 bytes), the same in every epoch: directory hashing derives from it. Never logged or published.
-	PoolSecret    []byte `protobuf:"bytes,2,opt,name=pool_secret,json=poolSecret,proto3" json:"pool_secret,omitempty"`
+	PoolSecret []byte `protobuf:"bytes,2,opt,name=pool_secret,json=poolSecret,proto3" json:"pool_secret,omitempty"`
+	// The first phase: hold the map, and go on following the one before. False: follow it; it is held from then on if it was not.
+	Prepare       bool `protobuf:"varint,3,opt,name=prepare,proto3" json:"prepare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -643,6 +645,13 @@ func (x *PublishMapRequest) GetPoolSecret() []byte {
 		return x.PoolSecret
 	}
 	return nil
+}
+
+func (x *PublishMapRequest) GetPrepare() bool {
+	if x != nil {
+		return x.Prepare
+	}
+	return false
 }
 
 type PublishMapResponse struct {
@@ -1035,11 +1044,12 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\x11ComputeShardFacts\x12#\n" +
 	"\rresp_endpoint\x18\x01 \x01(\tR\frespEndpoint\x12 \n" +
 	"\vconnections\x18\x02 \x01(\x04R\vconnections\x12\"\n" +
-	"\rout_of_memory\x18\x03 \x01(\bR\voutOfMemory\"b\n" +
+	"\rout_of_memory\x18\x03 \x01(\bR\voutOfMemory\"|\n" +
 	"\x11PublishMapRequest\x12,\n" +
 	"\x03map\x18\x01 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x12\x1f\n" +
 	"\vpool_secret\x18\x02 \x01(\fR\n" +
-	"poolSecret\"*\n" +
+	"poolSecret\x12\x18\n" +
+	"\aprepare\x18\x03 \x01(\bR\aprepare\"*\n" +
 	"\x12PublishMapResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"G\n" +
 	"\fFenceRequest\x12\x19\n" +

@@ -37,9 +37,9 @@ type AgentClient interface {
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*Facts, error)
 	// Facts now and after every change of meaning, conflated to at most one message per min_interval_ms.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Facts], error)
-	// Memory nodes only: adopt an epoch. Refused with FAILED_PRECONDITION if the epoch is older than the one held, with
-	// ALREADY_EXISTS if it is the same epoch with different content, or its move is before the one held; idempotent
-	// otherwise. What is held outlives the process, where the memory does.
+	// Memory nodes only: hold an epoch and, in the second of two phases, follow it. Refused with FAILED_PRECONDITION if the
+	// epoch is older than the one held, with ALREADY_EXISTS if it is the same epoch with different content, or its move is
+	// before the one held; idempotent otherwise. What is held outlives the process, where the memory does.
 	PublishMap(ctx context.Context, in *PublishMapRequest, opts ...grpc.CallOption) (*PublishMapResponse, error)
 	// Memory nodes only: ends every session of the processes named, refuses new ones of them, and answers once no verb of
 	// theirs can execute any more. Idempotent. Whoever asks has made sure that the processes are gone, or wants them to be.
@@ -125,9 +125,9 @@ type AgentServer interface {
 	Describe(context.Context, *DescribeRequest) (*Facts, error)
 	// Facts now and after every change of meaning, conflated to at most one message per min_interval_ms.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[Facts]) error
-	// Memory nodes only: adopt an epoch. Refused with FAILED_PRECONDITION if the epoch is older than the one held, with
-	// ALREADY_EXISTS if it is the same epoch with different content, or its move is before the one held; idempotent
-	// otherwise. What is held outlives the process, where the memory does.
+	// Memory nodes only: hold an epoch and, in the second of two phases, follow it. Refused with FAILED_PRECONDITION if the
+	// epoch is older than the one held, with ALREADY_EXISTS if it is the same epoch with different content, or its move is
+	// before the one held; idempotent otherwise. What is held outlives the process, where the memory does.
 	PublishMap(context.Context, *PublishMapRequest) (*PublishMapResponse, error)
 	// Memory nodes only: ends every session of the processes named, refuses new ones of them, and answers once no verb of
 	// theirs can execute any more. Idempotent. Whoever asks has made sure that the processes are gone, or wants them to be.

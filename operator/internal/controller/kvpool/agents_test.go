@@ -33,9 +33,10 @@ type fakeAgent struct {
 	// sessions of a memory node by process, with what each leaves when it ends; fenced are those that may open none.
 	sessions map[uint64]*farpoolv1alpha1.DeadClient
 	fenced   map[uint64]bool
-	// fence and repair run before a call is answered, where a test has set them.
-	fence  func(context.Context) error
-	repair func(context.Context, *farpoolv1alpha1.RepairRequest) (*farpoolv1alpha1.RepairResponse, error)
+	// publish, fence and repair run before a call is answered, where a test has set them.
+	publish func(*farpoolv1alpha1.PublishMapRequest) error
+	fence   func(context.Context) error
+	repair  func(context.Context, *farpoolv1alpha1.RepairRequest) (*farpoolv1alpha1.RepairResponse, error)
 
 	server  *grpc.Server
 	address string
@@ -121,16 +122,24 @@ func (a *fakeAgent) Watch(_ *farpoolv1alpha1.WatchRequest, stream grpc.ServerStr
 }
 
 func (a *fakeAgent) PublishMap(_ context.Context, request *farpoolv1alpha1.PublishMapRequest) (*farpoolv1alpha1.PublishMapResponse, error) {
+	a.mutex.Lock()
+	publish := a.publish
+	a.mutex.Unlock()
+	if publish != nil {
+		if err := publish(request); err != nil {
+			return nil, err
+		}
+	}
 	facts, _ := a.snapshot()
-	published := request.GetMap()
+	published, held := request.GetMap(), facts.GetMemoryNode().GetMap()
 	switch {
 	case facts.GetRole() != farpoolv1alpha1.Role_ROLE_MEMORY_NODE:
 		return nil, status.Error(codes.Unimplemented, "memory nodes only")
 	case len(request.GetPoolSecret()) != 16:
 		return nil, status.Error(codes.InvalidArgument, "the pool secret has 16 bytes")
-	case published.GetEpoch() < facts.GetEpoch():
+	case published.GetEpoch() < max(facts.GetEpoch(), held.GetEpoch()):
 		return nil, status.Error(codes.FailedPrecondition, "an older epoch")
-	case published.GetEpoch() == facts.GetEpoch() && !proto.Equal(published, facts.GetMemoryNode().GetMap()):
+	case published.GetEpoch() == held.GetEpoch() && !proto.Equal(published, held):
 		return nil, status.Error(codes.AlreadyExists, "another map of this epoch")
 	}
 	ready := false
@@ -146,9 +155,11 @@ func (a *fakeAgent) PublishMap(_ context.Context, request *farpoolv1alpha1.Publi
 	a.secrets = append(a.secrets, request.GetPoolSecret())
 	a.mutex.Unlock()
 	a.update(func(facts *farpoolv1alpha1.Facts) {
-		facts.Epoch = published.GetEpoch()
-		facts.Ready = ready
 		facts.MemoryNode.Map = published
+		if !request.GetPrepare() {
+			facts.Epoch = published.GetEpoch()
+			facts.Ready = ready
+		}
 	})
 	return &farpoolv1alpha1.PublishMapResponse{Epoch: published.GetEpoch()}, nil
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -414,35 +416,24 @@ func (r *Reconciler) syncStreams(pool *v1alpha1.KVPool, decided *plan.Plan) (tim
 	return credential.RenewAt, nil
 }
 
-// publish tells nodes their map. told says that each of them now follows it.
+// publish tells nodes their map, in two phases: none is told to follow it while another refuses to hold it. One that does not answer keeps no other
+// waiting: it is told both later. told says that each of them now follows it.
 func (r *Reconciler) publish(ctx context.Context, pool *v1alpha1.KVPool, decided *plan.Plan) (told bool, err error) {
 	if len(decided.Publish) == 0 {
 		return false, nil
 	}
 	key := client.ObjectKeyFromObject(pool)
-	failures := make([]error, len(decided.Publish))
-	var publishers sync.WaitGroup
-	places := make(chan struct{}, publishersUp)
-	for i, publication := range decided.Publish {
-		message, err := shardmap.ToMessage(publication.Map)
-		if err != nil {
-			return false, err
+	prepared, unprepared := r.tell(ctx, key, decided.Publish, true)
+	for _, failure := range unprepared {
+		if refuses(failure) {
+			decided.Status.Fail(pool, metav1.NewTime(r.clock.Now().Truncate(time.Second)), v1alpha1.ConditionDegraded, v1alpha1.ReasonEpochConflict,
+				fmt.Sprintf("no memory node is told to follow what one refuses: %v", failure), metav1.ConditionTrue)
+			return false, errors.Join(unprepared...)
 		}
-		places <- struct{}{}
-		publishers.Go(func() {
-			defer func() { <-places }()
-			failures[i] = r.streams.Publish(ctx, key, publication.Pod, &farpoolv1alpha1.PublishMapRequest{Map: message, PoolSecret: publication.PoolSecret})
-			result := "told"
-			if failures[i] != nil {
-				result = "failed"
-			}
-			r.metrics.published(key, result)
-			log.FromContext(ctx).Info("told a memory node its map", "node", publication.Node, "epoch", publication.Map.Epoch, "result", result)
-		})
 	}
-	publishers.Wait()
-	if err := errors.Join(failures...); err != nil {
-		return false, err
+	_, unpublished := r.tell(ctx, key, prepared, false)
+	if failures := append(unprepared, unpublished...); len(failures) > 0 {
+		return false, errors.Join(failures...)
 	}
 	agents := r.streams.Observe(key)
 	for _, publication := range decided.Publish {
@@ -452,6 +443,52 @@ func (r *Reconciler) publish(ctx context.Context, pool *v1alpha1.KVPool, decided
 	}
 	r.enqueue(key)
 	return true, nil
+}
+
+// tell nodes of a map side by side, to hold it or to follow it, and return what was told and why others were not.
+func (r *Reconciler) tell(ctx context.Context, pool types.NamespacedName, publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
+	results := make([]error, len(publications))
+	var publishers sync.WaitGroup
+	places := make(chan struct{}, publishersUp)
+	for i, publication := range publications {
+		message, err := shardmap.ToMessage(publication.Map)
+		if err != nil {
+			results[i] = err
+			continue
+		}
+		places <- struct{}{}
+		publishers.Go(func() {
+			defer func() { <-places }()
+			results[i] = r.streams.Publish(ctx, pool, publication.Pod,
+				&farpoolv1alpha1.PublishMapRequest{Map: message, PoolSecret: publication.PoolSecret, Prepare: prepare})
+		})
+	}
+	publishers.Wait()
+	for i, publication := range publications {
+		result := "told"
+		switch {
+		case results[i] != nil:
+			result = "failed"
+			failures = append(failures, results[i])
+		case prepare:
+			result = "prepared"
+			fallthrough
+		default:
+			told = append(told, publication)
+		}
+		r.metrics.published(pool, result)
+		log.FromContext(ctx).Info("told a memory node its map", "node", publication.Node, "epoch", publication.Map.Epoch, "result", result)
+	}
+	return told, failures
+}
+
+// refuses says whether an agent has answered that it will not have a map.
+func refuses(failure error) bool {
+	switch status.Code(failure) {
+	case codes.FailedPrecondition, codes.AlreadyExists, codes.InvalidArgument:
+		return true
+	}
+	return false
 }
 
 func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {

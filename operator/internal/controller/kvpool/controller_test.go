@@ -7,11 +7,17 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -70,7 +76,7 @@ var _ = Describe("a pool", func() {
 		for _, name := range w.nodeNames() {
 			secrets = append(secrets, w.agents[name].secrets...)
 		}
-		Expect(secrets).To(HaveLen(2), "each node is told once")
+		Expect(secrets).To(HaveLen(4), "each of two nodes is told once in each of two phases")
 		Expect(secrets[0]).To(Equal(secrets[1]))
 		Expect(secrets[0]).To(Equal(w.secret("cache-secret").Data["pool-secret"]))
 
@@ -216,6 +222,95 @@ var _ = Describe("a pool", func() {
 		w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
 		w.awaitNodeCondition("cache-memory-1", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing)
 		w.awaitNodeCondition("cache-memory-1", v1alpha1.ConditionDataLost, metav1.ConditionFalse, v1alpha1.ReasonNoLoss)
+		w.settle()
+	})
+
+	It("has every node that answers hold a map before one is told to follow it", func() {
+		w := newWorld(nil)
+		w.up()
+		refused, silent := status.Error(codes.AlreadyExists, "its words"), status.Error(codes.Unavailable, "its silence")
+		// asked is what the second node is asked for, in order; answers are what it says to each phase.
+		var mutex sync.Mutex
+		var asked []string
+		answers := map[string]error{}
+		agent := w.agents["cache-memory-1"]
+		agent.mutex.Lock()
+		agent.publish = func(request *farpoolv1alpha1.PublishMapRequest) error {
+			mutex.Lock()
+			defer mutex.Unlock()
+			phase := fmt.Sprintf("prepare=%v", request.GetPrepare())
+			asked = append(asked, phase)
+			return answers[phase]
+		}
+		agent.mutex.Unlock()
+		answer := func(what string, failure error) {
+			mutex.Lock()
+			defer mutex.Unlock()
+			answers[what], asked = failure, nil
+		}
+		sofar := func() []string {
+			mutex.Lock()
+			defer mutex.Unlock()
+			return slices.Clone(asked)
+		}
+		// Another life of a node wants an epoch of its own.
+		another := func() {
+			facts, _ := w.agents["cache-memory-0"].snapshot()
+			facts = proto.CloneOf(facts)
+			facts.Incarnation++
+			facts.Epoch, facts.Ready = 0, false
+			facts.MemoryNode.MemoryFresh = false
+			w.runAs("cache-memory-0", facts, "cache-node-tls")
+		}
+		By("one refusing")
+		answer("prepare=true", refused)
+		another()
+		second := w.awaitEpoch(2)
+		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonEpochConflict)
+		Expect(degraded.Message).To(And(ContainSubstring("prepare epoch 2 to cache-memory-1"), ContainSubstring("its words")))
+		Eventually(func() uint64 {
+			facts, _ := w.agents["cache-memory-0"].snapshot()
+			return facts.GetMemoryNode().GetMap().GetEpoch()
+		}, within, every).Should(Equal(uint64(2)))
+		Consistently(func(g Gomega) {
+			g.Expect(w.agents["cache-memory-0"].epoch()).To(BeZero())
+			g.Expect(w.agents["cache-memory-1"].epoch()).To(Equal(uint64(1)))
+		}, time.Second, every).Should(Succeed())
+		Expect(k8s.Get(w.ctx, w.key(second.Name), second)).To(Succeed())
+		prepared := meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionPrepared)
+		Expect(prepared).NotTo(BeNil())
+		Expect(prepared.Status).To(Equal(metav1.ConditionFalse))
+		Expect(prepared.Message).To(ContainSubstring("cache-memory-1"))
+
+		By("refusing no more")
+		answer("prepare=true", nil)
+		w.awaitPublished()
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
+		Expect(k8s.Get(w.ctx, w.key(second.Name), second)).To(Succeed())
+		Expect(meta.IsStatusConditionTrue(second.Status.Conditions, v1alpha1.ConditionPrepared)).To(BeTrue())
+		Expect(sofar()[0]).To(Equal("prepare=true"))
+		Expect(sofar()).To(ContainElement("prepare=false"))
+		w.settle()
+
+		By("one not answering, for which no other waits")
+		answer("prepare=true", silent)
+		another()
+		w.awaitEpoch(3)
+		Eventually(w.agents["cache-memory-0"].epoch, within, every).Should(Equal(uint64(3)))
+		Expect(w.agents["cache-memory-1"].epoch()).To(Equal(uint64(2)))
+		Expect(sofar()).NotTo(ContainElement("prepare=false"))
+		answer("prepare=true", nil)
+		w.awaitPublished()
+
+		By("one not answering in the second phase: whoever reconciles next goes on from what nodes hold")
+		answer("prepare=false", silent)
+		another()
+		w.awaitEpoch(4)
+		Eventually(w.agents["cache-memory-0"].epoch, within, every).Should(Equal(uint64(4)))
+		Expect(w.agents["cache-memory-1"].epoch()).To(Equal(uint64(3)))
+		answer("prepare=false", nil)
+		w.awaitPublished()
+		Expect(w.agents["cache-memory-1"].epoch()).To(Equal(uint64(4)))
 		w.settle()
 	})
 

@@ -13,7 +13,7 @@ import (
 //
 // ShardMapStatus says how far the map has come.
 type ShardMapStatusApplyConfiguration struct {
-	// Conditions: Published.
+	// Conditions: Prepared, Published.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 
