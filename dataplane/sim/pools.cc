@@ -517,8 +517,8 @@ class PoolWorld {
 
  private:
   static constexpr std::uint64_t kMemory = 2560 << 10;
-  // Where keys move, all may come to lie at one node, in segments of many clients. A segment has blocks of one size: a
-  // node that has fewer segments than there are sizes is full with few keys, and no move to it would end.
+  // Where keys move, all may come to lie at one node, in segments of many clients. A segment has blocks of one size,
+  // and blocks stay where they are: a node of few segments is full with few keys, and no move to it would end.
   std::uint64_t memory() const { return (setting_.moves > 0 ? 3 : 1) * kMemory; }
   static constexpr Nanos kMoveLook = 5 * kMillisecond;
 

@@ -507,22 +507,8 @@ std::string ranges(const std::vector<std::uint64_t>& numbers) {
   return text;
 }
 
-const char* name_of(Verb verb) {
-  switch (verb) {
-    case Verb::read:
-      return "READ";
-    case Verb::write:
-      return "WRITE";
-    case Verb::cas:
-    case Verb::masked_cas:
-      return "CAS";
-    case Verb::fetch_add:
-      return "FAA";
-    case Verb::call:
-      return "CALL";
-  }
-  return "";
-}
+// Which of the two a device has changes nothing in what is traced.
+const char* name_of(Verb verb) { return fabric::sim::name_of(verb == Verb::masked_cas ? Verb::cas : verb); }
 
 std::string Stage::describe(const fabric::sim::VerbRecord& verb) const {
   if (verb.verb == Verb::fetch_add) return "free";
