@@ -71,6 +71,8 @@ void speak_race(Setting& s, std::uint64_t seed) {
   s.depth += 1;
   s.keys += random.below(60);
   s.wishes = random.below(3);
+  // Nodes that no keys move to have less memory, so that some are full.
+  if (random.chance(0.25)) s.moves = 0;
 }
 
 // In half of the pools.

@@ -33,10 +33,10 @@ struct PoolVerdict : Told {
 // are the history of every key from the last loss of its memory on, that every call of those who live ends, that a
 // client which comes when faults have ended can have all repaired, that it finds and counts every key, and, when all
 // have gone, every byte but the blocks that the dead leave in segments which nobody has taken over.
-// Of RACE, and of half of RCuckoo's pools, the operator has parts of the hash space moved to other memory nodes, which
-// is to come to an end; when all have gone, every key lies where the map says, and nowhere else. A memory node that
-// loses its memory meanwhile takes along what had not left it, or what had come. RACE's operator also wants more tables
-// than keys need, which the last client brings about if no other has.
+// In three of four pools of RACE, and in half of RCuckoo's, the operator has parts of the hash space moved to other
+// memory nodes, which is to come to an end; when all have gone, every key lies where the map says, and nowhere else. A
+// memory node that loses its memory meanwhile takes along what had not left it, or what had come. RACE's operator also
+// wants more tables than keys need, which the last client brings about if no other has.
 PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false,
                      layout::Protocol protocol = layout::Protocol::rcuckoo);
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
