@@ -234,7 +234,7 @@ type Directory struct {
 	// +kubebuilder:validation:Maximum=12
 	Depth int32 `json:"depth"`
 
-	// Version, moved by the data plane alone.
+	// Version is not in use: how the hash space is cut within a memory node is said by that node's own directory.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Version int64 `json:"version"`

@@ -70,20 +70,6 @@ Task<Status> Splitter::idle(Nanos deadline) {
   co_return Status();
 }
 
-Task<Status> Splitter::pause(std::uint64_t table, Nanos deadline) {
-  while (under_way_.contains(table)) {
-    if (session_.port().now() >= deadline) co_return Status(Code::timed_out, "a split goes on beyond the deadline");
-    (void)co_await idle_.wait(deadline);
-  }
-  under_way_.insert(table);
-  co_return Status();
-}
-
-void Splitter::resume(std::uint64_t table) {
-  under_way_.erase(table);
-  idle_.wake_all();
-}
-
 Task<Splitter::Swept> Splitter::sweep(Nanos deadline) {
   const auto sweep = std::make_shared<Sweep>();
   if (geometry_.tables == 1) co_return sweep->swept;
@@ -118,7 +104,7 @@ Task<void> Splitter::take_over_each(Swept& swept) {
     under_way_.insert(table);
     const std::uint64_t before = marks_.finished;
     Status status = co_await attend(table, std::nullopt);
-    resume(table);
+    leave(table);
     swept.finished += marks_.finished - before;
     if (status.ok()) continue;
     ++swept.under_way;
@@ -130,17 +116,22 @@ Task<void> Splitter::run(std::uint64_t table, std::optional<std::uint64_t> depth
   Status status = co_await attend(table, depth);
   // That there are no more tables, grow() says.
   if (status.code() != Code::locked && status.code() != Code::out_of_memory) trouble_ = std::move(status);
-  resume(table);
+  leave(table);
 }
 
-// locked: another client is about it, and lives as far as is known.
+void Splitter::leave(std::uint64_t table) {
+  under_way_.erase(table);
+  idle_.wake_all();
+}
+
+// locked: another client is about it, and lives as far as is known; or this one is, about it or a table of that lease.
 Task<Status> Splitter::attend(std::uint64_t table, std::optional<std::uint64_t> depth) {
   Run run{.table = table, .depth = depth, .leases = {}, .image = {}};
   const Result<bool> taken = co_await repairer_.try_lease(layout::table_lease(table), run.leases, soon(), cost_);
   if (!taken.ok()) co_return taken.status();
   if (!*taken) {
     others_[table] = session_.port().now();
-    co_return Status(Code::locked, "another client splits table " + std::to_string(table));
+    co_return Status(Code::locked, "the lease is held of table " + std::to_string(table));
   }
   others_.erase(table);
   Status status = co_await work(run);
@@ -179,11 +170,6 @@ Task<Status> Splitter::work(Run& run) {
 
 // What needs the directory's own lease, which is held for a few trips: to begin a split, or to end it.
 Task<Status> Splitter::with_directory(Run& run, bool begins) {
-  while (in_directory_) {
-    if (co_await turn_.wait(session_.port().now() + patience())) continue;
-    if (Status status = co_await go_on(run); !status.ok()) co_return status;
-  }
-  in_directory_ = true;
   Status status = co_await repairer_.take_lease(layout::kDirectoryLease, run.leases, soon(), cost_);
   if (status.ok()) {
     status = co_await change_directory(run, begins);
@@ -191,8 +177,6 @@ Task<Status> Splitter::with_directory(Run& run, bool begins) {
     run.leases.pop_back();
     co_await repairer_.give_back(own, soon(), cost_);
   }
-  in_directory_ = false;
-  turn_.wake_one();
   co_return status;
 }
 

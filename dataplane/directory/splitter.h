@@ -56,8 +56,7 @@ class Splitter {
         cache_(cache),
         geometry_(geometry),
         rows_(rows),
-        idle_(session.port()),
-        turn_(session.port()) {}
+        idle_(session.port()) {}
 
   // The table, whose keys share `depth` bits, has no room: it is split in the background, unless that is under way or
   // this client splits others enough. The caller waits and looks again. out_of_memory: it cannot be split.
@@ -75,10 +74,6 @@ class Splitter {
   task::Task<Swept> sweep(base::Nanos deadline);
   // Until this client splits nothing, or until the deadline.
   task::Task<base::Status> idle(base::Nanos deadline);
-  // Until this client does not split the table, and from then on it does not until resume(): a lease tells clients
-  // apart, and no tasks of one.
-  task::Task<base::Status> pause(std::uint64_t table, base::Nanos deadline);
-  void resume(std::uint64_t table);
 
   const Marks& marks() const { return marks_; }
   // Of the latest split that this client could not go on with, if it has not gone on with one since: for people.
@@ -111,6 +106,7 @@ class Splitter {
   task::Task<base::Status> read(fabric::Buffer& image, fabric::Buffer* leases = nullptr);
   task::Task<base::Status> write(fabric::Buffer& image, Changes changes);
   void spawn(std::uint64_t table, std::optional<std::uint64_t> depth);
+  void leave(std::uint64_t table);
   base::Nanos soon() const;
   base::Nanos patience() const;
 
@@ -121,10 +117,8 @@ class Splitter {
   Rows& rows_;
   fabric::Cost cost_;  // that no operation waited for
   Marks marks_;
-  std::set<std::uint64_t> under_way_;  // tables that this client splits, or that pause() keeps it from
+  std::set<std::uint64_t> under_way_;  // tables that this client splits
   session::WaitQueue idle_;            // one of these is not any more, or a sweep is over
-  bool in_directory_ = false;          // one of its tasks has the directory's lease, or is about to
-  session::WaitQueue turn_;
   bool no_tables_left_ = false;
   std::set<std::uint64_t> deepest_;  // tables that cannot be split again
   // Splits that operations have met, by their table. `since`: they were met first, or their lease was looked at.
@@ -133,7 +127,7 @@ class Splitter {
     base::Nanos last = 0;
   };
   std::map<std::uint64_t, Watched> watched_;
-  std::map<std::uint64_t, base::Nanos> others_;  // tables that another client splits, and when that was seen
+  std::map<std::uint64_t, base::Nanos> others_;  // tables whose lease was held, and when that was seen
   base::Status trouble_;
 };
 

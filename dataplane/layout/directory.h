@@ -98,8 +98,8 @@ constexpr std::uint64_t directory_bytes(std::uint64_t tables) { return move_offs
 inline constexpr std::uint64_t kMostMoves = (1 << 23) - 1;
 
 // The lease of a table: whoever holds it, and nobody else, splits the table, or moves keys of its rows elsewhere. The
-// first lease word is the directory's own: its holder writes depth, homes and entries. Who has locks to repair has no
-// directory that changes, so these are the words of repair leases.
+// first lease word is the directory's own: its holder writes depth, homes and entries. Tables of the same lease wait
+// for each other. Who has locks to repair has no directory that changes, so these are the words of repair leases.
 inline constexpr std::uint64_t kDirectoryLease = 0;
 constexpr std::uint64_t table_lease(std::uint64_t table) { return 1 + table % (kRepairLeases - 1); }
 

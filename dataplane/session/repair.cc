@@ -55,7 +55,7 @@ struct Repairer::Snapshot {
 };
 
 Repairer::Repairer(Session& session, Repairable& protocol)
-    : session_(session), protocol_(protocol), turn_(session.port()) {}
+    : session_(session), protocol_(protocol), turn_(session.port()), put_down_(session.port()) {}
 
 std::uint64_t Repairer::slot_count() const { return session_.region_bytes(layout::kSlots) / sizeof(Slot); }
 
@@ -404,9 +404,30 @@ Task<Result<bool>> Repairer::try_lease(std::uint64_t index, std::vector<Lease>& 
   return contend(index, false, leases, deadline, cost);
 }
 
-// False: `waits` is, and the holder lives.
+// False: `waits` is, and the holder lives, or is another task of this client: a word tells clients apart, and no tasks.
 Task<Result<bool>> Repairer::contend(std::uint64_t index, bool waits, std::vector<Lease>& leases, Nanos deadline,
                                      Cost& cost) {
+  while (in_hand_.contains(index)) {
+    if (!waits) co_return false;
+    const Nanos now = session_.port().now();
+    if (now >= deadline) co_return late("while another operation of this client held the lease");
+    (void)co_await put_down_.wait(std::min(deadline, now + session_.grant().failure_timeout / 16));
+    if (Status status = co_await renew(leases, deadline, cost); !status.ok()) co_return status;
+  }
+  in_hand_.insert(index);
+  Result<bool> taken = co_await contend_with_others(index, waits, leases, deadline, cost);
+  if (!taken.ok() || !*taken) put_down(index);
+  co_return taken;
+}
+
+void Repairer::put_down(std::uint64_t index) {
+  in_hand_.erase(index);
+  put_down_.wake_all();
+}
+
+// What the word says that is this session's own was taken by a task that was never told so.
+Task<Result<bool>> Repairer::contend_with_others(std::uint64_t index, bool waits, std::vector<Lease>& leases,
+                                                 Nanos deadline, Cost& cost) {
   const Remote at{layout::kLeases, index * 8};
   fabric::Buffer word = session_.port().buffer(8);
   if (Status status = co_await read(at.region, at.offset, word.first(8), deadline, cost); !status.ok()) {
@@ -473,12 +494,16 @@ Task<Status> Repairer::renew(std::vector<Lease>& leases, Nanos deadline, Cost& c
 
 Task<void> Repairer::give_back(std::vector<Lease>& leases, Nanos deadline, Cost& cost) {
   for (const Lease& lease : leases) {
-    if (!session_.alive()) co_return;  // whoever needs it steals it
+    if (!session_.alive()) {  // whoever needs it steals it
+      put_down(lease.index);
+      continue;
+    }
     const Result<std::uint64_t> before = co_await cas({layout::kLeases, lease.index * 8}, lease.word,
                                                       LeaseWord::released(lease.word), ~0ull, deadline, cost);
     if (before.ok() && *before != lease.word) {
       session_.end({Code::stale, "repair lease " + std::to_string(lease.index) + " was taken away"});
     }
+    put_down(lease.index);
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -116,15 +117,17 @@ class Repairer {
     std::uint64_t word = 0;
     Nanos at = 0;
   };
-  // Adds it to `leases`, which are renewed meanwhile. A holder that stands still is fenced, and the lease stolen.
+  // Adds it to `leases`, which are renewed meanwhile. A holder that stands still is fenced, and the lease stolen. Of
+  // one client, one task at a time has a lease: from here on until it is given back.
   task::Task<base::Status> take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
                                       fabric::Cost& cost);
   // The same for whoever has other things to do. False: the holder has not ended, as far as is known; the memory node
   // has been told, and ends one that still says the same when it is told again after the failure timeout.
   task::Task<base::Result<bool>> try_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
                                            fabric::Cost& cost);
-  // As often as the holder does something that takes time.
+  // As often as the holder does something that takes time. An error: it was lost, and the session has ended.
   task::Task<base::Status> renew(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
+  // To be called for all that were taken, whatever came of it.
   task::Task<void> give_back(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
 
  private:
@@ -147,6 +150,9 @@ class Repairer {
 
   task::Task<base::Result<bool>> contend(std::uint64_t index, bool waits, std::vector<Lease>& leases, Nanos deadline,
                                          fabric::Cost& cost);
+  task::Task<base::Result<bool>> contend_with_others(std::uint64_t index, bool waits, std::vector<Lease>& leases,
+                                                     Nanos deadline, fabric::Cost& cost);
+  void put_down(std::uint64_t index);
   task::Task<base::Status> repair_one(std::uint64_t index, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair_under_leases(std::uint64_t index, std::uint64_t holder, std::vector<Lease>& leases,
                                                Nanos deadline, fabric::Cost& cost);
@@ -167,6 +173,8 @@ class Repairer {
   RepairMarks marks_;
   bool busy_ = false;
   WaitQueue turn_;
+  std::set<std::uint64_t> in_hand_;  // leases that a task of this client has, or contends for
+  WaitQueue put_down_;
 };
 
 // What tells a lock that stands from one that is merely contended: for one operation, the place that it waits for.

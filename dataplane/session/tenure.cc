@@ -24,7 +24,7 @@ Task<void> Tenure::give_back(Nanos deadline) {
   ending_ = true;
   over_.wake_all();
   co_await scope_.join();
-  if (trouble_.ok()) co_await repairer_.give_back(lease_, deadline, cost_);
+  co_await repairer_.give_back(lease_, deadline, cost_);
   lease_.clear();
 }
 

@@ -5,8 +5,10 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "directory/directory.h"
 #include "index/race/locate.h"
 #include "index/rcuckoo/locate.h"
+#include "layout/lease.h"
 #include "node/memory_node.h"
 #include "sim/housekeeping.h"
 #include "sim/story.h"
@@ -122,6 +124,13 @@ void speak_race(Setting& s, std::uint64_t seed) {
   if (!more.chance(0.6)) return;
   s.world.geometry.tables = 2ull << more.below(3);
   s.splits = 1 + more.below(4);
+  if (Random(base::mix(seed) ^ 0x1ea5e).chance(0.2)) {
+    s.world.geometry.tables = 128;
+    s.world.geometry.table_percent = 12;
+    s.world.geometry.memory_bytes = 4 << 20;
+    s.world.initial_tables = layout::kRepairLeases;  // the last has the lease of the first
+    s.splits += 2;
+  }
   // Whoever splits makes several trips before it says that it lives.
   s.world.failure_timeout = std::max(s.world.failure_timeout, 50 * s.world.wire.straggle_delay);
   s.world.lease = std::max<Nanos>(40 * base::kMillisecond, 4 * s.world.failure_timeout);
@@ -440,7 +449,8 @@ void look(const World& world, const char* when, bool to_the_last, Verdict& verdi
 
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix) {
-  FARPOOL_CHECK(rows >= 2 && first + rows <= world.geometry().rows);  // or there are no such keys
+  const std::uint64_t many = layout::kRepairLeases;
+  FARPOOL_CHECK(rows >= 2 && first + rows <= world.geometry().rows_per_table());  // or there are no such keys
   std::vector<std::string> keys;
   for (std::uint64_t i = 0; keys.size() < count; ++i) {
     std::string key = prefix + std::to_string(i);
@@ -449,7 +459,9 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
     bool fits = false;
     if (world.geometry().protocol == layout::Protocol::race) {
       const race::Places places = race::locate(hash, world.geometry().rows_per_table());
-      fits = within(places[0].group) && within(places[1].group);
+      const std::uint64_t of_many = directory::hash_of(world.pool_secret(), base::bytes_of(key)) % many;
+      fits = within(places[0].group) && within(places[1].group) &&
+             (world.initial_tables() < many || layout::table_lease(of_many) == layout::table_lease(0));
     } else {
       const auto places = rcuckoo::locate(hash, world.geometry().rows);
       fits = within(places.first) && within(places.second);

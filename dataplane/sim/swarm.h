@@ -52,7 +52,8 @@ Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {}, const Take& take = {});
 
-// Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size.
+// Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size. Of very many tables,
+// keys of those that share the lease of the first.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix);
 

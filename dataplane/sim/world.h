@@ -127,6 +127,7 @@ class World {
   fabric::sim::Network& network() { return network_; }
   node::MemoryNode& node() { return *node_; }
   const layout::Geometry& geometry() const { return geometry_; }
+  std::uint64_t initial_tables() const { return options_.initial_tables; }
   // With the locks as they are, wherever they lie.
   base::Bytes memory() const;
   base::Bytes region(layout::RegionId id) const {

@@ -61,22 +61,18 @@ Task<Status> Relocation::move_away(index::Arrivals& arrivals, const GoOn& go_on)
 Task<Status> Relocation::each_group(const Work& work) {
   for (std::uint64_t table = 0; table < state_.geometry.tables; ++table) {
     for (std::uint64_t row = 0; row < state_.geometry.rows_per_table();) {
-      Status status = co_await state_.splitter.pause(table, soon());
-      if (!status.ok()) {  // a long split of its own goes on
-        if (status = work.go_on(); !status.ok()) co_return status;
-        continue;
-      }
       session::Tenure tenure(state_.session, state_.repairer);
       Result<Found> found = Found::table;
-      status = co_await tenure.take(layout::table_lease(table), soon());
+      Status status = co_await tenure.take(layout::table_lease(table), soon());
       if (status.ok()) {
         found = co_await stretch(work, table, row);
         status = found.ok() ? tenure.trouble() : found.status();
       }
       co_await tenure.give_back(soon());
-      state_.splitter.resume(table);
-      if (status.ok()) status = work.go_on();
+      const bool waited = status.code() == Code::timed_out;  // a long split goes on
+      if (status.ok() || waited) status = work.go_on();
       if (!status.ok()) co_return status;
+      if (waited) continue;
       if (*found == Found::no_table) co_return Status();
       if (*found == Found::split) {
         const directory::Splitter::Swept swept = co_await state_.splitter.sweep(soon());

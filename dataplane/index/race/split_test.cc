@@ -385,6 +385,81 @@ TEST(RaceSplit, TwoClientsSplitTwoTablesAtOnce) {
   }
 }
 
+// A lease word tells clients apart, and no tasks: of one client they have it one after the other.
+TEST(RaceSplit, TablesOfOneLeaseAreSplitOneAfterTheOther) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    sim::WorldOptions options = options_of(128);
+    options.geometry.table_percent = 12;
+    options.initial_tables = 64;
+    options.wire.seed = seed;
+    Splits it(options);
+    ASSERT_EQ(layout::table_lease(0), layout::table_lease(63));
+    Client& client = it.world.connect("a");
+    std::array<std::string, 2> keys;
+    for (std::uint64_t i = 0; keys[0].empty() || keys[1].empty(); ++i) {
+      const std::string key = "k" + std::to_string(i);
+      const std::uint64_t table = directory::hash_of(it.world.pool_secret(), base::bytes_of(key)) % 64;
+      if (table == 0 || table == 63) keys[table / 63] = key;
+    }
+    for (const std::string& key : keys) ASSERT_TRUE(it.insert(client, key, "1").ok());
+    const auto wants = [](Splits* it, Client* client, std::string key, std::uint64_t tables) -> Task<void> {
+      for (Status status; it->tables() < tables; co_await client->port().sleep_for(base::kMillisecond)) {
+        co_await split_into(client, key, &status);
+      }
+    };
+    for (const std::string& key : keys) it.world.spawn(client, wants(&it, &client, key, 66));
+    ASSERT_TRUE(it.world.run_until([&] { return it.tables() >= 66; })) << seed;
+    it.settle();
+    EXPECT_TRUE(client.session().alive()) << client.session().why().message();
+    EXPECT_EQ(client.table().marks().splits, client.table().marks().splits_finished);
+    for (const std::string& key : keys) EXPECT_EQ(it.get(client, key), "1");
+  }
+}
+
+struct LeaseTaken {
+  std::vector<session::Repairer::Lease> leases;
+  Result<bool> taken = Status(Code::internal, "it did not come to an end");
+};
+
+Task<void> take(Client* client, bool waits, Nanos patience, LeaseTaken* into) {
+  Cost cost;
+  session::Repairer& repairer = client->table().repairer();
+  const Nanos deadline = client->port().now() + patience;
+  if (waits) {
+    const Status status = co_await repairer.take_lease(9, into->leases, deadline, cost);
+    into->taken = status.ok() ? Result<bool>(true) : Result<bool>(status);
+  } else {
+    into->taken = co_await repairer.try_lease(9, into->leases, deadline, cost);
+  }
+}
+
+Task<void> give_back(Client* client, LeaseTaken* taken) {
+  Cost cost;
+  co_await client->table().repairer().give_back(taken->leases, client->port().now() + kPatience, cost);
+}
+
+TEST(RaceSplit, ALeaseIsOneTasksAtATime) {
+  Splits it(options_of(8));
+  Client& client = it.world.connect("a");
+  LeaseTaken first, tried, late, second;
+  it.world.run(client, take(&client, true, kPatience, &first));
+  ASSERT_TRUE(first.taken.ok() && *first.taken);
+  it.world.run(client, take(&client, false, kPatience, &tried));
+  EXPECT_TRUE(tried.taken.ok() && !*tried.taken);
+  it.world.run(client, take(&client, true, base::kMillisecond, &late));
+  EXPECT_EQ(late.taken.code(), Code::timed_out);
+  it.world.spawn(client, take(&client, true, kPatience, &second));
+  const Nanos then = it.world.network().now() + base::kMillisecond;
+  it.world.run_until([&] { return it.world.network().now() > then; });
+  EXPECT_EQ(second.taken.code(), Code::internal) << "it waits";
+  it.world.run(client, give_back(&client, &first));
+  ASSERT_TRUE(it.world.run_until([&] { return second.taken.ok(); }));
+  EXPECT_EQ(it.leases_of_the_living(), 1u);
+  it.world.run(client, give_back(&client, &second));
+  EXPECT_EQ(it.leases_of_the_living(), 0u);
+  EXPECT_TRUE(client.session().alive());
+}
+
 // Nobody waits for a split of the living with a split of its own to begin.
 TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
   sim::WorldOptions options = options_of(8);

@@ -513,14 +513,15 @@ func (x *Departure) GetFrom() uint32 {
 }
 
 type ShardMap struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	PoolUid          string                 `protobuf:"bytes,1,opt,name=pool_uid,json=poolUid,proto3" json:"pool_uid,omitempty"`
-	Epoch            uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Nodes            []*MemoryNodeEntry     `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`                                                // sorted by name
-	Tables           []*TableEntry          `protobuf:"bytes,4,rep,name=tables,proto3" json:"tables,omitempty"`                                              // sorted by id
-	DirectoryDepth   uint32                 `protobuf:"varint,5,opt,name=directory_depth,json=directoryDepth,proto3" json:"directory_depth,omitempty"`       // the directory has 2^depth entries
-	Directory        []uint32               `protobuf:"varint,6,rep,packed,name=directory,proto3" json:"directory,omitempty"`                                // table id by the low directory_depth bits of the directory hash
-	DirectoryVersion uint64                 `protobuf:"varint,7,opt,name=directory_version,json=directoryVersion,proto3" json:"directory_version,omitempty"` // moved by the data plane alone
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	PoolUid        string                 `protobuf:"bytes,1,opt,name=pool_uid,json=poolUid,proto3" json:"pool_uid,omitempty"`
+	Epoch          uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Nodes          []*MemoryNodeEntry     `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`                                          // sorted by name
+	Tables         []*TableEntry          `protobuf:"bytes,4,rep,name=tables,proto3" json:"tables,omitempty"`                                        // sorted by id
+	DirectoryDepth uint32                 `protobuf:"varint,5,opt,name=directory_depth,json=directoryDepth,proto3" json:"directory_depth,omitempty"` // the directory has 2^depth entries
+	Directory      []uint32               `protobuf:"varint,6,rep,packed,name=directory,proto3" json:"directory,omitempty"`                          // table id by the low directory_depth bits of the directory hash
+	// Not in use, and left as it is: how the hash space is cut within a memory node is said by that node's own directory.
+	DirectoryVersion uint64 `protobuf:"varint,7,opt,name=directory_version,json=directoryVersion,proto3" json:"directory_version,omitempty"`
 	// The pool's latest move of parts between memory nodes; 0: none yet. One is published when the one before is finished,
 	// and none is taken back.
 	Move       uint64       `protobuf:"varint,8,opt,name=move,proto3" json:"move,omitempty"`
