@@ -30,14 +30,9 @@ func (d *decision) hold() {
 	for _, entry := range givers(spec) {
 		has[entry.Name] = true
 	}
-	d.pool.Draining = -d.pool.MemoryNodes()
 	d.nodes = slices.DeleteFunc(d.nodes, func(n *node) bool {
 		n.wanted, n.evacuated = has[n.name], false
-		if inMap(spec, n.name) {
-			d.pool.Draining++
-			return false
-		}
-		return n.object == nil && n.pod == nil
+		return !inMap(spec, n.name) && n.object == nil && n.pod == nil
 	})
 }
 

@@ -15,37 +15,81 @@ import (
 
 // evacuate finds the memory nodes that are to leave where they are.
 func (d *decision) evacuate() {
-	if d.Pool.Spec.Resize != nil && d.Pool.Spec.Resize.Evacuation == v1alpha1.EvacuationDisabled {
+	if d.evacuationDisabled() || d.epochs.current == nil {
 		return
 	}
-	var cordoned []*node
+	var cordoned, staying []*node
 	takers := 0
 	for _, n := range d.nodes {
-		if !n.wanted {
-			continue
-		}
 		switch {
-		case n.pod == nil || !d.Cordoned[n.pod.Spec.NodeName] || toleratesCordon(n.pool):
-			if inMap(d.epochs.current, n.name) && !d.Unplaced[n.name] {
-				takers++
-			}
-		case d.epochs.current != nil:
+		case !n.wanted:
+		case d.cordoned(n) && !toleratesCordon(n.pool):
 			cordoned = append(cordoned, n)
+		case inMap(d.epochs.current, n.name) && !d.Unplaced[n.name]:
+			takers++
+			if d.cordoned(n) {
+				staying = append(staying, n)
+			}
 		}
 	}
-	d.pool.Evacuates = takers+len(cordoned) > 1
-	if takers == 0 {
-		if len(cordoned) > 0 {
-			d.pool.Evacuates = false
-			d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
-				"the Kubernetes nodes of memory nodes are cordoned (%s), and no other memory node is there to take their keys: uncordon one, or ask for more memory nodes before",
-				some(names(cordoned)))})
+	if len(staying) > 0 {
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
+			"the Kubernetes nodes of memory nodes are cordoned (%s), and by the tolerations of their memory pool their pods would be made again where they are, so that no keys leave them: uncordon, or drain in the knowledge that a Cache loses what they hold and that a Store's pods are to be deleted by hand",
+			some(names(staying)))})
+	}
+	if takers > 0 {
+		for _, n := range cordoned {
+			n.evacuated = true
 		}
-		return
+	} else if len(cordoned) > 0 && len(d.awaited(d.epochs.current)) == 0 {
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
+			"the Kubernetes nodes of memory nodes are cordoned (%s), and no other memory node is there to take their keys: uncordon one, or ask for more memory nodes before",
+			some(names(cordoned)))})
 	}
-	for _, n := range cordoned {
-		n.evacuated = true
+}
+
+func (d *decision) evacuationDisabled() bool {
+	return d.Pool.Spec.Resize != nil && d.Pool.Spec.Resize.Evacuation == v1alpha1.EvacuationDisabled
+}
+
+func (d *decision) cordoned(n *node) bool { return n.pod != nil && d.Cordoned[n.pod.Spec.NodeName] }
+
+// guard says what the disruption budget is to keep. A memory node counts for as long as its pod is there: one that holds nothing yet, or any more,
+// would else be a pod too many, and another could be evicted in its place.
+func (d *decision) guard() {
+	for _, n := range d.nodes {
+		if n.wanted || n.pod != nil || inMap(d.epochs.current, n.name) {
+			d.pool.Guarded++
+		}
 	}
+	d.pool.KeysLeaveFirst = d.keysLeaveFirst()
+}
+
+// keysLeaveFirst says whether no memory node is to be evicted, even of a Cache: its keys leave it before its Kubernetes node is drained, or stay for
+// a person to decide about. A disruption budget does not tell pods apart: one that could be evicted as it is has to wait for those that are drained.
+func (d *decision) keysLeaveFirst() bool {
+	spec := d.epochs.current
+	if d.evacuationDisabled() || spec == nil {
+		return false
+	}
+	var there []*node
+	toCome, leaving, stuck := 0, 0, 0
+	for _, n := range d.nodes {
+		if inMap(spec, n.name) && !d.Unplaced[n.name] {
+			there = append(there, n)
+		} else if n.wanted && !d.placeless(n) {
+			toCome++
+		}
+	}
+	for _, n := range there {
+		switch {
+		case !n.stays():
+			leaving++
+		case d.cordoned(n) && (toleratesCordon(n.pool) || toCome == 0):
+			stuck++
+		}
+	}
+	return leaving > 0 || len(there)+toCome > 1 && (stuck == 0 || d.moves.held != nil)
 }
 
 // evacuates says whether parts of a map lie where they are to leave.

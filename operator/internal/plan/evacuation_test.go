@@ -155,6 +155,64 @@ func TestAKubernetesNodeIsUncordoned(t *testing.T) {
 	}
 }
 
+// Those that are to go hold keys until they have left: before a person approves, on their way, and after an abort.
+func TestNoneIsEvictedThatIsToGo(t *testing.T) {
+	for _, from := range []int{2, 4} {
+		d := newDrill(t, from, v1alpha1.DataPolicyCache)
+		d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
+		keeps := func(plan *decision, when string) {
+			t.Helper()
+			if must := budget(plan); must != from {
+				t.Errorf("from %d to 1, %s: %d memory nodes have to be there", from, when, must)
+			}
+		}
+		d.aim(1)
+		for range 5 {
+			keeps(d.turn(), "before it is approved")
+		}
+		aborted := d.abort()
+		for range 5 {
+			keeps(d.turn(), "aborted")
+		}
+		there := d.cordon(name(from - 1))
+		keeps(d.turn(), "aborted, and the last cordoned")
+		delete(d.Cordoned, there)
+		d.Resizes = slices.DeleteFunc(d.Resizes, func(operation *v1alpha1.ResizeOperation) bool { return operation == aborted })
+		d.turn()
+		d.turn()
+		d.agree()
+		keeps(d.until("keys leave", func(plan *decision) bool { keeps(plan, "before"); return d.current().Move == 1 }), "as keys leave")
+		d.cordon(name(from - 1))
+		keeps(d.step(false), "as keys leave, and the last cordoned")
+		d.wantNodes(1)
+		d.noneLost()
+		if must := budget(d.step(false)); must != 0 {
+			t.Errorf("%d memory nodes have to be there", must)
+		}
+	}
+}
+
+// Until what is made anew has keys of its own again, the other has them all.
+func TestNoneIsEvictedAsOneIsMadeAnew(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.cordon(name(1))
+	alone := 0
+	for range 30 {
+		plan := d.turn()
+		if must := budget(plan); must != 2 {
+			t.Fatalf("%d memory nodes have to be there", must)
+		}
+		if !inMap(d.current(), name(1)) {
+			alone++
+		}
+	}
+	if alone == 0 {
+		t.Error("it was not made anew")
+	}
+	d.wantNodes(2)
+	d.noneLost()
+}
+
 func TestWhereNothingIsEvacuated(t *testing.T) {
 	// Nobody could take the keys.
 	d := newDrill(t, 1, v1alpha1.DataPolicyCache)
@@ -182,11 +240,18 @@ func TestWhereNothingIsEvacuated(t *testing.T) {
 		d := newDrill(t, 2, v1alpha1.DataPolicyCache)
 		change(&d.Pool.Spec)
 		d.cordon(name(0))
+		var plan *decision
 		for range 5 {
-			d.turn()
+			plan = d.turn()
 		}
 		if len(d.Resizes) > 0 || d.current().Move > 0 {
 			t.Errorf("%s: it is evacuated", what)
+		}
+		if must := budget(plan); must != 1 {
+			t.Errorf("%s: %d memory nodes have to be there", what, must)
+		}
+		if what == "tolerated" {
+			wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNowhereToEvacuate)
 		}
 	}
 }

@@ -499,7 +499,9 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 		return false
 	}
 	if spec.Move >= v1alpha1.MostMoves {
-		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMovesExhausted, fmt.Sprintf("the pool's keys have moved between memory nodes %d times, which is as far as memory nodes count: set replicas back, and load the data into another pool", spec.Move)})
+		exhausted := finding{v1alpha1.ReasonMovesExhausted, fmt.Sprintf("the pool's keys have moved between memory nodes %d times, which is as far as memory nodes count: set replicas back, and load the data into another pool", spec.Move)}
+		d.degraded = append(d.degraded, exhausted)
+		m.awaits = &exhausted
 		return false
 	}
 	spec.Directory.Tables = desired

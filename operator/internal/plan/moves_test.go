@@ -190,6 +190,7 @@ func (d *drill) step(dies bool) *decision {
 			d.t.Fatalf("deciding twice gives two plans:\n%s\n%s", once, twice)
 		}
 	}
+	d.noneIsEvictable(plan)
 	d.Agents = heard
 	effects := d.effects(plan)
 	most := len(effects)
@@ -207,6 +208,29 @@ func (d *drill) step(dies bool) *decision {
 		clear(d.said)
 	}
 	return plan
+}
+
+// noneIsEvictable with keys that could leave it before: not of memory nodes that share keys, unless these could not leave.
+func (d *drill) noneIsEvictable(plan *decision) {
+	d.t.Helper()
+	must := budget(plan)
+	disabled := d.Pool.Spec.Resize != nil && d.Pool.Spec.Resize.Evacuation == v1alpha1.EvacuationDisabled
+	degraded := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionDegraded)
+	if must < 0 || d.current() == nil || disabled || degraded != nil && degraded.Reason == v1alpha1.ReasonNowhereToEvacuate {
+		return
+	}
+	together, running := 0, 0
+	for node, pod := range d.NodePods {
+		if pod.Spec.NodeName == "" {
+			continue
+		}
+		if running++; inMap(d.current(), node) {
+			together++
+		}
+	}
+	if together > 1 && running > must {
+		d.t.Fatalf("of %d memory nodes that share keys one may be evicted: %d run, and %d have to", together, running, must)
+	}
 }
 
 // dies says whether the operator does so with this effect, and takes with it what it had in memory: what it has heard of agents and told people.

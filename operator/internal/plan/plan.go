@@ -190,6 +190,7 @@ func Decide(input Input) (*Plan, error) {
 	d.evacuate()
 	d.findResize()
 	d.hold()
+	d.guard()
 	act := !d.paused && d.specInvalid == nil
 	if err := d.secrets(act); err != nil {
 		return nil, err
@@ -258,7 +259,6 @@ func (d *decision) observeNodes() {
 		if d.nodeNamed(name) == nil {
 			if n := d.beyond(name); n != nil {
 				d.observeNode(n)
-				d.pool.Draining++
 			}
 		}
 	}

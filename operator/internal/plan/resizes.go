@@ -262,7 +262,7 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 func (d *decision) tellOf(operation *v1alpha1.ResizeOperation, line, step, reason, note string) {
 	event := Event{Regarding: operation, Type: corev1.EventTypeNormal, Reason: reason, Action: "Resize", Note: clip(note), Of: operation.UID, Line: line, Step: step}
 	switch reason {
-	case v1alpha1.ReasonNodeUnschedulable, v1alpha1.ReasonTablesStopped, v1alpha1.ReasonSecretMissing:
+	case v1alpha1.ReasonNodeUnschedulable, v1alpha1.ReasonTablesStopped, v1alpha1.ReasonSecretMissing, v1alpha1.ReasonMapMissing, v1alpha1.ReasonMovesExhausted:
 		event.Type = corev1.EventTypeWarning
 	}
 	d.Status.Events = append(d.Status.Events, event)

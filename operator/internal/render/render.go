@@ -43,10 +43,10 @@ type Pool struct {
 	UID       types.UID
 	Spec      v1alpha1.KVPoolSpec
 	Image     string
-	// Draining memory nodes: there are so many more than the spec asks for.
-	Draining int32
-	// Evacuates: memory nodes are drained before Kubernetes nodes are, and none is evicted with what it holds.
-	Evacuates bool
+	// Guarded memory nodes: those that are to be there, and those that are.
+	Guarded int32
+	// KeysLeaveFirst: memory nodes are drained before Kubernetes nodes are, and none is evicted with what it holds.
+	KeysLeaveFirst bool
 	// OperatorNamespace is where the operator's pods run; empty if it runs outside the cluster.
 	OperatorNamespace string
 }
@@ -348,9 +348,8 @@ func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfigur
 				WithMinAvailable(intstr.FromInt32(max(minAvailable, 0))).
 				WithSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component))))
 	}
-	// As long as a memory node is drained, it counts as one that is asked for: its keys have yet to leave.
-	nodes := pool.MemoryNodes() + pool.Draining
-	if pool.Spec.DataPolicy != v1alpha1.DataPolicyStore && !pool.Evacuates {
+	nodes := pool.Guarded
+	if pool.Spec.DataPolicy != v1alpha1.DataPolicyStore && !pool.KeysLeaveFirst {
 		nodes--
 	}
 	budgets := []*policyv1ac.PodDisruptionBudgetApplyConfiguration{

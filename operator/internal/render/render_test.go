@@ -56,10 +56,12 @@ func pools(t *testing.T) map[string]Pool {
 				spec.Compute.Pools[i].Workers = max(spec.Compute.Pools[i].Workers, 1)
 			}
 		}
-		found[strings.TrimSuffix(filepath.Base(file), ".yaml")] = Pool{
+		pool := Pool{
 			Name: object.Name, Namespace: "shop", UID: "0d9ab0c8-6f0c-4b9b-a5a5-6a3c2b8f0b11", Spec: spec,
 			Image: "farpool/dataplane:v0.1.0", OperatorNamespace: "farpool-system",
 		}
+		pool.Guarded = pool.MemoryNodes()
+		found[strings.TrimSuffix(filepath.Base(file), ".yaml")] = pool
 	}
 	return found
 }
