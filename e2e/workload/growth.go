@@ -54,7 +54,7 @@ func (r *Run) Grow(ctx context.Context, keys, wanted uint32, calm, window time.D
 	const before, during, after, over = 0, 1, 2, 3
 	out := Growth{Window: window, Phases: [3]Phase{{Name: "before"}, {Name: "during"}, {Name: "after"}}}
 	var phase, done atomic.Int64
-	var next atomic.Uint32
+	next := &r.next
 	next.Store(keys)
 	grown := make(chan struct{})
 	var once sync.Once
@@ -144,6 +144,9 @@ func (r *Run) Grow(ctx context.Context, keys, wanted uint32, calm, window time.D
 	}
 	return out, nil
 }
+
+// Keys of a store that grows, so far: about so many are there.
+func (r *Run) Keys() uint32 { return r.next.Load() }
 
 // Table is Markdown for people.
 func (g *Growth) Table() string {

@@ -66,9 +66,15 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "growth: they become %d\n", wanted)
-	growth, err := r.Grow(ctx, keys, wanted, o.calm, 500*time.Millisecond)
+	movedBefore, err := counted(c, "farpool_index_slots_moved_total")
 	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "growth: they become %d\n", wanted)
+	hadTo := countWhatHasToMove(c, r)
+	growth, err := r.Grow(ctx, keys, wanted, o.calm, 500*time.Millisecond)
+	had, errHad := hadTo()
+	if err = errors.Join(err, errHad); err != nil {
 		return err
 	}
 	splitsAfter, err := counted(c, "farpool_index_splits_finished_total")
@@ -85,8 +91,8 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("**On %s**, memory nodes: %d, compute shards: %d, connections: %d, values of %d bytes: %d keys become %d; %g splits, %g slots moved; %d operations failed, %d keys lost. In the slowest half second while it grew there were %.0f operations/s.\n\n%s\n",
-		o.Wire, o.Nodes, o.Shards, o.connections, o.size, keys, wanted, splitsAfter-splits, moved, r.Errors.Count(), wanted-present, growth.Slowest, growth.Table())
+	fmt.Printf("**On %s**, memory nodes: %d, compute shards: %d, connections: %d, values of %d bytes: %d keys become %d; %g splits, %g slots moved, %.2f times as many as had to; %d operations failed, %d keys lost. In the slowest half second while it grew there were %.0f operations/s.\n\n%s\n",
+		o.Wire, o.Nodes, o.Shards, o.connections, o.size, keys, wanted, splitsAfter-splits, moved-movedBefore, (moved-movedBefore)/had, r.Errors.Count(), wanted-present, growth.Slowest, growth.Table())
 	fmt.Fprintf(os.Stderr, "growth: history of %d operations on %d keys is linearizable\n", sum.Ops, sum.Keys)
 	if err := r.Errors.Err(); err != nil {
 		return err
@@ -98,6 +104,36 @@ func run(ctx context.Context, o options) (err error) {
 		return fmt.Errorf("no table was split: give more keys, or tables that are smaller")
 	}
 	return c.Fsck(ctx)
+}
+
+// countWhatHasToMove begins to count the keys that each split has to move, until what it returns is called: half of those of its table when it begins,
+// and tables have alike.
+func countWhatHasToMove(c *local.Cluster, r *workload.Run) func() (float64, error) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	var had float64
+	var failed error
+	go func() {
+		defer close(ended)
+		ticks := time.NewTicker(50 * time.Millisecond)
+		defer ticks.Stop()
+		for begun := 0.; failed == nil; {
+			var now float64
+			if now, failed = counted(c, "farpool_index_splits_total"); now > begun {
+				had += (now - begun) * float64(r.Keys()) / (2 * (float64(len(c.Nodes)) + begun))
+				begun = now
+			}
+			select {
+			case <-over:
+				return
+			case <-ticks.C:
+			}
+		}
+	}()
+	return func() (float64, error) {
+		close(over)
+		<-ended
+		return had, failed
+	}
 }
 
 // counted is a counter of all shards.
