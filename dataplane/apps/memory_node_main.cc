@@ -375,6 +375,8 @@ int run(const Settings& settings) {
   auto device = open_device(settings.wire, settings.failure_timeout);
   if (!device.ok()) return fail(kProgram, device.status());
 
+  // A session has a lane, and more sessions than lanes would be turned away.
+  const auto lanes = std::max(settings.max_lanes, static_cast<std::uint32_t>(settings.geometry.max_sessions));
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
   // Beside lanes there are handshakes, which come and go, as slowly as clients may be.
@@ -383,7 +385,7 @@ int run(const Settings& settings) {
             {.listen = settings.listen,
              .tls = *tls,
              .executors = settings.threads,
-             .max_connections = settings.max_lanes + settings.geometry.max_sessions,
+             .max_connections = lanes + settings.geometry.max_sessions,
              .handshake_deadline = patience,
              .spin = settings.wire.spin},
             *device);
@@ -402,7 +404,7 @@ int run(const Settings& settings) {
        .initial_tables = settings.initial_tables,
        .lease = settings.lease,
        .failure_timeout = settings.failure_timeout,
-       .max_lanes = settings.max_lanes,
+       .max_lanes = lanes,
        .opens_per_second = 200,
        .require_authentication = *tls != nullptr,
        .locks = settings.locks,

@@ -25,7 +25,8 @@ Task<Status> Mover::run(std::uint64_t number) {
     status = co_await tenures_.back()->take(layout::kMoveLease, end.session->port().now() + patience);
     if (!status.ok()) break;
   }
-  if (status.ok()) status = co_await under_leases(number);
+  begun_ = status.ok();
+  if (begun_) status = co_await under_leases(number);
   for (std::size_t i = tenures_.size(); i > 0; --i) co_await tenures_[i - 1]->give_back(soon(ends[i - 1]));
   tenures_.clear();
   co_return status;

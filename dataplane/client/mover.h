@@ -32,6 +32,8 @@ class Mover final : public index::Arrivals {
 
   // Ok: move `number` is finished, by this client or another.
   task::Task<base::Status> run(std::uint64_t number);
+  // Whether it came by all leases.
+  bool begun() const { return begun_; }
 
   task::Task<base::Status> take_in(std::string_view key, std::string_view value) override;
   task::Task<base::Result<bool>> has(std::string_view key) override;
@@ -48,7 +50,8 @@ class Mover final : public index::Arrivals {
   const std::function<std::size_t(std::string_view key)> target_of_;
   const index::Movable::GoOn go_on_;
   std::vector<std::unique_ptr<session::Tenure>> tenures_;  // of the source, then of each target
-  fabric::Cost cost_;                                      // that no operation waited for
+  bool begun_ = false;
+  fabric::Cost cost_;  // that no operation waited for
 };
 
 }  // namespace farpool::client

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -848,7 +850,7 @@ Task<void> Pool::move_away(Link& link, Bond& bond) {
     }
     if (status.ok()) {
       bond.moved = number;
-    } else if (bond.move_trouble != status.message() && status.code() != Code::timed_out && !closing_) {
+    } else if (bond.move_trouble != status.message() && status.code() != Code::stale && !closing_) {
       bond.move_trouble = status.message();
       log(true, "move " + std::to_string(number) + " of keys away from memory node " + link.name +
                     " is not finished: " + bond.move_trouble);
@@ -867,25 +869,28 @@ Task<Status> Pool::try_to_move(Link& link, Bond& bond, std::uint64_t number) {
   if (!standing.ok() || standing->finished >= number) co_return standing.status();
   const bool others = layout::LeaseWord::held(standing->lease);
   if (others && standing->lease != std::exchange(bond.move_lease, standing->lease)) {
-    co_return Status(Code::timed_out, "another client is at it");
+    co_return Status(Code::stale, "another client is at it");
   }
   std::vector<Borrowed> borrowed;
   std::vector<Mover::End> targets;
   const map::Map map = *map_;
-  std::vector<std::size_t> of_node(static_cast<std::size_t>(map.message().nodes_size()));  // 1 and up
+  // In the order of nodes: movers of several sources take the leases of the same targets.
+  std::set<std::uint32_t> nodes;
   for (const v1alpha1::Departure& departure : map.message().departures()) {
     if (departure.from() != link.table) continue;
-    const std::uint32_t node = map.table(map.message().directory(static_cast<int>(departure.part())))->node();
-    if (of_node[node] != 0) continue;
+    nodes.insert(map.table(map.message().directory(static_cast<int>(departure.part())))->node());
+  }
+  std::map<std::uint32_t, std::size_t> of_node;
+  for (const std::uint32_t node : nodes) {
     Result<Borrowed> target = co_await borrow(node, deadline);
     if (!target.ok()) co_return target.status();
-    if (epoch() != map.epoch()) co_return Status(Code::timed_out, "another map has come");
+    if (epoch() != map.epoch()) co_return Status(Code::stale, "another map has come");
     borrowed.push_back(std::move(*target));
-    targets.push_back({&borrowed.back().session(), &borrowed.back().table()});
     of_node[node] = targets.size();
+    targets.push_back({&borrowed.back().session(), &borrowed.back().table()});
   }
   const auto target_of = [&](std::string_view key) {
-    return of_node[map.table_of(map::directory_hash(*pool_secret_, base::bytes_of(key))).node()] - 1;
+    return of_node.at(map.table_of(map::directory_hash(*pool_secret_, base::bytes_of(key))).node());
   };
   const auto go_on = [&]() -> Status {
     const bool same = !closing_ && link.move.number == number && link.leaving();
@@ -898,7 +903,9 @@ Task<Status> Pool::try_to_move(Link& link, Bond& bond, std::uint64_t number) {
   };
   if (Status status = go_on(); !status.ok()) co_return status;
   Mover mover({bond.session.get(), bond.table.get()}, targets, target_of, go_on);
-  co_return co_await mover.run(number);
+  Status status = co_await mover.run(number);
+  if (!mover.begun() && status.code() == Code::timed_out) co_return Status(Code::stale, status.message());
+  co_return status;
 }
 
 Task<void> Pool::part(std::unique_ptr<Bond> bond) {

@@ -187,6 +187,7 @@ class Pool final : public Kv {
   task::Task<void> split_ahead(const Link& link, Bond& bond);
   index::Move move_of(const Link& link) const;
   task::Task<void> move_away(Link& link, Bond& bond);
+  // stale: another client is at it, or another map has come.
   task::Task<base::Status> try_to_move(Link& link, Bond& bond, std::uint64_t number);
   task::Task<void> pause(const Link& link, Nanos until);
   Nanos jittered(Nanos bound);

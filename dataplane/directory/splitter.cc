@@ -155,7 +155,7 @@ Task<Status> Splitter::work(Run& run) {
   if (!status.ok() || !split) co_return status;
   if (SplitWord::phase(view.split(table)) == SplitWord::moving) {
     status = co_await each_row(run, *split, true, view.progress(table));
-    if (status.ok()) status = co_await write(run.image, begin_clearing(view, table));
+    if (status.ok()) status = co_await write(run, begin_clearing(view, table));
     if (!status.ok()) co_return status;
   }
   if (SplitWord::phase(view.split(table)) == SplitWord::clearing) {
@@ -186,7 +186,7 @@ Task<Status> Splitter::change_directory(Run& run, bool begins) {
   const bool fresh = view.split(run.table) == 0;
   Result<Changes> changes = begins ? begin(view, run.table) : Result<Changes>(end(view, run.table));
   if (changes.ok()) {
-    Status status = co_await write(run.image, std::move(*changes));
+    Status status = co_await write(run, std::move(*changes));
     if (begins && fresh && status.ok()) ++marks_.begun;
     co_return status;
   }
@@ -215,7 +215,7 @@ Task<Status> Splitter::each_row(Run& run, const Split& split, bool moves, std::u
     row = end;
     if (Status status = co_await go_on(run); !status.ok()) co_return status;
     Changes progress(1, {layout::record_offset(geometry_.tables, split.from) + layout::kRecordProgress, row});
-    if (Status status = co_await write(run.image, std::move(progress)); !status.ok()) co_return status;
+    if (Status status = co_await write(run, std::move(progress)); !status.ok()) co_return status;
   }
   co_return Status();
 }
@@ -261,9 +261,11 @@ Task<Status> Splitter::read(fabric::Buffer& image, fabric::Buffer* leases) {
 }
 
 // In this order: WRITEs of a lane are.
-Task<Status> Splitter::write(fabric::Buffer& image, Changes changes) {
+Task<Status> Splitter::write(Run& run, Changes changes) {
   fabric::Buffer words = session_.port().buffer(8 * std::max<std::size_t>(1, changes.size()));
   for (std::size_t i = 0; i < changes.size();) {
+    // A doubling may be a thousand chains.
+    if (Status status = co_await repairer_.renew(run.leases, soon(), cost_); !status.ok()) co_return status;
     std::vector<Op> chain;
     for (; i < changes.size() && chain.size() < kWordsAtOnce; ++i) {
       base::store(words.data() + 8 * i, changes[i].word);
@@ -274,7 +276,7 @@ Task<Status> Splitter::write(fabric::Buffer& image, Changes changes) {
       co_return Status(Code::unavailable, "the directory could not be written: " + session_.why().message());
     }
   }
-  for (const Change& change : changes) base::store(image.data() + change.offset, change.word);
+  for (const Change& change : changes) base::store(run.image.data() + change.offset, change.word);
   co_return Status();
 }
 

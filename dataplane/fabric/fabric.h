@@ -141,7 +141,8 @@ class Lane {
  public:
   virtual ~Lane() = default;
 
-  // Posts a chain: one trip. `ops` must hold 1 to kMaxChain verbs; a CALL stands alone. The deadline is absolute.
+  // Posts a chain: one trip. `ops` must hold 1 to kMaxChain verbs, whose READs and WRITEs carry no more than
+  // kMaxChainBytes together; a CALL stands alone. The deadline is absolute.
   Posting post(std::span<const Op> ops, Nanos deadline) { return Posting(*this, ops, deadline); }
 
   // Queues the posting; the port rings one doorbell for all that is queued in a turn. Called by Posting only. On a lane
@@ -162,7 +163,11 @@ class Lane {
 };
 
 inline constexpr std::size_t kMaxChain = 64;
+inline constexpr std::uint64_t kMaxChainBytes = 4ull << 20;
 inline constexpr std::size_t kMaxCallBytes = 64 * 1024;
+
+// Whether these are a chain, as far as the poster can tell: no wire sends what is none.
+bool is_chain(std::span<const Op> ops);
 
 // Capabilities are data with meaning, asked once when a table is opened.
 struct Caps {

@@ -22,24 +22,6 @@ using task::Task;
 
 namespace {
 
-constexpr std::uint64_t kReadChunk = 256 * 1024;
-
-// Fills `into` from the start of a region, in one chain.
-Task<Outcome> read_region(session::Session& session, layout::RegionId region, base::MutableBytes into, Nanos deadline,
-                          Cost& cost) {
-  Outcome outcome{.fate = Fate::done};
-  for (std::uint64_t at = 0; at < into.size() && outcome.fate == Fate::done;) {
-    Chain chain;
-    for (std::size_t i = 0; i < fabric::kMaxChain && at < into.size(); ++i) {
-      const std::uint64_t bytes = std::min<std::uint64_t>(kReadChunk, into.size() - at);
-      chain.add(Op::read({region, at}, into.subspan(at, bytes)));
-      at += bytes;
-    }
-    outcome = co_await session.post(chain.ops(), deadline, cost);
-  }
-  co_return outcome;
-}
-
 const layout::OperationSlot& slot_in(base::Bytes image, std::uint64_t index) {
   return *reinterpret_cast<const layout::OperationSlot*>(image.data() + index * sizeof(layout::OperationSlot));
 }
@@ -56,7 +38,8 @@ Task<Result<Swept>> Table::sweep(Nanos deadline, Cost& cost) {
 
 Task<Result<layout::Superblock>> read_superblock(session::Session& session, Nanos deadline, Cost& cost) {
   fabric::Buffer page = session.port().buffer(layout::kPage);
-  const Outcome outcome = co_await read_region(session, layout::kSuperblock, page.first(layout::kPage), deadline, cost);
+  const Outcome outcome =
+      co_await session::read_long(session, layout::kSuperblock, 0, page.first(layout::kPage), deadline, cost);
   if (outcome.fate != Fate::done) {
     const Status why = session.why();
     co_return Status(why.ok() ? Code::unavailable : why.code(), "the superblock could not be read: " + why.message());
@@ -77,15 +60,21 @@ Task<Result<layout::Superblock>> read_superblock(session::Session& session, Nano
 }
 
 Task<Result<Totals>> count_slots(session::Session& session, Nanos deadline, Cost& cost) {
-  const std::uint64_t bytes = session.region_bytes(layout::kSlots);
-  fabric::Buffer image = session.port().buffer(bytes);
-  const Outcome outcome = co_await read_region(session, layout::kSlots, image.first(bytes), deadline, cost);
-  if (outcome.fate != Fate::done) co_return gone(session, Code::unavailable, "the keys could not be counted");
+  constexpr std::uint64_t kSlotsAtOnce = fabric::kMaxChainBytes / sizeof(layout::OperationSlot);
+  const std::uint64_t slots = session.region_bytes(layout::kSlots) / sizeof(layout::OperationSlot);
+  fabric::Buffer image = session.port().buffer(std::min(slots, kSlotsAtOnce) * sizeof(layout::OperationSlot));
   Totals totals;
-  for (std::uint64_t i = 0; i < bytes / sizeof(layout::OperationSlot); ++i) {
-    // One word each, so never torn; a slot takes keys away that another has added, so single counters wrap.
-    totals.keys += slot_in(image.span(), i).keys;
-    totals.bytes += slot_in(image.span(), i).bytes;
+  for (std::uint64_t first = 0; first < slots; first += kSlotsAtOnce) {
+    const std::uint64_t count = std::min(kSlotsAtOnce, slots - first);
+    const std::uint64_t bytes = count * sizeof(layout::OperationSlot);
+    const Outcome outcome = co_await session::read_long(session, layout::kSlots, first * sizeof(layout::OperationSlot),
+                                                        image.first(bytes), deadline, cost);
+    if (outcome.fate != Fate::done) co_return gone(session, Code::unavailable, "the keys could not be counted");
+    for (std::uint64_t i = 0; i < count; ++i) {
+      // One word each, so never torn; a slot takes keys away that another has added, so single counters wrap.
+      totals.keys += slot_in(image.span(), i).keys;
+      totals.bytes += slot_in(image.span(), i).bytes;
+    }
   }
   // A WRITE of a counter may be under way for an add and not for the remove that followed it elsewhere, or the other
   // way round.

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "layout/calls.h"
@@ -30,8 +31,6 @@ using layout::Sequence;
 using task::Task;
 
 namespace {
-
-constexpr std::uint64_t kReadChunk = 256 * 1024;
 
 bool cleared_of(const layout::OperationSlot& slot, std::uint64_t offset, std::uint64_t mask) {
   return !slot.claims() || !slot.covers(offset, mask);
@@ -102,15 +101,8 @@ Task<Status> Repairer::post(std::vector<Op> chain, Nanos deadline, Cost& cost) {
 
 Task<Status> Repairer::read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into, Nanos deadline,
                             Cost& cost) {
-  for (std::uint64_t at = 0; at < into.size();) {
-    std::vector<Op> chain;
-    for (std::size_t i = 0; i < fabric::kMaxChain && at < into.size(); ++i) {
-      const std::uint64_t bytes = std::min<std::uint64_t>(kReadChunk, into.size() - at);
-      chain.push_back(Op::read({region, offset + at}, into.subspan(at, bytes)));
-      at += bytes;
-    }
-    if (Status status = co_await post(std::move(chain), deadline, cost); !status.ok()) co_return status;
-  }
+  const fabric::Outcome outcome = co_await read_long(session_, region, offset, into, deadline, cost);
+  if (outcome.fate != Fate::done) co_return gone("the session ended in the middle of a repair");
   co_return Status();
 }
 
@@ -244,13 +236,18 @@ Task<Result<Repairer::Swept>> Repairer::sweep(Nanos deadline, Cost& cost) {
   Swept swept;
   Snapshot now;
   if (Status status = co_await snapshot(deadline, cost, now); !status.ok()) co_return status;
+  std::map<std::uint64_t, bool> ended{
+      {session_.grant().client_incarnation, false}};  // by holder: each is asked for once
   for (std::uint64_t i = 0; i < now.slots; ++i) {
     const Slot& slot = now.at(i);
-    if (slot.holder == 0 || slot.holder == session_.grant().client_incarnation) continue;
-    const Result<std::uint64_t> holder =
-        co_await ask_node(FenceRequest::kSlot, i, slot.holder, slot.sequence, true, deadline, cost);
-    if (!holder.ok()) co_return holder.status();
-    if (*holder != FenceReply::kEnded) continue;
+    if (slot.holder == 0) continue;
+    if (!ended.contains(slot.holder)) {
+      const Result<std::uint64_t> holder =
+          co_await ask_node(FenceRequest::kSlot, i, slot.holder, slot.sequence, true, deadline, cost);
+      if (!holder.ok()) co_return holder.status();
+      ended[slot.holder] = *holder == FenceReply::kEnded;
+    }
+    if (!ended[slot.holder]) continue;
     std::vector<std::uint64_t> one(1, i);
     Status status = co_await repair(std::move(one), deadline, cost);
     if (status.ok()) {
@@ -408,7 +405,10 @@ Task<Result<bool>> Repairer::try_lease(std::uint64_t index, std::vector<Lease>& 
 Task<Result<bool>> Repairer::contend(std::uint64_t index, bool waits, std::vector<Lease>& leases, Nanos deadline,
                                      Cost& cost) {
   while (in_hand_.contains(index)) {
-    if (!waits) co_return false;
+    if (!waits) {
+      wanted_.insert(index);
+      co_return false;
+    }
     const Nanos now = session_.port().now();
     if (now >= deadline) co_return late("while another operation of this client held the lease");
     (void)co_await put_down_.wait(std::min(deadline, now + session_.grant().failure_timeout / 16));

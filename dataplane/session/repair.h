@@ -125,6 +125,9 @@ class Repairer {
   // has been told, and ends one that still says the same when it is told again after the failure timeout.
   task::Task<base::Result<bool>> try_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
                                            fabric::Cost& cost);
+  // Whether another task of this client has tried to take the lease in vain since it was asked last. Who takes a lease
+  // again and again leaves it alone for a while then.
+  bool wanted(std::uint64_t index) { return wanted_.erase(index) > 0; }
   // As often as the holder does something that takes time. An error: it was lost, and the session has ended.
   task::Task<base::Status> renew(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
   // To be called for all that were taken, whatever came of it.
@@ -175,6 +178,7 @@ class Repairer {
   WaitQueue turn_;
   std::set<std::uint64_t> in_hand_;  // leases that a task of this client has, or contends for
   WaitQueue put_down_;
+  std::set<std::uint64_t> wanted_;  // of these, by tasks that did not wait
 };
 
 // What tells a lock that stands from one that is merely contended: for one operation, the place that it waits for.

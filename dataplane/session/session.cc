@@ -2,6 +2,7 @@
 #include "session/session.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -436,6 +437,24 @@ task::Task<void> Session::close(Nanos deadline) {
   state.end({Code::unavailable, "the session at memory node " + state.options.endpoint + " was closed"});
   co_await state.background.join();
   while (state.lane->pending() > 0) co_await state.port.sleep_for(100 * base::kMicrosecond);
+}
+
+task::Task<Outcome> read_long(Session& session, std::uint32_t region, std::uint64_t offset, base::MutableBytes into,
+                              Nanos deadline, fabric::Cost& cost) {
+  constexpr std::uint64_t kPiece = 256 * 1024;
+  static_assert(fabric::kMaxChainBytes / kPiece <= fabric::kMaxChain);
+  Outcome outcome{.fate = Fate::done};
+  for (std::uint64_t at = 0; at < into.size() && outcome.fate == Fate::done;) {
+    std::array<Op, fabric::kMaxChainBytes / kPiece> chain;
+    std::size_t count = 0;
+    for (; count < chain.size() && at < into.size(); ++count) {
+      const std::uint64_t bytes = std::min(kPiece, into.size() - at);
+      chain[count] = Op::read({region, offset + at}, into.subspan(at, bytes));
+      at += bytes;
+    }
+    outcome = co_await session.post({chain.data(), count}, deadline, cost);
+  }
+  co_return outcome;
 }
 
 }  // namespace farpool::session

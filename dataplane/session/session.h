@@ -166,4 +166,8 @@ class Session {
   std::unique_ptr<State> state_;
 };
 
+// Fills `into` from a place in a region, in as many chains as that takes. What is read may tear anywhere.
+task::Task<fabric::Outcome> read_long(Session& session, std::uint32_t region, std::uint64_t offset,
+                                      base::MutableBytes into, base::Nanos deadline, fabric::Cost& cost);
+
 }  // namespace farpool::session

@@ -246,6 +246,23 @@ FARPOOL_CONTRACT(AChainThatIsTooLongIsRefusedWhole) {
   EXPECT_FALSE(lane->open());
 }
 
+FARPOOL_CONTRACT(AChainMayCarryManyBytesAndNoMore) {
+  auto lane = co_await open_lane(c);
+  const std::uint64_t bytes = 1 << 20;
+  static_assert(bytes + 64 <= TestHost::kLargeBytes);
+  std::vector<std::unique_ptr<Words>> words;
+  std::vector<Op> ops;
+  for (std::uint64_t i = 0; i < kMaxChainBytes / bytes; ++i) {
+    words.push_back(std::make_unique<Words>(c.port, bytes / 8));
+    ops.push_back(Op::read({TestHost::kLarge, 0}, words.back()->span()));
+  }
+  EXPECT_EQ((co_await lane->post(ops, c.soon())).fate, Fate::done);
+  words.push_back(std::make_unique<Words>(c.port, 1));
+  ops.push_back(Op::read({TestHost::kLarge, 0}, words.back()->span()));
+  EXPECT_EQ((co_await lane->post(ops, c.soon())).fate, Fate::refused);
+  EXPECT_FALSE(lane->open());
+}
+
 FARPOOL_CONTRACT(AnEmptyChainIsRefused) {
   auto lane = co_await open_lane(c);
   EXPECT_EQ((co_await lane->post({}, c.soon())).fate, Fate::refused);

@@ -31,16 +31,6 @@ bool ordered(const Op& first, const Op& second) {
   return false;
 }
 
-// What the poster may not even send.
-bool malformed(std::span<const Op> ops) {
-  if (ops.empty() || ops.size() > kMaxChain) return true;
-  for (const Op& op : ops) {
-    if (op.verb != Verb::call) continue;
-    if (ops.size() != 1 || op.local.size() > kMaxCallBytes || op.reply.size() > kMaxCallBytes) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 template <class What>
@@ -107,7 +97,7 @@ class SimLane final : public Lane {
       flight->verbs.reserve(posting.ops.size());
       for (const Op& op : posting.ops) flight->verbs.push_back({.op = op});
       flights_.push_back(flight);
-      if (malformed(posting.ops)) {
+      if (!is_chain(posting.ops)) {
         for (; i < postings.size(); ++i) {
           if (postings[i] != &posting) orphans_.push_back(postings[i]);
         }

@@ -46,7 +46,7 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
       return;
     }
     const std::size_t length = chain_length(posting.ops);
-    if (length == 0 || !calls_alone(posting.ops)) {
+    if (length == 0) {
       // What can have been sent so far may still execute.
       end(true);
       finish(posting, Fate::refused);
@@ -70,11 +70,6 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
 
  private:
   friend class TcpPort;
-
-  static bool calls_alone(std::span<const Op> ops) {
-    const bool call = std::any_of(ops.begin(), ops.end(), [](const Op& op) { return op.verb == Verb::call; });
-    return !call || (ops.size() == 1 && ops[0].local.size() <= kMaxCallBytes && ops[0].reply.size() <= kMaxCallBytes);
-  }
 
   void on_flush() noexcept override {
     if (!std::exchange(rung_, true)) ++stats_.doorbells;

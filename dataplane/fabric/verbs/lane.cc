@@ -169,12 +169,9 @@ const VerbsLane::Region* VerbsLane::region(std::uint32_t id) const {
 // What the device would not refuse itself, or not in time: the rest (keys, and regions as long as the memory node says)
 // is the device's to refuse, which does not look at the key of a WRITE of nothing.
 bool VerbsLane::permitted(std::span<const Op> ops) const {
-  if (ops.empty() || ops.size() > kMaxChain) return false;
+  if (!is_chain(ops)) return false;
   for (const Op& op : ops) {
-    if (op.verb == Verb::call) {
-      if (ops.size() != 1 || op.local.size() > kMaxCallBytes || op.reply.size() > kMaxCallBytes) return false;
-      continue;
-    }
+    if (op.verb == Verb::call) continue;
     const Region* at = region(op.at.region);
     const std::uint64_t bytes = op.verb == Verb::read || op.verb == Verb::write ? op.local.size() : 8;
     if (at == nullptr || op.at.offset % 8 != 0 || bytes % 8 != 0 || bytes > kMaxVerbBytes || op.at.offset > at->bytes ||

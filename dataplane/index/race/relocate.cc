@@ -63,13 +63,15 @@ Task<Status> Relocation::each_group(const Work& work) {
     for (std::uint64_t row = 0; row < state_.geometry.rows_per_table();) {
       session::Tenure tenure(state_.session, state_.repairer);
       Result<Found> found = Found::table;
-      Status status = co_await tenure.take(layout::table_lease(table), soon());
+      const std::uint64_t lease = layout::table_lease(table);
+      Status status = co_await tenure.take(lease, soon());
+      const bool waited = status.code() == Code::timed_out;  // a long split goes on
       if (status.ok()) {
         found = co_await stretch(work, table, row);
         status = found.ok() ? tenure.trouble() : found.status();
       }
       co_await tenure.give_back(soon());
-      const bool waited = status.code() == Code::timed_out;  // a long split goes on
+      if (state_.repairer.wanted(lease)) co_await state_.port().sleep_for(state_.failure_timeout() / 8);
       if (status.ok() || waited) status = work.go_on();
       if (!status.ok()) co_return status;
       if (waited) continue;

@@ -69,6 +69,28 @@ class Append final : public Editor {
   std::string more_;
 };
 
+// Their slots are more than one chain can carry.
+TEST(RaceTableOfManySessions, IsCountedAndRepaired) {
+  sim::WorldOptions options = options_of();
+  options.geometry.memory_bytes = 64 << 20;
+  options.geometry.max_sessions = 480;
+  options.geometry.slots_per_session = 64;
+  World world(options);
+  ASSERT_GT(world.geometry().at(layout::kSlots).bytes, 2 * fabric::kMaxChainBytes);
+  Cost cost;
+  Client& client = world.connect("a");
+  const auto deadline = [&] { return client.port().now() + kPatience; };
+  for (int i = 1; i < 479; ++i) world.connect("b" + std::to_string(i));
+  Client& victim = world.connect("victim");
+  EXPECT_EQ(*run(world, victim, victim.table().insert("key", "value", deadline(), cost)), true);
+  const auto totals = run(world, client, client.table().count(deadline(), cost));
+  ASSERT_TRUE(totals.ok()) << totals.status().message();
+  EXPECT_EQ(totals->keys, 1u);
+  const auto swept = run(world, client, client.table().sweep(deadline(), cost));
+  ASSERT_TRUE(swept.ok()) << swept.status().message();
+  EXPECT_EQ(swept->left, 0u) << swept->trouble;
+}
+
 struct RaceTable : ::testing::Test {
   World world{options_of()};
   Client& client = world.connect("a");

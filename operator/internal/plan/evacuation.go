@@ -41,10 +41,13 @@ func (d *decision) evacuate() {
 		for _, n := range cordoned {
 			n.evacuated = true
 		}
-	} else if len(cordoned) > 0 && len(d.awaited(d.epochs.current)) == 0 {
+	} else if len(cordoned) > 0 {
+		how := "uncordon one, or ask for more memory nodes before"
+		if awaited := d.awaited(d.epochs.current); len(awaited) > 0 {
+			how = fmt.Sprintf("those that are awaited will (%s), and until then no pod is evicted", some(awaited))
+		}
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
-			"the Kubernetes nodes of memory nodes are cordoned (%s), and no other memory node is there to take their keys: uncordon one, or ask for more memory nodes before",
-			some(names(cordoned)))})
+			"the Kubernetes nodes of memory nodes are cordoned (%s), and no other memory node is there to take their keys: %s", some(names(cordoned)), how)})
 	}
 }
 
@@ -54,11 +57,11 @@ func (d *decision) evacuationDisabled() bool {
 
 func (d *decision) cordoned(n *node) bool { return n.pod != nil && d.Cordoned[n.pod.Spec.NodeName] }
 
-// guard says what the disruption budget is to keep. A memory node counts for as long as its pod is there: one that holds nothing yet, or any more,
+// guard says what the disruption budget is to keep. A memory node counts for as long as its process is there: one that holds nothing yet, or any more,
 // would else be a pod too many, and another could be evicted in its place.
 func (d *decision) guard() {
 	for _, n := range d.nodes {
-		if n.wanted || n.pod != nil || inMap(d.epochs.current, n.name) {
+		if n.wanted || runs(n.pod) || inMap(d.epochs.current, n.name) {
 			d.pool.Guarded++
 		}
 	}

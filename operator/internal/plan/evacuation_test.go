@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
 )
 
 func (d *drill) cordon(node string) string {
@@ -210,6 +212,53 @@ func TestNoneIsEvictedAsOneIsMadeAnew(t *testing.T) {
 		t.Error("it was not made anew")
 	}
 	d.wantNodes(2)
+	d.noneLost()
+}
+
+// That another is to come is no reason to say nothing: it may never.
+func TestADrainThatWaitsForAnotherMemoryNodeSaysSo(t *testing.T) {
+	d := newDrill(t, 1, v1alpha1.DataPolicyCache)
+	d.aim(2)
+	d.until("its pod is there", func(*decision) bool { return d.NodePods[name(1)] != nil })
+	d.cordon(name(0))
+	plan := d.step(false)
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNowhereToEvacuate)
+	if c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionDegraded); !strings.Contains(c.Message, name(1)) {
+		t.Error(c.Message)
+	}
+	if must := budget(plan); must != 2 {
+		t.Errorf("%d memory nodes have to be there", must)
+	}
+	d.wantNodes(2)
+	d.noneLost()
+}
+
+// Whose process ends again and again answers nobody, and goes all the same.
+func TestAMemoryNodeThatCrashesGoes(t *testing.T) {
+	crash := func(d *drill, node string) {
+		d.kubelets()
+		pod := d.NodePods[node]
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
+		d.Agents[pod.UID] = agent.Observation{State: agent.Unreachable, Error: "refused"}
+	}
+	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
+	d.aim(3)
+	d.until("its pod is there", func(*decision) bool { return d.NodePods[name(2)] != nil })
+	crash(d, name(2))
+	for range 5 {
+		d.step(false)
+		crash(d, name(2))
+	}
+	d.aim(2)
+	for range 5 {
+		plan := d.step(false)
+		if must := budget(plan); must != 2 {
+			t.Fatalf("%d memory nodes have to be there", must)
+		}
+	}
+	if d.NodePods[name(2)] != nil {
+		t.Error("it is still there")
+	}
 	d.noneLost()
 }
 

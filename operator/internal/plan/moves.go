@@ -616,7 +616,7 @@ func (d *decision) drained(n *node) bool {
 	}
 	if saidDrained(n) {
 		// What was said may be of another past, as after a restored backup: one that runs is asked.
-		return n.pod == nil || n.pod.Status.Phase != corev1.PodRunning || n.agent.State == agent.Connected
+		return !runs(n.pod) || n.agent.State == agent.Connected
 	}
 	if n.stays() && (n.facts == nil || virgin(n)) || d.epochs.next != nil || d.Status.Unsettled {
 		return false
@@ -630,7 +630,12 @@ func (d *decision) drained(n *node) bool {
 	if n.agent.State == agent.Connected {
 		return n.agent.Facts.GetEpoch() == uint64(d.epochs.current.Epoch) || n.agent.Facts.GetEpoch() == 0 && n.agent.Facts.GetMemoryNode().GetMemoryFresh()
 	}
-	return n.pod == nil || n.pod.Status.Phase != corev1.PodRunning
+	return !runs(n.pod)
+}
+
+// runs says whether a pod has a process: one that ends again and again has none between two of its lives.
+func runs(pod *corev1.Pod) bool {
+	return pod != nil && pod.Status.Phase == corev1.PodRunning && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(container corev1.ContainerStatus) bool { return container.State.Running == nil })
 }
 
 func saidDrained(n *node) bool {

@@ -221,7 +221,7 @@ func (d *drill) noneIsEvictable(plan *decision) {
 	}
 	together, running := 0, 0
 	for node, pod := range d.NodePods {
-		if pod.Spec.NodeName == "" {
+		if pod.Spec.NodeName == "" || len(pod.Status.ContainerStatuses) > 0 && !runs(pod) {
 			continue
 		}
 		if running++; inMap(d.current(), node) {

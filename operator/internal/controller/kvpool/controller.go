@@ -21,6 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -74,6 +76,7 @@ const operatorName = "farpool-operator"
 
 const (
 	staleRetry   = 200 * time.Millisecond
+	refusedRetry = 15 * time.Second
 	publishersUp = 16
 	// Many times what the slowest reconciliation takes: every node of the largest pool told, each in its own deadline.
 	reconcileTimeout = 5 * time.Minute
@@ -288,7 +291,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
 	pool := snapshot.Pool
-	if err := r.applyObjects(ctx, snapshot, decided); err != nil {
+	refused, err := r.applyObjects(ctx, snapshot, decided)
+	if err != nil {
 		if errors.Is(err, apply.ErrStale) || errors.Is(err, apply.ErrTerminating) {
 			return err
 		}
@@ -297,6 +301,13 @@ func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, d
 		}
 		r.blame(pool, decided, err)
 		return errors.Join(err, r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool))
+	}
+	if refused != nil {
+		r.blame(pool, decided, refused)
+		log.FromContext(ctx).Error(refused, "pods are refused; everything else goes on")
+		if decided.RequeueAfter == 0 || decided.RequeueAfter > refusedRetry {
+			decided.RequeueAfter = refusedRetry
+		}
 	}
 	r.emit(decided.Events)
 	renewAt, err := r.syncStreams(pool, decided)
@@ -369,18 +380,29 @@ func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedNam
 	return nil
 }
 
-func (r *Reconciler) applyObjects(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
+// applyObjects makes and deletes what is decided. Of pods and Deployments that the API server refuses, for a quota or a policy, it tells in the end: those
+// that are there are seen to all the same. Without any other object nothing goes on.
+func (r *Reconciler) applyObjects(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) (refused, err error) {
 	for _, object := range decided.Apply {
-		if err := r.applier.Object(ctx, object, snapshot.Object); err != nil {
-			return err
+		err := r.applier.Object(ctx, object, snapshot.Object)
+		switch object.(type) {
+		case *corev1ac.PodApplyConfiguration, *appsv1ac.DeploymentApplyConfiguration:
+			var conflict *apply.ConflictError
+			if err != nil && !errors.Is(err, apply.ErrStale) && !errors.Is(err, apply.ErrTerminating) && !errors.As(err, &conflict) {
+				refused = errors.Join(refused, err)
+				continue
+			}
+		}
+		if err != nil {
+			return refused, err
 		}
 	}
 	for _, object := range decided.Delete {
 		if err := r.applier.Delete(ctx, object); err != nil {
-			return err
+			return refused, err
 		}
 	}
-	return nil
+	return refused, nil
 }
 
 // blame puts into the status what kept the plan from being carried out.

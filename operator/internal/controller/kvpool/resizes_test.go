@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
@@ -121,6 +123,32 @@ func (w *world) awaitGone(name string) {
 		g.Expect(apierrors.IsNotFound(k8s.Get(w.ctx, w.key(name), &corev1.Pod{}))).To(BeTrue(), "pod")
 		g.Expect(apierrors.IsNotFound(k8s.Get(w.ctx, w.key(name), &v1alpha1.MemoryNode{}))).To(BeTrue(), "MemoryNode")
 	}, within, every).Should(Succeed())
+}
+
+// refusePod has the API server refuse to make a pod, as it does for a quota.
+func (w *world) refusePod(name string) {
+	GinkgoHelper()
+	what := metav1.ObjectMeta{Name: "refuse-" + w.pool.Namespace}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: what, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		FailurePolicy: ptr.To(admissionv1.Fail),
+		MatchConstraints: &admissionv1.MatchResources{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.pool.Namespace}},
+			ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+			}}},
+		},
+		Validations: []admissionv1.Validation{{Expression: fmt.Sprintf("object.metadata.name != %q", name), Message: "there is no room in the quota"}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: what, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: what.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}
+	for _, object := range []client.Object{policy, binding} {
+		Expect(k8s.Create(w.ctx, object)).To(Succeed())
+		DeferCleanup(func() { _ = k8s.Delete(w.ctx, object) })
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "any", Image: "any"}}}}
+	Eventually(func() error { return k8s.Create(w.ctx, pod.DeepCopy(), client.DryRunAll) }, within, every).Should(MatchError(ContainSubstring("no room in the quota")))
 }
 
 // evict a memory node's pod, as kubectl drain does, by what the controller of disruption budgets would count now.
@@ -649,5 +677,20 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.awaitGone("cache-memory-2")
 		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
 		w.settle()
+	})
+
+	It("sees to the memory nodes that are there while the API server refuses the pod of another", func() {
+		w := newWorld(ofRACE(2))
+		w.up()
+		w.settle()
+		w.refusePod("cache-memory-2")
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 3 })).To(Succeed())
+		message := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonApplyFailed).Message
+		Expect(message).To(ContainSubstring("no room in the quota"))
+
+		By("beginning another life of one of them")
+		epoch := w.newest().Spec.Epoch
+		restarted := w.run("cache-memory-1")
+		Eventually(restarted.epoch, within, every).Should(Equal(uint64(epoch + 1)))
 	})
 })
