@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -106,8 +107,8 @@ func run(ctx context.Context, o options) (err error) {
 	return c.Fsck(ctx)
 }
 
-// countWhatHasToMove begins to count the keys that each split has to move, until what it returns is called: half of those of its table when it begins,
-// and tables have alike.
+// countWhatHasToMove begins to count the keys that each split has to move, until what it returns is called: half of those of its table when it begins.
+// Tables are alike, but for those that have been split once more often than others.
 func countWhatHasToMove(c *local.Cluster, r *workload.Run) func() (float64, error) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	var had float64
@@ -119,8 +120,10 @@ func countWhatHasToMove(c *local.Cluster, r *workload.Run) func() (float64, erro
 		for begun := 0.; failed == nil; {
 			var now float64
 			if now, failed = counted(c, "farpool_index_splits_total"); now > begun {
-				had += (now - begun) * float64(r.Keys()) / (2 * (float64(len(c.Nodes)) + begun))
-				begun = now
+				for ; begun < now; begun++ {
+					perNode := (float64(len(c.Nodes)) + begun) / float64(len(c.Nodes))
+					had += float64(r.Keys()) / 2 / (float64(len(c.Nodes)) * math.Exp2(math.Floor(math.Log2(perNode))))
+				}
 			}
 			select {
 			case <-over:
