@@ -98,6 +98,8 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "simulator" $(MAKE) sim
 	@$(STEP) "simulator: deaths in other worlds" $(MAKE) sim ARGS='--crashes --seed 2 --count 3'
 	@$(STEP) "simulator: RACE, deaths after every effect" $(MAKE) sim ARGS="--protocol race --crashes --every-effect --offset $$RANDOM"
+	@cmake --build build/release -j $(JOBS) --target client_test
+	@$(STEP) "keys that move, deaths after every effect" env FARPOOL_EVERY_EFFECT=1 build/release/client_test --gtest_brief=1 --gtest_filter='*DeadMover*:*StoppedMover*'
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 10'
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
