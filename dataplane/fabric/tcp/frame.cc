@@ -108,7 +108,7 @@ std::size_t frame_length(base::Bytes header) {
 }
 
 std::size_t chain_length(std::span<const Op> ops) {
-  if (!is_chain(ops)) return 0;
+  if (ops.empty() || ops.size() > kMaxChain) return 0;
   std::size_t there = kHeaderBytes, back = kHeaderBytes;
   for (const Op& op : ops) {
     if (op.local.size() > kMaxVerbBytes || op.reply.size() > kMaxVerbBytes) return 0;

@@ -45,7 +45,7 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
       port_.resume_soon();
       return;
     }
-    const std::size_t length = chain_length(posting.ops);
+    const std::size_t length = is_chain(posting.ops) ? chain_length(posting.ops) : 0;
     if (length == 0) {
       // What can have been sent so far may still execute.
       end(true);
