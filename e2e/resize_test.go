@@ -429,11 +429,13 @@ func (p pool) resized(ctx context.Context, name string, memoryNodes int) {
 	AddReportEntry(name, fmt.Sprintf("memory nodes %s: %d parts in %s", done.Status.Change, done.Status.PartsMoved, done.Status.CompletionTime.Sub(done.Status.StartTime.Time)))
 	p.ready(ctx)
 	Eventually(p.memoryNodes).WithContext(ctx).Should(HaveLen(memoryNodes))
-	reference := p.get(ctx).Status.ShardMap
-	var newest farpoolv1alpha1.ShardMap
-	Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: reference.Name}, &newest)).To(Succeed())
-	Expect(newest.Spec.Nodes).To(HaveLen(memoryNodes))
-	Expect(newest.Spec.Departures).To(BeEmpty())
+	// The pool's status is written a little after the operation's.
+	Eventually(func(g Gomega) {
+		var newest farpoolv1alpha1.ShardMap
+		g.Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.get(ctx).Status.ShardMap.Name}, &newest)).To(Succeed())
+		g.Expect(newest.Spec.Nodes).To(HaveLen(memoryNodes))
+		g.Expect(newest.Spec.Departures).To(BeEmpty())
+	}).WithContext(ctx).Should(Succeed())
 	var all farpoolv1alpha1.MemoryNodeList
 	Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
 	Expect(all.Items).To(HaveLen(memoryNodes))
