@@ -133,7 +133,7 @@ func (p Pool) selector(component string) map[string]string {
 }
 
 // Newest is the template version of pools that are made now.
-const Newest int32 = 3
+const Newest int32 = 4
 
 // A Template makes pods and the configuration that they read.
 type Template interface {
@@ -152,6 +152,8 @@ func TemplateOf(version int32) (Template, error) {
 		return template2{}, nil
 	case 3:
 		return template3{}, nil
+	case 4:
+		return template4{}, nil
 	}
 	return nil, fmt.Errorf("this operator has no pod template %d, its newest is %d: the pool was made by a newer operator, run that one", version, Newest)
 }
