@@ -105,7 +105,8 @@ func (d *decision) decideMap(act bool) {
 	d.publications()
 }
 
-// floor is the highest epoch that anything remembers: none is used again.
+// floor is the highest epoch that the API server or a memory node remembers: none is used again. What compute shards claim does not count: a
+// compute shard is a client, and one that lies would use up all epochs.
 func (d *decision) floor() int64 {
 	floor := int64(0)
 	if d.epochs.current != nil {
@@ -116,12 +117,6 @@ func (d *decision) floor() int64 {
 	}
 	for _, n := range d.nodes {
 		floor = max(floor, int64(min(n.facts.GetMemoryNode().GetRecordedEpoch(), v1alpha1.MostEpochs)))
-	}
-	// Two maps of one epoch would never be told apart by who has the first.
-	for _, pod := range d.ComputePods {
-		if observed := d.Agents[pod.UID]; observed.State == agent.Connected {
-			floor = max(floor, int64(min(observed.Facts.GetEpoch(), v1alpha1.MostEpochs)))
-		}
 	}
 	return floor
 }

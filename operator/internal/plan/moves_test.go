@@ -1688,19 +1688,6 @@ func TestNothingIsGivenUpThatIsThere(t *testing.T) {
 	d.wantNodes(2)
 }
 
-// An epoch that compute shards follow is used for no other map: they would not see the difference.
-func TestAnEpochOfComputeShardsIsNotUsedAgain(t *testing.T) {
-	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-shards-0", UID: "shard"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.9"}}
-	d.ComputePods = []*corev1.Pod{pod}
-	d.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Incarnation: 9, Epoch: 7, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{}}}
-	d.step(false)
-	if d.current().Epoch != 8 {
-		t.Errorf("epoch %d", d.current().Epoch)
-	}
-	d.untilSettled()
-}
-
 // That a node is drained may have been said in another past: one that runs and does not answer may hold what was put there since.
 func TestWhatWasSaidOfANodeIsNotBelievedWhileItIsSilent(t *testing.T) {
 	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
