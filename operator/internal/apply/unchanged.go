@@ -3,7 +3,10 @@
 package apply
 
 import (
+	"maps"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +29,8 @@ func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry
 		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 			return false
 		}
-		return covers(fields, desired) && owns(fields, desired)
+		set := parseFields(fields)
+		return covers(set, desired) && owns(set, desired)
 	}
 	// Nothing is owned yet: the first apply must take place.
 	return false
@@ -80,22 +84,125 @@ func listContains(have, want []any) bool {
 	return true
 }
 
+// fieldSet is a set of fields as managedFields hold it, parsed once.
+type fieldSet struct {
+	fields map[string]*fieldSet
+	// elements of a list by the names of their keys, and then by what these keys have.
+	elements map[string]*keyedFields
+	// values of a set.
+	values map[any]bool
+	// unknown: it has a kind of entry that is not understood.
+	unknown bool
+}
+
+// keyedFields are the elements of a list that have the same names of keys.
+type keyedFields struct {
+	names    []string
+	elements map[string]*fieldSet
+}
+
+// parseFields reads a set of fields.
+func parseFields(raw map[string]any) *fieldSet {
+	set := &fieldSet{}
+	for key, below := range raw {
+		if key == "." {
+			continue
+		}
+		children, _ := below.(map[string]any)
+		kind, name, _ := strings.Cut(key, ":")
+		switch kind {
+		case "f":
+			if set.fields == nil {
+				set.fields = map[string]*fieldSet{}
+			}
+			set.fields[name] = parseFields(children)
+		case "k":
+			var keys map[string]any
+			if json.Unmarshal([]byte(name), &keys) != nil {
+				set.unknown = true
+				continue
+			}
+			set.add(keys, parseFields(children))
+		case "v":
+			var value any
+			if json.Unmarshal([]byte(name), &value) != nil || !scalar(value) {
+				set.unknown = true
+				continue
+			}
+			if set.values == nil {
+				set.values = map[any]bool{}
+			}
+			set.values[value] = true
+		default:
+			set.unknown = true
+		}
+	}
+	return set
+}
+
+func (s *fieldSet) add(keys map[string]any, element *fieldSet) {
+	names := slices.Sorted(maps.Keys(keys))
+	joined := strings.Join(names, "\x00")
+	if s.elements == nil {
+		s.elements = map[string]*keyedFields{}
+	}
+	keyed := s.elements[joined]
+	if keyed == nil {
+		keyed = &keyedFields{names: names, elements: map[string]*fieldSet{}}
+		s.elements[joined] = keyed
+	}
+	id, ok := keyed.id(keys)
+	if !ok {
+		s.unknown = true
+		return
+	}
+	keyed.elements[id] = element
+}
+
+// id is what an element has for the keys, as one string; not ok: it has not all of them, or is no object.
+func (k *keyedFields) id(element any) (id string, ok bool) {
+	object, ok := element.(map[string]any)
+	if !ok {
+		return "", false
+	}
+	var text []byte
+	for _, name := range k.names {
+		switch value := object[name].(type) {
+		case string:
+			text = strconv.AppendQuote(text, value)
+		case int64:
+			text = strconv.AppendInt(text, value, 10)
+		case bool:
+			text = strconv.AppendBool(text, value)
+		default:
+			return "", false
+		}
+		text = append(text, ',')
+	}
+	return string(text), true
+}
+
+// whole says whether a field is owned as one value: nothing below it is listed.
+func (s *fieldSet) whole() bool {
+	return len(s.fields) == 0 && len(s.elements) == 0 && len(s.values) == 0 && !s.unknown
+}
+
 // covers says whether everything in desired is in a field set. A field without fields below it is owned as a whole.
-func covers(fields map[string]any, desired any) bool {
-	if len(fields) == 0 {
+func covers(set *fieldSet, desired any) bool {
+	if set.whole() {
 		return true
 	}
 	switch want := desired.(type) {
 	case map[string]any:
 		for name, value := range want {
-			below, owned := fields["f:"+name].(map[string]any)
+			below, owned := set.fields[name]
 			if !owned || !covers(below, value) {
 				return false
 			}
 		}
 	case []any:
 		for _, element := range want {
-			if !coversElement(fields, element) {
+			if !coversElement(set, element) {
 				return false
 			}
 		}
@@ -103,94 +210,68 @@ func covers(fields map[string]any, desired any) bool {
 	return true
 }
 
-func coversElement(fields map[string]any, element any) bool {
-	for key, below := range fields {
-		kind, name, _ := strings.Cut(key, ":")
-		switch kind {
-		case "k":
-			var keys map[string]any
-			if json.Unmarshal([]byte(name), &keys) != nil {
-				continue
-			}
-			if _, found := elementWith([]any{element}, keys); found {
-				owned, _ := below.(map[string]any)
-				return covers(owned, element)
-			}
-		case "v":
-			var value any
-			if json.Unmarshal([]byte(name), &value) == nil && reflect.DeepEqual(value, element) {
-				return true
+func coversElement(set *fieldSet, element any) bool {
+	for _, keyed := range set.elements {
+		if id, ok := keyed.id(element); ok {
+			if below, owned := keyed.elements[id]; owned {
+				return covers(below, element)
 			}
 		}
 	}
-	return false
+	return scalar(element) && set.values[element]
 }
 
 // owns says whether every field of a field set is in desired.
-func owns(fields map[string]any, desired any) bool {
-	for key, below := range fields {
-		if key == "." {
-			continue
-		}
-		kind, name, _ := strings.Cut(key, ":")
-		var value any
-		switch kind {
-		case "f":
-			object, ok := desired.(map[string]any)
-			if !ok {
-				return false
-			}
-			if value, ok = object[name]; !ok {
-				return false
-			}
-		case "k":
-			list, ok := desired.([]any)
-			var keys map[string]any
-			if !ok || json.Unmarshal([]byte(name), &keys) != nil {
-				return false
-			}
-			if value, ok = elementWith(list, keys); !ok {
-				return false
-			}
-		case "v":
-			list, ok := desired.([]any)
-			var element any
-			if !ok || json.Unmarshal([]byte(name), &element) != nil || !member(list, element) {
-				return false
-			}
-			continue
-		default:
+func owns(set *fieldSet, desired any) bool {
+	if set.whole() {
+		return true
+	}
+	if set.unknown {
+		return false
+	}
+	object, _ := desired.(map[string]any)
+	for name, below := range set.fields {
+		value, wanted := object[name]
+		if !wanted || !owns(below, value) {
 			return false
 		}
-		if children, ok := below.(map[string]any); ok && len(children) > 0 && !owns(children, value) {
+	}
+	list, _ := desired.([]any)
+	for _, keyed := range set.elements {
+		wanted := map[string]any{}
+		for _, element := range list {
+			if id, ok := keyed.id(element); ok {
+				wanted[id] = element
+			}
+		}
+		for id, below := range keyed.elements {
+			if element, found := wanted[id]; !found || !owns(below, element) {
+				return false
+			}
+		}
+	}
+	if len(set.values) == 0 {
+		return true
+	}
+	wanted := map[any]bool{}
+	for _, element := range list {
+		if scalar(element) {
+			wanted[element] = true
+		}
+	}
+	for value := range set.values {
+		if !wanted[value] {
 			return false
 		}
 	}
 	return true
 }
 
-func elementWith(list []any, keys map[string]any) (any, bool) {
-	for _, element := range list {
-		object, ok := element.(map[string]any)
-		if !ok {
-			continue
-		}
-		found := true
-		for key, value := range keys {
-			found = found && reflect.DeepEqual(object[key], value)
-		}
-		if found {
-			return object, true
-		}
-	}
-	return nil, false
-}
-
-func member(list []any, element any) bool {
-	for _, other := range list {
-		if reflect.DeepEqual(other, element) {
-			return true
-		}
+// scalar says whether a value of JSON can be looked for by itself.
+func scalar(value any) bool {
+	switch value.(type) {
+	case string, int64, float64, bool:
+		return true
 	}
 	return false
 }

@@ -3,6 +3,8 @@
 package apply
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,5 +72,30 @@ func TestUnchanged(t *testing.T) {
 		if got := unchanged(object(t, c.live), object(t, c.desired), entries, c.manager, c.subresource); got != c.want {
 			t.Errorf("%s: unchanged is %v", name, got)
 		}
+	}
+}
+
+// What a comparison costs grows with the object as the object does: with the square of it, idle pools with a thousand shards would keep a processor busy.
+func TestUnchangedCostsWhatTheObjectIsLong(t *testing.T) {
+	cost := func(elements int) float64 {
+		var list, fields, set, values []string
+		for i := range elements {
+			list = append(list, fmt.Sprintf(`{"process": "%016x", "name": "shard-%d"}`, i, i))
+			set = append(set, fmt.Sprintf(`"%016x"`, i))
+			values = append(values, fmt.Sprintf(`"v:\"%016x\"": {}`, i))
+			fields = append(fields, fmt.Sprintf(`"k:{\"process\":\"%016x\"}": {".": {}, "f:process": {}, "f:name": {}}`, i))
+		}
+		text := fmt.Sprintf(`{"status": {"processes": [%s], "fenced": [%s]}}`, strings.Join(list, ","), strings.Join(set, ","))
+		live, desired := object(t, text), object(t, text)
+		managed := managedBy("m", "", fmt.Sprintf(`{"f:status": {"f:processes": {%s}, "f:fenced": {%s}}}`, strings.Join(fields, ","), strings.Join(values, ",")))
+		return testing.AllocsPerRun(3, func() {
+			if !unchanged(live, desired, managed, "m", "") {
+				t.Fatal("it would be written")
+			}
+		})
+	}
+	few, many := cost(64), cost(512)
+	if many > 12*few {
+		t.Errorf("eight times as many elements cost %.0f allocations, and not %.0f: %.1f times as many", many, few, many/few)
 	}
 }
