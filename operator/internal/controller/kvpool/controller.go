@@ -46,6 +46,7 @@ import (
 	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/pki"
 	"farpool.dev/farpool/operator/internal/plan"
+	"farpool.dev/farpool/operator/internal/render"
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
@@ -290,44 +291,93 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 }
 
 func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
-	pool := snapshot.Pool
-	refused, err := r.applyObjects(ctx, snapshot, decided)
-	if err != nil {
-		if errors.Is(err, apply.ErrStale) || errors.Is(err, apply.ErrTerminating) {
-			return err
-		}
-		if decided.Status.Unsettled {
-			decided.Status.Pool = *pool.Status.DeepCopy()
-		}
-		r.blame(pool, decided, err)
-		return errors.Join(err, r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool))
+	return decided.CarryOut(&hands{Reconciler: r, ctx: ctx, snapshot: snapshot, decided: decided})
+}
+
+// hands carry out one plan.
+type hands struct {
+	*Reconciler
+	ctx      context.Context
+	snapshot *observe.Snapshot
+	decided  *plan.Plan
+}
+
+func (h *hands) Apply(object render.Object) error {
+	return h.applier.Object(h.ctx, object, h.snapshot.Object)
+}
+
+func (h *hands) Delete(object client.Object) error { return h.applier.Delete(h.ctx, object) }
+
+// Tolerates says whether the API server refuses a pod or a Deployment, for a quota or a policy: those that are there are seen to all the same.
+func (h *hands) Tolerates(object render.Object, err error) bool {
+	switch object.(type) {
+	case *corev1ac.PodApplyConfiguration, *appsv1ac.DeploymentApplyConfiguration:
+		var conflict *apply.ConflictError
+		return !errors.Is(err, apply.ErrStale) && !errors.Is(err, apply.ErrTerminating) && !errors.As(err, &conflict)
 	}
-	if refused != nil {
-		r.blame(pool, decided, refused)
-		log.FromContext(ctx).Error(refused, "pods are refused; everything else goes on")
-		if decided.RequeueAfter == 0 || decided.RequeueAfter > refusedRetry {
-			decided.RequeueAfter = refusedRetry
-		}
+	return false
+}
+
+func (h *hands) Refused(refused error) {
+	h.blame(h.snapshot.Pool, h.decided, refused)
+	log.FromContext(h.ctx).Error(refused, "pods are refused; everything else goes on")
+	if h.decided.RequeueAfter == 0 || h.decided.RequeueAfter > refusedRetry {
+		h.decided.RequeueAfter = refusedRetry
 	}
-	r.emit(decided.Events)
-	renewAt, err := r.syncStreams(pool, decided)
+}
+
+func (h *hands) Failed(err error) error {
+	if errors.Is(err, apply.ErrStale) || errors.Is(err, apply.ErrTerminating) {
+		return err
+	}
+	pool := h.snapshot.Pool
+	if h.decided.Status.Unsettled {
+		h.decided.Status.Pool = *pool.Status.DeepCopy()
+	}
+	h.blame(pool, h.decided, err)
+	return errors.Join(err, h.applier.Status(h.ctx, poolStatus(pool, &h.decided.Status.Pool), pool))
+}
+
+func (h *hands) Connect() error {
+	h.emit(h.decided.Events)
+	renewAt, err := h.syncStreams(h.snapshot.Pool, h.decided)
 	if err != nil {
 		return err
 	}
-	if wait := renewAt.Sub(r.clock.Now()); !renewAt.IsZero() && (decided.RequeueAfter == 0 || wait < decided.RequeueAfter) {
-		decided.RequeueAfter = max(wait, time.Second)
+	if wait := renewAt.Sub(h.clock.Now()); !renewAt.IsZero() && (h.decided.RequeueAfter == 0 || wait < h.decided.RequeueAfter) {
+		h.decided.RequeueAfter = max(wait, time.Second)
 	}
-	told, err := r.publish(ctx, pool, decided)
-	if told {
-		// What nodes now say has the pool looked at again. Its status would be one of before.
-		return nil
-	}
-	if failed := r.writeStatuses(ctx, snapshot, decided); failed != nil {
-		return errors.Join(err, failed)
-	}
-	r.ask(snapshot, decided)
-	return err
+	return nil
 }
+
+// Tell nodes of a map side by side.
+func (h *hands) Tell(publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
+	return h.tell(h.ctx, client.ObjectKeyFromObject(h.snapshot.Pool), publications, prepare)
+}
+
+func (h *hands) Refuses(failure error) bool { return refuses(failure) }
+
+func (h *hands) Conflict(failure error) {
+	h.decided.Status.Fail(h.snapshot.Pool, metav1.NewTime(h.clock.Now().Truncate(time.Second)), v1alpha1.ConditionDegraded, v1alpha1.ReasonEpochConflict,
+		fmt.Sprintf("no memory node is told to follow what one refuses: %v", failure), metav1.ConditionTrue)
+}
+
+// Follow says whether each memory node has said by now that it follows its map, which has the pool looked at again.
+func (h *hands) Follow(publications []plan.Publication) bool {
+	key := client.ObjectKeyFromObject(h.snapshot.Pool)
+	agents := h.streams.Observe(key)
+	for _, publication := range publications {
+		if agents[publication.Pod].Facts.GetEpoch() < uint64(publication.Map.Epoch) {
+			return false
+		}
+	}
+	h.enqueue(key)
+	return true
+}
+
+func (h *hands) WriteStatuses() error { return h.writeStatuses(h.ctx, h.snapshot, h.decided) }
+
+func (h *hands) Ask() { h.ask(h.snapshot, h.decided) }
 
 // ask agents on behalf of leases. Before every process has been heard of, nobody is named to be fenced.
 func (r *Reconciler) ask(snapshot *observe.Snapshot, decided *plan.Plan) {
@@ -380,31 +430,6 @@ func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedNam
 	return nil
 }
 
-// applyObjects makes and deletes what is decided. Of pods and Deployments that the API server refuses, for a quota or a policy, it tells in the end: those
-// that are there are seen to all the same. Without any other object nothing goes on.
-func (r *Reconciler) applyObjects(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) (refused, err error) {
-	for _, object := range decided.Apply {
-		err := r.applier.Object(ctx, object, snapshot.Object)
-		switch object.(type) {
-		case *corev1ac.PodApplyConfiguration, *appsv1ac.DeploymentApplyConfiguration:
-			var conflict *apply.ConflictError
-			if err != nil && !errors.Is(err, apply.ErrStale) && !errors.Is(err, apply.ErrTerminating) && !errors.As(err, &conflict) {
-				refused = errors.Join(refused, err)
-				continue
-			}
-		}
-		if err != nil {
-			return refused, err
-		}
-	}
-	for _, object := range decided.Delete {
-		if err := r.applier.Delete(ctx, object); err != nil {
-			return refused, err
-		}
-	}
-	return refused, nil
-}
-
 // blame puts into the status what kept the plan from being carried out.
 func (r *Reconciler) blame(pool *v1alpha1.KVPool, decided *plan.Plan, err error) {
 	now := metav1.NewTime(r.clock.Now().Truncate(time.Second))
@@ -436,35 +461,6 @@ func (r *Reconciler) syncStreams(pool *v1alpha1.KVPool, decided *plan.Plan) (tim
 	}
 	r.streams.Sync(key, string(pool.UID), credential, decided.Targets)
 	return credential.RenewAt, nil
-}
-
-// publish tells nodes their map, in two phases: none is told to follow it while another refuses to hold it. One that does not answer keeps no other
-// waiting: it is told both later. told says that each of them now follows it.
-func (r *Reconciler) publish(ctx context.Context, pool *v1alpha1.KVPool, decided *plan.Plan) (told bool, err error) {
-	if len(decided.Publish) == 0 {
-		return false, nil
-	}
-	key := client.ObjectKeyFromObject(pool)
-	prepared, unprepared := r.tell(ctx, key, decided.Publish, true)
-	for _, failure := range unprepared {
-		if refuses(failure) {
-			decided.Status.Fail(pool, metav1.NewTime(r.clock.Now().Truncate(time.Second)), v1alpha1.ConditionDegraded, v1alpha1.ReasonEpochConflict,
-				fmt.Sprintf("no memory node is told to follow what one refuses: %v", failure), metav1.ConditionTrue)
-			return false, errors.Join(unprepared...)
-		}
-	}
-	_, unpublished := r.tell(ctx, key, prepared, false)
-	if failures := append(unprepared, unpublished...); len(failures) > 0 {
-		return false, errors.Join(failures...)
-	}
-	agents := r.streams.Observe(key)
-	for _, publication := range decided.Publish {
-		if agents[publication.Pod].Facts.GetEpoch() < uint64(publication.Map.Epoch) {
-			return false, nil
-		}
-	}
-	r.enqueue(key)
-	return true, nil
 }
 
 // tell nodes of a map side by side, to hold it or to follow it, and return what was told and why others were not.
@@ -522,45 +518,10 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 	steps, others := r.news(snapshot, decided.Status.Events)
 	r.emit(steps)
 	r.metrics.count(snapshot, &decided.Status, steps)
-	for name, status := range decided.Status.Nodes {
-		if err := r.applier.Status(ctx, nodeStatus(snapshot.Nodes[name], &status), snapshot.Nodes[name]); err != nil {
+	for _, written := range decided.Statuses(snapshot) {
+		if err := r.applier.Status(ctx, statusOf(written), written.Object); err != nil {
 			return err
 		}
-	}
-	for _, object := range snapshot.ShardMaps {
-		if status, ok := decided.Status.Maps[object.Name]; ok && !deletes(decided, object) {
-			if err := r.applier.Status(ctx, mapStatus(object, &status), object); err != nil {
-				return err
-			}
-		}
-	}
-	for _, object := range snapshot.Leases {
-		if status, ok := decided.Status.Leases[object.Name]; ok {
-			if err := r.applier.Status(ctx, leaseStatus(object, &status), object); err != nil {
-				return err
-			}
-		}
-	}
-	for _, object := range slices.Concat(snapshot.Resizes, snapshot.Strays) {
-		if status, ok := decided.Status.Resizes[object.Name]; ok {
-			if err := r.applier.Status(ctx, resizeStatus(object, &status), object); err != nil {
-				return err
-			}
-		}
-	}
-	for name, status := range decided.Status.MemoryPools {
-		if err := r.applier.Status(ctx, memoryNodePoolStatus(snapshot.MemoryPools[name], &status), snapshot.MemoryPools[name]); err != nil {
-			return err
-		}
-	}
-	for name, status := range decided.Status.ComputePools {
-		if err := r.applier.Status(ctx, computeShardPoolStatus(snapshot.ComputePools[name], &status), snapshot.ComputePools[name]); err != nil {
-			return err
-		}
-	}
-	pool := snapshot.Pool
-	if err := r.applier.Status(ctx, poolStatus(pool, &decided.Status.Pool), pool); err != nil {
-		return err
 	}
 	r.emit(others)
 	r.metrics.count(snapshot, &decided.Status, others)
@@ -604,15 +565,6 @@ func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) (steps,
 	}
 	r.told[pool] = now
 	return steps, others
-}
-
-func deletes(decided *plan.Plan, object client.Object) bool {
-	for _, deleted := range decided.Delete {
-		if deleted == object {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *Reconciler) emit(list []plan.Event) {

@@ -4,12 +4,34 @@ package kvpool
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"farpool.dev/farpool/api/v1alpha1"
 	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/plan"
 	"farpool.dev/farpool/operator/internal/render"
 )
+
+// statusOf is what is written of an object.
+func statusOf(written plan.StatusWrite) runtime.ApplyConfiguration {
+	switch object := written.Object.(type) {
+	case *v1alpha1.MemoryNode:
+		return nodeStatus(object, written.Status.(*v1alpha1.MemoryNodeStatus))
+	case *v1alpha1.ShardMap:
+		return mapStatus(object, written.Status.(*v1alpha1.ShardMapStatus))
+	case *v1alpha1.RepairLease:
+		return leaseStatus(object, written.Status.(*v1alpha1.RepairLeaseStatus))
+	case *v1alpha1.ResizeOperation:
+		return resizeStatus(object, written.Status.(*v1alpha1.ResizeOperationStatus))
+	case *v1alpha1.MemoryNodePool:
+		return memoryNodePoolStatus(object, written.Status.(*v1alpha1.ScaleStatus))
+	case *v1alpha1.ComputeShardPool:
+		return computeShardPoolStatus(object, written.Status.(*v1alpha1.ScaleStatus))
+	default:
+		return poolStatus(object.(*v1alpha1.KVPool), written.Status.(*v1alpha1.KVPoolStatus))
+	}
+}
 
 func poolStatus(pool *v1alpha1.KVPool, status *v1alpha1.KVPoolStatus) *apiac.KVPoolApplyConfiguration {
 	applied := apiac.KVPoolStatus().
