@@ -100,6 +100,7 @@ const (
 	ReasonNotServing            = "NotServing"
 	ReasonGeometryMismatch      = "GeometryMismatch"
 	ReasonNameConflict          = "NameConflict"
+	ReasonObjectsAwaited        = "ObjectsAwaited"
 	ReasonUnsupported           = "Unsupported"
 	ReasonSecretMissing         = "SecretMissing"
 	ReasonMapMissing            = "MapMissing"

@@ -4,10 +4,12 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -23,19 +28,18 @@ import (
 // ErrStale: the cache lags behind the API server. What was decided from it must be decided again.
 var ErrStale = errors.New("the cache lags behind the API server")
 
+// ErrDeleting: an object of the wanted name is being deleted, and must be gone before another is made.
+var ErrDeleting = errors.New("it is still being deleted")
+
 // ErrTerminating: the namespace is being deleted, and everything with it.
 var ErrTerminating = errors.New("the namespace is being deleted")
 
 // ConflictError: an object of the wanted name belongs to somebody else.
 type ConflictError struct {
 	Kind, Namespace, Name string
-	Terminating           bool
 }
 
 func (e *ConflictError) Error() string {
-	if e.Terminating {
-		return fmt.Sprintf("%s %s/%s of an earlier owner is still being deleted", e.Kind, e.Namespace, e.Name)
-	}
 	return fmt.Sprintf("%s %s/%s exists and does not belong to this pool: delete or rename it, or give the pool another name", e.Kind, e.Namespace, e.Name)
 }
 
@@ -57,7 +61,7 @@ func New(c client.Client, live client.Reader, counter Counter) *Applier {
 	return &Applier{client: c, live: live, counter: counter}
 }
 
-// Object applies desired, which has a controlling owner. cached says what the cache has of a kind and name with that owner, or nil.
+// Object makes an object what desired says, which has a controlling owner. cachedObject says what the cache has of a kind and name with that owner, or nil.
 func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration, cachedObject func(kind, name string) client.Object) error {
 	want, err := content(desired)
 	if err != nil {
@@ -65,29 +69,80 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	}
 	cached := cachedObject(want.GetKind(), want.GetName())
 	if cached == nil {
-		if err := a.mayCreate(ctx, want); err != nil {
+		return a.create(ctx, want)
+	}
+	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
+	if err != nil {
+		return fmt.Errorf("compare %s: %w", describe(want), err)
+	}
+	wanted := comparable(want)
+	if unchanged(have, wanted, cached.GetManagedFields(), v1alpha1.FieldManager, "") {
+		return nil
+	}
+	if created(cached.GetManagedFields()) {
+		if err := a.own(ctx, cached); err != nil || contains(have, wanted) {
 			return err
 		}
-	} else {
-		have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
-		if err != nil {
-			return fmt.Errorf("compare %s: %w", describe(want), err)
-		}
-		if unchanged(have, comparable(want), cached.GetManagedFields(), v1alpha1.FieldManager, "") {
-			return nil
-		}
+		return fmt.Errorf("%s is no longer as it was when its fields were taken over: %w", describe(want), ErrStale)
 	}
 	if err := a.client.Apply(ctx, desired, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
-		if apierrors.IsConflict(err) {
-			return fmt.Errorf("apply %s: %w", describe(want), ErrStale)
-		}
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return fmt.Errorf("apply %s: %w", describe(want), ErrTerminating)
-		}
-		return fmt.Errorf("apply %s: %w", describe(want), err)
+		return refusal("apply", want, err)
 	}
 	a.counter.Wrote(want.GetKind(), "apply")
 	return nil
+}
+
+// create makes an object that there is not. An apply would write over one that somebody else has made since anyone looked, and over secrets that are
+// drawn once.
+func (a *Applier) create(ctx context.Context, want *unstructured.Unstructured) error {
+	if err := a.mayCreate(ctx, want); err != nil {
+		return err
+	}
+	err := a.client.Create(ctx, want.DeepCopy(), client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create %s, which somebody else has made meanwhile: %w", describe(want), ErrStale)
+	}
+	if err != nil {
+		return refusal("create", want, err)
+	}
+	a.counter.Wrote(want.GetKind(), "create")
+	return nil
+}
+
+// created says whether fields are this operator's because it has created the object, rather than applied it.
+func created(managed []metav1.ManagedFieldsEntry) bool {
+	return slices.ContainsFunc(managed, func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == v1alpha1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == ""
+	})
+}
+
+// own turns the fields of an object that was created into fields that were applied: of the others, those that are left out later would stay for ever.
+func (a *Applier) own(ctx context.Context, cached client.Object) error {
+	object := cached.DeepCopyObject().(client.Object)
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(object, sets.New(v1alpha1.FieldManager), v1alpha1.FieldManager)
+	if err != nil || patch == nil {
+		return fmt.Errorf("take over the fields of %s: %w", name(cached), cmp.Or(err, ErrStale))
+	}
+	err = a.client.Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return fmt.Errorf("take over the fields of %s: %w", name(cached), ErrStale)
+	case err != nil:
+		return fmt.Errorf("take over the fields of %s: %w", name(cached), err)
+	}
+	a.counter.Wrote(fmt.Sprintf("%T", cached), "own")
+	return nil
+}
+
+// refusal says what the API server has against a write.
+func refusal(verb string, want *unstructured.Unstructured, err error) error {
+	switch {
+	case apierrors.IsConflict(err):
+		err = ErrStale
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		err = ErrTerminating
+	}
+	return fmt.Errorf("%s %s: %w", verb, describe(want), err)
 }
 
 // Status applies desired's status, if it differs from cached's.
@@ -104,7 +159,7 @@ func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration
 		return nil
 	}
 	if err := a.client.Status().Apply(ctx, desired, client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership); err != nil {
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			return fmt.Errorf("apply the status of %s: %w", describe(want), ErrStale)
 		}
 		return fmt.Errorf("apply the status of %s: %w", describe(want), err)
@@ -129,7 +184,7 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	return nil
 }
 
-// mayCreate asks the API server itself: the cache may lag, and it shows only objects that bear the pool's label.
+// mayCreate asks the API server itself: the cache may lag, and it shows only objects that bear the pool's label. One that has lost labels gets them back.
 func (a *Applier) mayCreate(ctx context.Context, want *unstructured.Unstructured) error {
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(schema.FromAPIVersionAndKind(want.GetAPIVersion(), want.GetKind()))
@@ -140,11 +195,48 @@ func (a *Applier) mayCreate(ctx context.Context, want *unstructured.Unstructured
 	if err != nil {
 		return fmt.Errorf("look for %s: %w", describe(want), err)
 	}
-	wanted := metav1.GetControllerOf(want)
-	if controller := metav1.GetControllerOf(existing); controller != nil && wanted != nil && controller.UID == wanted.UID {
+	switch {
+	case sameOwner(want, existing):
+		if err := a.Relabel(ctx, existing, want.GetLabels()); err != nil {
+			return err
+		}
 		return fmt.Errorf("%s exists already: %w", describe(want), ErrStale)
+	case !existing.DeletionTimestamp.IsZero():
+		return fmt.Errorf("%s of an earlier owner is in the way: %w", describe(want), ErrDeleting)
 	}
-	return &ConflictError{Kind: want.GetKind(), Namespace: want.GetNamespace(), Name: want.GetName(), Terminating: !existing.DeletionTimestamp.IsZero()}
+	return &ConflictError{Kind: want.GetKind(), Namespace: want.GetNamespace(), Name: want.GetName()}
+}
+
+func sameOwner(want, existing client.Object) bool {
+	wanted, controller := metav1.GetControllerOf(want), metav1.GetControllerOf(existing)
+	return controller != nil && wanted != nil && controller.UID == wanted.UID
+}
+
+// Relabel puts labels back that an object of the pool's has lost: without them neither the cache nor Services show it.
+func (a *Applier) Relabel(ctx context.Context, existing client.Object, labels map[string]string) error {
+	lost := map[string]string{}
+	for key, value := range labels {
+		if existing.GetLabels()[key] != value {
+			lost[key] = value
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": existing.GetUID(), "resourceVersion": existing.GetResourceVersion(), "labels": lost}})
+	if err != nil {
+		return fmt.Errorf("write labels as JSON: %w", err)
+	}
+	object := existing.DeepCopyObject().(client.Object)
+	err = a.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return fmt.Errorf("put labels back on %s: %w", name(existing), ErrStale)
+	case err != nil:
+		return fmt.Errorf("put labels back on %s: %w", name(existing), err)
+	}
+	a.counter.Wrote(fmt.Sprintf("%T", existing), "relabel")
+	return nil
 }
 
 func content(configuration runtime.ApplyConfiguration) (*unstructured.Unstructured, error) {
@@ -173,6 +265,10 @@ func comparable(want *unstructured.Unstructured) map[string]any {
 		}
 	}
 	return object
+}
+
+func name(object client.Object) string {
+	return fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName())
 }
 
 func describe(want *unstructured.Unstructured) string {

@@ -55,6 +55,8 @@ type Snapshot struct {
 	ComputePools map[string]*v1alpha1.ComputeShardPool
 	// Gone are the pods of written-down processes that the API server has no more.
 	Gone map[types.UID]bool
+	// Unlabelled are the pods of written-down processes that the API server has, and that the cache does not show as the pool's.
+	Unlabelled []*metav1.PartialObjectMetadata
 	// Unplaced are memory nodes of the newest map of which the API server has no pod, or one that never found a place: none runs, and what the
 	// ones before had in their memory went with their pods.
 	Unplaced map[string]bool
@@ -83,9 +85,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		Agents: agents.Observe(client.ObjectKeyFromObject(pool)),
 		Calls:  calls.Observe(client.ObjectKeyFromObject(pool)),
 	}
-	options := []client.ListOption{client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: pool.Name}}
-	list := func(objects client.ObjectList) error {
-		if err := cache.List(ctx, objects, options...); err != nil {
+	namespace := client.InNamespace(pool.Namespace)
+	list := func(objects client.ObjectList, options ...client.ListOption) error {
+		if err := cache.List(ctx, objects, append(options, namespace)...); err != nil {
 			return fmt.Errorf("list %T of pool %s/%s: %w", objects, pool.Namespace, pool.Name, err)
 		}
 		return nil
@@ -102,7 +104,13 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	var policies networkingv1.NetworkPolicyList
 	var memoryPools v1alpha1.MemoryNodePoolList
 	var computePools v1alpha1.ComputeShardPoolList
-	for _, objects := range []client.ObjectList{&nodes, &maps, &pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies, &memoryPools, &computePools} {
+	for _, objects := range []client.ObjectList{&pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies} {
+		if err := list(objects, client.MatchingLabels{v1alpha1.LabelPool: pool.Name}); err != nil {
+			return nil, err
+		}
+	}
+	// These are known by their owner: one that has lost its label must not look as if it were gone.
+	for _, objects := range []client.ObjectList{&nodes, &maps, &memoryPools, &computePools} {
 		if err := list(objects); err != nil {
 			return nil, err
 		}
@@ -140,12 +148,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	s.NodePods = map[string]*corev1.Pod{}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		switch pod.Labels[v1alpha1.LabelComponent] {
-		case v1alpha1.ComponentMemoryNode:
-			if node := s.Nodes[pod.Name]; node != nil && metav1.IsControlledBy(pod, node) {
-				s.NodePods[pod.Name] = pod
-			}
-		case v1alpha1.ComponentComputeShard:
+		if node := s.Nodes[pod.Name]; node != nil && metav1.IsControlledBy(pod, node) {
+			s.NodePods[pod.Name] = pod
+		} else if pod.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentComputeShard {
 			s.ComputePods = append(s.ComputePods, pod)
 		}
 	}
@@ -158,6 +163,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		controller := metav1.GetControllerOf(lease)
 		return controller != nil && controller.Kind == "KVPool" && controller.UID != pool.UID // of an earlier pool of this name
 	})
+	if err := s.hashSecret(ctx, live); err != nil {
+		return nil, err
+	}
 	if err := s.kubernetesNodes(ctx, cache); err != nil {
 		return nil, err
 	}
@@ -216,6 +224,23 @@ func Stray(resize *v1alpha1.ResizeOperation) bool {
 	return resize.DeletionTimestamp.IsZero() && (controller == nil || controller.Kind != "KVPool")
 }
 
+// hashSecret asks the API server itself for the Secret that nothing can take the place of, if the cache does not show it: it may have lost its label.
+func (s *Snapshot) hashSecret(ctx context.Context, live client.Reader) error {
+	name := s.Pool.Name + "-secret"
+	if s.Secrets[name] != nil || len(s.ShardMaps) == 0 {
+		return nil
+	}
+	secret := &corev1.Secret{}
+	err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: name}, secret)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("look for Secret %s/%s: %w", s.Pool.Namespace, name, err)
+	}
+	if err == nil && metav1.IsControlledBy(secret, s.Pool) {
+		s.Secrets[name] = secret
+	}
+	return nil
+}
+
 func (s *Snapshot) kubernetesNodes(ctx context.Context, cache client.Reader) error {
 	var nodes corev1.NodeList
 	if err := cache.List(ctx, &nodes); err != nil {
@@ -264,6 +289,8 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 		}
 		if err != nil || pod.UID != uid {
 			gone[uid] = true
+		} else {
+			s.Unlabelled = append(s.Unlabelled, pod)
 		}
 	}
 	return gone, nil

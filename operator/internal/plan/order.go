@@ -18,12 +18,13 @@ type Hands interface {
 	// Apply makes an object what the plan wants it to be. Delete deletes the very object that was seen.
 	Apply(render.Object) error
 	Delete(client.Object) error
-	// Tolerates says whether everything else goes on though an object could not be applied. Refused is called with all such errors.
-	Tolerates(object render.Object, err error) bool
-	Refused(err error)
-	// Failed sees to an error that stopped the plan, and returns what to report.
-	Failed(err error) error
-	// Connect tells people what was applied, and keeps streams to the processes that the plan names.
+	// Relabel puts labels back that an object has lost.
+	Relabel(object client.Object, labels map[string]string) error
+	// Judge says what a failure of Apply, Delete or WriteStatuses means.
+	Judge(error) Failure
+	// Tell people about events of what was applied.
+	Announce([]Event)
+	// Connect keeps streams to the processes that the plan names.
 	Connect() error
 	// Tell memory nodes to hold a map, or to follow it, and return the publications that were told and why others were not.
 	Tell(publications []Publication, prepare bool) (told []Publication, failures []error)
@@ -32,60 +33,102 @@ type Hands interface {
 	Conflict(failure error)
 	// Follow says whether every memory node of these publications is known to follow its map.
 	Follow([]Publication) bool
-	// WriteStatuses writes what Statuses lists, in that order.
-	WriteStatuses() error
+	// Blame puts into the pool's status what could not be applied so far.
+	Blame(Outcome)
+	// WriteStatuses writes what Statuses lists, each of them whatever becomes of the others.
+	WriteStatuses() []error
 	// Ask agents on behalf of RepairLeases.
 	Ask()
 }
 
-// CarryOut has a plan carried out. The order is what an operator that dies at any step, and the next one, rely on: a map is an object before any
-// memory node is told of it, and statuses say what has been done.
-func (p *Plan) CarryOut(hands Hands) error {
-	refused, err := p.applyObjects(hands)
+// Failure is what an error means for the rest of a plan.
+type Failure int
+
+const (
+	// Failed: it is tried again soon.
+	Failed Failure = iota
+	// Refused: the API server will not have an object as it is wanted, or another object is in its place. It is tried again now and then.
+	Refused
+	// Stale: it was decided from a cache that lags, or waits for an object that is being deleted.
+	Stale
+	// Ending: the namespace is being deleted, and everything with it.
+	Ending
+)
+
+// Outcome is what became of a plan: the errors of each kind of failure.
+type Outcome map[Failure][]error
+
+func (o Outcome) note(hands Hands, err error) {
 	if err != nil {
-		return hands.Failed(err)
+		kind := hands.Judge(err)
+		o[kind] = append(o[kind], err)
 	}
-	if refused != nil {
-		hands.Refused(refused)
-	}
-	if err := hands.Connect(); err != nil {
-		return err
-	}
-	told, err := p.publish(hands)
-	if told {
-		// What nodes now say has the pool looked at again. Its status would be one of before.
-		return nil
-	}
-	if failed := hands.WriteStatuses(); failed != nil {
-		return errors.Join(err, failed)
-	}
-	hands.Ask()
-	return err
 }
 
-// applyObjects makes and deletes what is decided. Without an object whose failure is not tolerated nothing goes on.
-func (p *Plan) applyObjects(hands Hands) (refused, err error) {
+// Err joins the errors of these kinds; nil: there are none.
+func (o Outcome) Err(kinds ...Failure) error {
+	var all []error
+	for _, kind := range kinds {
+		all = append(all, o[kind]...)
+	}
+	return errors.Join(all...)
+}
+
+// CarryOut has a plan carried out. Each step takes place whatever became of the ones before, but for those that need them: an operator that dies at any
+// step, and the next one, rely on a map's being an object before any memory node is told of it, on secrets' being written down before they are used, and
+// on statuses' saying what has been done.
+func (p *Plan) CarryOut(hands Hands) Outcome {
+	outcome := Outcome{}
+	without := map[render.Object]bool{}
+	lacks := func(needs []render.Object) bool {
+		return slices.ContainsFunc(needs, func(needed render.Object) bool { return without[needed] })
+	}
 	for _, object := range p.Apply {
-		err := hands.Apply(object)
-		if err != nil && hands.Tolerates(object, err) {
-			refused = errors.Join(refused, err)
+		if lacks(p.Needs[object]) {
+			without[object] = true
 			continue
 		}
-		if err != nil {
-			return refused, err
+		if err := hands.Apply(object); err != nil {
+			without[object] = true
+			outcome.note(hands, err)
 		}
+		if len(outcome[Ending]) > 0 {
+			return outcome
+		}
+	}
+	for _, lost := range p.Relabel {
+		outcome.note(hands, hands.Relabel(lost.Object, lost.Labels))
 	}
 	for _, object := range p.Delete {
-		if err := hands.Delete(object); err != nil {
-			return refused, err
+		outcome.note(hands, hands.Delete(object))
+	}
+	hands.Announce(slices.DeleteFunc(slices.Clone(p.Events), func(event Event) bool { return event.With != nil && without[event.With] }))
+	if !lacks(p.ConnectNeeds) {
+		outcome.note(hands, hands.Connect())
+	}
+	var untold []error
+	if !lacks(p.PublishNeeds) {
+		var told bool
+		if told, untold = p.publish(hands); told && len(outcome) == 0 {
+			// What nodes now say has the pool looked at again. Its status would be one of before.
+			return outcome
 		}
 	}
-	return refused, nil
+	// Memory nodes that were not told their map have conditions of their own.
+	hands.Blame(outcome)
+	for _, failure := range untold {
+		outcome.note(hands, failure)
+	}
+	for _, failure := range hands.WriteStatuses() {
+		outcome.note(hands, failure)
+	}
+	hands.Ask()
+	return outcome
 }
 
 // publish tells nodes their map, in two phases: none is told to follow it while another refuses to hold it. One that does not answer keeps no other
 // waiting: it is told both later. told says that each of them now follows it.
-func (p *Plan) publish(hands Hands) (told bool, err error) {
+func (p *Plan) publish(hands Hands) (told bool, failures []error) {
 	if len(p.Publish) == 0 {
 		return false, nil
 	}
@@ -93,12 +136,12 @@ func (p *Plan) publish(hands Hands) (told bool, err error) {
 	for _, failure := range unprepared {
 		if hands.Refuses(failure) {
 			hands.Conflict(failure)
-			return false, errors.Join(unprepared...)
+			return false, unprepared
 		}
 	}
 	_, unpublished := hands.Tell(prepared, false)
 	if failures := append(unprepared, unpublished...); len(failures) > 0 {
-		return false, errors.Join(failures...)
+		return false, failures
 	}
 	return hands.Follow(p.Publish), nil
 }

@@ -50,6 +50,12 @@ type Plan struct {
 	// Apply in this order; what is there already as it should be is left alone.
 	Apply  []render.Object
 	Delete []client.Object
+	// Relabel are objects that have lost labels by which the pool, its Services or people find them.
+	Relabel []Relabelling
+	// Needs are the objects without which another is not applied; ConnectNeeds and PublishNeeds are those without which there are no streams, and no
+	// memory node is told a map.
+	Needs                      map[render.Object][]render.Object
+	ConnectNeeds, PublishNeeds []render.Object
 
 	// Targets are the processes to keep streams with, if there is an authority to show certificates of.
 	Targets   []agent.Target
@@ -65,6 +71,12 @@ type Plan struct {
 
 	// RequeueAfter is when something is due though nothing happens; zero: never.
 	RequeueAfter time.Duration
+}
+
+// Relabelling is an object and the labels that it is to have.
+type Relabelling struct {
+	Object client.Object
+	Labels map[string]string
 }
 
 // Publication tells a memory node a map.
@@ -111,6 +123,11 @@ type Event struct {
 	// of before, it is decided again: it is told once, until its line has come to another step.
 	Of         types.UID
 	Line, Step string
+
+	// By is the object whose status makes it known; empty: the one that it regards.
+	By types.UID
+	// With is the object that is applied when it is told; nil: it is told anyway.
+	With render.Object
 }
 
 // decision is a plan that is being made.
@@ -126,9 +143,12 @@ type decision struct {
 	nodes []*node
 	// poolSecret is nil if it is lost.
 	poolSecret []byte
-	epochs     epochs
-	repairs    repairs
-	moves      moves
+	// hashSecret and authority are the Secrets with what nothing may be done by before it is written down.
+	hashSecret, authority render.Object
+
+	epochs  epochs
+	repairs repairs
+	moves   moves
 
 	// memoryScales and computeScales are in the order of the spec's entries; growth is the condition of those that may grow by themselves.
 	memoryScales, computeScales []scale
@@ -201,9 +221,7 @@ func Decide(input Input) (*Plan, error) {
 	d.decideResize(act)
 	d.decideGrowth(act)
 	if act {
-		if err := d.objects(); err != nil {
-			return nil, err
-		}
+		d.objects()
 		d.removals()
 	}
 	d.status()
@@ -330,7 +348,9 @@ func (d *decision) secrets(act bool) error {
 		}
 	}
 	if d.poolSecret != nil {
-		d.Apply = append(d.Apply, render.Secret(d.pool, d.pool.PoolSecretName(), map[string][]byte{render.KeyPoolSecret: d.poolSecret}, d.resourceVersion(d.pool.PoolSecretName())))
+		d.hashSecret = render.Secret(d.pool, d.pool.PoolSecretName(), map[string][]byte{render.KeyPoolSecret: d.poolSecret}, d.resourceVersion(d.pool.PoolSecretName()))
+		d.Apply = append(d.Apply, d.hashSecret)
+		d.PublishNeeds = append(d.PublishNeeds, d.hashSecret)
 	}
 	if d.Pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
 		name := d.pool.PasswordSecretName()
@@ -382,7 +402,9 @@ func (d *decision) certificatesOf(act bool) error {
 	}
 	d.Authority = authority
 	d.due(authority.RenewAt())
-	d.Apply = append(d.Apply, render.Secret(d.pool, d.pool.CASecretName(), authority.Data(), d.resourceVersion(d.pool.CASecretName())))
+	d.authority = render.Secret(d.pool, d.pool.CASecretName(), authority.Data(), d.resourceVersion(d.pool.CASecretName()))
+	d.Apply = append(d.Apply, d.authority)
+	d.ConnectNeeds = append(d.ConnectNeeds, d.authority)
 
 	requests := []struct {
 		secret  string
@@ -400,12 +422,22 @@ func (d *decision) certificatesOf(act bool) error {
 	for _, r := range requests {
 		data, _, renewAt, err := authority.RenewCertificate(d.secret(r.secret), r.request, now)
 		if err != nil {
-			return fmt.Errorf("certificate in Secret %s: %w", r.secret, err)
+			d.certificates = finding{v1alpha1.ReasonIssueFailed, fmt.Sprintf("Secret %s: %v", r.secret, err)}
+			continue
 		}
 		d.due(renewAt)
-		d.Apply = append(d.Apply, render.Secret(d.pool, r.secret, data, d.resourceVersion(r.secret)))
+		d.apply(render.Secret(d.pool, r.secret, data, d.resourceVersion(r.secret)), d.authority)
 	}
 	return nil
+}
+
+// apply has an object applied once those that it needs are.
+func (d *decision) apply(object render.Object, needs ...render.Object) {
+	d.Apply = append(d.Apply, object)
+	if d.Needs == nil {
+		d.Needs = map[render.Object][]render.Object{}
+	}
+	d.Needs[object] = needs
 }
 
 // due has the pool looked at again at a time, though nothing happens until then.
@@ -417,7 +449,7 @@ func (d *decision) due(at time.Time) {
 }
 
 // objects there shall be.
-func (d *decision) objects() error {
+func (d *decision) objects() {
 	d.Apply = append(d.Apply, render.Config(d.pool, d.template))
 	for _, service := range render.Services(d.pool) {
 		d.Apply = append(d.Apply, service)
@@ -434,33 +466,41 @@ func (d *decision) objects() error {
 		if !d.inMap(n.name) && (!n.wanted || d.drained(n)) {
 			continue
 		}
-		if err := d.memoryNode(n); err != nil {
-			return err
-		}
+		d.memoryNode(n)
 	}
 	for _, computePool := range d.pool.ComputePools() {
 		deployment, err := d.template.ComputeDeployment(d.pool, computePool)
 		if err != nil {
-			return err
+			d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("compute pool %s: %v", computePool.Name, err)})
+			continue
 		}
 		d.Apply = append(d.Apply, deployment)
 	}
 	if d.epochs.next != nil {
-		d.Apply = append(d.Apply, render.ShardMap(d.pool, d.epochs.next))
+		next := render.ShardMap(d.pool, d.epochs.next)
+		d.apply(next, d.hashSecret)
+		d.PublishNeeds = append(d.PublishNeeds, next)
+		for i := range d.Events {
+			if d.Events[i].With == nil {
+				d.Events[i].With = next
+			}
+		}
 	}
 	d.Apply = append(d.Apply, d.repairs.made...)
 	d.Apply = append(d.Apply, d.moves.made...)
-	return nil
+	d.relabelOthers()
 }
 
 // memoryNode makes the node's object once and its pod whenever there is none. A pod that has found a place is never touched.
-func (d *decision) memoryNode(n *node) error {
+func (d *decision) memoryNode(n *node) {
+	object := render.MemoryNode(d.pool, *n.pool, n.ordinal, d.version)
 	if n.object == nil {
-		d.Apply = append(d.Apply, render.MemoryNode(d.pool, *n.pool, n.ordinal, d.version))
-		return nil
+		d.Apply = append(d.Apply, object)
+		return
 	}
+	d.relabel(n.object, object.Labels)
 	if !n.object.DeletionTimestamp.IsZero() {
-		return nil
+		return
 	}
 	// The object's own image and template: they were frozen when it was made.
 	frozen := d.pool
@@ -468,12 +508,14 @@ func (d *decision) memoryNode(n *node) error {
 	template, err := render.TemplateOf(n.object.Spec.TemplateVersion)
 	if err != nil {
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("memory node %s: %v", n.name, err)})
-		return nil
+		return
 	}
 	pod, err := template.MemoryPod(frozen, *n.pool, n.name, n.object.UID)
 	if err != nil {
-		return err
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("memory node %s: %v", n.name, err)})
+		return
 	}
+	d.relabel(n.pod, pod.Labels)
 	switch {
 	case n.pod == nil:
 		d.Apply = append(d.Apply, pod)
@@ -485,7 +527,6 @@ func (d *decision) memoryNode(n *node) error {
 		// It holds no data yet, and the spec has changed since it began to look for a place.
 		d.Delete = append(d.Delete, n.pod)
 	}
-	return nil
 }
 
 const mapsKept = 3

@@ -145,8 +145,9 @@ func (d *decision) makeLeases(deaths []death) (waiting []death) {
 			}
 			batch = batch[size:]
 			name := v1alpha1.RepairLeaseName(d.Pool.Name, number)
-			r.made = append(r.made, render.RepairLease(d.pool, name, &spec))
-			d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonClientsDied, "Repair", fmt.Sprintf(
+			lease := render.RepairLease(d.pool, name, &spec)
+			r.made = append(r.made, lease)
+			d.eventWith(lease, d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonClientsDied, "Repair", fmt.Sprintf(
 				"%s: %s; RepairLease %s has what they left repaired", causeInWords(cause, len(names)), some(names), name))
 		}
 	}

@@ -176,9 +176,10 @@ func (d *decision) makeResize() {
 		spec.Tables = &v1alpha1.ResizeTables{From: d.tablesInUse(d.epochs.effective()), To: wanted}
 	}
 	name := v1alpha1.ResizeOperationName(d.Pool.Name, number)
-	d.moves.made = append(d.moves.made, render.ResizeOperation(d.pool, name, spec))
+	resize := render.ResizeOperation(d.pool, name, spec)
+	d.moves.made = append(d.moves.made, resize)
 	d.moves.words = fmt.Sprintf("memory nodes %s: ResizeOperation %s follows it", changeOf(spec), name)
-	d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Resize", d.moves.words)
+	d.eventWith(resize, d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Resize", d.moves.words)
 }
 
 // changeOf memory nodes, in words.

@@ -19,6 +19,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
 	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/render"
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
@@ -657,6 +658,17 @@ func (s *Status) Fail(pool *v1alpha1.KVPool, now metav1.Time, kind, reason, mess
 	sort.SliceStable(s.Pool.Conditions, func(i, j int) bool { return order(s.Pool.Conditions[i].Type) < order(s.Pool.Conditions[j].Type) })
 }
 
+// Blame adds a finding to the condition Degraded, before what it says already.
+func (s *Status) Blame(pool *v1alpha1.KVPool, now metav1.Time, reason, message string) {
+	if was := meta.FindStatusCondition(s.Pool.Conditions, v1alpha1.ConditionDegraded); was != nil && was.Status == metav1.ConditionTrue {
+		if strings.HasPrefix(was.Message, message) {
+			return // by a status of before, it is said already
+		}
+		message += "; " + was.Message
+	}
+	s.Fail(pool, now, v1alpha1.ConditionDegraded, reason, message, metav1.ConditionTrue)
+}
+
 func order(kind string) int {
 	for i, known := range []string{v1alpha1.ConditionAvailable, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded, v1alpha1.ConditionSpecValid,
 		v1alpha1.ConditionDataPlaneReachable, v1alpha1.ConditionCertificatesReady} {
@@ -667,14 +679,23 @@ func order(kind string) int {
 	return 99
 }
 
+// event is told of what is applied; of the map that is made, if one is.
 func (d *decision) event(regarding client.Object, kind, reason, action, note string) {
-	d.Events = append(d.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note)})
+	d.eventWith(nil, regarding, kind, reason, action, note)
+}
+
+// eventWith is told if an object is applied.
+func (d *decision) eventWith(object render.Object, regarding client.Object, kind, reason, action, note string) {
+	if node, ok := regarding.(*v1alpha1.MemoryNode); ok && node == nil {
+		return // its object is gone, and is about to be made again
+	}
+	d.Events = append(d.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note), With: object})
 }
 
 // tell of a memory node what a change of its status makes known, to those who look at it and to those who look at its pool.
 func (d *decision) tell(n *node, kind, reason, action, note string) {
 	for _, regarding := range []client.Object{d.Pool, n.object} {
-		d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note)})
+		d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note), By: n.object.UID})
 	}
 }
 

@@ -110,6 +110,10 @@ func (p Pool) owner() *metav1ac.OwnerReferenceApplyConfiguration {
 		WithName(p.Name).WithUID(p.UID).WithController(true).WithBlockOwnerDeletion(true)
 }
 
+// Labels are those of everything that a pool has. PoolLabel is the one that says whose it is.
+func (p Pool) Labels() map[string]string    { return p.labels() }
+func (p Pool) PoolLabel() map[string]string { return map[string]string{v1alpha1.LabelPool: p.Name} }
+
 func (p Pool) labels() map[string]string {
 	return map[string]string{
 		v1alpha1.LabelPool:             p.Name,

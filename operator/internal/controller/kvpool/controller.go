@@ -4,11 +4,13 @@
 package kvpool
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,10 +21,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
-	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -76,7 +77,12 @@ import (
 const operatorName = "farpool-operator"
 
 const (
-	staleRetry   = 200 * time.Millisecond
+	// A cache that lags is awaited for staleRetry, twice as long after each try, and staleRetryMost in the end; people are told after staleTold tries.
+	staleRetry     = 200 * time.Millisecond
+	staleRetryMost = 10 * time.Second
+	staleTold      = 5
+	// failedRetry is the first wait after a failure, and refusedRetry the longest: what was put right is seen soon, however long it was wrong.
+	failedRetry  = 5 * time.Millisecond
 	refusedRetry = 15 * time.Second
 	publishersUp = 16
 	// Many times what the slowest reconciliation takes: every node of the largest pool told, each in its own deadline.
@@ -102,6 +108,8 @@ type Reconciler struct {
 	// told is how far each pool's RepairLeases and ResizeOperations have come as far as people and metrics have heard: the cache may show the status
 	// of before.
 	told map[types.NamespacedName]map[line]string
+	// stale is how often in a row each pool was decided from a stale cache.
+	stale map[types.NamespacedName]int
 }
 
 // line is what somebody is told of a RepairLease or ResizeOperation, step by step: who looks at it, or at its pool.
@@ -133,6 +141,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		settings:    options.Settings,
 		credentials: map[types.NamespacedName]*pki.Credential{},
 		told:        map[types.NamespacedName]map[line]string{},
+		stale:       map[types.NamespacedName]int{},
 	}
 	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
@@ -199,8 +208,14 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 			// Replicas that wait to lead have their caches filled.
 			EnableWarmup:          ptr.To(true),
 			ReconciliationTimeout: reconcileTimeout,
+			RateLimiter:           retries(),
 		}).
 		Complete(r)
+}
+
+// retries says how long to wait after each failure of a pool.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](failedRetry, refusedRetry)
 }
 
 func declaredOut(object client.Object) bool {
@@ -275,23 +290,58 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	err = r.carryOut(ctx, snapshot, decided)
-	if errors.Is(err, apply.ErrStale) {
-		log.FromContext(ctx).V(1).Info("decided from a stale cache; deciding again", "why", err.Error())
-		return reconcile.Result{RequeueAfter: staleRetry}, nil
-	}
-	if errors.Is(err, apply.ErrTerminating) {
+	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, ctx: ctx, snapshot: snapshot, decided: decided}))
+}
+
+// settle says when the pool is looked at again.
+func (r *Reconciler) settle(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan, outcome plan.Outcome) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(snapshot.Pool)
+	if err := outcome.Err(plan.Ending); err != nil {
 		log.FromContext(ctx).Info("nothing can be made in a namespace that is being deleted", "why", err.Error())
 		return reconcile.Result{}, nil
 	}
-	if err != nil {
+	stale := outcome.Err(plan.Stale)
+	wait := r.wait(key, stale != nil)
+	if err := outcome.Err(plan.Failed); err != nil {
 		return reconcile.Result{}, err
 	}
+	again := func(within time.Duration) {
+		if decided.RequeueAfter == 0 || decided.RequeueAfter > within {
+			decided.RequeueAfter = within
+		}
+	}
+	if stale != nil {
+		log.FromContext(ctx).V(1).Info("decided from a stale cache; deciding again", "why", stale.Error(), "in", wait)
+		again(wait)
+	}
+	if err := outcome.Err(plan.Refused); err != nil {
+		log.FromContext(ctx).Error(err, "the API server refuses objects; everything else goes on")
+		again(refusedRetry)
+	}
+	progressing := meta.FindStatusCondition(decided.Status.Pool.Conditions, v1alpha1.ConditionProgressing)
+	log.FromContext(ctx).V(1).Info("reconciled", "progressing", progressing, "unsettled", decided.Status.Unsettled, "maps", len(decided.Publish), "calls", len(decided.Ask),
+		"again", decided.RequeueAfter)
 	return reconcile.Result{RequeueAfter: decided.RequeueAfter}, nil
 }
 
-func (r *Reconciler) carryOut(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
-	return decided.CarryOut(&hands{Reconciler: r, ctx: ctx, snapshot: snapshot, decided: decided})
+// wait counts how often in a row a pool was decided from a stale cache, and returns how long to wait for the cache.
+func (r *Reconciler) wait(pool types.NamespacedName, stale bool) time.Duration {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if !stale {
+		delete(r.stale, pool)
+		return 0
+	}
+	wait := min(staleRetry<<min(r.stale[pool], 30), staleRetryMost)
+	r.stale[pool]++
+	return wait
+}
+
+// lags says whether a pool has been decided from a stale cache so often that people are told.
+func (r *Reconciler) lags(pool types.NamespacedName) bool {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.stale[pool] >= staleTold
 }
 
 // hands carry out one plan.
@@ -300,6 +350,8 @@ type hands struct {
 	ctx      context.Context
 	snapshot *observe.Snapshot
 	decided  *plan.Plan
+	// blamed: the pool's status says what was not done. behind: what the statuses would say was decided from a stale cache.
+	blamed, behind bool
 }
 
 func (h *hands) Apply(object render.Object) error {
@@ -308,38 +360,26 @@ func (h *hands) Apply(object render.Object) error {
 
 func (h *hands) Delete(object client.Object) error { return h.applier.Delete(h.ctx, object) }
 
-// Tolerates says whether the API server refuses a pod or a Deployment, for a quota or a policy: those that are there are seen to all the same.
-func (h *hands) Tolerates(object render.Object, err error) bool {
-	switch object.(type) {
-	case *corev1ac.PodApplyConfiguration, *appsv1ac.DeploymentApplyConfiguration:
-		var conflict *apply.ConflictError
-		return !errors.Is(err, apply.ErrStale) && !errors.Is(err, apply.ErrTerminating) && !errors.As(err, &conflict)
-	}
-	return false
+func (h *hands) Relabel(object client.Object, labels map[string]string) error {
+	return h.applier.Relabel(h.ctx, object, labels)
 }
 
-func (h *hands) Refused(refused error) {
-	h.blame(h.snapshot.Pool, h.decided, refused)
-	log.FromContext(h.ctx).Error(refused, "pods are refused; everything else goes on")
-	if h.decided.RequeueAfter == 0 || h.decided.RequeueAfter > refusedRetry {
-		h.decided.RequeueAfter = refusedRetry
+func (h *hands) Judge(err error) plan.Failure {
+	var conflict *apply.ConflictError
+	switch {
+	case errors.Is(err, apply.ErrTerminating):
+		return plan.Ending
+	case errors.Is(err, apply.ErrStale), errors.Is(err, apply.ErrDeleting):
+		return plan.Stale
+	case errors.As(err, &conflict), apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+		return plan.Refused
 	}
+	return plan.Failed
 }
 
-func (h *hands) Failed(err error) error {
-	if errors.Is(err, apply.ErrStale) || errors.Is(err, apply.ErrTerminating) {
-		return err
-	}
-	pool := h.snapshot.Pool
-	if h.decided.Status.Unsettled {
-		h.decided.Status.Pool = *pool.Status.DeepCopy()
-	}
-	h.blame(pool, h.decided, err)
-	return errors.Join(err, h.applier.Status(h.ctx, poolStatus(pool, &h.decided.Status.Pool), pool))
-}
+func (h *hands) Announce(list []plan.Event) { h.emit(list) }
 
 func (h *hands) Connect() error {
-	h.emit(h.decided.Events)
 	renewAt, err := h.syncStreams(h.snapshot.Pool, h.decided)
 	if err != nil {
 		return err
@@ -350,7 +390,7 @@ func (h *hands) Connect() error {
 	return nil
 }
 
-// Tell nodes of a map side by side.
+// Tell memory nodes of a map side by side.
 func (h *hands) Tell(publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
 	return h.tell(h.ctx, client.ObjectKeyFromObject(h.snapshot.Pool), publications, prepare)
 }
@@ -358,8 +398,7 @@ func (h *hands) Tell(publications []plan.Publication, prepare bool) (told []plan
 func (h *hands) Refuses(failure error) bool { return refuses(failure) }
 
 func (h *hands) Conflict(failure error) {
-	h.decided.Status.Fail(h.snapshot.Pool, metav1.NewTime(h.clock.Now().Truncate(time.Second)), v1alpha1.ConditionDegraded, v1alpha1.ReasonEpochConflict,
-		fmt.Sprintf("no memory node is told to follow what one refuses: %v", failure), metav1.ConditionTrue)
+	h.decided.Status.Blame(h.snapshot.Pool, h.now(), v1alpha1.ReasonEpochConflict, fmt.Sprintf("no memory node is told to follow what one refuses: %v", failure))
 }
 
 // Follow says whether each memory node has said by now that it follows its map, which has the pool looked at again.
@@ -375,7 +414,53 @@ func (h *hands) Follow(publications []plan.Publication) bool {
 	return true
 }
 
-func (h *hands) WriteStatuses() error { return h.writeStatuses(h.ctx, h.snapshot, h.decided) }
+func (h *hands) now() metav1.Time { return metav1.NewTime(h.clock.Now().Truncate(time.Second)) }
+
+// Blame puts into the pool's status what kept the plan from being carried out. Of objects that the cache does not show yet nothing is said, until they
+// have been looked for often.
+func (h *hands) Blame(outcome plan.Outcome) {
+	pool, status := h.snapshot.Pool, &h.decided.Status
+	stale := outcome.Err(plan.Stale)
+	lags := stale != nil && h.lags(client.ObjectKeyFromObject(pool))
+	h.behind = stale != nil && !lags
+	var conflicts, failures []string
+	for _, err := range slices.Concat(outcome[plan.Refused], outcome[plan.Failed]) {
+		if conflict := (*apply.ConflictError)(nil); errors.As(err, &conflict) {
+			conflicts = append(conflicts, conflict.Error())
+		} else {
+			failures = append(failures, err.Error())
+		}
+	}
+	if len(conflicts)+len(failures) == 0 && !lags {
+		return
+	}
+	h.blamed = true
+	if status.Unsettled || h.behind {
+		status.Pool = *pool.Status.DeepCopy()
+	}
+	if lags {
+		status.Blame(pool, h.now(), v1alpha1.ReasonObjectsAwaited, fmt.Sprintf("objects of the pool are awaited: %v", stale))
+	}
+	if len(failures) > 0 {
+		status.Blame(pool, h.now(), v1alpha1.ReasonApplyFailed, strings.Join(failures, "; "))
+	}
+	if len(conflicts) > 0 {
+		words := strings.Join(conflicts, "; ")
+		status.Blame(pool, h.now(), v1alpha1.ReasonNameConflict, words)
+		status.Fail(pool, h.now(), v1alpha1.ConditionSpecValid, v1alpha1.ReasonNameConflict, words, metav1.ConditionFalse)
+	}
+}
+
+func (h *hands) WriteStatuses() []error {
+	if h.decided.Status.Unsettled || h.behind {
+		// What is known would be worse than what the statuses say.
+		if h.blamed {
+			return []error{h.applier.Status(h.ctx, poolStatus(h.snapshot.Pool, &h.decided.Status.Pool), h.snapshot.Pool)}
+		}
+		return nil
+	}
+	return h.writeStatuses(h.ctx, h.snapshot, h.decided)
+}
 
 func (h *hands) Ask() { h.ask(h.snapshot, h.decided) }
 
@@ -428,18 +513,6 @@ func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedNam
 		}
 	}
 	return nil
-}
-
-// blame puts into the status what kept the plan from being carried out.
-func (r *Reconciler) blame(pool *v1alpha1.KVPool, decided *plan.Plan, err error) {
-	now := metav1.NewTime(r.clock.Now().Truncate(time.Second))
-	var conflict *apply.ConflictError
-	if errors.As(err, &conflict) {
-		decided.Status.Fail(pool, now, v1alpha1.ConditionSpecValid, v1alpha1.ReasonNameConflict, conflict.Error(), metav1.ConditionFalse)
-		decided.Status.Fail(pool, now, v1alpha1.ConditionDegraded, v1alpha1.ReasonNameConflict, conflict.Error(), metav1.ConditionTrue)
-		return
-	}
-	decided.Status.Fail(pool, now, v1alpha1.ConditionDegraded, v1alpha1.ReasonApplyFailed, err.Error(), metav1.ConditionTrue)
 }
 
 // syncStreams keeps streams to the processes that run. It returns when the operator's own certificate is to be renewed.
@@ -509,24 +582,26 @@ func refuses(failure error) bool {
 	return false
 }
 
-func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) error {
-	if decided.Status.Unsettled {
-		return nil
-	}
+func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) []error {
 	// Steps are told before they are written down, by which they are known to be told: an operator that dies in between has the next one tell them
 	// again, and none is missed.
 	steps, others := r.news(snapshot, decided.Status.Events)
 	r.emit(steps)
 	r.metrics.count(snapshot, &decided.Status, steps)
+	var failures []error
+	unwritten := map[types.UID]bool{}
 	for _, written := range decided.Statuses(snapshot) {
 		if err := r.applier.Status(ctx, statusOf(written), written.Object); err != nil {
-			return err
+			failures = append(failures, err)
+			unwritten[written.Object.GetUID()] = true
 		}
 	}
+	// The others are known to be told by the status that they are about.
+	others = slices.DeleteFunc(others, func(event plan.Event) bool { return unwritten[cmp.Or(event.By, event.Regarding.GetUID())] })
 	r.emit(others)
 	r.metrics.count(snapshot, &decided.Status, others)
 	r.metrics.observe(snapshot, &decided.Status)
-	return nil
+	return failures
 }
 
 // news are the steps of RepairLeases and ResizeOperations that have not been told, and the other events.
@@ -577,6 +652,7 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	r.mutex.Lock()
 	delete(r.credentials, pool)
 	delete(r.told, pool)
+	delete(r.stale, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
 	r.calls.Keep(pool, nil)

@@ -143,6 +143,8 @@ type operatorProcess struct {
 	// mortal: it dies with its writesLeft-th write to the API server, events aside; then it is dead.
 	mortal, dead atomic.Bool
 	writesLeft   atomic.Int64
+	// meddle is called before each write to the API server, which does not take place if it returns an error.
+	meddle atomic.Pointer[func(*http.Request) error]
 }
 
 func startOperator(image string) *operatorProcess {
@@ -155,6 +157,11 @@ func startOperator(image string) *operatorProcess {
 				return nil, errors.New("this operator has died")
 			}
 			if request.Method != http.MethodGet {
+				if meddle := p.meddle.Load(); meddle != nil {
+					if err := (*meddle)(request); err != nil {
+						return nil, err
+					}
+				}
 				p.writes.add(request.Method + " " + request.URL.Path)
 				if p.mortal.Load() && !strings.Contains(request.URL.Path, "/events") && p.writesLeft.Add(-1) <= 0 {
 					p.dead.Store(true)
@@ -199,6 +206,12 @@ func (p *operatorProcess) stop() {
 	GinkgoHelper()
 	p.cancel()
 	Eventually(p.done, within).Should(Receive(BeNil()))
+}
+
+// meddling calls a function before each write of this test's rest.
+func (p *operatorProcess) meddling(meddle func(*http.Request) error) {
+	p.meddle.Store(&meddle)
+	DeferCleanup(func() { p.meddle.Store(nil) })
 }
 
 // dieAfter so many writes from now on.

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// objects of a kind that bear the pool's label.
+func (w *world) objects(list client.ObjectList) []client.Object {
+	GinkgoHelper()
+	Expect(k8s.List(w.ctx, list, client.InNamespace(w.pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: w.pool.Name})).To(Succeed())
+	items, err := meta.ExtractList(list)
+	Expect(err).NotTo(HaveOccurred())
+	objects := make([]client.Object, 0, len(items))
+	for _, item := range items {
+		objects = append(objects, item.(client.Object))
+	}
+	return objects
+}
+
+// loseLabels takes every label of farpool's from an object.
+func (w *world) loseLabels(object client.Object) {
+	GinkgoHelper()
+	var lost []string
+	for label := range object.GetLabels() {
+		if strings.HasPrefix(label, "farpool.dev/") {
+			lost = append(lost, `"`+label+`":null`)
+		}
+	}
+	Expect(k8s.Patch(w.ctx, object.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{`+strings.Join(lost, ",")+`}}}`)))).To(Succeed())
+}
+
+var _ = Describe("what is wrong with one object", func() {
+	It("is put right if it is a label that somebody took from anything of the pool, and maps are published meanwhile", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w.up()
+		w.written(w.shard("cache-shards-1a2b3-x", "worker"))
+		epoch := w.current().Status.ShardMap.Epoch
+		for _, list := range []client.ObjectList{&v1alpha1.MemoryNodeList{}, &v1alpha1.ShardMapList{}, &v1alpha1.MemoryNodePoolList{}, &v1alpha1.ComputeShardPoolList{},
+			&corev1.PodList{}, &appsv1.DeploymentList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &policyv1.PodDisruptionBudgetList{},
+			&networkingv1.NetworkPolicyList{}} {
+			objects := w.objects(list)
+			Expect(objects).NotTo(BeEmpty(), "%T", list)
+			data := map[string]map[string][]byte{}
+			for _, object := range objects {
+				By("taking the labels of " + object.GetName())
+				if secret, ok := object.(*corev1.Secret); ok {
+					data[secret.Name] = secret.Data
+				}
+				w.loseLabels(object)
+			}
+			w.run("cache-memory-1")
+			epoch++
+			w.awaitEpoch(epoch)
+			for _, object := range objects {
+				now := object.DeepCopyObject().(client.Object)
+				Eventually(func(g Gomega) {
+					g.Expect(k8s.Get(w.ctx, client.ObjectKeyFromObject(object), now)).To(Succeed())
+					for label, value := range object.GetLabels() {
+						g.Expect(now.GetLabels()).To(HaveKeyWithValue(label, value), "%T %s", now, now.GetName())
+					}
+				}, within, every).Should(Succeed())
+				Expect(now.GetUID()).To(Equal(object.GetUID()), "%T %s was made again", now, now.GetName())
+				if secret, ok := now.(*corev1.Secret); ok {
+					Expect(secret.Data).To(Equal(data[secret.Name]), secret.Name)
+				}
+			}
+		}
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
+		w.settle()
+	})
+
+	It("keeps a serving pool from nothing else if it is somebody else's pod in a memory node's place", func() {
+		w := newWorld(nil)
+		w.up()
+		foreign := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "cache-memory-2"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "other", Image: "other"}}}}
+		Expect(k8s.Create(w.ctx, foreign)).To(Succeed())
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 3 })).To(Succeed())
+		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameConflict)
+		Expect(degraded.Message).To(ContainSubstring("Pod " + w.pool.Namespace + "/cache-memory-2"))
+		w.run("cache-memory-0")
+		w.awaitEpoch(2)
+		w.awaitPublished()
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionDataLost, metav1.ConditionTrue, v1alpha1.ReasonTablesLost)
+
+		By("going away")
+		Expect(k8s.Delete(w.ctx, foreign, client.GracePeriodSeconds(0))).To(Succeed())
+		Eventually(func(g Gomega) {
+			pod := w.awaitPod("cache-memory-2")
+			g.Expect(metav1.IsControlledBy(pod, w.node("cache-memory-2"))).To(BeTrue())
+		}, within, every).Should(Succeed())
+		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+	})
+
+	It("keeps a pool from nothing else if its status cannot be written", func() {
+		w := newWorld(nil)
+		w.up()
+		w.settle()
+		var refused atomic.Int64
+		running.meddling(func(request *http.Request) error {
+			if strings.HasSuffix(request.URL.Path, "/namespaces/"+w.pool.Namespace+"/memorynodes/cache-memory-0/status") {
+				refused.Add(1)
+				return errors.New("this status is not written")
+			}
+			return nil
+		})
+		shard := w.shard("cache-shards-1a2b3-x", "worker")
+		w.opens(shard, 1, 0)
+		w.written(shard)
+		w.run("cache-memory-0")
+		w.opens(shard, 1, 0)
+		w.awaitEpoch(2)
+		w.awaitPublished()
+		Expect(refused.Load()).NotTo(BeZero())
+		w.runShard("cache-shards-1a2b3-x", &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: metav1.Now()})
+		w.lease(v1alpha1.ConditionFenced, metav1.ConditionTrue, v1alpha1.ReasonFenced)
+	})
+
+	It("never writes over a secret that somebody else has made since anyone looked", func() {
+		w := newWorld(nil)
+		other := map[string][]byte{}
+		running.meddling(func(request *http.Request) error {
+			if !strings.Contains(request.URL.Path, "/namespaces/"+w.pool.Namespace+"/secrets") || request.GetBody == nil {
+				return nil
+			}
+			body, err := request.GetBody()
+			if err != nil {
+				return err
+			}
+			defer body.Close()
+			text, err := io.ReadAll(body)
+			if err != nil {
+				return err
+			}
+			for name, key := range map[string]string{"cache-secret": "pool-secret", "cache-password": "password"} {
+				if other[name] != nil || !strings.Contains(string(text), `"name":"`+name+`"`) {
+					continue
+				}
+				other[name] = []byte("another drew 16b")
+				pool := w.current()
+				if err := k8s.Create(w.ctx, &corev1.Secret{
+					ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPool: pool.Name},
+						OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pool, v1alpha1.GroupVersion.WithKind("KVPool"))}},
+					Data: map[string][]byte{key: other[name]},
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		w.up()
+		Expect(other).To(HaveLen(2))
+		Expect(w.secret("cache-secret").Data["pool-secret"]).To(Equal(other["cache-secret"]))
+		Expect(w.secret("cache-password").Data["password"]).To(Equal(other["cache-password"]))
+		for _, name := range w.nodeNames() {
+			for _, told := range w.agents[name].secrets {
+				Expect(told).To(Equal(other["cache-secret"]))
+			}
+		}
+		w.settle()
+	})
+})

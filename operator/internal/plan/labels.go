@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Labels are anybody's to take away. What is applied gets them back with everything else; here is what is made once, or by somebody else.
+
+// relabel has an object given the labels that it lacks.
+func (d *decision) relabel(object client.Object, labels map[string]string) {
+	if pod, ok := object.(*corev1.Pod); ok && pod == nil || !object.GetDeletionTimestamp().IsZero() {
+		return
+	}
+	has := object.GetLabels()
+	for key, value := range labels {
+		if has[key] != value {
+			d.Relabel = append(d.Relabel, Relabelling{object, labels})
+			return
+		}
+	}
+}
+
+// relabelOthers has ShardMaps, RepairLeases and ResizeOperations labelled, and the pods of compute shards that are known by their uid. A ReplicaSet lets go
+// of a pod that loses a label and makes another: with the label it takes it back, and ends one too many in order.
+func (d *decision) relabelOthers() {
+	for _, object := range d.ShardMaps {
+		d.relabel(object, d.pool.Labels())
+	}
+	for _, object := range d.Leases {
+		if metav1.IsControlledBy(object, d.Pool) {
+			d.relabel(object, d.pool.PoolLabel())
+		}
+	}
+	for _, object := range d.Resizes {
+		d.relabel(object, d.pool.Labels())
+	}
+	for _, pod := range d.Unlabelled {
+		if labels := d.labelsOfShard(pod.Name); labels != nil {
+			d.relabel(pod, labels)
+		}
+	}
+}
+
+// labelsOfShard are the labels that the Deployment of a compute shard's pod gives it; nil: none has made it.
+func (d *decision) labelsOfShard(pod string) map[string]string {
+	longest := ""
+	for name := range d.Deployments {
+		if strings.HasPrefix(pod, name+"-") && len(name) > len(longest) {
+			longest = name
+		}
+	}
+	if longest == "" {
+		return nil
+	}
+	return d.Deployments[longest].Spec.Template.Labels
+}
