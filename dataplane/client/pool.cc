@@ -31,19 +31,33 @@ constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
 
-// A cursor of a scan. It stays below 2^63: some drivers know no larger ones. Tables that keys leave are gone through
-// before the others, and all is gone through again after another move has begun: so a key that moves meanwhile is met
-// where it was or where it came.
+// A cursor of a scan. Clients may hold it as a double, which is exact below 2^53: a cursor never has more bits. Tables
+// that keys leave are gone through before the others, and all is gone through again after another move has begun: so a
+// key that moves meanwhile is met where it was or where it came.
 struct Cursor {
-  using Position = layout::Field<0, 38>;  // in the table
-  using Table = layout::Field<38, 16>;    // of the map
-  using Pass = layout::Field<54, 2>;
-  using Move = layout::Field<56, 7>;  // the low bits of its number: nobody pauses for 128 moves
+  using Position = layout::Field<0, index::kPositionBits>;  // in the table: no protocol has more
+  // Id of the table in the map. The operator gives the lowest one that is free to each of at most 256 memory nodes; a
+  // scan refuses a map by hand that has higher ones.
+  using Table = layout::Field<35, 10>;
+  using Pass = layout::Field<45, 1>;
+  // Of the number of the pool's last move: nobody pauses for 127 moves. 0 is of no move, so that of all cursors only
+  // that of the beginning is 0.
+  using Move = layout::Field<46, 7>;
+  static constexpr std::uint64_t mark(std::uint64_t move) { return 1 + move % Move::kMax; }
 };
-enum Pass : std::uint64_t { kBegin, kDeparted, kOthers };
+static_assert(index::kPositionBits == 35, "the next field begins behind the position");
+enum Pass : std::uint64_t { kDeparted, kOthers };
 constexpr std::uint64_t cursor_of(std::uint64_t move, Pass pass, std::uint64_t table, std::uint64_t position) {
-  return Cursor::Move::put(move & Cursor::Move::kMax) | Cursor::Pass::put(pass) | Cursor::Table::put(table) |
+  return Cursor::Move::put(Cursor::mark(move)) | Cursor::Pass::put(pass) | Cursor::Table::put(table) |
          Cursor::Position::put(position);
+}
+static_assert(cursor_of(Cursor::Move::kMax - 1, kOthers, Cursor::Table::kMax, Cursor::Position::kMax) ==
+                  (1ull << 53) - 1,
+              "every cursor is a double");
+Status no_cursor_for(std::uint64_t table) {
+  return {Code::internal, "table " + std::to_string(table) +
+                              " cannot be scanned: a cursor has room for table numbers up to " +
+                              std::to_string(Cursor::Table::kMax)};
 }
 // A step asks a table for no fewer keys: with what it reads beside them, more cost little. Where it finds hardly any it
 // asks for more and more. It is over when it has as many keys as were asked for, or so many bytes of them, or has asked
@@ -450,7 +464,11 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
     if (Status status = co_await follow(account.deadline); !status.ok()) co_return status;
     account.routed_in = epoch();
     const std::uint64_t move = map_->message().move();
-    if (Cursor::Move::get(step.next) != (move & Cursor::Move::kMax)) step.next = 0;
+    // A number that no cursor of this move can be begins anew.
+    if (step.next > cursor_of(move, kOthers, Cursor::Table::kMax, Cursor::Position::kMax) ||
+        Cursor::Move::get(step.next) != Cursor::mark(move)) {
+      step.next = 0;
+    }
     Pass pass = Cursor::Pass::get(step.next) == kOthers ? kOthers : kDeparted;
     std::uint64_t from = Cursor::Table::get(step.next);
     std::uint64_t position = Cursor::Position::get(step.next);
@@ -468,11 +486,7 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
     if (id != from) position = 0;
     Result<Borrowed> bond = co_await borrow(entry->node(), account.deadline);
     if (!bond.ok()) co_return bond.status();
-    if (id > Cursor::Table::kMax || bond->table().positions() > Cursor::Position::kMax) {
-      co_return Status(Code::internal, "table " + std::to_string(id) +
-                                           " is too large, or has too large a number, for a "
-                                           "scan's cursor to tell where it is");
-    }
+    if (id > Cursor::Table::kMax) co_return no_cursor_for(id);
     const std::uint64_t wanted =
         std::max(count - step.keys.size(), std::min(kManyKeys, kFewestKeys << std::min(pages, 8)));
     Result<Page> page = co_await bond->table().scan(position, wanted, account.deadline, account.cost);
@@ -490,6 +504,7 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
     // Under another move this page may lack what has left for a table that was gone through.
     if (page->next != 0 || map_->message().move() != move) continue;
     if (const v1alpha1::TableEntry* following = table_from(id + 1, pass == kDeparted)) {
+      if (following->id() > Cursor::Table::kMax) co_return no_cursor_for(following->id());
       step.next = cursor_of(move, pass, following->id(), 0);
     } else if (pass == kDeparted) {
       step.next = cursor_of(move, kOthers, 0, 0);
@@ -730,7 +745,8 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   fabric::Cost cost;
   Result<layout::Superblock> superblock = co_await index::read_superblock(*bond->session, deadline, cost);
   Status status = superblock.status();
-  if (status.ok() && pool_secret_ && *pool_secret_ != secret) {
+  // With one table no key is looked for elsewhere: its node may have begun anew, with a secret of its own.
+  if (status.ok() && pool_secret_ && *pool_secret_ != secret && map_->message().tables_size() > 1) {
     status = {
         Code::corrupt,
         "the node grants another hash secret than the pool's other nodes: keys would be looked for in the wrong place"};

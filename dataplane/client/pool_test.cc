@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -194,8 +195,9 @@ class PoolTest : public ::testing::Test {
       EXPECT_TRUE(page.ok()) << page.status().message();
       if (!page.ok()) co_return;
       for (const std::string& key : page->keys) ++times[key];
-      cursor = page->next;
-      EXPECT_EQ(cursor >> 63, 0u);
+      // As a client would hand it back that holds numbers as doubles.
+      cursor = static_cast<std::uint64_t>(static_cast<double>(page->next));
+      EXPECT_EQ(cursor, page->next);
     } while (whole && cursor != 0);
   }
   static Task<void> scan_once(Client& client, std::uint64_t cursor, base::Result<Page>& into) {
@@ -376,6 +378,36 @@ TEST_F(PoolTest, ScansTheKeysOfAllNodes) {
   }
   EXPECT_GT(chosen.size(), 2u);
   EXPECT_GT(client.pool->counters().operations[static_cast<std::size_t>(Operation::scan)].trips.get(), 0u);
+}
+
+// Cursors of the highest numbers of tables and moves are doubles, too; a table that has no place in a cursor is
+// refused.
+TEST_F(PoolTest, CursorsOfTheHighestNumbersAreDoubles) {
+  for (const std::uint64_t move : std::array{126ul, 127ul, 128ul, 254ul, layout::kMostMoves}) {
+    v1alpha1::ShardMap map = map_of(move);
+    map.set_move(move);
+    map.mutable_tables(1)->set_id(1023);
+    for (std::uint32_t& part : *map.mutable_directory()) part = part == 0 ? 0 : 1023;
+    publish(map);
+    Client& client = connect();
+    if (move == 126) run(client, put_all(client, 0, 300, "v"));
+    std::map<std::string, int> times;
+    std::uint64_t cursor = 0;
+    run(client, scan_into(client, 1, true, cursor, times));
+    EXPECT_EQ(times.size(), 300u) << move;
+  }
+  v1alpha1::ShardMap map = map_of(layout::kMostMoves + 1);
+  map.set_move(layout::kMostMoves);
+  map.mutable_tables(1)->set_id(1024);
+  for (std::uint32_t& part : *map.mutable_directory()) part = part == 0 ? 0 : 1024;
+  publish(map);
+  Client& client = connect();
+  base::Result<Page> page = Page();
+  for (std::uint64_t cursor = 0, steps = 0; steps < 1000 && page.ok(); ++steps, cursor = page.ok() ? page->next : 0) {
+    run(client, scan_once(client, cursor, page));
+  }
+  EXPECT_EQ(page.code(), Code::internal);
+  EXPECT_NE(page.status().message().find("table 1024 cannot be scanned"), std::string::npos);
 }
 
 TEST_F(PoolTest, AScanSaysThatAPartOfTheKeysIsOutOfReach) {

@@ -8,6 +8,9 @@
 
 namespace farpool::index {
 
+// Bounds the positions of every protocol's table: a cursor of a pool has this many bits for one (client/pool.cc).
+inline constexpr std::uint64_t kPositionBits = 35;
+
 // A scan begins at 0 and goes on from `next` until that is 0. Nobody remembers it meanwhile: any number may be gone on
 // from, at any time. A key that is there from the first step's beginning to the last one's end is on a page; one that
 // was not there at any time in between is on none; any key may be there twice.

@@ -147,6 +147,7 @@ class Table {
   // behind the last one has no keys. Takes no locks, and writes nothing but what a lookup may have to repair.
   virtual task::Task<base::Result<Page>> scan(std::uint64_t position, std::uint64_t count, base::Nanos deadline,
                                               fabric::Cost& cost) = 0;
+  // At most 2^kPositionBits.
   virtual std::uint64_t positions() const = 0;
 
   virtual const layout::Geometry& geometry() const = 0;

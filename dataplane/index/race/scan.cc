@@ -333,6 +333,8 @@ Task<Result<bool>> Scan::read_keys(index::Page& page) {
 
 }  // namespace
 
+// A memory node has fewer than 2^32 groups in all its tables together (layout/geometry.cc).
+static_assert(index::kPositionBits >= 32);
 std::uint64_t Table::positions() const {
   return state_->geometry.rows_per_table() << layout::most_depth(state_->geometry.tables);
 }

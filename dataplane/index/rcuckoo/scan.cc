@@ -198,12 +198,19 @@ Task<Result<bool>> Scan::read_keys() {
 
 }  // namespace
 
-std::uint64_t Table::positions() const { return state_->geometry.rows; }
+std::uint64_t Table::positions() const {
+  const std::uint64_t rows = state_->geometry.rows, unit = rows_per_position(rows);
+  return (rows + unit - 1) / unit;
+}
 
 Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost) {
   if (position >= positions()) co_return index::Page();
+  const std::uint64_t unit = rows_per_position(state_->geometry.rows);
   const auto rows = std::clamp<std::uint64_t>(count / state_->geometry.entries_per_row, 1, kMostRows);
-  co_return co_await rcuckoo::scan(*state_, position, rows, deadline, cost);
+  Result<index::Page> page =
+      co_await rcuckoo::scan(*state_, position * unit, base::round_up(rows, unit), deadline, cost);
+  if (page.ok()) page->next /= unit;  // a step that is not the last one covers whole positions
+  co_return page;
 }
 
 Task<Result<index::Page>> scan(Table::State& state, std::uint64_t first, std::uint64_t rows, Nanos deadline,

@@ -2,10 +2,19 @@
 // A step of a scan, for whoever has the table's state. Internal to the room.
 #pragma once
 
+#include <bit>
+#include <cstdint>
+
 #include "index/page.h"
 #include "index/rcuckoo/state.h"
 
 namespace farpool::rcuckoo {
+
+// Rows of one position of a scan: a power of two, 1 in tables of up to 2^35 rows. So the positions of the largest table
+// that a memory node can have fit into a cursor, and a step covers whole positions.
+constexpr std::uint64_t rows_per_position(std::uint64_t rows) {
+  return std::bit_ceil((rows + (1ull << index::kPositionBits) - 1) >> index::kPositionBits);
+}
 
 // index::Table::scan(), of so many rows from `first` on. What it reads behind them, to find all that belongs to them,
 // is the same for many rows as for few.
