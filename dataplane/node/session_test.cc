@@ -98,6 +98,52 @@ TEST(Session, AnEpochThatStopsTheNodeEndsIt) {
   EXPECT_NE(again.status().message().find("accept the loss"), std::string::npos) << again.status().message();
 }
 
+// A client that writes as soon as it has a lane, as often as it may.
+task::Task<void> open_and_add(SimPort& port, Session::Options options, std::unique_ptr<Session>& into) {
+  auto opened = co_await Session::open(port, std::move(options));
+  if (!opened.ok()) co_return;
+  into = std::move(*opened);
+  for (int i = 0; i < 40 && into->alive(); ++i) {
+    Outcome outcome;
+    std::uint64_t old = 0;
+    co_await post_one(*into, Op::fetch_add(kWord, old, 1), outcome);
+    if (outcome.fate != Fate::done) co_return;
+  }
+}
+
+// A session may be fenced while its client is about to open the lane: at whatever moment that is, nothing of it lands
+// once the memory node says that it has ended.
+TEST(Session, ALaneThatIsOpenedWhileItsSessionIsBeingFencedCarriesNothing) {
+  int opened = 0, refused = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    TestWorld world(seed);
+    world.node->stand_alone();
+    SimPort& port = world.client();
+    Session::Options options = world.session_options(port);
+    options.client_process = 7;
+    std::unique_ptr<Session> session;
+    bool over = false, fenced = false;
+    std::uint64_t at_the_end = 0;
+    task::Scope scope;
+    scope.spawn(TestWorld::note_end(open_and_add(port, options, session), over));
+    FARPOOL_CHECK(world.network.run_until([&] { return world.node->stats().sessions > 0; }, kSecond));
+    world.network.at(world.network.now() + static_cast<Nanos>(seed * 60), [&] {
+      world.node->fence({7}, [&](const v1alpha1::FenceResponse&) {
+        fenced = true;
+        at_the_end = word_of(world);
+      });
+    });
+    ASSERT_TRUE(world.wait_until([&] { return fenced && over; }));
+    world.pass(10 * kMillisecond);
+    EXPECT_EQ(word_of(world), at_the_end) << "seed " << seed << ": something landed behind the fence";
+    EXPECT_EQ(world.node->stats().sessions, 0u);
+    ++(session ? opened : refused);
+    if (session) world.close(std::move(session));
+  }
+  EXPECT_GT(opened, 20);
+  EXPECT_GT(refused, 20);
+}
+
 // Clocks are never compared: the client goes by when it sent its last answered tick, and stops before the node lets go.
 TEST(Session, TheClientStopsBeforeTheNodeFencesIt) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

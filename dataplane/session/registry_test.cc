@@ -203,6 +203,34 @@ TEST_F(RegistryTest, TokensAreGoodForOneLaneAndExpire) {
   EXPECT_FALSE(registry->on_open_lane({}));
 }
 
+// While a session is being fenced nothing new of it may begin: what is cut is what there was when the fence began.
+TEST_F(RegistryTest, ALaneTokenIsRefusedFromTheMomentThatItsSessionIsBeingFenced) {
+  for (const bool by_operator : {false, true}) {
+    rebuild({});
+    publish(1);
+    SessionRequest asked = request();
+    asked.mutable_open()->set_client_incarnation(1);
+    asked.mutable_open()->set_client_process(7);
+    asked.mutable_open()->set_epoch(1);
+    asked.mutable_open()->set_node_incarnation(kNode);
+    asked.mutable_open()->set_lanes(3);
+    const SessionReply opened = exchange(asked);
+    ASSERT_EQ(opened.code(), SessionReply::CODE_OK) << opened.message();
+    EXPECT_TRUE(registry->on_open_lane(token(opened, 0)));
+    responder.advance(4 * kSecond);
+    ASSERT_TRUE(registry->tick(opened.grant().session_id(), {.era = 1}));
+    if (by_operator) {
+      registry->fence_processes({7}, [](std::uint32_t) {});
+    } else {
+      registry->refuse(nullptr, "another epoch");
+    }
+    ASSERT_EQ(responder.fences.size(), 1u);
+    EXPECT_FALSE(registry->on_open_lane(token(opened, 1))) << "while it is being fenced";
+    EXPECT_EQ(responder.finish_fences(), std::vector{opened.grant().session_id()});
+    EXPECT_FALSE(registry->on_open_lane(token(opened, 2))) << "when it has been";
+  }
+}
+
 TEST_F(RegistryTest, ASessionWithoutTicksIsFencedAndItsIncarnationNeverComesBack) {
   publish(1);
   const std::uint64_t quiet = must_open(1), lively = must_open(2);
