@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,6 +97,25 @@ TEST_F(ComputeShardDaemon, ServesAPoolThatHasIpv6Alone) {
   EXPECT_EQ(ask("127.0.0.1", resp, "STRLEN greeting"), ":5\r\n");
   shard.signal(SIGTERM);
   EXPECT_EQ(shard.wait(), 0) << shard.output();
+}
+
+// The shard follows a memory node that comes back empty, and needs no restart of its own.
+TEST_F(ComputeShardDaemon, FollowsAStandaloneMemoryNodeThatComesBackWithoutItsMemory) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  auto node = std::make_unique<Daemon>(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
+  ASSERT_TRUE(comes_up(*node, node_http));
+  Daemon shard(FARPOOL_COMPUTE_SHARD, shard_flags(endpoint));
+  ASSERT_TRUE(comes_up(shard, http));
+  for (int life = 0; life < 3; ++life) {
+    EXPECT_EQ(ask("127.0.0.1", resp, "SET greeting hello"), "+OK\r\n");
+    node->signal(SIGKILL);
+    EXPECT_EQ(node->wait(), -SIGKILL);
+    node = std::make_unique<Daemon>(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
+    ASSERT_TRUE(comes_up(*node, node_http));
+    ASSERT_TRUE(eventually([&] { return ask("127.0.0.1", resp, "STRLEN greeting") == ":0\r\n"; }))
+        << ask("127.0.0.1", resp, "STRLEN greeting") << shard.output();
+    EXPECT_TRUE(comes_up(shard, http));
+  }
 }
 
 TEST_F(ComputeShardDaemon, ReachesAMemoryNodeOfItsHostOverRings) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <iostream>
 #include <map>
@@ -455,7 +456,11 @@ int run(const Settings& settings) {
   }
   // Before it is seen to be ready: who needs no operator serves from then on.
   if (settings.standalone) {
-    const auto published = node->stand_alone();
+    // From the clock: a life whose memory is empty does not know the epochs of the lives before, and has to be above
+    // them.
+    const auto now =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+    const auto published = node->stand_alone(static_cast<std::uint64_t>(std::max<std::int64_t>(1, now.count())));
     if (published.verdict != node::MemoryNode::Verdict::adopted) {
       return fail(kProgram, {Code::internal, published.message});
     }

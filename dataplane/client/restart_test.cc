@@ -17,6 +17,7 @@
 #include "index/rcuckoo/locate.h"
 #include "layout/operation_slot.h"
 #include "layout/private_page.h"
+#include "node/audit.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "task/scope.h"
@@ -158,6 +159,13 @@ TEST(Restart, EverythingAcknowledgedIsThere) {
       repaired += world.node->stats().repaired;
       EXPECT_EQ(world.node->stats().defects, 0u) << "seed " << seed << ", life " << life;
       EXPECT_FALSE(world.node->facts().memory_node().memory_fresh());
+      // From the first moment on: the operator plans from it.
+      const auto audited = node::audit_memory(world.memory.span());
+      ASSERT_TRUE(audited.ok()) << audited.status().message();
+      EXPECT_GT(audited->audit.table.keys, 0u);
+      EXPECT_EQ(world.node->stats().keys, audited->audit.table.keys) << "seed " << seed << ", life " << life;
+      EXPECT_EQ(world.node->facts().memory_node().keys(), audited->audit.table.keys);
+      EXPECT_GT(world.node->facts().memory_node().heap_bytes_used(), 0u);
       ASSERT_TRUE(over(writers)) << "seed " << seed;
       std::uint64_t there = 0, told = 0;
       task::Scope readers;

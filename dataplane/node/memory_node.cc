@@ -121,6 +121,8 @@ void MemoryNode::serve_sessions() {
   }
   session::SessionObserver& observer = *this;
   registry_ = std::make_unique<session::Registry>(std::move(config), std::move(regions), responder_, observer);
+  // Before anybody can ask: what was taken up is known by now, and the operator plans from these numbers.
+  count_keys();
   count_quarantined();
   refresh_facts();
 }
@@ -388,10 +390,10 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   return {Verdict::adopted, map_.epoch(), ""};
 }
 
-MemoryNode::Published MemoryNode::stand_alone() {
+MemoryNode::Published MemoryNode::stand_alone(std::uint64_t at_least) {
   v1alpha1::ShardMap map;
   map.set_pool_uid(options_.pool_uid);
-  map.set_epoch(held_epoch() + 1);
+  map.set_epoch(std::max(held_epoch() + 1, at_least));
   map.set_move(held_move());
   *map.add_nodes() = entry();
   map.add_tables();  // table 0 on node 0

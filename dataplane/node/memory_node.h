@@ -88,8 +88,10 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   // Follows an epoch, whether it has been prepared or not. One that does not contain this incarnation, or stops it,
   // cuts every session.
   Published publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
-  // Publishes an epoch of its own with itself as the one node: no operator.
-  Published stand_alone();
+  // Publishes an epoch of its own with itself as the one node: no operator. The epoch is above every one that its
+  // memory knows of, and no lower than `at_least`: clients that followed an earlier life, whose memory is gone, take a
+  // map for news by its epoch alone.
+  Published stand_alone(std::uint64_t at_least = 1);
 
   // Ends every session of these processes, for ever, and says what of them is left here once nothing of them can
   // execute any more.
