@@ -223,19 +223,29 @@ func (a *Applier) Relabel(ctx context.Context, existing client.Object, labels ma
 	if len(lost) == 0 {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": existing.GetUID(), "resourceVersion": existing.GetResourceVersion(), "labels": lost}})
+	return a.mend(ctx, existing, "labels", lost)
+}
+
+// Adopt gives an object the owners that it is to have.
+func (a *Applier) Adopt(ctx context.Context, existing client.Object, owners []metav1.OwnerReference) error {
+	return a.mend(ctx, existing, "ownerReferences", owners)
+}
+
+// mend changes a field of the metadata of the very object that was seen, and nothing else of it.
+func (a *Applier) mend(ctx context.Context, existing client.Object, field string, value any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": existing.GetUID(), "resourceVersion": existing.GetResourceVersion(), field: value}})
 	if err != nil {
-		return fmt.Errorf("write labels as JSON: %w", err)
+		return fmt.Errorf("write %s as JSON: %w", field, err)
 	}
 	object := existing.DeepCopyObject().(client.Object)
 	err = a.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return fmt.Errorf("put labels back on %s: %w", name(existing), ErrStale)
+		return fmt.Errorf("mend %s of %s: %w", field, name(existing), ErrStale)
 	case err != nil:
-		return fmt.Errorf("put labels back on %s: %w", name(existing), err)
+		return fmt.Errorf("mend %s of %s: %w", field, name(existing), err)
 	}
-	a.counter.Wrote(fmt.Sprintf("%T", existing), "relabel")
+	a.counter.Wrote(fmt.Sprintf("%T", existing), "mend")
 	return nil
 }
 

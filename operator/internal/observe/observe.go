@@ -148,7 +148,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	s.NodePods = map[string]*corev1.Pod{}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if node := s.Nodes[pod.Name]; node != nil && metav1.IsControlledBy(pod, node) {
+		if node := s.Nodes[pod.Name]; node != nil && metav1.IsControlledBy(pod, node) || keeps(pool, pod) {
 			s.NodePods[pod.Name] = pod
 		} else if pod.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentComputeShard {
 			s.ComputePods = append(s.ComputePods, pod)
@@ -222,6 +222,15 @@ func Resizes(ctx context.Context, cache client.Reader, pool types.NamespacedName
 func Stray(resize *v1alpha1.ResizeOperation) bool {
 	controller := metav1.GetControllerOf(resize)
 	return resize.DeletionTimestamp.IsZero() && (controller == nil || controller.Kind != "KVPool")
+}
+
+// keeps says whether a pod is of a memory node of this very pool, whose MemoryNode may have been deleted: the pool is its owner, too.
+func keeps(pool *v1alpha1.KVPool, pod *corev1.Pod) bool {
+	if controller := metav1.GetControllerOf(pod); controller != nil && (controller.Kind != "MemoryNode" || controller.Name != pod.Name) {
+		return false
+	}
+	return pod.Labels[v1alpha1.LabelMemoryNode] == pod.Name &&
+		slices.ContainsFunc(pod.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == pool.UID && owner.Kind == "KVPool" })
 }
 
 // hashSecret asks the API server itself for the Secret that nothing can take the place of, if the cache does not show it: it may have lost its label.

@@ -3,11 +3,15 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/api/v1alpha1"
 )
 
 // Labels are anybody's to take away. What is applied gets them back with everything else; here is what is made once, or by somebody else.
@@ -23,6 +27,23 @@ func (d *decision) relabel(object client.Object, labels map[string]string) {
 			d.Relabel = append(d.Relabel, Relabelling{object, labels})
 			return
 		}
+	}
+}
+
+// adopt has the pod of a memory node owned by its MemoryNode, which may have been deleted and made again, and by the pool, by which the pod stays when
+// that happens.
+func (d *decision) adopt(n *node) {
+	if n.pod == nil || !n.pod.DeletionTimestamp.IsZero() {
+		return
+	}
+	yes := true
+	node := metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MemoryNode", Name: n.name, UID: n.object.UID, Controller: &yes, BlockOwnerDeletion: &yes}
+	pool := metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "KVPool", Name: d.Pool.Name, UID: d.Pool.UID}
+	owned := func(uid types.UID) bool {
+		return slices.ContainsFunc(n.pod.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == uid })
+	}
+	if !metav1.IsControlledBy(n.pod, n.object) || !owned(d.Pool.UID) {
+		d.Adopt = append(d.Adopt, Adoption{n.pod, []metav1.OwnerReference{node, pool}})
 	}
 }
 

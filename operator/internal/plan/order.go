@@ -20,6 +20,8 @@ type Hands interface {
 	Delete(client.Object) error
 	// Relabel puts labels back that an object has lost.
 	Relabel(object client.Object, labels map[string]string) error
+	// Adopt makes a pod owned by its MemoryNode and its pool.
+	Adopt(Adoption) error
 	// Judge says what a failure of Apply, Delete or WriteStatuses means.
 	Judge(error) Failure
 	// Tell people about events of what was applied.
@@ -98,6 +100,9 @@ func (p *Plan) CarryOut(hands Hands) Outcome {
 	}
 	for _, lost := range p.Relabel {
 		outcome.note(hands, hands.Relabel(lost.Object, lost.Labels))
+	}
+	for _, adoption := range p.Adopt {
+		outcome.note(hands, hands.Adopt(adoption))
 	}
 	for _, object := range p.Delete {
 		outcome.note(hands, hands.Delete(object))

@@ -52,6 +52,8 @@ type Plan struct {
 	Delete []client.Object
 	// Relabel are objects that have lost labels by which the pool, its Services or people find them.
 	Relabel []Relabelling
+	// Adopt are pods of memory nodes whose owners are not as they are to be.
+	Adopt []Adoption
 	// Needs are the objects without which another is not applied; ConnectNeeds and PublishNeeds are those without which there are no streams, and no
 	// memory node is told a map.
 	Needs                      map[render.Object][]render.Object
@@ -77,6 +79,12 @@ type Plan struct {
 type Relabelling struct {
 	Object client.Object
 	Labels map[string]string
+}
+
+// Adoption is a pod and the owners that it is to have.
+type Adoption struct {
+	Pod    *corev1.Pod
+	Owners []metav1.OwnerReference
 }
 
 // Publication tells a memory node a map.
@@ -516,6 +524,7 @@ func (d *decision) memoryNode(n *node) {
 		return
 	}
 	d.relabel(n.pod, pod.Labels)
+	d.adopt(n)
 	switch {
 	case n.pod == nil:
 		d.Apply = append(d.Apply, pod)

@@ -110,6 +110,11 @@ func (p Pool) owner() *metav1ac.OwnerReferenceApplyConfiguration {
 		WithName(p.Name).WithUID(p.UID).WithController(true).WithBlockOwnerDeletion(true)
 }
 
+// Keeper is a second owner of a memory node's pod: the pod stays, with what its memory holds, when somebody deletes its MemoryNode and the pool is there.
+func (p Pool) Keeper() *metav1ac.OwnerReferenceApplyConfiguration {
+	return metav1ac.OwnerReference().WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("KVPool").WithName(p.Name).WithUID(p.UID)
+}
+
 // Labels are those of everything that a pool has. PoolLabel is the one that says whose it is.
 func (p Pool) Labels() map[string]string    { return p.labels() }
 func (p Pool) PoolLabel() map[string]string { return map[string]string{v1alpha1.LabelPool: p.Name} }

@@ -22,7 +22,7 @@ func (t template4) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 	if err != nil {
 		return nil, err
 	}
-	return pod.WithAnnotations(t.version()).WithAnnotations(map[string]string{v1alpha1.AnnotationPodHash: hash}), nil
+	return pod.WithAnnotations(t.version()).WithAnnotations(map[string]string{v1alpha1.AnnotationPodHash: hash}).WithOwnerReferences(pool.Keeper()), nil
 }
 
 func (t template4) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool) (*appsv1ac.DeploymentApplyConfiguration, error) {

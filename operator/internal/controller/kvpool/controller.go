@@ -364,6 +364,10 @@ func (h *hands) Relabel(object client.Object, labels map[string]string) error {
 	return h.applier.Relabel(h.ctx, object, labels)
 }
 
+func (h *hands) Adopt(adoption plan.Adoption) error {
+	return h.applier.Adopt(h.ctx, adoption.Pod, adoption.Owners)
+}
+
 func (h *hands) Judge(err error) plan.Failure {
 	var conflict *apply.ConflictError
 	switch {

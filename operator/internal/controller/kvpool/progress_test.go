@@ -111,6 +111,38 @@ var _ = Describe("what is wrong with one object", func() {
 		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
 	})
 
+	It("costs no data if a memory node's object is deleted while its pod lives", func() {
+		w := newWorld(nil)
+		w.up()
+		object, pod := w.node("cache-memory-0"), w.awaitPod("cache-memory-0")
+		By("having an owner more than the MemoryNode, for which the garbage collector lets the pod be")
+		Expect(pod.OwnerReferences).To(HaveLen(2))
+		Expect(pod.OwnerReferences).To(ContainElement(And(HaveField("UID", w.pool.UID), HaveField("Controller", BeNil()))))
+		Expect(k8s.Delete(w.ctx, object)).To(Succeed())
+		Eventually(func(g Gomega) {
+			now := &v1alpha1.MemoryNode{}
+			g.Expect(k8s.Get(w.ctx, w.key("cache-memory-0"), now)).To(Succeed())
+			g.Expect(now.UID).NotTo(Equal(object.UID))
+			kept := w.awaitPod("cache-memory-0")
+			g.Expect(kept.UID).To(Equal(pod.UID))
+			g.Expect(metav1.IsControlledBy(kept, now)).To(BeTrue())
+		}, within, every).Should(Succeed())
+		w.run("cache-memory-1")
+		w.awaitEpoch(2)
+		w.awaitPublished()
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing)
+		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionDataLost, metav1.ConditionFalse, v1alpha1.ReasonNoLoss)
+		Expect(w.awaitEpoch(2).Spec.Nodes[0].Incarnation).To(Equal(w.node("cache-memory-0").Status.Incarnation))
+		w.settle()
+
+		By("being given that owner if the pod is of an older template")
+		pod = w.awaitPod("cache-memory-1")
+		pod.OwnerReferences = pod.OwnerReferences[:1]
+		Expect(k8s.Update(w.ctx, pod)).To(Succeed())
+		Eventually(func() []metav1.OwnerReference { return w.awaitPod("cache-memory-1").OwnerReferences }, within, every).Should(HaveLen(2))
+		w.settle()
+	})
+
 	It("keeps a pool from nothing else if its status cannot be written", func() {
 		w := newWorld(nil)
 		w.up()
