@@ -24,6 +24,7 @@ import (
 	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/pki"
 	"farpool.dev/farpool/operator/internal/render"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 // Settings of the operator.
@@ -330,6 +331,9 @@ func (d *decision) mismatch(n *node) string {
 	}
 	if facts.GetEndpoint() == "" {
 		return fmt.Sprintf("memory node %s advertises no endpoint: look into its pod's log", n.name)
+	}
+	if length := len(facts.GetEndpoint()); length > shardmap.LongestEndpoint {
+		return fmt.Sprintf("memory node %s advertises an endpoint of %d bytes, and a map holds %d: look into its pod's log", n.name, length, shardmap.LongestEndpoint)
 	}
 	return ""
 }

@@ -387,6 +387,9 @@ func (f *following) takeRepair() (running bool, last *agent.Outcome) {
 	}
 	f.status.Attempts, f.status.Shard = last.Attempt, last.Name
 	for _, result := range last.Repair.GetNodes() {
+		if f.entryOf(result.GetName()) == nil {
+			continue // no memory node of the map, whatever a compute shard says of it
+		}
 		at := f.node(result.GetName())
 		at.SlotsRepaired += int64(result.GetSlotsRepaired())
 		at.SegmentsAdopted += int64(result.GetSegmentsAdopted())
@@ -591,6 +594,10 @@ func (f *following) node(name string) *v1alpha1.RepairNodeStatus {
 }
 
 func (f *following) sum() {
+	if len(f.status.Nodes) > nodesInMap {
+		// As many have come and gone meanwhile: what left the map holds nothing.
+		f.status.Nodes = slices.DeleteFunc(f.status.Nodes, func(at v1alpha1.RepairNodeStatus) bool { return f.entryOf(at.Name) == nil })
+	}
 	f.status.SlotsRepaired, f.status.SegmentsAdopted = 0, 0
 	for _, at := range f.status.Nodes {
 		f.status.SlotsRepaired += at.SlotsRepaired

@@ -243,7 +243,7 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 			// It is about to be told; the status would only flicker.
 			now.Epoch = before.Epoch
 		}
-		now.Endpoint = facts.GetMemoryNode().GetEndpoint()
+		now.Endpoint = clipTo(facts.GetMemoryNode().GetEndpoint(), shardmap.LongestEndpoint)
 		now.QuarantinedRows = int64(facts.GetMemoryNode().GetQuarantinedRows())
 		if region, err := shardmap.LockRegionFromMessage(facts.GetMemoryNode().GetLockRegion()); err == nil {
 			now.LockRegion = region

@@ -208,11 +208,20 @@ func NodeFromMessage(entry *farpoolv1alpha1.MemoryNodeEntry) (*v1alpha1.ShardMap
 	default:
 		return nil, fmt.Errorf("node %s is in the unknown state %s", entry.GetName(), entry.GetState())
 	}
+	if len(node.Name) > longestName || len(node.Endpoint) > LongestEndpoint {
+		return nil, fmt.Errorf("a node has a name of %d bytes and an endpoint of %d: a map holds %d and %d", len(node.Name), len(node.Endpoint), longestName, LongestEndpoint)
+	}
 	if node.MemoryBytes < 0 {
 		return nil, fmt.Errorf("node %s claims to lend %d bytes", entry.GetName(), entry.GetMemoryBytes())
 	}
 	return node, nil
 }
+
+// LongestEndpoint and longestName are the most bytes that ShardMaps and statuses hold.
+const (
+	LongestEndpoint = 300
+	longestName     = 63
+)
 
 // LockRegionFromMessage is the resource's form of a lock region.
 func LockRegionFromMessage(region *farpoolv1alpha1.LockRegion) (*v1alpha1.LockRegion, error) {
