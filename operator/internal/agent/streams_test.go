@@ -251,6 +251,69 @@ func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	}
 }
 
+// Each memory node tells the map that it holds, which names all of them: with a copy for each, a pool's maps would grow with the square of its size.
+func TestMapsOfAPoolAreKeptOnce(t *testing.T) {
+	f := newFixture(t)
+	held := &farpoolv1alpha1.ShardMap{PoolUid: uid, Epoch: 3}
+	var targets []Target
+	for _, pod := range []types.UID{"one", "two", "three"} {
+		p := f.start("127.0.0.1:0", pki.RoleNode)
+		now := facts(3)
+		now.MemoryNode.Map = held
+		if pod == "three" {
+			now.MemoryNode.Map = &farpoolv1alpha1.ShardMap{PoolUid: uid, Epoch: 2}
+		}
+		p.facts.Store(now)
+		one := target(p.address)
+		one.Pod = pod
+		targets = append(targets, one)
+	}
+	f.streams.Sync(pool, uid, f.credential, targets)
+	late := time.After(deadline)
+	for {
+		observed := f.streams.Observe(pool)
+		if connected(observed["one"]) && connected(observed["two"]) && connected(observed["three"]) {
+			one, two, three := observed["one"].Facts.GetMemoryNode().GetMap(), observed["two"].Facts.GetMemoryNode().GetMap(), observed["three"].Facts.GetMemoryNode().GetMap()
+			if one != two || one.GetEpoch() != 3 || three.GetEpoch() != 2 {
+				t.Errorf("%p and %p of epoch %d, and one of epoch %d", one, two, one.GetEpoch(), three.GetEpoch())
+			}
+			return
+		}
+		select {
+		case <-f.news:
+		case <-late:
+			t.Fatalf("%+v", observed)
+		}
+	}
+}
+
+func TestOtherFactsAreNews(t *testing.T) {
+	for name, change := range map[string]func(*farpoolv1alpha1.Facts){
+		"epoch":            func(f *farpoolv1alpha1.Facts) { f.Epoch++ },
+		"ready":            func(f *farpoolv1alpha1.Facts) { f.Ready = true },
+		"move":             func(f *farpoolv1alpha1.Facts) { f.MemoryNode.MoveFinished++ },
+		"map":              func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Map = &farpoolv1alpha1.ShardMap{Epoch: 1} },
+		"a dead client":    func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Dead = []*farpoolv1alpha1.DeadClient{{Process: 7}} },
+		"another geometry": func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Race = &farpoolv1alpha1.RaceGeometry{Groups: 1} },
+		"no memory node":   func(f *farpoolv1alpha1.Facts) { f.MemoryNode = nil },
+		"a compute shard":  func(f *farpoolv1alpha1.Facts) { f.ComputeShard = &farpoolv1alpha1.ComputeShardFacts{} },
+	} {
+		changed := facts(4)
+		change(changed)
+		if sameMeaning(changed, facts(4)) {
+			t.Errorf("%s: no news", name)
+		}
+	}
+	busy := facts(4)
+	busy.MemoryNode.Sessions = 9
+	if !sameMeaning(busy, facts(4)) || !sameMeaning(nil, nil) || sameMeaning(busy, nil) {
+		t.Error("sessions are news, or nothing is")
+	}
+	if allocations := testing.AllocsPerRun(10, func() { sameMeaning(busy, busy) }); allocations > 0 {
+		t.Errorf("%.0f allocations for what is the same", allocations)
+	}
+}
+
 func TestSilenceChangesNothingTwice(t *testing.T) {
 	f := newFixture(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
