@@ -148,15 +148,19 @@ func failing(index string) {
 		Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
 		return all.Items
 	}
-	// process that a compute shard is now, as the pool's status has it.
+	// process that a compute shard is now, as the status of its ComputeShardPool has it.
 	process := func(ctx context.Context, of *member) string {
 		GinkgoHelper()
 		var found string
 		Eventually(func(g Gomega) {
 			found = ""
-			for _, one := range p.get(ctx).Status.Processes {
-				if one.PodUID == string(of.pod.UID) {
-					found = one.Process
+			var pools farpoolv1alpha1.ComputeShardPoolList
+			g.Expect(kind.List(ctx, &pools, client.InNamespace(p.namespace), client.MatchingLabels{farpoolv1alpha1.LabelPool: p.name})).To(Succeed())
+			for _, pool := range pools.Items {
+				for _, one := range pool.Status.Processes {
+					if one.PodUID == string(of.pod.UID) {
+						found = one.Process
+					}
 				}
 			}
 			g.Expect(found).NotTo(BeEmpty())

@@ -750,8 +750,7 @@ type KVPoolStatus struct {
 	// +optional
 	Template *TemplateStatus `json:"template,omitempty"`
 
-	// Processes of compute shards, written down so that they are known by name when their pods are gone. Those beyond the bound are
-	// left to what memory nodes report.
+	// Processes that an earlier operator has written down here. They move to the status of the pool's ComputeShardPools, which has all others.
 	// +optional
 	// +listType=map
 	// +listMapKey=process

@@ -98,11 +98,11 @@ type RepairClient struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// Process that is dead: one life of it, 16 hexadecimal digits, as a KVPool's status.processes and memory nodes name it.
+	// Process that is dead: one life of it, 16 hexadecimal digits, as a ComputeShardPool's status.processes and memory nodes name it.
 	// +optional
 	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.size() == 0 || (self.matches('^[0-9a-f]{16}$') && self != '0000000000000000')",message="process has 16 hexadecimal digits in lower case and is not zero: copy it from status.processes of the KVPool"
+	// +kubebuilder:validation:XValidation:rule="self.size() == 0 || (self.matches('^[0-9a-f]{16}$') && self != '0000000000000000')",message="process has 16 hexadecimal digits in lower case and is not zero: copy it from status.processes of a ComputeShardPool"
 	Process string `json:"process"`
 
 	// DiedAt is when the process ended, where that is known.

@@ -84,7 +84,7 @@ type ComputeShardPool struct {
 	// +required
 	Spec ComputeShardPoolSpec `json:"spec"`
 	// +optional
-	Status ScaleStatus `json:"status,omitempty"`
+	Status ComputeShardPoolStatus `json:"status,omitempty"`
 }
 
 // ComputeShardPoolList is a list of ComputeShardPools.
@@ -121,6 +121,18 @@ type ComputeShardPoolSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1024
 	Replicas int32 `json:"replicas"`
+}
+
+// ComputeShardPoolStatus says how many compute shards there are, and which processes.
+type ComputeShardPoolStatus struct {
+	ScaleStatus `json:",inline"`
+
+	// Processes of compute shards, written down when they first answer, so that they are known by name when their pods are gone. One that has died
+	// stays until a RepairLease names it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4096
+	Processes []ProcessStatus `json:"processes,omitempty"`
 }
 
 // ScaleStatus says how many there are, as scale subresources show it.

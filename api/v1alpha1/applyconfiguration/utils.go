@@ -28,6 +28,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ComputeShardPoolApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputeShardPoolSpec"):
 		return &apiv1alpha1.ComputeShardPoolSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ComputeShardPoolStatus"):
+		return &apiv1alpha1.ComputeShardPoolStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputeSpec"):
 		return &apiv1alpha1.ComputeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CountStatus"):

@@ -30,7 +30,7 @@ func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry
 			return false
 		}
 		set := parseFields(fields)
-		return covers(set, desired) && owns(set, desired)
+		return covers(set, desired) && owns(set, desired) && !longer(set, live, desired)
 	}
 	// Nothing is owned yet: the first apply must take place.
 	return false
@@ -219,6 +219,38 @@ func coversElement(set *fieldSet, element any) bool {
 		}
 	}
 	return scalar(element) && set.values[element]
+}
+
+// longer says whether a list that is owned as a whole has more than desired: an apply would take that out.
+func longer(set *fieldSet, live, desired any) bool {
+	switch want := desired.(type) {
+	case map[string]any:
+		have, _ := live.(map[string]any)
+		for name, below := range set.fields {
+			if longer(below, have[name], want[name]) {
+				return true
+			}
+		}
+	case []any:
+		have, _ := live.([]any)
+		if set.whole() {
+			return len(have) != len(want)
+		}
+		for _, keyed := range set.elements {
+			there := map[string]any{}
+			for _, element := range have {
+				if id, ok := keyed.id(element); ok {
+					there[id] = element
+				}
+			}
+			for _, element := range want {
+				if id, ok := keyed.id(element); ok && keyed.elements[id] != nil && longer(keyed.elements[id], there[id], element) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // owns says whether every field of a field set is in desired.

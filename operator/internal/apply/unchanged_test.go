@@ -64,9 +64,13 @@ func TestUnchanged(t *testing.T) {
 		"another's element":                      {`{"l": [{"name": "x"}, {"name": "a"}, {"name": "y"}]}`, `{"l": [{"name": "a"}]}`, `{"f:l": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}}}}`, "m", "", true},
 		"another's scalar in an atomic list":     {`{"l": ["a", "b"]}`, `{"l": ["a"]}`, `{"f:l": {}}`, "m", "", false},
 		"an atomic list that another took over":  {`{"l": [{"p": 1}, {"p": 2}]}`, `{"l": [{"p": 1}]}`, `{"f:o": {}}`, "m", "", false},
-		"elements in another order":              {`{"l": [{"name": "a"}, {"name": "b"}]}`, `{"l": [{"name": "b"}, {"name": "a"}]}`, `{"f:l": {}}`, "m", "", false},
-		"a field that another took over":         {`{"a": 1, "b": 2}`, `{"a": 1, "b": 2}`, `{"f:a": {}}`, "m", "", false},
-		"a list emptied":                         {`{"l": ["a"]}`, `{"l": []}`, `{"f:l": {}}`, "m", "", false},
+		"an element of an atomic list is to go":  {`{"l": [{"p": 1}, {"p": 2}]}`, `{"l": [{"p": 1}]}`, `{"f:l": {}}`, "m", "", false},
+		"an element of an atomic list in an element is to go": {`{"o": [{"name": "a", "l": [{"p": 1}, {"p": 2}]}]}`, `{"o": [{"name": "a", "l": [{"p": 1}]}]}`,
+			`{"f:o": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}, "f:l": {}}}}`, "m", "", false},
+		"an atomic list as it should be": {`{"l": [{"p": 1}, {"p": 2}]}`, `{"l": [{"p": 1}, {"p": 2}]}`, `{"f:l": {}}`, "m", "", true},
+		"elements in another order":      {`{"l": [{"name": "a"}, {"name": "b"}]}`, `{"l": [{"name": "b"}, {"name": "a"}]}`, `{"f:l": {}}`, "m", "", false},
+		"a field that another took over": {`{"a": 1, "b": 2}`, `{"a": 1, "b": 2}`, `{"f:a": {}}`, "m", "", false},
+		"a list emptied":                 {`{"l": ["a"]}`, `{"l": []}`, `{"f:l": {}}`, "m", "", false},
 	} {
 		entries := managedBy("m", "", c.fields)
 		if got := unchanged(object(t, c.live), object(t, c.desired), entries, c.manager, c.subresource); got != c.want {

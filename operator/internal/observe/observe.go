@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 
@@ -105,13 +106,13 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	var memoryPools v1alpha1.MemoryNodePoolList
 	var computePools v1alpha1.ComputeShardPoolList
 	for _, objects := range []client.ObjectList{&pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies} {
-		if err := list(objects, client.MatchingLabels{v1alpha1.LabelPool: pool.Name}); err != nil {
+		if err := list(objects, client.MatchingFields{indexPool: pool.Name}); err != nil {
 			return nil, err
 		}
 	}
 	// These are known by their owner: one that has lost its label must not look as if it were gone.
 	for _, objects := range []client.ObjectList{&nodes, &maps, &memoryPools, &computePools} {
-		if err := list(objects); err != nil {
+		if err := list(objects, client.MatchingFields{indexOwner: string(pool.UID)}); err != nil {
 			return nil, err
 		}
 	}
@@ -184,14 +185,12 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 // Leases that name a pool, the oldest first. A person's have no label.
 func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName) ([]*v1alpha1.RepairLease, error) {
 	var list v1alpha1.RepairLeaseList
-	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace)); err != nil {
+	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingFields{indexPool: pool.Name}); err != nil {
 		return nil, fmt.Errorf("list RepairLeases of pool %s: %w", pool, err)
 	}
 	var leases []*v1alpha1.RepairLease
 	for i := range list.Items {
-		if lease := &list.Items[i]; lease.Spec.PoolRef.Name == pool.Name {
-			leases = append(leases, lease)
-		}
+		leases = append(leases, &list.Items[i])
 	}
 	sort.Slice(leases, func(i, j int) bool {
 		a, b := leases[i], leases[j]
@@ -206,14 +205,12 @@ func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName)
 // Resizes that name a pool. A person's have no label.
 func Resizes(ctx context.Context, cache client.Reader, pool types.NamespacedName) ([]*v1alpha1.ResizeOperation, error) {
 	var list v1alpha1.ResizeOperationList
-	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace)); err != nil {
+	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingFields{indexPool: pool.Name}); err != nil {
 		return nil, fmt.Errorf("list ResizeOperations of pool %s: %w", pool, err)
 	}
 	var resizes []*v1alpha1.ResizeOperation
 	for i := range list.Items {
-		if resize := &list.Items[i]; resize.Spec.PoolName == pool.Name {
-			resizes = append(resizes, resize)
-		}
+		resizes = append(resizes, &list.Items[i])
 	}
 	return resizes, nil
 }
@@ -252,8 +249,8 @@ func (s *Snapshot) hashSecret(ctx context.Context, live client.Reader) error {
 
 func (s *Snapshot) kubernetesNodes(ctx context.Context, cache client.Reader) error {
 	var nodes corev1.NodeList
-	if err := cache.List(ctx, &nodes); err != nil {
-		return fmt.Errorf("list Kubernetes nodes: %w", err)
+	if err := cache.List(ctx, &nodes, client.MatchingFields{indexMarked: marked}); err != nil {
+		return fmt.Errorf("list Kubernetes nodes that are cordoned or out of service: %w", err)
 	}
 	s.OutOfService, s.Cordoned = map[string]bool{}, map[string]bool{}
 	for i := range nodes.Items {
@@ -278,6 +275,25 @@ func IsOutOfService(node *corev1.Node) bool {
 	return false
 }
 
+// Processes that are written down in the pool's ComputeShardPools, and in its own status by earlier operators; each once.
+func (s *Snapshot) Processes() []v1alpha1.ProcessStatus {
+	var processes []v1alpha1.ProcessStatus
+	written := map[string]bool{}
+	add := func(list []v1alpha1.ProcessStatus) {
+		for _, process := range list {
+			if !written[process.Process] {
+				written[process.Process] = true
+				processes = append(processes, process)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.ComputePools)) {
+		add(s.ComputePools[name].Status.Processes)
+	}
+	add(s.Pool.Status.Processes)
+	return processes
+}
+
 // gone asks the API server itself for pods that the cache has not: it may lag, and it shows only pods that bear the pool's label.
 func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]bool, error) {
 	present := map[types.UID]bool{}
@@ -285,16 +301,29 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 		present[pod.UID] = true
 	}
 	gone := map[types.UID]bool{}
-	for _, process := range s.Pool.Status.Processes {
-		uid := types.UID(process.PodUID)
-		if present[uid] || gone[uid] || s.Pool.Spec.Management == v1alpha1.ManagementPaused {
-			continue
+	absent := map[types.UID]string{}
+	for _, process := range s.Processes() {
+		if uid := types.UID(process.PodUID); !present[uid] && s.Pool.Spec.Management != v1alpha1.ManagementPaused {
+			absent[uid] = process.Name
 		}
+	}
+	// Each at a time if they are few; with as many as a rollout leaves, the whole namespace costs less than each of them.
+	if len(absent) > goneAskedOneByOne {
+		there, err := podsOf(ctx, live, s.Pool.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		for uid := range absent {
+			gone[uid] = !there[uid]
+		}
+		return gone, nil
+	}
+	for uid, name := range absent {
 		pod := &metav1.PartialObjectMetadata{}
 		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: process.Name}, pod)
+		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: name}, pod)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, process.Name, err)
+			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, name, err)
 		}
 		if err != nil || pod.UID != uid {
 			gone[uid] = true
@@ -303,6 +332,29 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 		}
 	}
 	return gone, nil
+}
+
+const (
+	goneAskedOneByOne = 8
+	podsInAnAnswer    = 500
+)
+
+// podsOf asks the API server itself which pods a namespace has, whatever labels they bear.
+func podsOf(ctx context.Context, live client.Reader, namespace string) (map[types.UID]bool, error) {
+	there := map[types.UID]bool{}
+	pods := &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	for {
+		if err := live.List(ctx, pods, client.InNamespace(namespace), client.Limit(podsInAnAnswer), client.Continue(pods.Continue)); err != nil {
+			return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
+		}
+		for i := range pods.Items {
+			there[pods.Items[i].UID] = true
+		}
+		if pods.Continue == "" {
+			return there, nil
+		}
+	}
 }
 
 // unplaced asks the API server itself, as the cache may lag: a pod that has a place by now may hold what nothing else does.
@@ -342,16 +394,23 @@ func AwaitsNetwork(pod *corev1.Pod) bool {
 	})
 }
 
+// unattachedAsked bounds the pods that are asked about in one look: an API server goes through all events of a namespace for each, and where one pod gets
+// no network, the others mostly have the same reason.
+const unattachedAsked = 4
+
 // unattached asks the API server itself: nobody needs events in a cache for what a pool lives through once, if ever.
 func (s *Snapshot) unattached(ctx context.Context, live client.Reader) (map[string]string, error) {
 	if s.Pool.Spec.Network.Attachment.NetworkName() == "" {
 		return nil, nil
 	}
 	unattached := map[string]string{}
-	for name, pod := range s.NodePods {
-		if !AwaitsNetwork(pod) {
+	asked := 0
+	for _, name := range slices.Sorted(maps.Keys(s.NodePods)) {
+		pod := s.NodePods[name]
+		if !AwaitsNetwork(pod) || asked == unattachedAsked {
 			continue
 		}
+		asked++
 		var events corev1.EventList
 		if err := live.List(ctx, &events, client.InNamespace(pod.Namespace),
 			client.MatchingFields{"involvedObject.uid": string(pod.UID), "reason": "FailedCreatePodSandBox"}); err != nil {

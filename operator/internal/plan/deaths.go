@@ -15,9 +15,6 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 )
 
-// processesKept bounds what a pool's status says of compute shards.
-const processesKept = 1024
-
 // death of a client process, and how it is known.
 type death struct {
 	process string
@@ -126,7 +123,7 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []death, processes []v1alpha1.ProcessStatus) {
 	written := map[string]v1alpha1.ProcessStatus{}
 	found := map[string]death{}
-	for _, process := range d.Pool.Status.Processes {
+	for _, process := range d.Processes() {
 		written[process.Process] = process
 		switch judged, known := d.judge(c, process); {
 		case judged == ended, judged == dead && dealtWith[process.Process]:
@@ -158,7 +155,7 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 	}
 	slices.SortFunc(deaths, func(a, b death) int { return cmp.Compare(a.process, b.process) })
 	slices.SortFunc(processes, func(a, b v1alpha1.ProcessStatus) int { return cmp.Compare(a.Process, b.Process) })
-	return deaths, processes[:min(len(processes), processesKept)]
+	return deaths, processes
 }
 
 // holds says whether anything of a process that a memory node still names is left there.

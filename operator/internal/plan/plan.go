@@ -108,7 +108,7 @@ type Status struct {
 	Resizes map[string]v1alpha1.ResizeOperationStatus
 	// MemoryPools and ComputePools by the names of their MemoryNodePools and ComputeShardPools.
 	MemoryPools  map[string]v1alpha1.ScaleStatus
-	ComputePools map[string]v1alpha1.ScaleStatus
+	ComputePools map[string]v1alpha1.ComputeShardPoolStatus
 
 	// OpenLeases are RepairLeases that are not complete; Backlog are dead processes that wait for one.
 	OpenLeases, Backlog int
@@ -157,6 +157,7 @@ type decision struct {
 
 	epochs  epochs
 	repairs repairs
+	written written
 	moves   moves
 
 	// memoryScales and computeScales are in the order of the spec's entries; growth is the condition of those that may grow by themselves.

@@ -531,7 +531,7 @@ func (f *following) resolve() *finding {
 		case len(answering) > 0:
 			return &finding{v1alpha1.ReasonClientAnswers, fmt.Sprintf("%s: to have it ended all the same, delete this RepairLease and create one with clients[].process set", some(answering))}
 		case len(nobody) > 0:
-			return &finding{v1alpha1.ReasonClientUnknown, fmt.Sprintf("neither the pool nor a memory node knows a process of name %s: delete this RepairLease and create one with a name or process of status.processes of KVPool %s", some(nobody), f.Pool.Name)}
+			return &finding{v1alpha1.ReasonClientUnknown, fmt.Sprintf("neither the pool nor a memory node knows a process of name %s: delete this RepairLease and create one with a name or process of status.processes of the ComputeShardPools of KVPool %s", some(nobody), f.Pool.Name)}
 		case len(found) > clientsInLease:
 			return &finding{v1alpha1.ReasonClientUnknown, fmt.Sprintf("the names mean %d processes, more than %d: delete this RepairLease and create several, each with fewer clients", len(found), clientsInLease)}
 		}
@@ -564,7 +564,7 @@ func (f *following) named(name string) (silent []string, live string) {
 			silent = append(silent, process)
 		}
 	}
-	for _, process := range f.Pool.Status.Processes {
+	for _, process := range f.Processes() {
 		if process.Name == name {
 			add(process.Process)
 		}

@@ -34,6 +34,7 @@ func newWard(t *testing.T) *ward {
 	t.Helper()
 	w := &ward{scene: newScene(2, v1alpha1.DataPolicyCache), t: t}
 	w.Pool.Spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 3, Workers: 1}}}
+	w.ComputePools = map[string]*v1alpha1.ComputeShardPool{"cache-shards": computeShardPool("shards", 3)}
 	w.Gone, w.OutOfService, w.Calls = map[types.UID]bool{}, map[string]bool{}, map[types.UID][]agent.Outcome{}
 	plan := w.decide(t)
 	w.carryOut(t, &plan.Plan)
@@ -48,10 +49,15 @@ func newWard(t *testing.T) *ward {
 		w.shard(name, uint64(0xa+i))
 	}
 	w.step()
-	if len(w.Pool.Status.Processes) != 3 {
-		t.Fatalf("written down are %v", w.Pool.Status.Processes)
+	if len(w.Processes()) != 3 {
+		t.Fatalf("written down are %v", w.Processes())
 	}
 	return w
+}
+
+func computeShardPool(entry string, replicas int32) *v1alpha1.ComputeShardPool {
+	return &v1alpha1.ComputeShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.ScaleName("cache", entry)},
+		Spec: v1alpha1.ComputeShardPoolSpec{PoolName: "cache", ComputePool: entry, Declared: replicas, Replicas: replicas}}
 }
 
 // shard runs as a process in a pod.
@@ -139,6 +145,9 @@ func (w *ward) step() *decision {
 	w.Pool.Status = plan.Status.Pool
 	for name, status := range plan.Status.Nodes {
 		w.Nodes[name].Status = status
+	}
+	for name, status := range plan.Status.ComputePools {
+		w.ComputePools[name].Status = status
 	}
 	return plan
 }
@@ -298,7 +307,7 @@ func TestDeaths(t *testing.T) {
 			} else if len(w.Leases) != 1 || w.Leases[0].Spec.Cause != c.cause || len(w.Leases[0].Spec.Clients) != 1 || w.Leases[0].Spec.Clients[0].Name != c.of || w.Leases[0].Spec.PoolRef.Name != "cache" {
 				t.Errorf("%d RepairLeases: %+v", len(w.Leases), w.Leases)
 			}
-			keeps := slices.ContainsFunc(w.Pool.Status.Processes, func(process v1alpha1.ProcessStatus) bool { return process.Process == v1alpha1.ProcessID(0xa) })
+			keeps := slices.ContainsFunc(w.Processes(), func(process v1alpha1.ProcessStatus) bool { return process.Process == v1alpha1.ProcessID(0xa) })
 			if keeps != c.keeps {
 				t.Errorf("process a is written down: %v", keeps)
 			}
@@ -309,7 +318,7 @@ func TestDeaths(t *testing.T) {
 func TestWhatIsWrittenDownOfAProcess(t *testing.T) {
 	w := newWard(t)
 	want := v1alpha1.ProcessStatus{Process: "000000000000000b", Name: "b", PodUID: "pod-b", NodeName: "worker-b"}
-	if got := w.Pool.Status.Processes[1]; got != want {
+	if got := w.Processes()[1]; got != want {
 		t.Errorf("%+v", got)
 	}
 	w.shard("b", 0xbb).Status.ContainerStatuses[0].LastTerminationState.Terminated = terminated(9)
@@ -323,8 +332,8 @@ func TestWhatIsWrittenDownOfAProcess(t *testing.T) {
 	}) {
 		t.Errorf("%s, events %v", w.Leases[0].Name, plan.Events)
 	}
-	if got := w.Pool.Status.Processes[2].Process; got != "00000000000000bb" {
-		t.Errorf("the process that lives is not written down: %v", w.Pool.Status.Processes)
+	if got := w.Processes()[2].Process; got != "00000000000000bb" {
+		t.Errorf("the process that lives is not written down: %v", w.Processes())
 	}
 }
 
@@ -541,7 +550,7 @@ func TestWithoutComputeShardsClientsRepair(t *testing.T) {
 	lease := w.Leases[0]
 	w.gone("b")
 	w.gone("c")
-	w.Pool.Status.Processes = nil
+	w.ComputePools["cache-shards"].Status.Processes = nil
 	left := &farpoolv1alpha1.DeadClient{Process: 0xa, Name: "a", Slots: 1}
 	w.step()
 	w.fences(map[string]*farpoolv1alpha1.DeadClient{"cache-memory-0": left})
@@ -669,14 +678,14 @@ func TestBacklog(t *testing.T) {
 	// More die: they wait, too, and come into one lease when one is complete.
 	w.gone("a")
 	w.gone("b")
-	if plan = w.step(); plan.Status.Backlog != 46 || len(w.Pool.Status.Processes) != 3 {
-		t.Errorf("backlog %d, written down %v", plan.Status.Backlog, w.Pool.Status.Processes)
+	if plan = w.step(); plan.Status.Backlog != 46 || len(w.Processes()) != 3 {
+		t.Errorf("backlog %d, written down %v", plan.Status.Backlog, w.Processes())
 	}
 	w.Leases[0].Status.CompletedAt = &metav1.Time{Time: w.now}
 	plan = w.step()
 	newest := w.Leases[len(w.Leases)-1]
-	if newest.Spec.Cause != v1alpha1.CausePodTerminated || len(newest.Spec.Clients) != 2 || plan.Status.Backlog != 44 || len(w.Pool.Status.Processes) != 1 {
-		t.Errorf("%+v, backlog %d, written down %v", newest.Spec, plan.Status.Backlog, w.Pool.Status.Processes)
+	if newest.Spec.Cause != v1alpha1.CausePodTerminated || len(newest.Spec.Clients) != 2 || plan.Status.Backlog != 44 || len(w.Processes()) != 1 {
+		t.Errorf("%+v, backlog %d, written down %v", newest.Spec, plan.Status.Backlog, w.Processes())
 	}
 	w.Leases[1].Status.CompletedAt = &metav1.Time{Time: w.now}
 	plan = w.step()

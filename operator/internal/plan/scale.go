@@ -102,7 +102,8 @@ func (d *decision) scaleRemovals() {
 		wanted[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = true
 	}
 	for name, object := range d.ComputePools {
-		if !wanted[name] && object.DeletionTimestamp.IsZero() {
+		// It goes with the last process that is written down there: what died is to be repaired.
+		if !wanted[name] && object.DeletionTimestamp.IsZero() && len(object.Status.Processes) == 0 {
 			d.Delete = append(d.Delete, object)
 		}
 	}
@@ -110,7 +111,7 @@ func (d *decision) scaleRemovals() {
 
 func (d *decision) scaleStatuses(nodes []nodeCondition) {
 	d.Status.MemoryPools = map[string]v1alpha1.ScaleStatus{}
-	d.Status.ComputePools = map[string]v1alpha1.ScaleStatus{}
+	d.Status.ComputePools = map[string]v1alpha1.ComputeShardPoolStatus{}
 	for _, s := range d.memoryScales {
 		object := d.MemoryPools[v1alpha1.ScaleName(d.Pool.Name, s.entry)]
 		if object == nil {
@@ -136,11 +137,19 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 		if object == nil {
 			continue
 		}
-		status := v1alpha1.ScaleStatus{ObservedGeneration: object.Generation, Selector: labels.FormatLabels(d.pool.ComputePoolSelector(s.entry))}
+		status := v1alpha1.ComputeShardPoolStatus{Processes: d.written.in[object.Name],
+			ScaleStatus: v1alpha1.ScaleStatus{ObservedGeneration: object.Generation, Selector: labels.FormatLabels(d.pool.ComputePoolSelector(s.entry))}}
 		if deployment := d.Deployments[d.pool.ComputeName(s.entry)]; deployment != nil {
 			status.Replicas, status.ReadyReplicas = deployment.Status.Replicas, deployment.Status.ReadyReplicas
 		}
 		d.Status.ComputePools[object.Name] = status
+	}
+	for name, object := range d.ComputePools {
+		if _, wanted := d.Status.ComputePools[name]; !wanted && len(object.Status.Processes) > 0 {
+			status := *object.Status.DeepCopy()
+			status.Processes, status.Replicas, status.ReadyReplicas = d.written.in[name], 0, 0
+			d.Status.ComputePools[name] = status
+		}
 	}
 }
 

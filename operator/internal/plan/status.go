@@ -24,7 +24,7 @@ import (
 )
 
 // networkLook is how often it is asked why a pod gets no network.
-const networkLook = 5 * time.Second
+const networkLook = 15 * time.Second
 
 // status says what is, once what is planned has been done.
 func (d *decision) status() {
@@ -42,6 +42,7 @@ func (d *decision) status() {
 		}
 	}
 	d.mapStatuses()
+	d.writeDown()
 	d.scaleStatuses(nodes)
 	d.poolStatus(nodes)
 }
@@ -359,7 +360,7 @@ func (d *decision) lacking(spec *v1alpha1.ShardMapSpec, epoch func(*farpoolv1alp
 func (d *decision) poolStatus(nodes []nodeCondition) {
 	status := *d.Pool.Status.DeepCopy()
 	status.ObservedGeneration = d.Pool.Generation
-	status.Processes = d.repairs.processes
+	status.Processes = d.written.left
 	status.Endpoint = ""
 	if len(d.pool.ComputePools()) > 0 {
 		status.Endpoint = d.pool.Endpoint()

@@ -99,7 +99,7 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.farpool.farpool.api.v1alpha1.ComputeShardPoolSpec
     - name: status
       type:
-        namedType: dev.farpool.farpool.api.v1alpha1.ScaleStatus
+        namedType: dev.farpool.farpool.api.v1alpha1.ComputeShardPoolStatus
 - name: dev.farpool.farpool.api.v1alpha1.ComputeShardPoolSpec
   map:
     fields:
@@ -115,6 +115,35 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: replicas
       type:
         scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.ComputeShardPoolStatus
+  map:
+    fields:
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: processes
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.ProcessStatus
+          elementRelationship: atomic
+    - name: readyReplicas
+      type:
+        scalar: numeric
+    - name: replicas
+      type:
+        scalar: numeric
+    - name: selector
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.ComputeSpec
   map:
     fields:

@@ -3,15 +3,23 @@
 package kvpool
 
 import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"farpool.dev/farpool/api/v1alpha1"
 )
@@ -25,8 +33,9 @@ func CacheOptions(namespace string) cache.Options {
 	ofPools := cache.ByObject{Label: labels.NewSelector().Add(*requirement)}
 	options := cache.Options{
 		ReaderFailOnMissingInformer: true,
+		DefaultTransform:            withoutManagersOfOthers,
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                   ofPools,
+			&corev1.Pod{}:                   {Label: ofPools.Label, Transform: slimPod},
 			&corev1.Secret{}:                ofPools,
 			&corev1.ConfigMap{}:             ofPools,
 			&corev1.Service{}:               ofPools,
@@ -49,4 +58,44 @@ func CacheOptions(namespace string) cache.Options {
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	}
 	return options
+}
+
+// withoutManagersOfOthers keeps who manages which field of an object only where that is the operator: others are nothing to an apply.
+func withoutManagersOfOthers(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetManagedFields(slices.DeleteFunc(accessor.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager != v1alpha1.FieldManager && entry.Manager != v1alpha1.StatusFieldManager
+		}))
+	}
+	return object, nil
+}
+
+// slimPod keeps what is looked at of a pod. Pods are the most numerous objects, and their specs the longest; a pod that runs is never applied to.
+func slimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta, Status: pod.Status}
+	slim.ManagedFields = nil
+	slim.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations}
+	for _, container := range pod.Spec.Containers {
+		slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: container.Name, Image: container.Image})
+	}
+	return slim, nil
+}
+
+// readyWithin is how long a probe waits for the caches; a kubelet gives it a second by default.
+const readyWithin = 500 * time.Millisecond
+
+// Ready says whether the caches are filled: before, nothing is known of any pool.
+func Ready(c cache.Cache) healthz.Checker {
+	return func(request *http.Request) error {
+		ctx, cancel := context.WithTimeout(request.Context(), readyWithin)
+		defer cancel()
+		if !c.WaitForCacheSync(ctx) {
+			return errors.New("the caches are not filled yet: the API server is slow, or refuses to list a kind")
+		}
+		return nil
+	}
 }

@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -84,7 +85,6 @@ const (
 	// failedRetry is the first wait after a failure, and refusedRetry the longest: what was put right is seen soon, however long it was wrong.
 	failedRetry  = 5 * time.Millisecond
 	refusedRetry = 15 * time.Second
-	publishersUp = 16
 	// Many times what the slowest reconciliation takes: every node of the largest pool told, each in its own deadline.
 	reconcileTimeout = 5 * time.Minute
 )
@@ -95,6 +95,7 @@ type Reconciler struct {
 	live     client.Reader
 	applier  *apply.Applier
 	streams  *agent.Streams
+	tellings *tellings
 	calls    *agent.Calls
 	recorder events.EventRecorder
 	metrics  *Metrics
@@ -131,6 +132,13 @@ type Options struct {
 
 // SetUp adds the controller to a manager.
 func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
+	if err := observe.Index(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	// Indexes and this make every informer, so that Ready waits for all of them.
+	if _, err := mgr.GetCache().GetInformer(context.Background(), &v1alpha1.KVPool{}, cache.BlockUntilSynced(false)); err != nil {
+		return nil, err
+	}
 	r := &Reconciler{
 		client:      mgr.GetClient(),
 		live:        mgr.GetAPIReader(),
@@ -144,6 +152,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		stale:       map[types.NamespacedName]int{},
 	}
 	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
+	r.tellings = newTellings(r.enqueue)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
 	// A leader that has stepped down must not hold streams.
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
@@ -230,29 +239,14 @@ func cordoned(object client.Object) bool {
 
 // withProcessesOn are the pools that have processes or memory nodes on a Kubernetes node.
 func (r *Reconciler) withProcessesOn(ctx context.Context, node client.Object) []reconcile.Request {
-	var pools v1alpha1.KVPoolList
-	if err := r.client.List(ctx, &pools); err != nil {
-		log.FromContext(ctx).Error(err, "list KVPools with processes on a Kubernetes node", "node", node.GetName())
+	pools, err := observe.On(ctx, r.client, node.GetName())
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find pools on a Kubernetes node")
 		return nil
 	}
-	var memoryNodes v1alpha1.MemoryNodeList
-	if err := r.client.List(ctx, &memoryNodes); err != nil {
-		log.FromContext(ctx).Error(err, "list MemoryNodes on a Kubernetes node", "node", node.GetName())
-		return nil
-	}
-	lends := map[types.NamespacedName]bool{}
-	for _, memoryNode := range memoryNodes.Items {
-		if memoryNode.Status.NodeName == node.GetName() {
-			lends[types.NamespacedName{Namespace: memoryNode.Namespace, Name: memoryNode.Spec.PoolName}] = true
-		}
-	}
-	var requests []reconcile.Request
-	for i := range pools.Items {
-		pool := &pools.Items[i]
-		if lends[client.ObjectKeyFromObject(pool)] ||
-			slices.ContainsFunc(pool.Status.Processes, func(process v1alpha1.ProcessStatus) bool { return process.NodeName == node.GetName() }) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
-		}
+	requests := make([]reconcile.Request, 0, len(pools))
+	for _, pool := range pools {
+		requests = append(requests, reconcile.Request{NamespacedName: pool})
 	}
 	return requests
 }
@@ -543,22 +537,35 @@ func (r *Reconciler) syncStreams(pool *v1alpha1.KVPool, decided *plan.Plan) (tim
 // tell nodes of a map side by side, to hold it or to follow it, and return what was told and why others were not.
 func (r *Reconciler) tell(ctx context.Context, pool types.NamespacedName, publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
 	results := make([]error, len(publications))
-	var publishers sync.WaitGroup
-	places := make(chan struct{}, publishersUp)
+	begun := make([]*telling, len(publications))
+	what := func(publication plan.Publication) string {
+		if prepare {
+			return fmt.Sprintf("to hold epoch %d", publication.Map.Epoch)
+		}
+		return fmt.Sprintf("to follow epoch %d", publication.Map.Epoch)
+	}
 	for i, publication := range publications {
 		message, err := shardmap.ToMessage(publication.Map)
 		if err != nil {
 			results[i] = err
 			continue
 		}
-		places <- struct{}{}
-		publishers.Go(func() {
-			defer func() { <-places }()
-			results[i] = r.streams.Publish(ctx, pool, publication.Pod,
+		begun[i] = r.tellings.begin(pool, publication.Pod, what(publication), func(ctx context.Context) error {
+			return r.streams.Publish(ctx, pool, publication.Pod,
 				&farpoolv1alpha1.PublishMapRequest{Map: message, PoolSecret: publication.PoolSecret, Prepare: prepare})
 		})
 	}
-	publishers.Wait()
+	waiting, cancel := context.WithTimeout(ctx, tellingWait)
+	defer cancel()
+	for i, publication := range publications {
+		if begun[i] == nil {
+			continue
+		}
+		results[i] = r.tellings.await(waiting, begun[i], what(publication))
+		if errors.Is(results[i], errStillTelling) {
+			results[i] = fmt.Errorf("memory node %s was told %s: %w", publication.Node, begun[i].what, results[i])
+		}
+	}
 	for i, publication := range publications {
 		result := "told"
 		switch {

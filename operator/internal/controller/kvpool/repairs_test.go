@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -98,7 +99,7 @@ var _ = Describe("a dead client", func() {
 				return value
 			}, within, every).Should(Equal(want), metric)
 		}
-		Expect(w.current().Status.Processes).To(HaveLen(2))
+		Expect(w.writtenDown()).To(HaveLen(2))
 		before := len(running.writes.in(w.pool.Namespace))
 		w.reconcile(20)
 		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
@@ -114,6 +115,22 @@ var _ = Describe("a dead client", func() {
 		Expect(lease.Status.Shard).To(Equal("cache-shards-1"), "nobody else is ready")
 	})
 
+	It("that an earlier operator has written into the KVPool is known, and written down there no more", func() {
+		w, first, second := sharded(nil)
+		earlier := fmt.Sprintf(`{"apiVersion": "farpool.dev/v1alpha1", "kind": "KVPool", "status": {"processes": [
+			{"process": "00000000000000aa", "name": "cache-shards-of-before", "podUID": "gone", "nodeName": "n"},
+			{"process": %q, "name": "cache-shards-1", "podUID": "1"}]}}`, v1alpha1.ProcessID(second.process()))
+		Expect(k8s.Status().Patch(w.ctx, w.current(), client.RawPatch(types.ApplyPatchType, []byte(earlier)),
+			client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership)).To(Succeed())
+		lease := w.lease(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete)
+		Expect(lease.Spec.Clients).To(HaveLen(1))
+		Expect(lease.Spec.Clients[0].Name + " " + lease.Spec.Clients[0].Process).To(Equal("cache-shards-of-before 00000000000000aa"))
+		Eventually(func() []v1alpha1.ProcessStatus { return w.current().Status.Processes }, within, every).Should(BeEmpty())
+		w.written(first)
+		w.written(second)
+		w.settle()
+	})
+
 	It("is not made of one that left in order, nor of one that bears no label any more", func() {
 		w, first, second := sharded(nil)
 		By("leaving in order")
@@ -125,7 +142,7 @@ var _ = Describe("a dead client", func() {
 		pod.Status.Phase = corev1.PodSucceeded
 		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0}}
 		w.podStatus("cache-shards-0", pod.Status)
-		Eventually(func() int { return len(w.current().Status.Processes) }, within, every).Should(Equal(1))
+		Eventually(func() int { return len(w.writtenDown()) }, within, every).Should(Equal(1))
 		By("being taken out of the Deployment for a look")
 		pod = w.awaitPod("cache-shards-1")
 		pod.Labels = map[string]string{}

@@ -27,7 +27,7 @@ func statusOf(written plan.StatusWrite) runtime.ApplyConfiguration {
 	case *v1alpha1.MemoryNodePool:
 		return memoryNodePoolStatus(object, written.Status.(*v1alpha1.ScaleStatus))
 	case *v1alpha1.ComputeShardPool:
-		return computeShardPoolStatus(object, written.Status.(*v1alpha1.ScaleStatus))
+		return computeShardPoolStatus(object, written.Status.(*v1alpha1.ComputeShardPoolStatus))
 	default:
 		return poolStatus(object.(*v1alpha1.KVPool), written.Status.(*v1alpha1.KVPoolStatus))
 	}
@@ -55,14 +55,19 @@ func poolStatus(pool *v1alpha1.KVPool, status *v1alpha1.KVPoolStatus) *apiac.KVP
 	if status.Template != nil {
 		applied.WithTemplate(apiac.TemplateStatus().WithVersion(status.Template.Version).WithImage(status.Template.Image))
 	}
-	for _, process := range status.Processes {
+	return apiac.KVPool(pool.Name, pool.Namespace).WithStatus(applied.WithProcesses(processes(status.Processes)...))
+}
+
+func processes(list []v1alpha1.ProcessStatus) []*apiac.ProcessStatusApplyConfiguration {
+	applied := make([]*apiac.ProcessStatusApplyConfiguration, 0, len(list))
+	for _, process := range list {
 		written := apiac.ProcessStatus().WithProcess(process.Process).WithName(process.Name).WithPodUID(process.PodUID)
 		if process.NodeName != "" {
 			written.WithNodeName(process.NodeName)
 		}
-		applied.WithProcesses(written)
+		applied = append(applied, written)
 	}
-	return apiac.KVPool(pool.Name, pool.Namespace).WithStatus(applied)
+	return applied
 }
 
 func nodeStatus(node *v1alpha1.MemoryNode, status *v1alpha1.MemoryNodeStatus) *apiac.MemoryNodeApplyConfiguration {
@@ -211,8 +216,10 @@ func memoryNodePoolStatus(pool *v1alpha1.MemoryNodePool, status *v1alpha1.ScaleS
 	return apiac.MemoryNodePool(pool.Name, pool.Namespace).WithStatus(scaleStatus(status))
 }
 
-func computeShardPoolStatus(pool *v1alpha1.ComputeShardPool, status *v1alpha1.ScaleStatus) *apiac.ComputeShardPoolApplyConfiguration {
-	return apiac.ComputeShardPool(pool.Name, pool.Namespace).WithStatus(scaleStatus(status))
+func computeShardPoolStatus(pool *v1alpha1.ComputeShardPool, status *v1alpha1.ComputeShardPoolStatus) *apiac.ComputeShardPoolApplyConfiguration {
+	applied := apiac.ComputeShardPoolStatus().WithProcesses(processes(status.Processes)...)
+	applied.ScaleStatusApplyConfiguration = *scaleStatus(&status.ScaleStatus)
+	return apiac.ComputeShardPool(pool.Name, pool.Namespace).WithStatus(applied)
 }
 
 func scaleStatus(status *v1alpha1.ScaleStatus) *apiac.ScaleStatusApplyConfiguration {

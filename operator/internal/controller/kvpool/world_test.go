@@ -205,12 +205,23 @@ func (w *world) repair(_ context.Context, request *farpoolv1alpha1.RepairRequest
 	return response, nil
 }
 
-// written waits until the pool's status names a shard's process.
+// writtenDown are the processes in the status of the pool's ComputeShardPools.
+func (w *world) writtenDown() (processes []v1alpha1.ProcessStatus) {
+	GinkgoHelper()
+	var list v1alpha1.ComputeShardPoolList
+	Expect(k8s.List(w.ctx, &list, client.InNamespace(w.pool.Namespace))).To(Succeed())
+	for _, pool := range list.Items {
+		processes = append(processes, pool.Status.Processes...)
+	}
+	return processes
+}
+
+// written waits until a status names a shard's process.
 func (w *world) written(shard *fakeAgent) {
 	GinkgoHelper()
 	Eventually(func() []string {
 		var processes []string
-		for _, process := range w.current().Status.Processes {
+		for _, process := range w.writtenDown() {
 			processes = append(processes, process.Process)
 		}
 		return processes

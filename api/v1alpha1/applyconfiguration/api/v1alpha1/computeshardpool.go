@@ -20,8 +20,8 @@ import (
 type ComputeShardPoolApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	Spec                             *ComputeShardPoolSpecApplyConfiguration `json:"spec,omitempty"`
-	Status                           *ScaleStatusApplyConfiguration          `json:"status,omitempty"`
+	Spec                             *ComputeShardPoolSpecApplyConfiguration   `json:"spec,omitempty"`
+	Status                           *ComputeShardPoolStatusApplyConfiguration `json:"status,omitempty"`
 }
 
 // ComputeShardPool constructs a declarative configuration of the ComputeShardPool type for use with
@@ -247,7 +247,7 @@ func (b *ComputeShardPoolApplyConfiguration) WithSpec(value *ComputeShardPoolSpe
 // WithStatus sets the Status field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Status field is set to the value of the last call.
-func (b *ComputeShardPoolApplyConfiguration) WithStatus(value *ScaleStatusApplyConfiguration) *ComputeShardPoolApplyConfiguration {
+func (b *ComputeShardPoolApplyConfiguration) WithStatus(value *ComputeShardPoolStatusApplyConfiguration) *ComputeShardPoolApplyConfiguration {
 	b.Status = value
 	return b
 }

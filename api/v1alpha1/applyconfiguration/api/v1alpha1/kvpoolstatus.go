@@ -27,8 +27,7 @@ type KVPoolStatusApplyConfiguration struct {
 	ShardMap *ShardMapReferenceApplyConfiguration `json:"shardMap,omitempty"`
 	// Template that pods are made from, frozen when the pool was made.
 	Template *TemplateStatusApplyConfiguration `json:"template,omitempty"`
-	// Processes of compute shards, written down so that they are known by name when their pods are gone. Those beyond the bound are
-	// left to what memory nodes report.
+	// Processes that an earlier operator has written down here. They move to the status of the pool's ComputeShardPools, which has all others.
 	Processes []ProcessStatusApplyConfiguration `json:"processes,omitempty"`
 }
 

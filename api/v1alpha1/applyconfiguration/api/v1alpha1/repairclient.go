@@ -16,7 +16,7 @@ type RepairClientApplyConfiguration struct {
 	// Name that the process gives itself; a compute shard's is its pod's name. Alone, it means every process of that name that does not
 	// answer.
 	Name *string `json:"name,omitempty"`
-	// Process that is dead: one life of it, 16 hexadecimal digits, as a KVPool's status.processes and memory nodes name it.
+	// Process that is dead: one life of it, 16 hexadecimal digits, as a ComputeShardPool's status.processes and memory nodes name it.
 	Process *string `json:"process,omitempty"`
 	// DiedAt is when the process ended, where that is known.
 	DiedAt *v1.Time `json:"diedAt,omitempty"`

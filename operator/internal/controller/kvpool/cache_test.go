@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
+	managed := []metav1.ManagedFieldsEntry{{Manager: "kubelet"}, {Manager: v1alpha1.FieldManager}, {Manager: v1alpha1.StatusFieldManager, Subresource: "status"}}
+	kept, err := withoutManagersOfOthers(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "cache", ManagedFields: managed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if service := kept.(*corev1.Service); service.Name != "cache" || len(service.ManagedFields) != 2 || service.ManagedFields[0].Manager != v1alpha1.FieldManager {
+		t.Errorf("%+v", service.ObjectMeta)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "cache-memory-0", UID: "uid", Labels: map[string]string{v1alpha1.LabelPool: "cache"}, ManagedFields: managed},
+		Spec:       corev1.PodSpec{NodeName: "worker", Volumes: []corev1.Volume{{Name: "tls"}}, Containers: []corev1.Container{{Name: "memory-node", Image: "farpool/dataplane:v1", Args: []string{"--name"}}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
+	}
+	kept, err = slimPod(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slim := kept.(*corev1.Pod)
+	if slim.UID != "uid" || slim.Labels[v1alpha1.LabelPool] != "cache" || slim.Spec.NodeName != "worker" || slim.Status.PodIP != "10.0.0.1" || slim.Spec.Containers[0].Image != "farpool/dataplane:v1" {
+		t.Errorf("%+v", slim)
+	}
+	if slim.ManagedFields != nil || slim.Spec.Volumes != nil || slim.Spec.Containers[0].Args != nil {
+		t.Errorf("kept for nothing: %+v", slim)
+	}
+	for _, transform := range []func(any) (any, error){slimPod, withoutManagersOfOthers} {
+		if kept, err := transform("a tombstone"); err != nil || kept != "a tombstone" {
+			t.Errorf("%v, %v", kept, err)
+		}
+	}
+}
+
+func TestReadyOnceTheCachesAreFilled(t *testing.T) {
+	request := httptest.NewRequest("GET", "/readyz", nil)
+	caches := &informertest.FakeInformers{Synced: ptr.To(false)}
+	if err := Ready(caches)(request); err == nil {
+		t.Error("ready before the caches are filled")
+	}
+	caches.Synced = ptr.To(true)
+	if err := Ready(caches)(request); err != nil {
+		t.Error(err)
+	}
+}

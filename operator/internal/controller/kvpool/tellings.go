@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// A worker waits this long for memory nodes to answer, and no longer: other pools wait for it. What comes later has the pool looked at again.
+	tellingWait = 2 * time.Second
+	// A memory node is given this long: two calls, each with a deadline of its own, and what is asked after them.
+	tellingTimeout = 20 * time.Second
+)
+
+// errStillTelling is what is said of a memory node that has not answered yet.
+var errStillTelling = errors.New("it has not answered yet; what it says will have the pool looked at again")
+
+// tellings are memory nodes that are being told a map. Each is told one thing at a time: maps must not overtake one another.
+type tellings struct {
+	// notify has a pool looked at again.
+	notify func(types.NamespacedName)
+
+	mutex sync.Mutex
+	open  map[types.UID]*telling
+}
+
+type telling struct {
+	what string
+	done chan struct{}
+	err  error // once it is done
+	// late: nobody waits for it any more.
+	late bool
+}
+
+func newTellings(notify func(types.NamespacedName)) *tellings {
+	return &tellings{notify: notify, open: map[types.UID]*telling{}}
+}
+
+// begin has a pod told something, unless it is being told something still.
+func (t *tellings) begin(pool types.NamespacedName, pod types.UID, what string, tell func(context.Context) error) *telling {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if before := t.open[pod]; before != nil {
+		return before
+	}
+	begun := &telling{what: what, done: make(chan struct{})}
+	t.open[pod] = begun
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), tellingTimeout)
+		defer cancel()
+		err := tell(ctx)
+		t.mutex.Lock()
+		delete(t.open, pod)
+		begun.err = err
+		late := begun.late
+		t.mutex.Unlock()
+		close(begun.done)
+		if late {
+			t.notify(pool)
+		}
+	}()
+	return begun
+}
+
+// await waits for an answer for as long as a worker waits, and says how it was, if it is one to what.
+func (t *tellings) await(ctx context.Context, of *telling, what string) error {
+	select {
+	case <-of.done:
+	case <-ctx.Done():
+		t.mutex.Lock()
+		defer t.mutex.Unlock()
+		select {
+		case <-of.done:
+		default:
+			of.late = true
+			return errStillTelling
+		}
+	}
+	if of.what != what {
+		return errStillTelling // what it was told before has only now been answered
+	}
+	return of.err
+}
