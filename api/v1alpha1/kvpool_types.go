@@ -57,7 +57,7 @@ type Management string
 
 const (
 	ManagementManaged Management = "Managed"
-	// ManagementPaused keeps the operator from changing anything; it goes on to report. Certificates are not renewed.
+	// ManagementPaused keeps the operator from changing anything but certificates, which it renews; it goes on to report.
 	ManagementPaused Management = "Paused"
 )
 

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -106,7 +107,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	now := time.Now()
-	authority, _, err := pki.RenewAuthority(nil, uid, now)
+	authority, _, err := pki.RenewAuthority(nil, uid, now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}

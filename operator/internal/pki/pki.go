@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pki makes and renews the certificates of a pool: one authority for each pool, and one certificate for each role.
-// Every function is pure but for its randomness: secrets and the time go in, secrets come out.
+// Every function is pure: secrets, the time and randomness go in, secrets come out.
 package pki
 
 import (
@@ -14,6 +14,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net/url"
 	"time"
@@ -55,6 +56,8 @@ type Authority struct {
 	signing  pair
 	next     *pair
 	previous []*x509.Certificate
+	// random makes the keys of what it signs.
+	random io.Reader
 }
 
 // Data is the content of a Secret.
@@ -62,20 +65,23 @@ type Data map[string][]byte
 
 // RenewAuthority returns the authority that data holds, brought up to date: made if there is none, with a successor at half its life, and the
 // successor promoted once every process trusts it. changed says whether the Secret must be written.
-func RenewAuthority(data Data, poolUID string, now time.Time) (authority *Authority, changed bool, err error) {
+func RenewAuthority(data Data, poolUID string, now time.Time, random io.Reader) (authority *Authority, changed bool, err error) {
 	authority, err = parseAuthority(data)
 	if err != nil {
 		return nil, false, err
 	}
+	if authority != nil {
+		authority.random = random
+	}
 	if authority == nil || !now.Before(authority.signing.certificate.NotAfter) {
-		signing, err := newAuthorityPair(poolUID, now)
+		signing, err := newAuthorityPair(poolUID, now, random)
 		if err != nil {
 			return nil, false, err
 		}
-		return &Authority{signing: *signing}, true, nil
+		return &Authority{signing: *signing, random: random}, true, nil
 	}
 	if authority.next == nil && !now.Before(halfLife(authority.signing.certificate)) {
-		if authority.next, err = newAuthorityPair(poolUID, now); err != nil {
+		if authority.next, err = newAuthorityPair(poolUID, now, random); err != nil {
 			return nil, false, err
 		}
 		changed = true
@@ -97,7 +103,7 @@ func RenewAuthority(data Data, poolUID string, now time.Time) (authority *Author
 	return authority, changed, nil
 }
 
-func newAuthorityPair(poolUID string, now time.Time) (*pair, error) {
+func newAuthorityPair(poolUID string, now time.Time, random io.Reader) (*pair, error) {
 	template := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: "farpool pool " + poolUID},
 		NotBefore:             now.Add(-clockSkew),
@@ -107,7 +113,7 @@ func newAuthorityPair(poolUID string, now time.Time) (*pair, error) {
 		MaxPathLenZero:        true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
-	return issue(template, nil)
+	return issue(template, nil, random)
 }
 
 // parseAuthority reads a Secret; an empty one is no authority.
@@ -249,7 +255,7 @@ func (a *Authority) sign(request Request, now time.Time, lifetime time.Duration)
 	template := request.template()
 	template.NotBefore = now.Add(-clockSkew)
 	template.NotAfter = now.Add(lifetime)
-	return issue(template, &a.signing)
+	return issue(template, &a.signing, a.random)
 }
 
 // Credential is what the operator shows to agents: kept in memory, never in a Secret.
@@ -279,12 +285,12 @@ func halfLife(certificate *x509.Certificate) time.Time {
 }
 
 // issue makes a key and a certificate for it; without a signer the certificate signs itself.
-func issue(template *x509.Certificate, signer *pair) (*pair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+func issue(template *x509.Certificate, signer *pair, random io.Reader) (*pair, error) {
+	key, err := newKey(random)
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	template.SerialNumber, err = rand.Int(random, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, fmt.Errorf("draw a serial number: %w", err)
 	}
@@ -295,7 +301,8 @@ func issue(template *x509.Certificate, signer *pair) (*pair, error) {
 			template.NotAfter = parent.NotAfter
 		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
+	// Without randomness, signatures are those of RFC 6979.
+	der, err := x509.CreateCertificate(nil, template, parent, &key.PublicKey, parentKey)
 	if err != nil {
 		return nil, fmt.Errorf("sign a certificate for %q: %w", template.Subject.CommonName, err)
 	}
@@ -313,6 +320,33 @@ func issue(template *x509.Certificate, signer *pair) (*pair, error) {
 		certificatePEM: certificatePEM(der),
 		keyPEM:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
 	}, nil
+}
+
+// newKey draws a key. ecdsa.GenerateKey does not draw from a reader of the caller's.
+func newKey(random io.Reader) (*ecdsa.PrivateKey, error) {
+	const attempts = 8 // of which each fails once in four billion times
+	var err error
+	for range attempts {
+		scalar := make([]byte, 32)
+		if _, err := io.ReadFull(random, scalar); err != nil {
+			return nil, err
+		}
+		var key *ecdsa.PrivateKey
+		if key, err = ecdsa.ParseRawPrivateKey(elliptic.P256(), scalar); err == nil {
+			return key, nil
+		}
+	}
+	return nil, err
+}
+
+// Overdue is when two thirds of the life of a Secret's certificate have passed: it is renewed at half of it. Zero: the Secret has none.
+func Overdue(data Data) time.Time {
+	certificates, err := parseCertificates(data[KeyCertificate])
+	if err != nil || len(certificates) == 0 {
+		return time.Time{}
+	}
+	life := certificates[0].NotAfter.Sub(certificates[0].NotBefore)
+	return certificates[0].NotAfter.Add(-life / 3)
 }
 
 func certificatePEM(der []byte) []byte {

@@ -4,6 +4,7 @@ package pki
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -19,7 +20,7 @@ const uid = "8f0c"
 
 func mustAuthority(t *testing.T, data Data, now time.Time) (*Authority, bool) {
 	t.Helper()
-	authority, changed, err := RenewAuthority(data, uid, now)
+	authority, changed, err := RenewAuthority(data, uid, now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 	for _, key := range []string{KeyCertificate, KeyPrivateKey, KeyCABundle} {
 		data := authority.Data()
 		data[key] = []byte("garbage")
-		if _, _, err := RenewAuthority(data, uid, start); err == nil || !strings.Contains(err.Error(), "damaged") {
+		if _, _, err := RenewAuthority(data, uid, start, rand.Reader); err == nil || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

@@ -112,6 +112,8 @@ type Status struct {
 
 	// OpenLeases are RepairLeases that are not complete; Backlog are dead processes that wait for one.
 	OpenLeases, Backlog int
+	// CertificatesOverdue is when two thirds of the life of the first of the pool's certificates have passed; zero: it has none.
+	CertificatesOverdue time.Time
 	// PartsLeft to change their memory node, and KeysLeft, about.
 	PartsLeft int32
 	KeysLeft  int64
@@ -394,7 +396,7 @@ func (d *decision) resourceVersion(name string) string {
 	return ""
 }
 
-// certificatesOf renews what is due. A damaged authority is a finding: everything else goes on with the certificates that pods have.
+// certificatesOf renews what is due, where the operator may not act for the pool, too: without, a pool that is paused for long would end. A damaged authority is a finding: everything else goes on with the certificates that pods have.
 func (d *decision) certificatesOf(act bool) error {
 	if !act && len(d.secret(d.pool.CASecretName())) == 0 {
 		d.certificates = finding{v1alpha1.ReasonPaused, "there are no certificates yet, and the operator may not make any now"}
@@ -402,17 +404,13 @@ func (d *decision) certificatesOf(act bool) error {
 	}
 	uid := string(d.Pool.UID)
 	now := d.Now
-	authority, changed, err := pki.RenewAuthority(d.secret(d.pool.CASecretName()), uid, now)
+	held := d.secret(d.pool.CASecretName())
+	authority, _, err := pki.RenewAuthority(held, uid, now, d.Random)
 	if err != nil {
 		d.certificates = finding{v1alpha1.ReasonIssueFailed, fmt.Sprintf("Secret %s: %v", d.pool.CASecretName(), err)}
 		return nil
 	}
-	if !act {
-		if !changed {
-			d.Authority = authority
-		}
-		return nil
-	}
+	d.overdue(held)
 	d.Authority = authority
 	d.due(authority.RenewAt())
 	d.authority = render.Secret(d.pool, d.pool.CASecretName(), authority.Data(), d.resourceVersion(d.pool.CASecretName()))
@@ -433,7 +431,12 @@ func (d *decision) certificatesOf(act bool) error {
 		}{d.pool.RESPTLSSecretName(), pki.Request{DNSNames: d.pool.RESPHosts(), Server: true}})
 	}
 	for _, r := range requests {
-		data, _, renewAt, err := authority.RenewCertificate(d.secret(r.secret), r.request, now)
+		held := d.secret(r.secret)
+		if !act && held == nil {
+			continue
+		}
+		d.overdue(held)
+		data, _, renewAt, err := authority.RenewCertificate(held, r.request, now)
 		if err != nil {
 			d.certificates = finding{v1alpha1.ReasonIssueFailed, fmt.Sprintf("Secret %s: %v", r.secret, err)}
 			continue
@@ -442,6 +445,13 @@ func (d *decision) certificatesOf(act bool) error {
 		d.apply(render.Secret(d.pool, r.secret, data, d.resourceVersion(r.secret)), d.authority)
 	}
 	return nil
+}
+
+// overdue remembers when the first of the pool's certificates should long have been renewed.
+func (d *decision) overdue(held map[string][]byte) {
+	if at := pki.Overdue(held); !at.IsZero() && (d.Status.CertificatesOverdue.IsZero() || at.Before(d.Status.CertificatesOverdue)) {
+		d.Status.CertificatesOverdue = at
+	}
 }
 
 // apply has an object applied once those that it needs are.

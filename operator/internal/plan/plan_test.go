@@ -4,7 +4,10 @@ package plan
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -98,7 +101,7 @@ func (s *scene) decide(t *testing.T) *decision {
 	t.Helper()
 	d := &decision{}
 	plan, err := Decide(Input{
-		Snapshot: s.Snapshot, Now: s.now, Random: strings.NewReader(strings.Repeat("0123456789abcdef", 8)),
+		Snapshot: s.Snapshot, Now: s.now, Random: seeded(),
 		Settings: Settings{Image: "registry:5000/farpool/dataplane:new", Namespace: "farpool-system", AgentAddress: func(pod *corev1.Pod) string { return pod.Status.PodIP + ":7401" }},
 	})
 	if err != nil {
@@ -107,6 +110,9 @@ func (s *scene) decide(t *testing.T) *decision {
 	d.Plan = *plan
 	return d
 }
+
+// seeded is the same endless randomness each time.
+func seeded() io.Reader { return rand.NewChaCha8([32]byte{1}) }
 
 // carryOut does to the scene what a plan says.
 func (s *scene) carryOut(t *testing.T, plan *Plan) {
@@ -346,8 +352,42 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 
 	s.Pool.Spec.Management = v1alpha1.ManagementPaused
 	s.now = s.now.Add(60 * 24 * time.Hour)
-	if plan := s.decide(t); len(plan.Apply)+len(plan.Delete)+len(plan.Publish) != 0 {
-		t.Errorf("a paused pool is changed: %v", plan.Apply)
+	paused := map[string]*corev1.Secret{}
+	for name, secret := range s.Secrets {
+		paused[name] = secret
+	}
+	delete(s.Secrets, "cache-resp-tls")
+	plan = s.decide(t)
+	if len(plan.Apply) != 3 || len(plan.Delete)+len(plan.Publish) != 0 {
+		t.Errorf("of a paused pool, 3 Secrets with certificates are renewed and nothing is made or changed: %v, %v", plan.Apply, plan.Delete)
+	}
+	if plan.Status.CertificatesOverdue.After(s.now) {
+		t.Errorf("at %v, certificates of 90 days are overdue at %v", s.now, plan.Status.CertificatesOverdue)
+	}
+	s.carryOut(t, &plan.Plan)
+	for _, name := range []string{"cache-node-tls", "cache-client-tls"} {
+		if bytes.Equal(paused[name].Data["tls.crt"], s.Secrets[name].Data["tls.crt"]) {
+			t.Errorf("%s of a paused pool was not renewed", name)
+		}
+	}
+	if plan := s.decide(t); plan.Status.CertificatesOverdue.Before(s.now.Add(59 * 24 * time.Hour)) {
+		t.Errorf("at %v, certificates that were just renewed are overdue at %v", s.now, plan.Status.CertificatesOverdue)
+	}
+}
+
+func TestADecisionIsReplayedFromItsSeed(t *testing.T) {
+	var texts [2]string
+	for i := range texts {
+		s := newScene(2, v1alpha1.DataPolicyCache)
+		s.Pool.Spec.Security.RESPTLS = v1alpha1.Enabled
+		raw, err := json.Marshal(s.decide(t).Apply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(raw)
+	}
+	if texts[0] != texts[1] {
+		t.Error("the same snapshot, time and randomness made different secrets")
 	}
 }
 

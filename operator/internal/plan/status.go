@@ -506,7 +506,7 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 	}
 	switch {
 	case d.paused:
-		return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonPaused, "spec.management is Paused: nothing is changed, and certificates are not renewed")
+		return condition(progressing, metav1.ConditionFalse, v1alpha1.ReasonPaused, "spec.management is Paused: nothing is changed, but certificates are renewed")
 	case d.specInvalid != nil:
 		return condition(progressing, metav1.ConditionFalse, d.specInvalid.reason, "%s", d.specInvalid.message)
 	case effective == nil:

@@ -31,6 +31,7 @@ type Metrics struct {
 	repaired    *prometheus.CounterVec
 	repairTime  *prometheus.HistogramVec
 
+	overdue    *prometheus.GaugeVec
 	partsLeft  *prometheus.GaugeVec
 	keysLeft   *prometheus.GaugeVec
 	resizes    *prometheus.CounterVec
@@ -66,6 +67,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "farpool_operator_repair_seconds", Help: "From a client's death, or where its time is not known from the RepairLease's creation, to nothing being left of it.",
 		Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
 	}, with("cause"))
+	m.overdue = gauge("certificates_overdue_timestamp_seconds", "When two thirds of the life of the first of the pool's certificates have passed: they are renewed at half of it.", pool)
 	m.partsLeft = gauge("resize_parts_left", "Parts of the pool's hash space that are still to change their memory node.", pool)
 	m.keysLeft = gauge("resize_keys_left", "Keys of the pool that are still to change their memory node, about.", pool)
 	m.resizes = counter("resizes_total", "ResizeOperations that are complete, superseded by another one, or aborted.", with("stage"))
@@ -73,7 +75,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "farpool_operator_resize_seconds", Help: "From the beginning of a resize to the pool's having the memory nodes that it shall have.",
 		Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400},
 	}, pool)
-	registry.MustRegister(m.partsLeft, m.keysLeft, m.resizes, m.resizeTime)
+	registry.MustRegister(m.overdue, m.partsLeft, m.keysLeft, m.resizes, m.resizeTime)
 	registry.MustRegister(m.epoch, m.conditions, m.memoryNodes, m.shards, m.losses, m.publishes, m.broken, m.writes,
 		m.leases, m.backlog, m.quarantined, m.fenced, m.repaired, m.repairTime)
 	return m
@@ -124,6 +126,9 @@ func ends(reason string) bool {
 // observe what was written.
 func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status) {
 	pool, status := client.ObjectKeyFromObject(snapshot.Pool), &written.Pool
+	if !written.CertificatesOverdue.IsZero() {
+		m.overdue.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.CertificatesOverdue.Unix()))
+	}
 	m.partsLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.PartsLeft))
 	m.keysLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.KeysLeft))
 	m.leases.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.OpenLeases))
@@ -176,7 +181,7 @@ func (m *Metrics) follow(pool types.NamespacedName, lease *v1alpha1.RepairLease,
 // forget removes what is said of a pool that is gone.
 func (m *Metrics) forget(pool types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
-	for _, gauge := range []*prometheus.GaugeVec{m.epoch, m.conditions, m.memoryNodes, m.shards, m.leases, m.backlog, m.quarantined, m.partsLeft, m.keysLeft} {
+	for _, gauge := range []*prometheus.GaugeVec{m.epoch, m.conditions, m.memoryNodes, m.shards, m.leases, m.backlog, m.quarantined, m.overdue, m.partsLeft, m.keysLeft} {
 		gauge.DeletePartialMatch(labels)
 	}
 	for _, counter := range []*prometheus.CounterVec{m.losses, m.publishes, m.broken, m.fenced, m.repaired, m.resizes} {
