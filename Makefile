@@ -86,6 +86,8 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
 	@$(STEP) "verbs" $(MAKE) test-verbs
 	@$(STEP) "Go tests" $(MAKE) test-go
+	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
+	@$(STEP) "operator: mutants" $(MAKE) mutants-operator ARGS="--sample 10 --seed $$((16#$$(git rev-parse --short=4 HEAD)))"
 	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 	@base=$$(hack/base); [ -z "$(RDMA_PARTS)" ] || { [ -n "$$base" ] && git diff --quiet "$$base" -- $(RDMA_PARTS); } || $(STEP) "e2e over RDMA" $(MAKE) e2e-softroce
@@ -96,6 +98,8 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
 	@$(STEP) "simulator" $(MAKE) sim
+	@$(STEP) "planner: 20000 random worlds" $(MAKE) sim-operator ARGS="-seeds 20000 -first $$RANDOM"
+	@$(STEP) "operator: all mutants" $(MAKE) mutants-operator
 	@$(STEP) "simulator: deaths in other worlds" $(MAKE) sim ARGS='--crashes --seed 2 --count 3'
 	@$(STEP) "simulator: RACE, deaths after every effect" $(MAKE) sim ARGS="--protocol race --crashes --every-effect --offset $$RANDOM"
 	@cmake --build build/release -j $(JOBS) --target client_test
@@ -152,6 +156,16 @@ MUTANTS ?=
 sim: build/release/build.ninja ## the simulator: a death after every effect, every order of small worlds, random worlds, mutants; or ARGS='--seed 7'
 	@cmake --build build/release -j $(JOBS) --target simulate
 	@if [ -n '$(ARGS)' ]; then exec build/release/simulate $(ARGS); fi; hack/sim $(SIM_SEEDS) $(MUTANTS)
+
+SIM_OPERATOR_SEEDS ?= 10000
+.PHONY: sim-operator
+sim-operator: ## the planner among operators that die, lagging caches, memory nodes and people that do anything: ARGS='-seed 7' tells one seed's story
+	@go test -count=1 -timeout 60m ./operator/internal/plan -run 'TestSimulation$$' -v $(or $(ARGS),-seeds $(SIM_OPERATOR_SEEDS))
+
+# The gate tries some lines, others at each commit.
+.PHONY: mutants-operator
+mutants-operator: ## conditions and loops of the operator changed one at a time, which its unit tests must notice: ARGS='--sample 10', ARGS='plan'
+	@go run ./hack/mutants-operator $(ARGS)
 
 .PHONY: soak
 soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong

@@ -9,6 +9,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -17,6 +18,7 @@ import (
 	"io"
 	"math/big"
 	"net/url"
+	"sync"
 	"time"
 )
 
@@ -211,7 +213,7 @@ func (a *Authority) current(data Data, request Request, now time.Time) (*x509.Ce
 	if err != nil || !bytes.Equal(data[KeyCABundle], a.Bundle()) || !now.Before(halfLife(held.certificate)) {
 		return nil, false
 	}
-	if held.certificate.CheckSignatureFrom(a.signing.certificate) != nil {
+	if !signs(a.signing.certificate, held.certificate) {
 		return nil, false
 	}
 	template := request.template()
@@ -229,6 +231,35 @@ func (a *Authority) current(data Data, request Request, now time.Time) (*x509.Ce
 		}
 	}
 	return held.certificate, true
+}
+
+// checked are signatures that were found good, by the hashes of both certificates: each pool's are looked at whenever the pool is. It is emptied when it is full.
+var checked = struct {
+	sync.Mutex
+	good map[[2][sha256.Size]byte]bool
+}{good: map[[2][sha256.Size]byte]bool{}}
+
+const mostChecked = 1 << 14
+
+// signs says whether authority has signed a certificate.
+func signs(authority, certificate *x509.Certificate) bool {
+	key := [2][sha256.Size]byte{sha256.Sum256(authority.Raw), sha256.Sum256(certificate.Raw)}
+	checked.Lock()
+	good := checked.good[key]
+	checked.Unlock()
+	if good {
+		return true
+	}
+	if certificate.CheckSignatureFrom(authority) != nil {
+		return false
+	}
+	checked.Lock()
+	defer checked.Unlock()
+	if len(checked.good) >= mostChecked {
+		clear(checked.good)
+	}
+	checked.good[key] = true
+	return true
 }
 
 func (r Request) template() *x509.Certificate {

@@ -992,7 +992,7 @@ func TestAResizeThatAPersonMadeIsRefused(t *testing.T) {
 	}
 	want(RefuseResize(stray, nil, d.now), v1alpha1.ReasonPoolNotFound, "no KVPool cache in namespace shop")
 	// Nor does it take the name of one that the operator makes.
-	stray.Name = v1alpha1.ResizeOperationName("cache", d.Pool.Generation+1)
+	stray.Name = v1alpha1.ResizeOperationName("cache", 1)
 	d.aim(3)
 	d.wantNodes(3)
 	if d.operation().Name == stray.Name {

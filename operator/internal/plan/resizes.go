@@ -146,7 +146,8 @@ func RefuseResize(stray *v1alpha1.ResizeOperation, pool *v1alpha1.KVPool, now ti
 }
 
 func (d *decision) makeResize() {
-	number := d.Pool.Generation
+	// A name can be taken once. Where the cache lags, or another operator has made one, the next number is taken already: no two are made.
+	number := int64(1)
 	for _, operation := range slices.Concat(d.Resizes, d.Strays) {
 		suffix, ours := strings.CutPrefix(operation.Name, v1alpha1.ResizeOperationPrefix(d.Pool.Name))
 		if taken, err := strconv.ParseInt(suffix, 10, 64); ours && err == nil {

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,7 +11,10 @@ import (
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
+	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 // A move is finished when every giver has finished that very move: an earlier one says nothing about keys that leave now.
@@ -118,5 +122,160 @@ func TestANodeThatIsBeingDeletedDoesNotComeIntoTheMap(t *testing.T) {
 		}
 		d.untilSettled()
 		d.noneLost()
+	}
+}
+
+// An operator whose cache does not show the ResizeOperation that is open makes none under another name, whatever the spec asks for by then: the API
+// server tells it that the name is taken.
+func TestALaggingCacheMakesNoSecondResize(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.aim(3)
+	d.until("it is planned", func(*decision) bool { return len(d.Resizes) == 1 })
+	first := d.operation()
+	seen := *d.Snapshot
+	seen.Resizes = nil
+	seen.Pool = d.Pool.DeepCopy()
+	seen.Pool.Generation += 3
+	lagging := &scene{now: d.now, Snapshot: &seen}
+	for _, object := range lagging.decide(t).Apply {
+		if made, ok := object.(*apiac.ResizeOperationApplyConfiguration); ok && *made.Name != first.Name {
+			t.Errorf("%s is made beside %s, which is open", *made.Name, first.Name)
+		}
+	}
+}
+
+// stageOf returns a decision about memory nodes by their names, in a map whose nodes share the parts, each with a life and facts that follow it.
+func stageOf(policy v1alpha1.DataPolicy, inTheMap int, names ...string) *decision {
+	d := &decision{Input: Input{Snapshot: &observe.Snapshot{Pool: &v1alpha1.KVPool{Spec: v1alpha1.KVPoolSpec{DataPolicy: policy}}, Unplaced: map[string]bool{}}, Now: start}}
+	spec := &v1alpha1.ShardMapSpec{PoolName: "cache", Epoch: 7, Move: 3, Directory: shardmap.Spread(max(1, inTheMap))}
+	for i, name := range names {
+		facts := &farpoolv1alpha1.Facts{Name: name, Incarnation: uint64(i + 1), MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{
+			Endpoint: name + ":7400", MemoryFresh: true, Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}, MoveFinished: 2}}
+		if i < inTheMap {
+			spec.Nodes = append(spec.Nodes, v1alpha1.ShardMapNode{Name: name, Incarnation: shardmap.FormatIncarnation(facts.Incarnation), State: v1alpha1.NodeServing})
+			spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: int32(i), Node: int32(i)})
+			facts.Epoch = 7
+		}
+		object := &v1alpha1.MemoryNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		d.nodes = append(d.nodes, &node{name: name, wanted: true, object: object, pod: &corev1.Pod{}, facts: facts, agent: agent.Observation{State: agent.Connected, Facts: facts}})
+	}
+	d.epochs.current = spec
+	return d
+}
+
+// Who is late is asked of every node of the map, whatever is known of the ones before it.
+func TestWhoIsLate(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*decision)
+		late   []string
+	}{
+		"nobody": {func(*decision) {}, nil},
+		"one behind one that is lost": {func(d *decision) {
+			d.Unplaced["a"] = true
+			d.nodes[1].facts = nil
+		}, []string{"b"}},
+		"one that is silent":            {func(d *decision) { d.nodes[2].facts = nil }, []string{"c"}},
+		"one that nothing is known of":  {func(d *decision) { d.nodes = d.nodes[1:] }, []string{"a"}},
+		"another life at the same time": {func(d *decision) { d.nodes[0].facts.Incarnation = 99 }, []string{"a"}},
+		"one with an earlier map":       {func(d *decision) { d.nodes[1].facts.Epoch = 6 }, []string{"b"}},
+	} {
+		d := stageOf(v1alpha1.DataPolicyCache, 3, "a", "b", "c")
+		c.change(d)
+		if late := d.late(); !slices.Equal(late, c.late) {
+			t.Errorf("%s: %v are late", name, late)
+		}
+	}
+}
+
+// A giver has finished when that very life says so.
+func TestWhoHasNotFinished(t *testing.T) {
+	for name, c := range map[string]struct {
+		change     func(*decision)
+		unfinished []string
+	}{
+		"all": {func(*decision) {}, []string{"a", "b"}},
+		"one": {func(d *decision) { d.nodes[1].facts.MemoryNode.MoveFinished = 3 }, []string{"a"}},
+		"another life says so": {func(d *decision) {
+			for _, n := range d.nodes {
+				n.facts.MemoryNode.MoveFinished = 3
+			}
+			d.nodes[0].facts.Incarnation = 99
+		}, []string{"a"}},
+		"one behind one that is lost":  {func(d *decision) { d.Unplaced["a"] = true }, []string{"b"}},
+		"one that nothing is known of": {func(d *decision) { d.nodes = d.nodes[1:] }, []string{"a", "b"}},
+	} {
+		d := stageOf(v1alpha1.DataPolicyCache, 3, "a", "b", "c")
+		d.epochs.current.Departures = []v1alpha1.Departure{{Part: 2, From: 0}, {Part: 5, From: 1}}
+		c.change(d)
+		if unfinished := d.unfinished(); !slices.Equal(unfinished, c.unfinished) {
+			t.Errorf("%s: %v have not finished", name, unfinished)
+		}
+		// Where nothing is lost, no room is asked for.
+		if d.goOnWithoutTheLost(d.epochs.current.DeepCopy(), 7); name == "all" && (d.moves.awaits != nil || d.epochs.next != nil) {
+			t.Errorf("%+v is awaited", d.moves.awaits)
+		}
+	}
+}
+
+// What joins is asked for, answers, never had a map, and can be used; one that cannot holds up no other.
+func TestWhoComesIntoTheMap(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*decision)
+		joined []string
+	}{
+		"both":                      {func(*decision) {}, []string{"c", "d"}},
+		"one that is not wanted":    {func(d *decision) { d.nodes[2].wanted = false }, []string{"d"}},
+		"one that is evacuated":     {func(d *decision) { d.nodes[2].evacuated = true }, []string{"d"}},
+		"one that is silent":        {func(d *decision) { d.nodes[2].facts = nil }, []string{"d"}},
+		"one that had a map":        {func(d *decision) { d.nodes[2].facts.Epoch = 6 }, []string{"d"}},
+		"one with earlier memory":   {func(d *decision) { d.nodes[2].facts.MemoryNode.MemoryFresh = false }, []string{"d"}},
+		"one without an object":     {func(d *decision) { d.nodes[2].object = nil }, []string{"d"}},
+		"one that is being deleted": {func(d *decision) { d.nodes[2].pod.DeletionTimestamp = &metav1.Time{Time: start} }, []string{"d"}},
+		"one of another protocol":   {func(d *decision) { d.nodes[2].facts.MemoryNode.Race = nil }, []string{"d"}},
+		"one that was said to go":   {func(d *decision) { d.nodes[2].object.Status.Conditions = saidToGo }, []string{"d"}},
+		"one of the map, empty":     {func(d *decision) { d.nodes[1].facts.Epoch = 0 }, []string{"c", "d"}},
+	} {
+		d := stageOf(v1alpha1.DataPolicyCache, 2, "a", "b", "c", "d")
+		c.change(d)
+		spec := d.epochs.current.DeepCopy()
+		if joined := d.join(spec); joined != (len(c.joined) > 0) {
+			t.Errorf("%s: joined is %v", name, joined)
+		}
+		var nodes []string
+		for _, entry := range spec.Nodes[2:] {
+			nodes = append(nodes, entry.Name)
+		}
+		if !slices.Equal(nodes, c.joined) || len(spec.Tables) != len(spec.Nodes) {
+			t.Errorf("%s: %v have come, with %d tables of %d nodes", name, nodes, len(spec.Tables), len(spec.Nodes))
+		}
+		if degraded := len(d.degraded) > 0; degraded != (name == "one of another protocol") {
+			t.Errorf("%s: %+v", name, d.degraded)
+		}
+	}
+}
+
+var saidToGo = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDrained}}
+
+// A node leaves the map when nothing asks for it and it has no part. It is told of the node's object, if there is one.
+func TestWhoLeavesTheMap(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*decision)
+		events int
+	}{
+		"with its object":     {func(*decision) {}, 2},
+		"without an object":   {func(d *decision) { d.nodes[2].object = nil }, 1},
+		"with nothing of it":  {func(d *decision) { d.nodes = d.nodes[:2] }, 1},
+		"one that is wanted":  {func(d *decision) { d.nodes[2].wanted = true }, 0},
+		"one that has a part": {func(d *decision) { d.epochs.current.Directory.Tables[1] = 2 }, 0},
+	} {
+		d := stageOf(v1alpha1.DataPolicyStore, 3, "a", "b", "c")
+		d.epochs.current.Directory = shardmap.Spread(2)
+		d.nodes[2].wanted = false
+		c.change(d)
+		spec := d.epochs.current.DeepCopy()
+		left := d.leave(spec)
+		if left != (c.events > 0) || len(d.Events) != c.events || left == inMap(spec, "c") || len(spec.Tables) != len(spec.Nodes) {
+			t.Errorf("%s: left is %v, %d events, %d nodes, %d tables", name, left, len(d.Events), len(spec.Nodes), len(spec.Tables))
+		}
 	}
 }

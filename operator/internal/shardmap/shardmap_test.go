@@ -3,6 +3,7 @@
 package shardmap
 
 import (
+	"math"
 	"os"
 	"testing"
 
@@ -135,5 +136,68 @@ func TestDirectoriesAreSpreadEvenly(t *testing.T) {
 	}
 	if depth := Spread(2).Depth; depth != 1 {
 		t.Errorf("two tables need no more than two entries, not depth %d", depth)
+	}
+}
+
+// The greatest of each number is taken, and one more is not.
+func TestBounds(t *testing.T) {
+	race := func(groups uint64) func(*farpoolv1alpha1.ShardMap) {
+		return func(m *farpoolv1alpha1.ShardMap) {
+			m.Nodes[0].LockRegion, m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: groups}
+		}
+	}
+	deep := func(depth uint32) func(*farpoolv1alpha1.ShardMap) {
+		return func(m *farpoolv1alpha1.ShardMap) {
+			m.DirectoryDepth, m.Directory, m.Departures = depth, make([]uint32, 1<<depth), nil
+			for part := range m.Directory {
+				m.Directory[part] = m.Tables[0].Id
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		most, more func(*farpoolv1alpha1.ShardMap)
+	}{
+		"epoch": {func(m *farpoolv1alpha1.ShardMap) { m.Epoch = v1alpha1.MostEpochs }, func(m *farpoolv1alpha1.ShardMap) { m.Epoch = v1alpha1.MostEpochs + 1 }},
+		"depth": {deep(MaxDepth), deep(MaxDepth + 1)},
+		"version of the directory": {func(m *farpoolv1alpha1.ShardMap) { m.DirectoryVersion = math.MaxInt64 },
+			func(m *farpoolv1alpha1.ShardMap) { m.DirectoryVersion = math.MaxInt64 + 1 }},
+		"departures in no move": {func(m *farpoolv1alpha1.ShardMap) { m.Move, m.Departures = 0, nil },
+			func(m *farpoolv1alpha1.ShardMap) { m.Move, m.Departures = 0, depart(0, m.Tables[0].Id) }},
+		"tables asked for": {func(m *farpoolv1alpha1.ShardMap) { m.LeastTables = MostTables }, func(m *farpoolv1alpha1.ShardMap) { m.LeastTables = MostTables + 1 }},
+		"node of a table": {func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = uint32(len(m.Nodes) - 1) },
+			func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = uint32(len(m.Nodes)) }},
+		"parts": {func(m *farpoolv1alpha1.ShardMap) {
+			m.Move, m.Departures = 1, depart(uint32(len(m.Directory)-1), m.Tables[0].Id)
+		}, func(m *farpoolv1alpha1.ShardMap) {
+			m.Move, m.Departures = 1, depart(uint32(len(m.Directory)), m.Tables[0].Id)
+		}},
+		"least groups":     {race(2), race(1)},
+		"groups":           {race(math.MaxUint32), race(math.MaxUint32 + 1)},
+		"memory":           {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].MemoryBytes = 0 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].MemoryBytes = math.MaxInt64 + 1 }},
+		"bytes of locks":   {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Bytes = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Bytes = math.MaxInt64 + 1 }},
+		"locks":            {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Locks = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Locks = math.MaxInt64 + 1 }},
+		"rows":             {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.Rows = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.Rows = math.MaxInt64 + 1 }},
+		"bytes of entries": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntryBytes = math.MaxInt32 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntryBytes = math.MaxInt32 + 1 }},
+		"entries": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntriesPerRow = math.MaxInt32 },
+			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntriesPerRow = math.MaxInt32 + 1 }},
+		"rows of a lock": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.RowsPerLock = math.MaxInt32 },
+			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.RowsPerLock = math.MaxInt32 + 1 }},
+		"locks of RACE": {race(64), func(m *farpoolv1alpha1.ShardMap) {
+			m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, &farpoolv1alpha1.RaceGeometry{Groups: 64}
+		}},
+		"rows of RACE": {race(64), func(m *farpoolv1alpha1.ShardMap) {
+			m.Nodes[0].LockRegion, m.Nodes[0].Race = nil, &farpoolv1alpha1.RaceGeometry{Groups: 64}
+		}},
+	} {
+		message := golden(t)
+		c.most(message)
+		if _, err := FromMessage("cache", message); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		message = golden(t)
+		c.more(message)
+		if _, err := FromMessage("cache", message); err == nil {
+			t.Errorf("%s: more than there can be is accepted", name)
+		}
 	}
 }

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/plan"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// operator decides from what it has seen, which lags, and carries that out in steps: between any two of them everything else may happen.
+type operator struct {
+	*world
+	name    string
+	seen    [kinds]int
+	streams map[types.UID]agent.Observation
+
+	// faults is how many of a hundred calls fail, by random.
+	faults int
+	random *rand.Rand
+
+	next func() (string, bool)
+	stop func()
+	wait func(string) bool
+
+	snapshot *observe.Snapshot
+	decided  *plan.Plan
+	// prepared are the lives that hold the map that is being published; refused says that one refuses it.
+	prepared map[types.UID]uint64
+	refused  error
+	// blamed: the pool's status says what was not done. behind: the plan was made from a cache that lags.
+	blamed, behind bool
+	// writes counts what was changed in the API server or told; failed says that the last plan was not carried out.
+	writes int
+	failed bool
+}
+
+func newOperator(w *world, name string) *operator {
+	o := &operator{world: w, name: name, streams: map[types.UID]agent.Observation{}, random: rand.New(rand.NewPCG(1, 1))}
+	o.catchUp(always)
+	return o
+}
+
+func always(int) bool { return true }
+
+// catchUp has the cache of each kind that is chosen show what is; of others it shows some moment since what it showed before.
+func (o *operator) catchUp(chosen func(percent int) bool) {
+	for k := range o.seen {
+		newest := len(o.history[k]) - 1
+		if chosen(75) {
+			o.seen[k] = newest
+		} else if behind := newest - o.seen[k]; behind > 0 {
+			o.seen[k] += o.random.IntN(behind + 1)
+		}
+	}
+}
+
+// hear what agents say, of those that are chosen.
+func (o *operator) hear(chosen func(percent int) bool) {
+	for _, uid := range slices.Sorted(maps.Keys(o.streams)) {
+		if chosen(85) {
+			o.hearOne(uid)
+		}
+	}
+}
+
+func (o *operator) hearOne(uid types.UID) {
+	before := o.streams[uid]
+	p := o.processes[uid]
+	if p == nil || o.deaf[p.memory.node] {
+		before.State, before.Error = agent.Unreachable, "silent"
+		o.streams[uid] = before
+		return
+	}
+	now := agent.Observation{State: agent.Connected, Facts: o.says(p)}
+	if !p.fresh {
+		now.RefusedEpoch = before.RefusedEpoch
+	}
+	o.streams[uid] = now
+}
+
+type died struct{}
+
+// step takes the next step of a plan, or begins one. It says what was done.
+func (o *operator) step() {
+	if o.next == nil {
+		o.next, o.stop = iter.Pull(func(yield func(string) bool) {
+			defer func() {
+				if cause := recover(); cause != nil {
+					if _, ends := cause.(died); !ends {
+						panic(cause)
+					}
+				}
+			}()
+			o.wait = yield
+			o.reconcile()
+		})
+	}
+	if what, more := o.next(); !more {
+		o.next = nil
+	} else if what != "" {
+		o.say("%s: %s", o.name, what)
+	}
+}
+
+// reconcile once, to its end.
+func (o *operator) reconcileAll() {
+	for o.step(); o.next != nil; o.step() {
+	}
+}
+
+// die in the middle of whatever it does, with all that it had in memory.
+func (o *operator) die() {
+	if o.next != nil {
+		o.stop()
+		o.next = nil
+	}
+}
+
+// before each call, something else may happen, or the operator dies.
+func (o *operator) before(format string, arguments ...any) {
+	what := ""
+	if o.tell {
+		what = fmt.Sprintf(format, arguments...)
+	}
+	if !o.wait(what) {
+		panic(died{})
+	}
+}
+
+// call the API server, which may fail before anything has happened, or after.
+func (o *operator) call(what string, do func() error) error {
+	fate := o.random.IntN(100)
+	if fate < o.faults/2 {
+		o.say("%s: %s fails", o.name, what)
+		return errFault
+	}
+	o.writes++
+	err := do()
+	if err != nil {
+		o.say("%s: %s: %v", o.name, what, err)
+	}
+	if err == nil && fate < o.faults {
+		o.say("%s: %s has taken effect, and no answer comes", o.name, what)
+		return errFault
+	}
+	return err
+}
+
+func (o *operator) reconcile() {
+	o.failed = true
+	chance := func(percent int) bool { return o.faults == 0 || o.random.IntN(100) < percent }
+	o.catchUp(chance)
+	o.hear(chance)
+	if o.random.IntN(100) < o.faults/8 {
+		return // it could not even read
+	}
+	o.observe()
+	decided, err := plan.Decide(plan.Input{Snapshot: o.snapshot, Now: o.now, Random: o.entropy(),
+		Settings: plan.Settings{Image: "farpool/dataplane:1", Namespace: "farpool-system", AgentAddress: func(*corev1.Pod) string { return "10.0.0.1:7401" }}})
+	if err != nil {
+		o.fail("a plan can be made", "%v", err)
+		return
+	}
+	o.decided, o.prepared, o.refused = decided, map[types.UID]uint64{}, nil
+	o.behind, o.blamed = false, false
+	o.failed = len(decided.CarryOut(o)) > 0
+}
+
+// entropy is other bytes for each operator and moment.
+func (o *operator) entropy() *rand.ChaCha8 {
+	o.serial++
+	return rand.NewChaCha8([32]byte{byte(o.serial), byte(o.serial >> 8), byte(o.serial >> 16)})
+}
+
+// cached are the objects of a kind as the operator's cache shows them.
+func (o *operator) cached(k kind) objects { return o.history[k][o.seen[k]] }
+
+func byName[T client.Object](from objects) map[string]T {
+	list := map[string]T{}
+	for name, object := range from {
+		list[name] = object.(T)
+	}
+	return list
+}
+
+func sortedObjects[T client.Object](from objects) []T {
+	var list []T
+	for _, name := range slices.Sorted(maps.Keys(from)) {
+		list = append(list, from[name].(T))
+	}
+	return list
+}
+
+// observe is what observe.Take makes of the cache and of what it asks the API server itself.
+func (o *operator) observe() {
+	s := &observe.Snapshot{
+		Pool:        o.cached(kindPool)[simPool].(*v1alpha1.KVPool),
+		Nodes:       byName[*v1alpha1.MemoryNode](o.cached(kindNode)),
+		NodePods:    map[string]*corev1.Pod{},
+		Secrets:     byName[*corev1.Secret](o.cached(kindSecret)),
+		Budgets:     byName[*policyv1.PodDisruptionBudget](o.cached(kindBudget)),
+		MemoryPools: byName[*v1alpha1.MemoryNodePool](o.cached(kindScale)),
+		ShardMaps:   sortedObjects[*v1alpha1.ShardMap](o.cached(kindMap)),
+		Resizes:     sortedObjects[*v1alpha1.ResizeOperation](o.cached(kindResize)),
+		Agents:      maps.Clone(o.streams),
+		Unplaced:    map[string]bool{}, Cordoned: map[string]bool{}, OutOfService: map[string]bool{}, Gone: map[types.UID]bool{},
+	}
+	slices.SortFunc(s.Resizes, func(a, b *v1alpha1.ResizeOperation) int {
+		if by := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); by != 0 {
+			return by
+		}
+		if by := len(a.Name) - len(b.Name); by != 0 {
+			return by
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	for name, pod := range byName[*corev1.Pod](o.cached(kindPod)) {
+		if node := s.Nodes[name]; node != nil && controls(node, pod) || kept(pod) {
+			s.NodePods[name] = pod
+		}
+	}
+	for name, worker := range byName[*corev1.Node](o.cached(kindWorker)) {
+		if worker.Spec.Unschedulable {
+			s.Cordoned[name] = true
+		}
+	}
+	if len(s.ShardMaps) > 0 && s.Pool.Spec.Management != v1alpha1.ManagementPaused {
+		placed := func(pod *corev1.Pod) bool {
+			return pod != nil && (pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending)
+		}
+		for _, entry := range s.ShardMaps[len(s.ShardMaps)-1].Spec.Nodes {
+			if !placed(s.NodePods[entry.Name]) && !placed(o.pod(entry.Name)) {
+				s.Unplaced[entry.Name] = true
+			}
+		}
+	}
+	o.snapshot = s
+}
+
+// What carries a plan out.
+
+func (o *operator) Apply(object render.Object) error {
+	k, name, ok := modelled(object)
+	if !ok {
+		return nil
+	}
+	what := fmt.Sprintf("applies %s %s", kindNames[k], name)
+	if cached := o.cached(k)[name]; cached == nil || k == kindPod && o.snapshot.NodePods[name] == nil {
+		// As apply.Applier does: it looks, then creates, which fails where something is by then.
+		what = fmt.Sprintf("creates %s %s", kindNames[k], name)
+		o.before("looks for %s %s", kindNames[k], name)
+		if live := o.live(k)[name]; live != nil {
+			if pod, isPod := live.(*corev1.Pod); isPod && (o.snapshot.Nodes[name] == nil || !controls(o.snapshot.Nodes[name], pod)) {
+				return errConflict
+			}
+			return errStale
+		}
+		o.before("%s", what)
+		return o.call(what, func() error {
+			if o.live(k)[name] != nil {
+				return errStale
+			}
+			return o.world.apply(object)
+		})
+	} else if unchanged(object, cached) {
+		return nil
+	}
+	o.before("%s", what)
+	return o.call(what, func() error { return o.world.apply(object) })
+}
+
+func (o *operator) Delete(object client.Object) error {
+	what := fmt.Sprintf("deletes %s %s", kindNames[kindOf(object)], object.GetName())
+	o.before("%s", what)
+	return o.call(what, func() error { return o.remove(object) })
+}
+
+func (o *operator) Relabel(client.Object, map[string]string) error { return nil }
+
+func (o *operator) Adopt(adoption plan.Adoption) error {
+	what := "adopts Pod " + adoption.Pod.Name
+	o.before("%s", what)
+	return o.call(what, func() error {
+		live := o.pod(adoption.Pod.Name)
+		if live == nil || live.UID != adoption.Pod.UID || live.ResourceVersion != adoption.Pod.ResourceVersion {
+			return errStale
+		}
+		edit(o.world, kindPod, live.Name, func(pod *corev1.Pod) { pod.OwnerReferences = adoption.Owners })
+		return nil
+	})
+}
+
+func (o *operator) Announce([]plan.Event) {}
+
+func (o *operator) Judge(err error) plan.Failure {
+	switch {
+	case errors.Is(err, errStale):
+		return plan.Stale
+	case errors.Is(err, errConflict), errors.Is(err, errInvalid):
+		return plan.Refused
+	}
+	return plan.Failed
+}
+
+// Blame is what the controller does, as far as statuses go.
+func (o *operator) Blame(outcome plan.Outcome) {
+	pool, status := o.snapshot.Pool, &o.decided.Status
+	o.behind = outcome.Err(plan.Stale) != nil
+	failure := outcome.Err(plan.Refused, plan.Failed)
+	if o.blamed = failure != nil; !o.blamed {
+		return
+	}
+	if status.Unsettled || o.behind {
+		status.Pool = *pool.Status.DeepCopy()
+	}
+	status.Blame(pool, metav1.NewTime(o.now), v1alpha1.ReasonApplyFailed, failure.Error())
+}
+
+func (o *operator) Connect() error {
+	wanted := map[types.UID]bool{}
+	for _, target := range o.decided.Targets {
+		wanted[target.Pod] = true
+		if _, open := o.streams[target.Pod]; !open {
+			o.streams[target.Pod] = agent.Observation{State: agent.Connecting}
+		}
+	}
+	maps.DeleteFunc(o.streams, func(uid types.UID, _ agent.Observation) bool { return !wanted[uid] })
+	return nil
+}
+
+func (o *operator) Tell(publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
+	verb := map[bool]string{true: "hold", false: "follow"}[prepare]
+	if !prepare && o.refused != nil {
+		o.fail("followed when all have agreed", "memory nodes are told to follow epoch %d, which one refuses", publications[0].Map.Epoch)
+	}
+	for _, publication := range publications {
+		o.before("tells %s to %s epoch %d", publication.Node, verb, publication.Map.Epoch)
+		o.writes++
+		if err := o.tellOne(publication, prepare); err != nil {
+			o.say("%s: %s is not told to %s epoch %d: %v", o.name, publication.Node, verb, publication.Map.Epoch, err)
+			failures = append(failures, err)
+		} else {
+			told = append(told, publication)
+		}
+	}
+	return told, failures
+}
+
+func (o *operator) tellOne(publication plan.Publication, prepare bool) error {
+	p := o.processes[publication.Pod]
+	_, open := o.streams[publication.Pod]
+	if fate := o.random.IntN(100); p == nil || !open || o.deaf[p.memory.node] || fate < o.faults/2 {
+		return errNoAnswer
+	}
+	if prepare {
+		o.prepared[publication.Pod] = p.incarnation
+	} else if life, asked := o.prepared[publication.Pod]; !asked || life == p.incarnation && p.newestMap().GetEpoch() < uint64(publication.Map.Epoch) {
+		o.fail("followed when all have agreed", "memory node %s is told to follow epoch %d, and does not hold it", publication.Node, publication.Map.Epoch)
+	}
+	err := o.told(p, publication, prepare)
+	if errors.Is(err, errRefused) {
+		observed := o.streams[publication.Pod]
+		observed.RefusedEpoch = uint64(publication.Map.Epoch)
+		o.streams[publication.Pod] = observed
+	}
+	if o.random.IntN(100) < o.faults/2 {
+		return errNoAnswer
+	}
+	if err != nil && prepare {
+		o.refused = err
+	}
+	if err == nil {
+		o.hearOne(publication.Pod)
+	}
+	return err
+}
+
+func (o *operator) Refuses(failure error) bool {
+	return errors.Is(failure, errRefused) || errors.Is(failure, errInvalid)
+}
+
+func (o *operator) Conflict(error) {}
+
+func (o *operator) Follow(publications []plan.Publication) bool {
+	for _, publication := range publications {
+		if o.streams[publication.Pod].Facts.GetEpoch() < uint64(publication.Map.Epoch) {
+			return false
+		}
+	}
+	return true
+}
+
+func (o *operator) WriteStatuses() []error {
+	if o.decided.Status.Unsettled || o.behind {
+		if o.blamed {
+			return []error{o.writeStatus(o.snapshot.Pool, &o.decided.Status.Pool)}
+		}
+		return nil
+	}
+	var failures []error
+	for _, written := range o.decided.Statuses(o.snapshot) {
+		if err := o.writeStatus(written.Object, written.Status); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return failures
+}
+
+func (o *operator) Ask() {}
+
+// statusField is where an object's status is.
+func statusField(object client.Object) reflect.Value {
+	return reflect.ValueOf(object).Elem().FieldByName("Status")
+}
+
+func (o *operator) writeStatus(cached client.Object, status any) error {
+	want := reflect.ValueOf(status).Elem()
+	if reflect.DeepEqual(statusField(cached).Interface(), want.Interface()) {
+		return nil
+	}
+	k := kindOf(cached)
+	what := fmt.Sprintf("writes the status of %s %s", kindNames[k], cached.GetName())
+	o.before("%s", what)
+	return o.call(what, func() error {
+		live := o.live(k)[cached.GetName()]
+		if live == nil {
+			return errStale
+		}
+		live = live.DeepCopyObject().(client.Object)
+		if operation, ok := live.(*v1alpha1.ResizeOperation); ok && operation.Status.CompletionTime != nil && operation.Status.Stage != status.(*v1alpha1.ResizeOperationStatus).Stage {
+			return errInvalid // a resize that is over stays so
+		}
+		statusField(live).Set(want)
+		o.put(k, live)
+		o.oneIsOpen()
+		return nil
+	})
+}

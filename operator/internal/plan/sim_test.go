@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+var (
+	simSeed  = flag.Int64("seed", -1, "the one seed that TestSimulation runs, and tells")
+	simSeeds = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 40, or 15 in short mode")
+	simQuick = flag.Bool("quick", false, "tell which seed breaks a rule without looking for a shorter story")
+	simFirst = flag.Int64("first", 0, "the first of them")
+)
+
+// event is one thing that happens. It means something in any world, so that a story can be told without it.
+type event struct {
+	what what
+	seed uint64
+}
+
+type what int
+
+const (
+	operatorSteps what = iota
+	operatorDies
+	anotherOperator
+	kubeletsAct
+	clientsMove
+	clientsWrite
+	timePasses
+	processEnds
+	memoryEnds
+	podFails
+	podIsDeleted
+	podIsEvicted
+	nodeIsDeleted
+	agentIsDeaf
+	agentsHear
+	roomChanges
+	workerIsCordoned
+	specIsScaled
+	poolIsScaled
+	pauseChanges
+	approvalChanges
+	evacuationChanges
+	tablesAreRaised
+	peopleApprove
+	peopleAccept
+	peopleAbort
+	resizeIsDeleted
+	faultsChange
+	whats
+)
+
+var frequency = [whats]int{operatorSteps: 90, operatorDies: 3, anotherOperator: 3, kubeletsAct: 18, clientsMove: 22, clientsWrite: 5, timePasses: 6,
+	processEnds: 6, memoryEnds: 1, podFails: 1, podIsDeleted: 1, podIsEvicted: 2, nodeIsDeleted: 1, agentIsDeaf: 3, agentsHear: 4, roomChanges: 3, workerIsCordoned: 5,
+	specIsScaled: 12, poolIsScaled: 4, pauseChanges: 2, approvalChanges: 2, evacuationChanges: 1, tablesAreRaised: 1, peopleApprove: 5, peopleAccept: 5, peopleAbort: 2,
+	resizeIsDeleted: 1, faultsChange: 4}
+
+// run is a world with its operators, of which the second is there during a hand-over.
+type run struct {
+	*world
+	operators []*operator
+	faults    int
+	counts    map[what]int
+}
+
+// eventsOf a seed. What loses memory happens in half of them.
+func eventsOf(seed uint64) []event {
+	random := rand.New(rand.NewPCG(seed, 1))
+	weights := frequency
+	if random.IntN(2) == 0 {
+		weights[memoryEnds], weights[podFails], weights[podIsDeleted], weights[nodeIsDeleted] = 0, 0, 0, 0
+	}
+	total := 0
+	for _, weight := range weights {
+		total += weight
+	}
+	var events []event
+	for range 60 + random.IntN(60) {
+		at := random.IntN(total)
+		for w, weight := range weights {
+			if at -= weight; at < 0 {
+				events = append(events, event{what(w), random.Uint64()})
+				break
+			}
+		}
+	}
+	return events
+}
+
+// simulate a seed with these of its events, and return what was broken.
+func simulate(seed uint64, events []event, tell bool) (r *run, broken *violation) {
+	r = &run{world: newWorld(rand.New(rand.NewPCG(seed, 2))), counts: map[what]int{}}
+	r.tell = tell
+	r.operators = []*operator{newOperator(r.world, "operator A")}
+	defer func() {
+		for _, o := range r.operators {
+			o.die()
+		}
+	}()
+	if seed%4 > 0 {
+		r.settle(40, false) // others begin with a pool that is being made
+	}
+	for _, e := range events {
+		if r.broken != nil {
+			return r, r.broken
+		}
+		r.happen(e)
+	}
+	if r.broken == nil {
+		r.endFaults()
+		r.settle(250, true)
+	}
+	return r, r.broken
+}
+
+func pick[T any](random *rand.Rand, from []T) T { return from[random.IntN(len(from))] }
+
+func (r *run) names(k kind) []string { return slices.Sorted(maps.Keys(r.live(k))) }
+
+func (r *run) happen(e event) {
+	random := rand.New(rand.NewPCG(e.seed, 3))
+	chance := func(percent int) bool { return random.IntN(100) < percent }
+	r.counts[e.what]++
+	for _, o := range r.operators {
+		o.random, o.faults = random, r.faults
+	}
+	var pod *corev1.Pod
+	if names := r.names(kindPod); len(names) > 0 {
+		pod = r.pod(pick(random, names))
+	}
+	runs := pod != nil && r.processes[pod.UID] != nil
+	switch e.what {
+	case operatorSteps:
+		r.now = r.now.Add(time.Second)
+		o := pick(random, r.operators)
+		for range 1 + random.IntN(40) {
+			before := o.writes
+			if o.step(); r.broken != nil || o.next == nil && before == o.writes {
+				return // it has nothing to do
+			}
+		}
+	case operatorDies:
+		i := random.IntN(len(r.operators))
+		r.say("%s dies", r.operators[i].name)
+		r.operators[i].die()
+		r.operators[i] = newOperator(r.world, r.operators[i].name)
+	case anotherOperator:
+		if len(r.operators) == 1 {
+			r.say("operator B begins, and operator A does not know yet")
+			r.operators = append(r.operators, newOperator(r.world, "operator B"))
+		} else {
+			r.say("one operator ends")
+			i := random.IntN(2)
+			r.operators[i].die()
+			r.operators = slices.Delete(r.operators, i, i+1)
+		}
+	case kubeletsAct:
+		r.kubelets(random)
+	case clientsMove:
+		often := 3 + random.IntN(70)
+		r.move(func() bool { return chance(often) })
+	case clientsWrite:
+		r.write(func() bool { return chance(50) })
+	case timePasses:
+		r.now = r.now.Add(time.Duration(random.IntN(120)) * time.Second)
+	case processEnds:
+		if runs {
+			r.start(pod, true)
+		}
+	case memoryEnds:
+		if runs {
+			r.start(pod, false)
+		}
+	case podFails:
+		if runs {
+			r.say("pod %s fails", pod.Name)
+			r.forget(r.processes[pod.UID].memory)
+			delete(r.processes, pod.UID)
+			edit(r.world, kindPod, pod.Name, func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, nil })
+		}
+	case podIsDeleted:
+		if pod != nil && pod.DeletionTimestamp.IsZero() {
+			r.say("pod %s is deleted, or preempted", pod.Name)
+			edit(r.world, kindPod, pod.Name, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: r.now} })
+		}
+	case podIsEvicted:
+		if pod != nil && r.live(kindWorker)[pod.Spec.NodeName] != nil && r.live(kindWorker)[pod.Spec.NodeName].(*corev1.Node).Spec.Unschedulable {
+			r.evict(pod)
+		}
+	case nodeIsDeleted:
+		if names := r.names(kindNode); len(names) > 0 {
+			name := pick(random, names)
+			r.say("a person deletes MemoryNode %s", name)
+			r.take(kindNode, name)
+		}
+	case agentIsDeaf:
+		if pod != nil {
+			r.deaf[pod.Name] = !r.deaf[pod.Name]
+			r.say("memory node %s answers: %v", pod.Name, !r.deaf[pod.Name])
+		}
+	case agentsHear:
+		clear(r.deaf)
+		for _, o := range r.operators {
+			o.hear(chance)
+		}
+	case roomChanges:
+		r.full = !r.full
+		r.say("there is room for pods: %v", !r.full)
+	case workerIsCordoned:
+		name := pick(random, r.names(kindWorker))
+		edit(r.world, kindWorker, name, func(worker *corev1.Node) { worker.Spec.Unschedulable = !worker.Spec.Unschedulable })
+		r.say("%s is cordoned: %v", name, r.live(kindWorker)[name].(*corev1.Node).Spec.Unschedulable)
+	case specIsScaled:
+		replicas := int32(1 + random.IntN(simNodes))
+		r.say("the spec asks for %d memory nodes", replicas)
+		r.respec(func(spec *v1alpha1.KVPoolSpec) { spec.Memory.Pools[0].Replicas = replicas })
+	case poolIsScaled:
+		for _, name := range r.names(kindScale) {
+			replicas := int32(1 + random.IntN(simNodes))
+			r.say("MemoryNodePool %s is scaled to %d", name, replicas)
+			edit(r.world, kindScale, name, func(scale *v1alpha1.MemoryNodePool) { scale.Spec.Replicas = replicas })
+		}
+	case pauseChanges:
+		r.respec(func(spec *v1alpha1.KVPoolSpec) {
+			spec.Management = map[v1alpha1.Management]v1alpha1.Management{v1alpha1.ManagementPaused: v1alpha1.ManagementManaged, v1alpha1.ManagementManaged: v1alpha1.ManagementPaused}[spec.Management]
+			r.say("the pool is %s", spec.Management)
+		})
+	case approvalChanges, evacuationChanges:
+		r.respec(func(spec *v1alpha1.KVPoolSpec) {
+			resize := v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalAutomatic, Evacuation: v1alpha1.EvacuationAutomatic}
+			if chance(50) {
+				resize.Approval = v1alpha1.ApprovalRequired
+			}
+			if e.what == evacuationChanges && chance(50) {
+				resize.Evacuation = v1alpha1.EvacuationDisabled
+			}
+			spec.Resize = &resize
+			r.say("resizes: approval %s, evacuation %s", resize.Approval, resize.Evacuation)
+		})
+	case tablesAreRaised:
+		if r.race {
+			r.respec(func(spec *v1alpha1.KVPoolSpec) { spec.Index.RACE.LeastTables = min(64, 2*spec.Index.RACE.LeastTables) })
+		}
+	case peopleApprove:
+		r.approve()
+	case peopleAccept:
+		r.accept(random.IntN(2) == 0)
+	case peopleAbort, resizeIsDeleted:
+		if names := r.names(kindResize); len(names) > 0 {
+			name := pick(random, names)
+			if e.what == resizeIsDeleted {
+				r.say("a person deletes ResizeOperation %s", name)
+				r.resizesDeleted = true
+				r.take(kindResize, name)
+			} else {
+				r.say("a person aborts ResizeOperation %s", name)
+				edit(r.world, kindResize, name, func(operation *v1alpha1.ResizeOperation) { operation.Spec.RequestedState = v1alpha1.RequestedAbort })
+			}
+		}
+	case faultsChange:
+		r.faults = pick(random, []int{0, 0, 5, 20, 40})
+		r.say("of a hundred calls %d fail", r.faults)
+	}
+}
+
+// approve of everything that waits for a person.
+func (r *run) approve() {
+	for _, name := range r.names(kindResize) {
+		if r.live(kindResize)[name].(*v1alpha1.ResizeOperation).Spec.Approval == v1alpha1.ApprovalRequired {
+			r.say("a person approves of ResizeOperation %s", name)
+			edit(r.world, kindResize, name, func(operation *v1alpha1.ResizeOperation) { operation.Spec.Approval = v1alpha1.ApprovalApproved })
+		}
+	}
+}
+
+// accept what is lost: what lives began without, or lives that are gone for good. People read incarnations from statuses.
+func (r *run) accept(giveUp bool) {
+	for _, name := range r.names(kindNode) {
+		object := r.live(kindNode)[name].(*v1alpha1.MemoryNode)
+		annotation := v1alpha1.AnnotationAcceptDataLoss
+		if giveUp {
+			annotation = v1alpha1.AnnotationGiveUp
+			if pod := r.pod(name); pod != nil && r.processes[pod.UID] != nil {
+				continue // nobody gives up what is there
+			}
+		}
+		if life := object.Status.Incarnation; life != "" && object.Annotations[annotation] != life {
+			edit(r.world, kindNode, name, func(object *v1alpha1.MemoryNode) {
+				object.Annotations = maps.Clone(object.Annotations)
+				if object.Annotations == nil {
+					object.Annotations = map[string]string{}
+				}
+				object.Annotations[annotation] = life
+			})
+		}
+	}
+}
+
+// endFaults makes the world one in which every pool comes to what its spec asks for.
+func (r *run) endFaults() {
+	r.say("all faults end")
+	for _, o := range r.operators {
+		o.die()
+	}
+	r.operators = []*operator{newOperator(r.world, "operator A")}
+	r.faults, r.full = 0, false
+	clear(r.deaf)
+	for _, name := range r.names(kindWorker) {
+		edit(r.world, kindWorker, name, func(worker *corev1.Node) { worker.Spec.Unschedulable = false })
+	}
+	r.respec(func(spec *v1alpha1.KVPoolSpec) { spec.Management, spec.Resize = v1alpha1.ManagementManaged, nil })
+	for _, name := range r.names(kindResize) {
+		if r.live(kindResize)[name].(*v1alpha1.ResizeOperation).Spec.RequestedState == v1alpha1.RequestedAbort {
+			r.take(kindResize, name)
+		}
+	}
+}
+
+// settle goes on, with nothing that goes wrong, until the pool is as its spec has it; it has to be at last if demanded.
+func (r *run) settle(rounds int, demanded bool) {
+	random := rand.New(rand.NewPCG(1, 4))
+	o := r.operators[0]
+	quiet, why := 0, ""
+	for range rounds {
+		before := o.writes
+		o.reconcileAll()
+		if r.broken != nil {
+			return
+		}
+		r.kubelets(random)
+		r.move(func() bool { return true })
+		if demanded {
+			r.approve()
+			r.accept(false)
+			r.accept(true)
+		}
+		r.now = r.now.Add(5 * time.Second)
+		if why = r.unsettled(); why == "" && before == o.writes && !o.failed {
+			quiet++
+		} else {
+			quiet = 0
+		}
+		if quiet == 3 {
+			return
+		}
+	}
+	if demanded {
+		if why == "" {
+			why = "the operator goes on writing, or fails"
+		}
+		r.fail("everything settles", "%s", why)
+	}
+}
+
+// unsettled says what is not yet as the spec has it.
+func (r *run) unsettled() string {
+	pool := r.pool()
+	progressing := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionProgressing)
+	degraded := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDegraded)
+	spec := r.newestObject()
+	scale, _ := r.live(kindScale)[v1alpha1.ScaleName(simPool, simEntry)].(*v1alpha1.MemoryNodePool)
+	switch {
+	case progressing == nil || progressing.Status != metav1.ConditionFalse || degraded == nil || degraded.Status != metav1.ConditionFalse:
+		return fmt.Sprintf("conditions are %+v, %+v", progressing, degraded)
+	case spec == nil || scale == nil:
+		return "there is no map"
+	case len(spec.Nodes) != int(scale.Spec.Replicas) || len(r.live(kindNode)) != len(spec.Nodes) || len(r.live(kindPod)) != len(spec.Nodes) || len(spec.Departures) > 0:
+		return fmt.Sprintf("%d memory nodes are asked for: %d objects, %d pods, map: %s", scale.Spec.Replicas, len(r.live(kindNode)), len(r.live(kindPod)), outline(spec))
+	}
+	for i := range spec.Nodes {
+		if r.serves(spec, &spec.Nodes[i]) == nil {
+			return fmt.Sprintf("%s does not serve epoch %d", spec.Nodes[i].Name, spec.Epoch)
+		}
+	}
+	share := map[string]int{}
+	for _, table := range spec.Directory.Tables {
+		share[owner(spec, table).Name]++
+	}
+	least, most := len(spec.Directory.Tables), 0
+	for _, entry := range spec.Nodes {
+		least, most = min(least, share[entry.Name]), max(most, share[entry.Name])
+	}
+	if most-least > 1 {
+		return fmt.Sprintf("shares are %v", share)
+	}
+	for _, name := range r.names(kindResize) {
+		if r.live(kindResize)[name].(*v1alpha1.ResizeOperation).Status.CompletionTime == nil {
+			return fmt.Sprintf("ResizeOperation %s is open", name)
+		}
+	}
+	return ""
+}
+
+// shrink leaves out events, as many as can be left out with the same rule broken.
+func shrink(seed uint64, events []event, rule string, most int) []event {
+	for size := len(events) / 2; size > 0; size /= 2 {
+		for at := 0; at < len(events); {
+			fewer := slices.Concat(events[:at], events[min(at+size, len(events)):])
+			if most--; most < 0 {
+				return events
+			}
+			if _, broken := simulate(seed, fewer, false); broken != nil && broken.rule == rule {
+				events = fewer
+			} else {
+				at += size
+			}
+		}
+	}
+	return events
+}
+
+// tellOf a seed that breaks a rule, without what has nothing to do with it.
+func tellOf(seed uint64, events []event, broken *violation) string {
+	fewer := events
+	if !*simQuick {
+		fewer = shrink(seed, events, broken.rule, 600)
+	}
+	r, _ := simulate(seed, fewer, true)
+	return fmt.Sprintf("seed %d breaks a rule: %v\nwhat is left of the story with %d of %d events (go test ./operator/internal/plan -run 'TestSimulation$' -seed %d):\n%s",
+		seed, broken, len(fewer), len(events), seed, strings.Join(r.story, "\n"))
+}
+
+// Everything that happens to operators, memory nodes and the API server, in any order, from one seed: rules are never broken, and once nothing goes
+// wrong any more every pool comes to what its spec asks for.
+func TestSimulation(t *testing.T) {
+	if *simSeed >= 0 {
+		events := eventsOf(uint64(*simSeed))
+		r, broken := simulate(uint64(*simSeed), events, true)
+		if broken != nil {
+			t.Fatal(tellOf(uint64(*simSeed), events, broken))
+		}
+		t.Log(strings.Join(r.story, "\n"))
+		return
+	}
+	seeds := *simSeeds
+	if seeds == 0 {
+		if seeds = 40; testing.Short() {
+			seeds = 15
+		}
+	}
+	began := time.Now()
+	counts, moves, epochs := map[what]int{}, 0, 0
+	for at := range uint64(seeds) {
+		seed := uint64(*simFirst) + at
+		events := eventsOf(seed)
+		r, broken := simulate(seed, events, false)
+		if broken != nil {
+			t.Fatal(tellOf(seed, events, broken))
+		}
+		for w, count := range r.counts {
+			counts[w] += count
+		}
+		moves += len(r.moves)
+		epochs += len(r.maps)
+	}
+	took := time.Since(began)
+	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %.0f seeds a minute", seeds, epochs, moves, float64(seeds)/took.Minutes())
+	for w := range whats {
+		if counts[w] == 0 && seeds >= 100 {
+			t.Errorf("event %d never happened", w)
+		}
+	}
+	if epochs < 5*seeds || moves < seeds {
+		t.Errorf("too little happens: %d epochs and %d moves of %d seeds", epochs, moves, seeds)
+	}
+}
