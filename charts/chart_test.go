@@ -97,6 +97,7 @@ var cases = map[string]string{
 crds: {enabled: false}
 serviceAccount: {create: false, name: mine}
 rbac: {create: false, aggregate: false}
+admissionPolicy: {enabled: false}
 podDisruptionBudget: {enabled: false}
 networkPolicy: {enabled: false}
 metrics: {service: false}

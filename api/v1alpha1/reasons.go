@@ -149,4 +149,5 @@ const (
 	ReasonGrowing               = "Growing"
 	ReasonCeilingReached        = "CeilingReached"
 	ReasonNowhereToEvacuate     = "NowhereToEvacuate"
+	ReasonForeignPods           = "ForeignPods"
 )

@@ -47,8 +47,10 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 		}
 		return []string{value}
 	}
+	replicaSet := &metav1.PartialObjectMetadata{}
+	replicaSet.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
 	for _, object := range []client.Object{
-		&corev1.Pod{}, &appsv1.Deployment{}, &corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Service{},
+		&corev1.Pod{}, replicaSet, &appsv1.Deployment{}, &corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Service{},
 		&policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{},
 	} {
 		if err := add(object, indexPool, func(object client.Object) []string { return one(object.GetLabels()[v1alpha1.LabelPool]) }); err != nil {

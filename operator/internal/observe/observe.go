@@ -33,6 +33,8 @@ type Snapshot struct {
 	ShardMaps   []*v1alpha1.ShardMap // by epoch
 	NodePods    map[string]*corev1.Pod
 	ComputePods []*corev1.Pod // by name
+	// Foreign are pods that bear the pool's labels, and that nothing which the pool owns has made, by name.
+	Foreign     []*corev1.Pod
 	Deployments map[string]*appsv1.Deployment
 	Secrets     map[string]*corev1.Secret
 	ConfigMaps  map[string]*corev1.ConfigMap
@@ -117,6 +119,12 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		}
 	}
 
+	var replicaSets metav1.PartialObjectMetadataList
+	replicaSets.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSetList"))
+	if err := list(&replicaSets, client.MatchingFields{indexPool: pool.Name}); err != nil {
+		return nil, err
+	}
+
 	s.Nodes = owned(pool, nodes.Items)
 	s.Deployments = owned(pool, deployments.Items)
 	s.Secrets = owned(pool, secrets.Items)
@@ -146,16 +154,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 
-	s.NodePods = map[string]*corev1.Pod{}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if node := s.Nodes[pod.Name]; node != nil && metav1.IsControlledBy(pod, node) || keeps(pool, pod) {
-			s.NodePods[pod.Name] = pod
-		} else if pod.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentComputeShard {
-			s.ComputePods = append(s.ComputePods, pod)
-		}
-	}
-	sort.Slice(s.ComputePods, func(i, j int) bool { return s.ComputePods[i].Name < s.ComputePods[j].Name })
+	s.sortPods(pods.Items, replicaSets.Items)
 
 	if s.Leases, err = Leases(ctx, cache, client.ObjectKeyFromObject(pool)); err != nil {
 		return nil, err
@@ -180,6 +179,44 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		return nil, err
 	}
 	return s, nil
+}
+
+// sortPods by what they are of the pool. Labels are anybody's to give: a pod is of the pool if its owners are.
+func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjectMetadata) {
+	deployments := map[types.UID]bool{}
+	for _, deployment := range s.Deployments {
+		deployments[deployment.UID] = true
+	}
+	ours := map[types.UID]bool{}
+	for i := range replicaSets {
+		if owner := metav1.GetControllerOf(&replicaSets[i]); owner != nil && deployments[owner.UID] {
+			ours[replicaSets[i].UID] = true
+		}
+	}
+	// A shard whose ReplicaSet is being collected is no stranger for that.
+	written := map[types.UID]bool{}
+	for _, process := range s.Processes() {
+		written[types.UID(process.PodUID)] = true
+	}
+	s.NodePods = map[string]*corev1.Pod{}
+	for i := range pods {
+		pod := &pods[i]
+		owner := metav1.GetControllerOf(pod)
+		node := s.Nodes[pod.Name]
+		switch component := pod.Labels[v1alpha1.LabelComponent]; {
+		case node != nil && owner != nil && owner.UID == node.UID || keeps(s.Pool, pod):
+			s.NodePods[pod.Name] = pod
+		case component == v1alpha1.ComponentMemoryNode && owner != nil && owner.Kind == "MemoryNode":
+			// It is of an earlier MemoryNode of the name, and in the way of the new one's, which says so.
+		case component == v1alpha1.ComponentComputeShard && (owner != nil && ours[owner.UID] || written[pod.UID]):
+			s.ComputePods = append(s.ComputePods, pod)
+		case component == v1alpha1.ComponentMemoryNode || component == v1alpha1.ComponentComputeShard:
+			s.Foreign = append(s.Foreign, pod)
+		}
+	}
+	byName := func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(s.ComputePods, byName)
+	slices.SortFunc(s.Foreign, byName)
 }
 
 // Leases that name a pool, the oldest first. A person's have no label.

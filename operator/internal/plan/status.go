@@ -389,8 +389,12 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 		status.ShardMap = &v1alpha1.ShardMapReference{Name: v1alpha1.ShardMapName(d.Pool.Name, effective.Epoch), Epoch: effective.Epoch}
 	}
 	pressure := d.memoryPressure()
+	foreign := d.foreignPods()
+	d.degraded = append(d.degraded, foreign...)
+	degraded := d.isDegraded(nodes, pressure)
+	d.tellForeignPods(foreign, degraded)
 	status.Conditions = d.setConditions(status.Conditions, d.Pool.Generation,
-		d.available(nodes, shards), d.progressing(nodes, shards), d.isDegraded(nodes, pressure), d.specValid(), d.reachable(), pressure, d.certificatesReady())
+		d.available(nodes, shards), d.progressing(nodes, shards), degraded, d.specValid(), d.reachable(), pressure, d.certificatesReady())
 	d.Status.Pool = status
 }
 
@@ -581,6 +585,38 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 		messages = append(messages, f.message)
 	}
 	return condition(degraded, metav1.ConditionTrue, found[0].reason, "%s", strings.Join(messages, "; "))
+}
+
+// strangerAfter is how long a pod may bear the pool's labels before it is called foreign: the cache may not have its owners yet.
+const strangerAfter = 30 * time.Second
+
+// foreignPods are pods that bear the pool's labels and that the pool has not made. The operator believes nothing that they say, but the pool's
+// Services and NetworkPolicies know labels alone.
+func (d *decision) foreignPods() []finding {
+	var names []string
+	for _, pod := range d.Foreign {
+		if since := pod.CreationTimestamp.Add(strangerAfter); d.Now.Before(since) {
+			d.due(since)
+			continue
+		}
+		names = append(names, pod.Name)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []finding{{v1alpha1.ReasonForeignPods, fmt.Sprintf(
+		"pods bear the pool's labels and do not belong to it (%s): the operator ignores them, and the pool's Services may still send them connections; find out who made them, and delete them or take the label %s away",
+		some(names), v1alpha1.LabelComponent)}}
+}
+
+// tellForeignPods makes them known in an event when the condition comes to name them.
+func (d *decision) tellForeignPods(foreign []finding, degraded metav1.Condition) {
+	before := meta.FindStatusCondition(d.Pool.Status.Conditions, degraded.Type)
+	for _, f := range foreign {
+		if strings.Contains(degraded.Message, f.message) && (before == nil || !strings.Contains(before.Message, f.message)) {
+			d.Status.Events = append(d.Status.Events, Event{Regarding: d.Pool, Type: corev1.EventTypeWarning, Reason: f.reason, Action: "Ignore", Note: clip(f.message)})
+		}
+	}
 }
 
 // quarantined are the memory nodes with rows that no crash explains, with what to do about them.

@@ -40,6 +40,7 @@ func CacheOptions(namespace string) cache.Options {
 			&corev1.ConfigMap{}:             ofPools,
 			&corev1.Service{}:               ofPools,
 			&appsv1.Deployment{}:            ofPools,
+			&appsv1.ReplicaSet{}:            ofPools,
 			&policyv1.PodDisruptionBudget{}: ofPools,
 			&networkingv1.NetworkPolicy{}:   ofPools,
 			// Of Kubernetes nodes, nothing is looked at but their taints, and whether they are cordoned.

@@ -69,6 +69,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods;secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps;services,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
@@ -196,6 +197,8 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Pod{}, byLabel).
+		// Between a compute shard's pod and its Deployment.
+		Watches(&appsv1.ReplicaSet{}, byLabel, builder.OnlyMetadata).
 		Watches(&v1alpha1.RepairLease{}, byReference).
 		Watches(&v1alpha1.ResizeOperation{}, byReference).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.withProcessesOn), builder.WithPredicates(predicate.Funcs{

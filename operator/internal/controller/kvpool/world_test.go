@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -134,11 +135,40 @@ func (w *world) runAs(name string, facts *farpoolv1alpha1.Facts, certificate str
 // shard makes a compute shard's pod, as its Deployment's controllers would, and runs a process in it.
 func (w *world) shard(name, node string) *fakeAgent {
 	GinkgoHelper()
-	Expect(k8s.Create(w.ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPool: w.pool.Name, v1alpha1.LabelComponent: v1alpha1.ComponentComputeShard}},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "compute-shard", Image: "farpool/dataplane:v1"}}},
-	})).To(Succeed())
+	w.shardPod(name, node, w.replicaSet("cache-shards"))
 	return w.runShard(name, nil)
+}
+
+// shardPod makes a pod with a compute shard's labels.
+func (w *world) shardPod(name, node string, owners ...metav1.OwnerReference) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: name, Labels: w.shardLabels(), OwnerReferences: owners},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "compute-shard", Image: "farpool/dataplane:v1"}}},
+	}
+	Expect(k8s.Create(w.ctx, pod)).To(Succeed())
+	return pod
+}
+
+func (w *world) shardLabels() map[string]string {
+	return map[string]string{v1alpha1.LabelPool: w.pool.Name, v1alpha1.LabelComponent: v1alpha1.ComponentComputeShard}
+}
+
+// replicaSet is the one that the Deployment's controller would make of a Deployment, as an owner of pods.
+func (w *world) replicaSet(deployment string) metav1.OwnerReference {
+	GinkgoHelper()
+	owner := &appsv1.Deployment{}
+	Eventually(func() error { return k8s.Get(w.ctx, w.key(deployment), owner) }, within, every).Should(Succeed())
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: deployment + "-5d4f8c7b9", Labels: w.shardLabels(),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+		Spec: appsv1.ReplicaSetSpec{Selector: owner.Spec.Selector, Template: owner.Spec.Template},
+	}
+	if err := k8s.Create(w.ctx, set); err != nil {
+		Expect(apierrors.IsAlreadyExists(err)).To(BeTrue(), err.Error())
+		Expect(k8s.Get(w.ctx, w.key(set.Name), set)).To(Succeed())
+	}
+	return *metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
 }
 
 // runShard runs a new process in a shard's pod; last is how the one before ended.

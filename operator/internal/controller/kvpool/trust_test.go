@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"os"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// Whoever may make pods in a pool's namespace may give them any labels, and mount its Secrets. What the operator believes hangs on neither.
+var _ = Describe("A pod that bears a pool's labels", func() {
+	It("is not believed unless the pool's own Deployment has made it", func() {
+		w := newWorld(nil)
+		w.up()
+		trusted := w.shard("cache-shards-0", "worker-0")
+		w.written(trusted)
+
+		By("pods with labels, and certificates, and owners of their own making")
+
+		other := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "other", Labels: w.shardLabels()}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: w.shardLabels()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: w.shardLabels()}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "shell", Image: "shell"}}}},
+		}}
+		Expect(k8s.Create(w.ctx, other)).To(Succeed())
+		w.shardPod("nobodys", "worker-0")
+		w.shardPod("of-another-deployment", "worker-0", w.replicaSet("other"))
+		w.shardPod("of-the-pool-itself", "worker-0", *metav1.NewControllerRef(w.current(), v1alpha1.GroupVersion.WithKind("KVPool")))
+		strangers := []*fakeAgent{w.runShard("nobodys", nil), w.runShard("of-another-deployment", nil), w.runShard("of-the-pool-itself", nil)}
+
+		By("hearing none of them")
+		w.settle()
+		for _, stranger := range strangers {
+			Expect(stranger.watching()).To(BeZero())
+		}
+		Expect(trusted.watching()).To(Equal(1))
+		Expect(w.writtenDown()).To(HaveLen(1))
+
+		By("naming them")
+		found := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonForeignPods)
+		Expect(found.Message).To(ContainSubstring("nobodys, of-another-deployment, of-the-pool-itself"))
+		w.awaitEvent("KVPool", v1alpha1.ReasonForeignPods)
+
+		By("keeping one that it knows, although its ReplicaSet is gone")
+		set := &appsv1.ReplicaSet{}
+		Expect(k8s.Get(w.ctx, w.key("cache-shards-5d4f8c7b9"), set)).To(Succeed())
+		Expect(k8s.Delete(w.ctx, set)).To(Succeed())
+		w.settle()
+		Expect(trusted.watching()).To(Equal(1))
+		Expect(w.leases()).To(BeEmpty())
+	})
+})
+
+// admission is the policy that the chart installs, for one namespace.
+func (w *world) admission() {
+	GinkgoHelper()
+	data, err := os.ReadFile("../../../../charts/testdata/default.yaml")
+	Expect(err).NotTo(HaveOccurred())
+	for _, document := range strings.Split(string(data), "\n---\n") {
+		var policy admissionv1.ValidatingAdmissionPolicy
+		var binding admissionv1.ValidatingAdmissionPolicyBinding
+		switch {
+		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicy\n"):
+			Expect(yaml.UnmarshalStrict([]byte(document), &policy)).To(Succeed())
+			policy.Name = w.pool.Namespace
+			policy.Spec.MatchConstraints.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.pool.Namespace}}
+			Expect(k8s.Create(w.ctx, &policy)).To(Succeed())
+			DeferCleanup(func() { _ = k8s.Delete(w.ctx, &policy) })
+		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicyBinding\n"):
+			Expect(yaml.UnmarshalStrict([]byte(document), &binding)).To(Succeed())
+			binding.Name, binding.Spec.PolicyName = w.pool.Namespace, w.pool.Namespace
+			Expect(k8s.Create(w.ctx, &binding)).To(Succeed())
+			DeferCleanup(func() { _ = k8s.Delete(w.ctx, &binding) })
+		}
+	}
+}
+
+// as is the API server for somebody who may do everything that admission lets through.
+func as(user string) client.Client {
+	GinkgoHelper()
+	impersonated := rest.CopyConfig(environment.Config)
+	impersonated.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+	impersonator, err := client.New(impersonated, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	return impersonator
+}
+
+var _ = Describe("The chart's admission policy", func() {
+	It("lets nobody but the operator and its Deployments' controllers label pods as a pool's", func() {
+		w := newWorld(nil)
+		w.admission()
+		container := corev1.PodSpec{Containers: []corev1.Container{{Name: "shell", Image: "shell"}}}
+		pod := func(labels map[string]string) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, GenerateName: "pod-", Labels: labels}, Spec: container}
+		}
+		template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: w.shardLabels()}, Spec: container}
+		selector := &metav1.LabelSelector{MatchLabels: w.shardLabels()}
+		meta := metav1.ObjectMeta{Namespace: w.pool.Namespace, GenerateName: "set-"}
+
+		const controllers = "system:serviceaccount:kube-system:"
+		person, operator := as("person"), as("system:serviceaccount:farpool-system:farpool-operator")
+		refused := func(err error) {
+			GinkgoHelper()
+			Expect(err).To(MatchError(ContainSubstring("belongs to pods that the farpool operator makes")))
+		}
+		// A policy takes a moment to be in force.
+		Eventually(func() error { return person.Create(w.ctx, pod(w.shardLabels())) }, within, every).Should(MatchError(ContainSubstring("farpool operator makes")))
+
+		By("pods, and what makes pods")
+		refused(person.Create(w.ctx, &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}}))
+		refused(person.Create(w.ctx, &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: selector, Template: template}}))
+		refused(as(controllers+"daemon-set-controller").Create(w.ctx, pod(w.shardLabels())))
+		refused(as(controllers+"deployment-controller").Create(w.ctx, &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: selector, Template: template}}))
+		Expect(operator.Create(w.ctx, &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: selector, Template: template}})).To(Succeed())
+		Expect(as(controllers+"deployment-controller").Create(w.ctx, &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}})).To(Succeed())
+		Expect(as(controllers+"replicaset-controller").Create(w.ctx, pod(w.shardLabels()))).To(Succeed())
+		Expect(operator.Create(w.ctx, pod(w.shardLabels()))).To(Succeed())
+
+		By("labels that are changed later")
+		other := pod(map[string]string{"app": "shell"})
+		Expect(person.Create(w.ctx, other)).To(Succeed())
+		other.Labels = w.shardLabels()
+		refused(person.Update(w.ctx, other))
+		member := pod(w.shardLabels())
+		Expect(operator.Create(w.ctx, member)).To(Succeed())
+		member.Labels[v1alpha1.LabelPool] = "another"
+		refused(person.Update(w.ctx, member))
+		member.Labels = w.shardLabels()
+		member.Annotations = map[string]string{"looked": "at"}
+		Expect(person.Update(w.ctx, member)).To(Succeed())
+		member.Labels = nil
+		Expect(person.Update(w.ctx, member)).To(Succeed(), "a pod may be taken out of the pool for a look")
+	})
+})
