@@ -1731,7 +1731,13 @@ func TestAPausedPoolIsNotResized(t *testing.T) {
 	d.Pool.Spec.Management = v1alpha1.ManagementPaused
 	d.clients(always)
 	for range 3 {
-		if plan := d.step(false); len(plan.Apply)+len(plan.Delete)+len(plan.Publish) > 0 {
+		plan := d.step(false)
+		for _, object := range plan.Apply {
+			if secret, ok := object.(*corev1ac.SecretApplyConfiguration); !ok || secret.Data["tls.crt"] == nil {
+				t.Fatalf("something but certificates is applied: %v", object)
+			}
+		}
+		if len(plan.Delete)+len(plan.Publish) > 0 {
 			t.Fatal("something is done")
 		}
 	}
