@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,7 +111,10 @@ imagePullSecrets: [{name: pull}]
 dataPlane: {image: {repository: registry.example.com/farpool/dataplane, tag: 0.2.0}}
 replicas: 2
 logLevel: debug
-watchNamespace: pools
+watchNamespaces: [pools, shop]
+clusterDomain: corp.example
+securityContext: Platform
+sharedMemoryPaths: [/run/farpool]
 nodeSelector: {kubernetes.io/os: linux}
 tolerations: [{key: control, operator: Exists, effect: NoSchedule}]
 affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app.kubernetes.io/component: operator}}}}]}}
@@ -119,7 +123,7 @@ priorityClassName: system-cluster-critical
 podAnnotations: {team: storage}
 podLabels: {team: storage, app.kubernetes.io/component: mine}
 serviceAccount: {annotations: {team: storage}}
-networkPolicy: {metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]}
+networkPolicy: {apiServerPorts: [16443], metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]}
 metrics:
   serviceMonitor: {enabled: true, labels: {release: prometheus}}
   podMonitor: {enabled: true, labels: {release: prometheus}}
@@ -260,7 +264,7 @@ func TestNoListHasOneKeyTwice(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for _, o := range objects(t, text) {
-			id := fmt.Sprintf("%s %s", o["kind"], at(o, "metadata", "name"))
+			id := fmt.Sprintf("%s %v/%s", o["kind"], at(o, "metadata", "namespace"), at(o, "metadata", "name"))
 			if seen[id] {
 				t.Errorf("%s: %s is rendered twice", name, id)
 			}
@@ -529,11 +533,27 @@ func TestRolesForPeople(t *testing.T) {
 	}
 }
 
-// Kubernetes nodes are in no namespace: an operator of one namespace has a role of its own for them, and for nothing else.
-func TestAnOperatorOfOneNamespaceReadsKubernetesNodes(t *testing.T) {
-	text, err := render(t, helm(t), `{watchNamespace: pools}`)
+// Kubernetes nodes are in no namespace: an operator of some namespaces has a role of its own for them, and for nothing else. In its own namespace it has
+// the leader's lease and its Secrets, and in each of those namespaces what its markers say.
+func TestAnOperatorOfSomeNamespacesHasRightsInThoseAlone(t *testing.T) {
+	text, err := render(t, helm(t), `{watchNamespaces: [pools, shop]}`)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var bound []string
+	for _, o := range objects(t, text) {
+		if o["kind"] == "RoleBinding" {
+			bound = append(bound, fmt.Sprintf("%s/%s: %s", at(o, "metadata", "namespace"), at(o, "metadata", "name"), at(o, "roleRef", "name")))
+		}
+	}
+	slices.Sort(bound)
+	want := []string{"farpool-system/farpool-operator-leader: farpool-operator-leader", "farpool-system/farpool-operator-secrets: farpool-operator-secrets",
+		"pools/farpool-operator: farpool-operator", "shop/farpool-operator: farpool-operator"}
+	if !slices.Equal(bound, want) {
+		t.Errorf("bound in namespaces are %v, want %v", bound, want)
+	}
+	if !strings.Contains(text, "--watch-namespace=pools,shop") {
+		t.Error("the operator is not told which namespaces it serves")
 	}
 	for _, o := range objects(t, text) {
 		if o["kind"] != "ClusterRoleBinding" {
@@ -601,7 +621,7 @@ func TestSchema(t *testing.T) {
 		"a digest that is none":              `{image: {digest: "sha256:1234"}}`,
 		"no repository":                      `{image: {repository: ""}}`,
 		"an unknown pull policy":             `{image: {pullPolicy: Sometimes}}`,
-		"a namespace with a slash":           `{watchNamespace: a/b}`,
+		"a namespace with a slash":           `{watchNamespaces: [a/b]}`,
 		"an unknown log level":               `{logLevel: loud}`,
 		"a fraction of a replica":            `{replicas: 1.5}`,
 		"too many replicas":                  `{replicas: 100}`,

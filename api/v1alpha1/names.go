@@ -8,6 +8,9 @@ import "fmt"
 const (
 	// LabelPool is on everything that belongs to a pool; its value is the KVPool's name.
 	LabelPool = "farpool.dev/pool"
+	// LabelPoolUID and LabelPoolNamespace are on what belongs to a pool and lies outside of its namespace, where no owner can be named.
+	LabelPoolUID       = "farpool.dev/pool-uid"
+	LabelPoolNamespace = "farpool.dev/pool-namespace"
 	// LabelComponent says what a pod is: ComponentMemoryNode or ComponentComputeShard.
 	LabelComponent = "farpool.dev/component"
 	// LabelMemoryPool and LabelComputePool name the entry of the KVPool's spec that asked for a pod.

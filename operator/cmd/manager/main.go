@@ -4,18 +4,23 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -37,16 +42,20 @@ var version = "dev"
 const gcPercent = 40
 
 type options struct {
-	metricsAddress string
-	probeAddress   string
-	pprofAddress   string
-	leaderElection bool
-	dataplaneImage string
-	namespace      string
-	watchNamespace string
-	workers        int
-	printVersion   bool
-	logging        zap.Options
+	metricsAddress    string
+	probeAddress      string
+	pprofAddress      string
+	leaderElection    bool
+	dataplaneImage    string
+	namespace         string
+	secretNamespace   string
+	watchNamespaces   namespaces
+	sharedMemoryPaths string
+	clusterDomain     string
+	securityContext   string
+	workers           int
+	printVersion      bool
+	logging           zap.Options
 }
 
 func parse() options {
@@ -58,12 +67,37 @@ func parse() options {
 	flag.BoolVar(&o.leaderElection, "leader-elect", false, "elect one of several replicas; the others wait with warm caches")
 	flag.StringVar(&o.dataplaneImage, "dataplane-image", "farpool/dataplane:"+version, "image of new pools whose spec names no version; a pool's spec.version takes the place of its tag")
 	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace that the operator runs in, for network policies and leader election; by default $POD_NAMESPACE")
-	flag.StringVar(&o.watchNamespace, "watch-namespace", "", "the one namespace whose pools are served; empty: all of them")
+	flag.StringVar(&o.secretNamespace, "secret-namespace", "", "namespace where the operator keeps the authorities and hash secrets of pools; by default the one that it runs in, and outside of a cluster each pool's own")
+	flag.Var(&o.watchNamespaces, "watch-namespace", "namespaces whose pools are served, separated by commas, or one with each flag; by default all of them")
+	flag.StringVar(&o.sharedMemoryPaths, "shared-memory-paths", strings.Join(plan.DefaultSharedMemoryPaths, ","), "directories of Kubernetes nodes, separated by commas, below which new pools may have theirs for shared memory; empty: no pool may")
+	flag.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "what names of Services in this cluster end with, for the certificates of Redis ports")
+	flag.StringVar(&o.securityContext, "pod-security-context", "Managed", "who chooses the users and groups of new pools' pods: Managed, this operator, or Platform, a platform that assigns them, such as OpenShift")
 	flag.IntVar(&o.workers, "workers", 4, "pools that are reconciled at the same time")
 	flag.BoolVar(&o.printVersion, "version", false, "print the version and exit")
 	o.logging.BindFlags(flag.CommandLine)
 	flag.Parse()
+	o.secretNamespace = cmp.Or(o.secretNamespace, o.namespace)
 	return o
+}
+
+// namespaces is a flag that takes several names.
+type namespaces []string
+
+func (n *namespaces) String() string { return strings.Join(*n, ",") }
+
+func (n *namespaces) Set(list string) error {
+	for name := range strings.SplitSeq(list, ",") {
+		if name == "" {
+			continue
+		}
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return fmt.Errorf("%q is no namespace's name: %s", name, strings.Join(problems, "; "))
+		}
+		if !slices.Contains(*n, name) {
+			*n = append(*n, name)
+		}
+	}
+	return nil
 }
 
 func main() {
@@ -84,6 +118,19 @@ func main() {
 }
 
 func run(o options) error {
+	if o.securityContext != "Managed" && o.securityContext != "Platform" {
+		return fmt.Errorf("--pod-security-context is %q: set it to Managed or Platform", o.securityContext)
+	}
+	var sharedMemoryPaths []string
+	for path := range strings.SplitSeq(o.sharedMemoryPaths, ",") {
+		if path == "" {
+			continue
+		}
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+			return fmt.Errorf("--shared-memory-paths holds %q: set absolute paths without .. or a slash at the end, and not the root", path)
+		}
+		sharedMemoryPaths = append(sharedMemoryPaths, path)
+	}
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
@@ -95,7 +142,7 @@ func run(o options) error {
 	shutdown := 20 * time.Second
 	mgr, err := ctrl.NewManager(configuration, ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         kvpool.CacheOptions(o.watchNamespace),
+		Cache:                         kvpool.CacheOptions(o.watchNamespaces, o.secretNamespace),
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.probeAddress,
 		PprofBindAddress:              o.pprofAddress,
@@ -115,13 +162,18 @@ func run(o options) error {
 		return err
 	}
 	_, err = kvpool.SetUp(mgr, kvpool.Options{
-		Name:    "kvpool",
-		Workers: o.workers,
-		Clock:   clock.RealClock{},
-		Metrics: kvpool.NewMetrics(metrics.Registry),
+		Name:       "kvpool",
+		Namespaces: o.watchNamespaces,
+		Workers:    o.workers,
+		Clock:      clock.RealClock{},
+		Metrics:    kvpool.NewMetrics(metrics.Registry),
 		Settings: plan.Settings{
-			Image:     o.dataplaneImage,
-			Namespace: o.namespace,
+			Image:             o.dataplaneImage,
+			Namespace:         o.namespace,
+			SecretNamespace:   o.secretNamespace,
+			SharedMemoryPaths: sharedMemoryPaths,
+			ClusterDomain:     o.clusterDomain,
+			PlatformUsers:     o.securityContext == "Platform",
 			AgentAddress: func(pod *corev1.Pod) string {
 				return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(render.PortAgent))
 			},

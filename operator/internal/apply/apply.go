@@ -207,7 +207,11 @@ func (a *Applier) mayCreate(ctx context.Context, want *unstructured.Unstructured
 	return &ConflictError{Kind: want.GetKind(), Namespace: want.GetNamespace(), Name: want.GetName()}
 }
 
+// sameOwner says whether an object is the one that is wanted. What lies outside of its pool's namespace has a label instead of an owner.
 func sameOwner(want, existing client.Object) bool {
+	if uid := want.GetLabels()[v1alpha1.LabelPoolUID]; uid != "" {
+		return existing.GetLabels()[v1alpha1.LabelPoolUID] == uid
+	}
 	wanted, controller := metav1.GetControllerOf(want), metav1.GetControllerOf(existing)
 	return controller != nil && wanted != nil && controller.UID == wanted.UID
 }

@@ -37,10 +37,12 @@ type Snapshot struct {
 	Foreign     []*corev1.Pod
 	Deployments map[string]*appsv1.Deployment
 	Secrets     map[string]*corev1.Secret
-	ConfigMaps  map[string]*corev1.ConfigMap
-	Services    map[string]*corev1.Service
-	Budgets     map[string]*policyv1.PodDisruptionBudget
-	Policies    map[string]*networkingv1.NetworkPolicy
+	// Kept are Secrets of the pool that lie where the operator alone reads them.
+	Kept       map[string]*corev1.Secret
+	ConfigMaps map[string]*corev1.ConfigMap
+	Services   map[string]*corev1.Service
+	Budgets    map[string]*policyv1.PodDisruptionBudget
+	Policies   map[string]*networkingv1.NetworkPolicy
 
 	// Agents by the pod that they run in.
 	Agents map[types.UID]agent.Observation
@@ -81,8 +83,8 @@ type Calls interface {
 	Observe(pool types.NamespacedName) map[types.UID][]agent.Outcome
 }
 
-// Take reads a snapshot from the cache. live reads past it.
-func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls Calls, pool *v1alpha1.KVPool) (*Snapshot, error) {
+// Take reads a snapshot from the cache. live reads past it. kept names the Secrets of the pool that lie where the operator alone reads them.
+func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls Calls, pool *v1alpha1.KVPool, kept []types.NamespacedName) (*Snapshot, error) {
 	s := &Snapshot{
 		Pool:   pool,
 		Agents: agents.Observe(client.ObjectKeyFromObject(pool)),
@@ -163,7 +165,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		controller := metav1.GetControllerOf(lease)
 		return controller != nil && controller.Kind == "KVPool" && controller.UID != pool.UID // of an earlier pool of this name
 	})
-	if err := s.hashSecret(ctx, live); err != nil {
+	if err := s.kept(ctx, cache, live, kept); err != nil {
 		return nil, err
 	}
 	if err := s.kubernetesNodes(ctx, cache); err != nil {
@@ -219,6 +221,30 @@ func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjec
 	slices.SortFunc(s.Foreign, byName)
 }
 
+// kept reads Secrets by their names, which hold the pool's uid, and asks the API server itself for one that the cache does not show: it may lag, and it
+// shows only objects that bear the pool's label. Another in its place would be the loss of the pool's keys.
+func (s *Snapshot) kept(ctx context.Context, cache, live client.Reader, names []types.NamespacedName) error {
+	s.Kept = map[string]*corev1.Secret{}
+	for _, name := range names {
+		secret := &corev1.Secret{}
+		err := cache.Get(ctx, name, secret)
+		if apierrors.IsNotFound(err) {
+			err = live.Get(ctx, name, secret)
+		}
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look for Secret %s of pool %s/%s: %w", name, s.Pool.Namespace, s.Pool.Name, err)
+		}
+		s.Kept[name.Name] = secret
+	}
+	if len(s.Kept) < len(names) {
+		return s.formerHashSecret(ctx, live)
+	}
+	return nil
+}
+
 // Leases that name a pool, the oldest first. A person's have no label.
 func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName) ([]*v1alpha1.RepairLease, error) {
 	var list v1alpha1.RepairLeaseList
@@ -267,8 +293,9 @@ func keeps(pool *v1alpha1.KVPool, pod *corev1.Pod) bool {
 		slices.ContainsFunc(pod.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == pool.UID && owner.Kind == "KVPool" })
 }
 
-// hashSecret asks the API server itself for the Secret that nothing can take the place of, if the cache does not show it: it may have lost its label.
-func (s *Snapshot) hashSecret(ctx context.Context, live client.Reader) error {
+// formerHashSecret asks the API server itself for the Secret that nothing can take the place of, where older pools have it, if neither that nor the one
+// that is kept is seen: it may have lost its label.
+func (s *Snapshot) formerHashSecret(ctx context.Context, live client.Reader) error {
 	name := s.Pool.Name + "-secret"
 	if s.Secrets[name] != nil || len(s.ShardMaps) == 0 {
 		return nil
@@ -494,6 +521,9 @@ func (s *Snapshot) Object(kind, name string) client.Object {
 	case "Deployment":
 		return found(s.Deployments, name)
 	case "Secret":
+		if kept := found(s.Kept, name); kept != nil {
+			return kept
+		}
 		return found(s.Secrets, name)
 	case "ConfigMap":
 		return found(s.ConfigMaps, name)

@@ -382,10 +382,10 @@ func (d *drill) outline(plan *decision) string {
 func (d *drill) apply(object any) bool {
 	switch object := object.(type) {
 	case *corev1ac.SecretApplyConfiguration:
-		if before := d.Secrets[*object.Name]; before != nil && reflect.DeepEqual(before.Data, object.Data) {
+		if before := d.secrets(*object.Namespace)[*object.Name]; before != nil && reflect.DeepEqual(before.Data, object.Data) {
 			return false
 		}
-		d.Secrets[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
+		d.secrets(*object.Namespace)[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
 	case *apiac.MemoryNodeApplyConfiguration:
 		if d.Nodes[*object.Name] != nil {
 			return false

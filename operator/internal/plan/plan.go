@@ -5,6 +5,8 @@
 package plan
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -33,6 +35,14 @@ type Settings struct {
 	Image string
 	// Namespace that the operator runs in; empty outside a cluster.
 	Namespace string
+	// SecretNamespace is where authorities and hash secrets of pools are kept; empty: each in its pool's namespace.
+	SecretNamespace string
+	// SharedMemoryPaths are the directories of Kubernetes nodes below which pools may have theirs for shared memory.
+	SharedMemoryPaths []string
+	// ClusterDomain is what names of Services end with; empty: cluster.local.
+	ClusterDomain string
+	// PlatformUsers: the platform assigns users and groups to pods.
+	PlatformUsers bool
 	// AgentAddress is where the agent of a pod listens.
 	AgentAddress func(*corev1.Pod) string
 }
@@ -206,6 +216,8 @@ func Decide(input Input) (*Plan, error) {
 	d.pool = render.Pool{
 		Name: d.Pool.Name, Namespace: d.Pool.Namespace, UID: d.Pool.UID, Spec: spec,
 		Image: image, OperatorNamespace: d.Settings.Namespace,
+		SecretNamespace: cmp.Or(d.Settings.SecretNamespace, d.Pool.Namespace),
+		ClusterDomain:   d.Settings.ClusterDomain, PlatformUsers: d.Settings.PlatformUsers,
 	}
 	template, err := render.TemplateOf(d.version)
 	switch {
@@ -215,6 +227,9 @@ func Decide(input Input) (*Plan, error) {
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s, as it stands, has no wire in this operator's version: create the pool with TCP, or with RoCEv2 and an attachment", spec.Network.Transport)}
 	case spec.Index.Protocol != v1alpha1.ProtocolRCuckoo && spec.Index.Protocol != v1alpha1.ProtocolRACE:
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.index.protocol %s is not in this operator's version: create the pool with RCuckoo or RACE", spec.Index.Protocol)}
+	case !d.maySharePath():
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.sharedMemory.hostPath %s lies in none of the directories of Kubernetes nodes that this operator gives to pods (%s): create the pool with one of these, "+
+			"or have the operator started with --shared-memory-paths that holds it", spec.Network.SharedMemory.HostPath, cmp.Or(strings.Join(d.Settings.SharedMemoryPaths, ", "), "there are none"))}
 	}
 	d.template = template
 
@@ -253,6 +268,21 @@ func (d *decision) freezeTemplate() (image string) {
 	}
 	d.version = render.Newest
 	return imageOf(d.Settings.Image, d.Pool.Spec.Version)
+}
+
+// DefaultSharedMemoryPaths are below directories that hold nothing else.
+var DefaultSharedMemoryPaths = []string{"/run/farpool", "/var/run/farpool", "/dev/shm/farpool"}
+
+// maySharePath says whether the pool may have its directory of Kubernetes nodes. The operator makes the pods: without a list, whoever may write KVPools would
+// get any directory mounted. A pool that has memory nodes already keeps what it has.
+func (d *decision) maySharePath() bool {
+	shared := d.Pool.Spec.Network.SharedMemory
+	if shared == nil || len(d.Snapshot.Nodes) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(d.Settings.SharedMemoryPaths, func(allowed string) bool {
+		return shared.HostPath == allowed || strings.HasPrefix(shared.HostPath, strings.TrimSuffix(allowed, "/")+"/")
+	})
 }
 
 // imageOf puts version in the place of image's tag and digest.
@@ -343,7 +373,7 @@ func (d *decision) mismatch(n *node) string {
 
 // secrets decides about certificates, the password and the pool's hash secret.
 func (d *decision) secrets(act bool) error {
-	d.poolSecret = d.secret(d.pool.PoolSecretName())[render.KeyPoolSecret]
+	d.poolSecret = d.keptSecret(d.pool.PoolSecretName(), d.pool.FormerPoolSecretName())[render.KeyPoolSecret]
 	if err := d.certificatesOf(act); err != nil {
 		return err
 	}
@@ -354,7 +384,8 @@ func (d *decision) secrets(act bool) error {
 		if d.everHadMap() {
 			// Tables are found by a hash of this secret: another one would make every key a miss.
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonSecretMissing, fmt.Sprintf(
-				"Secret %s is gone, and with it the hash secret of the pool's directory: no new epoch can be published; restore the Secret from a backup, or create the pool anew", d.pool.PoolSecretName())})
+				"Secret %s/%s is gone, and with it the hash secret of the pool's directory: no new epoch can be published; restore the Secret from a backup, or create the pool anew",
+				d.pool.SecretNamespace, d.pool.PoolSecretName())})
 		} else {
 			d.poolSecret = make([]byte, 16)
 			if _, err := io.ReadFull(d.Random, d.poolSecret); err != nil {
@@ -363,7 +394,7 @@ func (d *decision) secrets(act bool) error {
 		}
 	}
 	if d.poolSecret != nil {
-		d.hashSecret = render.Secret(d.pool, d.pool.PoolSecretName(), map[string][]byte{render.KeyPoolSecret: d.poolSecret}, d.resourceVersion(d.pool.PoolSecretName()))
+		d.hashSecret = render.KeptSecret(d.pool, d.pool.PoolSecretName(), map[string][]byte{render.KeyPoolSecret: d.poolSecret}, d.keptVersion(d.pool.PoolSecretName()))
 		d.Apply = append(d.Apply, d.hashSecret)
 		d.PublishNeeds = append(d.PublishNeeds, d.hashSecret)
 	}
@@ -396,24 +427,59 @@ func (d *decision) resourceVersion(name string) string {
 	return ""
 }
 
+// keptSecret returns what a Secret holds that the operator keeps to itself. Pools of older templates had it under another name in their own namespace, from where
+// it is taken over. Of newer pools nothing is: whoever may write Secrets there could otherwise choose the pool's authority.
+func (d *decision) keptSecret(name, former string) map[string][]byte {
+	if secret := d.Kept[name]; secret != nil {
+		return secret.Data
+	}
+	if d.version < render.FirstKept {
+		return d.secret(former)
+	}
+	return nil
+}
+
+func (d *decision) keptVersion(name string) string {
+	if secret := d.Kept[name]; secret != nil {
+		return secret.ResourceVersion
+	}
+	return ""
+}
+
+// formerRemovals deletes what was taken over from the pool's namespace, once what is kept is seen to hold it.
+func (d *decision) formerRemovals() {
+	if d.version >= render.FirstKept {
+		return
+	}
+	if former, kept := d.Secrets[d.pool.FormerPoolSecretName()], d.Kept[d.pool.PoolSecretName()]; former != nil && kept != nil &&
+		bytes.Equal(former.Data[render.KeyPoolSecret], kept.Data[render.KeyPoolSecret]) {
+		d.Delete = append(d.Delete, former)
+	}
+	// The authority may have been renewed since: what signed before stays in its bundle.
+	if former, kept := d.Secrets[d.pool.FormerCASecretName()], d.Kept[d.pool.CASecretName()]; former != nil && kept != nil && d.Authority != nil &&
+		bytes.Contains(kept.Data[pki.KeyCABundle], former.Data[pki.KeyCertificate]) {
+		d.Delete = append(d.Delete, former)
+	}
+}
+
 // certificatesOf renews what is due, where the operator may not act for the pool, too: without, a pool that is paused for long would end. A damaged authority is a finding: everything else goes on with the certificates that pods have.
 func (d *decision) certificatesOf(act bool) error {
-	if !act && len(d.secret(d.pool.CASecretName())) == 0 {
+	held := d.keptSecret(d.pool.CASecretName(), d.pool.FormerCASecretName())
+	if !act && len(held) == 0 {
 		d.certificates = finding{v1alpha1.ReasonPaused, "there are no certificates yet, and the operator may not make any now"}
 		return nil
 	}
 	uid := string(d.Pool.UID)
 	now := d.Now
-	held := d.secret(d.pool.CASecretName())
 	authority, _, err := pki.RenewAuthority(held, uid, now, d.Random)
 	if err != nil {
-		d.certificates = finding{v1alpha1.ReasonIssueFailed, fmt.Sprintf("Secret %s: %v", d.pool.CASecretName(), err)}
+		d.certificates = finding{v1alpha1.ReasonIssueFailed, fmt.Sprintf("Secret %s/%s: %v", d.pool.SecretNamespace, d.pool.CASecretName(), err)}
 		return nil
 	}
 	d.overdue(held)
 	d.Authority = authority
 	d.due(authority.RenewAt())
-	d.authority = render.Secret(d.pool, d.pool.CASecretName(), authority.Data(), d.resourceVersion(d.pool.CASecretName()))
+	d.authority = render.KeptSecret(d.pool, d.pool.CASecretName(), authority.Data(), d.keptVersion(d.pool.CASecretName()))
 	d.Apply = append(d.Apply, d.authority)
 	d.ConnectNeeds = append(d.ConnectNeeds, d.authority)
 
@@ -579,6 +645,7 @@ func (d *decision) removals() {
 		}
 	}
 	d.scaleRemovals()
+	d.formerRemovals()
 	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone {
 		d.Delete = append(d.Delete, secret)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -51,6 +52,7 @@ func newScene(nodes int, policy v1alpha1.DataPolicy) *scene {
 		Nodes:    map[string]*v1alpha1.MemoryNode{},
 		NodePods: map[string]*corev1.Pod{},
 		Secrets:  map[string]*corev1.Secret{},
+		Kept:     map[string]*corev1.Secret{},
 		Agents:   map[types.UID]agent.Observation{},
 	}}
 	for i := range nodes {
@@ -102,7 +104,8 @@ func (s *scene) decide(t *testing.T) *decision {
 	d := &decision{}
 	plan, err := Decide(Input{
 		Snapshot: s.Snapshot, Now: s.now, Random: seeded(),
-		Settings: Settings{Image: "registry:5000/farpool/dataplane:new", Namespace: "farpool-system", AgentAddress: func(pod *corev1.Pod) string { return pod.Status.PodIP + ":7401" }},
+		Settings: Settings{Image: "registry:5000/farpool/dataplane:new", Namespace: "farpool-system", SecretNamespace: "farpool-system", SharedMemoryPaths: DefaultSharedMemoryPaths,
+			AgentAddress: func(pod *corev1.Pod) string { return pod.Status.PodIP + ":7401" }},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -114,13 +117,21 @@ func (s *scene) decide(t *testing.T) *decision {
 // seeded is the same endless randomness each time.
 func seeded() io.Reader { return rand.NewChaCha8([32]byte{1}) }
 
+// secrets of a namespace: the operator's own, or the pool's.
+func (s *scene) secrets(namespace string) map[string]*corev1.Secret {
+	if namespace == "farpool-system" {
+		return s.Kept
+	}
+	return s.Secrets
+}
+
 // carryOut does to the scene what a plan says.
 func (s *scene) carryOut(t *testing.T, plan *Plan) {
 	t.Helper()
 	for _, object := range plan.Apply {
 		switch object := object.(type) {
 		case *corev1ac.SecretApplyConfiguration:
-			s.Secrets[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
+			s.secrets(*object.Namespace)[*object.Name] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *object.Name, ResourceVersion: "1"}, Data: object.Data}
 		}
 	}
 	if spec := planned(plan); spec != nil && (len(s.ShardMaps) == 0 || s.ShardMaps[len(s.ShardMaps)-1].Spec.Epoch < spec.Epoch) {
@@ -281,7 +292,7 @@ func TestMapThatNoOperatorWritesIsNotAdopted(t *testing.T) {
 	}
 	// The pool has a map somewhere, so that no hash secret may be made.
 	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonSecretMissing)
-	s.Secrets["cache-secret"] = &corev1.Secret{Data: map[string][]byte{"pool-secret": bytes.Repeat([]byte{1}, 16)}}
+	s.Kept["cache-uid-secret"] = &corev1.Secret{Data: map[string][]byte{"pool-secret": bytes.Repeat([]byte{1}, 16)}}
 	wantCondition(t, s.decide(t), v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonEpochConflict)
 }
 
@@ -330,11 +341,7 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 		t.Errorf("looked at again after %s", plan.RequeueAfter)
 	}
 	s.carryOut(t, &plan.Plan)
-	before := s.Secrets
-	s.Secrets = map[string]*corev1.Secret{}
-	for name, secret := range before {
-		s.Secrets[name] = secret
-	}
+	before, kept := maps.Clone(s.Secrets), maps.Clone(s.Kept)
 	s.now = start.Add(plan.RequeueAfter)
 	s.carryOut(t, &s.decide(t).Plan)
 	for _, name := range []string{"cache-node-tls", "cache-client-tls", "cache-resp-tls"} {
@@ -342,9 +349,10 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 			t.Errorf("%s was not renewed", name)
 		}
 	}
-	for _, name := range []string{"cache-ca", "cache-password", "cache-secret"} {
-		for key, value := range before[name].Data {
-			if !bytes.Equal(value, s.Secrets[name].Data[key]) {
+	kept["cache-password"], s.Kept["cache-password"] = before["cache-password"], s.Secrets["cache-password"]
+	for _, name := range []string{"cache-uid-ca", "cache-password", "cache-uid-secret"} {
+		for key, value := range kept[name].Data {
+			if !bytes.Equal(value, s.Kept[name].Data[key]) {
 				t.Errorf("%s has changed", name)
 			}
 		}
@@ -394,11 +402,11 @@ func TestADecisionIsReplayedFromItsSeed(t *testing.T) {
 func TestDamagedAuthorityIsReportedAndTheRestGoesOn(t *testing.T) {
 	s := newScene(1, v1alpha1.DataPolicyCache)
 	s.carryOut(t, &s.decide(t).Plan)
-	s.Secrets["cache-ca"] = &corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("x")}}
+	s.Kept["cache-uid-ca"] = &corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("x")}}
 	plan := s.decide(t)
 	wantCondition(t, plan, v1alpha1.ConditionCertificatesReady, metav1.ConditionFalse, v1alpha1.ReasonIssueFailed)
 	for _, object := range plan.Apply {
-		if secret, ok := object.(*corev1ac.SecretApplyConfiguration); ok && (*secret.Name == "cache-ca" || *secret.Name == "cache-node-tls") {
+		if secret, ok := object.(*corev1ac.SecretApplyConfiguration); ok && (*secret.Name == "cache-uid-ca" || *secret.Name == "cache-node-tls") {
 			t.Errorf("%s is written over", *secret.Name)
 		}
 	}
@@ -609,4 +617,31 @@ func TestLocksPlaced(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The operator makes the pods: whoever may write KVPools gets no other directory of a Kubernetes node by that.
+func TestPoolsGetNoDirectoryThatTheOperatorDoesNotGive(t *testing.T) {
+	for path, given := range map[string]bool{
+		"/run/farpool": true, "/run/farpool/team": true, "/dev/shm/farpool": true, "/run/farpool-others": false, "/etc": false, "/run": false, "/var/lib/kubelet": false,
+	} {
+		s := newScene(0, v1alpha1.DataPolicyCache)
+		s.Pool.Spec.Memory.Pools[0].Replicas = 1
+		s.Pool.Spec.Network.SharedMemory = &v1alpha1.SharedMemory{HostPath: path}
+		plan := s.decide(t)
+		if given {
+			if len(plan.Apply) == 0 {
+				t.Errorf("%s: nothing is made", path)
+			}
+			continue
+		}
+		if len(plan.Apply) != 0 {
+			t.Errorf("%s: %d objects are made", path, len(plan.Apply))
+		}
+		wantCondition(t, plan, v1alpha1.ConditionSpecValid, metav1.ConditionFalse, v1alpha1.ReasonUnsupported)
+	}
+
+	// Memory nodes that are there lend on: the list is of what is made from now on.
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.Pool.Spec.Network.SharedMemory = &v1alpha1.SharedMemory{HostPath: "/srv/rings"}
+	wantCondition(t, s.decide(t), v1alpha1.ConditionSpecValid, metav1.ConditionTrue, "Accepted")
 }

@@ -223,6 +223,16 @@ func (o *operator) observe() {
 		Agents:      maps.Clone(o.streams),
 		Unplaced:    map[string]bool{}, Cordoned: map[string]bool{}, OutOfService: map[string]bool{}, Gone: map[types.UID]bool{},
 	}
+	// What is kept is asked for by its name, of the API server itself if the cache does not show it.
+	s.Kept = map[string]*corev1.Secret{}
+	for _, name := range render.KeptSecretNames(simPool, s.Pool.UID) {
+		if secret := s.Secrets[name]; secret != nil {
+			s.Kept[name] = secret
+		} else if live, ok := o.world.live(kindSecret)[name].(*corev1.Secret); ok {
+			s.Kept[name] = live
+		}
+		delete(s.Secrets, name)
+	}
 	slices.SortFunc(s.Resizes, func(a, b *v1alpha1.ResizeOperation) int {
 		if by := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); by != 0 {
 			return by

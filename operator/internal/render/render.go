@@ -8,6 +8,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,19 +50,40 @@ type Pool struct {
 	KeysLeaveFirst bool
 	// OperatorNamespace is where the operator's pods run; empty if it runs outside the cluster.
 	OperatorNamespace string
+	// SecretNamespace is where the operator keeps what nobody else may read of the pool; empty: the pool's own namespace.
+	SecretNamespace string
+	// ClusterDomain is what names of Services end with; empty: cluster.local.
+	ClusterDomain string
+	// PlatformUsers: the platform assigns users and groups to pods, as OpenShift does.
+	PlatformUsers bool
 }
 
 // Names of a pool's objects.
 func (p Pool) ServiceName() string            { return p.Name }
 func (p Pool) NodesServiceName() string       { return p.Name + "-nodes" }
 func (p Pool) ConfigName() string             { return p.Name + "-config" }
-func (p Pool) CASecretName() string           { return p.Name + "-ca" }
 func (p Pool) NodeTLSSecretName() string      { return p.Name + "-node-tls" }
 func (p Pool) ClientTLSSecretName() string    { return p.Name + "-client-tls" }
 func (p Pool) RESPTLSSecretName() string      { return p.Name + "-resp-tls" }
 func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
-func (p Pool) PoolSecretName() string         { return p.Name + "-secret" }
 func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
+
+// CASecretName and PoolSecretName lie in SecretNamespace, beside those of other pools of the same name.
+func (p Pool) CASecretName() string   { return KeptSecretNames(p.Name, p.UID)[0] }
+func (p Pool) PoolSecretName() string { return KeptSecretNames(p.Name, p.UID)[1] }
+
+// FormerCASecretName and FormerPoolSecretName are where pools of a template before FirstKept had them: in their own namespace.
+func (p Pool) FormerCASecretName() string   { return p.Name + "-ca" }
+func (p Pool) FormerPoolSecretName() string { return p.Name + "-secret" }
+
+// KeptSecretNames returns the names of the Secrets that the operator keeps of a pool: its authority's, and its hash secret's.
+func KeptSecretNames(pool string, uid types.UID) []string {
+	prefix := pool + "-" + string(uid)
+	return []string{prefix + "-ca", prefix + "-secret"}
+}
+
+// FirstKept is the first template version whose pools never had an authority or hash secret in their own namespace.
+const FirstKept = 4
 
 // Keys of Secrets that hold no certificates.
 const (
@@ -76,7 +98,8 @@ func (p Pool) Endpoint() string {
 
 // RESPHosts are the names by which applications call the pool.
 func (p Pool) RESPHosts() []string {
-	return []string{p.Name, p.Name + "." + p.Namespace, p.Name + "." + p.Namespace + ".svc", p.Name + "." + p.Namespace + ".svc.cluster.local", "localhost"}
+	service := p.Name + "." + p.Namespace + ".svc"
+	return []string{p.Name, p.Name + "." + p.Namespace, service, service + "." + cmp.Or(p.ClusterDomain, "cluster.local"), "localhost"}
 }
 
 // ComputePools is empty where the spec has none.
@@ -325,6 +348,18 @@ func Secret(pool Pool, name string, data map[string][]byte, resourceVersion stri
 	return secret
 }
 
+// KeptSecret is a Secret of a pool that nobody but the operator reads. It lies outside of the pool's namespace and has no owner: labels say whose it is.
+func KeptSecret(pool Pool, name string, data map[string][]byte, resourceVersion string) *corev1ac.SecretApplyConfiguration {
+	secret := corev1ac.Secret(name, cmp.Or(pool.SecretNamespace, pool.Namespace)).
+		WithLabels(pool.labels()).
+		WithLabels(map[string]string{v1alpha1.LabelPoolUID: string(pool.UID), v1alpha1.LabelPoolNamespace: pool.Namespace}).
+		WithType(corev1.SecretTypeOpaque).WithData(data)
+	if resourceVersion != "" {
+		secret.WithResourceVersion(resourceVersion)
+	}
+	return secret
+}
+
 // Services are the one that applications call, and the one by which compute shards find memory nodes.
 func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 	return []*corev1ac.ServiceApplyConfiguration{
@@ -372,8 +407,12 @@ func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfigur
 	return budgets
 }
 
-// NetworkPolicies admit to each port who has business there.
+// NetworkPolicies admit to each port who has business there. Pods in their Kubernetes node's own network get none: no policy selects them, as a peer or as what
+// is protected, and one that names them promises what nobody keeps.
 func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguration {
+	if attachment := pool.Spec.Network.Attachment; attachment != nil && attachment.HostNetwork != nil {
+		return nil
+	}
 	port := func(number int32, protocol corev1.Protocol) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
 		return networkingv1ac.NetworkPolicyPort().WithProtocol(protocol).WithPort(intstr.FromInt32(number))
 	}
@@ -409,7 +448,9 @@ func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguratio
 			agent, metrics).
 		WithEgress(
 			networkingv1ac.NetworkPolicyEgressRule().WithPorts(tcp(PortSession)).WithTo(members(v1alpha1.ComponentMemoryNode)),
-			networkingv1ac.NetworkPolicyEgressRule().WithPorts(port(53, corev1.ProtocolUDP), port(53, corev1.ProtocolTCP)))
+			// A policy is asked about the port of the pod that answers, which is not the Service's everywhere: on OpenShift it is 5353.
+			networkingv1ac.NetworkPolicyEgressRule().WithPorts(
+				port(53, corev1.ProtocolUDP), port(53, corev1.ProtocolTCP), port(5353, corev1.ProtocolUDP), port(5353, corev1.ProtocolTCP)))
 	if pool.Spec.Network.Transport == v1alpha1.TransportRoCEv2 {
 		// What SoftRoCE sends is seen by a pod's policies. Answers go to the same port, from another, and so are no replies to a firewall.
 		roce := func(spec *networkingv1ac.NetworkPolicySpecApplyConfiguration, others string) {

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -292,5 +293,93 @@ func TestLockPlacement(t *testing.T) {
 		pool := pools(t)["kvpool-roce"]
 		pool.Spec.Locks = &v1alpha1.LocksSpec{Placement: placement}
 		compare(t, filepath.Join("testdata", "locks", placement+".toml"), template.MemoryConfig(pool, pool.Spec.Memory.Pools[0]))
+	}
+}
+
+// Each pool has its own directory of a Kubernetes node, of which no process of another pool sees anything.
+func TestPoolsShareNoDirectory(t *testing.T) {
+	pool := pools(t)["kvpool-rich"]
+	template, err := TemplateOf(Newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := template.MemoryPod(pool, pool.Spec.Memory.Pools[0], "m", "u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compute, err := template.ComputeDeployment(pool, pool.ComputePools()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spec := range map[string]*corev1ac.PodSpecApplyConfiguration{"memory node": memory.Spec, "compute shard": compute.Spec.Template.Spec} {
+		mounts := 0
+		for _, container := range spec.Containers {
+			for _, mounted := range container.VolumeMounts {
+				if *mounted.Name == "rings" {
+					mounts++
+					if mounted.SubPath == nil || *mounted.SubPath != string(pool.UID) {
+						t.Errorf("%s: container %s sees the directories of all pools", name, *container.Name)
+					}
+				}
+			}
+		}
+		if mounts != 1 || len(spec.InitContainers) != 1 || strings.Join(spec.InitContainers[0].Command, " ") != "mkdir -p -m 0700 /run/farpool-pools/"+string(pool.UID) {
+			t.Errorf("%s: %d mounts, made by %v", name, mounts, spec.InitContainers)
+		}
+	}
+}
+
+// A platform that assigns users refuses pods that choose theirs. Pods over RDMA are root's, which no platform assigns.
+func TestUsersAreThePlatformsToChoose(t *testing.T) {
+	for sample, chosen := range map[string]bool{"kvpool": false, "kvpool-rich": false, "kvpool-roce": true} {
+		pool := pools(t)[sample]
+		pool.PlatformUsers = true
+		template, err := TemplateOf(Newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory, err := template.MemoryPod(pool, pool.Spec.Memory.Pools[0], "m", "u")
+		if err != nil {
+			t.Fatal(err)
+		}
+		compute, err := template.ComputeDeployment(pool, pool.ComputePools()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range []*corev1ac.PodSpecApplyConfiguration{memory.Spec, compute.Spec.Template.Spec} {
+			security := spec.SecurityContext
+			if chosen != (security.RunAsUser != nil) || chosen != (security.FSGroup != nil) || chosen != (security.RunAsGroup != nil) {
+				t.Errorf("%s: %+v", sample, security)
+			}
+			if !chosen && !*security.RunAsNonRoot {
+				t.Errorf("%s: root is not ruled out", sample)
+			}
+		}
+	}
+}
+
+func TestNamesOfAnotherClusterDomain(t *testing.T) {
+	pool := Pool{Name: "cache", Namespace: "shop"}
+	if hosts := strings.Join(pool.RESPHosts(), " "); hosts != "cache cache.shop cache.shop.svc cache.shop.svc.cluster.local localhost" {
+		t.Error(hosts)
+	}
+	pool.ClusterDomain = "corp.example"
+	if hosts := strings.Join(pool.RESPHosts(), " "); hosts != "cache cache.shop cache.shop.svc cache.shop.svc.corp.example localhost" {
+		t.Error(hosts)
+	}
+}
+
+// Pods in the network of their Kubernetes node are selected by no policy; those of others may ask for names where the answering pod has another port.
+func TestPoliciesOfNetworks(t *testing.T) {
+	roce := pools(t)["kvpool-roce"]
+	roce.Spec.Network.Attachment = &v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentHostNetwork, HostNetwork: &v1alpha1.HostNetworkAttachment{}}
+	if policies := NetworkPolicies(roce); len(policies) != 0 {
+		t.Errorf("%d policies that select nothing", len(policies))
+	}
+	text := document(t, NetworkPolicies(pools(t)["kvpool"])[1])
+	for _, port := range []string{"port: 53\n", "port: 5353\n"} {
+		if strings.Count(text, port) != 2 {
+			t.Errorf("%d times %s in\n%s", strings.Count(text, port), port, text)
+		}
 	}
 }

@@ -24,8 +24,9 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// CacheOptions keep the cache to what belongs to pools: no Secret of anybody else's is ever read.
-func CacheOptions(namespace string) cache.Options {
+// CacheOptions keeps the cache to what belongs to pools of some namespaces, or of all if none is named: no Secret of anybody else's is ever read.
+// secretNamespace is where the operator keeps Secrets of its own; empty: with each pool.
+func CacheOptions(namespaces []string, secretNamespace string) cache.Options {
 	requirement, err := labels.NewRequirement(v1alpha1.LabelPool, selection.Exists, nil)
 	if err != nil {
 		panic(err) // the label is a constant
@@ -55,8 +56,22 @@ func CacheOptions(namespace string) cache.Options {
 			}},
 		},
 	}
-	if namespace != "" {
-		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	if len(namespaces) > 0 {
+		options.DefaultNamespaces = map[string]cache.Config{}
+		secrets := ofPools
+		secrets.Namespaces = map[string]cache.Config{}
+		if secretNamespace != "" {
+			secrets.Namespaces[secretNamespace] = cache.Config{}
+		}
+		for _, namespace := range namespaces {
+			options.DefaultNamespaces[namespace] = cache.Config{}
+			secrets.Namespaces[namespace] = cache.Config{}
+		}
+		for object := range options.ByObject {
+			if _, ok := object.(*corev1.Secret); ok {
+				options.ByObject[object] = secrets
+			}
+		}
 	}
 	return options
 }

@@ -102,6 +102,8 @@ type Reconciler struct {
 	metrics  *Metrics
 	clock    clock.PassiveClock
 	settings plan.Settings
+	// watched namespaces; empty: all of them.
+	watched []string
 
 	mutex sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -129,6 +131,8 @@ type Options struct {
 	Workers int
 	// Name of the controller, unique in a process.
 	Name string
+	// Namespaces whose pools are served, as the cache has them; empty: all.
+	Namespaces []string
 }
 
 // SetUp adds the controller to a manager.
@@ -148,6 +152,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		metrics:     options.Metrics,
 		clock:       options.Clock,
 		settings:    options.Settings,
+		watched:     options.Namespaces,
 		credentials: map[types.NamespacedName]*pki.Credential{},
 		told:        map[types.NamespacedName]map[line]string{},
 		stale:       map[types.NamespacedName]int{},
@@ -183,6 +188,9 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		}
 		return []reconcile.Request{{NamespacedName: pool}}
 	})
+	if err := r.sweepKept(mgr, options.Name); err != nil {
+		return nil, err
+	}
 	return r, ctrl.NewControllerManagedBy(mgr).
 		Named(options.Name).
 		For(&v1alpha1.KVPool{}).
@@ -196,6 +204,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Owns(&corev1.Service{}).
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&networkingv1.NetworkPolicy{}).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.poolOfKept)).
 		Watches(&corev1.Pod{}, byLabel).
 		// Between a compute shard's pod and its Deployment.
 		Watches(&appsv1.ReplicaSet{}, byLabel, builder.OnlyMetadata).
@@ -279,7 +288,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, pool)
+	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, pool, r.kept(pool))
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -78,7 +78,8 @@ var _ = Describe("a pool", func() {
 		}
 		Expect(secrets).To(HaveLen(4), "each of two nodes is told once in each of two phases")
 		Expect(secrets[0]).To(Equal(secrets[1]))
-		Expect(secrets[0]).To(Equal(w.secret("cache-secret").Data["pool-secret"]))
+		_, hash := w.kept()
+		Expect(secrets[0]).To(Equal(hash.Data["pool-secret"]))
 
 		By("idling")
 		w.settle()
@@ -91,8 +92,9 @@ var _ = Describe("a pool", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
 		w.up()
 		var hidden []string
-		for _, name := range []string{"cache-secret", "cache-password", "cache-ca", "cache-node-tls", "cache-client-tls", "cache-resp-tls"} {
-			for key, value := range w.secret(name).Data {
+		authority, hash := w.kept()
+		for _, secret := range []*corev1.Secret{authority, hash, w.secret("cache-password"), w.secret("cache-node-tls"), w.secret("cache-client-tls"), w.secret("cache-resp-tls")} {
+			for key, value := range secret.Data {
 				if key == "ca.crt" || key == "tls.crt" {
 					continue
 				}
@@ -548,7 +550,7 @@ var _ = Describe("a pool", func() {
 	It("is not published a new epoch when its hash secret is lost", func() {
 		w := newWorld(nil)
 		w.up()
-		saved := w.secret("cache-secret")
+		_, saved := w.kept()
 		Expect(k8s.Delete(w.ctx, saved)).To(Succeed())
 		c := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonSecretMissing)
 		Expect(c.Message).To(ContainSubstring("restore the Secret from a backup"))
@@ -560,7 +562,8 @@ var _ = Describe("a pool", func() {
 		Expect(k8s.Create(w.ctx, saved)).To(Succeed())
 		w.awaitEpoch(2)
 		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
-		Expect(w.secret("cache-secret").Data).To(Equal(saved.Data))
+		_, now := w.kept()
+		Expect(now.Data).To(Equal(saved.Data))
 	})
 
 	It("says so when something else answers in the place of an agent", func() {

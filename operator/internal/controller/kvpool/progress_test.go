@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/render"
 )
 
 // objects of a kind that bear the pool's label.
@@ -171,7 +172,8 @@ var _ = Describe("what is wrong with one object", func() {
 		w := newWorld(nil)
 		other := map[string][]byte{}
 		running.meddling(func(request *http.Request) error {
-			if !strings.Contains(request.URL.Path, "/namespaces/"+w.pool.Namespace+"/secrets") || request.GetBody == nil {
+			if !strings.Contains(request.URL.Path, "/namespaces/"+w.pool.Namespace+"/secrets") && !strings.Contains(request.URL.Path, "/namespaces/"+secretNamespace+"/secrets") ||
+				request.GetBody == nil {
 				return nil
 			}
 			body, err := request.GetBody()
@@ -183,17 +185,26 @@ var _ = Describe("what is wrong with one object", func() {
 			if err != nil {
 				return err
 			}
-			for name, key := range map[string]string{"cache-secret": "pool-secret", "cache-password": "password"} {
-				if other[name] != nil || !strings.Contains(string(text), `"name":"`+name+`"`) {
+			if !strings.Contains(string(text), w.pool.Namespace) {
+				return nil // of another pool
+			}
+			pool := w.current()
+			hash := render.KeptSecretNames(pool.Name, pool.UID)[1]
+			for name, key := range map[string]string{hash: "pool-secret", "cache-password": "password"} {
+				if other[key] != nil || !strings.Contains(string(text), `"name":"`+name+`"`) {
 					continue
 				}
-				other[name] = []byte("another drew 16b")
-				pool := w.current()
-				if err := k8s.Create(w.ctx, &corev1.Secret{
+				other[key] = []byte("another drew 16b")
+				secret := &corev1.Secret{
 					ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPool: pool.Name},
 						OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pool, v1alpha1.GroupVersion.WithKind("KVPool"))}},
-					Data: map[string][]byte{key: other[name]},
-				}); err != nil {
+					Data: map[string][]byte{key: other[key]},
+				}
+				if name == hash {
+					secret.Namespace, secret.OwnerReferences = secretNamespace, nil
+					secret.Labels[v1alpha1.LabelPoolNamespace], secret.Labels[v1alpha1.LabelPoolUID] = pool.Namespace, string(pool.UID)
+				}
+				if err := k8s.Create(w.ctx, secret); err != nil {
 					return err
 				}
 			}
@@ -201,11 +212,13 @@ var _ = Describe("what is wrong with one object", func() {
 		})
 		w.up()
 		Expect(other).To(HaveLen(2))
-		Expect(w.secret("cache-secret").Data["pool-secret"]).To(Equal(other["cache-secret"]))
-		Expect(w.secret("cache-password").Data["password"]).To(Equal(other["cache-password"]))
+		Expect(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), w.pool)).To(Succeed())
+		_, hash := w.kept()
+		Expect(hash.Data["pool-secret"]).To(Equal(other["pool-secret"]))
+		Expect(w.secret("cache-password").Data["password"]).To(Equal(other["password"]))
 		for _, name := range w.nodeNames() {
 			for _, told := range w.agents[name].secrets {
-				Expect(told).To(Equal(other["cache-secret"]))
+				Expect(told).To(Equal(other["pool-secret"]))
 			}
 		}
 		w.settle()

@@ -37,19 +37,23 @@ import (
 )
 
 const (
+	// secretNamespace is where the operator runs, and keeps Secrets of its own.
+	secretNamespace = "farpool-system"
+
 	within = 90 * time.Second
 	every  = 20 * time.Millisecond
 )
 
 var (
-	environment *envtest.Environment
-	config      *rest.Config
-	k8s         client.Client
-	person      kubectl
-	scheme      = runtime.NewScheme()
-	running     *operatorProcess
-	addresses   sync.Map // agent addresses by namespace/name of the pod
-	generation  atomic.Int64
+	environment   *envtest.Environment
+	administrator *rest.Config
+	config        *rest.Config
+	k8s           client.Client
+	person        kubectl
+	scheme        = runtime.NewScheme()
+	running       *operatorProcess
+	addresses     sync.Map // agent addresses by namespace/name of the pod
+	generation    atomic.Int64
 )
 
 func TestController(t *testing.T) {
@@ -70,10 +74,12 @@ var _ = BeforeSuite(func() {
 	}
 	// Owners may be named only by who may finalize them, as many clusters have it.
 	environment.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
-	administrator, err := environment.Start()
+	var err error
+	administrator, err = environment.Start()
 	Expect(err).NotTo(HaveOccurred())
 	k8s, err = client.New(administrator, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
+	Expect(k8s.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretNamespace}})).To(Succeed())
 	config = asOperator(administrator)
 	person = asPerson(administrator)
 	running = startOperator("farpool/dataplane:v1")
@@ -149,8 +155,14 @@ type operatorProcess struct {
 
 func startOperator(image string) *operatorProcess {
 	GinkgoHelper()
+	return startOperatorAs(config, image)
+}
+
+// startOperatorAs runs one that has some access to the API server and serves some namespaces, or all.
+func startOperatorAs(access *rest.Config, image string, served ...string) *operatorProcess {
+	GinkgoHelper()
 	p := &operatorProcess{registry: prometheus.NewRegistry(), writes: &writeCounter{}, done: make(chan error, 1)}
-	counted := rest.CopyConfig(config)
+	counted := rest.CopyConfig(access)
 	counted.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(request *http.Request) (*http.Response, error) {
 			if p.dead.Load() {
@@ -173,18 +185,21 @@ func startOperator(image string) *operatorProcess {
 	})
 	manager, err := ctrl.NewManager(counted, ctrl.Options{
 		Scheme:  scheme,
-		Cache:   CacheOptions(""),
+		Cache:   CacheOptions(served, secretNamespace),
 		Metrics: metricsserver.Options{BindAddress: "0"},
 	})
 	Expect(err).NotTo(HaveOccurred())
 	p.reconciler, err = SetUp(manager, Options{
-		Name:    fmt.Sprintf("kvpool-%d", generation.Add(1)),
-		Workers: 2,
-		Clock:   clock.RealClock{},
-		Metrics: NewMetrics(p.registry),
+		Name:       fmt.Sprintf("kvpool-%d", generation.Add(1)),
+		Namespaces: served,
+		Workers:    2,
+		Clock:      clock.RealClock{},
+		Metrics:    NewMetrics(p.registry),
 		Settings: plan.Settings{
-			Image:     image,
-			Namespace: "farpool-system",
+			Image:             image,
+			Namespace:         secretNamespace,
+			SecretNamespace:   secretNamespace,
+			SharedMemoryPaths: plan.DefaultSharedMemoryPaths,
 			AgentAddress: func(pod *corev1.Pod) string {
 				address, ok := addresses.Load(pod.Namespace + "/" + pod.Name)
 				if !ok {

@@ -4,6 +4,7 @@ package kvpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -24,6 +25,7 @@ import (
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/render"
 )
 
 // world is a namespace with one pool, and what would be kubelets and controllers: envtest has neither.
@@ -101,6 +103,21 @@ func (w *world) secret(name string) *corev1.Secret {
 	secret := &corev1.Secret{}
 	Eventually(func() error { return k8s.Get(w.ctx, w.key(name), secret) }, within, every).Should(Succeed())
 	return secret
+}
+
+// keptKeys are where the Secrets lie that the operator keeps of the pool: its authority's, and its hash secret's.
+func (w *world) keptKeys() (authority, hash client.ObjectKey) {
+	names := render.KeptSecretNames(w.pool.Name, w.pool.UID)
+	return client.ObjectKey{Namespace: secretNamespace, Name: names[0]}, client.ObjectKey{Namespace: secretNamespace, Name: names[1]}
+}
+
+// kept Secrets of the pool.
+func (w *world) kept() (authority, hash *corev1.Secret) {
+	GinkgoHelper()
+	a, h := w.keptKeys()
+	authority, hash = &corev1.Secret{}, &corev1.Secret{}
+	Eventually(func() error { return errors.Join(k8s.Get(w.ctx, a, authority), k8s.Get(w.ctx, h, hash)) }, within, every).Should(Succeed())
+	return authority, hash
 }
 
 // run makes a memory node's pod run a process of a new incarnation.

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/apply"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// Secrets that nobody but the operator reads lie outside of their pools' namespaces. No owner can be named from there, so that the garbage collector leaves
+// them alone: they are deleted here, when the API server itself says that their pool is gone.
+
+// kept returns where the Secrets lie that the operator keeps of a pool.
+func (r *Reconciler) kept(pool *v1alpha1.KVPool) []types.NamespacedName {
+	var names []types.NamespacedName
+	for _, name := range render.KeptSecretNames(pool.Name, pool.UID) {
+		names = append(names, types.NamespacedName{Namespace: cmp.Or(r.settings.SecretNamespace, pool.Namespace), Name: name})
+	}
+	return names
+}
+
+// watches says whether the pools of a namespace are served.
+func (r *Reconciler) watches(namespace string) bool {
+	return len(r.watched) == 0 || slices.Contains(r.watched, namespace)
+}
+
+// keptOf returns which pool a kept Secret is of, if it is one and its pool would be served.
+func (r *Reconciler) keptOf(secret client.Object) (pool types.NamespacedName, uid types.UID, ok bool) {
+	labels := secret.GetLabels()
+	pool = types.NamespacedName{Namespace: labels[v1alpha1.LabelPoolNamespace], Name: labels[v1alpha1.LabelPool]}
+	uid = types.UID(labels[v1alpha1.LabelPoolUID])
+	ok = pool.Name != "" && pool.Namespace != "" && secret.GetNamespace() == cmp.Or(r.settings.SecretNamespace, pool.Namespace) &&
+		slices.Contains(render.KeptSecretNames(pool.Name, uid), secret.GetName()) && r.watches(pool.Namespace)
+	return pool, uid, ok
+}
+
+// poolOfKept has a pool looked at when what is kept of it changes.
+func (r *Reconciler) poolOfKept(_ context.Context, secret client.Object) []reconcile.Request {
+	if pool, _, ok := r.keptOf(secret); ok {
+		return []reconcile.Request{{NamespacedName: pool}}
+	}
+	return nil
+}
+
+// sweepKept adds a controller that looks at each kept Secret when the operator starts, when it is made, and when its pool is deleted.
+func (r *Reconciler) sweepKept(mgr ctrl.Manager, name string) error {
+	onlyWhen := func(created, deleted bool) builder.Predicates {
+		return builder.WithPredicates(predicate.Funcs{
+			CreateFunc: func(event.CreateEvent) bool { return created },
+			UpdateFunc: func(event.UpdateEvent) bool { return false },
+			DeleteFunc: func(event.DeleteEvent) bool { return deleted },
+		})
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named(name+"-kept-secrets").
+		For(&corev1.Secret{}, onlyWhen(true, false)).
+		Watches(&v1alpha1.KVPool{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+			pool, ok := object.(*v1alpha1.KVPool)
+			if !ok {
+				return nil
+			}
+			var requests []reconcile.Request
+			for _, name := range r.kept(pool) {
+				requests = append(requests, reconcile.Request{NamespacedName: name})
+			}
+			return requests
+		}), onlyWhen(false, true)).
+		WithOptions(controller.Options{EnableWarmup: ptr.To(true), ReconciliationTimeout: reconcileTimeout}).
+		Complete(reconcile.Func(r.sweep))
+}
+
+// sweep deletes a kept Secret whose pool is gone.
+func (r *Reconciler) sweep(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	secret := &corev1.Secret{}
+	if err := r.client.Get(ctx, request.NamespacedName, secret); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	pool, uid, ok := r.keptOf(secret)
+	if !ok || !secret.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	// The cache may lag both ways: only the API server itself knows that a pool is gone.
+	owner := &metav1.PartialObjectMetadata{}
+	owner.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("KVPool"))
+	err := r.live.Get(ctx, pool, owner)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, fmt.Errorf("look for the pool %s of Secret %s: %w", pool, request, err)
+	}
+	if err == nil && owner.UID == uid {
+		return reconcile.Result{}, nil
+	}
+	if err := r.applier.Delete(ctx, secret); err != nil {
+		if errors.Is(err, apply.ErrStale) {
+			return reconcile.Result{RequeueAfter: staleRetry}, nil
+		}
+		return reconcile.Result{}, err
+	}
+	ctrl.LoggerFrom(ctx).Info("deleted a Secret of a pool that is gone", "pool", pool, "uid", uid)
+	return reconcile.Result{}, nil
+}
