@@ -14,6 +14,7 @@ CLUSTER ?= farpool
 WORKERS ?= 2
 E2E_CLUSTER ?= farpool-e2e
 E2E_FILTER ?= short
+CLUSTERS_CLUSTER ?= farpool-clusters
 SOFTROCE_CLUSTER ?= farpool-softroce
 SOFTROCE_WORKERS ?= 1
 # What pools over RDMA are made of: the gate has a cluster with them when it changed since hack/base, and when there is none to compare with.
@@ -108,6 +109,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
 	@$(STEP) fuzzers $(MAKE) fuzz
+	@$(STEP) "e2e on clusters of IPv6, of two families, and with policies enforced" $(MAKE) e2e-clusters
 	@$(STEP) "e2e over RDMA between two nodes" $(MAKE) e2e-softroce SOFTROCE_WORKERS=2
 
 .PHONY: test-cpp
@@ -204,6 +206,10 @@ test-race: ## Go tests of hack and e2e under the race detector
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
 	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e -timeout $(if $(filter short,$(E2E_FILTER)),70m,150m) $(GO_TEST_FLAGS) $(ARGS)
+
+.PHONY: e2e-clusters
+e2e-clusters: images ## tests on a cluster with IPv6 alone, and on one with both families whose NetworkPolicies are enforced
+	@CLUSTER=$(CLUSTERS_CLUSTER) hack/e2e-clusters $(ARGS)
 
 # On this machine where its kernel has SoftRoCE, and otherwise with workers in QEMU guests.
 .PHONY: e2e-softroce

@@ -15,7 +15,7 @@ import (
 )
 
 var _ = Describe("A pool with shared memory", func() {
-	const directory = "/run/farpool-e2e"
+	const directory = "/run/farpool/e2e"
 	rings := func(name, index string) string {
 		return strings.Replace(small(name, 2, 2, "  index: "+index), "{transport: TCP}", "{transport: TCP, sharedMemory: {hostPath: "+directory+"}}", 1)
 	}

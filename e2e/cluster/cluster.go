@@ -170,12 +170,16 @@ func (c *Cluster) ExposePod(ctx context.Context, pod *corev1.Pod, port int32) (s
 		return "", err
 	}
 	ready, portName := true, "port"
+	addresses := discoveryv1.AddressTypeIPv4
+	if strings.Contains(pod.Status.PodIP, ":") {
+		addresses = discoveryv1.AddressTypeIPv6
+	}
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: pod.Namespace,
 			Labels: map[string]string{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "e2e.farpool.dev", Label: "true"},
 		},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: addresses,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{pod.Status.PodIP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
 	}
@@ -284,11 +288,19 @@ done; echo $n`, process, uid, strings.ReplaceAll(uid, "-", "_"), signal)
 	return n, nil
 }
 
+// tablesOf names the program that filters packets of an address's family.
+func tablesOf(address string) string {
+	if strings.Contains(address, ":") {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
 // Cut takes a pod off the network: nothing passes between it and other pods or nodes. Its own node, and so the kubelet, still reaches
 // it. Mend undoes that, and does nothing to a pod that was not cut off.
 func (c *Cluster) Cut(ctx context.Context, pod *corev1.Pod) error {
 	ip := pod.Status.PodIP
-	_, err := c.OnNode(ctx, pod.Spec.NodeName, fmt.Sprintf("iptables -w -I FORWARD -s %s -j DROP && iptables -w -I FORWARD -d %s -j DROP", ip, ip))
+	_, err := c.OnNode(ctx, pod.Spec.NodeName, fmt.Sprintf("%[1]s -w -I FORWARD -s %[2]s -j DROP && %[1]s -w -I FORWARD -d %[2]s -j DROP", tablesOf(ip), ip))
 	return err
 }
 
@@ -296,7 +308,7 @@ func (c *Cluster) Cut(ctx context.Context, pod *corev1.Pod) error {
 func (c *Cluster) Mend(ctx context.Context, pod *corev1.Pod) error {
 	ip := pod.Status.PodIP
 	_, err := c.OnNode(ctx, pod.Spec.NodeName, fmt.Sprintf(
-		"while iptables -w -D FORWARD -s %s -j DROP 2>/dev/null; do :; done; while iptables -w -D FORWARD -d %s -j DROP 2>/dev/null; do :; done", ip, ip))
+		"while %[1]s -w -D FORWARD -s %[2]s -j DROP 2>/dev/null; do :; done; while %[1]s -w -D FORWARD -d %[2]s -j DROP 2>/dev/null; do :; done", tablesOf(ip), ip))
 	return err
 }
 

@@ -19,7 +19,8 @@ type shape struct {
 	workers    int
 	ownNetwork bool // without kind's CNI, whose image a node image built here has not
 	cgroupV1   bool
-	emulated   bool // its workers' processors: they are slow
+	emulated   bool   // its workers' processors: they are slow
+	family     string // of addresses: ipv4, ipv6, or dual
 }
 
 // clusterConfig is kind's configuration. Nodes are judged lost within seconds, and a container that ended again and again is started
@@ -28,8 +29,15 @@ type shape struct {
 func clusterConfig(s shape) string {
 	var b strings.Builder
 	fmt.Fprint(&b, "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\n")
+	var networking []string
 	if s.ownNetwork {
-		fmt.Fprint(&b, "networking: {disableDefaultCNI: true}\n")
+		networking = append(networking, "disableDefaultCNI: true")
+	}
+	if s.family != "" && s.family != "ipv4" {
+		networking = append(networking, "ipFamily: "+s.family)
+	}
+	if len(networking) > 0 {
+		fmt.Fprintf(&b, "networking: {%s}\n", strings.Join(networking, ", "))
 	}
 	fmt.Fprint(&b, "kubeadmConfigPatches:\n")
 	if !s.emulated {
@@ -55,7 +63,10 @@ func clusterConfig(s shape) string {
 }
 
 // up makes the cluster, or brings one that is there back to order.
-func (c cache) up(ctx context.Context, cluster string, workers int, emulated bool) error {
+func (c cache) up(ctx context.Context, cluster string, workers int, emulated bool, ipFamily string) error {
+	if ipFamily != "ipv4" && ipFamily != "ipv6" && ipFamily != "dual" {
+		return fmt.Errorf("--ip-family is %q: set it to ipv4, ipv6 or dual", ipFamily)
+	}
 	release, err := c.lock(ctx, "cluster-"+cluster)
 	if err != nil {
 		return err
@@ -82,26 +93,28 @@ func (c cache) up(ctx context.Context, cluster string, workers int, emulated boo
 		return fmt.Errorf("cluster %s has %d workers, not %d; `make down` removes it, or ask for what is there", cluster, len(nodes)-1, workers)
 	}
 	if len(nodes) == 0 {
-		if err := c.create(ctx, cluster, workers, emulated); err != nil {
+		if err := c.create(ctx, cluster, workers, emulated, ipFamily); err != nil {
 			return err
 		}
 	}
 	return c.settle(ctx, cluster)
 }
 
-func (c cache) create(ctx context.Context, cluster string, workers int, emulated bool) error {
+func (c cache) create(ctx context.Context, cluster string, workers int, emulated bool, ipFamily string) error {
 	image, built, err := c.nodeImage(ctx)
 	if err != nil {
 		return err
 	}
 	if c.isOurs() {
 		// Traffic to a service that no proxy rule translated must not leave the machine by its default route.
-		if err := run(ctx, asRoot("ip", "route", "replace", "blackhole", serviceRange)...); err != nil {
-			return err
+		for _, services := range serviceRanges(ipFamily) {
+			if err := run(ctx, asRoot("ip", ipOption(services), "route", "replace", "blackhole", services)...); err != nil {
+				return err
+			}
 		}
 	}
 	config := c.path("kind", cluster+".yaml")
-	text := clusterConfig(shape{workers, built, !exists("/sys/fs/cgroup/cgroup.controllers"), emulated})
+	text := clusterConfig(shape{workers, built, !exists("/sys/fs/cgroup/cgroup.controllers"), emulated, ipFamily})
 	if err := replaceFile(config, []byte(text), 0o644); err != nil {
 		return err
 	}
@@ -149,7 +162,51 @@ func (c cache) clusterAnswers(ctx context.Context, cluster string) bool {
 }
 
 // A node's part in the network of a cluster that kindctl built the image for.
-type node struct{ name, podRange, address string }
+type node struct {
+	name string
+	// One of each family that the cluster has, in one order.
+	podRanges, addresses []string
+}
+
+// route from other nodes to a node's pods of each family.
+func (n node) routes() map[string]string {
+	via := map[string]string{}
+	for _, podRange := range n.podRanges {
+		for _, address := range n.addresses {
+			if family(address) == family(podRange) {
+				via[podRange] = address
+			}
+		}
+	}
+	return via
+}
+
+// ipOption makes iproute2 speak of a range's family.
+func ipOption(addresses string) string {
+	if family(addresses) == "ip6" {
+		return "-6"
+	}
+	return "-4"
+}
+
+// tablesOf a family.
+func tablesOf(addresses string) string {
+	if family(addresses) == "ip6" {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+// serviceRanges of cluster IPs, as kind has them.
+func serviceRanges(ipFamily string) []string {
+	switch ipFamily {
+	case "ipv6":
+		return []string{serviceRange6}
+	case "dual":
+		return []string{serviceRange, serviceRange6}
+	}
+	return []string{serviceRange}
+}
 
 // network gives the nodes of a built image what kind's own CNI image would: a veth pair for each pod, addresses from the
 // node's range, and a route to each other node's range.
@@ -187,7 +244,7 @@ func (c cache) networkNodes(ctx context.Context, cluster string) ([]node, error)
 	var nodes []node
 	err = until(ctx, time.Minute, "waiting for every node's pod range", func() error {
 		listing, err := output(ctx, c.kubectl(cluster, "get", "nodes", "-o",
-			`jsonpath={range .items[*]}{.metadata.name} {.spec.podCIDR} {.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}`)...)
+			`jsonpath={range .items[*]}{.metadata.name}|{.spec.podCIDRs[*]}|{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}`)...)
 		if err != nil {
 			return err
 		}
@@ -203,8 +260,13 @@ func (c cache) networkNodes(ctx context.Context, cluster string) ([]node, error)
 func parseNodes(listing string) []node {
 	var nodes []node
 	for _, line := range strings.Split(listing, "\n") {
-		if fields := strings.Fields(line); len(fields) == 3 {
-			nodes = append(nodes, node{fields[0], fields[1], fields[2]})
+		fields := strings.Split(line, "|")
+		if len(fields) != 3 {
+			continue
+		}
+		n := node{strings.TrimSpace(fields[0]), strings.Fields(fields[1]), strings.Fields(fields[2])}
+		if len(n.podRanges) > 0 && len(n.routes()) == len(n.podRanges) {
+			nodes = append(nodes, n)
 		}
 	}
 	return nodes
@@ -212,27 +274,46 @@ func parseNodes(listing string) []node {
 
 func networkScript(nodes []node, self int) string {
 	var b strings.Builder
+	var routes, ranges []string
+	for _, podRange := range nodes[self].podRanges {
+		everywhere := "0.0.0.0/0"
+		if family(podRange) == "ip6" {
+			everywhere = "::/0"
+		}
+		routes = append(routes, fmt.Sprintf(`{"dst": %q}`, everywhere))
+		ranges = append(ranges, fmt.Sprintf(`[{"subnet": %q}]`, podRange))
+	}
 	fmt.Fprintf(&b, `set -e
 mkdir -p /etc/cni/net.d
 cat > /etc/cni/net.d/10-ptp.conflist <<'END'
 {"cniVersion": "0.4.0", "name": "ptp", "plugins": [
   {"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam-state",
-    "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": %q}]]}},
+    "routes": [%s], "ranges": [%s]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 END
-`, nodes[self].podRange)
+`, strings.Join(routes, ", "), strings.Join(ranges, ", "))
 	for i, other := range nodes {
-		if i != self {
-			fmt.Fprintf(&b, "ip route replace %s via %s\n", other.podRange, other.address)
+		if i == self {
+			continue
+		}
+		for _, podRange := range other.podRanges {
+			fmt.Fprintf(&b, "ip %s route replace %s via %s\n", ipOption(podRange), podRange, other.routes()[podRange])
 		}
 	}
-	// iptables takes one destination a rule, so pods' own ranges return early from a chain.
-	fmt.Fprint(&b, "iptables -t nat -N FARPOOL-POD 2>/dev/null || iptables -t nat -F FARPOOL-POD\n")
-	for _, other := range nodes {
-		fmt.Fprintf(&b, "iptables -t nat -A FARPOOL-POD -d %s -j RETURN\n", other.podRange)
+	for _, own := range nodes[self].podRanges {
+		tables := tablesOf(own)
+		// iptables takes one destination a rule, so pods' own ranges return early from a chain.
+		fmt.Fprintf(&b, "%[1]s -t nat -N FARPOOL-POD 2>/dev/null || %[1]s -t nat -F FARPOOL-POD\n", tables)
+		for _, other := range nodes {
+			for _, podRange := range other.podRanges {
+				if family(podRange) == family(own) {
+					fmt.Fprintf(&b, "%s -t nat -A FARPOOL-POD -d %s -j RETURN\n", tables, podRange)
+				}
+			}
+		}
+		rule := fmt.Sprintf("POSTROUTING -s %s -o eth0 -j FARPOOL-POD", own)
+		fmt.Fprintf(&b, "%[1]s -t nat -A FARPOOL-POD -j MASQUERADE\n%[1]s -t nat -C %[2]s 2>/dev/null || %[1]s -t nat -A %[2]s\n", tables, rule)
 	}
-	rule := fmt.Sprintf("POSTROUTING -s %s -o eth0 -j FARPOOL-POD", nodes[self].podRange)
-	fmt.Fprintf(&b, "iptables -t nat -A FARPOOL-POD -j MASQUERADE\niptables -t nat -C %s 2>/dev/null || iptables -t nat -A %s\n", rule, rule)
 	return b.String()
 }
 

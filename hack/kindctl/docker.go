@@ -23,6 +23,9 @@ import (
 // serviceRange is kubeadm's default for cluster IPs.
 const serviceRange = "10.96.0.0/12"
 
+// serviceRange6 is kind's default for cluster IPs of IPv6.
+const serviceRange6 = "fd00:10:96::/112"
+
 // before is what the machine looked like when kindctl started a dockerd, so that `down --all` can put it back.
 type before struct {
 	ForwardPolicy string `json:"forwardPolicy"`
@@ -357,9 +360,11 @@ func (c cache) restore(ctx context.Context) error {
 	if err := run(ctx, asRoot("sysctl", "-qw", "net.ipv4.ip_forward="+state.IPForward)...); err != nil {
 		return err
 	}
-	if routes, err := output(ctx, "ip", "route", "show", "type", "blackhole", serviceRange); err == nil && routes != "" {
-		if err := run(ctx, asRoot("ip", "route", "del", "blackhole", serviceRange)...); err != nil {
-			return err
+	for _, services := range serviceRanges("dual") {
+		if routes, err := output(ctx, "ip", ipOption(services), "route", "show", "type", "blackhole", services); err == nil && routes != "" {
+			if err := run(ctx, asRoot("ip", ipOption(services), "route", "del", "blackhole", services)...); err != nil {
+				return err
+			}
 		}
 	}
 	return run(ctx, asRoot("rm", "-f", c.stateFile())...)

@@ -48,6 +48,29 @@ func TestMountsUnderListsInnerMountsFirst(t *testing.T) {
 	}
 }
 
+func TestNetworkScriptOfTwoFamilies(t *testing.T) {
+	nodes := parseNodes("a|10.244.0.0/24 fd00:10:244::/64|172.18.0.2 fc00::2\nb|10.244.1.0/24 fd00:10:244:1::/64|172.18.0.3 fc00::3\nc|10.244.2.0/24 fd00:10:244:2::/64|172.18.0.4\n")
+	if len(nodes) != 2 {
+		t.Fatalf("a node without an address of a family counted: %v", nodes)
+	}
+	script := networkScript(nodes, 0)
+	for _, want := range []string{
+		`"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges": [[{"subnet": "10.244.0.0/24"}], [{"subnet": "fd00:10:244::/64"}]]`,
+		"ip -4 route replace 10.244.1.0/24 via 172.18.0.3\n", "ip -6 route replace fd00:10:244:1::/64 via fc00::3\n",
+		"ip6tables -t nat -A FARPOOL-POD -d fd00:10:244:1::/64 -j RETURN\n", "iptables -t nat -A POSTROUTING -s 10.244.0.0/24 -o eth0 -j FARPOOL-POD\n",
+	} {
+		if !strings.Contains(script, want) {
+			t.Errorf("no %q in\n%s", want, script)
+		}
+	}
+	if strings.Contains(script, "iptables -t nat -A FARPOOL-POD -d fd00") && !strings.Contains(script, "ip6tables") {
+		t.Errorf("families are mixed in\n%s", script)
+	}
+	if text := clusterConfig(shape{ownNetwork: true, family: "dual"}); !strings.Contains(text, "networking: {disableDefaultCNI: true, ipFamily: dual}\n") {
+		t.Errorf("another family in\n%s", text)
+	}
+}
+
 func TestManifestNeedsReplacesStagingModules(t *testing.T) {
 	replace, goVersion := manifestNeeds("module k8s.io/kubernetes\n\ngo 1.26.0\n\nrequire (\n\tk8s.io/api v0.0.0\n\tk8s.io/utils v0.1.2\n)\n", "v1.36.3")
 	if goVersion != "1.26.0" || replace != "replace k8s.io/api => k8s.io/api v0.36.3\n" {
@@ -98,12 +121,12 @@ func TestClusterConfig(t *testing.T) {
 }
 
 func TestNetworkScriptRoutesToTheOthers(t *testing.T) {
-	nodes := parseNodes("a 10.244.0.0/24 172.18.0.2\nb 10.244.1.0/24 172.18.0.3\nc 10.244.2.0/24\n")
+	nodes := parseNodes("a|10.244.0.0/24|172.18.0.2\nb|10.244.1.0/24|172.18.0.3\nc|10.244.2.0/24|\n")
 	if len(nodes) != 2 {
 		t.Fatalf("a node without an address counted: %v", nodes)
 	}
 	script := networkScript(nodes, 1)
-	if !strings.Contains(script, "ip route replace 10.244.0.0/24 via 172.18.0.2\n") || strings.Contains(script, "10.244.1.0/24 via") {
+	if !strings.Contains(script, "ip -4 route replace 10.244.0.0/24 via 172.18.0.2\n") || strings.Contains(script, "10.244.1.0/24 via") {
 		t.Errorf("wrong routes in\n%s", script)
 	}
 	if !strings.Contains(script, `"subnet": "10.244.1.0/24"`) {

@@ -16,7 +16,7 @@ import (
 
 const usage = `usage: kindctl COMMAND
 
-  up [--name N] [--workers W] [--rdma] [--emulated]
+  up [--name N] [--workers W] [--ip-family F] [--rdma] [--emulated]
                                 make a cluster and wait until it is ready; --rdma: its workers have SoftRoCE devices
   down [--name N] [--all]       remove it; --all: also every trace of a Docker that kindctl started
   load [--name N] IMAGE ...     hand images to the cluster's nodes
@@ -25,6 +25,8 @@ const usage = `usage: kindctl COMMAND
   tool NAME                     build a tool into the cache and print its path
   guests [--name N] -- COMMAND  move the cluster's workers into QEMU guests that have SoftRoCE, run COMMAND, and end the guests; the
                                 workers are gone then. --emulated at "up" makes the cluster for that
+  policies [--name N] -- COMMAND
+                                enforce the cluster's NetworkPolicies while COMMAND runs
   envtest                       print the directory with kube-apiserver, etcd and kubectl
 `
 
@@ -51,6 +53,7 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 	workers := flags.Int("workers", 2, "number of worker nodes")
 	everything := flags.Bool("all", false, "also remove the Docker that kindctl started")
 	rdma := flags.Bool("rdma", false, "SoftRoCE devices in the workers")
+	ipFamily := flags.String("ip-family", "ipv4", "of the cluster's addresses: ipv4, ipv6 or dual")
 	emulated := flags.Bool("emulated", false, "bear with slow workers")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -61,7 +64,7 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 	}
 	switch verb {
 	case "up":
-		if err := c.up(ctx, *name, *workers, *emulated); err != nil {
+		if err := c.up(ctx, *name, *workers, *emulated, *ipFamily); err != nil {
 			return err
 		}
 		if *rdma {
@@ -70,6 +73,8 @@ func dispatch(ctx context.Context, verb string, args []string) error {
 			}
 		}
 		fmt.Println(c.exports(*name))
+	case "policies":
+		return c.withPolicies(ctx, *name, flags.Args())
 	case "guests":
 		return c.guests(ctx, *name, flags.Args())
 	case "down":

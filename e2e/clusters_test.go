@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/e2e/cluster"
+)
+
+const (
+	sessionPort = 7400
+	agentPort   = 7401
+)
+
+// connects says whether a TCP connection from one pod to a port of another is made.
+func connects(ctx context.Context, from, to *corev1.Pod, port int) (bool, error) {
+	address, err := netip.ParseAddr(to.Status.PodIP)
+	if err != nil {
+		return false, err
+	}
+	out, err := kind.InPod(ctx, from, fmt.Sprintf(`timeout 5 bash -c '</dev/tcp/%s/%d' 2>/dev/null && echo yes || echo no`, address, port))
+	return strings.TrimSpace(out) == "yes", err
+}
+
+var _ = Describe("A pool in a cluster of another kind", Ordered, func() {
+	var p pool
+	BeforeAll(func(ctx SpecContext) {
+		p = apply(ctx, namespace(ctx, "clusters"), small("elsewhere", 2, 2, ""))
+		p.ready(ctx)
+	}, NodeTimeout(5*time.Minute))
+
+	It("serves, and goes on when a process is killed", Label("clusters"), func(ctx SpecContext) {
+		for _, pod := range append(p.memoryNodes(ctx), p.shards(ctx)...) {
+			GinkgoWriter.Printf("%s has %v\n", pod.Name, pod.Status.PodIPs)
+		}
+		for _, pod := range p.memoryNodes(ctx) {
+			host, _, err := net.SplitHostPort(p.memoryNode(ctx, pod.Name).Status.Endpoint)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(host).To(Equal(pod.Status.PodIP))
+		}
+		target := p.target(ctx)
+		load(ctx, target, 1000)
+		_, err := kind.Kill(ctx, &p.memoryNodes(ctx)[0], nodeProcess)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func() error { return tryLoad(ctx, target, 1000) }).WithContext(ctx).Should(Succeed())
+		_, err = kind.Kill(ctx, &p.shards(ctx)[0], shardProcess)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func() error { return tryLoad(ctx, target, 1000) }).WithContext(ctx).Should(Succeed())
+	}, SpecTimeout(5*time.Minute))
+
+	It("admits to each port who has business there, and nobody else", Label("policies"), func(ctx SpecContext) {
+		ns := namespace(ctx, "strangers")
+		image := p.shards(ctx)[0].Spec.Containers[0].Image
+		stranger := &corev1.Pod{
+			// It bears the labels of a compute shard of the pool, in another namespace.
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "stranger", Labels: map[string]string{cluster.Label: "true", "farpool.dev/pool": p.name, "farpool.dev/component": "compute-shard"}},
+			Spec: corev1.PodSpec{
+				AutomountServiceAccountToken:  ptr.To(false),
+				TerminationGracePeriodSeconds: ptr.To(int64(0)),
+				SecurityContext:               &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To(int64(65532)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+				Containers: []corev1.Container{{
+					Name: "stranger", Image: image, Command: []string{"sleep", "infinity"},
+					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+				}},
+			},
+		}
+		Expect(kind.Create(ctx, stranger)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(kind.Get(ctx, client.ObjectKeyFromObject(stranger), stranger)).To(Succeed())
+			g.Expect(stranger.Status.Phase).To(Equal(corev1.PodRunning))
+		}).WithContext(ctx).Should(Succeed())
+		shard, node := &p.shards(ctx)[0], &p.memoryNodes(ctx)[0]
+		for _, attempt := range []struct {
+			name     string
+			from, to *corev1.Pod
+			port     int
+			admitted bool
+		}{
+			{"an application at the Redis port", stranger, shard, respPort, true},
+			{"anybody at the metrics of a shard", stranger, shard, webPort, true},
+			{"a shard at a memory node's sessions", shard, node, sessionPort, true},
+			{"a stranger at a memory node's sessions", stranger, node, sessionPort, false},
+			{"a stranger at a memory node's agent", stranger, node, agentPort, false},
+			{"a stranger at a shard's agent", stranger, shard, agentPort, false},
+			{"a shard at a memory node's agent", shard, node, agentPort, false},
+			{"a memory node at a shard's Redis port", node, shard, respPort, false},
+			{"a memory node at a stranger", node, stranger, respPort, false},
+		} {
+			Eventually(func() (bool, error) { return connects(ctx, attempt.from, attempt.to, attempt.port) }).WithContext(ctx).WithTimeout(time.Minute).
+				Should(Equal(attempt.admitted), attempt.name)
+		}
+	}, SpecTimeout(5*time.Minute))
+})
