@@ -46,6 +46,9 @@ class Host {
   virtual void on_exchange(const Peer& peer, std::string request, std::function<void(std::string)> reply) = 0;
   // Spends a lane token.
   virtual std::optional<LaneRights> on_open_lane(const std::array<std::byte, 16>& token) = 0;
+  // Returns the lane tokens that are not spent. A peer on a Unix socket, where nobody shows a certificate, proves to
+  // know one.
+  virtual std::vector<std::array<std::byte, 16>> unspent_tokens() const { return {}; }
   // Handles a CALL of a session that is not fenced. Returns the length of the reply, or nothing to refuse (the lane
   // ends).
   virtual std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,

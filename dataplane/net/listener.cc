@@ -137,6 +137,11 @@ class Dial : public std::enable_shared_from_this<Dial> {
       rings_ = address->rings;
       local_.async_connect(Local::endpoint(address->path), [self = shared_from_this()](const asio::error_code& error) {
         if (error) return self->end(self->failed(error));
+        if (self->rings_ && !detail::same_user(self->local_.native_handle())) {
+          return self->end(base::Status(
+              base::Code::forbidden,
+              "connecting to " + self->name_ + ": a process of another user listens there; remove its socket"));
+        }
         if (self->rings_) return self->take_rings();
         self->end(std::make_unique<Stream>(
             new detail::LocalChannel(self->loop_, {}, "unix", Seat(), std::move(self->local_))));
@@ -350,6 +355,10 @@ class Acceptor final : public Base {
 
   // Where there is no memory for rings the peer finds the connection closed.
   void give_rings(Loop& to, Local::socket socket, Seat seat) {
+    if (!detail::same_user(socket.native_handle())) {
+      ++this->failed_handshakes;
+      return;
+    }
     auto memory = detail::RingMemory::create();
     if (!memory.ok() || !detail::send_rings(socket.native_handle(), *memory).ok()) {
       ++this->failed_handshakes;

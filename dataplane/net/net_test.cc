@@ -11,11 +11,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -31,6 +33,7 @@
 #include "net/byte_queue.h"
 #include "net/listener.h"
 #include "net/loop.h"
+#include "net/proof.h"
 #include "net/ring.h"
 #include "net/stream.h"
 #include "net/throwaway_ca.h"
@@ -617,6 +620,54 @@ TEST(Connect, WantsRingsFromWhoHasThem) {
   thread.join();
   listener->reset();
   std::filesystem::remove_all(pattern);
+}
+
+// Only processes of one user speak over rings. Another user's is known by what the kernel says of the socket's other
+// end, so that root alone can pose as one here.
+TEST(Connect, GivesRingsToNoOtherUser) {
+  LoopThread thread;
+  std::string pattern = (std::filesystem::temp_directory_path() / "farpool-net-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+  std::filesystem::permissions(pattern, std::filesystem::perms::all);
+  auto listener = Listener::open(thread.loop, {.address = "shm:" + pattern + "/s", .unix_mode = 0777},
+                                 [](std::unique_ptr<Stream> stream) { stream->close({}); });
+  ASSERT_TRUE(listener.ok()) << listener.status().message();
+  // What the listener sends to a process of this user, or of another: its greeting, or the end of the connection.
+  const auto greeted = [&](uid_t user) {
+    ssize_t got = -1;
+    std::thread([&] {
+      // Of this thread alone, which the C library's own function would not do.
+      ASSERT_EQ(::syscall(SYS_setresuid, -1, user, -1), 0);
+      const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+      std::strncpy(address.sun_path, (pattern + "/s").c_str(), sizeof address.sun_path - 1);
+      ASSERT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+      std::array<char, 64> bytes;
+      got = ::recv(socket, bytes.data(), bytes.size(), 0);
+      ::close(socket);
+    }).join();
+    return got;
+  };
+  EXPECT_EQ(greeted(::geteuid()), 16);
+  if (::geteuid() == 0) {
+    EXPECT_EQ(greeted(65532), 0);
+  }
+  thread.join();
+  listener->reset();
+  std::filesystem::remove_all(pattern);
+}
+
+TEST(Proof, IsOfOneSecretPurposeAndPairOfNonces) {
+  const auto secret = base::bytes_of("0123456789abcdef");
+  const Nonce a = draw_nonce(), b = draw_nonce();
+  EXPECT_NE(a, b);
+  const Proof proof = prove(secret, "node", a, b);
+  EXPECT_TRUE(same_proof(proof, prove(secret, "node", a, b)));
+  for (const Proof& other : {prove(secret, "client", a, b), prove(secret, "node", b, a), prove(secret, "node", a, a),
+                             prove(base::bytes_of("0123456789abcdeg"), "node", a, b), prove(secret, "node")}) {
+    EXPECT_FALSE(same_proof(proof, other));
+  }
+  EXPECT_FALSE(same_proof(proof, base::Bytes(proof).first(15)));
 }
 
 std::string name_of(const testing::TestParamInfo<Kind>& info) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/ring_channel.h"
 
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -19,6 +20,12 @@ union Ancillary {
 };
 
 }  // namespace
+
+bool same_user(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
+}
 
 base::Status send_rings(int socket, const RingMemory& memory) {
   Hello hello{kMagic, RingMemory::kCapacity};

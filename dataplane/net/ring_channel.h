@@ -18,6 +18,9 @@
 
 namespace farpool::net::detail {
 
+// Says whether the process at the other end of a connected Unix socket runs as this one's user: no other is offered
+// rings, or trusted to offer some.
+bool same_user(int socket);
 // Both on a connected socket, and neither waits. receive_rings: nothing if nothing has come yet.
 base::Status send_rings(int socket, const RingMemory& memory);
 base::Result<std::optional<RingMemory>> receive_rings(int socket);

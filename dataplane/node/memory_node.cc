@@ -448,6 +448,8 @@ std::optional<fabric::LaneRights> MemoryNode::on_open_lane(const std::array<std:
   return registry_->on_open_lane(token);
 }
 
+std::vector<std::array<std::byte, 16>> MemoryNode::unspent_tokens() const { return registry_->unspent_tokens(); }
+
 std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
                                                base::MutableBytes reply) {
   if (!registry_->live(session_id)) return std::nullopt;

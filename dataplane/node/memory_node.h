@@ -124,6 +124,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   // fabric::Host
   void on_exchange(const fabric::Peer& peer, std::string request, std::function<void(std::string)> reply) override;
   std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token) override;
+  std::vector<std::array<std::byte, 16>> unspent_tokens() const override;
   std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
                                      base::MutableBytes reply) override;
 

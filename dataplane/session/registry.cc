@@ -245,6 +245,13 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
   return reply;
 }
 
+std::vector<std::array<std::byte, 16>> Registry::unspent_tokens() const {
+  std::vector<std::array<std::byte, 16>> tokens;
+  tokens.reserve(tokens_.size());
+  for (const auto& [token, grant] : tokens_) tokens.push_back(token);
+  return tokens;
+}
+
 std::optional<fabric::LaneRights> Registry::on_open_lane(const std::array<std::byte, 16>& token) {
   const auto found = tokens_.find(token);
   if (found == tokens_.end()) return std::nullopt;

@@ -94,6 +94,7 @@ class Registry {
   // fabric::Host, as far as sessions go.
   void on_exchange(const fabric::Peer& peer, std::string_view request, std::function<void(std::string)> reply);
   std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token);
+  std::vector<std::array<std::byte, 16>> unspent_tokens() const;
   // Whether a client that a slot or a lease names has ended; has it ended if it has stood still for the failure
   // timeout. Nothing: the request cannot be.
   std::optional<layout::FenceReply> fence(const layout::FenceRequest& request);

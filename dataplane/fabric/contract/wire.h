@@ -113,6 +113,12 @@ class TestHost final : public Host {
                        {kLarge, key(session_id, kLarge), base_of(kLarge), large_bytes_},
                        {kFixed, key(session_id, kFixed), base_of(kFixed), kFixedBytes, true}}};
   }
+  std::vector<std::array<std::byte, 16>> unspent_tokens() const override {
+    std::lock_guard lock(mutex_);
+    std::vector<std::array<std::byte, 16>> tokens;
+    for (const auto& [token, session] : tokens_) tokens.push_back(token);
+    return tokens;
+  }
   std::optional<std::size_t> on_call(std::uint64_t, std::uint32_t opcode, base::Bytes request,
                                      base::MutableBytes reply) override {
     calls_.fetch_add(1);
@@ -157,7 +163,7 @@ class TestHost final : public Host {
 
   std::uint64_t large_bytes_;
   std::vector<std::uint64_t> small_, large_, fixed_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable gate_;
   bool gate_open_ = true;
   std::uint64_t tokens_made_ = 0;

@@ -7,6 +7,7 @@
 #include <array>
 #include <coroutine>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "fabric/cost.h"
 #include "fabric/tcp/frame.h"
 #include "net/listener.h"
+#include "net/proof.h"
 #include "net/stream.h"
 
 namespace farpool::fabric::tcp {
@@ -275,6 +277,12 @@ task::Task<base::Result<TcpPort::Answer>> TcpPort::greet(std::string endpoint, s
                                                         peer.pool_uid + ", not a memory node of this pool");
     }
   }
+  if (auto said = co_await say(answer, kind, std::move(body), deadline); !said.ok()) co_return said;
+  co_return std::move(answer);
+}
+
+task::Task<base::Status> TcpPort::say(Answer& answer, Greeting kind, std::string body, Nanos deadline) {
+  net::Stream& stream = *answer.stream;
   put_envelope(stream.reserve(kHeaderBytes),
                {.kind = static_cast<std::uint32_t>(kind), .length = static_cast<std::uint32_t>(body.size())});
   stream.write(body);
@@ -283,7 +291,7 @@ task::Task<base::Result<TcpPort::Answer>> TcpPort::greet(std::string endpoint, s
   answer.welcome = static_cast<Welcome>(envelope->kind);
   answer.body = base::text_of(stream.input().subspan(kHeaderBytes, envelope->length));
   stream.consume(kHeaderBytes + envelope->length);
-  co_return std::move(answer);
+  co_return base::Status();
 }
 
 task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, std::string request, Nanos deadline) {
@@ -301,15 +309,15 @@ task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, st
 }
 
 task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant grant, Nanos deadline) {
-  std::string token(base::text_of(grant.token));
   base::Result<Answer> answer = base::Status(base::Code::unavailable, "no rings");
-  if (!rings_.empty()) {
-    std::string rings = rings_address(rings_, grant.node_incarnation);
-    answer = co_await greet(std::move(rings), nullptr, Greeting::lane, token, deadline);
-  }
-  // Nobody there: the memory node is on another host, or offers no rings. The token is unspent.
-  if (answer.code() == base::Code::unavailable) {
-    answer = co_await ask(grant.endpoint, Greeting::lane, std::move(token), deadline);
+  // Half of the time is left for the session port, should whoever has the socket of rings say nothing.
+  if (!rings_.empty()) answer = co_await open_over_rings(grant, now() + (deadline - now()) / 2);
+  // Nobody there: the memory node is on another host, or offers no rings. Or somebody who does not know the token: who
+  // does is on the session port, and shows a certificate. The token is unspent, unless the answer to the client's proof
+  // was lost.
+  if (!answer.ok() || answer->welcome != Welcome::accepted) {
+    if (answer.ok()) answer->stream.reset();  // nobody listens to it from here on
+    answer = co_await ask(grant.endpoint, Greeting::lane, std::string(base::text_of(grant.token)), deadline);
   }
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
@@ -320,6 +328,29 @@ task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant gra
   }
   std::unique_ptr<Lane> lane = std::make_unique<TcpLane>(*this, std::move(grant), std::move(answer->stream));
   co_return std::move(lane);
+}
+
+// The token itself is never said: whoever listens there has shown no certificate, and might use it.
+task::Task<base::Result<TcpPort::Answer>> TcpPort::open_over_rings(const LaneGrant& grant, Nanos deadline) {
+  const std::string rings = rings_address(rings_, grant.node_incarnation);
+  const base::Bytes token(grant.token);
+  const net::Nonce ours = net::draw_nonce();
+  std::string body(base::text_of(net::prove(token, kNameOfToken)));
+  body += base::text_of(ours);
+  auto answer = co_await greet(rings, nullptr, Greeting::proof, std::move(body), deadline);
+  if (!answer.ok() || answer->welcome != Welcome::accepted) co_return std::move(answer);
+  if (answer->body.size() != kProofBytes) {
+    co_return base::Status(base::Code::forbidden, rings + " answers with no proof that it is the memory node");
+  }
+  net::Nonce theirs;
+  std::memcpy(theirs.data(), answer->body.data() + sizeof(net::Proof), theirs.size());
+  if (!net::same_proof(net::prove(token, kProofOfNode, ours, theirs),
+                       base::bytes_of(answer->body).first(sizeof(net::Proof)))) {
+    co_return base::Status(base::Code::forbidden, rings + " does not know the lane's token: it is not the memory node");
+  }
+  std::string proof(base::text_of(net::prove(token, kProofOfClient, ours, theirs)));
+  if (auto said = co_await say(*answer, Greeting::lane, std::move(proof), deadline); !said.ok()) co_return said;
+  co_return std::move(answer);
 }
 
 void TcpPort::arm(Timer& timer) {

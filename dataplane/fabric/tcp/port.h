@@ -57,6 +57,8 @@ class TcpPort final : public Port {
   friend class TcpLane;
   task::Task<base::Result<Answer>> greet(std::string endpoint, std::shared_ptr<net::Tls> tls, Greeting kind,
                                          std::string body, Nanos deadline);
+  task::Task<base::Status> say(Answer& answer, Greeting kind, std::string body, Nanos deadline);
+  task::Task<base::Result<Answer>> open_over_rings(const LaneGrant& grant, Nanos deadline);
   void complete(Posting& posting);  // its waiter resumes with the next resume_completed
   void resume_soon();               // at the next turn
   void resume_completed();

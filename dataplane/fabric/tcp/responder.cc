@@ -23,6 +23,7 @@
 #include "fabric/tcp/frame.h"
 #include "fabric/tcp/nic.h"
 #include "net/listener.h"
+#include "net/proof.h"
 #include "net/stream.h"
 
 namespace farpool::fabric::tcp {
@@ -111,6 +112,7 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
     std::uint64_t connection;
   };
   void asked(From from, const Peer& peer, std::string request);
+  void token_named(From from, const net::Proof& name, const net::Nonce& theirs);
   void lane_wanted(From from, const std::array<std::byte, kTokenBytes>& token, bool attach, const std::string& request);
   void lane_made(From from, std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions, std::string said);
   struct Call {
@@ -146,6 +148,7 @@ class Connection final : public net::StreamHandler {
   void on_input() noexcept override {
     switch (phase_) {
       case Phase::greeting:
+      case Phase::proving:
         greet();
         break;
       case Phase::lane:
@@ -185,6 +188,18 @@ class Connection final : public net::StreamHandler {
     stream_->resume_reading();
     if (phase_ == Phase::lane) serve();
   }
+  // Proves that this is the memory node that gave the token, and waits for the client's own proof.
+  void challenge(const std::array<std::byte, kTokenBytes>& token, const net::Nonce& theirs) {
+    const net::Nonce ours = net::draw_nonce();
+    std::string body(base::text_of(net::prove(token, kProofOfNode, theirs, ours)));
+    body += base::text_of(ours);
+    token_ = token;
+    proof_ = net::prove(token, kProofOfClient, theirs, ours);
+    welcome(Welcome::accepted, base::bytes_of(body));
+    phase_ = Phase::proving;
+    stream_->need(kHeaderBytes);
+    stream_->resume_reading();
+  }
   void refuse_lane(base::Bytes why) {
     add(executor_.counters.refusals, 1);
     welcome(Welcome::refused, why);
@@ -220,7 +235,7 @@ class Connection final : public net::StreamHandler {
   }
 
  private:
-  enum class Phase { greeting, waiting, lane, attached, ended };
+  enum class Phase { greeting, waiting, proving, lane, attached, ended };
 
   void retire() {
     if (phase_ == Phase::lane || phase_ == Phase::attached) {
@@ -244,13 +259,14 @@ class Connection final : public net::StreamHandler {
   void greet() {
     const base::MutableBytes input = stream_->input();
     const auto envelope = get_envelope(input, kMaxRequestBytes);
-    // Nobody has shown a certificate on a Unix socket: there the token alone counts, which was given to one who had.
-    const bool exchange = !rings_ && envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::exchange);
-    const bool lane =
-        envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::lane) && envelope->length == kTokenBytes;
-    const bool attach =
-        envelope && envelope->kind == static_cast<std::uint32_t>(Greeting::attach) && envelope->length >= kTokenBytes;
-    if (!exchange && !lane && !attach) return malformed();
+    // Nobody has shown a certificate on a Unix socket: there counts what is known of a token, which was given to one
+    // who had.
+    const auto is = [&](Greeting kind) { return envelope && envelope->kind == static_cast<std::uint32_t>(kind); };
+    const bool exchange = !rings_ && is(Greeting::exchange);
+    const bool lane = is(Greeting::lane) && envelope->length == kTokenBytes && rings_ == (phase_ == Phase::proving);
+    const bool attach = !rings_ && is(Greeting::attach) && envelope->length >= kTokenBytes;
+    const bool proof = rings_ && phase_ == Phase::greeting && is(Greeting::proof) && envelope->length == kProofBytes;
+    if (!exchange && !lane && !attach && !proof) return malformed();
     const std::size_t length = kHeaderBytes + envelope->length;
     if (input.size() < length) return stream_->need(length);
     const base::Bytes body = input.subspan(kHeaderBytes, envelope->length);
@@ -265,9 +281,20 @@ class Connection final : public net::StreamHandler {
     } else if (node_.options.tls && !rings_ &&
                (who.role != net::kRoleClient || who.pool_uid != node_.options.tls->self().pool_uid)) {
       return refuse_lane({});
+    } else if (proof) {
+      net::Proof name;
+      net::Nonce theirs;
+      std::memcpy(name.data(), body.data(), name.size());
+      std::memcpy(theirs.data(), body.data() + name.size(), theirs.size());
+      stream_->pause_reading();
+      node_.control.post([state, from, name, theirs] { state->token_named(from, name, theirs); });
     } else {
       std::array<std::byte, kTokenBytes> token;
       std::memcpy(token.data(), body.data(), token.size());
+      if (rings_) {
+        if (!net::same_proof(body, proof_)) return refuse_lane({});
+        token = token_;
+      }
       stream_->pause_reading();
       node_.control.post([state, from, token, attach, request = std::string(base::text_of(body.subspan(kTokenBytes)))] {
         state->lane_wanted(from, token, attach, request);
@@ -340,6 +367,8 @@ class Connection final : public net::StreamHandler {
   std::unique_ptr<net::Stream> stream_;
   net::Alarm alarm_;
   Phase phase_ = Phase::greeting;
+  std::array<std::byte, kTokenBytes> token_{};  // of a lane over rings, until its client has proved to know it
+  net::Proof proof_{};
   std::shared_ptr<LaneRecord> record_;
   std::vector<RegionRight> regions_;
   std::uint64_t last_id_ = 0;
@@ -377,6 +406,24 @@ void TcpResponder::State::asked(From from, const Peer& peer, std::string request
     from.executor.loop.post([from, reply = std::move(reply)] {
       if (Connection* connection = from.executor.find(from.connection)) connection->answer(base::bytes_of(reply));
     });
+  });
+}
+
+// There are few that are not spent: each lives for one lease at most.
+void TcpResponder::State::token_named(From from, const net::Proof& name, const net::Nonce& theirs) {
+  if (host == nullptr) return;
+  std::optional<std::array<std::byte, kTokenBytes>> found;
+  for (const auto& token : host->unspent_tokens()) {
+    if (net::same_proof(net::prove(token, kNameOfToken), name)) found = token;
+  }
+  from.executor.loop.post([from, found, theirs] {
+    Connection* connection = from.executor.find(from.connection);
+    if (connection == nullptr) return;
+    if (found) {
+      connection->challenge(*found, theirs);
+    } else {
+      connection->refuse_lane({});
+    }
   });
 }
 

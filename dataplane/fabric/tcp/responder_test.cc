@@ -8,7 +8,10 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -19,6 +22,7 @@
 #include "fabric/tcp/frame.h"
 #include "fabric/tcp/test_loop.h"
 #include "net/listener.h"
+#include "net/proof.h"
 #include "net/stream.h"
 #include "net/throwaway_ca.h"
 
@@ -465,6 +469,119 @@ TEST_F(Node, OpensLanesOnlyForClientsOfItsPool) {
   }
   client_tls = tls(ca, "farpool://pool/client/c");
   expect_service();
+}
+
+// A directory for sockets of rings, gone with the test.
+struct RingsDirectory {
+  std::string path = (std::filesystem::temp_directory_path() / "farpool-rings-XXXXXX").string();
+  RingsDirectory() { EXPECT_NE(::mkdtemp(path.data()), nullptr); }
+  ~RingsDirectory() { std::filesystem::remove_all(path); }
+};
+
+// Listens where a memory node would, notes what it is told, and gives an answer to each greeting.
+class Impostor final : public net::StreamHandler {
+ public:
+  Impostor(LoopThread& thread, const std::string& address, std::vector<std::byte> answer)
+      : thread_(thread), answer_(std::move(answer)) {
+    thread_.on([&] {
+      auto opened =
+          net::Listener::open(thread_.loop, {.address = address}, [this](std::unique_ptr<net::Stream> stream) {
+            stream_ = std::move(stream);
+            stream_->start(*this);
+          });
+      EXPECT_TRUE(opened.ok()) << opened.status().message();
+      listener_ = std::move(*opened);
+    });
+  }
+  ~Impostor() {
+    thread_.on([this] {
+      stream_.reset();
+      listener_.reset();
+    });
+  }
+  std::string heard() {
+    std::string text;
+    thread_.on([&] { text = heard_; });
+    return text;
+  }
+
+  void on_input() noexcept override {
+    heard_ += base::text_of(stream_->input());
+    stream_->consume(stream_->input().size());
+    if (!answer_.empty()) stream_->write(base::Bytes(answer_));
+  }
+  void on_closed(const base::Status&) noexcept override {}
+
+ private:
+  LoopThread& thread_;
+  const std::vector<std::byte> answer_;
+  std::unique_ptr<net::Listener> listener_;
+  std::unique_ptr<net::Stream> stream_;
+  std::string heard_;
+};
+
+std::vector<std::byte> reply(Welcome welcome, std::size_t bytes) {
+  std::vector<std::byte> whole(kHeaderBytes + bytes, std::byte{7});
+  put_envelope(whole, {.kind = static_cast<std::uint32_t>(welcome), .length = static_cast<std::uint32_t>(bytes)});
+  return whole;
+}
+
+// Another process has taken the place of a memory node's socket: it does not hear the token, and gets no lane. The lane
+// goes over the session port, where the memory node shows a certificate.
+TEST_F(Node, AnImpostorOnItsSocketOfRingsHearsNoToken) {
+  serve();
+  for (const auto& answer :
+       {reply(Welcome::accepted, kProofBytes), reply(Welcome::accepted, 0), reply(Welcome::refused, 0)}) {
+    const RingsDirectory directory;
+    const LaneGrant granted = grant();
+    Impostor impostor(peer, rings_address(directory.path, granted.node_incarnation), answer);
+    ClientThread client(nullptr, directory.path);
+    client.run(work(*client.port, granted));
+    const std::string heard = impostor.heard();
+    EXPECT_GE(heard.size(), kHeaderBytes);
+    EXPECT_EQ(heard.find(base::text_of(granted.token)), std::string::npos);
+    EXPECT_EQ(heard.size(), kHeaderBytes + kProofBytes) << "it is told no more than a greeting";
+  }
+  EXPECT_EQ(responder->stats().ring_lanes, 0u);
+}
+
+// Who does not know a token gets no lane over rings, by whatever it says; and the token stays unspent.
+TEST_F(Node, WhoProvesNoTokenGetsNoLaneOverRings) {
+  const RingsDirectory directory;
+  serve();
+  const LaneGrant granted = grant();
+  const std::string address = rings_address(directory.path, granted.node_incarnation);
+  control.on([&] { ASSERT_TRUE(responder->serve_rings(address).ok()); });
+  const auto rings_greeting = [&](base::Bytes secret) {
+    std::string body(base::text_of(net::prove(secret, kNameOfToken)));
+    body += std::string(16, 'n');
+    return greeting(Greeting::proof, base::bytes_of(body));
+  };
+  {
+    Raw raw(peer, address);  // the token itself, which may have been overheard by a client of before
+    raw.send(greeting(Greeting::lane, granted.token));
+    EXPECT_TRUE(raw.ends());
+  }
+  {
+    Raw raw(peer, address);  // the name of none
+    raw.send(rings_greeting(base::bytes_of("no such token at all")));
+    const auto answer = get_envelope(raw.receive(kHeaderBytes), 0);
+    EXPECT_TRUE(answer && answer->kind == static_cast<std::uint32_t>(Welcome::refused));
+    EXPECT_TRUE(raw.ends());
+  }
+  {
+    Raw raw(peer, address);  // the name of one, as somebody in between may have heard it, and then an invented proof
+    raw.send(rings_greeting(granted.token));
+    const auto challenge = raw.receive(kHeaderBytes + kProofBytes);
+    ASSERT_EQ(challenge.size(), kHeaderBytes + kProofBytes);
+    EXPECT_EQ(base::text_of(challenge).find(base::text_of(granted.token)), std::string::npos);
+    // What the node has proved with proves nothing of a client.
+    raw.send(greeting(Greeting::lane, base::Bytes(challenge).subspan(kHeaderBytes, sizeof(net::Proof))));
+    EXPECT_TRUE(raw.ends());
+  }
+  EXPECT_EQ(responder->stats().ring_lanes, 0u);
+  ClientThread client(nullptr, directory.path);
+  client.run(work(*client.port, granted));
 }
 
 TEST_F(Node, AClientLeavesAPeerThatIsNoMemoryNode) {
