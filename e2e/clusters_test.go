@@ -67,8 +67,7 @@ var _ = Describe("A pool in a cluster of another kind", Ordered, func() {
 		ns := namespace(ctx, "strangers")
 		image := p.shards(ctx)[0].Spec.Containers[0].Image
 		stranger := &corev1.Pod{
-			// It bears the labels of a compute shard of the pool, in another namespace.
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "stranger", Labels: map[string]string{cluster.Label: "true", "farpool.dev/pool": p.name, "farpool.dev/component": "compute-shard"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "stranger", Labels: map[string]string{cluster.Label: "true", "farpool.dev/pool": p.name}},
 			Spec: corev1.PodSpec{
 				AutomountServiceAccountToken:  ptr.To(false),
 				TerminationGracePeriodSeconds: ptr.To(int64(0)),
