@@ -89,6 +89,8 @@ class Channel : public TurnHook {
 
  private:
   void shut();
+  void input_ended(base::Status why);
+  void output_ended(base::Status why);
   void on_turn_end() noexcept override {
     const Ref self(this);  // the handler may destroy the stream
     send();
@@ -117,6 +119,8 @@ class Channel : public TurnHook {
   bool writing_ = false;
   bool finishing_ = false;
   bool discarding_ = false;
+  bool input_ended_ = false;   // nothing more comes from the peer
+  bool output_ended_ = false;  // nothing more reaches the peer
   bool in_handler_ = false;
   std::optional<Alarm> goodbye_;
 };

@@ -43,7 +43,7 @@ void Channel::resume_reading() {
 }
 
 void Channel::read_more() {
-  if (!open_ || paused_ || reading_ || finishing_ || handler_ == nullptr) return;
+  if (!open_ || paused_ || reading_ || finishing_ || input_ended_ || handler_ == nullptr) return;
   if (in_.size() >= std::max(need_, kMaxAhead)) return;
   in_.rewind();
   const std::size_t missing = need_ > in_.size() ? need_ - in_.size() : 0;
@@ -56,10 +56,7 @@ void Channel::read_more() {
 void Channel::read_done(bool failed, base::Status why, std::size_t bytes) {
   reading_ = false;
   if (!open_) return;
-  if (failed) {
-    close(std::move(why));
-    return;
-  }
+  if (failed) return input_ended(std::move(why));
   if (finishing_) {
     if (discarding_) discard();
     return;
@@ -75,6 +72,26 @@ void Channel::read_done(bool failed, base::Status why, std::size_t bytes) {
   read_more();
 }
 
+void Channel::input_ended(base::Status why) {
+  input_ended_ = true;
+  // What has been written is still sent to a peer that has only ended its own half.
+  if (finishing_ && !discarding_ && why.ok()) return;
+  if (finishing_ || !why.ok() || handler_ == nullptr) return close(std::move(why));
+  in_handler_ = true;
+  const bool goes_on = handler_->on_input_end();
+  in_handler_ = false;
+  goes_on ? send() : close({});
+}
+
+// What the peer has sent before it went, or before it broke the connection, may still be read.
+void Channel::output_ended(base::Status why) {
+  output_ended_ = true;
+  out_.clear();
+  sending_.clear();
+  if (finishing_ || input_ended_ || handler_ == nullptr || !handler_->on_output_end()) return close(std::move(why));
+  read_more();
+}
+
 base::MutableBytes Channel::reserve(std::size_t bytes) {
   base::MutableBytes room = out_.room(bytes).first(bytes);
   out_.commit(bytes);
@@ -85,9 +102,13 @@ base::MutableBytes Channel::reserve(std::size_t bytes) {
 void Channel::send() {
   if (!open_ || writing_ || out_.empty()) return;
   if (handler_ != nullptr) handler_->on_flush();
+  if (output_ended_) {
+    out_.clear();
+    return sent();
+  }
   std::swap(out_, sending_);
   std::size_t taken = 0;
-  if (base::Status status = write_now(sending_.bytes(), taken); !status.ok()) return close(std::move(status));
+  if (base::Status status = write_now(sending_.bytes(), taken); !status.ok()) return output_ended(std::move(status));
   sending_.consume(taken);
   if (sending_.empty()) return sent();
   writing_ = true;
@@ -97,10 +118,7 @@ void Channel::send() {
 void Channel::write_done(bool failed, base::Status why) {
   writing_ = false;
   if (!open_) return;
-  if (failed) {
-    close(std::move(why));
-    return;
-  }
+  if (failed) return output_ended(std::move(why));
   sent();
 }
 
@@ -125,8 +143,10 @@ void Channel::finish() {
 // A socket closed with unread input resets the connection, and the peer may lose what was sent last: read on until it
 // closes too.
 void Channel::say_goodbye() {
+  if (output_ended_) return close({});
   goodbye_->set(Loop::now() + kGoodbye);
   if (begin_goodbye()) return;
+  if (input_ended_) return close({});
   discarding_ = true;
   if (!reading_) discard();
 }

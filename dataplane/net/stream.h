@@ -35,6 +35,12 @@ class StreamHandler {
   virtual void on_flush() noexcept {}
   // Everything written has been handed to the operating system.
   virtual void on_sent() noexcept {}
+  // The peer sends nothing more; on_input has told of all that it sent. Returns true to go on with the other half: then
+  // the owner ends the stream with finish() or close(). False, as it is unless overridden: the stream closes at once.
+  virtual bool on_input_end() noexcept { return false; }
+  // The peer takes nothing more: what is written goes nowhere from now on. Returns true to read what it sent before, up
+  // to on_input_end. False, as it is unless overridden: the stream closes at once.
+  virtual bool on_output_end() noexcept { return false; }
   // Once, and the last call: the peer has closed (ok), close() or finish() was called, or the connection broke.
   virtual void on_closed(const base::Status& why) noexcept = 0;
 

@@ -146,15 +146,20 @@ void Conversation::account() {
 }
 
 void Conversation::abandon() {
-  closing_ = abandoned_ = true;
+  abandoned_ = true;
+  unsent_ = 0;
+  out_.clear();
+  account();
+}
+
+void Conversation::cut() {
+  closing_ = true;
   while (requests_.size() > started_) {
     if (requests_.back()->done) reply_bytes_ -= requests_.back()->reply.size();
     queued_bytes_ -= requests_.back()->command.bytes();
     requests_.pop_back();
   }
-  unsent_ = 0;
-  out_.clear();
-  account();
+  abandon();
 }
 
 void Conversation::receive(std::string_view& input) {

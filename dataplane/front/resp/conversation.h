@@ -110,8 +110,10 @@ class Conversation {
   bool idle() const { return requests_.empty(); }
   // Takes no more input; what has been read is still answered.
   void drain() { closing_ = true; }
-  // The client is gone: what has not been started never will be.
+  // The client is gone. What it has sent whole is still run, and its replies go nowhere.
   void abandon();
+  // Nothing of it that has not been started ever will be.
+  void cut();
   // Nobody will see a reply.
   bool abandoned() const { return abandoned_; }
 

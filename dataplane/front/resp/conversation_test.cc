@@ -408,10 +408,23 @@ TEST_F(ConversationTest, DrainsWhatItHasRead) {
   EXPECT_TRUE(talk().idle());
 }
 
-TEST_F(ConversationTest, AbandonsWhatHasNotBegun) {
+TEST_F(ConversationTest, RunsWhatHasComeOfAClientThatIsGone) {
   kv.hold = true;
   say(command({"SET", "a", "1"}) + command({"SET", "a", "2"}) + command({"PING"}));
   talk().abandon();
+  EXPECT_FALSE(talk().idle());
+  while (kv.held() > 0) {
+    kv.release(0);
+    pump();
+  }
+  EXPECT_TRUE(talk().idle());
+  EXPECT_EQ(kv.map["a"], "2");
+}
+
+TEST_F(ConversationTest, BeginsNothingMoreOnceItIsCut) {
+  kv.hold = true;
+  say(command({"SET", "a", "1"}) + command({"SET", "a", "2"}) + command({"PING"}));
+  talk().cut();
   EXPECT_FALSE(talk().idle());
   kv.release(0);
   pump();

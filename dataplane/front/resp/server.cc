@@ -36,13 +36,29 @@ class Worker::Connection final : public net::StreamHandler, public net::TurnHook
     worker_.loop_.at_turn_end(*this);
   }
   void cut() {
+    cut_ = true;
+    conversation_.cut();
     if (stream_) stream_->close({base::Code::unavailable, "the compute shard shuts down"});
   }
 
   void on_input() noexcept override { step(); }
   void on_sent() noexcept override { step(); }
   void on_turn_end() noexcept override { step(); }
+  // A half that has ended says nothing about the other: what the client sent before is run and answered, as far as it
+  // came whole. Over TLS that holds with and without a goodbye: whoever cuts a connection can keep back what follows,
+  // and change nothing of what came.
+  bool on_input_end() noexcept override {
+    input_ended_ = true;
+    step();
+    return true;
+  }
+  bool on_output_end() noexcept override {
+    conversation_.abandon();
+    worker_.loop_.at_turn_end(*this);
+    return true;
+  }
   void on_closed(const base::Status&) noexcept override {
+    if (!cut_) rest_ = base::text_of(stream_->input());
     stream_.reset();
     conversation_.abandon();
     worker_.loop_.at_turn_end(*this);
@@ -52,10 +68,11 @@ class Worker::Connection final : public net::StreamHandler, public net::TurnHook
   // Takes what has come in, sends what is ready, and goes when there is no more to do. All ways lead here.
   void step() {
     if (!stream_) {
-      std::string_view nothing;
-      conversation_.receive(nothing);
+      std::string_view left = rest_;
+      conversation_.receive(left);
+      rest_.erase(0, rest_.size() - left.size());
       conversation_.output().clear();
-      if (conversation_.idle()) worker_.forget(this);
+      if (conversation_.idle() && (rest_.empty() || conversation_.closing())) worker_.forget(this);
       return;
     }
     conversation_.set_unsent(stream_->unsent());
@@ -63,8 +80,10 @@ class Worker::Connection final : public net::StreamHandler, public net::TurnHook
     std::string_view left = base::text_of(input);
     conversation_.receive(left);
     stream_->consume(input.size() - left.size());
+    if (input_ended_ && left.empty()) conversation_.drain();
 
     std::string& output = conversation_.output();
+    if (conversation_.abandoned()) output.clear();
     if (!output.empty()) {
       worker_.counters_.output_bytes.add(output.size());
       stream_->write(output);
@@ -83,6 +102,9 @@ class Worker::Connection final : public net::StreamHandler, public net::TurnHook
   Worker& worker_;
   std::unique_ptr<net::Stream> stream_;
   Conversation conversation_;
+  bool input_ended_ = false;
+  bool cut_ = false;
+  std::string rest_;  // what had come and was not taken when the connection broke
 };
 
 Worker::Worker(net::Loop& loop, client::Kv& kv, const Settings& settings)

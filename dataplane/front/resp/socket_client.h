@@ -84,6 +84,25 @@ class SocketClient {
     send(encode(words));
     return reply();
   }
+  // Says that nothing more will be sent, and goes on listening.
+  void half_close() { FARPOOL_CHECK(shutdown(socket_, SHUT_WR) == 0); }
+  // Takes nothing that comes in, unlike send(). Returns how many bytes went, before the other side closed or the
+  // patience ended.
+  std::size_t push(std::string_view bytes, std::chrono::milliseconds patience) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    std::size_t sent = 0;
+    while (sent < bytes.size() && std::chrono::steady_clock::now() < deadline) {
+      pollfd ready{socket_, POLLOUT, 0};
+      FARPOOL_CHECK(poll(&ready, 1, 50) >= 0);
+      if (ready.revents == 0) continue;
+      const ssize_t got = ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (got < 0 && errno != EAGAIN) break;
+      if (got > 0) sent += static_cast<std::size_t>(got);
+    }
+    return sent;
+  }
+  int descriptor() const { return socket_; }
+
   // All that comes until the other side closes.
   std::string rest() {
     while (receive()) {
