@@ -19,12 +19,18 @@ void do_client_no_touch(Conversation&, Request&);
 void do_client_setinfo(Conversation&, Request&);
 void do_client_setname(Conversation&, Request&);
 void do_config_get(Conversation&, Request&);
+void do_discard(Conversation&, Request&);
 void do_echo(Conversation&, Request&);
+void do_exec(Conversation&, Request&);
 void do_hang_up(Conversation&, Request&);
 void do_hello(Conversation&, Request&);
+void do_help(Conversation&, Request&);
+void do_multi(Conversation&, Request&);
 void do_ping(Conversation&, Request&);
 void do_quit(Conversation&, Request&);
 void do_reset(Conversation&, Request&);
 void do_select(Conversation&, Request&);
+void do_unwatch(Conversation&, Request&);
+void do_watch(Conversation&, Request&);
 
 }  // namespace farpool::front::resp

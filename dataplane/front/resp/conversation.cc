@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "front/resp/connection_commands.h"
 #include "front/resp/text.h"
 #include "net/loop.h"
 
@@ -25,14 +26,6 @@ bool same_secret(std::string_view given, std::string_view secret) {
     difference |= static_cast<unsigned char>(given[i] ^ secret[secret.empty() ? 0 : i % secret.size()]);
   }
   return difference == 0;
-}
-
-std::string upper(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return result;
 }
 
 // Redis prints words of users up to a NUL and a length.
@@ -106,6 +99,7 @@ bool Conversation::log_in(std::string_view user, std::string_view password) {
 
 void Conversation::reset() {
   name.clear();
+  in_bracket_ = false;
   protocol_ = Protocol::resp2;
   authenticated_ = service_.password.empty();
   parser_.set_stranger(!authenticated_);
@@ -117,7 +111,8 @@ std::string Conversation::client_line() const {
   line += " addr=" + endpoints_.remote + " laddr=" + endpoints_.local + " fd=0 name=" + name;
   line += " age=" + std::to_string((now - opened_) / base::kSecond) +
           " idle=" + std::to_string((now - last_input_) / base::kSecond);
-  line += " flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 qbuf=" + std::to_string(parser_.pending_bytes());
+  line += " flags=N db=0 sub=0 psub=0 ssub=0 multi=" + std::string(in_bracket_ ? "0" : "-1") +
+          " qbuf=" + std::to_string(parser_.pending_bytes());
   line += " qbuf-free=0 argv-mem=" + std::to_string(queued_bytes_) +
           " multi-mem=0 rbs=0 rbp=0 obl=" + std::to_string(out_.size());
   line += " oll=0 omem=" + std::to_string(unsent_) +
@@ -254,16 +249,22 @@ void Conversation::admit() {
   std::string refusal;
   if (spec == nullptr && container != nullptr) {
     refusal = "ERR unknown subcommand '" + std::string(shown(command[1], 128)) + "'. Try " +
-              upper(shown(command[0], 128)) + " HELP.";
+              to_upper(shown(command[0], 128)) + " HELP.";
   } else if (spec == nullptr) {
     refusal = unknown_command(command);
   } else if (!spec->arity_fits(command.size())) {
     refusal = "ERR wrong number of arguments for '" + std::string(spec->name) + "' command";
   } else if (!authenticated_ && (spec->flags & kNoAuth) == 0) {
     refusal = "NOAUTH Authentication required.";
+  } else if (in_bracket_ && !spec->in_bracket) {
+    refusal = "ERR not run: it comes after a MULTI, and this pool has no transactions; send it without MULTI";
   }
   if (spec == nullptr || !refusal.empty()) {
     service_.counters.refused.add();
+    if (spec != nullptr && spec->instant == do_exec) {  // as Redis words it, whatever is wrong with EXEC itself
+      refusal = "EXECABORT Transaction discarded because of: " + refusal.substr(refusal.starts_with("ERR ") ? 4 : 0);
+      in_bracket_ = false;
+    }
     request.error(refusal);
     request.done = true;
     reply_bytes_ += request.reply.size();

@@ -127,6 +127,9 @@ class Conversation {
   void reset();
   Protocol protocol() const { return protocol_; }
   void set_protocol(Protocol protocol) { protocol_ = protocol; }
+  // A MULTI was refused, and neither EXEC nor DISCARD has come.
+  bool in_bracket() const { return in_bracket_; }
+  void set_in_bracket(bool in_bracket) { in_bracket_ = in_bracket; }
   std::string client_line() const;
 
   std::string name, library_name, library_version;
@@ -153,6 +156,7 @@ class Conversation {
   Parser parser_;
   Protocol protocol_ = Protocol::resp2;
   bool authenticated_ = false;
+  bool in_bracket_ = false;
   bool closing_ = false;
   bool abandoned_ = false;
   bool pumping_ = false;

@@ -352,6 +352,56 @@ TEST_F(ConversationTest, RefusesExpiryRatherThanIgnoringIt) {
   EXPECT_TRUE(kv.map.empty());
 }
 
+// What a client sends between MULTI and EXEC it does not expect to be run one by one.
+TEST_F(ConversationTest, RunsNothingBetweenMultiAndExec) {
+  const std::string refused =
+      "-ERR not run: it comes after a MULTI, and this pool has no transactions; send it without MULTI\r\n";
+  const auto multi = [this] { return say(command({"MULTI"})).starts_with("-ERR MULTI is not supported: "); };
+  ASSERT_TRUE(multi());
+  EXPECT_EQ(say(command({"INCR", "a"}) + command({"SET", "b", "1"}) + command({"PING"}) + command({"UNWATCH"})),
+            refused + refused + refused + refused);
+  EXPECT_EQ(say(command({"MULTI"})), "-ERR MULTI calls can not be nested\r\n");
+  EXPECT_EQ(say(command({"WATCH", "a"})), "-ERR WATCH inside MULTI is not allowed\r\n");
+  EXPECT_TRUE(say(command({"NOSUCH"})).starts_with("-ERR unknown command 'NOSUCH'"));
+  const std::string aborted = say(command({"EXEC"}));
+  EXPECT_TRUE(aborted.starts_with("-EXECABORT Transaction discarded because of previous errors.")) << aborted;
+  EXPECT_NE(aborted.find("no transactions"), std::string::npos);
+  EXPECT_TRUE(kv.log.empty());
+  EXPECT_EQ(say(command({"INCR", "a"})), ":1\r\n");
+  EXPECT_EQ(say(command({"EXEC"})), "-ERR EXEC without MULTI\r\n");
+  EXPECT_EQ(say(command({"DISCARD"})), "-ERR DISCARD without MULTI\r\n");
+  ASSERT_TRUE(multi());
+  EXPECT_EQ(say(command({"INCR", "a"}) + command({"DISCARD"}) + command({"INCR", "a"})), refused + "+OK\r\n:2\r\n");
+  ASSERT_TRUE(multi());
+  EXPECT_EQ(say(command({"RESET"}) + command({"INCR", "a"})), "+RESET\r\n:3\r\n");
+  EXPECT_EQ(say(command({"MULTI", "x"})), "-ERR wrong number of arguments for 'multi' command\r\n");
+  EXPECT_EQ(say(command({"UNWATCH"})), "+OK\r\n");
+  EXPECT_EQ(say(command({"WATCH", "a"})), "-ERR WATCH is not supported: this pool has no transactions\r\n");
+  EXPECT_EQ(say(command({"COMMAND", "INFO", "multi"})), "*1\r\n$-1\r\n");
+  ASSERT_TRUE(multi());
+  EXPECT_EQ(say(command({"QUIT"}) + command({"INCR", "a"})), "+OK\r\n");
+  EXPECT_TRUE(talk().closing());
+}
+
+TEST_F(ConversationTest, HelpsWithSubcommands) {
+  for (const char* container : {"CLIENT", "COMMAND", "CONFIG"}) {
+    const std::string text = say(command({container, "HELP"}));
+    EXPECT_NE(text.find(std::string("+") + container + " <subcommand> [<arg> [value] [opt] ...]. Subcommands are:\r\n"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("+HELP\r\n"), std::string::npos) << text;
+    EXPECT_TRUE(say(command({container, "HELP", "x"})).starts_with("-ERR wrong number of arguments for"));
+  }
+}
+
+TEST_F(ConversationTest, TellsTheLimitThatABulkStringExceeds) {
+  EXPECT_EQ(say(command({"CONFIG", "GET", "proto-max-bulk-len"})),
+            "*2\r\n$18\r\nproto-max-bulk-len\r\n$7\r\n8388608\r\n");
+  EXPECT_EQ(say("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$8388609\r\n"),
+            "-ERR Protocol error: invalid bulk length: a key, value or other argument may have at most 8388608 bytes "
+            "here\r\n");
+}
+
 TEST_F(ConversationTest, AsksForThePasswordFirst) {
   service.password = "secret";
   EXPECT_EQ(say(command({"GET", "a"})), "-NOAUTH Authentication required.\r\n");

@@ -21,7 +21,8 @@ using base::Status;
 using client::Edit;
 using task::Task;
 
-constexpr std::string_view kTooLong = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+// A value's limit, which is not that of a word on the wire (proto-max-bulk-len).
+constexpr std::string_view kTooLong = "ERR string exceeds maximum allowed size (of a value: 1 MiB)";
 // Keys of one command that are worked on at once.
 constexpr std::size_t kKeysAtOnce = 64;
 

@@ -164,8 +164,11 @@ Parser::Outcome Parser::feed(std::string_view& input) {
           return fail(std::string("expected '$', got '") + (line_.empty() ? '\r' : line_[0]) + "'");
         }
         const std::optional<std::int64_t> length = parse_integer(std::string_view(line_).substr(1));
-        if (!length || *length < 0 || *length > static_cast<std::int64_t>(limits_.bulk_bytes))
-          return fail("invalid bulk length");
+        if (!length || *length < 0) return fail("invalid bulk length");
+        if (*length > static_cast<std::int64_t>(limits_.bulk_bytes)) {
+          return fail("invalid bulk length: a key, value or other argument may have at most " +
+                      std::to_string(limits_.bulk_bytes) + " bytes here");
+        }
         if (stranger_ && *length > static_cast<std::int64_t>(limits_.stranger_bulk_bytes)) {
           return fail("unauthenticated bulk length");
         }

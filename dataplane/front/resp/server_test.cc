@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -130,6 +131,19 @@ class ServerTest : public ::testing::Test {
       }
       return done();
     });
+  }
+  // All that a client still gets, while operations take effect.
+  template <class Client>
+  std::string rest_of(Client& client) {
+    std::string rest;
+    std::atomic<bool> over = false;
+    std::thread reader([&] {
+      rest = client.rest();
+      over = true;
+    });
+    EXPECT_TRUE(run_until([&] { return over && none_connected(); }));
+    reader.join();
+    return rest;
   }
   bool none_connected() const { return connections(0) + connections(1) == 0; }
   std::uint64_t calls(std::string_view command) const {
@@ -297,11 +311,7 @@ TEST_F(ServerTest, AnswersAllThatCameBeforeAHalfClose) {
     SocketClient client = unix ? SocketClient::unix_socket(directory + "/s") : SocketClient::tcp(addresses_[0]);
     client.send(sets(kSets) + "*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$1");
     client.half_close();
-    std::string replies;
-    std::thread reader([&] { replies = client.rest(); });
-    EXPECT_TRUE(run_until([this] { return none_connected(); }));
-    reader.join();
-    EXPECT_EQ(replies, times(kSets, "+OK\r\n"));
+    EXPECT_EQ(rest_of(client), times(kSets, "+OK\r\n"));
   }
   EXPECT_EQ(calls("set"), 2u * kSets);
   std::filesystem::remove_all(directory);
@@ -322,11 +332,7 @@ TEST_F(ServerTest, RunsNothingAfterQuitThoughTheClientHalfCloses) {
   SocketClient client = SocketClient::tcp(addresses_[0]);
   client.send(encode({"SET", "a", "1"}) + encode({"QUIT"}) + encode({"SET", "a", "2"}));
   client.half_close();
-  std::string replies;
-  std::thread reader([&] { replies = client.rest(); });
-  EXPECT_TRUE(run_until([this] { return none_connected(); }));
-  reader.join();
-  EXPECT_EQ(replies, "+OK\r\n+OK\r\n");
+  EXPECT_EQ(rest_of(client), "+OK\r\n+OK\r\n");
   EXPECT_EQ(calls("set"), 1u);
 }
 
@@ -354,11 +360,7 @@ TEST_F(ServerTest, AnswersAllThatCameOverTlsBeforeItsEnd) {
     client.send(sets(kSets) + "SET half");
     if (goodbye) client.say_goodbye();
     if (end) client.half_close();
-    std::string replies;
-    std::thread reader([&] { replies = client.rest(); });
-    EXPECT_TRUE(run_until([this] { return none_connected(); }));
-    reader.join();
-    EXPECT_EQ(replies, times(kSets, "+OK\r\n"));
+    EXPECT_EQ(rest_of(client), times(kSets, "+OK\r\n"));
   }
   EXPECT_EQ(calls("set"), 3u * kSets);
 }

@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint16_t kTalk = kLoading | kStale;
 constexpr std::uint16_t kLogin = kNoScript | kLoading | kStale | kFast | kNoAuth | kAllowBusy;
 constexpr std::uint16_t kOwn = kNoScript | kLoading | kStale;
+constexpr std::uint16_t kBracket = kNoScript | kLoading | kStale | kFast | kAllowBusy;
 constexpr std::uint16_t kGrow = kWrite | kDenyOom | kFast;
 
 constexpr std::string_view kShardsSum = "request_policy:multi_shard response_policy:agg_sum";
@@ -33,6 +34,14 @@ constexpr std::array kClientCommands = std::to_array<CommandSpec>({
      .since = "2.6.9",
      .summary = "Get the name of this connection",
      .instant = do_client_getname},
+    {.name = "client|help",
+     .arity = 2,
+     .flags = kTalk,
+     .groups = "connection",
+     .group = "connection",
+     .since = "5.0.0",
+     .summary = "Describe the subcommands",
+     .instant = do_help},
     {.name = "client|id",
      .arity = 2,
      .flags = kOwn,
@@ -111,6 +120,14 @@ constexpr std::array kCommandCommands = std::to_array<CommandSpec>({
      .since = "7.0.0",
      .summary = "Describe commands for people",
      .instant = command_docs},
+    {.name = "command|help",
+     .arity = 2,
+     .flags = kTalk,
+     .groups = "connection",
+     .group = "server",
+     .since = "5.0.0",
+     .summary = "Describe the subcommands",
+     .instant = do_help},
     {.name = "command|info",
      .arity = -2,
      .flags = kTalk,
@@ -139,6 +156,13 @@ constexpr std::array kConfigCommands = std::to_array<CommandSpec>({
      .since = "2.0.0",
      .summary = "Get parameters by patterns",
      .instant = do_config_get},
+    {.name = "config|help",
+     .arity = 2,
+     .flags = kTalk,
+     .group = "server",
+     .since = "5.0.0",
+     .summary = "Describe the subcommands",
+     .instant = do_help},
 });
 
 constexpr std::array kCommands = std::to_array<CommandSpec>({
@@ -230,6 +254,15 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .since = "1.0.0",
      .summary = "Delete keys, each atomically on its own",
      .operation = op_del},
+    {.name = "discard",
+     .arity = 1,
+     .flags = kBracket,
+     .group = "transactions",
+     .since = "2.0.0",
+     .summary = "End what MULTI began; none of it has been run",
+     .instant = do_discard,
+     .in_bracket = true,
+     .unsupported = true},
     {.name = "echo",
      .arity = 2,
      .flags = kLoading | kStale | kFast,
@@ -238,6 +271,15 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .since = "1.0.0",
      .summary = "Send the argument back",
      .instant = do_echo},
+    {.name = "exec",
+     .arity = 1,
+     .flags = kBracket,
+     .group = "transactions",
+     .since = "1.2.0",
+     .summary = "Refused: there are no transactions",
+     .instant = do_exec,
+     .in_bracket = true,
+     .unsupported = true},
     {.name = "exists",
      .arity = -2,
      .flags = kReadOnly | kFast,
@@ -331,7 +373,8 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .group = "server",
      .since = "7.0.0",
      .summary = "Hang up: this is not HTTP",
-     .instant = do_hang_up},
+     .instant = do_hang_up,
+     .in_bracket = true},
     {.name = "incr",
      .arity = 2,
      .flags = kGrow,
@@ -412,6 +455,15 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .since = "1.0.1",
      .summary = "Set values, each atomically on its own",
      .operation = op_mset},
+    {.name = "multi",
+     .arity = 1,
+     .flags = kBracket,
+     .group = "transactions",
+     .since = "1.2.0",
+     .summary = "Refused, with all up to EXEC or DISCARD: there are no transactions",
+     .instant = do_multi,
+     .in_bracket = true,
+     .unsupported = true},
     {.name = "ping",
      .arity = -1,
      .flags = kFast,
@@ -427,7 +479,8 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .group = "server",
      .since = "7.0.0",
      .summary = "Hang up: this is not HTTP",
-     .instant = do_hang_up},
+     .instant = do_hang_up,
+     .in_bracket = true},
     {.name = "quit",
      .arity = -1,
      .flags = kLogin,
@@ -435,7 +488,8 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .group = "connection",
      .since = "1.0.0",
      .summary = "Close this connection",
-     .instant = do_quit},
+     .instant = do_quit,
+     .in_bracket = true},
     {.name = "randomkey",
      .arity = 1,
      .flags = kReadOnly,
@@ -452,7 +506,8 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .group = "connection",
      .since = "6.2.0",
      .summary = "Begin this connection anew",
-     .instant = do_reset},
+     .instant = do_reset,
+     .in_bracket = true},
     {.name = "scan",
      .arity = -2,
      .flags = kReadOnly,
@@ -556,7 +611,33 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .since = "4.0.0",
      .summary = "Delete keys, each atomically on its own",
      .operation = op_del},
+    {.name = "unwatch",
+     .arity = 1,
+     .flags = kBracket,
+     .group = "transactions",
+     .since = "2.2.0",
+     .summary = "Accepted; nothing is watched",
+     .instant = do_unwatch,
+     .unsupported = true},
+    {.name = "watch",
+     .arity = -2,
+     .flags = kBracket,
+     .group = "transactions",
+     .since = "2.2.0",
+     .summary = "Refused: there are no transactions",
+     .instant = do_watch,
+     .in_bracket = true,
+     .unsupported = true},
 });
+
+// The commands that COMMAND tells of.
+std::vector<const CommandSpec*> told() {
+  std::vector<const CommandSpec*> specs;
+  for (const CommandSpec& spec : kCommands) {
+    if (!spec.unsupported) specs.push_back(&spec);
+  }
+  return specs;
+}
 
 // Every entry of the table in the order of its number.
 const std::vector<const CommandSpec*>& numbered() {
@@ -626,7 +707,7 @@ void simple_set(Reply& reply, const std::vector<std::string>& elements) {
 }
 
 void describe(Reply& reply, const CommandSpec* spec) {
-  if (spec == nullptr) return reply.null();
+  if (spec == nullptr || spec->unsupported) return reply.null();
   reply.array(10);
   reply.bulk(spec->name);
   reply.integer(spec->arity);
@@ -716,12 +797,13 @@ const CommandSpec* command_at(std::size_t number) { return number < numbered().s
 
 void command_all(Conversation&, Request& request) {
   Reply reply = request.answer();
-  reply.array(kCommands.size());
-  for (const CommandSpec& spec : commands()) describe(reply, &spec);
+  const std::vector<const CommandSpec*> specs = told();
+  reply.array(specs.size());
+  for (const CommandSpec* spec : specs) describe(reply, spec);
 }
 
 void command_count(Conversation&, Request& request) {
-  request.answer().integer(static_cast<std::int64_t>(kCommands.size()));
+  request.answer().integer(static_cast<std::int64_t>(told().size()));
 }
 
 void command_info(Conversation& conversation, Request& request) {
@@ -735,11 +817,9 @@ void command_docs(Conversation&, Request& request) {
   std::vector<const CommandSpec*> chosen;
   for (std::size_t i = 2; i < request.command.size(); ++i) {
     const CommandSpec* spec = find_full(request.command[i]);
-    if (spec != nullptr) chosen.push_back(spec);
+    if (spec != nullptr && !spec->unsupported) chosen.push_back(spec);
   }
-  if (request.command.size() == 2) {
-    for (const CommandSpec& spec : kCommands) chosen.push_back(&spec);
-  }
+  if (request.command.size() == 2) chosen = told();
   Reply reply = request.answer();
   reply.map(chosen.size());
   for (const CommandSpec* spec : chosen) document(reply, *spec);
@@ -754,8 +834,8 @@ void command_list(Conversation&, Request& request) {
     return request.error(kSyntaxError);
   }
   std::vector<std::string_view> names;
-  for (const CommandSpec& spec : kCommands) {
-    if (glob_match(pattern, spec.name, Case::ignored)) names.push_back(spec.name);
+  for (const CommandSpec* spec : told()) {
+    if (glob_match(pattern, spec->name, Case::ignored)) names.push_back(spec->name);
   }
   Reply reply = request.answer();
   reply.set(names.size());

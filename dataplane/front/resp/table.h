@@ -48,6 +48,8 @@ struct CommandSpec {
   Instant instant = nullptr;
   Operation operation = nullptr;
   std::span<const CommandSpec> subcommands = {};
+  bool in_bracket = false;   // runs between MULTI and EXEC, too
+  bool unsupported = false;  // known so that it can be refused well: COMMAND does not tell of it
 
   bool arity_fits(std::size_t words) const {
     return arity >= 0 ? words == static_cast<std::size_t>(arity) : words >= static_cast<std::size_t>(-arity);

@@ -24,6 +24,12 @@ inline std::string to_lower(std::string_view text) {
   return result;
 }
 
+inline std::string to_upper(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return result;
+}
+
 // Redis's glob patterns: * ? [abc] [^a-z] and \ before a literal, with what Redis makes of those that are not whole.
 // Linear in the product of the lengths, whatever the pattern.
 enum class Case : std::uint8_t { matters, ignored };
