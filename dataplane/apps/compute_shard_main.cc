@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "apps/bootstrap.h"
+#include "apps/descriptors.h"
 #include "apps/password.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
@@ -38,12 +39,15 @@ constexpr char kProgram[] = "farpool-compute-shard";
 constexpr Nanos kBeat = base::kSecond;
 constexpr Nanos kLongestSilence = 30 * base::kSecond;
 constexpr auto kRepairGrace = std::chrono::seconds(2);  // after its deadline a repair tells what is left
-// At the end, connections may take this long to be answered, and sessions to say goodbye.
-constexpr Nanos kDrain = 10 * base::kSecond;
+// At the end, when no more connections are taken: connections may take this long to come to rest, of that so long
+// without anything more being read from them, and sessions to say goodbye.
+constexpr Nanos kRest = 10 * base::kSecond;
+constexpr Nanos kLastReplies = 2 * base::kSecond;
 constexpr Nanos kGoodbye = 3 * base::kSecond;
-// Requests and replies that all workers may hold together, and one at least.
-constexpr std::size_t kMaxHeldBytes = 256u << 20;
-constexpr std::size_t kLeastHeldBytes = 32u << 20;
+// Descriptors that are kept for all but clients: of the process (the agent, probes and scrapes, logs and files), and of
+// each worker (its loop, and sessions with memory nodes and their lanes).
+constexpr std::uint64_t kProcessDescriptors = 96 + net::kRefusalsAtOnce;
+constexpr std::uint64_t kWorkerDescriptors = 64;
 
 // One life of this process.
 std::uint64_t draw_process() {
@@ -61,9 +65,10 @@ struct Settings {
   std::string unix_socket;
   net::TlsFiles resp_tls;
   std::string password_file;
+  bool allow_empty_password = false;
   std::size_t threads = 1;
-  std::uint64_t max_reply_bytes = 0;
   Nanos operation_deadline = 5 * base::kSecond;
+  Nanos drain = 5 * base::kSecond;
   resp::Settings resp;
 };
 
@@ -86,20 +91,30 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--resp-tls-cert", settings.resp_tls.cert, "PEM file: TLS for RESP on the same port");
   app.add_option("--resp-tls-key", settings.resp_tls.key, "PEM file of its key");
   app.add_option("--password-file", settings.password_file,
-                 "file with the RESP password, read again when it changes; empty: none");
+                 "file with the RESP password, read again when it changes; without the flag there is none");
+  app.add_flag("--allow-empty-password", settings.allow_empty_password,
+               "begin without a password while the password file is empty");
   app.add_option("--threads", settings.threads, "workers, each with its own sessions")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--max-connections", settings.resp.max_connections)
+  app.add_option("--max-connections", settings.resp.max_connections,
+                 "of clients at once; fewer where the process may not open so many files")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   app.add_option("--max-pipeline", settings.resp.max_pipeline, "commands of a connection that may wait")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  settings.max_reply_bytes = settings.resp.max_reply_bytes;
-  add_size(app, "--max-reply-bytes", settings.max_reply_bytes,
-           "of a connection that may wait to be sent (default 64Mi)");
+  add_size(app, "--max-reply-bytes", settings.resp.max_reply_bytes, "of one command's reply (default 64Mi)");
+  add_size(app, "--max-unread-bytes", settings.resp.max_unread_bytes,
+           "of replies that a client has not taken: then it is not read, and closed when it goes on to take none "
+           "(default 128Mi)");
+  add_size(app, "--max-held-bytes", settings.resp.max_held_bytes,
+           "of requests and replies of all clients: then those who do not take their replies are closed "
+           "(default 256Mi)");
   add_duration(app, "--operation-deadline", settings.operation_deadline, "of one operation of the pool (default 5s)");
+  add_duration(
+      app, "--drain", settings.drain,
+      "after a signal to end: how long connections are still taken, for clients that do not know yet (default 5s)");
 }
 
 Status check(Settings& settings) {
@@ -114,12 +129,19 @@ Status check(Settings& settings) {
   if (settings.operation_deadline < 10 * base::kMillisecond || settings.operation_deadline > 10 * 60 * base::kSecond) {
     return {Code::invalid_argument, "--operation-deadline must be from 10ms to 10m"};
   }
+  if (settings.drain > 10 * 60 * base::kSecond) return {Code::invalid_argument, "--drain must be at most 10m"};
+  if (settings.allow_empty_password && settings.password_file.empty()) {
+    return {Code::invalid_argument, "--allow-empty-password says nothing without --password-file: leave it out"};
+  }
   // Below this the largest value could not be read.
-  if (settings.max_reply_bytes < 2 * settings.resp.max_value_bytes) {
+  if (settings.resp.max_reply_bytes < 2 * settings.resp.max_value_bytes) {
     return {Code::invalid_argument, "--max-reply-bytes must be at least 2Mi"};
   }
-  settings.resp.max_reply_bytes = settings.max_reply_bytes;
-  settings.resp.max_held_bytes = std::max(kMaxHeldBytes / settings.threads, kLeastHeldBytes);
+  if (settings.resp.max_unread_bytes < settings.resp.max_reply_bytes ||
+      settings.resp.max_held_bytes < settings.resp.max_unread_bytes) {
+    return {Code::invalid_argument,
+            "--max-unread-bytes must be at least --max-reply-bytes, and --max-held-bytes at least --max-unread-bytes"};
+  }
   settings.resp.version = FARPOOL_VERSION;
   return {};
 }
@@ -165,13 +187,16 @@ class Shard {
   void set_password(const std::string& password) {
     loop_->post([this, password] { worker_.set_password(password); });
   }
-  // Ends the worker: connections are drained until the deadline, then cut; sessions say goodbye. Any thread; join()
-  // waits.
+  // Ends the worker: each connection ends when it has come to rest; shortly before the deadline nothing more is read,
+  // and then what is left is cut. Sessions say goodbye. Any thread; join() waits.
   void stop(Nanos deadline) {
     loop_->post([this, deadline] {
+      hush_.emplace(*loop_, [this] { worker_.hush(); });
+      hush_->set(deadline - kLastReplies);
       cut_.emplace(*loop_, [this] { worker_.cut(); });
       cut_->set(deadline);
       worker_.drain([this] {
+        hush_.reset();
         cut_.reset();
         scope_.spawn(leave());
       });
@@ -220,6 +245,7 @@ class Shard {
   resp::Worker worker_;
   task::Scope scope_;
   task::Scope repairs_;
+  std::optional<net::Alarm> hush_;
   std::optional<net::Alarm> cut_;
   mutable std::mutex mutex_;
   client::PoolState state_;
@@ -232,8 +258,10 @@ class Shard {
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
   Process(const Settings& settings, const std::vector<std::unique_ptr<Shard>>& shards, net::Loop& control,
-          std::shared_ptr<const fabric::verbs::Device> device)
-      : settings_(settings), shards_(shards), device_(std::move(device)), alarm_(control, [this] { beat(); }) {
+          std::shared_ptr<const fabric::verbs::Device> device, const resp::Budget& budget)
+      : settings_(settings), shards_(shards), device_(std::move(device)), budget_(budget), alarm_(control, [this] {
+          beat();
+        }) {
     beat();
   }
 
@@ -267,6 +295,14 @@ class Process final : public control::Subject, public prometheus::Collectable {
     std::uint64_t open = 0;
     for (const auto& shard : shards_) open += shard->counters().connections.get();
     return open;
+  }
+
+  resp::Figures figures() const {
+    resp::Figures figures;
+    for (const auto& shard : shards_) figures.workers.push_back(&shard->counters());
+    const std::lock_guard lock(mutex_);
+    if (front_ != nullptr) figures.refused_connections = front_->stats().refused_full;
+    return figures;
   }
 
   // Whether a write was refused for want of memory since a while ago. Called again and again, by the agent.
@@ -390,6 +426,14 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.counter("farpool_resp_stalls_total",
               "Times that a connection was not read because its pipeline or its replies were too much.",
               sum([](const Shard& shard) { return shard.counters().stalls.get(); }));
+    const char* cut_help = "Connections closed because their clients did not take their replies.";
+    s.counter("farpool_resp_slow_clients_closed_total", cut_help,
+              sum([](const Shard& shard) { return shard.counters().cut_for_unread.get(); }), {{"reason", "unread"}});
+    s.counter("farpool_resp_slow_clients_closed_total", cut_help,
+              sum([](const Shard& shard) { return shard.counters().cut_for_memory.get(); }), {{"reason", "memory"}});
+    s.counter("farpool_resp_slow_clients_closed_total", cut_help,
+              sum([](const Shard& shard) { return shard.counters().cut_after_end.get(); }), {{"reason", "ended"}});
+    s.gauge("farpool_resp_held_bytes", "Bytes of requests and replies that are held for clients.", budget_.held.load());
     s.counter("farpool_resp_protocol_errors_total", "Connections closed for bytes that are no request.",
               sum([](const Shard& shard) { return shard.counters().protocol_errors.get(); }));
     s.counter("farpool_resp_failed_authentications_total", "Passwords refused.",
@@ -514,6 +558,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
   const Settings& settings_;
   const std::vector<std::unique_ptr<Shard>>& shards_;
   const std::shared_ptr<const fabric::verbs::Device> device_;  // none on tcp
+  const resp::Budget& budget_;
   std::atomic<bool> leaving_{false};
   mutable std::mutex mutex_;
   const resp::Front* front_ = nullptr;
@@ -554,9 +599,15 @@ class AddressKeeper {
 };
 
 int run(Settings settings) {
+  const std::uint64_t descriptors = raise_descriptor_limit();
+  const std::uint64_t kept = kProcessDescriptors + kWorkerDescriptors * settings.threads;
+  const std::size_t wanted_connections = settings.resp.max_connections;
+  const auto connections = fitting_connections(wanted_connections, descriptors, kept);
+  if (!connections.ok()) return fail(kProgram, connections.status());
+  settings.resp.max_connections = *connections;
   auto tls = load_tls(settings.common);
   if (!tls.ok()) return fail(kProgram, tls.status());
-  auto password = read_password(settings.password_file);
+  auto password = first_password(settings.password_file, settings.allow_empty_password);
   if (!password.ok()) return fail(kProgram, password.status());
   resp::FrontOptions front_options;
   if (!settings.listen.empty()) front_options.listen.push_back(settings.listen);
@@ -571,10 +622,11 @@ int run(Settings settings) {
   if (!device.ok()) return fail(kProgram, device.status());
 
   net::Loop control;
+  resp::Budget budget;
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<control::Agent> agent;  // set before a worker can call on_change
   AddressKeeper keeper(settings.map_cache, control);
-  const auto process = std::make_shared<Process>(settings, shards, control, *device);
+  const auto process = std::make_shared<Process>(settings, shards, control, *device, budget);
   // The last known good addresses, besides those that the flag gives.
   const std::vector<std::string> remembered =
       settings.map_cache.empty() ? std::vector<std::string>() : read_addresses(settings.map_cache);
@@ -591,7 +643,9 @@ int run(Settings settings) {
         }));
     shards.back()->worker().set_password(*password);
     resp::Service& service = shards.back()->worker().service();
-    service.connected = [&process] { return process->connections(); };
+    service.budget = &budget;
+    service.figures = [&process] { return process->figures(); };
+    service.warn = [](const std::string& line) { spdlog::warn("{}", line); };
     service.info = [shard = shards.back().get()] {
       const client::PoolState state = shard->state();
       std::string text = "# Pool\r\npool_epoch:" + std::to_string(state.epoch) +
@@ -612,17 +666,30 @@ int run(Settings settings) {
   std::vector<resp::Worker*> workers;
   for (const auto& shard : shards) workers.push_back(&shard->worker());
   start_logging(settings.common);
+  if (*connections < wanted_connections) {
+    spdlog::warn(
+        "max-connections is lowered from {} to {}: this process may open {} files, of which {} are kept for memory "
+        "nodes, probes and the agent; raise the hard limit (ulimit -H -n) for more",
+        wanted_connections, *connections, descriptors, kept);
+  }
   std::unique_ptr<resp::Front> front;
+  std::optional<net::Alarm> leave;
   // Before anyone can see that it is up, and have a reason to end it.
   on_signal(control, [&](int number) {
-    spdlog::info("compute shard {} ends on signal {}: {} connections are drained", settings.common.name, number,
-                 process->connections());
+    spdlog::info("compute shard {} ends on signal {}: it takes connections for another {} ms", settings.common.name,
+                 number, settings.drain / base::kMillisecond);
     process->set_leaving();
     if (agent != nullptr) agent->changed();
-    process->set_front(nullptr);
-    front.reset();
-    for (const auto& shard : shards) shard->stop(net::Loop::now() + kDrain);
-    control.stop();
+    // Endpoints name it until they have heard.
+    leave.emplace(control, [&] {
+      spdlog::info("compute shard {} takes no more connections, and {} are drained", settings.common.name,
+                   process->connections());
+      process->set_front(nullptr);
+      front.reset();
+      for (const auto& shard : shards) shard->stop(net::Loop::now() + kRest);
+      control.stop();
+    });
+    leave->set(net::Loop::now() + settings.drain);
   });
   auto opened = resp::Front::open(control, std::move(front_options), settings.resp, std::move(workers));
   if (!opened.ok()) return fail(kProgram, opened.status());

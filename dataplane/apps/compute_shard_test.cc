@@ -6,12 +6,17 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "apps/daemon_test.h"
@@ -27,7 +32,7 @@ int dial(const std::string& host, int port) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return -1;
-  int fd = ::socket(found->ai_family, SOCK_STREAM, 0);
+  int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (::connect(fd, found->ai_addr, found->ai_addrlen) != 0) {
     ::close(fd);
     fd = -1;
@@ -35,6 +40,48 @@ int dial(const std::string& host, int port) {
   ::freeaddrinfo(found);
   return fd;
 }
+
+// A connection that sends bytes and hears what comes until the other side closes.
+class Line {
+ public:
+  // Takes over a connected socket.
+  explicit Line(int descriptor) : fd_(descriptor) {
+    const timeval patience{.tv_sec = kPatience.count(), .tv_usec = 0};
+    EXPECT_EQ(::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0) << "not connected";
+  }
+  Line(Line&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~Line() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return;
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+  }
+  void half_close() { ::shutdown(fd_, SHUT_WR); }
+  // One line, or nothing when the other side has closed.
+  std::string hear() {
+    std::string line;
+    for (char c; !line.ends_with("\r\n") && ::read(fd_, &c, 1) == 1;) line.push_back(c);
+    return line.ends_with("\r\n") ? line : "";
+  }
+  std::string ask(const std::string& command) {
+    send(command + "\r\n");
+    return hear();
+  }
+  std::string rest() {
+    std::string all;
+    std::array<char, 65536> piece{};
+    for (ssize_t got; (got = ::read(fd_, piece.data(), piece.size())) > 0;)
+      all.append(piece.data(), static_cast<std::size_t>(got));
+    return all;
+  }
+
+ private:
+  int fd_;
+};
 
 // One command's reply, or what came of it.
 std::string ask(const std::string& host, int port, const std::string& command) {
@@ -71,8 +118,9 @@ class ComputeShardDaemon : public testing::Test {
   }
   std::vector<std::string> shard_flags(const std::string& bootstrap) {
     std::vector<std::string> flags = tls("client/s0");
-    flags.insert(flags.end(), {"--name=s0", "--bootstrap=" + bootstrap, "--listen=[::]:" + std::to_string(resp),
-                               "--agent-listen=[::]:0", "--metrics-listen=127.0.0.1:" + std::to_string(http)});
+    flags.insert(flags.end(),
+                 {"--name=s0", "--bootstrap=" + bootstrap, "--listen=[::]:" + std::to_string(resp),
+                  "--agent-listen=[::]:0", "--metrics-listen=127.0.0.1:" + std::to_string(http), "--drain=0s"});
     return flags;
   }
   // At once, as a projected volume changes.
@@ -172,6 +220,158 @@ TEST_F(ComputeShardDaemon, FollowsItsPasswordFile) {
   }
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(ask("127.0.0.1", resp, "AUTH one").starts_with("-WRONGPASS"));
   EXPECT_EQ(shard.output().find("two"), std::string::npos) << "a password in the log";
+}
+
+TEST_F(ComputeShardDaemon, WantsAPasswordInItsPasswordFile) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  write_password("\n");
+  auto flags = shard_flags(endpoint);
+  flags.push_back("--password-file=" + directory + "/password");
+  {
+    Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+    EXPECT_EQ(shard.wait(), 2);
+    EXPECT_NE(shard.output().find("--allow-empty-password"), std::string::npos) << shard.output();
+  }
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
+  ASSERT_TRUE(comes_up(node, node_http));
+  flags.push_back("--allow-empty-password");
+  Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+  ASSERT_TRUE(comes_up(shard, http));
+  EXPECT_EQ(ask("127.0.0.1", resp, "PING"), "+PONG\r\n");
+}
+
+// As `nc -N` sends a file of commands.
+TEST_F(ComputeShardDaemon, RunsAndAnswersAllThatCameBeforeAHalfClose) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
+  ASSERT_TRUE(comes_up(node, node_http));
+  Daemon shard(FARPOOL_COMPUTE_SHARD, shard_flags(endpoint));
+  ASSERT_TRUE(comes_up(shard, http));
+  constexpr int kSets = 2000;
+  std::string sets, oks;
+  for (int i = 0; i < kSets; ++i) {
+    sets += "SET k" + std::to_string(i) + " v\r\n";
+    oks += "+OK\r\n";
+  }
+  Line line(dial("127.0.0.1", resp));
+  line.send(sets + "SET half");
+  line.half_close();
+  EXPECT_EQ(line.rest(), oks);
+  EXPECT_EQ(ask("127.0.0.1", resp, "DBSIZE"), ":" + std::to_string(kSets) + "\r\n");
+  EXPECT_EQ(ask("127.0.0.1", resp, "FLUSHALL"), "+OK\r\n");
+  // One who closes at once does not hear, but has been heard.
+  {
+    Line hasty(dial("127.0.0.1", resp));
+    hasty.send(sets);
+  }
+  EXPECT_TRUE(eventually([&] { return ask("127.0.0.1", resp, "DBSIZE") == ":" + std::to_string(kSets) + "\r\n"; }));
+}
+
+// The kubelet's probes and the way to memory nodes do not depend on how many clients there are.
+TEST_F(ComputeShardDaemon, KeepsDescriptorsForAllButClients) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  auto of_node = node_flags(endpoint, endpoint);
+  of_node.push_back("--memory-path=" + directory);
+  auto node = std::make_unique<Daemon>(FARPOOL_MEMORY_NODE, of_node);
+  ASSERT_TRUE(comes_up(*node, node_http));
+  std::vector<std::string> command{"-c", "ulimit -S -n 100 && ulimit -H -n 400 && exec \"$0\" \"$@\"",
+                                   FARPOOL_COMPUTE_SHARD};
+  for (std::string& flag : shard_flags(endpoint)) command.push_back(std::move(flag));
+  Daemon shard("/bin/sh", command);
+  ASSERT_TRUE(comes_up(shard, http));
+  Line first(dial("127.0.0.1", resp));
+  first.send("CONFIG GET maxclients\r\n");
+  std::string told;
+  for (int i = 0; i < 5; ++i) told = first.hear();
+  const int most = std::stoi(told);
+  EXPECT_GT(most, 100) << "the limit was not raised";
+  EXPECT_LT(most, 300) << "nothing is kept for others";
+  std::vector<Line> clients;
+  while (static_cast<int>(clients.size()) < most - 1) {
+    clients.emplace_back(dial("127.0.0.1", resp));
+    ASSERT_EQ(clients.back().ask("PING"), "+PONG\r\n") << clients.size();
+  }
+  for (int i = 0; i < 50; ++i) {
+    Line beyond(dial("127.0.0.1", resp));
+    EXPECT_EQ(beyond.rest(), "-ERR max number of clients reached\r\n");
+  }
+  for (const char* path : {"/healthz", "/readyz", "/metrics"}) {
+    EXPECT_NE(get(http, path).value_or("").find(" 200 "), std::string::npos) << path;
+  }
+  EXPECT_GE(sample_of("farpool_resp_connections_refused_total", http), 50);
+  // A session that is lost now can be opened again.
+  EXPECT_EQ(first.ask("SET a 1"), "+OK\r\n");
+  node->signal(SIGKILL);
+  node->wait();
+  node = std::make_unique<Daemon>(FARPOOL_MEMORY_NODE, of_node);
+  ASSERT_TRUE(comes_up(*node, node_http));
+  EXPECT_TRUE(eventually([&] { return first.ask("STRLEN a") == ":1\r\n"; }));
+  clients.clear();
+  EXPECT_TRUE(eventually([&] { return ask("127.0.0.1", resp, "PING") == "+PONG\r\n"; }));
+  shard.signal(SIGTERM);
+  EXPECT_EQ(shard.wait(), 0);
+  EXPECT_NE(shard.output().find("max-connections is lowered from 10000 to " + std::to_string(most)), std::string::npos)
+      << shard.output();
+}
+
+// A rollout ends shards while endpoints still name them and clients are in the middle of commands: every command that
+// was taken is answered, and none is run without an answer.
+TEST_F(ComputeShardDaemon, LosesNoCommandWhenItIsToldToEnd) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
+  ASSERT_TRUE(comes_up(node, node_http));
+  auto flags = shard_flags(endpoint);
+  std::erase(flags, "--drain=0s");
+  std::erase(flags, "--drain=0s");
+  flags.push_back("--threads=2");
+  Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+  ASSERT_TRUE(comes_up(shard, http));
+  constexpr int kClients = 8;
+  std::array<long, kClients> answered{};
+  std::atomic<bool> refused = false, leaving = false;
+  std::atomic<int> begun = 0;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.emplace_back([&, i] {
+      // Half of the clients keep a connection, the others come anew for each command, as long as they are let in.
+      std::optional<Line> line;
+      for (const auto limit = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < limit;) {
+        if (!line || i % 2 == 0) {
+          line.reset();
+          const int fd = dial("127.0.0.1", resp);
+          if (fd < 0) {
+            refused = refused || !leaving;
+            return;
+          }
+          line.emplace(fd);
+        }
+        const std::string reply = line->ask("INCR c" + std::to_string(i));
+        if (reply.empty()) return;
+        ++answered[static_cast<std::size_t>(i)];
+        if (answered[static_cast<std::size_t>(i)] == 1) ++begun;
+      }
+    });
+  }
+  ASSERT_TRUE(eventually([&] { return begun == kClients; }));
+  Line idle(dial("127.0.0.1", resp));
+  EXPECT_EQ(idle.ask("PING"), "+PONG\r\n");
+  shard.signal(SIGTERM);
+  EXPECT_TRUE(eventually([&] { return get(http, "/readyz").value_or("").find(" 503 ") != std::string::npos; }));
+  EXPECT_EQ(ask("127.0.0.1", resp, "PING"), "+PONG\r\n") << "it takes no connections though endpoints name it";
+  EXPECT_EQ(idle.ask("PING"), "+PONG\r\n");
+  leaving = true;
+  EXPECT_EQ(idle.rest(), "");
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(shard.wait(), 0) << shard.output();
+  EXPECT_FALSE(refused) << shard.output();
+  Daemon next(FARPOOL_COMPUTE_SHARD, shard_flags(endpoint));
+  ASSERT_TRUE(comes_up(next, http));
+  Line after(dial("127.0.0.1", resp));
+  for (int i = 0; i < kClients; ++i) {
+    after.send("GET c" + std::to_string(i) + "\r\n");
+    after.hear();
+    EXPECT_EQ(after.hear(), std::to_string(answered[static_cast<std::size_t>(i)]) + "\r\n") << "client " << i;
+  }
 }
 
 // A supervisor may end a process as soon as it can see it.

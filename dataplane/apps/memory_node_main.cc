@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/descriptors.h"
 #include "apps/files.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
@@ -36,6 +37,8 @@ using base::Result;
 using base::Status;
 
 constexpr char kProgram[] = "farpool-memory-node";
+// Descriptors that are kept for all but sessions and lanes: the agent, probes and scrapes, logs and files.
+constexpr std::uint64_t kProcessDescriptors = 96;
 constexpr auto kPublishPatience = std::chrono::seconds(5);
 // The process is alive as long as its control loop turned over this recently.
 constexpr base::Nanos kBeat = base::kSecond;
@@ -370,6 +373,7 @@ Result<Lender> lend(const Settings& settings, std::optional<int> numa_node, cons
 }
 
 int run(const Settings& settings) {
+  const std::uint64_t descriptors = raise_descriptor_limit();
   auto tls = load_tls(settings.common);
   if (!tls.ok()) return fail(kProgram, tls.status());
 
@@ -378,6 +382,17 @@ int run(const Settings& settings) {
 
   // A session has a lane, and more sessions than lanes would be turned away.
   const auto lanes = std::max(settings.max_lanes, static_cast<std::uint32_t>(settings.geometry.max_sessions));
+  // So many that sessions and lanes of one never keep out probes, the agent and files.
+  const std::size_t wanted_connections = lanes + settings.geometry.max_sessions;
+  const auto connections =
+      fitting_connections(wanted_connections, descriptors, kProcessDescriptors + 8 * settings.threads);
+  if (!connections.ok()) return fail(kProgram, connections.status());
+  if (*connections < wanted_connections) {
+    spdlog::warn(
+        "takes {} connections instead of {}: this process may open {} files; raise the hard limit (ulimit -H -n) for "
+        "more",
+        *connections, wanted_connections, descriptors);
+  }
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
   // Beside lanes there are handshakes, which come and go, as slowly as clients may be.
@@ -386,7 +401,7 @@ int run(const Settings& settings) {
             {.listen = settings.listen,
              .tls = *tls,
              .executors = settings.threads,
-             .max_connections = lanes + settings.geometry.max_sessions,
+             .max_connections = *connections,
              .handshake_deadline = patience,
              .spin = settings.wire.spin},
             *device);

@@ -32,6 +32,17 @@ Result<std::string> read_password(const std::string& path) {
   return password;
 }
 
+Result<std::string> first_password(const std::string& path, bool may_be_empty) {
+  Result<std::string> password = read_password(path);
+  if (password.ok() && password->empty() && !path.empty() && !may_be_empty) {
+    return Status(Code::invalid_argument,
+                  "--password-file " + path +
+                      " is empty: write the password into it. To serve without a password leave the flag out, or give "
+                      "--allow-empty-password to serve without one until the file has one");
+  }
+  return password;
+}
+
 PasswordWatch::PasswordWatch(net::Loop& loop, std::string path, std::string password,
                              std::function<void(std::string)> changed, std::function<void(const std::string&)> trouble)
     : path_(std::move(path)),

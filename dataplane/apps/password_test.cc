@@ -49,6 +49,21 @@ TEST_F(PasswordFile, IsReadWithoutItsLineEnd) {
   EXPECT_EQ(read_password(path + "/none").code(), base::Code::invalid_argument);
 }
 
+TEST_F(PasswordFile, IsNotEmptyAtTheStartUnlessThatIsAllowed) {
+  for (const char* content : {"", "\n", "\r\n"}) {
+    write(content);
+    const auto refused = first_password(path, false);
+    EXPECT_EQ(refused.code(), base::Code::invalid_argument);
+    EXPECT_NE(refused.status().message().find(path), std::string::npos);
+    EXPECT_NE(refused.status().message().find("--allow-empty-password"), std::string::npos);
+    EXPECT_EQ(*first_password(path, true), "");
+  }
+  EXPECT_EQ(*first_password("", false), "") << "no file is no password";
+  write("secret\n");
+  EXPECT_EQ(*first_password(path, false), "secret");
+  EXPECT_EQ(first_password(path + "/none", true).code(), base::Code::invalid_argument);
+}
+
 TEST_F(PasswordFile, IsFollowedAndNeverOpensThePoolByMistake) {
   write("one");
   net::Loop loop;

@@ -49,6 +49,7 @@ class Channel : public TurnHook {
   void finish();
   void close(base::Status why);
   bool open() const { return open_; }
+  virtual bool readable() = 0;
 
   Loop& loop;
   const Identity peer;

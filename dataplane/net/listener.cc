@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/listener.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -13,6 +14,7 @@
 #include <asio/ip/v6_only.hpp>
 #include <atomic>
 #include <cerrno>
+#include <unordered_map>
 #include <utility>
 
 #include "net/address.h"
@@ -242,7 +244,7 @@ struct Listener::State : std::enable_shared_from_this<Listener::State> {
   const ListenOptions options;
   const std::function<void(std::unique_ptr<Stream>)> accepted;
   std::string address;
-  Seat::Taken taken = std::make_shared<std::atomic<std::uint64_t>>(0);
+  const Seat::Taken taken = options.open ? options.open : std::make_shared<std::atomic<std::uint64_t>>(0);
   std::atomic<std::uint64_t> accepted_count = 0;
   std::atomic<std::uint64_t> refused_full = 0;
   std::atomic<std::uint64_t> failed_handshakes = 0;
@@ -251,8 +253,29 @@ struct Listener::State : std::enable_shared_from_this<Listener::State> {
 
 namespace {
 
-// How long to wait when the process has run out of descriptors.
+// How long to wait when the process has run out of descriptors, and not even one can be freed to refuse a peer.
 constexpr Nanos kAcceptPause = 100 * base::kMillisecond;
+// Peers that are refused at once with more than a closed connection, and how long such a peer may take over TLS.
+constexpr std::size_t kFarewells = kRefusalsAtOnce;
+constexpr Nanos kFarewellHandshake = 2 * base::kSecond;
+
+// Tells a peer for which there is no room, and closes.
+class Farewell final : public StreamHandler {
+ public:
+  Farewell(std::unique_ptr<Stream> stream, const std::string& text, std::function<void()> over)
+      : stream_(std::move(stream)), over_(std::move(over)) {
+    stream_->start(*this);
+    stream_->write(text);
+    stream_->finish();
+  }
+  virtual ~Farewell() = default;
+  void on_input() noexcept override { stream_->consume(stream_->input().size()); }
+  void on_closed(const base::Status&) noexcept override { std::exchange(over_, nullptr)(); }
+
+ private:
+  const std::unique_ptr<Stream> stream_;
+  std::function<void()> over_;  // destroys this
+};
 
 template <class Protocol, class Base>
 class Acceptor final : public Base {
@@ -267,6 +290,8 @@ class Acceptor final : public Base {
       if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
       if (!error && endpoint.address().is_v6()) acceptor_.set_option(asio::ip::v6_only(false), error);
     }
+    if (!error) acceptor_.non_blocking(true, error);
+    protocol_ = endpoint.protocol();
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (error) {
@@ -285,7 +310,11 @@ class Acceptor final : public Base {
         [self = self()](const asio::error_code& error, Socket socket) { self->came(error, std::move(socket)); });
   }
   void close() override {
+    if (this->options.take_waiting) {
+      while (const std::optional<int> waiting = accept_now()) take(*waiting);
+    }
     this->closed = true;
+    farewells_.clear();
     asio::error_code ignored;
     acceptor_.close(ignored);
     pause_.cancel();
@@ -297,35 +326,80 @@ class Acceptor final : public Base {
 
   void came(const asio::error_code& error, Socket socket) {
     if (this->closed) return;
-    if (error) {
-      if (error == asio::error::no_descriptors || error == asio::error::no_memory ||
-          error == asio::error::no_buffer_space) {
-        pause_.set(Loop::now() + kAcceptPause);
-      } else {
-        accept();  // the peer has gone again
-      }
-      return;
-    }
-    asio::error_code ignored;
-    if (this->taken->load(std::memory_order_relaxed) >= this->options.max_connections) {
-      ++this->refused_full;
-      if (!this->options.tls && !this->options.when_full.empty()) {
-        socket.non_blocking(true, ignored);
-        socket.write_some(asio::buffer(this->options.when_full), ignored);
-        socket.shutdown(Socket::shutdown_send, ignored);
-      }
-    } else {
-      ++this->accepted_count;
-      // It moves to its loop only now, so that no operation of this one holds a socket of a loop that may end before
-      // it.
-      Loop& to = this->options.place ? this->options.place() : this->loop;
-      const auto protocol = acceptor_.local_endpoint(ignored).protocol();
-      Socket moved(to.context(), protocol, socket.release());
-      asio::post(to.context(), [self = self(), &to, socket = std::move(moved), seat = Seat(this->taken)]() mutable {
-        self->greet(to, std::move(socket), std::move(seat));
-      });
+    if (!error) {
+      take(socket.release());
+    } else if (error == asio::error::no_descriptors || error == asio::error::no_memory ||
+               error == asio::error::no_buffer_space) {
+      // The peer would wait for ever, and the accept would fail for ever.
+      if (!refuse_with_the_spare()) return pause_.set(Loop::now() + kAcceptPause);
     }
     accept();
+  }
+
+  // The next connection that waits, if there is one.
+  std::optional<int> accept_now() {
+    const int descriptor = ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    return descriptor < 0 ? std::nullopt : std::optional(descriptor);
+  }
+  bool refuse_with_the_spare() {
+    if (spare_.free()) {
+      if (const std::optional<int> waiting = accept_now()) {
+        ++this->refused_full;
+        refuse_at_once(*waiting);
+      }
+    }
+    return spare_.keep();
+  }
+  // Whether the peer hears it depends on what it has sent: a socket closed with unread input resets the connection.
+  void refuse_at_once(int descriptor) {
+    const std::string& text = this->options.when_full;
+    if (!this->options.tls && !text.empty()) {
+      (void)::send(descriptor, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      std::array<char, 4096> unheard;
+      (void)::recv(descriptor, unheard.data(), unheard.size(), MSG_DONTWAIT);
+    }
+    ::close(descriptor);
+  }
+
+  void take(int descriptor) {
+    if (this->taken->load(std::memory_order_relaxed) >= this->options.max_connections) {
+      ++this->refused_full;
+      return refuse(descriptor);
+    }
+    ++this->accepted_count;
+    // It moves to its loop only now, so that no operation of this one holds a socket of a loop that may end before it.
+    Loop& to = this->options.place ? this->options.place() : this->loop;
+    Socket moved(to.context(), protocol_, descriptor);
+    asio::post(to.context(), [self = self(), &to, socket = std::move(moved), seat = Seat(this->taken)]() mutable {
+      self->greet(to, std::move(socket), std::move(seat));
+    });
+  }
+
+  void refuse(int descriptor) {
+    if (this->options.when_full.empty() || farewells_.size() >= kFarewells) return refuse_at_once(descriptor);
+    Socket socket(this->loop.context(), protocol_, descriptor);
+    const std::uint64_t number = ++farewell_number_;
+    if constexpr (std::is_same_v<Protocol, Local>) {
+      say_farewell(number, std::make_unique<Stream>(
+                               new detail::LocalChannel(this->loop, {}, "unix", Seat(), std::move(socket))));
+    } else if (!this->options.tls) {
+      std::string remote = remote_of(socket);
+      say_farewell(number, std::make_unique<Stream>(
+                               new detail::TcpChannel(this->loop, {}, std::move(remote), Seat(), std::move(socket))));
+    } else {
+      farewells_[number] = nullptr;  // counts from here on
+      std::make_shared<Handshake>(this->loop, std::move(socket), this->options.tls, Seat(),
+                                  [self = self(), number](base::Result<std::unique_ptr<Stream>> stream) {
+                                    if (self->closed) return;
+                                    self->farewells_.erase(number);
+                                    if (stream.ok()) self->say_farewell(number, std::move(*stream));
+                                  })
+          ->run(asio::ssl::stream_base::server, Loop::now() + kFarewellHandshake);
+    }
+  }
+  void say_farewell(std::uint64_t number, std::unique_ptr<Stream> stream) {
+    farewells_[number] = std::make_unique<Farewell>(std::move(stream), this->options.when_full,
+                                                    [this, number] { farewells_.erase(number); });
   }
 
   void greet(Loop& to, Socket socket, Seat seat) {
@@ -345,7 +419,7 @@ class Acceptor final : public Base {
                                   [self = self()](base::Result<std::unique_ptr<Stream>> stream) {
                                     if (!stream.ok()) {
                                       ++self->failed_handshakes;
-                                    } else if (!self->closed) {
+                                    } else if (!self->closed || self->options.take_waiting) {
                                       self->accepted(std::move(*stream));
                                     }
                                   })
@@ -368,7 +442,27 @@ class Acceptor final : public Base {
         new detail::RingChannel(to, std::move(seat), std::move(socket), std::move(*memory), /*accepted=*/true)));
   }
 
+  // A descriptor that can be given up, to refuse a peer when there is no other.
+  class Spare {
+   public:
+    Spare() { keep(); }
+    Spare(const Spare&) = delete;
+    ~Spare() { free(); }
+    bool keep() {
+      if (descriptor_ < 0) descriptor_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      return descriptor_ >= 0;
+    }
+    bool free() { return descriptor_ >= 0 && ::close(std::exchange(descriptor_, -1)) == 0; }
+
+   private:
+    int descriptor_ = -1;
+  };
+
   typename Protocol::acceptor acceptor_{this->loop.context()};
+  Protocol protocol_ = typename Protocol::endpoint().protocol();
+  Spare spare_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Farewell>> farewells_;  // nullptr: over TLS, and not yet there
+  std::uint64_t farewell_number_ = 0;
   Alarm pause_{this->loop, [this] { accept(); }};
 };
 

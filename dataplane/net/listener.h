@@ -4,6 +4,7 @@
 // the kernel has no other.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,11 +23,18 @@ namespace farpool::net {
 void connect(Loop& loop, std::string address, std::shared_ptr<Tls> tls, Nanos deadline,
              std::function<void(base::Result<std::unique_ptr<Stream>>)> done);
 
+// Peers that a listener refuses at the same time with a text: they need a descriptor each, beside max_connections.
+inline constexpr std::size_t kRefusalsAtOnce = 32;
+
 struct ListenOptions {
   std::string address;
   std::shared_ptr<Tls> tls;            // none: plain
   std::size_t max_connections = 1024;  // open at once; more are closed when they come
-  std::string when_full;               // sent to those, where TLS is off
+  // Connections that are open, counted together with those of other listeners; none: its own alone.
+  std::shared_ptr<std::atomic<std::uint64_t>> open = {};
+  std::string when_full;  // sent to those that are too many, as far as descriptors suffice
+  // Takes, when it ends, the connections that wait to be accepted: their peers believe that they are connected.
+  bool take_waiting = false;
   Nanos handshake_deadline = 5 * base::kSecond;
   int unix_mode = 0660;
   // The loop of the next connection; none: the listener's own. Called on the listener's thread.

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -511,6 +514,39 @@ TEST(Listener, TakesIpv4AloneWhereTheKernelHasNoOther) {
         std::_Exit(address.starts_with("0.0.0.0:") ? 0 : 1);
       },
       testing::ExitedWithCode(0), "0.0.0.0:");
+}
+
+// A process that has no descriptor left, and peers that come then.
+bool refuses_without_descriptors() {
+  constexpr std::size_t kPeers = 20;
+  LoopThread thread;
+  std::atomic<int> taken = 0;
+  auto listener = Listener::open(thread.loop, {.address = "127.0.0.1:0", .when_full = "-full\r\n"},
+                                 [&](const std::unique_ptr<Stream>&) { ++taken; });
+  const std::string& where = (*listener)->address();
+  thread.on([] {});  // it has begun: what it needs descriptors for is done
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(where.substr(where.rfind(':') + 1))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::array<int, kPeers> peers{};
+  for (int& peer : peers) peer = ::socket(AF_INET, SOCK_STREAM, 0);
+  const auto last = static_cast<rlim_t>(peers.back());
+  const rlimit none{.rlim_cur = last + 1, .rlim_max = last + 1};
+  if (::setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
+  for (const int peer : peers) {
+    const timeval patience{.tv_sec = 30, .tv_usec = 0};
+    ::setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (::connect(peer, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return false;
+    std::array<char, 16> heard{};
+    if (::recv(peer, heard.data(), heard.size(), MSG_WAITALL) != 7) return false;
+    if (std::string_view(heard.data()) != "-full\r\n") return false;
+  }
+  return (*listener)->stats().refused_full == kPeers && taken == 0;
+}
+
+TEST(Listener, RefusesPeersWhenItIsOutOfDescriptors) {
+  EXPECT_EXIT(std::_Exit(refuses_without_descriptors() ? 0 : 1), testing::ExitedWithCode(0), "");
 }
 
 class TlsStreams : public Streams {};

@@ -37,6 +37,7 @@ class RingChannel final : public Channel, public Poller {
     loop.add(*this);
     listen();
   }
+  bool readable() override { return false; }  // a read is always under way, and poll() tells
 
  private:
   ~RingChannel() override = default;  // closed before: the loop knows it no more

@@ -38,6 +38,11 @@ class SocketChannel final : public Channel {
     }
   }
 
+  bool readable() override {
+    asio::error_code ignored;
+    return wire().lowest_layer().available(ignored) > 0;
+  }
+
  private:
   static constexpr bool kTls = requires(Socket socket) { *socket; };
 

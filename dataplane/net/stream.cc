@@ -193,6 +193,7 @@ void Stream::write(base::Bytes bytes) {
   if (!bytes.empty()) std::memcpy(channel_->reserve(bytes.size()).data(), bytes.data(), bytes.size());
 }
 std::size_t Stream::unsent() const { return channel_->unsent(); }
+bool Stream::readable() const { return channel_->open() && channel_->readable(); }
 void Stream::finish() { channel_->finish(); }
 void Stream::close(base::Status why) { channel_->close(std::move(why)); }
 

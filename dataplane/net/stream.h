@@ -79,6 +79,8 @@ class Stream {
   base::MutableBytes reserve(std::size_t bytes);
   void write(base::Bytes bytes);
   void write(std::string_view text) { write(base::bytes_of(text)); }
+  // True if the operating system holds bytes from the peer that have not been read.
+  bool readable() const;
   // Written and not yet taken by the operating system.
   std::size_t unsent() const;
 

@@ -158,7 +158,7 @@ func NewCluster(directory string, s Shape) (*Cluster, error) {
 		}
 		c.Shards = append(c.Shards, &Process{
 			Name: name, metrics: at[1], Log: logFile(directory, name),
-			args: append([]string{filepath.Join(s.Binaries, "farpool-compute-shard"), "--bootstrap", bootstrap, "--listen", at[0],
+			args: append([]string{filepath.Join(s.Binaries, "farpool-compute-shard"), "--drain", "0s", "--bootstrap", bootstrap, "--listen", at[0],
 				"--agent-listen", "none", "--metrics-listen", at[1], "--operation-deadline", "5s"}, credential("client", name)...),
 		})
 		c.Target.Shards = append(c.Target.Shards, at[0])

@@ -184,7 +184,7 @@ func serve(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, node.stop()) }()
 	shard, err := start("compute shard", out, append([]string{
-		filepath.Join(*binaries, "farpool-compute-shard"), "--name", "shard-0", "--bootstrap", session,
+		filepath.Join(*binaries, "farpool-compute-shard"), "--name", "shard-0", "--drain", "0s", "--bootstrap", session,
 		"--listen", resp, "--metrics-listen", shardMetrics, "--map-cache", filepath.Join(directory, "map")}, common("client-shard-0")...)...)
 	if err != nil {
 		return err

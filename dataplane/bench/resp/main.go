@@ -306,7 +306,7 @@ func run(o options, out io.Writer) (err error) {
 		return err
 	}
 	defer node.stop()
-	shard, err := start(directory, "compute shard", append([]string{filepath.Join(o.binaries, "farpool-compute-shard"), "--name", "shard", "--threads", "1",
+	shard, err := start(directory, "compute shard", append([]string{filepath.Join(o.binaries, "farpool-compute-shard"), "--name", "shard", "--drain", "0s", "--threads", "1",
 		"--bootstrap", session, "--listen", respAddress, "--metrics-listen", metrics}, common...)...)
 	if err != nil {
 		return err

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "front/resp/connection_commands.h"
 
+#include <malloc.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
 #include <array>
+#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -11,6 +17,7 @@
 #include "front/resp/number.h"
 #include "front/resp/operations.h"
 #include "front/resp/text.h"
+#include "net/loop.h"
 #include "net/stream.h"
 
 namespace farpool::front::resp {
@@ -26,6 +33,23 @@ void wrong_arity(Request& request) {
 void switch_word(Request& request) {
   const std::string_view word = request.command[2];
   same_word(word, "on") || same_word(word, "off") ? request.answer().ok() : request.error(kSyntaxError);
+}
+
+// Bytes of this process that are in memory.
+std::uint64_t resident_bytes() {
+  std::uint64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::string seconds_of(const timeval& time) {
+  const std::string micros = std::to_string(time.tv_usec);
+  return std::to_string(time.tv_sec) + "." + std::string(6 - micros.size(), '0') + micros;
+}
+
+// The port that a client connected to; 0 of a Unix socket, as Redis has it.
+std::string port_of(const std::string& address) {
+  return address.starts_with("unix:") ? "0" : address.substr(address.rfind(':') + 1);
 }
 
 }  // namespace
@@ -285,21 +309,45 @@ task::Task<void> op_info(Conversation& conversation, Request& request) {
   const auto field = [&text](std::string_view name, std::string_view value) {
     text += std::string(name) + ":" + std::string(value) + "\r\n";
   };
+  Figures figures = service.figures ? service.figures() : Figures{{&service.counters}, 0};
+  const auto sum = [&figures](const auto& get) {
+    std::uint64_t total = 0;
+    for (const Counters* counters : figures.workers) total += get(*counters);
+    return total;
+  };
+  const auto total = [&sum](base::Counter Counters::*counter) {
+    return std::to_string(sum([counter](const Counters& counters) { return (counters.*counter).get(); }));
+  };
   if (wanted("server", true)) {
+    utsname system{};
+    ::uname(&system);
+    const std::uint64_t uptime = static_cast<std::uint64_t>((net::Loop::now() - service.begun) / base::kSecond);
     begin("Server");
     field("redis_version", kRedisVersion);
     field("redis_mode", "standalone");
     field("farpool_version", conversation.settings().version);
+    field("os", std::string(system.sysname) + " " + system.release + " " + system.machine);
+    field("arch_bits", std::to_string(8 * sizeof(void*)));
     field("multiplexing_api", "epoll");
+    field("process_id", std::to_string(::getpid()));
+    field("tcp_port", port_of(conversation.endpoints().local));
+    field("uptime_in_seconds", std::to_string(uptime));
+    field("uptime_in_days", std::to_string(uptime / 86'400));
   }
   if (wanted("clients", true)) {
     begin("Clients");
-    field("connected_clients",
-          std::to_string(service.connected ? service.connected() : service.counters.connections.get()));
+    field("connected_clients", total(&Counters::connections));
     field("maxclients", std::to_string(conversation.settings().max_connections));
+    field("blocked_clients", "0");  // there is no command that blocks
   }
   if (wanted("memory", true)) {
+    // Of this process: what the pool's keys take is in the metrics of its memory nodes.
+    const struct mallinfo2 heap = ::mallinfo2();
     begin("Memory");
+    field("used_memory", std::to_string(heap.uordblks + heap.hblkhd));
+    field("used_memory_rss", std::to_string(resident_bytes()));
+    field("mem_clients_normal",
+          std::to_string(service.budget == nullptr ? service.held_bytes : service.budget->held.load()));
     field("maxmemory", "0");
     field("maxmemory_policy", "noeviction");
   }
@@ -309,22 +357,43 @@ task::Task<void> op_info(Conversation& conversation, Request& request) {
     field("aof_enabled", "0");
   }
   if (wanted("stats", true)) {
-    std::uint64_t calls = 0, errors = 0;
-    for (const Counters::PerCommand& command : service.counters.commands) {
-      calls += command.calls.get();
-      errors += command.errors.get();
-    }
+    const std::uint64_t calls = sum([](const Counters& counters) {
+      std::uint64_t all = 0;
+      for (const Counters::PerCommand& command : counters.commands) all += command.calls.get();
+      return all;
+    });
+    const std::uint64_t errors = sum([](const Counters& counters) {
+      std::uint64_t all = counters.refused.get();
+      for (const Counters::PerCommand& command : counters.commands) all += command.errors.get();
+      return all;
+    });
     begin("Stats");
-    field("worker_total_connections_received", std::to_string(service.counters.connections_total.get()));
-    field("worker_total_commands_processed", std::to_string(calls));
-    field("worker_total_error_replies", std::to_string(errors + service.counters.refused.get()));
-    field("worker_total_net_input_bytes", std::to_string(service.counters.input_bytes.get()));
-    field("worker_total_net_output_bytes", std::to_string(service.counters.output_bytes.get()));
+    field("total_connections_received", total(&Counters::connections_total));
+    field("total_commands_processed", std::to_string(calls));
+    field("total_net_input_bytes", total(&Counters::input_bytes));
+    field("total_net_output_bytes", total(&Counters::output_bytes));
+    field("rejected_connections", std::to_string(figures.refused_connections));
+    field("expired_keys", "0");  // nothing expires, and nothing is evicted
+    field("evicted_keys", "0");
+    field("keyspace_hits", total(&Counters::hits));
+    field("keyspace_misses", total(&Counters::misses));
+    field("pubsub_channels", "0");
+    field("pubsub_patterns", "0");
+    field("total_error_replies", std::to_string(errors));
+    field("client_output_buffer_limit_disconnections", total(&Counters::cut_for_unread));
+    field("evicted_clients", total(&Counters::cut_for_memory));
   }
   if (wanted("replication", true)) {
     begin("Replication");
     field("role", "master");
     field("connected_slaves", "0");
+  }
+  if (wanted("cpu", true)) {
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    begin("CPU");
+    field("used_cpu_sys", seconds_of(used.ru_stime));
+    field("used_cpu_user", seconds_of(used.ru_utime));
   }
   if (wanted("cluster", true)) {
     begin("Cluster");
@@ -333,15 +402,17 @@ task::Task<void> op_info(Conversation& conversation, Request& request) {
   if (wanted("commandstats", false)) {
     begin("Commandstats");
     for (std::size_t i = 0; i < kMaxCommands; ++i) {
-      const Counters::PerCommand& counters = service.counters.commands[i];
       const CommandSpec* spec = command_at(i);
-      if (spec == nullptr || counters.calls.get() == 0) continue;
-      const std::uint64_t micros = counters.latencies.sum_nanos() / 1000;
-      const std::uint64_t tenths = micros * 100 / counters.calls.get();
-      field("cmdstat_" + std::string(spec->name),
-            "calls=" + std::to_string(counters.calls.get()) + ",usec=" + std::to_string(micros) + ",usec_per_call=" +
-                std::to_string(tenths / 100) + "." + std::to_string(tenths % 100 / 10) + std::to_string(tenths % 10) +
-                ",rejected_calls=0,failed_calls=" + std::to_string(counters.errors.get()));
+      const std::uint64_t calls = sum([i](const Counters& counters) { return counters.commands[i].calls.get(); });
+      if (spec == nullptr || calls == 0) continue;
+      const std::uint64_t micros =
+          sum([i](const Counters& counters) { return counters.commands[i].latencies.sum_nanos(); }) / 1000;
+      const std::uint64_t errors = sum([i](const Counters& counters) { return counters.commands[i].errors.get(); });
+      const std::uint64_t tenths = micros * 100 / calls;
+      field("cmdstat_" + std::string(spec->name), "calls=" + std::to_string(calls) + ",usec=" + std::to_string(micros) +
+                                                      ",usec_per_call=" + std::to_string(tenths / 100) + "." +
+                                                      std::to_string(tenths % 100 / 10) + std::to_string(tenths % 10) +
+                                                      ",rejected_calls=0,failed_calls=" + std::to_string(errors));
     }
   }
   if (wanted("pool", true) && service.info) {

@@ -83,7 +83,7 @@ Conversation::Conversation(Service& service, Endpoints endpoints, std::function<
 
 Conversation::~Conversation() {
   FARPOOL_CHECK(idle());
-  service_.held_bytes -= held_;
+  service_.hold(held_, 0);
 }
 
 bool Conversation::log_in(std::string_view user, std::string_view password) {
@@ -114,9 +114,9 @@ std::string Conversation::client_line() const {
   line += " flags=N db=0 sub=0 psub=0 ssub=0 multi=" + std::string(in_bracket_ ? "0" : "-1") +
           " qbuf=" + std::to_string(parser_.pending_bytes());
   line += " qbuf-free=0 argv-mem=" + std::to_string(queued_bytes_) +
-          " multi-mem=0 rbs=0 rbp=0 obl=" + std::to_string(out_.size());
-  line += " oll=0 omem=" + std::to_string(unsent_) +
-          " tot-mem=" + std::to_string(queued_bytes_ + reply_bytes_ + out_.size() + unsent_);
+          " multi-mem=0 rbs=0 rbp=0 obl=" + std::to_string(backlog_.size());
+  line +=
+      " oll=0 omem=" + std::to_string(unsent_) + " tot-mem=" + std::to_string(queued_bytes_ + reply_bytes_ + waiting());
   line += " events=r cmd=" + std::string(last_command_) + " user=default redir=-1 resp=";
   line += protocol_ == Protocol::resp3 ? '3' : '2';
   line += " lib-name=" + library_name + " lib-ver=" + library_version + "\n";
@@ -125,25 +125,44 @@ std::string Conversation::client_line() const {
 
 bool Conversation::hungry() const {
   return !closing_ && requests_.size() < service_.settings.max_pipeline &&
-         queued_bytes_ < service_.settings.max_queued_bytes && (requests_.empty() || !pressed()) &&
-         reply_bytes_ + out_.size() + unsent_ < reply_limit();
+         queued_bytes_ < service_.settings.max_queued_bytes && (requests_.empty() || !pressed()) && !waits_for_room() &&
+         !stalled_by_replies();
+}
+
+bool Conversation::waits_for_room() const {
+  return !closing_ && parser_.pending_bytes() > kPressedCommandBytes && pressed();
 }
 
 std::size_t Conversation::reply_limit() const {
-  const std::size_t most = service_.settings.max_reply_bytes;
+  const std::size_t most = service_.settings.max_unread_bytes;
   return pressed() ? std::min(most, kPressedReplyBytes) : most;
 }
 
 void Conversation::account() {
-  const std::size_t holds = parser_.pending_bytes() + queued_bytes_ + reply_bytes_ + out_.size() + unsent_;
-  service_.held_bytes += holds - held_;
+  const std::size_t holds = parser_.pending_bytes() + queued_bytes_ + reply_bytes_ + waiting() + expected();
+  service_.hold(held_, holds);
   held_ = holds;
+}
+
+std::string Conversation::take_all() {
+  std::string all;
+  while (!backlog_.empty()) {
+    const std::string_view first = backlog_.first();
+    all += first;
+    backlog_.consume(first.size());
+  }
+  account();
+  return all;
+}
+
+void Conversation::refuse_room() {
+  fail("ERR Protocol error: no room for so large a command while others hold as much as this server can");
 }
 
 void Conversation::abandon() {
   abandoned_ = true;
   unsent_ = 0;
-  out_.clear();
+  backlog_.clear();
   account();
 }
 
@@ -172,8 +191,8 @@ void Conversation::pump(std::string_view& input) {
     start_ready();
     while (!requests_.empty() && requests_.front()->done) {
       Request& request = *requests_.front();
-      out_ += request.reply;
       reply_bytes_ -= request.reply.size();
+      abandoned_ ? request.reply.clear() : backlog_.append(request.reply);
       queued_bytes_ -= request.command.bytes();
       if (spare_.size() < kSpareRequests) spare_.push_back(std::move(requests_.front()));
       requests_.pop_front();
@@ -197,9 +216,6 @@ void Conversation::take_input(std::string_view& input) {
     stalled_ = false;
     if (outcome == Parser::Outcome::error) return fail("ERR " + parser_.error());
     account();
-    if (pressed() && parser_.pending_bytes() > kPressedCommandBytes) {
-      fail("ERR Protocol error: no room for so large a command while others hold as much as this server can");
-    }
     return;
   }
   if (!closing_ && !input.empty() && !std::exchange(stalled_, true)) service_.counters.stalls.add();
@@ -303,8 +319,7 @@ void Conversation::start_ready() {
       continue;
     }
     // Replies that nobody takes must not pile up. Where there are some to send, room will come.
-    const std::size_t to_send = out_.size() + unsent_;
-    if (to_send + reply_bytes_ >= reply_limit() && (to_send > 0 || started_ > 0)) return;
+    if (waiting() + reply_bytes_ + expected() >= reply_limit() && (waiting() > 0 || started_ > 0)) return;
     if (!may_start(request)) return;
     ++started_;
     start(request);
@@ -330,6 +345,7 @@ task::Task<void> Conversation::run(Request& request) {
 void Conversation::finish(Request& request) {
   request.done = true;
   reply_bytes_ += request.reply.size();
+  recent_reply_ = std::max(request.reply.size(), recent_reply_ - recent_reply_ / 8);
   account();
   Counters::PerCommand& counters = service_.counters.commands[number_of(*request.spec)];
   counters.calls.add();

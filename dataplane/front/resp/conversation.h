@@ -6,15 +6,17 @@
 // still runs; a command on several keys, or on none, runs alone. So the effects on one key happen in order;
 // those on different keys of one pipeline may not, as is also true of commands sent over two connections.
 //
-// Bounds. It stops taking input while Settings::max_pipeline commands or max_queued_bytes wait, or max_reply_bytes have
-// not been sent. When all conversations of a worker hold more than max_held_bytes together, each goes on with one
-// command and little unsent at a time, so that all get through, and one in the middle of a large command is closed.
+// Bounds. It stops taking input while Settings::max_pipeline commands or max_queued_bytes wait, or max_unread_bytes of
+// replies have not been sent. When all conversations of a process hold more than max_held_bytes together, each goes on
+// with one command and little unsent at a time, so that all get through, and one in the middle of a large command
+// waits. Who does not take its replies is closed in the end (see Worker).
 //
 // Outcomes. What the pool says became of a command is in the error's code (see pool_error): TRYAGAIN, LOCKED, TIMEOUT
 // and OOM mean that nothing was done; UNKNOWNOUTCOME that it may have been, and PARTIAL that some keys of several were.
 // No driver retries those two.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,6 +29,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "client/kv.h"
+#include "front/resp/backlog.h"
 #include "front/resp/counters.h"
 #include "front/resp/parser.h"
 #include "front/resp/reply.h"
@@ -40,11 +43,30 @@ struct Settings {
   std::size_t max_pipeline = 1024;
   std::size_t concurrency = 32;
   std::size_t max_queued_bytes = 16 * 1024 * 1024;
-  std::size_t max_reply_bytes = 64 * 1024 * 1024;
-  std::size_t max_held_bytes = 256 * 1024 * 1024;  // of all conversations of a worker: requests and replies
+  std::size_t max_reply_bytes = 64 * 1024 * 1024;    // of one command
+  std::size_t max_unread_bytes = 128 * 1024 * 1024;  // replies that a client has not taken
+  std::size_t max_held_bytes = 256 * 1024 * 1024;    // of all conversations of a process: requests and replies
+  // How long a client may take less than kLeastTaken of the replies that wait for it: when there are max_unread_bytes
+  // of them; when all conversations hold too much; and when it has sent its last command.
+  base::Nanos unread_patience = 10 * base::kSecond;
+  base::Nanos pressed_patience = base::kSecond;
+  base::Nanos last_patience = 300 * base::kSecond;
   std::size_t max_connections = 10'000;
   std::size_t max_value_bytes = 1024 * 1024;
   Limits limits;
+};
+
+inline constexpr std::size_t kLeastTaken = 256 * 1024;
+
+// What all workers of a process hold of requests and replies, a little late.
+struct Budget {
+  std::atomic<std::size_t> held = 0;
+};
+
+// What INFO tells of the whole process.
+struct Figures {
+  std::vector<const Counters*> workers;
+  std::uint64_t refused_connections = 0;
 };
 
 // What the conversations of one worker share.
@@ -53,11 +75,30 @@ struct Service {
   const Settings& settings;
   Counters& counters;
   std::string password = {};   // that new connections must give; empty: none
-  std::size_t held_bytes = 0;  // by all conversations
+  std::size_t held_bytes = 0;  // by all conversations of this worker
+  Budget* budget = nullptr;    // of the process; none: of this worker alone
+  std::size_t told_bytes = 0;  // of held_bytes, to the budget
+  base::Nanos begun = 0;
   // Sections that the process adds to INFO ("# Pool\r\n..."), or nothing.
   std::function<std::string()> info = {};
-  // Open connections of the whole process.
-  std::function<std::size_t()> connected = {};
+  // None: of this worker alone.
+  std::function<Figures()> figures = {};
+  // Takes what an operator should read, or nothing.
+  std::function<void(const std::string&)> warn = {};
+
+  void hold(std::size_t before, std::size_t now) {
+    constexpr std::size_t kCoarse = 64 * 1024;  // spares workers each other's cache lines
+    held_bytes += now - before;
+    const std::size_t apart = held_bytes > told_bytes ? held_bytes - told_bytes : told_bytes - held_bytes;
+    if (budget == nullptr || apart == 0 || (apart < kCoarse && held_bytes != 0)) return;
+    budget->held.fetch_add(held_bytes - told_bytes, std::memory_order_relaxed);
+    told_bytes = held_bytes;
+  }
+  // All conversations of the process hold too much.
+  bool pressed() const {
+    const std::size_t held = budget == nullptr ? held_bytes : budget->held.load(std::memory_order_relaxed);
+    return held > settings.max_held_bytes;
+  }
 };
 
 struct Endpoints {
@@ -95,7 +136,7 @@ class Conversation {
 
   // Takes what it can from the front of `input` and starts what may start.
   void receive(std::string_view& input);
-  // Tells how much of the output is still on its way to the client.
+  // Tells how much of what was sent is still on its way to the client.
   void set_unsent(std::size_t bytes) {
     unsent_ = bytes;
     account();
@@ -103,11 +144,24 @@ class Conversation {
   // True while it would take input.
   bool hungry() const;
 
-  // Replies to be sent now. The caller empties it.
-  std::string& output() { return out_; }
-  // No more input is taken, and output() is the last once idle().
+  // Replies to be sent. The caller takes them, as fast as the client does.
+  Backlog& backlog() { return backlog_; }
+  // All of them, for those to whom it is one whether there are many.
+  std::string take_all();
+  // Replies that the client has not taken.
+  std::size_t waiting() const { return backlog_.size() + unsent_; }
+  // It takes no input because of them.
+  bool stalled_by_replies() const { return !closing_ && reply_bytes_ + waiting() + expected() >= reply_limit(); }
+  // It is in the middle of a large command, and takes no more of it while all conversations hold too much.
+  bool waits_for_room() const;
+  // Gives it up.
+  void refuse_room();
+  std::size_t held() const { return held_; }
+  // No more input is taken, and the backlog is the last once idle().
   bool closing() const { return closing_; }
   bool idle() const { return requests_.empty(); }
+  // Neither a command nor a part of one is here.
+  bool at_rest() const { return requests_.empty() && parser_.pending_bytes() == 0 && backlog_.empty(); }
   // Takes no more input; what has been read is still answered.
   void drain() { closing_ = true; }
   // The client is gone. What it has sent whole is still run, and its replies go nowhere.
@@ -145,8 +199,9 @@ class Conversation {
   void pump(std::string_view& input);
   void fail(std::string_view error);
   void account();
-  // The worker's conversations hold too much.
-  bool pressed() const { return service_.held_bytes > service_.settings.max_held_bytes; }
+  bool pressed() const { return service_.pressed(); }
+  // Of replies, by the commands that run: as if each were as large as the largest of late.
+  std::size_t expected() const { return running_ * recent_reply_; }
   std::size_t reply_limit() const;
   std::unique_ptr<Request> new_request();
 
@@ -170,11 +225,12 @@ class Conversation {
   std::size_t started_ = 0;
   std::size_t running_ = 0;
   std::size_t queued_bytes_ = 0;
-  std::size_t reply_bytes_ = 0;  // of requests that are done and not yet in out_
+  std::size_t reply_bytes_ = 0;  // of requests that are done and not yet in the backlog
+  std::size_t recent_reply_ = 0;
   std::size_t unsent_ = 0;
   std::size_t held_ = 0;  // as accounted to the service
   bool stalled_ = false;
-  std::string out_;
+  Backlog backlog_;
   task::Scope scope_;
 };
 

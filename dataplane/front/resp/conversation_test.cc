@@ -42,8 +42,7 @@ class ConversationTest : public ::testing::Test {
     std::string_view left = input;
     talk().receive(left);
     input.erase(0, input.size() - left.size());
-    output += talk().output();
-    talk().output().clear();
+    output += talk().take_all();
   }
   void feed(const std::string& bytes) {
     input += bytes;
@@ -150,8 +149,7 @@ TEST_F(ConversationTest, IsOneAfterTheOtherAsFarAsAKeyCanTell) {
       }
       std::string_view model_input = bytes;
       model.receive(model_input);
-      expected += model.output();
-      model.output().clear();
+      expected += model.take_all();
       // Arrives in pieces while earlier ones are under way.
       const std::size_t cut = random.below(bytes.size() + 1);
       feed(bytes.substr(0, cut));
@@ -192,36 +190,36 @@ TEST_F(ConversationTest, StopsTakingInputWhenItsPipelineIsFull) {
 }
 
 TEST_F(ConversationTest, StopsWhenRepliesAreNotTaken) {
-  settings.max_reply_bytes = 10'000;
+  settings.max_unread_bytes = 10'000;
   kv.map["big"] = std::string(4000, 'v');
   std::string bytes;
   for (int i = 0; i < 50; ++i) bytes += command({"GET", "big"});
-  input = bytes;
-  std::string_view left = input;
+  std::string_view left = bytes;
   talk().receive(left);
-  EXPECT_LE(talk().output().size(), 10'000u + 4100u);
-  const std::size_t sent = talk().output().size();
-  talk().output().clear();
+  EXPECT_LE(talk().waiting(), 10'000u + 4100u);
+  EXPECT_TRUE(talk().stalled_by_replies());
+  const std::size_t sent = talk().take_all().size();
   talk().set_unsent(sent);
   talk().receive(left);
-  EXPECT_TRUE(talk().output().empty());
+  EXPECT_TRUE(talk().take_all().empty());
   EXPECT_FALSE(talk().hungry());
   std::size_t total = sent;
   for (int turns = 0; total < 50 * (std::string("$4000\r\n").size() + 4002); ++turns) {
     ASSERT_LT(turns, 100);
     talk().set_unsent(0);
     talk().receive(left);
-    ASSERT_LE(talk().output().size(), 10'000u + 4100u);
-    total += talk().output().size();
-    talk().output().clear();
+    ASSERT_LE(talk().waiting(), 10'000u + 4100u);
+    total += talk().take_all().size();
   }
   EXPECT_TRUE(left.empty());
   EXPECT_TRUE(talk().idle());
 }
 
-// Together the conversations of a worker hold no more than it has, and each still gets on.
-TEST_F(ConversationTest, SharesAWorkersMemory) {
+// Together the conversations of a process hold no more than it has, and each still gets on.
+TEST_F(ConversationTest, SharesTheMemoryOfAProcess) {
   settings.max_held_bytes = 4 << 20;
+  Budget budget;
+  service.budget = &budget;
   kv.map["big"] = std::string(100'000, 'v');
   std::vector<std::unique_ptr<Conversation>> others;
   std::string bytes;
@@ -231,22 +229,21 @@ TEST_F(ConversationTest, SharesAWorkersMemory) {
   for (std::size_t i = 0; i < left.size(); ++i) {
     others.push_back(std::make_unique<Conversation>(service, Endpoints{i, "", ""}, [] {}));
     others[i]->receive(left[i]);
-    unsent[i] = others[i]->output().size();
-    others[i]->output().clear();
+    unsent[i] = others[i]->take_all().size();
     others[i]->set_unsent(unsent[i]);
   }
   // The first has taken what there was; the rest hold little.
   EXPECT_GT(unsent[0], 4'000'000u);
   EXPECT_LE(unsent[0], 4'600'000u);
   for (std::size_t i = 1; i < unsent.size(); ++i) EXPECT_LE(unsent[i], 400'000u);
-  // A large command is not waited for.
+  EXPECT_EQ(budget.held, service.held_bytes);
+  // A large command waits, until there is room or it is given up.
   Conversation& large = *others[5];
   for (int turns = 0; !left[5].empty() || !large.idle(); ++turns) {
     ASSERT_LT(turns, 1000);
     large.set_unsent(0);
     large.receive(left[5]);
-    EXPECT_LE(large.output().size(), 400'000u);
-    large.output().clear();
+    EXPECT_LE(large.take_all().size(), 400'000u);
   }
   large.set_unsent(0);
   std::string_view head = "*2\r\n$3\r\nGET\r\n$6000000\r\n";
@@ -254,20 +251,76 @@ TEST_F(ConversationTest, SharesAWorkersMemory) {
   const std::string body(3'000'000, 'k');
   std::string_view more = body;
   large.receive(more);
+  EXPECT_TRUE(large.waits_for_room());
+  EXPECT_FALSE(large.hungry());
+  EXPECT_FALSE(large.closing());
+  large.refuse_room();
+  std::string_view nothing;
+  large.receive(nothing);
   EXPECT_TRUE(large.closing());
-  EXPECT_TRUE(large.output().starts_with("-ERR Protocol error: no room")) << large.output().substr(0, 80);
+  EXPECT_TRUE(large.take_all().starts_with("-ERR Protocol error: no room"));
   // All get all of their replies once these are taken.
   for (std::size_t i = 0; i < others.size(); ++i) {
     for (int turns = 0; !left[i].empty() || !others[i]->idle(); ++turns) {
       ASSERT_LT(turns, 1000);
       others[i]->set_unsent(0);
       others[i]->receive(left[i]);
-      others[i]->output().clear();
+      others[i]->take_all();
     }
     others[i]->set_unsent(0);
   }
   others.clear();
   EXPECT_EQ(service.held_bytes, 0u);
+  EXPECT_EQ(budget.held, 0u);
+}
+
+// Replies of commands that run are foreseen: they would be there before anyone could say no.
+TEST_F(ConversationTest, StartsNoMoreThanItsRepliesHaveRoomFor) {
+  settings.max_unread_bytes = 1'000'000;
+  kv.map["big"] = std::string(200'000, 'v');
+  say(command({"GET", "big"}));
+  kv.hold = true;
+  std::string bytes;
+  for (int i = 0; i < 32; ++i) bytes += command({"GET", "big"}) + command({"GET", std::to_string(i)});
+  kv.most_held = 0;
+  say(bytes);
+  EXPECT_LE(kv.held(), 5u);
+  EXPECT_GE(kv.held(), 2u);
+  std::size_t got = 0;
+  while (kv.held() > 0 || !talk().idle()) {
+    if (kv.held() > 0) kv.release(0);
+    pump();
+    got += std::exchange(output, {}).size();
+  }
+  EXPECT_GT(got, 32 * 200'000u);
+}
+
+TEST(Backlog, GivesBackWhatWasPutIn) {
+  base::Random random(1);
+  for (int round = 0; round < 200; ++round) {
+    Backlog backlog;
+    std::string expected, got;
+    for (int i = 0; i < 200; ++i) {
+      if (random.chance(0.6)) {
+        std::string reply(random.below(random.chance(0.1) ? 200'000 : 300), static_cast<char>('a' + i % 26));
+        expected += reply;
+        backlog.append(reply);
+      } else if (!backlog.empty()) {
+        const std::string_view first = backlog.first();
+        ASSERT_FALSE(first.empty());
+        const std::size_t taken = 1 + random.below(first.size());
+        got += first.substr(0, taken);
+        backlog.consume(taken);
+      }
+      ASSERT_EQ(backlog.size(), expected.size() - got.size());
+    }
+    while (!backlog.empty()) {
+      const std::string_view first = backlog.first();
+      got += first;
+      backlog.consume(first.size());
+    }
+    ASSERT_TRUE(got == expected);
+  }
 }
 
 TEST_F(ConversationTest, RefusesAReplyThatIsTooLarge) {
@@ -493,6 +546,21 @@ TEST_F(ConversationTest, DescribesItself) {
   const std::string info = say(command({"INFO"}));
   for (const char* part : {"# Server\r\n", "farpool_version:test\r\n", "# Pool\r\nepoch:3\r\n", "db0:keys=1,"}) {
     EXPECT_NE(info.find(part), std::string::npos) << part;
+  }
+  for (const char* part :
+       {"\r\nused_memory:", "\r\nblocked_clients:0\r\n", "\r\nuptime_in_seconds:", "\r\ntcp_port:10\r\n",
+        "\r\ntotal_connections_received:0\r\n", "\r\ntotal_commands_processed:", "\r\nkeyspace_hits:0\r\n",
+        "\r\nrejected_connections:0\r\n", "\r\nused_cpu_user:", "\r\nmem_clients_normal:"}) {
+    EXPECT_NE(info.find(part), std::string::npos) << part << "\n" << info;
+  }
+  // Of all workers, where there are several.
+  Counters other;
+  other.hits.add(7);
+  other.connections.add(2);
+  service.figures = [&] { return Figures{{&counters, &other}, 3}; };
+  const std::string all = say(command({"GET", "x"}) + command({"INFO"}));
+  for (const char* part : {"keyspace_hits:8\r\n", "connected_clients:2\r\n", "rejected_connections:3\r\n"}) {
+    EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
   }
   EXPECT_NE(say(command({"INFO", "commandstats"})).find("cmdstat_client|list:calls=1,"), std::string::npos);
   EXPECT_EQ(say(command({"INFO", "keyspace"})), "$44\r\n# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0\r\n\r\n");

@@ -29,6 +29,13 @@ struct Counters {
   Counter input_bytes;
   Counter output_bytes;
   Counter stalls;  // how often a connection had to wait for its own replies or pipeline
+  Counter hits;    // keys that were read and found
+  Counter misses;
+  // Connections closed because their clients did not take replies: more than one may have; while memory was short;
+  // after the end of what they sent.
+  Counter cut_for_unread;
+  Counter cut_for_memory;
+  Counter cut_after_end;
 };
 
 }  // namespace farpool::front::resp

@@ -525,6 +525,22 @@ TEST_F(Differential, EndsOfConnections) {
   ASSERT_NO_FATAL_FAILURE(compare_ending("*1\r\n$" + std::string(100'000, '1')));
 }
 
+// What INFO counts of keys that are read.
+TEST_F(Differential, CountsHitsAndMisses) {
+  start();
+  std::vector<Words> commands = script();
+  // Redis counts what these look at to choose by type, or by expiry.
+  std::erase_if(commands, [](const Words& words) { return words[0] == "RANDOMKEY" || words[0] == "SCAN"; });
+  compare(commands);
+  const auto counted = [](SocketClient& client) {
+    const std::string info = client.call({"INFO", "stats"});
+    static const std::regex fields(R"(keyspace_hits:\d+\r\nkeyspace_misses:\d+\r\n)");
+    std::smatch found;
+    return std::regex_search(info, found, fields) ? found.str() : info;
+  };
+  EXPECT_EQ(counted(*here_), counted(*there_));
+}
+
 // A half-closed connection, as `nc -N` leaves it: both answer all that came whole, and nothing else.
 TEST_F(Differential, HalfClosedConnections) {
   start();

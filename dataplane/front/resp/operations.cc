@@ -190,10 +190,19 @@ Task<bool> modify_checked(Conversation& conversation, Request& request, CheckedE
   co_return allowed;
 }
 
+// As Redis counts: whatever reads a key, and nothing that only writes one.
+void count_read(Conversation& conversation, bool found) {
+  Counters& counters = conversation.service().counters;
+  (found ? counters.hits : counters.misses).add();
+}
+
 // The value at the command's key; outer nothing: the request has been answered with an error.
 Task<std::optional<std::optional<std::string>>> fetch(Conversation& conversation, Request& request) {
   Result<std::optional<std::string>> value = co_await conversation.kv().get(request.command[1]);
-  if (value.ok()) co_return std::optional(std::move(*value));
+  if (value.ok()) {
+    count_read(conversation, value->has_value());
+    co_return std::optional(std::move(*value));
+  }
   pool_error(request, value.status(), conversation.service().counters);
   co_return std::nullopt;
 }
@@ -295,6 +304,7 @@ Task<void> op_set(Conversation& conversation, Request& request) {
   const bool done = co_await modify(conversation, request, editor);
   if (!done) co_return;
   if (options->get) {
+    count_read(conversation, editor.old().has_value());
     bulk_or_null(request, editor.old());
   } else {
     editor.written() ? request.answer().ok() : request.answer().null();
@@ -310,13 +320,17 @@ Task<void> op_setnx(Conversation& conversation, Request& request) {
 Task<void> op_getset(Conversation& conversation, Request& request) {
   SetEditor editor(request.command[2], SetEditor::When::always, true);
   const bool done = co_await modify(conversation, request, editor);
-  if (done) bulk_or_null(request, editor.old());
+  if (!done) co_return;
+  count_read(conversation, editor.old().has_value());
+  bulk_or_null(request, editor.old());
 }
 
 Task<void> op_getdel(Conversation& conversation, Request& request) {
   TakeEditor editor;
   const bool done = co_await modify(conversation, request, editor);
-  if (done) bulk_or_null(request, editor.old());
+  if (!done) co_return;
+  count_read(conversation, editor.old().has_value());
+  bulk_or_null(request, editor.old());
 }
 
 Task<void> op_append(Conversation& conversation, Request& request) {
@@ -418,7 +432,10 @@ Task<void> op_mget(Conversation& conversation, Request& request) {
       pool_error(request, values.status(), conversation.service().counters);
       co_return;
     }
-    for (const std::optional<std::string>& value : *values) bulk_or_null(request, value);
+    for (const std::optional<std::string>& value : *values) {
+      count_read(conversation, value.has_value());
+      bulk_or_null(request, value);
+    }
     if (request.reply.size() > conversation.settings().max_reply_bytes) {
       request.reply.clear();
       request.error("ERR the reply would be larger than " + std::to_string(conversation.settings().max_reply_bytes) +
@@ -483,7 +500,10 @@ Task<void> op_exists(Conversation& conversation, Request& request) {
       pool_error(request, values.status(), conversation.service().counters);
       co_return;
     }
-    found += std::count_if(values->begin(), values->end(), [](const auto& value) { return value.has_value(); });
+    for (const auto& value : *values) {
+      count_read(conversation, value.has_value());
+      found += value.has_value() ? 1 : 0;
+    }
   }
   request.answer().integer(found);
 }

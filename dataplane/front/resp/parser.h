@@ -74,7 +74,7 @@ class Parser {
   // The text after "ERR ".
   const std::string& error() const { return error_; }
   // Bytes held of an unfinished command.
-  std::size_t pending_bytes() const { return command_.bytes() + line_.size(); }
+  std::size_t pending_bytes() const { return state_ == State::start ? 0 : command_.bytes() + line_.size(); }
 
   void set_stranger(bool stranger) { stranger_ = stranger; }
 

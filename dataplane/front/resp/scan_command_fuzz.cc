@@ -174,7 +174,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::string_view left = command;
     conversation.receive(left);
     FARPOOL_CHECK(left.empty() && conversation.idle() && !conversation.closing());
-    const std::string reply = std::exchange(conversation.output(), {});
+    const std::string reply = conversation.take_all();
     const std::optional<std::uint64_t> cursor = as_strtoul(words[1]);
     if (back) FARPOOL_CHECK(cursor == given_number);
     FARPOOL_CHECK(!kv.asked || (cursor && kv.asked->first == *cursor && kv.asked->second >= 1));

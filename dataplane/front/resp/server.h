@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // RESP over sockets. A worker holds the connections of one thread; a front listens and deals connections to workers in
 // turn.
+//
+// A client that sends commands and does not take the replies would hold memory that others need, or wait for ever to
+// send the next command while it is not read. So its connection is closed, with a line in the log: see the patience in
+// Settings. One that takes them, however slow a line it has, keeps its connection.
 #pragma once
 
 #include <atomic>
@@ -37,8 +41,11 @@ class Worker {
   void set_password(std::string password) { service_.password = std::move(password); }
 
   void adopt(std::unique_ptr<net::Stream> stream, std::string local);
-  // Every connection answers what it has read and closes; `drained` is called once none is left, never inline.
+  // Every connection closes when it has come to rest: what has arrived is run and answered. `drained` is called once
+  // none is left, never inline.
   void drain(std::function<void()> drained);
+  // Reads nothing more: every connection answers what it has read and closes.
+  void hush();
   // Closes what is left at once. Commands that run on the pool still end there; `drained` is called then.
   void cut();
   bool idle() const { return connections_.empty(); }
@@ -46,6 +53,9 @@ class Worker {
  private:
   class Connection;
   void forget(Connection* connection);
+  // Looks soon after whether clients take their replies, and again as long as some do not.
+  void watch();
+  void look();
 
   net::Loop& loop_;
   Counters counters_;
@@ -53,6 +63,10 @@ class Worker {
   std::unordered_set<Connection*> connections_;
   std::function<void()> drained_;
   bool draining_ = false;
+  bool hushed_ = false;
+  bool gone_ = false;  // `drained` has been called, or will be
+  bool watching_ = false;
+  net::Alarm watch_;
 };
 
 struct FrontOptions {

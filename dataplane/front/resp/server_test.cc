@@ -37,6 +37,17 @@ bool eventually(const std::function<bool()>& done) {
   return true;
 }
 
+std::string sets(int count) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += encode({"SET", "k" + std::to_string(i), "v"});
+  return bytes;
+}
+std::string times(int count, std::string_view text) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
 // A client that speaks TLS, and can end its half of the connection with or without TLS's goodbye.
 class TlsClient {
  public:
@@ -90,6 +101,8 @@ class ServerTest : public ::testing::Test {
     std::vector<Worker*> workers;
     for (auto& thread : threads_) {
       thread.worker = std::make_unique<Worker>(thread.loop, thread.kv, settings_);
+      thread.worker->service().budget = &budget_;
+      thread.worker->service().warn = warn_;
       workers.push_back(thread.worker.get());
     }
     auto front =
@@ -172,6 +185,8 @@ class ServerTest : public ::testing::Test {
   std::uint64_t connections(std::size_t worker) const { return threads_[worker].worker->counters().connections.get(); }
 
   Settings settings_;
+  Budget budget_;
+  std::function<void(const std::string&)> warn_;
   std::array<Thread, 2> threads_;
   std::unique_ptr<Front> front_;
   std::vector<std::string> addresses_;
@@ -227,7 +242,7 @@ TEST_F(ServerTest, AnswersALongPipelineInOrder) {
 
 // A client that asks and does not listen makes the server hold no more than its bounds, and is served in the end.
 TEST_F(ServerTest, HoldsBackForOneWhoDoesNotRead) {
-  settings_.max_reply_bytes = 4 << 20;
+  settings_.max_unread_bytes = 4 << 20;
   settings_.max_pipeline = 8;
   start();
   constexpr int kCommands = 400;
@@ -289,18 +304,92 @@ TEST_F(ServerTest, DrainsWhatItHasReadAndThenCloses) {
   EXPECT_EQ(connections(0), 0u);
 }
 
-// As `nc -N` does, and whoever pipes commands through it: what was sent before the end is run and answered.
-std::string sets(int count) {
-  std::string bytes;
-  for (int i = 0; i < count; ++i) bytes += encode({"SET", "k" + std::to_string(i), "v"});
-  return bytes;
-}
-std::string times(int count, std::string_view text) {
-  std::string all;
-  for (int i = 0; i < count; ++i) all += text;
-  return all;
+// Sends on without reading, until the server closes the connection: then send() fails, where it would wait for ever.
+TEST_F(ServerTest, ClosesTheConnectionOfOneWhoNeverReads) {
+  settings_.max_unread_bytes = 4 << 20;
+  settings_.unread_patience = 200 * base::kMillisecond;
+  std::promise<std::string> told;
+  warn_ = [&told](const std::string& line) { told.set_value(line); };
+  start();
+  const std::string value(1 << 20, 'v');
+  SocketClient client = SocketClient::tcp(addresses_[0]);
+  const std::string bytes = times(60, encode({"GETSET", "big", value}));
+  EXPECT_LT(client.push(bytes, kPatience), bytes.size());
+  const std::string line = told.get_future().get();
+  EXPECT_NE(line.find("takes no replies"), std::string::npos) << line;
+  EXPECT_NE(line.find("--max-unread-bytes"), std::string::npos) << line;
+  EXPECT_TRUE(eventually([this] { return none_connected(); }));
+  EXPECT_EQ(threads_[0].worker->counters().cut_for_unread.get() + threads_[1].worker->counters().cut_for_unread.get(),
+            1u);
 }
 
+// A whole pipeline is written before its first reply is read, as drivers do.
+TEST_F(ServerTest, TakesAPipelineWhoseRepliesAreReadAfterwards) {
+  start();
+  const std::string value(1'000'000, 'v');
+  SocketClient client = SocketClient::tcp(addresses_[0]);
+  const std::string bytes = times(120, encode({"GETSET", "big", value}));
+  ASSERT_EQ(client.push(bytes, kPatience), bytes.size());
+  EXPECT_EQ(client.reply(), "$-1\r\n");
+  for (int i = 1; i < 120; ++i) ASSERT_EQ(client.reply().size(), value.size() + std::string("$1000000\r\n\r\n").size());
+}
+
+// Clients who ask for much and take nothing lose their connections; who needs room meanwhile gets it.
+TEST_F(ServerTest, ClosesSlowReadersRatherThanOthers) {
+  settings_.max_held_bytes = 24 << 20;
+  settings_.pressed_patience = 200 * base::kMillisecond;
+  std::atomic<int> told = 0;
+  warn_ = [&told](const std::string&) { ++told; };
+  start();
+  const std::string value(1'000'000, 'v');
+  std::vector<SocketClient> slow;
+  for (int i = 0; i < 4; ++i) {
+    slow.push_back(SocketClient::tcp(addresses_[0]));
+    EXPECT_EQ(slow.back().call({"SET", "big", value}), "+OK\r\n");
+  }
+  for (SocketClient& client : slow) client.send(times(80, encode({"GET", "big"})));
+  ASSERT_TRUE(eventually([this] { return budget_.held > 20u << 20; }));
+  SocketClient other = SocketClient::tcp(addresses_[0]);
+  EXPECT_EQ(other.call({"MSET", "a", value, "b", value, "c", value, "d", value}), "+OK\r\n");
+  EXPECT_EQ(other.call({"STRLEN", "d"}), ":1000000\r\n");
+  EXPECT_GT(told, 0);
+  EXPECT_LE(told, 4);
+  slow.clear();
+}
+
+// A peer that has ended and never reads does not stay for ever.
+TEST_F(ServerTest, GivesUpOnRepliesOfOneWhoHasEndedAndDoesNotRead) {
+  settings_.last_patience = 200 * base::kMillisecond;
+  start();
+  SocketClient client = SocketClient::tcp(addresses_[0]);
+  EXPECT_EQ(client.call({"SET", "big", std::string(1 << 20, 'v')}), "+OK\r\n");
+  EXPECT_GT(client.push(times(60, encode({"GET", "big"})), kPatience), 0u);
+  client.half_close();
+  EXPECT_TRUE(eventually([this] { return none_connected(); }));
+  EXPECT_EQ(calls("get"), 60u);
+}
+
+TEST_F(ServerTest, RefusesOneTooManyOverTlsAndOverAllItsListeners) {
+  settings_.max_connections = 2;
+  net::ThrowawayCa ca;
+  auto tls = net::Tls::load(ca.issue("farpool://p/client/c"), net::Tls::Kind::server);
+  ASSERT_TRUE(tls.ok()) << tls.status().message();
+  std::string directory = std::filesystem::temp_directory_path() / "farpool-server-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  start({"127.0.0.1:0", "unix:" + directory + "/s"}, *tls);
+  TlsClient first(addresses_[0]);
+  SocketClient second = SocketClient::unix_socket(directory + "/s");
+  EXPECT_EQ(second.call({"PING"}), "+PONG\r\n");
+  ASSERT_TRUE(eventually([this] { return connections(0) + connections(1) == 2; }));
+  EXPECT_EQ(TlsClient(addresses_[0]).rest(), "-ERR max number of clients reached\r\n");
+  SocketClient third = SocketClient::unix_socket(directory + "/s");
+  third.send(encode({"PING"}));
+  EXPECT_EQ(third.rest(), "-ERR max number of clients reached\r\n");
+  EXPECT_EQ(second.call({"PING"}), "+PONG\r\n");
+  std::filesystem::remove_all(directory);
+}
+
+// As `nc -N` does, and whoever pipes commands through it: what was sent before the end is run and answered.
 TEST_F(ServerTest, AnswersAllThatCameBeforeAHalfClose) {
   for (auto& thread : threads_) thread.kv.hold = true;
   std::string directory = std::filesystem::temp_directory_path() / "farpool-server-XXXXXX";

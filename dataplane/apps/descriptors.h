@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many files this process may open, and what of them is left for clients.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace farpool::apps {
+
+// Raises the soft limit of open files to the hard one, and returns what may be open now. Container runtimes start
+// processes with a soft limit of 1024 for the sake of programs that still call select().
+std::uint64_t raise_descriptor_limit();
+
+// The clients that may be connected at once: as many as are wanted, or as many as `limit` leaves beside `kept`
+// descriptors. Errors: invalid_argument, where that is none.
+base::Result<std::size_t> fitting_connections(std::size_t wanted, std::uint64_t limit, std::uint64_t kept);
+
+}  // namespace farpool::apps
