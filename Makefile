@@ -194,6 +194,10 @@ growth: release ## a RACE pool of processes that comes to hold 16 times as many 
 bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run
 	@go run ./dataplane/bench/resp $(ARGS)
 
+.PHONY: bench-operator
+bench-operator: ## the operator with many pools, against a real API server: ARGS='--pools 1000 --big 1024'
+	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go run ./operator/bench $(ARGS)
+
 .PHONY: test-go
 test-go: ## Go tests, among them the operator's against a real API server
 	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test -timeout 20m $(GO_TEST_FLAGS) $(or $(ARGS),./...)

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// operatorProcess is the operator as a process of its own.
+type operatorProcess struct {
+	command *exec.Cmd
+	metrics string
+	done    chan error
+}
+
+// buildOperator builds the binary into a directory.
+func buildOperator(ctx context.Context, root, directory string) (string, error) {
+	binary := filepath.Join(directory, "farpool-operator")
+	command := exec.CommandContext(ctx, "go", "build", "-o", binary, "./operator/cmd/manager")
+	command.Dir = root
+	if output, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the operator: %w\n%s", err, output)
+	}
+	return binary, nil
+}
+
+// startOperator starts the operator with the access that its role gives, and waits until it is ready.
+func (c *cluster) startOperator(ctx context.Context, binary, directory string, arguments ...string) (*operatorProcess, error) {
+	user, err := c.environment.AddUser(envtest.User{Name: operatorUser}, c.config)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := user.KubeConfig()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(directory, "kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		return nil, err
+	}
+	output, err := os.OpenFile(filepath.Join(directory, "operator.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	ip, err := c.network.next()
+	if err != nil {
+		return nil, err
+	}
+	o := &operatorProcess{metrics: "http://" + ip + ":8080/metrics", done: make(chan error, 1)}
+	o.command = exec.CommandContext(ctx, binary, append([]string{"--metrics-bind-address=" + ip + ":8080", "--health-probe-bind-address=" + ip + ":8081",
+		"--namespace=farpool-system", "--pprof-bind-address=" + ip + ":8082", "--dataplane-image=farpool/dataplane:bench"}, arguments...)...)
+	o.command.Env = append(os.Environ(), "KUBECONFIG="+path)
+	o.command.Stdout, o.command.Stderr = output, output
+	if err := o.command.Start(); err != nil {
+		return nil, errors.Join(err, output.Close())
+	}
+	go func() {
+		o.done <- o.command.Wait()
+		_ = output.Close()
+	}()
+	return o, await(ctx, time.Minute, "the operator", func(ctx context.Context) (string, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+ip+":8081/readyz", nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "it does not answer", nil
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return response.Status, nil
+		}
+		return "", nil
+	})
+}
+
+// stop ends the operator in order, and waits until it has ended.
+func (o *operatorProcess) stop() error {
+	if err := o.command.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case err := <-o.done:
+		return err
+	case <-time.After(time.Minute):
+		return errors.Join(errors.New("the operator did not end within a minute"), o.command.Process.Kill())
+	}
+}
+
+// measurement is what the operator has done since it started, and what it takes now.
+type measurement struct {
+	at                   time.Time
+	reconciles, failures float64
+	writes, reads        float64
+	cpu                  float64 // seconds
+	resident, peak       float64 // bytes
+	goroutines           float64
+	buckets              map[float64]float64 // reconciles that took so many seconds or less
+}
+
+// measure reads the operator's own metrics.
+func (o *operatorProcess) measure(ctx context.Context) (*measurement, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.metrics, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("read the operator's metrics: %w", err)
+	}
+	defer response.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read the operator's metrics: %w", err)
+	}
+	sum := func(name string, keep func(map[string]string) bool) (total float64) {
+		for _, metric := range families[name].GetMetric() {
+			labels := map[string]string{}
+			for _, label := range metric.GetLabel() {
+				labels[label.GetName()] = label.GetValue()
+			}
+			if keep == nil || keep(labels) {
+				total += metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
+			}
+		}
+		return total
+	}
+	m := &measurement{at: time.Now(), buckets: map[float64]float64{}}
+	m.writes = sum("rest_client_requests_total", func(labels map[string]string) bool { return labels["method"] != http.MethodGet })
+	m.reads = sum("rest_client_requests_total", func(labels map[string]string) bool { return labels["method"] == http.MethodGet })
+	m.reconciles = sum("controller_runtime_reconcile_total", nil)
+	m.failures = sum("controller_runtime_reconcile_total", func(labels map[string]string) bool { return labels["result"] == "error" })
+	m.cpu, m.goroutines = sum("process_cpu_seconds_total", nil), sum("go_goroutines", nil)
+	for _, metric := range families["controller_runtime_reconcile_time_seconds"].GetMetric() {
+		for _, bucket := range metric.GetHistogram().GetBucket() {
+			m.buckets[bucket.GetUpperBound()] += float64(bucket.GetCumulativeCount())
+		}
+	}
+	m.resident, m.peak, err = memoryOf(o.command.Process.Pid)
+	return m, err
+}
+
+// memoryOf a process, now and at most, in bytes.
+func memoryOf(pid int) (resident, peak float64, err error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(io.LimitReader(file, 1<<20))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		kibibytes, err := strconv.ParseFloat(fields[1], 64)
+		switch fields[0] {
+		case "VmRSS:":
+			resident = kibibytes * 1024
+		case "VmHWM:":
+			peak = kibibytes * 1024
+		default:
+			continue
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	return resident, peak, lines.Err()
+}
+
+// since is what happened between an earlier measurement of the same process and this one.
+func (m *measurement) since(before *measurement) *measurement {
+	difference := *m
+	difference.reconciles -= before.reconciles
+	difference.failures -= before.failures
+	difference.writes -= before.writes
+	difference.reads -= before.reads
+	difference.cpu -= before.cpu
+	difference.buckets = map[float64]float64{}
+	for bound, count := range m.buckets {
+		difference.buckets[bound] = count - before.buckets[bound]
+	}
+	return &difference
+}
+
+// quantile returns the bound of the bucket that a part of all reconciles lies below, in seconds; infinite beyond the last bucket, 0 without reconciles.
+func (m *measurement) quantile(part float64) float64 {
+	total := m.buckets[math.Inf(1)]
+	if total == 0 {
+		return 0
+	}
+	least := math.Inf(1)
+	for bound, count := range m.buckets {
+		if count >= part*total && bound < least {
+			least = bound
+		}
+	}
+	return least
+}
+
+// await looks until nothing is waited for, which look names.
+func await(ctx context.Context, within time.Duration, what string, look func(context.Context) (string, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	ticker := time.NewTicker(500 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		why, err := look(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if why == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not within %s: %s", what, within, why)
+		case <-ticker.C:
+		}
+	}
+}
