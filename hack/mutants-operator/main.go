@@ -277,7 +277,7 @@ func command(directory string, environment []string, name string, arguments ...s
 // unleash gremlins in a package.
 func unleash(tree, directory string, arguments []string) (*report, error) {
 	output := filepath.Join(os.TempDir(), filepath.Base(tree)+".json")
-	defer os.Remove(output)
+	defer func() { _ = os.Remove(output) }()
 	arguments = slices.Concat([]string{"run", tool}, arguments, []string{"-o", output, filepath.Join(tree, directory)})
 	// A result that is taken from a cache would have every mutant time out: gremlins takes the time that the tests took for its measure.
 	flags := "GOFLAGS=-trimpath -buildvcs=false -count=1 -short -vet=off -ldflags=-w -skip=" + slowTests

@@ -373,7 +373,7 @@ func newKey(random io.Reader) (*ecdsa.PrivateKey, error) {
 // Overdue is when two thirds of the life of a Secret's certificate have passed: it is renewed at half of it. Zero: the Secret has none.
 func Overdue(data Data) time.Time {
 	certificates, err := parseCertificates(data[KeyCertificate])
-	if err != nil || len(certificates) == 0 {
+	if err != nil {
 		return time.Time{}
 	}
 	life := certificates[0].NotAfter.Sub(certificates[0].NotBefore)

@@ -297,7 +297,7 @@ func imageOf(image, version string) string {
 	return repository + ":" + version
 }
 
-// observeNodes that the spec asks for, and those that are to go: they have an object still, or an entry in the pool's map.
+// observeNodes that the spec asks for, and those that are to go: they have an object still, or a pod, or an entry in the pool's map.
 func (d *decision) observeNodes() {
 	for p := range d.Pool.Spec.Memory.Pools {
 		memoryPool := &d.Pool.Spec.Memory.Pools[p]
@@ -307,6 +307,9 @@ func (d *decision) observeNodes() {
 	}
 	var others []string
 	for name := range d.Snapshot.Nodes {
+		others = append(others, name)
+	}
+	for name := range d.NodePods {
 		others = append(others, name)
 	}
 	if d.epochs.current != nil {
@@ -551,8 +554,9 @@ func (d *decision) objects() {
 	}
 	d.scaleObjects()
 	for _, n := range d.nodes {
-		// One that is to go is kept up for as long as the map has it: keys may lie there.
-		if !d.inMap(n.name) && (!n.wanted || d.drained(n)) {
+		// One that is to go is kept up for as long as the map has it: keys may lie there. A pod that has outlived its MemoryNode gets another one, with which it
+		// goes like any other.
+		if left := n.object == nil && n.pod != nil; !d.inMap(n.name) && (!n.wanted && !left || d.drained(n)) {
 			continue
 		}
 		d.memoryNode(n)

@@ -279,3 +279,15 @@ func TestWhoLeavesTheMap(t *testing.T) {
 		}
 	}
 }
+
+// A pod that has outlived its MemoryNode, and that nothing asks for any more, goes all the same.
+func TestAPodWithoutAMemoryNodeGoes(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.aim(3)
+	d.until("it has a pod", func(*decision) bool { return d.NodePods[name(2)] != nil })
+	d.kubelets()
+	delete(d.Nodes, name(2))
+	d.aim(2)
+	d.untilSettled()
+	d.noneLost()
+}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
 	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/plan"
@@ -271,6 +272,15 @@ func (o *operator) Apply(object render.Object) error {
 	k, name, ok := modelled(object)
 	if !ok {
 		return nil
+	}
+	if shardMap, is := object.(*apiac.ShardMapApplyConfiguration); is && len(o.snapshot.ShardMaps) > 0 {
+		before := &o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec
+		for _, entry := range shardMap.Spec.Nodes {
+			node, pod := o.snapshot.Nodes[*entry.Name], o.snapshot.NodePods[*entry.Name]
+			if !lists(before, *entry.Name) && (node == nil || pod == nil || !pod.DeletionTimestamp.IsZero()) {
+				o.fail("none comes that goes", "%s makes epoch %d with %s, whose pod or MemoryNode it knows to be deleted", o.name, *shardMap.Spec.Epoch, *entry.Name)
+			}
+		}
 	}
 	what := fmt.Sprintf("applies %s %s", kindNames[k], name)
 	if cached := o.cached(k)[name]; cached == nil || k == kindPod && o.snapshot.NodePods[name] == nil {

@@ -301,6 +301,7 @@ func (r *run) accept(giveUp bool) {
 			}
 		}
 		if life := object.Status.Incarnation; life != "" && object.Annotations[annotation] != life {
+			r.givenUp[life] = r.givenUp[life] || giveUp
 			edit(r.world, kindNode, name, func(object *v1alpha1.MemoryNode) {
 				object.Annotations = maps.Clone(object.Annotations)
 				if object.Annotations == nil {

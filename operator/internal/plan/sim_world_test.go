@@ -107,6 +107,8 @@ type world struct {
 
 	// What was ever: maps by epoch, moves by number, tables by life, secrets by name.
 	maps    map[int64]*v1alpha1.ShardMapSpec
+	made    map[int64][]*v1alpha1.ShardMapSpec
+	givenUp map[string]bool // incarnations
 	moves   map[int64]*v1alpha1.ShardMapSpec
 	tables  map[string]int32
 	secrets map[string]string
@@ -139,6 +141,7 @@ func newWorld(random *rand.Rand) *world {
 	w := &world{
 		now: simStart, race: random.IntN(2) == 0, policy: v1alpha1.DataPolicyStore,
 		processes: map[types.UID]*process{}, deaf: map[string]bool{}, keys: make([]*memory, simKeys),
+		made: map[int64][]*v1alpha1.ShardMapSpec{}, givenUp: map[string]bool{},
 		maps: map[int64]*v1alpha1.ShardMapSpec{}, moves: map[int64]*v1alpha1.ShardMapSpec{}, tables: map[string]int32{}, secrets: map[string]string{},
 	}
 	if random.IntN(3) == 0 {
@@ -429,7 +432,15 @@ func (w *world) mayGo(object client.Object) {
 			return
 		}
 	}
-	for _, spec := range []*v1alpha1.ShardMapSpec{w.followed(), w.newestObject()} {
+	// A node of the newest map may hold another past, as long as it is not known to follow a map without the one that goes.
+	newest := w.newestObject()
+	for _, p := range w.processes {
+		spec := w.maps[int64(p.follows.GetEpoch())]
+		if spec != nil && newest != nil && lists(newest, p.memory.node) && p.memory.node != name && lists(spec, name) {
+			w.fail("none goes with a part", "an operator deletes %s %s, and %s follows epoch %d with it", kindNames[kindOf(object)], name, p.memory.node, spec.Epoch)
+		}
+	}
+	for _, spec := range []*v1alpha1.ShardMapSpec{w.followed(), newest} {
 		if spec != nil && hasPart(spec, name) {
 			w.fail("none goes with a part", "an operator deletes %s %s, and epoch %d gives it a part of the hash space", kindNames[kindOf(object)], name, spec.Epoch)
 		}
@@ -464,6 +475,10 @@ func owner(spec *v1alpha1.ShardMapSpec, table int32) *v1alpha1.ShardMapNode {
 	return nil
 }
 
+func lists(spec *v1alpha1.ShardMapSpec, name string) bool {
+	return slices.ContainsFunc(spec.Nodes, func(entry v1alpha1.ShardMapNode) bool { return entry.Name == name })
+}
+
 func hasPart(spec *v1alpha1.ShardMapSpec, name string) bool {
 	for _, table := range spec.Directory.Tables {
 		if at := owner(spec, table); at != nil && at.Name == name {
@@ -476,15 +491,16 @@ func hasPart(spec *v1alpha1.ShardMapSpec, name string) bool {
 // newMap holds operators to what maps may be.
 func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 	w.say("ShardMap of epoch %d: %s", spec.Epoch, outline(spec))
-	if before := w.maps[spec.Epoch]; before != nil && !reflect.DeepEqual(before, spec) {
-		w.fail("an epoch is one map", "epoch %d is made again with another content", spec.Epoch)
-	}
-	w.maps[spec.Epoch] = spec
+	w.made[spec.Epoch] = append(w.made[spec.Epoch], spec)
 	for epoch := range w.maps {
 		if epoch > spec.Epoch {
-			w.fail("epochs grow", "epoch %d is made after epoch %d", spec.Epoch, epoch)
+			// An operator that stood still, between looking for a name and taking it, for so long that the object has come and gone since: memory nodes refuse
+			// what it made.
+			return
 		}
 	}
+	before := w.maps[spec.Epoch-1]
+	w.maps[spec.Epoch] = spec
 	if len(spec.Directory.Tables) != 1<<spec.Directory.Depth || len(spec.Directory.Tables) > simKeys {
 		w.fail("a map is whole", "epoch %d has %d parts at depth %d", spec.Epoch, len(spec.Directory.Tables), spec.Directory.Depth)
 		return
@@ -502,6 +518,9 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 			w.fail("a life has one table", "epoch %d gives table %d to %s, which had %d", spec.Epoch, table.ID, life, had)
 		}
 		w.tables[life] = table.ID
+	}
+	if before != nil && w.policy == v1alpha1.DataPolicyStore {
+		w.nothingIsGivenUp(before, spec)
 	}
 	gives, takes := map[string]bool{}, map[string]bool{}
 	for _, departure := range spec.Departures {
@@ -522,6 +541,21 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 	}
 	w.moves[spec.Move] = spec
 	w.found(spec)
+}
+
+// nothingIsGivenUp of a Store without a person's word for the very life that held it: no part changes hands without departing.
+func (w *world) nothingIsGivenUp(before, now *v1alpha1.ShardMapSpec) {
+	departs := map[int]bool{}
+	for _, departure := range now.Departures {
+		departs[int(departure.Part)] = true
+	}
+	for part, table := range now.Directory.Tables {
+		had := owner(before, before.Directory.Tables[part%len(before.Directory.Tables)])
+		if has := owner(now, table); has.Name != had.Name && !departs[part] && !w.givenUp[had.Incarnation] {
+			w.fail("nobody gives up for a person", "epoch %d gives part %d of %s, incarnation %s, to %s without its keys", now.Epoch, part, had.Name, had.Incarnation, has.Name)
+			return
+		}
+	}
 }
 
 // sameMove says whether a later map has a move of a number as the earlier one has it: the same owners of parts, and no departures that are new.
@@ -631,8 +665,7 @@ func (w *world) told(p *process, publication plan.Publication, prepare bool) err
 		epoch == newest.GetEpoch() && !proto.Equal(message, newest), message.GetMove() < heldMove:
 		return errInvalid
 	}
-	made := w.maps[spec.Epoch]
-	if made == nil || !reflect.DeepEqual(made, spec) {
+	if !slices.ContainsFunc(w.made[spec.Epoch], func(made *v1alpha1.ShardMapSpec) bool { return reflect.DeepEqual(made, spec) }) {
 		w.fail("a map is an object first", "memory node %s is told epoch %d, and the object of it is another or was never made", m.node, spec.Epoch)
 	}
 	p.facts = nil
@@ -644,6 +677,9 @@ func (w *world) told(p *process, publication plan.Publication, prepare bool) err
 	}
 	if epoch == p.follows.GetEpoch() {
 		return nil
+	}
+	if !reflect.DeepEqual(w.maps[spec.Epoch], spec) {
+		w.fail("an epoch is one map", "memory node %s follows another map of epoch %d than was made first", m.node, spec.Epoch)
 	}
 	if epoch < p.follows.GetEpoch() || epoch < m.recorded {
 		w.fail("epochs grow", "memory node %s follows epoch %d after %d", m.node, epoch, m.recorded)
