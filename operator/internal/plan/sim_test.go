@@ -63,13 +63,14 @@ const (
 	peopleAbort
 	resizeIsDeleted
 	faultsChange
+	lastIsLost
 	whats
 )
 
 var frequency = [whats]int{operatorSteps: 90, operatorDies: 3, anotherOperator: 3, kubeletsAct: 18, clientsMove: 22, clientsWrite: 5, timePasses: 6,
 	processEnds: 6, memoryEnds: 1, podFails: 1, podIsDeleted: 1, podIsEvicted: 2, nodeIsDeleted: 1, agentIsDeaf: 3, agentsHear: 4, roomChanges: 3, workerIsCordoned: 5,
 	specIsScaled: 12, poolIsScaled: 4, pauseChanges: 2, approvalChanges: 2, evacuationChanges: 1, tablesAreRaised: 1, peopleApprove: 5, peopleAccept: 5, peopleAbort: 2,
-	resizeIsDeleted: 1, faultsChange: 4}
+	resizeIsDeleted: 1, faultsChange: 4, lastIsLost: 2}
 
 // run is a world with its operators, of which the second is there during a hand-over.
 type run struct {
@@ -77,6 +78,7 @@ type run struct {
 	operators []*operator
 	faults    int
 	counts    map[what]int
+	careless  bool
 }
 
 // eventsOf a seed. What loses memory happens in half of them.
@@ -84,7 +86,7 @@ func eventsOf(seed uint64) []event {
 	random := rand.New(rand.NewPCG(seed, 1))
 	weights := frequency
 	if random.IntN(2) == 0 {
-		weights[memoryEnds], weights[podFails], weights[podIsDeleted], weights[nodeIsDeleted] = 0, 0, 0, 0
+		weights[memoryEnds], weights[podFails], weights[podIsDeleted], weights[nodeIsDeleted], weights[lastIsLost] = 0, 0, 0, 0, 0
 	}
 	total := 0
 	for _, weight := range weights {
@@ -260,7 +262,9 @@ func (r *run) happen(e event) {
 	case peopleApprove:
 		r.approve()
 	case peopleAccept:
+		r.careless = chance(30)
 		r.accept(random.IntN(2) == 0)
+		r.careless = false
 	case peopleAbort, resizeIsDeleted:
 		if names := r.names(kindResize); len(names) > 0 {
 			name := pick(random, names)
@@ -271,6 +275,19 @@ func (r *run) happen(e event) {
 			} else {
 				r.say("a person aborts ResizeOperation %s", name)
 				edit(r.world, kindResize, name, func(operation *v1alpha1.ResizeOperation) { operation.Spec.RequestedState = v1alpha1.RequestedAbort })
+			}
+		}
+	case lastIsLost:
+		// One that is asked for no longer, and whose pod has no place to come back to.
+		if spec := r.newestObject(); spec != nil && len(spec.Nodes) > 1 {
+			name := spec.Nodes[len(spec.Nodes)-1].Name
+			r.say("%d memory nodes are asked for, and %s is gone with its Kubernetes node", len(spec.Nodes)-1, name)
+			r.full = true
+			r.respec(func(spec *v1alpha1.KVPoolSpec) {
+				spec.Memory.Pools[0].Replicas = int32(len(r.newestObject().Nodes) - 1)
+			})
+			if pod := r.pod(name); pod != nil {
+				r.endPod(pod)
 			}
 		}
 	case faultsChange:
@@ -296,8 +313,8 @@ func (r *run) accept(giveUp bool) {
 		annotation := v1alpha1.AnnotationAcceptDataLoss
 		if giveUp {
 			annotation = v1alpha1.AnnotationGiveUp
-			if pod := r.pod(name); pod != nil && r.processes[pod.UID] != nil {
-				continue // nobody gives up what is there
+			if pod := r.pod(name); pod != nil && r.processes[pod.UID] != nil && !r.careless {
+				continue // few people give up what is there
 			}
 		}
 		if life := object.Status.Incarnation; life != "" && object.Annotations[annotation] != life {
