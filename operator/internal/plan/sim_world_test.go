@@ -499,7 +499,6 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 			return
 		}
 	}
-	before := w.maps[spec.Epoch-1]
 	w.maps[spec.Epoch] = spec
 	if len(spec.Directory.Tables) != 1<<spec.Directory.Depth || len(spec.Directory.Tables) > simKeys {
 		w.fail("a map is whole", "epoch %d has %d parts at depth %d", spec.Epoch, len(spec.Directory.Tables), spec.Directory.Depth)
@@ -519,9 +518,6 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 		}
 		w.tables[life] = table.ID
 	}
-	if before != nil && w.policy == v1alpha1.DataPolicyStore {
-		w.nothingIsGivenUp(before, spec)
-	}
 	gives, takes := map[string]bool{}, map[string]bool{}
 	for _, departure := range spec.Departures {
 		gives[owner(spec, departure.From).Name] = true
@@ -532,6 +528,11 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 			w.fail("nobody both gives and takes", "epoch %d: %s does", spec.Epoch, name)
 		}
 	}
+	w.found(spec)
+}
+
+// held holds operators to what moves may be, once a memory node holds a map: one that was made by a lagging cache, and that none has, begins nothing.
+func (w *world) held(spec *v1alpha1.ShardMapSpec) {
 	if before := w.moves[spec.Move]; before != nil {
 		if !sameMove(before, spec) {
 			w.fail("a number is one move", "epoch %d has move %d otherwise than epoch %d", spec.Epoch, spec.Move, before.Epoch)
@@ -540,7 +541,6 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 		w.fail("moves follow each other", "epoch %d begins move %d", spec.Epoch, spec.Move)
 	}
 	w.moves[spec.Move] = spec
-	w.found(spec)
 }
 
 // nothingIsGivenUp of a Store without a person's word for the very life that held it: no part changes hands without departing.
@@ -672,6 +672,7 @@ func (w *world) told(p *process, publication plan.Publication, prepare bool) err
 	if prepare {
 		if epoch != newest.GetEpoch() {
 			p.holds, m.kept = message, message
+			w.held(spec)
 		}
 		return nil
 	}
@@ -688,6 +689,9 @@ func (w *world) told(p *process, publication plan.Publication, prepare bool) err
 	m.recorded, m.secret = epoch, string(publication.PoolSecret)
 	w.say("memory node %s follows epoch %d", m.node, epoch)
 	if w.newest == nil || spec.Epoch > w.newest.Epoch {
+		if w.newest != nil && w.policy == v1alpha1.DataPolicyStore {
+			w.nothingIsGivenUp(w.newest, spec)
+		}
 		w.newest = spec
 		w.found(spec)
 		if spec.Epoch == 1 {

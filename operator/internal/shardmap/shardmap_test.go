@@ -5,6 +5,7 @@ package shardmap
 import (
 	"math"
 	"os"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -182,6 +183,10 @@ func TestBounds(t *testing.T) {
 			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntriesPerRow = math.MaxInt32 + 1 }},
 		"rows of a lock": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.RowsPerLock = math.MaxInt32 },
 			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.RowsPerLock = math.MaxInt32 + 1 }},
+		"name": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Name = strings.Repeat("n", longestName) },
+			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Name = strings.Repeat("n", longestName+1) }},
+		"endpoint": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Endpoint = strings.Repeat("n", LongestEndpoint) },
+			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Endpoint = strings.Repeat("n", LongestEndpoint+1) }},
 		"locks of RACE": {race(64), func(m *farpoolv1alpha1.ShardMap) {
 			m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, &farpoolv1alpha1.RaceGeometry{Groups: 64}
 		}},
