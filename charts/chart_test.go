@@ -108,7 +108,7 @@ fullnameOverride: pool-operator
 crds: {keep: false}
 image: {repository: registry.example.com/farpool/operator, digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", pullPolicy: Always}
 imagePullSecrets: [{name: pull}]
-dataPlane: {image: {repository: registry.example.com/farpool/dataplane, tag: 0.2.0}}
+dataPlane: {image: {repository: registry.example.com/farpool/dataplane, tag: 0.2.0}, memoryPriorityClass: {create: false, name: important}}
 replicas: 2
 logLevel: debug
 watchNamespaces: [pools, shop]
@@ -636,6 +636,8 @@ func TestSchema(t *testing.T) {
 		"a name in capitals":                 `{fullnameOverride: Pool}`,
 		"an unknown key at the top":          `{replica: 1}`,
 		"an unknown key of the right type":   `{image: {name: farpool}}`,
+		"a priority of the system's":         `{dataPlane: {memoryPriorityClass: {value: 2000000000}}}`,
+		"a priority class in capitals":       `{dataPlane: {memoryPriorityClass: {name: High}}}`,
 		"an unknown key of the data plane's": `{dataPlane: {tag: 1.0.0}}`,
 	} {
 		var v object

@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.template.image`,priority=1
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.limits) && has(self.spec.limits.maxSessions) ? self.spec.limits.maxSessions : 256) == (has(oldSelf.spec.limits) && has(oldSelf.spec.limits.maxSessions) ? oldSelf.spec.limits.maxSessions : 256) || has(oldSelf.status) && has(oldSelf.status.template) && oldSelf.status.template.version >= 4",message="spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed: its memory nodes read it from a file when they restart, and one that finds another number gives up the memory that it held; create a new pool to change it"
 type KVPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -69,6 +70,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 100ms"
 // +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
+// +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.compute.pools.map(c, c.replicas == 0 ? 0 : c.workers * (c.replicas + 1)).sum() <= (has(self.limits) && has(self.limits.maxSessions) ? self.limits.maxSessions : 256)",message="compute pools need more sessions than memory nodes have: each worker of each compute shard holds one at every memory node, and a rollout runs one shard more of each pool; the sum of workers * (replicas + 1) is at most spec.limits.maxSessions, which is 256 if left out"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -97,7 +99,7 @@ type KVPoolSpec struct {
 	// +required
 	Memory MemorySpec `json:"memory"`
 
-	// Compute shards; without any, the pool is reached by the native library alone.
+	// Compute shards, which speak the Redis protocol. A pool without any holds memory that nothing reaches, and is not Available.
 	// +optional
 	Compute *ComputeSpec `json:"compute,omitempty"`
 
@@ -689,6 +691,9 @@ type SecuritySpec struct {
 	RESPTLS Switch `json:"respTLS,omitempty"`
 }
 
+// DefaultMaxSessions of a memory node.
+const DefaultMaxSessions = 256
+
 // LimitsSpec bounds each process.
 type LimitsSpec struct {
 	// MaxConnections of one compute shard.
@@ -709,7 +714,8 @@ type LimitsSpec struct {
 	// +kubebuilder:validation:Maximum=600000
 	OperationDeadlineMilliseconds *int32 `json:"operationDeadlineMilliseconds,omitempty"`
 
-	// MaxSessions of one memory node; each worker of each compute shard holds one.
+	// MaxSessions of one memory node; each worker of each compute shard holds one. 256 if left out. It shapes the memory: memory nodes that run keep
+	// theirs, and those that are made later have the new one; condition UpToDate says which have not.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
@@ -718,7 +724,7 @@ type LimitsSpec struct {
 
 // KVPoolStatus says what is. The operator is its one writer.
 type KVPoolStatus struct {
-	// Conditions: Available, Progressing, Degraded, SpecValid, DataPlaneReachable, CertificatesReady.
+	// Conditions: Available, Progressing, Degraded, SpecValid, DataPlaneReachable, MemoryPressure, CertificatesReady, UpToDate.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -78,7 +78,7 @@ type MemoryNodeSpec struct {
 
 // MemoryNodeStatus mirrors what the node's agent and the kubelet say. The operator is its one writer.
 type MemoryNodeStatus struct {
-	// Conditions: Ready, DataLost.
+	// Conditions: Ready, DataLost, UpToDate.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -20,11 +20,13 @@ const (
 	ConditionMemoryPressure = "MemoryPressure"
 	// ConditionCertificatesReady: the pool's certificates are made and current.
 	ConditionCertificatesReady = "CertificatesReady"
+	// ConditionUpToDate: every pod is as the spec says; of a MemoryNode, its own. An edit that does not reach pods that run makes it False.
+	ConditionUpToDate = "UpToDate"
 )
 
-// Condition types of a MemoryNode.
+// Condition types of a MemoryNode; of a ComputeShardPool the first.
 const (
-	// ConditionReady: the node serves the pool's epoch.
+	// ConditionReady: the node serves the pool's epoch; or as many compute shards serve as are asked for.
 	ConditionReady = "Ready"
 	// ConditionDataLost: this life of the node began without what an earlier one held.
 	ConditionDataLost = "DataLost"
@@ -148,6 +150,13 @@ const (
 	ReasonDrained               = "Drained"
 	ReasonGrowing               = "Growing"
 	ReasonCeilingReached        = "CeilingReached"
+	ReasonTooManyMemoryNodes    = "TooManyMemoryNodes"
+	ReasonTooFewSessions        = "TooFewSessions"
+	ReasonCurrent               = "Current"
+	ReasonPodDiffers            = "PodDiffers"
+	ReasonResizingInPlace       = "ResizingInPlace"
+	ReasonResizeUnsupported     = "ResizeUnsupported"
+	ReasonAmendmentRefused      = "AmendmentRefused"
 	ReasonNowhereToEvacuate     = "NowhereToEvacuate"
 	ReasonForeignPods           = "ForeignPods"
 )

@@ -137,7 +137,7 @@ type ComputeShardPoolStatus struct {
 
 // ScaleStatus says how many there are, as scale subresources show it.
 type ScaleStatus struct {
-	// Conditions: ScalingLimited, of memory pools that have a capacity policy.
+	// Conditions: ScalingLimited, of memory pools that get fewer memory nodes than are asked for; Ready, of compute pools.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -19,6 +19,16 @@
 {{- printf "%s-operator" (include "farpool.fullname" .) -}}
 {{- end -}}
 
+{{- define "farpool.memoryPriorityClass" -}}
+{{- with .Values.dataPlane.memoryPriorityClass -}}
+{{- if .name -}}
+{{- .name -}}
+{{- else if .create -}}
+{{- printf "%s-memory-nodes" (include "farpool.fullname" $ | trunc 50 | trimSuffix "-") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "farpool.serviceAccount" -}}
 {{- if .Values.serviceAccount.name -}}
 {{- .Values.serviceAccount.name -}}

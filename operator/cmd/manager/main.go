@@ -18,10 +18,13 @@ import (
 
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -54,6 +57,7 @@ type options struct {
 	clusterDomain     string
 	securityContext   string
 	workers           int
+	priorityClass     string
 	printVersion      bool
 	logging           zap.Options
 }
@@ -72,6 +76,7 @@ func parse() options {
 	flag.StringVar(&o.sharedMemoryPaths, "shared-memory-paths", strings.Join(plan.DefaultSharedMemoryPaths, ","), "directories of Kubernetes nodes, separated by commas, below which new pools may have theirs for shared memory; empty: no pool may")
 	flag.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "what names of Services in this cluster end with, for the certificates of Redis ports")
 	flag.StringVar(&o.securityContext, "pod-security-context", "Managed", "who chooses the users and groups of new pools' pods: Managed, this operator, or Platform, a platform that assigns them, such as OpenShift")
+	flag.StringVar(&o.priorityClass, "memory-priority-class", "", "PriorityClass of the pods of memory nodes that are made from now on; empty: the cluster's default")
 	flag.IntVar(&o.workers, "workers", 4, "pools that are reconciled at the same time")
 	flag.BoolVar(&o.printVersion, "version", false, "print the version and exit")
 	o.logging.BindFlags(flag.CommandLine)
@@ -161,6 +166,10 @@ func run(o options) error {
 	if err := mgr.AddReadyzCheck("caches", kvpool.Ready(mgr.GetCache())); err != nil {
 		return err
 	}
+	resizes, err := resizesPods(configuration)
+	if err != nil {
+		return err
+	}
 	_, err = kvpool.SetUp(mgr, kvpool.Options{
 		Name:       "kvpool",
 		Namespaces: o.watchNamespaces,
@@ -168,12 +177,14 @@ func run(o options) error {
 		Clock:      clock.RealClock{},
 		Metrics:    kvpool.NewMetrics(metrics.Registry),
 		Settings: plan.Settings{
-			Image:             o.dataplaneImage,
-			Namespace:         o.namespace,
-			SecretNamespace:   o.secretNamespace,
-			SharedMemoryPaths: sharedMemoryPaths,
-			ClusterDomain:     o.clusterDomain,
-			PlatformUsers:     o.securityContext == "Platform",
+			Image:               o.dataplaneImage,
+			Namespace:           o.namespace,
+			SecretNamespace:     o.secretNamespace,
+			SharedMemoryPaths:   sharedMemoryPaths,
+			ClusterDomain:       o.clusterDomain,
+			PlatformUsers:       o.securityContext == "Platform",
+			PodResize:           resizes,
+			MemoryPriorityClass: o.priorityClass,
 			AgentAddress: func(pod *corev1.Pod) string {
 				return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(render.PortAgent))
 			},
@@ -184,4 +195,17 @@ func run(o options) error {
 	}
 	ctrl.Log.Info("starting", "version", version, "dataplaneImage", o.dataplaneImage)
 	return mgr.Start(ctrl.SetupSignalHandler())
+}
+
+// resizesPods says whether the API server can change the resources of pods that run.
+func resizesPods(configuration *rest.Config) (bool, error) {
+	api, err := discovery.NewDiscoveryClientForConfig(configuration)
+	if err != nil {
+		return false, fmt.Errorf("ask the API server what it serves: %w", err)
+	}
+	list, err := api.ServerResourcesForGroupVersion("v1")
+	if err != nil {
+		return false, fmt.Errorf("ask the API server what it serves: %w", err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(resource metav1.APIResource) bool { return resource.Name == "pods/resize" }), nil
 }

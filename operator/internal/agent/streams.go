@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,8 @@ const (
 	Connecting State = iota
 	// Connected: the facts are current.
 	Connected
+	// Starting: it answers, and does not know yet what its memory holds. Error says how far it is; the facts are those of a process before it.
+	Starting
 	// Unreachable: nothing is known now. It may well be alive.
 	Unreachable
 	// Refused: something answers there, and it is not the process that it should be.
@@ -476,7 +479,11 @@ func (s *Streams) follow(ctx context.Context, pool types.NamespacedName, uid str
 		}
 		heard = true
 		stream.maps.share(facts)
-		if stream.set(Observation{State: Connected, Facts: facts}) {
+		observation := Observation{State: Connected, Facts: facts}
+		if starts(facts) {
+			observation = Observation{State: Starting, Error: clipped(facts.GetMessage())}
+		}
+		if stream.set(observation) {
 			s.notify(pool)
 		}
 		return nil
@@ -532,10 +539,24 @@ func (t Target) check(uid string, facts *farpoolv1alpha1.Facts) error {
 		return errWrongProcess{fmt.Sprintf("%s answers as %s %q of pool %q, but %s %q of pool %q is wanted",
 			t.Address, facts.GetRole(), facts.GetName(), facts.GetPoolUid(), t.Role, t.Name, uid)}
 	}
-	if t.Role == farpoolv1alpha1.Role_ROLE_MEMORY_NODE && (facts.GetIncarnation() == 0 || facts.GetMemoryNode() == nil) {
+	if t.Role == farpoolv1alpha1.Role_ROLE_MEMORY_NODE && !starts(facts) && (facts.GetIncarnation() == 0 || facts.GetMemoryNode() == nil) {
 		return errWrongProcess{fmt.Sprintf("%s answers as a memory node without an incarnation or without facts of one", t.Address)}
 	}
 	return nil
+}
+
+// starts says whether a memory node is still taking its memory up. It has no incarnation until it has.
+func starts(facts *farpoolv1alpha1.Facts) bool {
+	return facts.GetRole() == farpoolv1alpha1.Role_ROLE_MEMORY_NODE && facts.GetIncarnation() == 0 && facts.GetMemoryNode() == nil && !facts.GetReady() && facts.GetMessage() != ""
+}
+
+// clipped keeps words of a process to what conditions can hold beside others.
+func clipped(words string) string {
+	const limit = 300
+	if len(words) <= limit {
+		return words
+	}
+	return strings.ToValidUTF8(words[:limit], "") + "..."
 }
 
 // failure judges an error: certainty that the wrong process answers is not the same as silence. Details such as ports of a lost connection

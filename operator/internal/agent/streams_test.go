@@ -370,6 +370,21 @@ func TestTheWrongProcessIsRefused(t *testing.T) {
 	f.await("the right one", connected)
 }
 
+// A memory node that takes its memory up answers before it knows what that holds: it is neither refused nor taken for one that serves.
+func TestAMemoryNodeThatStarts(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	p.facts.Store(&farpoolv1alpha1.Facts{PoolUid: uid, Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: "cache-memory-0", Message: "starts: formats its table, 35 % of 256 bytes"})
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	seen := f.await("start", func(o Observation) bool { return o.State == Starting })
+	if seen.Error != "starts: formats its table, 35 % of 256 bytes" || seen.Facts != nil {
+		t.Errorf("%+v", seen)
+	}
+	p.facts.Store(facts(0))
+	p.poke <- struct{}{}
+	f.await("facts", func(o Observation) bool { return o.State == Connected && o.Facts.GetIncarnation() == 7 })
+}
+
 func TestPublishingRefreshesFacts(t *testing.T) {
 	f := newFixture(t)
 	p := f.start("127.0.0.1:0", pki.RoleNode)

@@ -184,6 +184,27 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	return nil
 }
 
+// Amend patches a pod that was seen, as it was seen.
+func (a *Applier) Amend(ctx context.Context, pod *corev1.Pod, subresource string, patch []byte) error {
+	what := fmt.Sprintf("amend Pod %s/%s", pod.Namespace, pod.Name)
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	change := client.RawPatch(types.StrategicMergePatchType, patch)
+	var err error
+	if subresource == "" {
+		err = a.client.Patch(ctx, object, change, client.FieldOwner(v1alpha1.FieldManager))
+	} else {
+		err = a.client.SubResource(subresource).Patch(ctx, object, change, client.FieldOwner(v1alpha1.FieldManager))
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) && subresource == "" {
+		return fmt.Errorf("%s: %w", what, ErrStale)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	a.counter.Wrote("Pod", "patch")
+	return nil
+}
+
 // mayCreate asks the API server itself: the cache may lag, and it shows only objects that bear the pool's label. One that has lost labels gets them back.
 func (a *Applier) mayCreate(ctx context.Context, want *unstructured.Unstructured) error {
 	existing := &metav1.PartialObjectMetadata{}

@@ -428,7 +428,7 @@ func (s *Snapshot) unplaced(ctx context.Context, live client.Reader) (map[string
 	}
 	unplaced := map[string]bool{}
 	for _, entry := range s.ShardMaps[len(s.ShardMaps)-1].Spec.Nodes {
-		if cached := s.NodePods[entry.Name]; cached != nil && placed(cached) {
+		if cached := s.NodePods[entry.Name]; cached != nil && Placed(cached) {
 			continue
 		}
 		pod := &corev1.Pod{}
@@ -436,15 +436,15 @@ func (s *Snapshot) unplaced(ctx context.Context, live client.Reader) (map[string
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, entry.Name, err)
 		}
-		if err != nil || !placed(pod) {
+		if err != nil || !Placed(pod) {
 			unplaced[entry.Name] = true
 		}
 	}
 	return unplaced, nil
 }
 
-// placed says whether a pod runs, has run, or is about to.
-func placed(pod *corev1.Pod) bool {
+// Placed says whether a pod runs, has run, or is about to.
+func Placed(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != ""
 }
 

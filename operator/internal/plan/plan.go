@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
@@ -43,6 +44,10 @@ type Settings struct {
 	ClusterDomain string
 	// PlatformUsers: the platform assigns users and groups to pods.
 	PlatformUsers bool
+	// PodResize says whether the API server resizes pods that run.
+	PodResize bool
+	// MemoryPriorityClass of the pods of memory nodes that are made from now on; empty: the cluster's default.
+	MemoryPriorityClass string
 	// AgentAddress is where the agent of a pod listens.
 	AgentAddress func(*corev1.Pod) string
 }
@@ -61,6 +66,8 @@ type Plan struct {
 	// Apply in this order; what is there already as it should be is left alone.
 	Apply  []render.Object
 	Delete []client.Object
+	// Amend pods that run.
+	Amend []Amendment
 	// Relabel are objects that have lost labels by which the pool, its Services or people find them.
 	Relabel []Relabelling
 	// Adopt are pods of memory nodes whose owners are not as they are to be.
@@ -175,6 +182,8 @@ type decision struct {
 	// memoryScales and computeScales are in the order of the spec's entries; growth is the condition of those that may grow by themselves.
 	memoryScales, computeScales []scale
 	growth                      map[string]*metav1.Condition
+	// beyondMap says of memory pools why they get fewer memory nodes than are asked for.
+	beyondMap map[string]string
 
 	specInvalid  *finding
 	certificates finding
@@ -203,6 +212,8 @@ type node struct {
 	evacuated bool
 	// mismatch says why facts are of no use.
 	mismatch string
+	// wantedPod is what rendered has made.
+	wantedPod *corev1ac.PodApplyConfiguration
 }
 
 // Decide what to do about one pool.
@@ -218,6 +229,7 @@ func Decide(input Input) (*Plan, error) {
 		Image: image, OperatorNamespace: d.Settings.Namespace,
 		SecretNamespace: cmp.Or(d.Settings.SecretNamespace, d.Pool.Namespace),
 		ClusterDomain:   d.Settings.ClusterDomain, PlatformUsers: d.Settings.PlatformUsers,
+		MemoryPriorityClass: d.Settings.MemoryPriorityClass,
 	}
 	template, err := render.TemplateOf(d.version)
 	switch {
@@ -249,6 +261,7 @@ func Decide(input Input) (*Plan, error) {
 	d.decideGrowth(act)
 	if act {
 		d.objects()
+		d.amend()
 		d.removals()
 	}
 	d.status()
@@ -595,15 +608,7 @@ func (d *decision) memoryNode(n *node) {
 	if !n.object.DeletionTimestamp.IsZero() {
 		return
 	}
-	// The object's own image and template: they were frozen when it was made.
-	frozen := d.pool
-	frozen.Image = n.object.Spec.Image
-	template, err := render.TemplateOf(n.object.Spec.TemplateVersion)
-	if err != nil {
-		d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("memory node %s: %v", n.name, err)})
-		return
-	}
-	pod, err := template.MemoryPod(frozen, *n.pool, n.name, n.object.UID)
+	pod, err := d.rendered(n)
 	if err != nil {
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("memory node %s: %v", n.name, err)})
 		return
@@ -617,7 +622,7 @@ func (d *decision) memoryNode(n *node) {
 	case n.pod.Status.Phase == corev1.PodFailed || n.pod.Status.Phase == corev1.PodSucceeded:
 		// Evicted: it never comes back by itself.
 		d.Delete = append(d.Delete, n.pod)
-	case n.pod.Spec.NodeName == "" && n.pod.Annotations[v1alpha1.AnnotationPodHash] != pod.Annotations[v1alpha1.AnnotationPodHash]:
+	case !observe.Placed(n.pod) && n.pod.Annotations[v1alpha1.AnnotationPodHash] != pod.Annotations[v1alpha1.AnnotationPodHash]:
 		// It holds no data yet, and the spec has changed since it began to look for a place.
 		d.Delete = append(d.Delete, n.pod)
 	}
@@ -650,10 +655,10 @@ func (d *decision) removals() {
 	}
 	d.scaleRemovals()
 	d.formerRemovals()
-	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone {
+	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone && !d.mounted(secret.Name) {
 		d.Delete = append(d.Delete, secret)
 	}
-	if secret := d.Secrets[d.pool.RESPTLSSecretName()]; secret != nil && d.Pool.Spec.Security.RESPTLS != v1alpha1.Enabled {
+	if secret := d.Secrets[d.pool.RESPTLSSecretName()]; secret != nil && d.Pool.Spec.Security.RESPTLS != v1alpha1.Enabled && !d.mounted(secret.Name) {
 		d.Delete = append(d.Delete, secret)
 	}
 	budgets, policies := map[string]bool{}, map[string]bool{}
@@ -676,6 +681,25 @@ func (d *decision) removals() {
 	for i := 0; i < len(d.ShardMaps)-mapsKept; i++ {
 		d.Delete = append(d.Delete, d.ShardMaps[i])
 	}
+}
+
+// mounted says whether pods of compute shards have a Secret, or may yet be made with it: those of a ReplicaSet of before are started again until a rollout
+// is through.
+func (d *decision) mounted(secret string) bool {
+	has := func(spec *corev1.PodSpec) bool {
+		return slices.ContainsFunc(spec.Volumes, func(volume corev1.Volume) bool { return volume.Secret != nil && volume.Secret.SecretName == secret })
+	}
+	for _, pod := range d.ComputePods {
+		if has(&pod.Spec) && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+			return true
+		}
+	}
+	for _, deployment := range d.Deployments {
+		if has(&deployment.Spec.Template.Spec) || deployment.Status.ObservedGeneration < deployment.Generation || deployment.Status.UpdatedReplicas < deployment.Status.Replicas {
+			return true
+		}
+	}
+	return false
 }
 
 // targets are the processes that have an address.

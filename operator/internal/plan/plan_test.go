@@ -14,12 +14,14 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
@@ -93,6 +95,16 @@ func (s *scene) memoryNode(name string) *farpoolv1alpha1.MemoryNodeFacts {
 	return facts
 }
 
+// withShard gives the pool a compute shard that is ready.
+func (s *scene) withShard() {
+	s.Pool.Spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 1, Workers: 1}}}
+	s.Deployments = map[string]*appsv1.Deployment{"cache-shards": {
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-shards", UID: "deployment", Generation: 1},
+		Spec:       appsv1.DeploymentSpec{Replicas: ptr.To(int32(1))},
+		Status:     appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1},
+	}}
+}
+
 func (s *scene) silence(name string) {
 	observation := s.Agents[types.UID("pod-"+name)]
 	observation.State, observation.Error = agent.Unreachable, "silent"
@@ -101,12 +113,15 @@ func (s *scene) silence(name string) {
 
 func (s *scene) decide(t *testing.T) *decision {
 	t.Helper()
+	return s.decideWith(t, func(*Settings) {})
+}
+
+func (s *scene) decideWith(t *testing.T, change func(*Settings)) *decision {
+	t.Helper()
 	d := &decision{}
-	plan, err := Decide(Input{
-		Snapshot: s.Snapshot, Now: s.now, Random: seeded(),
-		Settings: Settings{Image: "registry:5000/farpool/dataplane:new", Namespace: "farpool-system", SecretNamespace: "farpool-system", SharedMemoryPaths: DefaultSharedMemoryPaths,
-			AgentAddress: func(pod *corev1.Pod) string { return pod.Status.PodIP + ":7401" }},
-	})
+	settings := Settings{Image: "registry:5000/farpool/dataplane:new", Namespace: "farpool-system", SecretNamespace: "farpool-system", SharedMemoryPaths: DefaultSharedMemoryPaths, AgentAddress: func(pod *corev1.Pod) string { return pod.Status.PodIP + ":7401" }}
+	change(&settings)
+	plan, err := Decide(Input{Snapshot: s.Snapshot, Now: s.now, Random: seeded(), Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,6 +209,24 @@ func TestFirstEpochNeedsEveryNode(t *testing.T) {
 	for _, entry := range first.Nodes {
 		if entry.State != v1alpha1.NodeServing {
 			t.Errorf("%s is %s", entry.Name, entry.State)
+		}
+	}
+}
+
+// A memory node that takes up a large memory says how far it is, and nothing is decided by what it does not know yet.
+func TestAMemoryNodeThatStarts(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyStore)
+	s.carryOut(t, &s.decide(t).Plan)
+	before := s.Agents["pod-cache-memory-0"].Facts
+	for _, facts := range []*farpoolv1alpha1.Facts{nil, before} {
+		s.Agents["pod-cache-memory-0"] = agent.Observation{State: agent.Starting, Error: "starts: formats its table, 35 % of 256 bytes", Facts: facts}
+		plan := s.decide(t)
+		if c := meta.FindStatusCondition(plan.Status.Nodes["cache-memory-0"].Conditions, v1alpha1.ConditionReady); c.Status != metav1.ConditionFalse ||
+			c.Reason != v1alpha1.ReasonStarting || !strings.Contains(c.Message, "formats its table, 35 %") {
+			t.Errorf("%+v", c)
+		}
+		if planned(&plan.Plan) != nil || len(plan.Delete) != 0 {
+			t.Errorf("%d publications, %d deletions", len(plan.Publish), len(plan.Delete))
 		}
 	}
 }

@@ -4,6 +4,9 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +52,7 @@ func (d *decision) takeOverReplicas() {
 		entry.Replicas = s.replicas
 		d.memoryScales = append(d.memoryScales, s)
 	}
+	d.keepToWhatAMapHolds()
 	if d.Pool.Spec.Compute == nil {
 		return
 	}
@@ -66,6 +70,33 @@ func (d *decision) takeOverReplicas() {
 		}
 		entry.Replicas = s.replicas
 		d.computeScales = append(d.computeScales, s)
+	}
+}
+
+// keepToWhatAMapHolds takes back what memory pools together ask for beyond the memory nodes that a map can have. Each of their MemoryNodePools alone may ask
+// for so many, and the API server sees no two of them. Memory nodes that the map has are left alone; the last pools get less before the first do.
+func (d *decision) keepToWhatAMapHolds() {
+	d.beyondMap = map[string]string{}
+	asked := int32(0)
+	for _, entry := range d.Pool.Spec.Memory.Pools {
+		asked += entry.Replicas
+	}
+	over := asked - nodesInMap
+	for p := len(d.Pool.Spec.Memory.Pools) - 1; p >= 0 && over > 0; p-- {
+		entry := &d.Pool.Spec.Memory.Pools[p]
+		least := int32(1)
+		if d.epochs.current != nil {
+			least = max(least, min(entry.Replicas, d.inMapOf(entry)))
+		}
+		given := entry.Replicas - min(over, entry.Replicas-least)
+		if given == entry.Replicas {
+			continue
+		}
+		over -= entry.Replicas - given
+		d.beyondMap[entry.Name] = fmt.Sprintf("memory pool %s gets %d of the %d memory nodes that are asked for: all memory pools together ask for %d, and a pool has at most %d. Scale a MemoryNodePool down (kubectl -n %s get memorynodepools)",
+			entry.Name, given, entry.Replicas, asked, nodesInMap, d.Pool.Namespace)
+		entry.Replicas = given
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonTooManyMemoryNodes, d.beyondMap[entry.Name]})
 	}
 }
 
@@ -127,7 +158,16 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 				status.ReadyReplicas++
 			}
 		}
-		if c := d.growth[s.entry]; c != nil {
+		c := d.growth[s.entry]
+		was := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionScalingLimited)
+		if why := d.beyondMap[s.entry]; why != "" {
+			limited := condition(v1alpha1.ConditionScalingLimited, metav1.ConditionTrue, v1alpha1.ReasonTooManyMemoryNodes, "%s", why)
+			c = &limited
+		} else if c == nil && was != nil && was.Reason == v1alpha1.ReasonTooManyMemoryNodes {
+			limited := condition(v1alpha1.ConditionScalingLimited, metav1.ConditionFalse, v1alpha1.ReasonAccepted, "the memory pool gets as many memory nodes as are asked for")
+			c = &limited
+		}
+		if c != nil {
 			status.Conditions = d.setConditions(status.Conditions, object.Generation, *c)
 		}
 		d.Status.MemoryPools[object.Name] = status
@@ -139,6 +179,7 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 		}
 		status := v1alpha1.ComputeShardPoolStatus{Processes: d.written.in[object.Name],
 			ScaleStatus: v1alpha1.ScaleStatus{ObservedGeneration: object.Generation, Selector: labels.FormatLabels(d.pool.ComputePoolSelector(s.entry))}}
+		status.Conditions = d.setConditions(object.Status.Conditions, object.Generation, d.shardsReady(s))
 		if deployment := d.Deployments[d.pool.ComputeName(s.entry)]; deployment != nil {
 			status.Replicas, status.ReadyReplicas = deployment.Status.Replicas, deployment.Status.ReadyReplicas
 		}
@@ -151,6 +192,90 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 			d.Status.ComputePools[name] = status
 		}
 	}
+}
+
+// shardsReady says whether the compute shards of an entry serve and, of the first that does not, why.
+func (d *decision) shardsReady(s scale) metav1.Condition {
+	const ready = v1alpha1.ConditionReady
+	serving := int32(0)
+	if deployment := d.Deployments[d.pool.ComputeName(s.entry)]; deployment != nil {
+		serving = deployment.Status.ReadyReplicas
+	}
+	if serving >= s.replicas {
+		return condition(ready, metav1.ConditionTrue, v1alpha1.ReasonServing, "%d of %d compute shards are ready", serving, s.replicas)
+	}
+	return condition(ready, metav1.ConditionFalse, v1alpha1.ReasonNotServing, "%d of %d compute shards are ready%s", serving, s.replicas, after(": ", d.shardTrouble(s.entry)))
+}
+
+// shardTrouble is what keeps a compute shard of an entry from serving, in its own words where it has any; of every entry, if none is named.
+func (d *decision) shardTrouble(entry string) string {
+	trouble := ""
+	for _, pod := range d.ComputePods {
+		if entry != "" && pod.Labels[v1alpha1.LabelComputePool] != entry {
+			continue
+		}
+		said := ""
+		if observed := d.Agents[pod.UID]; observed.State == agent.Connected && !observed.Facts.GetReady() {
+			said = observed.Facts.GetMessage()
+		}
+		switch message := unschedulable(pod); {
+		case message != "":
+			trouble = fmt.Sprintf("no Kubernetes node can take pod %s: %s", pod.Name, message)
+		case said != "":
+			trouble = fmt.Sprintf("pod %s says: %s", pod.Name, said)
+		case crashed(pod) != "":
+			trouble = fmt.Sprintf("pod %s: %s", pod.Name, crashed(pod))
+		case waitingFor(pod) != "" && pod.Status.Phase == corev1.PodPending:
+			trouble = fmt.Sprintf("pod %s has not started%s", pod.Name, waitingFor(pod))
+		}
+	}
+	return trouble
+}
+
+// sessionBudget compares the sessions that compute shards open at each memory node with those that it has. Compute pools are scaled without the KVPool,
+// and memory nodes keep the sessions that they were made with.
+func (d *decision) sessionBudget() []finding {
+	surge := int32(1)
+	if attachment := d.Pool.Spec.Network.Attachment; attachment != nil && attachment.HostNetwork != nil {
+		surge = 0
+	}
+	needed := int32(0)
+	for _, entry := range d.pool.ComputePools() {
+		if entry.Replicas > 0 {
+			needed += max(entry.Workers, 1) * (entry.Replicas + surge)
+		}
+	}
+	for _, n := range d.nodes {
+		if has := d.sessionsOf(n); has < needed {
+			return []finding{{v1alpha1.ReasonTooFewSessions, fmt.Sprintf(
+				"compute shards need %d sessions at each memory node (workers * (replicas + %d), of all compute pools), and memory node %s has %d: shards beyond that do not become ready. Give compute pools fewer replicas or workers, or raise spec.limits.maxSessions, which memory nodes have that are made from then on (condition UpToDate says how)",
+				needed, surge, n.name, has)}}
+		}
+	}
+	return nil
+}
+
+// sessionsOf a memory node: those that its pod was made with or, of a pod that reads a file, those of the spec, which never change.
+func (d *decision) sessionsOf(n *node) int32 {
+	const flag = "--max-sessions="
+	arguments := []string{}
+	if n.pod != nil && len(n.pod.Spec.Containers) > 0 {
+		arguments = n.pod.Spec.Containers[0].Args
+	}
+	if slices.ContainsFunc(arguments, func(argument string) bool { return strings.HasPrefix(argument, "--memory=") }) {
+		for _, argument := range arguments {
+			if number, found := strings.CutPrefix(argument, flag); found {
+				if sessions, err := strconv.ParseInt(number, 10, 32); err == nil {
+					return int32(sessions)
+				}
+			}
+		}
+		return v1alpha1.DefaultMaxSessions
+	}
+	if limits := d.Pool.Spec.Limits; limits != nil && limits.MaxSessions != nil {
+		return *limits.MaxSessions
+	}
+	return v1alpha1.DefaultMaxSessions
 }
 
 // decideGrowth asks for one more memory node where a memory pool is as full as its policy lets it be. Keys are moved between one step and the next.

@@ -147,6 +147,8 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 			return is(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "the node says: %s", orElse(n.agent.Facts.GetMessage(), "not ready"))
 		}
 		return is(metav1.ConditionTrue, v1alpha1.ReasonServing, "it serves epoch %d", effective.Epoch)
+	case agent.Starting:
+		return is(metav1.ConditionFalse, v1alpha1.ReasonStarting, "its process %s", n.agent.Error)
 	case agent.Refused:
 		return is(metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s", n.agent.Error)
 	}
@@ -253,7 +255,7 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 			}
 		}
 	}
-	now.Conditions = d.setConditions(now.Conditions, n.object.Generation, ready)
+	now.Conditions = d.setConditions(now.Conditions, n.object.Generation, ready, d.nodeUpToDate(n))
 	if was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady); ready.Reason == v1alpha1.ReasonRDMAMissing && (was == nil || was.Reason != ready.Reason) {
 		d.tell(n, corev1.EventTypeWarning, ready.Reason, "Attach", fmt.Sprintf("memory node %s: %s", n.name, ready.Message))
 	}
@@ -394,7 +396,7 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 	degraded := d.isDegraded(nodes, pressure)
 	d.tellForeignPods(foreign, degraded)
 	status.Conditions = d.setConditions(status.Conditions, d.Pool.Generation,
-		d.available(nodes, shards), d.progressing(nodes, shards), degraded, d.specValid(), d.reachable(), pressure, d.certificatesReady())
+		d.available(nodes, shards), d.progressing(nodes, shards), degraded, d.specValid(), d.reachable(), pressure, d.certificatesReady(), d.poolUpToDate())
 	d.Status.Pool = status
 }
 
@@ -429,14 +431,8 @@ func (d *decision) computeShards() shards {
 			}
 		}
 	}
-	for _, pod := range d.ComputePods {
-		if message := unschedulable(pod); message != "" {
-			s.trouble = fmt.Sprintf("no Kubernetes node can take pod %s: %s", pod.Name, message)
-		} else if message := crashed(pod); message != "" {
-			s.trouble = fmt.Sprintf("pod %s: %s", pod.Name, message)
-		} else if message := waitingFor(pod); message != "" && pod.Status.Phase == corev1.PodPending {
-			s.trouble = fmt.Sprintf("pod %s has not started%s", pod.Name, message)
-		}
+	if trouble := d.shardTrouble(""); trouble != "" {
+		s.trouble = trouble
 	}
 	return s
 }
@@ -473,7 +469,9 @@ func (d *decision) available(nodes []nodeCondition, shards shards) metav1.Condit
 		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonTablesStopped, "tables are stopped, as their data is lost: %s", some(stopped))
 	case len(down) > 0:
 		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonMemoryNodesNotServing, "memory nodes do not serve: %s", some(down))
-	case shards.desired > 0 && shards.ready == 0:
+	case shards.desired == 0:
+		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonNoComputeShards, "no compute shard is asked for, and nothing else speaks the Redis protocol: give the pool some, by spec.compute.pools and their replicas")
+	case shards.ready == 0:
 		return condition(available, metav1.ConditionFalse, v1alpha1.ReasonNoComputeShards, "no compute shard is ready%s", after(": ", shards.trouble))
 	case len(unknown) > 0:
 		return condition(available, metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "nothing is known of memory nodes: %s", some(unknown))
@@ -572,6 +570,7 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 	}
 	found = append(found, d.quarantined()...)
 	found = append(found, fullFinding(pressure)...)
+	found = append(found, d.sessionBudget()...)
 	if waiting := d.repairs.waiting; waiting > 0 {
 		found = append(found, finding{v1alpha1.ReasonRepairBacklog, fmt.Sprintf(
 			"%d dead client processes wait for a RepairLease, as %d are open: look at those that do not move (kubectl -n %s get repairleases -o wide); blocked clients repair on their own meanwhile",
@@ -708,7 +707,7 @@ func (s *Status) Blame(pool *v1alpha1.KVPool, now metav1.Time, reason, message s
 
 func order(kind string) int {
 	for i, known := range []string{v1alpha1.ConditionAvailable, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded, v1alpha1.ConditionSpecValid,
-		v1alpha1.ConditionDataPlaneReachable, v1alpha1.ConditionCertificatesReady} {
+		v1alpha1.ConditionDataPlaneReachable, v1alpha1.ConditionCertificatesReady, v1alpha1.ConditionUpToDate} {
 		if known == kind {
 			return i
 		}

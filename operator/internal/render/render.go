@@ -48,6 +48,8 @@ type Pool struct {
 	Guarded int32
 	// KeysLeaveFirst: memory nodes are drained before Kubernetes nodes are, and none is evicted with what it holds.
 	KeysLeaveFirst bool
+	// MemoryPriorityClass of the pods of memory nodes; empty: the cluster's default.
+	MemoryPriorityClass string
 	// OperatorNamespace is where the operator's pods run; empty if it runs outside the cluster.
 	OperatorNamespace string
 	// SecretNamespace is where the operator keeps what nobody else may read of the pool; empty: the pool's own namespace.
@@ -169,7 +171,10 @@ const Newest int32 = 4
 
 // A Template makes pods and the configuration that they read.
 type Template interface {
+	// MemoryConfig is what a memory node's process is told when it starts.
 	MemoryConfig(Pool, v1alpha1.MemoryPool) string
+	// ConfiguresMemoryInPod says whether MemoryConfig is a part of each memory node's pod, rather than a file that all pods of a memory pool read.
+	ConfiguresMemoryInPod() bool
 	MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error)
 	ComputeConfig(Pool, v1alpha1.ComputePool) string
 	ComputeDeployment(Pool, v1alpha1.ComputePool) (*appsv1ac.DeploymentApplyConfiguration, error)
@@ -325,11 +330,13 @@ func LockRegion(region *v1alpha1.LockRegion) *apiac.LockRegionApplyConfiguration
 		WithRowsPerLock(region.RowsPerLock)
 }
 
-// Config holds the configuration file of each memory pool and each compute pool.
+// Config holds the configuration file of each compute pool, and of each memory pool whose pods read one.
 func Config(pool Pool, template Template) *corev1ac.ConfigMapApplyConfiguration {
 	files := map[string]string{}
 	for _, memoryPool := range pool.Spec.Memory.Pools {
-		files[memoryPool.Name+".toml"] = template.MemoryConfig(pool, memoryPool)
+		if !template.ConfiguresMemoryInPod() {
+			files[memoryPool.Name+".toml"] = template.MemoryConfig(pool, memoryPool)
+		}
 	}
 	for _, computePool := range pool.ComputePools() {
 		files[computePool.Name+".toml"] = template.ComputeConfig(pool, computePool)

@@ -141,6 +141,8 @@ func milliseconds(duration time.Duration) string {
 	return fmt.Sprintf("%dms", duration.Milliseconds())
 }
 
+func (template1) ConfiguresMemoryInPod() bool { return false }
+
 func (t template1) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error) {
 	lent := memoryPool.Memory.Value()
 	// Superblock and file system need a little more than what is lent. A memory-backed volume counts against the container's

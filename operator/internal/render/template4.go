@@ -3,18 +3,54 @@
 package render
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// template4 is for clusters that lose Kubernetes nodes: it changes what pods tolerate, how they start and how they end. Each pool has a directory of its own
+// template4 is for clusters that lose Kubernetes nodes, and for pools whose spec is edited: it changes what pods tolerate, how they start and how they
+// end, and it gives a memory node its configuration on the command line of its pod, which lives exactly as long as the memory that it shapes. Each pool has a directory of its own
 // for shared memory, and the platform may choose its pods' users.
 type template4 struct{ template3 }
+
+const (
+	// Clients of a pool whose Kubernetes node is unreachable find another shard after this long.
+	shardsOutlast = int64(30)
+	// Load balancers and kube-proxies stop sending new connections to a shard before it closes its listener.
+	shardLingers = int64(5)
+	// A shard lingers, drains for 10 s, and says goodbye to memory nodes.
+	shardGrace = int64(45)
+)
+
+// MemoryConfig of a process that listens on every address of its pod, IPv4 and IPv6.
+func (t template4) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string {
+	return everyAddress(t.template3.MemoryConfig(pool, memoryPool))
+}
+
+func (t template4) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) string {
+	return everyAddress(t.template3.ComputeConfig(pool, computePool))
+}
+
+func everyAddress(config string) string {
+	for _, key := range []string{"listen", "agent-listen"} {
+		config = strings.ReplaceAll(config, "\n"+key+` = "0.0.0.0:`, "\n"+key+` = "[::]:`)
+	}
+	return config
+}
+
+// ConfiguresMemoryInPod: a file that several pods share, and that the kubelet refreshes, could give a restarted process another geometry than the
+// memory that it takes up.
+func (template4) ConfiguresMemoryInPod() bool { return true }
 
 func (t template4) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error) {
 	pod, err := t.template3.MemoryPod(pool, memoryPool, node, nodeUID)
@@ -23,11 +59,87 @@ func (t template4) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 	}
 	t.ownRings(pool, pod.Spec)
 	t.platformUsers(pool, pod.Spec)
+	container := &pod.Spec.Containers[0]
+	if err := t.configureInPod(pod.Spec, t.MemoryConfig(pool, memoryPool)); err != nil {
+		return nil, fmt.Errorf("memory node %s: %w", node, err)
+	}
+	unevictable(container)
+	if pool.MemoryPriorityClass != "" {
+		pod.Spec.WithPriorityClassName(pool.MemoryPriorityClass)
+	}
+	// A memory node on a Kubernetes node that cannot be reached may well be alive: its pod stays until a person or the cloud says that the node is gone.
+	outlast(pod.Spec, nil)
 	hash, err := hashOf(pod.Spec)
 	if err != nil {
 		return nil, err
 	}
 	return pod.WithAnnotations(t.version()).WithAnnotations(map[string]string{v1alpha1.AnnotationPodHash: hash}).WithOwnerReferences(pool.Keeper()), nil
+}
+
+// configureInPod puts each line of a configuration on the command line, in place of the file.
+func (template4) configureInPod(spec *corev1ac.PodSpecApplyConfiguration, config string) error {
+	container := &spec.Containers[0]
+	container.Args = slices.DeleteFunc(container.Args, func(argument string) bool { return strings.HasPrefix(argument, "--config=") })
+	for _, line := range strings.Split(strings.TrimSuffix(config, "\n"), "\n") {
+		key, value, found := strings.Cut(line, " = ")
+		if !found {
+			return fmt.Errorf("no value in %q", line)
+		}
+		if text, err := strconv.Unquote(value); err == nil {
+			value = text
+		}
+		// The kubelet expands $(NAME), and nothing here is meant to be.
+		container.Args = append(container.Args, fmt.Sprintf("--%s=%s", key, strings.ReplaceAll(value, "$(", "$$(")))
+	}
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(volume corev1ac.VolumeApplyConfiguration) bool { return *volume.Name == "config" })
+	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(mounted corev1ac.VolumeMountApplyConfiguration) bool { return *mounted.Name == "config" })
+	return nil
+}
+
+// unevictable asks for as much memory as the limit allows: the kubelet evicts no pod for memory that the pod has asked for. The pod is Guaranteed where
+// the spec limits its processors, too; a limit that nobody asked for would slow down every client.
+func unevictable(container *corev1ac.ContainerApplyConfiguration) {
+	(*container.Resources.Requests)[corev1.ResourceMemory] = (*container.Resources.Limits)[corev1.ResourceMemory].DeepCopy()
+}
+
+// outlast has a pod stay on a Kubernetes node that is not ready or not reachable: for some seconds, or for as long as it takes. What the spec says about
+// such nodes comes before.
+func outlast(spec *corev1ac.PodSpecApplyConfiguration, seconds *int64) {
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if slices.ContainsFunc(spec.Tolerations, func(toleration corev1ac.TolerationApplyConfiguration) bool { return outlasts(toleration, key) }) {
+			continue
+		}
+		toleration := corev1ac.Toleration().WithKey(key).WithOperator(corev1.TolerationOpExists).WithEffect(corev1.TaintEffectNoExecute)
+		if seconds != nil {
+			toleration.WithTolerationSeconds(*seconds)
+		}
+		spec.WithTolerations(toleration)
+	}
+}
+
+// Outlasting are the tolerations of a memory node's pod whatever template made it: those that it was given, and those by which it stays on a Kubernetes
+// node that is not ready or not reachable.
+func Outlasting(given []corev1ac.TolerationApplyConfiguration) []corev1.Toleration {
+	spec := corev1ac.PodSpec()
+	spec.Tolerations = slices.Clone(given)
+	outlast(spec, nil)
+	return tolerationsOf(spec.Tolerations)
+}
+
+func tolerationsOf(applied []corev1ac.TolerationApplyConfiguration) []corev1.Toleration {
+	tolerations := make([]corev1.Toleration, 0, len(applied))
+	for _, toleration := range applied {
+		tolerations = append(tolerations, corev1.Toleration{
+			Key: ptr.Deref(toleration.Key, ""), Operator: ptr.Deref(toleration.Operator, ""), Value: ptr.Deref(toleration.Value, ""),
+			Effect: ptr.Deref(toleration.Effect, ""), TolerationSeconds: toleration.TolerationSeconds,
+		})
+	}
+	return tolerations
+}
+
+// outlasts says whether a toleration speaks of the taint that a key names.
+func outlasts(toleration corev1ac.TolerationApplyConfiguration, key string) bool {
+	return (toleration.Key == nil || *toleration.Key == key) && (toleration.Effect == nil || *toleration.Effect == corev1.TaintEffectNoExecute)
 }
 
 func (t template4) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool) (*appsv1ac.DeploymentApplyConfiguration, error) {
@@ -37,7 +149,13 @@ func (t template4) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 	}
 	t.ownRings(pool, deployment.Spec.Template.Spec)
 	t.platformUsers(pool, deployment.Spec.Template.Spec)
-	deployment.Spec.Template.WithAnnotations(t.version()).
+	template := deployment.Spec.Template
+	seconds := shardsOutlast
+	outlast(template.Spec, &seconds)
+	template.Spec.WithTerminationGracePeriodSeconds(shardGrace)
+	template.Spec.Containers[0].WithLifecycle(corev1ac.Lifecycle().WithPreStop(corev1ac.LifecycleHandler().
+		WithSleep(corev1ac.SleepAction().WithSeconds(shardLingers))))
+	template.WithAnnotations(t.version()).
 		WithAnnotations(map[string]string{v1alpha1.AnnotationConfigHash: hashOfText(t.ComputeConfig(pool, computePool))})
 	return deployment, nil
 }

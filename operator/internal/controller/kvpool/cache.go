@@ -95,8 +95,23 @@ func slimPod(object any) (any, error) {
 	slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta, Status: pod.Status}
 	slim.ManagedFields = nil
 	slim.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations}
+	// Memory nodes' pods are compared with what the spec says now.
+	memoryNode := pod.Labels[v1alpha1.LabelMemoryNode] != ""
+	if memoryNode {
+		slim.Spec.NodeSelector = pod.Spec.NodeSelector
+	}
 	for _, container := range pod.Spec.Containers {
-		slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: container.Name, Image: container.Image})
+		kept := corev1.Container{Name: container.Name, Image: container.Image}
+		if memoryNode {
+			kept.Args, kept.Resources = container.Args, container.Resources
+		}
+		slim.Spec.Containers = append(slim.Spec.Containers, kept)
+	}
+	// A Secret stays as long as a pod has it.
+	for _, volume := range pod.Spec.Volumes {
+		if !memoryNode && volume.Secret != nil {
+			slim.Spec.Volumes = append(slim.Spec.Volumes, corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: volume.Secret.SecretName}}})
+		}
 	}
 	return slim, nil
 }

@@ -3,6 +3,7 @@
 package kvpool
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 }
 
 func TestReadyOnceTheCachesAreFilled(t *testing.T) {
-	request := httptest.NewRequest("GET", "/readyz", nil)
+	request := httptest.NewRequest(http.MethodGet, "/readyz", nil)
 	caches := &informertest.FakeInformers{Synced: ptr.To(false)}
 	if err := Ready(caches)(request); err == nil {
 		t.Error("ready before the caches are filled")

@@ -67,6 +67,7 @@ import (
 // +kubebuilder:rbac:groups=farpool.dev,resources=memorynodepools/status;computeshardpools/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods;secrets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods/resize,verbs=patch
 // +kubebuilder:rbac:groups="",resources=configmaps;services,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=get;list;watch
@@ -390,14 +391,15 @@ func (h *hands) Judge(err error) plan.Failure {
 func (h *hands) Announce(list []plan.Event) { h.emit(list) }
 
 func (h *hands) Connect() error {
+	amended := h.amend(h.ctx, h.snapshot.Pool, h.decided)
 	renewAt, err := h.syncStreams(h.snapshot.Pool, h.decided)
 	if err != nil {
-		return err
+		return errors.Join(amended, err)
 	}
 	if wait := renewAt.Sub(h.clock.Now()); !renewAt.IsZero() && (h.decided.RequeueAfter == 0 || wait < h.decided.RequeueAfter) {
 		h.decided.RequeueAfter = max(wait, time.Second)
 	}
-	return nil
+	return amended
 }
 
 // Tell memory nodes of a map side by side.
@@ -521,6 +523,27 @@ func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedNam
 		if err := r.applier.Status(ctx, resizeStatus(resize, &status), resize); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// amend pods that run. One that may not be changed keeps nothing from going on: the pool's status says so, and it is tried again.
+func (r *Reconciler) amend(ctx context.Context, pool *v1alpha1.KVPool, decided *plan.Plan) error {
+	for _, amendment := range decided.Amend {
+		err := r.applier.Amend(ctx, amendment.Pod, amendment.Subresource, amendment.Patch)
+		if errors.Is(err, apply.ErrStale) {
+			return err
+		}
+		if err != nil {
+			decided.Status.Fail(pool, metav1.NewTime(r.clock.Now().Truncate(time.Second)), v1alpha1.ConditionUpToDate, v1alpha1.ReasonAmendmentRefused,
+				fmt.Sprintf("pod %s does not get the %s that the spec gives it: %v. %s", amendment.Pod.Name, amendment.What, err, plan.HowToRenew), metav1.ConditionFalse)
+			log.FromContext(ctx).Error(err, "a pod cannot be changed; everything else goes on", "what", amendment.What)
+			if decided.RequeueAfter == 0 || decided.RequeueAfter > refusedRetry {
+				decided.RequeueAfter = refusedRetry
+			}
+			continue
+		}
+		log.FromContext(ctx).Info("changed a pod that runs", "pod", amendment.Pod.Name, "what", amendment.What)
 	}
 	return nil
 }

@@ -200,6 +200,7 @@ func startOperatorAs(access *rest.Config, image string, served ...string) *opera
 			Namespace:         secretNamespace,
 			SecretNamespace:   secretNamespace,
 			SharedMemoryPaths: plan.DefaultSharedMemoryPaths,
+			PodResize:         true,
 			AgentAddress: func(pod *corev1.Pod) string {
 				address, ok := addresses.Load(pod.Namespace + "/" + pod.Name)
 				if !ok {

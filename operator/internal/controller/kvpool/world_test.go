@@ -144,7 +144,7 @@ func (w *world) runAs(name string, facts *farpoolv1alpha1.Facts, certificate str
 	w.podStatus(name, corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
 		Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-		ContainerStatuses: []corev1.ContainerStatus{{Name: "memory-node", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "memory-node", Ready: true, Resources: &corev1.ResourceRequirements{}, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
 	})
 	return agent
 }

@@ -23,7 +23,7 @@ type KVPoolSpecApplyConfiguration struct {
 	Index *IndexSpecApplyConfiguration `json:"index,omitempty"`
 	// Memory nodes.
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
-	// Compute shards; without any, the pool is reached by the native library alone.
+	// Compute shards, which speak the Redis protocol. A pool without any holds memory that nothing reaches, and is not Available.
 	Compute *ComputeSpecApplyConfiguration `json:"compute,omitempty"`
 	// Resize says how the number of memory nodes is changed.
 	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`

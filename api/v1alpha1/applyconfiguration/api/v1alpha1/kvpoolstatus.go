@@ -13,7 +13,7 @@ import (
 //
 // KVPoolStatus says what is. The operator is its one writer.
 type KVPoolStatusApplyConfiguration struct {
-	// Conditions: Available, Progressing, Degraded, SpecValid, DataPlaneReachable, CertificatesReady.
+	// Conditions: Available, Progressing, Degraded, SpecValid, DataPlaneReachable, MemoryPressure, CertificatesReady, UpToDate.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration of the spec that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`

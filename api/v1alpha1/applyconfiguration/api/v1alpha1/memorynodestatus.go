@@ -13,7 +13,7 @@ import (
 //
 // MemoryNodeStatus mirrors what the node's agent and the kubelet say. The operator is its one writer.
 type MemoryNodeStatusApplyConfiguration struct {
-	// Conditions: Ready, DataLost.
+	// Conditions: Ready, DataLost, UpToDate.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration of the spec that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`

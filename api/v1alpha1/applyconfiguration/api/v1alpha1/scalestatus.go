@@ -13,7 +13,7 @@ import (
 //
 // ScaleStatus says how many there are, as scale subresources show it.
 type ScaleStatusApplyConfiguration struct {
-	// Conditions: ScalingLimited, of memory pools that have a capacity policy.
+	// Conditions: ScalingLimited, of memory pools that get fewer memory nodes than are asked for; Ready, of compute pools.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration of the spec that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kvpool
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// class is what becomes of an edit of a field.
+type class string
+
+const (
+	// refused by the API server.
+	refused class = "refused"
+	// rolls out: the Deployment of compute shards gets another template. Memory nodes do not change.
+	rolls class = "rolls out"
+	// kept: memory nodes that run keep what they have, and condition UpToDate says so.
+	kept class = "kept"
+	// amended: pods of memory nodes are changed while they run, in what their memory does not depend on.
+	amended class = "amended"
+	// elsewhere: no process is told.
+	elsewhere class = "elsewhere"
+)
+
+// anEdit of one field, as its JSON path names it.
+type anEdit struct {
+	class class
+	// base is the pool that is edited; nil: any.
+	base func(*v1alpha1.KVPoolSpec)
+	edit func(*v1alpha1.KVPoolSpec)
+}
+
+func overRoCE(attachment v1alpha1.AttachmentSpec) func(*v1alpha1.KVPoolSpec) {
+	return func(spec *v1alpha1.KVPoolSpec) { spec.Network = roce(&attachment) }
+}
+
+func withSharedMemory(spec *v1alpha1.KVPoolSpec) {
+	spec.Network.SharedMemory = &v1alpha1.SharedMemory{HostPath: "/run/farpool", SpinMicroseconds: 20}
+}
+
+func withRACE(spec *v1alpha1.KVPoolSpec) {
+	spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RACE: &v1alpha1.RACESpec{TablePercent: 25, Tables: 4, LeastTables: 1}}
+}
+
+// edits of every field of a KVPool's spec. A field that is missing here fails the test: find out what an edit of it does to a memory node that holds data.
+func edits() map[string]anEdit {
+	plugin := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: "net"}})
+	sriov := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSRIOV, SRIOV: &v1alpha1.SRIOVAttachment{ResourceName: "rdma/vf", Network: "net"}})
+	dra := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic", Interface: "eth1"}})
+	host := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentHostNetwork, HostNetwork: &v1alpha1.HostNetworkAttachment{ResourceName: "rdma/hca", Interface: "ens2f0"}})
+	memory := func(change func(*v1alpha1.MemoryPool)) func(*v1alpha1.KVPoolSpec) {
+		return func(spec *v1alpha1.KVPoolSpec) { change(&spec.Memory.Pools[0]) }
+	}
+	compute := func(change func(*v1alpha1.ComputePool)) func(*v1alpha1.KVPoolSpec) {
+		return func(spec *v1alpha1.KVPoolSpec) { change(&spec.Compute.Pools[0]) }
+	}
+	limits := func(change func(*v1alpha1.LimitsSpec)) func(*v1alpha1.KVPoolSpec) {
+		return func(spec *v1alpha1.KVPoolSpec) {
+			if spec.Limits == nil {
+				spec.Limits = &v1alpha1.LimitsSpec{}
+			}
+			change(spec.Limits)
+		}
+	}
+	list := map[string]anEdit{
+		"version":                       {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Version = "v2" }},
+		"dataPolicy":                    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.DataPolicy = v1alpha1.DataPolicyStore }},
+		"management":                    {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Management = v1alpha1.ManagementPaused }},
+		"index.protocol":                {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.Protocol = v1alpha1.ProtocolRACE }},
+		"index.rcuckoo.entryBytes":      {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntryBytes = 32 }},
+		"index.rcuckoo.entriesPerRow":   {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntriesPerRow = 4 }},
+		"index.rcuckoo.rowsPerLock":     {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.RowsPerLock = 8 }},
+		"index.rcuckoo.tablePercent":    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.TablePercent = 40 }},
+		"index.race.tablePercent":       {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.TablePercent = 40 }},
+		"index.race.tables":             {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.Tables = 8 }},
+		"index.race.leastTables":        {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
+		"memory.pools[].name":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
+		"memory.pools[].replicas":       {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
+		"memory.pools[].memory":         {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
+		"memory.pools[].hugePages":      {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
+		"memory.pools[].numaAlignment":  {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.NUMAAlignment = v1alpha1.NUMAAlignmentNone })},
+		"memory.pools[].nodeSelector":   {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = map[string]string{"rack": "b"} })},
+		"compute.pools[].name":          {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Name = "other" })},
+		"compute.pools[].replicas":      {elsewhere, nil, compute(func(p *v1alpha1.ComputePool) { p.Replicas = 3 })},
+		"compute.pools[].workers":       {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Workers = 2 })},
+		"compute.pools[].nodeSelector":  {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.NodeSelector = map[string]string{"rack": "b"} })},
+		"resize.approval":               {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired} }},
+		"resize.evacuation":             {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled} }},
+		"network.transport":             {refused, nil, overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic"}})},
+		"network.trafficClass":          {refused, dra, func(s *v1alpha1.KVPoolSpec) { s.Network.TrafficClass = ptr.To(int32(8)) }},
+		"network.sharedMemory.hostPath": {refused, withSharedMemory, func(s *v1alpha1.KVPoolSpec) { s.Network.SharedMemory.HostPath = "/run/other" }},
+		"network.attachment.type":       {refused, dra, host},
+		"locks.placement": {refused, dra, func(s *v1alpha1.KVPoolSpec) {
+			s.Locks = &v1alpha1.LocksSpec{Placement: v1alpha1.LocksInDeviceMemoryPreferred}
+		}},
+		"security.password":     {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.Password = v1alpha1.PasswordNone }},
+		"security.respTLS":      {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.RESPTLS = v1alpha1.Enabled }},
+		"limits.maxConnections": {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
+		"limits.maxPipeline":    {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
+		"limits.maxSessions":    {kept, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxSessions = ptr.To(int32(512)) })},
+		"failureTimeout":        {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeout = "3s" }},
+		"memory.pools[].capacity.fillPercent": {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) {
+			p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2}
+		})},
+		"memory.pools[].capacity.maxReplicas":           {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Capacity = &v1alpha1.CapacityPolicy{MaxReplicas: 3} })},
+		"limits.operationDeadlineMilliseconds":          {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.OperationDeadlineMilliseconds = ptr.To(int32(70)) })},
+		"network.sharedMemory.spinMicroseconds":         {refused, withSharedMemory, func(s *v1alpha1.KVPoolSpec) { s.Network.SharedMemory.SpinMicroseconds = 5 }},
+		"network.attachment.sriov.resourceName":         {refused, sriov, func(s *v1alpha1.KVPoolSpec) { s.Network.Attachment.SRIOV.ResourceName = "rdma/other" }},
+		"network.attachment.sriov.network":              {refused, sriov, func(s *v1alpha1.KVPoolSpec) { s.Network.Attachment.SRIOV.Network = "other" }},
+		"network.attachment.dra.interface":              {refused, dra, func(s *v1alpha1.KVPoolSpec) { s.Network.Attachment.DRA.Interface = "eth2" }},
+		"network.attachment.hostNetwork.resourceName":   {refused, host, func(s *v1alpha1.KVPoolSpec) { s.Network.Attachment.HostNetwork.ResourceName = "rdma/other" }},
+		"network.attachment.hostNetwork.interface":      {refused, host, func(s *v1alpha1.KVPoolSpec) { s.Network.Attachment.HostNetwork.Interface = "eth2" }},
+		"network.attachment.sharedDevicePlugin.network": {refused, plugin, func(s *v1alpha1.KVPoolSpec) { s.Network.Attachment.SharedDevicePlugin.Network = "other" }},
+		"network.attachment.dra.resourceClaimTemplateName": {refused, dra, func(s *v1alpha1.KVPoolSpec) {
+			s.Network.Attachment.DRA.ResourceClaimTemplateName = "two-nics"
+		}},
+		"network.attachment.sharedDevicePlugin.resourceName": {refused, plugin, func(s *v1alpha1.KVPoolSpec) {
+			s.Network.Attachment.SharedDevicePlugin.ResourceName = "rdma/other"
+		}},
+	}
+	tolerations := map[string]v1alpha1.Toleration{
+		"key":               {Key: "other", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+		"operator":          {Key: "dedicated", Operator: corev1.TolerationOpEqual, Effect: corev1.TaintEffectNoExecute},
+		"value":             {Key: "dedicated", Operator: corev1.TolerationOpEqual, Value: "v", Effect: corev1.TaintEffectNoExecute},
+		"effect":            {Key: "dedicated", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+		"tolerationSeconds": {Key: "dedicated", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To(int64(7))},
+	}
+	for name, toleration := range tolerations {
+		list["memory.pools[].tolerations[]."+name] = anEdit{amended, nil, memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = append(p.Tolerations, toleration) })}
+		list["compute.pools[].tolerations[]."+name] = anEdit{rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Tolerations = append(p.Tolerations, toleration) })}
+	}
+	for i, processors := range []string{"2", "3"} {
+		name := []string{"requests", "limits"}[i]
+		set := func(resources **v1alpha1.Resources) {
+			if *resources == nil {
+				*resources = &v1alpha1.Resources{}
+			}
+			wanted := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(processors + "Gi")}
+			if name == "requests" {
+				wanted[corev1.ResourceCPU] = resource.MustParse(processors)
+				(*resources).Requests = wanted
+			} else {
+				(*resources).Limits = wanted
+			}
+		}
+		list["memory.pools[].resources."+name] = anEdit{amended, nil, memory(func(p *v1alpha1.MemoryPool) { set(&p.Resources) })}
+		list["compute.pools[].resources."+name] = anEdit{rolls, nil, compute(func(p *v1alpha1.ComputePool) { set(&p.Resources) })}
+	}
+	return list
+}
+
+// leaves are the JSON paths of everything that an edit can change by itself.
+func leaves(of reflect.Type, path string) []string {
+	switch of.Kind() {
+	case reflect.Pointer:
+		return leaves(of.Elem(), path)
+	case reflect.Slice:
+		return leaves(of.Elem(), path+"[]")
+	case reflect.Struct:
+		if of == reflect.TypeFor[resource.Quantity]() {
+			return []string{path}
+		}
+		var found []string
+		for i := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+			found = append(found, leaves(of.Field(i).Type, strings.TrimPrefix(path+"."+name, "."))...)
+		}
+		return found
+	}
+	return []string{path}
+}
+
+// shapeOf is what processes of a spec are made from, by a template of some version.
+type shapeOf struct{ memoryFile, memoryPod, compute string }
+
+func shape(g Gomega, pool *v1alpha1.KVPool, version int32) shapeOf {
+	template, err := render.TemplateOf(version)
+	g.Expect(err).NotTo(HaveOccurred())
+	rendered := render.Pool{Name: pool.Name, Namespace: pool.Namespace, UID: pool.UID, Spec: pool.Spec, Image: "i"}
+	pod, err := template.MemoryPod(rendered, pool.Spec.Memory.Pools[0], "cache-memory-0", types.UID("uid"))
+	g.Expect(err).NotTo(HaveOccurred())
+	deployment, err := template.ComputeDeployment(rendered, pool.Spec.Compute.Pools[0])
+	g.Expect(err).NotTo(HaveOccurred())
+	text := func(object any) string {
+		content, err := json.Marshal(object)
+		g.Expect(err).NotTo(HaveOccurred())
+		return string(content)
+	}
+	return shapeOf{
+		memoryFile: render.Config(rendered, template).Data[pool.Spec.Memory.Pools[0].Name+".toml"],
+		memoryPod:  text(pod.Spec),
+		compute:    *deployment.Name + text(deployment.Spec.Template),
+	}
+}
+
+var _ = Describe("edits of a KVPool", func() {
+	It("has an answer for every field of the spec", func() {
+		known := edits()
+		var unknown []string
+		found := leaves(reflect.TypeFor[v1alpha1.KVPoolSpec](), "")
+		for _, path := range found {
+			if _, ok := known[path]; !ok {
+				unknown = append(unknown, path)
+			}
+		}
+		Expect(unknown).To(BeEmpty(), "find out what an edit of these fields does to a memory node that holds data, and add them to edits()")
+		for path := range known {
+			Expect(found).To(ContainElement(path), "the spec has no such field")
+		}
+	})
+
+	It("refuses what shapes memory, and changes nothing of memory nodes otherwise", func() {
+		known := edits()
+		paths := make([]string, 0, len(known))
+		for path := range known {
+			paths = append(paths, path)
+		}
+		slices.Sort(paths)
+		for _, path := range paths {
+			edit := known[path]
+			w := newWorld(func(pool *v1alpha1.KVPool) {
+				pool.Spec.Memory.Pools[0].Replicas = 1
+				if edit.base != nil {
+					edit.base(&pool.Spec)
+				}
+			})
+			Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
+			if edit.class == kept {
+				// Until it is known that memory nodes are made by a template that keeps what they start with, nothing may be edited that they start with.
+				Eventually(func() *v1alpha1.TemplateStatus { return w.current().Status.Template }, within, every).ShouldNot(BeNil())
+			}
+			var before, after *v1alpha1.KVPool
+			var err error
+			Eventually(func() bool {
+				before = w.current()
+				after = before.DeepCopy()
+				edit.edit(&after.Spec)
+				err = k8s.Update(w.ctx, after, client.DryRunAll)
+				return err == nil || !isConflict(err)
+			}, within, every).Should(BeTrue())
+			if edit.class == refused {
+				Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%s: %v", path, err)
+				continue
+			}
+			Expect(err).NotTo(HaveOccurred(), path)
+			for version := int32(1); version <= render.Newest; version++ {
+				g := NewWithT(GinkgoT())
+				was, is := shape(g, before, version), shape(g, after, version)
+				switch path {
+				case "limits.maxSessions":
+					// The API server refuses it where memory nodes read a file: see TestValidation.
+				case "index.race.leastTables":
+					// Nothing that is formatted depends on it: see Restart.WhatIsTakenUpKeepsItsTables of the data plane.
+				default:
+					Expect(is.memoryFile).To(Equal(was.memoryFile), "%s: template %d", path, version)
+				}
+				if edit.class != kept && edit.class != amended {
+					Expect(is.memoryPod).To(Equal(was.memoryPod), "%s: template %d", path, version)
+				}
+				Expect(is.compute != was.compute).To(Equal(edit.class == rolls), "%s: template %d: compute shards", path, version)
+			}
+			Expect(k8s.Delete(w.ctx, w.pool)).To(Succeed())
+		}
+	})
+
+	for _, group := range []struct {
+		name string
+		base func(*v1alpha1.KVPoolSpec)
+	}{{"RCuckoo", nil}, {"RACE", withRACE}} {
+		It("leaves pods of memory nodes that run alone, or amends them, of a pool of "+group.name, func() {
+			w := newWorld(func(pool *v1alpha1.KVPool) {
+				pool.Spec.Memory.Pools[0].Replicas = 1
+				if group.base != nil {
+					group.base(&pool.Spec)
+				}
+			})
+			w.create()
+			const name = "cache-memory-0"
+			w.run(name)
+			w.computeReady("cache-shards")
+			w.awaitCondition(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonServing)
+			w.awaitCondition(v1alpha1.ConditionUpToDate, metav1.ConditionTrue, v1alpha1.ReasonCurrent)
+			first := w.awaitPod(name)
+			known := edits()
+			var paths []string
+			for path, edit := range known {
+				if edit.class != refused && (edit.base == nil) == (group.base == nil) {
+					paths = append(paths, path)
+				}
+			}
+			// What a pod tolerates is never taken from it while it runs: these come last.
+			slices.SortFunc(paths, func(a, b string) int {
+				last := func(path string) int { return strings.Count(path, "memory.pools[].tolerations") }
+				return cmp.Or(last(a)-last(b), cmp.Compare(a, b))
+			})
+			original := w.current().Spec
+			for _, path := range paths {
+				edit := known[path]
+				if edit.class == elsewhere {
+					continue
+				}
+				By(path)
+				Expect(w.change(func(pool *v1alpha1.KVPool) { edit.edit(&pool.Spec) })).To(Succeed())
+				generation := w.current().Generation
+				Eventually(func(g Gomega) {
+					pool := w.current()
+					condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionUpToDate)
+					g.Expect(condition).NotTo(BeNil())
+					g.Expect(condition.ObservedGeneration).To(Equal(generation))
+					now := w.awaitPod(name)
+					g.Expect(now.UID).To(Equal(first.UID))
+					g.Expect(now.DeletionTimestamp).To(BeNil())
+					g.Expect(now.Spec.Containers[0].Args).To(Equal(first.Spec.Containers[0].Args))
+					own := meta.FindStatusCondition(w.node(name).Status.Conditions, v1alpha1.ConditionUpToDate)
+					g.Expect(own).NotTo(BeNil())
+					switch edit.class {
+					case kept:
+						g.Expect(string(condition.Status)+" "+condition.Reason).To(Equal("False "+v1alpha1.ReasonPodDiffers), condition.Message)
+						g.Expect(own.Reason).To(Equal(v1alpha1.ReasonPodDiffers))
+					case amended:
+						g.Expect(string(own.Status)).To(Equal("True"), own.Message)
+						g.Expect(fmt.Sprint(now.Spec.Tolerations, now.Spec.Containers[0].Resources)).NotTo(Equal(fmt.Sprint(first.Spec.Tolerations, first.Spec.Containers[0].Resources)))
+					case rolls:
+						deployment := &appsv1.Deployment{}
+						g.Expect(k8s.Get(w.ctx, w.key(render.Pool{Name: "cache"}.ComputeName(pool.Spec.Compute.Pools[0].Name)), deployment)).To(Succeed())
+						g.Expect(string(own.Status)).To(Equal("True"), own.Message)
+					}
+				}, within, every).Should(Succeed(), path)
+				if strings.Contains(path, "memory.pools[].tolerations") {
+					continue
+				}
+				Expect(w.change(func(pool *v1alpha1.KVPool) {
+					least := pool.Spec.Index.RACE
+					pool.Spec = *original.DeepCopy()
+					if least != nil {
+						pool.Spec.Index.RACE = least // is never lowered
+					}
+				})).To(Succeed())
+			}
+			if group.base != nil {
+				return
+			}
+			By("a limit that makes the pod Guaranteed, which no pod that runs can become")
+			Expect(w.change(func(pool *v1alpha1.KVPool) {
+				pool.Spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
+			})).To(Succeed())
+			told := w.awaitCondition(v1alpha1.ConditionUpToDate, metav1.ConditionFalse, v1alpha1.ReasonAmendmentRefused)
+			Expect(told.Message).To(And(ContainSubstring("pod cache-memory-0 does not get the resources"), ContainSubstring("QOS Class"), ContainSubstring("kubectl cordon")))
+			Expect(w.awaitPod(name).UID).To(Equal(first.UID))
+		})
+	}
+})

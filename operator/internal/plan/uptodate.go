@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// Amendment changes what may be changed of a pod that runs.
+type Amendment struct {
+	Pod *corev1.Pod
+	// Subresource of the pod that is patched; empty: the pod itself.
+	Subresource string
+	// Patch is a strategic merge patch.
+	Patch []byte
+	// What is changed, for people.
+	What string
+}
+
+// upToDate is what an edit of the spec means for the pod of a memory node.
+type upToDate struct {
+	amendments []Amendment
+	// differences that stay, each in words.
+	differences []string
+	// resizing says that other resources have been asked for, and how far that is; empty: no resize is under way.
+	resizing string
+	// unserved: the API server cannot resize pods.
+	unserved bool
+}
+
+// HowToRenew is what takes an edit to a memory node that runs.
+const HowToRenew = "A memory node keeps what it was started with for as long as its memory lasts, and a pod that is made anew starts with what the spec says now. To keep the keys, cordon its Kubernetes node (kubectl cordon): its keys move to other memory nodes, and then it is made anew elsewhere. Deleting its pod is faster, and loses what it holds"
+
+// rendered is the pod that a memory node would get now; nil where this operator cannot tell.
+func (d *decision) rendered(n *node) (*corev1ac.PodApplyConfiguration, error) {
+	if n.object == nil || n.wantedPod != nil {
+		return n.wantedPod, nil
+	}
+	// The object's own image and template: they were frozen when it was made.
+	frozen := d.pool
+	frozen.Image = n.object.Spec.Image
+	template, err := render.TemplateOf(n.object.Spec.TemplateVersion)
+	if err != nil {
+		return nil, err
+	}
+	n.wantedPod, err = template.MemoryPod(frozen, *n.pool, n.name, n.object.UID)
+	return n.wantedPod, err
+}
+
+// compare a memory node's pod with what the spec says now. Only pods that have found a place are compared: others are made anew.
+func (d *decision) compare(n *node) upToDate {
+	var u upToDate
+	if n.pod == nil || n.object == nil || !n.pod.DeletionTimestamp.IsZero() || !observe.Placed(n.pod) {
+		return u
+	}
+	wanted, err := d.rendered(n)
+	if err != nil || wanted == nil {
+		return u // said elsewhere
+	}
+	u.tolerate(n.pod, wanted.Spec)
+	if len(n.pod.Spec.Containers) == 0 || n.pod.Annotations[v1alpha1.AnnotationPodHash] == *podHash(wanted) {
+		return u
+	}
+	u.resize(d.Settings.PodResize, n.pod, wanted.Spec)
+	has, wants := &n.pod.Spec.Containers[0], &wanted.Spec.Containers[0]
+	if !slices.Equal(has.Args, wants.Args) {
+		u.differences = append(u.differences, "it was started with "+onlyIn(has.Args, wants.Args)+" and the spec gives "+onlyIn(wants.Args, has.Args))
+	}
+	if !equality.Semantic.DeepEqual(n.pod.Spec.NodeSelector, wanted.Spec.NodeSelector) && len(n.pod.Spec.NodeSelector)+len(wanted.Spec.NodeSelector) > 0 {
+		u.differences = append(u.differences, "its pod was placed by another nodeSelector")
+	}
+	return u
+}
+
+func podHash(pod *corev1ac.PodApplyConfiguration) *string {
+	hash := pod.Annotations[v1alpha1.AnnotationPodHash]
+	return &hash
+}
+
+// onlyIn lists what some arguments have and others have not.
+func onlyIn(some, others []string) string {
+	var only []string
+	for _, argument := range some {
+		if !slices.Contains(others, argument) {
+			only = append(only, argument)
+		}
+	}
+	if len(only) == 0 {
+		return "none of these flags"
+	}
+	return strings.Join(only, " ")
+}
+
+// tolerate adds what the spec tolerates now. A pod that an earlier operator made has 300 s for Kubernetes nodes that are not ready or not reachable,
+// which the API server gives to pods that say nothing about them.
+func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) {
+	wants := render.Outlasting(wanted.Tolerations)
+	now := slices.Clone(pod.Spec.Tolerations)
+	for _, toleration := range wants {
+		at := slices.IndexFunc(now, func(other corev1.Toleration) bool {
+			return other.Key == toleration.Key && operatorOf(other) == operatorOf(toleration) && other.Value == toleration.Value && other.Effect == toleration.Effect
+		})
+		if at < 0 {
+			now = append(now, toleration)
+		} else {
+			now[at].TolerationSeconds = toleration.TolerationSeconds
+		}
+	}
+	for _, toleration := range pod.Spec.Tolerations {
+		wanted := slices.ContainsFunc(wants, func(other corev1.Toleration) bool {
+			return other.Key == toleration.Key && operatorOf(other) == operatorOf(toleration) && other.Value == toleration.Value && other.Effect == toleration.Effect
+		})
+		if !wanted && !addedByKubernetes(pod, toleration) {
+			u.differences = append(u.differences, fmt.Sprintf("its pod tolerates %s, which the spec does not any more", orElse(toleration.Key, "every taint")))
+		}
+	}
+	if !equality.Semantic.DeepEqual(now, pod.Spec.Tolerations) {
+		u.amend(pod, "", "tolerations", map[string]any{"spec": map[string]any{"tolerations": now}})
+	}
+}
+
+func operatorOf(toleration corev1.Toleration) corev1.TolerationOperator {
+	if toleration.Operator == "" {
+		return corev1.TolerationOpEqual
+	}
+	return toleration.Operator
+}
+
+// addedByKubernetes says whether an admission plugin gives a pod this toleration by itself.
+func addedByKubernetes(pod *corev1.Pod, toleration corev1.Toleration) bool {
+	if strings.HasPrefix(toleration.Key, "node.kubernetes.io/") {
+		return true
+	}
+	_, extended := pod.Spec.Containers[0].Resources.Requests[corev1.ResourceName(toleration.Key)]
+	return extended
+}
+
+// resize a pod in place, where the API server can. Processors and memory of a container may change while it runs.
+func (u *upToDate) resize(served bool, pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) {
+	has, wants := pod.Spec.Containers[0].Resources, wanted.Containers[0].Resources
+	requests, requested := differing(has.Requests, *wants.Requests)
+	limits, limited := differing(has.Limits, *wants.Limits)
+	if !requested && !limited {
+		for _, c := range pod.Status.Conditions {
+			if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue {
+				u.resizing = fmt.Sprintf("its resources are being changed in place%s", after(": ", strings.TrimPrefix(c.Reason+": "+c.Message, ": ")))
+			}
+		}
+		return
+	}
+	if !served {
+		u.unserved = true
+		u.differences = append(u.differences, "its pod has other resources, and this cluster's API server cannot resize pods (it does from Kubernetes 1.33 on)")
+		return
+	}
+	resources := map[string]any{}
+	if requested {
+		resources["requests"] = requests
+	}
+	if limited {
+		resources["limits"] = limits
+	}
+	u.resizing = "its resources are being changed in place"
+	u.amend(pod, "resize", "resources", map[string]any{"spec": map[string]any{"containers": []any{
+		map[string]any{"name": pod.Spec.Containers[0].Name, "resources": resources},
+	}}})
+}
+
+// differing are processors and memory that are wanted and not there; null where there are some that nobody wants.
+func differing(has, wants corev1.ResourceList) (patch map[string]any, differ bool) {
+	patch = map[string]any{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		have, there := has[name]
+		want, wanted := wants[name]
+		switch {
+		case wanted && (!there || have.Cmp(want) != 0):
+			patch[string(name)] = want.String()
+		case !wanted && there:
+			patch[string(name)] = nil
+		}
+	}
+	return patch, len(patch) > 0
+}
+
+func (u *upToDate) amend(pod *corev1.Pod, subresource, what string, patch map[string]any) {
+	// Whatever has changed since makes the API server refuse.
+	patch["metadata"] = map[string]any{"resourceVersion": pod.ResourceVersion}
+	content, err := json.Marshal(patch)
+	if err != nil {
+		return // it is made of strings and tolerations alone
+	}
+	u.amendments = append(u.amendments, Amendment{Pod: pod, Subresource: subresource, Patch: content, What: what})
+}
+
+// amend the pods of memory nodes, as far as pods that run can be.
+func (d *decision) amend() {
+	for _, n := range d.nodes {
+		d.Amend = append(d.Amend, d.compare(n).amendments...)
+	}
+}
+
+// nodeUpToDate is a MemoryNode's condition.
+func (d *decision) nodeUpToDate(n *node) metav1.Condition {
+	const kind = v1alpha1.ConditionUpToDate
+	u := d.compare(n)
+	switch {
+	case n.pod == nil || !observe.Placed(n.pod) || !n.pod.DeletionTimestamp.IsZero():
+		return condition(kind, metav1.ConditionTrue, v1alpha1.ReasonCurrent, "its pod is made as the spec says")
+	case len(u.differences) > 0 && u.unserved && len(u.differences) == 1:
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonResizeUnsupported, "%s. %s", u.differences[0], HowToRenew)
+	case len(u.differences) > 0:
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonPodDiffers, "%s. %s", strings.Join(u.differences, "; "), HowToRenew)
+	case u.resizing != "":
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonResizingInPlace, "%s", u.resizing)
+	}
+	return condition(kind, metav1.ConditionTrue, v1alpha1.ReasonCurrent, "its pod is as the spec says")
+}
+
+// poolUpToDate says which pods are not as the spec says, and what to do about it.
+func (d *decision) poolUpToDate() metav1.Condition {
+	const kind = v1alpha1.ConditionUpToDate
+	var differ, resizing []string
+	first := ""
+	for _, n := range d.nodes {
+		if n.object == nil {
+			continue
+		}
+		c := d.nodeUpToDate(n)
+		switch {
+		case c.Status == metav1.ConditionTrue:
+		case c.Reason == v1alpha1.ReasonResizingInPlace:
+			resizing = append(resizing, fmt.Sprintf("%s (%s)", n.name, c.Message))
+		default:
+			differ = append(differ, n.name)
+			if first == "" {
+				first = c.Message
+			}
+		}
+	}
+	var rolling []string
+	for _, computePool := range d.pool.ComputePools() {
+		deployment := d.Deployments[d.pool.ComputeName(computePool.Name)]
+		if deployment != nil && (deployment.Status.ObservedGeneration < deployment.Generation || deployment.Status.UpdatedReplicas < deployment.Status.Replicas) {
+			rolling = append(rolling, deployment.Name)
+		}
+	}
+	switch {
+	case len(differ) > 0:
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonPodDiffers, "memory nodes do not run as the spec says (%s): %s", some(differ), first)
+	case len(resizing) > 0:
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonResizingInPlace, "memory nodes: %s", some(resizing))
+	case len(rolling) > 0:
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonComputeRollingOut, "compute shards are being replaced (Deployments %s)", some(rolling))
+	}
+	return condition(kind, metav1.ConditionTrue, v1alpha1.ReasonCurrent, "every pod is as the spec says")
+}

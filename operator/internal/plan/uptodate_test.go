@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// place makes the pod of a scene's first memory node what a template of some version makes of the spec.
+func (s *scene) place(t *testing.T, version int32) *corev1.Pod {
+	t.Helper()
+	node := s.Nodes["cache-memory-0"]
+	node.Spec.TemplateVersion = version
+	template, err := render.TemplateOf(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	applied, err := template.MemoryPod(render.Pool{Name: "cache", Namespace: "shop", UID: "uid", Spec: s.Pool.Spec, Image: node.Spec.Image}, s.Pool.Spec.Memory.Pools[0], node.Name, node.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := json.Marshal(applied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := s.NodePods[node.Name]
+	pod := &corev1.Pod{}
+	if err := json.Unmarshal(content, pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.UID, pod.ResourceVersion, pod.Status, pod.Spec.NodeName = before.UID, "7", before.Status, "worker"
+	s.NodePods[node.Name] = pod
+	return pod
+}
+
+func (s *scene) changes(t *testing.T, plan *decision, name string) (patches map[string]map[string]any) {
+	t.Helper()
+	patches = map[string]map[string]any{}
+	for _, amendment := range plan.Amend {
+		if amendment.Pod.Name != name {
+			continue
+		}
+		var patch struct {
+			Metadata map[string]any
+			Spec     map[string]any
+		}
+		if err := json.Unmarshal(amendment.Patch, &patch); err != nil {
+			t.Fatal(err)
+		}
+		if patch.Metadata["resourceVersion"] != amendment.Pod.ResourceVersion {
+			t.Errorf("a patch of whatever there is: %s", amendment.Patch)
+		}
+		patches[amendment.Subresource] = patch.Spec
+	}
+	return patches
+}
+
+func nodeCondition4(t *testing.T, plan *decision, name string) metav1.Condition {
+	t.Helper()
+	c := meta.FindStatusCondition(plan.Status.Nodes[name].Conditions, v1alpha1.ConditionUpToDate)
+	if c == nil {
+		t.Fatalf("memory node %s has no condition UpToDate", name)
+	}
+	return *c
+}
+
+// A pod that an earlier operator made leaves a Kubernetes node after 300 s that cannot be reached: it is made to stay. Nothing else of it changes.
+func TestPodsOfEarlierTemplatesStayOnUnreachableNodes(t *testing.T) {
+	for version := int32(1); version <= render.Newest; version++ {
+		s := newScene(1, v1alpha1.DataPolicyStore)
+		s.Pool.Spec.Memory.Pools[0].Tolerations = []v1alpha1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+		pod := s.place(t, version)
+		if version < 4 {
+			for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+				pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To(int64(300))})
+			}
+		}
+		plan := s.decide(t)
+		patches := s.changes(t, plan, pod.Name)
+		if version >= 4 {
+			if len(patches) != 0 {
+				t.Errorf("template %d: %v", version, patches)
+			}
+			continue
+		}
+		tolerations, _ := patches[""]["tolerations"].([]any)
+		if len(patches) != 1 || len(tolerations) != 3 {
+			t.Fatalf("template %d: %v", version, patches)
+		}
+		for _, toleration := range tolerations {
+			if _, bounded := toleration.(map[string]any)["tolerationSeconds"]; bounded {
+				t.Errorf("template %d: %v", version, toleration)
+			}
+		}
+		if c := nodeCondition4(t, plan, pod.Name); c.Status != metav1.ConditionTrue {
+			t.Errorf("template %d: %s: %s", version, c.Reason, c.Message)
+		}
+		// While nothing may be changed, nothing is.
+		s.Pool.Spec.Management = v1alpha1.ManagementPaused
+		if plan = s.decide(t); len(plan.Amend) != 0 {
+			t.Errorf("template %d: a paused pool's pods are changed", version)
+		}
+	}
+}
+
+func TestEditsOfPlacedMemoryNodes(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		edit           func(*v1alpha1.KVPoolSpec)
+		status         metav1.ConditionStatus
+		reason         string
+		says           []string
+		patched        string // subresource/fields
+		unserved       bool
+		unservedReason string
+	}{
+		{name: "nothing", edit: func(*v1alpha1.KVPoolSpec) {}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonCurrent},
+		{name: "sessions", edit: func(spec *v1alpha1.KVPoolSpec) { spec.Limits = &v1alpha1.LimitsSpec{MaxSessions: ptr.To(int32(512))} },
+			status: metav1.ConditionFalse, reason: v1alpha1.ReasonPodDiffers, says: []string{"--max-sessions=512", "kubectl cordon", "loses what it holds"}},
+		{name: "limits of compute shards", edit: func(spec *v1alpha1.KVPoolSpec) { spec.Limits = &v1alpha1.LimitsSpec{MaxPipeline: ptr.To(int32(5))} }, status: metav1.ConditionTrue, reason: v1alpha1.ReasonCurrent},
+		{name: "memory of the process", edit: func(spec *v1alpha1.KVPoolSpec) {
+			spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
+		}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonResizingInPlace, patched: "resize", unserved: true, unservedReason: v1alpha1.ReasonResizeUnsupported},
+		{name: "processors", edit: func(spec *v1alpha1.KVPoolSpec) {
+			spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}
+		}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonResizingInPlace, patched: "resize", unserved: true, unservedReason: v1alpha1.ReasonResizeUnsupported},
+		{name: "a toleration", edit: func(spec *v1alpha1.KVPoolSpec) {
+			spec.Memory.Pools[0].Tolerations = []v1alpha1.Toleration{{Key: "more", Operator: corev1.TolerationOpExists}}
+		}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonCurrent, patched: ""},
+		{name: "nodeSelector", edit: func(spec *v1alpha1.KVPoolSpec) { spec.Memory.Pools[0].NodeSelector = map[string]string{"rack": "b"} },
+			status: metav1.ConditionFalse, reason: v1alpha1.ReasonPodDiffers, says: []string{"nodeSelector"}},
+	} {
+		s := newScene(1, v1alpha1.DataPolicyStore)
+		pod := s.place(t, 4)
+		before := pod.DeepCopy()
+		c.edit(&s.Pool.Spec)
+		plan := s.decideWith(t, func(settings *Settings) { settings.PodResize = true })
+		got := nodeCondition4(t, plan, pod.Name)
+		whole := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionUpToDate)
+		if got.Status != c.status || got.Reason != c.reason || whole.Status != c.status || whole.Reason != c.reason {
+			t.Errorf("%s: %s %s: %s; the pool: %s %s", c.name, got.Status, got.Reason, got.Message, whole.Status, whole.Reason)
+		}
+		for _, words := range c.says {
+			if !strings.Contains(got.Message, words) || !strings.Contains(whole.Message, words) {
+				t.Errorf("%s: no %q in %q, or in %q", c.name, words, got.Message, whole.Message)
+			}
+		}
+		patches := s.changes(t, plan, pod.Name)
+		if _, found := patches[c.patched]; found != (c.patched != "" || c.name == "a toleration") || len(patches) > 1 {
+			t.Errorf("%s: patches %v", c.name, patches)
+		}
+		if len(plan.Delete) != 0 {
+			t.Errorf("%s: a pod that holds data is deleted", c.name)
+		}
+		if !c.unserved {
+			continue
+		}
+		s.NodePods[pod.Name] = before
+		plan = s.decide(t)
+		if got = nodeCondition4(t, plan, pod.Name); got.Reason != c.unservedReason || len(plan.Amend) != 0 {
+			t.Errorf("%s, where pods cannot be resized: %s: %s", c.name, got.Reason, got.Message)
+		}
+	}
+}
+
+// What the kubelet says of a resize is shown until it is done.
+func TestResizeThatWaits(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyStore)
+	pod := s.place(t, 4)
+	s.Pool.Spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}
+	pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Infeasible", Message: "Node didn't have enough capacity: cpu"}}
+	plan := s.decideWith(t, func(settings *Settings) { settings.PodResize = true })
+	if c := nodeCondition4(t, plan, pod.Name); c.Reason != v1alpha1.ReasonResizingInPlace || !strings.Contains(c.Message, "Infeasible: Node didn't have enough") || len(plan.Amend) != 0 {
+		t.Errorf("%s: %s; %v", c.Reason, c.Message, plan.Amend)
+	}
+	pod.Status.Conditions = nil
+	plan = s.decideWith(t, func(settings *Settings) { settings.PodResize = true })
+	if c := nodeCondition4(t, plan, pod.Name); c.Status != metav1.ConditionTrue {
+		t.Errorf("%s: %s", c.Reason, c.Message)
+	}
+}
