@@ -285,6 +285,23 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.gauge("farpool_node_segments", segments_help, node.segments.dead, {{"state", "dead"}});
     s.gauge("farpool_node_segments", segments_help, node.segments.resting, {{"state", "resting"}});
     s.gauge("farpool_node_segments", segments_help, node.segments.damaged, {{"state", "damaged"}});
+    for (const auto& one : node.segments_by_class) {
+      const std::string bytes = one.block_bytes == 0 ? "run" : std::to_string(one.block_bytes);
+      const char* help = "Heap segments by the size of their blocks, and by state.";
+      s.gauge("farpool_node_size_class_segments", help, one.segments.owned,
+              {{"block_bytes", bytes}, {"state", "owned"}});
+      s.gauge("farpool_node_size_class_segments", help, one.segments.orphaned,
+              {{"block_bytes", bytes}, {"state", "orphaned"}});
+      s.gauge("farpool_node_size_class_segments", help, one.segments.dead, {{"block_bytes", bytes}, {"state", "dead"}});
+    }
+    const std::uint64_t free = node.segments.free * node.segment_bytes;
+    const char* heap_help =
+        "Heap by what holds it: live is about what keys and values take; reclaimable is free within segments that are "
+        "handed out, for values of their size at once and for others when a write needs it; free is of no segment.";
+    s.gauge("farpool_node_heap_bytes", heap_help, node.heap_live, {{"state", "live"}});
+    s.gauge("farpool_node_heap_bytes", heap_help,
+            node.heap_bytes - free - std::min(node.heap_live, node.heap_bytes - free), {{"state", "reclaimable"}});
+    s.gauge("farpool_node_heap_bytes", heap_help, free, {{"state", "free"}});
     s.gauge("farpool_node_segment_bytes", "Size of a heap segment.", node.segment_bytes);
     s.counter("farpool_node_segment_refusals_total", "Requests for segments refused because the heap was full.",
               node.segment_refusals);

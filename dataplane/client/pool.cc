@@ -62,7 +62,7 @@ Status no_cursor_for(std::uint64_t table) {
 // A step asks a table for no fewer keys: with what it reads beside them, more cost little. Where it finds hardly any it
 // asks for more and more. It is over when it has as many keys as were asked for, or so many bytes of them, or has asked
 // so many times.
-constexpr std::uint64_t kFewestKeys = 64, kManyKeys = 512;
+constexpr std::uint64_t kFewestKeys = 64, kManyKeys = 4096;
 constexpr std::size_t kMostStepBytes = 1 << 20;
 constexpr int kMostPages = 32;
 
@@ -538,10 +538,17 @@ Task<Result<std::optional<std::string>>> Pool::look_for_any(Account& account) {
     begin |= Cursor::Position::put(port_.random() % bond->table().positions() & Cursor::Position::kMax);
   }
   int ends = 0;
+  bool counted = false;
   for (std::uint64_t cursor = begin; ends == 0 || (ends == 1 && cursor < begin);) {
     const Result<Page> page = co_await scan_from(cursor, 1, account);
     if (!page.ok()) co_return page.status();
     if (!page->keys.empty()) co_return page->keys[port_.random() % page->keys.size()];
+    // Much may have been deleted: what is counted tells sooner than rows that there is nothing.
+    if (!counted) {
+      counted = true;
+      const Result<std::uint64_t> keys = co_await count();
+      if (keys.ok() && *keys == 0) co_return std::nullopt;
+    }
     if (page->next <= cursor) ++ends;
     cursor = page->next;
   }

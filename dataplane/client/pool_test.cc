@@ -966,9 +966,55 @@ class PoolFullTest : public PoolTest, public ::testing::WithParamInterface<layou
       EXPECT_TRUE(status.ok()) << i << ": " << status.message();
     }
   }
+  // All but every twentieth.
+  static Task<void> erase_most(Client& client, int keys) {
+    for (int i = 0; i < keys; ++i) {
+      if (i % 20 != 0) EXPECT_TRUE((co_await client.pool->erase(name(i))).ok());
+    }
+  }
+  static Task<void> expect_rest(Client& client, int keys) {
+    for (int i = 0; i < keys; i += 20) {
+      const auto got = co_await client.pool->get(name(i));
+      EXPECT_TRUE(got.ok()) << got.status().message();
+      if (got.ok()) EXPECT_EQ(got->value_or("nothing"), value(i, 'a'));
+    }
+  }
+  static std::string large(int key, std::size_t bytes) { return std::string(bytes, static_cast<char>('a' + key % 26)); }
+  static Task<void> add_large(Client& client, int keys, std::size_t bytes) {
+    for (int i = 0; i < keys; ++i) {
+      const std::string key = std::to_string(bytes) + "-" + std::to_string(i);
+      // A full heap is believed to be so for a moment after it was.
+      base::Status status;
+      for (int tries = 0; tries < 40; ++tries) {
+        status = co_await client.pool->put(key, large(i, bytes));
+        if (status.code() != Code::out_of_memory) break;
+        co_await client.port->sleep_for(100 * base::kMillisecond);
+      }
+      EXPECT_TRUE(status.ok()) << bytes << " bytes, " << i << ": " << status.message();
+      if (!status.ok()) co_return;
+    }
+  }
+  static Task<void> expect_large(Client& client, int keys, std::size_t bytes) {
+    for (int i = 0; i < keys; ++i) {
+      const auto got = co_await client.pool->get(std::to_string(bytes) + "-" + std::to_string(i));
+      EXPECT_TRUE(got.ok()) << got.status().message();
+      if (got.ok()) EXPECT_EQ(got->value_or("nothing"), large(i, bytes));
+    }
+  }
   static Task<void> erase(Client& client, int keys) {
     for (int i = 0; i < keys; ++i) EXPECT_TRUE((co_await client.pool->erase(name(i))).ok());
   }
+};
+
+class PoolSparseTest : public PoolTest, public ::testing::WithParamInterface<layout::Protocol> {
+ protected:
+  static layout::GeometryRequest with(layout::Protocol protocol) {
+    layout::GeometryRequest request = kGeometry;
+    request.protocol = protocol;
+    request.table_percent = 40;
+    return request;
+  }
+  PoolSparseTest() : PoolTest(0, with(GetParam()), 40 * base::kMillisecond, 16 << 20) {}
 };
 
 TEST_P(PoolFullTest, ReadsAndWritesWhatThereIsAndTakesNewKeysWhenSomeHaveGone) {
@@ -993,7 +1039,59 @@ TEST_P(PoolFullTest, ReadsAndWritesWhatThereIsAndTakesNewKeysWhenSomeHaveGone) {
   run_until([] { return false; }, 3 * base::kSecond);
   run(filler, add(filler, keys / 3));
 }
+
+// Of values of one size hardly any are left, in every segment some: then there is room for others of any size.
+TEST_P(PoolFullTest, DeletingKeysMakesRoomForValuesOfAnySize) {
+  publish(map_of(1));
+  Client &filler = connect(), &other = connect();
+  int keys = 0;
+  run(filler, fill(filler, keys));
+  run(other, erase_most(other, keys));
+  for (const std::size_t bytes : {5000u, 700u, 300u, 70'000u}) {
+    run(other, add_large(other, bytes == 70'000 ? 20 : 1000, bytes));
+    run(other, expect_large(other, bytes == 70'000 ? 20 : 1000, bytes));
+  }
+  run(other, expect_rest(other, keys));
+  EXPECT_GT(nodes_[0]->stats().heap_bytes, nodes_[0]->stats().heap_live);
+  EXPECT_TRUE(run_until([this] { return nodes_[0]->stats().segments_by_class.size() > 2; }));
+}
 INSTANTIATE_TEST_SUITE_P(Protocols, PoolFullTest, kProtocols, name_of_protocol);
+
+// A pool of which hardly anything is used costs what it contains: of the rows of its tables those are read that have
+// had entries.
+TEST_P(PoolSparseTest, CostsWhatItContains) {
+  publish(map_of(1));
+  Client& client = connect();
+  const auto scanned = [&] {
+    const auto& scans = client.pool->counters().operations[static_cast<std::size_t>(Operation::scan)];
+    return scans.bytes.get();
+  };
+  const layout::Geometry& geometry = nodes_[0]->geometry();
+  const std::uint64_t table = geometry.rows * geometry.row_bytes();
+  ASSERT_GT(table, 4u << 20);
+  std::optional<std::string> any;
+  run(client, any_into(client, any));
+  EXPECT_FALSE(any);
+  for (const int keys : {1, 10}) {
+    run(client, put_all(client, 0, keys, std::string(static_cast<std::size_t>(keys), 'v')));
+    std::uint64_t before = scanned();
+    std::map<std::string, int> times;
+    std::uint64_t cursor = 0;
+    run(client, scan_into(client, 10, true, cursor, times));
+    EXPECT_EQ(times.size(), static_cast<std::size_t>(keys));
+    EXPECT_LT(scanned() - before, table / 4) << keys;
+    std::set<std::string> chosen;
+    for (int i = 0; i < 40; ++i) {
+      before = scanned();
+      run(client, any_into(client, any));
+      ASSERT_TRUE(any);
+      chosen.insert(*any);
+      EXPECT_LT(scanned() - before, table / 4) << keys;
+    }
+    EXPECT_GE(chosen.size(), keys == 1 ? 1u : 4u);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolSparseTest, kProtocols, name_of_protocol);
 
 // Effects between two deaths that are tried: of RCuckoo each word of each row that is closed is one. With
 // FARPOOL_EVERY_EFFECT all are, which takes minutes.

@@ -51,8 +51,12 @@ constexpr std::size_t kRanks = 32;  // steps in which segments are told apart by
 constexpr int kBarrenTicks = 8;
 constexpr std::size_t kSweeps = 4;                // segments of the dead that one client looks through at a time
 constexpr std::uint64_t kSweepBytes = 64 * 1024;  // of a segment, in one READ
-constexpr Nanos kSweepRest = 3;  // times as long as a piece of the own segments has taken, before the next
-constexpr int kJudgements = 4;   // times that the index is asked about one block before it is taken to be in use
+constexpr Nanos kSweepRest = 3;        // times as long as a piece of the own segments has taken, before the next
+constexpr int kJudgements = 4;         // times that the index is asked about one block before it is taken to be in use
+constexpr std::size_t kGathered = 16;  // orphans that one round of emptying takes on
+constexpr std::size_t kEmptied = 16;   // segments that it empties, at most
+constexpr std::uint64_t kSparse = 4;   // of a segment that is emptied, one such part is free at least
+constexpr int kEmptyingEras = 8;       // that the last frees in them may take
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
 // A segment of blocks that this client owns, or a run, which is a segment of one block.
@@ -72,6 +76,7 @@ struct Segment {
   // Of a look for blocks that got lost: bits of those that may be, less what has come to be known as free since.
   std::vector<std::uint64_t> doubted;
   bool looked_through = false;  // just now
+  bool emptied = false;         // just now: what is free in it is not handed out
   std::uint64_t examined = 0;   // one more than the deaths up to which nothing is lost in it; 0: nobody knows
 };
 
@@ -108,7 +113,8 @@ struct SizeClass {
   // The heap was found full, for either purpose.
   struct Full {
     bool found = false;
-    Nanos tried_until = 0;  // not tried again before
+    Nanos tried_until = 0;     // not tried again before
+    Nanos believed_until = 0;  // unless it has been found again
   };
   std::array<Full, 2> full;
   Full& full_for(Purpose purpose) { return full[static_cast<std::size_t>(purpose)]; }
@@ -157,6 +163,9 @@ struct Heap::State {
   bool looking_through_own = false;
   std::uint64_t examined = 0;  // as of a segment: of the one owned that says least
   Nanos none_dead_until = 0;   // the memory node has said that no segment waits
+  bool emptying = false;
+  Nanos none_sparse_until = 0;  // nothing came of emptying segments
+  std::uint64_t emptied = 0;
   std::uint64_t taken_over = 0;
   std::uint64_t reclaimed = 0;
 
@@ -218,7 +227,8 @@ struct Heap::State {
   // To be called when the number of free blocks in the segment has changed, or of those in limbo.
   static void put_in_rank(SizeClass& size_class, Segment& segment) {
     const std::uint64_t used = size_class.shape.blocks - segment.free_count - segment.limbo_count;
-    const std::size_t rank = segment.free_count == 0 ? kRanks : used * kRanks / size_class.shape.blocks;
+    const bool none = segment.free_count == 0 || segment.emptied;
+    const std::size_t rank = none ? kRanks : used * kRanks / size_class.shape.blocks;
     if (rank == segment.rank) return;
     unlink(size_class, segment);
     if (rank == kRanks) return;
@@ -235,7 +245,7 @@ struct Heap::State {
     segment.doubted[word] &= ~bits;
     segment.hint = std::min(segment.hint, word);
     segment.free_count += count;
-    size_class.free_count += count;
+    if (!segment.emptied) size_class.free_count += count;
     put_in_rank(size_class, segment);
   }
 
@@ -330,7 +340,7 @@ struct Heap::State {
   void remove_segment(SizeClass& size_class, std::uint64_t first) {
     const auto entry = size_class.segments.find(first);
     unlink(size_class, entry->second);
-    size_class.free_count -= entry->second.free_count;
+    if (!entry->second.emptied) size_class.free_count -= entry->second.free_count;
     size_class.limbo_count -= entry->second.limbo_count;
     if (entry->second.limbo_count > 0)
       std::erase_if(size_class.limbo, [&](const Limbo& l) { return l.first == first; });
@@ -569,7 +579,7 @@ struct Heap::State {
     const std::uint64_t keep = reserve(size_class) + blocks / 2;
     std::uint64_t left = unused(size_class);
     for (const auto& [first, segment] : size_class.segments) {
-      if (!wholly_free(size_class, segment)) continue;
+      if (!wholly_free(size_class, segment) || segment.emptied) continue;
       if (!all && left < keep + blocks) break;
       left -= blocks;
       spare.push_back(first);
@@ -592,7 +602,7 @@ struct Heap::State {
     for (const auto& [first, segment] : size_class.segments) {
       const std::uint64_t here = segment.free_count + segment.limbo_count;
       if (wholly_free(size_class, segment) || here < (spent ? 1 : blocks / 4) || segment.out_count > 0 ||
-          segment.looked_through) {
+          segment.looked_through || segment.emptied) {
         continue;
       }
       with_room.emplace_back(here, first);
@@ -712,7 +722,8 @@ struct Heap::State {
   //
   // Nothing is written before that. A client that dies in the middle leaves a segment of the dead, as it found it.
   static Task<void> sweep(std::shared_ptr<State> self, std::uint64_t size_class, std::uint64_t run) {
-    const auto segment = co_await self->inherit(size_class, run);
+    bool orphan = false;
+    const auto segment = co_await self->inherit(size_class, run, orphan);
     if (segment) {
       SizeClass& of = self->class_of(segment->size_class, segment->run);
       self->add_segment(of, segment->first, Origin::dead);
@@ -739,18 +750,22 @@ struct Heap::State {
     return sweeping > 0;
   }
 
-  Task<std::optional<layout::AdoptSegmentReply>> inherit(std::uint64_t size_class, std::uint64_t run) {
+  Task<std::optional<layout::AdoptSegmentReply>> inherit(std::uint64_t size_class, std::uint64_t run, bool& orphan) {
     fabric::Buffer request = session.port().buffer(sizeof(layout::AdoptSegmentRequest));
     fabric::Buffer reply = session.port().buffer(sizeof(layout::AdoptSegmentReply));
     base::store(request.data(), layout::AdoptSegmentRequest{.size_class = size_class, .run = run});
     const std::array chain{Op::call(layout::kAdoptSegment, request.span(), reply.span())};
     const Outcome outcome = co_await session.post(chain, sweep_deadline(), background);
     if (outcome.fate != Fate::done || outcome.reply_bytes != sizeof(layout::AdoptSegmentReply)) co_return std::nullopt;
-    const auto given = base::load<layout::AdoptSegmentReply>(reply.data());
+    auto given = base::load<layout::AdoptSegmentReply>(reply.data());
     if (given.status != 0) {
-      none_dead_until = session.port().now() + session.grant().tick;
+      if (run != layout::AdoptSegmentRequest::kSparse) {
+        none_dead_until = session.port().now() + session.grant().tick;
+      }
       co_return std::nullopt;
     }
+    orphan = (given.run & layout::AdoptSegmentReply::kOrphan) != 0;
+    given.run &= ~layout::AdoptSegmentReply::kOrphan;
     const bool fits =
         given.run > 0 && given.first < heap_segments && given.run <= heap_segments - given.first &&
         (given.size_class == kRun || (given.run == 1 && given.size_class <= layout::largest_class(segment_bytes)));
@@ -759,7 +774,7 @@ struct Heap::State {
                                       ", which it does not have or has handed out before"});
       co_return std::nullopt;
     }
-    ++taken_over;
+    if (!orphan) ++taken_over;
     co_return given;
   }
 
@@ -897,6 +912,188 @@ struct Heap::State {
     co_return true;
   }
 
+  // --- Segments of other classes
+
+  // A heap may be full of segments of which hardly anything is in use, each of a size of block that nobody wants any
+  // more. Some of these are emptied into the others of their class: whoever needs room has the pairs in them written
+  // anew, each by an ordinary replace of the index, so that nobody can tell it from a client that puts the value that
+  // is there. If it dies in the middle, it leaves what any writer leaves. While a segment is being emptied nothing in
+  // it is handed out; so what is in use becomes less, until all of it is free and it goes back to the memory node,
+  // where it becomes a segment of any class. Only segments are emptied whose blocks in use have room elsewhere, and of
+  // each at least a quarter is free.
+
+  // True: this client is at it, for this class or another.
+  bool empty_others(const std::shared_ptr<State>& self, const SizeClass& wanted) {
+    if (references == nullptr || released || !session.alive()) return false;
+    if (emptying) {
+      // What is copied needs blocks of the class that is being emptied: it must not wait for itself.
+      const auto emptied_now = [](const auto& one) { return one.second.emptied; };
+      return std::none_of(wanted.segments.begin(), wanted.segments.end(), emptied_now);
+    }
+    if (session.port().now() < none_sparse_until) return false;
+    emptying = true;
+    session.background().spawn(empty_in_background(self, wanted.id));
+    return true;
+  }
+
+  static Task<void> empty_in_background(std::shared_ptr<State> self, std::uint64_t wanted) {
+    const std::uint64_t before = self->emptied;
+    co_await self->empty_some(wanted, self->sweep_deadline());
+    if (self->emptied == before) {
+      self->none_sparse_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
+    }
+    self->emptying = false;
+    self->swept.wake_all();
+  }
+
+  struct Sparse {
+    SizeClass* size_class = nullptr;
+    std::uint64_t first = 0;
+  };
+
+  Task<void> hold(SizeClass& size_class) {
+    while (size_class.busy) (void)co_await ready.wait(session.port().now() + session.grant().tick);
+    size_class.busy = true;
+  }
+
+  // Takes on sparse orphans of other classes, which may be of no use to anybody as they are.
+  Task<void> gather(std::uint64_t wanted) {
+    std::vector<Sparse> gathered;
+    while (gathered.size() < kGathered && goes_on()) {
+      bool orphan = false;
+      const auto got = co_await inherit(wanted, layout::AdoptSegmentRequest::kSparse, orphan);
+      if (!got) break;
+      SizeClass& size_class = class_of(got->size_class, got->run);
+      add_segment(size_class, got->first, orphan ? Origin::orphan : Origin::dead);
+      gathered.push_back({&size_class, got->first});
+    }
+    for (const Sparse& one : gathered) {
+      co_await hold(*one.size_class);
+      if (goes_on() && find(*one.size_class, one.first) != nullptr) {
+        std::vector<std::uint64_t> firsts(1, one.first);
+        (void)co_await scan(*one.size_class, std::move(firsts), sweep_deadline(), background);
+      }
+      let_go(*one.size_class);
+    }
+  }
+
+  Task<void> add_fresh(SizeClass& size_class, Nanos deadline) {
+    const auto granted = co_await ask_for_segments(size_class, Purpose::addition, false, deadline, background);
+    if (!granted.ok() || granted->status != 0) co_return;
+    add_segment(size_class, granted->first,
+                granted->adopted == 0   ? Origin::fresh
+                : granted->adopted == 1 ? Origin::orphan
+                                        : Origin::dead);
+    if (granted->adopted == 0) co_return;
+    std::vector<std::uint64_t> one(1, granted->first);
+    (void)co_await scan(size_class, std::move(one), deadline, background);
+  }
+
+  // What is in limbo now is free afterwards.
+  Task<void> pass_eras(Nanos deadline) {
+    const std::uint64_t era = limbo_era();
+    while (goes_on() && session.safe_era() <= era && session.port().now() < deadline) {
+      session.hurry_eras();
+      co_await session.tick_now(std::min(deadline, session.port().now() + session.grant().tick));
+    }
+    for (auto& [id, size_class] : classes) settle(size_class);
+  }
+
+  // The emptiest first, as long as the others of the class have room for what is in them.
+  std::vector<Sparse> choose_sparse(std::uint64_t wanted) {
+    std::vector<Sparse> chosen;
+    for (auto& [id, size_class] : classes) {
+      if (size_class.id == wanted || size_class.id == kRun) continue;
+      const std::uint64_t blocks = size_class.shape.blocks;
+      std::vector<std::pair<std::uint64_t, std::uint64_t>> by_use;  // blocks in use, first
+      for (const auto& [first, segment] : size_class.segments) {
+        if (segment.out_count > 0 || segment.looked_through || segment.emptied) continue;
+        const std::uint64_t used = blocks - segment.free_count - segment.limbo_count;
+        if (used > 0 && used <= blocks - blocks / kSparse) by_use.emplace_back(used, first);
+      }
+      std::sort(by_use.begin(), by_use.end());
+      std::uint64_t needed = 0, room = size_class.free_count;
+      for (const auto& [used, first] : by_use) {
+        if (chosen.size() == kEmptied) return chosen;
+        const std::uint64_t free = size_class.segments.at(first).free_count;
+        needed += used;
+        room -= free;
+        if (needed > room) break;
+        chosen.push_back({&size_class, first});
+      }
+    }
+    return chosen;
+  }
+
+  Task<void> empty_some(std::uint64_t wanted, Nanos deadline) {
+    co_await gather(wanted);
+    co_await pass_eras(deadline);
+    if (!goes_on()) co_return;
+    std::vector<Sparse> chosen = choose_sparse(wanted);
+    for (const Sparse& one : chosen) {
+      Segment& segment = one.size_class->segments.at(one.first);
+      segment.emptied = true;
+      one.size_class->free_count -= segment.free_count;
+      put_in_rank(*one.size_class, segment);
+    }
+    for (const Sparse& one : chosen) {
+      const Segment* const segment = find(*one.size_class, one.first);
+      if (segment == nullptr) continue;
+      std::vector<std::uint64_t> units;
+      for (std::uint64_t block = 0; block < one.size_class->shape.blocks; ++block) {
+        const std::uint64_t bit = 1ull << block % 64;
+        if (((segment->free[block / 64] | segment->limbo[block / 64]) & bit) != 0) continue;
+        units.push_back(block_at(*one.size_class, one.first, block).units);
+      }
+      const Status rewritten = co_await references->rewrite(std::move(units), one.size_class->shape.block_bytes,
+                                                            sweep_deadline(), background);
+      if (!goes_on()) co_return;
+      if (rewritten.code() == Code::out_of_memory) break;  // others have taken the room
+    }
+    co_await return_emptied(chosen, deadline);
+    for (const Sparse& one : chosen) {
+      Segment* const segment = find(*one.size_class, one.first);
+      if (segment == nullptr || !segment->emptied) continue;
+      segment->emptied = false;
+      one.size_class->free_count += segment->free_count;
+      put_in_rank(*one.size_class, *segment);
+    }
+    // What this client can do without, others may be short of.
+    for (auto& [id, size_class] : classes) {
+      if (size_class.busy || !goes_on()) continue;
+      size_class.busy = true;
+      co_await orphan(size_class, surplus(size_class, session.pressure()), sweep_deadline(), background);
+      let_go(size_class);
+    }
+  }
+
+  // Those of which everything comes to be free; what others have freed there, their bitmaps say.
+  Task<void> return_emptied(const std::vector<Sparse>& chosen, Nanos deadline) {
+    for (int eras = kEmptyingEras; eras > 0 && goes_on(); --eras) {
+      bool left = false;
+      for (const Sparse& one : chosen) {
+        co_await hold(*one.size_class);
+        Segment* segment = find(*one.size_class, one.first);
+        if (segment != nullptr && segment->emptied && goes_on()) {
+          std::vector<std::uint64_t> firsts(1, one.first);
+          (void)co_await scan(*one.size_class, std::move(firsts), sweep_deadline(), background);
+          settle(*one.size_class);
+          segment = find(*one.size_class, one.first);
+          if (segment != nullptr && wholly_free(*one.size_class, *segment)) {
+            remove_segment(*one.size_class, one.first);
+            co_await give_back(one.first, 1, false, sweep_deadline(), background);
+            ++emptied;
+          } else {
+            left = left || segment != nullptr;
+          }
+        }
+        let_go(*one.size_class);
+      }
+      if (!left || session.port().now() >= deadline) co_return;
+      co_await pass_eras(deadline);
+    }
+  }
+
   // --- Blocks for operations
 
   // While it lives, what the class has come by is not given up before a block of it is free.
@@ -950,6 +1147,10 @@ struct Heap::State {
         --hungry;
         continue;
       }
+      if (empty_others(self, size_class)) {
+        (void)co_await swept.wait(std::min(deadline, port.now() + tick));
+        continue;
+      }
       if (co_await return_spares(deadline, cost)) {
         // Spares of other classes are free when the era is over.
         co_await next_era(size_class, purpose, deadline);
@@ -957,7 +1158,9 @@ struct Heap::State {
         // The node tells the others that it is short of segments.
         co_await port.sleep_until(std::min(deadline, port.now() + tick));
       } else {
-        size_class.full_for(purpose) = {.found = true, .tried_until = port.now() + kBarrenTicks * tick};
+        size_class.full_for(purpose) = {.found = true,
+                                        .tried_until = port.now() + kBarrenTicks * tick,
+                                        .believed_until = port.now() + 2 * kBarrenTicks * tick};
         co_return full(bytes);
       }
     }
@@ -973,7 +1176,9 @@ struct Heap::State {
     if (block.ok()) {
       self->discard(self, *block);
     } else {
-      size_class.full_for(purpose).tried_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
+      SizeClass::Full& still = size_class.full_for(purpose);
+      still.tried_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
+      still.believed_until = still.tried_until + kBarrenTicks * self->session.grant().tick;
     }
   }
 
@@ -1052,7 +1257,9 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Purpose purpose, Nanos d
   SizeClass& size_class = state.class_for(bytes);
   SizeClass::Full& full = size_class.full_for(purpose);
   const Nanos now = state.session.port().now();
-  if (!full.found || state.session.pressure() == layout::Pressure::none) {
+  // What was found long ago, before a pause, says nothing any more: much may have been deleted since.
+  if (!full.found || now >= full.believed_until || state.session.pressure() == layout::Pressure::none) {
+    full.found = false;
     co_return co_await state.acquire(state_, size_class, bytes, purpose, deadline, cost);
   }
   if (now >= full.tried_until) {
@@ -1121,6 +1328,21 @@ Task<void> Heap::maintain(Nanos deadline) {
   }
 }
 
+Task<void> Heap::compact(Nanos deadline, bool room) {
+  const std::shared_ptr<State> state = state_;
+  if (state->references == nullptr || state->emptying || !state->goes_on()) co_return;
+  state->emptying = true;
+  for (auto& [id, size_class] : state->classes) {
+    if (!room || size_class.id == kRun || size_class.busy || !state->goes_on()) continue;
+    size_class.busy = true;
+    co_await state->add_fresh(size_class, deadline);
+    state->let_go(size_class);
+  }
+  co_await state->empty_some(kRun, deadline);
+  state->emptying = false;
+  state->swept.wake_all();
+}
+
 Task<void> Heap::release(Nanos deadline) {
   const std::shared_ptr<State> state = state_;
   state->released = true;
@@ -1142,6 +1364,7 @@ Heap::Usage Heap::usage() const {
   Usage usage;
   usage.anomalies = state_->anomalies;
   usage.taken_over = state_->taken_over;
+  usage.emptied = state_->emptied;
   usage.reclaimed = state_->reclaimed;
   usage.background = state_->background;
   for (const auto& [id, size_class] : state_->classes) {

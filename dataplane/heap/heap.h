@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -38,6 +39,11 @@ class References {
   // publish the block, and none that has unlinked it is still to begin. An error leaves the block as it is.
   virtual task::Task<base::Result<bool>> refers(std::uint64_t units, base::Bytes extent, base::Nanos deadline,
                                                 fabric::Cost& cost) = 0;
+  // Writes the pairs anew whose extents lie in these blocks of `block_bytes`, as any client replaces a value by the
+  // same value: afterwards their entries point to other blocks, and these have been freed. Blocks that hold no pair of
+  // the index are left alone, and so are keys that others are about. An error says that others may be left, too.
+  virtual task::Task<base::Status> rewrite(std::vector<std::uint64_t> units, std::uint64_t block_bytes,
+                                           base::Nanos deadline, fabric::Cost& cost) = 0;
 };
 
 class Heap {
@@ -76,6 +82,11 @@ class Heap {
   // others adopt; without that a client that has gone quiet would keep what others freed of it.
   task::Task<void> maintain(base::Nanos deadline);
 
+  // Empties segments of which little is in use into others of their class, own ones and orphans, and returns them: what
+  // allocate() has done in the background when it finds the heap full. Bounded work; needs References. `room`: takes a
+  // segment more of each class first, so that even a small heap has segments to empty.
+  task::Task<void> compact(base::Nanos deadline, bool room = false);
+
   // Returns every segment: wholly free ones to the node, the rest as orphans that others may adopt. Part of a clean
   // goodbye; no operation may run, and none may begin after it.
   task::Task<void> release(base::Nanos deadline);
@@ -85,6 +96,7 @@ class Heap {
     std::uint64_t blocks_free = 0;   // reusable now
     std::uint64_t blocks_limbo = 0;  // free, but an older era may still read them
     std::uint64_t taken_over = 0;    // segments of the dead
+    std::uint64_t emptied = 0;       // segments that were emptied into others, and returned
     std::uint64_t reclaimed = 0;     // blocks in them, and in its own, that were free and not marked so
     std::uint64_t anomalies =
         0;                    // frees that cannot be: a block freed twice, a place that is no block; never acted upon

@@ -82,11 +82,15 @@ struct FenceReply {
 
 static_assert(base::wire_safe<FenceRequest> && base::wire_safe<FenceReply>);
 struct AdoptSegmentRequest {
+  enum : std::uint64_t { kSparse = 0 };
   std::uint64_t size_class = 0;  // wanted, if there is one of it; else any
+  // Segments of a run. kSparse: an orphan of which much is free, of another size class than `size_class`; a memory node
+  // that knows no such request hands over a segment of the dead.
   std::uint64_t run = 1;
 };
 struct AdoptSegmentReply {
-  std::uint64_t status = 0;  // 0 the caller's from now on, 1 there is none
+  static constexpr std::uint64_t kOrphan = 1ull << 32;  // beside the run: its bitmap is complete
+  std::uint64_t status = 0;                             // 0 the caller's from now on, 1 there is none
   std::uint64_t first = 0;
   std::uint64_t run = 0;
   // Of its blocks. Its free bitmap names blocks that are free, and not all of them: the caller finds out which others

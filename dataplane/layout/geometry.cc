@@ -108,7 +108,7 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
                                       g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
                                       kLeaseWords * 8,
                                       lock_words * 8,
-                                      g.rows * g.row_bytes(),
+                                      g.mark_offset(g.marks()),
                                       directory_bytes(g.tables)};
   std::uint64_t end = 0;
   for (std::uint32_t id = kSuperblock; id < kHeap; ++id) {
@@ -159,7 +159,7 @@ base::Status check_geometry(const Geometry& g) {
                                          g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
                                          kLeaseWords * 8,
                                          (g.lock_bits + kLocksPerWord - 1) / kLocksPerWord * 8,
-                                         g.rows * g.row_bytes(),
+                                         g.mark_offset(g.marks()),
                                          directory_bytes(g.tables),
                                          g.segments * g.segment_bytes};
   std::uint64_t end = 0;

@@ -7,7 +7,9 @@
 // lock bits share the tables' percentage; the heap takes what is left.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "base/bytes.h"
@@ -28,6 +30,13 @@ enum class Protocol : std::uint64_t { rcuckoo = 0, race = 1 };
 // A RACE table has groups of three buckets for rows: 21 slots of a word, and three headers. It has no locks.
 inline constexpr std::uint64_t kGroupBytes = 192;
 inline constexpr std::uint64_t kGroupSlots = 21;
+
+// Behind the rows of the table region lie their marks, a word for a stretch of rows: 0, no entry has been put there
+// since the memory was formatted, or taken up. Whoever puts the first one there WRITEs a 1 before it, in the same
+// chain. So scans pass over what has never been used (docs/adr/0018). Rows of RACE are numbered within a table: all
+// tables share marks, and a split changes none.
+inline constexpr std::uint64_t kFewestRowsPerMark = 8;
+inline constexpr std::uint64_t kMostMarks = 1 << 17;  // 1 MiB of them
 
 struct GeometryRequest {
   std::uint64_t memory_bytes = 0;  // a multiple of the page
@@ -76,6 +85,14 @@ struct Geometry {
   }
   constexpr std::uint64_t entries() const { return rows * entries_per_row; }
   constexpr std::uint64_t rows_per_table() const { return rows / tables; }
+  constexpr std::uint64_t rows_per_mark() const {
+    return std::max(kFewestRowsPerMark, std::bit_ceil((rows_per_table() + kMostMarks - 1) / kMostMarks));
+  }
+  constexpr std::uint64_t marks() const { return (rows_per_table() + rows_per_mark() - 1) / rows_per_mark(); }
+  constexpr std::uint64_t mark_of(std::uint64_t row) const { return row / rows_per_mark(); }  // of a row of a table
+  constexpr std::uint64_t mark_offset(std::uint64_t mark) const {                             // in the table region
+    return rows * row_bytes() + mark * 8;
+  }
   const Span& at(RegionId id) const { return region[id]; }
   constexpr std::uint64_t private_page() const { return memory_bytes - kPage; }  // offset in the node's memory
 

@@ -69,10 +69,10 @@ constexpr std::array<WrongKind, kWrongs> kKinds{{
 static_assert(std::none_of(kKinds.begin(), kKinds.end(), [](const WrongKind& kind) { return kind.name.empty(); }));
 
 constexpr std::array<std::string_view, kUses> kUseNames = {
-    "superblock",       "operation_slots", "repair_leases", "lock_words",         "entries_in_use",
-    "entries_free",     "rows_unreadable", "directory",     "row_trailers",       "segments_free",
-    "segments_damaged", "segment_headers", "blocks_in_use", "blocks_marked_free", "blocks_with_owner",
-    "blocks_lost",      "private_page",    "padding"};
+    "superblock",        "operation_slots",  "repair_leases",   "lock_words",    "entries_in_use",
+    "entries_free",      "rows_unreadable",  "directory",       "row_trailers",  "row_marks",
+    "segments_free",     "segments_damaged", "segment_headers", "blocks_in_use", "blocks_marked_free",
+    "blocks_with_owner", "blocks_lost",      "private_page",    "padding"};
 static_assert(std::none_of(kUseNames.begin(), kUseNames.end(), [](std::string_view name) { return name.empty(); }));
 
 constexpr std::array<std::string_view, layout::kRegions> kRegionNames = {
@@ -297,6 +297,7 @@ class Auditor {
     const std::uint64_t readable = table.rows - table.torn_rows;
     use(Use::rows_unreadable, table.torn_rows * g_.row_bytes());
     use(Use::row_trailers, readable * (g_.row_bytes() - g_.entries_per_row * g_.entry_bytes));
+    use(Use::row_marks, g_.marks() * 8);
     use(Use::entries_in_use, table.entries * g_.entry_bytes);
     use(Use::entries_free, (readable * g_.entries_per_row - table.entries) * g_.entry_bytes);
   }

@@ -98,6 +98,7 @@ enum class Use : std::uint8_t {
   rows_unreadable,
   directory,
   row_trailers,  // what of a row is no entry: of RACE headers
+  row_marks,     // which rows have been used
   segments_free,
   segments_damaged,
   segment_headers,  // with their bitmaps, and what is left behind the last block

@@ -50,7 +50,7 @@ std::vector<Start> make_starts() {
     start.record = layout::read_private_page(base::Bytes(start.bytes).last(layout::kPage)).record.value();
     FARPOOL_CHECK(start.record.pool == layout::pool_tag(start.pool));
     const layout::Span& tables = start.record.geometry.at(layout::kTable);
-    for (std::uint64_t at = 0; at < tables.bytes; at += 8) {
+    for (std::uint64_t at = 0; at < start.record.geometry.mark_offset(0); at += 8) {
       const auto word = base::load<std::uint64_t>(&start.bytes[tables.offset + at]);
       if (at % node::RaceLife::kBucketBytes != 0 && word != 0) start.slots.push_back(at);
     }
@@ -179,7 +179,7 @@ class Editor {
   }
   void race_slot(std::uint64_t where, std::uint64_t value) const {
     const std::uint64_t bucket_words = node::RaceLife::kBucketBytes / 8;
-    const std::uint64_t any = where / 2 % (region(layout::kTable).size() / 8);
+    const std::uint64_t any = where / 2 % (g_.mark_offset(0) / 8);
     std::byte& at = where % 2 == 0            ? taken(where / 2)
                     : any % bucket_words == 0 ? region(layout::kTable)[(any + 1) * 8]
                                               : region(layout::kTable)[any * 8];
@@ -205,7 +205,7 @@ class Editor {
     }
   }
   void bucket(std::uint64_t where, std::uint64_t value) const {
-    const base::MutableBytes tables = region(layout::kTable);
+    const base::MutableBytes tables = region(layout::kTable).first(g_.mark_offset(0));
     const std::uint64_t size = node::RaceLife::kBucketBytes, count = tables.size() / size, rest = value / 6;
     std::byte& at = tables[where % count * size];
     switch (value % 6) {

@@ -434,7 +434,7 @@ TEST(Audit, KeepsSomeFindingsOfEachKindAndCountsAll) {
                           [](const Finding& finding) { return finding.wrong == Wrong::row_torn; }),
             Audit::kMostFindings);
   EXPECT_FALSE(audit.reach_known());
-  EXPECT_EQ(audit.bytes(Use::rows_unreadable), image.geometry().at(layout::kTable).bytes);
+  EXPECT_EQ(audit.bytes(Use::rows_unreadable), image.geometry().rows * image.geometry().row_bytes());
 }
 
 }  // namespace

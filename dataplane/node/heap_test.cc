@@ -768,6 +768,9 @@ struct FakeIndex final : heap::References {
     }
     co_return entries.contains(units);
   }
+  Task<base::Status> rewrite(std::vector<std::uint64_t>, std::uint64_t, Nanos, Cost&) override {
+    co_return base::Status();
+  }
   HeapWorld& world;
   std::set<std::uint64_t> entries;
   std::uint64_t asked = 0;

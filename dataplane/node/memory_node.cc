@@ -232,8 +232,17 @@ void MemoryNode::verify() {
     log(false,
         "looks through the memory that it found: " + std::to_string(done) + " of " + std::to_string(of) + " bytes");
   };
+  std::vector<bool> used(geometry_.marks(), false);
+  const auto use = [&](const index::Sighting& sighting) {
+    used[geometry_.mark_of(sighting.row % geometry_.rows_per_table())] = true;
+  };
   const Audit audit = audit_regions(geometry_, memory_, record_.table_seed, record_.pool_secret,
-                                    {.segment = rebuild, .progress = progress});
+                                    {.visit = use, .segment = rebuild, .progress = progress});
+  // Marks of rows that have become empty go, where it is certain that they are: so scans are quick again.
+  for (std::uint64_t mark = 0; mark < used.size(); ++mark) {
+    if (!used[mark] && (!audit.reach_known() || audit.damage() > 0)) continue;
+    base::store(region(layout::kTable) + geometry_.mark_offset(mark), std::uint64_t{used[mark] ? 1u : 0u});
+  }
   dirty_.assign(geometry_.segments, true);
   settle_counters(audit.table.keys, audit.table.bytes);
   defects_ = audit.damage();
@@ -620,6 +629,15 @@ layout::AllocateSegmentsReply MemoryNode::allocate(std::uint64_t session_id,
 }
 
 layout::AdoptSegmentReply MemoryNode::bequeath(std::uint64_t session_id, const layout::AdoptSegmentRequest& request) {
+  if (request.run == layout::AdoptSegmentRequest::kSparse) {
+    const auto first = ledger_.adopt_sparse(
+        request.size_class, session_id, geometry_.segment_bytes,
+        [this](std::uint64_t one, std::uint64_t size_class) { return free_blocks(one, size_class); });
+    if (!first) return {.status = 1};
+    const std::uint64_t size_class = ledger_.size_class_of(*first);
+    write_header(*first, session_id, registry_->incarnation_of(session_id), size_class, 1);
+    return {.first = *first, .run = 1 | layout::AdoptSegmentReply::kOrphan, .size_class = size_class};
+  }
   const auto segment = ledger_.inherit(request.size_class, request.run, session_id);
   if (!segment) return {.status = 1};
   write_header(segment->first, session_id, registry_->incarnation_of(session_id), segment->size_class, segment->run);
@@ -776,6 +794,13 @@ void MemoryNode::refresh_facts() {
   stats.calls = calls_;
   stats.segment_refusals = segment_refusals_;
   stats.segments = segments;
+  stats.segments_by_class.clear();
+  for (const auto& [size_class, counts] : ledger_.counts_by_class()) {
+    const bool run = size_class == layout::kRun;
+    stats.segments_by_class.push_back({run ? 0 : layout::block_bytes(size_class), counts});
+  }
+  stats.heap_bytes = heap_bytes;
+  stats.heap_live = heap_used();
   stats.serving = serving_;
   stats.locks_in_device = locks_in_device_;
   stats.lives = record_.lives;

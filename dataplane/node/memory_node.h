@@ -111,6 +111,13 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t keys = 0, bytes = 0, entries = 0;  // bytes of keys and values
     std::uint64_t segment_bytes = 0, calls = 0, segment_refusals = 0;
     SegmentLedger::Counts segments;
+    struct OfClass {
+      std::uint64_t block_bytes = 0;  // 0: runs, of one large block each
+      SegmentLedger::Counts segments;
+    };
+    std::vector<OfClass> segments_by_class;
+    std::uint64_t heap_bytes = 0;
+    std::uint64_t heap_live = 0;  // about: of blocks that entries point to
     bool serving = false;
     bool locks_in_device = false;
     std::uint64_t lives = 0;             // incarnations that have served from this memory, this one among them

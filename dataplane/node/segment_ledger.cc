@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "layout/segment.h"
 
 namespace farpool::node {
 namespace {
@@ -96,6 +97,51 @@ std::optional<SegmentLedger::Adopted> SegmentLedger::adopt(std::uint64_t size_cl
   own(*first, session);
   segments_[*first].deaths = kDoubted;
   return Adopted{.first = *first, .doubted = true};
+}
+
+std::optional<std::uint64_t> SegmentLedger::adopt_sparse(
+    std::uint64_t except, std::uint64_t session, std::uint64_t segment_bytes,
+    const std::function<std::uint64_t(std::uint64_t, std::uint64_t)>& free_blocks) {
+  std::optional<std::uint64_t> best;
+  std::uint64_t best_used = 750;  // of a thousand
+  for (auto& [size_class, orphans] : orphans_) {
+    if (size_class == except || size_class == layout::kRun) continue;
+    const std::uint64_t blocks = layout::segment_shape(size_class, segment_bytes).blocks;
+    for (std::size_t looks = std::min(kLooks, orphans.size()); looks > 0; --looks) {
+      const std::uint64_t first = orphans.front();
+      orphans.pop_front();
+      orphans.push_back(first);
+      const std::uint64_t used = 1000 * (blocks - std::min(blocks, free_blocks(first, size_class))) / blocks;
+      if (used > best_used || (best && used == best_used)) continue;
+      best = first;
+      best_used = used;
+    }
+  }
+  if (!best) return std::nullopt;
+  std::erase(orphans_.at(segments_[*best].size_class), *best);
+  counts_.orphaned -= segments_[*best].run;
+  own(*best, session);
+  return best;
+}
+
+std::map<std::uint64_t, SegmentLedger::Counts> SegmentLedger::counts_by_class() const {
+  std::map<std::uint64_t, Counts> counts;
+  for (const Segment& segment : segments_) {
+    switch (segment.state) {
+      case State::owned:
+        counts[segment.size_class].owned += segment.run;
+        break;
+      case State::orphan:
+        counts[segment.size_class].orphaned += segment.run;
+        break;
+      case State::dead:
+        counts[segment.size_class].dead += segment.run;
+        break;
+      default:
+        break;
+    }
+  }
+  return counts;
 }
 
 void SegmentLedger::own(std::uint64_t first, std::uint64_t session) {

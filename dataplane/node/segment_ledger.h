@@ -32,6 +32,12 @@ class SegmentLedger {
   std::optional<Adopted> adopt(std::uint64_t size_class, std::uint64_t session,
                                const std::function<bool(std::uint64_t first)>& has_room);
 
+  // Of some orphans of other classes than this one, the one with the least part in use, of at most three quarters, as
+  // `free_blocks` says. Looks at a bounded number, at others the next time.
+  std::optional<std::uint64_t> adopt_sparse(
+      std::uint64_t except, std::uint64_t session, std::uint64_t segment_bytes,
+      const std::function<std::uint64_t(std::uint64_t first, std::uint64_t size_class)>& free_blocks);
+
   // What a session that has ended has not given back is of the dead. Returns how many segments.
   std::uint64_t bury(std::uint64_t session);
   // A session has ended without a goodbye: a block that it unlinked may not be marked free, wherever it lies. Orphans,
@@ -69,6 +75,8 @@ class SegmentLedger {
     friend bool operator==(const Counts&, const Counts&) = default;
   };
   const Counts& counts() const { return counts_; }
+  // Segments by size class, those that are handed out or were.
+  std::map<std::uint64_t, Counts> counts_by_class() const;
   std::uint64_t largest_hole() const;
   std::uint64_t size_class_of(std::uint64_t first) const { return segments_[first].size_class; }
 

@@ -26,7 +26,7 @@ unsigned long long number(std::uint64_t of) { return of; }
 struct Reached {
   farpool::index::Marks marks;
   farpool::session::RepairMarks repairs;
-  std::uint64_t calls = 0, zombies = 0, late_writes = 0, scans = 0, pages = 0, restarts = 0, losses = 0;
+  std::uint64_t calls = 0, zombies = 0, late_writes = 0, scans = 0, pages = 0, emptied = 0, restarts = 0, losses = 0;
 
   void add(const farpool::sim::Verdict& verdict) {
     farpool::sim::add(marks, verdict.marks);
@@ -35,6 +35,7 @@ struct Reached {
     zombies += verdict.zombies;
     late_writes += verdict.late_writes;
     scans += verdict.scans;
+    emptied += verdict.emptied;
     pages += verdict.pages;
     restarts += verdict.restarts;
     losses += verdict.losses;
@@ -202,9 +203,11 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
   std::printf("  %llu restarts of the memory node, %llu without its memory\n",
               number(reached.restarts + reached.losses), number(reached.losses));
   if (take.scans) std::printf("  %llu scans in %llu steps\n", number(reached.scans), number(reached.pages));
+  if (take.compactions) std::printf("  %llu segments emptied\n", number(reached.emptied));
   bool right = wrong == 0;
   if (right && done >= kEnough) {
     std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol);
+    if (take.compactions && reached.emptied < done / 4) never.emplace_back("segments that were emptied");
     if (reached.losses == 0) never.emplace_back("losses of memory");
     if (take.scans && reached.pages < 2 * reached.scans) never.emplace_back("scans of several steps");
     if (take.protocol == Protocol::rcuckoo) {
@@ -219,8 +222,11 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
       "after "
       "their fence\n",
       number(done - wrong), number(done), take.protocol == Protocol::race ? " of RACE" : "",
-      take.scans ? " with scans" : "", number(reached.calls), took > 0 ? static_cast<double>(done) / took * 60 : 0.0,
-      number(reached.late_writes), number(reached.zombies));
+      take.compactions ? " with compactions"
+      : take.scans     ? " with scans"
+                       : "",
+      number(reached.calls), took > 0 ? static_cast<double>(done) / took * 60 : 0.0, number(reached.late_writes),
+      number(reached.zombies));
   return right ? 0 : 1;
 }
 
@@ -262,7 +268,7 @@ int main(int count_of_words, char** words) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   std::uint64_t seed = 1, count = 0;
   unsigned shrink_seconds = 20;
-  bool crash = false, scans = false, worlds = false, pools = false, calibrate = false;
+  bool crash = false, scans = false, compactions = false, worlds = false, pools = false, calibrate = false;
   std::string name, branch, death_text, tape_text, part_text = "all";
   farpool::sim::Reach reach;
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
@@ -297,6 +303,8 @@ int main(int count_of_words, char** words) {
   app.add_flag("--pools", pools,
                "instead, whole pools: several memory nodes, clients that find their way and an operator");
   app.add_flag("--scans", scans, "in random worlds clients also scan the keys, beside everything else");
+  app.add_flag("--compactions", compactions,
+               "in random worlds clients also empty segments of the heap, beside everything else");
   app.add_flag("--worlds", worlds, "explore every small world");
   app.add_option("--world", name, "explore this small world");
   app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
@@ -338,5 +346,6 @@ int main(int count_of_words, char** words) {
   }
   if (pools) return run_pools(seed, count, protocol, *part, shrink_seconds);
   if (crash) return run_crashes(seed, count, protocol, branch, reach);
-  return run_seeds(seed, count, {.part = *part, .protocol = protocol, .scans = scans}, shrink_seconds);
+  return run_seeds(seed, count, {.part = *part, .protocol = protocol, .scans = scans, .compactions = compactions},
+                   shrink_seconds);
 }

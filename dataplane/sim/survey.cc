@@ -30,6 +30,9 @@ class Surveyor {
   Survey run() {
     const auto visit = [this](const index::Sighting& at) {
       found_.keys[std::string(at.key)].push_back({at.row, at.slot, std::string(at.value)});
+      const std::uint64_t mark = g_.mark_of(at.row % g_.rows_per_table());
+      const auto word = base::load<std::uint64_t>(world_.region(layout::kTable).data() + g_.mark_offset(mark));
+      if (word == 0) wrong("row " + std::to_string(at.row) + " has an entry, and its mark says that it was never used");
     };
     const auto segment = [this](const node::FoundSegment& found, const node::Audit&) { count_blocks(found); };
     const node::Audit audit = node::audit_regions(g_, world_.memory(), world_.table_seed(), world_.pool_secret(),

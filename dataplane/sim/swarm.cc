@@ -34,6 +34,7 @@ struct Setting {
   std::size_t revocations = 0;  // sessions whose keys end in the middle of a chain
   std::size_t splits = 0;       // that clients ask for, of tables of RACE
   std::size_t scans = 0;        // of the rows that the keys lie in
+  std::size_t compactions = 0;  // of a client's segments
   Nanos thought = 0;            // between two calls of a task, at most
   bool border = false;          // the rows of the window lie where one lock word ends and the next begins
   bool pauses = false;
@@ -142,7 +143,16 @@ struct Play {
   std::vector<Call> filling;            // by the first client, before all else
   std::vector<std::vector<Call>> work;  // of each task
   struct Fault {
-    enum class Kind : std::uint8_t { pause, death, stop, restart, revocation, split, scan } kind = Kind::pause;
+    enum class Kind : std::uint8_t {
+      pause,
+      death,
+      stop,
+      restart,
+      revocation,
+      split,
+      scan,
+      compaction
+    } kind = Kind::pause;
     std::size_t client = 0;     // not of a restart
     std::string key = {};       // whose table is split
     Nanos when = 0, until = 0;  // `until` of pauses and stops
@@ -246,6 +256,12 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
     fault.rest = yet_more.chance(0.5) ? static_cast<Nanos>(yet_more.below(100'000)) : 0;
     play.faults.push_back(fault);
   }
+  Random still_more(base::mix(seed) ^ 0xc0de);
+  for (std::size_t i = 0; i < setting.compactions; ++i) {
+    Fault fault{.kind = Fault::Kind::compaction, .client = still_more.below(setting.clients)};
+    fault.when = static_cast<Nanos>(still_more.below(static_cast<std::uint64_t>(long_enough)));
+    play.faults.push_back(fault);
+  }
   return play;
 }
 
@@ -339,6 +355,8 @@ std::string describe(const Setting& s) {
   return text.str();
 }
 
+task::Task<void> compact(Client& client) { co_await client.heap().compact(client.port().now() + base::kSecond, true); }
+
 task::Task<void> sweep(Client& client) {
   fabric::Cost cost;
   (void)co_await client.table().sweep(client.port().now() + base::kSecond, cost);
@@ -425,6 +443,12 @@ void strike(World& world, Client& client, const Play::Fault& fault, const Haunt&
         ++storm.scans;
       });
       return;
+    case Play::Fault::Kind::compaction:
+      network.at(now + fault.when, [&world, &storm, &client] {
+        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
+        world.spawn(client, compact(client));
+      });
+      return;
     case Play::Fault::Kind::revocation:
       network.at(now + fault.when, [&world, &storm, &client] {
         if (storm.over) return;
@@ -476,6 +500,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   if (take.protocol == layout::Protocol::race) speak_race(setting, seed);
   if (take.faults == Faults::every) draw_more(seed, setting);
   if (take.scans) setting.scans = 4 + seed % 5;
+  if (take.compactions) setting.compactions = 2 + seed % 5;
   setting.world.wire.seed += take.part.salt << 32;
   setting.world.wire.keep_chains = take.tells;
   Verdict verdict;
@@ -520,7 +545,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   for (const Play::Fault& fault : play.faults) {
     if (fault.kind == Play::Fault::Kind::restart) sound.assign(clients.size(), false);
     const bool harmless = fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split ||
-                          fault.kind == Play::Fault::Kind::scan;
+                          fault.kind == Play::Fault::Kind::scan || fault.kind == Play::Fault::Kind::compaction;
     sound[fault.client] = sound[fault.client] && harmless;
     strike(world, *clients[fault.client], fault, haunt, storm);
   }
@@ -590,6 +615,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   look(world, "with all clients there", to_the_last, verdict);
   for (Client* client : clients) {
     if (!client->connected()) continue;
+    verdict.emptied += client->heap().usage().emptied;
     add(verdict.marks, client->table().marks());
     verdict.repairs += client->table().repairer().marks();
     verdict.effects += client->port().effects();
@@ -605,10 +631,14 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
 }
 
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& take) {
-  const std::string flags =
-      std::string(take.protocol == layout::Protocol::race ? "--protocol race " : "") + (take.scans ? "--scans " : "");
+  const std::string flags = std::string(take.protocol == layout::Protocol::race ? "--protocol race " : "") +
+                            (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "");
   return explain(flags, seed, budget, [seed, take](const Part& part, bool tells) -> Told {
-    return run_swarm(seed, {.part = part, .tells = tells, .protocol = take.protocol, .scans = take.scans});
+    return run_swarm(seed, {.part = part,
+                            .tells = tells,
+                            .protocol = take.protocol,
+                            .scans = take.scans,
+                            .compactions = take.compactions});
   });
 }
 

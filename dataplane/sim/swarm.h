@@ -26,6 +26,7 @@ struct Verdict : Told {
   std::uint64_t new_lives = 0;         // of clients whose session had ended
   std::uint64_t budgeted = 0;          // calls whose trips were judged
   std::uint64_t scans = 0, pages = 0;  // that came to an end
+  std::uint64_t emptied = 0;           // segments, by compactions
 };
 
 // Two to four clients work on a few keys of a few rows, with delays, tearing and pauses; some die, some are stopped for
@@ -46,6 +47,7 @@ struct Take {
   bool tells = false;
   layout::Protocol protocol = layout::Protocol::rcuckoo;
   bool scans = false;
+  bool compactions = false;  // clients also empty segments of theirs, beside everything else
 };
 Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 

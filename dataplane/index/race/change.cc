@@ -347,13 +347,16 @@ Task<Result<std::optional<Step>>> Change::place() {
   if (!choice) co_return co_await make_room();
   if (state_.geometry.tables > 1 && buckets_.crowded()) (void)buckets_.grow();
   const std::uint64_t offset = buckets_.places()[choice->place].slot_offset(choice->index);
+  const std::uint64_t group = buckets_.places()[choice->place].group % state_.geometry.rows_per_table();
   std::uint64_t before = 0;
   Chain chain;
   add_write(chain);
+  state_.row_marks.add_to(chain, group);
   chain.add(Op::cas({layout::kTable, offset}, before, 0, own_.as(Slot::State::tentative).word()));
   buckets_.add_reads(chain);
   exposed_ = true;
   if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
+  state_.row_marks.landed(group);
   if (before == 0) {
     placed_ = offset;
     placed_among_ = buckets_.places();

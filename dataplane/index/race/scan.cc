@@ -14,6 +14,9 @@
 //  - A group of a new table that was closed until now may have been read before it was filled.
 //  - While it is closed, all that belongs there lies in the old group, committed or moving.
 //
+// Groups that were never used in any table (layout/geometry.h) are passed over. That needs no second look: a key that
+// is there all the while has its slot in one group, whose mark was set before it.
+//
 // Keys that leave for another memory node are told of until they have left; the caller looks there afterwards.
 #include <algorithm>
 #include <array>
@@ -30,9 +33,10 @@ namespace farpool::race {
 namespace {
 
 constexpr std::uint64_t kBuckets = 3;
-constexpr std::uint64_t kMostAtOnce = 16;  // parts
-constexpr std::uint64_t kMostParts = 64;   // of a page
-constexpr std::uint64_t kExpected = 12;    // keys of a part
+constexpr std::uint64_t kMostAtOnce = 16;   // parts
+constexpr std::uint64_t kMostParts = 64;    // of a page
+constexpr std::uint64_t kExpected = 12;     // keys of a part
+constexpr std::uint64_t kMostMarks = 8192;  // that a page goes by: 64 KiB of them
 
 // A group's bytes.
 class GroupView {
@@ -89,6 +93,9 @@ class Scan {
     return result;
   }
   Part part_at(std::uint64_t position) const;
+  Task<Status> read_marks();
+  // The position, or if its group was never used the beginning of the next one that may have been.
+  std::uint64_t used_from(std::uint64_t position) const;
   // As it was read before, if it was.
   const Part* before(const Part& part) const;
   // Behind a part that is cut off by so many bits.
@@ -106,6 +113,9 @@ class Scan {
   const std::uint64_t known_move_;
   const std::uint64_t bits_;
   const std::uint64_t end_;
+  std::uint64_t limit_ = 0;  // of the page
+  std::uint64_t marks_first_ = 0;
+  std::vector<bool> marks_;
   std::uint64_t at_;
   const std::uint64_t count_;
   std::uint64_t at_once_;  // parts that the next READs are of: more and more, where they turn out to be empty
@@ -135,17 +145,38 @@ const Scan::Part* Scan::before(const Part& part) const {
   return nullptr;
 }
 
+Task<Status> Scan::read_marks() {
+  const layout::Geometry& g = state_.geometry;
+  marks_first_ = g.mark_of(at_ >> bits_);
+  const std::uint64_t count = std::min(kMostMarks, g.marks() - marks_first_);
+  Result<std::vector<bool>> marks =
+      co_await index::read_marks(state_.session, g, marks_first_, count, 0, deadline_, cost_);
+  if (!marks.ok()) co_return marks.status();
+  marks_ = std::move(*marks);
+  limit_ = std::min(end_, ((marks_first_ + count) * g.rows_per_mark()) << bits_);
+  co_return Status();
+}
+
+std::uint64_t Scan::used_from(std::uint64_t position) const {
+  const layout::Geometry& g = state_.geometry;
+  while (position < limit_ && !marks_[g.mark_of(position >> bits_) - marks_first_]) {
+    position = ((g.mark_of(position >> bits_) + 1) * g.rows_per_mark()) << bits_;
+  }
+  return std::min(position, limit_);
+}
+
 Task<Result<index::Page>> Scan::run() {
+  if (Status status = co_await read_marks(); !status.ok()) co_return status;
   Backoff backoff(state_.session);
   const Nanos begun = state_.now();
   const std::uint64_t from = at_;
   for (;; co_await backoff.wait(deadline_)) {
     const session::EraPin pin = state_.session.pin();
-    at_ = from;
+    at_ = used_from(from);
     parts_.clear();
     found_.clear();
     std::uint64_t parts = 0;
-    while (at_ < end_ && found_.size() < count_ && parts < kMostParts) {
+    while (at_ < limit_ && found_.size() < count_ && parts < kMostParts) {
       if (std::exchange(outrun_, false)) {
         if (Status status = co_await state_.directory.refresh(deadline_, cost_); !status.ok()) co_return status;
       }
@@ -160,6 +191,7 @@ Task<Result<index::Page>> Scan::run() {
         if (sight != Sight::good) break;
         misled_since_ = 0;
         ++parts;
+        at_ = used_from(at_);
       }
       if (sight == Sight::good && !outrun_) {
         at_once_ = std::min(2 * at_once_, kMostAtOnce);
@@ -194,11 +226,11 @@ Task<Status> Scan::read() {
   std::swap(parts_, before_);
   parts_.clear();
   std::uint64_t position = at_;
-  for (std::uint64_t i = at_once_; i > 0 && position < end_; --i) {
+  for (std::uint64_t i = at_once_; i > 0 && position < limit_; --i) {
     Part& part = parts_.emplace_back(part_at(position));
     const Part* const before = this->before(part);
     part.opened = part.route.old && before != nullptr && GroupView(before->bytes).any_open();
-    position = behind(position, part.depth);
+    position = used_from(behind(position, part.depth));
   }
   fabric::Buffer buffer = state_.port().buffer(parts_.size() * 2 * kGroupBytes);
   const auto bytes_of = [&](std::size_t i, bool old) {

@@ -585,6 +585,14 @@ class Steered : public ::testing::Test {
     const std::uint64_t position = places_of(key)[0].group << bits | (half ? 1ull << (bits - 1) : 0);
     *into = co_await reader_.table().scan(position, 1, reader_.port().now() + kPatience, cost);
   }
+  // The marks have been read, and the groups are about to be.
+  bool groups_are_read() {
+    const auto& waiting = network().waiting();
+    return std::any_of(waiting.begin(), waiting.end(), [this](const auto& one) {
+      return one.client == reader_.index() && one.op.at.region == layout::kTable &&
+             one.op.at.offset < it_.world.geometry().mark_offset(0);
+    });
+  }
   static constexpr std::uint64_t kFirst = 8;
   Splits it_{options_of(8)};
   Client& splitter_ = it_.world.connect("splitter");
@@ -622,6 +630,7 @@ TEST_F(Steered, AScanDoesNotBelieveAGroupThatWasOpenedWhileItWasRead) {
   Result<index::Page> page = Status(Code::internal, "it did not come to an end");
   it_.world.spawn(reader_, scan_group(key_, true, &page));
   network().settle();
+  run(reader_, [this] { return groups_are_read(); });
   // The slots behind all headers come first.
   std::size_t torn = 0;
   for (std::size_t i = 0; i < network().waiting().size();) {
@@ -645,6 +654,7 @@ TEST_F(Steered, AScanByAnOldDirectoryThatHasReadTheHeadersBeforeASlotMovesLooksA
   Result<index::Page> page = Status(Code::internal, "it did not come to an end");
   it_.world.spawn(reader_, scan_group(key_, false, &page));
   network().settle();
+  run(reader_, [this] { return groups_are_read(); });
   const auto& waiting = network().waiting();
   const auto read =
       std::find_if(waiting.begin(), waiting.end(), [&](const auto& one) { return one.client == reader_.index(); });

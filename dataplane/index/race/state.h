@@ -7,9 +7,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "directory/cache.h"
 #include "directory/splitter.h"
+#include "index/marks.h"
 #include "index/operation.h"
 #include "index/race/layout.h"
 #include "index/race/locate.h"
@@ -64,6 +66,7 @@ struct Table::State final : session::Repairable, heap::References {
   const layout::Geometry geometry;
   const std::uint32_t table_id;  // of the map
   Marks marks;
+  index::RowMarks row_marks;
   Tally tally;
   session::Repairer repairer;
   directory::Cache directory;
@@ -75,6 +78,8 @@ struct Table::State final : session::Repairable, heap::References {
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
   Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) override;
+  Task<Status> rewrite(std::vector<std::uint64_t> units, std::uint64_t block_bytes, Nanos deadline,
+                       Cost& cost) override;
 
   Task<Status> take_away(std::uint64_t offset, Slot tentative, Nanos deadline, Cost& cost);
 

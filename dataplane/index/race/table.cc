@@ -10,6 +10,7 @@
 #include "index/race/relocate.h"
 #include "index/race/split.h"
 #include "index/race/state.h"
+#include "index/rewrite.h"
 #include "layout/extent.h"
 
 namespace farpool::race {
@@ -26,6 +27,7 @@ Table::State::State(session::Session& session, heap::Heap& heap, const layout::G
       heap(heap),
       geometry(geometry),
       table_id(table_id),
+      row_marks(session, this->geometry),
       tally(session),
       repairer(session, *this),
       directory(session, geometry.tables),
@@ -236,6 +238,14 @@ Task<Status> Tally::settle(Nanos deadline) {
     (void)co_await flushed_.wait(deadline);
   }
   co_return Status();
+}
+
+Task<Status> Table::State::rewrite(std::vector<std::uint64_t> units, std::uint64_t block_bytes, Nanos deadline,
+                                   Cost& cost) {
+  const index::Modify modify = [&](std::string_view key, Editor& editor) {
+    return change(*this, key, {.name = "a rewrite", .editor = &editor}, deadline, cost);
+  };
+  co_return co_await index::rewrite(session, units, block_bytes, modify, deadline, cost);
 }
 
 }  // namespace farpool::race

@@ -362,7 +362,8 @@ TEST_F(RaceSlots, WhatTheDeadLeftIsFoundAndFreed) {
   ASSERT_TRUE(run(world, victim, victim.table().put("warm", std::string(50, 'w'), deadline(), cost)).ok());
   ASSERT_TRUE(world.quiesce());
   const std::uint64_t extent_words = layout::extent_bytes(1, 50) / 8;
-  victim.port().crash_after(extent_words + 1, fabric::sim::InFlight::cut);  // the extent and the tentative slot
+  victim.port().crash_after(extent_words + 2,
+                            fabric::sim::InFlight::cut);  // the extent, the mark and the tentative slot
   world.spawn(victim, die(&victim));
   ASSERT_TRUE(world.run_until([&] { return victim.crashed(); }));
   ASSERT_EQ(sim::survey(world).tentative, 1u);

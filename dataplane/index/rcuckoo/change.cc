@@ -730,6 +730,9 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
     said.bytes_after -= found_.bytes;
     if (kind == Edit::Kind::erase) --said.keys_after;
   }
+  // Before the plan: whatever repairs finish lies in marked rows. Where the key was there are marks already.
+  const bool comes = !found_.present;
+  for (std::size_t i = 0; comes && i < path_.length; ++i) state_.row_marks.add_to(chain, path_.step[i].row);
   chain.add(slot.plan());
   for (std::size_t i = path_.length; i-- > 0;) {
     const rcuckoo::Step& step = path_.step[i];
@@ -739,6 +742,7 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   }
   chain.add(slot.settle());
   if (Status status = co_await carry_out(chain); !status.ok()) co_return status;
+  for (std::size_t i = 0; comes && i < path_.length; ++i) state_.row_marks.landed(path_.step[i].row);
   for (std::size_t i = 0; i < path_.length; ++i) state_.cache.learn(path_.step[i].row, row(path_.step[i].row));
   state_.marks.displaced += path_.length - 1;
 

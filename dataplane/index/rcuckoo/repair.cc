@@ -11,6 +11,7 @@
 #include "index/rcuckoo/change.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/state.h"
+#include "index/rewrite.h"
 #include "layout/extent.h"
 #include "layout/lease.h"
 #include "layout/regions.h"
@@ -290,6 +291,14 @@ Task<Result<bool>> Table::State::refers(std::uint64_t units, base::Bytes extent,
   }
   if (free && points) co_return true;
   co_return co_await change(*this, base::text_of(whole->key), {.block = units}, deadline, cost);
+}
+
+Task<Status> Table::State::rewrite(std::vector<std::uint64_t> units, std::uint64_t block_bytes, Nanos deadline,
+                                   Cost& cost) {
+  const index::Modify modify = [&](std::string_view key, Editor& editor) {
+    return change(*this, key, {.kind = Operation::modify, .editor = &editor}, deadline, cost);
+  };
+  co_return co_await index::rewrite(session, units, block_bytes, modify, deadline, cost);
 }
 
 }  // namespace farpool::rcuckoo

@@ -11,10 +11,15 @@
 //    that was never seen was in neither of its rows at that moment.
 //  - Of a row that was read in three rounds without leaving out a state, the other rows were read in the middle one. An
 //    entry that was never seen in it lay in its other row then, and was seen there. That row need not be read again.
+//
+// Rows that were never used (layout/geometry.h) are passed over. An entry may be displaced to such a row meanwhile, and
+// its mark is set before: so the marks are read again behind the last round, and the step begins anew if one has come.
+// A page of none but such rows misses nothing: an entry that is there all the while lies in a row with a mark.
 #include <algorithm>
 #include <array>
 #include <map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "index/heads.h"
@@ -24,14 +29,16 @@
 namespace farpool::rcuckoo {
 namespace {
 
-constexpr std::uint64_t kMostRows = 64;  // of a page
+constexpr std::uint64_t kMostRows = 512;    // of a page, that are read
+constexpr std::uint64_t kMostMarks = 8192;  // that a page goes by: 64 KiB of them
 
 class Scan {
  public:
   Scan(Table::State& state, std::uint64_t first, std::uint64_t rows, Nanos deadline, Cost& cost)
       : state_(state),
         first_(first),
-        rows_(std::min(state.geometry.rows - first, rows)),
+        wanted_(rows),
+        reach_(std::min(kReach, state.geometry.rows)),
         known_move_(state.move.number),
         deadline_(deadline),
         cost_(cost),
@@ -52,6 +59,12 @@ class Scan {
   };
   using Rows = std::vector<Row*>;
 
+  Task<Status> choose_rows();
+  Task<Result<std::vector<bool>>> read_marks();
+  std::size_t place_of(std::uint64_t row) const;  // of its mark, in marks_
+  bool marked(std::uint64_t row) const { return marks_[place_of(row)]; }
+  Task<Result<bool>> anything_new();
+  Task<Status> read_rows();
   Task<Status> read_round(const Rows& rows);
   Status collect(const Row& row);
   Task<Result<bool>> read_keys();
@@ -67,7 +80,12 @@ class Scan {
 
   Table::State& state_;
   const std::uint64_t first_;
-  const std::uint64_t rows_;
+  const std::uint64_t wanted_;  // rows to be read, as long as there are so many
+  const std::uint64_t reach_;
+  std::uint64_t rows_ = 0;  // that the page covers
+  std::uint64_t marks_first_ = 0, marks_count_ = 0, marks_wrapped_ = 0;
+  std::vector<bool> marks_;          // of the rows from first_ on; behind them, of the table's first rows
+  std::vector<std::size_t> passed_;  // places of marks whose rows are passed over
   const std::uint64_t known_move_;
   const Nanos deadline_;
   Cost& cost_;
@@ -78,18 +96,91 @@ class Scan {
   std::map<std::uint64_t, Entry> extents_;  // by block
 };
 
+std::size_t Scan::place_of(std::uint64_t row) const {
+  const std::uint64_t mark = state_.geometry.mark_of(row);
+  return mark >= marks_first_ && mark - marks_first_ < marks_count_ ? mark - marks_first_ : marks_count_ + mark;
+}
+
+Task<Result<std::vector<bool>>> Scan::read_marks() {
+  return index::read_marks(state_.session, state_.geometry, marks_first_, marks_count_, marks_wrapped_, deadline_,
+                           cost_);
+}
+
+// How far the page goes, and which of the rows there, and of those behind in which guests lie, are to be read.
+Task<Status> Scan::choose_rows() {
+  const Geometry& g = state_.geometry;
+  const std::uint64_t in_reach = (reach_ + g.rows_per_mark() - 1) / g.rows_per_mark() + 1;
+  marks_first_ = g.mark_of(first_);
+  const std::uint64_t ahead = g.marks() - marks_first_;
+  marks_count_ = std::min(kMostMarks + in_reach, ahead);
+  marks_wrapped_ = marks_count_ == ahead ? std::min(in_reach, g.marks()) : 0;
+  Result<std::vector<bool>> marks = co_await read_marks();
+  if (!marks.ok()) co_return marks.status();
+  marks_ = std::move(*marks);
+  const std::uint64_t end = std::min(g.rows, (marks_first_ + std::min(kMostMarks, ahead)) * g.rows_per_mark());
+  std::uint64_t row = first_;
+  for (std::uint64_t left = wanted_; row < end;) {
+    const std::uint64_t stretch = std::min(end, (g.mark_of(row) + 1) * g.rows_per_mark()) - row;
+    const std::uint64_t taken = marked(row) ? std::min(stretch, left) : stretch;
+    if (taken == 0) break;
+    if (marked(row)) left -= taken;
+    row += taken;
+  }
+  rows_ = std::min(base::round_up(row - first_, rows_per_position(g.rows)), g.rows - first_);
+  all_.clear();
+  passed_.clear();
+  const std::uint64_t covered = std::min(rows_ + reach_, g.rows);
+  for (std::uint64_t i = 0; i < covered;) {
+    const std::uint64_t number = first_ + i < g.rows ? first_ + i : first_ + i - g.rows;
+    if (!marked(number)) {
+      passed_.push_back(place_of(number));
+      i += std::min(g.rows, (g.mark_of(number) + 1) * g.rows_per_mark()) - number;
+      continue;
+    }
+    all_.push_back({.number = number, .at = all_.size() * g.row_bytes(), .ours = i < rows_, .was = {}});
+    ++i;
+  }
+  co_return Status();
+}
+
+// Whether a row that has been passed over may have entries by now.
+Task<Result<bool>> Scan::anything_new() {
+  if (all_.empty() || passed_.empty()) co_return false;
+  const Result<std::vector<bool>> now = co_await read_marks();
+  if (!now.ok()) co_return now.status();
+  co_return std::any_of(passed_.begin(), passed_.end(), [&now](std::size_t place) { return (*now)[place]; });
+}
+
 Task<Result<index::Page>> Scan::run() {
   const session::EraPin pin = state_.session.pin();
-  const std::uint64_t row_bytes = state_.geometry.row_bytes();
-  all_.resize(std::min(rows_ + kReach, state_.geometry.rows));
-  buffer_ = state_.port().buffer(all_.size() * row_bytes);
-  Rows restless;
-  for (std::uint64_t i = 0; i < all_.size(); ++i) {
-    const std::uint64_t number = first_ + i < state_.geometry.rows ? first_ + i : first_ + i - state_.geometry.rows;
-    all_[i] = {.number = number, .at = i * row_bytes, .ours = i < rows_, .was = {}};
-    restless.push_back(&all_[i]);
+  for (bool again = true; again;) {
+    keys_.clear();
+    extents_.clear();
+    if (Status status = co_await choose_rows(); !status.ok()) co_return status;
+    if (Status status = co_await read_rows(); !status.ok()) co_return status;
+    const Result<bool> news = co_await anything_new();
+    if (!news.ok()) co_return news.status();
+    again = *news;
+    if (again) ++state_.marks.restless_scans;
   }
-  for (int round = 1; restless.size() > 1 || round == 1; ++round) {
+  const Result<bool> whole = co_await read_keys();
+  if (!whole.ok()) co_return whole.status();
+  if (!*whole) {
+    co_return Status(Code::corrupt, "an extent of " + state_.name_row(first_) + " or of the " +
+                                        std::to_string(rows_ + reach_ - 1) + " rows behind it is damaged");
+  }
+  index::Page page;
+  page.keys.reserve(keys_.size());
+  while (!keys_.empty()) page.keys.push_back(std::move(keys_.extract(keys_.begin()).value()));
+  page.next = first_ + rows_ < state_.geometry.rows ? first_ + rows_ : 0;
+  co_return page;
+}
+
+Task<Status> Scan::read_rows() {
+  buffer_ = state_.port().buffer(std::max<std::uint64_t>(1, all_.size()) * state_.geometry.row_bytes());
+  Rows restless;
+  for (Row& row : all_) restless.push_back(&row);
+  for (int round = 1; restless.size() > 1 || (round == 1 && !restless.empty()); ++round) {
     if (round == 3) ++state_.marks.restless_scans;
     if (Status status = co_await read_round(restless); !status.ok()) co_return status;
     for (Row* row : restless) {
@@ -104,17 +195,7 @@ Task<Result<index::Page>> Scan::run() {
     if (round < 3) continue;
     std::erase_if(restless, [&](const Row* row) { return settled(row) && seen_through(row->was[2], row->was[1]); });
   }
-  const Result<bool> whole = co_await read_keys();
-  if (!whole.ok()) co_return whole.status();
-  if (!*whole) {
-    co_return Status(Code::corrupt, "an extent of " + state_.name_row(first_) + " or of the " +
-                                        std::to_string(all_.size() - 1) + " rows behind it is damaged");
-  }
-  index::Page page;
-  page.keys.reserve(keys_.size());
-  while (!keys_.empty()) page.keys.push_back(std::move(keys_.extract(keys_.begin()).value()));
-  page.next = first_ + rows_ < state_.geometry.rows ? first_ + rows_ : 0;
-  co_return page;
+  co_return Status();
 }
 
 // Each row once, and again until it was whole.
@@ -122,8 +203,8 @@ Task<Status> Scan::read_round(const Rows& rows) {
   for (Rows left = rows; !left.empty();) {
     for (std::size_t first = 0; first < left.size();) {
       if (state_.now() >= deadline_) {
-        co_return Status(Code::timed_out, "the deadline passed before " + std::to_string(left.size()) +
-                                              " rows behind " + state_.name_row(first_) + " had come to rest");
+        co_return Status(Code::timed_out, "the deadline passed before the rows from " + state_.name_row(first_) +
+                                              " on, of " + std::to_string(state_.geometry.rows) + ", had been read");
       }
       Chain chain;
       while (first < left.size() && chain.size() < fabric::kMaxChain) {

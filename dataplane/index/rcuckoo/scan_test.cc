@@ -137,7 +137,7 @@ TEST(RCuckooScan, GoesOnThroughDisplacements) {
     std::set<std::string> told;
     double share = 0.78;
     for (std::uint64_t position = 0;; fill_to(share = std::min(0.89, share + 0.012))) {
-      const auto page = scan(world, client, position, 1ull << 63);
+      const auto page = scan(world, client, position, 256);
       ASSERT_TRUE(page.ok()) << page.status().message();
       for (const std::string& key : page->keys) told.insert(key);
       position = page->next;
@@ -178,17 +178,17 @@ TEST(RCuckooScan, TakesFewTrips) {
   Client& client = world.connect("a");
   Cost empty;
   ASSERT_TRUE(scan(world, client, 0, 10, &empty).ok());
-  EXPECT_EQ(empty.trips, 2u);
-  EXPECT_EQ(empty.messages, 2u);
+  EXPECT_EQ(empty.trips, 1u) << "marks of rows alone";
+  EXPECT_LE(empty.messages, 2u);
   for (int i = 0; i < 200; ++i) {
     ASSERT_TRUE(world.run(client, insert(&client, "key" + std::to_string(i), std::string(30, 'v'))));
   }
   Cost some;
   ASSERT_TRUE(scan(world, client, 0, 64, &some).ok());
-  EXPECT_LE(some.trips, 4u);
+  EXPECT_LE(some.trips, 6u);
   Cost wraps;  // the last rows' guests lie in the first
   ASSERT_TRUE(scan(world, client, world.geometry().rows - 2, 10, &wraps).ok());
-  EXPECT_LE(wraps.trips, 4u);
+  EXPECT_LE(wraps.trips, 6u);
 }
 
 TEST(RCuckooScan, DamageIsSaid) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "index/marks.h"
 #include "index/operation.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/locate.h"
@@ -87,6 +88,7 @@ struct Table::State final : session::Repairable, heap::References {
   RowCache cache;
   PathSearch search;  // scratch; never in use across a suspension
   Marks marks;
+  index::RowMarks row_marks;
   Turns turns;
   session::Repairer repairer;
   index::Move move;  // the pool's latest, as far as this client knows
@@ -95,6 +97,8 @@ struct Table::State final : session::Repairable, heap::References {
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
   Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) override;
+  Task<Status> rewrite(std::vector<std::uint64_t> units, std::uint64_t block_bytes, Nanos deadline,
+                       Cost& cost) override;
   fabric::Port& port() { return session.port(); }
   Nanos now() { return session.port().now(); }
   Nanos failure_timeout() { return session.grant().failure_timeout; }

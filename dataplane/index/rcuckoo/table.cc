@@ -20,6 +20,7 @@ Table::State::State(session::Session& session, heap::Heap& heap, const Geometry&
       geometry(geometry),
       table_id(table_id),
       cache(geometry),
+      row_marks(session, this->geometry),
       turns(session.port()),
       repairer(session, *this),
       relocation(std::make_unique<Relocation>(*this)) {}

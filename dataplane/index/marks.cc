@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/marks.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "layout/regions.h"
+
+namespace farpool::index {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using fabric::Op;
+using task::Task;
+
+RowMarks::RowMarks(session::Session& session, const layout::Geometry& geometry)
+    : geometry_(geometry), known_(geometry.marks(), false), one_(session.port().buffer(8)) {
+  base::store(one_.data(), std::uint64_t{1});
+}
+
+void RowMarks::add_to(Chain& chain, std::uint64_t row) {
+  const std::uint64_t mark = geometry_.mark_of(row);
+  if (!known_[mark]) chain.add(Op::write({layout::kTable, geometry_.mark_offset(mark)}, one_.first(8)));
+}
+
+Task<Result<std::vector<bool>>> read_marks(session::Session& session, const layout::Geometry& geometry,
+                                           std::uint64_t first, std::uint64_t count, std::uint64_t also, Nanos deadline,
+                                           fabric::Cost& cost) {
+  fabric::Buffer buffer = session.port().buffer((count + also) * 8);
+  Chain chain;
+  chain.add(Op::read({layout::kTable, geometry.mark_offset(first)}, buffer.first(count * 8)));
+  if (also > 0) {
+    chain.add(Op::read({layout::kTable, geometry.mark_offset(0)}, buffer.span().subspan(count * 8, also * 8)));
+  }
+  const fabric::Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+  if (outcome.fate != fabric::Fate::done) co_return gone(session, Code::unavailable, "marks of rows could not be read");
+  std::vector<bool> marks(count + also, false);
+  for (std::uint64_t i = 0; i < marks.size(); ++i) marks[i] = base::load<std::uint64_t>(buffer.data() + i * 8) != 0;
+  co_return marks;
+}
+
+}  // namespace farpool::index
