@@ -18,6 +18,7 @@
 #include "apps/files.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
+#include "apps/startup.h"
 #include "apps/wire.h"
 #include "control/agent.h"
 #include "control/web.h"
@@ -178,17 +179,32 @@ class Wire {
   std::unique_ptr<fabric::verbs::VerbsResponder> verbs_;
 };
 
-// What the agent and the metrics ask, on threads of their own.
+// What the agent, the probes and the metrics ask, on threads of their own, from before the memory is there.
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
-  Process(net::Loop& control, node::MemoryNode& node, const Wire& wire)
-      : control_(control), node_(node), wire_(wire), alarm_(control, [this] { beat(); }) {
+  Process(net::Loop& control, const Wire& wire, const CommonSettings& settings, const Startup& startup)
+      : control_(control), wire_(wire), startup_(startup), alarm_(control, [this] { beat(); }) {
+    starting_.set_pool_uid(settings.pool_uid);
+    starting_.set_role(v1alpha1::ROLE_MEMORY_NODE);
+    starting_.set_name(settings.name);
+    starting_.set_version(FARPOOL_VERSION);
+  }
+  // The node has started, and outlives every later question. Control thread.
+  void started(node::MemoryNode& node) {
+    node_ = &node;
     beat();
   }
 
-  v1alpha1::Facts facts() const override { return node_.facts(); }
+  v1alpha1::Facts facts() const override {
+    if (const node::MemoryNode* node = node_) return node->facts();
+    v1alpha1::Facts facts = starting_;
+    facts.set_message(startup_.message());
+    return facts;
+  }
 
   Published publish(const v1alpha1::PublishMapRequest& request) override {
+    node::MemoryNode* const node = node_;
+    if (node == nullptr) return {Verdict::unavailable, 0, startup_.message()};
     if (request.pool_secret().size() != 16) {
       return {Verdict::invalid, 0,
               "the pool secret has " + std::to_string(request.pool_secret().size()) + " bytes, not 16"};
@@ -196,11 +212,11 @@ class Process final : public control::Subject, public prometheus::Collectable {
     // Shared: on a time-out the loop may still run it later.
     auto answer = std::make_shared<std::promise<node::MemoryNode::Published>>();
     auto published = answer->get_future();
-    control_.post([this, request, answer] {
+    control_.post([node, request, answer] {
       const auto* bytes = reinterpret_cast<const std::byte*>(request.pool_secret().data());
       const base::HashSecret secret{base::load<std::uint64_t>(bytes), base::load<std::uint64_t>(bytes + 8)};
-      answer->set_value(request.prepare() ? node_.prepare(request.map(), secret)
-                                          : node_.publish(request.map(), secret));
+      answer->set_value(request.prepare() ? node->prepare(request.map(), secret)
+                                          : node->publish(request.map(), secret));
     });
     if (published.wait_for(kPublishPatience) != std::future_status::ready) {
       return {Verdict::unavailable, 0, "the memory node did not take the map in time; publish it again"};
@@ -212,10 +228,12 @@ class Process final : public control::Subject, public prometheus::Collectable {
   }
 
   base::Result<v1alpha1::FenceResponse> fence(const v1alpha1::FenceRequest& request) override {
+    node::MemoryNode* const node = node_;
+    if (node == nullptr) return base::Status(base::Code::unavailable, startup_.message());
     auto answer = std::make_shared<std::promise<v1alpha1::FenceResponse>>();
     auto fenced = answer->get_future();
-    control_.post([this, request, answer] {
-      node_.fence({request.processes().begin(), request.processes().end()},
+    control_.post([node, request, answer] {
+      node->fence({request.processes().begin(), request.processes().end()},
                   [answer](v1alpha1::FenceResponse response) { answer->set_value(std::move(response)); });
     });
     if (fenced.wait_for(kPublishPatience) != std::future_status::ready) {
@@ -229,25 +247,29 @@ class Process final : public control::Subject, public prometheus::Collectable {
   }
 
   std::string alive() const {
+    if (node_ == nullptr) return startup_.stuck();
     const base::Nanos silence = net::Loop::now() - last_beat_.load();
     if (silence < kLongestSilence) return {};
     return "the control loop has not turned for " + std::to_string(silence / base::kSecond) + " s";
   }
   // A node without an epoch is ready: the operator must reach it to publish one. That it does not serve yet is in its
   // facts.
-  std::string ready() const { return alive(); }
+  std::string ready() const { return node_ == nullptr ? startup_.message() : alive(); }
 
   std::vector<prometheus::MetricFamily> Collect() const override {
-    const auto node = node_.stats();
-    const auto wire = wire_.stats();
     Samples s;
+    s.gauge("farpool_node_start_ratio", "How much of the present step of its start is done; 1 once it has started.",
+            startup_.ratio());
+    if (node_ == nullptr) return s.take();
+    const auto node = node_.load()->stats();
+    const auto wire = wire_.stats();
     s.gauge("farpool_node_incarnation_info", "One life of this memory node.", 1,
             {{"incarnation", std::to_string(node.incarnation)}});
     s.gauge("farpool_node_serving", "1 if an epoch that contains this incarnation is published and not stopped.",
             node.serving);
     s.gauge("farpool_node_memory_fresh",
             "1 if this incarnation formatted the memory: whatever an earlier one held is lost.",
-            node_.facts().memory_node().memory_fresh());
+            node_.load()->facts().memory_node().memory_fresh());
     s.gauge("farpool_node_warm_restarts", "Times that a process has taken this memory up from the one before.",
             node.lives - 1);
     s.gauge("farpool_node_verification_seconds", "How long this process looked through the memory that it took up.",
@@ -347,8 +369,10 @@ class Process final : public control::Subject, public prometheus::Collectable {
   }
 
   net::Loop& control_;
-  node::MemoryNode& node_;
   const Wire& wire_;
+  const Startup& startup_;
+  v1alpha1::Facts starting_;  // without what a node adds
+  std::atomic<node::MemoryNode*> node_ = nullptr;
   std::atomic<base::Nanos> last_beat_ = 0;
   net::Alarm alarm_;
 };
@@ -363,9 +387,10 @@ Result<Lender> lend(const Settings& settings, std::optional<int> numa_node, cons
   using Earlier = node::Memory::Earlier;
   const auto attempt = [&](Earlier earlier) -> Result<Lender> {
     const node::NumaPreference prefer(settings.numa_align ? numa_node : std::nullopt);
-    auto memory = settings.memory_path.empty() ? node::Memory::anonymous(settings.memory, settings.huge_pages)
-                                               : node::Memory::on_volume(settings.memory_path, settings.common.name,
-                                                                         settings.memory, earlier, settings.huge_pages);
+    auto memory = settings.memory_path.empty()
+                      ? node::Memory::anonymous(settings.memory, settings.huge_pages)
+                      : node::Memory::on_volume(settings.memory_path, settings.common.name, settings.memory, earlier,
+                                                settings.huge_pages, options.progress);
     if (!memory.ok()) return memory.status();
     if (settings.numa_align) {
       if (Status status = node::check_numa(memory->span(), numa_node); !status.ok()) {
@@ -422,7 +447,32 @@ int run(const Settings& settings) {
              .handshake_deadline = patience,
              .spin = settings.wire.spin},
             *device);
+  Startup startup([] { return net::Loop::now(); }, [](const std::string& line) { spdlog::info("{}", line); });
+  const auto process = std::make_shared<Process>(control, wire, settings.common, startup);
+  std::unique_ptr<control::Web> web;
+  if (settings.common.metrics_listen != "none") {
+    auto started = control::Web::start({.listen = settings.common.metrics_listen,
+                                        .metrics = {process},
+                                        .alive = [&process] { return process->alive(); },
+                                        .ready = [&process] { return process->ready(); }});
+    if (!started.ok()) return fail(kProgram, started.status());
+    web = std::move(started.value());
+  }
   std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
+  if (settings.common.agent_listen != "none") {
+    auto started = control::Agent::start(
+        {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
+        *process);
+    if (!started.ok()) return fail(kProgram, started.status());
+    agent = std::move(started.value());
+  }
+  const auto progress = [&startup, &agent, told = std::string()](std::string_view step, std::uint64_t done,
+                                                                 std::uint64_t of) mutable {
+    startup.progress(step, done, of);
+    if (agent == nullptr || startup.message() == told) return;
+    told = startup.message();
+    agent->changed();
+  };
   // Beside the memory. What lies on a volume of huge pages cannot be written as files are.
   const std::string map_file = settings.memory_path.empty() || settings.huge_pages != 0
                                    ? ""
@@ -451,6 +501,7 @@ int run(const Settings& settings) {
            },
        .log = [](bool warning,
                  const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); },
+       .progress = progress,
        .on_change =
            [&agent] {
              if (agent != nullptr) agent->changed();
@@ -462,6 +513,7 @@ int run(const Settings& settings) {
   // Regions are registered when a client asks for them: better that this process ends than that each of its clients is
   // refused.
   if (*device != nullptr) {
+    startup.progress("registers its memory with the RDMA device", 0, settings.memory);
     if (Status status = (*device)->try_registration(memory->span()); !status.ok()) {
       return fail(kProgram, {status.code(), "--wire verbs: " + status.message()});
     }
@@ -478,14 +530,6 @@ int run(const Settings& settings) {
     const auto rings = fabric::tcp::rings_address(settings.wire.shm_directory, node->incarnation());
     if (Status status = wire.serve_rings(rings); !status.ok()) return fail(kProgram, status);
   }
-  const auto process = std::make_shared<Process>(control, *node, wire);
-  if (settings.common.agent_listen != "none") {
-    auto started = control::Agent::start(
-        {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
-        *process);
-    if (!started.ok()) return fail(kProgram, started.status());
-    agent = std::move(started.value());
-  }
   // Before it is seen to be ready: who needs no operator serves from then on.
   if (settings.standalone) {
     // From the clock: a life whose memory is empty does not know the epochs of the lives before, and has to be above
@@ -497,15 +541,9 @@ int run(const Settings& settings) {
       return fail(kProgram, {Code::internal, published.message});
     }
   }
-  std::unique_ptr<control::Web> web;
-  if (settings.common.metrics_listen != "none") {
-    auto started = control::Web::start({.listen = settings.common.metrics_listen,
-                                        .metrics = {process},
-                                        .alive = [&process] { return process->alive(); },
-                                        .ready = [&process] { return process->ready(); }});
-    if (!started.ok()) return fail(kProgram, started.status());
-    web = std::move(started.value());
-  }
+  process->started(*node);
+  startup.finish();
+  if (agent != nullptr) agent->changed();
   spdlog::info(
       "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "
       "{} bytes)",

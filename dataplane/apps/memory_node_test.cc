@@ -2,6 +2,7 @@
 // The memory node's daemon as its users see it: flags and file, session port, probes and metrics, signals.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -106,6 +107,53 @@ TEST_F(MemoryNodeDaemon, KeepsItsMapForTheNextProcess) {
   }
 }
 
+// It is alive while it starts, and says how far it is. What makes it wait here is a map that it reads before it takes
+// its memory: a pipe that nobody has written to yet.
+TEST_F(MemoryNodeDaemon, AnswersProbesWhileItStarts) {
+  const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
+  const std::string pipe = directory + "/m0.map";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  auto arguments = flags();
+  arguments.push_back("--memory-path=" + directory);
+  Daemon daemon(FARPOOL_MEMORY_NODE, arguments);
+  ASSERT_TRUE(eventually([&] { return get(http_port, "/healthz").value_or("").find(" 200 ") != std::string::npos; }))
+      << daemon.output();
+  const std::string ready = get(http_port, "/readyz").value_or("");
+  EXPECT_NE(ready.find(" 503 "), std::string::npos) << ready;
+  EXPECT_NE(ready.find("starts: "), std::string::npos) << ready;
+  EXPECT_EQ(metric("farpool_node_start_ratio"), "0");
+  EXPECT_EQ(metric("farpool_node_serving"), "");
+  { const std::ofstream nothing(pipe); }
+  ASSERT_TRUE(comes_up(daemon, http_port));
+  EXPECT_EQ(metric("farpool_node_start_ratio"), "1");
+  EXPECT_EQ(metric("farpool_node_serving"), "1");
+}
+
+// A flag that was edited is no reason to give up what the memory holds: neither of a cache, nor of a store.
+TEST_F(MemoryNodeDaemon, DoesNotBeginEmptyBecauseOfAFlag) {
+  const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
+  auto arguments = flags();
+  arguments.push_back("--memory-path=" + directory);
+  {
+    Daemon daemon(FARPOOL_MEMORY_NODE, arguments);
+    ASSERT_TRUE(comes_up(daemon, http_port));
+    daemon.signal(SIGKILL);
+    EXPECT_EQ(daemon.wait(), -SIGKILL);
+  }
+  for (const std::string& flag : {std::string("--max-sessions=512"), std::string("--memory=64Mi")}) {
+    auto edited = arguments;
+    std::erase_if(
+        edited, [&](const std::string& argument) { return argument.starts_with(flag.substr(0, flag.find('=') + 1)); });
+    edited.push_back(flag);
+    Daemon daemon(FARPOOL_MEMORY_NODE, edited);
+    EXPECT_EQ(daemon.wait(), 2);
+    EXPECT_NE(daemon.output().find(flag.substr(0, flag.find('=')) + " was "), std::string::npos) << daemon.output();
+  }
+  Daemon daemon(FARPOOL_MEMORY_NODE, arguments);
+  ASSERT_TRUE(comes_up(daemon, http_port));
+  EXPECT_EQ(metric("farpool_node_memory_fresh"), "0");
+}
+
 TEST_F(MemoryNodeDaemon, ReadsItsFlagsFromAFileToo) {
   const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
   const std::string path = directory + "/farpool.toml";
@@ -182,9 +230,15 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
 TEST_F(MemoryNodeDaemon, SaysThatItsPortIsTaken) {
   Daemon first(FARPOOL_MEMORY_NODE, flags());
   ASSERT_TRUE(comes_up(first, http_port));
-  Daemon second(FARPOOL_MEMORY_NODE, flags());
-  EXPECT_GT(second.wait(), 0);
-  EXPECT_NE(second.output().find(std::to_string(session_port)), std::string::npos) << second.output();
+  // The port of the probes is taken first, and the session port when the memory is there.
+  auto arguments = flags();
+  for (const int port : {http_port, session_port}) {
+    Daemon second(FARPOOL_MEMORY_NODE, arguments);
+    EXPECT_GT(second.wait(), 0);
+    EXPECT_NE(second.output().find(std::to_string(port)), std::string::npos) << second.output();
+    std::erase_if(arguments, [](const std::string& argument) { return argument.starts_with("--metrics-listen="); });
+    arguments.push_back("--metrics-listen=127.0.0.1:0");
+  }
   EXPECT_TRUE(first.running());
 }
 

@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -23,6 +24,8 @@ namespace {
 using base::Code;
 using base::Result;
 using base::Status;
+
+constexpr std::uint64_t kPiece = 64 << 20;
 
 std::string text_of(int error) { return std::generic_category().message(error); }
 
@@ -88,6 +91,17 @@ bool formatted(int file, std::uint64_t size) {
          layout::read_private_page(page).written;
 }
 
+// Takes a file's memory from the kernel, which fills it with zeros, piece by piece.
+int allocate(int file, std::uint64_t bytes, std::uint64_t huge_page, const Progress& progress) {
+  const std::uint64_t piece = std::max<std::uint64_t>(kPiece, huge_page);
+  int error = 0;
+  for (std::uint64_t done = 0; done < bytes && error == 0; done += piece) {
+    if (progress) progress("takes its memory from the kernel", done, bytes);
+    error = ::posix_fallocate(file, static_cast<off_t>(done), static_cast<off_t>(std::min(piece, bytes - done)));
+  }
+  return error;
+}
+
 }  // namespace
 
 Memory::~Memory() {
@@ -113,7 +127,7 @@ Result<Memory> Memory::anonymous(std::uint64_t bytes, std::uint64_t huge_page) {
 }
 
 Result<Memory> Memory::on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes,
-                                 Earlier earlier, std::uint64_t huge_page) {
+                                 Earlier earlier, std::uint64_t huge_page, const Progress& progress) {
   if (Status status = check_size(bytes); !status.ok()) return status;
   if (Status status = check_pages(directory, bytes, huge_page); !status.ok()) return status;
   const std::string path = directory + "/" + name + ".memory";
@@ -130,8 +144,10 @@ Result<Memory> Memory::on_volume(const std::string& directory, const std::string
     const auto size = static_cast<std::uint64_t>(about.st_size);
     if (earlier == Earlier::kept && formatted(old.number(), size)) {
       if (size != bytes) {
-        return Status(Code::corrupt, path + " holds the memory of a memory node that lent " + std::to_string(size) +
-                                         " bytes, not " + std::to_string(bytes));
+        return Status(Code::invalid_argument, "the memory in " + path +
+                                                  " was formatted with other flags: --memory was " +
+                                                  std::to_string(size) + " and is " + std::to_string(bytes) +
+                                                  "; give the earlier one again, or remove the file to begin empty");
       }
       void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, old.number(), 0);
       if (data == MAP_FAILED) return Status(Code::out_of_memory, path + " cannot be mapped: " + text_of(errno));
@@ -151,7 +167,7 @@ Result<Memory> Memory::on_volume(const std::string& directory, const std::string
   // What is replaced gives its room first.
   if (old.number() >= 0) (void)::unlink(path.c_str());
   { const File closed(old.take()); }
-  int error = ::posix_fallocate(file.number(), 0, static_cast<off_t>(bytes));
+  int error = allocate(file.number(), bytes, huge_page, progress);
   if (error == 0 && ::flock(file.number(), LOCK_EX | LOCK_NB) != 0) error = errno;
   if (error == 0 && ::rename(making.c_str(), path.c_str()) != 0) error = errno;
   void* data = MAP_FAILED;

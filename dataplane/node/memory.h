@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
+#include "node/progress.h"
 
 namespace farpool::node {
 
@@ -22,10 +23,12 @@ class Memory {
     replaced,  // by zeros
   };
   // A file `<name>.memory` on a memory-backed volume, which outlives the process. All of it is reserved at once, so
-  // that a full volume is an error here and not a signal later. unavailable: another process lends it. corrupt: kept
-  // memory has another size. The volume is of huge pages (hugetlbfs) exactly if their size is given.
+  // that a full volume is an error here and not a signal later. unavailable: another process lends it.
+  // invalid_argument: kept memory has another size. The volume is of huge pages (hugetlbfs) exactly if their size is
+  // given.
   static base::Result<Memory> on_volume(const std::string& directory, const std::string& name, std::uint64_t bytes,
-                                        Earlier earlier = Earlier::kept, std::uint64_t huge_page = 0);
+                                        Earlier earlier = Earlier::kept, std::uint64_t huge_page = 0,
+                                        const Progress& progress = {});
 
   Memory(Memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),

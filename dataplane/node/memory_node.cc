@@ -50,6 +50,36 @@ std::optional<std::size_t> write_reply(base::MutableBytes bytes, const T& reply)
   return sizeof(T);
 }
 
+// Names the flags by which a memory node got one geometry and not the other, with what each of them was and is.
+std::string differing_flags(const layout::Geometry& was, const layout::Geometry& is) {
+  std::string flags;
+  const auto compare = [&flags](const std::string& flag, const std::string& before, const std::string& now) {
+    if (before != now) flags += (flags.empty() ? "" : ", ") + flag + " was " + before + " and is " + now;
+  };
+  const auto number = [&compare](const std::string& flag, std::uint64_t before, std::uint64_t now) {
+    compare(flag, std::to_string(before), std::to_string(now));
+  };
+  const auto protocol = [](const layout::Geometry& g) {
+    return std::string(g.protocol == layout::Protocol::race ? "race" : "rcuckoo");
+  };
+  compare("--protocol", protocol(was), protocol(is));
+  number("--memory", was.memory_bytes, is.memory_bytes);
+  if (was.protocol == is.protocol) {
+    number("--entry-bytes", was.entry_bytes, is.entry_bytes);
+    number("--entries-per-row", was.entries_per_row, is.entries_per_row);
+    number("--rows-per-lock", was.rows_per_lock, is.rows_per_lock);
+  }
+  number("--tables", was.tables, is.tables);
+  number("--max-sessions", was.max_sessions, is.max_sessions);
+  // What is left follows from the others, but for the percentage, which the memory does not tell.
+  if (flags.empty() && was.rows != is.rows) {
+    flags = "--table-percent is another, as the table had " + std::to_string(was.rows) + " rows and would have " +
+            std::to_string(is.rows);
+  }
+  if (flags.empty() && was != is) flags = "none that can be named: another version of the memory node formatted it";
+  return flags;
+}
+
 // Whether a coarse counter moved by more than a percent of `scale`, or to or from nothing.
 bool moved(std::uint64_t from, std::uint64_t to, std::uint64_t scale) {
   const std::uint64_t distance = from > to ? from - to : to - from;
@@ -129,12 +159,22 @@ void MemoryNode::serve_sessions() {
 
 MemoryNode::~MemoryNode() = default;
 
+// Tells how far a step is that goes through the rows of the table.
+std::function<void(std::uint64_t)> MemoryNode::rows_done(const char* step) const {
+  if (!options_.progress) return {};
+  return [this, step](std::uint64_t rows) {
+    options_.progress(step, rows * geometry_.row_bytes(), geometry_.rows * geometry_.row_bytes());
+  };
+}
+
 // The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is
 // written here. The private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
   const layout::Span& rows = geometry_.at(layout::kTable);
+  const auto progress = rows_done("formats its table");
+  if (progress) progress(0);
   if (geometry_.protocol == layout::Protocol::race) {
-    race::format_tables(geometry_, memory_.subspan(rows.offset, rows.bytes), options_.initial_tables);
+    race::format_tables(geometry_, memory_.subspan(rows.offset, rows.bytes), options_.initial_tables, progress);
   } else {
     rcuckoo::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
   }
@@ -177,11 +217,9 @@ Status MemoryNode::take_up() {
   if (!page.record) return corrupt("neither record of its private page is whole, or another version wrote them");
   if (page.record->pool != layout::pool_tag(options_.pool_uid)) return corrupt("it is the memory of another pool");
   if (page.record->geometry != geometry_) {
-    return corrupt("it was formatted with other flags: its table has " + std::to_string(page.record->geometry.rows) +
-                   " rows of " + std::to_string(page.record->geometry.entries_per_row) + " entries of " +
-                   std::to_string(page.record->geometry.entry_bytes) + " bytes, and those asked for give " +
-                   std::to_string(geometry_.rows) + " rows of " + std::to_string(geometry_.entries_per_row) +
-                   " entries of " + std::to_string(geometry_.entry_bytes) + " bytes");
+    return {Code::invalid_argument, "the memory that it found was formatted with other flags: " +
+                                        differing_flags(page.record->geometry, geometry_) +
+                                        "; give the earlier flags again, or remove the memory to begin empty"};
   }
   const auto superblock = layout::parse_superblock(base::Bytes(memory_).first(layout::kPage));
   if (superblock.ok() && (superblock->pool != page.record->pool || superblock->geometry != geometry_)) {
@@ -191,7 +229,7 @@ Status MemoryNode::take_up() {
   fresh_ = false;
 
   if (geometry_.protocol == layout::Protocol::race) {
-    repaired_ = race::repair_image(geometry_, memory_);
+    repaired_ = race::repair_image(geometry_, memory_, rows_done("repairs the table that it found"));
     log(repaired_ > 0, "found " + std::to_string(repaired_) + " inserts half done, and undid them");
   } else {
     const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
@@ -227,6 +265,7 @@ void MemoryNode::verify() {
     ledger_.restore_orphan(found.first, found.run, found.size_class);
   };
   const auto progress = [&](std::uint64_t done, std::uint64_t of) {
+    if (options_.progress) options_.progress("looks through the memory that it found", done, of);
     if (responder_.now() - told < kProgress) return;
     told = responder_.now();
     log(false,

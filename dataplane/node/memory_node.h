@@ -22,6 +22,7 @@
 #include "layout/calls.h"
 #include "layout/geometry.h"
 #include "layout/private_page.h"
+#include "node/progress.h"
 #include "node/segment_ledger.h"
 #include "session/registry.h"
 
@@ -55,6 +56,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::function<void(const std::string& map)> keep_map;
     // Structured logs are the application's: what happened, in one line without key or value bytes. Control thread.
     std::function<void(bool warning, const std::string& line)> log;
+    // How far create has come. Where it is created.
+    Progress progress;
     // The facts have changed. Control thread.
     std::function<void()> on_change;
   };
@@ -63,8 +66,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   // an earlier incarnation left is taken up: nothing of its clients can execute any more, so what they left half done
   // is finished or undone, the locks are freed, every byte is checked, and what nobody points to is free. A life that
   // is cut short while it does this leaves memory that the next can take up. invalid_argument says which figure of the
-  // geometry cannot work; corrupt, why the memory cannot be taken up: nothing in it has been changed then; unavailable,
-  // why locks that have to lie in the NIC's memory do not.
+  // geometry cannot work, or which flags the memory was formatted with instead; corrupt, why the memory cannot be taken
+  // up: nothing in it has been changed then; unavailable, why locks that have to lie in the NIC's memory do not.
   static base::Result<std::unique_ptr<MemoryNode>> create(Options options, base::MutableBytes memory,
                                                           fabric::Responder& responder);
   ~MemoryNode() override;
@@ -138,6 +141,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
  private:
   MemoryNode(Options options, base::MutableBytes memory, const layout::Geometry& geometry,
              fabric::Responder& responder);
+  std::function<void(std::uint64_t)> rows_done(const char* step) const;
   void format();
   base::Status take_up();
   void verify();

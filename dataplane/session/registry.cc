@@ -177,8 +177,10 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
                        " sessions a second are being opened: try again in a second");
   }
   if (lanes_ + request.lanes() > config_.max_lanes) {
-    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS, "all " + std::to_string(config_.max_lanes) +
-                                                             " lanes are granted: close sessions or raise --max-lanes");
+    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
+                   "all " + std::to_string(config_.max_lanes) +
+                       " lanes are granted: close sessions, or restart the memory node with more "
+                       "--max-lanes, which its memory does not depend on");
   }
   std::optional<std::uint32_t> group = take_group();
   if (!group) {
@@ -186,10 +188,12 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
     group = take_group();
   }
   if (!group) {
-    return refusal(
-        SessionReply::CODE_TOO_MANY_SESSIONS,
-        "all " + std::to_string(config_.max_sessions) + " sessions are taken (" + std::to_string(dead_.size()) +
-            " of them by dead clients that left operations half done): close sessions or raise --max-sessions");
+    return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
+                   "all " + std::to_string(config_.max_sessions) + " sessions are taken (" +
+                       std::to_string(dead_.size()) +
+                       " of them by dead clients that left operations half done): run fewer clients or workers. A "
+                       "memory node has as "
+                       "many sessions as its memory was formatted for; one with more begins empty");
   }
 
   Entry entry;

@@ -254,10 +254,12 @@ class Verifier {
 
 }  // namespace
 
-void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use) {
+void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use,
+                   const std::function<void(std::uint64_t groups)>& progress) {
   const auto depth = static_cast<std::uint64_t>(std::countr_zero(in_use));
   const std::uint64_t buckets = 3 * geometry.rows_per_table();
   for (std::uint64_t bucket = 0; bucket < in_use * buckets; ++bucket) {
+    if (progress && bucket % (3 * kProgressGroups) == 0) progress(bucket / 3);
     base::store(tables.data() + bucket * kBucketBytes, HeaderWord::of(depth, bucket / buckets));
   }
 }
@@ -267,13 +269,15 @@ Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes h
   return Verifier(geometry, table, heap, seed, how).run();
 }
 
-std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory) {
+std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory,
+                           const std::function<void(std::uint64_t groups)>& progress) {
   const auto region = [&](layout::RegionId id) {
     return memory.subspan(geometry.at(id).offset, geometry.at(id).bytes);
   };
   std::uint64_t dropped = 0;
   const base::MutableBytes table = region(layout::kTable), slots = region(layout::kSlots);
   for (std::uint64_t group = 0; group < geometry.rows; ++group) {
+    if (progress && group % kProgressGroups == 0) progress(group);
     for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) {
       std::byte* at = table.data() + offset_of(group, slot);
       if (!Slot(base::load<std::uint64_t>(at)).tentative()) continue;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/bytes.h"
 #include "base/hash.h"
@@ -13,7 +14,8 @@
 namespace farpool::race {
 
 // Empty tables, as many as the directory is formatted with, in zeroed memory.
-void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use);
+void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use,
+                   const std::function<void(std::uint64_t groups)>& progress = {});
 
 // Every header is of the keys that its table has by `how.directory`, or of what a split makes of it. Every slot is
 // empty or well formed, lies in a bucket of its key and has its print; its extent is whole and of its length; no key is
@@ -25,6 +27,7 @@ index::Report verify(const layout::Geometry& geometry, base::Bytes table, base::
 // Of a memory whose clients have all ended: takes every tentative slot away, and leases of dead repairers. Locks and
 // claims, which this protocol does not have, are damage, and go too. Returns how many inserts were undone. Cut short
 // after any word, another call does the rest. Splits stay as they are: clients go on with them.
-std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory);
+std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory,
+                           const std::function<void(std::uint64_t groups)>& progress = {});
 
 }  // namespace farpool::race
