@@ -262,6 +262,27 @@ TEST(Restart, WhatCannotBeTakenUpIsLeftAsItIs) {
   }
 }
 
+// How many tables a memory begins with is asked when it is formatted, and never again.
+TEST(Restart, WhatIsTakenUpKeepsItsTables) {
+  TestWorld world;
+  world.kill();
+  world.memory = std::move(*Memory::anonymous(world.memory.span().size()));
+  world.options.geometry.protocol = layout::Protocol::race;
+  world.options.geometry.tables = 4;
+  world.begin_life();
+  const auto directory = [&] {
+    const layout::Span& at = world.geometry().at(layout::kDirectory);
+    const base::Bytes bytes = base::Bytes(world.memory.span()).subspan(at.offset, at.bytes);
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const std::vector<std::byte> before = directory();
+  world.kill();
+  world.options.initial_tables = 4;
+  world.begin_life();
+  EXPECT_FALSE(world.node->facts().memory_node().memory_fresh());
+  EXPECT_EQ(directory(), before);
+}
+
 struct Owner {
   std::unique_ptr<Session> session;
   std::unique_ptr<heap::Heap> heap;
