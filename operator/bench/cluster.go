@@ -157,6 +157,10 @@ func (c *cluster) authorize(ctx context.Context, root string) error {
 	if err := c.client.Create(ctx, role); err != nil {
 		return fmt.Errorf("create the operator's role: %w", err)
 	}
+	// The operator keeps pools' authorities there.
+	if err := c.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operatorNamespace}}); err != nil {
+		return fmt.Errorf("create the operator's namespace: %w", err)
+	}
 	return c.client.Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
@@ -165,7 +169,8 @@ func (c *cluster) authorize(ctx context.Context, root string) error {
 }
 
 const (
-	operatorUser = "farpool-operator"
+	operatorUser      = "farpool-operator"
+	operatorNamespace = "farpool-system"
 	// labelDeployment is on the pods of a Deployment, beside what its template says.
 	labelDeployment = "bench.farpool.dev/deployment"
 )

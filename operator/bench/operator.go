@@ -65,7 +65,7 @@ func (c *cluster) startOperator(ctx context.Context, binary, directory string, a
 	}
 	o := &operatorProcess{metrics: "http://" + ip + ":8080/metrics", done: make(chan error, 1)}
 	o.command = exec.CommandContext(ctx, binary, append([]string{"--metrics-bind-address=" + ip + ":8080", "--health-probe-bind-address=" + ip + ":8081",
-		"--namespace=farpool-system", "--pprof-bind-address=" + ip + ":8082", "--dataplane-image=farpool/dataplane:bench"}, arguments...)...)
+		"--namespace=" + operatorNamespace, "--pprof-bind-address=" + ip + ":8082", "--dataplane-image=farpool/dataplane:bench"}, arguments...)...)
 	o.command.Env = append(os.Environ(), "KUBECONFIG="+path)
 	o.command.Stdout, o.command.Stderr = output, output
 	if err := o.command.Start(); err != nil {
