@@ -757,9 +757,10 @@ class PoolMoveTest : public PoolTest {
   // Calls visit(header, word) for every word of a node's tables: the header of a bucket, or a slot.
   template <class Visit>
   void each_word(std::size_t i, const Visit& visit) const {
-    const layout::Span table = nodes_[i]->geometry().at(layout::kTable);
-    for (std::uint64_t at = 0; at < table.bytes; at += 8) {
-      visit(at % race::kBucketBytes == 0, base::load<std::uint64_t>(memory_[i].get() + table.offset + at));
+    const layout::Geometry& geometry = nodes_[i]->geometry();
+    const std::uint64_t table = geometry.at(layout::kTable).offset;
+    for (std::uint64_t at = 0; at < geometry.rows * geometry.row_bytes(); at += 8) {
+      visit(at % race::kBucketBytes == 0, base::load<std::uint64_t>(memory_[i].get() + table + at));
     }
   }
   std::size_t slots_at(std::size_t i) const {
