@@ -60,12 +60,11 @@ var _ = Describe("A pool that is edited", Label("short"), func() {
 		p.ready(ctx)
 		load(ctx, p.target(ctx), keys)
 
+		before, shards := p.memoryNodes(ctx), p.shards(ctx)
 		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=merge", "-p", `{"spec":{"limits":{"maxSessions":512}}}`)
 		AddReportEntry("kubectl patch of limits.maxSessions", fmt.Sprint(err))
 		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=merge", "-p", `{"spec":{"limits":{"maxConnections":600}}}`)
 		Expect(err).NotTo(HaveOccurred())
-		before := p.memoryNodes(ctx)
-		shards := p.shards(ctx)
 		Eventually(func(g Gomega) { // the shards roll
 			for _, pod := range p.shards(ctx) {
 				g.Expect(shards).NotTo(ContainElement(HaveField("UID", pod.UID)))
