@@ -248,16 +248,16 @@ func (d *decision) next(spec *v1alpha1.ShardMapSpec, epoch int64) {
 // entry is a node as its agent describes it. If it lost what an earlier life held, the pool's policy says whether its tables serve.
 func (d *decision) entry(n *node, lost bool) (*v1alpha1.ShardMapNode, error) {
 	facts := n.facts.GetMemoryNode()
-	entry, err := shardmap.NodeFromMessage(&farpoolv1alpha1.MemoryNodeEntry{
+	message := &farpoolv1alpha1.MemoryNodeEntry{
 		Name:        n.name,
 		Endpoint:    facts.GetEndpoint(),
 		Incarnation: n.facts.GetIncarnation(),
 		State:       farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING,
 		MemoryBytes: facts.GetMemoryBytes(),
 		LockRegion:  facts.GetLockRegion(),
-		Rcuckoo:     facts.GetRcuckoo(),
-		Race:        facts.GetRace(),
-	})
+	}
+	d.protocol().Enter(facts, message)
+	entry, err := shardmap.NodeFromMessage(message)
 	if err != nil {
 		return nil, err
 	}

@@ -335,10 +335,7 @@ func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
 
 // tablesWanted at each memory node, at least.
 func (d *decision) tablesWanted() int32 {
-	if d.Pool.Spec.Index.Protocol != v1alpha1.ProtocolRACE {
-		return 1
-	}
-	return max(1, d.Pool.Spec.Index.Race().LeastTables)
+	return d.protocol().LeastTables(&d.Pool.Spec.Index)
 }
 
 // tablesInUse at the memory node that has fewest, of those that stay and of which it is known; no more than are wanted.

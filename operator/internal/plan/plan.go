@@ -26,6 +26,7 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/pki"
+	"farpool.dev/farpool/operator/internal/protocol"
 	"farpool.dev/farpool/operator/internal/render"
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
@@ -232,13 +233,14 @@ func Decide(input Input) (*Plan, error) {
 		MemoryPriorityClass: d.Settings.MemoryPriorityClass,
 	}
 	template, err := render.TemplateOf(d.version)
+	_, unknown := protocol.Of(&spec.Index)
 	switch {
 	case err != nil:
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, err.Error()}
 	case spec.Network.Transport != v1alpha1.TransportTCP && (spec.Network.Transport != v1alpha1.TransportRoCEv2 || spec.Network.Attachment == nil):
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s, as it stands, has no wire in this operator's version: create the pool with TCP, or with RoCEv2 and an attachment", spec.Network.Transport)}
-	case spec.Index.Protocol != v1alpha1.ProtocolRCuckoo && spec.Index.Protocol != v1alpha1.ProtocolRACE:
-		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.index.protocol %s is not in this operator's version: create the pool with RCuckoo or RACE", spec.Index.Protocol)}
+	case unknown != nil:
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, unknown.Error()}
 	case !d.maySharePath():
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.sharedMemory.hostPath %s lies in none of the directories of Kubernetes nodes that this operator gives to pods (%s): create the pool with one of these, "+
 			"or have the operator started with --shared-memory-paths that holds it", spec.Network.SharedMemory.HostPath, cmp.Or(strings.Join(d.Settings.SharedMemoryPaths, ", "), "there are none"))}
@@ -367,16 +369,21 @@ func (d *decision) observeNode(n *node) {
 	d.nodes = append(d.nodes, n)
 }
 
+// protocol of the pool. Of one that this operator does not have, it fits no table.
+func (d *decision) protocol() protocol.Protocol {
+	p, _ := protocol.Of(&d.Pool.Spec.Index)
+	return p
+}
+
 // mismatch says why a node that answers cannot be used, if so.
 func (d *decision) mismatch(n *node) string {
 	facts := n.agent.Facts.GetMemoryNode()
-	want := d.Pool.Spec.Index.RCuckoo
-	has := facts.GetRcuckoo()
-	if race := d.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE; race != (facts.Race != nil) {
-		return fmt.Sprintf("memory node %s has tables of another protocol than spec.index wants, which is %s: delete its pod to have it made anew", n.name, d.Pool.Spec.Index.Protocol)
-	} else if !race && (int32(has.GetEntryBytes()) != want.EntryBytes || int32(has.GetEntriesPerRow()) != want.EntriesPerRow || int32(has.GetRowsPerLock()) != want.RowsPerLock) {
-		return fmt.Sprintf("memory node %s has tables of %d-byte entries, %d in a row, %d rows to a lock; spec.index wants %d, %d, %d: delete its pod to have it made anew",
-			n.name, has.GetEntryBytes(), has.GetEntriesPerRow(), has.GetRowsPerLock(), want.EntryBytes, want.EntriesPerRow, want.RowsPerLock)
+	p := d.protocol()
+	if !p.Has(facts) {
+		return fmt.Sprintf("memory node %s has tables of another protocol than spec.index wants, which is %s: delete its pod to have it made anew", n.name, p.Name())
+	}
+	if difference := p.Mismatch(&d.Pool.Spec.Index, facts); difference != "" {
+		return fmt.Sprintf("memory node %s %s: delete its pod to have it made anew", n.name, difference)
 	}
 	if facts.GetEndpoint() == "" {
 		return fmt.Sprintf("memory node %s advertises no endpoint: look into its pod's log", n.name)

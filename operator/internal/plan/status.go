@@ -158,7 +158,7 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		}
 		// As memory nodes say it; dataplane/node/restart_test.cc holds them to these words.
 		if strings.Contains(message, "its locks have to lie in the NIC's memory") {
-			return is(metav1.ConditionFalse, v1alpha1.ReasonDeviceMemoryMissing, "its process ended (%s). Choose Kubernetes nodes whose NICs have memory of their own to lend (ConnectX-5 and later; farpool-doctor shows it), let fewer memory nodes share a NIC, raise spec.index.rcuckoo.rowsPerLock, or create the pool with spec.locks.placement DeviceMemoryPreferred", message)
+			return is(metav1.ConditionFalse, v1alpha1.ReasonDeviceMemoryMissing, "its process ended (%s). Choose Kubernetes nodes whose NICs have memory of their own to lend (ConnectX-5 and later; farpool-doctor shows it), let fewer memory nodes share a NIC, %s, or create the pool with spec.locks.placement DeviceMemoryPreferred", message, d.protocol().SmallerLocks())
 		}
 		return is(metav1.ConditionFalse, v1alpha1.ReasonNotServing, "its process ended: %s", message)
 	}

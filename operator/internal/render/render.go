@@ -25,6 +25,7 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/protocol"
 )
 
 // Ports of the data plane.
@@ -231,15 +232,8 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 		if node.LockRegion != nil {
 			applied.WithLockRegion(LockRegion(node.LockRegion))
 		}
-		if node.RCuckoo != nil {
-			applied.WithRCuckoo(apiac.RCuckooGeometry().
-				WithEntryBytes(node.RCuckoo.EntryBytes).
-				WithEntriesPerRow(node.RCuckoo.EntriesPerRow).
-				WithRowsPerLock(node.RCuckoo.RowsPerLock).
-				WithRows(node.RCuckoo.Rows))
-		}
-		if node.RACE != nil {
-			applied.WithRACE(apiac.RACEGeometry().WithGroups(node.RACE.Groups))
+		for _, p := range protocol.All() {
+			p.Apply(&node, applied)
 		}
 		if node.MemoryIncarnation != "" {
 			applied.WithMemoryIncarnation(node.MemoryIncarnation)

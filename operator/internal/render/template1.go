@@ -21,6 +21,7 @@ import (
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/protocol"
 )
 
 // template1 is frozen once released: see the package's comment.
@@ -50,6 +51,19 @@ func (f *tomlFile) optional(key string, value *int32) {
 	}
 }
 
+// index writes the flags of the pool's protocol. A pool whose protocol this operator does not have gets no pods.
+func (f *tomlFile) index(index *v1alpha1.IndexSpec) {
+	p, _ := protocol.Of(index)
+	for _, flag := range p.Flags(index) {
+		switch value := flag.Value.(type) {
+		case string:
+			f.text(flag.Name, value)
+		case int64:
+			f.number(flag.Name, value)
+		}
+	}
+}
+
 func (f *tomlFile) common(pool Pool) {
 	f.text("pool-uid", string(pool.UID))
 	f.text("agent-listen", fmt.Sprintf("0.0.0.0:%d", PortAgent))
@@ -71,23 +85,7 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 	file.text("listen", fmt.Sprintf("0.0.0.0:%d", PortSession))
 	file.number("memory", memoryPool.Memory.Value())
 	file.text("memory-path", stateDirectory)
-	if pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
-		file.text("protocol", "race")
-		race := pool.Spec.Index.Race()
-		file.number("table-percent", int64(race.TablePercent))
-		if race.Tables > 1 {
-			file.number("tables", int64(race.Tables))
-		}
-		if race.LeastTables > 1 {
-			file.number("initial-tables", int64(race.LeastTables))
-		}
-	} else {
-		geometry := pool.Spec.Index.RCuckoo
-		file.number("entry-bytes", int64(geometry.EntryBytes))
-		file.number("entries-per-row", int64(geometry.EntriesPerRow))
-		file.number("rows-per-lock", int64(geometry.RowsPerLock))
-		file.number("table-percent", int64(geometry.TablePercent))
-	}
+	file.index(&pool.Spec.Index)
 	timeout := failureTimeout(pool.Spec)
 	file.text("failure-timeout", milliseconds(timeout))
 	// A client's lease must outlast what makes it a suspect.

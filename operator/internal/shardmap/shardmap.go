@@ -11,12 +11,13 @@ import (
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/protocol"
 )
 
 // MaxDepth bounds the directory that the operator makes.
 const MaxDepth = 12
 
-// MostTables that a memory node of RACE has.
+// MostTables that a memory node has.
 const MostTables = 1 << 14
 
 // Spread makes the directory of a new pool: one table on each of nodes, spread evenly over 2^depth entries. Where the number of
@@ -97,16 +98,8 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 				entry.LockRegion.Placement = farpoolv1alpha1.LockRegion_PLACEMENT_DEVICE_MEMORY
 			}
 		}
-		if geometry := node.RCuckoo; geometry != nil {
-			entry.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{
-				EntryBytes:    uint32(geometry.EntryBytes),
-				EntriesPerRow: uint32(geometry.EntriesPerRow),
-				RowsPerLock:   uint32(geometry.RowsPerLock),
-				Rows:          uint64(geometry.Rows),
-			}
-		}
-		if geometry := node.RACE; geometry != nil {
-			entry.Race = &farpoolv1alpha1.RaceGeometry{Groups: uint64(geometry.Groups)}
+		for _, p := range protocol.All() {
+			p.ToMessage(&node, entry)
 		}
 		message.Nodes = append(message.Nodes, entry)
 	}
@@ -186,19 +179,18 @@ func NodeFromMessage(entry *farpoolv1alpha1.MemoryNodeEntry) (*v1alpha1.ShardMap
 		Incarnation: FormatIncarnation(entry.GetIncarnation()),
 		MemoryBytes: int64(entry.GetMemoryBytes()),
 	}
-	if entry.Race != nil {
-		if entry.Rcuckoo != nil || entry.LockRegion != nil || entry.GetRace().GetGroups() < 2 || entry.GetRace().GetGroups() > math.MaxUint32 {
-			return nil, fmt.Errorf("node %s: its RACE table has the impossible shape {%v}, {%v}, {%v}", entry.GetName(), entry.GetRace(), entry.GetRcuckoo(), entry.GetLockRegion())
-		}
-		node.RACE = &v1alpha1.RACEGeometry{Groups: int64(entry.GetRace().GetGroups())}
-	} else {
+	if entry.LockRegion != nil {
 		var err error
 		if node.LockRegion, err = LockRegionFromMessage(entry.GetLockRegion()); err != nil {
 			return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
 		}
-		if node.RCuckoo, err = GeometryFromMessage(entry.GetRcuckoo()); err != nil {
-			return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
-		}
+	}
+	p, err := protocol.OfShape(entry)
+	if err == nil {
+		err = p.FromMessage(entry, node)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", entry.GetName(), err)
 	}
 	switch entry.GetState() {
 	case farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING:
@@ -242,18 +234,4 @@ func LockRegionFromMessage(region *farpoolv1alpha1.LockRegion) (*v1alpha1.LockRe
 		return nil, fmt.Errorf("its lock region lies in %s", region.GetPlacement())
 	}
 	return converted, nil
-}
-
-// GeometryFromMessage is the resource's form of a table's shape.
-func GeometryFromMessage(geometry *farpoolv1alpha1.RCuckooGeometry) (*v1alpha1.RCuckooGeometry, error) {
-	if geometry.GetRows() == 0 || geometry.GetRows() > math.MaxInt64 || geometry.GetEntryBytes() > math.MaxInt32 ||
-		geometry.GetEntriesPerRow() > math.MaxInt32 || geometry.GetRowsPerLock() > math.MaxInt32 {
-		return nil, fmt.Errorf("its table has the impossible shape {%v}", geometry)
-	}
-	return &v1alpha1.RCuckooGeometry{
-		EntryBytes:    int32(geometry.GetEntryBytes()),
-		EntriesPerRow: int32(geometry.GetEntriesPerRow()),
-		RowsPerLock:   int32(geometry.GetRowsPerLock()),
-		Rows:          int64(geometry.GetRows()),
-	}, nil
 }

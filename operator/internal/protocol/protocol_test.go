@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+)
+
+// What a memory node of each protocol says, and what it is asked for.
+var examples = map[string]struct {
+	index *v1alpha1.IndexSpec
+	facts *farpoolv1alpha1.MemoryNodeFacts
+}{
+	v1alpha1.ProtocolRCuckoo: {
+		&v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
+		&farpoolv1alpha1.MemoryNodeFacts{
+			Rcuckoo:    &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000},
+			LockRegion: &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 63, RowsPerLock: 16},
+		},
+	},
+	v1alpha1.ProtocolRACE: {
+		&v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RACE: &v1alpha1.RACESpec{TablePercent: 25, Tables: 4, LeastTables: 2}},
+		&farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}},
+	},
+}
+
+func TestEveryProtocolHasItsOwnTables(t *testing.T) {
+	for _, p := range All() {
+		example, found := examples[p.Name()]
+		if !found {
+			t.Fatalf("protocol %s has no example here", p.Name())
+		}
+		if of, err := Of(example.index); err != nil || of != p {
+			t.Errorf("%s: Of returns %v, %v", p.Name(), of, err)
+		}
+		if of, err := OfShape(example.facts); err != nil || of != p {
+			t.Errorf("%s: OfShape returns %v, %v", p.Name(), of, err)
+		}
+		if len(p.Flags(example.index)) == 0 || p.LeastTables(example.index) < 1 {
+			t.Errorf("%s: flags %v, %d tables", p.Name(), p.Flags(example.index), p.LeastTables(example.index))
+		}
+		if places := p.Places(example.facts); places < 1000 || places > 8000 {
+			t.Errorf("%s: %f places", p.Name(), places)
+		}
+		if difference := p.Mismatch(example.index, example.facts); difference != "" {
+			t.Errorf("%s: differs from itself: %s", p.Name(), difference)
+		}
+
+		entry := &farpoolv1alpha1.MemoryNodeEntry{LockRegion: example.facts.LockRegion}
+		p.Enter(example.facts, entry)
+		node := &v1alpha1.ShardMapNode{}
+		if err := p.FromMessage(entry, node); err != nil {
+			t.Fatalf("%s: %v", p.Name(), err)
+		}
+		again := &farpoolv1alpha1.MemoryNodeEntry{LockRegion: example.facts.LockRegion}
+		applied := apiac.ShardMapNode()
+		for _, q := range All() {
+			q.ToMessage(node, again)
+			q.Apply(node, applied)
+		}
+		if !proto.Equal(entry, again) {
+			t.Errorf("%s: {%v} comes back as {%v}", p.Name(), entry, again)
+		}
+		if shapes := btoi(applied.RCuckoo != nil) + btoi(applied.RACE != nil); shapes != 1 {
+			t.Errorf("%s: %d shapes are applied", p.Name(), shapes)
+		}
+	}
+	if len(examples) != len(All()) {
+		t.Errorf("%d examples of %d protocols", len(examples), len(All()))
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestShapesThatNoTableHas(t *testing.T) {
+	rows := examples[v1alpha1.ProtocolRCuckoo].facts
+	groups := examples[v1alpha1.ProtocolRACE].facts
+	for name, entry := range map[string]*farpoolv1alpha1.MemoryNodeEntry{
+		"none":                            {},
+		"of two protocols":                {Rcuckoo: rows.Rcuckoo, Race: groups.Race, LockRegion: rows.LockRegion},
+		"RCuckoo without locks":           {Rcuckoo: rows.Rcuckoo},
+		"RCuckoo without rows":            {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}, LockRegion: rows.LockRegion},
+		"RCuckoo of too many rows":        {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1 << 63}, LockRegion: rows.LockRegion},
+		"RCuckoo of entries too long":     {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntryBytes: 1 << 31}, LockRegion: rows.LockRegion},
+		"RCuckoo of rows too long":        {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntriesPerRow: 1 << 31}, LockRegion: rows.LockRegion},
+		"RCuckoo of locks for too many":   {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, RowsPerLock: 1 << 31}, LockRegion: rows.LockRegion},
+		"RACE with locks":                 {Race: groups.Race, LockRegion: rows.LockRegion},
+		"RACE of a single group":          {Race: &farpoolv1alpha1.RaceGeometry{Groups: 1}},
+		"RACE of more groups than can be": {Race: &farpoolv1alpha1.RaceGeometry{Groups: 1 << 32}},
+	} {
+		p, err := OfShape(entry)
+		if err == nil {
+			err = p.FromMessage(entry, &v1alpha1.ShardMapNode{})
+		}
+		if err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestWhatAMismatchIs(t *testing.T) {
+	example := examples[v1alpha1.ProtocolRCuckoo]
+	for field, edit := range map[string]func(*v1alpha1.RCuckooSpec){
+		"entryBytes":    func(s *v1alpha1.RCuckooSpec) { s.EntryBytes = 32 },
+		"entriesPerRow": func(s *v1alpha1.RCuckooSpec) { s.EntriesPerRow = 4 },
+		"rowsPerLock":   func(s *v1alpha1.RCuckooSpec) { s.RowsPerLock = 8 },
+	} {
+		index := example.index.DeepCopy()
+		edit(&index.RCuckoo)
+		if got := (rcuckoo{}).Mismatch(index, example.facts); !strings.Contains(got, "spec.index wants") {
+			t.Errorf("%s: %q", field, got)
+		}
+	}
+}
+
+// A protocol that exists here only: what the rest of the operator asks of it is in this file.
+type toy struct{ none }
+
+func (toy) Name() string { return "Toy" }
+func (toy) Flags(*v1alpha1.IndexSpec) []Flag {
+	return []Flag{{"protocol", "toy"}}
+}
+
+func TestAThirdProtocolIsOneEntryOfTheTable(t *testing.T) {
+	before := all
+	t.Cleanup(func() { all = before })
+	all = append(All(), toy{})
+	p, err := Of(&v1alpha1.IndexSpec{Protocol: "Toy"})
+	if err != nil || p.Name() != "Toy" {
+		t.Fatalf("%v, %v", p, err)
+	}
+	all = before
+	p, err = Of(&v1alpha1.IndexSpec{Protocol: "Toy"})
+	if err == nil || !strings.Contains(err.Error(), "RCuckoo or RACE") {
+		t.Errorf("%v", err)
+	}
+	if p.Has(examples[v1alpha1.ProtocolRACE].facts) || len(p.Flags(nil)) > 0 || p.LeastTables(nil) != 1 {
+		t.Errorf("%v is taken for one that there is", p)
+	}
+}
