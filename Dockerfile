@@ -7,7 +7,7 @@ ARG GO_IMAGE=golang:1.26-bookworm
 
 FROM ${BASE} AS runtime
 RUN export DEBIAN_FRONTEND=noninteractive && apt-get update -q && apt-get install -y -q --no-install-recommends \
-      ca-certificates ibverbs-providers libatomic1 libcivetweb1 libgrpc++1.51 libibverbs1 libisal2 libprometheus-cpp-core1.0 libprotobuf32 librdmacm1 libspdlog1.10 \
+      ca-certificates ibverbs-providers libatomic1 libgrpc++1.51 libibverbs1 libisal2 libmicrohttpd12 libprometheus-cpp-core1.0 libprotobuf32 librdmacm1 libspdlog1.10 \
       libssl3 libxxhash0 \
  && apt-get clean && rm -rf /var/lib/apt/lists/* /var/cache/debconf/* /usr/share/doc/* /usr/share/man/* \
  && groupadd --gid 65532 farpool && useradd --uid 65532 --gid 65532 --home-dir / --no-create-home --shell /usr/sbin/nologin farpool

@@ -30,7 +30,7 @@ target_link_libraries(race_fill PRIVATE index_race)
 farpool_room(client DEPS proto index/race index/rcuckoo map heap session layout fabric task base TEST_DEPS node fabric/sim
              FUZZ_DEPS node fabric/sim FUZZ_RUNS 300)
 farpool_room(front/resp DEPS net task base THREADS)
-farpool_room(control DEPS net base LIBS proto_grpc prometheus-cpp::core civetweb THREADS)
+farpool_room(control DEPS net base LIBS proto_grpc prometheus-cpp::core PkgConfig::MICROHTTPD THREADS)
 set_property(TEST control APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/control/tsan.suppressions)
 farpool_room(node DEPS proto map session directory heap index/race index/rcuckoo layout fabric task base TEST_DEPS sim fabric/tcp fabric/sim THREADS
              FUZZ_DEPS sim fabric/sim FUZZ_RUNS 2000)

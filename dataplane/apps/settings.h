@@ -30,7 +30,7 @@ struct CommonSettings {
   net::TlsFiles tls;
   bool insecure_plaintext = false;
   std::string agent_listen = "[::]:7401";
-  std::string metrics_listen = "0.0.0.0:7402";
+  std::string metrics_listen = "[::]:7402";
   std::string log_level = "info";
   std::string log_format = "json";
 };

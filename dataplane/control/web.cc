@@ -1,97 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/web.h"
 
-#include <civetweb.h>
+#include <microhttpd.h>
+#include <netdb.h>
 #include <prometheus/collectable.h>
 #include <prometheus/text_serializer.h>
+#include <sys/socket.h>
 
-#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <iterator>
-#include <mutex>
+#include <list>
 #include <string_view>
 #include <utility>
+
+#include "net/address.h"
+#include "net/listener.h"
 
 namespace farpool::control {
 namespace {
 
-void initialise_once() {
-  static std::once_flag once;
-  std::call_once(once, [] { mg_init_library(0); });
-}
+using Clock = std::chrono::steady_clock;
 
-int answer(mg_connection* connection, int status, const std::string& type, const std::string& body) {
-  mg_response_header_start(connection, status);
-  mg_response_header_add(connection, "Content-Type", type.c_str(), -1);
-  mg_response_header_add(connection, "Content-Length", std::to_string(body.size()).c_str(), -1);
-  mg_response_header_add(connection, "Connection", "close", -1);
-  mg_response_header_send(connection);
-  mg_write(connection, body.data(), body.size());
-  return status;
-}
+// The process keeps few descriptors for this port. When one connection more comes, the oldest is closed.
+constexpr unsigned kMostConnections = 16;
+// Connections that are being closed have descriptors, too.
+constexpr unsigned kMostDescriptors = 24;
+// A connection that is older is closed when the next comes: its client sends or reads too slowly.
+constexpr std::chrono::seconds kDeadline(10);
+// A connection is closed that moves no byte for so long.
+constexpr unsigned kIdleSeconds = 5;
+// Each connection has so much memory for its request and for the headers of its answer.
+constexpr std::size_t kBuffer = std::size_t{16} << 10;
+
+struct Answer {
+  unsigned status = 200;
+  const char* type = "text/plain";
+  std::string body;
+};
+
+struct AddressInfo {
+  AddressInfo() = default;
+  AddressInfo(const AddressInfo&) = delete;
+  AddressInfo& operator=(const AddressInfo&) = delete;
+  ~AddressInfo() {
+    if (found != nullptr) freeaddrinfo(found);
+  }
+  addrinfo* found = nullptr;
+};
 
 }  // namespace
 
+// libmicrohttpd serves all connections on one thread, which waits for none of them. In a server that gives a thread to
+// each connection, as many idle clients as it has threads would keep out the kubelet.
 struct Web::State {
   explicit State(Options options) : options(std::move(options)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
   ~State() {
-    if (context != nullptr) mg_stop(context);
+    if (daemon != nullptr) MHD_stop_daemon(daemon);
   }
 
-  int metrics(mg_connection* connection) const {
+  base::Status listen() {
+    auto parsed = net::Address::parse(options.listen);
+    if (!parsed.ok()) return trouble(parsed.status().message());
+    if (parsed->local()) return trouble("it takes a host and a port");
+    if (parsed->host == "::" && !net::kernel_has_ipv6()) parsed->host = "0.0.0.0";
+    addrinfo hints{};
+    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+    hints.ai_socktype = SOCK_STREAM;
+    AddressInfo addresses;
+    const int failed =
+        getaddrinfo(parsed->host.c_str(), std::to_string(parsed->port).c_str(), &hints, &addresses.found);
+    if (failed != 0) return trouble(gai_strerror(failed));
+
+    const bool v6 = addresses.found->ai_family == AF_INET6;
+    const unsigned flags = static_cast<unsigned>(MHD_USE_EPOLL_INTERNAL_THREAD) | MHD_USE_INTERNAL_POLLING_THREAD |
+                           MHD_USE_ITC | (v6 ? static_cast<unsigned>(MHD_USE_DUAL_STACK) : 0);
+    errno = 0;
+    daemon = MHD_start_daemon(flags, parsed->port, nullptr, nullptr, &State::request, this,  //
+                              MHD_OPTION_SOCK_ADDR, addresses.found->ai_addr,                //
+                              MHD_OPTION_NOTIFY_CONNECTION, &State::connection, this,        //
+                              MHD_OPTION_CONNECTION_LIMIT, kMostDescriptors, MHD_OPTION_CONNECTION_TIMEOUT,
+                              kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kBuffer, MHD_OPTION_END);
+    if (daemon == nullptr) return trouble(errno != 0 ? std::strerror(errno) : "the web server does not start");
+    parsed->port = MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
+    address = parsed->text();
+    return {};
+  }
+
+  base::Status trouble(const std::string& why) const {
+    return {base::Code::unavailable,
+            "the metrics port cannot listen on " + options.listen + ": " + why + "; choose another host:port"};
+  }
+
+  // The functions below run on the server's thread.
+  Answer answer(std::string_view method, std::string_view path) const {
+    if (method != "GET" && method != "HEAD") return {.status = 405, .body = "only GET is served here\n"};
+    if (path == "/metrics") return metrics();
+    if (path == "/healthz") return probe(options.alive);
+    if (path == "/readyz") return probe(options.ready);
+    return {.status = 404, .body = "there is /metrics, /healthz and /readyz\n"};
+  }
+  Answer metrics() const {
     std::vector<prometheus::MetricFamily> families;
     for (const auto& source : options.metrics) {
       std::vector<prometheus::MetricFamily> more = source->Collect();
       families.insert(families.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
     }
-    return answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8",
-                  prometheus::TextSerializer().Serialize(families));
+    return {.type = "text/plain; version=0.0.4; charset=utf-8",
+            .body = prometheus::TextSerializer().Serialize(families)};
   }
-  static int probe(mg_connection* connection, const Probe& probe) {
+  static Answer probe(const Probe& probe) {
     const std::string trouble = probe ? probe() : std::string();
-    return trouble.empty() ? answer(connection, 200, "text/plain", "ok\n")
-                           : answer(connection, 503, "text/plain", trouble + "\n");
-  }
-  static int route(mg_connection* connection, void* self) {
-    const State& state = *static_cast<State*>(self);
-    const mg_request_info& request = *mg_get_request_info(connection);
-    const std::string_view path = request.local_uri, method = request.request_method;
-    if (method != "GET" && method != "HEAD") return answer(connection, 405, "text/plain", "only GET is served here\n");
-    if (path == "/metrics") return state.metrics(connection);
-    if (path == "/healthz") return probe(connection, state.options.alive);
-    if (path == "/readyz") return probe(connection, state.options.ready);
-    return answer(connection, 404, "text/plain", "there is /metrics, /healthz and /readyz\n");
+    return trouble.empty() ? Answer{.body = "ok\n"} : Answer{.status = 503, .body = trouble + "\n"};
   }
 
-  base::Status serve() {
-    initialise_once();
-    // Civetweb wants no host for "all addresses".
-    std::string port = options.listen;
-    if (port.starts_with("0.0.0.0:")) port = port.substr(port.rfind(':') + 1);
-    const std::array<const char*, 11> settings{
-        "listening_ports", port.c_str(), "num_threads", "3", "request_timeout_ms", "5000", "linger_timeout_ms", "0",
-        "tcp_nodelay",     "1",          nullptr};
-    mg_callbacks callbacks{};
-    callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
-    context = mg_start(&callbacks, this, const_cast<const char**>(settings.data()));
-    mg_server_port bound{};
-    if (context == nullptr || mg_get_server_ports(context, 1, &bound) != 1) {
-      return {base::Code::unavailable,
-              "the metrics port cannot listen on " + options.listen +
-                  ": the address is in use, not of this machine, or no host:port; choose another"};
+  // Answers a request whose headers are there. It waits for no body: nothing here reads one.
+  static MHD_Result request(void* self, MHD_Connection* connection, const char* path, const char* method, const char*,
+                            const char*, std::size_t*, void**) {
+    Answer answer = static_cast<const State*>(self)->answer(method, path);
+    MHD_Response* response =
+        MHD_create_response_from_buffer(answer.body.size(), answer.body.data(), MHD_RESPMEM_MUST_COPY);
+    if (response == nullptr) return MHD_NO;
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer.type);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    const MHD_Result queued = MHD_queue_response(connection, answer.status, response);
+    MHD_destroy_response(response);
+    return queued;
+  }
+
+  struct Open {
+    int socket = -1;
+    Clock::time_point since;
+  };
+  // Notes that a connection has begun, or is about to be closed.
+  static void connection(void* self, MHD_Connection* connection, void** context, MHD_ConnectionNotificationCode code) {
+    auto& open = static_cast<State*>(self)->open;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+      open.remove_if([context](const Open& one) { return &one == *context; });
+      return;
     }
-    address = options.listen.substr(0, options.listen.rfind(':')) + ":" + std::to_string(bound.port);
-    mg_set_request_handler(context, "/", &State::route, this);
-    return {};
+    const auto now = Clock::now();
+    open.push_back({MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd, now});
+    *context = &open.back();
+    // They end when the thread looks at them next.
+    std::size_t younger = 0;
+    for (auto one = open.rbegin(); one != open.rend(); ++one, ++younger) {
+      if (younger >= kMostConnections || now - one->since > kDeadline) ::shutdown(one->socket, SHUT_RDWR);
+    }
   }
 
   Options options;
   std::string address;
-  mg_context* context = nullptr;
+  MHD_Daemon* daemon = nullptr;
+  std::list<Open> open;  // oldest first
 };
 
 base::Result<std::unique_ptr<Web>> Web::start(Options options) {
   auto state = std::make_unique<State>(std::move(options));
-  if (base::Status status = state->serve(); !status.ok()) return status;
+  if (base::Status status = state->listen(); !status.ok()) return status;
   return std::unique_ptr<Web>(new Web(std::move(state)));
 }
 

@@ -466,13 +466,6 @@ class Acceptor final : public Base {
   Alarm pause_{this->loop, [this] { accept(); }};
 };
 
-bool kernel_has_ipv6() {
-  const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) return errno != EAFNOSUPPORT;
-  ::close(socket);
-  return true;
-}
-
 // A socket file that nobody listens on is left over from a process that died.
 base::Status clear_stale(const std::string& path) {
   struct stat status {};
@@ -491,6 +484,13 @@ base::Status clear_stale(const std::string& path) {
 }
 
 }  // namespace
+
+bool kernel_has_ipv6() {
+  const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return errno != EAFNOSUPPORT;
+  ::close(socket);
+  return true;
+}
 
 base::Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, ListenOptions options,
                                                        std::function<void(std::unique_ptr<Stream>)> accepted) {

@@ -23,6 +23,9 @@ namespace farpool::net {
 void connect(Loop& loop, std::string address, std::shared_ptr<Tls> tls, Nanos deadline,
              std::function<void(base::Result<std::unique_ptr<Stream>>)> done);
 
+// Says whether the kernel speaks IPv6 at all.
+bool kernel_has_ipv6();
+
 // Peers that a listener refuses at the same time with a text: they need a descriptor each, beside max_connections.
 inline constexpr std::size_t kRefusalsAtOnce = 32;
 

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stddef.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -34,6 +30,7 @@
 #include "base/random.h"
 #include "net/address.h"
 #include "net/byte_queue.h"
+#include "net/kernel_test.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/proof.h"
@@ -487,21 +484,6 @@ TEST_P(TcpStreams, AskAfterAPeerThatIsSilent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tcp, TcpStreams, testing::Values(Kind::tcp));
-
-// From here on this process is on a kernel that was built without IPv6.
-void lose_ipv6() {
-  std::array<sock_filter, 6> filter{{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  const sock_fprog program{.len = filter.size(), .filter = filter.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-    std::_Exit(3);
-}
 
 TEST(Listener, TakesIpv4AloneWhereTheKernelHasNoOther) {
   EXPECT_EXIT(

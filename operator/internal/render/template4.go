@@ -42,7 +42,7 @@ func (t template4) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) st
 }
 
 func everyAddress(config string) string {
-	for _, key := range []string{"listen", "agent-listen"} {
+	for _, key := range []string{"listen", "agent-listen", "metrics-listen"} {
 		config = strings.ReplaceAll(config, "\n"+key+` = "0.0.0.0:`, "\n"+key+` = "[::]:`)
 	}
 	return config
