@@ -6,8 +6,10 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "session/handshake.h"
@@ -289,6 +291,31 @@ TEST_F(RegistryTest, SlotsOfTheDeadServeAgainWhenTheyAreRepaired) {
   EXPECT_EQ(open(2).grant().slots_offset(), 0u);
 }
 
+TEST_F(RegistryTest, OfAnEarlierLifeOnlyGroupsWithSomethingInThemAreOfTheDead) {
+  set_slot(0, 1);
+  Registry::Config config{.pool_uid = "pool", .node_incarnation = kNode, .max_sessions = 3, .slots_per_session = 2};
+  config.places = 2;
+  registry =
+      std::make_unique<Registry>(config, std::vector<RegionSpan>{{layout::kSlots, slots, 2048}}, responder, *this);
+  EXPECT_EQ(registry->held_by_the_dead(), 1u);
+  EXPECT_EQ(registry->dead()[0].group, 0u);
+  publish(1);
+  EXPECT_EQ(open(2).grant().slots_offset(), 2 * sizeof(layout::OperationSlot));
+}
+
+TEST_F(RegistryTest, AClientThatComesGetsWhatWasRepairedLast) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2), c = must_open(3);
+  set_slot(0, 1);
+  responder.advance(4 * kSecond);
+  for (const std::uint64_t lively : {b, c}) ASSERT_TRUE(registry->tick(lively, {.era = 1}));
+  responder.advance(2 * kSecond);
+  ASSERT_EQ(responder.finish_fences(), std::vector{a});
+  EXPECT_EQ(open(4).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  set_slot(0, 0);  // no timer has passed since
+  EXPECT_EQ(open(4).code(), SessionReply::CODE_OK);
+}
+
 layout::FenceRequest complaint(std::uint64_t slot, std::uint64_t holder, std::uint64_t says) {
   return {.of = layout::FenceRequest::kSlot, .index = slot, .holder = holder, .says = says};
 }
@@ -347,6 +374,59 @@ TEST_F(RegistryTest, AProcessThatTheOperatorNamesEndsWithAllItsSessions) {
   done.reset();
   registry->fence_processes({77, 0}, [&](std::uint32_t sessions) { done = sessions; });
   EXPECT_EQ(done, 0u);
+}
+
+TEST_F(RegistryTest, TheOperatorIsAnsweredWhenTheLastOfAProcessSessionsHasEnded) {
+  publish(1);
+  for (const std::uint64_t incarnation : {1u, 2u}) {
+    SessionRequest asked = request();
+    *asked.mutable_open() = open_request(incarnation);
+    asked.mutable_open()->set_client_process(77);
+    ASSERT_EQ(exchange(asked).code(), SessionReply::CODE_OK);
+  }
+  int answers = 0;
+  registry->fence_processes({77}, [&](std::uint32_t) { ++answers; });
+  ASSERT_EQ(responder.fences.size(), 2u);
+  auto fences = std::exchange(responder.fences, {});
+  fences[0].second();
+  EXPECT_EQ(answers, 0) << "verbs of the other session may still execute";
+  fences[1].second();
+  EXPECT_EQ(answers, 1);
+}
+
+TEST_F(RegistryTest, WhatBeganAFenceIsTheReasonThatIsTold) {
+  publish(1);
+  SessionRequest bye = request();
+  bye.mutable_close()->set_session_id(must_open(1));
+  bye.mutable_close()->set_client_incarnation(1);
+  registry->on_exchange(kClient, bye.SerializeAsString(), [](const std::string&) {});
+  responder.advance(10 * kSecond);  // its lease ends meanwhile
+  registry->refuse(nullptr, "another epoch");
+  EXPECT_EQ(responder.fences.size(), 1u) << "it is fenced already";
+  responder.finish_fences();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_TRUE(ended[0].clean) << ended[0].why;
+  EXPECT_EQ(registry->counters().closed, 1u);
+}
+
+// A client that complains of a lease has read its word before. Meanwhile the lease may be given back.
+TEST_F(RegistryTest, ALeaseThatMovedOnSaysNothingOfItsHolder) {
+  using layout::FenceReply;
+  std::vector<std::uint64_t> leases(64);
+  registry = std::make_unique<Registry>(
+      Registry::Config{.pool_uid = "pool", .node_incarnation = kNode, .max_sessions = 3, .slots_per_session = 2},
+      std::vector<RegionSpan>{{layout::kSlots, slots, 2048},
+                              {layout::kLeases, reinterpret_cast<std::byte*>(leases.data()), leases.size() * 8}},
+      responder, *this);
+  publish(1);
+  const std::uint64_t held = layout::LeaseWord::Session::put(must_open(1));
+  const layout::FenceRequest complaint{.of = layout::FenceRequest::kLease, .index = 5, .says = held};
+  leases[5] = held;
+  EXPECT_EQ(registry->fence(complaint)->status, FenceReply::kNoted);
+  leases[5] = 0;
+  EXPECT_EQ(registry->fence(complaint)->status, FenceReply::kMoved);
+  leases[5] = layout::LeaseWord::Session::put(77);  // of a session that was never here
+  EXPECT_EQ(registry->fence(complaint)->status, FenceReply::kMoved);
 }
 
 TEST_F(RegistryTest, AClientThatComesBackEndsItsLifeBefore) {
