@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent talks to the agent in each data-plane process. One goroutine for each process keeps a stream of its facts;
-// what is known is read without waiting.
+// Package agent talks to the agent in each data-plane process. A link to each process brings its facts; what is known is read without waiting.
 package agent
 
 import (
@@ -10,15 +9,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -39,7 +38,10 @@ const (
 	maxBackoff = 3 * time.Second
 
 	maxMessageBytes = 4 << 20
-	bufferBytes     = 2 << 10
+
+	// Handshakes that take place at once; one that has waited for admission no longer waits for the others.
+	handshakes    = 32
+	admissionWait = time.Second
 )
 
 // Target is one data-plane process of a pool.
@@ -87,6 +89,7 @@ type Streams struct {
 	notify  func(pool types.NamespacedName)
 	metrics Metrics
 
+	places  chan struct{}
 	mutex   sync.Mutex
 	pools   map[types.NamespacedName]*poolStreams
 	closed  bool
@@ -103,24 +106,33 @@ type poolStreams struct {
 	bundle  string
 	streams map[types.UID]*stream
 	maps    *mapCopies
+	// configs of TLS, for the credential that has them.
+	configs    map[pki.Role]*tls.Config
+	credential *pki.Credential
 }
 
 type stream struct {
+	pool       types.NamespacedName
+	uid        string // of the pool
 	target     Target
 	credential *pki.Credential
+	config     *tls.Config
+	ctx        context.Context
 	cancel     context.CancelFunc
-	connection *grpc.ClientConn
 	maps       *mapCopies // of the pool
+	line       line
 
-	mutex       sync.Mutex
+	mutex sync.Mutex
+	link  *link // nil: there is none now
+	// follows: facts are heard over the link, for as long as it lasts.
+	follows     bool
 	observation Observation
 	heard       uint64 // facts that have come in the stream
-	peerError   error  // of the last handshake
 }
 
 // NewStreams returns streams that call notify, from any goroutine, when something that is known about a pool has changed.
 func NewStreams(notify func(pool types.NamespacedName), metrics Metrics) *Streams {
-	return &Streams{notify: notify, metrics: metrics, pools: map[types.NamespacedName]*poolStreams{}}
+	return &Streams{notify: notify, metrics: metrics, places: make(chan struct{}, handshakes), pools: map[types.NamespacedName]*poolStreams{}}
 }
 
 // Sync makes the streams of a pool be those to targets, and leaves the ones that are right alone. All are opened again when
@@ -149,7 +161,7 @@ func (s *Streams) Sync(pool types.NamespacedName, uid string, credential *pki.Cr
 			}
 			open.cancel()
 		}
-		streams.streams[target.Pod] = s.open(pool, uid, credential, target, streams.streams[target.Pod], streams.maps)
+		streams.streams[target.Pod] = s.open(pool, streams, credential, target, streams.streams[target.Pod])
 	}
 	for pod, open := range streams.streams {
 		if !wanted[pod] {
@@ -202,7 +214,7 @@ func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod ty
 		return err
 	})
 	if err != nil {
-		if stream, _ := s.streamTo(pool, pod); stream != nil && status.Code(err) == codes.FailedPrecondition && stream.refused(request.GetMap().GetEpoch()) {
+		if stream := s.streamTo(pool, pod); stream != nil && status.Code(err) == codes.FailedPrecondition && stream.refused(request.GetMap().GetEpoch()) {
 			s.notify(pool)
 		}
 		what := "publish"
@@ -219,13 +231,15 @@ func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod ty
 // ask calls the agent of a pod within a time.
 func (s *Streams) ask(ctx context.Context, pool types.NamespacedName, pod types.UID, within time.Duration,
 	call func(context.Context, farpoolv1alpha1.AgentClient) error) error {
-	stream, _ := s.streamTo(pool, pod)
+	stream := s.streamTo(pool, pod)
 	if stream == nil {
 		return fmt.Errorf("pod %s: there is no stream to its agent", pod)
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	if err := call(ctx, farpoolv1alpha1.NewAgentClient(stream.connection)); err != nil {
+	// A call ends with its stream.
+	defer context.AfterFunc(stream.ctx, cancel)()
+	if err := stream.line.call(stream.ctx, stream.target.Address, stream.config, func(client farpoolv1alpha1.AgentClient) error { return call(ctx, client) }); err != nil {
 		return fmt.Errorf("%s at %s: %w", stream.target.Name, stream.target.Address, err)
 	}
 	return nil
@@ -233,16 +247,19 @@ func (s *Streams) ask(ctx context.Context, pool types.NamespacedName, pod types.
 
 // refresh makes what is known of a process be newer than the call.
 func (s *Streams) refresh(ctx context.Context, pool types.NamespacedName, pod types.UID) {
-	stream, uid := s.streamTo(pool, pod)
+	stream := s.streamTo(pool, pod)
 	if stream == nil {
 		return
 	}
 	// Facts that came in the stream meanwhile may be newer than the answer, and nothing would bring them again.
 	const attempts = 3
 	for range attempts {
-		before := stream.hearings()
-		facts, err := describe(ctx, farpoolv1alpha1.NewAgentClient(stream.connection), uid)
-		if err != nil || stream.target.check(uid, facts) != nil {
+		before, link := stream.hearings()
+		if link == nil {
+			return // there will be facts when there is a link again
+		}
+		facts, err := stream.describe(ctx, link)
+		if err != nil || stream.target.check(stream.uid, facts) != nil {
 			return
 		}
 		stream.maps.share(facts)
@@ -255,16 +272,14 @@ func (s *Streams) refresh(ctx context.Context, pool types.NamespacedName, pod ty
 	}
 }
 
-// streamTo finds a stream that has a connection, and the pool's uid.
-func (s *Streams) streamTo(pool types.NamespacedName, pod types.UID) (*stream, string) {
+// streamTo finds a stream; nil: there is none to this pod.
+func (s *Streams) streamTo(pool types.NamespacedName, pod types.UID) *stream {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if streams := s.pools[pool]; streams != nil {
-		if stream := streams.streams[pod]; stream != nil && stream.connection != nil {
-			return stream, streams.uid
-		}
+		return streams.streams[pod]
 	}
-	return nil, ""
+	return nil
 }
 
 func (p *poolStreams) closeAll() {
@@ -288,11 +303,11 @@ func (s *stream) refused(epoch uint64) bool {
 	return news
 }
 
-// hearings counts the facts that have come in the stream.
-func (s *stream) hearings() uint64 {
+// hearings counts the facts that have come in the stream, and returns the link that they come over.
+func (s *stream) hearings() (uint64, *link) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.heard
+	return s.heard, s.link
 }
 
 // setSince records an observation unless facts have come in the stream since `heard`, and says whether it did, and whether that is news.
@@ -394,139 +409,190 @@ func (c *mapCopies) share(facts *farpoolv1alpha1.Facts) {
 }
 
 // open starts a stream; what its predecessor knew stands until it has heard more.
-func (s *Streams) open(pool types.NamespacedName, uid string, credential *pki.Credential, target Target, predecessor *stream, maps *mapCopies) *stream {
-	ctx, cancel := context.WithCancel(context.Background())
-	opened := &stream{target: target, credential: credential, cancel: cancel, maps: maps}
+func (s *Streams) open(pool types.NamespacedName, streams *poolStreams, credential *pki.Credential, target Target, predecessor *stream) *stream {
+	if streams.credential != credential {
+		streams.credential, streams.configs = credential, map[pki.Role]*tls.Config{}
+	}
+	role := target.certificateRole()
+	if streams.configs[role] == nil {
+		config := credential.ClientConfig(streams.uid, role)
+		config.NextProtos = []string{http2.NextProtoTLS}
+		// Facts are no secret for years: without a second, larger key, handshakes leave half as much in memory. Calls, which bring secrets, have both.
+		config.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
+		streams.configs[role] = config
+	}
+	opened := &stream{pool: pool, uid: streams.uid, target: target, credential: credential, config: streams.configs[role], maps: streams.maps}
+	opened.ctx, opened.cancel = context.WithCancel(context.Background())
 	if predecessor != nil && predecessor.target == target {
 		opened.observation = predecessor.observe()
 	}
-	config := credential.ClientConfig(uid, target.certificateRole())
-	verify := config.VerifyConnection
-	config.VerifyConnection = func(state tls.ConnectionState) error {
-		err := verify(state)
-		opened.mutex.Lock()
-		defer opened.mutex.Unlock()
-		opened.peerError = err
-		return err
-	}
-	transport := credentials.NewTLS(config)
-	connection, err := grpc.NewClient("passthrough:///"+target.Address,
-		grpc.WithTransportCredentials(transport),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
-		grpc.WithNoProxy(),
-		// Facts are few bytes, and processes are many: with gRPC's own sizes, buffers would take 64 KiB for each.
-		grpc.WithReadBufferSize(bufferBytes),
-		grpc.WithWriteBufferSize(bufferBytes),
-		grpc.WithSharedWriteBuffer(true),
-		grpc.WithUserAgent("farpool-operator"))
-	if err != nil {
-		opened.observation = Observation{State: Unreachable, Error: err.Error()}
-		opened.cancel = func() {}
-		cancel()
-		return opened
-	}
-	opened.connection = connection
-	s.running.Add(1)
-	go func() {
-		defer s.running.Done()
-		defer func() { _ = connection.Close() }()
-		s.run(ctx, pool, uid, opened)
-	}()
+	s.running.Go(func() { s.run(opened, minBackoff) })
 	return opened
 }
 
-// run keeps the stream up until its context ends.
-func (s *Streams) run(ctx context.Context, pool types.NamespacedName, uid string, stream *stream) {
-	backoff := minBackoff
-	for ctx.Err() == nil {
-		heard, err := s.follow(ctx, pool, uid, stream)
-		if ctx.Err() != nil {
+// run tries to get a link until there is one, which then goes on by itself, or the stream ends.
+func (s *Streams) run(stream *stream, backoff time.Duration) {
+	for stream.ctx.Err() == nil {
+		heard, err := s.follow(stream)
+		if err == nil {
 			return
 		}
 		if heard {
+			s.metrics.StreamBroken(stream.pool)
 			backoff = minBackoff
-			s.metrics.StreamBroken(pool)
 		}
-		if stream.set(stream.failure(err)) {
-			s.notify(pool)
-		}
-		// A node that restarts shall not meet all its operators at once.
-		wait := backoff/2 + rand.N(backoff)
-		select {
-		case <-ctx.Done():
+		if !s.pause(stream, err, backoff) {
 			return
-		case <-time.After(wait):
 		}
 		backoff = min(2*backoff, maxBackoff)
-		stream.connection.ResetConnectBackoff()
 	}
 }
 
-// follow hears facts until the stream breaks; heard says whether there were any.
-func (s *Streams) follow(ctx context.Context, pool types.NamespacedName, uid string, stream *stream) (heard bool, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	client := farpoolv1alpha1.NewAgentClient(stream.connection)
+// pause says that nothing is heard, and waits until it is time for another attempt; false: the stream has ended.
+func (s *Streams) pause(stream *stream, err error, backoff time.Duration) bool {
+	if stream.ctx.Err() != nil {
+		return false
+	}
+	if stream.set(stream.failure(err)) {
+		s.notify(stream.pool)
+	}
+	// A node that restarts shall not meet all its operators at once.
+	select {
+	case <-stream.ctx.Done():
+		return false
+	case <-time.After(backoff/2 + rand.N(backoff)):
+		return true
+	}
+}
 
-	// The first call has a deadline; a stream has none.
-	facts, err := describe(ctx, client, uid)
+// broken follows a link that has ended: another one is tried for.
+func (s *Streams) broken(stream *stream, why error) {
+	if stream.ctx.Err() != nil {
+		return
+	}
+	s.metrics.StreamBroken(stream.pool)
+	if s.pause(stream, why, minBackoff) {
+		s.run(stream, 2*minBackoff)
+	}
+}
+
+// follow makes a link and hears facts over it, until it breaks and long after follow has returned. An error says that this is not so; heard, that there
+// were facts nevertheless.
+func (s *Streams) follow(stream *stream) (heard bool, err error) {
+	ctx, cancel := context.WithTimeout(stream.ctx, callTimeout)
+	defer cancel()
+	link, err := connect(ctx, stream.target.Address, stream.config, s.admit)
 	if err != nil {
 		return false, err
 	}
-	hear := func(facts *farpoolv1alpha1.Facts) error {
-		if err := stream.target.check(uid, facts); err != nil {
-			return err
+	stop := context.AfterFunc(stream.ctx, func() { link.close(status.Error(codes.Canceled, "the stream has ended")) })
+	stream.begin(link)
+	s.running.Add(1)
+	go link.serve(func(why error) {
+		defer s.running.Done()
+		stop()
+		if stream.end(link) {
+			s.broken(stream, why)
 		}
-		heard = true
-		stream.maps.share(facts)
-		observation := Observation{State: Connected, Facts: facts}
-		if starts(facts) {
-			observation = Observation{State: Starting, Error: clipped(facts.GetMessage())}
-		}
-		if stream.set(observation) {
-			s.notify(pool)
-		}
-		return nil
-	}
-	if err := hear(facts); err != nil {
-		return heard, err
-	}
+	})
 
-	watch, err := client.Watch(ctx, &farpoolv1alpha1.WatchRequest{PoolUid: uid, MinIntervalMs: uint32(watchInterval.Milliseconds())})
+	// The first call has a deadline; a stream has none.
+	facts, err := stream.describe(ctx, link)
+	if err == nil {
+		err = s.hear(stream, facts)
+		heard = err == nil
+	}
+	if err == nil {
+		err = s.watch(stream, link)
+	}
+	if err == nil && !stream.goOn(link) {
+		err = unavailable("watch", io.EOF)
+	}
 	if err != nil {
+		link.close(err)
 		return heard, err
 	}
-	// No goroutine waits until it is time to probe: with thousands of processes their stacks would be a good part of the operator's memory.
-	var probe func()
-	probe = func() {
-		if ctx.Err() != nil {
-			return
-		}
-		if _, err := describe(ctx, client, uid); err != nil {
-			cancel(err)
-			return
-		}
-		time.AfterFunc(probeInterval, probe)
-	}
-	time.AfterFunc(probeInterval, probe)
-	for {
-		facts, err := watch.Recv()
-		if err != nil {
-			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-				err = cause
-			}
-			return heard, err
-		}
-		if err := hear(facts); err != nil {
-			return heard, err
-		}
-	}
+	link.ping(probeInterval, func() error {
+		_, err := stream.describe(stream.ctx, link)
+		return err
+	})
+	return true, nil
 }
 
-func describe(ctx context.Context, client farpoolv1alpha1.AgentClient, uid string) (*farpoolv1alpha1.Facts, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return client.Describe(ctx, &farpoolv1alpha1.DescribeRequest{PoolUid: uid}, grpc.WaitForReady(false))
+// watch begins to hear facts over a link.
+func (s *Streams) watch(stream *stream, link *link) error {
+	request := &farpoolv1alpha1.WatchRequest{PoolUid: stream.uid, MinIntervalMs: uint32(watchInterval.Milliseconds())}
+	_, err := link.begin(farpoolv1alpha1.Agent_Watch_FullMethodName, request, 0, true, func(message []byte) error {
+		facts := &farpoolv1alpha1.Facts{}
+		if err := proto.Unmarshal(message, facts); err != nil {
+			return unavailable("read facts", err)
+		}
+		return s.hear(stream, facts)
+	})
+	return err
+}
+
+// hear takes facts that a process tells of itself.
+func (s *Streams) hear(stream *stream, facts *farpoolv1alpha1.Facts) error {
+	if err := stream.target.check(stream.uid, facts); err != nil {
+		return err
+	}
+	stream.maps.share(facts)
+	observation := Observation{State: Connected, Facts: facts}
+	if starts(facts) {
+		observation = Observation{State: Starting, Error: clipped(facts.GetMessage())}
+	}
+	if stream.set(observation) {
+		s.notify(stream.pool)
+	}
+	return nil
+}
+
+// admit waits for one of the places for handshakes, whose stacks are deep, and which keep a processor busy. It waits for a while and no longer: one that
+// hangs keeps no other from taking place.
+func (s *Streams) admit(ctx context.Context) (leave func()) {
+	patience := time.NewTimer(admissionWait)
+	defer patience.Stop()
+	select {
+	case s.places <- struct{}{}:
+		return func() { <-s.places }
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	return func() {}
+}
+
+// describe asks a process for its facts.
+func (s *stream) describe(ctx context.Context, link *link) (*farpoolv1alpha1.Facts, error) {
+	facts := &farpoolv1alpha1.Facts{}
+	return facts, link.ask(ctx, farpoolv1alpha1.Agent_Describe_FullMethodName, &farpoolv1alpha1.DescribeRequest{PoolUid: s.uid}, facts, callTimeout)
+}
+
+// begin records a link that can be asked.
+func (s *stream) begin(link *link) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.link, s.follows = link, false
+}
+
+// goOn records that facts come over the link from here on; false: it has ended already.
+func (s *stream) goOn(link *link) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.follows = s.link == link
+	return s.follows
+}
+
+// end records that a link is no more, and says whether facts were to come over it.
+func (s *stream) end(link *link) (followed bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.link != link {
+		return false
+	}
+	followed = s.follows
+	s.link, s.follows = nil, false
+	return followed
 }
 
 // errWrongProcess is an answer of a process that is not the target.
@@ -562,16 +628,14 @@ func clipped(words string) string {
 // failure judges an error: certainty that the wrong process answers is not the same as silence. Details such as ports of a lost connection
 // differ with every attempt and would look like news, so that they are left out.
 func (s *stream) failure(err error) Observation {
-	s.mutex.Lock()
-	peerError := s.peerError
-	s.mutex.Unlock()
 	address := s.target.Address
 	var wrong errWrongProcess
+	var peer *pki.PeerError
 	switch code := status.Code(err); {
 	case errors.As(err, &wrong):
 		return Observation{State: Refused, Error: wrong.reason}
-	case peerError != nil:
-		return Observation{State: Refused, Error: fmt.Sprintf("%s: %v", address, peerError)}
+	case errors.As(err, &peer):
+		return Observation{State: Refused, Error: fmt.Sprintf("%s: %v", address, peer)}
 	case code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.Unimplemented || code == codes.InvalidArgument:
 		return Observation{State: Refused, Error: fmt.Sprintf("%s refuses the operator: %s", address, code)}
 	default:
