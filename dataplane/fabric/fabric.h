@@ -17,6 +17,10 @@
 //     on it then ends `maybe`. A `maybe` is resolved by reading after the responder has fenced, never by blind retry.
 //  5. Fence. After the memory node has fenced a session, none of its verbs executes, whatever is still in flight.
 //  6. Time, sleeping and randomness come from the port.
+//  7. CALLs for data (opcodes from kFirstServiceOpcode) execute on the threads that receive them (fabric/service.h). A
+//  lane may have Caps::calls_in_flight of them under way; more wait at the client, with what is posted behind them.
+//  They execute and are answered in any order. A fence returns when the last of the session's has executed, and those
+//  that a service held have been given back.
 //
 // Threads: a port, its lanes, and every coroutine that awaits them belong to one thread.
 #pragma once
@@ -64,7 +68,7 @@ struct Op {
   std::uint64_t compare_mask = ~0ull;
   std::uint64_t swap_mask = ~0ull;
   base::MutableBytes reply;  // CALL: where the reply goes
-  std::uint32_t opcode = 0;  // CALL: which handler of the memory node
+  std::uint32_t opcode = 0;  // CALL: which handler of the memory node; from kFirstServiceOpcode on, the service's
 
   static Op read(Remote at, base::MutableBytes into) { return {.verb = Verb::read, .at = at, .local = into}; }
   static Op write(Remote at, base::MutableBytes from) { return {.verb = Verb::write, .at = at, .local = from}; }
@@ -95,6 +99,23 @@ struct Op {
   }
 };
 
+// CALLs from this opcode on are for data, and go to the session's service. Those below are the Host's.
+inline constexpr std::uint32_t kFirstServiceOpcode = 0x100;
+inline bool is_service_call(const Op& op) { return op.verb == Verb::call && op.opcode >= kFirstServiceOpcode; }
+
+// Why a CALL was refused, where that is known. The numbers are those of the wire.
+enum class Refusal : std::uint8_t {
+  none = 0,            // not refused, or for no reason that was told
+  too_long = 1,        // the request, or the room for the reply
+  no_service = 2,      // the memory node offers this session no service: it has none, or not for this role
+  too_many = 3,        // more CALLs in flight than a lane may have
+  unknown_opcode = 4,  // the service knows no such opcode
+  malformed = 5,       // the service cannot read the request
+};
+inline constexpr Refusal kLastRefusal = Refusal::malformed;
+// For people: "the request or the room for its reply is too long".
+const char* text_of(Refusal refusal);
+
 // What the poster knows afterwards.
 enum class Fate : std::uint8_t {
   done,     // every verb executed, in order
@@ -107,6 +128,7 @@ struct Outcome {
   Fate fate = Fate::maybe;
   std::uint32_t reply_bytes = 0;  // CALL: length of the reply
   std::uint8_t extra_trips = 0;   // where the wire had to cut the chain (masked CAS without hardware)
+  Refusal why = Refusal::none;    // of a CALL that was refused
 };
 
 class Lane;
@@ -164,10 +186,18 @@ class Lane {
 
 inline constexpr std::size_t kMaxChain = 64;
 inline constexpr std::uint64_t kMaxChainBytes = 4ull << 20;
-inline constexpr std::size_t kMaxCallBytes = 64 * 1024;
+inline constexpr std::size_t kMaxCallBytes = 64 * 1024;  // of a control CALL, and of its reply
+// The same of a CALL for data, on any wire; Caps::call_bytes is what one carries. Room for a key of 64 KiB, a value of
+// 1 MiB and what stands before them.
+inline constexpr std::size_t kMaxServiceBytes = (1u << 20) + 64 * 1024 + 4096;
+inline constexpr std::size_t longest_call(std::uint32_t opcode) {
+  return opcode < kFirstServiceOpcode ? kMaxCallBytes : kMaxServiceBytes;
+}
 
 // Whether these are a chain, as far as the poster can tell: no wire sends what is none.
 bool is_chain(std::span<const Op> ops);
+// Why these are none, as far as there is a name for it.
+Refusal why_no_chain(std::span<const Op> ops);
 
 // Capabilities are data with meaning, asked once when a table is opened.
 struct Caps {
@@ -177,6 +207,8 @@ struct Caps {
   std::uint32_t max_chain = kMaxChain;
   std::uint32_t max_outstanding_atomics = 16;
   std::uint64_t max_verb_bytes = 2ull << 20;
+  std::uint32_t calls_in_flight = 0;  // CALLs for data on one lane; 0: this wire has none
+  std::uint64_t call_bytes = 0;       // the longest request of one, and the longest reply
   // What the wire loses it sends again by itself within this time; who is silent for less may be alive and well.
   Nanos retry_time = 0;
 };

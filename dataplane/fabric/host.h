@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The responder's side of the seam: what a memory node offers to a wire, and what a wire offers to a memory node.
-// A wire calls its host on one thread only (the node's control thread), whatever threads execute verbs.
+// A wire calls its host on one thread only (the node's control thread), whatever threads execute verbs. CALLs for data
+// go past it to the service that it names with a lane's rights.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "fabric/service.h"
 
 namespace farpool::fabric {
 
@@ -37,6 +39,8 @@ struct RegionRight {
 struct LaneRights {
   std::uint64_t session_id = 0;
   std::vector<RegionRight> regions;
+  // Executes the session's CALLs for data; none: they are refused. It outlives the wire.
+  Service* service = nullptr;
 };
 
 class Host {
@@ -49,8 +53,8 @@ class Host {
   // Returns the lane tokens that are not spent. A peer on a Unix socket, where nobody shows a certificate, proves to
   // know one.
   virtual std::vector<std::array<std::byte, 16>> unspent_tokens() const { return {}; }
-  // Handles a CALL of a session that is not fenced. Returns the length of the reply, or nothing to refuse (the lane
-  // ends).
+  // Handles a control CALL of a session that is not fenced. Returns the length of the reply, or nothing to refuse (the
+  // lane ends).
   virtual std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
                                              base::MutableBytes reply) = 0;
 };
@@ -59,7 +63,8 @@ class Host {
 class Responder {
  public:
   virtual ~Responder() = default;
-  // Ends every lane of the session and calls `done` (on the control thread) once no verb of it can execute any more.
+  // Ends every lane of the session and calls `done` (on the control thread) once no verb of it can execute any more,
+  // and its service has given back every CALL that it held.
   virtual void fence(std::uint64_t session_id, std::function<void()> done) = 0;
   // Runs `what` on the control thread at or after the given delay. For leases.
   virtual void after(base::Nanos delay, std::function<void()> what) = 0;

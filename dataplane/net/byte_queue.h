@@ -37,6 +37,7 @@ class ByteQueue {
     return {data_.get() + end_, capacity_ - end_};
   }
   void commit(std::size_t bytes) { end_ += bytes; }
+  void take_back(std::size_t bytes) { end_ -= bytes; }  // of what was committed last
   // Never moves the tail: a read into room() may be under way.
   void consume(std::size_t bytes) { begin_ += bytes; }
   // With nothing under way: starts over at the front, and gives memory back after a burst.

@@ -45,6 +45,7 @@ class Channel : public TurnHook {
   void pause_reading() { paused_ = true; }
   void resume_reading();
   base::MutableBytes reserve(std::size_t bytes);
+  void take_back(std::size_t bytes) { out_.take_back(bytes); }
   std::size_t unsent() const { return out_.size() + sending_.size(); }
   void finish();
   void close(base::Status why);

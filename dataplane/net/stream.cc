@@ -189,6 +189,7 @@ void Stream::need(std::size_t bytes) { channel_->need(bytes); }
 void Stream::pause_reading() { channel_->pause_reading(); }
 void Stream::resume_reading() { channel_->resume_reading(); }
 base::MutableBytes Stream::reserve(std::size_t bytes) { return channel_->reserve(bytes); }
+void Stream::take_back(std::size_t bytes) { channel_->take_back(bytes); }
 void Stream::write(base::Bytes bytes) {
   if (!bytes.empty()) std::memcpy(channel_->reserve(bytes.size()).data(), bytes.data(), bytes.size());
 }

@@ -77,6 +77,8 @@ class Stream {
   // Appends room for `bytes` to what is to be sent, to be filled before control returns to the loop. Valid until the
   // next call of reserve or write.
   base::MutableBytes reserve(std::size_t bytes);
+  // Gives back the end of the room that the last reserve() gave, before control returns to the loop.
+  void take_back(std::size_t bytes);
   void write(base::Bytes bytes);
   void write(std::string_view text) { write(base::bytes_of(text)); }
   // True if the operating system holds bytes from the peer that have not been read.

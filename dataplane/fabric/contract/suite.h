@@ -857,6 +857,329 @@ FARPOOL_CONTRACT(AnIdleLaneIsFencedToo) {
   EXPECT_EQ(c.host.calls(), calls);
 }
 
+// ---- CALLs for data: the family call_*, on wires that have them
+// ----------------------------------------------------------------------------------------------------------------
+
+// As FARPOOL_CONTRACT, where the wire has the capability. Where it has none, such a CALL is refused.
+inline task::Task<void> expect_no_service_calls(Client c) {
+  auto lane = co_await open_lane(c);
+  const Outcome outcome = co_await post(c, *lane, Op::call(TestService::kEcho, {}, {}));
+  EXPECT_EQ(outcome.fate, Fate::refused);
+  EXPECT_EQ(outcome.why, Refusal::no_service);
+  EXPECT_FALSE(lane->open());
+  EXPECT_EQ(c.host.service().served(), 0u);
+  std::printf("this wire has no CALLs for data: that they are refused was checked, and nothing else\n");
+}
+#define FARPOOL_CALL_CONTRACT(name)                                             \
+  inline task::Task<void> contract_##name(Client c);                            \
+  TEST_P(Contract, name) {                                                      \
+    ASSERT_NO_FATAL_FAILURE(start(1));                                          \
+    const bool has = client(0).port.caps().calls_in_flight > 0;                 \
+    run(has ? contract_##name(client(0)) : expect_no_service_calls(client(0))); \
+  }                                                                             \
+  inline task::Task<void> contract_##name([[maybe_unused]] Client c)
+
+inline task::Task<void> echo_into(Client c, Lane& lane, std::uint64_t number, std::size_t words, int& right) {
+  Words request(c.port, words + 1), reply(c.port, words + 1);
+  for (std::size_t i = 0; i < words; ++i) request.set(i, base::mix(number + i));
+  const Outcome outcome = co_await post(
+      c, lane, Op::call(TestService::kEcho, request.span().first(8 * words), reply.span().first(8 * words)));
+  bool same = outcome.fate == Fate::done && outcome.reply_bytes == 8 * words;
+  for (std::size_t i = 0; i < words; ++i) same = same && reply.get(i) == request.get(i);
+  if (same) ++right;
+}
+FARPOOL_CALL_CONTRACT(CallsOfALaneAreManyAtOnce) {
+  auto lane = co_await open_lane(c);
+  const std::uint64_t count = 3ull * c.port.caps().calls_in_flight + 1;  // more than may be in flight
+  int right = 0;
+  {
+    task::Scope scope;
+    for (std::uint64_t i = 0; i < count; ++i) scope.spawn(echo_into(c, *lane, i, 1 + i % 8, right));
+    co_await scope.join();
+  }
+  EXPECT_EQ(right, static_cast<int>(count));
+  EXPECT_EQ(c.host.service().served(), count);
+  EXPECT_EQ(c.host.calls(), 0u) << "the host heard of them";
+  EXPECT_TRUE(lane->open());
+}
+
+FARPOOL_CALL_CONTRACT(CallsAreAsLongAsTheCapabilitiesSay) {
+  auto lane = co_await open_lane(c);
+  const std::uint64_t most = c.port.caps().call_bytes;
+  for (const std::uint64_t bytes : std::vector<std::uint64_t>{0, 8, 64, most / 16 * 8, most / 8 * 8}) {
+    int right = 0;
+    co_await echo_into(c, *lane, bytes, bytes / 8, right);
+    EXPECT_EQ(right, 1) << bytes << " bytes";
+  }
+  // Any number of bytes, which is not the verbs' rule.
+  Words request(c.port, 2), reply(c.port, 2);
+  request.fill(0x3132333435363738);
+  reply.fill(7);
+  const Outcome odd =
+      co_await post(c, *lane, Op::call(TestService::kEcho, request.span().first(11), reply.span().first(13)));
+  EXPECT_EQ(odd.reply_bytes, 11u);
+  EXPECT_TRUE(std::equal(request.span().begin(), request.span().begin() + 11, reply.span().begin()));
+  EXPECT_EQ(reply.span()[13], std::byte{0}) << "a reply went beyond its buffer";
+}
+
+inline task::Task<void> wait_for_held(Client c, std::size_t count) {
+  const Nanos limit = c.soon();
+  while (c.host.service().held() < count && c.port.now() < limit) co_await c.port.sleep_for(100 * base::kMicrosecond);
+  EXPECT_EQ(c.host.service().held(), count);
+}
+
+FARPOOL_CALL_CONTRACT(CallsThatAreHeldAreOvertaken) {
+  auto lane = co_await open_lane(c);
+  constexpr std::size_t kHeld = 3;
+  Words requests(c.port, kHeld), replies(c.port, kHeld), words(c.port, 4);
+  std::vector<std::unique_ptr<CountedPosting>> held;
+  for (std::size_t i = 0; i < kHeld; ++i) {
+    requests.set(i, 100 + i);
+    held.push_back(std::make_unique<CountedPosting>(
+        *lane,
+        std::vector{Op::call(TestService::kHold, requests.span().subspan(8 * i, 8), replies.span().subspan(8 * i, 8))},
+        c.soon()));
+  }
+  co_await wait_for_held(c, kHeld);
+  int right = 0;
+  for (std::uint64_t i = 0; i < 5; ++i) co_await echo_into(c, *lane, i, 4, right);
+  EXPECT_EQ(right, 5) << "what came behind those that are held";
+  EXPECT_EQ((co_await post(c, *lane, Op::write(at(0), words.span()))).fate, Fate::done);
+  EXPECT_EQ((co_await post(c, *lane, Op::call(TestHost::kEcho, words.span(), words.span()))).fate, Fate::done);
+  EXPECT_TRUE(replies.all(0));
+  for (const auto& each : held) EXPECT_EQ(each->times, 0);
+  c.host.service().answer_held();
+  co_await expect_once(c, held);
+  for (std::size_t i = 0; i < kHeld; ++i) {
+    EXPECT_EQ(held[i]->posting.outcome.fate, Fate::done);
+    EXPECT_EQ(held[i]->posting.outcome.reply_bytes, 8u);
+    EXPECT_EQ(replies.get(i), 100 + i);
+  }
+  EXPECT_TRUE(lane->open());
+}
+
+FARPOOL_CALL_CONTRACT(CallsBeyondThoseThatMayBeInFlightWaitAtTheClient) {
+  auto lane = co_await open_lane(c);
+  const std::size_t most = c.port.caps().calls_in_flight;
+  Words word(c.port, 1);
+  std::vector<std::unique_ptr<CountedPosting>> postings;
+  for (std::size_t i = 0; i < most + 2; ++i) {
+    postings.push_back(std::make_unique<CountedPosting>(
+        *lane, std::vector{Op::call(TestService::kHold, word.span(), word.span())}, c.soon()));
+  }
+  // One that would be answered at once, and a WRITE.
+  Words reply(c.port, 1), one(c.port, 1);
+  one.fill(1);
+  postings.push_back(std::make_unique<CountedPosting>(
+      *lane, std::vector{Op::call(TestService::kEcho, one.span(), reply.span())}, c.soon()));
+  postings.push_back(std::make_unique<CountedPosting>(*lane, std::vector{Op::write(at(0), one.span())}, c.soon()));
+  co_await wait_for_held(c, most);
+  co_await c.port.sleep_for(2 * base::kMillisecond);
+  EXPECT_EQ(c.host.service().held(), most) << "more than the lane may have in flight";
+  EXPECT_EQ(c.host.word(TestHost::kSmall, 0), 0u);
+  c.host.service().answer_held();
+  co_await wait_for_held(c, 2);
+  c.host.service().answer_held();
+  co_await expect_once(c, postings);
+  for (const auto& each : postings) EXPECT_EQ(each->posting.outcome.fate, Fate::done);
+  EXPECT_TRUE(reply.all(1));
+  EXPECT_EQ(c.host.word(TestHost::kSmall, 0), 1u);
+}
+
+FARPOOL_CALL_CONTRACT(CallWithoutAnAnswerEndsMaybe) {
+  auto lane = co_await open_lane(c), other = co_await open_lane(c);
+  Words word(c.port, 1);
+  EXPECT_EQ((co_await post(c, *lane, Op::call(TestService::kDrop, word.span(), word.span()))).fate, Fate::maybe);
+  EXPECT_FALSE(lane->open());
+  // One whose lane is severed, or late: its answer reaches nobody.
+  word.fill(5);
+  std::vector<std::unique_ptr<CountedPosting>> held;
+  held.push_back(std::make_unique<CountedPosting>(*other,
+                                                  std::vector{Op::call(TestService::kHold, word.span(), word.span())},
+                                                  c.port.now() + 20 * base::kMillisecond));
+  const Nanos limit = c.soon();
+  while (other->pending() > 0 && c.port.now() < limit) co_await c.port.sleep_for(base::kMillisecond);
+  EXPECT_FALSE(other->open());
+  word.fill(6);
+  c.host.service().answer_held();
+  co_await expect_once(c, held);
+  EXPECT_EQ(held[0]->posting.outcome.fate, Fate::maybe);
+  EXPECT_TRUE(word.all(6)) << "an answer landed after its posting had completed";
+}
+
+FARPOOL_CALL_CONTRACT(CallsAreOrderedBehindOtherVerbs) {
+  auto lane = co_await open_lane(c);
+  Words from(c.port, kSpan), into(c.port, kSpan), request(c.port, 1), reply(c.port, 1);
+  const Op peek = Op::call(TestService::kPeek, request.span(), reply.span());
+  const Op bump = Op::call(TestService::kBump, request.span(), reply.span());
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    from.fill(round << 8);
+    request.set(0, 8 * (kSpan - 1));
+    EXPECT_TRUE(co_await post_pair(c, *lane, Op::write(at(0), from.span()), peek, false));
+    EXPECT_EQ(reply.get(0), round << 8) << "WRITE, CALL";
+    request.set(0, 0);
+    EXPECT_TRUE(co_await post_pair(c, *lane, Op::read(at(0), into.span()), bump.fenced(), false));
+    EXPECT_EQ(into.get(0), round << 8) << "READ, fenced CALL";
+    EXPECT_EQ(reply.get(0), round << 8);
+    std::uint64_t old = 0;
+    EXPECT_TRUE(co_await post_pair(c, *lane, Op::fetch_add(at(0), old, 1), peek.fenced(), false));
+    EXPECT_EQ(old, (round << 8) + 1);
+    EXPECT_EQ(reply.get(0), (round << 8) + 2) << "atomic, fenced CALL";
+  }
+}
+
+// Each is refused with its reason, ends its lane and executes nothing.
+inline task::Task<void> expect_call_refused(Client c, std::vector<Op> ops, Refusal why, std::uint64_t session = 1) {
+  const std::vector<std::uint64_t> before = c.host.snapshot();
+  auto lane = co_await open_lane(c, session);
+  const Outcome outcome = co_await lane->post(ops, c.soon());
+  EXPECT_FALSE(lane->open()) << text_of(why);
+  if (c.wire.loses_refusals() && outcome.fate == Fate::maybe) co_return;
+  EXPECT_EQ(outcome.fate, Fate::refused) << text_of(why);
+  EXPECT_EQ(outcome.why, why) << "for the reason that " << text_of(outcome.why) << ", not that " << text_of(why);
+  EXPECT_EQ(c.host.snapshot(), before) << text_of(why);
+}
+FARPOOL_CALL_CONTRACT(CallsThatMayNotBeAreRefusedWithAReason) {
+  const std::uint64_t most = c.port.caps().call_bytes;
+  Words words(c.port, most / 8 + 1), reply(c.port, 1);
+  const Op bump = Op::call(TestService::kBump, reply.span(), reply.span());
+  co_await expect_call_refused(c, {Op::read(at(0), reply.span()), bump}, Refusal::none);
+  co_await expect_call_refused(c, {bump, Op::read(at(0), reply.span())}, Refusal::none);
+  co_await expect_call_refused(c, {bump, bump}, Refusal::none);
+  co_await expect_call_refused(c, {Op::call(TestService::kBump, words.span(), reply.span())}, Refusal::too_long);
+  co_await expect_call_refused(c, {Op::call(TestService::kBump, reply.span(), words.span())}, Refusal::too_long);
+  co_await expect_call_refused(c, {bump}, Refusal::no_service, TestHost::kNoService);
+  EXPECT_EQ(c.host.service().served(), 0u) << "the service ran";
+  for (const std::uint32_t opcode : {std::uint32_t{TestService::kUnknown}, ~0u}) {
+    co_await expect_call_refused(c, {Op::call(opcode, reply.span(), reply.span())}, Refusal::unknown_opcode);
+  }
+  // Not ranges of the service's memory, and not what it can read.
+  reply.set(0, TestHost::kSmallBytes);
+  co_await expect_call_refused(c, {bump}, Refusal::malformed);
+  reply.set(0, 4);
+  co_await expect_call_refused(c, {bump}, Refusal::malformed);
+  co_await expect_call_refused(c, {Op::call(TestService::kBump, {}, reply.span())}, Refusal::malformed);
+  co_await expect_call_refused(c, {Op::call(TestService::kEcho, words.span().first(64), reply.span())},
+                               Refusal::malformed);
+}
+
+// What was in flight beside a CALL that is refused has executed, or not; nobody is told that it has not.
+FARPOOL_CALL_CONTRACT(CallsBesideARefusedOneEndMaybe) {
+  auto lane = co_await open_lane(c);
+  Words word(c.port, 1), reply(c.port, 1);
+  std::vector<std::unique_ptr<CountedPosting>> postings;
+  for (int i = 0; i < 2; ++i) {
+    postings.push_back(std::make_unique<CountedPosting>(
+        *lane, std::vector{Op::call(TestService::kHold, word.span(), word.span())}, c.soon()));
+  }
+  co_await wait_for_held(c, 2);
+  const Outcome refused = co_await post(c, *lane, Op::call(TestService::kUnknown, reply.span(), reply.span()));
+  if (!c.wire.loses_refusals()) EXPECT_EQ(refused.fate, Fate::refused);
+  co_await expect_once(c, postings);
+  for (const auto& each : postings) EXPECT_EQ(each->posting.outcome.fate, Fate::maybe);
+  c.host.service().answer_held();
+}
+
+inline task::Task<void> bump_until_cut(Client c, Lane& lane, std::uint64_t place, Outcome& last) {
+  Words request(c.port, 1), reply(c.port, 1);
+  request.set(0, 8 * place);
+  do {
+    last = co_await post(c, lane, Op::call(TestService::kBump, request.span(), reply.span()));
+  } while (last.fate == Fate::done);
+}
+inline task::Task<void> bump_until_fenced(Client c) {
+  auto lane = co_await open_lane(c, 1), second = co_await open_lane(c, 1);
+  std::array<Outcome, 8> last;
+  {
+    task::Scope scope;
+    for (std::uint64_t i = 0; i < last.size(); ++i) {
+      scope.spawn(bump_until_cut(c, i % 2 == 0 ? *lane : *second, i, last[i]));
+    }
+    co_await scope.join();
+  }
+  for (const Outcome& outcome : last) EXPECT_EQ(outcome.fate, Fate::maybe);
+}
+inline task::Task<void> fence_the_caller(Client c) {
+  auto lane = co_await open_lane(c, 2);
+  const Nanos limit = c.soon();
+  while (c.host.word(TestHost::kSmall, 0) < 40 && c.port.now() < limit)
+    co_await c.port.sleep_for(100 * base::kMicrosecond);
+  co_await await_fence(c, 1);
+  const std::vector<std::uint64_t> before = c.host.snapshot();
+  const std::uint64_t served = c.host.service().served();
+  int right = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) co_await echo_into(c, *lane, i, 1, right);
+  EXPECT_EQ(right, 200) << "a fence is for one session";
+  EXPECT_EQ(c.host.snapshot(), before) << "a CALL executed after the fence";
+  EXPECT_EQ(c.host.service().served(), served + 200);
+}
+TEST_P(Contract, CallsEndWithAFence) {
+  ASSERT_NO_FATAL_FAILURE(start(2));
+  if (client(0).port.caps().calls_in_flight == 0) return run(expect_no_service_calls(client(0)));
+  std::vector<task::Task<void>> tasks;
+  tasks.push_back(bump_until_fenced(client(0)));
+  tasks.push_back(fence_the_caller(client(1)));
+  run(std::move(tasks));
+}
+
+FARPOOL_CALL_CONTRACT(CallsThatAreHeldKeepAFenceWaiting) {
+  auto lane = co_await open_lane(c, 1), other = co_await open_lane(c, 2);
+  Words word(c.port, 1), reply(c.port, 1);
+  std::vector<std::unique_ptr<CountedPosting>> held;
+  const Op hold = Op::call(TestService::kHold, word.span(), word.span());
+  held.push_back(std::make_unique<CountedPosting>(*lane, std::vector{hold}, c.soon()));
+  co_await wait_for_held(c, 1);
+  c.host.service().be_slow();
+  auto fences = std::make_shared<std::atomic<int>>(0);
+  Responder& responder = c.wire.responder();
+  c.wire.on_control([&responder, fences] { responder.fence(1, [fences] { fences->fetch_add(1); }); });
+  const Nanos limit = c.soon();
+  while (c.host.service().released() == 0 && c.port.now() < limit) co_await c.port.sleep_for(100 * base::kMicrosecond);
+  EXPECT_GE(c.host.service().released(), 1) << "the service was not told of the fence";
+  // The lane has ended by now, and the fence is not over: other sessions go on meanwhile.
+  co_await expect_once(c, held);
+  EXPECT_EQ(held[0]->posting.outcome.fate, Fate::maybe);
+  EXPECT_EQ((co_await post(c, *lane, Op::call(TestService::kBump, word.span(), reply.span()))).fate, Fate::maybe);
+  int right = 0;
+  for (std::uint64_t i = 0; i < 50; ++i) co_await echo_into(c, *other, i, 1, right);
+  EXPECT_EQ(right, 50);
+  EXPECT_EQ(fences->load(), 0) << "the fence did not wait for a CALL that is held";
+  word.fill(9);
+  c.host.service().answer_held();
+  while (fences->load() == 0 && c.port.now() < limit) co_await c.port.sleep_for(100 * base::kMicrosecond);
+  EXPECT_EQ(fences->load(), 1);
+  EXPECT_TRUE(word.all(9));
+  EXPECT_EQ(c.host.word(TestHost::kSmall, 0), 0u);
+}
+
+inline task::Task<void> bump_one_by_one(Client c, Lane& lane, Op bump, std::uint64_t times) {
+  for (std::uint64_t i = 0; i < times; ++i) {
+    const Outcome outcome = co_await post(c, lane, bump);
+    EXPECT_EQ(outcome.fate, Fate::done);
+    EXPECT_EQ(outcome.reply_bytes, 8u);
+  }
+}
+inline task::Task<void> bump_times(Client c, std::uint64_t session, std::uint64_t times) {
+  auto lane = co_await open_lane(c, session);
+  Words request(c.port, 1), replies(c.port, 4);
+  task::Scope scope;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const Op bump = Op::call(TestService::kBump, request.span(), replies.span().subspan(8 * i, 8));
+    scope.spawn(bump_one_by_one(c, *lane, bump, times));
+  }
+  co_await scope.join();
+}
+TEST_P(Contract, CallsOfManyClientsExecuteOnceEach) {
+  constexpr std::uint64_t kClients = 4, kTimes = 50;
+  ASSERT_NO_FATAL_FAILURE(start(kClients));
+  if (client(0).port.caps().calls_in_flight == 0) return run(expect_no_service_calls(client(0)));
+  std::vector<task::Task<void>> tasks;
+  for (std::uint64_t i = 0; i < kClients; ++i) tasks.push_back(bump_times(client(i), i + 1, kTimes));
+  run(std::move(tasks));
+  EXPECT_EQ(host.word(TestHost::kSmall, 0), kClients * 4 * kTimes);
+  EXPECT_EQ(host.service().served(), kClients * 4 * kTimes);
+}
+
 // ---- the session port, time
 // ----------------------------------------------------------------------------------------------------
 

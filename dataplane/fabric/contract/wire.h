@@ -21,9 +21,93 @@
 #include "base/hash.h"
 #include "fabric/fabric.h"
 #include "fabric/host.h"
+#include "fabric/service.h"
 #include "fabric/words.h"
 
 namespace farpool::fabric::contract {
+
+// The service of the suite. Its memory is the host's small region.
+class TestService final : public Service {
+ public:
+  enum Opcode : std::uint32_t {
+    kEcho = kFirstServiceOpcode,  // replies with the request
+    kPeek,                        // request: an offset; replies with the word there
+    kBump,                        // as kPeek, and adds one to the word
+    kHold,                        // as kEcho, when the test says so
+    kDrop,                        // is held, and never answered
+    kUnknown,                     // any opcode that it does not know
+  };
+  explicit TestService(std::byte* memory, std::uint64_t bytes) : memory_(memory), bytes_(bytes) {}
+
+  Served serve(Call& call) noexcept override {
+    served_.fetch_add(1);
+    switch (call.opcode) {
+      case kEcho:
+        if (call.request.size() > call.reply.size()) return Served::refused(Refusal::malformed);
+        std::copy(call.request.begin(), call.request.end(), call.reply.begin());
+        return Served::done(call.request.size());
+      case kPeek:
+      case kBump: {
+        if (call.request.size() != 8 || call.reply.size() < 8) return Served::refused(Refusal::malformed);
+        const auto offset = base::load<std::uint64_t>(call.request.data());
+        if (offset % 8 != 0 || offset >= bytes_) return Served::refused(Refusal::malformed);
+        std::byte* at = memory_ + offset;
+        base::store(call.reply.data(),
+                    call.opcode == kBump ? call.hand.add(at, 1) : word_at(at).load(std::memory_order_acquire));
+        return Served::done(8);
+      }
+      case kHold: {
+        std::lock_guard lock(mutex_);
+        if (call.request.size() > call.reply.size()) return Served::refused(Refusal::malformed);
+        held_.push_back({call.session_id, std::string(base::text_of(call.request)), call.hold()});
+        return Served::held();
+      }
+      case kDrop: {
+        const Ticket ticket = call.hold();
+        return Served::held();
+      }
+      default:
+        served_.fetch_sub(1);
+        return Served::refused(Refusal::unknown_opcode);
+    }
+  }
+  void release(std::uint64_t session_id) noexcept override {
+    std::lock_guard lock(mutex_);
+    released_.fetch_add(1);
+    if (!slow_) std::erase_if(held_, [session_id](const Held& each) { return each.session_id == session_id; });
+  }
+
+  // From here on tickets are given back by answer_held() alone, even to a fence.
+  void be_slow() {
+    std::lock_guard lock(mutex_);
+    slow_ = true;
+  }
+  // Answers what is held, the latest first.
+  void answer_held() {
+    std::lock_guard lock(mutex_);
+    for (; !held_.empty(); held_.pop_back()) held_.back().ticket.answer(base::bytes_of(held_.back().text));
+  }
+  std::size_t held() {
+    std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+  std::uint64_t served() const { return served_.load(); }
+  int released() const { return released_.load(); }
+
+ private:
+  struct Held {
+    std::uint64_t session_id;
+    std::string text;
+    Ticket ticket;
+  };
+  std::byte* memory_;
+  std::uint64_t bytes_;
+  std::mutex mutex_;
+  std::vector<Held> held_;
+  bool slow_ = false;
+  std::atomic<std::uint64_t> served_{0};
+  std::atomic<int> released_{0};
+};
 
 // The memory node of the suite: two regions with guards around them and one that is read-only, tokens, and a few CALLs.
 // Its memory is touched only by words, so that a test may look at it while executors of other threads write.
@@ -31,6 +115,7 @@ class TestHost final : public Host {
  public:
   static constexpr std::uint32_t kSmall = 7, kLarge = 9, kFixed = 11;  // region ids; the last is read-only
   static constexpr std::uint64_t kSmallBytes = 64 * 1024, kLargeBytes = 4 * 1024 * 1024, kFixedBytes = 4096;
+  static constexpr std::uint64_t kNoService = 700;  // a session that is offered no service
   static constexpr std::uint64_t kGuardWords = 64, kGuard = 0xfeedfacecafebeef;
 
   enum Opcode : std::uint32_t {
@@ -98,6 +183,7 @@ class TestHost final : public Host {
     gate_.notify_all();
   }
   std::uint64_t calls() const { return calls_.load(); }
+  TestService& service() { return service_; }
 
   void on_exchange(const Peer&, std::string request, std::function<void(std::string)> reply) override {
     reply("echo:" + request);
@@ -111,7 +197,8 @@ class TestHost final : public Host {
     return LaneRights{session_id,
                       {{kSmall, key(session_id, kSmall), base_of(kSmall), kSmallBytes},
                        {kLarge, key(session_id, kLarge), base_of(kLarge), large_bytes_},
-                       {kFixed, key(session_id, kFixed), base_of(kFixed), kFixedBytes, true}}};
+                       {kFixed, key(session_id, kFixed), base_of(kFixed), kFixedBytes, true}},
+                      session_id == kNoService ? nullptr : &service_};
   }
   std::vector<std::array<std::byte, 16>> unspent_tokens() const override {
     std::lock_guard lock(mutex_);
@@ -169,6 +256,7 @@ class TestHost final : public Host {
   std::uint64_t tokens_made_ = 0;
   std::map<std::array<std::byte, 16>, std::uint64_t> tokens_;
   std::atomic<std::uint64_t> calls_{0};
+  TestService service_{base_of(kSmall), kSmallBytes};
 };
 
 // One responder and some client ports. It ends whatever threads it has when it is destroyed.

@@ -78,6 +78,7 @@ struct Flight {
   std::uint64_t request_bytes = 0, answer_bytes = 0;
   bool arrived = false;
   bool refused = false;
+  Refusal why = Refusal::none;  // of a CALL that is refused
   bool answered = false;
   std::uint32_t reply_bytes = 0;
   std::vector<std::byte> reply;  // of a CALL

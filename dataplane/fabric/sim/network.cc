@@ -63,10 +63,7 @@ class SimLane final : public Lane {
       return;
     }
     queued_.push_back(&posting);
-    if (queued_.size() == 1) {
-      port_.dirty_.push_back(this);
-      ++port_.network_->unrung_;
-    }
+    if (queued_.size() == 1) ring_soon();
     watch(posting.deadline);
   }
   void sever() noexcept override { end(nullptr); }
@@ -75,12 +72,17 @@ class SimLane final : public Lane {
 
   // One doorbell for all that was queued in this turn.
   void ring() {
-    if (queued_.empty()) return;
+    if (queued_.empty() || must_wait(*queued_.front())) return;
     ++stats_.doorbells;
     Network& network = *port_.network_;
     std::vector<Posting*> postings = std::exchange(queued_, std::move(spare_));
     for (std::size_t i = 0; i < postings.size(); ++i) {
       Posting& posting = *postings[i];
+      if (must_wait(posting)) {  // and so must all that is behind it
+        queued_.assign(postings.begin() + static_cast<std::ptrdiff_t>(i), postings.end());
+        break;
+      }
+      if (!posting.ops.empty() && is_service_call(posting.ops[0])) ++calls_;
       ++stats_.chains;
       stats_.messages += posting.ops.size();
       const Ref<Flight> flight = network.flights_.take();
@@ -101,6 +103,7 @@ class SimLane final : public Lane {
         for (; i < postings.size(); ++i) {
           if (postings[i] != &posting) orphans_.push_back(postings[i]);
         }
+        flight->why = why_no_chain(posting.ops);
         end(flight.get());
         return;
       }
@@ -124,6 +127,10 @@ class SimLane final : public Lane {
     port_.told_ = base::mix(port_.told_ ^ flight->seen());
     flight->posting = nullptr;
     std::erase(flights_, flight);
+    if (is_service_call(posting.ops[0])) {
+      --calls_;
+      if (!queued_.empty()) ring_soon();
+    }
     port_.network_->trace().end(flight->record, port_.network_->now(), Fate::done);
     --pending_;
     posting.waiter.resume();  // may destroy this lane
@@ -145,7 +152,7 @@ class SimLane final : public Lane {
     others.insert(others.end(), queued_.begin(), queued_.end());
     orphans_.clear();
     queued_.clear();
-    if (refused != nullptr) complete_soon({refused->posting}, Fate::refused);
+    if (refused != nullptr) complete_soon({refused->posting}, Fate::refused, refused->why);
     complete_soon(std::move(others), Fate::maybe);
   }
 
@@ -177,18 +184,28 @@ class SimLane final : public Lane {
     }
   }
 
-  void complete_soon(std::vector<Posting*> postings, Fate fate) {
+  bool must_wait(const Posting& posting) const {
+    return !posting.ops.empty() && is_service_call(posting.ops[0]) &&
+           calls_ == port_.network_->options().calls_in_flight;
+  }
+  void ring_soon() {
+    if (std::find(port_.dirty_.begin(), port_.dirty_.end(), this) != port_.dirty_.end()) return;
+    port_.dirty_.push_back(this);
+    ++port_.network_->unrung_;
+  }
+
+  void complete_soon(std::vector<Posting*> postings, Fate fate, Refusal why = Refusal::none) {
     if (postings.empty()) return;
     Network& network = *port_.network_;
-    network.at(network.now(), [this, &port = port_, postings = std::move(postings), fate] {
-      port.turn([this, postings, fate] { complete(postings, fate); });
+    network.at(network.now(), [this, &port = port_, postings = std::move(postings), fate, why] {
+      port.turn([this, postings, fate, why] { complete(postings, fate, why); });
     });
   }
-  void complete(const std::vector<Posting*>& postings, Fate fate) {
+  void complete(const std::vector<Posting*>& postings, Fate fate, Refusal why) {
     for (Posting* posting : postings) release(posting, fate);
     for (Posting* posting : postings) {
       port_.told_ = base::mix(port_.told_ ^ (0xfa7e + static_cast<std::uint64_t>(fate)));
-      posting->outcome = {.fate = fate};
+      posting->outcome = {.fate = fate, .why = why};
       --pending_;
       posting->waiter.resume();  // the last one may destroy this lane
     }
@@ -222,6 +239,7 @@ class SimLane final : public Lane {
   bool open_ = true;
   bool refused_ = false;
   std::size_t pending_ = 0;
+  std::uint32_t calls_ = 0;        // for data, sent and not done
   std::vector<Posting*> queued_;   // until the doorbell rings
   std::vector<Posting*> spare_;    // room for the next ones
   std::vector<Posting*> orphans_;  // behind a chain that could not be sent
@@ -319,7 +337,11 @@ SimPort::SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t s
 
 SimPort::~SimPort() = default;
 
-Caps SimPort::caps() const { return {.retry_time = network_->options().retry_time}; }
+Caps SimPort::caps() const {
+  return {.calls_in_flight = network_->options().calls_in_flight,
+          .call_bytes = kMaxServiceBytes,
+          .retry_time = network_->options().retry_time};
+}
 
 Nanos SimPort::now() const { return clock_.at(network_->now()); }
 
@@ -530,8 +552,10 @@ void SimResponder::fence(std::uint64_t session_id, std::function<void()> done) {
     for (const auto& link : network_.links_) {
       if (link->node == this && link->rights.session_id == session_id && link->open) cut(link);
     }
-    network_.at(network_.now() + network_.execution_delay(), [this, life, done] {
-      if (life == life_) done();
+    drain(session_id, [this, life, done] {
+      network_.at(network_.now() + network_.execution_delay(), [this, life, done] {
+        if (life == life_) done();
+      });
     });
   });
 }
@@ -540,6 +564,8 @@ void SimResponder::stop() {
   ++life_;
   host_ = nullptr;
   held_ = false;
+  die_at_ = ~0ull;
+  close_desk();
   network_.trace_.note(life_, 0, 0x5709);
   for (const auto& link : network_.links_) {
     if (link->node == this && link->open) cut(link);
@@ -558,6 +584,120 @@ base::Status SimResponder::place_in_device(base::Bytes region) {
   device_.resize(region.size() / 8);
   std::memcpy(device_.data(), region.data(), region.size());
   return {};
+}
+
+// ---- CALLs for data
+
+// Where one life of a memory node takes the answers of CALLs that its services held. Tickets may outlive it.
+class SimResponder::HeldDesk final : public Desk {
+ public:
+  explicit HeldDesk(SimResponder& node) : node_(&node) {}
+  void settle(std::uint64_t, std::uint64_t number, std::optional<base::Bytes> reply) noexcept override {
+    if (node_ == nullptr) return;
+    std::optional<std::vector<std::byte>> copy;
+    if (reply) copy.emplace(reply->begin(), reply->end());
+    SimResponder& node = *node_;
+    node.network_.at(node.network_.now(), [&node, life = node.life_, number, copy = std::move(copy)] {
+      if (life == node.life_) node.settled(number, copy);
+    });
+  }
+  void close() { node_ = nullptr; }
+
+ private:
+  SimResponder* node_;
+};
+
+class SimResponder::ServedCall final : public Call {
+ public:
+  ServedCall(SimResponder& node, const Ref<Flight>& flight, std::size_t verb, base::MutableBytes reply)
+      : Call(flight->link->rights.session_id, flight->verbs[verb].op.opcode, flight->verbs[verb].payload, reply,
+             Hand(&node)),
+        node_(node),
+        flight_(flight),
+        verb_(verb) {}
+  Ticket hold() override {
+    FARPOOL_CHECK(number_ == 0);
+    if (node_.desk_ == nullptr) node_.desk_ = std::make_shared<HeldDesk>(node_);
+    number_ = ++node_.last_held_;
+    // One that is dead by now holds nothing.
+    if (node_.alive()) node_.holding_[number_] = {flight_, verb_, flight_->link->rights.service};
+    return {node_.desk_, 0, number_, reply.size()};
+  }
+  bool taken() const { return number_ != 0; }
+
+ private:
+  SimResponder& node_;
+  const Ref<Flight>& flight_;
+  const std::size_t verb_;
+  std::uint64_t number_ = 0;
+};
+
+SimResponder::~SimResponder() { close_desk(); }
+
+void SimResponder::close_desk() {
+  if (desk_ != nullptr) desk_->close();
+  desk_ = nullptr;
+  holding_.clear();
+  drains_.clear();
+  threads_.clear();
+}
+
+bool SimResponder::may_write() noexcept {
+  die_if_due();
+  if (!alive()) return false;
+  ++effects_;
+  return true;
+}
+
+void SimResponder::die_if_due() {
+  if (effects_ != die_at_ || !alive()) return;
+  FARPOOL_MARK(sim_memory_node_died_in_a_service);
+  stop();
+}
+
+bool SimResponder::holds(std::uint64_t session_id) const {
+  return std::any_of(holding_.begin(), holding_.end(), [session_id](const auto& each) {
+    return each.second.flight->link->rights.session_id == session_id;
+  });
+}
+
+void SimResponder::drain(std::uint64_t session_id, std::function<void()> then) {
+  if (!holds(session_id)) return then();
+  drains_.push_back({session_id, std::move(then)});
+  std::vector<Service*> services;
+  for (const auto& [number, held] : holding_) {
+    const bool known = std::find(services.begin(), services.end(), held.service) != services.end();
+    if (held.flight->link->rights.session_id == session_id && !known) services.push_back(held.service);
+  }
+  for (Service* service : services) service->release(session_id);
+}
+
+void SimResponder::settled(std::uint64_t number, const std::optional<std::vector<std::byte>>& reply) {
+  const auto found = holding_.find(number);
+  const Held held = found->second;
+  holding_.erase(found);
+  const Ref<Link> link = held.flight->link;
+  if (link->open && reply) {
+    network_.call_done(held.flight, held.verb, *reply);
+  } else if (link->open) {
+    cut(link);
+  }
+  std::vector<Drain> over;
+  for (auto drain = drains_.begin(); drain != drains_.end();) {
+    if (holds(drain->session_id)) {
+      ++drain;
+    } else {
+      over.push_back(std::move(*drain));
+      drain = drains_.erase(drain);
+    }
+  }
+  for (const Drain& each : over) each.then();
+}
+
+Nanos SimResponder::occupy_thread(std::size_t threads, Nanos now, Nanos time) {
+  threads_.resize(std::max<std::size_t>(threads, 1));
+  Nanos& free = *std::min_element(threads_.begin(), threads_.end());
+  return free = std::max(free, now) + time;
 }
 
 void SimResponder::hold_calls(bool held) {
@@ -689,6 +829,14 @@ void Network::arrive(const Ref<Flight>& flight) {
         fits = run.target != nullptr;
         break;
       case Verb::call:
+        if (!is_service_call(run.op)) break;
+        if (link.rights.service == nullptr) {
+          fits = false;
+          flight->why = Refusal::no_service;
+        } else if (!steered_ && random_.chance(options_.lose_call)) {
+          FARPOOL_MARK(sim_request_lost);
+          run.dropped = true;
+        }
         break;
     }
     if (fits) {
@@ -744,7 +892,8 @@ void Network::execute_whole(const Ref<Link>& link) {
           execute_atomic(flight, verb);
           break;
         case Verb::call:
-          if (link->node->held_) return;
+          if (run.started) break;  // its service holds it
+          if (link->node->held_ && !is_service_call(run.op)) return;
           execute_call(flight, verb);
           break;
       }
@@ -762,7 +911,8 @@ void Network::start_ready(const Ref<Link>& link) {
       if (run.executed || run.dropped) continue;
       const bool waits =
           std::any_of(before.begin(), before.end(), [&run](const Op* earlier) { return ordered(*earlier, run.op); });
-      if (!run.started && !waits && !(run.op.verb == Verb::call && link->node->held_)) ready.emplace_back(flight, i);
+      const bool held = run.op.verb == Verb::call && link->node->held_ && !is_service_call(run.op);
+      if (!run.started && !waits && !held) ready.emplace_back(flight, i);
       before.push_back(&run.op);
     }
   }
@@ -779,7 +929,7 @@ void Network::begin_in_time(const Ref<Link>& link) {
       const std::size_t verb = flight->begun;
       VerbRun& run = flight->verbs[verb];
       if (run.dropped) continue;
-      if (run.op.verb == Verb::call && link->node->held_) return;
+      if (run.op.verb == Verb::call && link->node->held_ && !is_service_call(run.op)) return;
       const bool words = run.op.verb == Verb::read || run.op.verb == Verb::write;
       const Picos begin = times_->earliest(link->clock, run.there, run.op);
       if (nanos(begin) > now_ + (words ? kAhead : 0)) {
@@ -791,6 +941,11 @@ void Network::begin_in_time(const Ref<Link>& link) {
         return;
       }
       run.started = true;
+      if (is_service_call(run.op)) {
+        const Nanos ready = nanos(std::max(begin, link->clock.executed));  // behind the WRITEs of its lane
+        at(ready, [this, flight, verb] { begin_service_call(flight, verb); });
+        continue;
+      }
       const Nanos when = nanos(times_->begin(link->node->index_, link->clock, begin, run.op));
       if (words && run.left > 0) {
         at(when, [this, flight, verb] { execute_words(flight, verb, 0, flight->verbs[verb].left); });
@@ -845,6 +1000,7 @@ void Network::start(const Ref<Flight>& flight, std::size_t verb) {
       at(begin, [this, flight, verb] { execute_atomic(flight, verb); });
       return;
     case Verb::call:
+      if (is_service_call(run.op)) return at(begin, [this, flight, verb] { begin_service_call(flight, verb); });
       at(begin, [this, flight, verb] { execute_call(flight, verb); });
       return;
   }
@@ -920,10 +1076,48 @@ void Network::execute_atomic(const Ref<Flight>& flight, std::size_t verb) {
   executed(flight, verb);
 }
 
+// It has come in, and waits for a service thread.
+void Network::begin_service_call(const Ref<Flight>& flight, std::size_t verb) {
+  if (!flight->link->open || flight->verbs[verb].dropped) return;
+  const auto span = static_cast<std::uint64_t>(options_.max_service - options_.min_service) + 1;
+  const Nanos time = options_.min_service + static_cast<Nanos>(random_.below(span));
+  at(flight->link->node->occupy_thread(options_.service_threads, now_, time),
+     [this, flight, verb] { execute_call(flight, verb); });
+}
+
+void Network::execute_service_call(const Ref<Flight>& flight, std::size_t verb) {
+  const Ref<Link> link = flight->link;
+  SimResponder& node = *link->node;
+  VerbRun& run = flight->verbs[verb];
+  run.started = true;
+  if (flight->posting != nullptr) run.payload.assign(run.op.local.begin(), run.op.local.end());
+  std::vector<std::byte> reply(run.op.reply.size());
+  SimResponder::ServedCall call(node, flight, verb, reply);
+  const Served served = link->rights.service->serve(call);
+  FARPOOL_CHECK(call.taken() == (served.kind() == Served::Kind::held) && served.bytes() <= reply.size());
+  node.die_if_due();
+  trace_.note(run.op.opcode, served.bytes(), 4);
+  reply.resize(served.bytes());
+  if (steered_) {
+    const auto hash = [](base::Bytes of) { return base::keyed_hash({}, of); };
+    run.seen = base::mix(hash(reply) + static_cast<std::uint64_t>(served.kind()));
+    node.told_ = base::mix(node.told_ ^ base::mix(link->rights.session_id + run.op.opcode) ^ hash(run.payload) ^
+                           run.seen ^ node.effects_);
+  }
+  link->client->landed();
+  if (!link->open) return;  // the memory node has died
+  if (served.kind() == Served::Kind::refused) return call_refused(flight, verb, served.why());
+  if (served.kind() == Served::Kind::done) call_done(flight, verb, std::move(reply));
+}
+
 void Network::execute_call(const Ref<Flight>& flight, std::size_t verb) {
   Link& link = *flight->link;
   VerbRun& run = flight->verbs[verb];
   if (!link.open || run.dropped) return;
+  if (is_service_call(run.op)) {
+    if (link.client->may_land()) execute_service_call(flight, verb);
+    return;
+  }
   if (link.node->held_) {
     run.started = false;
     flight->begun = verb;
@@ -943,25 +1137,34 @@ void Network::execute_call(const Ref<Flight>& flight, std::size_t verb) {
   }
   link.client->landed();
   if (!link.open) return;  // the host fenced the session meanwhile
-  if (!bytes) {
-    bool behind = false;
-    for (const auto& other : link.flights) {
-      if (behind) {
-        for (VerbRun& later : other->verbs) later.dropped = later.dropped || !later.executed;
-      }
-      behind = behind || other == flight;
-    }
-    link.refused = true;
-    flight->refused = true;
-    flight->left = 0;
-    run.dropped = true;
-    advance(flight->link);
-    return;
-  }
+  if (!bytes) return call_refused(flight, verb, Refusal::none);
   FARPOOL_CHECK(*bytes <= reply.size());
   reply.resize(*bytes);
+  call_done(flight, verb, std::move(reply));
+}
+
+// Nothing that was posted behind it executes.
+void Network::call_refused(const Ref<Flight>& flight, std::size_t verb, Refusal why) {
+  Link& link = *flight->link;
+  bool behind = false;
+  for (const auto& other : link.flights) {
+    if (behind) {
+      for (VerbRun& later : other->verbs) later.dropped = later.dropped || !later.executed;
+    }
+    behind = behind || other == flight;
+  }
+  link.refused = true;
+  flight->refused = true;
+  flight->why = why;
+  flight->left = 0;
+  flight->verbs[verb].dropped = true;
+  if (is_service_call(flight->verbs[verb].op)) refuse(flight);  // which may stand behind CALLs that are held
+  advance(flight->link);
+}
+
+void Network::call_done(const Ref<Flight>& flight, std::size_t verb, std::vector<std::byte> reply) {
+  flight->reply_bytes = static_cast<std::uint32_t>(reply.size());
   flight->reply = std::move(reply);
-  flight->reply_bytes = static_cast<std::uint32_t>(*bytes);
   executed(flight, verb);
 }
 
@@ -1061,7 +1264,7 @@ bool Network::fence_waits(SimResponder& node, std::uint64_t session_id, const st
       for (const auto& one : links_) {
         if (one->node == &node && one->rights.session_id == session_id && one->open) node.cut(one);
       }
-      done();
+      node.drain(session_id, done);
     };
     waiting_.push_back(std::move(waiting));
     return true;

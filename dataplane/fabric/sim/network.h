@@ -8,6 +8,11 @@
 // so a buffer that is changed too early is seen. After a posting has ended `maybe` or `refused` its READ buffers hold
 // garbage.
 //
+// CALLs for data wait for one of the memory node's service threads, and occupy it for a while. Each executes in one
+// step at the end of that time, in any order. What a service writes through its Hand are effects: the memory node can
+// be made to die after any of them, with the words written so far in place. The requests and replies of CALLs get lost
+// on demand; a posting whose request or reply was lost ends `maybe` at its deadline, as on any wire.
+//
 // With Options::timing it is the other wire: as strong and as fast as a NIC (time_model.h).
 #pragma once
 
@@ -16,7 +21,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,10 +52,14 @@ struct Options {
   // Each chain executes whole when it arrives, in one step. Stronger than any wire, and the cheapest to run: for what
   // takes very many operations and has no use for time or faults.
   bool whole = false;
-  double lose_reply = 0;     // chance that a chain executes and its completion never comes
-  double lose_exchange = 0;  // chance that a message of the session port never comes
-  bool keep_chains = false;  // in the trace
-  Nanos retry_time = 0;      // that ports say they take: nothing that is lost is sent again here
+  double lose_reply = 0;                        // chance that a chain executes and its completion never comes
+  double lose_call = 0;                         // chance that the request of a CALL for data never comes
+  double lose_exchange = 0;                     // chance that a message of the session port never comes
+  bool keep_chains = false;                     // in the trace
+  std::uint32_t calls_in_flight = 16;           // CALLs for data on one lane
+  std::size_t service_threads = 2;              // of a memory node
+  Nanos min_service = 200, max_service = 2000;  // that a CALL for data occupies one
+  Nanos retry_time = 0;                         // that ports say they take: nothing that is lost is sent again here
   // The clock of each client and of each memory node is somewhere up to `max_offset` ahead of the simulation's, and
   // faster or slower by up to `max_drift_ppm`.
   Nanos max_offset = 0;
@@ -151,9 +162,10 @@ class SimPort final : public Port {
 };
 
 // A memory node's side. It drives a Host that knows nothing of simulation.
-class SimResponder final : public Responder {
+class SimResponder final : public Responder, private Hand::Watch {
  public:
-  // Before any client speaks to it, and again after it was stopped.
+  ~SimResponder() override;
+  // Before any client speaks to it, and again after it was stopped or has died.
   void serve(Host& host) { host_ = &host; }
   // The memory node's process is killed: every lane's verbs stop at whatever word they are at, and end `maybe`. Nobody
   // answers here, and nothing happens that the host has asked for, until a host is served again.
@@ -171,8 +183,15 @@ class SimResponder final : public Responder {
   // What lies there; empty if nothing was placed.
   base::Bytes device_words() const { return std::as_bytes(std::span(device_)); }
 
-  // While held, CALLs are not answered.
+  // While held, control CALLs are not answered.
   void hold_calls(bool held);
+
+  // Words that services have written.
+  std::uint64_t service_effects() const { return effects_; }
+  // The process is killed as by stop() as soon as its services have written so many words more; with 0, when they are
+  // about to write the next one.
+  void die_after(std::uint64_t effects) { die_at_ = effects_ + effects; }
+  bool alive() const { return host_ != nullptr; }
 
  private:
   friend class Network;
@@ -181,6 +200,28 @@ class SimResponder final : public Responder {
       : network_(network), index_(index), endpoint_(std::move(endpoint)), random_(seed), clock_(clock) {}
   // Ends the lane of a link, and lets its client know a while later.
   void cut(const Ref<Link>& link);
+
+  // CALLs that services hold.
+  class HeldDesk;
+  class ServedCall;
+  struct Held {
+    Ref<Flight> flight;
+    std::size_t verb = 0;
+    Service* service = nullptr;
+  };
+  struct Drain {
+    std::uint64_t session_id = 0;
+    std::function<void()> then;
+  };
+  void close_desk();
+  bool may_write() noexcept override;
+  void die_if_due();
+  void settled(std::uint64_t number, const std::optional<std::vector<std::byte>>& reply);
+  bool holds(std::uint64_t session_id) const;
+  // Calls `then` once no CALL of the session is held.
+  void drain(std::uint64_t session_id, std::function<void()> then);
+  // Occupies the service thread that is free first, for the time given. When that is over.
+  Nanos occupy_thread(std::size_t threads, Nanos now, Nanos time);
 
   Network& network_;
   std::size_t index_;
@@ -191,6 +232,13 @@ class SimResponder final : public Responder {
   std::uint64_t life_ = 0;  // how many hosts have been stopped
   std::uint64_t told_ = 0;  // hash of the CALLs that it executed since the run is steered
   bool held_ = false;
+  std::uint64_t effects_ = 0;
+  std::uint64_t die_at_ = ~0ull;
+  std::shared_ptr<HeldDesk> desk_;  // of this life
+  std::uint64_t last_held_ = 0;
+  std::map<std::uint64_t, Held> holding_;
+  std::vector<Drain> drains_;
+  std::vector<Nanos> threads_;  // when each is free
   std::uint64_t device_bytes_ = 0;
   const std::byte* placed_ = nullptr;  // the region that lies in the device
   std::vector<std::uint64_t> device_;
@@ -285,6 +333,10 @@ class Network {
   void execute_words(const Ref<Flight>& flight, std::size_t verb, std::uint64_t begin, std::uint64_t end);
   void execute_atomic(const Ref<Flight>& flight, std::size_t verb);
   void execute_call(const Ref<Flight>& flight, std::size_t verb);
+  void begin_service_call(const Ref<Flight>& flight, std::size_t verb);
+  void execute_service_call(const Ref<Flight>& flight, std::size_t verb);
+  void call_done(const Ref<Flight>& flight, std::size_t verb, std::vector<std::byte> reply);
+  void call_refused(const Ref<Flight>& flight, std::size_t verb, Refusal why);
   void executed(const Ref<Flight>& flight, std::size_t verb);
   void reply(const Ref<Flight>& flight);
   void leave(const Ref<Flight>& flight, Picos leaves);

@@ -216,7 +216,7 @@ void put_reply_header(base::MutableBytes into, ReplyHeader header) {
   Writer writer{into.data()};
   writer.put(header.length);
   writer.put(static_cast<std::uint16_t>(header.refused ? 1 : 0));
-  writer.put(std::uint16_t{0});
+  writer.put(static_cast<std::uint16_t>(header.why));
   writer.put(header.id);
 }
 
@@ -225,10 +225,12 @@ std::optional<ReplyHeader> get_reply_header(base::Bytes frame) {
   ReplyHeader header;
   header.length = reader.get<std::uint32_t>();
   const auto outcome = reader.get<std::uint16_t>();
-  reader.zero(reader.get<std::uint16_t>() == 0);
+  const auto why = reader.get<std::uint16_t>();
   header.id = reader.get<std::uint64_t>();
   if (reader.failed || outcome > 1 || (outcome == 1 && header.length != kHeaderBytes)) return std::nullopt;
+  if (outcome == 0 ? why != 0 : why > static_cast<std::uint16_t>(kLastRefusal)) return std::nullopt;
   header.refused = outcome == 1;
+  header.why = static_cast<Refusal>(why);
   return header;
 }
 
@@ -241,7 +243,14 @@ std::size_t reply_length(const ChainView& chain) {
   return length;
 }
 
-std::size_t call_reply_length(std::size_t bytes) { return kHeaderBytes + 8 + padded(bytes); }
+std::size_t call_reply_length(std::size_t bytes) { return kCallReplyHeaderBytes + padded(bytes); }
+
+void put_call_reply(base::MutableBytes into, std::uint64_t id, std::size_t bytes) {
+  FARPOOL_CHECK(into.size() == call_reply_length(bytes));
+  put_reply_header(into, {.length = static_cast<std::uint32_t>(into.size()), .refused = false, .id = id});
+  base::store(into.data() + kHeaderBytes, std::uint64_t{bytes});
+  std::memset(into.data() + kCallReplyHeaderBytes + bytes, 0, padded(bytes) - bytes);
+}
 
 bool take_reply(base::Bytes frame, std::span<const Op> ops, std::uint32_t& call_reply_bytes) {
   const base::Bytes body = frame.subspan(kHeaderBytes);

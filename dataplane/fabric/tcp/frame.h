@@ -31,10 +31,10 @@
 //   masked CAS  compare, compare mask, swap, swap mask
 //   FAA         addend
 //
-// OFFSET SIZE  reply: memory node to client, in the order of the chains
+// OFFSET SIZE  reply: memory node to client, in the order of the chains; to a CALL for data, at any time
 //      0    4  length    of the frame, header included
 //      4    2  outcome   0 done, 1 refused
-//      6    2  zero
+//      6    2  zero; of a CALL that is refused: why, as fabric::Refusal
 //      8    8  id
 // and, when done, for each verb: READ the bytes; atomics the word before; CALL length, bytes, zeros to a multiple of 8;
 // WRITE nothing.
@@ -108,14 +108,21 @@ bool get_chain(base::Bytes frame, ChainView& into);
 struct ReplyHeader {
   std::uint32_t length = 0;
   bool refused = false;
+  Refusal why = Refusal::none;
   std::uint64_t id = 0;
 };
 void put_reply_header(base::MutableBytes into, ReplyHeader header);  // kHeaderBytes
 std::optional<ReplyHeader> get_reply_header(base::Bytes frame);
 
+// The most CALLs for data that a lane may have in flight.
+inline constexpr std::uint32_t kCallsInFlight = 128;
+
 // Of the reply to a chain without CALL that is done, header included.
 std::size_t reply_length(const ChainView& chain);
 std::size_t call_reply_length(std::size_t bytes);
+// The reply to a CALL: all of it but its bytes, which the caller puts behind the first kCallReplyHeaderBytes.
+inline constexpr std::size_t kCallReplyHeaderBytes = kHeaderBytes + 8;
+void put_call_reply(base::MutableBytes into, std::uint64_t id, std::size_t bytes);  // exactly call_reply_length
 
 // Takes a whole `done` reply apart into the buffers of the chain it answers. False, and nothing stored, if it does not
 // fit the chain.

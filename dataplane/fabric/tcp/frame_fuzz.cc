@@ -35,7 +35,11 @@ void run_chain(base::Bytes input) {
                   (data.data() >= input.data() && data.data() + data.size() <= input.data() + input.size()));
   }
   if (!permitted(view, rights)) return;
-  if (view.verbs[0].verb == Verb::call) return;
+  if (view.verbs[0].verb == Verb::call) {
+    FARPOOL_CHECK(view.count == 1 && !too_long(view.verbs[0]));
+    FARPOOL_CHECK(call_reply_length(view.verbs[0].offset) <= kMaxFrameBytes);
+    return;
+  }
   std::vector<std::byte> reply(reply_length(view));
   execute(view, rights, reply);
   FARPOOL_CHECK(frame_length(reply) == reply.size());

@@ -99,6 +99,27 @@ TEST(Frame, RepliesHaveTheGoldenBytesAndAreTakenApart) {
   EXPECT_EQ(golden.read[23], std::byte{0xcc});
 }
 
+TEST(Frame, RepliesToCallsHaveTheGoldenBytes) {
+  std::vector<std::byte> reply(call_reply_length(5), std::byte{0xff});
+  std::memcpy(reply.data() + kCallReplyHeaderBytes, "hello", 5);
+  put_call_reply(reply, 9, 5);
+  EXPECT_EQ(reply, annotated("call_reply.txt"));
+  Golden golden;
+  std::uint32_t bytes = 0;
+  ASSERT_TRUE(take_reply(reply, golden.call, bytes));
+  EXPECT_EQ(bytes, 5u);
+  std::vector<std::byte> refusal(kHeaderBytes);
+  put_reply_header(refusal, {.length = kHeaderBytes, .refused = true, .why = Refusal::unknown_opcode, .id = 9});
+  EXPECT_EQ(refusal, annotated("refusal.txt"));
+  const auto header = get_reply_header(refusal);
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->why, Refusal::unknown_opcode);
+  refusal[6] = static_cast<std::byte>(static_cast<int>(kLastRefusal) + 1);
+  EXPECT_FALSE(get_reply_header(refusal)) << "a reason that there is not";
+  reply[6] = std::byte{1};
+  EXPECT_FALSE(get_reply_header(reply)) << "a reason without a refusal";
+}
+
 bool same(const Op& op, const VerbView& verb) {
   if (verb.verb != op.verb || verb.fence != op.fence) return false;
   if (op.verb == Verb::call) {

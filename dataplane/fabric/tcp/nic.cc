@@ -25,12 +25,17 @@ bool within(const VerbView& verb, Rights rights) {
 
 }  // namespace
 
+bool too_long(const VerbView& call) {
+  const std::size_t most = longest_call(call.region);
+  return call.length > most || call.offset > most;
+}
+
 bool permitted(const ChainView& chain, Rights rights) {
   if (chain.too_long) return false;
   for (std::size_t i = 0; i < chain.count; ++i) {
     const VerbView& verb = chain.verbs[i];
     if (verb.verb == Verb::call) {
-      if (chain.count != 1 || verb.length > kMaxCallBytes || verb.offset > kMaxCallBytes) return false;
+      if (chain.count != 1 || too_long(verb)) return false;
     } else if (!within(verb, rights)) {
       return false;
     }

@@ -17,6 +17,9 @@ using Rights = std::span<const RegionRight>;
 // reply fits a frame. A chain is judged whole before any of it executes.
 bool permitted(const ChainView& chain, Rights rights);
 
+// Whether a CALL asks for more than any may, there or back.
+bool too_long(const VerbView& call);
+
 // Executes a permitted chain without CALL and writes its reply, header included; `reply` has exactly
 // reply_length(chain) bytes.
 void execute(const ChainView& chain, Rights rights, base::MutableBytes reply);

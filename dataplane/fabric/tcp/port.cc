@@ -51,6 +51,7 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
     if (length == 0) {
       // What can have been sent so far may still execute.
       end(true);
+      posting.outcome.why = why_no_chain(posting.ops);
       finish(posting, Fate::refused);
       port_.resume_soon();
       return;
@@ -58,11 +59,10 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
     ++stats_.chains;
     stats_.messages += posting.ops.size();
     for (const Op& op : posting.ops) stats_.bytes += wire_bytes(op);
-    posting.tag = ++last_id_;
-    put_chain(stream_->reserve(length), posting.tag, posting.ops, regions_);
     (newest_ != nullptr ? newest_->next : oldest_) = &posting;
     newest_ = &posting;
-    rung_ = false;
+    if (waiting_ == nullptr) waiting_ = &posting;
+    send_waiting();
     if (posting.deadline < Timer::when) watch(posting.deadline);
   }
 
@@ -85,6 +85,35 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
   }
   void on_closed(const base::Status&) noexcept override { end(false); }
 
+  // What may go, in the order of posting: a CALL for data that finds too many under way waits, and all behind it.
+  void send_waiting() {
+    for (; waiting_ != nullptr; waiting_ = waiting_->next) {
+      if (is_service_call(waiting_->ops[0])) {
+        if (calls_ == kCallsInFlight) return;
+        ++calls_;
+      }
+      waiting_->tag = ++last_id_;
+      put_chain(stream_->reserve(chain_length(waiting_->ops)), waiting_->tag, waiting_->ops, regions_);
+      rung_ = false;
+    }
+  }
+
+  // Takes the posting of a reply out of those that wait for one. Null if no reply may come to it now: only CALLs for
+  // data are overtaken.
+  Posting* take_posting(std::uint64_t id) {
+    Posting* before = nullptr;
+    Posting* posting = oldest_;
+    while (posting != waiting_ && posting->tag != id) {
+      if (!is_service_call(posting->ops[0])) return nullptr;
+      before = std::exchange(posting, posting->next);
+    }
+    if (posting == waiting_) return nullptr;
+    (before != nullptr ? before->next : oldest_) = posting->next;
+    if (newest_ == posting) newest_ = before;
+    if (is_service_call(posting->ops[0])) --calls_;
+    return posting;
+  }
+
   void take_replies() {
     while (open_) {
       const base::MutableBytes input = stream_->input();
@@ -93,15 +122,20 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
       if (length == 0) return end(false);
       if (input.size() < length) return stream_->need(length);
       const auto header = get_reply_header(input.first(length));
-      if (!header || oldest_ == nullptr || header->id != oldest_->tag) return end(false);
-      if (!header->refused && !take_reply(input.first(length), oldest_->ops, oldest_->outcome.reply_bytes))
-        return end(false);
+      Posting* posting = header ? take_posting(header->id) : nullptr;
+      if (posting == nullptr) return end(false);
+      if (header->refused) {
+        end(true);
+        posting->outcome.why = header->why;
+        return finish(*posting, Fate::refused);
+      }
+      if (!take_reply(input.first(length), posting->ops, posting->outcome.reply_bytes)) {
+        end(false);
+        return finish(*posting, Fate::maybe);
+      }
       stream_->consume(length);
-      Posting& posting = *oldest_;
-      oldest_ = posting.next;
-      if (oldest_ == nullptr) newest_ = nullptr;
-      if (header->refused) end(true);
-      finish(posting, header->refused ? Fate::refused : Fate::done);
+      finish(*posting, Fate::done);
+      send_waiting();
     }
   }
 
@@ -111,7 +145,7 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
     refused_ = refused;
     stream_.reset();
     port_.disarm(*this);
-    newest_ = nullptr;
+    newest_ = waiting_ = nullptr;
     for (Posting* posting = std::exchange(oldest_, nullptr); posting != nullptr;) {
       Posting* next = posting->next;
       finish(*posting, Fate::maybe);
@@ -145,6 +179,8 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
   std::unique_ptr<net::Stream> stream_;
   Posting* oldest_ = nullptr;  // sent or to be sent, in order
   Posting* newest_ = nullptr;
+  Posting* waiting_ = nullptr;  // the first of them that is not sent
+  std::uint32_t calls_ = 0;     // for data, sent
   std::uint64_t last_id_ = 0;
   std::size_t pending_ = 0;
   bool open_ = true;
@@ -249,6 +285,8 @@ Caps TcpPort::caps() const {
           .atomic_domain = Caps::AtomicDomain::cpu,
           .max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,
+          .calls_in_flight = kCallsInFlight,
+          .call_bytes = kMaxServiceBytes,
           .retry_time = kRetryTime};
 }
 

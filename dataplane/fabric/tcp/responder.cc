@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <list>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <unordered_map>
@@ -39,7 +40,7 @@ struct LaneRecord {
 // Written by one executor, read by any thread.
 struct Counters {
   using Counter = std::atomic<std::uint64_t>;
-  Counter lanes{0}, ring_lanes{0}, chains{0}, bytes_in{0}, bytes_out{0}, refusals{0}, malformed{0};
+  Counter lanes{0}, ring_lanes{0}, chains{0}, bytes_in{0}, bytes_out{0}, held{0}, refusals{0}, malformed{0};
   std::array<Counter, 6> verbs{};
 };
 void add(Counters::Counter& counter, std::uint64_t amount) {
@@ -68,6 +69,22 @@ void remove_left_over(const std::string& address) {
 }  // namespace
 
 class Connection;
+struct Executor;
+
+// Where an executor's held CALLs are answered, from any thread. Tickets may outlive the executor: they find it closed.
+class ExecutorDesk final : public Desk {
+ public:
+  explicit ExecutorDesk(Executor& executor) : executor_(&executor) {}
+  void settle(std::uint64_t lane, std::uint64_t call, std::optional<base::Bytes> reply) noexcept override;
+  void close() {
+    std::lock_guard lock(mutex_);
+    executor_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  Executor* executor_;
+};
 
 // One thread and its connections. What waits in the loop may hold connections, so the loop goes before what they use.
 struct Executor {
@@ -76,14 +93,58 @@ struct Executor {
   std::uint64_t last_connection = 0;
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections;
   std::unordered_map<std::uint64_t, std::unordered_set<Connection*>> lanes;  // that may execute, by session
+  // CALLs that services hold: by number, which lane's each is; by session, how many.
+  struct Held {
+    std::uint64_t session_id = 0;
+    std::uint64_t connection = 0;
+    std::uint64_t chain = 0;
+  };
+  std::uint64_t last_held = 0;
+  std::unordered_map<std::uint64_t, Held> held;
+  struct HeldOf {
+    Service* service = nullptr;
+    std::size_t count = 0;
+    std::vector<std::function<void()>> drained;  // fences that wait for the last one
+  };
+  std::unordered_map<std::uint64_t, HeldOf> held_of;
+  std::shared_ptr<ExecutorDesk> desk = std::make_shared<ExecutorDesk>(*this);
   net::Loop loop;
   std::thread thread;
+
+  Executor() = default;
+  Executor(const Executor&) = delete;
+  ~Executor() { desk->close(); }
 
   Connection* find(std::uint64_t connection) {
     const auto found = connections.find(connection);
     return found == connections.end() ? nullptr : found->second.get();
   }
+  Ticket hold(std::uint64_t session_id, Service& service, std::uint64_t connection, std::uint64_t chain,
+              std::size_t room) {
+    held.emplace(++last_held, Held{session_id, connection, chain});
+    HeldOf& of = held_of[session_id];
+    of.service = &service;
+    ++of.count;
+    add(counters.held, 1);
+    return {desk, 0, last_held, room};
+  }
+  void settled(std::uint64_t number, const std::optional<std::string>& reply);
+  // No lane of the session executes any more. Calls `then` once nothing is held for it.
+  void drain(std::uint64_t session_id, std::function<void()> then) {
+    const auto of = held_of.find(session_id);
+    if (of == held_of.end()) return then();
+    of->second.drained.push_back(std::move(then));
+    of->second.service->release(session_id);
+  }
 };
+
+void ExecutorDesk::settle(std::uint64_t, std::uint64_t number, std::optional<base::Bytes> reply) noexcept {
+  std::optional<std::string> copy;
+  if (reply) copy.emplace(base::text_of(*reply));
+  std::lock_guard lock(mutex_);
+  if (executor_ == nullptr) return;
+  executor_->loop.post([&executor = *executor_, number, copy = std::move(copy)] { executor.settled(number, copy); });
+}
 
 struct TcpResponder::State : std::enable_shared_from_this<State> {
   State(net::Loop& control, ResponderOptions options) : control(control), options(std::move(options)) {}
@@ -114,7 +175,7 @@ struct TcpResponder::State : std::enable_shared_from_this<State> {
   void asked(From from, const Peer& peer, std::string request);
   void token_named(From from, const net::Proof& name, const net::Nonce& theirs);
   void lane_wanted(From from, const std::array<std::byte, kTokenBytes>& token, bool attach, const std::string& request);
-  void lane_made(From from, std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions, std::string said);
+  void lane_made(From from, std::shared_ptr<LaneRecord> record, LaneRights rights, std::string said);
   struct Call {
     std::shared_ptr<LaneRecord> record;
     std::uint64_t chain;
@@ -176,9 +237,10 @@ class Connection final : public net::StreamHandler {
     stream_->finish();
   }
   // A lane of another wire says all it has to say elsewhere: its connection is silent until it ends.
-  void begin_lane(std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions, base::Bytes said) {
+  void begin_lane(std::shared_ptr<LaneRecord> record, LaneRights rights, base::Bytes said) {
     record_ = std::move(record);
-    regions_ = std::move(regions);
+    regions_ = std::move(rights.regions);
+    service_ = rights.service;
     executor_.lanes[record_->session_id].insert(this);
     count_lane(1);
     alarm_.cancel();
@@ -209,15 +271,16 @@ class Connection final : public net::StreamHandler {
   void call_answered(std::uint64_t id, std::optional<std::string> reply) {
     away_ = false;
     if (!reply) return refuse(id);
-    const std::size_t length = call_reply_length(reply->size());
-    const base::MutableBytes out = stream_->reserve(length);
-    std::memset(out.data(), 0, length);
-    put_reply_header(out, {.length = static_cast<std::uint32_t>(length), .refused = false, .id = id});
-    base::store(out.data() + kHeaderBytes, std::uint64_t{reply->size()});
-    if (!reply->empty()) std::memcpy(out.data() + kHeaderBytes + 8, reply->data(), reply->size());
-    add(executor_.counters.bytes_out, length);
+    send(id, *reply);
     stream_->resume_reading();
     serve();
+  }
+  // From a service that held the CALL.
+  void held_answered(std::uint64_t id, const std::optional<std::string>& reply) {
+    --held_;
+    if (phase_ != Phase::lane) return;
+    if (!reply) return die();
+    send(id, *reply);
   }
   // Nothing of this connection executes from here on.
   void die() {
@@ -323,11 +386,16 @@ class Connection final : public net::StreamHandler {
       if (!get_chain(input.first(length), chain) || chain.id != ++last_id_) return malformed();
       add(executor_.counters.chains, 1);
       add(executor_.counters.bytes_in, length);
-      if (!permitted(chain, regions_)) return refuse(chain.id);
+      if (!permitted(chain, regions_)) {
+        const bool call = chain.count == 1 && chain.verbs[0].verb == Verb::call;
+        return refuse(chain.id, call && too_long(chain.verbs[0]) ? Refusal::too_long : Refusal::none);
+      }
       for (std::size_t i = 0; i < chain.count; ++i) {
         add(executor_.counters.verbs[static_cast<std::size_t>(chain.verbs[i].verb)], 1);
       }
-      if (chain.verbs[0].verb == Verb::call) {
+      if (chain.verbs[0].verb == Verb::call && chain.verbs[0].region >= kFirstServiceOpcode) {
+        if (const Refusal why = serve_call(chain); why != Refusal::none) return refuse(chain.id, why);
+      } else if (chain.verbs[0].verb == Verb::call) {
         call(chain);
       } else {
         const std::size_t reply = reply_length(chain);
@@ -336,6 +404,52 @@ class Connection final : public net::StreamHandler {
       }
       stream_->consume(length);
     }
+  }
+
+  // One of the session's service, executed here and now. Anything but `none` refuses it.
+  Refusal serve_call(const ChainView& chain) {
+    if (service_ == nullptr) return Refusal::no_service;
+    if (held_ == kCallsInFlight) return Refusal::too_many;
+    const VerbView& verb = chain.verbs[0];
+    const std::size_t most = call_reply_length(verb.offset);
+    const base::MutableBytes out = stream_->reserve(most);
+    ServedCall call(*this, verb, chain.id, out.subspan(kCallReplyHeaderBytes, verb.offset));
+    const Served served = service_->serve(call);
+    FARPOOL_CHECK(call.taken() == (served.kind() == Served::Kind::held) && served.bytes() <= verb.offset);
+    if (served.kind() != Served::Kind::done) {
+      stream_->take_back(most);
+      return served.kind() == Served::Kind::held ? Refusal::none : served.why();
+    }
+    const std::size_t length = call_reply_length(served.bytes());
+    put_call_reply(out.first(length), chain.id, served.bytes());
+    stream_->take_back(most - length);
+    add(executor_.counters.bytes_out, length);
+    return Refusal::none;
+  }
+  class ServedCall final : public Call {
+   public:
+    ServedCall(Connection& connection, const VerbView& verb, std::uint64_t chain, base::MutableBytes reply)
+        : Call(connection.record_->session_id, verb.region, verb.data, reply, Hand()),
+          connection_(connection),
+          chain_(chain) {}
+    Ticket hold() override {
+      FARPOOL_CHECK(!std::exchange(taken_, true));
+      ++connection_.held_;
+      return connection_.executor_.hold(session_id, *connection_.service_, connection_.id_, chain_, reply.size());
+    }
+    bool taken() const { return taken_; }
+
+   private:
+    Connection& connection_;
+    const std::uint64_t chain_;
+    bool taken_ = false;
+  };
+  void send(std::uint64_t id, const std::string& reply) {
+    const std::size_t length = call_reply_length(reply.size());
+    const base::MutableBytes out = stream_->reserve(length);
+    if (!reply.empty()) std::memcpy(out.data() + kCallReplyHeaderBytes, reply.data(), reply.size());
+    put_call_reply(out, id, reply.size());
+    add(executor_.counters.bytes_out, length);
   }
 
   void call(const ChainView& chain) {
@@ -353,9 +467,9 @@ class Connection final : public net::StreamHandler {
   }
 
   // The lane ends: its peer learns why, and nothing more of it executes.
-  void refuse(std::uint64_t id) {
+  void refuse(std::uint64_t id, Refusal why = Refusal::none) {
     add(executor_.counters.refusals, 1);
-    put_reply_header(stream_->reserve(kHeaderBytes), {.length = kHeaderBytes, .refused = true, .id = id});
+    put_reply_header(stream_->reserve(kHeaderBytes), {.length = kHeaderBytes, .refused = true, .why = why, .id = id});
     retire();
     stream_->finish();
   }
@@ -371,10 +485,25 @@ class Connection final : public net::StreamHandler {
   net::Proof proof_{};
   std::shared_ptr<LaneRecord> record_;
   std::vector<RegionRight> regions_;
+  Service* service_ = nullptr;
   std::uint64_t last_id_ = 0;
-  bool away_ = false;  // a CALL is with the control thread
+  std::uint32_t held_ = 0;  // CALLs that the service answers later
+  bool away_ = false;       // a CALL is with the control thread
   bool dead_ = false;
 };
+
+void Executor::settled(std::uint64_t number, const std::optional<std::string>& reply) {
+  const auto found = held.find(number);
+  const Held call = found->second;
+  held.erase(found);
+  add(counters.held, ~0ull);
+  if (Connection* connection = find(call.connection)) connection->held_answered(call.chain, reply);
+  const auto of = held_of.find(call.session_id);
+  if (--of->second.count > 0) return;
+  const auto drained = std::move(of->second.drained);
+  held_of.erase(of);
+  for (const auto& then : drained) then();
+}
 
 void TcpResponder::State::came(Executor& executor, std::unique_ptr<net::Stream> stream, bool rings) {
   const std::uint64_t id = ++executor.last_connection;
@@ -445,7 +574,7 @@ void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, kTo
   auto record = std::make_shared<LaneRecord>();
   record->session_id = rights->session_id;
   sessions[rights->session_id].push_back(record);
-  if (!attach) return lane_made(from, std::move(record), std::move(rights->regions), {});
+  if (!attach) return lane_made(from, std::move(record), std::move(*rights), {});
   record->attached = ++last_attached;
   other->attach(record->attached, *rights, base::bytes_of(request),
                 [self = weak_from_this(), from, record, refuse](base::Result<std::string> said) {
@@ -459,12 +588,12 @@ void TcpResponder::State::lane_wanted(From from, const std::array<std::byte, kTo
 }
 
 // A fence that comes from here on is posted behind this, so the executor knows the lane when it is to cut it.
-void TcpResponder::State::lane_made(From from, std::shared_ptr<LaneRecord> record, std::vector<RegionRight> regions,
+void TcpResponder::State::lane_made(From from, std::shared_ptr<LaneRecord> record, LaneRights rights,
                                     std::string said) {
-  from.executor.loop.post([state = shared_from_this(), from, record = std::move(record), regions = std::move(regions),
+  from.executor.loop.post([state = shared_from_this(), from, record = std::move(record), rights = std::move(rights),
                            said = std::move(said)] {
     if (Connection* connection = from.executor.find(from.connection)) {
-      connection->begin_lane(record, regions, base::bytes_of(said));
+      connection->begin_lane(record, rights, base::bytes_of(said));
     } else {
       state->control.post([state, record] { state->lane_gone(record); });
     }
@@ -563,6 +692,7 @@ ResponderStats TcpResponder::stats() const {
     for (std::size_t i = 0; i < sum.verbs.size(); ++i) sum.verbs[i] += get(counters.verbs[i]);
     sum.bytes_in += get(counters.bytes_in);
     sum.bytes_out += get(counters.bytes_out);
+    sum.held += get(counters.held);
     sum.refusals += get(counters.refusals);
     sum.malformed += get(counters.malformed);
   }
@@ -585,8 +715,10 @@ void TcpResponder::fence(std::uint64_t session_id, std::function<void()> done) {
         const std::vector<Connection*> lanes(found->second.begin(), found->second.end());
         for (Connection* lane : lanes) lane->die();
       }
-      self->control.post([self, left, done] {
-        if (--*left == 0 && self->host != nullptr) done();
+      executor.drain(session_id, [self, left, done] {
+        self->control.post([self, left, done] {
+          if (--*left == 0 && self->host != nullptr) done();
+        });
       });
     });
   }

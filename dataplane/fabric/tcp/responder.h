@@ -3,9 +3,9 @@
 // host. The shm wire is the same but for its lanes: rings in shared memory (net/ring.h), which a client of this host
 // gets on a Unix socket, for the token that it was given on the session port.
 //
-// Executor threads own the connections: each reads frames, executes them in order and answers. The host is called on
-// the control thread alone, so an exchange, a lane's token and a CALL hop there and back; while a CALL is away its lane
-// executes nothing else.
+// Executor threads own the connections: each reads frames, executes them in order and answers. A CALL for data is
+// executed there as well, by the session's service. The host is called on the control thread alone, so an exchange, a
+// lane's token and a control CALL hop there and back; while a control CALL is away its lane executes nothing else.
 #pragma once
 
 #include <array>
@@ -47,6 +47,7 @@ struct ResponderStats {
   std::array<std::uint64_t, 6> verbs{};  // by fabric::Verb
   std::uint64_t bytes_in = 0;            // frames of lanes
   std::uint64_t bytes_out = 0;
+  std::uint64_t held = 0;       // CALLs that a service holds now
   std::uint64_t refusals = 0;   // chains and lanes
   std::uint64_t malformed = 0;  // connections closed for bytes that are no frame
   std::uint64_t fences = 0;

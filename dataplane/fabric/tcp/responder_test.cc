@@ -320,6 +320,48 @@ TEST_F(Node, DoesNotReadALaneThatDoesNotTakeItsReplies) {
   EXPECT_TRUE(eventually([&] { return responder->stats().chains - others == kChains; }));
 }
 
+// The client's lane keeps to the bound by itself (contract/suite.h); who does not is refused.
+TEST_F(Node, RefusesCallsBeyondThoseThatALaneMayHaveInFlight) {
+  serve();
+  auto lane = open_lane();
+  std::array<std::byte, 8> word{};
+  const std::array ops{Op::call(contract::TestService::kHold, word, word)};
+  std::vector<std::byte> bytes;
+  for (std::uint64_t id = 1; id <= kCallsInFlight + 2; ++id) {
+    std::vector<std::byte> frame(chain_length(ops));
+    put_chain(frame, id, ops, {});
+    bytes.insert(bytes.end(), frame.begin(), frame.end());
+  }
+  lane->send(bytes);
+  EXPECT_TRUE(lane->ends());
+  const auto got = lane->receive(0);
+  ASSERT_EQ(got.size(), 2 * kHeaderBytes) << "the welcome, and one refusal";
+  const auto refusal = get_reply_header(base::Bytes(got).subspan(kHeaderBytes));
+  ASSERT_TRUE(refusal && refusal->refused);
+  EXPECT_EQ(refusal->why, Refusal::too_many);
+  EXPECT_EQ(refusal->id, kCallsInFlight + 1);
+  EXPECT_EQ(host.service().served(), kCallsInFlight);
+  EXPECT_EQ(responder->stats().held, kCallsInFlight);
+  host.service().answer_held();
+  EXPECT_TRUE(eventually([&] { return responder->stats().held == 0; }));
+  expect_service();
+}
+
+// Tickets may outlive the lane, its executor and the responder.
+TEST_F(Node, IsGoneWhileCallsAreHeld) {
+  serve();
+  auto lane = open_lane();
+  std::array<std::byte, 8> word{};
+  const std::array ops{Op::call(contract::TestService::kHold, word, word)};
+  std::vector<std::byte> frame(chain_length(ops));
+  put_chain(frame, 1, ops, {});
+  lane->send(frame);
+  ASSERT_TRUE(eventually([&] { return host.service().held() == 1; }));
+  control.on([this] { responder.reset(); });
+  EXPECT_TRUE(lane->ends());
+  host.service().answer_held();
+}
+
 TEST_F(Node, BoundsTheLanesOfASession) {
   options.max_lanes_per_session = 2;
   serve();

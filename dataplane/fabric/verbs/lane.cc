@@ -171,6 +171,7 @@ const VerbsLane::Region* VerbsLane::region(std::uint32_t id) const {
 bool VerbsLane::permitted(std::span<const Op> ops) const {
   if (!is_chain(ops)) return false;
   for (const Op& op : ops) {
+    if (is_service_call(op)) return false;  // this wire has none yet (Caps::calls_in_flight)
     if (op.verb == Verb::call) continue;
     const Region* at = region(op.at.region);
     const std::uint64_t bytes = op.verb == Verb::read || op.verb == Verb::write ? op.local.size() : 8;
@@ -194,6 +195,8 @@ void VerbsLane::enqueue(Posting& posting) noexcept {
   }
   if (!permitted(posting.ops)) {
     end(true, nullptr);  // what has been sent may still execute
+    posting.outcome.why = why_no_chain(posting.ops);
+    if (posting.ops.size() == 1 && is_service_call(posting.ops[0])) posting.outcome.why = Refusal::no_service;
     return finish(posting, Fate::refused);
   }
   ++stats_.chains;
