@@ -7,7 +7,7 @@ target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_SEPARATE_COMPILAT
 target_link_libraries(asio INTERFACE OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 farpool_room(net DEPS task base LIBS asio THREADS)
 include(proto/proto.cmake)
-farpool_room(fabric DEPS task base)
+farpool_room(fabric DEPS task base THREADS)
 farpool_room(fabric/contract DEPS fabric task base)
 farpool_room(fabric/tcp DEPS fabric net task base TEST_DEPS fabric/contract THREADS)
 add_executable(wire_bench bench/wire_main.cc)

@@ -272,6 +272,7 @@ class Network {
 
   SimResponder& add_node(std::string endpoint);
   SimPort& add_client(Peer peer);
+  SimPort& client(std::size_t index) { return *clients_[index]; }
 
   Nanos now() const { return now_; }
   Options& options() { return options_; }  // faults may be turned on and off during a run

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which requests of its clients a service has carried out, and with what outcome: a client that learned nothing
+// (`maybe`) asks again with the same id, and gets the outcome instead of a second effect.
+//
+// A client numbers its requests in lines. A line carries one request after another: the client uses it for the next one
+// when it knows the outcome of the last one, or does not want to know it any more. So one outcome is remembered for
+// each line, and a client needs as many lines as requests that it has under way at once. The memory is bounded by
+// clients, lines and the longest outcome, and is taken when a client is admitted: none is allocated for a request.
+//
+// Threads: any may ask at once, also for the same request, which then runs on one of them. A table is volatile. A
+// service that writes the ids into its own memory, together with the effects, fills a new table from there after a
+// restart (restore) and promises exactly once over restarts; any other says in its own words that a restart forgets.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/bytes.h"
+
+namespace farpool::fabric {
+
+// Names one request of a client: a word in messages.
+//    63                       12 11        0
+//   +---------------------------+-----------+
+//   | number, 1, 2, 3 ...    52 | line   12 |
+//   +---------------------------+-----------+
+struct RequestId {
+  std::uint32_t line = 0;
+  std::uint64_t number = 0;  // 0: no request
+
+  static constexpr std::uint32_t kMostLines = 1u << 12;
+  static constexpr RequestId of(std::uint64_t word) {
+    return {static_cast<std::uint32_t>(word & (kMostLines - 1)), word >> 12};
+  }
+  constexpr std::uint64_t word() const { return number << 12 | line; }
+};
+
+// One client's lines.
+class Once {
+ public:
+  // The longest outcome is rounded up to words.
+  Once(std::uint32_t lines, std::size_t longest_outcome);
+
+  enum class Turn : std::uint8_t {
+    first,    // carry it out, and finish() it
+    again,    // it has been carried out: this is its outcome
+    running,  // it is being carried out, on another thread or by a ticket: ask again later
+    old,      // the line has gone on to a later request: this one's outcome is forgotten
+    bad,      // no such line, or no number
+  };
+  // Asks for a turn. `outcome` gets the recorded one, if it is carried out and there is room for it; `bytes` its
+  // length.
+  Turn begin(RequestId id, base::MutableBytes outcome, std::size_t& bytes);
+  // Records the outcome of a request whose turn was first. False: it is too long, and the request still runs.
+  bool finish(RequestId id, base::Bytes outcome);
+  // The request had no effect and is forgotten: whoever asks again has the first turn.
+  void abandon(RequestId id);
+  // Before anybody asks: what the memory of an earlier life says. The latest of a line counts.
+  bool restore(RequestId id, base::Bytes outcome);
+
+ private:
+  struct Line;
+  enum Phase : std::uint64_t { kDone = 0, kRunning = 1 };
+  static std::uint64_t state_of(std::uint64_t number, Phase phase) { return number << 1 | phase; }
+  Line* line_of(RequestId id) const;
+  std::byte* outcome_of(std::uint32_t line) const;
+
+  const std::uint32_t lines_;
+  const std::size_t longest_;  // bytes, a multiple of 8
+  std::unique_ptr<Line[]> line_;
+  std::unique_ptr<std::uint64_t[]> outcomes_;
+};
+
+struct Once::Line {
+  std::atomic<std::uint64_t> state{0};   // number of the last request, and its phase
+  std::atomic<std::uint64_t> before{0};  // the state that abandon() goes back to
+  std::atomic<std::uint64_t> bytes{0};
+};
+
+}  // namespace farpool::fabric
