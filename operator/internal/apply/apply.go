@@ -6,10 +6,12 @@ package apply
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -56,7 +58,7 @@ type Applier struct {
 	counter Counter
 }
 
-// New returns an applier that writes through client and asks live before it creates.
+// New returns an applier that writes through client, and asks live what is in the way of what cannot be created.
 func New(c client.Client, live client.Reader, counter Counter) *Applier {
 	return &Applier{client: c, live: live, counter: counter}
 }
@@ -76,14 +78,17 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 		return fmt.Errorf("compare %s: %w", describe(want), err)
 	}
 	wanted := comparable(want)
-	if unchanged(have, wanted, cached.GetManagedFields(), v1alpha1.FieldManager, "") {
+	manager, err := maker(wanted)
+	if err != nil {
+		return err
+	}
+	if unchanged(have, wanted, cached.GetManagedFields(), v1alpha1.FieldManager, "") || asMade(have, wanted, cached.GetManagedFields(), manager) {
 		return nil
 	}
-	if created(cached.GetManagedFields()) {
-		if err := a.own(ctx, cached); err != nil || contains(have, wanted) {
+	if len(makersOf(cached.GetManagedFields())) > 0 {
+		if err := a.own(ctx, cached, want); err != nil {
 			return err
 		}
-		return fmt.Errorf("%s is no longer as it was when its fields were taken over: %w", describe(want), ErrStale)
 	}
 	if err := a.client.Apply(ctx, desired, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
 		return refusal("apply", want, err)
@@ -95,42 +100,81 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 // create makes an object that there is not. An apply would write over one that somebody else has made since anyone looked, and over secrets that are
 // drawn once.
 func (a *Applier) create(ctx context.Context, want *unstructured.Unstructured) error {
-	if err := a.mayCreate(ctx, want); err != nil {
+	manager, err := maker(comparable(want))
+	if err != nil {
 		return err
 	}
-	err := a.client.Create(ctx, want.DeepCopy(), client.FieldOwner(v1alpha1.FieldManager))
+	err = a.client.Create(ctx, want.DeepCopy(), client.FieldOwner(manager))
+	if err == nil {
+		a.counter.Wrote(want.GetKind(), "create")
+		return nil
+	}
+	// An object that is there may be refused for another reason than that it is there, such as a quota.
+	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) {
+		if err := a.judge(ctx, want); err != nil {
+			return err
+		}
+	}
 	if apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create %s, which somebody else has made meanwhile: %w", describe(want), ErrStale)
 	}
+	return refusal("create", want, err)
+}
+
+// makerPrefix begins the names of field managers that have created objects. They go on with a digest of what was asked for: as long as that is asked for,
+// the fields of an object need no other manager, which would be two more writes of each object.
+const makerPrefix = v1alpha1.FieldManager + ":"
+
+// maker is the field manager that creates what is wanted.
+func maker(wanted map[string]any) (string, error) {
+	raw, err := json.Marshal(wanted)
 	if err != nil {
-		return refusal("create", want, err)
+		return "", fmt.Errorf("write an object as JSON: %w", err)
 	}
-	a.counter.Wrote(want.GetKind(), "create")
-	return nil
+	digest := sha256.Sum256(raw)
+	return makerPrefix + hex.EncodeToString(digest[:16]), nil
 }
 
-// created says whether fields are this operator's because it has created the object, rather than applied it.
-func created(managed []metav1.ManagedFieldsEntry) bool {
-	return slices.ContainsFunc(managed, func(entry metav1.ManagedFieldsEntry) bool {
-		return entry.Manager == v1alpha1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == ""
-	})
+// makersOf are the field managers with which this operator, or one before it, has created an object whose fields it has not taken over since.
+func makersOf(managed []metav1.ManagedFieldsEntry) sets.Set[string] {
+	makers := sets.New[string]()
+	for _, entry := range managed {
+		if (entry.Manager == v1alpha1.FieldManager || strings.HasPrefix(entry.Manager, makerPrefix)) && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == "" {
+			makers.Insert(entry.Manager)
+		}
+	}
+	return makers
 }
 
-// own turns the fields of an object that was created into fields that were applied: of the others, those that are left out later would stay for ever.
-func (a *Applier) own(ctx context.Context, cached client.Object) error {
-	object := cached.DeepCopyObject().(client.Object)
-	patch, err := csaupgrade.UpgradeManagedFieldsPatch(object, sets.New(v1alpha1.FieldManager), v1alpha1.FieldManager)
+// Keeps says whether a cache is to keep what a field manager owns of objects.
+func Keeps(manager string) bool {
+	return manager == v1alpha1.FieldManager || manager == v1alpha1.StatusFieldManager || strings.HasPrefix(manager, makerPrefix)
+}
+
+// own turns the fields of an object that was created into fields that were applied: of the others, those that are left out later would stay for ever. It asks
+// the API server itself who owns which, as a cache leaves others out.
+func (a *Applier) own(ctx context.Context, cached client.Object, want *unstructured.Unstructured) error {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(want.GetAPIVersion(), want.GetKind()))
+	err := a.live.Get(ctx, client.ObjectKeyFromObject(cached), object)
+	if err == nil && object.UID != cached.GetUID() || apierrors.IsNotFound(err) {
+		err = ErrStale
+	}
+	if err != nil {
+		return fmt.Errorf("take over the fields of %s: %w", describe(want), err)
+	}
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(object, makersOf(object.GetManagedFields()), v1alpha1.FieldManager)
 	if err != nil || patch == nil {
-		return fmt.Errorf("take over the fields of %s: %w", name(cached), cmp.Or(err, ErrStale))
+		return fmt.Errorf("take over the fields of %s: %w", describe(want), cmp.Or(err, ErrStale))
 	}
 	err = a.client.Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return fmt.Errorf("take over the fields of %s: %w", name(cached), ErrStale)
+		return fmt.Errorf("take over the fields of %s: %w", describe(want), ErrStale)
 	case err != nil:
-		return fmt.Errorf("take over the fields of %s: %w", name(cached), err)
+		return fmt.Errorf("take over the fields of %s: %w", describe(want), err)
 	}
-	a.counter.Wrote(fmt.Sprintf("%T", cached), "own")
+	a.counter.Wrote(want.GetKind(), "own")
 	return nil
 }
 
@@ -205,8 +249,9 @@ func (a *Applier) Amend(ctx context.Context, pod *corev1.Pod, subresource string
 	return nil
 }
 
-// mayCreate asks the API server itself: the cache may lag, and it shows only objects that bear the pool's label. One that has lost labels gets them back.
-func (a *Applier) mayCreate(ctx context.Context, want *unstructured.Unstructured) error {
+// judge says why an object cannot be created, if one of its name is there. It asks the API server itself: the cache may lag, and it shows only objects that
+// bear the pool's label. One that has lost labels gets them back.
+func (a *Applier) judge(ctx context.Context, want *unstructured.Unstructured) error {
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(schema.FromAPIVersionAndKind(want.GetAPIVersion(), want.GetKind()))
 	err := a.live.Get(ctx, client.ObjectKeyFromObject(want), existing)

@@ -36,6 +36,23 @@ func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry
 	return false
 }
 
+// asMade says whether an object still is as a field manager has created it. That manager owns defaults, too, of which nothing is known here; but its name
+// says that what is desired is what was asked for then.
+func asMade(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, manager string) bool {
+	for _, entry := range managed {
+		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Subresource != "" {
+			continue
+		}
+		var fields map[string]any
+		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil || !contains(live, desired) {
+			return false
+		}
+		set := parseFields(fields)
+		return covers(set, desired) && !longer(set, live, desired)
+	}
+	return false
+}
+
 // contains says whether live has everything that desired has. Between the objects of a list there may be others; all else in lists
 // must be the same.
 func contains(live, desired any) bool {

@@ -79,6 +79,49 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
+// Whoever has created an object owns its defaults, too, which nothing here knows of. That it was created as it is wanted is in the name of the manager.
+func TestAsMade(t *testing.T) {
+	const defaulted = `{
+		"f:metadata": {"f:labels": {".": {}, "f:a": {}}, "f:ownerReferences": {".": {}, "k:{\"uid\":\"7\"}": {}}},
+		"f:spec": {"f:selector": {}, "f:type": {}, "f:sessionAffinity": {}, "f:ports": {".": {}, "k:{\"port\":6379,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {}}}}}`
+	manager, err := maker(object(t, desiredService))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if another, err := maker(object(t, `{"spec": {"type": "ClusterIP"}}`)); err != nil || another == manager || !Keeps(another) || Keeps("kubelet") {
+		t.Errorf("%s makes another object, too: %v", another, err)
+	}
+	managed := func(fields string, operation metav1.ManagedFieldsOperationType) []metav1.ManagedFieldsEntry {
+		return []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: operation, FieldsV1: metav1.NewFieldsV1(`{}`)}, {Manager: manager, Operation: operation, FieldsV1: metav1.NewFieldsV1(fields)}}
+	}
+	desired := object(t, desiredService)
+	for name, c := range map[string]struct {
+		live    string
+		managed []metav1.ManagedFieldsEntry
+		want    bool
+	}{
+		"as it was made":      {liveService, managed(defaulted, metav1.ManagedFieldsOperationUpdate), true},
+		"applied":             {liveService, managed(defaulted, metav1.ManagedFieldsOperationApply), false},
+		"made by another":     {liveService, managed(defaulted, metav1.ManagedFieldsOperationUpdate)[:1], false},
+		"taken over in parts": {liveService, managed(strings.ReplaceAll(defaulted, `"f:type": {},`, ""), metav1.ManagedFieldsOperationUpdate), false},
+		"changed":             {strings.ReplaceAll(liveService, "ClusterIP", "NodePort"), managed(defaulted, metav1.ManagedFieldsOperationUpdate), false},
+		"unreadable":          {liveService, managed(`{`, metav1.ManagedFieldsOperationUpdate), false},
+	} {
+		if got := asMade(object(t, c.live), desired, c.managed, manager); got != c.want {
+			t.Errorf("%s: as made is %v", name, got)
+		}
+	}
+	// A list that is one value, such as the rules of a NetworkPolicy, is as made only if nobody has added to it.
+	rules := object(t, `{"spec": {"ingress": [{"from": "operator"}]}}`)
+	if manager, err = maker(rules); err != nil {
+		t.Fatal(err)
+	}
+	atomic := managed(`{"f:spec": {"f:ingress": {}, "f:policyTypes": {}}}`, metav1.ManagedFieldsOperationUpdate)
+	if !asMade(rules, rules, atomic, manager) || asMade(object(t, `{"spec": {"ingress": [{"from": "operator"}, {"from": "anybody"}]}}`), rules, atomic, manager) {
+		t.Error("a rule that somebody has added is not seen, or one that is to be there is")
+	}
+}
+
 // What a comparison costs grows with the object as the object does: with the square of it, idle pools with a thousand shards would keep a processor busy.
 func TestUnchangedCostsWhatTheObjectIsLong(t *testing.T) {
 	cost := func(elements int) float64 {

@@ -15,6 +15,8 @@ import (
 
 // Hands do what a plan says. The controller has one implementation, with an API server and agents, and the simulation of the planner another.
 type Hands interface {
+	// SideBySide does so many things, in any order and some of them at once, and returns when all are done.
+	SideBySide(count int, do func(int))
 	// Apply makes an object what the plan wants it to be. Delete deletes the very object that was seen.
 	Apply(render.Object) error
 	Delete(client.Object) error
@@ -85,18 +87,13 @@ func (p *Plan) CarryOut(hands Hands) Outcome {
 	lacks := func(needs []render.Object) bool {
 		return slices.ContainsFunc(needs, func(needed render.Object) bool { return without[needed] })
 	}
-	for _, object := range p.Apply {
-		if lacks(p.Needs[object]) {
-			without[object] = true
-			continue
-		}
-		if err := hands.Apply(object); err != nil {
-			without[object] = true
-			outcome.note(hands, err)
-		}
+	for done := 0; done < len(p.Apply); {
+		batch := p.independent(p.Apply[done:])
+		p.applyAll(hands, batch, lacks, without, outcome)
 		if len(outcome[Ending]) > 0 {
 			return outcome
 		}
+		done += len(batch)
 	}
 	for _, lost := range p.Relabel {
 		outcome.note(hands, hands.Relabel(lost.Object, lost.Labels))
@@ -129,6 +126,32 @@ func (p *Plan) CarryOut(hands Hands) Outcome {
 	}
 	hands.Ask()
 	return outcome
+}
+
+// independent returns the first of these objects, as many as need none of one another.
+func (p *Plan) independent(objects []render.Object) []render.Object {
+	for i, object := range objects {
+		if slices.ContainsFunc(p.Needs[object], func(needed render.Object) bool { return slices.Contains(objects[:i], needed) }) {
+			return objects[:i]
+		}
+	}
+	return objects
+}
+
+// applyAll applies objects that need none of one another, except those that lack what they need. It adds to `without` what is not as it is to be.
+func (p *Plan) applyAll(hands Hands, objects []render.Object, lacks func([]render.Object) bool, without map[render.Object]bool, outcome Outcome) {
+	lacking, failures := make([]bool, len(objects)), make([]error, len(objects))
+	hands.SideBySide(len(objects), func(i int) {
+		if lacking[i] = lacks(p.Needs[objects[i]]); !lacking[i] {
+			failures[i] = hands.Apply(objects[i])
+		}
+	})
+	for i, object := range objects {
+		if lacking[i] || failures[i] != nil {
+			without[object] = true
+		}
+		outcome.note(hands, failures[i])
+	}
 }
 
 // publish tells nodes their map, in two phases: none is told to follow it while another refuses to hold it. One that does not answer keeps no other

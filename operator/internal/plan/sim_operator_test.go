@@ -268,6 +268,12 @@ func (o *operator) observe() {
 
 // What carries a plan out.
 
+func (o *operator) SideBySide(count int, do func(int)) {
+	for _, i := range o.random.Perm(count) {
+		do(i)
+	}
+}
+
 func (o *operator) Apply(object render.Object) error {
 	k, name, ok := modelled(object)
 	if !ok {
@@ -284,21 +290,18 @@ func (o *operator) Apply(object render.Object) error {
 	}
 	what := fmt.Sprintf("applies %s %s", kindNames[k], name)
 	if cached := o.cached(k)[name]; cached == nil || k == kindPod && o.snapshot.NodePods[name] == nil {
-		// As apply.Applier does: it looks, then creates, which fails where something is by then.
+		// As apply.Applier does: it creates, and looks at what is there if that fails.
 		what = fmt.Sprintf("creates %s %s", kindNames[k], name)
-		o.before("looks for %s %s", kindNames[k], name)
-		if live := o.live(k)[name]; live != nil {
+		o.before("%s", what)
+		return o.call(what, func() error {
+			live := o.live(k)[name]
+			if live == nil {
+				return o.world.apply(object)
+			}
 			if pod, isPod := live.(*corev1.Pod); isPod && (o.snapshot.Nodes[name] == nil || !controls(o.snapshot.Nodes[name], pod)) {
 				return errConflict
 			}
 			return errStale
-		}
-		o.before("%s", what)
-		return o.call(what, func() error {
-			if o.live(k)[name] != nil {
-				return errStale
-			}
-			return o.world.apply(object)
 		})
 	} else if unchanged(object, cached) {
 		return nil

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/apply"
 )
 
 // CacheOptions keeps the cache to what belongs to pools of some namespaces, or of all if none is named: no Secret of anybody else's is ever read.
@@ -32,11 +33,12 @@ func CacheOptions(namespaces []string, secretNamespace string) cache.Options {
 		panic(err) // the label is a constant
 	}
 	ofPools := cache.ByObject{Label: labels.NewSelector().Add(*requirement)}
+	common := &shared{}
 	options := cache.Options{
 		ReaderFailOnMissingInformer: true,
-		DefaultTransform:            withoutManagersOfOthers,
+		DefaultTransform:            common.transform(withoutManagersOfOthers),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                   {Label: ofPools.Label, Transform: slimPod},
+			&corev1.Pod{}:                   {Label: ofPools.Label, Transform: common.transform(slimPod)},
 			&corev1.Secret{}:                ofPools,
 			&corev1.ConfigMap{}:             ofPools,
 			&corev1.Service{}:               ofPools,
@@ -80,11 +82,14 @@ func CacheOptions(namespaces []string, secretNamespace string) cache.Options {
 func withoutManagersOfOthers(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetManagedFields(slices.DeleteFunc(accessor.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-			return entry.Manager != v1alpha1.FieldManager && entry.Manager != v1alpha1.StatusFieldManager
+			return !apply.Keeps(entry.Manager)
 		}))
 	}
 	return object, nil
 }
+
+// conditionsOfPods are those that are looked at.
+var conditionsOfPods = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress}
 
 // slimPod keeps what is looked at of a pod. Pods are the most numerous objects, and their specs the longest; a pod that runs is never applied to.
 func slimPod(object any) (any, error) {
@@ -92,8 +97,21 @@ func slimPod(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta, Status: pod.Status}
-	slim.ManagedFields = nil
+	slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta}
+	slim.ManagedFields, slim.Annotations = nil, nil
+	if hash, ok := pod.Annotations[v1alpha1.AnnotationPodHash]; ok {
+		slim.Annotations = map[string]string{v1alpha1.AnnotationPodHash: hash}
+	}
+	slim.Status = corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, PodIP: pod.Status.PodIP}
+	for _, condition := range pod.Status.Conditions {
+		if slices.Contains(conditionsOfPods, condition.Type) {
+			slim.Status.Conditions = append(slim.Status.Conditions, condition)
+		}
+	}
+	for _, container := range pod.Status.ContainerStatuses {
+		slim.Status.ContainerStatuses = append(slim.Status.ContainerStatuses,
+			corev1.ContainerStatus{Name: container.Name, State: container.State, LastTerminationState: container.LastTerminationState})
+	}
 	slim.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations}
 	// Memory nodes' pods are compared with what the spec says now.
 	memoryNode := pod.Labels[v1alpha1.LabelMemoryNode] != ""

@@ -89,6 +89,8 @@ const (
 	refusedRetry = 15 * time.Second
 	// Many times what the slowest reconciliation takes: every node of the largest pool told, each in its own deadline.
 	reconcileTimeout = 5 * time.Minute
+	// writesAtOnce bounds the requests for one pool that wait for the API server.
+	writesAtOnce = 8
 )
 
 // Reconciler brings pools to their specs.
@@ -359,6 +361,22 @@ type hands struct {
 	decided  *plan.Plan
 	// blamed: the pool's status says what was not done. behind: what the statuses would say was decided from a stale cache.
 	blamed, behind bool
+}
+
+func (h *hands) SideBySide(count int, do func(int)) { sideBySide(count, do) }
+
+// sideBySide does so many things, some of them at once: what takes long about each of them is to wait for an answer.
+func sideBySide(count int, do func(int)) {
+	places := make(chan struct{}, writesAtOnce)
+	var running sync.WaitGroup
+	for i := range count {
+		places <- struct{}{}
+		running.Go(func() {
+			defer func() { <-places }()
+			do(i)
+		})
+	}
+	running.Wait()
 }
 
 func (h *hands) Apply(object render.Object) error {
@@ -634,12 +652,29 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 	steps, others := r.news(snapshot, decided.Status.Events)
 	r.emit(steps)
 	r.metrics.count(snapshot, &decided.Status, steps)
+	writes := decided.Statuses(snapshot)
+	results := make([]error, len(writes))
+	write := func(i int) { results[i] = r.applier.Status(ctx, statusOf(writes[i]), writes[i].Object) }
+	var quiet, told []int
+	for i, written := range writes {
+		switch written.Object.(type) {
+		case *v1alpha1.MemoryNode, *v1alpha1.ShardMap, *v1alpha1.MemoryNodePool, *v1alpha1.ComputeShardPool:
+			quiet = append(quiet, i)
+		default:
+			told = append(told, i)
+		}
+	}
+	sideBySide(len(quiet), func(i int) { write(quiet[i]) })
+	// What people are told steps of comes afterwards, and the pool's own last: what it says is true of the others by then.
+	for _, i := range told {
+		write(i)
+	}
 	var failures []error
 	unwritten := map[types.UID]bool{}
-	for _, written := range decided.Statuses(snapshot) {
-		if err := r.applier.Status(ctx, statusOf(written), written.Object); err != nil {
+	for i, err := range results {
+		if err != nil {
 			failures = append(failures, err)
-			unwritten[written.Object.GetUID()] = true
+			unwritten[writes[i].Object.GetUID()] = true
 		}
 	}
 	// The others are known to be told by the status that they are about.

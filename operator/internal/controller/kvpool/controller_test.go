@@ -88,6 +88,35 @@ var _ = Describe("a pool", func() {
 		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
 	})
 
+	It("makes each object with one request, and takes over its fields when they are to change", func() {
+		w := newWorld(nil)
+		w.up()
+		w.settle()
+		var more []string
+		for _, write := range running.writes.in(w.pool.Namespace) {
+			// How many memory nodes are guarded is known when there are some.
+			if !strings.HasPrefix(write, "POST ") && !strings.HasSuffix(write, "/status") && !strings.Contains(write, "/poddisruptionbudgets/") {
+				more = append(more, write)
+			}
+		}
+		Expect(more).To(BeEmpty())
+		managers := func() (managers []string) {
+			deployment := &appsv1.Deployment{}
+			Expect(k8s.Get(w.ctx, w.key("cache-shards"), deployment)).To(Succeed())
+			for _, entry := range deployment.ManagedFields {
+				if entry.Subresource == "" {
+					managers = append(managers, entry.Manager+" "+string(entry.Operation))
+				}
+			}
+			return managers
+		}
+		Expect(managers()).To(HaveExactElements(MatchRegexp("^farpool-operator:[0-9a-f]{32} Update$")))
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Compute.Pools[0].Resources = &v1alpha1.Resources{} })).To(Succeed())
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Compute.Pools[0].Workers = 2 })).To(Succeed())
+		Eventually(managers, within, every).Should(HaveExactElements("farpool-operator Apply"))
+		w.settle()
+	})
+
 	It("keeps secrets in Secrets, and owns everything it makes", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
 		w.up()

@@ -100,7 +100,12 @@ func (r *Reconciler) sweep(ctx context.Context, request reconcile.Request) (reco
 	if !ok || !secret.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	// The cache may lag both ways: only the API server itself knows that a pool is gone.
+	// Of a pool that goes though the cache still shows it, word comes later, and with it this Secret's turn.
+	cached := &v1alpha1.KVPool{}
+	if err := r.client.Get(ctx, pool, cached); err == nil && cached.UID == uid {
+		return reconcile.Result{}, nil
+	}
+	// The cache may lag the other way, too: only the API server itself knows that a pool is gone.
 	owner := &metav1.PartialObjectMetadata{}
 	owner.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("KVPool"))
 	err := r.live.Get(ctx, pool, owner)
