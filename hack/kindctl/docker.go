@@ -349,9 +349,15 @@ func (c cache) restore(ctx context.Context) error {
 			}
 		}
 	}
-	if !state.HadBridge && exists("/sys/class/net/docker0") {
-		if err := run(ctx, asRoot("ip", "link", "del", "docker0")...); err != nil {
+	if !state.HadBridge {
+		bridges, err := bridgesOfDocker("/sys/class/net")
+		if err != nil {
 			return err
+		}
+		for _, bridge := range bridges {
+			if err := run(ctx, asRoot("ip", "link", "del", bridge)...); err != nil {
+				return err
+			}
 		}
 	}
 	if err := run(ctx, asRoot("iptables", "-P", "FORWARD", state.ForwardPolicy)...); err != nil {
@@ -368,6 +374,24 @@ func (c cache) restore(ctx context.Context) error {
 		}
 	}
 	return run(ctx, asRoot("rm", "-f", c.stateFile())...)
+}
+
+var dockerBridge = regexp.MustCompile(`^(docker0|br-[0-9a-f]{12})$`)
+
+// bridgesOfDocker returns the bridges that a dockerd leaves behind when it is killed. The range of kind's network of IPv6 is always the same, so that a
+// bridge of an earlier daemon takes what is meant for the nodes of a later one.
+func bridgesOfDocker(interfaces string) ([]string, error) {
+	entries, err := os.ReadDir(interfaces)
+	if err != nil {
+		return nil, err
+	}
+	var bridges []string
+	for _, entry := range entries {
+		if dockerBridge.MatchString(entry.Name()) {
+			bridges = append(bridges, entry.Name())
+		}
+	}
+	return bridges, nil
 }
 
 var dockerRule = regexp.MustCompile(`\bDOCKER[A-Z0-9-]*\b|\bdocker0\b|\bbr-[0-9a-f]{12}\b`)

@@ -218,3 +218,16 @@ func TestAGuestHasTheAddressOfItsContainer(t *testing.T) {
 		}
 	}
 }
+
+func TestBridgesOfDockerLeavesOthersAlone(t *testing.T) {
+	interfaces := t.TempDir()
+	for _, name := range []string{"docker0", "br-0123456789ab", "br-lan", "eth0", "br-0123456789abcd"} {
+		if err := os.Mkdir(filepath.Join(interfaces, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := bridgesOfDocker(interfaces)
+	if want := []string{"br-0123456789ab", "docker0"}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}
