@@ -115,6 +115,7 @@ watchNamespaces: [pools, shop]
 clusterDomain: corp.example
 securityContext: Platform
 sharedMemoryPaths: [/run/farpool]
+drainTaints: [karpenter.sh/disrupted]
 nodeSelector: {kubernetes.io/os: linux}
 tolerations: [{key: control, operator: Exists, effect: NoSchedule}]
 affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app.kubernetes.io/component: operator}}}}]}}

@@ -97,6 +97,42 @@ var _ = Describe("A Kubernetes node that is drained", Label("long"), func() {
 		Entry("of RACE", SpecTimeout(15*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
 		Entry("of RCuckoo", SpecTimeout(15*time.Minute), "{protocol: RCuckoo}"))
 
+	It("is left by its memory node when an autoscaler taints it, and no key is lost", func(ctx SpecContext) {
+		const keys, taint = 2000, "karpenter.sh/disrupted"
+		workers, err := kind.Core.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "!node-role.kubernetes.io/control-plane"})
+		Expect(err).NotTo(HaveOccurred())
+		if len(workers.Items) != 2 {
+			Skip("it takes a cluster of two workers: one to taint, and one to go to")
+		}
+		tainted, other := workers.Items[0].Name, workers.Items[1].Name
+		p := apply(ctx, namespace(ctx, "taint"), small("tainted", 2, 1, "  dataPolicy: Store"))
+		p.ready(ctx)
+		Expect(p.memoryNodes(ctx)).To(ContainElement(HaveField("Spec.NodeName", tainted)))
+		for _, pod := range p.memoryNodes(ctx) {
+			Expect(pod.Annotations).To(And(HaveKeyWithValue("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), HaveKeyWithValue("karpenter.sh/do-not-disrupt", "true")))
+		}
+		target := p.target(ctx)
+		load(ctx, target, keys)
+
+		begun := time.Now()
+		_, err = kind.Kubectl(ctx, "", "taint", "node", tainted, taint+":NoSchedule")
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func(ctx SpecContext) {
+			_, err := kind.Kubectl(ctx, "", "taint", "node", tainted, taint+"-")
+			Expect(err).NotTo(HaveOccurred())
+		}, NodeTimeout(time.Minute))
+		Eventually(func(g Gomega) {
+			g.Expect(p.memoryNodes(ctx)).To(And(HaveLen(2), HaveEach(HaveField("Spec.NodeName", other))))
+			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionProgressing)).To(haveStatus("False", farpoolv1alpha1.ReasonSettled))
+		}).WithContext(ctx).WithTimeout(2 * patience).Should(Succeed())
+		AddReportEntry("tainted", fmt.Sprintf("its memory node is elsewhere with its keys after %.0f s", time.Since(begun).Seconds()))
+		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), "%v", r.Errors.Err())
+		p.clean(ctx)
+	}, SpecTimeout(8*time.Minute))
+
 	It("keeps the only memory node of a Store, whose eviction is refused", func(ctx SpecContext) {
 		const keys = 500
 		p := apply(ctx, namespace(ctx, "eviction"), small("sole", 1, 1, "  dataPolicy: Store"))

@@ -269,8 +269,8 @@ type ResizeSpec struct {
 	// +kubebuilder:validation:Enum=Automatic;Required
 	Approval ResizeApproval `json:"approval,omitempty"`
 
-	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first: with Automatic their keys move to other memory
-	// nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
+	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first, or tainted by an autoscaler that is about to take it away:
+	// with Automatic their keys move to other memory nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
 	// Cache's may be evicted with what they hold, one at a time.
 	// +optional
 	// +kubebuilder:default=Automatic
@@ -278,7 +278,7 @@ type ResizeSpec struct {
 	Evacuation Evacuation `json:"evacuation,omitempty"`
 }
 
-// Evacuation says what becomes of memory nodes whose Kubernetes node is cordoned.
+// Evacuation says what becomes of memory nodes whose Kubernetes node is about to be emptied.
 type Evacuation string
 
 const (

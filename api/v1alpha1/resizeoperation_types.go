@@ -88,7 +88,7 @@ type ResizeOperationSpec struct {
 	// +optional
 	Tables *ResizeTables `json:"tables,omitempty"`
 
-	// Evacuates are memory nodes whose Kubernetes nodes are cordoned: their keys move to others, and they are made anew elsewhere.
+	// Evacuates are memory nodes whose Kubernetes nodes are about to be emptied: their keys move to others, and they are made anew elsewhere.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256

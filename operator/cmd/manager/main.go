@@ -34,6 +34,7 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/controller/kvpool"
+	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/plan"
 	"farpool.dev/farpool/operator/internal/render"
 )
@@ -54,6 +55,7 @@ type options struct {
 	secretNamespace   string
 	watchNamespaces   namespaces
 	sharedMemoryPaths string
+	drainTaints       string
 	clusterDomain     string
 	securityContext   string
 	workers           int
@@ -74,6 +76,7 @@ func parse() options {
 	flag.StringVar(&o.secretNamespace, "secret-namespace", "", "namespace where the operator keeps the authorities and hash secrets of pools; by default the one that it runs in, and outside of a cluster each pool's own")
 	flag.Var(&o.watchNamespaces, "watch-namespace", "namespaces whose pools are served, separated by commas, or one with each flag; by default all of them")
 	flag.StringVar(&o.sharedMemoryPaths, "shared-memory-paths", strings.Join(plan.DefaultSharedMemoryPaths, ","), "directories of Kubernetes nodes, separated by commas, below which new pools may have theirs for shared memory; empty: no pool may")
+	flag.StringVar(&o.drainTaints, "drain-taints", strings.Join(observe.DefaultDrainTaints, ","), "keys of taints, separated by commas, by which a Kubernetes node is about to be taken away, so that memory nodes leave it as they leave one that is cordoned; empty: none")
 	flag.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "what names of Services in this cluster end with, for the certificates of Redis ports")
 	flag.StringVar(&o.securityContext, "pod-security-context", "Managed", "who chooses the users and groups of new pools' pods: Managed, this operator, or Platform, a platform that assigns them, such as OpenShift")
 	flag.StringVar(&o.priorityClass, "memory-priority-class", "", "PriorityClass of the pods of memory nodes that are made from now on; empty: the cluster's default")
@@ -136,6 +139,16 @@ func run(o options) error {
 		}
 		sharedMemoryPaths = append(sharedMemoryPaths, path)
 	}
+	var drainTaints observe.DrainTaints
+	for key := range strings.SplitSeq(o.drainTaints, ",") {
+		if key == "" {
+			continue
+		}
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			return fmt.Errorf("--drain-taints holds %q, which is no taint's key: %s", key, strings.Join(problems, "; "))
+		}
+		drainTaints = append(drainTaints, key)
+	}
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
@@ -171,11 +184,12 @@ func run(o options) error {
 		return err
 	}
 	_, err = kvpool.SetUp(mgr, kvpool.Options{
-		Name:       "kvpool",
-		Namespaces: o.watchNamespaces,
-		Workers:    o.workers,
-		Clock:      clock.RealClock{},
-		Metrics:    kvpool.NewMetrics(metrics.Registry),
+		Name:        "kvpool",
+		Namespaces:  o.watchNamespaces,
+		DrainTaints: drainTaints,
+		Workers:     o.workers,
+		Clock:       clock.RealClock{},
+		Metrics:     kvpool.NewMetrics(metrics.Registry),
 		Settings: plan.Settings{
 			Image:               o.dataplaneImage,
 			Namespace:           o.namespace,

@@ -25,7 +25,7 @@ const (
 	indexPool = "pool"
 	// indexOwner finds what a pool controls, by the pool's uid.
 	indexOwner = "owner"
-	// indexMarked finds the Kubernetes nodes that are cordoned or out of service.
+	// indexMarked finds the Kubernetes nodes that are about to be emptied or out of service.
 	indexMarked = "marked"
 	// indexNodeName finds what runs, or has run, on a Kubernetes node.
 	indexNodeName = "nodeName"
@@ -34,7 +34,7 @@ const (
 )
 
 // Index adds to a cache the indexes that Take and On need.
-func Index(ctx context.Context, indexer client.FieldIndexer) error {
+func Index(ctx context.Context, indexer client.FieldIndexer, drains DrainTaints) error {
 	add := func(object client.Object, index string, values client.IndexerFunc) error {
 		if err := indexer.IndexField(ctx, object, index, values); err != nil {
 			return fmt.Errorf("index %T by %s: %w", object, index, err)
@@ -99,7 +99,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 		}
 	}
 	return add(&corev1.Node{}, indexMarked, func(object client.Object) []string {
-		if node := object.(*corev1.Node); IsOutOfService(node) || node.Spec.Unschedulable {
+		if node := object.(*corev1.Node); IsOutOfService(node) || len(drains.Of(node)) > 0 {
 			return []string{marked}
 		}
 		return nil

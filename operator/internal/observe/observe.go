@@ -69,8 +69,8 @@ type Snapshot struct {
 	Unattached map[string]string
 	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
 	OutOfService map[string]bool
-	// Cordoned are the Kubernetes nodes that take no more pods: they are about to be drained.
-	Cordoned map[string]bool
+	// Draining are the Kubernetes nodes that are about to be emptied, each with the taints that say so.
+	Draining map[string][]corev1.Taint
 }
 
 // Agents tells what is known about data-plane processes.
@@ -84,7 +84,7 @@ type Calls interface {
 }
 
 // Take reads a snapshot from the cache. live reads past it. kept names the Secrets of the pool that lie where the operator alone reads them.
-func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls Calls, pool *v1alpha1.KVPool, kept []types.NamespacedName) (*Snapshot, error) {
+func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls Calls, drains DrainTaints, pool *v1alpha1.KVPool, kept []types.NamespacedName) (*Snapshot, error) {
 	s := &Snapshot{
 		Pool:   pool,
 		Agents: agents.Observe(client.ObjectKeyFromObject(pool)),
@@ -168,7 +168,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	if err := s.kept(ctx, cache, live, kept); err != nil {
 		return nil, err
 	}
-	if err := s.kubernetesNodes(ctx, cache); err != nil {
+	if err := s.kubernetesNodes(ctx, cache, drains); err != nil {
 		return nil, err
 	}
 	if s.Gone, err = s.gone(ctx, live); err != nil {
@@ -311,22 +311,43 @@ func (s *Snapshot) formerHashSecret(ctx context.Context, live client.Reader) err
 	return nil
 }
 
-func (s *Snapshot) kubernetesNodes(ctx context.Context, cache client.Reader) error {
+func (s *Snapshot) kubernetesNodes(ctx context.Context, cache client.Reader, drains DrainTaints) error {
 	var nodes corev1.NodeList
 	if err := cache.List(ctx, &nodes, client.MatchingFields{indexMarked: marked}); err != nil {
-		return fmt.Errorf("list Kubernetes nodes that are cordoned or out of service: %w", err)
+		return fmt.Errorf("list Kubernetes nodes that are about to be emptied or out of service: %w", err)
 	}
-	s.OutOfService, s.Cordoned = map[string]bool{}, map[string]bool{}
+	s.OutOfService, s.Draining = map[string]bool{}, map[string][]corev1.Taint{}
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
 		if IsOutOfService(node) {
 			s.OutOfService[node.Name] = true
 		}
-		if node.Spec.Unschedulable {
-			s.Cordoned[node.Name] = true
+		if taints := drains.Of(node); len(taints) > 0 {
+			s.Draining[node.Name] = taints
 		}
 	}
 	return nil
+}
+
+// DrainTaints are keys of taints that Kubernetes nodes get before they are emptied.
+type DrainTaints []string
+
+// DefaultDrainTaints are those of cluster-autoscaler, of Karpenter since version 1 and before it, and of GKE before it ends a machine.
+var DefaultDrainTaints = DrainTaints{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption", "cloud.google.com/impending-node-termination"}
+
+// Of returns the taints by which a Kubernetes node is about to be emptied, that of a cordon among them. One that keeps no pod away says only that somebody
+// thinks about it.
+func (keys DrainTaints) Of(node *corev1.Node) []corev1.Taint {
+	var taints []corev1.Taint
+	if node.Spec.Unschedulable {
+		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	for _, taint := range node.Spec.Taints {
+		if slices.Contains(keys, taint.Key) && taint.Effect != corev1.TaintEffectPreferNoSchedule {
+			taints = append(taints, taint)
+		}
+	}
+	return taints
 }
 
 // IsOutOfService says whether a Kubernetes node was declared shut down: its pods do not run, though no kubelet says so.

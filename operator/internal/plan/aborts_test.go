@@ -190,8 +190,8 @@ func TestAnEvacuationIsAborted(t *testing.T) {
 	if must := budget(d.step(false)); must != 3 {
 		t.Errorf("%d memory nodes have to be there", must)
 	}
-	delete(d.Cordoned, there)
-	delete(d.Cordoned, another)
+	delete(d.Draining, there)
+	delete(d.Draining, another)
 	d.wantNodes(3)
 	d.Pool.Spec.Resize = nil
 	d.cordon(name(1))

@@ -4,50 +4,53 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// A Kubernetes node that is cordoned is about to be drained. The keys of memory nodes there move to others, as if these were to go; then their pods
-// are deleted and made again elsewhere, and come into the map like any that is added. Until then the disruption budget lets none be evicted.
+// A Kubernetes node that is cordoned, or that an autoscaler has tainted, is about to be emptied. The keys of memory nodes there move to others, as if these
+// were to go; then their pods are deleted and made again elsewhere, and come into the map like any that is added. Until then the disruption budget lets none
+// be evicted.
 
 // evacuate finds the memory nodes that are to leave where they are.
 func (d *decision) evacuate() {
 	if d.evacuationDisabled() || d.epochs.current == nil {
 		return
 	}
-	var cordoned, staying []*node
+	var leaving, staying []*node
 	takers := 0
 	for _, n := range d.nodes {
 		switch {
 		case !n.wanted:
-		case d.cordoned(n) && !toleratesCordon(n.pool):
-			cordoned = append(cordoned, n)
+		case d.drains(n) && !d.tolerates(n):
+			leaving = append(leaving, n)
 		case inMap(d.epochs.current, n.name) && !d.Unplaced[n.name]:
 			takers++
-			if d.cordoned(n) {
+			if d.drains(n) {
 				staying = append(staying, n)
 			}
 		}
 	}
 	if len(staying) > 0 {
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
-			"the Kubernetes nodes of memory nodes are cordoned (%s), and by the tolerations of their memory pool their pods would be made again where they are, so that no keys leave them: uncordon, or drain in the knowledge that a Cache loses what they hold and that a Store's pods are to be deleted by hand",
-			some(names(staying)))})
+			"the Kubernetes nodes of memory nodes are about to be emptied (%s: %s), and by the tolerations of their memory pool their pods would be made again where they are, so that no keys leave them: uncordon, or drain in the knowledge that a Cache loses what they hold and that a Store's pods are to be deleted by hand",
+			some(names(staying)), d.why(staying[0]))})
 	}
 	if takers > 0 {
-		for _, n := range cordoned {
+		for _, n := range leaving {
 			n.evacuated = true
 		}
-	} else if len(cordoned) > 0 {
+	} else if len(leaving) > 0 {
 		how := "uncordon one, or ask for more memory nodes before"
 		if awaited := d.awaited(d.epochs.current); len(awaited) > 0 {
 			how = fmt.Sprintf("those that are awaited will (%s), and until then no pod is evicted", some(awaited))
 		}
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
-			"the Kubernetes nodes of memory nodes are cordoned (%s), and no other memory node is there to take their keys: %s", some(names(cordoned)), how)})
+			"the Kubernetes nodes of memory nodes are about to be emptied (%s: %s), and no other memory node is there to take their keys: %s", some(names(leaving)), d.why(leaving[0]), how)})
 	}
 }
 
@@ -55,7 +58,23 @@ func (d *decision) evacuationDisabled() bool {
 	return d.Pool.Spec.Resize != nil && d.Pool.Spec.Resize.Evacuation == v1alpha1.EvacuationDisabled
 }
 
-func (d *decision) cordoned(n *node) bool { return n.pod != nil && d.Cordoned[n.pod.Spec.NodeName] }
+// drains says whether the Kubernetes node of a memory node is about to be emptied.
+func (d *decision) drains(n *node) bool {
+	return n.pod != nil && len(d.Draining[n.pod.Spec.NodeName]) > 0
+}
+
+// why the Kubernetes node of a memory node is about to be emptied, for people.
+func (d *decision) why(n *node) string {
+	var keys []string
+	for _, taint := range d.Draining[n.pod.Spec.NodeName] {
+		if taint.Key == corev1.TaintNodeUnschedulable {
+			keys = append(keys, "cordoned")
+		} else {
+			keys = append(keys, "taint "+taint.Key)
+		}
+	}
+	return strings.Join(keys, ", ")
+}
 
 // guard says what the disruption budget is to keep. A memory node counts for as long as its process is there: one that holds nothing yet, or any more,
 // would else be a pod too many, and another could be evicted in its place.
@@ -88,7 +107,7 @@ func (d *decision) keysLeaveFirst() bool {
 		switch {
 		case !n.stays():
 			leaving++
-		case d.cordoned(n) && (toleratesCordon(n.pool) || toCome == 0):
+		case d.drains(n) && (d.tolerates(n) || toCome == 0):
 			stuck++
 		}
 	}
@@ -105,15 +124,13 @@ func (d *decision) evacuates(spec *v1alpha1.ShardMapSpec) bool {
 	return false
 }
 
-// toleratesCordon says whether pods would be made again on the Kubernetes node that they are to leave.
-func toleratesCordon(memoryPool *v1alpha1.MemoryPool) bool {
-	for _, t := range memoryPool.Tolerations {
-		toleration := corev1.Toleration{Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect}
-		if toleration.Key == "" && toleration.Operator == corev1.TolerationOpExists || toleration.Key == corev1.TaintNodeUnschedulable {
-			return true
-		}
-	}
-	return false
+// tolerates says whether the pod of a memory node would be made again on the Kubernetes node that it is to leave.
+func (d *decision) tolerates(n *node) bool {
+	return !slices.ContainsFunc(d.Draining[n.pod.Spec.NodeName], func(taint corev1.Taint) bool {
+		return !slices.ContainsFunc(n.pool.Tolerations, func(t v1alpha1.Toleration) bool {
+			return (t.Effect == "" || t.Effect == taint.Effect) && (t.Key == "" || t.Key == taint.Key) && (t.Operator == corev1.TolerationOpExists || t.Value == taint.Value)
+		})
+	})
 }
 
 func names(nodes []*node) []string {

@@ -14,11 +14,18 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/observe"
 )
 
-func (d *drill) cordon(node string) string {
+// cordoned is what a cordon puts on a Kubernetes node.
+var cordoned = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+
+func (d *drill) cordon(node string) string { return d.taint(node, cordoned) }
+
+// taint the Kubernetes node of a memory node as one that is about to be emptied.
+func (d *drill) taint(node string, taints ...corev1.Taint) string {
 	there := d.NodePods[node].Spec.NodeName
-	d.Cordoned[there] = true
+	d.Draining[there] = taints
 	return there
 }
 
@@ -78,14 +85,14 @@ func TestKubernetesNodesAreLeftOneAfterTheOther(t *testing.T) {
 		there := d.cordon(name(node))
 		d.wantNodes(4)
 		d.noneLost()
-		delete(d.Cordoned, there)
+		delete(d.Draining, there)
 	}
 	d.cordon(name(0))
 	d.cordon(name(2))
 	d.wantNodes(4)
 	d.noneLost()
 	for node, pod := range d.NodePods {
-		if d.Cordoned[pod.Spec.NodeName] {
+		if len(d.Draining[pod.Spec.NodeName]) > 0 {
 			t.Errorf("%s has stayed", node)
 		}
 	}
@@ -149,7 +156,7 @@ func TestAKubernetesNodeIsUncordoned(t *testing.T) {
 	uid := d.NodePods[name(1)].UID
 	there := d.cordon(name(1))
 	d.until("its keys leave", func(*decision) bool { return d.current().Move == 1 })
-	delete(d.Cordoned, there)
+	delete(d.Draining, there)
 	d.wantNodes(3)
 	d.noneLost()
 	if d.NodePods[name(1)].UID != uid {
@@ -178,7 +185,7 @@ func TestNoneIsEvictedThatIsToGo(t *testing.T) {
 		}
 		there := d.cordon(name(from - 1))
 		keeps(d.turn(), "aborted, and the last cordoned")
-		delete(d.Cordoned, there)
+		delete(d.Draining, there)
 		d.Resizes = slices.DeleteFunc(d.Resizes, func(operation *v1alpha1.ResizeOperation) bool { return operation == aborted })
 		d.turn()
 		d.turn()
@@ -301,6 +308,58 @@ func TestWhereNothingIsEvacuated(t *testing.T) {
 		}
 		if what == "tolerated" {
 			wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNowhereToEvacuate)
+		}
+	}
+}
+
+// An autoscaler that is about to take a Kubernetes node away taints it: memory nodes leave with all that they hold, as from one that is cordoned.
+func TestAKubernetesNodeThatAnAutoscalerTakesIsLeft(t *testing.T) {
+	for _, key := range observe.DefaultDrainTaints {
+		d := newDrill(t, 3, v1alpha1.DataPolicyStore)
+		left := d.taint(name(1), corev1.Taint{Key: key, Value: "1700000000", Effect: corev1.TaintEffectNoSchedule})
+		d.until("its keys leave", func(*decision) bool { return d.current().Move == 1 })
+		d.wantNodes(3)
+		d.noneLost()
+		if there := d.NodePods[name(1)].Spec.NodeName; there == left {
+			t.Errorf("%s: it has stayed on %s", key, there)
+		}
+	}
+}
+
+// What a memory pool tolerates decides whether its pods would be made again where they are: every taint of the Kubernetes node has to be tolerated for that.
+func TestPodsThatTolerateATaint(t *testing.T) {
+	const key = "karpenter.sh/disrupted"
+	karpenter := corev1.Taint{Key: key, Value: "yes", Effect: corev1.TaintEffectNoSchedule}
+	for _, c := range []struct {
+		name        string
+		taints      []corev1.Taint
+		tolerations []v1alpha1.Toleration
+		stays       bool
+	}{
+		{"nothing", []corev1.Taint{karpenter}, nil, false},
+		{"everything", []corev1.Taint{karpenter, cordoned}, []v1alpha1.Toleration{{Operator: corev1.TolerationOpExists}}, true},
+		{"the key", []corev1.Taint{karpenter}, []v1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}, true},
+		{"the key and its value", []corev1.Taint{karpenter}, []v1alpha1.Toleration{{Key: key, Value: "yes"}}, true},
+		{"another value", []corev1.Taint{karpenter}, []v1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpEqual, Value: "no"}}, false},
+		{"another effect", []corev1.Taint{karpenter}, []v1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, false},
+		{"the effect", []corev1.Taint{karpenter}, []v1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}, true},
+		{"another key", []corev1.Taint{karpenter}, []v1alpha1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}, false},
+		{"one of two", []corev1.Taint{cordoned, karpenter}, []v1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}, false},
+		{"both of two", []corev1.Taint{cordoned, karpenter}, []v1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}, {Key: cordoned.Key, Operator: corev1.TolerationOpExists}}, true},
+	} {
+		d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+		d.Pool.Spec.Memory.Pools[0].Tolerations = c.tolerations
+		d.taint(name(1), c.taints...)
+		p := d.step(false)
+		for range 5 {
+			d.turn()
+		}
+		if stays := len(d.Resizes) == 0; stays != c.stays {
+			t.Errorf("%s: stays %v", c.name, stays)
+		}
+		degraded := meta.FindStatusCondition(p.Status.Pool.Conditions, v1alpha1.ConditionDegraded)
+		if stuck := degraded.Reason == v1alpha1.ReasonNowhereToEvacuate; stuck != c.stays || stuck && !strings.Contains(degraded.Message, "taint "+key) {
+			t.Errorf("%s: %+v", c.name, degraded)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func newDrill(t *testing.T, nodes int, policy v1alpha1.DataPolicy) *drill {
 func newDrillOf(t *testing.T, protocol string, nodes int, policy v1alpha1.DataPolicy) *drill {
 	t.Helper()
 	d := &drill{scene: newScene(0, policy), t: t, recorded: map[string]uint64{}, unplaced: map[string]bool{}, deaf: map[string]bool{}, tables: map[string]int32{}, said: map[string]string{}, lives: 100}
-	d.Cordoned = map[string]bool{}
+	d.Draining = map[string][]corev1.Taint{}
 	d.Pool.Spec.Index.Protocol = protocol
 	d.aim(nodes)
 	d.untilSettled()
@@ -568,7 +568,7 @@ func (d *drill) kubelets() {
 		} else if pod.Status.Phase == corev1.PodPending {
 			ordinal := int(node[len(node)-1] - '0')
 			for i := 0; i < workers && pod.Spec.NodeName == ""; i++ {
-				if there := worker((ordinal + i) % workers); !d.Cordoned[there] {
+				if there := worker((ordinal + i) % workers); len(d.Draining[there]) == 0 {
 					pod.Spec.NodeName = there
 				}
 			}
@@ -1831,7 +1831,11 @@ func TestAnyOrderOfEvents(t *testing.T) {
 						d.aimAt(min(16384, d.leastTables()<<random.IntN(3)))
 					case event == 15:
 						there := worker(random.IntN(workers))
-						d.Cordoned[there] = !d.Cordoned[there]
+						if len(d.Draining[there]) == 0 {
+							d.Draining[there] = []corev1.Taint{cordoned}
+						} else {
+							delete(d.Draining, there)
+						}
 					case event <= 10:
 						d.agree()
 					case event <= 14:
@@ -1849,7 +1853,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				}
 				clear(d.deaf)
 				clear(d.unplaced)
-				clear(d.Cordoned)
+				clear(d.Draining)
 				d.Pool.Spec.Resize = nil
 				d.Resizes = slices.DeleteFunc(d.Resizes, func(operation *v1alpha1.ResizeOperation) bool {
 					return operation.Spec.RequestedState == v1alpha1.RequestedAbort

@@ -222,7 +222,7 @@ func (o *operator) observe() {
 		ShardMaps:   sortedObjects[*v1alpha1.ShardMap](o.cached(kindMap)),
 		Resizes:     sortedObjects[*v1alpha1.ResizeOperation](o.cached(kindResize)),
 		Agents:      maps.Clone(o.streams),
-		Unplaced:    map[string]bool{}, Cordoned: map[string]bool{}, OutOfService: map[string]bool{}, Gone: map[types.UID]bool{},
+		Unplaced:    map[string]bool{}, Draining: map[string][]corev1.Taint{}, OutOfService: map[string]bool{}, Gone: map[types.UID]bool{},
 	}
 	// What is kept is asked for by its name, of the API server itself if the cache does not show it.
 	s.Kept = map[string]*corev1.Secret{}
@@ -249,8 +249,8 @@ func (o *operator) observe() {
 		}
 	}
 	for name, worker := range byName[*corev1.Node](o.cached(kindWorker)) {
-		if worker.Spec.Unschedulable {
-			s.Cordoned[name] = true
+		if taints := observe.DefaultDrainTaints.Of(worker); len(taints) > 0 {
+			s.Draining[name] = taints
 		}
 	}
 	if len(s.ShardMaps) > 0 && s.Pool.Spec.Management != v1alpha1.ManagementPaused {

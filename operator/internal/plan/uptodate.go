@@ -69,7 +69,7 @@ func (d *decision) compare(n *node) upToDate {
 	if err != nil || wanted == nil {
 		return u // said elsewhere
 	}
-	u.tolerate(n.pod, wanted.Spec)
+	u.outlast(n.pod, wanted.Spec)
 	if len(n.pod.Spec.Containers) == 0 || n.pod.Annotations[v1alpha1.AnnotationPodHash] == *podHash(wanted) {
 		return u
 	}
@@ -103,9 +103,33 @@ func onlyIn(some, others []string) string {
 	return strings.Join(only, " ")
 }
 
+// outlast gives a pod what has it stay where it is, which one that an earlier operator made has not: annotations for autoscalers, of which a person's own word
+// comes first, and tolerations.
+func (u *upToDate) outlast(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) {
+	patch := map[string]any{}
+	var what []string
+	annotations := map[string]any{}
+	for key, value := range render.NotToBeTaken() {
+		if _, has := pod.Annotations[key]; !has {
+			annotations[key] = value
+		}
+	}
+	if len(annotations) > 0 {
+		patch["metadata"] = map[string]any{"annotations": annotations}
+		what = append(what, "annotations")
+	}
+	if tolerations, differ := u.tolerate(pod, wanted); differ {
+		patch["spec"] = map[string]any{"tolerations": tolerations}
+		what = append(what, "tolerations")
+	}
+	if len(what) > 0 {
+		u.amend(pod, "", strings.Join(what, " and "), patch)
+	}
+}
+
 // tolerate adds what the spec tolerates now. A pod that an earlier operator made has 300 s for Kubernetes nodes that are not ready or not reachable,
 // which the API server gives to pods that say nothing about them.
-func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) {
+func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) (tolerations []corev1.Toleration, differ bool) {
 	wants := render.Outlasting(wanted.Tolerations)
 	now := slices.Clone(pod.Spec.Tolerations)
 	for _, toleration := range wants {
@@ -126,9 +150,7 @@ func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfig
 			u.differences = append(u.differences, fmt.Sprintf("its pod tolerates %s, which the spec does not any more", orElse(toleration.Key, "every taint")))
 		}
 	}
-	if !equality.Semantic.DeepEqual(now, pod.Spec.Tolerations) {
-		u.amend(pod, "", "tolerations", map[string]any{"spec": map[string]any{"tolerations": now}})
-	}
+	return now, !equality.Semantic.DeepEqual(now, pod.Spec.Tolerations)
 }
 
 func operatorOf(toleration corev1.Toleration) corev1.TolerationOperator {
@@ -195,8 +217,13 @@ func differing(has, wants corev1.ResourceList) (patch map[string]any, differ boo
 }
 
 func (u *upToDate) amend(pod *corev1.Pod, subresource, what string, patch map[string]any) {
+	metadata, _ := patch["metadata"].(map[string]any)
+	if metadata == nil {
+		metadata = map[string]any{}
+	}
 	// Whatever has changed since makes the API server refuse.
-	patch["metadata"] = map[string]any{"resourceVersion": pod.ResourceVersion}
+	metadata["resourceVersion"] = pod.ResourceVersion
+	patch["metadata"] = metadata
 	content, err := json.Marshal(patch)
 	if err != nil {
 		return // it is made of strings and tolerations alone

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -110,6 +111,38 @@ func TestPodsOfEarlierTemplatesStayOnUnreachableNodes(t *testing.T) {
 		s.Pool.Spec.Management = v1alpha1.ManagementPaused
 		if plan = s.decide(t); len(plan.Amend) != 0 {
 			t.Errorf("template %d: a paused pool's pods are changed", version)
+		}
+	}
+}
+
+// Annotations for autoscalers come to pods of earlier templates, too. What a person has written there stays.
+func TestPodsOfEarlierTemplatesAreNotTakenByAutoscalers(t *testing.T) {
+	for version := int32(1); version <= render.Newest; version++ {
+		s := newScene(1, v1alpha1.DataPolicyStore)
+		pod := s.place(t, version)
+		if pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		pod.Annotations["karpenter.sh/do-not-disrupt"] = "false"
+		annotations := map[string]any{}
+		for _, amendment := range s.decide(t).Amend {
+			var patch struct{ Metadata map[string]any }
+			if err := json.Unmarshal(amendment.Patch, &patch); err != nil {
+				t.Fatal(err)
+			}
+			if patch.Metadata["resourceVersion"] != "7" {
+				t.Errorf("template %d: a patch of whatever there is: %s", version, amendment.Patch)
+			}
+			if added, ok := patch.Metadata["annotations"].(map[string]any); ok {
+				annotations = added
+			}
+		}
+		want := map[string]any{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+		if version >= 4 {
+			want = map[string]any{}
+		}
+		if !maps.Equal(annotations, want) {
+			t.Errorf("template %d: annotations %v are added, want %v", version, annotations, want)
 		}
 	}
 }

@@ -73,7 +73,12 @@ func (t template4) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 	if err != nil {
 		return nil, err
 	}
-	return pod.WithAnnotations(t.version()).WithAnnotations(map[string]string{v1alpha1.AnnotationPodHash: hash}).WithOwnerReferences(pool.Keeper()), nil
+	return pod.WithAnnotations(t.version()).WithAnnotations(NotToBeTaken()).WithAnnotations(map[string]string{v1alpha1.AnnotationPodHash: hash}).WithOwnerReferences(pool.Keeper()), nil
+}
+
+// NotToBeTaken are annotations by which cluster-autoscaler and Karpenter choose other Kubernetes nodes to take away than one with this pod.
+func NotToBeTaken() map[string]string {
+	return map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 }
 
 // configureInPod puts each line of a configuration on the command line, in place of the file.

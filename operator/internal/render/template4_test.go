@@ -130,6 +130,30 @@ func TestMemoryNodesAskForAllTheirMemory(t *testing.T) {
 	}
 }
 
+// Autoscalers of Kubernetes nodes take none that has a memory node; compute shards are in nobody's way.
+func TestAutoscalersTakeNoMemoryNode(t *testing.T) {
+	for name, pool := range pools(t) {
+		pod, err := (template4{}).MemoryPod(pool, pool.Spec.Memory.Pools[0], "memory-0", "uid")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] != "false" || pod.Annotations["karpenter.sh/do-not-disrupt"] != "true" {
+			t.Errorf("%s: annotations %v", name, pod.Annotations)
+		}
+		for _, computePool := range pool.ComputePools() {
+			deployment, err := (template4{}).ComputeDeployment(pool, computePool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for key := range NotToBeTaken() {
+				if value, has := deployment.Spec.Template.Annotations[key]; has {
+					t.Errorf("%s: compute shards have annotation %s=%s", name, key, value)
+				}
+			}
+		}
+	}
+}
+
 // A shard takes connections until nobody sends it new ones any more, and has time to drain then.
 func TestShardsLinger(t *testing.T) {
 	for name, pool := range pools(t) {

@@ -106,7 +106,8 @@ type Reconciler struct {
 	clock    clock.PassiveClock
 	settings plan.Settings
 	// watched namespaces; empty: all of them.
-	watched []string
+	watched     []string
+	drainTaints observe.DrainTaints
 
 	mutex sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -136,11 +137,13 @@ type Options struct {
 	Name string
 	// Namespaces whose pools are served, as the cache has them; empty: all.
 	Namespaces []string
+	// DrainTaints have memory nodes leave a Kubernetes node, as a cordon does.
+	DrainTaints observe.DrainTaints
 }
 
 // SetUp adds the controller to a manager.
 func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
-	if err := observe.Index(context.Background(), mgr.GetFieldIndexer()); err != nil {
+	if err := observe.Index(context.Background(), mgr.GetFieldIndexer(), options.DrainTaints); err != nil {
 		return nil, err
 	}
 	// Indexes and this make every informer, so that Ready waits for all of them.
@@ -156,6 +159,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		clock:       options.Clock,
 		settings:    options.Settings,
 		watched:     options.Namespaces,
+		drainTaints: options.DrainTaints,
 		credentials: map[types.NamespacedName]*pki.Credential{},
 		told:        map[types.NamespacedName]map[line]string{},
 		stale:       map[types.NamespacedName]int{},
@@ -215,9 +219,9 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Watches(&v1alpha1.ResizeOperation{}, byReference).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.withProcessesOn), builder.WithPredicates(predicate.Funcs{
 			// A taint that goes changes nothing: who was fenced stays so.
-			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) || cordoned(e.Object) },
+			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) || len(r.drains(e.Object)) > 0 },
 			UpdateFunc: func(e event.UpdateEvent) bool {
-				return declaredOut(e.ObjectNew) && !declaredOut(e.ObjectOld) || cordoned(e.ObjectNew) != cordoned(e.ObjectOld)
+				return declaredOut(e.ObjectNew) && !declaredOut(e.ObjectOld) || !slices.Equal(r.drains(e.ObjectNew), r.drains(e.ObjectOld))
 			},
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
 		})).
@@ -247,9 +251,12 @@ func declaredOut(object client.Object) bool {
 	return ok && observe.IsOutOfService(node)
 }
 
-func cordoned(object client.Object) bool {
-	node, ok := object.(*corev1.Node)
-	return ok && node.Spec.Unschedulable
+// drains returns the taints by which a Kubernetes node is about to be emptied.
+func (r *Reconciler) drains(object client.Object) []corev1.Taint {
+	if node, ok := object.(*corev1.Node); ok {
+		return r.drainTaints.Of(node)
+	}
+	return nil
 }
 
 // withProcessesOn are the pools that have processes or memory nodes on a Kubernetes node.
@@ -291,7 +298,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, pool, r.kept(pool))
+	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, r.drainTaints, pool, r.kept(pool))
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -632,7 +632,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		}
 	})
 
-	It("leaves a Kubernetes node that is cordoned", func() {
+	DescribeTable("leaves a Kubernetes node that is about to be emptied", func(mark func(*corev1.Node)) {
 		w := newWorld(nil)
 		w.up()
 		worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "worker-"}}
@@ -641,7 +641,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		leaves := w.awaitPod("cache-memory-0")
 		Expect(k8s.SubResource("binding").Create(w.ctx, leaves, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: worker.Name}})).To(Succeed())
 		Eventually(func() string { return w.node("cache-memory-0").Status.NodeName }, within, every).Should(Equal(worker.Name))
-		worker.Spec.Unschedulable = true
+		mark(worker)
 		Expect(k8s.Update(w.ctx, worker)).To(Succeed())
 
 		Expect(givers(w.moving(1))).To(ConsistOf("cache-memory-0"))
@@ -664,7 +664,14 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(w.awaitStage(2, v1alpha1.StageComplete).Status.Change).To(Equal("2 to 2, 1 evacuated"))
 		Expect(w.resizes()).To(HaveLen(1))
 		w.settle()
-	})
+	},
+		Entry("by a cordon", func(worker *corev1.Node) { worker.Spec.Unschedulable = true }),
+		Entry("by Karpenter", func(worker *corev1.Node) {
+			worker.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
+		}),
+		Entry("by cluster-autoscaler", func(worker *corev1.Node) {
+			worker.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Value: "1700000000", Effect: corev1.TaintEffectNoSchedule}}
+		}))
 
 	It("does not wait for a memory node that is gone for good", func() {
 		w := newWorld(ofRACE(3))

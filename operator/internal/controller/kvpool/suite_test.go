@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/plan"
 )
 
@@ -190,11 +191,12 @@ func startOperatorAs(access *rest.Config, image string, served ...string) *opera
 	})
 	Expect(err).NotTo(HaveOccurred())
 	p.reconciler, err = SetUp(manager, Options{
-		Name:       fmt.Sprintf("kvpool-%d", generation.Add(1)),
-		Namespaces: served,
-		Workers:    2,
-		Clock:      clock.RealClock{},
-		Metrics:    NewMetrics(p.registry),
+		Name:        fmt.Sprintf("kvpool-%d", generation.Add(1)),
+		Namespaces:  served,
+		Workers:     2,
+		DrainTaints: observe.DefaultDrainTaints,
+		Clock:       clock.RealClock{},
+		Metrics:     NewMetrics(p.registry),
 		Settings: plan.Settings{
 			Image:             image,
 			Namespace:         secretNamespace,

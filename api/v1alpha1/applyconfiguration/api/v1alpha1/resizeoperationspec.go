@@ -19,7 +19,7 @@ type ResizeOperationSpecApplyConfiguration struct {
 	Pools []ResizePoolApplyConfiguration `json:"pools,omitempty"`
 	// Tables that each memory node of RACE has in use, at least, and shall have.
 	Tables *ResizeTablesApplyConfiguration `json:"tables,omitempty"`
-	// Evacuates are memory nodes whose Kubernetes nodes are cordoned: their keys move to others, and they are made anew elsewhere.
+	// Evacuates are memory nodes whose Kubernetes nodes are about to be emptied: their keys move to others, and they are made anew elsewhere.
 	Evacuates []string `json:"evacuates,omitempty"`
 	// Approval: Required until somebody sets it to Approved, where the pool's spec.resize.approval asks for that.
 	Approval *apiv1alpha1.ResizeApproval `json:"approval,omitempty"`

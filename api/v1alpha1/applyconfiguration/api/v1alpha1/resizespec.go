@@ -15,8 +15,8 @@ import (
 type ResizeSpecApplyConfiguration struct {
 	// Approval of moving keys: with Required, none moves until somebody sets spec.approval of the ResizeOperation to Approved.
 	Approval *apiv1alpha1.ResizeApproval `json:"approval,omitempty"`
-	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first: with Automatic their keys move to other memory
-	// nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
+	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first, or tainted by an autoscaler that is about to take it away:
+	// with Automatic their keys move to other memory nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
 	// Cache's may be evicted with what they hold, one at a time.
 	Evacuation *apiv1alpha1.Evacuation `json:"evacuation,omitempty"`
 }
