@@ -351,7 +351,8 @@ func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 		return true
 	}
 	steps := func(facts *farpoolv1alpha1.Facts) [2]int {
-		return [2]int{int(TableFill(facts.GetMemoryNode()) * 20), int(HeapFill(facts.GetMemoryNode()) * 20)}
+		table, _ := TableFill(facts.GetMemoryNode())
+		return [2]int{int(table * 20), int(HeapFill(facts.GetMemoryNode()) * 20)}
 	}
 	return steps(a) == steps(b) &&
 		proto.Equal(a.GetMemoryNode().GetMap(), b.GetMemoryNode().GetMap()) &&

@@ -237,17 +237,20 @@ func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	if !sameMeaning(heap(510), heap(530)) || sameMeaning(heap(510), heap(560)) {
 		t.Error("how full the heap is, is told of too often or not at all")
 	}
-	if fill, of := Fill(heap(100).GetMemoryNode()); fill != 0.1 || of != "heap" {
+	if fill, of, known := Fill(heap(100).GetMemoryNode()); !known || fill != 0.1 || of != "heap" {
 		t.Errorf("%v of the %s", fill, of)
 	}
-	if fill, of := Fill(heap(10).GetMemoryNode()); fill < 0.04 || of != "table" {
+	if fill, of, known := Fill(heap(10).GetMemoryNode()); !known || fill < 0.04 || of != "table" {
 		t.Errorf("%v of the %s", fill, of)
 	}
 	race := &farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}, Keys: 924}
-	if fill := TableFill(race); fill < 0.499 || fill > 0.501 {
+	if fill, known := TableFill(race); !known || fill < 0.499 || fill > 0.501 {
 		t.Error(fill)
 	}
-	if fill := TableFill(nil); fill != 0 {
+	if fill, of, known := Fill(&farpoolv1alpha1.MemoryNodeFacts{HeapBytes: 100, HeapBytesUsed: 50}); known {
+		t.Errorf("%v of the %s is full of one that has not said how large its table is", fill, of)
+	}
+	if fill, known := TableFill(nil); known || fill != 0 {
 		t.Error(fill)
 	}
 }

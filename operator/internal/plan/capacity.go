@@ -23,7 +23,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 	const pressure = v1alpha1.ConditionMemoryPressure
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, pressure)
 	under := before != nil && before.Status == metav1.ConditionTrue
-	fullest, most, of := d.fullest(func(n *node) bool { return n.agent.Facts.GetMemoryNode() != nil })
+	fullest, most, of, unknown := d.fullest(d.fills)
 	whenFull := "additions are refused (OOM), which are new keys and values that are longer than before; reads, removals, and writes of values that are no longer go on: remove keys, or add memory nodes"
 	refusing := d.refusing()
 	// Steps as coarse as the news of them.
@@ -34,10 +34,16 @@ func (d *decision) memoryPressure() metav1.Condition {
 		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "a memory node is full, says compute shard %s: %s", some(refusing), whenFull)
 	case fullest == nil:
 		now = condition(pressure, metav1.ConditionUnknown, v1alpha1.ReasonMemoryUnknown, "no memory node has said how full it is")
+		if under {
+			now = *before.DeepCopy()
+		}
+	case under && most < nearlyFull && len(unknown) > 0:
+		// One that may be the fullest has yet to say so: it begins anew, or has not been heard since this operator began.
+		now = *before.DeepCopy()
 	case most >= nearlyFull, under && most >= clearlyNotFull:
 		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the %s of memory node %s is %d %% full or more; when it is full, %s", of, fullest.name, percent, whenFull)
 	default:
-		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for want of memory, and no table or heap is fuller than the %s of memory node %s, which is less than %d %% full", of, fullest.name, percent+5)
+		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for want of memory, and no table or heap is fuller than the %s of memory node %s, which is less than %d %% full%s", of, fullest.name, percent+5, ofWhich(unknown))
 	}
 	if now.Status == metav1.ConditionTrue || under {
 		kind := corev1.EventTypeWarning
@@ -51,17 +57,34 @@ func (d *decision) memoryPressure() metav1.Condition {
 	return now
 }
 
-// fullest of some memory nodes, how full it is, and its table or its heap.
-func (d *decision) fullest(among func(*node) bool) (fullest *node, most float64, of string) {
+// ofWhich says of which memory nodes something is not known.
+func ofWhich(unknown []string) string {
+	if len(unknown) == 0 {
+		return ""
+	}
+	return "; it is not known of " + some(unknown)
+}
+
+// fills says whether a memory node has memory that keys fill: it is in the map, or about to be, and its pod has a place.
+func (d *decision) fills(n *node) bool {
+	return n.agent.Facts.GetMemoryNode() != nil || inMap(d.epochs.current, n.name) && !d.Unplaced[n.name]
+}
+
+// fullest of some memory nodes, how full it is, and its table or its heap; and those of which it is not known.
+func (d *decision) fullest(among func(*node) bool) (fullest *node, most float64, of string, unknown []string) {
 	for _, n := range d.nodes {
 		if !among(n) {
 			continue
 		}
-		if fill, which := agent.Fill(n.agent.Facts.GetMemoryNode()); fullest == nil || fill > most {
+		fill, which, known := agent.Fill(n.agent.Facts.GetMemoryNode())
+		switch {
+		case !known:
+			unknown = append(unknown, n.name)
+		case fullest == nil || fill > most:
 			fullest, most, of = n, fill, which
 		}
 	}
-	return fullest, most, of
+	return fullest, most, of, unknown
 }
 
 // refusing are the compute shards that were refused memory of late.

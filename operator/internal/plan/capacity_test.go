@@ -74,3 +74,60 @@ func TestMemoryPressure(t *testing.T) {
 	clear(s.Agents)
 	wantCondition(t, s.decide(t), v1alpha1.ConditionMemoryPressure, metav1.ConditionUnknown, v1alpha1.ReasonMemoryUnknown)
 }
+
+// How full a memory node is that has not said so yet, as after a restart of it or of the operator, is unknown and not nothing: pressure does not end for that.
+func TestMemoryPressureOutlastsWhatIsUnknown(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	plan := s.decide(t)
+	s.carryOut(t, &plan.Plan)
+	const pod = "pod-cache-memory-1"
+	says := func(keys uint64) {
+		facts := s.Agents[pod].Facts.MemoryNode
+		facts.Rcuckoo.Rows, facts.Rcuckoo.EntriesPerRow, facts.Keys = 125, 8, keys
+	}
+	told := func(reason string) {
+		t.Helper()
+		plan = s.decide(t)
+		c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionMemoryPressure)
+		if c.Reason != reason {
+			t.Errorf("%+v, want %s", c, reason)
+		}
+		s.Pool.Status = plan.Status.Pool
+	}
+	says(900)
+	told(v1alpha1.ReasonMemoryNearlyFull)
+	known := s.Agents[pod]
+	for what, unknown := range map[string]agent.Observation{
+		"nothing":  {State: agent.Starting, Error: "starts"},
+		"no shape": {State: agent.Starting, Facts: &farpoolv1alpha1.Facts{MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{}}},
+	} {
+		s.Agents[pod] = unknown
+		told(v1alpha1.ReasonMemoryNearlyFull)
+		for _, event := range plan.Status.Events {
+			if event.Action == "Watch" {
+				t.Errorf("%s: event %+v", what, event)
+			}
+		}
+	}
+	// Nor does it end if nobody is heard.
+	other := s.Agents["pod-cache-memory-0"]
+	delete(s.Agents, "pod-cache-memory-0")
+	told(v1alpha1.ReasonMemoryNearlyFull)
+	s.Agents["pod-cache-memory-0"], s.Agents[pod] = other, known
+	says(100)
+	told(v1alpha1.ReasonMemoryAvailable)
+	if c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionMemoryPressure); strings.Contains(c.Message, "not known") {
+		t.Error(c.Message)
+	}
+	// Without pressure, what is unknown is named; one whose memory is gone for good holds nothing.
+	s.Agents[pod] = agent.Observation{State: agent.Starting}
+	told(v1alpha1.ReasonMemoryAvailable)
+	if c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionMemoryPressure); !strings.Contains(c.Message, "not known of cache-memory-1") {
+		t.Error(c.Message)
+	}
+	s.Unplaced = map[string]bool{"cache-memory-1": true}
+	told(v1alpha1.ReasonMemoryAvailable)
+	if c := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionMemoryPressure); strings.Contains(c.Message, "not known") {
+		t.Error(c.Message)
+	}
+}

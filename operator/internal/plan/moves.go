@@ -49,9 +49,10 @@ type moves struct {
 	awaits *finding
 	// words for people about a resize that is not complete.
 	words string
-	// partsLeft and keysLeft to move, and about what these take of the heap, if known.
+	// partsLeft to move, if known, and keysLeft and about what these take of the heap, if counted: every memory node has said how many keys it has.
 	known     bool
 	partsLeft int32
+	counted   bool
 	keysLeft  int64
 	bytesLeft int64
 }
@@ -681,12 +682,19 @@ func (d *decision) survey() {
 			leave[departure.From]++
 		}
 	}
+	for _, parts := range leave {
+		m.partsLeft += int32(parts)
+	}
 	var total uint64
 	for _, entry := range spec.Nodes {
-		total += d.nodeNamed(entry.Name).factsOrLast().GetKeys()
+		facts := d.nodeNamed(entry.Name).factsOrLast()
+		if facts == nil && !d.Unplaced[entry.Name] {
+			return
+		}
+		total += facts.GetKeys()
 	}
-	for table, parts := range leave {
-		m.partsLeft += int32(parts)
+	m.counted = true
+	for table := range leave {
 		facts := d.nodeNamed(nodeOf(spec, table).Name).factsOrLast()
 		keys, keeps := facts.GetKeys(), total*uint64(stays[table])/uint64(len(owners))
 		if keys <= keeps {

@@ -1040,6 +1040,36 @@ func TestTheEndOfAMoveIsEstimated(t *testing.T) {
 	}
 }
 
+// A memory node that has not been heard yet may have any number of keys: what was told of them stays, and nothing is estimated.
+func TestKeysThatAreUnknownAreNotCounted(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	for node := range 2 {
+		d.update(name(node), func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.Keys = 9000 })
+	}
+	d.aim(3)
+	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
+	d.step(false)
+	begun := d.operation().Status
+	heard := maps.Clone(d.Agents)
+	// An operator that has just begun, of which two memory nodes are out of reach.
+	for node := range 2 {
+		d.Agents[d.NodePods[name(node)].UID] = agent.Observation{State: agent.Unreachable, Error: "no answer"}
+	}
+	plan := d.decide(t)
+	status := plan.Status.Resizes[d.operation().Name]
+	if status.KeysLeft != begun.KeysLeft || status.KeysTotal != begun.KeysTotal || status.BytesLeft != begun.BytesLeft || status.EstimatedCompletionTime != nil || plan.Status.KeysLeft != nil {
+		t.Errorf("%+v, want what was told: %+v", status, begun)
+	}
+	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionComplete); strings.Contains(c.Message, " keys and ") || !strings.Contains(c.Message, "parts are left") {
+		t.Error(c.Message)
+	}
+	d.Agents = heard
+	if plan := d.decide(t); plan.Status.KeysLeft == nil || *plan.Status.KeysLeft != begun.KeysLeft {
+		t.Errorf("%v keys are left", plan.Status.KeysLeft)
+	}
+	d.wantNodes(3)
+}
+
 func TestAPoolShrinks(t *testing.T) {
 	d := newDrill(t, 5, v1alpha1.DataPolicyStore)
 	pods := map[string]types.UID{}

@@ -132,9 +132,9 @@ type Status struct {
 	OpenLeases, Backlog int
 	// CertificatesOverdue is when two thirds of the life of the first of the pool's certificates have passed; zero: it has none.
 	CertificatesOverdue time.Time
-	// PartsLeft to change their memory node, and KeysLeft, about.
+	// PartsLeft to change their memory node, and KeysLeft, about; nil: not every memory node has said how many it has.
 	PartsLeft int32
-	KeysLeft  int64
+	KeysLeft  *int64
 
 	// Events that a change of these statuses makes known.
 	Events []Event

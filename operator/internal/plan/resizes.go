@@ -94,7 +94,10 @@ func (d *decision) decideResize(act bool) {
 		return
 	}
 	d.survey()
-	d.Status.PartsLeft, d.Status.KeysLeft = d.moves.partsLeft, d.moves.keysLeft
+	d.Status.PartsLeft = d.moves.partsLeft
+	if d.moves.counted {
+		d.Status.KeysLeft = &d.moves.keysLeft
+	}
 	var over []*v1alpha1.ResizeOperation
 	for _, operation := range d.Resizes {
 		switch {
@@ -236,6 +239,8 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 		if m.known {
 			status.PartsTotal = max(status.PartsTotal, status.PartsMoved+m.partsLeft)
 			status.PartsMoved = status.PartsTotal - m.partsLeft
+		}
+		if m.counted {
 			m.estimate(&status, stage, now)
 			status.KeysLeft, status.BytesLeft = m.keysLeft, m.bytesLeft
 		}
@@ -333,7 +338,10 @@ func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	}
 	left := ""
 	if m.known && m.partsLeft > 0 {
-		left = fmt.Sprintf("%d of %d parts are left to be moved, with about %d keys and %d MiB", m.partsLeft, len(spec.Directory.Tables), m.keysLeft, m.bytesLeft>>20)
+		left = fmt.Sprintf("%d of %d parts are left to be moved", m.partsLeft, len(spec.Directory.Tables))
+		if m.counted {
+			left += fmt.Sprintf(", with about %d keys and %d MiB", m.keysLeft, m.bytesLeft>>20)
+		}
 	}
 	switch {
 	case len(spec.Departures) > 0:

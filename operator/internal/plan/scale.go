@@ -290,13 +290,13 @@ func (d *decision) decideGrowth(act bool) {
 		if entry.Capacity == nil {
 			continue
 		}
-		fullest, most, of := d.fullest(func(n *node) bool {
-			return n.pool == entry && n.facts != nil && inMap(d.epochs.current, n.name)
+		fullest, most, of, unknown := d.fullest(func(n *node) bool {
+			return n.pool == entry && inMap(d.epochs.current, n.name) && !d.Unplaced[n.name]
 		})
-		if fullest == nil {
-			continue
-		}
 		limit := float64(entry.Capacity.FillPercent) / 100
+		if fullest == nil || most < limit && len(unknown) > 0 {
+			continue // what was said of it stays so
+		}
 		why := fmt.Sprintf("the %s of memory node %s is %d %% full or more", of, fullest.name, entry.Capacity.FillPercent)
 		if full := refusing != nil && refusing.pool == entry; full {
 			why = fmt.Sprintf("writes are refused for want of memory, and memory node %s has the fullest heap", refusing.name)

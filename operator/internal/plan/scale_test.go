@@ -162,6 +162,29 @@ func TestAMemoryPoolGrowsAsItFills(t *testing.T) {
 	}
 }
 
+// That a memory pool cannot grow is not taken back because its fullest memory node has yet to say how full it is.
+func TestGrowthDoesNotCountWhatIsUnknown(t *testing.T) {
+	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
+	d.Pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 70, MaxReplicas: 2}
+	d.fill(10)
+	d.update(name(1), func(facts *farpoolv1alpha1.Facts) {
+		facts.MemoryNode.HeapBytes, facts.MemoryNode.HeapBytesUsed = 1000, 800
+	})
+	d.turn()
+	d.turn()
+	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonCeilingReached)
+	uid := d.NodePods[name(1)].UID
+	known := d.Agents[uid]
+	d.Agents[uid] = agent.Observation{State: agent.Unreachable, Error: "no answer"}
+	d.turn()
+	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonCeilingReached)
+	d.Agents[uid] = known
+	d.update(name(1), func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.HeapBytesUsed = 100 })
+	d.turn()
+	d.turn()
+	d.wantLimited(metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable)
+}
+
 // Large values fill the heap while the table has room.
 func TestAMemoryPoolGrowsAsItsHeapFills(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyCache)

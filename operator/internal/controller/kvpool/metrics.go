@@ -130,7 +130,9 @@ func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status) {
 		m.overdue.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.CertificatesOverdue.Unix()))
 	}
 	m.partsLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.PartsLeft))
-	m.keysLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.KeysLeft))
+	if written.KeysLeft != nil {
+		m.keysLeft.WithLabelValues(pool.Namespace, pool.Name).Set(float64(*written.KeysLeft))
+	}
 	m.leases.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.OpenLeases))
 	m.backlog.WithLabelValues(pool.Namespace, pool.Name).Set(float64(written.Backlog))
 	m.quarantined.DeletePartialMatch(prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}) // memory nodes go
