@@ -88,7 +88,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) "verbs" $(MAKE) test-verbs
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
-	@$(STEP) "operator: mutants" $(MAKE) mutants-operator ARGS="--sample 10 --seed $$((16#$$(git rev-parse --short=4 HEAD)))"
+	@$(STEP) "operator: mutants" $(MAKE) mutants-operator ARGS="--sample 60 --seed $$((16#$$(git rev-parse --short=4 HEAD)))"
 	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
 	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 	@base=$$(hack/base); [ -z "$(RDMA_PARTS)" ] || { [ -n "$$base" ] && git diff --quiet "$$base" -- $(RDMA_PARTS); } || $(STEP) "e2e over RDMA" $(MAKE) e2e-softroce
