@@ -158,6 +158,7 @@ class Shard {
                        .client_name = settings.common.name + "/" + std::to_string(index),
                        .process = settings.process,
                        .bootstrap = std::move(bootstrap),
+                       .map_key = settings.common.map_key,
                        .operation_deadline = settings.operation_deadline,
                        .on_change = [this](const client::PoolState& state) { note(state); },
                        .log =
@@ -477,6 +478,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
               sum([](const Shard& shard) { return shard.pool_counters().map_fetches.get(); }));
     s.counter("farpool_pool_map_reads_failed_total", "Reads of the shard map that failed.",
               sum([](const Shard& shard) { return shard.pool_counters().failed_map_fetches.get(); }));
+    s.counter("farpool_pool_forged_maps_total", "Shard maps that memory nodes showed and the operator has not signed.",
+              sum([](const Shard& shard) { return shard.pool_counters().forged_maps.get(); }));
 
     const auto each = [](auto what) {
       for (std::size_t i = 0; i < client::kOperations; ++i) {

@@ -121,6 +121,10 @@ void add_flags(CLI::App& app, Settings& settings) {
 
 Status check(Settings& settings) {
   if (Status status = check_wire(settings.wire); !status.ok()) return status;
+  if (settings.standalone && settings.common.map_key != nullptr) {
+    return {Code::invalid_argument,
+            "--standalone and --map-key exclude each other: without an operator nobody signs maps"};
+  }
   if (settings.advertise.empty()) settings.advertise = settings.listen;
   auto endpoint = advertised("--advertise", settings.advertise);
   if (!endpoint.ok()) return endpoint.status();
@@ -490,6 +494,7 @@ int run(const Settings& settings) {
        .max_lanes = lanes,
        .opens_per_second = 200,
        .require_authentication = *tls != nullptr,
+       .map_key = settings.common.map_key,
        .locks = settings.locks,
        .kept_map = map_file.empty() ? "" : read_file(map_file),
        .keep_map =

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "net/address.h"
+#include "net/signing_key.h"
 
 #ifndef FARPOOL_VERSION
 #error "FARPOOL_VERSION is set by CMake"
@@ -114,6 +115,17 @@ void add_common(CLI::App& app, CommonSettings& settings) {
                  "PEM file of the pool's CA; the three files are read again when they change");
   app.add_option("--tls-cert", settings.tls.cert, "PEM file of this process's certificate");
   app.add_option("--tls-key", settings.tls.key, "PEM file of its key");
+  app.add_option_function<std::string>(
+         "--map-key",
+         [&settings](const std::string& text) {
+           auto key = net::ed25519_key(text);
+           if (!key.ok()) throw CLI::ValidationError("--map-key", key.status().message());
+           settings.map_key = std::move(*key);
+         },
+         "base64 of the operator's public Ed25519 key: shard maps that it has not signed are refused, and names have "
+         "to "
+         "be those of certificates; without it, neither is checked")
+      ->type_name("BASE64");
   app.add_flag("--insecure-plaintext", settings.insecure_plaintext, "no TLS and no authentication: local use only");
   app.add_option("--agent-listen", settings.agent_listen, "host:port of the agent, or none")->capture_default_str();
   app.add_option("--metrics-listen", settings.metrics_listen, "host:port of /metrics, /healthz and /readyz, or none")

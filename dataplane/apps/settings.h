@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/signature.h"
 #include "base/time.h"
 #include "net/loop.h"
 #include "net/tls.h"
@@ -29,6 +30,7 @@ struct CommonSettings {
   std::string pool_uid;
   net::TlsFiles tls;
   bool insecure_plaintext = false;
+  std::shared_ptr<const base::SignatureCheck> map_key;  // none: maps are not signed
   std::string agent_listen = "[::]:7401";
   std::string metrics_listen = "[::]:7402";
   std::string log_level = "info";

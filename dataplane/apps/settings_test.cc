@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "map/shard_map.h"
 
 namespace farpool::apps {
 namespace {
@@ -48,6 +53,47 @@ TEST(Settings, AnAdvertisedAddressIsOneThatOthersCanDial) {
     EXPECT_EQ(address.code(), base::Code::invalid_argument) << text;
     EXPECT_NE(address.status().message().find("--advertise"), std::string::npos) << address.status().message();
   }
+}
+
+// The operator's tests sign the same map with the same key (operator/internal/shardmap).
+TEST(Settings, TheMapKeyChecksWhatTheOperatorSigns) {
+  const auto read = [](const std::string& name) {
+    std::ifstream file("../../api/testdata/" + name, std::ios::binary);
+    EXPECT_TRUE(file) << "run the test from dataplane/apps";
+    return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  };
+  const std::string text = read("map_key.txt"), golden = read("signed_shard_map.bin");
+  CommonSettings settings;
+  CLI::App app;
+  add_common(app, settings);
+  app.parse("--name n --pool-uid p --map-key " + text.substr(0, text.find('\n')));
+  ASSERT_NE(settings.map_key, nullptr);
+  const auto map = map::Map::parse(golden);
+  ASSERT_TRUE(map.ok()) << map.status().message();
+  EXPECT_EQ(map->bytes(), golden);
+  EXPECT_TRUE(map::check_signature(map->message(), settings.map_key.get()).ok());
+  v1alpha1::ShardMap bare = map->message();
+  bare.clear_signature();
+  EXPECT_EQ(map::deterministic_bytes(bare), read("shard_map.bin"));
+  EXPECT_EQ(map::check_signature(bare, settings.map_key.get()).code(), base::Code::forbidden);
+  EXPECT_TRUE(map::check_signature(bare, nullptr).ok()) << "a pool without a map key";
+  // With any bit flipped it is no map, its signature does not hold, or the bytes mean the same map: a varint of 64 bits
+  // has bits that do not count.
+  for (std::size_t bit = 0; bit < 8 * golden.size(); ++bit) {
+    std::string flipped = golden;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    const auto other = map::Map::parse(flipped);
+    if (!other.ok() || other->bytes() == golden) continue;
+    EXPECT_FALSE(map::check_signature(other->message(), settings.map_key.get()).ok()) << bit;
+  }
+  // Another pool has the same map but for its uid.
+  v1alpha1::ShardMap theirs = map->message();
+  theirs.set_pool_uid("0f6f3a9b-5c55-4d3b-9b57-2f1d6a0e1c11");
+  EXPECT_FALSE(map::check_signature(theirs, settings.map_key.get()).ok());
+
+  CLI::App strict;
+  add_common(strict, settings);
+  EXPECT_THROW(strict.parse("--name n --pool-uid p --map-key none"), CLI::ValidationError);
 }
 
 TEST(Settings, TlsIsAllOrExplicitlyNothing) {

@@ -37,6 +37,7 @@
 
 #include "base/counter.h"
 #include "base/hash.h"
+#include "base/signature.h"
 #include "client/gate.h"
 #include "client/kv.h"
 #include "fabric/fabric.h"
@@ -73,6 +74,7 @@ struct PoolCounters {
   base::Counter epoch;  // followed; 0: none
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
+  base::Counter forged_maps;  // that memory nodes showed, and the operator has not signed
   // Of the index, summed over its tables; as of the last second.
   base::Counter lock_conflicts, escalations, explorations, displaced, torn_rows, stale_extents;
   // Of RACE's splits of tables: those taken over had a splitter that stood still or had ended.
@@ -108,6 +110,9 @@ class Pool final : public Kv {
     std::string client_name;             // for people
     std::uint64_t process = 0;           // that this thread belongs to, as its agent reports it; 0: none
     std::vector<std::string> bootstrap;  // host:port of memory nodes; more by set_bootstrap()
+    // Checks the operator's signature. With it, the pool follows only maps that the operator has signed, and each
+    // memory node has to show the certificate of the name that the map gives it. Without it, the pool follows any map.
+    std::shared_ptr<const base::SignatureCheck> map_key;
     Nanos operation_deadline = 5 * base::kSecond;
     // Of a handshake, and of a read of the map; the pool's failure timeout where that is longer and known.
     Nanos connect_deadline = 3 * base::kSecond;

@@ -143,6 +143,7 @@ class PoolTest : public ::testing::Test {
         *client.port, Pool::Options{.pool_uid = kUid,
                                     .client_name = "c",
                                     .bootstrap = std::move(bootstrap),
+                                    .map_key = map_key_,
                                     .operation_deadline = deadline,
                                     .on_change = [&client](const PoolState&) { ++client.changes; },
                                     .log = [&client](bool, const std::string& line) { client.log.push_back(line); }});
@@ -245,6 +246,7 @@ class PoolTest : public ::testing::Test {
   std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
   std::vector<std::unique_ptr<node::MemoryNode>> lives_;
   std::vector<node::MemoryNode*> nodes_;
+  std::shared_ptr<const base::SignatureCheck> map_key_;  // of clients
   std::vector<std::unique_ptr<Client>> clients_;
 };
 
@@ -437,6 +439,43 @@ TEST_F(PoolTest, FollowsANewEpochAndKeepsItsSessions) {
   run(client, expect_all(client, 0, 50, "v"));
   EXPECT_EQ(client.pool->counters().sessions_opened.get(), 2u);
   EXPECT_EQ(client.pool->counters().sessions_lost.get(), 0u);
+}
+
+// In the place of a key: a signature is a digest of the text under a secret.
+struct Seal final : base::SignatureCheck {
+  static std::string of(std::string_view text) {
+    return std::to_string(base::keyed_hash({3, 4}, base::bytes_of(text))) + std::string(64, 's');
+  }
+  static v1alpha1::ShardMap sealed(v1alpha1::ShardMap map) {
+    map.set_signature(of(map::signed_text(map)).substr(0, 64));
+    return map;
+  }
+  bool holds(std::string_view text, std::string_view signature) const override {
+    return signature == of(text).substr(0, 64);
+  }
+};
+
+TEST_F(PoolTest, BelievesNoMemoryNodeAboutMapsAndEpochs) {
+  map_key_ = std::make_shared<Seal>();
+  publish(Seal::sealed(map_of(1)));
+  Client& client = connect();
+  run(client, put_all(client, 0, 50, "v"));
+  // A map that has all keys at the liar, under an epoch that the operator will not reach.
+  v1alpha1::ShardMap forged = Seal::sealed(map_of(2));
+  forged.set_epoch(9'999'999'999);
+  for (int i = 0; i < forged.directory_size(); ++i) forged.set_directory(i, 1);
+  ASSERT_EQ(nodes_[1]->publish(forged, kSecret).verdict, node::MemoryNode::Verdict::adopted);
+  ASSERT_TRUE(run_until([&client] { return client.pool->counters().failed_map_fetches.get() > 0; }, 10 * base::kSecond))
+      << "it has not heard of that epoch";
+  EXPECT_GT(client.pool->counters().forged_maps.get(), 0u);
+  EXPECT_EQ(client.pool->state().epoch, 1u);
+  run(client, expect_all(client, 0, 50, "v"));
+  // What the operator says still arrives, though it is older than what the liar claims.
+  ASSERT_EQ(nodes_[0]->publish(Seal::sealed(map_of(2)), kSecret).verdict, node::MemoryNode::Verdict::adopted);
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; }, 10 * base::kSecond));
+  run(client, expect_all(client, 0, 50, "v"));
+  // An old map with a good signature takes nobody back.
+  EXPECT_EQ(nodes_[0]->publish(Seal::sealed(map_of(1)), kSecret).verdict, node::MemoryNode::Verdict::older_epoch);
 }
 
 TEST_F(PoolTest, FindsARestartedNodeAgainWithoutAnErrorToItsCallers) {

@@ -215,7 +215,8 @@ struct Caps {
 
 // What a memory node granted one session, as far as a wire needs it.
 struct LaneGrant {
-  std::string endpoint;  // host:port of the session port
+  std::string endpoint;   // host:port of the session port
+  std::string node_name;  // that the certificate there has to bear; empty: any memory node's of the pool
   std::uint64_t session_id = 0;
   std::uint64_t node_incarnation = 0;
   std::array<std::byte, 16> token{};  // good for one lane
@@ -238,7 +239,12 @@ class Port {
   virtual std::uint64_t random() = 0;  // from the operating system's secure generator, or from the simulation's seed
 
   // One request and one reply on a memory node's authenticated session port. Errors: unavailable, timed_out, forbidden.
-  virtual task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline) = 0;
+  // Where peers show certificates, the other side's has to bear `node_name`, if one is given, before it is sent
+  // anything.
+  task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline,
+                                                 std::string node_name = {}) {
+    return exchange_with(std::move(node_name), std::move(endpoint), std::move(request), deadline);
+  }
   // Opens a lane with a token from such an exchange.
   virtual task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) = 0;
 
@@ -254,6 +260,8 @@ class Port {
   virtual void disarm(Timer& timer) = 0;  // no effect if not armed
 
  protected:
+  virtual task::Task<base::Result<std::string>> exchange_with(std::string node_name, std::string endpoint,
+                                                              std::string request, Nanos deadline) = 0;
   explicit Port(SlabSource* registered = nullptr) : buffers_(registered) {}
   BufferPool buffers_;
 };

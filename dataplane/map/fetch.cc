@@ -21,6 +21,7 @@ constexpr std::size_t kSideBySide = 8;
 struct Search {
   std::string pool_uid;
   std::uint64_t at_least = 0;
+  Trust& trust;
   std::optional<Map> best;
   std::uint64_t newest_seen = 0;
   std::string complaints;
@@ -34,7 +35,7 @@ struct Search {
   }
 };
 
-Result<Map> judge(const Search& search, const std::string& endpoint, std::string_view bytes) {
+Result<Map> judge(Search& search, const std::string& endpoint, std::string_view bytes) {
   Result<v1alpha1::SessionReply> reply = session::parse_reply(bytes);
   if (!reply.ok()) return reply.status();
   // A node that is stopped or follows another epoch still shows its map.
@@ -42,6 +43,10 @@ Result<Map> judge(const Search& search, const std::string& endpoint, std::string
   Result<Map> map = Map::from(std::move(*reply->mutable_map()));
   if (!map.ok()) return Status(Code::corrupt, endpoint + ": " + map.status().message());
   if (map->pool_uid() != search.pool_uid) return Status(Code::forbidden, endpoint + " has the map of another pool");
+  if (Status status = check_signature(map->message(), search.trust.key); !status.ok()) {
+    ++search.trust.forged;
+    return Status(status.code(), endpoint + ": " + status.message());
+  }
   return map;
 }
 
@@ -69,8 +74,8 @@ task::Task<void> ask(fabric::Port& port, Search& search, std::string endpoint, N
 }  // namespace
 
 task::Task<Result<Map>> fetch(fabric::Port& port, std::vector<std::string> endpoints, std::string pool_uid,
-                              std::uint64_t at_least, Nanos deadline) {
-  Search search{.pool_uid = std::move(pool_uid), .at_least = at_least};
+                              std::uint64_t at_least, Nanos deadline, Trust& trust) {
+  Search search{.pool_uid = std::move(pool_uid), .at_least = at_least, .trust = trust, .best = {}, .complaints = {}};
   // A second for each handful, and then, where nobody has the map and somebody was only slow, all the time that is
   // left.
   for (const bool patient : {false, true}) {

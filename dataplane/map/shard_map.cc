@@ -20,6 +20,8 @@ using v1alpha1::MemoryNodeEntry;
 using v1alpha1::ShardMap;
 
 constexpr std::size_t kMaxNameBytes = 253;
+constexpr std::size_t kSignatureBytes = 64;
+constexpr std::string_view kSigned = "farpool.dev/shard-map/v1\n";  // no signature of anything else passes for a map's
 
 Status invalid(std::string why) { return {Code::invalid_argument, "the shard map cannot be: " + std::move(why)}; }
 
@@ -150,7 +152,23 @@ base::Status validate(const ShardMap& map) {
       (!std::has_single_bit(map.least_tables()) || map.least_tables() > layout::kMostTables)) {
     return invalid("tables cannot be split into " + std::to_string(map.least_tables()));
   }
+  if (!map.signature().empty() && map.signature().size() != kSignatureBytes) {
+    return invalid("its signature has " + std::to_string(map.signature().size()) + " bytes");
+  }
   return check_departures(map);
+}
+
+std::string signed_text(ShardMap map) {
+  map.clear_signature();
+  return std::string(kSigned) + deterministic_bytes(map);
+}
+
+base::Status check_signature(const ShardMap& map, const base::SignatureCheck* key) {
+  if (key == nullptr || key->holds(signed_text(map), map.signature())) return {};
+  return {Code::forbidden,
+          "the shard map of epoch " + std::to_string(map.epoch()) +
+              (map.signature().empty() ? " is not signed" : " bears a signature that is not the operator's") +
+              ": this pool's operator has not made it"};
 }
 
 base::Result<Map> Map::parse(std::string_view bytes) {

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/result.h"
+#include "base/signature.h"
 #include "farpool/v1alpha1/shard_map.pb.h"
 
 namespace farpool::map {
@@ -21,6 +22,11 @@ inline constexpr std::size_t kMaxMapBytes = 4 << 20;
 
 // Whether a map hangs together. invalid_argument says which part does not, and why.
 base::Status validate(const v1alpha1::ShardMap& map);
+
+// Fails with forbidden if the pool's operator has not signed a map. Without a key every map passes.
+base::Status check_signature(const v1alpha1::ShardMap& map, const base::SignatureCheck* key);
+// Returns what the operator signs: the map without its signature, as both sides serialize it.
+std::string signed_text(v1alpha1::ShardMap map);
 
 // Which part of the directory hash decides: its low bits.
 inline std::uint64_t directory_hash(const base::HashSecret& pool_secret, base::Bytes key) {

@@ -123,10 +123,13 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
   while (incarnation_ == 0) incarnation_ = responder_.random();
   largest_class_ = layout::largest_class(geometry_.segment_bytes);
   if (!held_map_.ParseFromString(options_.kept_map) || !map::validate(held_map_).ok() ||
-      held_map_.pool_uid() != options_.pool_uid) {
+      held_map_.pool_uid() != options_.pool_uid || !map::check_signature(held_map_, options_.map_key.get()).ok()) {
     held_map_.Clear();
     if (options_.kept_map.empty()) return;
-    log(true, "the shard map that an earlier process has kept is left alone: it is damaged, or of another pool");
+    log(true,
+        "the shard map that an earlier process has kept is left alone: it is damaged, of another pool, or not signed "
+        "by "
+        "this pool's operator");
   }
 }
 
@@ -142,6 +145,7 @@ void MemoryNode::serve_sessions() {
   config.slots_per_session = static_cast<std::uint32_t>(geometry_.slots_per_session);
   config.opens_per_second = options_.opens_per_second;
   config.require_authentication = options_.require_authentication;
+  config.check_names = options_.map_key != nullptr;
   config.table_seed = record_.table_seed;
   config.places = places_;
   std::vector<session::RegionSpan> regions;
@@ -357,6 +361,9 @@ std::optional<MemoryNode::Published> MemoryNode::refusal(const v1alpha1::ShardMa
   };
   if (Status status = map::validate(map); !status.ok()) return refuse(Verdict::invalid, status.message());
   if (map.pool_uid() != options_.pool_uid) return refuse(Verdict::invalid, "the shard map is of another pool");
+  if (Status status = map::check_signature(map, options_.map_key.get()); !status.ok()) {
+    return refuse(Verdict::invalid, status.message());
+  }
   const auto backwards = [&] {
     return "this memory node " + what_is_held() + ", and is told epoch " + std::to_string(map.epoch()) + ", move " +
            std::to_string(map.move()) + ": keys lie where the later map says. " +

@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/result.h"
+#include "base/signature.h"
 #include "fabric/host.h"
 #include "farpool/v1alpha1/agent.pb.h"
 #include "layout/calls.h"
@@ -49,6 +50,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint32_t max_lanes = 1024;
     std::uint32_t opens_per_second = 200;
     bool require_authentication = true;  // false only where the session port has no TLS
+    // Checks the operator's signature. With it, the memory node holds only maps that the operator has signed, and
+    // clients open sessions under the names of their certificates.
+    std::shared_ptr<const base::SignatureCheck> map_key;
     LockPlacement locks = LockPlacement::host;
     // What `keep_map` of an earlier process of this node was given last, if that is known.
     std::string kept_map;

@@ -18,6 +18,7 @@
 #include "map/fetch.h"
 #include "map/shard_map.h"
 #include "node/world_test.h"
+#include "session/handshake.h"
 
 namespace farpool::node {
 namespace {
@@ -364,8 +365,80 @@ TEST(MemoryNode, TheMapCanBeReadByACall) {
 }
 
 task::Task<void> fetch(fabric::Port& port, std::vector<std::string> endpoints, std::uint64_t at_least,
-                       base::Result<map::Map>& into) {
-  into = co_await map::fetch(port, std::move(endpoints), "pool", at_least, port.now() + 10 * kSecond);
+                       base::Result<map::Map>& into, map::Trust* trust = nullptr) {
+  map::Trust all;
+  into = co_await map::fetch(port, std::move(endpoints), "pool", at_least, port.now() + 10 * kSecond,
+                             trust != nullptr ? *trust : all);
+}
+
+// In the place of a key: a signature is a digest of the text under a secret.
+struct Seal final : base::SignatureCheck {
+  static v1alpha1::ShardMap sealed(v1alpha1::ShardMap map) {
+    map.set_signature(of(map::signed_text(map)));
+    return map;
+  }
+  static std::string of(std::string_view text) {
+    return session::secret_bytes({base::keyed_hash({3, 4}, base::bytes_of(text)), 0}) + std::string(48, 's');
+  }
+  bool holds(std::string_view text, std::string_view signature) const override { return signature == of(text); }
+};
+
+// Attacks with maps of other makers: on a memory node by its agent and by the file beside its memory, and on clients.
+TEST(MemoryNode, OnlyMapsThatTheOperatorHasSignedCount) {
+  TestWorld world;
+  const auto seal = std::make_shared<Seal>();
+  world.options.map_key = seal;
+  world.options.keep_map = [&world](const std::string& map) { world.options.kept_map = map; };
+  world.kill();
+  world.begin_life();
+  const v1alpha1::ShardMap unsigned_map = map_with(*world.node, 5);
+  v1alpha1::ShardMap later = Seal::sealed(unsigned_map);
+  later.set_epoch(6);
+  v1alpha1::ShardMap redirected = Seal::sealed(unsigned_map);
+  redirected.mutable_nodes(0)->set_endpoint("attacker:7400");
+  for (const v1alpha1::ShardMap& forged : {unsigned_map, later, redirected}) {
+    EXPECT_EQ(world.node->prepare(forged, {1, 2}).verdict, Verdict::invalid);
+    const auto refused = world.node->publish(forged, {1, 2});
+    EXPECT_EQ(refused.verdict, Verdict::invalid);
+    EXPECT_NE(refused.message.find("this pool's operator has not made it"), std::string::npos) << refused.message;
+    EXPECT_TRUE(world.options.kept_map.empty()) << "nothing of it is kept";
+  }
+  ASSERT_EQ(world.node->publish(Seal::sealed(unsigned_map), {1, 2}).verdict, Verdict::adopted);
+  EXPECT_EQ(world.node->facts().memory_node().map().signature().size(), 64u) << "the operator believes no other";
+
+  // Beside the memory.
+  const std::string kept = world.options.kept_map;
+  for (const std::string& file : {later.SerializeAsString(), redirected.SerializeAsString(), kept}) {
+    world.kill();
+    world.options.kept_map = file;
+    world.begin_life();
+    EXPECT_EQ(world.node->facts().memory_node().has_map(), file == kept);
+  }
+  ASSERT_EQ(world.node->publish(Seal::sealed(map_with(*world.node, 7)), {1, 2}).verdict, Verdict::adopted);
+
+  // A memory node that shows a map of its own making, of a later epoch.
+  fabric::sim::SimResponder& lying = world.network.add_node("node-1:7400");
+  Memory memory = std::move(*Memory::anonymous(4 << 20));
+  MemoryNode::Options options;
+  options.name = "memory-1";
+  options.pool_uid = "pool";
+  options.endpoint = "node-1:7400";
+  options.geometry.max_sessions = 4;
+  auto liar = std::move(*MemoryNode::create(std::move(options), memory.span(), lying));
+  lying.serve(*liar);
+  ASSERT_EQ(liar->publish(map_with(*liar, 999), {1, 2}).verdict, Verdict::adopted);
+  SimPort& port = world.client();
+  base::Result<map::Map> got(base::Status(Code::internal, ""));
+  map::Trust trust{.key = seal.get()};
+  world.run(fetch(port, {"node-1:7400", "node-0:7400"}, 0, got, &trust));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->epoch(), 7u);
+  EXPECT_EQ(trust.forged, 1u);
+  world.run(fetch(port, {"node-1:7400"}, 0, got, &trust));
+  EXPECT_EQ(got.code(), Code::forbidden);
+  EXPECT_NE(got.status().message().find("node-1:7400: the shard map of epoch 999 is not signed"), std::string::npos)
+      << got.status().message();
+  EXPECT_EQ(trust.forged, 2u);
 }
 
 TEST(MemoryNode, TheNewestMapOfAllEndpointsWins) {

@@ -36,6 +36,11 @@ Status check_name(const char* field, std::string_view text, bool may_be_empty) {
   return {};
 }
 
+Status check_token(std::string_view token) {
+  if (token.empty() || token.size() == 16) return {};
+  return bad("a lane token has 16 bytes, not " + std::to_string(token.size()));
+}
+
 Status check_open(const v1alpha1::OpenSession& open) {
   if (open.client_incarnation() == 0)
     return bad("client_incarnation is 0: draw a random one for each life of a client");
@@ -45,13 +50,14 @@ Status check_open(const v1alpha1::OpenSession& open) {
     return bad(std::to_string(open.lanes()) + " lanes wanted, 1 to " + std::to_string(kMaxSessionLanes) +
                " are possible");
   }
+  if (Status status = check_token(open.previous_token()); !status.ok()) return status;
   return check_name("client_name", open.client_name(), true);
 }
 
 Status check_close(const v1alpha1::CloseSession& close) {
   if (close.session_id() == 0) return bad("session_id is 0");
   if (close.client_incarnation() == 0) return bad("client_incarnation is 0");
-  return {};
+  return check_token(close.token());
 }
 
 const char* name_of_code(SessionReply::Code code) {

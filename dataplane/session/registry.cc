@@ -16,6 +16,19 @@ namespace farpool::session {
 using layout::OperationSlot;
 using v1alpha1::SessionReply;
 
+namespace {
+
+// Returns whether a certificate of that name speaks for a client: for itself, a pod of its Deployment, or a thread.
+bool under(std::string_view certificate, std::string_view client) {
+  return client.starts_with(certificate) && (client.size() == certificate.size() || client[certificate.size()] == '-' ||
+                                             client[certificate.size()] == '/');
+}
+
+// A process names its threads behind a slash.
+std::string_view process_of(std::string_view client) { return client.substr(0, client.find('/')); }
+
+}  // namespace
+
 Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Responder& responder,
                    SessionObserver& observer)
     : config_(std::move(config)),
@@ -103,9 +116,9 @@ void Registry::on_exchange(const fabric::Peer& peer, std::string_view bytes, std
   }
   SessionReply answer = admit(peer, *request);
   if (answer.code() == SessionReply::CODE_OK) {
-    if (request->has_close()) return close(request->close(), std::move(reply));
+    if (request->has_close()) return close(peer, request->close(), std::move(reply));
     if (request->has_open()) {
-      answer = open(request->open());
+      answer = open(peer, request->open());
     } else if (map_.epoch() == 0) {
       answer = refusal(SessionReply::CODE_NOT_SERVING, not_serving_why_);
     } else {
@@ -136,7 +149,21 @@ std::optional<std::uint32_t> Registry::take_group() {
   return std::nullopt;
 }
 
-SessionReply Registry::open(const v1alpha1::OpenSession& request) {
+SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSession& request) {
+  if (config_.check_names && peer.authenticated && !under(peer.name, request.client_name())) {
+    return refusal(SessionReply::CODE_FORBIDDEN, "the certificate of client " + peer.name +
+                                                     " speaks for no client of another name than its own, or one that "
+                                                     "begins with that and - or /");
+  }
+  if (config_.check_names && request.client_process() != 0) {
+    for (const auto& [id, entry] : sessions_) {
+      if (entry.process != request.client_process() ||
+          (entry.owner == peer.name && process_of(entry.name) == process_of(request.client_name()))) {
+        continue;
+      }
+      return refusal(SessionReply::CODE_FORBIDDEN, "another client has sessions here as this process");
+    }
+  }
   if (!serving_) {
     SessionReply reply = refusal(SessionReply::CODE_NOT_SERVING, not_serving_why_);
     if (map_.epoch() != 0) *reply.mutable_map() = map_;
@@ -167,7 +194,8 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
   if (const auto previous = by_incarnation_.find(request.previous_incarnation());
       request.previous_incarnation() != 0 && previous != by_incarnation_.end()) {
     Entry& before = sessions_.at(previous->second);
-    if (before.name == request.client_name() && before.process == request.client_process()) {
+    if (before.name == request.client_name() && before.process == request.client_process() &&
+        before.owner == peer.name && before.token == request.previous_token()) {
       cut(before, false, "its client has begun a new incarnation");
     }
   }
@@ -201,6 +229,7 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
   entry.incarnation = incarnation;
   entry.process = request.client_process();
   entry.name = request.client_name();
+  entry.owner = peer.name;
   entry.group = *group;
   entry.lanes = request.lanes();
   entry.lease_end = responder_.now() + config_.lease;
@@ -236,6 +265,7 @@ SessionReply Registry::open(const v1alpha1::OpenSession& request) {
     base::store(token.data() + 8, responder_.random());
     tokens_[token] = {entry.id, responder_.now() + config_.lease};
     grant.add_lane_tokens(std::string(base::text_of(token)));
+    if (i == 0) entry.token = grant.lane_tokens(0);
   }
 
   lanes_ += entry.lanes;
@@ -314,9 +344,12 @@ std::uint64_t Registry::incarnation_of(std::uint64_t session_id) const {
   return found != sessions_.end() && !found->second.fencing ? found->second.incarnation : 0;
 }
 
-void Registry::close(const v1alpha1::CloseSession& request, std::function<void(std::string)> reply) {
+void Registry::close(const fabric::Peer& peer, const v1alpha1::CloseSession& request,
+                     std::function<void(std::string)> reply) {
   const auto found = sessions_.find(request.session_id());
-  if (found == sessions_.end() || found->second.incarnation != request.client_incarnation()) {
+  // Session ids are counted and incarnations stand in operation slots: every client can know another's.
+  if (found == sessions_.end() || found->second.incarnation != request.client_incarnation() ||
+      found->second.owner != peer.name || found->second.token != request.token()) {
     ++counters_.refused;
     reply(refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has no such session here")
               .SerializeAsString());

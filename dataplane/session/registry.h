@@ -72,6 +72,7 @@ class Registry {
     std::uint32_t opens_per_second = 200;           // sustained; as many again at once
     std::size_t remembered_incarnations = 1 << 17;  // ended clients that are recognised should they come back
     bool require_authentication = true;             // false: a session port without TLS, for local use
+    bool check_names = false;                       // a client's name has to begin with the name in its certificate
     base::HashSecret table_seed;
     // Groups of slots that earlier lives of this memory granted: from 0. What is idle of them is granted again, the
     // rest is of the dead.
@@ -142,6 +143,8 @@ class Registry {
     std::uint64_t incarnation = 0;
     std::uint64_t process = 0;
     std::string name;
+    std::string owner;  // the name in its certificate
+    std::string token;  // the first that it was granted: no other client knows it
     std::uint32_t group = 0;
     std::uint32_t lanes = 0;
     std::vector<std::uint64_t> keys;  // by index into regions_
@@ -176,8 +179,8 @@ class Registry {
   };
 
   v1alpha1::SessionReply admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const;
-  v1alpha1::SessionReply open(const v1alpha1::OpenSession& request);
-  void close(const v1alpha1::CloseSession& request, std::function<void(std::string)> reply);
+  v1alpha1::SessionReply open(const fabric::Peer& peer, const v1alpha1::OpenSession& request);
+  void close(const fabric::Peer& peer, const v1alpha1::CloseSession& request, std::function<void(std::string)> reply);
   v1alpha1::SessionReply refusal(v1alpha1::SessionReply::Code code, std::string message) const;
   bool take_open_permit();
   std::optional<std::uint32_t> take_group();

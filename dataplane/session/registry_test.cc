@@ -89,6 +89,7 @@ struct RegistryTest : ::testing::Test, SessionObserver {
   std::uint64_t must_open(std::uint64_t incarnation) {
     const SessionReply reply = open(incarnation);
     EXPECT_EQ(reply.code(), SessionReply::CODE_OK) << reply.message();
+    if (reply.grant().lane_tokens_size() > 0) tokens[incarnation] = reply.grant().lane_tokens(0);
     return reply.grant().session_id();
   }
   static std::array<std::byte, 16> token(const SessionReply& reply, int i = 0) {
@@ -105,6 +106,7 @@ struct RegistryTest : ::testing::Test, SessionObserver {
   std::unique_ptr<Registry> registry;
   int opened = 0;
   std::vector<Ended> ended;
+  std::map<std::uint64_t, std::string> tokens;  // the first of each incarnation
 };
 
 TEST_F(RegistryTest, ServesNobodyBeforeAnEpochIsPublished) {
@@ -399,6 +401,7 @@ TEST_F(RegistryTest, WhatBeganAFenceIsTheReasonThatIsTold) {
   SessionRequest bye = request();
   bye.mutable_close()->set_session_id(must_open(1));
   bye.mutable_close()->set_client_incarnation(1);
+  bye.mutable_close()->set_token(tokens[1]);
   registry->on_exchange(kClient, bye.SerializeAsString(), [](const std::string&) {});
   responder.advance(10 * kSecond);  // its lease ends meanwhile
   registry->refuse(nullptr, "another epoch");
@@ -435,19 +438,91 @@ TEST_F(RegistryTest, AClientThatComesBackEndsItsLifeBefore) {
   SessionRequest again = request();
   *again.mutable_open() = open_request(2);
   again.mutable_open()->set_previous_incarnation(1);
+  again.mutable_open()->set_previous_token(tokens[1]);
   again.mutable_open()->set_client_name("somebody else");
   ASSERT_EQ(exchange(again).code(), SessionReply::CODE_OK);
   EXPECT_TRUE(registry->live(id)) << "only its own";
   *again.mutable_open() = open_request(3);
   again.mutable_open()->set_previous_incarnation(1);
+  again.mutable_open()->set_previous_token(tokens[1]);
   ASSERT_EQ(exchange(again).code(), SessionReply::CODE_OK);
   EXPECT_FALSE(registry->live(id));
+}
+
+// Incarnations, names and processes stand in operation slots, statuses and logs: knowing another client's is not enough
+// to end its session.
+TEST_F(RegistryTest, NobodyEndsTheSessionOfAnother) {
+  publish(1);
+  const std::uint64_t id = must_open(1);
+  fabric::Peer other = kClient;
+  other.name = "other";
+  std::uint64_t incarnation = 2;
+  for (const auto& [peer, token] : std::vector<std::pair<fabric::Peer, std::string>>{
+           {kClient, ""}, {kClient, std::string(16, 'x')}, {other, tokens[1]}}) {
+    SessionRequest attack = request();
+    *attack.mutable_open() = open_request(incarnation++);
+    attack.mutable_open()->set_previous_incarnation(1);
+    attack.mutable_open()->set_previous_token(token);
+    const SessionReply opened_too = exchange(attack, peer);
+    EXPECT_EQ(opened_too.code(), SessionReply::CODE_OK);
+    EXPECT_TRUE(registry->live(id)) << peer.name << " with a token of " << token.size() << " bytes";
+    attack.mutable_close()->set_session_id(opened_too.grant().session_id());
+    attack.mutable_close()->set_client_incarnation(incarnation - 1);
+    attack.mutable_close()->set_token(opened_too.grant().lane_tokens(0));
+    registry->on_exchange(peer, attack.SerializeAsString(), [](const std::string&) {});
+    responder.finish_fences();
+    attack.mutable_close()->set_session_id(id);
+    attack.mutable_close()->set_client_incarnation(1);
+    attack.mutable_close()->set_token(token);
+    EXPECT_EQ(exchange(attack, peer).code(), SessionReply::CODE_BAD_REQUEST);
+    EXPECT_TRUE(registry->live(id));
+  }
+  SessionRequest odd = request();
+  odd.mutable_close()->set_session_id(id);
+  odd.mutable_close()->set_client_incarnation(1);
+  odd.mutable_close()->set_token("short");
+  EXPECT_EQ(exchange(odd).code(), SessionReply::CODE_BAD_REQUEST);
+}
+
+TEST_F(RegistryTest, AClientIsWhoItsCertificateSays) {
+  Registry::Config config;
+  config.check_names = true;
+  rebuild(config);
+  publish(1);
+  std::uint64_t incarnation = 0;
+  const auto as = [&](const std::string& name, std::uint64_t process, const fabric::Peer& peer) {
+    SessionRequest asked = request();
+    *asked.mutable_open() = open_request(++incarnation);
+    asked.mutable_open()->set_client_name(name);
+    asked.mutable_open()->set_client_process(process);
+    const SessionReply reply = exchange(asked, peer);
+    if (process == 0 && reply.code() == SessionReply::CODE_OK) {
+      registry->refuse(nullptr, "room for the next");
+      responder.finish_fences();
+      publish(1);
+    }
+    return reply.code();
+  };
+  for (const char* name : {"", "shar", "shards", "shards-1/0", "other"}) {
+    EXPECT_EQ(as(name, 0, kClient), SessionReply::CODE_FORBIDDEN) << name;
+  }
+  for (const char* name : {"shard", "shard/0", "shard-5f-x2/0"}) {
+    EXPECT_EQ(as(name, 0, kClient), SessionReply::CODE_OK) << name;
+  }
+  // A process that others use may be fenced with them, or for them.
+  EXPECT_EQ(as("shard-5f-x2/0", 77, kClient), SessionReply::CODE_OK);
+  EXPECT_EQ(as("shard-5f-x2/1", 77, kClient), SessionReply::CODE_OK);
+  EXPECT_EQ(as("shard-5f-x3/0", 77, kClient), SessionReply::CODE_FORBIDDEN);
+  fabric::Peer above = kClient;
+  above.name = "shard-5f";
+  EXPECT_EQ(as("shard-5f-x2/2", 77, above), SessionReply::CODE_FORBIDDEN);
 }
 
 TEST_F(RegistryTest, AGoodbyeIsAnsweredAfterTheFence) {
   publish(1);
   const std::uint64_t id = must_open(1);
   SessionRequest bye = request();
+  bye.mutable_close()->set_token(tokens[1]);
   bye.mutable_close()->set_session_id(id);
   bye.mutable_close()->set_client_incarnation(2);
   EXPECT_EQ(exchange(bye).code(), SessionReply::CODE_BAD_REQUEST);  // not its session

@@ -298,16 +298,21 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
   request.mutable_open()->set_lanes(1);
   request.mutable_open()->set_client_name(options.client_name);
   request.mutable_open()->set_client_process(options.client_process);
-  request.mutable_open()->set_previous_incarnation(options.previous_incarnation);
+  if (options.previous_incarnation != 0) {
+    request.mutable_open()->set_previous_incarnation(options.previous_incarnation);
+    request.mutable_open()->set_previous_token(std::string(base::text_of(options.previous_token)));
+  }
 
   const Nanos asked = port.now();
-  Result<std::string> bytes = co_await port.exchange(options.endpoint, request.SerializeAsString(), options.deadline);
+  Result<std::string> bytes =
+      co_await port.exchange(options.endpoint, request.SerializeAsString(), options.deadline, options.node_name);
   if (!bytes.ok()) co_return bytes.status();
   Result<v1alpha1::SessionReply> reply = parse_reply(*bytes);
   if (!reply.ok()) co_return reply.status();
   if (Status refused = status_of(*reply, options.endpoint); !refused.ok()) co_return refused;
   Result<Grant> grant = parse_grant(*reply, options.endpoint, options.client_incarnation, options.node_incarnation);
   if (!grant.ok()) co_return grant.status();
+  grant->lane.node_name = options.node_name;
   if (const Nanos retries = port.caps().retry_time; grant->failure_timeout < retries) {
     co_return Status(Code::invalid_argument,
                      options.endpoint + " takes clients for dead that stand still for " +
@@ -433,7 +438,11 @@ task::Task<void> Session::close(Nanos deadline) {
   request.set_pool_uid(state.options.pool_uid);
   request.mutable_close()->set_session_id(state.grant.session_id);
   request.mutable_close()->set_client_incarnation(state.grant.client_incarnation);
-  if (state.alive()) (void)co_await state.port.exchange(state.options.endpoint, request.SerializeAsString(), deadline);
+  request.mutable_close()->set_token(std::string(base::text_of(state.grant.lane.token)));
+  if (state.alive()) {
+    (void)co_await state.port.exchange(state.options.endpoint, request.SerializeAsString(), deadline,
+                                       state.options.node_name);
+  }
   state.end({Code::unavailable, "the session at memory node " + state.options.endpoint + " was closed"});
   co_await state.background.join();
   while (state.lane->pending() > 0) co_await state.port.sleep_for(100 * base::kMicrosecond);

@@ -96,10 +96,12 @@ class Session {
     std::string client_name;
     std::uint64_t epoch = 0;
     std::uint64_t node_incarnation = 0;
-    std::uint64_t client_incarnation = 0;    // 0: drawn from the port
-    std::uint64_t client_process = 0;        // that the thread belongs to; 0: none that anybody names
-    std::uint64_t previous_incarnation = 0;  // of this thread, whose session here has been given up; 0: none
-    Nanos deadline = 0;                      // absolute
+    std::uint64_t client_incarnation = 0;        // 0: drawn from the port
+    std::uint64_t client_process = 0;            // that the thread belongs to; 0: none that anybody names
+    std::uint64_t previous_incarnation = 0;      // of this thread, whose session here has been given up; 0: none
+    std::array<std::byte, 16> previous_token{};  // of that session's lane
+    std::string node_name;                       // that the memory node's certificate has to bear; empty: any
+    Nanos deadline = 0;                          // absolute
   };
   static task::Task<base::Result<std::unique_ptr<Session>>> open(fabric::Port& port, Options options);
   ~Session();  // must have been closed, or have ended, and be drained: see close()

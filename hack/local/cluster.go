@@ -4,9 +4,11 @@ package local
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,6 +22,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/e2e/chaos"
@@ -33,7 +36,7 @@ type MemoryNode struct {
 	agent *grpc.ClientConn
 }
 
-// Cluster is a pool as processes. The program stands in for the operator in one thing: it publishes epochs, because only it knows when
+// Cluster is a pool as processes. The program stands in for the operator in one thing: it signs and publishes epochs, because only it knows when
 // a memory node has begun another life.
 type Cluster struct {
 	Directory string
@@ -42,6 +45,7 @@ type Cluster struct {
 	Target    workload.Target
 	binaries  string
 	secret    []byte
+	mapKey    ed25519.PrivateKey
 	epoch     uint64
 }
 
@@ -94,6 +98,11 @@ func NewCluster(directory string, s Shape) (*Cluster, error) {
 	if _, err := rand.Read(c.secret); err != nil {
 		return nil, err
 	}
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	c.mapKey = private
 	port := ports{next: 20000 + os.Getpid()%10000}
 	var bootstrap string
 	var wire []string
@@ -106,7 +115,8 @@ func NewCluster(directory string, s Shape) (*Cluster, error) {
 	credential := func(role, name string) []string {
 		at := filepath.Join(directory, "tls", role+"-"+name)
 		return append([]string{"--pool-uid", PoolUID, "--name", name, "--tls-ca", filepath.Join(directory, "tls", "ca.crt"),
-			"--tls-cert", at + ".crt", "--tls-key", at + ".key", "--log-format", "text"}, wire...)
+			"--tls-cert", at + ".crt", "--tls-key", at + ".key", "--map-key", base64.StdEncoding.EncodeToString(public),
+			"--log-format", "text"}, wire...)
 	}
 	holders := []Holder{{Role: "operator", Name: "local"}}
 	for i := range s.Nodes {
@@ -247,6 +257,9 @@ func (n *MemoryNode) facts(ctx context.Context) (*farpoolv1alpha1.Facts, error) 
 		defer cancel()
 		var err error
 		facts, err = farpoolv1alpha1.NewAgentClient(n.agent).Describe(call, &farpoolv1alpha1.DescribeRequest{PoolUid: PoolUID}, grpc.WaitForReady(true))
+		if err == nil && facts.GetIncarnation() == 0 {
+			err = fmt.Errorf("memory node %s takes its memory up: %s", n.Name, facts.GetMessage())
+		}
 		return err
 	})
 	return facts, err
@@ -280,6 +293,11 @@ func (c *Cluster) Publish(ctx context.Context) error {
 	for i := range 1 << shards.DirectoryDepth {
 		shards.Directory = append(shards.Directory, uint32(i%len(c.Nodes)))
 	}
+	content, err := proto.MarshalOptions{Deterministic: true}.Marshal(shards)
+	if err != nil {
+		return err
+	}
+	shards.Signature = ed25519.Sign(c.mapKey, append([]byte("farpool.dev/shard-map/v1\n"), content...))
 	for _, prepare := range []bool{true, false} {
 		for _, n := range c.Nodes {
 			call, cancel := context.WithTimeout(ctx, chaos.Patience)

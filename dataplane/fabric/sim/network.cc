@@ -451,7 +451,8 @@ bool SimPort::cut_off() const {
                       [this](const auto& link) { return link->client == this && link->open; });
 }
 
-task::Task<base::Result<std::string>> SimPort::exchange(std::string endpoint, std::string request, Nanos deadline) {
+task::Task<base::Result<std::string>> SimPort::exchange_with(std::string, std::string endpoint, std::string request,
+                                                             Nanos deadline) {
   Network& network = *network_;
   Answer<Reply> answer(*this, deadline);
   const auto slot = answer.slot();

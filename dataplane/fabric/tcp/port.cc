@@ -299,8 +299,9 @@ std::uint64_t TcpPort::random() {
   return std::exchange(entropy_[--entropy_left_], 0);
 }
 
-task::Task<base::Result<TcpPort::Answer>> TcpPort::greet(std::string endpoint, std::shared_ptr<net::Tls> tls,
-                                                         Greeting kind, std::string body, Nanos deadline) {
+task::Task<base::Result<TcpPort::Answer>> TcpPort::greet(std::string endpoint, std::string node_name,
+                                                         std::shared_ptr<net::Tls> tls, Greeting kind, std::string body,
+                                                         Nanos deadline) {
   if (deadline <= now()) {
     co_return base::Status(base::Code::timed_out, "asking " + endpoint + ": the deadline had passed before it began");
   }
@@ -313,6 +314,11 @@ task::Task<base::Result<TcpPort::Answer>> TcpPort::greet(std::string endpoint, s
     if (peer.role != net::kRoleNode || peer.pool_uid != tls->self().pool_uid) {
       co_return base::Status(base::Code::forbidden, endpoint + " is " + peer.role + " " + peer.name + " of pool " +
                                                         peer.pool_uid + ", not a memory node of this pool");
+    }
+    if (!node_name.empty() && peer.name != node_name) {
+      co_return base::Status(base::Code::forbidden, endpoint + " is memory node " + peer.name +
+                                                        " by its certificate, not " + node_name +
+                                                        ", which the shard map has there");
     }
   }
   if (auto said = co_await say(answer, kind, std::move(body), deadline); !said.ok()) co_return said;
@@ -332,13 +338,14 @@ task::Task<base::Status> TcpPort::say(Answer& answer, Greeting kind, std::string
   co_return base::Status();
 }
 
-task::Task<base::Result<std::string>> TcpPort::exchange(std::string endpoint, std::string request, Nanos deadline) {
+task::Task<base::Result<std::string>> TcpPort::exchange_with(std::string node_name, std::string endpoint,
+                                                             std::string request, Nanos deadline) {
   if (request.size() > kMaxRequestBytes) {
     co_return base::Status(
         base::Code::invalid_argument,
         "a request of " + std::to_string(request.size()) + " bytes is longer than " + std::to_string(kMaxRequestBytes));
   }
-  auto answer = co_await ask(endpoint, Greeting::exchange, std::move(request), deadline);
+  auto answer = co_await ask(endpoint, std::move(node_name), Greeting::exchange, std::move(request), deadline);
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
     co_return base::Status(base::Code::forbidden, endpoint + " refused the request: this certificate may not make it");
@@ -355,7 +362,8 @@ task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant gra
   // was lost.
   if (!answer.ok() || answer->welcome != Welcome::accepted) {
     if (answer.ok()) answer->stream.reset();  // nobody listens to it from here on
-    answer = co_await ask(grant.endpoint, Greeting::lane, std::string(base::text_of(grant.token)), deadline);
+    answer = co_await ask(grant.endpoint, grant.node_name, Greeting::lane, std::string(base::text_of(grant.token)),
+                          deadline);
   }
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != Welcome::accepted) {
@@ -375,7 +383,7 @@ task::Task<base::Result<TcpPort::Answer>> TcpPort::open_over_rings(const LaneGra
   const net::Nonce ours = net::draw_nonce();
   std::string body(base::text_of(net::prove(token, kNameOfToken)));
   body += base::text_of(ours);
-  auto answer = co_await greet(rings, nullptr, Greeting::proof, std::move(body), deadline);
+  auto answer = co_await greet(rings, "", nullptr, Greeting::proof, std::move(body), deadline);
   if (!answer.ok() || answer->welcome != Welcome::accepted) co_return std::move(answer);
   if (answer->body.size() != kProofBytes) {
     co_return base::Status(base::Code::forbidden, rings + " answers with no proof that it is the memory node");

@@ -26,7 +26,7 @@ inline constexpr Nanos kRetryTime = 500 * base::kMillisecond;
 std::string rings_address(const std::string& directory, std::uint64_t node_incarnation);
 
 // Lives on the loop's thread; the loop outlives it. Where TLS is on, what it reaches must present the role `node` and
-// its own pool.
+// its own pool, and its name where one is wanted.
 class TcpPort final : public Port {
  public:
   // `rings`: the directory of the shm wire. A lane to a memory node that is found there goes over rings, every other
@@ -37,7 +37,6 @@ class TcpPort final : public Port {
   Caps caps() const override;
   Nanos now() const override { return net::Loop::now(); }
   std::uint64_t random() override;
-  task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline) override;
   task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) override;
   void arm(Timer& timer) override;
   void disarm(Timer& timer) override;
@@ -49,14 +48,17 @@ class TcpPort final : public Port {
     std::string body;
     std::unique_ptr<net::Stream> stream;
   };
-  task::Task<base::Result<Answer>> ask(std::string endpoint, Greeting kind, std::string body, Nanos deadline) {
-    return greet(std::move(endpoint), tls_, kind, std::move(body), deadline);
+  task::Task<base::Result<Answer>> ask(std::string endpoint, std::string node_name, Greeting kind, std::string body,
+                                       Nanos deadline) {
+    return greet(std::move(endpoint), std::move(node_name), tls_, kind, std::move(body), deadline);
   }
 
  private:
   friend class TcpLane;
-  task::Task<base::Result<Answer>> greet(std::string endpoint, std::shared_ptr<net::Tls> tls, Greeting kind,
-                                         std::string body, Nanos deadline);
+  task::Task<base::Result<std::string>> exchange_with(std::string node_name, std::string endpoint, std::string request,
+                                                      Nanos deadline) override;
+  task::Task<base::Result<Answer>> greet(std::string endpoint, std::string node_name, std::shared_ptr<net::Tls> tls,
+                                         Greeting kind, std::string body, Nanos deadline);
   task::Task<base::Status> say(Answer& answer, Greeting kind, std::string body, Nanos deadline);
   task::Task<base::Result<Answer>> open_over_rings(const LaneGrant& grant, Nanos deadline);
   void complete(Posting& posting);  // its waiter resumes with the next resume_completed

@@ -364,7 +364,7 @@ task::Task<void> attach(const Device& device, ibv_pd* domain, tcp::TcpPort& port
   for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
   std::string body(base::text_of(grant.token));
   body += put(request);
-  auto answer = co_await port.ask(grant.endpoint, tcp::Greeting::attach, std::move(body), soon(port));
+  auto answer = co_await port.ask(grant.endpoint, "", tcp::Greeting::attach, std::move(body), soon(port));
   EXPECT_TRUE(answer.ok()) << answer.status().message();
   if (!answer.ok()) co_return;
   EXPECT_EQ(answer->welcome, tcp::Welcome::accepted) << answer->body;

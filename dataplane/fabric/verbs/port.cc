@@ -75,7 +75,8 @@ task::Task<Result<std::unique_ptr<Lane>>> VerbsPort::open_lane(LaneGrant grant, 
   if (!request.ok()) co_return request.status();
   std::string body(base::text_of(grant.token));
   body += put(*request);
-  auto answer = co_await session_port_.ask(grant.endpoint, tcp::Greeting::attach, std::move(body), deadline);
+  auto answer =
+      co_await session_port_.ask(grant.endpoint, grant.node_name, tcp::Greeting::attach, std::move(body), deadline);
   if (!answer.ok()) co_return answer.status();
   if (answer->welcome != tcp::Welcome::accepted) {
     co_return Status(

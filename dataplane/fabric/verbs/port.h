@@ -36,15 +36,16 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
   Caps caps() const override;
   Nanos now() const override { return session_port_.now(); }
   std::uint64_t random() override { return session_port_.random(); }
-  task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline) override {
-    return session_port_.exchange(std::move(endpoint), std::move(request), deadline);
-  }
   task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) override;
   void arm(Timer& timer) override { session_port_.arm(timer); }
   void disarm(Timer& timer) override { session_port_.disarm(timer); }
 
  private:
   friend class VerbsLane;
+  task::Task<base::Result<std::string>> exchange_with(std::string node_name, std::string endpoint, std::string request,
+                                                      Nanos deadline) override {
+    return session_port_.exchange(std::move(endpoint), std::move(request), deadline, std::move(node_name));
+  }
   // What buffers are registered with, made before the port's own parts.
   struct Memory {
     std::shared_ptr<Device> device;

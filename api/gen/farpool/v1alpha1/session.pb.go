@@ -255,8 +255,10 @@ type OpenSession struct {
 	ClientProcess     uint64                 `protobuf:"varint,6,opt,name=client_process,json=clientProcess,proto3" json:"client_process,omitempty"`             // the process that this client is a thread of; 0: of none that anybody names
 	// The same thread's incarnation before, whose session here it has given up: fenced at once. 0: none.
 	PreviousIncarnation uint64 `protobuf:"varint,7,opt,name=previous_incarnation,json=previousIncarnation,proto3" json:"previous_incarnation,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The first lane token that the session before was granted: nobody else knows it. Incarnations are no secret.
+	PreviousToken []byte `protobuf:"bytes,8,opt,name=previous_token,json=previousToken,proto3" json:"previous_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenSession) Reset() {
@@ -338,10 +340,18 @@ func (x *OpenSession) GetPreviousIncarnation() uint64 {
 	return 0
 }
 
+func (x *OpenSession) GetPreviousToken() []byte {
+	if x != nil {
+		return x.PreviousToken
+	}
+	return nil
+}
+
 type CloseSession struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	SessionId         uint64                 `protobuf:"varint,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	ClientIncarnation uint64                 `protobuf:"varint,2,opt,name=client_incarnation,json=clientIncarnation,proto3" json:"client_incarnation,omitempty"`
+	Token             []byte                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"` // the first lane token that the session was granted
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -388,6 +398,13 @@ func (x *CloseSession) GetClientIncarnation() uint64 {
 		return x.ClientIncarnation
 	}
 	return 0
+}
+
+func (x *CloseSession) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
 }
 
 type SessionReply struct {
@@ -670,7 +687,7 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\x04open\x18\x04 \x01(\v2\x1d.farpool.v1alpha1.OpenSessionH\x00R\x04open\x126\n" +
 	"\x05close\x18\x05 \x01(\v2\x1e.farpool.v1alpha1.CloseSessionH\x00R\x05closeB\x06\n" +
 	"\x04what\"\t\n" +
-	"\aReadMap\"\x8e\x02\n" +
+	"\aReadMap\"\xb5\x02\n" +
 	"\vOpenSession\x12-\n" +
 	"\x12client_incarnation\x18\x01 \x01(\x04R\x11clientIncarnation\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12)\n" +
@@ -679,11 +696,13 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\vclient_name\x18\x05 \x01(\tR\n" +
 	"clientName\x12%\n" +
 	"\x0eclient_process\x18\x06 \x01(\x04R\rclientProcess\x121\n" +
-	"\x14previous_incarnation\x18\a \x01(\x04R\x13previousIncarnation\"\\\n" +
+	"\x14previous_incarnation\x18\a \x01(\x04R\x13previousIncarnation\x12%\n" +
+	"\x0eprevious_token\x18\b \x01(\fR\rpreviousToken\"r\n" +
 	"\fCloseSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12-\n" +
-	"\x12client_incarnation\x18\x02 \x01(\x04R\x11clientIncarnation\"\xa5\x03\n" +
+	"\x12client_incarnation\x18\x02 \x01(\x04R\x11clientIncarnation\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\fR\x05token\"\xa5\x03\n" +
 	"\fSessionReply\x127\n" +
 	"\x04code\x18\x01 \x01(\x0e2#.farpool.v1alpha1.SessionReply.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12,\n" +

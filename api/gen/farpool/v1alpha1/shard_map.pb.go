@@ -528,7 +528,10 @@ type ShardMap struct {
 	Departures []*Departure `protobuf:"bytes,9,rep,name=departures,proto3" json:"departures,omitempty"` // of that move, sorted by part; empty: it is finished
 	// Of RACE: clients split the tables of every memory node ahead of the keys, until so many are in use there. A power of
 	// two, or 0: tables are split as keys come.
-	LeastTables   uint32 `protobuf:"varint,10,opt,name=least_tables,json=leastTables,proto3" json:"least_tables,omitempty"`
+	LeastTables uint32 `protobuf:"varint,10,opt,name=least_tables,json=leastTables,proto3" json:"least_tables,omitempty"`
+	// The operator's, with the pool's Ed25519 key: of "farpool.dev/shard-map/v1\n" and this message without it, serialized in
+	// the order of its fields (docs/adr/0019). Empty in pools without a map key.
+	Signature     []byte `protobuf:"bytes,15,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -633,6 +636,13 @@ func (x *ShardMap) GetLeastTables() uint32 {
 	return 0
 }
 
+func (x *ShardMap) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 var File_farpool_v1alpha1_shard_map_proto protoreflect.FileDescriptor
 
 const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
@@ -676,7 +686,7 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\rR\x04node\"3\n" +
 	"\tDeparture\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12\x12\n" +
-	"\x04from\x18\x02 \x01(\rR\x04from\"\x92\x03\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\"\xb0\x03\n" +
 	"\bShardMap\x12\x19\n" +
 	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x127\n" +
@@ -690,7 +700,8 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"departures\x18\t \x03(\v2\x1b.farpool.v1alpha1.DepartureR\n" +
 	"departures\x12!\n" +
 	"\fleast_tables\x18\n" +
-	" \x01(\rR\vleastTablesB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
+	" \x01(\rR\vleastTables\x12\x1c\n" +
+	"\tsignature\x18\x0f \x01(\fR\tsignatureB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
 
 var (
 	file_farpool_v1alpha1_shard_map_proto_rawDescOnce sync.Once
