@@ -159,4 +159,5 @@ const (
 	ReasonAmendmentRefused      = "AmendmentRefused"
 	ReasonNowhereToEvacuate     = "NowhereToEvacuate"
 	ReasonForeignPods           = "ForeignPods"
+	ReasonAnotherOperator       = "AnotherOperator"
 )

@@ -25,6 +25,8 @@ const (
 	indexPool = "pool"
 	// indexOwner finds what a pool controls, by the pool's uid.
 	indexOwner = "owner"
+	// indexPoolUID finds the Secrets that any operator keeps of a pool, by the pool's uid.
+	indexPoolUID = "poolUID"
 	// indexMarked finds the Kubernetes nodes that are about to be emptied or out of service.
 	indexMarked = "marked"
 	// indexNodeName finds what runs, or has run, on a Kubernetes node.
@@ -56,6 +58,9 @@ func Index(ctx context.Context, indexer client.FieldIndexer, drains DrainTaints)
 		if err := add(object, indexPool, func(object client.Object) []string { return one(object.GetLabels()[v1alpha1.LabelPool]) }); err != nil {
 			return err
 		}
+	}
+	if err := add(&corev1.Secret{}, indexPoolUID, func(object client.Object) []string { return one(object.GetLabels()[v1alpha1.LabelPoolUID]) }); err != nil {
+		return err
 	}
 	for _, object := range []client.Object{&v1alpha1.MemoryNode{}, &v1alpha1.ShardMap{}, &v1alpha1.MemoryNodePool{}, &v1alpha1.ComputeShardPool{}} {
 		if err := add(object, indexOwner, func(object client.Object) []string {

@@ -38,7 +38,9 @@ type Snapshot struct {
 	Deployments map[string]*appsv1.Deployment
 	Secrets     map[string]*corev1.Secret
 	// Kept are Secrets of the pool that lie where the operator alone reads them.
-	Kept       map[string]*corev1.Secret
+	Kept map[string]*corev1.Secret
+	// Rivals are the namespaces where another operator keeps Secrets of the pool, with the oldest of each.
+	Rivals     map[string]*corev1.Secret
 	ConfigMaps map[string]*corev1.ConfigMap
 	Services   map[string]*corev1.Service
 	Budgets    map[string]*policyv1.PodDisruptionBudget
@@ -60,6 +62,8 @@ type Snapshot struct {
 	ComputePools map[string]*v1alpha1.ComputeShardPool
 	// Gone are the pods of written-down processes that the API server has no more.
 	Gone map[types.UID]bool
+	// Exits are how the processes of such pods ended, where that was seen before the pods were gone.
+	Exits map[types.UID]*corev1.ContainerStateTerminated
 	// Unlabelled are the pods of written-down processes that the API server has, and that the cache does not show as the pool's.
 	Unlabelled []*metav1.PartialObjectMetadata
 	// Unplaced are memory nodes of the newest map of which the API server has no pod, or one that never found a place: none runs, and what the
@@ -239,8 +243,32 @@ func (s *Snapshot) kept(ctx context.Context, cache, live client.Reader, names []
 		}
 		s.Kept[name.Name] = secret
 	}
+	if err := s.rivals(ctx, cache, names); err != nil {
+		return err
+	}
 	if len(s.Kept) < len(names) {
 		return s.formerHashSecret(ctx, live)
+	}
+	return nil
+}
+
+// rivals looks where else Secrets of these names are kept, as far as the operator watches: an operator of another namespace has made them for this very pool.
+func (s *Snapshot) rivals(ctx context.Context, cache client.Reader, names []types.NamespacedName) error {
+	var secrets corev1.SecretList
+	if err := cache.List(ctx, &secrets, client.MatchingFields{indexPoolUID: string(s.Pool.UID)}); err != nil {
+		return fmt.Errorf("list Secrets that other operators keep of pool %s/%s: %w", s.Pool.Namespace, s.Pool.Name, err)
+	}
+	s.Rivals = map[string]*corev1.Secret{}
+	for i := range secrets.Items {
+		secret := &secrets.Items[i]
+		for _, own := range names {
+			if secret.Name != own.Name || secret.Namespace == own.Namespace {
+				continue
+			}
+			if oldest := s.Rivals[secret.Namespace]; oldest == nil || secret.CreationTimestamp.Before(&oldest.CreationTimestamp) {
+				s.Rivals[secret.Namespace] = secret
+			}
+		}
 	}
 	return nil
 }

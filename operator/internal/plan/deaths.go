@@ -74,17 +74,23 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 	known.cause = v1alpha1.CausePodTerminated
 	pod := c.byUID[types.UID(process.PodUID)]
 	if pod == nil {
-		if d.Gone[types.UID(process.PodUID)] {
-			return dead, known
+		if !d.Gone[types.UID(process.PodUID)] {
+			return unknown, known
 		}
-		return unknown, known
+		if exit := d.Exits[types.UID(process.PodUID)]; exit != nil {
+			known.at = exit.FinishedAt.DeepCopy()
+			if exit.ExitCode == 0 {
+				return ended, known
+			}
+		}
+		return dead, known
 	}
 	last := lastTermination(pod)
 	if last != nil && !last.FinishedAt.IsZero() {
 		known.at = last.FinishedAt.DeepCopy()
 	}
 	// A kubelet starts a container only when the one before has ended: whoever else answers from the pod proves it.
-	over := podEnded(pod) || c.within[pod.UID] != "" && last != nil
+	over := PodEnded(pod) || c.within[pod.UID] != "" && last != nil
 	switch {
 	case over && last != nil && last.ExitCode == 0:
 		return ended, known
@@ -113,7 +119,7 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 		return answers, known
 	}
 	// Never heard of: its pod may just have been too short of time to be heard.
-	if pod := c.byName[reported.GetName()]; pod != nil && c.within[pod.UID] == "" && containerRuns(pod) && !podEnded(pod) {
+	if pod := c.byName[reported.GetName()]; pod != nil && c.within[pod.UID] == "" && containerRuns(pod) && !PodEnded(pod) {
 		return unknown, known
 	}
 	return dead, known
@@ -163,8 +169,8 @@ func holds(reported *farpoolv1alpha1.DeadClient) bool {
 	return reported.GetSlots() > 0 || reported.GetSegments() > 0
 }
 
-// podEnded says whether Kubernetes has it that no container of the pod runs, or ever will.
-func podEnded(pod *corev1.Pod) bool {
+// PodEnded says whether Kubernetes has it that no container of the pod runs, or ever will.
+func PodEnded(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
 	}

@@ -96,6 +96,11 @@ func (w *ward) gone(name string) {
 	delete(w.Agents, types.UID("pod-"+name))
 }
 
+// exit is how a pod was seen to end before it was gone.
+func (w *ward) exit(name string, code int32) {
+	w.Exits = map[types.UID]*corev1.ContainerStateTerminated{types.UID("pod-" + name): terminated(code)}
+}
+
 // unreachable is a shard that does not answer.
 func (w *ward) unreachable(name string) {
 	observed := w.Agents[types.UID("pod-"+name)]
@@ -238,6 +243,11 @@ func TestDeaths(t *testing.T) {
 		{name: "silence of a stream that is opened anew", do: func(w *ward) { delete(w.Agents, "pod-a") }, keeps: true},
 		{name: "a pod that the cache has not yet", do: func(w *ward) { w.remove("a") }, keeps: true},
 		{name: "a pod that is gone", do: func(w *ward) { w.gone("a") }, cause: v1alpha1.CausePodTerminated, of: "a"},
+		{name: "a pod that is gone, and left in order", do: func(w *ward) { w.gone("a"); w.exit("a", 0) }},
+		{name: "a pod that is gone, and ended badly", do: func(w *ward) { w.gone("a"); w.exit("a", 137) }, cause: v1alpha1.CausePodTerminated, of: "a"},
+		{name: "a pod that is gone, of which another left in order", do: func(w *ward) { w.gone("a"); w.exit("z", 0) }, cause: v1alpha1.CausePodTerminated, of: "a"},
+		{name: "a pod that ended in order, and that the cache has not", do: func(w *ward) { w.remove("a"); w.exit("a", 0) }, keeps: true},
+		{name: "a pod that is gone and left in order, and a report", do: func(w *ward) { w.gone("a"); w.exit("a", 0); w.report(0, ofA) }, cause: v1alpha1.CauseMemoryNodeReport, of: "a"},
 		{name: "a pod that was evicted", do: func(w *ward) { w.unreachable("a"); w.pod("a").Status.Phase = corev1.PodFailed }, cause: v1alpha1.CausePodTerminated, of: "a"},
 		{name: "a pod that is being deleted, but runs", do: func(w *ward) {
 			w.unreachable("a")

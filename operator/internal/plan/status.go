@@ -571,6 +571,7 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 	found = append(found, d.quarantined()...)
 	found = append(found, fullFinding(pressure)...)
 	found = append(found, d.sessionBudget()...)
+	found = append(found, d.rivals()...)
 	if waiting := d.repairs.waiting; waiting > 0 {
 		found = append(found, finding{v1alpha1.ReasonRepairBacklog, fmt.Sprintf(
 			"%d dead client processes wait for a RepairLease, as %d are open: look at those that do not move (kubectl -n %s get repairleases -o wide); blocked clients repair on their own meanwhile",

@@ -108,6 +108,7 @@ type Reconciler struct {
 	// watched namespaces; empty: all of them.
 	watched     []string
 	drainTaints observe.DrainTaints
+	exits       *exits
 
 	mutex sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -118,6 +119,8 @@ type Reconciler struct {
 	told map[types.NamespacedName]map[line]string
 	// stale is how often in a row each pool was decided from a stale cache.
 	stale map[types.NamespacedName]int
+	// gaveWay is to which other operator's namespace each pool was left, as far as people have heard.
+	gaveWay map[types.NamespacedName]string
 }
 
 // line is what somebody is told of a RepairLease or ResizeOperation, step by step: who looks at it, or at its pool.
@@ -160,9 +163,11 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		settings:    options.Settings,
 		watched:     options.Namespaces,
 		drainTaints: options.DrainTaints,
+		exits:       &exits{clock: options.Clock, seen: map[types.UID]exit{}},
 		credentials: map[types.NamespacedName]*pki.Credential{},
 		told:        map[types.NamespacedName]map[line]string{},
 		stale:       map[types.NamespacedName]int{},
+		gaveWay:     map[types.NamespacedName]string{},
 	}
 	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
 	r.tellings = newTellings(r.enqueue)
@@ -176,13 +181,14 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 	})); err != nil {
 		return nil, err
 	}
-	byLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+	ofLabel := func(_ context.Context, object client.Object) []reconcile.Request {
 		pool := object.GetLabels()[v1alpha1.LabelPool]
 		if pool == "" {
 			return nil
 		}
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: pool}}}
-	})
+	}
+	byLabel := handler.EnqueueRequestsFromMapFunc(ofLabel)
 	byReference := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 		pool := types.NamespacedName{Namespace: object.GetNamespace()}
 		switch object := object.(type) {
@@ -212,7 +218,12 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.poolOfKept)).
-		Watches(&corev1.Pod{}, byLabel).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+			if pod, ok := object.(*corev1.Pod); ok {
+				r.exits.see(pod)
+			}
+			return ofLabel(ctx, object)
+		})).
 		// Between a compute shard's pod and its Deployment.
 		Watches(&appsv1.ReplicaSet{}, byLabel, builder.OnlyMetadata).
 		Watches(&v1alpha1.RepairLease{}, byReference).
@@ -302,6 +313,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if rival := plan.GivesWay(snapshot, r.kept(pool)); rival != "" {
+		return r.giveWay(ctx, pool, rival), nil
+	}
+	snapshot.Exits = r.exits.of(snapshot.Gone)
 	decided, err := plan.Decide(plan.Input{Snapshot: snapshot, Settings: r.settings, Now: r.clock.Now(), Random: rand.Reader})
 	if err != nil {
 		return reconcile.Result{}, err
@@ -741,6 +756,7 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	delete(r.credentials, pool)
 	delete(r.told, pool)
 	delete(r.stale, pool)
+	delete(r.gaveWay, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
 	r.calls.Keep(pool, nil)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -57,10 +58,32 @@ func (r *Reconciler) keptOf(secret client.Object) (pool types.NamespacedName, ui
 
 // poolOfKept has a pool looked at when what is kept of it changes.
 func (r *Reconciler) poolOfKept(_ context.Context, secret client.Object) []reconcile.Request {
-	if pool, _, ok := r.keptOf(secret); ok {
-		return []reconcile.Request{{NamespacedName: pool}}
+	labels := secret.GetLabels()
+	pool := types.NamespacedName{Namespace: labels[v1alpha1.LabelPoolNamespace], Name: labels[v1alpha1.LabelPool]}
+	if pool.Name != "" && r.watches(pool.Namespace) && slices.Contains(render.KeptSecretNames(pool.Name, types.UID(labels[v1alpha1.LabelPoolUID])), secret.GetName()) {
+		return []reconcile.Request{{NamespacedName: pool}} // another operator's are looked at, too
 	}
 	return nil
+}
+
+// giveWay leaves a pool to an operator of another namespace, which writes its statuses: two that wrote them would never come to an end.
+func (r *Reconciler) giveWay(ctx context.Context, pool *v1alpha1.KVPool, rival string) reconcile.Result {
+	key := client.ObjectKeyFromObject(pool)
+	r.mutex.Lock()
+	told := r.gaveWay[key] == rival
+	r.mutex.Unlock()
+	if !told {
+		r.forget(key)
+		r.mutex.Lock()
+		r.gaveWay[key] = rival
+		r.mutex.Unlock()
+		own := cmp.Or(r.settings.SecretNamespace, pool.Namespace)
+		note := fmt.Sprintf("an operator that keeps its Secrets in namespace %s has made those of this pool: the operator of namespace %s does nothing for the pool. Uninstall one of them, or give them different namespaces to watch; if that operator has moved here, move the Secrets with label %s=%s, too",
+			rival, own, v1alpha1.LabelPoolUID, pool.UID)
+		log.FromContext(ctx).Info("another operator serves a pool", "of", rival)
+		r.recorder.Eventf(pool, nil, corev1.EventTypeWarning, v1alpha1.ReasonAnotherOperator, "GiveWay", "%s", note)
+	}
+	return reconcile.Result{}
 }
 
 // sweepKept adds a controller that looks at each kept Secret when the operator starts, when it is made, and when its pool is deleted.

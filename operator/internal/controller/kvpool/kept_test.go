@@ -93,6 +93,57 @@ var _ = Describe("Secrets that the operator keeps to itself", func() {
 		Expect(authority.Data).To(Equal(before.Data))
 	})
 
+	// rival makes the Secret that an operator of another namespace would keep of the pool.
+	rival := func(w *world) *corev1.Secret {
+		GinkgoHelper()
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "rival-"}}
+		Expect(k8s.Create(w.ctx, namespace)).To(Succeed())
+		_, hash := w.keptKeys()
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: hash.Name, Labels: map[string]string{
+			v1alpha1.LabelPool: w.pool.Name, v1alpha1.LabelPoolNamespace: w.pool.Namespace, v1alpha1.LabelPoolUID: string(w.pool.UID)}}}
+		Expect(k8s.Create(w.ctx, secret)).To(Succeed())
+		return secret
+	}
+
+	It("keep a pool from an operator that comes second", func() {
+		w := newWorld(nil)
+		w.pool.Spec.Management = v1alpha1.ManagementPaused
+		Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPaused)
+		secret := rival(w)
+		w.awaitEvent("KVPool", v1alpha1.ReasonAnotherOperator)
+		before := len(running.writes.in(w.pool.Namespace))
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Management = v1alpha1.ManagementManaged })).To(Succeed())
+		Eventually(func() v1alpha1.Management {
+			cached := &v1alpha1.KVPool{}
+			Expect(running.reconciler.client.Get(w.ctx, client.ObjectKeyFromObject(w.pool), cached)).To(Succeed())
+			return cached.Spec.Management
+		}, within, every).Should(Equal(v1alpha1.ManagementManaged))
+		w.reconcile(3)
+		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty(), "it acts for a pool that another operator serves")
+		_, hash := w.keptKeys()
+		Expect(apierrors.IsNotFound(k8s.Get(w.ctx, hash, &corev1.Secret{}))).To(BeTrue())
+
+		Expect(k8s.Delete(w.ctx, secret)).To(Succeed())
+		for _, name := range w.nodeNames() {
+			w.awaitPod(name)
+		}
+	})
+
+	It("tell the operator that was first of another", func() {
+		w := newWorld(nil)
+		w.up()
+		secret := rival(w)
+		message := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonAnotherOperator).Message
+		Expect(message).To(ContainSubstring(secret.Namespace))
+		w.awaitEvent("KVPool", v1alpha1.ReasonAnotherOperator)
+		epoch := w.newest().Spec.Epoch
+		restarted := w.run("cache-memory-1")
+		Eventually(restarted.epoch, within, every).Should(Equal(uint64(epoch + 1)))
+		Expect(k8s.Delete(w.ctx, secret)).To(Succeed())
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
+	})
+
 	It("go when their pool has gone, and a pool made anew has its own", func() {
 		w := newWorld(nil)
 		w.create()
