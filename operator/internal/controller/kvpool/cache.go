@@ -5,6 +5,7 @@ package kvpool
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -23,6 +24,7 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/apply"
+	"farpool.dev/farpool/operator/internal/render"
 )
 
 // CacheOptions keeps the cache to what belongs to pools of some namespaces, or of all if none is named: no Secret of anybody else's is ever read.
@@ -91,6 +93,9 @@ func withoutManagersOfOthers(object any) (any, error) {
 // conditionsOfPods are those that are looked at.
 var conditionsOfPods = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress}
 
+// annotationsOfPods are those that are looked at: one that is missed here is added to pods again and again.
+var annotationsOfPods = append(slices.Sorted(maps.Keys(render.NotToBeTaken())), v1alpha1.AnnotationPodHash)
+
 // slimPod keeps what is looked at of a pod. Pods are the most numerous objects, and their specs the longest; a pod that runs is never applied to.
 func slimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
@@ -99,8 +104,13 @@ func slimPod(object any) (any, error) {
 	}
 	slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta}
 	slim.ManagedFields, slim.Annotations = nil, nil
-	if hash, ok := pod.Annotations[v1alpha1.AnnotationPodHash]; ok {
-		slim.Annotations = map[string]string{v1alpha1.AnnotationPodHash: hash}
+	for _, key := range annotationsOfPods {
+		if value, ok := pod.Annotations[key]; ok {
+			if slim.Annotations == nil {
+				slim.Annotations = map[string]string{}
+			}
+			slim.Annotations[key] = value
+		}
 	}
 	slim.Status = corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, PodIP: pod.Status.PodIP}
 	for _, condition := range pod.Status.Conditions {

@@ -3,6 +3,7 @@
 package kvpool
 
 import (
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/render"
 )
 
 func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
@@ -44,6 +46,22 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 		if kept, err := transform("a tombstone"); err != nil || kept != "a tombstone" {
 			t.Errorf("%v, %v", kept, err)
 		}
+	}
+}
+
+// An annotation that the operator adds to pods where it is missing has to be seen in the cache, or it is added for ever.
+func TestTheCacheKeepsAnnotationsThatAreAdded(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"of": "another", v1alpha1.AnnotationPodHash: "hash"}}}
+	for key, value := range render.NotToBeTaken() {
+		pod.Annotations[key] = value
+	}
+	kept, err := slimPod(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(pod.Annotations, "of")
+	if annotations := kept.(*corev1.Pod).Annotations; !maps.Equal(annotations, pod.Annotations) {
+		t.Errorf("%v, want %v", annotations, pod.Annotations)
 	}
 }
 
