@@ -43,7 +43,7 @@ import (
 var version = "dev"
 
 // gcPercent is how much the heap may grow before garbage is collected, where GOGC says nothing else.
-const gcPercent = 40
+const gcPercent = 25
 
 type options struct {
 	metricsAddress    string

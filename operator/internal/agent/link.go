@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -516,18 +517,16 @@ func (nothingYet) Error() string   { return "nothing to read yet" }
 func (nothingYet) Timeout() bool   { return true }
 func (nothingYet) Temporary() bool { return true }
 
-// socket is a connection that can be waited for without a buffer and without a deep stack.
+// socket is a connection that can be waited for without a buffer, on the smallest stack that there is.
 type socket struct {
 	net.Conn
 	raw syscall.RawConn
 	// patient: Read waits for something to read. After the handshake only wait does.
 	patient bool
 
-	// try is what raw calls; kept, as a closure would be made for each wait.
-	try   func(uintptr) bool
-	ahead []byte // was read by wait
-	at    *[4 << 10]byte
-	err   error
+	// readable is what raw calls in wait; kept, as a closure would be made for each wait.
+	readable func(uintptr) bool
+	peeked   byte
 }
 
 func newSocket(connection net.Conn) (*socket, error) {
@@ -540,39 +539,21 @@ func newSocket(connection net.Conn) (*socket, error) {
 		return nil, fmt.Errorf("take the file descriptor of a connection: %w", err)
 	}
 	s := &socket{Conn: connection, raw: raw, patient: true}
-	s.try = func(descriptor uintptr) bool {
-		buffer := buffers.Get().(*[4 << 10]byte)
-		count, err := receive(descriptor, buffer[:])
-		if errors.Is(err, errNothingYet) {
-			buffers.Put(buffer)
-			return false
-		}
-		s.at, s.ahead, s.err = buffer, buffer[:count], err
-		return true
+	s.readable = func(descriptor uintptr) bool {
+		// A call of package syscall would need a larger stack.
+		_, _, failure := syscall.RawSyscall6(syscall.SYS_RECVFROM, descriptor, uintptr(unsafe.Pointer(&s.peeked)), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+		return failure != syscall.EAGAIN
 	}
 	return s, nil
 }
 
-// wait returns once there is something to read, or an error.
-func (s *socket) wait() error { return s.raw.Read(s.try) }
+// wait returns once there is something to read, be it the end or an error.
+func (s *socket) wait() error { return s.raw.Read(s.readable) }
 
-// Read what wait has read, and what there is besides.
+// Read what there is, and wait only if the socket is patient.
 func (s *socket) Read(buffer []byte) (int, error) {
 	if s.patient {
 		return s.Conn.Read(buffer)
-	}
-	if s.at != nil {
-		count := copy(buffer, s.ahead)
-		if s.ahead = s.ahead[count:]; len(s.ahead) == 0 {
-			buffers.Put(s.at)
-			s.at, s.ahead = nil, nil
-		}
-		if count > 0 {
-			return count, nil
-		}
-	}
-	if s.err != nil {
-		return 0, s.err
 	}
 	var count int
 	var err error

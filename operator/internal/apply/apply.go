@@ -82,10 +82,11 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	if err != nil {
 		return err
 	}
-	if unchanged(have, wanted, cached.GetManagedFields(), v1alpha1.FieldManager, "") || asMade(have, wanted, cached.GetManagedFields(), manager) {
+	managed, owner := cached.GetManagedFields(), metav1.GetControllerOf(cached)
+	if unchanged(have, wanted, managed, owner, v1alpha1.FieldManager, "") || asMade(have, wanted, managed, owner, manager) {
 		return nil
 	}
-	if len(makersOf(cached.GetManagedFields())) > 0 {
+	if len(makersOf(managed)) > 0 {
 		if err := a.own(ctx, cached, want); err != nil {
 			return err
 		}
@@ -199,7 +200,7 @@ func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration
 	if err != nil {
 		return fmt.Errorf("compare the status of %s: %w", describe(want), err)
 	}
-	if unchanged(have, comparable(want), cached.GetManagedFields(), v1alpha1.StatusFieldManager, "status") {
+	if unchanged(have, comparable(want), cached.GetManagedFields(), metav1.GetControllerOf(cached), v1alpha1.StatusFieldManager, "status") {
 		return nil
 	}
 	if err := a.client.Status().Apply(ctx, desired, client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership); err != nil {

@@ -17,7 +17,7 @@ import (
 // unchanged says whether applying desired as manager would change nothing: every desired value is there already and manager's own, and
 // manager owns nothing that desired leaves out (which the API server would remove). What others have added beside it is theirs: an apply
 // would not remove it, and must not be tried for ever.
-func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, manager, subresource string) bool {
+func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, owner *metav1.OwnerReference, manager, subresource string) bool {
 	if !contains(live, desired) {
 		return false
 	}
@@ -25,12 +25,8 @@ func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry
 		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.Subresource != subresource {
 			continue
 		}
-		var fields map[string]any
-		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
-			return false
-		}
-		set := parseFields(fields)
-		return covers(set, desired) && owns(set, desired) && !longer(set, live, desired)
+		set := fieldsOf(entry, owner)
+		return set != nil && covers(set, desired) && owns(set, desired) && !longer(set, live, desired)
 	}
 	// Nothing is owned yet: the first apply must take place.
 	return false
@@ -38,17 +34,13 @@ func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry
 
 // asMade says whether an object still is as a field manager has created it. That manager owns defaults, too, of which nothing is known here; but its name
 // says that what is desired is what was asked for then.
-func asMade(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, manager string) bool {
+func asMade(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, owner *metav1.OwnerReference, manager string) bool {
 	for _, entry := range managed {
 		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Subresource != "" {
 			continue
 		}
-		var fields map[string]any
-		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil || !contains(live, desired) {
-			return false
-		}
-		set := parseFields(fields)
-		return covers(set, desired) && !longer(set, live, desired)
+		set := fieldsOf(entry, owner)
+		return set != nil && contains(live, desired) && covers(set, desired) && !longer(set, live, desired)
 	}
 	return false
 }
@@ -116,6 +108,38 @@ type fieldSet struct {
 type keyedFields struct {
 	names    []string
 	elements map[string]*fieldSet
+}
+
+// theOwner stands for the uid of an object's controlling owner in sets of fields that Compact has changed. No uid is like it.
+const theOwner = "$owner"
+
+// Compact changes a set of fields so that it is the same for objects that differ in their owners alone: a cache needs to keep one of them.
+func Compact(fields *metav1.FieldsV1, object metav1.Object) *metav1.FieldsV1 {
+	owner := metav1.GetControllerOf(object)
+	if fields == nil || owner == nil || owner.UID == "" {
+		return fields
+	}
+	raw := fields.GetRawString()
+	if compact := strings.ReplaceAll(raw, string(owner.UID), theOwner); compact != raw {
+		return metav1.NewFieldsV1(compact)
+	}
+	return fields
+}
+
+// fieldsOf reads the set of fields of a manager, of an object with that controlling owner; nil: it cannot be read.
+func fieldsOf(entry metav1.ManagedFieldsEntry, owner *metav1.OwnerReference) *fieldSet {
+	if entry.FieldsV1 == nil {
+		return nil
+	}
+	raw := entry.FieldsV1.GetRawString()
+	if owner != nil {
+		raw = strings.ReplaceAll(raw, theOwner, string(owner.UID))
+	}
+	var fields map[string]any
+	if json.Unmarshal([]byte(raw), &fields) != nil {
+		return nil
+	}
+	return parseFields(fields)
 }
 
 // parseFields reads a set of fields.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
@@ -73,7 +74,7 @@ func TestUnchanged(t *testing.T) {
 		"a list emptied":                 {`{"l": ["a"]}`, `{"l": []}`, `{"f:l": {}}`, "m", "", false},
 	} {
 		entries := managedBy("m", "", c.fields)
-		if got := unchanged(object(t, c.live), object(t, c.desired), entries, c.manager, c.subresource); got != c.want {
+		if got := unchanged(object(t, c.live), object(t, c.desired), entries, nil, c.manager, c.subresource); got != c.want {
 			t.Errorf("%s: unchanged is %v", name, got)
 		}
 	}
@@ -107,9 +108,26 @@ func TestAsMade(t *testing.T) {
 		"changed":             {strings.ReplaceAll(liveService, "ClusterIP", "NodePort"), managed(defaulted, metav1.ManagedFieldsOperationUpdate), false},
 		"unreadable":          {liveService, managed(`{`, metav1.ManagedFieldsOperationUpdate), false},
 	} {
-		if got := asMade(object(t, c.live), desired, c.managed, manager); got != c.want {
+		if got := asMade(object(t, c.live), desired, c.managed, nil, manager); got != c.want {
 			t.Errorf("%s: as made is %v", name, got)
 		}
+	}
+	// A cache keeps one set of fields for all owners.
+	owned := func(uid string) (live map[string]any, fields *metav1.FieldsV1, owner *metav1.OwnerReference) {
+		owner = &metav1.OwnerReference{UID: types.UID(uid), Controller: new(bool)}
+		*owner.Controller = true
+		fields = Compact(metav1.NewFieldsV1(strings.ReplaceAll(defaulted, `\"7\"`, `\"`+uid+`\"`)), &metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{*owner}})
+		return object(t, strings.ReplaceAll(liveService, `"7"`, `"`+uid+`"`)), fields, owner
+	}
+	live, fields, owner := owned("5d1c")
+	_, others, another := owned("9e0f")
+	made := []metav1.ManagedFieldsEntry{{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: fields}}
+	wanted := object(t, strings.ReplaceAll(desiredService, `"7"`, `"5d1c"`))
+	if fields.GetRawString() != others.GetRawString() || !asMade(live, wanted, made, owner, manager) || asMade(live, wanted, made, another, manager) {
+		t.Errorf("%s and %s", fields.GetRawString(), others.GetRawString())
+	}
+	if fields := metav1.NewFieldsV1(defaulted); Compact(fields, &metav1.ObjectMeta{}) != fields || Compact(nil, &metav1.ObjectMeta{}) != nil {
+		t.Error("fields of an object without an owner are changed")
 	}
 	// A list that is one value, such as the rules of a NetworkPolicy, is as made only if nobody has added to it.
 	rules := object(t, `{"spec": {"ingress": [{"from": "operator"}]}}`)
@@ -117,7 +135,7 @@ func TestAsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	atomic := managed(`{"f:spec": {"f:ingress": {}, "f:policyTypes": {}}}`, metav1.ManagedFieldsOperationUpdate)
-	if !asMade(rules, rules, atomic, manager) || asMade(object(t, `{"spec": {"ingress": [{"from": "operator"}, {"from": "anybody"}]}}`), rules, atomic, manager) {
+	if !asMade(rules, rules, atomic, nil, manager) || asMade(object(t, `{"spec": {"ingress": [{"from": "operator"}, {"from": "anybody"}]}}`), rules, atomic, nil, manager) {
 		t.Error("a rule that somebody has added is not seen, or one that is to be there is")
 	}
 }
@@ -136,7 +154,7 @@ func TestUnchangedCostsWhatTheObjectIsLong(t *testing.T) {
 		live, desired := object(t, text), object(t, text)
 		managed := managedBy("m", "", fmt.Sprintf(`{"f:status": {"f:processes": {%s}, "f:fenced": {%s}}}`, strings.Join(fields, ","), strings.Join(values, ",")))
 		return testing.AllocsPerRun(3, func() {
-			if !unchanged(live, desired, managed, "m", "") {
+			if !unchanged(live, desired, managed, nil, "m", "") {
 				t.Fatal("it would be written")
 			}
 		})

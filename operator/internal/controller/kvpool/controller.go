@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/reference"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -672,7 +674,7 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 	// Steps are told before they are written down, by which they are known to be told: an operator that dies in between has the next one tell them
 	// again, and none is missed.
 	steps, others := r.news(snapshot, decided.Status.Events)
-	r.emit(steps)
+	r.emitNow(ctx, steps)
 	r.metrics.count(snapshot, &decided.Status, steps)
 	writes := decided.Statuses(snapshot)
 	results := make([]error, len(writes))
@@ -749,6 +751,36 @@ func (r *Reconciler) emit(list []plan.Event) {
 	for _, told := range list {
 		r.recorder.Eventf(told.Regarding, nil, told.Type, told.Reason, told.Action, "%s", told.Note)
 	}
+}
+
+// emitNow writes events before it returns. A recorder writes them when it comes to it: an operator that dies first would have said by a status that they are
+// told, and nobody would ever tell them.
+func (r *Reconciler) emitNow(ctx context.Context, list []plan.Event) {
+	sideBySide(len(list), func(i int) {
+		told := list[i]
+		regarding, err := reference.GetReference(r.client.Scheme(), told.Regarding)
+		if err == nil {
+			now := r.clock.Now()
+			err = r.client.Create(ctx, &eventsv1.Event{
+				ObjectMeta: metav1.ObjectMeta{Namespace: told.Regarding.GetNamespace(), Name: fmt.Sprintf("%s.%x", told.Regarding.GetName(), now.UnixNano()+int64(i))},
+				EventTime:  metav1.NewMicroTime(now), ReportingController: operatorName, ReportingInstance: operatorName,
+				Type: told.Type, Reason: told.Reason, Action: told.Action, Note: clipped(told.Note), Regarding: *regarding,
+			})
+		}
+		if err != nil {
+			log.FromContext(ctx).V(1).Info("an event is left to the recorder", "reason", told.Reason, "why", err.Error())
+			r.emit(list[i : i+1])
+		}
+	})
+}
+
+// clipped keeps a note to what an event can hold.
+func clipped(note string) string {
+	const limit = 1024
+	if len(note) <= limit {
+		return note
+	}
+	return strings.ToValidUTF8(note[:limit-3], "") + "..."
 }
 
 func (r *Reconciler) forget(pool types.NamespacedName) {

@@ -3,11 +3,16 @@
 package kvpool
 
 import (
+	"maps"
+	"slices"
+	"strconv"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"farpool.dev/farpool/operator/internal/apply"
 )
 
 // shared is a table of texts that objects of the cache have in common, such as their labels and the fields that a manager owns: each object is decoded with
@@ -16,6 +21,8 @@ type shared struct {
 	mutex sync.Mutex
 	texts map[string]string
 	sets  map[string]*metav1.FieldsV1
+	// labels by all of their keys and values.
+	labels map[string]map[string]string
 }
 
 // Texts longer than longestShared are rarely equal. Once there are mostShared, the table begins anew: what is in use stays with the objects that use it.
@@ -59,14 +66,32 @@ func (s *shared) fields(set *metav1.FieldsV1) *metav1.FieldsV1 {
 	return set
 }
 
+// keysAndValues returns the copy that is kept of equal labels or annotations.
 func (s *shared) keysAndValues(m map[string]string) map[string]string {
-	if m == nil {
-		return nil
+	if len(m) == 0 {
+		return m
+	}
+	var all []byte
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		all = append(strconv.AppendQuote(all, key), '=')
+		all = append(strconv.AppendQuote(all, m[key]), ',')
+	}
+	s.mutex.Lock()
+	kept, found := s.labels[string(all)]
+	s.mutex.Unlock()
+	if found {
+		return kept
 	}
 	common := make(map[string]string, len(m))
 	for key, value := range m {
 		common[s.text(key)] = s.text(value)
 	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if len(s.labels) >= mostShared/8 || s.labels == nil {
+		s.labels = map[string]map[string]string{}
+	}
+	s.labels[string(all)] = common
 	return common
 }
 
@@ -88,7 +113,7 @@ func (s *shared) meta(object metav1.Object) {
 		entry := &managed[i]
 		entry.Manager, entry.APIVersion, entry.FieldsType = s.text(entry.Manager), s.text(entry.APIVersion), s.text(entry.FieldsType)
 		entry.Operation, entry.Subresource = metav1.ManagedFieldsOperationType(s.text(string(entry.Operation))), s.text(entry.Subresource)
-		entry.Time, entry.FieldsV1 = nil, s.fields(entry.FieldsV1)
+		entry.Time, entry.FieldsV1 = nil, s.fields(apply.Compact(entry.FieldsV1, object))
 	}
 	if len(managed) > 0 {
 		object.SetManagedFields(managed)

@@ -48,8 +48,9 @@ var _ = Describe("A pod that bears a pool's labels", func() {
 		Expect(w.writtenDown()).To(HaveLen(1))
 
 		By("naming them")
-		found := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonForeignPods)
-		Expect(found.Message).To(ContainSubstring("nobodys, of-another-deployment, of-the-pool-itself"))
+		Eventually(func() string {
+			return w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonForeignPods).Message
+		}, within, every).Should(ContainSubstring("nobodys, of-another-deployment, of-the-pool-itself"))
 		w.awaitEvent("KVPool", v1alpha1.ReasonForeignPods)
 
 		By("keeping one that it knows, although its ReplicaSet is gone")
