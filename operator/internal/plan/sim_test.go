@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,13 +67,14 @@ const (
 	resizeIsDeleted
 	faultsChange
 	lastIsLost
+	newcomerIsDeleted
 	whats
 )
 
 var frequency = [whats]int{operatorSteps: 90, operatorDies: 3, anotherOperator: 3, kubeletsAct: 18, clientsMove: 22, clientsWrite: 5, timePasses: 6,
 	processEnds: 6, memoryEnds: 1, podFails: 1, podIsDeleted: 1, podIsEvicted: 2, nodeIsDeleted: 1, agentIsDeaf: 3, agentsHear: 4, roomChanges: 3, workerIsCordoned: 5,
 	specIsScaled: 12, poolIsScaled: 4, pauseChanges: 2, approvalChanges: 2, evacuationChanges: 1, tablesAreRaised: 1, peopleApprove: 5, peopleAccept: 5, peopleAbort: 2,
-	resizeIsDeleted: 1, faultsChange: 4, lastIsLost: 2}
+	resizeIsDeleted: 1, faultsChange: 4, lastIsLost: 2, newcomerIsDeleted: 3}
 
 // run is a world with its operators, of which the second is there during a hand-over.
 type run struct {
@@ -290,6 +294,19 @@ func (r *run) happen(e event) {
 				r.endPod(pod)
 			}
 		}
+	case newcomerIsDeleted:
+		// One that runs, and that no map has yet, once operators have heard of it.
+		for _, name := range r.names(kindPod) {
+			newcomer := r.pod(name)
+			if spec := r.newestObject(); spec == nil || lists(spec, name) || r.processes[newcomer.UID] == nil || !newcomer.DeletionTimestamp.IsZero() {
+				continue
+			}
+			for _, o := range r.operators {
+				o.hear(always)
+			}
+			r.say("pod %s is deleted, which no map has yet", name)
+			edit(r.world, kindPod, name, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: r.now} })
+		}
 	case faultsChange:
 		r.faults = pick(random, []int{0, 0, 5, 20, 40})
 		r.say("of a hundred calls %d fail", r.faults)
@@ -319,6 +336,7 @@ func (r *run) accept(giveUp bool) {
 		}
 		if life := object.Status.Incarnation; life != "" && object.Annotations[annotation] != life {
 			r.givenUp[life] = r.givenUp[life] || giveUp
+			r.accepted[life] = r.accepted[life] || !giveUp
 			edit(r.world, kindNode, name, func(object *v1alpha1.MemoryNode) {
 				object.Annotations = maps.Clone(object.Annotations)
 				if object.Annotations == nil {
@@ -474,18 +492,35 @@ func TestSimulation(t *testing.T) {
 	}
 	began := time.Now()
 	counts, moves, epochs := map[what]int{}, 0, 0
-	for at := range uint64(seeds) {
-		seed := uint64(*simFirst) + at
-		events := eventsOf(seed)
-		r, broken := simulate(seed, events, false)
-		if broken != nil {
-			t.Fatal(tellOf(seed, events, broken))
-		}
-		for w, count := range r.counts {
-			counts[w] += count
-		}
-		moves += len(r.moves)
-		epochs += len(r.maps)
+	// Worlds share nothing: each processor has one. Of those that break a rule, the first seed's is told.
+	var wait sync.WaitGroup
+	var mutex sync.Mutex
+	var next, ends atomic.Uint64
+	ends.Store(uint64(seeds))
+	var broke *violation
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for at := next.Add(1) - 1; at < ends.Load(); at = next.Add(1) - 1 {
+				seed := uint64(*simFirst) + at
+				r, broken := simulate(seed, eventsOf(seed), false)
+				mutex.Lock()
+				if broken != nil && at < ends.Load() {
+					broke = broken
+					ends.Store(at)
+				}
+				for w, count := range r.counts {
+					counts[w] += count
+				}
+				moves += len(r.moves)
+				epochs += len(r.maps)
+				mutex.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	if broke != nil {
+		seed := uint64(*simFirst) + ends.Load()
+		t.Fatal(tellOf(seed, eventsOf(seed), broke))
 	}
 	took := time.Since(began)
 	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %.0f seeds a minute", seeds, epochs, moves, float64(seeds)/took.Minutes())

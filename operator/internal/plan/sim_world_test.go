@@ -78,6 +78,8 @@ type memory struct {
 	finished uint64
 	kept     *farpoolv1alpha1.ShardMap
 	secret   string
+	// life is the incarnation that began with nothing in it.
+	life uint64
 }
 
 // process of a memory node.
@@ -109,9 +111,12 @@ type world struct {
 	maps    map[int64]*v1alpha1.ShardMapSpec
 	made    map[int64][]*v1alpha1.ShardMapSpec
 	givenUp map[string]bool // incarnations
-	moves   map[int64]*v1alpha1.ShardMapSpec
-	tables  map[string]int32
-	secrets map[string]string
+	// accepted are incarnations whose loss of what came before a person has accepted; memories are the lives that began each incarnation's memory.
+	accepted map[string]bool
+	memories map[string]string
+	moves    map[int64]*v1alpha1.ShardMapSpec
+	tables   map[string]int32
+	secrets  map[string]string
 	// resizesDeleted: a person has deleted a ResizeOperation. Its number may be used again then, so that operators with different caches make two.
 	resizesDeleted bool
 	// newest is the latest map that any memory node has followed.
@@ -141,7 +146,7 @@ func newWorld(random *rand.Rand) *world {
 	w := &world{
 		now: simStart, race: random.IntN(2) == 0, policy: v1alpha1.DataPolicyStore,
 		processes: map[types.UID]*process{}, deaf: map[string]bool{}, keys: make([]*memory, simKeys),
-		made: map[int64][]*v1alpha1.ShardMapSpec{}, givenUp: map[string]bool{},
+		made: map[int64][]*v1alpha1.ShardMapSpec{}, givenUp: map[string]bool{}, accepted: map[string]bool{}, memories: map[string]string{},
 		maps: map[int64]*v1alpha1.ShardMapSpec{}, moves: map[int64]*v1alpha1.ShardMapSpec{}, tables: map[string]int32{}, secrets: map[string]string{},
 	}
 	if random.IntN(3) == 0 {
@@ -499,6 +504,7 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 			return
 		}
 	}
+	w.memoriesAreTheirOwn(spec)
 	w.maps[spec.Epoch] = spec
 	if len(spec.Directory.Tables) != 1<<spec.Directory.Depth || len(spec.Directory.Tables) > simKeys {
 		w.fail("a map is whole", "epoch %d has %d parts at depth %d", spec.Epoch, len(spec.Directory.Tables), spec.Directory.Depth)
@@ -529,6 +535,38 @@ func (w *world) newMap(spec *v1alpha1.ShardMapSpec) {
 		}
 	}
 	w.found(spec)
+}
+
+// memoriesAreTheirOwn holds a map to what each life has in its memory: no life passes for one with another's keys and, of a Store, none serves without what
+// was there before unless a person has accepted that loss.
+func (w *world) memoriesAreTheirOwn(spec *v1alpha1.ShardMapSpec) {
+	var before *v1alpha1.ShardMapSpec
+	for epoch, made := range w.maps {
+		if before == nil || epoch > before.Epoch {
+			before = made
+		}
+	}
+	memory := func(entry *v1alpha1.ShardMapNode) string {
+		if entry.MemoryIncarnation != "" {
+			return entry.MemoryIncarnation
+		}
+		return entry.Incarnation
+	}
+	for i := range spec.Nodes {
+		entry := &spec.Nodes[i]
+		if says, is := memory(entry), w.memories[entry.Incarnation]; says != is {
+			w.fail("no empty life passes for a full one", "epoch %d has %s, incarnation %s, with the memory of %s, and it is that of %s", spec.Epoch, entry.Name, entry.Incarnation, says, is)
+		}
+		if before == nil || w.policy != v1alpha1.DataPolicyStore || entry.State != v1alpha1.NodeServing {
+			continue
+		}
+		for j := range before.Nodes {
+			was := &before.Nodes[j]
+			if was.Name == entry.Name && (was.State == v1alpha1.NodeStopped || memory(was) != memory(entry)) && !w.accepted[entry.Incarnation] && !w.accepted[was.Incarnation] {
+				w.fail("nobody accepts a loss for a person", "epoch %d has %s serve as incarnation %s, without what %s held, and nobody has accepted that", spec.Epoch, entry.Name, entry.Incarnation, was.Incarnation)
+			}
+		}
+	}
 }
 
 // held holds operators to what moves may be, once a memory node holds a map: one that was made by a lagging cache, and that none has, begins nothing.
@@ -618,6 +656,10 @@ func (w *world) start(pod *corev1.Pod, warm bool) {
 		}
 		p.memory = &memory{node: pod.Name, pod: pod.UID}
 	}
+	if p.fresh {
+		p.memory.life = p.incarnation
+	}
+	w.memories[shardmap.FormatIncarnation(p.incarnation)] = shardmap.FormatIncarnation(p.memory.life)
 	w.processes[pod.UID] = p
 	w.say("memory node %s starts as incarnation %d, memory kept: %v", pod.Name, p.incarnation, !p.fresh)
 }
