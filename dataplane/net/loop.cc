@@ -13,6 +13,12 @@
 #include <vector>
 
 namespace farpool::net {
+namespace {
+
+// Of a turn, before the pollers are looked at.
+constexpr std::size_t kMostHandlers = 256;
+
+}  // namespace
 
 struct Loop::State {
   asio::io_context context{1};
@@ -49,8 +55,10 @@ void Loop::stop() {
 void Loop::run_pollers() {
   Nanos idle_since = 0;
   while (!state_->stopping && !state_->pollers.empty()) {
-    const bool handled = state_->context.poll() > 0;
-    if (poll_all() || handled) {
+    // Handlers that make others ready at once could go on for ever.
+    std::size_t handled = 0;
+    while (handled < kMostHandlers && state_->context.poll_one() > 0) ++handled;
+    if (poll_all() || handled > 0) {
       idle_since = 0;
       continue;
     }

@@ -225,6 +225,32 @@ TEST(Loop, CallsAHookOnceAtTheEndOfItsTurn) {
   EXPECT_EQ(log, "12AB.");
 }
 
+// A coroutine that sleeps for next to no time, again and again, is such an alarm.
+TEST(Loop, LooksAtPollersWhateverElseIsAlwaysReady) {
+  struct Count final : Poller {
+    bool poll() noexcept override {
+      ++polls;
+      return false;
+    }
+    bool may_sleep() noexcept override { return true; }
+    int polls = 0;
+  } count;
+  Loop loop;
+  int fired = 0;
+  std::unique_ptr<Alarm> alarm;
+  alarm = std::make_unique<Alarm>(loop, [&] {
+    if (count.polls >= 3 || ++fired == 100'000) return loop.stop();
+    alarm->set(Loop::now());
+  });
+  loop.add(count);
+  alarm->set(Loop::now());
+  loop.run();
+  EXPECT_GE(count.polls, 3) << "after " << fired << " alarms";
+  EXPECT_LT(fired, 10'000);
+  loop.remove(count);
+  alarm.reset();
+}
+
 TEST(Watch, SaysWhenADescriptorCanBeReadAsLongAsItLives) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe2(pipe.data(), O_NONBLOCK | O_CLOEXEC), 0);
