@@ -6,6 +6,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/operator/internal/pki"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 const (
@@ -50,6 +52,16 @@ type Target struct {
 	Name    string    // what its facts must call it
 	Address string    // host:port of the agent
 	Role    farpoolv1alpha1.Role
+	// Holder is the name that its certificate must bear; empty: any of its role.
+	Holder string
+	// MapKey is the public key that maps it holds must be signed with; empty: they need not be.
+	MapKey string
+}
+
+// holder of a certificate. All compute shards of a Deployment share one.
+type holder struct {
+	role pki.Role
+	name string
 }
 
 func (t Target) certificateRole() pki.Role {
@@ -107,7 +119,7 @@ type poolStreams struct {
 	streams map[types.UID]*stream
 	maps    *mapCopies
 	// configs of TLS, for the credential that has them.
-	configs    map[pki.Role]*tls.Config
+	configs    map[holder]*tls.Config
 	credential *pki.Credential
 }
 
@@ -412,17 +424,17 @@ func (c *mapCopies) share(facts *farpoolv1alpha1.Facts) {
 // open starts a stream; what its predecessor knew stands until it has heard more.
 func (s *Streams) open(pool types.NamespacedName, streams *poolStreams, credential *pki.Credential, target Target, predecessor *stream) *stream {
 	if streams.credential != credential {
-		streams.credential, streams.configs = credential, map[pki.Role]*tls.Config{}
+		streams.credential, streams.configs = credential, map[holder]*tls.Config{}
 	}
-	role := target.certificateRole()
-	if streams.configs[role] == nil {
-		config := credential.ClientConfig(streams.uid, role)
+	peer := holder{target.certificateRole(), target.Holder}
+	if streams.configs[peer] == nil {
+		config := credential.ClientConfig(streams.uid, peer.role, peer.name)
 		config.NextProtos = []string{http2.NextProtoTLS}
 		// Facts are no secret for years: without a second, larger key, handshakes leave half as much in memory. Calls, which bring secrets, have both.
 		config.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
-		streams.configs[role] = config
+		streams.configs[peer] = config
 	}
-	opened := &stream{pool: pool, uid: streams.uid, target: target, credential: credential, config: streams.configs[role], maps: streams.maps}
+	opened := &stream{pool: pool, uid: streams.uid, target: target, credential: credential, config: streams.configs[peer], maps: streams.maps}
 	opened.ctx, opened.cancel = context.WithCancel(context.Background())
 	if predecessor != nil && predecessor.target == target {
 		opened.observation = predecessor.observe()
@@ -608,6 +620,15 @@ func (t Target) check(uid string, facts *farpoolv1alpha1.Facts) error {
 	}
 	if t.Role == farpoolv1alpha1.Role_ROLE_MEMORY_NODE && !starts(facts) && (facts.GetIncarnation() == 0 || facts.GetMemoryNode() == nil) {
 		return errWrongProcess{fmt.Sprintf("%s answers as a memory node without an incarnation or without facts of one", t.Address)}
+	}
+	if held := facts.GetMemoryNode().GetMap(); held != nil {
+		if t.MapKey != "" {
+			if err := shardmap.CheckSignature(held, ed25519.PublicKey(t.MapKey)); err != nil {
+				return errWrongProcess{fmt.Sprintf("memory node %s holds a map that is not the operator's: %v; its process is damaged or somebody else controls it: delete its pod", t.Name, err)}
+			}
+		}
+		// Nobody checks it again, and maps are compared.
+		held.Signature = nil
 	}
 	return nil
 }

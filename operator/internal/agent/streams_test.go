@@ -3,11 +3,13 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +24,7 @@ import (
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/operator/internal/pki"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 const (
@@ -126,7 +129,12 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) start(address string, role pki.Role) *process {
 	f.t.Helper()
-	data, _, _, err := f.authority.RenewCertificate(nil, pki.Request{Identity: pki.Identity{PoolUID: uid, Role: role, Name: "cache"}, Client: true, Server: true}, time.Now())
+	return f.startAs(address, role, "cache")
+}
+
+func (f *fixture) startAs(address string, role pki.Role, name string) *process {
+	f.t.Helper()
+	data, _, _, err := f.authority.RenewCertificate(nil, pki.Request{Identity: pki.Identity{PoolUID: uid, Role: role, Name: name}, Client: true, Server: true}, time.Now())
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -371,6 +379,69 @@ func TestTheWrongProcessIsRefused(t *testing.T) {
 	})
 	q.facts.Store(facts(0))
 	f.await("the right one", connected)
+}
+
+// A process shows the certificate of its own name, where one is wanted.
+func TestAnotherHoldersCertificateIsRefused(t *testing.T) {
+	f := newFixture(t)
+	p := f.startAs("127.0.0.1:0", pki.RoleNode, "cache-memory-1")
+	wanted := target(p.address)
+	wanted.Holder = "cache-memory-0"
+	f.streams.Sync(pool, uid, f.credential, []Target{wanted})
+	f.await("another node's certificate", func(o Observation) bool {
+		return o.State == Refused && strings.Contains(o.Error, "the name cache-memory-0 is wanted")
+	})
+	p.server.Stop()
+	f.startAs(p.address, pki.RoleNode, "cache-memory-0")
+	f.await("its own", connected)
+}
+
+// Where maps are signed, one that the operator has not signed is not looked at, whatever epoch it claims.
+func TestForgedMapsAreRefused(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	key := bytes.Repeat([]byte{7}, shardmap.KeyBytes)
+	signed := func(change func(*farpoolv1alpha1.ShardMap), by []byte, after func(*farpoolv1alpha1.ShardMap)) *farpoolv1alpha1.Facts {
+		held := &farpoolv1alpha1.ShardMap{PoolUid: uid, Epoch: 5, Directory: []uint32{0, 1}}
+		change(held)
+		if err := shardmap.Sign(held, by); err != nil {
+			t.Fatal(err)
+		}
+		after(held)
+		told := facts(5)
+		told.MemoryNode.Map = held
+		return told
+	}
+	same := func(*farpoolv1alpha1.ShardMap) {}
+	right := signed(same, key, same)
+	p.facts.Store(right)
+	wanted := target(p.address)
+	wanted.MapKey = string(shardmap.PublicKey(key))
+	f.streams.Sync(pool, uid, f.credential, []Target{wanted})
+	f.await("a signed map", connected)
+	if held := f.streams.Observe(pool)["pod"].Facts.GetMemoryNode().GetMap(); held.GetEpoch() != 5 || held.GetSignature() != nil {
+		t.Errorf("kept: %v", held)
+	}
+	for name, forged := range map[string]*farpoolv1alpha1.Facts{
+		"no signature":    signed(same, key, func(m *farpoolv1alpha1.ShardMap) { m.Signature = nil }),
+		"a late epoch":    signed(same, key, func(m *farpoolv1alpha1.ShardMap) { m.Epoch = 9999999999 }),
+		"all keys to one": signed(same, key, func(m *farpoolv1alpha1.ShardMap) { m.Directory[1] = 0 }),
+		"a flipped bit":   signed(same, key, func(m *farpoolv1alpha1.ShardMap) { m.Signature[63] ^= 1 }),
+		"another pool's":  signed(same, bytes.Repeat([]byte{8}, shardmap.KeyBytes), same),
+	} {
+		p.facts.Store(forged)
+		p.poke <- struct{}{}
+		f.await(name, func(o Observation) bool {
+			return o.State == Refused && strings.Contains(o.Error, "memory node cache-memory-0 holds a map that is not the operator's") && strings.Contains(o.Error, "delete its pod")
+		})
+		p.facts.Store(signed(same, key, same))
+		f.await("a signed map again", connected)
+	}
+	// Pods of earlier templates have no key, and their maps no signature.
+	p.facts.Store(signed(same, key, func(m *farpoolv1alpha1.ShardMap) { m.Signature = nil }))
+	wanted.MapKey = ""
+	f.streams.Sync(pool, uid, f.credential, []Target{wanted})
+	f.await("an unsigned map", connected)
 }
 
 // A memory node that takes its memory up answers before it knows what that holds: it is neither refused nor taken for one that serves.

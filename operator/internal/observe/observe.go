@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,8 @@ type Snapshot struct {
 	ShardMaps   []*v1alpha1.ShardMap // by epoch
 	NodePods    map[string]*corev1.Pod
 	ComputePods []*corev1.Pod // by name
+	// DeploymentOf is the name of the Deployment that a compute shard's pod is of, by the pod's uid: its certificate bears it.
+	DeploymentOf map[types.UID]string
 	// Foreign are pods that bear the pool's labels, and that nothing which the pool owns has made, by name.
 	Foreign     []*corev1.Pod
 	Deployments map[string]*appsv1.Deployment
@@ -189,14 +192,14 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 
 // sortPods by what they are of the pool. Labels are anybody's to give: a pod is of the pool if its owners are.
 func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjectMetadata) {
-	deployments := map[types.UID]bool{}
+	deployments := map[types.UID]string{}
 	for _, deployment := range s.Deployments {
-		deployments[deployment.UID] = true
+		deployments[deployment.UID] = deployment.Name
 	}
-	ours := map[types.UID]bool{}
+	ours := map[types.UID]string{}
 	for i := range replicaSets {
-		if owner := metav1.GetControllerOf(&replicaSets[i]); owner != nil && deployments[owner.UID] {
-			ours[replicaSets[i].UID] = true
+		if owner := metav1.GetControllerOf(&replicaSets[i]); owner != nil && deployments[owner.UID] != "" {
+			ours[replicaSets[i].UID] = deployments[owner.UID]
 		}
 	}
 	// A shard whose ReplicaSet is being collected is no stranger for that.
@@ -204,7 +207,7 @@ func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjec
 	for _, process := range s.Processes() {
 		written[types.UID(process.PodUID)] = true
 	}
-	s.NodePods = map[string]*corev1.Pod{}
+	s.NodePods, s.DeploymentOf = map[string]*corev1.Pod{}, map[types.UID]string{}
 	for i := range pods {
 		pod := &pods[i]
 		owner := metav1.GetControllerOf(pod)
@@ -214,8 +217,15 @@ func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjec
 			s.NodePods[pod.Name] = pod
 		case component == v1alpha1.ComponentMemoryNode && owner != nil && owner.Kind == "MemoryNode":
 			// It is of an earlier MemoryNode of the name, and in the way of the new one's, which says so.
-		case component == v1alpha1.ComponentComputeShard && (owner != nil && ours[owner.UID] || written[pod.UID]):
+		case component == v1alpha1.ComponentComputeShard && owner != nil && ours[owner.UID] != "":
 			s.ComputePods = append(s.ComputePods, pod)
+			s.DeploymentOf[pod.UID] = ours[owner.UID]
+		case component == v1alpha1.ComponentComputeShard && written[pod.UID]:
+			s.ComputePods = append(s.ComputePods, pod)
+			if owner != nil && owner.Kind == "ReplicaSet" {
+				// Its ReplicaSet is being collected, and was named for its Deployment.
+				s.DeploymentOf[pod.UID] = owner.Name[:max(strings.LastIndexByte(owner.Name, '-'), 0)]
+			}
 		case component == v1alpha1.ComponentMemoryNode || component == v1alpha1.ComponentComputeShard:
 			s.Foreign = append(s.Foreign, pod)
 		}

@@ -212,13 +212,20 @@ func TestHandshakeChecksPoolAndRole(t *testing.T) {
 		"another authority":        {serverOf(other, nodeRequest(), RoleOperator), true, false},
 		"a server that wants node": {serverOf(authority, nodeRequest(), RoleNode), false, false},
 	} {
-		clientErr, serverErr := handshake(t, credential.ClientConfig(uid, RoleNode), c.server)
+		clientErr, serverErr := handshake(t, credential.ClientConfig(uid, RoleNode, ""), c.server)
 		if ok := clientErr == nil && serverErr == nil; ok != c.wantOK {
 			t.Errorf("%s: client %v, server %v", name, clientErr, serverErr)
 		}
 		var peer *PeerError
 		if errors.As(clientErr, &peer) != c.wantClient {
 			t.Errorf("%s: the client's error is %v", name, clientErr)
+		}
+	}
+	for name, ok := range map[string]bool{nodeRequest().Identity.Name: true, "another": false} {
+		clientErr, _ := handshake(t, credential.ClientConfig(uid, RoleNode, name), serverOf(authority, nodeRequest(), RoleOperator))
+		var peer *PeerError
+		if ok != (clientErr == nil) || !ok && !errors.As(clientErr, &peer) {
+			t.Errorf("the name %s is wanted: %v", name, clientErr)
 		}
 	}
 }

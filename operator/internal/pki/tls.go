@@ -9,15 +9,15 @@ import (
 )
 
 // ClientConfig is TLS towards a member of the pool. Addresses change with each pod, so that hosts are not checked: pool and
-// role are.
-func (c *Credential) ClientConfig(poolUID string, peer Role) *tls.Config {
+// role are, and the name, if there is one.
+func (c *Credential) ClientConfig(poolUID string, peer Role, name string) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{c.Certificate},
 		// The standard check would want a host name; VerifyConnection below checks the chain, the pool and the role.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
-			return verifyPeer(state.PeerCertificates, c.Roots, x509.ExtKeyUsageServerAuth, poolUID, peer)
+			return verifyPeer(state.PeerCertificates, c.Roots, x509.ExtKeyUsageServerAuth, poolUID, peer, name)
 		},
 	}
 }
@@ -29,7 +29,7 @@ func ServerConfig(certificate tls.Certificate, roots *x509.CertPool, poolUID str
 		Certificates: []tls.Certificate{certificate},
 		ClientAuth:   tls.RequireAnyClientCert,
 		VerifyConnection: func(state tls.ConnectionState) error {
-			return verifyPeer(state.PeerCertificates, roots, x509.ExtKeyUsageClientAuth, poolUID, peer)
+			return verifyPeer(state.PeerCertificates, roots, x509.ExtKeyUsageClientAuth, poolUID, peer, "")
 		},
 	}
 }
@@ -39,7 +39,7 @@ type PeerError struct{ reason string }
 
 func (e *PeerError) Error() string { return e.reason }
 
-func verifyPeer(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage, poolUID string, role Role) error {
+func verifyPeer(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage, poolUID string, role Role, name string) error {
 	if len(chain) == 0 {
 		return &PeerError{"the peer showed no certificate"}
 	}
@@ -57,6 +57,9 @@ func verifyPeer(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtK
 	}
 	if identity.PoolUID != poolUID || identity.Role != role {
 		return &PeerError{fmt.Sprintf("the peer is %s, but pool %s and role %s are wanted", identity, poolUID, role)}
+	}
+	if name != "" && identity.Name != name {
+		return &PeerError{fmt.Sprintf("the peer is %s, but the name %s is wanted", identity, name)}
 	}
 	return nil
 }

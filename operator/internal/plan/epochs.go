@@ -105,8 +105,8 @@ func (d *decision) decideMap(act bool) {
 	d.publications()
 }
 
-// floor is the highest epoch that the API server or a memory node remembers: none is used again. What compute shards claim does not count: a
-// compute shard is a client, and one that lies would use up all epochs.
+// floor is the highest epoch that the API server or a memory node remembers: none is used again. Where maps are signed, a memory node has to show the
+// map, and a bare number does not count: a process that lies would use up all epochs. What compute shards claim never counts.
 func (d *decision) floor() int64 {
 	floor := int64(0)
 	if d.epochs.current != nil {
@@ -116,9 +116,25 @@ func (d *decision) floor() int64 {
 		floor = max(floor, reference.Epoch)
 	}
 	for _, n := range d.nodes {
-		floor = max(floor, int64(min(n.facts.GetMemoryNode().GetRecordedEpoch(), v1alpha1.MostEpochs)))
+		epoch := n.facts.GetMemoryNode().GetRecordedEpoch()
+		if d.mapKey != nil {
+			epoch = 0
+			if held := n.facts.GetMemoryNode().GetMap(); held.GetPoolUid() == string(d.Pool.UID) {
+				epoch = held.GetEpoch()
+			}
+		}
+		floor = max(floor, int64(min(epoch, v1alpha1.MostEpochs)))
 	}
 	return floor
+}
+
+// claimed is the highest epoch that a memory node claims to have followed, with a signed map of it or without. The operator makes no epoch from it.
+func (d *decision) claimed() int64 {
+	claimed := d.floor()
+	for _, n := range d.nodes {
+		claimed = max(claimed, int64(min(n.facts.GetMemoryNode().GetRecordedEpoch(), v1alpha1.MostEpochs)))
+	}
+	return claimed
 }
 
 // newestHeld is the newest map that a node says it holds.
@@ -323,7 +339,7 @@ func (d *decision) publications() {
 			continue
 		}
 		if n.facts != nil && n.facts.GetEpoch() < uint64(target.Epoch) {
-			d.Publish = append(d.Publish, Publication{Node: n.name, Pod: n.pod.UID, Map: target, PoolSecret: d.poolSecret})
+			d.Publish = append(d.Publish, Publication{Node: n.name, Pod: n.pod.UID, Map: target, PoolSecret: d.poolSecret, MapKey: d.mapKey})
 		}
 	}
 }

@@ -35,9 +35,9 @@ func (d *decision) knowsTheMap() bool {
 		newest = fmt.Sprintf("ShardMap %s is the newest that anything which can be reached holds", v1alpha1.ShardMapName(d.Pool.Name, d.epochs.current.Epoch))
 	}
 	lost := &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("%s, and %s: restore the newest ShardMap from a backup, or have every memory node reachable; to give up all that the pool holds, and go on with it empty: kubectl -n %s annotate kvpool %s --overwrite %s=%d",
-		unknown, newest, d.Pool.Namespace, d.Pool.Name, v1alpha1.AnnotationBeginEmpty, d.floor())}
-	if d.mayBeGivenUp() == d.floor() {
-		lost.message = fmt.Sprintf("what the pool held up to epoch %d is given up: %s", d.floor(), d.beginEmpty(remember))
+		unknown, newest, d.Pool.Namespace, d.Pool.Name, v1alpha1.AnnotationBeginEmpty, d.claimed())}
+	if d.mayBeGivenUp() == d.claimed() {
+		lost.message = fmt.Sprintf("what the pool held up to epoch %d is given up: %s", d.claimed(), d.beginEmpty(remember))
 	}
 	d.degraded = append(d.degraded, *lost)
 	d.moves.awaits = lost
@@ -60,6 +60,8 @@ func (d *decision) remembersMore(n *node) string {
 		return fmt.Sprintf("keys have left memory node %s in move %d", n.name, facts.GetMoveFinished())
 	case epoch > 0 && recorded > epoch:
 		return fmt.Sprintf("the memory of memory node %s has followed a later epoch than %d", n.name, epoch)
+	case d.mapKey != nil && recorded > uint64(d.floor()):
+		return fmt.Sprintf("the memory of memory node %s has followed epoch %d and holds no map of it, which only damage or a lie explains (delete its pod to have it begin empty)", n.name, recorded)
 	}
 	return ""
 }

@@ -112,6 +112,8 @@ type Publication struct {
 	Pod        types.UID
 	Map        *v1alpha1.ShardMapSpec
 	PoolSecret []byte
+	// MapKey signs the map; nil: it is not signed.
+	MapKey []byte
 }
 
 // Status of everything that has one.
@@ -170,8 +172,8 @@ type decision struct {
 	paused   bool
 
 	nodes []*node
-	// poolSecret is nil if it is lost.
-	poolSecret []byte
+	// poolSecret is nil if it is lost. mapKey is nil in pools whose maps are not signed.
+	poolSecret, mapKey []byte
 	// hashSecret and authority are the Secrets with what nothing may be done by before it is written down.
 	hashSecret, authority render.Object
 
@@ -385,6 +387,10 @@ func (d *decision) mismatch(n *node) string {
 	if difference := p.Mismatch(&d.Pool.Spec.Index, facts); difference != "" {
 		return fmt.Sprintf("memory node %s %s: delete its pod to have it made anew", n.name, difference)
 	}
+	// A memory node keeps each map before it follows it: an epoch far beyond every signed map is a lie, or damage.
+	if known := d.known(); render.OwnIdentities(d.version) && facts.GetRecordedEpoch() > known+farthest {
+		return fmt.Sprintf("memory node %s claims to have followed epoch %d, and the newest map that the operator has signed is of epoch %d: it is not believed; delete its pod to have it made anew", n.name, facts.GetRecordedEpoch(), known)
+	}
 	if facts.GetEndpoint() == "" {
 		return fmt.Sprintf("memory node %s advertises no endpoint: look into its pod's log", n.name)
 	}
@@ -394,30 +400,55 @@ func (d *decision) mismatch(n *node) string {
 	return ""
 }
 
+// farthest is how many epochs beyond the newest known map a memory node may claim to have followed, as after a restored backup.
+const farthest = 1 << 20
+
+// known is the newest epoch of which there is, or was, a ShardMap.
+func (d *decision) known() uint64 {
+	known := int64(0)
+	if d.epochs.current != nil {
+		known = d.epochs.current.Epoch
+	}
+	if reference := d.Pool.Status.ShardMap; reference != nil {
+		known = max(known, reference.Epoch)
+	}
+	return uint64(known)
+}
+
 // secrets decides about certificates, the password and the pool's hash secret.
 func (d *decision) secrets(act bool) error {
-	d.poolSecret = d.keptSecret(d.pool.PoolSecretName(), d.pool.FormerPoolSecretName())[render.KeyPoolSecret]
+	d.readPoolSecret()
 	if err := d.certificatesOf(act); err != nil {
 		return err
 	}
 	if !act {
 		return nil
 	}
-	if d.poolSecret == nil {
+	if d.poolSecret == nil || d.mapKeyLost() {
 		if d.everHadMap() {
 			// Tables are found by a hash of this secret: another one would make every key a miss.
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonSecretMissing, fmt.Sprintf(
-				"Secret %s/%s is gone, and with it the hash secret of the pool's directory: no new epoch can be published; restore the Secret from a backup, or create the pool anew",
+				"Secret %s/%s is gone or incomplete, and with it the hash secret of the pool's directory or the key that its maps are signed with: no new epoch can be published; restore the Secret from a backup, or create the pool anew",
 				d.pool.SecretNamespace, d.pool.PoolSecretName())})
+			d.poolSecret, d.mapKey = nil, nil
 		} else {
-			d.poolSecret = make([]byte, 16)
-			if _, err := io.ReadFull(d.Random, d.poolSecret); err != nil {
-				return fmt.Errorf("draw a pool secret: %w", err)
+			if d.poolSecret == nil {
+				d.poolSecret = make([]byte, 16)
+				if _, err := io.ReadFull(d.Random, d.poolSecret); err != nil {
+					return fmt.Errorf("draw a pool secret: %w", err)
+				}
+			}
+			if d.mapKeyLost() {
+				d.mapKey = make([]byte, shardmap.KeyBytes)
+				if _, err := io.ReadFull(d.Random, d.mapKey); err != nil {
+					return fmt.Errorf("draw a map key: %w", err)
+				}
 			}
 		}
 	}
+	d.tellMapKey()
 	if d.poolSecret != nil {
-		d.hashSecret = render.KeptSecret(d.pool, d.pool.PoolSecretName(), map[string][]byte{render.KeyPoolSecret: d.poolSecret}, d.keptVersion(d.pool.PoolSecretName()))
+		d.hashSecret = render.KeptSecret(d.pool, d.pool.PoolSecretName(), d.poolSecretData(), d.keptVersion(d.pool.PoolSecretName()))
 		d.Apply = append(d.Apply, d.hashSecret)
 		d.PublishNeeds = append(d.PublishNeeds, d.hashSecret)
 	}
@@ -434,6 +465,36 @@ func (d *decision) secrets(act bool) error {
 		d.Apply = append(d.Apply, render.Secret(d.pool, name, map[string][]byte{render.KeyPassword: password}, d.resourceVersion(name)))
 	}
 	return nil
+}
+
+// readPoolSecret finds the hash secret and the key that maps are signed with.
+func (d *decision) readPoolSecret() {
+	data := d.keptSecret(d.pool.PoolSecretName(), d.pool.FormerPoolSecretName())
+	d.poolSecret = data[render.KeyPoolSecret]
+	if !render.OwnIdentities(d.version) {
+		return
+	}
+	if d.mapKey = data[render.KeyMapKey]; len(d.mapKey) != shardmap.KeyBytes {
+		d.mapKey = nil
+	}
+	d.tellMapKey()
+}
+
+func (d *decision) tellMapKey() {
+	if d.mapKey != nil {
+		d.pool.MapKey = base64.StdEncoding.EncodeToString(shardmap.PublicKey(d.mapKey))
+	}
+}
+
+// mapKeyLost says whether the pool's maps have to be signed and nobody can: then no pod is made, since it would take any map.
+func (d *decision) mapKeyLost() bool { return render.OwnIdentities(d.version) && d.mapKey == nil }
+
+func (d *decision) poolSecretData() map[string][]byte {
+	data := map[string][]byte{render.KeyPoolSecret: d.poolSecret}
+	if d.mapKey != nil {
+		data[render.KeyMapKey] = d.mapKey
+	}
+	return data
 }
 
 func (d *decision) secret(name string) map[string][]byte {
@@ -506,20 +567,7 @@ func (d *decision) certificatesOf(act bool) error {
 	d.Apply = append(d.Apply, d.authority)
 	d.ConnectNeeds = append(d.ConnectNeeds, d.authority)
 
-	requests := []struct {
-		secret  string
-		request pki.Request
-	}{
-		{d.pool.NodeTLSSecretName(), pki.Request{Identity: pki.Identity{PoolUID: uid, Role: pki.RoleNode, Name: d.pool.Name}, Client: true, Server: true}},
-		{d.pool.ClientTLSSecretName(), pki.Request{Identity: pki.Identity{PoolUID: uid, Role: pki.RoleClient, Name: d.pool.Name}, Client: true, Server: true}},
-	}
-	if d.Pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
-		requests = append(requests, struct {
-			secret  string
-			request pki.Request
-		}{d.pool.RESPTLSSecretName(), pki.Request{DNSNames: d.pool.RESPHosts(), Server: true}})
-	}
-	for _, r := range requests {
+	for _, r := range d.wantedCertificates() {
 		held := d.secret(r.secret)
 		if !act && held == nil {
 			continue
@@ -552,6 +600,60 @@ func (d *decision) apply(object render.Object, needs ...render.Object) {
 	d.Needs[object] = needs
 }
 
+// wantedCertificate is one that a Secret of the pool's namespace shall hold.
+type wantedCertificate struct {
+	secret  string
+	request pki.Request
+}
+
+// wantedCertificates are one for each memory node and one for each compute pool, where pods have their own, and one for each role otherwise.
+func (d *decision) wantedCertificates() []wantedCertificate {
+	member := func(secret string, role pki.Role, name string) wantedCertificate {
+		return wantedCertificate{secret, pki.Request{Identity: pki.Identity{PoolUID: string(d.Pool.UID), Role: role, Name: name}, Client: true, Server: true}}
+	}
+	var wanted []wantedCertificate
+	if render.OwnIdentities(d.version) {
+		for _, n := range d.nodes {
+			if n.wanted || n.object != nil || n.pod != nil || d.inMap(n.name) {
+				wanted = append(wanted, member(render.NodeTLSSecretOf(n.name), pki.RoleNode, n.name))
+			}
+		}
+		for _, computePool := range d.pool.ComputePools() {
+			name := d.pool.ComputeName(computePool.Name)
+			wanted = append(wanted, member(render.ClientTLSSecretOf(name), pki.RoleClient, name))
+		}
+	} else {
+		wanted = append(wanted, member(d.pool.NodeTLSSecretName(), pki.RoleNode, d.pool.Name), member(d.pool.ClientTLSSecretName(), pki.RoleClient, d.pool.Name))
+	}
+	if d.Pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
+		wanted = append(wanted, wantedCertificate{d.pool.RESPTLSSecretName(), pki.Request{DNSNames: d.pool.RESPHosts(), Server: true}})
+	}
+	return wanted
+}
+
+// certificateRemovals are the Secrets of memory nodes and compute pools that are gone.
+func (d *decision) certificateRemovals() {
+	if d.Authority == nil {
+		return
+	}
+	wanted := map[string]bool{}
+	for _, r := range d.wantedCertificates() {
+		wanted[r.secret] = true
+	}
+	var names []string
+	for name, secret := range d.Secrets {
+		ours := name == d.pool.RESPTLSSecretName() ||
+			(strings.HasSuffix(name, render.NodeTLSSecretOf("")) || strings.HasSuffix(name, render.ClientTLSSecretOf(""))) && metav1.IsControlledBy(secret, d.Pool)
+		if ours && !wanted[name] && secret.DeletionTimestamp.IsZero() && !d.mounted(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		d.Delete = append(d.Delete, d.Secrets[name])
+	}
+}
+
 // due has the pool looked at again at a time, though nothing happens until then.
 func (d *decision) due(at time.Time) {
 	wait := max(at.Sub(d.Now), time.Second)
@@ -562,7 +664,9 @@ func (d *decision) due(at time.Time) {
 
 // objects there shall be.
 func (d *decision) objects() {
-	d.Apply = append(d.Apply, render.Config(d.pool, d.template))
+	if !d.mapKeyLost() {
+		d.apply(render.Config(d.pool, d.template), d.mapKeyNeeds()...)
+	}
 	for _, service := range render.Services(d.pool) {
 		d.Apply = append(d.Apply, service)
 	}
@@ -587,7 +691,9 @@ func (d *decision) objects() {
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("compute pool %s: %v", computePool.Name, err)})
 			continue
 		}
-		d.Apply = append(d.Apply, deployment)
+		if !d.mapKeyLost() {
+			d.apply(deployment, d.mapKeyNeeds()...)
+		}
 	}
 	if d.epochs.next != nil {
 		next := render.ShardMap(d.pool, d.epochs.next)
@@ -602,6 +708,14 @@ func (d *decision) objects() {
 	d.Apply = append(d.Apply, d.repairs.made...)
 	d.Apply = append(d.Apply, d.moves.made...)
 	d.relabelOthers()
+}
+
+// mapKeyNeeds is what has to be written down before a pod knows the public map key: another operator may have drawn another one.
+func (d *decision) mapKeyNeeds() []render.Object {
+	if d.mapKey == nil {
+		return nil
+	}
+	return []render.Object{d.hashSecret}
 }
 
 // memoryNode makes the node's object once and its pod whenever there is none. A pod that has found a place is never touched.
@@ -623,8 +737,9 @@ func (d *decision) memoryNode(n *node) {
 	d.relabel(n.pod, pod.Labels)
 	d.adopt(n)
 	switch {
+	case d.mapKeyLost():
 	case n.pod == nil:
-		d.Apply = append(d.Apply, pod)
+		d.apply(pod, d.mapKeyNeeds()...)
 	case !n.pod.DeletionTimestamp.IsZero():
 	case n.pod.Status.Phase == corev1.PodFailed || n.pod.Status.Phase == corev1.PodSucceeded:
 		// Evicted: it never comes back by itself.
@@ -665,9 +780,7 @@ func (d *decision) removals() {
 	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone && !d.mounted(secret.Name) {
 		d.Delete = append(d.Delete, secret)
 	}
-	if secret := d.Secrets[d.pool.RESPTLSSecretName()]; secret != nil && d.Pool.Spec.Security.RESPTLS != v1alpha1.Enabled && !d.mounted(secret.Name) {
-		d.Delete = append(d.Delete, secret)
-	}
+	d.certificateRemovals()
 	budgets, policies := map[string]bool{}, map[string]bool{}
 	for _, budget := range render.DisruptionBudgets(d.pool) {
 		budgets[*budget.Name] = true
@@ -714,19 +827,29 @@ func (d *decision) targets() {
 	if d.Authority == nil {
 		return
 	}
-	add := func(pod *corev1.Pod, role farpoolv1alpha1.Role) {
+	add := func(pod *corev1.Pod, role farpoolv1alpha1.Role, holder, mapKey string) {
 		if pod == nil || pod.Status.PodIP == "" || pod.Status.Phase != corev1.PodRunning || !pod.DeletionTimestamp.IsZero() {
 			return
 		}
-		d.Targets = append(d.Targets, agent.Target{Pod: pod.UID, Name: pod.Name, Address: d.Settings.AgentAddress(pod), Role: role})
+		d.Targets = append(d.Targets, agent.Target{Pod: pod.UID, Name: pod.Name, Address: d.Settings.AgentAddress(pod), Role: role, Holder: holder, MapKey: mapKey})
 		if d.Agents[pod.UID].State == agent.Connecting {
 			d.Status.Unsettled = true
 		}
 	}
 	for _, n := range d.nodes {
-		add(n.pod, farpoolv1alpha1.Role_ROLE_MEMORY_NODE)
+		switch {
+		case !render.OwnIdentities(d.version):
+			add(n.pod, farpoolv1alpha1.Role_ROLE_MEMORY_NODE, "", "")
+		case d.mapKey != nil:
+			// Without the key, nothing that it says about maps can be checked.
+			add(n.pod, farpoolv1alpha1.Role_ROLE_MEMORY_NODE, n.name, string(shardmap.PublicKey(d.mapKey)))
+		}
 	}
 	for _, pod := range d.ComputePods {
-		add(pod, farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD)
+		holder := ""
+		if render.OwnIdentities(d.version) {
+			holder = d.DeploymentOf[pod.UID]
+		}
+		add(pod, farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, holder, "")
 	}
 }

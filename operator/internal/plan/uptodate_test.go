@@ -27,7 +27,11 @@ func (s *scene) place(t *testing.T, version int32) *corev1.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	applied, err := template.MemoryPod(render.Pool{Name: "cache", Namespace: "shop", UID: "uid", Spec: s.Pool.Spec, Image: node.Spec.Image}, s.Pool.Spec.Memory.Pools[0], node.Name, node.UID)
+	pool := render.Pool{Name: "cache", Namespace: "shop", UID: "uid", Spec: s.Pool.Spec, Image: node.Spec.Image}
+	if render.OwnIdentities(version) {
+		pool.MapKey = s.withMapKey()
+	}
+	applied, err := template.MemoryPod(pool, s.Pool.Spec.Memory.Pools[0], node.Name, node.UID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,14 +59,19 @@ type Pool struct {
 	ClusterDomain string
 	// PlatformUsers: the platform assigns users and groups to pods, as OpenShift does.
 	PlatformUsers bool
+	// MapKey is the public key that shard maps are signed with, in base64; empty where they are not signed.
+	MapKey string
+
+	// nodeTLS and clientTLS are the Secrets of one holder, where a template gives each its own.
+	nodeTLS, clientTLS string
 }
 
 // Names of a pool's objects.
 func (p Pool) ServiceName() string            { return p.Name }
 func (p Pool) NodesServiceName() string       { return p.Name + "-nodes" }
 func (p Pool) ConfigName() string             { return p.Name + "-config" }
-func (p Pool) NodeTLSSecretName() string      { return p.Name + "-node-tls" }
-func (p Pool) ClientTLSSecretName() string    { return p.Name + "-client-tls" }
+func (p Pool) NodeTLSSecretName() string      { return cmp.Or(p.nodeTLS, NodeTLSSecretOf(p.Name)) }
+func (p Pool) ClientTLSSecretName() string    { return cmp.Or(p.clientTLS, ClientTLSSecretOf(p.Name)) }
 func (p Pool) RESPTLSSecretName() string      { return p.Name + "-resp-tls" }
 func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
 func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
@@ -88,11 +93,23 @@ func KeptSecretNames(pool string, uid types.UID) []string {
 // FirstKept is the first template version whose pools never had an authority or hash secret in their own namespace.
 const FirstKept = 4
 
+// NodeTLSSecretOf is the Secret with the certificate of a memory node, or of all memory nodes of a pool that share one.
+func NodeTLSSecretOf(holder string) string { return holder + "-node-tls" }
+
+// ClientTLSSecretOf is the Secret with the certificate of a compute pool's Deployment, or of all compute pools of a pool that share one.
+func ClientTLSSecretOf(holder string) string { return holder + "-client-tls" }
+
 // Keys of Secrets that hold no certificates.
 const (
 	KeyPassword   = "password"
 	KeyPoolSecret = "pool-secret"
+	// KeyMapKey is the private key that shard maps are signed with.
+	KeyMapKey = "map-key"
 )
+
+// OwnIdentities says whether pods of a template have certificates of their own and take only signed maps; pods of earlier ones share a
+// certificate for each role, and take any map.
+func OwnIdentities(templateVersion int32) bool { return templateVersion >= 4 }
 
 // Endpoint of the Redis protocol.
 func (p Pool) Endpoint() string {

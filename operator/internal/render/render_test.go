@@ -60,6 +60,7 @@ func pools(t *testing.T) map[string]Pool {
 		pool := Pool{
 			Name: object.Name, Namespace: "shop", UID: "0d9ab0c8-6f0c-4b9b-a5a5-6a3c2b8f0b11", Spec: spec,
 			Image: "farpool/dataplane:v0.1.0", OperatorNamespace: "farpool-system",
+			MapKey: "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=",
 		}
 		if filepath.Base(file) == "kvpool-minimal.yaml" {
 			pool.Spec.Compute = nil // golden files show a pool without compute shards

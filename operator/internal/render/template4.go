@@ -20,7 +20,8 @@ import (
 
 // template4 is for clusters that lose Kubernetes nodes, and for pools whose spec is edited: it changes what pods tolerate, how they start and how they
 // end, and it gives a memory node its configuration on the command line of its pod, which lives exactly as long as the memory that it shapes. Each pool has a directory of its own
-// for shared memory, and the platform may choose its pods' users.
+// for shared memory, and the platform may choose its pods' users. Each memory node and each compute pool has a certificate of its own, and a pod takes only maps that the operator
+// has signed.
 type template4 struct{ template3 }
 
 const (
@@ -34,11 +35,21 @@ const (
 
 // MemoryConfig of a process that listens on every address of its pod, IPv4 and IPv6.
 func (t template4) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string {
-	return everyAddress(t.template3.MemoryConfig(pool, memoryPool))
+	return withMapKey(pool, everyAddress(t.template3.MemoryConfig(pool, memoryPool)))
 }
 
 func (t template4) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) string {
-	return everyAddress(t.template3.ComputeConfig(pool, computePool))
+	return withMapKey(pool, everyAddress(t.template3.ComputeConfig(pool, computePool)))
+}
+
+// withMapKey adds the key that maps have to be signed with to the configuration of a process.
+func withMapKey(pool Pool, config string) string {
+	if pool.MapKey == "" {
+		return config
+	}
+	var more tomlFile
+	more.text("map-key", pool.MapKey)
+	return config + more.String()
 }
 
 func everyAddress(config string) string {
@@ -53,6 +64,7 @@ func everyAddress(config string) string {
 func (template4) ConfiguresMemoryInPod() bool { return true }
 
 func (t template4) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error) {
+	pool.nodeTLS = NodeTLSSecretOf(node)
 	pod, err := t.template3.MemoryPod(pool, memoryPool, node, nodeUID)
 	if err != nil {
 		return nil, err
@@ -148,6 +160,7 @@ func outlasts(toleration corev1ac.TolerationApplyConfiguration, key string) bool
 }
 
 func (t template4) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool) (*appsv1ac.DeploymentApplyConfiguration, error) {
+	pool.clientTLS = ClientTLSSecretOf(pool.ComputeName(computePool.Name))
 	deployment, err := t.template3.ComputeDeployment(pool, computePool)
 	if err != nil {
 		return nil, err

@@ -623,6 +623,9 @@ func (r *Reconciler) tell(ctx context.Context, pool types.NamespacedName, public
 	}
 	for i, publication := range publications {
 		message, err := shardmap.ToMessage(publication.Map)
+		if err == nil && publication.MapKey != nil {
+			err = shardmap.Sign(message, publication.MapKey)
+		}
 		if err != nil {
 			results[i] = err
 			continue

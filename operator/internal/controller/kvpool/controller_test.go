@@ -122,7 +122,7 @@ var _ = Describe("a pool", func() {
 		w.up()
 		var hidden []string
 		authority, hash := w.kept()
-		for _, secret := range []*corev1.Secret{authority, hash, w.secret("cache-password"), w.secret("cache-node-tls"), w.secret("cache-client-tls"), w.secret("cache-resp-tls")} {
+		for _, secret := range []*corev1.Secret{authority, hash, w.secret("cache-password"), w.secret("cache-memory-0-node-tls"), w.secret("cache-shards-client-tls"), w.secret("cache-resp-tls")} {
 			for key, value := range secret.Data {
 				if key == "ca.crt" || key == "tls.crt" {
 					continue
@@ -248,7 +248,7 @@ var _ = Describe("a pool", func() {
 		Expect(second.Spec.Nodes[1]).To(Equal(w.maps()[0].Spec.Nodes[1]))
 
 		By("coming back as it was, and being told the epoch")
-		w.runAs("cache-memory-1", facts, "cache-node-tls")
+		w.runAs("cache-memory-1", facts, "cache-memory-1-node-tls")
 		Eventually(w.agents["cache-memory-1"].epoch, within, every).Should(Equal(uint64(2)))
 		w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
 		w.awaitNodeCondition("cache-memory-1", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing)
@@ -291,7 +291,7 @@ var _ = Describe("a pool", func() {
 			facts.Incarnation++
 			facts.Epoch, facts.Ready = 0, false
 			facts.MemoryNode.MemoryFresh = false
-			w.runAs("cache-memory-0", facts, "cache-node-tls")
+			w.runAs("cache-memory-0", facts, "cache-memory-0-node-tls")
 		}
 		By("one refusing")
 		answer("prepare=true", refused)
@@ -375,8 +375,9 @@ var _ = Describe("a pool", func() {
 	It("replaces a map that a node holds under the same epoch with other content", func() {
 		w := newWorld(nil)
 		w.up()
+		held := w.signed(&farpoolv1alpha1.ShardMap{PoolUid: string(w.pool.UID), Epoch: 1})
 		w.agents["cache-memory-0"].update(func(facts *farpoolv1alpha1.Facts) {
-			facts.MemoryNode.Map = &farpoolv1alpha1.ShardMap{PoolUid: string(w.pool.UID), Epoch: 1}
+			facts.MemoryNode.Map = held
 		})
 		w.awaitEpoch(2)
 		w.awaitEvent("KVPool", v1alpha1.ReasonEpochConflict)
@@ -603,10 +604,10 @@ var _ = Describe("a pool", func() {
 	It("says so when something else answers in the place of an agent", func() {
 		w := newWorld(nil)
 		w.create()
-		w.runAs("cache-memory-0", memoryNodeFacts(string(w.pool.UID), "cache-memory-0", 77), "cache-client-tls")
+		w.runAs("cache-memory-0", memoryNodeFacts(string(w.pool.UID), "cache-memory-0", 77), "cache-shards-client-tls")
 		refused := w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionFalse, v1alpha1.ReasonAgentRefused)
 		Expect(refused.Message).To(ContainSubstring("role node are wanted"))
-		w.runAs("cache-memory-0", memoryNodeFacts(string(w.pool.UID), "cache-memory-1", 78), "cache-node-tls")
+		w.runAs("cache-memory-0", memoryNodeFacts(string(w.pool.UID), "cache-memory-1", 78), "cache-memory-0-node-tls")
 		Eventually(func() string {
 			return meta.FindStatusCondition(w.current().Status.Conditions, v1alpha1.ConditionDataPlaneReachable).Message
 		}, within, every).Should(ContainSubstring(`answers as ROLE_MEMORY_NODE "cache-memory-1"`))
@@ -619,7 +620,7 @@ var _ = Describe("a pool", func() {
 		w.run("cache-memory-0")
 		facts := memoryNodeFacts(string(w.pool.UID), "cache-memory-1", 79)
 		facts.MemoryNode.Rcuckoo.EntryBytes = 64
-		w.runAs("cache-memory-1", facts, "cache-node-tls")
+		w.runAs("cache-memory-1", facts, "cache-memory-1-node-tls")
 		c := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonGeometryMismatch)
 		Expect(c.Message).To(ContainSubstring("cache-memory-1 has tables of 64-byte entries"))
 		Expect(w.maps()).To(BeEmpty())

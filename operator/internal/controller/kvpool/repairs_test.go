@@ -229,7 +229,7 @@ var _ = Describe("a dead client", func() {
 		w.settle()
 		Expect(meta.IsStatusConditionTrue(w.leases()[0].Status.Conditions, v1alpha1.ConditionRepaired)).To(BeFalse(), "repaired before it was fenced")
 		By("the node being reached again")
-		back := w.runAs("cache-memory-1", facts, "cache-node-tls")
+		back := w.runAs("cache-memory-1", facts, "cache-memory-1-node-tls")
 		back.set(func() { back.sessions[process] = nil })
 		w.lease(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete)
 		Expect(back.hasFenced([]uint64{process})).To(BeTrue())
@@ -350,7 +350,7 @@ var _ = Describe("a memory node", func() {
 		before := w.node("cache-memory-0").Status.Incarnation
 		facts := memoryNodeFacts(string(w.pool.UID), "cache-memory-0", 1_000_000_000_000_000_000+incarnations.Add(1))
 		facts.MemoryNode.MemoryFresh = false
-		restarted := w.runAs("cache-memory-0", facts, "cache-node-tls")
+		restarted := w.runAs("cache-memory-0", facts, "cache-memory-0-node-tls")
 		second := w.awaitEpoch(2)
 		Expect(second.Spec.Nodes[0].State).To(Equal(v1alpha1.NodeServing))
 		Expect(second.Spec.Nodes[0].MemoryIncarnation).To(Equal(before))

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
@@ -142,5 +144,56 @@ var _ = Describe("The chart's admission policy", func() {
 		Expect(person.Update(w.ctx, member)).To(Succeed())
 		member.Labels = nil
 		Expect(person.Update(w.ctx, member)).To(Succeed(), "a pod may be taken out of the pool for a look")
+	})
+})
+
+// held is the map that a memory node holds.
+func held(agent *fakeAgent) *farpoolv1alpha1.ShardMap {
+	facts, _ := agent.snapshot()
+	return facts.GetMemoryNode().GetMap()
+}
+
+// A compute shard or memory node that somebody else controls has a certificate of the pool, and says what it likes.
+var _ = Describe("A process that lies", func() {
+	It("uses up no epochs, and has no map of its own making published", func() {
+		w := newWorld(nil)
+		w.up()
+		shard := w.shard("cache-shards-0", "worker-0")
+		w.written(shard)
+		By("a compute shard that claims an epoch")
+		shard.update(func(facts *farpoolv1alpha1.Facts) { facts.Epoch = 9_999_999_999 })
+
+		By("a memory node that has a map which redirects all keys to itself")
+		forged := proto.CloneOf(held(w.agents["cache-memory-0"]))
+		for i := range forged.Directory {
+			forged.Directory[i] = 0
+		}
+		for _, epoch := range []uint64{forged.Epoch, 9_999_999_999} {
+			forged.Epoch = epoch
+			w.agents["cache-memory-0"].update(func(facts *farpoolv1alpha1.Facts) {
+				facts.MemoryNode.Map, facts.MemoryNode.RecordedEpoch, facts.Epoch = proto.CloneOf(forged), epoch, epoch
+			})
+			refused := w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionFalse, v1alpha1.ReasonAgentRefused)
+			Expect(refused.Message).To(And(ContainSubstring("memory node cache-memory-0 holds a map that is not the operator's"), ContainSubstring("delete its pod")))
+		}
+		w.settle()
+		Expect(w.maps()).To(HaveLen(1))
+		Expect(w.current().Status.ShardMap.Epoch).To(Equal(int64(1)))
+		Expect(w.agents["cache-memory-1"].epoch()).To(Equal(uint64(1)))
+
+		By("going on with the epoch after the last one, once its process is another")
+		w.run("cache-memory-0")
+		w.awaitEpoch(2)
+		w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionTrue, v1alpha1.ReasonReachable)
+	})
+
+	It("does not pass for another one", func() {
+		w := newWorld(nil)
+		w.create()
+		w.run("cache-memory-1")
+		w.runAs("cache-memory-0", memoryNodeFacts(string(w.pool.UID), "cache-memory-0", 77), "cache-memory-1-node-tls")
+		refused := w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionFalse, v1alpha1.ReasonAgentRefused)
+		Expect(refused.Message).To(ContainSubstring("the name cache-memory-0 is wanted"))
+		Expect(w.maps()).To(BeEmpty())
 	})
 })

@@ -26,6 +26,7 @@ import (
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/render"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 // world is a namespace with one pool, and what would be kubelets and controllers: envtest has neither.
@@ -120,6 +121,14 @@ func (w *world) kept() (authority, hash *corev1.Secret) {
 	return authority, hash
 }
 
+// signed is a map with the signature of the pool's operator.
+func (w *world) signed(shardMap *farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap {
+	GinkgoHelper()
+	_, hash := w.kept()
+	Expect(shardmap.Sign(shardMap, hash.Data[render.KeyMapKey])).To(Succeed())
+	return shardMap
+}
+
 // run makes a memory node's pod run a process of a new incarnation.
 func (w *world) run(name string) *fakeAgent {
 	GinkgoHelper()
@@ -127,7 +136,7 @@ func (w *world) run(name string) *fakeAgent {
 	if w.pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
 		facts.MemoryNode.LockRegion, facts.MemoryNode.Rcuckoo, facts.MemoryNode.Race = nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: 5000}
 	}
-	return w.runAs(name, facts, "cache-node-tls")
+	return w.runAs(name, facts, name+"-node-tls")
 }
 
 func (w *world) runAs(name string, facts *farpoolv1alpha1.Facts, certificate string) *fakeAgent {
@@ -196,7 +205,7 @@ func (w *world) runShard(name string, last *corev1.ContainerStateTerminated) *fa
 		old.stop()
 		at = old.address
 	}
-	agent, err := serve(at, w.secret("cache-client-tls").Data, string(w.pool.UID), computeShardFacts(string(w.pool.UID), name, 0xf000000000000000+incarnations.Add(1)))
+	agent, err := serve(at, w.secret("cache-shards-client-tls").Data, string(w.pool.UID), computeShardFacts(string(w.pool.UID), name, 0xf000000000000000+incarnations.Add(1)))
 	Expect(err).NotTo(HaveOccurred())
 	agent.repair = w.repair
 	w.agents[name] = agent
