@@ -101,10 +101,13 @@ func haveStatus(status metav1.ConditionStatus, reasons ...string) OmegaMatcher {
 	}())
 }
 
-// ready waits until the pool serves with all its processes.
-func (p pool) ready(ctx context.Context) {
+// ready waits until the pool serves with all its processes, and is as more conditions say.
+func (p pool) ready(ctx context.Context, more ...func(Gomega)) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
+		for _, condition := range more {
+			condition(g)
+		}
 		got := p.get(ctx)
 		g.Expect(got.Status.ObservedGeneration).To(Equal(got.Generation))
 		g.Expect(meta.IsStatusConditionTrue(got.Status.Conditions, farpoolv1alpha1.ConditionAvailable)).To(BeTrue(), "conditions: %+v", got.Status.Conditions)

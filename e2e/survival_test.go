@@ -55,7 +55,7 @@ func twoWorkers(ctx context.Context) (first, second string) {
 
 var _ = Describe("A pool that is edited", Label("short"), func() {
 	It("keeps every key when limits change and its processes then start again", func(ctx SpecContext) {
-		keys := uint32(count(100_000, 5_000))
+		keys := uint32(count(20_000, 5_000))
 		p := apply(ctx, namespace(ctx, "edited"), small("edited", 2, 2, "  dataPolicy: Cache\n  limits: {maxSessions: 256, maxConnections: 500}"))
 		p.ready(ctx)
 		load(ctx, p.target(ctx), keys)
@@ -200,6 +200,70 @@ var _ = Describe("A Kubernetes node that cannot be reached for seven minutes", L
 		}
 		p.whole(ctx, p.target(ctx), keys)
 	}, SpecTimeout(16*time.Minute))
+})
+
+var _ = Describe("A MemoryNode that is deleted", Label("short"), func() {
+	It("is made again for the pod that runs, which keeps every key", func(ctx SpecContext) {
+		const keys = 2_000
+		p := apply(ctx, namespace(ctx, "deleted"), small("deleted", 2, 1, "  dataPolicy: Store"))
+		p.ready(ctx)
+		target := p.target(ctx)
+		load(ctx, target, keys)
+		before := p.memoryNodes(ctx)
+		victim := p.memoryNode(ctx, before[0].Name)
+		begun := time.Now()
+		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "delete", "memorynode", victim.Name, "--wait=false")
+		Expect(err).NotTo(HaveOccurred())
+		p.ready(ctx, func(g Gomega) {
+			var again farpoolv1alpha1.MemoryNode
+			g.Expect(kind.Get(ctx, client.ObjectKeyFromObject(victim), &again)).To(Succeed())
+			g.Expect(again.UID).NotTo(Equal(victim.UID))
+			g.Expect(again.Status.Incarnation).To(Equal(victim.Status.Incarnation))
+			var pod corev1.Pod
+			g.Expect(kind.Get(ctx, client.ObjectKeyFromObject(victim), &pod)).To(Succeed())
+			g.Expect(pod.OwnerReferences).To(ContainElement(HaveField("UID", again.UID)))
+		})
+		AddReportEntry("deleted", fmt.Sprintf("MemoryNode %s is there again, with its pod, after %.0f s", victim.Name, time.Since(begun).Seconds()))
+		Expect(p.memoryNodes(ctx)).To(HaveLen(len(before)))
+		for i, pod := range p.memoryNodes(ctx) {
+			Expect(pod.UID).To(Equal(before[i].UID), "memory node %s has another pod", pod.Name)
+			Expect(p.memoryNode(ctx, pod.Name).Status.LostIncarnation).To(BeEmpty())
+		}
+		p.whole(ctx, target, keys)
+	}, SpecTimeout(8*time.Minute))
+})
+
+var _ = Describe("A pool of which all pods go at once", Label("short"), func() {
+	It("comes back empty, says so of each memory node, and takes keys again", func(ctx SpecContext) {
+		const keys = 500
+		p := apply(ctx, namespace(ctx, "gone"), small("gone", 2, 2, "  dataPolicy: Cache"))
+		p.ready(ctx)
+		load(ctx, p.target(ctx), keys)
+		lives := map[string]string{}
+		for _, pod := range p.memoryNodes(ctx) {
+			lives[pod.Name] = p.memoryNode(ctx, pod.Name).Status.Incarnation
+		}
+		Expect(lives).To(HaveLen(2))
+		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
+		Expect(err).NotTo(HaveOccurred())
+		p.ready(ctx, func(g Gomega) {
+			for name, incarnation := range lives {
+				var node farpoolv1alpha1.MemoryNode
+				g.Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, &node)).To(Succeed())
+				g.Expect(node.Status.LostIncarnation).To(Equal(incarnation))
+			}
+		})
+		target := p.target(ctx)
+		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		Eventually(func(g Gomega) {
+			before := r.Errors.Count()
+			g.Expect(r.ReadAll(ctx, keys)).To(BeZero())
+			g.Expect(r.Errors.Count()).To(Equal(before))
+		}).WithContext(ctx).Should(Succeed())
+		load(ctx, target, keys)
+	}, SpecTimeout(8*time.Minute))
 })
 
 var _ = Describe("A pod of high priority that finds no room", Label("long"), func() {

@@ -126,3 +126,42 @@ func TestReasonsAreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// TestEachRowOfWhatAPoolSurvivesHasSpecs compares README's table with the page that names the specs of each row, and that with the specs that there are.
+func TestEachRowOfWhatAPoolSurvivesHasSpecs(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	files, err := filepath.Glob(filepath.Join(root, "e2e/*_test.go"))
+	if err != nil || len(files) < 10 {
+		t.Fatalf("found %d files of specs: %v", len(files), err)
+	}
+	var specs strings.Builder
+	for _, file := range files {
+		specs.WriteString(read(strings.TrimPrefix(file, root)))
+	}
+	_, survives, _ := strings.Cut(read("README.md"), "\n## What a pool survives\n")
+	survives, _, _ = strings.Cut(survives, "\n## ")
+	_, tested, _ := strings.Cut(read("docs/testing.md"), "\n## What a pool survives, on clusters\n")
+	tested, _, _ = strings.Cut(tested, "\n## ")
+	firstCell := regexp.MustCompile(`(?m)^\| ([^|]+) \|`)
+	rows := firstCell.FindAllStringSubmatch(survives, -1)[2:]
+	if len(rows) < 5 {
+		t.Fatalf("found %d rows: the check looked in the wrong place", len(rows))
+	}
+	for _, row := range rows {
+		line := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(row[1]) + " \\|.*`.*$").FindString(tested)
+		if line == "" {
+			t.Errorf("docs/testing.md names no spec for the row %q of README.md", row[1])
+		}
+	}
+	for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(tested, -1) {
+		if strings.Contains(name[1], " ") && !strings.HasPrefix(name[1], "make ") && !strings.Contains(specs.String(), `"`+name[1]+`"`) {
+			t.Errorf("docs/testing.md names the spec %q, and e2e has none of this name", name[1])
+		}
+	}
+}
