@@ -12,18 +12,20 @@
 // are bytes. Keys have up to 64 KiB, values up to 1 MiB. Keys and values are views of the caller's memory, which must
 // live until the operation has ended.
 //
-// The pool reads the shard map from any memory node it can reach, holds one session with each node that serves, and
-// follows new epochs, restarted nodes and nodes that come and go by itself. An operation waits for that within
-// Options::operation_deadline, and is tried again after what left nothing done. It ends with one of
+// The pool reads the shard map from any memory node that it can reach, holds one session with each node that serves,
+// and follows new epochs, restarted nodes, and nodes that come and go. An operation waits for that within
+// Options::operation_deadline, and is tried again if an attempt did nothing. It ends with one of
+//
 //   ok
-//   too_large         the key or the value; nothing was done
-//   out_of_memory     the node that serves the key is full; nothing was done
-//   timed_out         nothing was done by the deadline
-//   locked            a lock of the key has stood past the pool's failure timeout; the message names the holder;
-//   nothing was done unavailable       the node that serves the key could not be reached until the deadline, or is
-//   stopped; nothing was done forbidden         the certificate was refused; nothing was done corrupt           bytes
-//   in the pool that cannot be unknown_outcome   the session ended in the middle: it may or may not have taken effect.
-//   Read before trying again
+//   too_large        the key or the value is; nothing was done
+//   out_of_memory    the node that serves the key is full; nothing was done
+//   timed_out        nothing was done by the deadline
+//   locked           a lock of the key has stood past the pool's failure timeout; the message names the holder; nothing
+//                    was done
+//   unavailable      the node that serves the key could not be reached by the deadline, or is stopped; nothing was done
+//   forbidden        the certificate was refused; nothing was done
+//   corrupt          the pool holds bytes that cannot be
+//   unknown_outcome  the session ended in the middle: the operation took effect or did not. Read before trying again
 #pragma once
 
 #include <algorithm>

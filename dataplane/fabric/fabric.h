@@ -5,16 +5,15 @@
 //
 // The contract, held by one suite (fabric/contract) that every wire passes:
 //  1. Order. Within a lane, and none between lanes: a WRITE before anything, and an atomic before a READ, execute in
-//  posting order at
-//     the responder. READ before WRITE, atomic or CALL, and an atomic before a WRITE or CALL, only with `fence` on the
-//     second. A failed CAS does not stop a chain; a refused verb ends the lane. A CALL is a chain of its own.
-//     fabric/contract/ordering.md has every pair.
+//     posting order at the responder. READ before WRITE, atomic or CALL, and an atomic before a WRITE or CALL, only
+//     with `fence` on the second. A failed CAS does not stop a chain; a refused verb ends the lane. A CALL is a chain
+//     of its own. fabric/contract/ordering.md has every pair.
 //  2. Words. Every offset and length is a multiple of 8. Aligned 8-byte accesses are atomic; anything longer may tear
-//  at any word.
+//     at any word.
 //  3. Atomics are atomic against each other within one atomic domain.
 //  4. Fates. Each posting completes exactly once, never inline. A verb cannot be cancelled, only a lane severed: all
-//  that is pending
-//     on it then ends `maybe`. A `maybe` is resolved by reading after the responder has fenced, never by blind retry.
+//     that is pending on it then ends `maybe`. A `maybe` is resolved by reading after the responder has fenced, never
+//     by blind retry.
 //  5. Fence. After the memory node has fenced a session, none of its verbs executes, whatever is still in flight.
 //  6. Time, sleeping and randomness come from the port.
 //  7. CALLs for data (opcodes from kFirstServiceOpcode) execute on the threads that receive them (fabric/service.h). A

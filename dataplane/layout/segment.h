@@ -2,14 +2,17 @@
 // Segments and blocks of the heap region.
 //
 // The heap region is an array of segments of equal size (a power of two, in the superblock). A segment begins with its
-// header: OFFSET SIZE  segment header
-//      0    8  owner       session id; 0 = not handed out; written by the memory node alone
+// header:
+//
+// OFFSET SIZE  segment header
+//      0    8  owner       session id; 0 = not handed out; only the memory node writes it
 //      8    8  size_class  of its blocks, or kRun for the first segment of a run that holds one large block
 //     16    8  run         segments in the run; 1 for a segment of blocks
 //     24    8  incarnation of the owner
 //     32   32  reserved, zero
-//     64    n  free bitmap, one bit a block: set by FAA by whoever frees a block, exactly once, and taken back by FAA
-//     by the owner.
+//     64    n  free bitmap, one bit a block: set by FAA by the client that frees the block, exactly once, and taken
+//              back by FAA by the owner
+//
 // Blocks follow at the first multiple of 64 after the bitmap.
 #pragma once
 

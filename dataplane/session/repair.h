@@ -2,16 +2,14 @@
 // What dead clients left under locks is found, fenced and repaired by the clients that live (RCuckoo section 4.2, with
 // its holes closed).
 //
-//  - Suspects of a lock bit that stands are the operation slots that name it. The memory node decides which of them
-//  have
-//    ended, and ends one whose slot does not move for the failure timeout. Nothing is written before it has.
+//  - Suspects of a lock bit that stands are the operation slots that name it. The memory node decides which of their
+//    clients have ended, and fences one whose slot does not move for the failure timeout. Nothing is written before.
 //  - A repairer holds the leases of all lock words that a dead slot names. One that stands still is fenced like any
 //    client, and its lease stolen: each step can be done again from what is there.
 //  - A slot that says `writing` holds all its locks: the protocol finishes its rows from the plan. Any other slot has
-//  no
-//    row left to write, and may hold each of its locks or not. To find out, the repairer bars the lock word, so that no
-//    lock of it is taken any more, and waits until every slot of the living that names one of these bits has moved on:
-//    bits that are still set then are held by the dead.
+//    no row left to write, and may hold each of its locks or not. To find out, the repairer bars the lock word, so that
+//    no lock of it is taken any more, and waits until every slot of the living that names one of these bits has moved
+//    on: bits that are still set then are held by the dead.
 //  - The release and the lowering of the barrier are one masked CAS. Only then the slot claims nothing any more.
 //
 // A client that repairs, or waits for another to repair, claims nothing itself: its own slots would stand still.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of fabric/fabric.h as tests that every wire passes. A wire's test file includes this header once and
 // says
+//
 //   INSTANTIATE_TEST_SUITE_P(Tcp, Contract, ::testing::Values(WireFactory{"plain", ...}), name_of_wire);
+//
 // in namespace farpool::fabric::contract. Only what the contract promises is asserted here; what it permits besides is
 // the litmus tests' business, because real wires are stronger than the contract.
 #pragma once
@@ -69,8 +71,7 @@ inline std::string name_of_wire(const ::testing::TestParamInfo<WireFactory>& inf
   }                                                  \
   inline task::Task<void> contract_##name([[maybe_unused]] Client c)
 
-// ---- helpers
-// ----------------------------------------------------------------------------------------------------------------
+// ---- helpers --------------------------------------------------------------------------------------------------------
 
 inline Remote at(std::uint64_t offset) { return {TestHost::kSmall, offset}; }
 
@@ -178,8 +179,7 @@ inline task::Task<void> expect_once(Client c, std::vector<std::unique_ptr<Counte
   for (const auto& posting : postings) EXPECT_EQ(posting->times, 1);
 }
 
-// ---- completion
-// --------------------------------------------------------------------------------------------------------------
+// ---- completion -----------------------------------------------------------------------------------------------------
 
 FARPOOL_CONTRACT(WhatWasWrittenIsRead) {
   auto lane = co_await open_lane(c);
@@ -269,8 +269,7 @@ FARPOOL_CONTRACT(AnEmptyChainIsRefused) {
   EXPECT_FALSE(lane->open());
 }
 
-// ---- order
-// -------------------------------------------------------------------------------------------------------------------
+// ---- order ----------------------------------------------------------------------------------------------------------
 
 constexpr std::uint64_t kRounds = 60;
 constexpr std::size_t kSpan = 24;  // words of the longer verbs
@@ -425,8 +424,7 @@ FARPOOL_CONTRACT(AnAwaitedChainIsBeforeWhateverIsPostedThen) {
   }
 }
 
-// ---- words and atomics
-// ---------------------------------------------------------------------------------------------------------
+// ---- words and atomics ----------------------------------------------------------------------------------------------
 
 inline task::Task<void> write_patterns(Client c, std::atomic<bool>& over) {
   auto lane = co_await open_lane(c, 1);
@@ -548,8 +546,7 @@ FARPOOL_CONTRACT(AFailedCasDoesNotStopItsChain) {
   EXPECT_TRUE(into.all(5));
 }
 
-// ---- refusals
-// ----------------------------------------------------------------------------------------------------------------
+// ---- refusals -------------------------------------------------------------------------------------------------------
 
 // Each verb is refused: the lane ends, the memory is as it was, and so it stays for what is posted behind it.
 inline task::Task<void> expect_refused(Client c, LaneGrant grant, Op op, const char* why) {
@@ -660,8 +657,7 @@ FARPOOL_CONTRACT(WhatStoodBeforeARefusedVerbMayHaveHappenedAndNothingBehind) {
   }
 }
 
-// ---- CALL
-// --------------------------------------------------------------------------------------------------------------------
+// ---- CALL -----------------------------------------------------------------------------------------------------------
 
 FARPOOL_CONTRACT(ACallIsAnsweredWithinItsBounds) {
   auto lane = co_await open_lane(c);
@@ -702,8 +698,7 @@ FARPOOL_CONTRACT(ACallBeyondItsBoundsIsRefused) {
   co_await expect_call_refused(c, {Op::call(TestHost::kRefuse, reply.span(), reply.span())}, "the handler refuses");
 }
 
-// ---- fates
-// -------------------------------------------------------------------------------------------------------------------
+// ---- fates ----------------------------------------------------------------------------------------------------------
 
 FARPOOL_CONTRACT(SeverEndsAllThatIsPendingOnceAndLeavesBuffersAlone) {
   for (std::uint64_t offset = 0; offset < TestHost::kSmallBytes; offset += 8)
@@ -781,8 +776,7 @@ FARPOOL_CONTRACT(APostingWhoseDeadlineHasPassedEndsMaybe) {
   EXPECT_FALSE(lane->open());
 }
 
-// ---- fence
-// -------------------------------------------------------------------------------------------------------------------
+// ---- fence ----------------------------------------------------------------------------------------------------------
 
 inline task::Task<void> await_fence(Client c, std::uint64_t session_id) {
   auto times = std::make_shared<std::atomic<int>>(0);  // shared: a `done` that comes late must find it
@@ -857,8 +851,7 @@ FARPOOL_CONTRACT(AnIdleLaneIsFencedToo) {
   EXPECT_EQ(c.host.calls(), calls);
 }
 
-// ---- CALLs for data: the family call_*, on wires that have them
-// ----------------------------------------------------------------------------------------------------------------
+// ---- CALLs for data: the family call_*, on wires that have them -----------------------------------------------------
 
 // As FARPOOL_CONTRACT, where the wire has the capability. Where it has none, such a CALL is refused.
 inline task::Task<void> expect_no_service_calls(Client c) {
@@ -1180,8 +1173,7 @@ TEST_P(Contract, CallsOfManyClientsExecuteOnceEach) {
   EXPECT_EQ(host.service().served(), kClients * 4 * kTimes);
 }
 
-// ---- the session port, time
-// ----------------------------------------------------------------------------------------------------
+// ---- the session port, time -----------------------------------------------------------------------------------------
 
 FARPOOL_CONTRACT(ATokenIsGoodForOneLane) {
   const LaneGrant grant = c.host.grant(1, c.wire.endpoint());
@@ -1251,8 +1243,7 @@ FARPOOL_CONTRACT(TheControlThreadHasATimer) {
   EXPECT_FALSE(early->load());
 }
 
-// ---- counting
-// ----------------------------------------------------------------------------------------------------------------
+// ---- counting -------------------------------------------------------------------------------------------------------
 
 FARPOOL_CONTRACT(ChainsOfOneTurnRingOnce) {
   auto lane = co_await open_lane(c);

@@ -93,8 +93,7 @@ std::string describe(const std::set<std::uint64_t>& values) {
   return text;
 }
 
-// ---- pairs of one lane
-// -------------------------------------------------------------------------------------------------------------
+// ---- pairs of one lane ----------------------------------------------------------------------------------------------
 
 // `first` and `second` in one chain; the outcome is what `read` or `old` holds then.
 task::Task<void> read_then_write(World& world) {
@@ -228,8 +227,7 @@ TEST(Litmus, AWriteIsNeverOvertaken) {
   EXPECT_EQ(outcomes(write_then_all, {.straggle = 0.3}), (Set{"2 2", "2+3 2"}));
 }
 
-// ---- between lanes
-// -----------------------------------------------------------------------------------------------------------------
+// ---- between lanes --------------------------------------------------------------------------------------------------
 
 task::Task<void> write_a_long_one(World& world, Lane& lane) {
   Memory from(*world.ports[1], 1);
@@ -265,8 +263,7 @@ task::Task<void> two_lanes(World& world) {
 }
 TEST(Litmus, LanesAreNotOrdered) { EXPECT_EQ(outcomes(two_lanes), (Set{"1", "2"})); }
 
-// ---- fates
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---- fates ----------------------------------------------------------------------------------------------------------
 
 task::Task<void> add_with_losses(World& world) {
   auto lane = co_await open(world, 0);
@@ -356,8 +353,7 @@ TEST(Litmus, AFenceCutsAWriteAtAnyWordAndForGood) {
             (Set{"nothing and nothing", "part and nothing", "all and nothing", "all and part", "all and all"}));
 }
 
-// ---- memory nodes that restart
-// ---------------------------------------------------------------------------------------------------------
+// ---- memory nodes that restart --------------------------------------------------------------------------------------
 
 // The process is killed while a WRITE and an atomic are under way; another one serves the same memory. What had landed
 // stays, nothing lands later, and the new life serves new lanes alone.
@@ -419,8 +415,7 @@ task::Task<void> restart_with_new_memory(World& world) {
 }
 TEST(Litmus, ARestartWithNewMemoryIsAnotherNode) { EXPECT_EQ(outcomes(restart_with_new_memory), Set{"maybe"}); }
 
-// ---- several memory nodes
-// --------------------------------------------------------------------------------------------------------------
+// ---- several memory nodes -------------------------------------------------------------------------------------------
 
 // A flag on one node, data on another: one client writes the data and then the flag, the other reads the flag and then
 // the data.
@@ -460,8 +455,7 @@ TEST(Litmus, WhatWasAwaitedComesFirstOnAllMemoryNodes) {
   EXPECT_EQ(outcomes(two_nodes<true>, {.straggle = 0.3}), (Set{"flag 0 data 0", "flag 0 data 1", "flag 1 data 1"}));
 }
 
-// ---- clocks
-// ----------------------------------------------------------------------------------------------------------------------------
+// ---- clocks ---------------------------------------------------------------------------------------------------------
 
 TEST(Clock, ShowsATimeFirstWhenItSaysSo) {
   for (const std::int64_t drift : {0, 1, 200, -200, 300'000, -990'000, 999'999}) {
@@ -515,8 +509,7 @@ TEST(Litmus, ClocksDrift) {
                  "the second is first, after the node", "the second is first, before the node"}));
 }
 
-// ---- crashes and pauses
-// ----------------------------------------------------------------------------------------------------------------
+// ---- crashes and pauses ---------------------------------------------------------------------------------------------
 
 struct Owned {  // what a client owns lives on the heap, so that a crash can bury it
   task::Scope scope;
@@ -589,8 +582,7 @@ TEST(Crash, APausedClientGoesOnWhereItStopped) {
   EXPECT_EQ(words_landed(world), 4u);
 }
 
-// ---- determinism
-// -----------------------------------------------------------------------------------------------------------------------
+// ---- determinism ----------------------------------------------------------------------------------------------------
 
 std::uint64_t hash_of(Body body, std::uint64_t seed) {
   World world({.seed = seed, .straggle = 0.3});

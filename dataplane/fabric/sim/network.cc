@@ -248,8 +248,7 @@ class SimLane final : public Lane {
   Nanos watched_ = base::kNever;
 };
 
-// ---- clocks
-// --------------------------------------------------------------------------------------------------------------------
+// ---- clocks ---------------------------------------------------------------------------------------------------------
 
 namespace {
 constexpr std::int64_t kMillion = 1'000'000;
@@ -276,8 +275,7 @@ Nanos Clock::when(Nanos shown) const {
   return time;
 }
 
-// ---- the client
-// ----------------------------------------------------------------------------------------------------------------
+// ---- the client -----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -524,8 +522,7 @@ task::Task<base::Result<std::unique_ptr<Lane>>> SimPort::open_lane(LaneGrant gra
   co_return std::unique_ptr<Lane>(std::make_unique<SimLane>(*this, std::move(**opened)));
 }
 
-// ---- the memory node
-// -------------------------------------------------------------------------------------------------------------
+// ---- the memory node ------------------------------------------------------------------------------------------------
 
 Nanos SimResponder::now() const { return clock_.at(network_.now()); }
 
@@ -714,8 +711,7 @@ void bury(std::shared_ptr<void> what) {
   graves->push_back(std::move(what));
 }
 
-// ---- the network
-// -----------------------------------------------------------------------------------------------------------------
+// ---- the network ----------------------------------------------------------------------------------------------------
 
 Network::Network(Options options) : options_(options), random_(options.seed), trace_(options.keep_chains) {
   if (options.timing.nic != nullptr) times_ = std::make_unique<TimeModel>(options.timing, base::mix(options.seed + 1));
@@ -1233,8 +1229,7 @@ void Network::cut_tail(SimLane& lane) {
   for (std::size_t i = random_.below(waiting.size() + 1); i < waiting.size(); ++i) waiting[i]->dropped = true;
 }
 
-// ---- steering
-// -----------------------------------------------------------------------------------------------------------------
+// ---- steering -------------------------------------------------------------------------------------------------------
 
 void Network::changed(const Link& link, Remote at, std::uint64_t before, std::uint64_t after) {
   const std::uint64_t place = base::mix((link.node->index_ << 60) ^ (std::uint64_t{at.region} << 48) ^ at.offset);

@@ -5,16 +5,14 @@
 // OFFSET SIZE  row, entries n x e bytes
 //      0  n*e  entries
 //    n*e    8  version   struct VersionWord: raised by every WRITE of the row
-//  n*e+8    8  checksum  CRC-64 of all before it, seeded with the row's number: whole bytes at another row are not that
-//  row
+//  n*e+8    8  checksum  CRC-64 of all before it, seeded with the row's number: a row's bytes are valid nowhere else
 //
 // An entry is 2 to 8 words. Unused bytes are zero, and so is an empty entry.
 //
 //   inline   63                          16 15        8 7       2 1   0
 //   word 0  +------------------------------+-----------+---------+-----+
 //           | key and value bytes, on ...  | value   8 | key   6 | 1,3 |   ... through the rest of the entry: key, then
-//           value; 3 if it is leaving
-//           +------------------------------+-----------+---------+-----+
+//           +------------------------------+-----------+---------+-----+   value; 3 if it is leaving
 //   extent   63  62                      17 16                  2 1   0
 //   word 0  +---+--------------------------+---------------------+-----+
 //           | L | block                 46 | units            15 |  2  |   both in units of 64 bytes; L: it is leaving
@@ -22,8 +20,8 @@
 //   word 1  | hash of the key           64 |
 //           +------------------------------+
 //
-// A leaving entry's key is on its way to another memory node (docs/adr/0015): whoever comes reads it, and nobody but
-// the mover changes it.
+// A leaving entry's key is on its way to another memory node (docs/adr/0015): any client may read it, and only the
+// mover changes it.
 #pragma once
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 // Dependent hashing: key hash -> the two rows where its entry may lie. Both derive from one 64-bit keyed hash, so that
 // an entry which holds only the hash can be moved without reading its key.
 //
-//   L1 = h1 mod T        L2 = (L1 + offset) mod T        offset from h2 mod floor(f^(f+Z)), Z = trailing zeros of h3, f
-//   = 2.3
+//   L1 = h1 mod T        L2 = (L1 + offset) mod T
+//   offset from h2 mod floor(f^(f+Z)), Z = trailing zeros of h3, f = 2.3
 //
 // The printed formula puts 10.5 percent of the keys on one row twice; nine such keys of one row fill the table for
 // ever. With one added to the offset no key has but one row. docs/measurements/rcuckoo-fill.md has both; the table uses
