@@ -539,7 +539,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     mark("farpool_index_explorations_total", "Path searches that read rows.", &PoolCounters::explorations);
     mark("farpool_index_displaced_total", "Entries moved to make room.", &PoolCounters::displaced);
     mark("farpool_index_splits_total", "Splits of tables begun.", &PoolCounters::splits);
-    mark("farpool_index_splits_finished_total", "Splits of tables finished, whoever began them.",
+    mark("farpool_index_splits_finished_total", "Splits of tables finished, no matter which client began them.",
          &PoolCounters::splits_finished);
     mark("farpool_index_splits_taken_over_total", "Splits of tables taken over from clients that stood still or ended.",
          &PoolCounters::splits_taken_over);

@@ -40,7 +40,7 @@ struct Diagnosis {
   std::vector<Finding> findings;
   bool ready() const;
 };
-// Of several devices the best is held to what is wanted; what ails the others is told, and stands in nobody's way.
+// The best of several devices is held to what is wanted; what ails the others is told, and stands in nobody's way.
 Diagnosis diagnose(const fabric::verbs::RdmaFacts& facts, const Wanted& wanted);
 
 }  // namespace farpool::apps

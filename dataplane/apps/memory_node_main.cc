@@ -168,7 +168,7 @@ class Wire {
     return *tcp_;
   }
   Status serve(fabric::Host& host) { return verbs_ != nullptr ? verbs_->serve(host) : tcp_->serve(host); }
-  // Of tcp alone: see check_wire.
+  // Only with tcp: see check_wire.
   Status serve_rings(const std::string& address) { return tcp_->serve_rings(address); }
   const std::string& address() const { return verbs_ != nullptr ? verbs_->address() : tcp_->address(); }
   fabric::tcp::ResponderStats stats() const { return verbs_ != nullptr ? verbs_->session_port_stats() : tcp_->stats(); }

@@ -29,7 +29,7 @@ class Startup {
   std::string message() const;
   // Why the start is taken for stuck; empty: it is not.
   std::string stuck() const;
-  // Of the present step, from 0 to 1; 1 when the node has started.
+  // How far the present step is, from 0 to 1; 1 when the node has started.
   double ratio() const;
 
   static constexpr base::Nanos kLongestSilence = 30 * base::kSecond;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RCuckoo and RACE over wires: the tables' own suites (index/*/table_test.cc), as far as they need no simulator. Here
 // clients are threads, and what tears and reorders are sockets, rings or a device, and the processors between them.
-// Whoever includes this says over which wires: tables_test.cc, tables_lab_test.cc.
+// A file that includes this says over which wires: tables_test.cc, tables_lab_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -589,7 +589,7 @@ inline std::string name_of_setting(const testing::TestParamInfo<Setting>& of) {
   return std::string(of.param.protocol == Protocol::race ? "Race" : "RCuckoo") + name_of(of.param.wire);
 }
 
-// Of both protocols.
+// Tests of both protocols.
 class Tables : public testing::TestWithParam<Setting> {
  protected:
   const Wire wire = GetParam().wire;
@@ -756,7 +756,7 @@ inline Task<void> come_and_go(User& user, std::uint64_t seed, int keys, const st
 // Too long for a laboratory.
 class LongTables : public Tables {};
 
-// Of few rows, or tables that are split: entries move while they are scanned.
+// Tables of few rows, or tables that are split: entries move while they are scanned.
 TEST_P(LongTables, AScanTellsOfAllThatStaysWhileOthersComeAndGo) {
   const bool race = protocol == Protocol::race;
   Server server(wire, {.protocol = protocol,
@@ -880,10 +880,11 @@ inline Task<void> scan_all(Member& member, std::set<std::string>& seen) {
   } while (cursor != 0);
 }
 
-// As short as the wire allows, or a laboratory. Whoever is taken for dead because the machine is slow begins anew.
+// As short as the wire allows, or a laboratory. A client that is taken for dead because the machine is slow begins
+// anew.
 inline Nanos impatience(Wire wire) { return wire == Wire::verbs ? 3 * kSecond : 600 * kMillisecond; }
 
-// Of both protocols, by clients that are told of failures and moves: what takes its time is the failure timeout.
+// Both protocols, with clients that are told of failures and moves: what takes its time is the failure timeout.
 class Pools : public Tables {
  protected:
   const Nanos timeout = impatience(wire);
@@ -995,7 +996,7 @@ TEST_P(LongPools, ClientsThatStandStillAreTakenOver) {
     wake.set_value();
     for (const auto& each : over) Member::wait(each);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_GT(members[i]->pool->counters().sessions_opened.get(), 1u) << i;
-    // By whoever met the key first, and be it one that stood still only later.
+    // By the client that met the key first, even if it stood still only later.
     EXPECT_TRUE(protocol == Protocol::race || eventually([&] {
                   return std::ranges::any_of(
                       members, [](const auto& member) { return member->pool->counters().slots_repaired.get() > 0; });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A RACE pool that grows 16-fold while it serves: reads, updates and inserts over the simulated wire with the figures
 // of a NIC; its tables are split whenever they are full. Beside it the same with clients that stop while a table is
-// split, as in RACE's figure 15 (RA-11): whoever would begin an operation then waits until the split is finished.
+// split, as in RACE's figure 15 (RA-11): a client that would begin an operation then waits until the split is finished.
 //
 // Prints Markdown; --svg draws throughput over time.
 #include <CLI/CLI.hpp>

@@ -42,7 +42,7 @@ inline std::string key_of(std::uint64_t number) {
   return key;
 }
 
-// Of values in rising order; none: 0.
+// A percentile of values in rising order; 0 if there are none.
 inline double percentile(const std::vector<double>& sorted, double percent) {
   if (sorted.empty()) return 0;
   return sorted[std::min(sorted.size() - 1,

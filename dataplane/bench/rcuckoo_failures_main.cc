@@ -169,7 +169,7 @@ class Experiment {
     begin_client();
   }
 
-  // As client::Pool does: what nobody is blocked on is repaired too, by whoever comes first.
+  // As client::Pool does: what nobody is blocked on is repaired too, by the first client that comes.
   task::Task<void> sweep_sometimes(sim::Client& client) {
     fabric::Port& port = client.port();
     const Nanos timeout = setup_.failure_timeout;

@@ -57,7 +57,7 @@ struct Settings {
   std::uint64_t rounds = 500;
 };
 
-// Two regions of words, and a lane for whoever asks.
+// Two regions of words, and a lane for every client that asks.
 class Host final : public fabric::Host {
  public:
   static constexpr std::uint32_t kWords = 1, kLocks = 2;

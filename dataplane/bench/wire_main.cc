@@ -26,7 +26,7 @@ namespace {
 using base::Nanos;
 using fabric::Op;
 
-// One region, and a lane for whoever asks.
+// One region, and a lane for every client that asks.
 class Host final : public fabric::Host {
  public:
   static constexpr std::uint64_t kBytes = 1 << 20;

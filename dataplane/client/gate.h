@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Within one client, changes of one key take turns here and not at the table's locks: a hot key then costs each client
-// one attempt at the lock at a time, and whoever came first goes first. Keys that share a gate merely wait for each
-// other.
+// one attempt at the lock at a time, and clients go in the order in which they came. Keys that share a gate merely wait
+// for each other.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class Gates {
   };
 
  public:
-  // Whoever holds one has the gate to itself. Empty: the deadline passed first.
+  // The holder of one has the gate to itself. Empty: the deadline passed first.
   class Pass {
    public:
     Pass() = default;

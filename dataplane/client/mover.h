@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves keys from one memory node to others, as the shard map has it (docs/adr/0012). Whoever dies over it leaves what
-// the next one goes on with.
+// Moves keys from one memory node to others, as the shard map has it (docs/adr/0012). A client that dies over it leaves
+// what the next one goes on with.
 #pragma once
 
 #include <cstdint>

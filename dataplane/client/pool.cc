@@ -40,8 +40,8 @@ struct Cursor {
   // scan refuses a map by hand that has higher ones.
   using Table = layout::Field<35, 10>;
   using Pass = layout::Field<45, 1>;
-  // Of the number of the pool's last move: nobody pauses for 127 moves. 0 is of no move, so that of all cursors only
-  // that of the beginning is 0.
+  // The number of the pool's last move, modulo 127: no scan pauses for 127 moves. 0 stands for no move, so that of all
+  // cursors only that of the beginning is 0.
   using Move = layout::Field<46, 7>;
   static constexpr std::uint64_t mark(std::uint64_t move) { return 1 + move % Move::kMax; }
 };
@@ -106,7 +106,7 @@ struct Pool::Bond {
   std::unique_ptr<heap::Heap> heap;
   std::unique_ptr<index::Table> table;
   std::size_t uses = 0;  // operations under way
-  // Of the pool's move of keys: the last one that is known to be finished at the node, and when to look again.
+  // The last move of keys that is known to be finished at the node, and when to look again.
   std::uint64_t moved = 0;
   Nanos move_due = 0;
   std::uint64_t move_lease = 0;  // as it was when another client was at it
@@ -791,8 +791,8 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
   const Nanos timeout = bond.session->grant().failure_timeout;
   Nanos maintained = port_.now();
   Nanos repair_due = 0;  // 0: nobody is known to have died
-  // Of tables that are split, whoever dies may leave a split and no operation slot that says so; so may an earlier life
-  // of the memory node.
+  // Where tables are split, a client that dies may leave a split and no operation slot that says so; so may an earlier
+  // life of the memory node.
   const bool splits = bond.table->geometry().tables > 1;
   std::optional<std::uint64_t> deaths;  // up to which nothing is left
   while (bond.session->alive() && !closing_ && link.wanted()) {
@@ -816,7 +816,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
         log(true, "a split of a table of memory node " + link.name + " does not go on here: " + bond.split_trouble);
       }
     }
-    // What nobody is blocked on is repaired too, by whoever comes first.
+    // What nobody is blocked on is repaired too, by the first client that comes.
     if (bond.session->dead() == 0 && (!splits || deaths == bond.session->deaths())) {
       repair_due = 0;
     } else if (repair_due == 0) {
@@ -872,7 +872,7 @@ index::Move Pool::move_of(const Link& link) const {
   return move;
 }
 
-// Everybody tries, and one at a time comes to do it: whoever dies over it is followed by the next.
+// Everybody tries, and one at a time comes to do it: if it dies over it, the next one follows.
 Task<void> Pool::move_away(Link& link, Bond& bond) {
   const std::uint64_t number = link.move.number;
   Status status;

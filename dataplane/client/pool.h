@@ -77,15 +77,15 @@ struct PoolCounters {
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
   base::Counter forged_maps;  // that memory nodes showed, and the operator has not signed
-  // Of the index, summed over its tables; as of the last second.
+  // Counts of the index, summed over its tables; as of the last second.
   base::Counter lock_conflicts, escalations, explorations, displaced, torn_rows, stale_extents;
   // Of RACE's splits of tables: those taken over had a splitter that stood still or had ended.
   base::Counter splits, splits_finished, splits_taken_over, slots_moved;
-  // Of moves of keys to other memory nodes: by this client, and attempts that waited for a key on its way.
+  // Counts of moves of keys to other memory nodes: by this client, and attempts that waited for a key on its way.
   base::Counter moved_away, move_waits;
-  // Of repair: clients that the memory nodes were told of, operation slots repaired, lock bits released for the dead,
-  // repair leases taken over from repairers that had ended, waits for one that another repairer held, slots that no
-  // crash explains.
+  // Counts of repair: clients that the memory nodes were told of, operation slots repaired, lock bits released for the
+  // dead, repair leases taken over from repairers that had ended, waits for one that another repairer held, slots that
+  // no crash explains.
   base::Counter complaints, slots_repaired, locks_of_the_dead, leases_stolen, lease_waits, quarantined;
 };
 
@@ -116,7 +116,7 @@ class Pool final : public Kv {
     // memory node has to show the certificate of the name that the map gives it. Without it, the pool follows any map.
     std::shared_ptr<const base::SignatureCheck> map_key;
     Nanos operation_deadline = 5 * base::kSecond;
-    // Of a handshake, and of a read of the map; the pool's failure timeout where that is longer and known.
+    // The deadline of a handshake, and of a read of the map; the pool's failure timeout where that is longer and known.
     Nanos connect_deadline = 3 * base::kSecond;
     // The epoch, or the sessions with its nodes, have changed. Not called inline from an operation.
     std::function<void(const PoolState&)> on_change;

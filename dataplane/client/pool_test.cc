@@ -881,7 +881,7 @@ TEST_P(PoolMoveOfEitherTest, AScanGoesOnThroughAMove) {
   EXPECT_GT(half_way, 6u) << "the test is too small";
 }
 
-// Of what leaves in the middle of a scan nothing may come to lie where the scan has been.
+// A key that leaves in the middle of a scan must not come to lie where the scan has been.
 TEST_F(PoolMoveTest, AScanThatBeginsInTheMiddleOfAMoveMissesNothing) {
   publish(drain(1));
   Client& client = connect();
@@ -903,7 +903,7 @@ TEST_F(PoolMoveTest, AScanThatBeginsInTheMiddleOfAMoveMissesNothing) {
   }
 }
 
-// Whoever follows an older map learns of the move where keys come, too.
+// A client that follows an older map learns of the move where keys come, too.
 TEST_F(PoolMoveTest, ItsNumberIsInTheHeadersOfBothEnds) {
   publish(drain(1));
   Client& client = connect();
@@ -920,7 +920,7 @@ TEST_F(PoolMoveTest, ItsNumberIsInTheHeadersOfBothEnds) {
   }
 }
 
-// So whoever takes over from it has it fenced at both.
+// So the client that takes over from it has it fenced at both.
 TEST_F(PoolMoveTest, AMoverHoldsTheLeasesOfBothEnds) {
   publish(drain(1));
   Client& client = connect();
@@ -1064,7 +1064,7 @@ TEST_P(PoolFullTest, ReadsAndWritesWhatThereIsAndTakesNewKeysWhenSomeHaveGone) {
   run(filler, fill(filler, keys));
   const int first = keys;
   EXPECT_GT(keys, 5000);
-  // Whoever puts what, whatever comes free among it, however often.
+  // Any client puts anything, any of it comes free, any number of times.
   for (const char round : {'b', 'c', 'd'}) {
     run(filler, put_over(filler, keys, round));
     run(other, fill(other, keys));
@@ -1080,7 +1080,7 @@ TEST_P(PoolFullTest, ReadsAndWritesWhatThereIsAndTakesNewKeysWhenSomeHaveGone) {
   run(filler, add(filler, keys / 3));
 }
 
-// Of values of one size hardly any are left, in every segment some: then there is room for others of any size.
+// Hardly any values of one size are left, some in every segment: then there is room for others of any size.
 TEST_P(PoolFullTest, DeletingKeysMakesRoomForValuesOfAnySize) {
   publish(map_of(1));
   Client &filler = connect(), &other = connect();

@@ -190,7 +190,7 @@ Task<void> get_one(Pool& pool, std::string key, base::Result<std::optional<std::
 }
 
 // Two rows of one path are torn, which no order of WRITEs leaves: the plan is not followed, the rows stay as they are
-// and locked, and whoever wants them is told so. Everything else goes on.
+// and locked, and clients that want them are told so. Everything else goes on.
 TEST(Restart, RowsThatNoCrashExplainsAreQuarantined) {
   RestartWorld world(5);
   fabric::sim::SimPort& port =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client's copy of the directory. It is a hint and may be as old as it likes: whoever is led astray by it finds out
+// A client's copy of the directory. It is a hint and may be as old as it likes: a client that it leads astray finds out
 // from the rows that it reads, and refreshes it.
 #pragma once
 

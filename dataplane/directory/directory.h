@@ -2,9 +2,9 @@
 // The directory as a thing of words (layout/directory.h): where a key's table is, and which words a split changes, in
 // which order. Pure; any bytes may be given to whatever reads.
 //
-// A split is a list of words to be written, made from the directory as it is. Whoever takes a split over from the dead
-// makes the list again from what it finds: what has been written is not on it any more. So a splitter may die behind
-// any word, and between any two of them a reader is led to a table that has its key, or to both of a split.
+// A split is a list of words to be written, made from the directory as it is. A client that takes a split over from the
+// dead makes the list again from what it finds: what has been written is not on it any more. So a splitter may die
+// behind any word, and between any two of them a reader is led to a table that has its key, or to both of a split.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace farpool::directory {
 
 class View {
  public:
-  // Of a whole region, or, for readers of entries alone, of as much as its depth needs.
+  // A view of a whole region, or, for readers of entries alone, of as much as its depth needs.
   View(base::Bytes bytes, std::uint64_t tables) : bytes_(bytes), tables_(tables) {}
 
   std::uint64_t tables() const { return tables_; }

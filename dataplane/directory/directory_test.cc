@@ -140,7 +140,7 @@ TEST(Directory, EndsWithItsTables) {
 }
 
 // Several splitters, whose every word is a step of its own, in every order; any of them dies behind any step, and
-// whoever comes next goes on from what is there. At every step a reader finds each key's table, or both of its split.
+// the next client goes on from what is there. At every step a reader finds each key's table, or both of its split.
 class Interleavings {
  public:
   Interleavings(Directory directory, std::vector<std::uint64_t> wishes, int deaths)

@@ -30,7 +30,7 @@ constexpr std::size_t kSplitsAtOnce = 4;
 
 Nanos Splitter::soon() const { return session_.port().now() + 8 * session_.grant().failure_timeout; }
 
-// With a split, before whoever is about it is looked at.
+// A split waits so long before its splitter is looked at.
 Nanos Splitter::patience() const { return session_.grant().failure_timeout / 16; }
 
 Status Splitter::grow(std::uint64_t table, std::uint64_t depth) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits a table while other clients work on it. Whoever finds a table full begins, in the background of its session;
-// whoever finds that a split does not go on takes it over. What a protocol supplies is how a row's entries move.
+// Splits a table while other clients work on it. A client that finds a table full begins, in the background of its
+// session; one that finds that a split does not go on takes it over. What a protocol supplies is how a row's entries
+// move.
 //
 //  - A split belongs to the holder of the table's lease. One that stands still is fenced before the lease is stolen, so
 //    at any time one client moves rows, and no word of an earlier one lands later.
@@ -65,7 +66,7 @@ class Splitter {
   void watch(std::uint64_t table);
 
   // Goes on in the background with every split that nobody holds the lease of, and waits for that until the deadline:
-  // for whoever cleans up behind the dead, whose leases have been given back.
+  // for clients that clean up behind the dead, whose leases have been given back.
   struct Swept {
     std::uint64_t finished = 0;
     std::uint64_t under_way = 0;  // others are about them, or see `trouble`
@@ -76,7 +77,7 @@ class Splitter {
   task::Task<base::Status> idle(base::Nanos deadline);
 
   const Marks& marks() const { return marks_; }
-  // Of the latest split that this client could not go on with, if it has not gone on with one since: for people.
+  // Says why this client's latest split is stuck; ok if it has gone on with one since. For people.
   const base::Status& trouble() const { return trouble_; }
 
  private:

@@ -44,8 +44,8 @@ constexpr int kPatienceTicks = 4, kPatienceTicksToReplace = 16;
 constexpr int kPatienceEras = 16;
 constexpr std::uint64_t kDemandTicks = 4;  // of demand: about what is in limbo while nobody hurries
 constexpr std::uint64_t kReserve = 16;     // of the blocks in use, one such part may be kept free for that
-// Of blocks, one such part is left for replacements: with them alone a class goes on, if slowly, when no segment is to
-// be had.
+// One such part of the blocks is left for replacements: with them alone a class goes on, if slowly, when no segment is
+// to be had.
 constexpr std::uint64_t kKept = 16;
 constexpr std::size_t kRanks = 32;  // steps in which segments are told apart by how much of them is in use
 constexpr int kBarrenTicks = 8;
@@ -73,7 +73,8 @@ struct Segment {
   std::size_t rank = kRanks;
   Segment* previous = nullptr;
   Segment* next = nullptr;
-  // Of a look for blocks that got lost: bits of those that may be, less what has come to be known as free since.
+  // The state of a look for blocks that got lost: bits of blocks that may be, less what has come to be known as free
+  // since.
   std::vector<std::uint64_t> doubted;
   bool looked_through = false;  // just now
   bool emptied = false;         // just now: what is free in it is not handed out
@@ -103,8 +104,8 @@ struct SizeClass {
   std::uint64_t demand = 0;  // blocks a tick, of late
   Nanos waiting_since = 0;   // for an era, rather than grow; 0: not
   std::size_t waiting = 0;   // requests
-  // Held by whoever scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment is
-  // given away.
+  // Held by the task that scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment
+  // is given away.
   bool busy = false;
   std::uint64_t takes = 0;    // blocks, ever
   std::uint64_t scan_at = 0;  // takes; from then on a scan may find something
@@ -293,7 +294,7 @@ struct Heap::State {
     if (purpose == Purpose::replacement) return 0;
     // What comes free is for those who have run out of replacements.
     if (session.pressure() == layout::Pressure::dry) return std::numeric_limits<std::uint64_t>::max();
-    // Of one segment; and of all, where no further segment comes.
+    // A share of one segment's blocks; of all segments' blocks where no further segment comes.
     const std::uint64_t segments = session.pressure() == layout::Pressure::spent ? size_class.segments.size() : 1;
     return segments * size_class.shape.blocks / kKept;
   }
@@ -591,7 +592,7 @@ struct Heap::State {
   }
 
   // Segments of which a good part is free, as far as this client can do without what is free in them. One with a block
-  // that is about to be published is kept: whoever had it after a death would take that block for lost. Under
+  // that is about to be published is kept: its owner after a death would take that block for lost. Under
   // pressure, a class that takes nothing keeps nothing; and where no segment is left, the least part is a good one.
   static std::vector<std::uint64_t> surplus(const SizeClass& size_class, layout::Pressure pressure) {
     const std::uint64_t blocks = size_class.shape.blocks;
@@ -620,7 +621,7 @@ struct Heap::State {
   }
 
   // Gives segments up with all that this client knows to be free in them. Blocks in limbo are free as far as the bitmap
-  // goes: whoever adopts the segment waits for an era of its own.
+  // goes: the client that adopts the segment waits for an era of its own.
   Task<void> orphan(SizeClass& size_class, std::vector<std::uint64_t> firsts, Nanos deadline, Cost& cost) {
     std::vector<Freed> words;
     for (const std::uint64_t first : firsts) {
@@ -915,7 +916,7 @@ struct Heap::State {
   // --- Segments of other classes
 
   // A heap may be full of segments of which hardly anything is in use, each of a size of block that nobody wants any
-  // more. Some of these are emptied into the others of their class: whoever needs room has the pairs in them written
+  // more. Some of these are emptied into the others of their class: a client that needs room writes the pairs in them
   // anew, each by an ordinary replace of the index, so that nobody can tell it from a client that puts the value that
   // is there. If it dies in the middle, it leaves what any writer leaves. While a segment is being emptied nothing in
   // it is handed out; so what is in use becomes less, until all of it is free and it goes back to the memory node,
@@ -1168,7 +1169,7 @@ struct Heap::State {
     co_return block;
   }
 
-  // Of a heap that was found full: so that no operation waits for what is not there.
+  // Set while the heap was found full, so that no operation waits for what is not there.
   static Task<void> try_again(std::shared_ptr<State> self, SizeClass& size_class, std::uint64_t bytes,
                               Purpose purpose) {
     const Nanos deadline = self->session.port().now() + 4 * self->session.grant().failure_timeout;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Remote allocation of blocks on one memory node, by one client thread. The memory node hands out segments (a CALL);
-// the client cuts blocks from them on its own. Whoever unlinks a block frees it with one FAA on its segment's bitmap,
-// in the background; the owner finds it there and reuses it once no session of an older era can hold its address.
+// the client cuts blocks from them on its own. The client that unlinks a block frees it with one FAA on its segment's
+// bitmap, in the background; the owner finds it there and reuses it once no session of an older era can hold its
+// address.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct Block {
   std::uint64_t bytes = 0;  // usable
 };
 
-// What a block is for. Of a heap that is full, replacements go on when nothing can be added any more.
+// What a block is for. In a full heap replacements go on when nothing can be added any more.
 enum class Purpose : std::uint8_t {
   addition,
   replacement,  // of a published block that is freed soon after, and is no smaller
@@ -62,14 +63,14 @@ class Heap {
   std::optional<Block> take(std::uint64_t bytes, Purpose purpose);
   // What a block of `bytes` is for that takes the place of one that was asked for with `before`; 0: of none.
   Purpose purpose_of(std::uint64_t bytes, std::uint64_t before) const;
-  // Of what was allocated or taken, one of these becomes known: an entry points to the block now, or none ever will and
+  // One of these becomes known of what was allocated or taken: an entry points to the block now, or none ever will and
   // it is reusable at once. Until then the block is not looked at when the heap looks for blocks that got lost.
   void published(Block block);
   void discard(Block block);
-  // Frees a published block that the caller has just unlinked, whoever owns it. `bytes` as in its index entry's size.
-  // Needs no message if this client owns it; else one FAA in the background of the session, shared with other frees of
-  // the same turn whose bits lie in the same word. A place that cannot be a block is left alone: it came from an index
-  // entry.
+  // Frees a published block that the caller has just unlinked, no matter who owns it. `bytes` as in its index entry's
+  // size. Needs no message if this client owns it; else one FAA in the background of the session, shared with other
+  // frees of the same turn whose bits lie in the same word. A place that cannot be a block is left alone: it came from
+  // an index entry.
   void free(std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);
 
   // From here on the heap takes over segments of dead clients, in the background of the session, when maintain() finds

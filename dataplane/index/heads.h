@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of extents, read without their values. Whoever asks holds an era from before it saw what points to them.
+// The keys of extents, read without their values. The caller holds an era from before it saw what points to them.
 #pragma once
 
 #include <cstdint>

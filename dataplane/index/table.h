@@ -152,14 +152,14 @@ class Table {
 
   virtual const layout::Geometry& geometry() const = 0;
   virtual const Marks& marks() const = 0;
-  // For whoever wants room before keys come that need it: has a table split, in the background, if some have been split
+  // Makes room before keys come that need it: starts a split of a table, in the background, if some have been split
   // less often than `depth` times; `chance` tells clients that do so at once apart. False: none has. out_of_memory: it
   // cannot be.
   virtual task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
                                                      fabric::Cost& cost);
-  // Of the latest split that this client could not go on with, if it has not gone on with one since: for people.
+  // Says why this client's latest split is stuck; ok if it has gone on with one since. For people.
   virtual base::Status split_trouble() const { return {}; }
-  // Puts right what dead clients left in the table: for whoever is not blocked by it.
+  // Puts right what dead clients left in the table: for a client that is not blocked by it.
   virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
   virtual session::Repairer& repairer() = 0;
   virtual Movable* movable() { return nullptr; }

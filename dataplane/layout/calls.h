@@ -34,7 +34,8 @@ struct TickReply {
 
 struct AllocateSegmentsRequest {
   std::uint64_t count = 1;  // contiguous
-  // Of the blocks that the segment will hold. If count is 1, one of this class that nobody owns may be handed out.
+  // The size class of the blocks that the segment will hold. If count is 1, one of this class that nobody owns may be
+  // handed out.
   std::uint64_t size_class = 0;
   // 1: blocks that take the place of others, which are freed soon. The last segments are for these.
   std::uint64_t replaces = 0;
@@ -93,8 +94,8 @@ struct AdoptSegmentReply {
   std::uint64_t status = 0;                             // 0 the caller's from now on, 1 there is none
   std::uint64_t first = 0;
   std::uint64_t run = 0;
-  // Of its blocks. Its free bitmap names blocks that are free, and not all of them: the caller finds out which others
-  // are, as heap/heap.h says.
+  // The size class of its blocks. Its free bitmap names blocks that are free, and not all of them: the caller finds out
+  // which others are, as heap/heap.h says.
   std::uint64_t size_class = 0;
 };
 

@@ -94,10 +94,10 @@ constexpr std::uint64_t record_offset(std::uint64_t tables, std::uint64_t table)
 constexpr std::uint64_t move_offset(std::uint64_t tables) { return record_offset(tables, tables); }
 constexpr std::uint64_t directory_bytes(std::uint64_t tables) { return move_offset(tables) + 8; }
 
-// Of moves of keys between memory nodes, as far as a bucket's header, or a row's version, can count them.
+// The greatest number of a move between memory nodes that a bucket's header, or a row's version, can hold.
 inline constexpr std::uint64_t kMostMoves = (1 << 23) - 1;
 
-// The lease of a table: whoever holds it, and nobody else, splits the table, or moves keys of its rows elsewhere. The
+// The lease of a table: its holder, and nobody else, splits the table, or moves keys of its rows elsewhere. The
 // first lease word is the directory's own: its holder writes depth, homes and entries. Tables of the same lease wait
 // for each other. Who has locks to repair has no directory that changes, so these are the words of repair leases.
 inline constexpr std::uint64_t kDirectoryLease = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A key and value that lie in the heap, self-verifying: whoever reads one after its block was reused can tell.
+// A key and value that lie in the heap, self-verifying: a client that reads one after its block was reused can tell.
 //
 // OFFSET SIZE  extent
 //      0    8  lengths    key bytes 32 | value bytes 32

@@ -56,7 +56,7 @@ TEST(Segment, TheSmallestClassThatHolds) {
   for (std::uint64_t segment : {256u << 10, 1u << 20, 2u << 20}) {
     for (std::uint64_t bytes = 1; bytes < segment; bytes += 1 + bytes / 7) {
       const std::uint64_t c = size_class_for(bytes, segment);
-      // Whoever frees knows the size only in units of 64: both must find the same class.
+      // The client that frees knows the size only in units of 64: both must find the same class.
       EXPECT_EQ(c, size_class_for(base::round_up(bytes, 64), segment));
       if (c == kRun) {
         EXPECT_GT(base::round_up(bytes * 5 / 4 + 64, 64), segment / 4);
@@ -403,7 +403,8 @@ TEST(PrivatePage, TheNewestRecordIsRead) {
   }
 }
 
-// The words of the newer record land one after the other; whoever is killed in between leaves any prefix of them.
+// The words of the newer record land one after the other; a process that is killed in between leaves any prefix of
+// them.
 TEST(PrivatePage, AKillAtAnyWordLeavesTheOldOrTheNewRecord) {
   for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
     alignas(8) std::array<std::byte, kPage> before{}, after{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lock words, and the repair leases above them: whoever holds the lease of a range of lock words, and nobody else,
+// Lock words, and the repair leases above them: the holder of the lease of a range of lock words, and nobody else,
 // repairs what the dead left under locks there (RCuckoo section 4.2). Changed by clients' CAS alone.
 #pragma once
 
@@ -27,11 +27,11 @@ struct LeaseWord {
 };
 
 // A lock word has a bit for each of 63 locks, and one that bars all of them: while it is set no lock of the word can be
-// taken, only released. Whoever holds the word's repair lease sets it to find out what the dead hold.
+// taken, only released. The holder of the word's repair lease sets it to find out what the dead hold.
 inline constexpr std::uint64_t kLocksPerWord = 63;
 inline constexpr std::uint64_t kBarrier = 1ull << 63;
 
-// Of the lock word at `offset` those that stand for locks, where there are `lock_bits` in all.
+// Returns the bits of the lock word at `offset` that stand for locks, where there are `lock_bits` in all.
 constexpr std::uint64_t bits_of_lock_word(std::uint64_t offset, std::uint64_t lock_bits) {
   const std::uint64_t left = lock_bits - offset / 8 * kLocksPerWord;
   return left >= kLocksPerWord ? kBarrier - 1 : (1ull << left) - 1;
@@ -39,7 +39,7 @@ constexpr std::uint64_t bits_of_lock_word(std::uint64_t offset, std::uint64_t lo
 
 // Repair leases. More failures at once than leases wait for each other.
 inline constexpr std::uint64_t kRepairLeases = 64;
-// Behind them, the lease of whoever moves keys to this memory node or from it (docs/adr/0012).
+// Behind them, the lease of the client that moves keys to this memory node or from it (docs/adr/0012).
 inline constexpr std::uint64_t kMoveLease = kRepairLeases;
 // Words of the lease region.
 inline constexpr std::uint64_t kLeaseWords = kMoveLease + 1;

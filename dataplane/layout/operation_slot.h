@@ -102,7 +102,7 @@ struct OperationSlot {
   bool covers(std::uint64_t offset, std::uint64_t mask) const;
   // A whole plan of this operation is there: rows may have been written, in part or all.
   bool planned() const;
-  // Of these not all: all locks are held.
+  // A planned operation that is not done: it holds all its locks.
   bool writing() const { return planned() && done != number() && !quarantined(); }
   bool quarantined() const { return done == kQuarantined; }
 };

@@ -71,7 +71,7 @@ Status check_node(const MemoryNodeEntry& node) {
   return {};
 }
 
-// No node both gives and takes: so whoever looks for a key looks at two nodes at most.
+// No node both gives and takes: so a client that looks for a key looks at two nodes at most.
 Status check_departures(const ShardMap& map) {
   if (map.move() > layout::kMostMoves) return invalid("move " + std::to_string(map.move()) + " is one too many");
   if (map.departures_size() > 0 && map.move() == 0) return invalid("parts depart in no move");

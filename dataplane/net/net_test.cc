@@ -680,7 +680,7 @@ TEST(Connect, GivesRingsToNoOtherUser) {
   const auto greeted = [&](uid_t user) {
     ssize_t got = -1;
     std::thread([&] {
-      // Of this thread alone, which the C library's own function would not do.
+      // Counts this thread alone, which the C library's own function would not do.
       ASSERT_EQ(::syscall(SYS_setresuid, -1, user, -1), 0);
       const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
       sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};

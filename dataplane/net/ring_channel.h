@@ -42,7 +42,7 @@ class RingChannel final : public Channel, public Poller {
  private:
   ~RingChannel() override = default;  // closed before: the loop knows it no more
 
-  // Whoever rings sends at least one byte; how many came does not matter.
+  // The peer sends at least one byte to wake this side; how many came does not matter.
   void listen() {
     socket_.async_wait(Local::socket::wait_read, [self = Ref(this), this](const asio::error_code& error) {
       if (error || !open()) return;

@@ -68,7 +68,7 @@ class Stream {
   base::MutableBytes input() const;
   void consume(std::size_t bytes);
   // on_input is called only when at least this many bytes are there, until changed; the buffer grows to hold them.
-  // Default 1. The caller bounds it. Whoever leaves input unconsumed while needing no more of it will not be called
+  // Default 1. The caller bounds it. A caller that leaves input unconsumed while it needs no more of it is not called
   // again for it.
   void need(std::size_t bytes);
   void pause_reading();

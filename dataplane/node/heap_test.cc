@@ -614,7 +614,7 @@ TEST(Heap, AFullHeapSaysSoAtOnceAndRecovers) {
   world.leave(std::move(client));
 }
 
-// Whoever filled it, each class by itself, and who has come since.
+// The client that filled it, each class by itself, and a client that has come since.
 TEST(Heap, AFullHeapStillReplaces) {
   HeapWorld world(1, 16 << 20);
   HeapClient filler = world.join(), newcomer = world.join();
@@ -932,7 +932,7 @@ TEST(HeapOfTheDead, ABlockThatCannotBeJudgedIsKept) {
   world.leave(std::move(survivor));
 }
 
-// A client that dies before it has marked what it unlinked leaves the block lost in the segment of whoever owns it.
+// A client that dies before it has marked what it unlinked leaves the block lost in its owner's segment.
 TEST(HeapOfTheDead, WhatTheDeadUnlinkedIsFoundInTheSegmentsOfTheLiving) {
   constexpr std::uint64_t kBytes = 3000;
   HeapWorld world;
@@ -1023,7 +1023,7 @@ TEST(HeapOfTheDead, WhatIsAdoptedForItsMarksIsLookedThrough) {
   world.leave(std::move(mortal));
 }
 
-// Whoever had the segment after a death would take the block for lost, and hand it out.
+// The segment's owner after a death would take the block for lost, and hand it out.
 TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
   constexpr std::uint64_t kBytes = 3000;
   HeapWorld world;

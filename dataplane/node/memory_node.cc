@@ -247,8 +247,8 @@ Status MemoryNode::take_up() {
   return {};
 }
 
-// Reads everything, and makes the heap anew from it: what no entry points to is free, marked so, and whoever asks may
-// have it. Where it cannot be told what is in use, nothing becomes free that was not.
+// Reads everything, and makes the heap anew from it: what no entry points to is free, marked so, and any client that
+// asks may have it. Where it cannot be told what is in use, nothing becomes free that was not.
 void MemoryNode::verify() {
   const base::Nanos begun = responder_.now();
   base::Nanos told = begun;

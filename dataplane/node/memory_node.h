@@ -206,7 +206,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::unique_ptr<session::Registry> registry_;
   SegmentLedger ledger_;
   std::uint64_t largest_class_ = 0;  // of blocks that share a segment
-  // Of ended sessions that left segments, oldest first.
+  // Ended sessions that left segments, oldest first.
   struct Left {
     std::uint64_t session = 0;
     std::uint64_t process = 0;

@@ -90,7 +90,7 @@ TEST(MemoryNode, EpochsOnlyGoForward) {
   EXPECT_TRUE(world.node->facts().ready());
 }
 
-// Of the two phases the first binds this node, and changes nothing for its clients.
+// The first of the two phases binds this node, and changes nothing for its clients.
 TEST(MemoryNode, HoldsAnEpochBeforeItFollowsIt) {
   TestWorld world;
   const base::HashSecret secret{1, 2};

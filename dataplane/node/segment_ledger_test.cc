@@ -67,7 +67,8 @@ TEST(SegmentLedger, OrphansAreAdoptedByClassIfTheyHaveRoom) {
   EXPECT_TRUE(ledger.give_back(1, 1, 8, 1));
 }
 
-// What is marked free in them is, whoever has died. Given up, they are what they were: nobody has looked through them.
+// What is marked free in them is, no matter who has died. Given up, they are what they were: nobody has looked through
+// them.
 TEST(SegmentLedger, SegmentsOfTheDeadAreAdoptedByClassAfterOrphans) {
   SegmentLedger ledger(4);
   for (std::uint64_t i = 0; i < 4; ++i) ASSERT_EQ(ledger.grant(1, i == 3 ? 2 : 3, 7 + i), i);

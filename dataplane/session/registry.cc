@@ -381,7 +381,7 @@ std::byte* Registry::region(std::uint32_t id, std::uint64_t& bytes) const {
   return nullptr;
 }
 
-// Of a session of which nothing can execute any more the words stand still, but for what repairers write.
+// When no verb of a session can execute any more, its words stand still, except for what repairers write.
 std::uint32_t Registry::busy_slots(std::uint32_t group) const {
   std::uint64_t bytes = 0;
   std::byte* slots = region(layout::kSlots, bytes);

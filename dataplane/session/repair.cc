@@ -133,7 +133,8 @@ Task<Result<std::uint64_t>> Repairer::ask_node(std::uint64_t of, std::uint64_t i
 }
 
 Task<Status> Repairer::snapshot(Nanos deadline, Cost& cost, Snapshot& into) {
-  // Of itself, for the number of places: asked first, so that whoever is admitted later has claimed nothing before.
+  // Of itself, for the number of places: asked first, so that clients that are admitted later have claimed nothing
+  // before.
   fabric::Buffer request = session_.port().buffer(sizeof(FenceRequest));
   fabric::Buffer reply = session_.port().buffer(sizeof(FenceReply));
   base::store(request.data(), FenceRequest{.of = FenceRequest::kSlot,
@@ -171,7 +172,7 @@ Task<Result<Repairer::Suspects>> Repairer::accuse(std::uint64_t offset, std::uin
                                                   Cost& cost) {
   Snapshot now;
   if (Status status = co_await snapshot(deadline, cost, now); !status.ok()) co_return status;
-  // Whoever barred the word was at a slot that names some lock of it.
+  // The repairer that barred the word was at a slot that names some lock of it.
   const std::uint64_t named = (mask & kBarrier) != 0 ? ~0ull : mask;
   Suspects suspects;
   for (std::uint64_t i = 0; i < now.slots; ++i) {
@@ -494,7 +495,7 @@ Task<Status> Repairer::renew(std::vector<Lease>& leases, Nanos deadline, Cost& c
 
 Task<void> Repairer::give_back(std::vector<Lease>& leases, Nanos deadline, Cost& cost) {
   for (const Lease& lease : leases) {
-    if (!session_.alive()) {  // whoever needs it steals it
+    if (!session_.alive()) {  // the next client that needs it steals it
       put_down(lease.index);
       continue;
     }
@@ -515,8 +516,8 @@ Task<Status> Repairer::release_word(std::uint64_t index, const HeldLocks& named,
   if (!before.ok()) co_return before.status();
   if ((*before & kBarrier) != 0) ++marks_.barriers_found;
 
-  // From here on no lock of this word is taken. Whoever names one of these and lives either holds it already or never
-  // will; each has to be seen once not to.
+  // From here on no lock of this word is taken. A living client that names one of these either holds it already or
+  // never will; each has to be seen once not to.
   std::uint64_t mask = *before & named.mask;
   struct Witness {
     std::uint64_t index = 0;
@@ -623,8 +624,8 @@ Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
   if (now - since_ < patience) co_return false;
   if (looked_at_ != 0 && now - looked_at_ < timeout / 8 && !ends) co_return false;
   looked_at_ = now;
-  // Whoever held the place at the last look and has stood still since is looked at again; if all have moved, it may be
-  // somebody else.
+  // The client that held the place at the last look and has stood still since is looked at again; if all have moved, it
+  // may be somebody else.
   Result<Repairer::Suspects> suspects = co_await repairer_.accuse_again(standing_, deadline, cost);
   if (suspects.ok() && suspects->ended.empty() && suspects->quarantined.empty() && suspects->standing.empty()) {
     suspects = co_await repairer_.accuse(offset_, mask_, deadline, cost);

@@ -108,8 +108,8 @@ class Repairer {
 
   const RepairMarks& marks() const { return marks_; }
 
-  // The leases themselves, for whoever changes something that a client after it can finish: what needs a holder that
-  // is one, and fenced before there is another.
+  // The leases themselves, for clients that change something that a client after them can finish: what needs a holder
+  // that is one, and fenced before there is another.
   struct Lease {
     std::uint64_t index = 0;
     std::uint64_t word = 0;
@@ -119,8 +119,8 @@ class Repairer {
   // one client, one task at a time has a lease: from here on until it is given back.
   task::Task<base::Status> take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
                                       fabric::Cost& cost);
-  // The same for whoever has other things to do. False: the holder has not ended, as far as is known; the memory node
-  // has been told, and ends one that still says the same when it is told again after the failure timeout.
+  // The same for a client that has other things to do. False: the holder has not ended, as far as is known; the memory
+  // node has been told, and ends one that still says the same when it is told again after the failure timeout.
   task::Task<base::Result<bool>> try_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
                                            fabric::Cost& cost);
   // Whether another task of this client has tried to take the lease in vain since it was asked last. Who takes a lease

@@ -28,7 +28,7 @@ WorldOptions options_of(std::uint64_t seed, layout::Protocol protocol = layout::
   WorldOptions options;
   options.geometry.protocol = protocol;
   options.wire.seed = seed;
-  options.failure_timeout = base::kMillisecond;  // whoever meets a dead client's lock waits for it
+  options.failure_timeout = base::kMillisecond;  // a client that meets a dead client's lock waits for it
   return options;
 }
 
@@ -108,7 +108,7 @@ std::optional<Scenario> full(std::uint64_t seed) {
 // turn of the splitter. The first key stays, and the doomed one moves.
 struct Splitting {
   Scenario scenario;
-  // A key of each of eight parts of the hash space. Of so many tables the part's lowest bits tell which has the key.
+  // A key of each of eight parts of the hash space. The part's lowest bits tell which of so many tables has the key.
   std::string of_part[8];
 };
 Splitting splitting(std::uint64_t seed, std::string name, std::uint64_t tables, std::uint64_t stride) {
@@ -450,7 +450,7 @@ class Crash {
     check_repaired("after the repair");
   }
 
-  // Whoever met the split of one that stood still has taken it over behind its operation.
+  // A client that met the split of one that stood still has taken it over behind its operation.
   void end_splits() {
     if (scenario_.splits.empty()) return;
     for (const auto& client : world_.clients()) {
@@ -492,7 +492,7 @@ class Crash {
     end_splits();
     if (!world_.quiesce()) wrong(when + ": verbs are under way for ever");
     verdict_.repaired_in = world_.network().now() - died_at_;
-    // Whoever is granted a segment of the dead looks for blocks that got lost in it when it keeps house.
+    // A client that is granted a segment of the dead looks for blocks that got lost in it when it keeps house.
     constexpr std::uint64_t kOfASegment = 1000;
     if (survey(world_).blocks_lost > kOfASegment) {
       for (const std::string& what : reclaim(world_)) wrong(when + ": " + what);

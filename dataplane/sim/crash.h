@@ -28,7 +28,8 @@ struct Scenario {
   std::vector<std::string> splits = {};  // instead, it splits the tables that have these keys, all at once
   std::optional<Call> rival;
   std::string rival_splits;  // instead, the table that has this key
-  // Of an operation of very many effects, deaths are tried after every so many, each way to die from another on.
+  // An operation of very many effects has a stride: deaths are tried after every stride-th effect, each way to die from
+  // another one on.
   std::uint64_t stride = 1;
 };
 

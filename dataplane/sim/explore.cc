@@ -225,7 +225,7 @@ class Run {
     if (stalled_[client]) return has_fence(client);
     return begins(client) || has_verbs(client);
   }
-  // Whoever is stalled goes on when nobody else is at anything any more.
+  // A stalled client goes on when no other client has anything under way.
   bool thaw() {
     bool any = false;
     for (std::size_t client = 0; client < scene_->clients(); ++client) {

@@ -47,7 +47,7 @@ class Scene {
   // Its thread is stopped, and goes on.
   virtual void stop(std::size_t) {}
   virtual void resume(std::size_t) {}
-  // Of what decides how the run will be judged, beyond what the network knows.
+  // A digest of what decides how the run will be judged, beyond what the network knows.
   virtual std::uint64_t fingerprint() const = 0;
   // Verbs that execute at once, whatever else could: of the world's upkeep, in whose order nothing is sought.
   virtual bool at_once(const fabric::sim::Waiting&) const { return false; }

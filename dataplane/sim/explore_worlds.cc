@@ -20,7 +20,7 @@ namespace {
 
 using Kind = Call::Kind;
 constexpr Nanos kPatience = 100 * base::kSecond;
-constexpr Nanos kHaste = 2 * base::kSecond;  // where answers get lost: whoever lost one waits so long
+constexpr Nanos kHaste = 2 * base::kSecond;  // where answers get lost, their clients wait so long
 constexpr int kSweeps = 6;
 
 struct Step {
@@ -171,7 +171,7 @@ class PoolScene final : public Scene {
       if (!world_.run(cleaner, sweep(cleaner)) || !world_.quiesce()) break;
       const Survey now = survey(world_);
       if (now.wrong.empty() && now.unrepaired().empty()) break;
-      // Whoever ended without anybody's notice is noticed when its lease has run out.
+      // A client that ended unnoticed is noticed when its lease has run out.
       const Nanos then = world_.network().now() + plot_.options.lease / 2;
       world_.run_until([&] { return world_.network().now() >= then; }, plot_.options.lease);
     }
@@ -397,7 +397,7 @@ class Catalogue {
     const Step steps{.call = {}, .scans = World::Part{.first = 20, .end = 28, .count = 8}};
     add("move-scan", 2, rows.before, {{move}, {scan}});
     add("move-scan-in-steps", 2, rows.before, {{move}, {steps}});
-    // Whoever comes second finds no room any more, and needs none.
+    // The second client finds no room any more, and needs none.
     const Crowded last = last_room(tiny());
     add("put-put-last-room", 2, last.before,
         {{call(Kind::put, last.moving[0], "1")}, {call(Kind::put, last.moving[0], "2")}});
@@ -453,7 +453,7 @@ class Catalogue {
     add("split-split", Bounds{.preemptions = 2, .few = 1}, both, {{split}, {split}}, patient);
     // Twice, while another client's directory is as it was before.
     add("split-split-lookup", 2, both, {{split, split}, {call(Kind::get, k), call(Kind::get, k)}}, patient);
-    // Of the group that the key lies in, at once and in steps.
+    // The group that the key lies in is split, at once and in steps.
     const std::vector<Before> one{there(0, k, "1")};
     const std::uint64_t group = look_ahead(options, one).rows.at(k);
     const std::uint64_t bits = layout::most_depth(options.geometry.tables);

@@ -73,7 +73,7 @@ void speak_race(Setting& s, std::uint64_t seed) {
   s.wishes = random.below(3);
   // Nodes that no keys move to have less memory, so that some are full.
   if (random.chance(0.25)) s.moves = 0;
-  // Of so many tables some share a lease. They take long.
+  // With so many tables, some share a lease. They take long.
   if (random.chance(0.03)) {
     s.geometry.tables = 128;
     s.geometry.table_percent = 20;
@@ -146,7 +146,7 @@ std::string describe(const Setting& s) {
          (s.wire.max_drift_ppm > 0 ? ", clocks drift" : "");
 }
 
-// A call under way, as long as whoever made it may still be told what came of it.
+// A call under way, as long as its caller may still be told what came of it.
 struct Asked {
   Call call;
   std::size_t number = 0;  // in its memory node's history
@@ -423,7 +423,7 @@ class PoolWorld {
     note(member, *asked, status, std::move(found));
   }
 
-  // Faults end: nobody dies any more, and whoever is stopped goes on. Memory nodes that are down come back by
+  // Faults end: no client dies any more, and stopped clients go on. Memory nodes that are down come back by
   // themselves.
   void calm() {
     network_.options().lose_reply = 0;
@@ -566,7 +566,7 @@ class PoolWorld {
     member.node = std::move(*life);
     if (member.node->stats().defects > 0) wrong(member.name + ": defects in the memory that was taken up");
     member.entry = member.node->entry();
-    // Of keys that were leaving it what has left is all there is.
+    // Keys that were leaving it are there only if they had left.
     if (std::exchange(member.fresh, false)) {
       const std::size_t leaving = std::erase_if(
           departures_, [&](const auto& departure) { return members_[departure.second].get() == &member; });
@@ -577,7 +577,7 @@ class PoolWorld {
     befell_.add(network_.now(), member.name, "serves");
   }
 
-  // What callers knew of its keys is no more. Whoever is waiting may yet write to the memory that follows. Of a part
+  // What callers knew of its keys is no more. A client that waits may yet write to the memory that follows. Of a part
   // that is on its way nobody knows which keys were here.
   void lose(Member& lost) {
     const auto which = static_cast<std::uint32_t>(
@@ -796,7 +796,7 @@ task::Task<void> work(PoolWorld& world, Person& person, std::vector<Step> steps)
   }
 }
 
-// Of all keys, time and again.
+// Looks at all keys, time and again.
 task::Task<void> scan(PoolWorld& world, Person& person, const Setting& setting) {
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < setting.keys; ++i) keys.push_back(key_named(i));
@@ -887,7 +887,7 @@ void look_after(PoolWorld& world, const Setting& setting) {
   if (setting.wishes > 0) world.wish(setting.geometry.tables);
   for (const auto& person : world.persons()) {
     if (person->port->crashed()) continue;
-    // Others may have left splits to whoever is the last.
+    // Others may have left splits to the last client.
     if (person.get() == &last) {
       bool ahead = false;
       for (int i = 0; i < 6 && !ahead; ++i) ahead = world.run_until([&] { return world.split_ahead(); }, 60 * kSecond);

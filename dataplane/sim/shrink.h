@@ -11,7 +11,7 @@
 
 namespace farpool::sim {
 
-// Of what a seed draws, elements that are done and others that are left out: calls, task by task, then faults.
+// Which elements that a seed draws are done, and which are left out: calls, task by task, then faults.
 struct Part {
   std::vector<bool> kept;  // empty: everything
   std::uint64_t salt = 0;  // other delays

@@ -65,7 +65,7 @@ std::string Story::tell(Nanos from, std::size_t most_lines) const {
   for (const Line& line : lines_) {
     if (line.when >= from) lines.push_back(&line);
   }
-  // Of one moment, in the order in which they were added.
+  // Lines of one moment stand in the order in which they were added.
   std::sort(lines.begin(), lines.end(),
             [](const Line* a, const Line* b) { return a->when != b->when ? a->when < b->when : a < b; });
   std::string text;

@@ -34,10 +34,10 @@ class Story {
   std::vector<Line> lines_;
 };
 
-// Of a world with one memory node, from a moment on.
+// The story of a world with one memory node, from a moment on.
 std::string story(World& world, Nanos from);
 
-// What stood at the time of a call: which build this is of, for whoever wants to see the same.
+// What stood at the time of a call: which build this is, for people who want to see the same.
 std::string commit();
 
 }  // namespace farpool::sim

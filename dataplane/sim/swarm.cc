@@ -41,7 +41,7 @@ struct Setting {
   bool crowded = false;       // rows almost full, all keys alike: most inserts move others, and readers look on
   bool drift = false;         // no two clocks are alike
   bool loses_memory = false;  // the last of the restarts comes back without
-  bool new_lives = false;     // whoever has lost its session begins another
+  bool new_lives = false;     // a client that has lost its session begins another
   WorldOptions world;
 };
 
@@ -132,7 +132,7 @@ void speak_race(Setting& s, std::uint64_t seed) {
     s.world.initial_tables = layout::kRepairLeases;  // the last has the lease of the first
     s.splits += 2;
   }
-  // Whoever splits makes several trips before it says that it lives.
+  // A splitter makes several trips before it says that it lives.
   s.world.failure_timeout = std::max(s.world.failure_timeout, 50 * s.world.wire.straggle_delay);
   s.world.lease = std::max<Nanos>(40 * base::kMillisecond, 4 * s.world.failure_timeout);
   s.thought = static_cast<Nanos>(more.below(2) == 0 ? 50 : 1000) * base::kMicrosecond;
@@ -539,7 +539,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
                                    .thought = setting.thought}));
   }
   world.network().options().lose_reply = play.losses;
-  // Whoever nothing befalls is not fenced. Where messages straggle for long, a slot may stand still for too long.
+  // A client without a fault is not fenced. Where messages straggle for long, a slot may stand still for too long.
   const bool slow = setting.world.wire.straggle_delay >= setting.world.failure_timeout / 16;
   std::vector<bool> sound(clients.size(), !slow && play.losses == 0);
   for (const Play::Fault& fault : play.faults) {
@@ -598,7 +598,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   if (const auto judged = world.history().judge()) verdict.wrong.push_back(*judged);
   for (const auto& [client, status] : world.failures()) {
     ++verdict.failures[std::string(base::name_of(status.code()))];
-    // A few rows may be full, and whoever was fenced learns it. Nobody else is hindered by the dead.
+    // A few rows may be full, and fenced clients learn it. Nobody else is hindered by the dead.
     const bool fenced = status.code() == base::Code::unavailable || status.code() == base::Code::stale ||
                         status.code() == base::Code::unknown_outcome;
     // A completion that never comes holds up its client until the call's deadline.
@@ -690,7 +690,7 @@ std::string describe(const session::RepairMarks& marks) {
   return text.str();
 }
 
-// Without stale extents: eras keep a block as long as whoever read its address may still follow it.
+// Without stale extents: eras keep a block as long as a client that read its address may still follow it.
 std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol) {
   std::vector<std::string> never;
   if (protocol == layout::Protocol::race) {

@@ -35,12 +35,12 @@ struct Verdict : Told {
 // and after the clients have said goodbye.
 //
 // Every fault is also: clocks of different pace, a memory node that is killed and comes back with its memory or
-// without, sessions whose keys are revoked in the middle of a chain; whoever has lost its session begins a new life.
-// Without them worlds are drawn as they once were, for seeds that have found something.
+// without, sessions whose keys are revoked in the middle of a chain; a client that has lost its session begins a new
+// life. Without them worlds are drawn as they once were, for seeds that have found something.
 enum class Faults : std::uint8_t { every, as_once };
 
-// Of a seed: which part, with which faults, in which protocol; `tells`: with a story; `scans`: clients also go through
-// the keys, some at once, others with rests.
+// What of a seed is run: which part, with which faults, in which protocol; `tells`: with a story; `scans`: clients also
+// go through the keys, some at once, others with rests.
 struct Take {
   Part part;
   Faults faults = Faults::every;
@@ -54,8 +54,8 @@ Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {}, const Take& take = {});
 
-// Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size. Of very many tables,
-// keys of those that share the lease of the first.
+// Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size. With very many
+// tables, keys of those that share the lease of the first.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix);
 

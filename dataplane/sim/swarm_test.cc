@@ -82,7 +82,7 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(revocations, 0u);
   EXPECT_GT(new_lives, 0u);
   EXPECT_GT(budgeted, 0u);
-  // Whoever is ended while it lives tells each of its callers: done, not done, or that nobody knows.
+  // A client that is ended while it lives tells each of its callers: done, not done, or that nobody knows.
   EXPECT_GT(base::Mark::hits("sim_ended_while_alive_done"), 0u);
   EXPECT_GT(base::Mark::hits("sim_ended_while_alive_not_done"), 0u);
   EXPECT_GT(base::Mark::hits("sim_ended_while_alive_unknown"), 0u);

@@ -353,7 +353,7 @@ void World::judge_trips(const Call& call, const std::optional<std::string>& foun
   };
   std::uint32_t budget = 0;
   if (geometry().protocol == layout::Protocol::race) {
-    // Buckets, block, and to remove the slot; whoever puts may have to get a block first.
+    // Buckets, block, and to remove the slot; a put may have to get a block first.
     if (call.kind != Call::Kind::get && call.kind != Call::Kind::remove) return;
     budget = call.kind == Call::Kind::get ? 2 : 3;
   } else if (call.kind == Call::Kind::get) {

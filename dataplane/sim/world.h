@@ -115,8 +115,8 @@ class World {
   // One call of a history on a table, with the answer noted. Failures without effect are forgotten, and their status
   // kept. A call in whose way nobody was may not need more trips than it has to.
   task::Task<void> call(Client& client, Call call, Nanos patience);
-  // A scan of a part of the table. Of these keys, which all belong to the part and nowhere else, it is noted whether
-  // the scan told of them.
+  // A scan of a part of the table. For each of these keys, which all belong to the part and nowhere else, the world
+  // notes whether the scan told of them.
   struct Part {
     std::uint64_t first = 0, end = ~0ull;  // positions
     std::uint64_t count = 1;               // keys that a step asks for
@@ -137,7 +137,7 @@ class World {
   const base::HashSecret& pool_secret() const { return pool_secret_; }
   History& history() { return history_; }
   const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
-  // Of the calls that failed without effect, newest last: client and status.
+  // The calls that failed without effect, newest last: client and status.
   const std::vector<std::pair<std::size_t, base::Status>>& failures() const { return failures_; }
   const std::string& endpoint() const { return endpoint_; }
   // Keys that scans told of and nobody has ever written.

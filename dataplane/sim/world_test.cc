@@ -35,7 +35,7 @@ TEST(World, OneClientReadsWhatItWrote) {
   EXPECT_EQ(world.history().of("y").back().found, "6");
 }
 
-// The locks of a life end with it where they lie in the NIC, whoever held them.
+// The locks of a life end with it where they lie in the NIC, no matter who held them.
 TEST(World, LocksInTheNicGoWithTheProcessAndWhatTheyGuardedIsRepaired) {
   int held = 0;
   for (std::uint64_t effect = 1; effect <= 24; ++effect) {

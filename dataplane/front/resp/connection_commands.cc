@@ -341,7 +341,7 @@ task::Task<void> op_info(Conversation& conversation, Request& request) {
     field("blocked_clients", "0");  // there is no command that blocks
   }
   if (wanted("memory", true)) {
-    // Of this process: what the pool's keys take is in the metrics of its memory nodes.
+    // The memory of this process: what the pool's keys take is in the metrics of its memory nodes.
     const struct mallinfo2 heap = ::mallinfo2();
     begin("Memory");
     field("used_memory", std::to_string(heap.uordblks + heap.hblkhd));

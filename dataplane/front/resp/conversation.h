@@ -200,7 +200,7 @@ class Conversation {
   void fail(std::string_view error);
   void account();
   bool pressed() const { return service_.pressed(); }
-  // Of replies, by the commands that run: as if each were as large as the largest of late.
+  // Bytes of replies that running commands will need, as if each were as large as the largest of late.
   std::size_t expected() const { return running_ * recent_reply_; }
   std::size_t reply_limit() const;
   std::unique_ptr<Request> new_request();

@@ -553,7 +553,7 @@ TEST_F(ConversationTest, DescribesItself) {
         "\r\nrejected_connections:0\r\n", "\r\nused_cpu_user:", "\r\nmem_clients_normal:"}) {
     EXPECT_NE(info.find(part), std::string::npos) << part << "\n" << info;
   }
-  // Of all workers, where there are several.
+  // The sum over all workers, where there are several.
   Counters other;
   other.hits.add(7);
   other.connections.add(2);

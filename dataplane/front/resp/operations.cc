@@ -451,7 +451,7 @@ Task<void> op_mset(Conversation& conversation, Request& request) {
     request.error("ERR wrong number of arguments for 'mset' command");
     co_return;
   }
-  // Of a key that is named twice the last value counts, and only that one is written: the writes have no order.
+  // If a key is named twice the last value counts, and only that one is written: the writes have no order.
   std::unordered_map<std::string_view, std::size_t> last;
   for (std::size_t i = 1; i < command.size(); i += 2) last[command[i]] = i;
   Tally tally;

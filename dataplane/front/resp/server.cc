@@ -83,8 +83,8 @@ class Worker::Connection final : public net::StreamHandler, public net::TurnHook
   void on_sent() noexcept override { step(); }
   void on_turn_end() noexcept override { step(); }
   // A half that has ended says nothing about the other: what the client sent before is run and answered, as far as it
-  // came whole. Over TLS that holds with and without a goodbye: whoever cuts a connection can keep back what follows,
-  // and change nothing of what came.
+  // came whole. Over TLS that holds with and without a goodbye: an attacker who cuts a connection can keep back what
+  // follows, and change nothing of what came.
   bool on_input_end() noexcept override {
     input_ended_ = true;
     step();

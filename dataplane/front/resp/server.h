@@ -26,7 +26,8 @@
 
 namespace farpool::front::resp {
 
-// All of it, but counters(), belongs to the loop's thread, or to whoever has the worker while its loop does not run.
+// All of it, but counters(), belongs to the loop's thread, or to the thread that has the worker while its loop does not
+// run.
 class Worker {
  public:
   // Loop, kv and settings outlive the worker.

@@ -389,7 +389,7 @@ TEST_F(ServerTest, RefusesOneTooManyOverTlsAndOverAllItsListeners) {
   std::filesystem::remove_all(directory);
 }
 
-// As `nc -N` does, and whoever pipes commands through it: what was sent before the end is run and answered.
+// As `nc -N` does, and scripts that pipe commands through it: what was sent before the end is run and answered.
 TEST_F(ServerTest, AnswersAllThatCameBeforeAHalfClose) {
   for (auto& thread : threads_) thread.kv.hold = true;
   std::string directory = std::filesystem::temp_directory_path() / "farpool-server-XXXXXX";
@@ -443,7 +443,7 @@ TEST_F(ServerTest, AnswersAllThatCameOverTlsBeforeItsEnd) {
   start({"127.0.0.1:0"}, *tls);
   constexpr int kSets = 500;
   // With TLS's own goodbye, with the goodbye of TCP as well, and with that alone: a record is whole and genuine, or it
-  // is none, so the commands in it are the client's, whoever has cut the connection after them.
+  // is none, so the commands in it are the client's, no matter who cut the connection after them.
   for (const auto& [goodbye, end] : std::vector<std::pair<bool, bool>>{{true, false}, {true, true}, {false, true}}) {
     TlsClient client(addresses_[0]);
     client.send(sets(kSets) + "SET half");

@@ -13,8 +13,8 @@ using layout::kExtentHeader;
 
 namespace {
 
-// Free slots of 28 that are so few that more room should be on its way: whoever finds none has to wait until a split
-// has outlived an era.
+// Free slots of 28 that are so few that more room should be on its way: a client that finds none has to wait until a
+// split has outlived an era.
 constexpr std::uint64_t kCrowded = 4;
 
 }  // namespace

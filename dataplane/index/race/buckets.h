@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A key's two combined buckets as they were read, and which of their slots are the key's. Internal to the room.
 //
-// Whoever uses this holds an era from the first READ on: a block that a slot pointed to is not reused meanwhile, so
+// The caller holds an era from the first READ on: a block that a slot pointed to is not reused meanwhile, so
 // what was once learned of a slot's word stays true of it; and slots that a split has moved away are not cleared.
 //
 // While the key's table is made by a split, each of the two places lies in the old table or in the new one, as the
@@ -46,7 +46,7 @@ class Buckets {
   bool unsure() const { return unsure_; }
   // A split is about to open the buckets, or died over it: what was read of the old table may be of the past.
   bool half_open() const { return half_open_; }
-  // Of moves between memory nodes: one has reached the buckets that this client does not know of; or the key's part
+  // A move between memory nodes has reached the buckets that this client does not know of; or the key's part
   // leaves, and no copy of it is placed here any more.
   bool outdated() const { return outdated_; }
   bool closed() const { return closed_; }

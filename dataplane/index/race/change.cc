@@ -94,12 +94,13 @@ Task<Result<bool>> Change::run() {
   if (Status status = index::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
   const bool may_put = wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put;
   if (wish_.editor == nullptr && may_put) value_ = wish_.value;
-  // Of a key that may have left, room is asked for when it is found: a full memory node must not keep it from its next.
+  // For a key that may have left, room is asked for when it is found: a full memory node must not keep it from its
+  // next.
   if (wish_.editor == nullptr && may_put && !buckets_.leaves()) {
     extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
     Status status = co_await fetch_block();
     if (status.ok()) write_extent();
-    // Of a heap that is full there may be room yet to replace what the key has.
+    // In a full heap there may be room yet to replace what the key has.
     if (!status.ok() && status.code() != Code::out_of_memory) co_return status;
   }
   Result<bool> existed = co_await attempts();
@@ -275,7 +276,8 @@ Task<Status> Change::fetch_block() {
 bool Change::compose(std::uint64_t bytes_before) {
   extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
   purpose_ = state_.heap.purpose_of(extent_bytes_, bytes_before);
-  // Whoever frees a block knows its class from its extent alone: one that was asked for for another will not do.
+  // The client that frees a block knows its class from its extent alone: one that was asked for for another will not
+  // do.
   const auto same_block = [this](std::uint64_t a, std::uint64_t b) {
     const std::uint64_t segment = state_.geometry.segment_bytes;
     const std::uint64_t size_class = layout::size_class_for(a, segment);
@@ -438,7 +440,7 @@ Task<Result<std::optional<Step>>> Change::vie() {
   co_return std::nullopt;
 }
 
-// Nobody else was there when the buckets were read behind the own slot: whoever came later sees it. If it still lies
+// No other client was there when the buckets were read behind the own slot: later ones see it. If it still lies
 // there, the key is there from now on.
 Task<Result<Step>> Change::commit() {
   const std::uint64_t tentative = own_.as(Slot::State::tentative).word();

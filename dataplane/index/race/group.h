@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of buckets as whoever moves slots sees it: all its words, and whose keys its slots are. Internal to the room.
+// A group of buckets as a mover of slots sees it: all its words, and whose keys its slots are. Internal to the room.
 #pragma once
 
 #include <array>

@@ -83,7 +83,7 @@ class Slot {
   constexpr bool well_formed() const { return empty() || SlotWord::Units::get(word_) != 0; }
   constexpr std::uint64_t print() const { return SlotWord::Print::get(word_); }
   constexpr std::uint64_t block() const { return SlotWord::Block::get(word_); }
-  // Of the block, that are read at once.
+  // How much of the block is read at once.
   constexpr std::uint64_t bytes() const { return SlotWord::Units::get(word_) * layout::kBlockUnit; }
   // The extent may be longer than that.
   constexpr bool open_ended() const { return SlotWord::Units::get(word_) == SlotWord::Units::kMax; }
@@ -123,14 +123,15 @@ struct HeaderWord {
     const std::uint64_t depth = Depth::get(header);
     return !open(header) || (Open::get(header) == 1 && depth <= 32 && Suffix::get(header) >> depth == 0);
   }
-  // Of a header that can be, whatever the reader's directory says: a split that left the key here does not matter.
+  // Whether the header is possible, whatever the reader's directory says: a split that left the key here does not
+  // matter.
   static constexpr bool covers(std::uint64_t header, std::uint64_t directory_hash) {
     const std::uint64_t mask = (1ull << Depth::get(header)) - 1;
     return open(header) && (directory_hash & mask) == Suffix::get(header);
   }
 };
 
-// Of the buckets of a group that a split has filled, the one in the middle is opened first: whoever sees one side
+// Of a group's buckets that a split has filled, the one in the middle is opened first: a client that sees one side
 // closed sees there that the other may be open, and so that what the old table has in the middle may be of the past.
 inline constexpr std::uint64_t kOpenedFirst = 1;
 

@@ -19,7 +19,7 @@ using layout::SplitWord;
 namespace {
 
 constexpr std::uint64_t kGroupsAtOnce = 8;
-// Of a table, under one lease: whoever wants to split it waits for so many.
+// Groups of a table that are moved under one lease: a splitter waits for so many.
 constexpr std::uint64_t kStretch = 256;
 
 bool tentative(Slot slot) { return slot.tentative(); }
@@ -251,8 +251,8 @@ Task<void> Relocation::spare(index::Arrivals& arrivals, Group& group, std::uint6
   (void)co_await change(group.slot_at(slot), leaving, leaving.as(Slot::State::committed));
 }
 
-// Whoever has read a header as it was before it was closed has ended. A client may have begun in the era after the one
-// that the last tick told of.
+// Every operation that read a header as it was before it was closed has ended. A client may have begun in the era after
+// the one that the last tick told of.
 Task<Status> Relocation::outlive_clients(const GoOn& go_on) {
   const std::uint64_t era = state_.session.era();
   while (state_.session.safe_era() <= era + 1) {

@@ -98,7 +98,7 @@ struct Splits {
     return status;
   }
   void settle() {
-    // Whoever has met a split may look once more whether it goes on.
+    // A client that has met a split may look once more whether it goes on.
     const Nanos since = world.network().now();
     EXPECT_TRUE(world.run_until(
         [&] { return world.network().now() > since + base::kSecond && !splitting() && leases_of_the_living() == 0; }));
@@ -527,7 +527,7 @@ class Steered : public ::testing::Test {
   Places places_of(const std::string& key) const {
     return locate(base::keyed_hash(it_.world.table_seed(), base::bytes_of(key)), it_.world.geometry().rows_per_table());
   }
-  // Of the two tables of the split.
+  // The two tables of the split.
   std::uint64_t header(std::uint64_t table, const Place& place) const {
     const std::uint64_t offset = (table * it_.world.geometry().rows_per_table() + place.group) * kGroupBytes;
     return base::load<std::uint64_t>(it_.world.region(layout::kTable).data() + offset + 2 * kBucketBytes * place.side);
@@ -560,7 +560,7 @@ class Steered : public ::testing::Test {
     }
     return false;
   }
-  // Of each READ of buckets that the client waits for, everything but the header.
+  // Everything but the header, for each READ of buckets that the client waits for.
   std::size_t read_slots(const Client& client) {
     std::size_t torn = 0;
     for (std::size_t i = 0; i < network().waiting().size();) {

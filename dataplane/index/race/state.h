@@ -89,7 +89,7 @@ struct Table::State final : session::Repairable, heap::References {
   // After which a tentative slot is taken away by whom it hinders.
   Nanos patience() { return failure_timeout() / 16; }
 
-  // Of a group of a table, in the table region.
+  // The offset of a group of a table, in the table region.
   std::uint64_t group_offset(std::uint64_t table, std::uint64_t group) const {
     return (table * geometry.rows_per_table() + group) * kGroupBytes;
   }

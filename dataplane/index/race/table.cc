@@ -94,7 +94,7 @@ Task<Result<bool>> Table::split_ahead(std::uint64_t depth, std::uint64_t chance,
   if (const auto next = directory::shallow_table(view, depth, chance)) {
     if (Status status = state_->splitter.grow(next->table, next->depth); !status.ok()) co_return status;
   } else {
-    // Whoever said goodbye has left its split to others, and maybe nobody works on a key of it.
+    // A client that said goodbye has left its split to others, and maybe nobody works on a key of it.
     (void)co_await state_->splitter.sweep(deadline);
   }
   co_return true;

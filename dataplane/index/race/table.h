@@ -47,8 +47,8 @@ class Table final : public index::Table {
                                              fabric::Cost& cost) override;
   std::uint64_t positions() const override;
 
-  // Has the table that has the key split, in the background, unless that is under way: for whoever wants room before it
-  // is needed. out_of_memory: it cannot be split.
+  // Starts a split of the table that has the key, in the background, unless one is under way: for clients that want
+  // room before it is needed. out_of_memory: it cannot be split.
   task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
 
   task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,

@@ -129,7 +129,7 @@ class Stage {
     Cost cost;
     std::string key, value;
     std::uint64_t waits = 0;  // when it began
-    // Of the trace.
+    // Lines of the trace.
     std::size_t begun = 0, shown = 0;  // chains
     int trips = 0, messages = 0;
     Nanos posted = -1;

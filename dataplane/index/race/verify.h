@@ -24,7 +24,7 @@ void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, 
 index::Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap,
                      const base::HashSecret& seed, const index::Verification& how = {});
 
-// Of a memory whose clients have all ended: takes every tentative slot away, and leases of dead repairers. Locks and
+// In a memory whose clients have all ended: takes every tentative slot away, and leases of dead repairers. Locks and
 // claims, which this protocol does not have, are damage, and go too. Returns how many inserts were undone. Cut short
 // after any word, another call does the rest. Splits stay as they are: clients go on with them.
 std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory,

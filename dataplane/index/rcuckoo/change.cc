@@ -15,8 +15,8 @@ namespace {
 
 // Failed attempts at one lock word after which the words before it are given back.
 constexpr unsigned kHoldPatience = 8;
-// Failed attempts after which the rows are not read with the lock any more: whoever waits for long, as behind a client
-// that has died, would fill the link with them. They are read once it is taken, in one trip more.
+// Failed attempts after which the rows are not read with the lock any more: a client that waits for long, as behind a
+// client that has died, would fill the link with them. They are read once it is taken, in one trip more.
 constexpr unsigned kReadPatience = 4;
 // Failed searches among held rows after which the client stops to guess and fetches what its search looks at.
 constexpr unsigned kGuesses = 3;
@@ -189,12 +189,13 @@ Task<Result<bool>> Change::run() {
   const bool known =
       wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put);
   if (known) value_ = wish_.value;
-  // Of a key that may have left, room is asked for when it is found: a full memory node must not keep it from its next.
+  // For a key that may have left, room is asked for when it is found: a full memory node must not keep it from its
+  // next.
   if (known && !leaves_) {
     Status status;
     if (!compose()) status = co_await fetch_block();
     if (status.ok()) (void)compose();
-    // Of a heap that is full there may be room yet to replace what the key has.
+    // In a full heap there may be room yet to replace what the key has.
     if (!status.ok() && status.code() != Code::out_of_memory) co_return status;
   }
   HeldSlot slot;
@@ -635,7 +636,8 @@ bool Change::compose() {
     return composed_ = true;
   }
   const std::uint64_t bytes = layout::extent_bytes(key.size(), value.size());
-  // Whoever frees the block knows its class from the entry's size alone: a block asked for another class will not do.
+  // The client that frees the block knows its class from the entry's size alone: a block asked for another class will
+  // not do.
   const auto same_block = [this](std::uint64_t a, std::uint64_t b) {
     const std::uint64_t segment = state_.geometry.segment_bytes;
     const std::uint64_t size_class = layout::size_class_for(a, segment);

@@ -165,7 +165,8 @@ inline std::uint64_t hash_of(const Entry& entry, const base::HashSecret& seed) {
 //   | move                   23 | count                               41 |
 //   +---------------------------+----------------------------------------+
 // Every WRITE of the row adds one to `count`. `move` is the number of the last move of keys to other memory nodes that
-// has reached the row (docs/adr/0015): whoever does not know of it changes no key of the row, and believes no miss.
+// has reached the row (docs/adr/0015): a client that does not know of it changes no key of the row, and believes no
+// miss.
 struct VersionWord {
   using Count = Field<0, 41>;
   using Move = Field<41, 23>;

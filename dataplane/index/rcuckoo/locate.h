@@ -61,9 +61,9 @@ constexpr std::uint64_t alternate(std::uint64_t hash, std::uint64_t row, std::ui
 }
 
 // Entries are displaced to and fro only between rows that lie so near each other. The others, two of a hundred, go up
-// alone: once, to the row of the higher number, and never back. So whoever reads some rows and so many behind them has
-// read all places of what belongs there and may come back; and whoever goes through the rows upwards does not miss what
-// goes up (scan.cc).
+// alone: once, to the row of the higher number, and never back. So a client that reads some rows and so many behind
+// them has read all places of what belongs there and may come back; and a client that goes through the rows upwards
+// does not miss what goes up (scan.cc).
 inline constexpr std::uint64_t kReach = 256;
 constexpr bool near(const Places& places, std::uint64_t rows) {
   const std::uint64_t distance = places.second >= places.first ? places.second - places.first  //

@@ -32,7 +32,7 @@ class Planner {
   Table::State& state_;
   const std::array<std::uint64_t, 2> roots_;
   std::unordered_map<std::uint64_t, std::vector<std::byte>> fetched_;
-  // Of a row that was torn when it was last fetched, if any was.
+  // A row that was torn when it was last fetched, if any was.
   struct Torn {
     std::uint64_t row = 0;
     std::uint64_t checksum = 0;

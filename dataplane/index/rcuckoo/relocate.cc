@@ -19,8 +19,8 @@ constexpr std::uint64_t kRowsOfAPage = 1024;
 
 }  // namespace
 
-// The row that the key comes to is closed to whoever does not know of the move: by an older map this memory node may be
-// the one that the key was leaving.
+// The row that the key comes to is closed to clients that do not know of the move: by an older map this memory node may
+// be the one that the key was leaving.
 Task<Result<bool>> Relocation::admit(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
   return add(state_, key, value, true, deadline, cost);
 }

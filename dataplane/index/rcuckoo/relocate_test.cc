@@ -343,8 +343,8 @@ TEST_F(RcuckooMove, AKeyThatComesIsNotChangedByWhoFollowsAnOlderMap) {
   in_order();
 }
 
-// Whoever finishes what a dead mover had planned closes the row that the key comes to; and the rows that were to be
-// closed.
+// A client that finishes what a dead mover had planned closes the row that the key comes to; and the rows that were to
+// be closed.
 TEST(RcuckooMoveRepair, APlanOfAMoverIsFinishedWithItsNumber) {
   const auto geometry = layout::plan_geometry(options().geometry).value();
   std::vector<std::byte> table(geometry.at(layout::kTable).bytes);

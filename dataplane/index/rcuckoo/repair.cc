@@ -43,7 +43,7 @@ bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t numbe
          fits(after, VersionWord::raised(version));
 }
 
-// Of rows that a move was to reach, and in which nothing else was to change.
+// Rows that a move was to reach, and in which nothing else was to change.
 Finish finish_closing(const Geometry& geometry, const OperationSlot& slot, std::span<const base::MutableBytes> rows) {
   const std::uint64_t move = SlotState::Move::get(slot.state);
   const auto number = [&](std::size_t i) { return SlotRow::row(slot.row[i]); };

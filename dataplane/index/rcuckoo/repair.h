@@ -56,7 +56,7 @@ struct HalfDone {
     std::string why;                  // it is quarantined
   };
   std::vector<Slot> slots;
-  // What these rows become. Of the quarantined none.
+  // What these rows become; empty for what is in quarantine.
   std::map<std::uint64_t, std::vector<std::byte>> rows;
 };
 // `memory` is all of the node's regions, cut by `geometry`, and any bytes.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scan goes through the rows in order. An entry belongs to its first row, wherever it lies, unless its two rows are
 // far from each other: then it belongs to the row that it is found in, and is displaced upwards alone, to where a scan
-// has yet to come. So whoever reads rows and the kReach behind them has read every place from which what belongs to
-// these rows could escape.
+// has yet to come. So a client that reads rows and the kReach behind them has read every place from which what belongs
+// to these rows could escape.
 //
 // The rows are not read at one moment, and an entry may be displaced against the order in which they are. A row's
 // version tells what it has been: of a row that was read with versions v and v + 1 every state has been seen. So rows

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of a scan, for whoever has the table's state. Internal to the room.
+// A step of a scan, for code that has the table's state. Internal to the room.
 #pragma once
 
 #include <bit>

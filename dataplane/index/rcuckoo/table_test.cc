@@ -311,7 +311,7 @@ TEST(Table, FillsUpMovesEntriesAndSaysSo) {
   EXPECT_GT(marks.escalations, 0u);
   EXPECT_GT(marks.explorations, 0u);
   expect_sound(world, a);
-  // Room for one again, for whoever comes next and remembers nothing.
+  // Room for one again, for a client that comes next and remembers nothing.
   for (int i = 0; i < 200; ++i) ASSERT_TRUE(*a.remove(keys[static_cast<std::size_t>(i)]));
   User b{world, world.connect("b")};
   int added = 0;
@@ -658,7 +658,7 @@ TEST(Table, ARowLeftHalfWrittenIsFinished) {
   Client& victim = world.connect("victim");
   User b{world, world.connect("survivor")};
   ASSERT_FALSE(*b.put("apple", "red"));
-  // The claim, the lock, the plan, and one word of the row: whoever only reads finishes it as well.
+  // The claim, the lock, the plan, and one word of the row: a client that only reads finishes it as well.
   std::uint64_t row_words = 1;
   die_in_put(world, victim, "apple", "green", kClaimWords + 1 + kPlanWords + row_words);
   const bool torn = !image_of(world).defects.empty();
