@@ -26,8 +26,7 @@ namespace {
 using contract::TestHost;
 using contract::TestService;
 
-// ---- order and time
-// ------------------------------------------------------------------------------------------------------------------
+// ---- order and time -------------------------------------------------------------------------------------------------
 
 struct World {
   explicit World(Options options) : network(options), node(network.add_node("node")) {
@@ -158,8 +157,7 @@ TEST(CallTime, ServiceThreadsShareTheWork) {
   }
 }
 
-// ---- exactly once
-// ----------------------------------------------------------------------------------------------------------------
+// ---- exactly once ---------------------------------------------------------------------------------------------------
 
 enum class Flaw : std::uint8_t {
   none,
