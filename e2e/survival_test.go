@@ -164,6 +164,9 @@ var _ = Describe("A Kubernetes node that cannot be reached for seven minutes", L
 		p.ready(ctx)
 		target := p.target(ctx)
 		load(ctx, target, keys)
+		roaming := apply(ctx, p.namespace, strings.Replace(small("roaming", 1, 2, ""), "memory: 64Mi}", "memory: 64Mi, nodeSelector: {kubernetes.io/hostname: "+stays+"}}", 1))
+		roaming.ready(ctx)
+		Expect(roaming.shards(ctx)).To(ContainElement(HaveField("Spec.NodeName", away)), "a shard on each worker")
 		before := map[string]corev1.Pod{}
 		for _, pod := range p.memoryNodes(ctx) {
 			before[pod.Spec.NodeName] = pod
@@ -175,6 +178,12 @@ var _ = Describe("A Kubernetes node that cannot be reached for seven minutes", L
 		resume := sync.OnceFunc(func() { Expect(docker(context.WithoutCancel(ctx), "unpause", away)).To(Succeed()) })
 		DeferCleanup(resume)
 		begun := time.Now()
+		roaming.ready(ctx, func(g Gomega) {
+			for _, pod := range roaming.shards(ctx) {
+				g.Expect(pod.Spec.NodeName).To(Equal(stays))
+			}
+		})
+		AddReportEntry("made anew", fmt.Sprintf("compute shards of %s are on %s %.0f s after the pause began", away, stays, time.Since(begun).Seconds()))
 		var answered, failed int
 		other := target.Connect(0)
 		defer func() { _ = other.Close() }()
