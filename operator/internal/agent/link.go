@@ -32,7 +32,7 @@ import (
 
 // A link is a connection to an agent that speaks as much of gRPC over HTTP/2 as a watch and short questions need. An operator has one to every process of
 // every pool, and nearly all of them are silent nearly all the time: gRPC's own connection would have seven goroutines for each, and 80 KiB. A link that is
-// silent has one goroutine of 2 KiB, which waits until there is something to read, and no buffers.
+// silent has one goroutine, which waits until there is something to read, and no buffers.
 type link struct {
 	socket *socket
 	tls    *tls.Conn
