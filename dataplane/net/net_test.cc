@@ -56,6 +56,7 @@ TEST(Identity, IsReadStrictly) {
   for (const std::string& bad : {std::string(),
                                  std::string("farpool://"),
                                  std::string("farpool://p"),
+                                 std::string("farpool://client"),
                                  std::string("farpool://p/client"),
                                  std::string("farpool://p/client/"),
                                  std::string("farpool:///client/n"),

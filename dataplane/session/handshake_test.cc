@@ -139,6 +139,18 @@ TEST(Handshake, RefusesGrantsThatCannotBe) {
   }
 }
 
+TEST(Handshake, RefusesRepliesThatAreNone) {
+  EXPECT_EQ(parse_reply("\x0a\xff").code(), Code::corrupt);  // a field that goes on beyond the end
+  // A field that nobody reads, of 5 MiB: it parses, and is longer than any reply.
+  const std::string unknown = std::string("\xc2\x3e\x80\x80\xc0\x02") + std::string(5 << 20, 'x');
+  ASSERT_GT(unknown.size(), kMaxReplyBytes);
+  EXPECT_TRUE(SessionReply().ParseFromString(unknown));
+  EXPECT_EQ(parse_reply(unknown).code(), Code::corrupt);
+  const auto grant = parse_grant(SessionReply(), "node:7400", 7, 9);
+  ASSERT_FALSE(grant.ok());
+  EXPECT_NE(grant.status().message().find("there is none"), std::string::npos) << grant.status().message();
+}
+
 TEST(Handshake, RefusalsBecomeStatusesThatNameTheNode) {
   SessionReply reply;
   reply.set_code(SessionReply::CODE_STALE_EPOCH);
