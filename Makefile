@@ -150,6 +150,8 @@ FUZZERS = $(shell git ls-files 'dataplane/**_fuzz.cc')
 fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
 	@cmake --build build/asan -j $(JOBS) --target $(basename $(notdir $(FUZZERS)))
 	@printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I{} $(STEP) {} hack/fuzz $(FUZZ_SECONDS) {}
+	@git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go' | sed 's|\(.*\)/[^/]*:func |./\1 |' | while read -r package fuzzer; do \
+	  $(STEP) "$$package $$fuzzer" go test -run '^$$' -fuzz "^$$fuzzer\$$" -fuzztime $(FUZZ_SECONDS)s "$$package" || exit 1; done
 
 # The gate has fewer seeds, and of the mutants those of rooms that changed and five others: MUTANTS=--changed.
 SIM_SEEDS ?= 10000
@@ -202,10 +204,10 @@ bench-operator: ## the operator with many pools, against a real API server: ARGS
 test-go: ## Go tests, among them the operator's against a real API server
 	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test -timeout 20m $(GO_TEST_FLAGS) $(or $(ARGS),./...)
 
-# Programs that judge others, and have goroutines: a race in them would be a wrong verdict.
+# Programs that judge others, and have goroutines: a race in them would be a wrong verdict. And the operator's links to agents, which are its own.
 .PHONY: test-race
-test-race: ## Go tests of hack and e2e under the race detector
-	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) ./hack/... ./e2e/...
+test-race: ## Go tests of hack, e2e and the operator's links under the race detector
+	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) ./hack/... ./e2e/... ./operator/internal/agent
 
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster

@@ -3,21 +3,16 @@
 // by a service that does nothing, and below it a raw ping-pong of the same bytes over the same kind of stream. One
 // lane, with one and with many in flight; client and memory node are two threads of this process, so that CPU is that
 // of both. Times are this machine's and no claim.
-#include <sys/resource.h>
-
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/pair.h"
 #include "fabric/service.h"
-#include "fabric/tcp/port.h"
-#include "fabric/tcp/responder.h"
 #include "net/listener.h"
 #include "net/loop.h"
 #include "net/stream.h"
@@ -34,13 +29,6 @@ constexpr std::size_t kBytes = 64;
 constexpr std::size_t kThere = 16 + 24 + 8 + kBytes, kBack = 16 + 8 + kBytes;
 constexpr std::array<std::uint64_t, 3> kFlights{1, 16, 128};
 constexpr std::uint64_t kTimes = 1'000'000;
-
-Nanos cpu_time() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * base::kSecond +
-         (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000;
-}
 
 struct Shape {
   const char* name;
@@ -103,33 +91,6 @@ task::Task<void> measure(fabric::Port& port, const std::string& endpoint, const 
     say(shape, "CALL", flight, each * flight, port.now() - begin, cpu_time() - cpu);
   }
   over.set_value();
-}
-
-void run_calls(const Shape& shape, const std::string& directory) {
-  Host host;
-  net::Loop control, client;
-  client.set_spin(shape.spin);
-  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .spin = shape.spin});
-  base::Status status = responder.serve(host);
-  FARPOOL_CHECK(status.ok());
-  if (shape.rings) status = responder.serve_rings(fabric::tcp::rings_address(directory, 0));
-  FARPOOL_CHECK(status.ok());
-  std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
-  std::promise<void> over;
-  task::Scope scope;
-  std::unique_ptr<fabric::tcp::TcpPort> port;
-  client.post([&] {
-    port = std::make_unique<fabric::tcp::TcpPort>(client, nullptr, shape.rings ? directory : std::string());
-    scope.spawn(measure(*port, responder.address(), shape, over));
-  });
-  over.get_future().get();
-  client.post([&] {
-    port.reset();
-    client.stop();
-  });
-  client_thread.join();
-  control.stop();
-  control_thread.join();
 }
 
 // Answers each kThere bytes with kBack.
@@ -218,11 +179,13 @@ void run_raw(const Shape& shape, const std::string& directory, std::uint64_t fli
 }
 
 void run(const Shape& shape) {
-  std::string directory = (std::filesystem::temp_directory_path() / "farpool-call-XXXXXX").string();
-  FARPOOL_CHECK(::mkdtemp(directory.data()) != nullptr);
-  run_calls(shape, directory);
-  for (const std::uint64_t flight : kFlights) run_raw(shape, directory, flight);
-  std::filesystem::remove_all(directory);
+  const RingsDirectory directory;
+  Host host;
+  run_pair(host, {.rings = shape.rings ? directory.path() : "", .spin = shape.spin},
+           [&shape](fabric::Port& port, const std::string& endpoint, std::promise<void>& over) {
+             return measure(port, endpoint, shape, over);
+           });
+  for (const std::uint64_t flight : kFlights) run_raw(shape, directory.path(), flight);
 }
 
 }  // namespace

@@ -2,21 +2,14 @@
 // The raw verb on the tcp and shm wires, to set beside what is built on it: trips of one 64-byte READ, and of a chain
 // as an update has it, with one and with many in flight on one lane. Real sockets on the loopback device; times are
 // this machine's and no claim.
-#include <sys/resource.h>
-
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
-#include <thread>
 #include <vector>
 
-#include "fabric/tcp/port.h"
-#include "fabric/tcp/responder.h"
-#include "net/loop.h"
+#include "bench/pair.h"
 #include "net/throwaway_ca.h"
 #include "task/scope.h"
 
@@ -42,13 +35,6 @@ class Host final : public fabric::Host {
  private:
   std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(kBytes / 8);
 };
-
-Nanos cpu_time() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * base::kSecond +
-         (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000;
-}
 
 enum class Kind { read, update };
 
@@ -109,35 +95,15 @@ void run(const Shape& shape) {
     node_tls = *net::Tls::load(ca.issue("farpool://bench/node/n"), net::Tls::Kind::mutual);
     client_tls = *net::Tls::load(ca.issue("farpool://bench/client/c"), net::Tls::Kind::mutual);
   }
-  net::Loop control, client;
-  client.set_spin(shape.spin);
-  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = node_tls, .spin = shape.spin});
-  base::Status status = responder.serve(host);
-  FARPOOL_CHECK(status.ok());
-  std::string directory;
-  if (shape.rings) {
-    directory = (std::filesystem::temp_directory_path() / "farpool-wire-XXXXXX").string();
-    FARPOOL_CHECK(::mkdtemp(directory.data()) != nullptr);
-    status = responder.serve_rings(fabric::tcp::rings_address(directory, 0));
-    FARPOOL_CHECK(status.ok());
-  }
-  std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
-  std::promise<void> over;
-  task::Scope scope;
-  std::unique_ptr<fabric::tcp::TcpPort> port;
-  client.post([&] {
-    port = std::make_unique<fabric::tcp::TcpPort>(client, client_tls, directory);
-    scope.spawn(measure(*port, responder.address(), shape.name, over));
-  });
-  over.get_future().get();
-  client.post([&] {
-    port.reset();
-    client.stop();
-  });
-  client_thread.join();
-  control.stop();
-  control_thread.join();
-  if (!directory.empty()) std::filesystem::remove_all(directory);
+  const RingsDirectory directory;
+  run_pair(host,
+           {.rings = shape.rings ? directory.path() : "",
+            .node_tls = node_tls,
+            .client_tls = client_tls,
+            .spin = shape.spin},
+           [&shape](fabric::Port& port, const std::string& endpoint, std::promise<void>& over) {
+             return measure(port, endpoint, shape.name, over);
+           });
 }
 
 }  // namespace

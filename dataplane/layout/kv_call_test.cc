@@ -5,33 +5,17 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/annotated_test.h"
+
 namespace farpool::layout {
 namespace {
 
+using base::annotated;
 using namespace std::literals;
-
-// Eight bytes a line, each line with what it is: `hex  meaning`.
-std::vector<std::byte> annotated(const std::string& name) {
-  std::ifstream file("testdata/" + name);
-  EXPECT_TRUE(file) << "testdata/" << name << " cannot be read: run the test from dataplane/layout";
-  std::vector<std::byte> bytes;
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    for (int i = 0; i < 8; ++i) {
-      std::string hex;
-      words >> hex;
-      bytes.push_back(static_cast<std::byte>(std::stoi(hex, nullptr, 16)));
-    }
-  }
-  return bytes;
-}
 
 KvRequest golden() {
   return {.op = KvOp::update,

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -532,7 +533,7 @@ bool refuses_without_descriptors() {
   std::atomic<int> taken = 0;
   auto listener = Listener::open(thread.loop, {.address = "127.0.0.1:0", .when_full = "-full\r\n"},
                                  [&](const std::unique_ptr<Stream>&) { ++taken; });
-  const std::string& where = (*listener)->address();
+  const std::string where = (*listener)->address();
   thread.on([] {});  // it has begun: what it needs descriptors for is done
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -543,15 +544,17 @@ bool refuses_without_descriptors() {
   const auto last = static_cast<rlim_t>(peers.back());
   const rlimit none{.rlim_cur = last + 1, .rlim_max = last + 1};
   if (::setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
-  for (const int peer : peers) {
+  const auto refused = [&](int peer) {
     const timeval patience{.tv_sec = 30, .tv_usec = 0};
     ::setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (::connect(peer, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return false;
     std::array<char, 16> heard{};
     if (::recv(peer, heard.data(), heard.size(), MSG_WAITALL) != 7) return false;
-    if (std::string_view(heard.data()) != "-full\r\n") return false;
-  }
-  return (*listener)->stats().refused_full == kPeers && taken == 0;
+    return std::string_view(heard.data()) == "-full\r\n";
+  };
+  const bool all = std::ranges::all_of(peers, refused) && (*listener)->stats().refused_full == kPeers && taken == 0;
+  thread.join();  // a listener ends on its loop's thread, or after it
+  return all;
 }
 
 TEST(Listener, RefusesPeersWhenItIsOutOfDescriptors) {

@@ -99,8 +99,8 @@ SessionReply Registry::admit(const fabric::Peer& peer, const v1alpha1::SessionRe
   if (peer.pool_uid != config_.pool_uid) {
     return refusal(SessionReply::CODE_WRONG_POOL, "the certificate is of another pool");
   }
-  const bool reads = request.has_read_map();
-  if (peer.role == "client" || peer.role == "operator" || (reads && peer.role == "node")) {
+  // Others may read the map alone.
+  if (peer.role == "client" || (request.has_read_map() && (peer.role == "operator" || peer.role == "node"))) {
     return refusal(SessionReply::CODE_OK, "");
   }
   return refusal(SessionReply::CODE_FORBIDDEN,
@@ -220,8 +220,7 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
                    "all " + std::to_string(config_.max_sessions) + " sessions are taken (" +
                        std::to_string(dead_.size()) +
                        " of them by dead clients that left operations half done): run fewer clients or workers. A "
-                       "memory node has as "
-                       "many sessions as its memory was formatted for; one with more begins empty");
+                       "memory node has as many sessions as its memory was formatted for; one with more begins empty");
   }
 
   Entry entry;

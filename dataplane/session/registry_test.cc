@@ -151,7 +151,9 @@ TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
   };
   const Case cases[] = {
       {"client", kClient, SessionReply::CODE_OK},
-      {"operator", {.pool_uid = "pool", .role = "operator", .name = "o", .authenticated = true}, SessionReply::CODE_OK},
+      {"operator",
+       {.pool_uid = "pool", .role = "operator", .name = "o", .authenticated = true},
+       SessionReply::CODE_FORBIDDEN},
       {"node", {.pool_uid = "pool", .role = "node", .name = "n", .authenticated = true}, SessionReply::CODE_FORBIDDEN},
       {"no role", {.pool_uid = "pool", .role = "", .name = "n", .authenticated = true}, SessionReply::CODE_FORBIDDEN},
       {"other pool",
@@ -161,6 +163,13 @@ TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
   };
   std::uint64_t client = 1;
   for (const Case& c : cases) EXPECT_EQ(open(client++, 5, 1, c.peer).code(), c.code) << c.what;
+  // Members of the pool that get no session may read its map.
+  SessionRequest read = request();
+  read.mutable_read_map();
+  for (const Case& c : cases) {
+    const bool member = c.peer.role == "operator" || c.peer.role == "node";
+    EXPECT_EQ(exchange(read, c.peer).code(), member ? SessionReply::CODE_OK : c.code) << c.what;
+  }
 
   const SessionReply stale = open(20, 4);
   EXPECT_EQ(stale.code(), SessionReply::CODE_STALE_EPOCH);
@@ -332,11 +341,20 @@ TEST_F(RegistryTest, AClientIsFencedOnlyIfItsSlotStandsStillForTheFailureTimeout
   EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kNoted);
   responder.advance(1900 * kMillisecond);
   EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kNoted);
-  set_slot(0, 1, 512);  // it moves: the complaint begins anew
-  EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kMoved);
-  EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kNoted);
+  // It moves, and the complaint begins anew: whether the move is noticed by who complains of the old sequence, or by
+  // who complains of the new one.
+  for (const bool old_is_named : {true, false}) {
+    const std::uint64_t before = old_is_named ? 256 : 384, after = old_is_named ? 384 : 512;
+    set_slot(0, 1, after);
+    if (old_is_named) EXPECT_EQ(status(complaint(0, 1, before)), FenceReply::kMoved);
+    EXPECT_TRUE(registry->tick(id, {.era = 1}));
+    responder.advance(200 * kMillisecond);
+    EXPECT_EQ(status(complaint(0, 1, after)), FenceReply::kNoted);
+    responder.advance(1900 * kMillisecond);
+    EXPECT_EQ(status(complaint(0, 1, after)), FenceReply::kNoted);
+  }
   EXPECT_TRUE(registry->tick(id, {.era = 1}));
-  responder.advance(2 * kSecond);
+  responder.advance(200 * kMillisecond);
   layout::FenceRequest ask = complaint(0, 1, 512);
   ask.ask = 1;
   EXPECT_EQ(status(ask), FenceReply::kNoted) << "who only asks fences nobody";

@@ -5,38 +5,22 @@
 
 #include <array>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/annotated_test.h"
 #include "base/random.h"
 #include "fabric/tcp/nic.h"
 
 namespace farpool::fabric::tcp {
 namespace {
 
+using base::annotated;
+
 std::vector<std::byte> encode(std::uint64_t id, std::span<const Op> ops, Keys keys) {
   std::vector<std::byte> frame(chain_length(ops));
   put_chain(frame, id, ops, keys);
   return frame;
-}
-
-// Eight bytes a line, each line with what it is: `hex  meaning`.
-std::vector<std::byte> annotated(const std::string& name) {
-  std::ifstream file("testdata/" + name);
-  EXPECT_TRUE(file) << "testdata/" << name << " cannot be read: run the test from dataplane/fabric/tcp";
-  std::vector<std::byte> bytes;
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    for (int i = 0; i < 8; ++i) {
-      std::string hex;
-      words >> hex;
-      bytes.push_back(static_cast<std::byte>(std::stoi(hex, nullptr, 16)));
-    }
-  }
-  return bytes;
 }
 
 const std::vector<LaneGrant::Region> kKeys{{.id = 2, .bytes = 4096, .key = 0x1122334455667788},

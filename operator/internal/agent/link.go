@@ -35,7 +35,7 @@ import (
 // silent has one goroutine, which waits until there is something to read, and no buffers.
 type link struct {
 	socket *socket
-	tls    *tls.Conn
+	tls    io.ReadWriter
 	why    atomic.Pointer[error] // it has ended
 
 	// mutex guards what is below, and writing.
@@ -89,16 +89,17 @@ func connect(ctx context.Context, address string, config *tls.Config, admit func
 	if l.socket, err = newSocket(connection); err != nil {
 		return nil, errors.Join(err, connection.Close())
 	}
-	l.tls = tls.Client(l.socket, config)
+	secure := tls.Client(l.socket, config)
+	l.tls = secure
 	defer admit(ctx)()
-	if err := l.tls.HandshakeContext(ctx); err != nil {
+	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = connection.Close()
 		if peer := (*pki.PeerError)(nil); errors.As(err, &peer) {
 			return nil, peer
 		}
 		return nil, unavailable("shake hands", err)
 	}
-	if protocol := l.tls.ConnectionState().NegotiatedProtocol; protocol != http2.NextProtoTLS {
+	if protocol := secure.ConnectionState().NegotiatedProtocol; protocol != http2.NextProtoTLS {
 		_ = connection.Close()
 		return nil, unavailable("shake hands", fmt.Errorf("the peer speaks %q, not HTTP/2", protocol))
 	}
@@ -313,14 +314,8 @@ func (l *link) read() error {
 	defer buffers.Put(buffer)
 	for {
 		count, err := l.tls.Read(buffer[:])
-		l.input.Write(buffer[:count])
-		for frameIn(l.input.Bytes()) {
-			if err := l.take(); err != nil {
-				return err
-			}
-		}
-		if l.input.Len() >= frameHeaderBytes+frameBytes {
-			return unavailable("read", errors.New("the peer sends a frame that is too long"))
+		if err := l.takeIn(buffer[:count]); err != nil {
+			return err
 		}
 		if errors.Is(err, errNothingYet) {
 			if l.input.Len() == 0 {
@@ -332,6 +327,20 @@ func (l *link) read() error {
 			return unavailable("read", err)
 		}
 	}
+}
+
+// takeIn reads the frames that are whole with what has come in, and keeps the beginning of the next.
+func (l *link) takeIn(more []byte) error {
+	l.input.Write(more)
+	for frameIn(l.input.Bytes()) {
+		if err := l.take(); err != nil {
+			return err
+		}
+	}
+	if l.input.Len() >= frameHeaderBytes+frameBytes {
+		return unavailable("read", errors.New("the peer sends a frame that is too long"))
+	}
+	return nil
 }
 
 // frameIn says whether data begins with a whole frame.

@@ -1783,7 +1783,7 @@ func TestAPausedPoolIsNotResized(t *testing.T) {
 // More nodes than a map may have: some come when others have gone.
 func TestAMapHasRoomForSoMany(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes seconds")
+		t.Skip("it takes seconds, which hack/mutants-operator would wait for with each of its mutants; make test-go runs it")
 	}
 	d := newDrill(t, 200, v1alpha1.DataPolicyCache)
 	d.Pool.Spec.Memory.Pools = append(d.Pool.Spec.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 100, Memory: d.Pool.Spec.Memory.Pools[0].Memory})

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client and a memory node over the tcp or shm wire, each a thread of this process, for programs that time a lane.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/time.h"
+#include "fabric/tcp/port.h"
+#include "fabric/tcp/responder.h"
+#include "net/loop.h"
+#include "task/scope.h"
+
+namespace farpool::bench {
+
+// Returns the CPU time of this process so far, of all its threads.
+inline base::Nanos cpu_time() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * base::kSecond +
+         (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000;
+}
+
+// A directory for sockets of rings, which goes with this object.
+class RingsDirectory {
+ public:
+  RingsDirectory() { FARPOOL_CHECK(::mkdtemp(path_.data()) != nullptr); }
+  RingsDirectory(const RingsDirectory&) = delete;
+  RingsDirectory& operator=(const RingsDirectory&) = delete;
+  ~RingsDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = (std::filesystem::temp_directory_path() / "farpool-bench-XXXXXX").string();
+};
+
+struct Pair {
+  std::string rings;                               // directory of rings, which then carry the lanes; empty: sockets do
+  std::shared_ptr<net::Tls> node_tls, client_tls;  // null: plain
+  base::Nanos spin = 0;                            // of both
+};
+
+// Runs what `measure` makes of a port and the memory node's endpoint, on the client's thread, until it has set the
+// promise.
+inline void run_pair(
+    fabric::Host& host, const Pair& pair,
+    const std::function<task::Task<void>(fabric::Port&, const std::string&, std::promise<void>&)>& measure) {
+  net::Loop control, client;
+  client.set_spin(pair.spin);
+  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = pair.node_tls, .spin = pair.spin});
+  base::Status status = responder.serve(host);
+  if (status.ok() && !pair.rings.empty()) status = responder.serve_rings(fabric::tcp::rings_address(pair.rings, 0));
+  FARPOOL_CHECK(status.ok());
+  std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
+  std::promise<void> over;
+  task::Scope scope;
+  const std::string endpoint = responder.address();
+  std::unique_ptr<fabric::tcp::TcpPort> port;
+  client.post([&] {
+    port = std::make_unique<fabric::tcp::TcpPort>(client, pair.client_tls, pair.rings);
+    scope.spawn(measure(*port, endpoint, over));
+  });
+  over.get_future().get();
+  client.post([&] {
+    port.reset();
+    client.stop();
+  });
+  client_thread.join();
+  control.stop();
+  control_thread.join();
+}
+
+}  // namespace farpool::bench
