@@ -3,6 +3,8 @@
 package protocol
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,6 +108,50 @@ func TestShapesThatNoTableHas(t *testing.T) {
 		}
 		if err == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// The largest shapes that a map can hold come back from it as they are, and so does the smallest table of RACE.
+func TestShapesAtTheirLimits(t *testing.T) {
+	locks := examples[v1alpha1.ProtocolRCuckoo].facts.LockRegion
+	for name, entry := range map[string]*farpoolv1alpha1.MemoryNodeEntry{
+		"RCuckoo with one row": {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}, LockRegion: locks},
+		"RCuckoo at its largest": {
+			Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: math.MaxInt64, EntryBytes: math.MaxInt32, EntriesPerRow: math.MaxInt32, RowsPerLock: math.MaxInt32}, LockRegion: locks,
+		},
+		"RACE with two groups": {Race: &farpoolv1alpha1.RaceGeometry{Groups: 2}},
+		"RACE at its largest":  {Race: &farpoolv1alpha1.RaceGeometry{Groups: math.MaxUint32}},
+	} {
+		p, err := OfShape(entry)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		node, again := &v1alpha1.ShardMapNode{}, &farpoolv1alpha1.MemoryNodeEntry{LockRegion: entry.LockRegion}
+		if err := p.FromMessage(entry, node); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if p.ToMessage(node, again); !proto.Equal(entry, again) {
+			t.Errorf("%s: {%v} comes back as {%v}", name, entry, again)
+		}
+	}
+}
+
+// Memory nodes of released templates began without the flags for splitting tables: a pool that does not split its tables gets the same flags as then.
+func TestFlagsOfRACENameTablesOnlyWhereTheyAreSplit(t *testing.T) {
+	base := []Flag{{"protocol", "race"}, {"table-percent", int64(25)}}
+	for _, c := range []struct {
+		tables, least int32
+		want          []Flag
+	}{
+		{0, 0, base},
+		{1, 1, base},
+		{2, 1, append(base[:2:2], Flag{"tables", int64(2)})},
+		{4, 2, append(base[:2:2], Flag{"tables", int64(4)}, Flag{"initial-tables", int64(2)})},
+	} {
+		index := &v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RACE: &v1alpha1.RACESpec{TablePercent: 25, Tables: c.tables, LeastTables: c.least}}
+		if got := (race{}).Flags(index); !slices.Equal(got, c.want) {
+			t.Errorf("%d tables, at least %d: %v", c.tables, c.least, got)
 		}
 	}
 }
