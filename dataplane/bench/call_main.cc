@@ -52,20 +52,6 @@ class Nothing final : public fabric::Service {
   fabric::Served serve(fabric::Call& call) noexcept override { return fabric::Served::done(call.reply.size()); }
 };
 
-class Host final : public fabric::Host {
- public:
-  void on_exchange(const fabric::Peer&, std::string, std::function<void(std::string)> reply) override { reply({}); }
-  std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>&) override {
-    return fabric::LaneRights{.session_id = 1, .regions = {}, .service = &service_};
-  }
-  std::optional<std::size_t> on_call(std::uint64_t, std::uint32_t, base::Bytes, base::MutableBytes) override {
-    return 0;
-  }
-
- private:
-  Nothing service_;
-};
-
 task::Task<void> call_many(fabric::Port& port, fabric::Lane& lane, std::uint64_t count) {
   fabric::Buffer request = port.buffer(kBytes), reply = port.buffer(kBytes);
   const std::array ops{Op::call(fabric::kFirstServiceOpcode, request.first(kBytes), reply.first(kBytes))};
@@ -76,16 +62,15 @@ task::Task<void> call_many(fabric::Port& port, fabric::Lane& lane, std::uint64_t
   }
 }
 
-task::Task<void> measure(fabric::Port& port, const std::string& endpoint, const Shape& shape,
+task::Task<void> measure(fabric::Port& port, const fabric::tcp::TcpResponder& node, const Shape& shape,
                          std::promise<void>& over) {
-  auto lane = co_await port.open_lane({.endpoint = endpoint}, port.now() + 10 * base::kSecond);
-  FARPOOL_CHECK(lane.ok());
+  const auto lane = co_await open_lane(port, node, {}, shape.rings);
   for (const std::uint64_t flight : kFlights) {
     const std::uint64_t each = times(shape, flight) / flight;
     const Nanos cpu = cpu_time(), begin = port.now();
     {
       task::Scope scope;
-      for (std::uint64_t i = 0; i < flight; ++i) scope.spawn(call_many(port, **lane, each));
+      for (std::uint64_t i = 0; i < flight; ++i) scope.spawn(call_many(port, *lane, each));
       co_await scope.join();
     }
     say(shape, "CALL", flight, each * flight, port.now() - begin, cpu_time() - cpu);
@@ -180,10 +165,11 @@ void run_raw(const Shape& shape, const std::string& directory, std::uint64_t fli
 
 void run(const Shape& shape) {
   const RingsDirectory directory;
-  Host host;
+  Nothing service;
+  OpenHost host({.session_id = 1, .service = &service});
   run_pair(host, {.rings = shape.rings ? directory.path() : "", .spin = shape.spin},
-           [&shape](fabric::Port& port, const std::string& endpoint, std::promise<void>& over) {
-             return measure(port, endpoint, shape, over);
+           [&shape](fabric::Port& port, const fabric::tcp::TcpResponder& node, std::promise<void>& over) {
+             return measure(port, node, shape, over);
            });
   for (const std::uint64_t flight : kFlights) run_raw(shape, directory.path(), flight);
 }

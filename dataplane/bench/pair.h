@@ -4,15 +4,21 @@
 
 #include <sys/resource.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/time.h"
 #include "fabric/tcp/port.h"
@@ -46,17 +52,41 @@ class RingsDirectory {
   std::string path_ = (std::filesystem::temp_directory_path() / "farpool-bench-XXXXXX").string();
 };
 
+// A memory node that gives every lane the same rights, for a token of zeros. A client proves over rings that it knows
+// that token, so it has to count as unspent.
+class OpenHost final : public fabric::Host {
+ public:
+  explicit OpenHost(fabric::LaneRights rights) : rights_(std::move(rights)) {}
+  void on_exchange(const fabric::Peer&, std::string, std::function<void(std::string)> reply) override { reply({}); }
+  std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>&) override { return rights_; }
+  std::vector<std::array<std::byte, 16>> unspent_tokens() const override { return {{}}; }
+  std::optional<std::size_t> on_call(std::uint64_t, std::uint32_t, base::Bytes, base::MutableBytes) override {
+    return 0;
+  }
+
+ private:
+  const fabric::LaneRights rights_;
+};
+
 struct Pair {
   std::string rings;                               // directory of rings, which then carry the lanes; empty: sockets do
   std::shared_ptr<net::Tls> node_tls, client_tls;  // null: plain
   base::Nanos spin = 0;                            // of both
 };
 
-// Runs what `measure` makes of a port and the memory node's endpoint, on the client's thread, until it has set the
-// promise.
-inline void run_pair(
-    fabric::Host& host, const Pair& pair,
-    const std::function<task::Task<void>(fabric::Port&, const std::string&, std::promise<void>&)>& measure) {
+// Opens a lane, and makes sure that it goes over rings if it is to: the port would quietly take a socket instead.
+inline task::Task<std::unique_ptr<fabric::Lane>> open_lane(fabric::Port& port, const fabric::tcp::TcpResponder& node,
+                                                           fabric::LaneGrant grant, bool rings) {
+  grant.endpoint = node.address();
+  auto lane = co_await port.open_lane(std::move(grant), port.now() + 10 * base::kSecond);
+  FARPOOL_CHECK(lane.ok() && node.stats().ring_lanes == (rings ? 1 : 0));
+  co_return std::move(*lane);
+}
+
+// Runs what `measure` makes of a port and the memory node, on the client's thread, until it has set the promise.
+inline void run_pair(fabric::Host& host, const Pair& pair,
+                     const std::function<task::Task<void>(fabric::Port&, const fabric::tcp::TcpResponder&,
+                                                          std::promise<void>&)>& measure) {
   net::Loop control, client;
   client.set_spin(pair.spin);
   fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = pair.node_tls, .spin = pair.spin});
@@ -66,11 +96,10 @@ inline void run_pair(
   std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
   std::promise<void> over;
   task::Scope scope;
-  const std::string endpoint = responder.address();
   std::unique_ptr<fabric::tcp::TcpPort> port;
   client.post([&] {
     port = std::make_unique<fabric::tcp::TcpPort>(client, pair.client_tls, pair.rings);
-    scope.spawn(measure(*port, endpoint, over));
+    scope.spawn(measure(*port, responder, over));
   });
   over.get_future().get();
   client.post([&] {

@@ -19,22 +19,7 @@ namespace {
 using base::Nanos;
 using fabric::Op;
 
-// One region, and a lane for every client that asks.
-class Host final : public fabric::Host {
- public:
-  static constexpr std::uint64_t kBytes = 1 << 20;
-  void on_exchange(const fabric::Peer&, std::string, std::function<void(std::string)> reply) override { reply({}); }
-  std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>&) override {
-    return fabric::LaneRights{
-        1, {{.id = 1, .key = 1, .base = reinterpret_cast<std::byte*>(memory_.data()), .bytes = kBytes}}};
-  }
-  std::optional<std::size_t> on_call(std::uint64_t, std::uint32_t, base::Bytes, base::MutableBytes) override {
-    return 0;
-  }
-
- private:
-  std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(kBytes / 8);
-};
+constexpr std::uint64_t kBytes = 1 << 20;  // of the region
 
 enum class Kind { read, update };
 
@@ -53,33 +38,6 @@ task::Task<void> post_many(fabric::Port& port, fabric::Lane& lane, Kind kind, st
   }
 }
 
-task::Task<void> measure(fabric::Port& port, const std::string& endpoint, const char* transport,
-                         std::promise<void>& over) {
-  auto lane = co_await port.open_lane({.endpoint = endpoint, .regions = {{.id = 1, .bytes = Host::kBytes, .key = 1}}},
-                                      port.now() + 10 * base::kSecond);
-  FARPOOL_CHECK(lane.ok());
-  for (const Kind kind : {Kind::read, Kind::update}) {
-    for (const std::uint64_t flight : {1u, 16u, 128u}) {
-      const std::uint64_t each = 60'000 / flight;
-      const auto before = (*lane)->stats();
-      const Nanos cpu = cpu_time(), begin = port.now();
-      {
-        task::Scope scope;
-        for (std::uint64_t i = 0; i < flight; ++i) scope.spawn(post_many(port, **lane, kind, i, each));
-        co_await scope.join();
-      }
-      const auto chains = static_cast<double>(each * flight);
-      std::printf("%-18s %-22s %4lu in flight  %8.2f us/chain  %8.2f us CPU/chain  %6.2f chains/doorbell\n", transport,
-                  kind == Kind::read ? "READ 64" : "masked CAS, 2 READ 144", static_cast<unsigned long>(flight),
-                  static_cast<double>(port.now() - begin) / 1000 / chains,
-                  static_cast<double>(cpu_time() - cpu) / 1000 / chains,
-                  chains / static_cast<double>((*lane)->stats().doorbells - before.doorbells));
-      std::fflush(stdout);
-    }
-  }
-  over.set_value();
-}
-
 struct Shape {
   const char* name;
   bool secure = false;
@@ -87,8 +45,36 @@ struct Shape {
   Nanos spin = 0;
 };
 
+task::Task<void> measure(fabric::Port& port, const fabric::tcp::TcpResponder& node, const Shape& shape,
+                         std::promise<void>& over) {
+  const auto lane = co_await open_lane(port, node, {.regions = {{.id = 1, .bytes = kBytes, .key = 1}}}, shape.rings);
+  for (const Kind kind : {Kind::read, Kind::update}) {
+    for (const std::uint64_t flight : {1u, 16u, 128u}) {
+      const std::uint64_t each = 60'000 / flight;
+      const auto before = lane->stats();
+      const Nanos cpu = cpu_time(), begin = port.now();
+      {
+        task::Scope scope;
+        for (std::uint64_t i = 0; i < flight; ++i) scope.spawn(post_many(port, *lane, kind, i, each));
+        co_await scope.join();
+      }
+      const auto chains = static_cast<double>(each * flight);
+      std::printf("%-18s %-22s %4lu in flight  %8.2f us/chain  %8.2f us CPU/chain  %6.2f chains/doorbell\n", shape.name,
+                  kind == Kind::read ? "READ 64" : "masked CAS, 2 READ 144", static_cast<unsigned long>(flight),
+                  static_cast<double>(port.now() - begin) / 1000 / chains,
+                  static_cast<double>(cpu_time() - cpu) / 1000 / chains,
+                  chains / static_cast<double>(lane->stats().doorbells - before.doorbells));
+      std::fflush(stdout);
+    }
+  }
+  over.set_value();
+}
+
 void run(const Shape& shape) {
-  Host host;
+  std::vector<std::uint64_t> memory(kBytes / 8);
+  OpenHost host(
+      {.session_id = 1,
+       .regions = {{.id = 1, .key = 1, .base = reinterpret_cast<std::byte*>(memory.data()), .bytes = kBytes}}});
   net::ThrowawayCa ca;
   std::shared_ptr<net::Tls> node_tls, client_tls;
   if (shape.secure) {
@@ -101,8 +87,8 @@ void run(const Shape& shape) {
             .node_tls = node_tls,
             .client_tls = client_tls,
             .spin = shape.spin},
-           [&shape](fabric::Port& port, const std::string& endpoint, std::promise<void>& over) {
-             return measure(port, endpoint, shape.name, over);
+           [&shape](fabric::Port& port, const fabric::tcp::TcpResponder& node, std::promise<void>& over) {
+             return measure(port, node, shape, over);
            });
 }
 
