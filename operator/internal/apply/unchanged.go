@@ -66,8 +66,6 @@ func contains(live, desired any) bool {
 			return len(want) == 0 && live == nil
 		}
 		return listContains(have, want)
-	case nil:
-		return live == nil
 	default:
 		return reflect.DeepEqual(live, desired)
 	}
@@ -100,8 +98,6 @@ type fieldSet struct {
 	elements map[string]*keyedFields
 	// values of a set.
 	values map[any]bool
-	// unknown: it has a kind of entry that is not understood.
-	unknown bool
 }
 
 // keyedFields are the elements of a list that have the same names of keys.
@@ -142,7 +138,7 @@ func fieldsOf(entry metav1.ManagedFieldsEntry, owner *metav1.OwnerReference) *fi
 	return parseFields(fields)
 }
 
-// parseFields reads a set of fields.
+// parseFields reads a set of fields; nil: something in it is not understood.
 func parseFields(raw map[string]any) *fieldSet {
 	set := &fieldSet{}
 	for key, below := range raw {
@@ -150,38 +146,35 @@ func parseFields(raw map[string]any) *fieldSet {
 			continue
 		}
 		children, _ := below.(map[string]any)
-		kind, name, _ := strings.Cut(key, ":")
-		switch kind {
+		understood := false
+		switch kind, name, _ := strings.Cut(key, ":"); kind {
 		case "f":
-			if set.fields == nil {
-				set.fields = map[string]*fieldSet{}
-			}
-			set.fields[name] = parseFields(children)
+			understood = set.addField(name, parseFields(children))
 		case "k":
-			var keys map[string]any
-			if json.Unmarshal([]byte(name), &keys) != nil {
-				set.unknown = true
-				continue
-			}
-			set.add(keys, parseFields(children))
+			understood = set.addElement(name, parseFields(children))
 		case "v":
-			var value any
-			if json.Unmarshal([]byte(name), &value) != nil || !scalar(value) {
-				set.unknown = true
-				continue
-			}
-			if set.values == nil {
-				set.values = map[any]bool{}
-			}
-			set.values[value] = true
-		default:
-			set.unknown = true
+			understood = set.addValue(name)
+		}
+		if !understood {
+			return nil
 		}
 	}
 	return set
 }
 
-func (s *fieldSet) add(keys map[string]any, element *fieldSet) {
+func (s *fieldSet) addField(name string, below *fieldSet) (understood bool) {
+	if s.fields == nil {
+		s.fields = map[string]*fieldSet{}
+	}
+	s.fields[name] = below
+	return below != nil
+}
+
+func (s *fieldSet) addElement(text string, below *fieldSet) (understood bool) {
+	var keys map[string]any
+	if json.Unmarshal([]byte(text), &keys) != nil {
+		return false
+	}
 	names := slices.Sorted(maps.Keys(keys))
 	joined := strings.Join(names, "\x00")
 	if s.elements == nil {
@@ -193,11 +186,23 @@ func (s *fieldSet) add(keys map[string]any, element *fieldSet) {
 		s.elements[joined] = keyed
 	}
 	id, ok := keyed.id(keys)
-	if !ok {
-		s.unknown = true
-		return
+	keyed.elements[id] = below
+	return ok && below != nil
+}
+
+func (s *fieldSet) addValue(text string) (understood bool) {
+	var value any
+	if json.Unmarshal([]byte(text), &value) != nil {
+		return false
 	}
-	keyed.elements[id] = element
+	if !scalar(value) {
+		return false
+	}
+	if s.values == nil {
+		s.values = map[any]bool{}
+	}
+	s.values[value] = true
+	return true
 }
 
 // id is what an element has for the keys, as one string; not ok: it has not all of them, or is no object.
@@ -225,7 +230,7 @@ func (k *keyedFields) id(element any) (id string, ok bool) {
 
 // whole says whether a field is owned as one value: nothing below it is listed.
 func (s *fieldSet) whole() bool {
-	return len(s.fields) == 0 && len(s.elements) == 0 && len(s.values) == 0 && !s.unknown
+	return len(s.fields) == 0 && len(s.elements) == 0 && len(s.values) == 0
 }
 
 // covers says whether everything in desired is in a field set. A field without fields below it is owned as a whole.
@@ -294,13 +299,10 @@ func longer(set *fieldSet, live, desired any) bool {
 	return false
 }
 
-// owns says whether every field of a field set is in desired.
+// owns says whether every field of a field set is in desired. It does not look at the values of sets: contains lets live have no others than desired has.
 func owns(set *fieldSet, desired any) bool {
 	if set.whole() {
 		return true
-	}
-	if set.unknown {
-		return false
 	}
 	object, _ := desired.(map[string]any)
 	for name, below := range set.fields {
@@ -321,20 +323,6 @@ func owns(set *fieldSet, desired any) bool {
 			if element, found := wanted[id]; !found || !owns(below, element) {
 				return false
 			}
-		}
-	}
-	if len(set.values) == 0 {
-		return true
-	}
-	wanted := map[any]bool{}
-	for _, element := range list {
-		if scalar(element) {
-			wanted[element] = true
-		}
-	}
-	for value := range set.values {
-		if !wanted[value] {
-			return false
 		}
 	}
 	return true

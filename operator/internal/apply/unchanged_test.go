@@ -72,6 +72,19 @@ func TestUnchanged(t *testing.T) {
 		"elements in another order":      {`{"l": [{"name": "a"}, {"name": "b"}]}`, `{"l": [{"name": "b"}, {"name": "a"}]}`, `{"f:l": {}}`, "m", "", false},
 		"a field that another took over": {`{"a": 1, "b": 2}`, `{"a": 1, "b": 2}`, `{"f:a": {}}`, "m", "", false},
 		"a list emptied":                 {`{"l": ["a"]}`, `{"l": []}`, `{"f:l": {}}`, "m", "", false},
+		"an object that is gone":         {`{}`, `{"o": {"a": 1}}`, `{"f:o": {}}`, "m", "", false},
+		"a list that is gone":            {`{}`, `{"l": ["a"]}`, `{"f:l": {}}`, "m", "", false},
+		"text in place of an object":     {`{"o": "text"}`, `{"o": {}}`, `{"f:o": {}}`, "m", "", false},
+		"text in place of a list":        {`{"l": "text"}`, `{"l": []}`, `{"f:l": {}}`, "m", "", false},
+		"elements with different keys": {`{"l": [{"name": "a", "id": 2}, {"name": "b", "id": 1}]}`, `{"l": [{"name": "a", "id": 2}, {"name": "b", "id": 1}]}`,
+			`{"f:l": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}, "f:id": {}}, "k:{\"id\":1}": {".": {}, "f:name": {}, "f:id": {}}}}`, "m", "", true},
+		"no fields at all":          {`{"l": ["a"]}`, `{"l": ["a"]}`, `{"f:l": 7`, "m", "", false},
+		"an index":                  {`{"l": ["a"]}`, `{"l": ["a"]}`, `{"f:l": {"v:\"a\"": {}, "i:0": {}}}`, "m", "", false},
+		"a value that is no JSON":   {`{"l": ["a"]}`, `{"l": ["a"]}`, `{"f:l": {"v:\"a\"": {}, "v:\"": {}}}`, "m", "", false},
+		"a value that is an object": {`{"l": ["a"]}`, `{"l": ["a"]}`, `{"f:l": {"v:\"a\"": {}, "v:{}": {}}}`, "m", "", false},
+		"keys that are no JSON":     {`{"l": [{"name": "a"}]}`, `{"l": [{"name": "a"}]}`, `{"f:l": {"k:{\"name\":\"a\"}": {}, "k:{": {}}}`, "m", "", false},
+		"a key that is a list":      {`{"l": [{"name": "a"}]}`, `{"l": [{"name": "a"}]}`, `{"f:l": {"k:{\"name\":\"a\"}": {}, "k:{\"name\":[]}": {}}}`, "m", "", false},
+		"an index in an element":    {`{"l": [{"name": "a"}]}`, `{"l": [{"name": "a"}]}`, `{"f:l": {"k:{\"name\":\"a\"}": {"f:name": {}, "i:0": {}}}}`, "m", "", false},
 	} {
 		entries := managedBy("m", "", c.fields)
 		if got := unchanged(object(t, c.live), object(t, c.desired), entries, nil, c.manager, c.subresource); got != c.want {
@@ -80,7 +93,7 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// Whoever has created an object owns its defaults, too, which nothing here knows of. That it was created as it is wanted is in the name of the manager.
+// The manager that has created an object owns its defaults, too, which nothing here knows of. Its name says that the object was created as it is wanted.
 func TestAsMade(t *testing.T) {
 	const defaulted = `{
 		"f:metadata": {"f:labels": {".": {}, "f:a": {}}, "f:ownerReferences": {".": {}, "k:{\"uid\":\"7\"}": {}}},
@@ -107,6 +120,9 @@ func TestAsMade(t *testing.T) {
 		"taken over in parts": {liveService, managed(strings.ReplaceAll(defaulted, `"f:type": {},`, ""), metav1.ManagedFieldsOperationUpdate), false},
 		"changed":             {strings.ReplaceAll(liveService, "ClusterIP", "NodePort"), managed(defaulted, metav1.ManagedFieldsOperationUpdate), false},
 		"unreadable":          {liveService, managed(`{`, metav1.ManagedFieldsOperationUpdate), false},
+		"of unknown fields":   {liveService, managed(strings.ReplaceAll(defaulted, `"f:type": {},`, `"f:type": {}, "f:of": {"x:y": {}},`), metav1.ManagedFieldsOperationUpdate), false},
+		"of unknown keys":     {liveService, managed(strings.ReplaceAll(defaulted, `"f:type": {},`, `"f:type": {}, "k:{\"name\":[]}": {},`), metav1.ManagedFieldsOperationUpdate), false},
+		"of unknown elements": {liveService, managed(strings.ReplaceAll(defaulted, `"f:type": {},`, `"f:type": {}, "k:{\"name\":\"a\"}": {"x:y": {}},`), metav1.ManagedFieldsOperationUpdate), false},
 	} {
 		if got := asMade(object(t, c.live), desired, c.managed, nil, manager); got != c.want {
 			t.Errorf("%s: as made is %v", name, got)
