@@ -126,7 +126,7 @@ func (p pool) ready(ctx context.Context, more ...func(Gomega)) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// pods of a component, without those that are on their way out, by name.
+// pods of a component, without pods that are on their way out, by name.
 func (p pool) pods(ctx context.Context, component string) []corev1.Pod {
 	GinkgoHelper()
 	var all corev1.PodList

@@ -38,7 +38,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 			for _, aim := range []int{3, 2} {
 				operation := p.resize(ctx, aim)
 				p.stage(ctx, operation, farpoolv1alpha1.StageMoving)
-				// Whoever is at it may be the one: another client goes on with what is left.
+				// The client that moves keys may be the one: another goes on with what is left.
 				Expect(clients[aim%shards].signal(ctx, "KILL")).To(Succeed())
 				p.resized(ctx, operation, aim)
 				Expect(clients[aim%shards].ready(ctx)).To(Succeed())
@@ -366,7 +366,7 @@ func (m *movers) goOn(ctx context.Context, when string) {
 	}
 }
 
-// total is how many keys have moved, but for those that a shard had not told of when it was killed.
+// total is how many keys have moved, but for keys that a shard had not told of when it was killed.
 func (m *movers) total() float64 {
 	sum := m.past
 	for _, counted := range m.known {
@@ -445,7 +445,7 @@ func (p pool) resized(ctx context.Context, name string, memoryNodes int) {
 	}
 }
 
-// uids of the pods of the pool's first memory nodes, by name: those that stay whatever is asked for.
+// uids of the pods of the pool's first memory nodes, by name: the ones that stay whatever is asked for.
 func (p pool) uids(ctx context.Context) map[string]types.UID {
 	GinkgoHelper()
 	out := map[string]types.UID{}

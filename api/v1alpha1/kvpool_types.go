@@ -306,7 +306,7 @@ type MemoryPool struct {
 	Name string `json:"name"`
 
 	// Replicas is the number of memory nodes. It may be changed at any time: memory nodes that are added get their share of the keys, and
-	// those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
+	// nodes that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
 	// number, which holds until this one is changed.
 	// +required
 	// +kubebuilder:validation:Minimum=1
@@ -506,7 +506,7 @@ type NetworkSpec struct {
 
 // SharedMemory says where processes of one Kubernetes node find each other.
 type SharedMemory struct {
-	// HostPath is a directory of the Kubernetes nodes that user and group 65532, and nobody else, may write to: whoever can might take
+	// HostPath is a directory of the Kubernetes nodes that user and group 65532, and nobody else, may write to: a process that can might take
 	// the place of a memory node. Pods wait until it is there.
 	// +required
 	// +kubebuilder:validation:MinLength=2
@@ -715,7 +715,7 @@ type LimitsSpec struct {
 	OperationDeadlineMilliseconds *int32 `json:"operationDeadlineMilliseconds,omitempty"`
 
 	// MaxSessions of one memory node; each worker of each compute shard holds one. 256 if left out. It shapes the memory: memory nodes that run keep
-	// theirs, and those that are made later have the new one; condition UpToDate says which have not.
+	// theirs, and pods that are made later have the new one; condition UpToDate says which have not.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536

@@ -149,7 +149,7 @@ type RepairLeaseStatus struct {
 	// +kubebuilder:validation:items:MaxLength=16
 	Processes []string `json:"processes,omitempty"`
 
-	// Fenced is a summary for people: memory nodes on which they are fenced, of those that serve.
+	// Fenced is a summary for people: memory nodes on which they are fenced, out of all that serve.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	Fenced string `json:"fenced,omitempty"`

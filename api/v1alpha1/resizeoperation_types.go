@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ResizeOperation follows one change of the number of a pool's memory nodes: those that come get a share of the keys, those that go are
+// ResizeOperation follows one change of the number of a pool's memory nodes: nodes that come get a share of the keys, nodes that go are
 // drained, and then removed. It also follows tables of RACE that are split ahead of their keys. The operator makes one for each change of
 // spec.memory.pools[].replicas and spec.index.race.leastTables; people read it, approve it where the pool asks for that, and abort it.
 // +kubebuilder:object:root=true
@@ -188,7 +188,7 @@ type ResizeOperationStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	Change string `json:"change,omitempty"`
 
-	// TablesInUse at the memory node that has fewest, of those that Tables asks for.
+	// TablesInUse at the memory node that has fewest, out of the ones that Tables asks for.
 	// +optional
 	TablesInUse int32 `json:"tablesInUse,omitempty"`
 

@@ -148,11 +148,11 @@ type ScaleStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Replicas are the pods that there are, those that are drained among them.
+	// Replicas are the pods that there are, drained ones among them.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// ReadyReplicas are those that serve.
+	// ReadyReplicas are the pods that serve.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 

@@ -35,7 +35,7 @@ struct ListenOptions {
   std::size_t max_connections = 1024;  // open at once; more are closed when they come
   // Connections that are open, counted together with those of other listeners; none: its own alone.
   std::shared_ptr<std::atomic<std::uint64_t>> open = {};
-  std::string when_full;  // sent to those that are too many, as far as descriptors suffice
+  std::string when_full;  // sent to peers that are too many, as far as descriptors suffice
   // Takes, when it ends, the connections that wait to be accepted: their peers believe that they are connected.
   bool take_waiting = false;
   Nanos handshake_deadline = 5 * base::kSecond;

@@ -15,7 +15,7 @@
 namespace farpool::net {
 namespace {
 
-// Of a turn, before the pollers are looked at.
+// The most events of a turn, before the loop looks at the pollers.
 constexpr std::size_t kMostHandlers = 256;
 
 }  // namespace

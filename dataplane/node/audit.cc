@@ -302,7 +302,7 @@ class Auditor {
     use(Use::entries_free, (readable * g_.entries_per_row - table.entries) * g_.entry_bytes);
   }
 
-  // Net figures, of which only the sum means something. What is half done counts as it does when it is finished.
+  // Net figures: only their sum means something. What is half done counts as it does when it is finished.
   void look_at_counters() {
     if (audit_.damage() > 0) return;  // what is there cannot be counted
     const base::Bytes slots = region(layout::kSlots);

@@ -784,8 +784,8 @@ void write_extent_at(HeapWorld& world, const Block& block, std::uint64_t bytes, 
 }
 
 // A client that fills what is left of the heap and then dies: a third of its blocks is published, a third was filled
-// and never published, a third is as it was found; of the published, some have been freed since. Returns those that are
-// in use.
+// and never published, a third is as it was found; some of the published ones have been freed since.
+// Returns the ones that are in use.
 std::set<std::uint64_t> fill_and_die(HeapWorld& world, FakeIndex& index, std::uint64_t bytes, HeapClient& other) {
   HeapClient client = world.join();
   std::vector<Block> blocks;
@@ -1237,8 +1237,8 @@ struct Life {
   SimPort* port = nullptr;
 };
 
-// Three clients that live and die so often. Returns those that are left, which have come to rest, and adds up what they
-// found again.
+// Three clients that live and die so often. Returns the clients that are left, which have come to rest, and
+// adds up what they found again.
 std::vector<std::shared_ptr<Life>> live_and_die(HeapWorld& world, const std::shared_ptr<Mortals>& all,
                                                 std::uint64_t seed, std::uint64_t deaths, std::uint64_t& reclaimed) {
   const auto begin = [&](std::uint64_t number) {
@@ -1260,7 +1260,8 @@ std::vector<std::shared_ptr<Life>> live_and_die(HeapWorld& world, const std::sha
     EXPECT_EQ(victim->client.heap->usage().anomalies, 0u) << "seed " << seed;
     fabric::sim::bury(victim);
     fabric::sim::bury(all);
-    all->given.clear();  // whoever was given these, by the dead's word: a live client's are few, and are seen again
+    all->given
+        .clear();  // clients that were given these, by the dead's word: a live client's are few, and are seen again
     victim = begin(seed * 1000 + 10 + death);
   }
   world.pass(20 * kSecond);

@@ -156,7 +156,7 @@ class TestImage {
     said.seal_claim();
     return said;
   }
-  // A plan to put a new key where there is room, locks and all, of which no row has been written yet.
+  // A plan to put a new key where there is room, locks and all; no row of it has been written yet.
   Place plan(std::uint64_t index, const std::string& key, const std::string& value) {
     const Place at = room(key);
     const auto rows = rcuckoo::locate(hash(key), geometry().rows);

@@ -189,7 +189,7 @@ void MemoryNode::format() {
              .geometry = geometry_};
 }
 
-// The memory keeps the locks that this life begins with: those of what no crash explains. Those that clients take in
+// The memory keeps the locks that this life begins with: the locks of what no crash explains. Locks that clients take in
 // the NIC's memory end with the process, as every session does; the next life learns from the slots who held what.
 Status MemoryNode::place_locks() {
   if (options_.locks == LockPlacement::host || geometry_.protocol == layout::Protocol::race) return {};
@@ -300,7 +300,7 @@ void MemoryNode::verify() {
                         " defects");
 }
 
-// The slots' counters are net figures, of which only the sum means something. Nobody writes them now.
+// The slots' counters are net figures: only their sum means something. Nobody writes them now.
 void MemoryNode::settle_counters(std::uint64_t keys, std::uint64_t bytes) {
   const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
   std::uint64_t idle = slots;

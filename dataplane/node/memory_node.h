@@ -191,7 +191,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   std::uint64_t held_move() const;
   std::string what_is_held() const;
   std::uint64_t even_tables() const;
-  // What ended processes left here, those that ended first before others.
+  // What ended processes left here, the ones that ended first before others.
   std::vector<v1alpha1::DeadClient> dead();
   void refresh_facts();
 

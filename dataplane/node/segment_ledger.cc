@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kLooks = 64;         // at orphans, per call: the control thread does not stand still for them
 constexpr std::uint64_t kDoubted = ~0ull;  // for a number of deaths
 
-// The first with room, taken out; those that were looked at before it go to the end.
+// The first with room, taken out; the ones that were looked at before it go to the end.
 std::optional<std::uint64_t> take_with_room(std::deque<std::uint64_t>& segments,
                                             const std::function<bool(std::uint64_t)>& has_room) {
   for (std::size_t looks = std::min(kLooks, segments.size()); looks > 0; --looks) {

@@ -75,7 +75,7 @@ class SegmentLedger {
     friend bool operator==(const Counts&, const Counts&) = default;
   };
   const Counts& counts() const { return counts_; }
-  // Segments by size class, those that are handed out or were.
+  // Segments by size class: the ones that are handed out or were.
   std::map<std::uint64_t, Counts> counts_by_class() const;
   std::uint64_t largest_hole() const;
   std::uint64_t size_class_of(std::uint64_t first) const { return segments_[first].size_class; }

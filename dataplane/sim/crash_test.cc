@@ -30,7 +30,7 @@ TEST(Crash, EveryBranchIsThere) {
   EXPECT_TRUE(names.contains("insert, stale memory"));
 }
 
-TEST(Crash, WhoeverIsBlockedRepairs) {
+TEST(Crash, AClientThatIsBlockedRepairs) {
   std::uint64_t worlds = 0, locked = 0;
   std::map<std::string, index::Marks> marks;  // of the run that survived
   session::RepairMarks repairs;

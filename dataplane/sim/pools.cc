@@ -92,7 +92,7 @@ void let_keys_move(Setting& s, std::uint64_t seed) {
   s.keys += random.below(60);
 }
 
-// Where keys move memory is lost, too: with those that have not left, or with those that have come.
+// Where keys move memory is lost, too: with keys that have not left, or with keys that have come.
 void lose_memory(Setting& s, std::uint64_t seed) {
   Random random(base::mix(seed) ^ 0x105e5);
   if (s.moves > 0 && random.chance(0.3)) s.losses_of_some = 1 + random.below(2);

@@ -30,7 +30,7 @@ struct PoolVerdict : Told {
 // Two to four memory nodes share the keys; clients, each a client::Pool, come while others work, and some also scan the
 // whole pool. Clients die after any effect or are stopped for longer than their lease; memory nodes are killed and come
 // back with their memory, or without; epochs reach them one by one and late; messages are lost, clocks drift. Judged
-// are the history of every key from the last loss of its memory on, that every call of those who live ends, that a
+// are the history of every key from the last loss of its memory on, that every call of a living client ends, that a
 // client which comes when faults have ended can have all repaired, that it finds and counts every key, and, when all
 // have gone, every byte but the blocks that the dead leave in segments which nobody has taken over.
 // In three of four pools of RACE, and in half of RCuckoo's, the operator has parts of the hash space moved to other

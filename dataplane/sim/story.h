@@ -21,7 +21,7 @@ class Story {
   // What befell somebody.
   void add(Nanos when, const std::string& who, const std::string& what);
 
-  // From a moment on. At most so many lines, of which the middle goes first.
+  // From a moment on. At most so many lines; the middle goes first.
   std::string tell(Nanos from, std::size_t most_lines = 160) const;
 
  private:

@@ -86,7 +86,8 @@ Setting draw(std::uint64_t seed) {
     s.losses = random.chance(0.3) ? 0.003 : 0;
     geometry.max_sessions = 24;
     s.world.failure_timeout = (random.chance(0.5) ? 2 : 40) * base::kMillisecond;
-    s.pauses = s.pauses && s.world.failure_timeout > 2 * base::kMillisecond;  // or whoever is merely slow is fenced
+    s.pauses =
+        s.pauses && s.world.failure_timeout > 2 * base::kMillisecond;  // or a client that is merely slow is fenced
   }
   return s;
 }

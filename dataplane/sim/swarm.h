@@ -31,7 +31,7 @@ struct Verdict : Told {
 
 // Two to four clients work on a few keys of a few rows, with delays, tearing and pauses; some die, some are stopped for
 // longer than the failure timeout, some completions never come. Every history must be linearizable, and every task of
-// those who live must end. Then faults stop: nothing of the dead may be left, and the memory must be in order, before
+// living clients must end. Then faults stop: nothing of the dead may be left, and the memory must be in order, before
 // and after the clients have said goodbye.
 //
 // Every fault is also: clocks of different pace, a memory node that is killed and comes back with its memory or
@@ -55,7 +55,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {}, const Take& take = {});
 
 // Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size. With very many
-// tables, keys of those that share the lease of the first.
+// tables, keys of tables that share the lease of the first.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package chaos is a load under which things may be broken: writers that fight over few keys and scatter over many, and judges of what
-// they were told. Whoever breaks things decides what and when: hack/chaos with processes of one machine, e2e with pods.
+// they were told. The caller breaks things, and decides what and when: hack/chaos with processes of one machine, e2e with pods.
 package chaos
 
 import (
@@ -212,7 +212,7 @@ func (l *Load) draw(random *rand.Rand) (history.Kind, uint32, *member) {
 	return f.kinds[random.IntN(len(f.kinds))], m.key.Load(), m
 }
 
-// Settle reads every key in the end, and writes those that were worked on most once more: nothing may be lost, and nothing may be
+// Settle reads every key in the end, and writes the keys that were worked on most once more: nothing may be lost, and nothing may be
 // locked. What a shard cannot answer at once it may answer later, until patience is over.
 func (l *Load) Settle(ctx context.Context) error {
 	keys := l.used()

@@ -81,7 +81,7 @@ func (l *Load) Stop(ctx context.Context, v Victim, enough int64) (Stopped, error
 	other := l.target.Connect(v.Shard + 1)
 	defer func() { _ = other.Close() }()
 
-	// The sessions of those who were killed before must have ended: only then is the next one that ends the victim's.
+	// The sessions of processes that were killed before must have ended: only then is the next one that ends the victim's.
 	err := Eventually(ctx, Patience, func() error {
 		open, err := v.Open()
 		for i := range open {

@@ -165,7 +165,7 @@ func (g *Growth) Table() string {
 	return s.String()
 }
 
-// Percentile of durations in rising order; 100 is the longest. Of none it is 0.
+// Percentile of durations in rising order; 100 is the longest. It is 0 if there are none.
 func Percentile(sorted []time.Duration, percent int) time.Duration {
 	if len(sorted) == 0 {
 		return 0

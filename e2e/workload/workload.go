@@ -247,7 +247,7 @@ func (s Sizes) Execute(ctx context.Context, client *redis.Client, log *history.L
 type Run struct {
 	Errors   Errors
 	done     atomic.Int64
-	next     atomic.Uint32 // key to be written, of those that the run grows by
+	next     atomic.Uint32 // key to be written, out of the ones that the run grows by
 	recorder *history.Recorder
 	workers  []*Worker
 }

@@ -108,7 +108,7 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 // countWhatHasToMove begins to count the keys that each split has to move, until what it returns is called: half of those of its table when it begins.
-// Tables are alike, but for those that have been split once more often than others.
+// Tables are alike, but for tables that have been split once more often than others.
 func countWhatHasToMove(c *local.Cluster, r *workload.Run) func() (float64, error) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	var had float64

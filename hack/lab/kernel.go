@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Loaded in this order, each after what it needs; those that are built into a kernel, or unknown to it, are left out.
+// Loaded in this order, each after what it needs; modules that are built into a kernel, or unknown to it, are left out.
 var guestModules = []string{
 	"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "virtio_net",
 	"veth", "dummy", "sch_netem", "ib_uverbs", "rdma_ucm", "rdma_rxe",
@@ -194,7 +194,7 @@ func keep(o options, from kernel, to string, begun time.Time) error {
 		if there.lacks() == "" {
 			return nil
 		}
-		// Whoever has it open has read it. It was kept for guests that took less.
+		// A process that has it open has read it. It was kept for guests that took less.
 		if err := os.RemoveAll(to); err != nil {
 			return err
 		}

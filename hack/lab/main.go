@@ -325,7 +325,7 @@ func (g *guest) boot(ctx context.Context, output io.Writer) (int, error) {
 	}
 }
 
-// Of the guests that are joined by a cable, 1 and 2.
+// Numbers of the guests that a cable joins: 1 and 2.
 func addressOf(machineNumber int) string { return fmt.Sprintf("10.80.0.%d", machineNumber) }
 
 // In the directory of a guest's run.

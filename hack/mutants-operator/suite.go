@@ -23,7 +23,7 @@ const (
 	// A mutant that goes round for ever ends when its tests have used this much more time than they need, or this much memory.
 	patience  = 20
 	kibibytes = 6 << 20
-	// Tests that a mutant is tried with first, before those that take longer.
+	// Tests that a mutant is tried with first, before tests that take longer.
 	quickly = time.Second
 )
 

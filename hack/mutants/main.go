@@ -4,9 +4,9 @@
 //
 //	go run ./hack/mutants [flags] [name...]
 //
-// Each mutant is a patch in dataplane/sim/mutants. Its head says what it takes out, of which room, which hole of the papers that
+// Each mutant is a patch in dataplane/sim/mutants. Its head says what it takes out, from which room, which hole of the papers that
 // opens again, and what is to kill it: arguments of simulate, which bound the seeds or worlds that this may take, or a test.
-// Patches are applied to copies of the tree outside the repository, of which each has one compiler.
+// Patches are applied to copies of the tree outside the repository; each copy has one compiler.
 package main
 
 import (

@@ -309,7 +309,7 @@ func (c *cluster) kill(ctx context.Context, key types.NamespacedName) error {
 	return c.run(ctx, pod, secret, process.ip, &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error", FinishedAt: metav1.Now()})
 }
 
-// serveDeployment makes as many pods as a Deployment asks for, each owned by a ReplicaSet, and counts those that are ready.
+// serveDeployment makes as many pods as a Deployment asks for, each owned by a ReplicaSet, and counts the ready ones.
 func (c *cluster) serveDeployment(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	deployment := &appsv1.Deployment{}
 	if err := c.cached.Get(ctx, request.NamespacedName, deployment); err != nil {

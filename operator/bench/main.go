@@ -239,7 +239,7 @@ func (c *cluster) createPools(ctx context.Context, o options) ([]types.Namespace
 				Network: v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
 			},
 		}
-		if sessions := shards + 2; sessions > 256 { // one for each shard's worker, and for those that take another's place
+		if sessions := shards + 2; sessions > 256 { // one for each shard's worker, and for shards that take another's place
 			pool.Spec.Limits = &v1alpha1.LimitsSpec{MaxSessions: &sessions}
 		}
 		if err := c.client.Create(ctx, pool); err != nil {

@@ -191,7 +191,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<std::string> told(replied.number('*'));
     for (std::string& key : told) key = replied.bulk();
     FARPOOL_CHECK(replied.over());
-    std::size_t at = 0;  // those that match, in the order of the page
+    std::size_t at = 0;  // keys that match, in the order of the page
     for (const std::string& key : kv.page.keys) at += at < told.size() && told[at] == key ? 1 : 0;
     FARPOOL_CHECK(at == told.size());
     if (!sound) continue;

@@ -235,8 +235,8 @@ void Worker::look() {
     const base::Nanos slow_for = connection->slow_for(now);
     if (connection->ending() && slow_for >= settings.last_patience) {
       counters_.cut_after_end.add();
-      connection->give_up("it has ended, and " + bytes(*connection) + ", of which it has taken hardly any for " +
-                          seconds(slow_for));
+      connection->give_up("it has ended, and " + bytes(*connection) +
+                          " wait for it, and it has taken hardly any of them for " + seconds(slow_for));
     } else if (!service_.pressed() && conversation.stalled_by_replies() && slow_for >= settings.unread_patience) {
       counters_.cut_for_unread.add();
       connection->give_up("it sends commands and takes no replies: " + bytes(*connection) + " (the limit is " +
@@ -257,7 +257,7 @@ void Worker::look() {
     counters_.cut_for_memory.add();
     connection->give_up("all clients together hold more than " + std::to_string(settings.max_held_bytes) +
                         " bytes (--max-held-bytes), and " + bytes(*connection) +
-                        ", of which it has taken hardly any for " + seconds(connection->slow_for(now)));
+                        " wait for it, and it has taken hardly any of them for " + seconds(connection->slow_for(now)));
   }
   if (slow.empty() && without_room != nullptr && service_.pressed()) without_room->conversation().refuse_room();
   for (Connection* connection : waiting) connection->look();

@@ -38,7 +38,7 @@ class Worker {
   net::Loop& loop() { return loop_; }
   Service& service() { return service_; }
   const Counters& counters() const { return counters_; }
-  // What connections must give from now on; empty: nothing. Those that are authenticated stay so.
+  // What connections must give from now on; empty: nothing. Connections that are authenticated stay so.
   void set_password(std::string password) { service_.password = std::move(password); }
 
   void adopt(std::unique_ptr<net::Stream> stream, std::string local);

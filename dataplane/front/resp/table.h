@@ -40,7 +40,7 @@ struct CommandSpec {
   int first_key = 0, last_key = 0, key_step = 0;
   std::string_view key_access;  // flags of its key specification, or empty
   std::string_view key_note;
-  std::string_view groups;  // ACL categories beyond those that follow from the flags
+  std::string_view groups;  // ACL categories beyond the ones that follow from the flags
   std::string_view tips;
   std::string_view group;  // of the documentation
   std::string_view since;

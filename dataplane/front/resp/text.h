@@ -30,7 +30,7 @@ inline std::string to_upper(std::string_view text) {
   return result;
 }
 
-// Redis's glob patterns: * ? [abc] [^a-z] and \ before a literal, with what Redis makes of those that are not whole.
+// Redis's glob patterns: * ? [abc] [^a-z] and \ before a literal, with what Redis makes of patterns that are not whole.
 // Linear in the product of the lengths, whatever the pattern.
 enum class Case : std::uint8_t { matters, ignored };
 bool glob_match(std::string_view pattern, std::string_view text, Case letters);

@@ -52,7 +52,7 @@ type Snapshot struct {
 	// Agents by the pod that they run in.
 	Agents map[types.UID]agent.Observation
 
-	// Leases that name the pool, the oldest first; whoever made them.
+	// Leases that name the pool, the oldest first, no matter who made them.
 	Leases []*v1alpha1.RepairLease
 	// Calls on behalf of leases.
 	Calls map[types.UID][]agent.Outcome

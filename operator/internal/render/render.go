@@ -45,7 +45,7 @@ type Pool struct {
 	UID       types.UID
 	Spec      v1alpha1.KVPoolSpec
 	Image     string
-	// Guarded memory nodes: those that are to be there, and those that are.
+	// Guarded memory nodes: the ones that are to be there, and the ones that are.
 	Guarded int32
 	// KeysLeaveFirst: memory nodes are drained before Kubernetes nodes are, and none is evicted with what it holds.
 	KeysLeaveFirst bool

@@ -300,7 +300,7 @@ func TestLockPlacement(t *testing.T) {
 	}
 }
 
-// Each pool has its own directory of a Kubernetes node, of which no process of another pool sees anything.
+// Each pool has its own directory of a Kubernetes node, and no process of another pool sees anything of it.
 func TestPoolsShareNoDirectory(t *testing.T) {
 	pool := pools(t)["kvpool-rich"]
 	template, err := TemplateOf(Newest)

@@ -288,7 +288,7 @@ func (template1) podSpec(pool Pool, container *corev1ac.ContainerApplyConfigurat
 		spec.WithNodeSelector(nodeSelector)
 	}
 	if shared := pool.Spec.Network.SharedMemory; shared != nil {
-		// Of the type Directory, since one that the kubelet made would be root's, and unusable.
+		// The type is Directory, since one that the kubelet made would be root's, and unusable.
 		spec.WithVolumes(corev1ac.Volume().WithName("rings").WithHostPath(corev1ac.HostPathVolumeSource().
 			WithPath(shared.HostPath).WithType(corev1.HostPathDirectory)))
 	}

@@ -134,7 +134,7 @@ func outlast(spec *corev1ac.PodSpecApplyConfiguration, seconds *int64) {
 	}
 }
 
-// Outlasting are the tolerations of a memory node's pod whatever template made it: those that it was given, and those by which it stays on a Kubernetes
+// Outlasting are the tolerations of a memory node's pod whatever template made it: the ones that it was given, and the ones by which it stays on a Kubernetes
 // node that is not ready or not reachable.
 func Outlasting(given []corev1ac.TolerationApplyConfiguration) []corev1.Toleration {
 	spec := corev1ac.PodSpec()

@@ -52,7 +52,7 @@ func TestTolerationsOfUnreachableKubernetesNodes(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		given []v1alpha1.Toleration
-		// Of the memory node: seconds by key, -1 for ever.
+		// The memory node's tolerations: seconds by key, -1 for ever.
 		want map[string]int64
 	}{
 		{"nothing said", nil, map[string]int64{corev1.TaintNodeNotReady: -1, corev1.TaintNodeUnreachable: -1}},

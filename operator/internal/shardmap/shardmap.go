@@ -46,7 +46,7 @@ func DepthFor(tables int, from int32) int32 {
 }
 
 // Deepen makes the directory have 2^depth entries, of which those that are equal in the old one's bits name the same table. No key changes
-// its table by that, so that it may be published at any time at which nothing departs. Whoever has the map of before finds every key where
+// its table by that, so that it may be published at any time at which nothing departs. A client that has the map of before finds every key where
 // those have it who follow this one: table_of takes a hash's low bits, and the bits that are new decide nothing yet (dataplane/map). Whose
 // keys leave is all that clients and movers know by parts (index::Move): where nothing departs that set is empty, whatever the depth
 // (Pool::move_of, Relocation::leaves); buckets have the number of the move in their headers, and no depth; cursors of scans have tables and

@@ -42,7 +42,7 @@ type AgentClient interface {
 	// before the one held; idempotent otherwise. What is held outlives the process, where the memory does.
 	PublishMap(ctx context.Context, in *PublishMapRequest, opts ...grpc.CallOption) (*PublishMapResponse, error)
 	// Memory nodes only: ends every session of the processes named, refuses new ones of them, and answers once no verb of
-	// theirs can execute any more. Idempotent. Whoever asks has made sure that the processes are gone, or wants them to be.
+	// theirs can execute any more. Idempotent. The operator has made sure that the processes are gone, or wants them to be.
 	Fence(ctx context.Context, in *FenceRequest, opts ...grpc.CallOption) (*FenceResponse, error)
 	// Compute shards only: repairs what the processes named left half done on every memory node of the shard's map, and
 	// takes over what they held of the heap. They must have been fenced on every node. Idempotent; may be asked of several
@@ -130,7 +130,7 @@ type AgentServer interface {
 	// before the one held; idempotent otherwise. What is held outlives the process, where the memory does.
 	PublishMap(context.Context, *PublishMapRequest) (*PublishMapResponse, error)
 	// Memory nodes only: ends every session of the processes named, refuses new ones of them, and answers once no verb of
-	// theirs can execute any more. Idempotent. Whoever asks has made sure that the processes are gone, or wants them to be.
+	// theirs can execute any more. Idempotent. The operator has made sure that the processes are gone, or wants them to be.
 	Fence(context.Context, *FenceRequest) (*FenceResponse, error)
 	// Compute shards only: repairs what the processes named left half done on every memory node of the shard's map, and
 	// takes over what they held of the heap. They must have been fenced on every node. Idempotent; may be asked of several

@@ -30,7 +30,7 @@ type fakeAgent struct {
 	changed  chan struct{}
 	secrets  [][]byte
 	watchers int
-	// sessions of a memory node by process, with what each leaves when it ends; fenced are those that may open none.
+	// sessions of a memory node by process, with what each leaves when it ends; fenced are processes that may open none.
 	sessions map[uint64]*farpoolv1alpha1.DeadClient
 	fenced   map[uint64]bool
 	// publish, fence and repair run before a call is answered, where a test has set them.
@@ -64,7 +64,7 @@ func serve(at string, data map[string][]byte, poolUID string, facts *farpoolv1al
 
 func (a *fakeAgent) stop() { a.server.Stop() }
 
-// update changes the facts and tells whoever watches.
+// update changes the facts and tells all who watch.
 func (a *fakeAgent) update(change func(*farpoolv1alpha1.Facts)) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()

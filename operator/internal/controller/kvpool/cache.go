@@ -90,10 +90,10 @@ func withoutManagersOfOthers(object any) (any, error) {
 	return object, nil
 }
 
-// conditionsOfPods are those that are looked at.
+// conditionsOfPods are the ones that the operator reads.
 var conditionsOfPods = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress}
 
-// annotationsOfPods are those that are looked at: one that is missed here is added to pods again and again.
+// annotationsOfPods are the ones that the operator reads: one that is missed here is added to pods again and again.
 var annotationsOfPods = append(slices.Sorted(maps.Keys(render.NotToBeTaken())), v1alpha1.AnnotationPodHash)
 
 // slimPod keeps what is looked at of a pod. Pods are the most numerous objects, and their specs the longest; a pod that runs is never applied to.

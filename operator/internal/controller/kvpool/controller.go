@@ -470,7 +470,7 @@ func (h *hands) Follow(publications []plan.Publication) bool {
 
 func (h *hands) now() metav1.Time { return metav1.NewTime(h.clock.Now().Truncate(time.Second)) }
 
-// Blame puts into the pool's status what kept the plan from being carried out. Of objects that the cache does not show yet nothing is said, until they
+// Blame puts into the pool's status what kept the plan from being carried out. It says nothing of objects that the cache does not show yet, until they
 // have been looked for often.
 func (h *hands) Blame(outcome plan.Outcome) {
 	pool, status := h.snapshot.Pool, &h.decided.Status
@@ -533,7 +533,7 @@ func (r *Reconciler) ask(snapshot *observe.Snapshot, decided *plan.Plan) {
 	r.calls.Start(key, string(snapshot.Pool.UID), decided.Ask)
 }
 
-// refuseLeases tells whoever asked for a repair that the pool that they name is not there.
+// refuseLeases tells the author of a repair that the pool that they name is not there.
 func (r *Reconciler) refuseLeases(ctx context.Context, pool types.NamespacedName) error {
 	leases, err := observe.Leases(ctx, r.client, pool)
 	if err != nil {
@@ -551,7 +551,7 @@ func (r *Reconciler) refuseLeases(ctx context.Context, pool types.NamespacedName
 	return nil
 }
 
-// refuseResizes tells whoever made a ResizeOperation that the pool that it names is not there.
+// refuseResizes tells the author of a ResizeOperation that the pool that it names is not there.
 func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedName) error {
 	resizes, err := observe.Resizes(ctx, r.client, pool)
 	if err != nil {

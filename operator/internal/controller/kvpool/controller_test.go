@@ -333,7 +333,7 @@ var _ = Describe("a pool", func() {
 		answer("prepare=true", nil)
 		w.awaitPublished()
 
-		By("one not answering in the second phase: whoever reconciles next goes on from what nodes hold")
+		By("one not answering in the second phase: the next reconcile goes on from what nodes hold")
 		answer("prepare=false", silent)
 		another()
 		w.awaitEpoch(4)

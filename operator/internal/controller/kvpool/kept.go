@@ -123,7 +123,7 @@ func (r *Reconciler) sweep(ctx context.Context, request reconcile.Request) (reco
 	if !ok || !secret.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	// Of a pool that goes though the cache still shows it, word comes later, and with it this Secret's turn.
+	// The end of a pool that the cache still shows is told later, and with it this Secret's turn.
 	cached := &v1alpha1.KVPool{}
 	if err := r.client.Get(ctx, pool, cached); err == nil && cached.UID == uid {
 		return reconcile.Result{}, nil

@@ -46,7 +46,7 @@ func TestDeathsThatWaitForALeaseAreShownUntilNoneDoesOrThePoolIsGone(t *testing.
 	}
 }
 
-// Of what is told about a ResizeOperation, its end is counted, and nothing else.
+// The end of a ResizeOperation is counted, and nothing else that is told about it.
 func TestResizesAreCountedWhenTheyEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)

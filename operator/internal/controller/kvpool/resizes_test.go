@@ -524,7 +524,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		w.settle()
 	})
 
-	It("is scaled by whoever may scale it, until its spec says another number", func() {
+	It("is scaled by a person who may scale it, until its spec says another number", func() {
 		w := newWorld(nil)
 		w.up()
 		scale := func(what string, replicas int) {
@@ -614,7 +614,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 			w.up()
 			w.settle()
 			if c.evicted == 0 {
-				// Those that are drained no more than others.
+				// Drained memory nodes no more than others.
 				w.resize(2)
 				Expect(givers(w.moving(1))).To(ConsistOf("cache-memory-2"))
 				w.settle()

@@ -21,7 +21,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// Whoever may make pods in a pool's namespace may give them any labels, and mount its Secrets. What the operator believes hangs on neither.
+// A person who may make pods in a pool's namespace may give them any labels, and mount its Secrets. What the operator believes hangs on neither.
 var _ = Describe("A pod that bears a pool's labels", func() {
 	It("is not believed unless the pool's own Deployment has made it", func() {
 		w := newWorld(nil)

@@ -16,7 +16,7 @@ type LimitsSpecApplyConfiguration struct {
 	// OperationDeadlineMilliseconds after which a command fails rather than waits.
 	OperationDeadlineMilliseconds *int32 `json:"operationDeadlineMilliseconds,omitempty"`
 	// MaxSessions of one memory node; each worker of each compute shard holds one. 256 if left out. It shapes the memory: memory nodes that run keep
-	// theirs, and those that are made later have the new one; condition UpToDate says which have not.
+	// theirs, and pods that are made later have the new one; condition UpToDate says which have not.
 	MaxSessions *int32 `json:"maxSessions,omitempty"`
 }
 

@@ -17,7 +17,7 @@ type MemoryPoolApplyConfiguration struct {
 	// Name of the pool, unique among memory and compute pools.
 	Name *string `json:"name,omitempty"`
 	// Replicas is the number of memory nodes. It may be changed at any time: memory nodes that are added get their share of the keys, and
-	// those that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
+	// nodes that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
 	// number, which holds until this one is changed.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Capacity lets the operator add memory nodes as they fill. It takes none away.

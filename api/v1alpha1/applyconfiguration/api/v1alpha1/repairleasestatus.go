@@ -23,7 +23,7 @@ type RepairLeaseStatusApplyConfiguration struct {
 	Step *apiv1alpha1.RepairStep `json:"step,omitempty"`
 	// Processes that the clients are, found once.
 	Processes []string `json:"processes,omitempty"`
-	// Fenced is a summary for people: memory nodes on which they are fenced, of those that serve.
+	// Fenced is a summary for people: memory nodes on which they are fenced, out of all that serve.
 	Fenced *string `json:"fenced,omitempty"`
 	// FencedNodes is the number of memory nodes on which they are fenced.
 	FencedNodes *int32 `json:"fencedNodes,omitempty"`

@@ -16,7 +16,7 @@ import (
 // ResizeOperationApplyConfiguration represents a declarative configuration of the ResizeOperation type for use
 // with apply.
 //
-// ResizeOperation follows one change of the number of a pool's memory nodes: those that come get a share of the keys, those that go are
+// ResizeOperation follows one change of the number of a pool's memory nodes: nodes that come get a share of the keys, nodes that go are
 // drained, and then removed. It also follows tables of RACE that are split ahead of their keys. The operator makes one for each change of
 // spec.memory.pools[].replicas and spec.index.race.leastTables; people read it, approve it where the pool asks for that, and abort it.
 type ResizeOperationApplyConfiguration struct {

@@ -23,7 +23,7 @@ type ResizeOperationStatusApplyConfiguration struct {
 	Stage *apiv1alpha1.ResizeStage `json:"stage,omitempty"`
 	// Change is a summary for people: memory nodes from and to.
 	Change *string `json:"change,omitempty"`
-	// TablesInUse at the memory node that has fewest, of those that Tables asks for.
+	// TablesInUse at the memory node that has fewest, out of the ones that Tables asks for.
 	TablesInUse *int32 `json:"tablesInUse,omitempty"`
 	// PartsTotal of the hash space that are to change their memory node.
 	PartsTotal *int32 `json:"partsTotal,omitempty"`

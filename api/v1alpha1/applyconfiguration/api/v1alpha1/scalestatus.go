@@ -17,9 +17,9 @@ type ScaleStatusApplyConfiguration struct {
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration of the spec that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Replicas are the pods that there are, those that are drained among them.
+	// Replicas are the pods that there are, drained ones among them.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// ReadyReplicas are those that serve.
+	// ReadyReplicas are the pods that serve.
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
 	// Selector of the pods, for autoscalers.
 	Selector *string `json:"selector,omitempty"`

@@ -9,7 +9,7 @@ package v1alpha1
 //
 // SharedMemory says where processes of one Kubernetes node find each other.
 type SharedMemoryApplyConfiguration struct {
-	// HostPath is a directory of the Kubernetes nodes that user and group 65532, and nobody else, may write to: whoever can might take
+	// HostPath is a directory of the Kubernetes nodes that user and group 65532, and nobody else, may write to: a process that can might take
 	// the place of a memory node. Pods wait until it is there.
 	HostPath *string `json:"hostPath,omitempty"`
 	// SpinMicroseconds that a process looks at its rings before it sleeps: lower latency for more processor time.
