@@ -89,12 +89,16 @@ func TestOneCallOfAKindAtATime(t *testing.T) {
 	if list := calls.Observe(pool)["lease"]; len(list) != 1 || !list[0].Running {
 		t.Errorf("%+v", list)
 	}
-	calls.Start(pool, uid, []Call{fencing("7"), fencing("7")})
+	another := fencing("7")
+	another.Lease = "another"
+	calls.Start(pool, uid, []Call{fencing("7"), another, fencing("7")})
+	<-begun // the call of the other lease
 	close(end)
 	f.awaitOutcome(calls)
 	if len(begun) != 0 {
 		t.Errorf("called %d times more", len(begun))
 	}
+	calls.Keep(pool, map[types.UID]bool{"lease": true})
 	calls.Start(pool, uid, []Call{fencing("7")})
 	<-begun
 	f.awaitOutcome(calls)

@@ -23,9 +23,10 @@ type line struct {
 	connection *grpc.ClientConn // nil: there is none
 	users      int
 	lingering  *time.Timer
+	// lingers is how long it stays open when nobody uses it.
+	lingers time.Duration
 }
 
-// lingers is how long a line that nobody uses stays open.
 const lingers = 2 * time.Second
 
 // call makes a call. life is that of the stream that the line belongs to.
@@ -76,7 +77,7 @@ func (l *line) give(connection *grpc.ClientConn, broken bool) {
 		l.connection = nil
 		_ = connection.Close()
 	default:
-		l.lingering = time.AfterFunc(lingers, func() { l.expire(connection) })
+		l.lingering = time.AfterFunc(l.lingers, func() { l.expire(connection) })
 	}
 }
 
@@ -84,7 +85,7 @@ func (l *line) give(connection *grpc.ClientConn, broken bool) {
 func (l *line) expire(connection *grpc.ClientConn) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if l.connection == connection && l.users == 0 && l.lingering != nil {
+	if l.connection == connection && l.users == 0 {
 		l.connection, l.lingering = nil, nil
 		_ = connection.Close()
 	}

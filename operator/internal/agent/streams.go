@@ -434,7 +434,7 @@ func (s *Streams) open(pool types.NamespacedName, streams *poolStreams, credenti
 		config.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
 		streams.configs[peer] = config
 	}
-	opened := &stream{pool: pool, uid: streams.uid, target: target, credential: credential, config: streams.configs[peer], maps: streams.maps}
+	opened := &stream{pool: pool, uid: streams.uid, target: target, credential: credential, config: streams.configs[peer], maps: streams.maps, line: line{lingers: lingers}}
 	opened.ctx, opened.cancel = context.WithCancel(context.Background())
 	if predecessor != nil && predecessor.target == target {
 		opened.observation = predecessor.observe()

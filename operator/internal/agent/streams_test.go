@@ -4,15 +4,20 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"flag"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,10 +32,18 @@ import (
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
-const (
-	uid      = "8f0c"
-	deadline = 60 * time.Second
-)
+const uid = "8f0c"
+
+// deadline of whatever tests wait for. A mutant that makes one hang is found out sooner: its tests are short.
+var deadline = 60 * time.Second
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		deadline = 15 * time.Second
+	}
+	os.Exit(m.Run())
+}
 
 var pool = types.NamespacedName{Namespace: "shop", Name: "cache"}
 
@@ -47,15 +60,22 @@ type process struct {
 	recorded atomic.Uint64
 	fence    atomic.Pointer[func(context.Context) (*farpoolv1alpha1.FenceResponse, error)]
 	repair   atomic.Pointer[func(context.Context) (*farpoolv1alpha1.RepairResponse, error)]
+	// described is what it answers to Describe, if that is something else.
+	described atomic.Pointer[farpoolv1alpha1.Facts]
 	// answers is called with each Describe's answer before it is sent.
 	answers atomic.Pointer[func()]
+	// refuses has what it says to each Describe, and to each map, instead of an answer.
+	refuses atomic.Pointer[error]
 	poke    chan struct{}
 	server  *grpc.Server
 	address string
 }
 
 func (p *process) Describe(context.Context, *farpoolv1alpha1.DescribeRequest) (*farpoolv1alpha1.Facts, error) {
-	answer := p.facts.Load()
+	if refusal := p.refuses.Load(); refusal != nil {
+		return nil, *refusal
+	}
+	answer := cmp.Or(p.described.Load(), p.facts.Load())
 	if answers := p.answers.Load(); answers != nil {
 		(*answers)()
 	}
@@ -77,6 +97,9 @@ func (p *process) Watch(_ *farpoolv1alpha1.WatchRequest, stream grpc.ServerStrea
 
 func (p *process) PublishMap(_ context.Context, request *farpoolv1alpha1.PublishMapRequest) (*farpoolv1alpha1.PublishMapResponse, error) {
 	p.publish.Add(1)
+	if refusal := p.refuses.Load(); refusal != nil {
+		return nil, *refusal
+	}
 	if request.GetMap().GetEpoch() < p.recorded.Load() {
 		return nil, status.Error(codes.FailedPrecondition, "an older epoch")
 	}
@@ -177,6 +200,19 @@ func (f *fixture) await(what string, want func(Observation) bool) Observation {
 	}
 }
 
+// awaitTold waits until somebody was told so many times that something is new.
+func (f *fixture) awaitTold(times int64) {
+	f.t.Helper()
+	late := time.After(deadline)
+	for f.told.Load() < times {
+		select {
+		case <-f.news:
+		case <-late:
+			f.t.Fatalf("told %d times, not %d", f.told.Load(), times)
+		}
+	}
+}
+
 func connected(o Observation) bool   { return o.State == Connected }
 func unreachable(o Observation) bool { return o.State == Unreachable }
 
@@ -207,7 +243,7 @@ func TestCountersAreNoNews(t *testing.T) {
 	p := f.start("127.0.0.1:0", pki.RoleNode)
 	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
 	f.await("the first facts", connected)
-	told := f.told.Load()
+	f.awaitTold(1)
 	busy := facts(0)
 	busy.MemoryNode.Keys = 1000
 	p.facts.Store(busy)
@@ -216,7 +252,7 @@ func TestCountersAreNoNews(t *testing.T) {
 	p.poke <- struct{}{}
 	f.await("a change", func(o Observation) bool { return o.Facts.GetEpoch() == 5 })
 	f.streams.Close()
-	if times := f.told.Load() - told; times != 1 {
+	if times := f.told.Load() - 1; times != 1 {
 		t.Errorf("told %d times, not once", times)
 	}
 }
@@ -254,6 +290,9 @@ func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	race := &farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}, Keys: 924}
 	if fill, known := TableFill(race); !known || fill < 0.499 || fill > 0.501 {
 		t.Error(fill)
+	}
+	if fill, of, known := Fill(with(0).GetMemoryNode()); !known || fill != 0 || of != "table" {
+		t.Errorf("%v of the %s of an empty node", fill, of)
 	}
 	if fill, of, known := Fill(&farpoolv1alpha1.MemoryNodeFacts{HeapBytes: 100, HeapBytesUsed: 50}); known {
 		t.Errorf("%v of the %s is full of one that has not said how large its table is", fill, of)
@@ -296,6 +335,24 @@ func TestMapsOfAPoolAreKeptOnce(t *testing.T) {
 		case <-late:
 			t.Fatalf("%+v", observed)
 		}
+	}
+}
+
+// While an epoch is published, memory nodes hold it or the one before.
+func TestMapsOfTwoEpochsAreKept(t *testing.T) {
+	copies := &mapCopies{}
+	tell := func(epoch uint64) *farpoolv1alpha1.ShardMap {
+		now := facts(epoch)
+		now.MemoryNode.Map = &farpoolv1alpha1.ShardMap{PoolUid: uid, Epoch: epoch}
+		copies.share(now)
+		return now.MemoryNode.Map
+	}
+	before, after := tell(3), tell(4)
+	if tell(3) != before || tell(4) != after {
+		t.Error("a map of one of two epochs is held twice")
+	}
+	if last := tell(5); tell(4) != after || tell(5) != last || tell(3) == before || len(copies.maps) != mapCopiesKept {
+		t.Errorf("%d maps are kept after another epoch", len(copies.maps))
 	}
 }
 
@@ -379,6 +436,136 @@ func TestTheWrongProcessIsRefused(t *testing.T) {
 	})
 	q.facts.Store(facts(0))
 	f.await("the right one", connected)
+}
+
+// Each of what facts say of their process must be right, or they are another's.
+func TestWhoseFactsAreTaken(t *testing.T) {
+	memory := func(change func(*farpoolv1alpha1.Facts)) *farpoolv1alpha1.Facts {
+		told := facts(0)
+		change(told)
+		return told
+	}
+	starting := func(change func(*farpoolv1alpha1.Facts)) *farpoolv1alpha1.Facts {
+		return memory(func(told *farpoolv1alpha1.Facts) {
+			told.Incarnation, told.MemoryNode, told.Message = 0, nil, "starts: formats its table"
+			change(told)
+		})
+	}
+	node, shard := target("10.0.0.1:7401"), target("10.0.0.1:7401")
+	shard.Role = farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD
+	same := func(*farpoolv1alpha1.Facts) {}
+	asShard := func(told *farpoolv1alpha1.Facts) { told.Role = farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD }
+	for name, c := range map[string]struct {
+		target         Target
+		facts          *farpoolv1alpha1.Facts
+		refused        string
+		starts, trusts bool
+	}{
+		"a memory node":                        {node, memory(same), "", false, true},
+		"another pool's":                       {node, memory(func(told *farpoolv1alpha1.Facts) { told.PoolUid = "another" }), "is wanted", false, false},
+		"another role's":                       {node, memory(asShard), "is wanted", false, false},
+		"another's of this pool":               {node, memory(func(told *farpoolv1alpha1.Facts) { told.Name = "another" }), "is wanted", false, false},
+		"one without an incarnation":           {node, memory(func(told *farpoolv1alpha1.Facts) { told.Incarnation = 0 }), "without an incarnation", false, false},
+		"one without facts of its memory":      {node, memory(func(told *farpoolv1alpha1.Facts) { told.MemoryNode = nil }), "without facts of one", false, false},
+		"one that starts":                      {node, starting(same), "", true, true},
+		"one that starts, and is another's":    {node, starting(func(told *farpoolv1alpha1.Facts) { told.Name = "another" }), "is wanted", true, false},
+		"one that starts and says nothing":     {node, starting(func(told *farpoolv1alpha1.Facts) { told.Message = "" }), "without an incarnation", false, false},
+		"one that starts and is ready":         {node, starting(func(told *farpoolv1alpha1.Facts) { told.Ready = true }), "without an incarnation", false, false},
+		"one that starts as an incarnation":    {node, starting(func(told *farpoolv1alpha1.Facts) { told.Incarnation = 7 }), "without facts of one", false, false},
+		"one that starts and knows its memory": {node, starting(func(told *farpoolv1alpha1.Facts) { told.MemoryNode = &farpoolv1alpha1.MemoryNodeFacts{} }), "without an incarnation", false, false},
+		"a compute shard":                      {shard, starting(asShard), "", false, true},
+	} {
+		err := c.target.check(uid, c.facts)
+		if trusts := err == nil; trusts != c.trusts || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if starts(c.facts) != c.starts {
+			t.Errorf("%s: starts %t", name, !c.starts)
+		}
+	}
+}
+
+// What an agent says no with is certain; anything else may be silence.
+func TestWhichFailuresAreRefusals(t *testing.T) {
+	for code, want := range map[codes.Code]State{
+		codes.PermissionDenied: Refused, codes.Unauthenticated: Refused, codes.Unimplemented: Refused, codes.InvalidArgument: Refused,
+		codes.Unavailable: Unreachable, codes.DeadlineExceeded: Unreachable, codes.Canceled: Unreachable, codes.Internal: Unreachable, codes.Unknown: Unreachable,
+	} {
+		s := &stream{target: target("10.0.0.1:7401")}
+		if o := s.failure(status.Error(code, "from 10.0.0.9:50123")); o.State != want || !strings.Contains(o.Error, "10.0.0.1:7401") || strings.Contains(o.Error, "50123") {
+			t.Errorf("%s: %+v", code, o)
+		}
+	}
+}
+
+func TestWordsOfAProcessAreClipped(t *testing.T) {
+	for words, want := range map[string]string{
+		strings.Repeat("x", 300):                     strings.Repeat("x", 300),
+		strings.Repeat("x", 301):                     strings.Repeat("x", 300) + "...",
+		strings.Repeat("x", 299) + "é, which is cut": strings.Repeat("x", 299) + "...",
+	} {
+		if got := clipped(words); got != want {
+			t.Errorf("%q became %q", words, got)
+		}
+	}
+}
+
+// A process that cannot say who it is, is not heard of; it is not taken for another.
+func TestAProcessThatCannotDescribeItselfIsUnreachable(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	refusal := status.Error(codes.ResourceExhausted, "not now")
+	p.refuses.Store(&refusal)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	if o := f.await("a failure", func(o Observation) bool { return o.State != Connecting }); o.State != Unreachable || !strings.Contains(o.Error, "does not answer") {
+		t.Errorf("%+v", o)
+	}
+	p.refuses.Store(nil)
+	f.await("facts", connected)
+}
+
+// A link that breaks between the first facts and those to come is a broken stream, too.
+func TestALinkThatBreaksAfterTheFirstFactsIsCounted(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	var once sync.Once
+	f.streams.notify = func(types.NamespacedName) {
+		once.Do(func() {
+			_, link := f.streams.streamTo(pool, "pod").hearings()
+			link.close(unavailable("read", io.EOF))
+		})
+		f.news <- struct{}{}
+	}
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the loss of the link", unreachable)
+	f.await("another link", connected)
+	if count := f.breaks.count.Load(); count != 1 {
+		t.Errorf("%d streams broke", count)
+	}
+}
+
+// A node that restarts does not meet all of its operators' links at once: they come back at different times, none of them at once.
+func TestLinksComeBackAtDifferentTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStreams(func(types.NamespacedName) {}, &breaks{})
+		took := map[time.Duration]bool{}
+		for range 100 {
+			ctx, cancel := context.WithCancel(t.Context())
+			began := time.Now()
+			if !s.pause(&stream{ctx: ctx, cancel: cancel, target: target("10.0.0.1:7401")}, io.EOF, time.Second) {
+				t.Fatal("the stream has ended")
+			}
+			cancel()
+			pause := time.Since(began)
+			if pause < time.Second/2 || pause >= 3*time.Second/2 {
+				t.Errorf("another attempt after %s", pause)
+			}
+			took[pause] = true
+		}
+		if len(took) < 10 {
+			t.Errorf("%d different pauses of 100", len(took))
+		}
+	})
 }
 
 // A process shows the certificate of its own name, where one is wanted.
@@ -514,6 +701,26 @@ func TestARefusedEpochIsRemembered(t *testing.T) {
 		t.Fatalf("publish: %v", err)
 	}
 	f.await("what was refused", func(o Observation) bool { return o.RefusedEpoch == 8 })
+	f.awaitTold(2)
+	publish := func(epoch uint64) {
+		if err := f.streams.Publish(t.Context(), pool, "pod", &farpoolv1alpha1.PublishMapRequest{Map: &farpoolv1alpha1.ShardMap{Epoch: epoch}}); err == nil {
+			t.Errorf("epoch %d is not refused", epoch)
+		}
+	}
+	if publish(8); f.told.Load() != 2 {
+		t.Error("the same refusal is news again")
+	}
+	if publish(7); f.told.Load() != 3 {
+		t.Errorf("another refusal is told %d times", f.told.Load()-2)
+	}
+	// Only one that is older than what its memory has followed is remembered.
+	other := status.Error(codes.AlreadyExists, "this epoch with other content")
+	p.refuses.Store(&other)
+	publish(6)
+	p.refuses.Store(nil)
+	if o := f.streams.Observe(pool)["pod"]; o.RefusedEpoch != 7 || f.told.Load() != 3 {
+		t.Errorf("after another kind of refusal: %+v", o)
+	}
 	tell := func(change func(*farpoolv1alpha1.Facts)) {
 		now := proto.CloneOf(p.facts.Load())
 		change(now)
@@ -521,12 +728,52 @@ func TestARefusedEpochIsRemembered(t *testing.T) {
 		f.streams.refresh(t.Context(), pool, "pod")
 	}
 	tell(func(now *farpoolv1alpha1.Facts) { now.Incarnation++ })
-	if o := f.streams.Observe(pool)["pod"]; o.Facts.GetIncarnation() != 8 || o.RefusedEpoch != 8 {
+	if o := f.streams.Observe(pool)["pod"]; o.Facts.GetIncarnation() != 8 || o.RefusedEpoch != 7 {
 		t.Errorf("another life over that memory: %+v", o)
 	}
 	tell(func(now *farpoolv1alpha1.Facts) { now.Incarnation++; now.MemoryNode.MemoryFresh = true })
 	if o := f.streams.Observe(pool)["pod"]; o.Facts.GetIncarnation() != 9 || o.RefusedEpoch != 0 {
 		t.Errorf("a life over memory of its own: %+v", o)
+	}
+}
+
+// Nothing that is known of one pool counts for another of its name, or for one whose authority is another.
+func TestAnotherPoolOfTheNameBeginsAnew(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	authority, _, err := pki.RenewAuthority(nil, uid, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	another, err := authority.OperatorCredential(uid, "operator", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, sync := range map[string]func(){
+		"another uid":       func() { f.streams.Sync(pool, "another", f.credential, []Target{target(p.address)}) },
+		"another authority": func() { f.streams.Sync(pool, uid, another, []Target{target(p.address)}) },
+	} {
+		f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+		f.await("the first facts", connected)
+		sync()
+		if o := f.streams.Observe(pool)["pod"]; o.State == Connected || o.Facts != nil {
+			t.Errorf("%s: %+v is known already", name, o)
+		}
+	}
+}
+
+// A call's outcome does not make facts of another process be believed.
+func TestARefreshTakesNobodyElsesFacts(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
+	f.await("the first facts", connected)
+	wrong := facts(9)
+	wrong.Name = "another"
+	p.described.Store(wrong)
+	f.streams.refresh(t.Context(), pool, "pod")
+	if o := f.streams.Observe(pool)["pod"]; o.State != Connected || o.Facts.GetEpoch() != 0 {
+		t.Errorf("%+v", o)
 	}
 }
 
@@ -547,6 +794,13 @@ func TestStreamsThatAreRightAreLeftAlone(t *testing.T) {
 	f.streams.Sync(pool, uid, renewed, []Target{target(p.address)})
 	if o := f.streams.Observe(pool)["pod"]; f.streams.pools[pool].streams["pod"] == before || o.State != Connected {
 		t.Errorf("for a renewed credential: %+v", o)
+	}
+	// What comes after one that is right is looked at, too.
+	another := target(p.address)
+	another.Pod = "another"
+	f.streams.Sync(pool, uid, renewed, []Target{target(p.address), another})
+	if len(f.streams.Observe(pool)) != 2 {
+		t.Error("no stream to another")
 	}
 	f.streams.Sync(pool, uid, renewed, nil)
 	if len(f.streams.Observe(pool)) != 0 {
