@@ -887,6 +887,7 @@ void MemoryNode::refresh_facts() {
   node.set_dead_clients(left.size());
   node.set_quarantined_rows(quarantined_rows_);
   for (std::size_t i = 0; i < std::min<std::size_t>(left.size(), kMaxDeadTold); ++i) *node.add_dead() = left[i];
+  node.mutable_closed()->Add(registry_->closed().begin(), registry_->closed().end());
 
   bool changed = false;
   {

@@ -51,6 +51,20 @@ TEST(Session, OpensTicksAndSaysGoodbye) {
   EXPECT_EQ(world.node->stats().sessions, 0u);
 }
 
+TEST(Session, AMemoryNodeSaysWhichProcessesClosedTheirSessions) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  Session::Options options = world.session_options(port);
+  options.client_process = 7;
+  auto session = world.try_open(port, options);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  EXPECT_EQ(world.node->facts().memory_node().closed_size(), 0);
+  world.close(std::move(*session));
+  ASSERT_EQ(world.node->facts().memory_node().closed_size(), 1);
+  EXPECT_EQ(world.node->facts().memory_node().closed(0), 7u);
+}
+
 TEST(Session, RefusalsTellTheClientWhatToDo) {
   TestWorld world;
   SimPort& port = world.client();

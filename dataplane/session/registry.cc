@@ -269,6 +269,7 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
 
   lanes_ += entry.lanes;
   by_incarnation_[incarnation] = entry.id;
+  std::erase(closed_, entry.process);
   ++counters_.opened;
   const std::uint64_t id = entry.id;
   const std::string name = entry.name;
@@ -487,6 +488,7 @@ void Registry::fenced(std::uint64_t session_id) {
   sessions_.erase(found);
   by_incarnation_.erase(entry.incarnation);
   ended_.remember(entry.incarnation, config_.remembered_incarnations);
+  remember_end(entry);
   lanes_ -= entry.lanes;
   if (entry.era < era_) --lagging_;
   if (lagging_ == 0) advance_era();
@@ -518,6 +520,18 @@ void Registry::fenced(std::uint64_t session_id) {
     return true;
   });
   for (const Farewell& farewell : over) farewell.done(farewell.count);
+}
+
+// Notes whether a process closed the last of its sessions. That another of them was fenced before says nothing of its
+// end: its client came back.
+void Registry::remember_end(const Entry& entry) {
+  if (entry.process == 0) return;
+  std::erase(closed_, entry.process);
+  const bool others = std::any_of(sessions_.begin(), sessions_.end(),
+                                  [&entry](const auto& one) { return one.second.process == entry.process; });
+  if (!entry.clean || others) return;
+  closed_.push_back(entry.process);
+  if (closed_.size() > config_.remembered_closed) closed_.pop_front();
 }
 
 void Registry::arm() {

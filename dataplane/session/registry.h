@@ -71,6 +71,7 @@ class Registry {
     std::uint32_t slots_per_session = 64;
     std::uint32_t opens_per_second = 200;           // sustained; as many again at once
     std::size_t remembered_incarnations = 1 << 17;  // ended clients that are recognised should they come back
+    std::size_t remembered_closed = 1024;           // processes that closed their last session
     bool require_authentication = true;             // false: a session port without TLS, for local use
     bool check_names = false;                       // a client's name has to begin with the name in its certificate
     base::HashSecret table_seed;
@@ -125,6 +126,9 @@ class Registry {
   };
   // Who left them, those that ended first before others.
   const std::deque<Dead>& dead() const { return dead_; }
+  // Processes without a session here, of which the last one was closed by themselves: those that closed first before
+  // others. A process that a session was fenced of afterwards, or that has opened another, is none of them.
+  const std::deque<std::uint64_t>& closed() const { return closed_; }
   // Slots of a group that say something.
   std::uint32_t busy_slots(std::uint32_t group) const;
   // Takes back the slots of the dead that have been repaired since.
@@ -194,6 +198,7 @@ class Registry {
   std::byte* region(std::uint32_t id, std::uint64_t& bytes) const;
   void cut(Entry& entry, bool clean, std::string why);
   void fenced(std::uint64_t session_id);
+  void remember_end(const Entry& entry);
   void advance_era();
   void arm();
   void sweep();
@@ -222,6 +227,7 @@ class Registry {
   std::set<std::uint32_t> free_groups_;  // below next_group_; lowest first keeps what is scanned short
   std::uint32_t next_group_ = 0;
   std::deque<Dead> dead_;
+  std::deque<std::uint64_t> closed_;
   std::uint64_t lanes_ = 0;
 
   std::uint64_t era_ = 1;

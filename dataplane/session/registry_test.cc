@@ -557,6 +557,82 @@ TEST_F(RegistryTest, AGoodbyeIsAnsweredAfterTheFence) {
   EXPECT_EQ(open(2).grant().slots_offset(), 0u);
 }
 
+// An operator that was not there when a process ended asks which sessions were closed in order.
+TEST_F(RegistryTest, AProcessThatClosedItsLastSessionIsToldFromOneThatDied) {
+  Registry::Config config;
+  config.remembered_closed = 2;
+  rebuild(config);
+  publish(1);
+  std::map<std::uint64_t, std::uint64_t> ids;
+  const auto begin = [&](std::uint64_t incarnation, std::uint64_t process) {
+    SessionRequest asked = request();
+    *asked.mutable_open() = open_request(incarnation);
+    asked.mutable_open()->set_client_process(process);
+    const SessionReply reply = exchange(asked);
+    ASSERT_EQ(reply.code(), SessionReply::CODE_OK) << reply.message();
+    ids[incarnation] = reply.grant().session_id();
+    tokens[incarnation] = reply.grant().lane_tokens(0);
+  };
+  const auto ask_to_close = [&](std::uint64_t incarnation) {
+    SessionRequest bye = request();
+    bye.mutable_close()->set_token(tokens[incarnation]);
+    bye.mutable_close()->set_session_id(ids[incarnation]);
+    bye.mutable_close()->set_client_incarnation(incarnation);
+    registry->on_exchange(kClient, bye.SerializeAsString(), [](const std::string&) {});
+  };
+  const auto close = [&](std::uint64_t incarnation) {
+    ask_to_close(incarnation);
+    responder.finish_fences();
+  };
+  const auto die = [&] {
+    responder.advance(6 * kSecond);
+    responder.finish_fences();
+  };
+  using Closed = std::deque<std::uint64_t>;
+
+  begin(1, 77);
+  begin(2, 77);
+  close(1);
+  EXPECT_EQ(registry->closed(), Closed{}) << "it has a session";
+  ask_to_close(2);
+  EXPECT_EQ(registry->closed(), Closed{}) << "its verbs may still execute";
+  responder.finish_fences();
+  EXPECT_EQ(registry->closed(), Closed{77});
+  begin(3, 77);
+  EXPECT_EQ(registry->closed(), Closed{}) << "it has come back";
+  die();
+  EXPECT_EQ(registry->closed(), Closed{}) << "it died";
+
+  // A session that is lost on the way says nothing, if its process closes the last one; one that is lost last does.
+  begin(4, 78);
+  die();
+  begin(5, 78);
+  close(5);
+  EXPECT_EQ(registry->closed(), Closed{78});
+  begin(6, 79);
+  begin(7, 79);
+  close(6);
+  die();
+  EXPECT_EQ(registry->closed(), Closed{78});
+  // While one of two is being fenced, the other is not the last.
+  begin(8, 79);
+  begin(9, 79);
+  registry->fence_processes({79}, [](std::uint32_t) {});
+  ask_to_close(9);
+  responder.finish_fences();
+  EXPECT_EQ(registry->closed(), Closed{78}) << "the operator ended it";
+
+  // Clients that are no process of the pool's are not named, and the oldest are forgotten.
+  begin(10, 0);
+  close(10);
+  EXPECT_EQ(registry->closed(), Closed{78});
+  for (const std::uint64_t process : {80u, 81u}) {
+    begin(process, process);
+    close(process);
+  }
+  EXPECT_EQ(registry->closed(), (Closed{80, 81}));
+}
+
 TEST_F(RegistryTest, ErasAdvanceWhenEveryLiveSessionHasPublished) {
   publish(1);
   const std::uint64_t a = must_open(1), b = must_open(2);

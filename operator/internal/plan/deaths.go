@@ -5,6 +5,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,7 +78,11 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 		if !d.Gone[types.UID(process.PodUID)] {
 			return unknown, known
 		}
-		if exit := d.Exits[types.UID(process.PodUID)]; exit != nil {
+		exit := d.Exits[types.UID(process.PodUID)]
+		if exit == nil && d.closedEverywhere(process.Process) {
+			return ended, known
+		}
+		if exit != nil {
 			known.at = exit.FinishedAt.DeepCopy()
 			if exit.ExitCode == 0 {
 				return ended, known
@@ -100,6 +105,22 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 		return down, known
 	}
 	return unknown, known
+}
+
+// closedEverywhere says whether every memory node of the map names a process as one that closed its last session itself. An operator that was not there when
+// the pod went has nobody else to ask. A memory node that has restarted since, that cannot be reached or that is too old to say so names none.
+func (d *decision) closedEverywhere(process string) bool {
+	effective := d.epochs.effective()
+	number, err := strconv.ParseUint(process, 16, 64)
+	if effective == nil || err != nil {
+		return false
+	}
+	for i := range effective.Nodes {
+		if !slices.Contains(d.factsOf(&effective.Nodes[i]).GetClosed(), number) {
+			return false
+		}
+	}
+	return true
 }
 
 // judgeReported judges a process whose sessions a memory node has ended, by what Kubernetes says of its pod.

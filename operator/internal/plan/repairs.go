@@ -261,7 +261,7 @@ func (f *following) fence(act bool) metav1.Condition {
 			fenced++
 			continue
 		}
-		if f.facts(&entry) == nil {
+		if f.factsOf(&entry) == nil {
 			silent = append(silent, entry.Name)
 		}
 		awaited = append(awaited, entry.Name+after(": ", f.node(entry.Name).Message))
@@ -307,15 +307,15 @@ func (f *following) fenceNode(entry *v1alpha1.ShardMapNode) bool {
 			return false
 		}
 	}
-	if n := f.nodeNamed(entry.Name); f.facts(entry) != nil {
+	if n := f.nodeNamed(entry.Name); f.factsOf(entry) != nil {
 		f.ask(agent.Call{Name: entry.Name, Pod: n.pod.UID, Incarnation: entry.Incarnation, Witnesses: []types.UID{n.pod.UID}})
 	}
 	return false
 }
 
-// facts of a memory node, if it can be reached and lives the life that the map says.
-func (f *following) facts(entry *v1alpha1.ShardMapNode) *farpoolv1alpha1.MemoryNodeFacts {
-	n := f.nodeNamed(entry.Name)
+// factsOf a memory node, if it can be reached and lives the life that the map says.
+func (d *decision) factsOf(entry *v1alpha1.ShardMapNode) *farpoolv1alpha1.MemoryNodeFacts {
+	n := d.nodeNamed(entry.Name)
 	if n == nil || n.facts == nil || shardmap.FormatIncarnation(n.facts.GetIncarnation()) != entry.Incarnation {
 		return nil
 	}
@@ -414,7 +414,7 @@ func (f *following) clear() bool {
 		if entry.State != v1alpha1.NodeServing {
 			continue
 		}
-		if facts := f.facts(&entry); facts == nil || facts.GetDeadClients() > uint64(len(facts.GetDead())) {
+		if facts := f.factsOf(&entry); facts == nil || facts.GetDeadClients() > uint64(len(facts.GetDead())) {
 			return false
 		}
 	}
@@ -451,7 +451,7 @@ func (f *following) shard() (pod *corev1.Pod, ready int) {
 func (f *following) verify() metav1.Condition {
 	var silent []string
 	for _, entry := range f.epochs.effective().Nodes {
-		if entry.State == v1alpha1.NodeServing && f.facts(&entry) == nil {
+		if entry.State == v1alpha1.NodeServing && f.factsOf(&entry) == nil {
 			silent = append(silent, entry.Name)
 		}
 	}
@@ -471,7 +471,7 @@ func (f *following) verify() metav1.Condition {
 func (f *following) naming(as func(*farpoolv1alpha1.DeadClient) bool) []string {
 	var naming []string
 	for _, entry := range f.epochs.effective().Nodes {
-		for _, reported := range f.facts(&entry).GetDead() {
+		for _, reported := range f.factsOf(&entry).GetDead() {
 			if f.processes[v1alpha1.ProcessID(reported.GetProcess())] && as(reported) {
 				naming = append(naming, entry.Name)
 				break

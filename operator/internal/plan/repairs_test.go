@@ -101,6 +101,14 @@ func (w *ward) exit(name string, code int32) {
 	w.Exits = map[types.UID]*corev1.ContainerStateTerminated{types.UID("pod-" + name): terminated(code)}
 }
 
+// closes has every memory node name a process as one that closed its sessions itself.
+func (w *ward) closes(process uint64) {
+	for i := range int32(2) {
+		facts := w.Agents[types.UID("pod-"+v1alpha1.MemoryNodeName("cache", "memory", i))].Facts.GetMemoryNode()
+		facts.Closed = []uint64{0x99, process}
+	}
+}
+
 // unreachable is a shard that does not answer.
 func (w *ward) unreachable(name string) {
 	observed := w.Agents[types.UID("pod-"+name)]
@@ -248,6 +256,18 @@ func TestDeaths(t *testing.T) {
 		{name: "a pod that is gone, of which another left in order", do: func(w *ward) { w.gone("a"); w.exit("z", 0) }, cause: v1alpha1.CausePodTerminated, of: "a"},
 		{name: "a pod that ended in order, and that the cache has not", do: func(w *ward) { w.remove("a"); w.exit("a", 0) }, keeps: true},
 		{name: "a pod that is gone and left in order, and a report", do: func(w *ward) { w.gone("a"); w.exit("a", 0); w.report(0, ofA) }, cause: v1alpha1.CauseMemoryNodeReport, of: "a"},
+		{name: "a pod that is gone unseen, and memory nodes say that it left in order", do: func(w *ward) { w.gone("a"); w.closes(0xa) }},
+		{name: "a pod that is gone unseen, and memory nodes say that another left in order", do: func(w *ward) { w.gone("a"); w.closes(0xb) }, cause: v1alpha1.CausePodTerminated, of: "a"},
+		{name: "a pod that is gone unseen, and one memory node does not say that it left in order", do: func(w *ward) {
+			w.gone("a")
+			w.closes(0xa)
+			w.Agents["pod-cache-memory-1"].Facts.MemoryNode.Closed = nil
+		}, cause: v1alpha1.CausePodTerminated, of: "a"},
+		{name: "a pod that is gone unseen, and one memory node cannot be asked", do: func(w *ward) { w.gone("a"); w.closes(0xa); w.silence("cache-memory-1") }, cause: v1alpha1.CausePodTerminated, of: "a"},
+		{name: "a pod that is gone unseen, and left in order but for what is left", do: func(w *ward) { w.gone("a"); w.closes(0xa); w.report(0, ofA) }, cause: v1alpha1.CauseMemoryNodeReport, of: "a"},
+		{name: "a pod that is gone and ended badly, after it closed its sessions", do: func(w *ward) { w.gone("a"); w.exit("a", 137); w.closes(0xa) }, cause: v1alpha1.CausePodTerminated, of: "a"},
+		{name: "a pod that the cache has not, whose process closed its sessions", do: func(w *ward) { w.remove("a"); w.closes(0xa) }, keeps: true},
+		{name: "a pod that runs, whose process closed its sessions", do: func(w *ward) { w.unreachable("a"); w.closes(0xa) }, keeps: true},
 		{name: "a pod that was evicted", do: func(w *ward) { w.unreachable("a"); w.pod("a").Status.Phase = corev1.PodFailed }, cause: v1alpha1.CausePodTerminated, of: "a"},
 		{name: "a pod that is being deleted, but runs", do: func(w *ward) {
 			w.unreachable("a")

@@ -310,8 +310,11 @@ type MemoryNodeFacts struct {
 	MoveFinished    uint64        `protobuf:"varint,15,opt,name=move_finished,json=moveFinished,proto3" json:"move_finished,omitempty"`          // the last of the pool's moves in which parts left this memory, and all their keys have
 	RecordedEpoch   uint64        `protobuf:"varint,16,opt,name=recorded_epoch,json=recordedEpoch,proto3" json:"recorded_epoch,omitempty"`       // the latest that this memory has followed, whether a map of it is left or not
 	EvenTables      uint32        `protobuf:"varint,17,opt,name=even_tables,json=evenTables,proto3" json:"even_tables,omitempty"`                // of RACE: as many, a power of two, share all keys evenly; all that there are, once none is left to split another into
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Processes that have no session here because they closed the last one themselves, those that closed first before others; at most 1024, those
+	// that closed last. A memory node that restarts has forgotten them, and an older one names none.
+	Closed        []uint64 `protobuf:"fixed64,18,rep,packed,name=closed,proto3" json:"closed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemoryNodeFacts) Reset() {
@@ -461,6 +464,13 @@ func (x *MemoryNodeFacts) GetEvenTables() uint32 {
 		return x.EvenTables
 	}
 	return 0
+}
+
+func (x *MemoryNodeFacts) GetClosed() []uint64 {
+	if x != nil {
+		return x.Closed
+	}
+	return nil
 }
 
 // What a client process left on a memory node.
@@ -1012,7 +1022,7 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xb5\x05\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xcd\x05\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
@@ -1034,7 +1044,8 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\rmove_finished\x18\x0f \x01(\x04R\fmoveFinished\x12%\n" +
 	"\x0erecorded_epoch\x18\x10 \x01(\x04R\rrecordedEpoch\x12\x1f\n" +
 	"\veven_tables\x18\x11 \x01(\rR\n" +
-	"evenTables\"l\n" +
+	"evenTables\x12\x16\n" +
+	"\x06closed\x18\x12 \x03(\x06R\x06closed\"l\n" +
 	"\n" +
 	"DeadClient\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +

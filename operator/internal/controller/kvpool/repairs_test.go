@@ -259,6 +259,49 @@ var _ = Describe("a dead client", func() {
 		Expect(blocked.hasFenced([]uint64{process})).To(BeTrue())
 	})
 
+	It("is told from one that left in order by an operator that was not there", Serial, func() {
+		w, first, second := sharded(nil)
+		third := w.shard("cache-shards-2", "worker-2-"+w.pool.Namespace)
+		w.opens(third, 0, 0)
+		w.written(third)
+		w.settle()
+		running.stop()
+		By("two that close their sessions, one of them on one memory node alone, and one that dies")
+		for i, name := range w.nodeNames() {
+			node := w.agents[name]
+			node.set(func() {
+				delete(node.sessions, first.process())
+				if i == 0 {
+					delete(node.sessions, third.process())
+				}
+			})
+			node.update(func(facts *farpoolv1alpha1.Facts) {
+				facts.MemoryNode.Closed = []uint64{first.process()}
+				if i == 0 {
+					facts.MemoryNode.Closed = append(facts.MemoryNode.Closed, third.process())
+				}
+			})
+		}
+		for _, shard := range []*fakeAgent{first, second, third} {
+			facts, _ := shard.snapshot()
+			shard.stop()
+			Expect(k8s.Delete(w.ctx, w.awaitPod(facts.GetName()), client.GracePeriodSeconds(0))).To(Succeed())
+		}
+		w.shard("cache-shards-3", "worker-3-"+w.pool.Namespace)
+		running = startOperator("farpool/dataplane:v1")
+		lease := w.lease(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete)
+		var dead []string
+		for _, client := range lease.Spec.Clients {
+			dead = append(dead, client.Process)
+		}
+		Expect(dead).To(ConsistOf(v1alpha1.ProcessID(second.process()), v1alpha1.ProcessID(third.process())))
+		Eventually(func() int { return len(w.writtenDown()) }, within, every).Should(Equal(1))
+		for _, name := range w.nodeNames() {
+			Expect(w.agents[name].hasFenced([]uint64{second.process(), third.process()})).To(BeTrue())
+			Expect(w.agents[name].hasFenced([]uint64{first.process()})).To(BeFalse(), "one that left in order was fenced")
+		}
+	})
+
 	It("can be named by a person with kubectl", func() {
 		w, first, second := sharded(nil)
 		By("naming one that answers by its name, which is too easily a mistake")
