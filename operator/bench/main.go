@@ -43,6 +43,7 @@ type options struct {
 	idle       time.Duration
 	within     time.Duration
 	keep       string
+	profiles   string
 }
 
 func main() {
@@ -58,6 +59,7 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long nothing happens")
 	flag.DurationVar(&o.within, "within", 30*time.Minute, "deadline of each step")
 	flag.StringVar(&o.keep, "keep", "", "directory for the operator's binary and log; empty: one that is removed in the end")
+	flag.StringVar(&o.profiles, "profiles", "", "directory for a profile of the operator's heap and goroutines after each step; empty: none are taken")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -124,7 +126,7 @@ func run(ctx context.Context, o options, output io.Writer) (steps []step, err er
 			return err
 		}
 		steps = append(steps, row(output, name, before.at, after.since(before)))
-		return nil
+		return operator.profile(ctx, o.profiles, len(steps), name)
 	}
 
 	pools, err := c.createPools(ctx, o)
@@ -192,6 +194,9 @@ func run(ctx context.Context, o options, output io.Writer) (steps []step, err er
 		return steps, err
 	}
 	steps = append(steps, row(output, "operator restarted", started, restarted))
+	if err := operator.profile(ctx, o.profiles, len(steps), "operator restarted"); err != nil {
+		return steps, err
+	}
 	return steps, during("idle", idle)
 }
 

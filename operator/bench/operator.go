@@ -27,6 +27,7 @@ import (
 type operatorProcess struct {
 	command *exec.Cmd
 	metrics string
+	pprof   string
 	done    chan error
 }
 
@@ -63,7 +64,7 @@ func (c *cluster) startOperator(ctx context.Context, binary, directory string, a
 	if err != nil {
 		return nil, err
 	}
-	o := &operatorProcess{metrics: "http://" + ip + ":8080/metrics", done: make(chan error, 1)}
+	o := &operatorProcess{metrics: "http://" + ip + ":8080/metrics", pprof: "http://" + ip + ":8082/debug/pprof/", done: make(chan error, 1)}
 	o.command = exec.CommandContext(ctx, binary, append([]string{"--metrics-bind-address=" + ip + ":8080", "--health-probe-bind-address=" + ip + ":8081",
 		"--namespace=" + operatorNamespace, "--pprof-bind-address=" + ip + ":8082", "--dataplane-image=farpool/dataplane:bench"}, arguments...)...)
 	o.command.Env = append(os.Environ(), "KUBECONFIG="+path)
@@ -103,6 +104,47 @@ func (o *operatorProcess) stop() error {
 	case <-time.After(time.Minute):
 		return errors.Join(errors.New("the operator did not end within a minute"), o.command.Process.Kill())
 	}
+}
+
+// profile writes the operator's metrics, and profiles of its heap and goroutines, as files of a directory; empty: it does nothing.
+func (o *operatorProcess) profile(ctx context.Context, directory string, number int, step string) error {
+	if directory == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return err
+	}
+	for name, address := range map[string]string{"metrics.txt": o.metrics, "goroutines.pb.gz": o.pprof + "goroutine", "heap.pb.gz": o.pprof + "heap?gc=1"} {
+		path := filepath.Join(directory, fmt.Sprintf("%d-%s-%s", number, strings.ReplaceAll(step, " ", "-"), name))
+		if err := download(ctx, address, path); err != nil {
+			return fmt.Errorf("profile the operator: %w", err)
+		}
+	}
+	return nil
+}
+
+// download writes what an address answers into a file.
+func download(ctx context.Context, address, path string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", address, response.Status)
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, response.Body)
+	return errors.Join(err, file.Close())
 }
 
 // measurement is what the operator has done since it started, and what it takes now.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/plan"
@@ -70,9 +71,9 @@ func newGauges() *gauges {
 // set records what was written of a pool.
 func (g *gauges) set(pool types.NamespacedName, written *plan.Status) {
 	status := &written.Pool
-	now := &poolGauges{
-		partsLeft: int64(written.PartsLeft), keysLeft: written.KeysLeft,
-		leases: written.OpenLeases, backlog: written.Backlog,
+	now := &poolGauges{partsLeft: int64(written.PartsLeft), leases: written.OpenLeases, backlog: written.Backlog}
+	if written.KeysLeft != nil {
+		now.keysLeft = ptr.To(*written.KeysLeft) // a copy: what it points into is a whole decision
 	}
 	count := func(count *v1alpha1.CountStatus) (ready, desired int32) {
 		if count == nil {

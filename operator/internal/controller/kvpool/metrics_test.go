@@ -3,10 +3,13 @@
 package kvpool
 
 import (
+	"runtime"
 	"testing"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -43,6 +46,29 @@ func TestDeathsThatWaitForALeaseAreShownUntilNoneDoesOrThePoolIsGone(t *testing.
 	m.forget(client.ObjectKeyFromObject(pool))
 	if found := gauges(); len(found) != 0 {
 		t.Errorf("of a pool that is gone the metrics still say %v", found)
+	}
+}
+
+// What the metrics remember of a pool must not hold what was decided about it, which is a hundred times as much.
+func TestGaugesKeepNothingOfADecision(t *testing.T) {
+	type decision struct {
+		keysLeft int64
+		_        [1 << 12]byte
+	}
+	g := newGauges()
+	decided := &decision{keysLeft: 7}
+	held := weak.Make(decided)
+	pool := types.NamespacedName{Namespace: "n", Name: "cache"}
+	g.set(pool, &plan.Status{KeysLeft: &decided.keysLeft})
+	runtime.KeepAlive(decided)
+	runtime.GC()
+	if held.Value() != nil {
+		t.Error("it is kept")
+	}
+	// A count that nobody knows for a while is told as it was.
+	g.set(pool, &plan.Status{})
+	if left := g.pools[pool].keysLeft; left == nil || *left != 7 {
+		t.Errorf("keys left: %v", left)
 	}
 }
 
