@@ -23,6 +23,8 @@ type line struct {
 	connection *grpc.ClientConn // nil: there is none
 	users      int
 	lingering  *time.Timer
+	// forget has the stream no longer close the connection when it ends: until then, the stream holds it.
+	forget func() bool
 	// lingers is how long it stays open when nobody uses it.
 	lingers time.Duration
 }
@@ -53,7 +55,7 @@ func (l *line) take(life context.Context, address string, config *tls.Config) (*
 			return nil, err
 		}
 		l.connection, l.users = connection, 0
-		context.AfterFunc(life, func() { l.hangUp(connection) })
+		l.forget = context.AfterFunc(life, func() { l.hangUp(connection) })
 	}
 	l.users++
 	if l.lingering != nil {
@@ -74,8 +76,7 @@ func (l *line) give(connection *grpc.ClientConn, broken bool) {
 	switch {
 	case l.users > 0:
 	case broken:
-		l.connection = nil
-		_ = connection.Close()
+		l.close()
 	default:
 		l.lingering = time.AfterFunc(l.lingers, func() { l.expire(connection) })
 	}
@@ -86,9 +87,16 @@ func (l *line) expire(connection *grpc.ClientConn) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if l.connection == connection && l.users == 0 {
-		l.connection, l.lingering = nil, nil
-		_ = connection.Close()
+		l.lingering = nil
+		l.close()
 	}
+}
+
+// close closes the connection. The caller holds the mutex.
+func (l *line) close() {
+	l.forget()
+	_ = l.connection.Close()
+	l.connection, l.forget = nil, nil
 }
 
 // hangUp closes a connection whatever calls there are.
@@ -96,7 +104,7 @@ func (l *line) hangUp(connection *grpc.ClientConn) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if l.connection == connection {
-		l.connection = nil
+		l.connection, l.forget = nil, nil
 	}
 	_ = connection.Close()
 }

@@ -5,8 +5,10 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -141,5 +143,32 @@ func TestCallsInARowOverALine(t *testing.T) {
 	f.start(p.address, pki.RoleNode)
 	if err := describe(b.address); err != nil {
 		t.Errorf("with a process again: %v", err)
+	}
+}
+
+// A stream lives for months, and calls are made over many connections meanwhile: none of them is kept for longer than it is used.
+func TestALineKeepsNoConnectionThatIsClosed(t *testing.T) {
+	life, end := context.WithCancel(t.Context())
+	defer end()
+	for name, outcome := range map[string]error{"used": nil, "broken": status.Error(codes.Unavailable, "gone")} {
+		l := &line{lingers: time.Hour}
+		var connection weak.Pointer[grpc.ClientConn]
+		err := l.call(life, "127.0.0.1:1", &tls.Config{MinVersion: tls.VersionTLS13}, func(farpoolv1alpha1.AgentClient) error {
+			connection = weak.Make(l.connection)
+			return outcome
+		})
+		if status.Code(err) != status.Code(outcome) {
+			t.Fatal(err)
+		}
+		l.mutex.Lock()
+		if l.lingering != nil {
+			l.lingering.Reset(0)
+		}
+		l.mutex.Unlock()
+		for limit := time.Now().Add(deadline); connection.Value() != nil; runtime.GC() {
+			if time.Now().After(limit) {
+				t.Fatalf("%s: a connection that nobody uses is kept", name)
+			}
+		}
 	}
 }
