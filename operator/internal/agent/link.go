@@ -190,8 +190,12 @@ func (l *link) ask(ctx context.Context, method string, request, answer proto.Mes
 	}
 	select {
 	case err := <-call.done:
-		if err == nil && !answered {
-			err = status.Error(codes.Internal, "there was no answer")
+		switch {
+		case err == nil && !answered:
+			return status.Error(codes.Internal, "there was no answer")
+		case err != nil && ctx.Err() != nil:
+			// The peer ends a call whose time is over, too, and may be the first to.
+			return status.FromContextError(ctx.Err()).Err()
 		}
 		return err
 	case <-ctx.Done():
