@@ -218,6 +218,20 @@ func (s *Streams) Observe(pool types.NamespacedName) map[types.UID]Observation {
 	return observed
 }
 
+// Unheard says whether a process of a pool has neither been heard since the operator knows it nor failed to answer.
+func (s *Streams) Unheard(pool types.NamespacedName) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if streams := s.pools[pool]; streams != nil {
+		for _, stream := range streams.streams {
+			if stream.observe().State == Connecting {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Publish gives a memory node a map, to hold or to follow. An agent that refuses is reported as it answers: FailedPrecondition if it holds a later epoch,
 // AlreadyExists if it holds this one with other content.
 func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod types.UID, request *farpoolv1alpha1.PublishMapRequest) error {

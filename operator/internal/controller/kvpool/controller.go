@@ -91,6 +91,8 @@ const (
 	refusedRetry = 15 * time.Second
 	// Many times what the slowest reconciliation takes: every node of the largest pool told, each in its own deadline.
 	reconcileTimeout = 5 * time.Minute
+	// unheardWait is how long news of a pool waits for the first news of its other processes: an operator that starts hears of all of them at about the same time.
+	unheardWait = 250 * time.Millisecond
 	// writesAtOnce bounds the requests for one pool that wait for the API server.
 	writesAtOnce = 8
 )
@@ -171,7 +173,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		stale:       map[types.NamespacedName]int{},
 		gaveWay:     map[types.NamespacedName]string{},
 	}
-	r.streams = agent.NewStreams(r.enqueue, options.Metrics)
+	r.streams = agent.NewStreams(func(pool types.NamespacedName) { r.heard(pool, r.streams.Unheard(pool)) }, options.Metrics)
 	r.tellings = newTellings(r.enqueue)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
 	// A leader that has stepped down must not hold streams.
@@ -287,12 +289,20 @@ func (r *Reconciler) withProcessesOn(ctx context.Context, node client.Object) []
 }
 
 // enqueue has a pool looked at, because an agent said something new. The queue conflates.
-func (r *Reconciler) enqueue(pool types.NamespacedName) {
+func (r *Reconciler) enqueue(pool types.NamespacedName) { r.heard(pool, false) }
+
+// heard has a pool looked at, because something is known of one of its processes. While others are unheard, little can be decided: it waits for a moment
+// for what they say.
+func (r *Reconciler) heard(pool types.NamespacedName, othersUnheard bool) {
 	r.mutex.Lock()
 	queue := r.queue
 	r.mutex.Unlock()
-	if queue != nil {
-		queue.Add(reconcile.Request{NamespacedName: pool})
+	switch request := (reconcile.Request{NamespacedName: pool}); {
+	case queue == nil:
+	case othersUnheard:
+		queue.AddAfter(request, unheardWait)
+	default:
+		queue.Add(request)
 	}
 }
 
