@@ -5,6 +5,8 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"runtime/pprof"
@@ -14,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,6 +80,105 @@ func relay(t *testing.T, to string, most int) *between {
 		}
 	})
 	return b
+}
+
+// connect makes a link to an address, by itself.
+func (f *fixture) connect(address string) (*link, error) {
+	f.t.Helper()
+	config := f.credential.ClientConfig(uid, pki.RoleNode, "")
+	config.NextProtos = []string{http2.NextProtoTLS}
+	ctx, cancel := context.WithTimeout(f.t.Context(), deadline)
+	defer cancel()
+	return connect(ctx, address, config, func(context.Context) func() { return func() {} })
+}
+
+// A link answers one question after the other, and says once why it has ended.
+func TestALinkIsAskedUntilItEnds(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	l, err := f.connect(p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := make(chan error, 2)
+	go l.serve(func(why error) { reasons <- why })
+	for epoch := uint64(1); epoch <= 3; epoch++ {
+		p.facts.Store(facts(epoch))
+		answer := &farpoolv1alpha1.Facts{}
+		if err := l.ask(t.Context(), farpoolv1alpha1.Agent_Describe_FullMethodName, &farpoolv1alpha1.DescribeRequest{PoolUid: uid}, answer, callTimeout); err != nil || answer.GetEpoch() != epoch {
+			t.Fatalf("%v: %v", answer, err)
+		}
+	}
+	// It is asked now and then without anybody, until an answer is an error.
+	asked := 0
+	l.ping(time.Millisecond, func() error {
+		if asked++; asked < 3 {
+			return nil
+		}
+		return unavailable("ask", io.ErrNoProgress)
+	})
+	select {
+	case why := <-reasons:
+		if asked != 3 || !strings.Contains(why.Error(), io.ErrNoProgress.Error()) {
+			t.Errorf("asked %d times: %v", asked, why)
+		}
+	case <-time.After(deadline):
+		t.Fatal("it does not end")
+	}
+	l.close(io.EOF)
+	l.ping(time.Nanosecond, func() error {
+		t.Error("asked after its end")
+		return nil
+	})
+	if l.probe.Stop() || len(reasons) != 0 {
+		t.Error("it goes on after its end")
+	}
+}
+
+// What keeps a link from being made is told: a certificate of another is no silence.
+func TestWhyThereIsNoLink(t *testing.T) {
+	f := newFixture(t)
+	listen := func(serve func(net.Conn)) string {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var running sync.WaitGroup
+		running.Go(func() {
+			for {
+				connection, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				serve(connection)
+				_ = connection.Close()
+			}
+		})
+		t.Cleanup(func() {
+			_ = listener.Close()
+			running.Wait()
+		})
+		return listener.Addr().String()
+	}
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Close()
+	config := f.shows(pki.RoleNode, "cache")
+	for name, c := range map[string]struct{ address, want string }{
+		"nobody":                   {gone.Addr().String(), "connect: "},
+		"one that hangs up":        {listen(func(net.Conn) {}), "shake hands: "},
+		"one that knows no HTTP/2": {listen(func(connection net.Conn) { _ = tls.Server(connection, config).Handshake() }), "not HTTP/2"},
+	} {
+		if l, err := f.connect(c.address); l != nil || status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var peer *pki.PeerError
+	if l, err := f.connect(f.start("127.0.0.1:0", pki.RoleClient).address); l != nil || !errors.As(err, &peer) {
+		t.Errorf("another role's certificate: %v", err)
+	}
 }
 
 // What comes in pieces, of records, frames and messages, is put together again.

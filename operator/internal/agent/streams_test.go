@@ -34,7 +34,7 @@ import (
 
 const uid = "8f0c"
 
-// deadline of whatever tests wait for. A mutant that makes one hang is found out sooner: its tests are short.
+// deadline is how long tests wait for anything. Short tests wait less, so that a mutant that makes one hang is found sooner.
 var deadline = 60 * time.Second
 
 func TestMain(m *testing.M) {
@@ -155,7 +155,8 @@ func (f *fixture) start(address string, role pki.Role) *process {
 	return f.startAs(address, role, "cache")
 }
 
-func (f *fixture) startAs(address string, role pki.Role, name string) *process {
+// shows is what a process shows to the operator in a handshake.
+func (f *fixture) shows(role pki.Role, name string) *tls.Config {
 	f.t.Helper()
 	data, _, _, err := f.authority.RenewCertificate(nil, pki.Request{Identity: pki.Identity{PoolUID: uid, Role: role, Name: name}, Client: true, Server: true}, time.Now())
 	if err != nil {
@@ -167,13 +168,18 @@ func (f *fixture) startAs(address string, role pki.Role, name string) *process {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data[pki.KeyCABundle])
+	return pki.ServerConfig(certificate, roots, uid, pki.RoleOperator)
+}
+
+func (f *fixture) startAs(address string, role pki.Role, name string) *process {
+	f.t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	p := &process{poke: make(chan struct{}), address: listener.Addr().String()}
 	p.facts.Store(facts(0))
-	p.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(pki.ServerConfig(certificate, roots, uid, pki.RoleOperator))))
+	p.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(f.shows(role, name))))
 	farpoolv1alpha1.RegisterAgentServer(p.server, p)
 	go func() { _ = p.server.Serve(listener) }()
 	f.t.Cleanup(p.server.Stop)
