@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,11 +29,16 @@ type wire struct {
 	sent bytes.Buffer
 	// writes of the link since the last time that somebody looked.
 	writes int
+	// then is called once something has been written, with the mutex of the link.
+	then func()
 }
 
 func (w *wire) Read([]byte) (int, error) { return 0, errNothingYet }
 func (w *wire) Write(frames []byte) (int, error) {
 	w.writes++
+	if w.then != nil {
+		w.then()
+	}
 	return w.sent.Write(frames)
 }
 
@@ -246,6 +252,49 @@ func TestACallGoesOnUntilItsTrailers(t *testing.T) {
 	w.hears(w.data(1, false, messageOf([]byte("facts"))))
 	if is, err := over(call); is || len(*messages) != 1 {
 		t.Errorf("over %t with %v, after %q", is, err, *messages)
+	}
+}
+
+// A question has one answer, or an error.
+func TestHowAQuestionEnds(t *testing.T) {
+	w := newWire(t)
+	opened := w.headers(1, false, ":status", "200")
+	for name, c := range map[string]struct {
+		frames []byte
+		code   codes.Code
+	}{
+		"with an answer":    {slices.Concat(opened, w.data(1, false, messageOf(nil)), w.headers(1, true, "grpc-status", "0")), codes.OK},
+		"without an answer": {slices.Concat(opened, w.headers(1, true, "grpc-status", "0")), codes.Internal},
+		"with a refusal":    {slices.Concat(opened, w.headers(1, true, "grpc-status", "7")), codes.PermissionDenied},
+	} {
+		w := newWire(t)
+		heard := make(chan error, 1)
+		w.then = func() { go func() { heard <- w.link.takeIn(c.frames) }() }
+		err := w.link.ask(t.Context(), farpoolv1alpha1.Agent_Describe_FullMethodName, &farpoolv1alpha1.DescribeRequest{}, &farpoolv1alpha1.Facts{}, callTimeout)
+		if status.Code(err) != c.code {
+			t.Errorf("%s: %v", name, err)
+		}
+		w.then = nil
+		if err := <-heard; err != nil {
+			t.Errorf("%s: the link ends: %v", name, err)
+		}
+	}
+}
+
+// The peer ends a call whose time is over, too, and may be the first to: that is told in the same words.
+func TestAQuestionWhoseTimeIsOver(t *testing.T) {
+	for range 64 { // which of both is seen first, is random
+		w := newWire(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.then = func() {
+			w.then = nil
+			cancel()
+			w.link.finish(w.link.calls[1], status.Error(codes.Unavailable, "the peer has given it up"))
+		}
+		err := w.link.ask(ctx, farpoolv1alpha1.Agent_Describe_FullMethodName, &farpoolv1alpha1.DescribeRequest{}, &farpoolv1alpha1.Facts{}, callTimeout)
+		if status.Code(err) != codes.Canceled {
+			t.Fatal(err)
+		}
 	}
 }
 
