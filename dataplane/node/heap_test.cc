@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/random.h"
 #include "layout/extent.h"
@@ -1300,15 +1302,18 @@ TEST(HeapOfTheDead, NothingIsHandedOutThatIsInUseWhileClientsDie) {
 }
 
 // After each death all segments that nobody owned are of the dead, and each client that begins needs one of every
-// class. What is marked free in them serves meanwhile.
+// class. What is marked free in them serves meanwhile: where much of a heap is free, and where little is.
 TEST(HeapOfTheDead, IsNotFullWhileLittleLives) {
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-    HeapWorld world(seed, 24 << 20);
-    auto all = std::make_shared<Mortals>(world, 600, 100, 2400);
-    std::uint64_t reclaimed = 0;
-    const auto lives = live_and_die(world, all, seed, 25, reclaimed);
-    EXPECT_EQ(all->refused, 0u) << "of " << all->puts << ", seed " << seed;
-    for (const auto& life : lives) world.leave(std::move(life->client));
+  constexpr std::array<std::pair<std::uint64_t, std::uint64_t>, 2> kBytesAndKeys{{{24 << 20, 600}, {17 << 20, 300}}};
+  for (const auto& [bytes, keys] : kBytesAndKeys) {
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      HeapWorld world(seed, bytes);
+      auto all = std::make_shared<Mortals>(world, keys, 100, 2400);
+      std::uint64_t reclaimed = 0;
+      const auto lives = live_and_die(world, all, seed, 25, reclaimed);
+      EXPECT_EQ(all->refused, 0u) << "of " << all->puts << ", " << bytes << " bytes, seed " << seed;
+      for (const auto& life : lives) world.leave(std::move(life->client));
+    }
   }
 }
 

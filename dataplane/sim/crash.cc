@@ -12,6 +12,7 @@
 #include "index/rcuckoo/path.h"
 #include "node/memory_node.h"
 #include "sim/housekeeping.h"
+#include "sim/last_words.h"
 #include "sim/story.h"
 #include "sim/survey.h"
 #include "sim/swarm.h"
@@ -187,9 +188,7 @@ task::Task<void> go_on(World& world, Client& survivor, std::vector<std::string> 
   }
 }
 
-}  // namespace
-
-std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol) {
+std::vector<Scenario> branches(std::uint64_t seed, layout::Protocol protocol) {
   const std::string large = text_of(100, 'a'), larger = text_of(300, 'b');
   const auto inserted = [](std::string key, std::string value) {
     return Scenario::Before{.call = {.kind = Kind::insert, .key = std::move(key), .value = std::move(value)}};
@@ -247,6 +246,14 @@ std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol) {
       for (std::size_t i = 1; i < all.back().before.size(); ++i) all.back().before[i].by_survivor = true;
     }
   }
+  return all;
+}
+
+}  // namespace
+
+std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol) {
+  std::vector<Scenario> all = branches(seed, protocol);
+  for (Scenario& one : all) one.seed = seed;
   return all;
 }
 
@@ -577,10 +584,6 @@ class Crash {
 
 }  // namespace
 
-CrashVerdict run_crash(const Scenario& scenario, const Death& death, bool tells) {
-  return Crash(scenario, death, tells).run();
-}
-
 namespace {
 
 constexpr const char* kHow[] = {"cut", "lands", "zombie", "asleep"};                     // by Death::How
@@ -643,14 +646,27 @@ std::string describe(const Death& death) {
   }
 }
 
-std::string explain(std::uint64_t seed, const Scenario& scenario, const Death& death) {
+namespace {
+
+std::string replay_of(const Scenario& scenario, const Death& death) {
+  const bool race = scenario.options.geometry.protocol == layout::Protocol::race;
+  return (race ? "--protocol race --crashes --seed " : "--crashes --seed ") + std::to_string(scenario.seed) +
+         " --branch '" + scenario.name + "' --death " + name_of(death);
+}
+
+}  // namespace
+
+CrashVerdict run_crash(const Scenario& scenario, const Death& death, bool tells) {
+  const LastWords words(replay_of(scenario, death));
+  return Crash(scenario, death, tells).run();
+}
+
+std::string explain(const Scenario& scenario, const Death& death) {
   const CrashVerdict verdict = run_crash(scenario, death, true);
-  std::string text = "seed " + std::to_string(seed) + ", commit " + commit() + ": " + scenario.name + "; " +
+  std::string text = "seed " + std::to_string(scenario.seed) + ", commit " + commit() + ": " + scenario.name + "; " +
                      describe(death) + "\n" + verdict.story;
   for (const std::string& what : verdict.wrong) text += "  wrong: " + what + "\n";
-  const bool race = scenario.options.geometry.protocol == layout::Protocol::race;
-  return text + "replay: simulate " + (race ? "--protocol race " : "") + "--crashes --seed " + std::to_string(seed) +
-         " --branch '" + scenario.name + "' --death " + name_of(death) + "\n";
+  return text + "replay: simulate " + replay_of(scenario, death) + "\n";
 }
 
 CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, const Reach& reach) {

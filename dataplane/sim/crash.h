@@ -16,6 +16,7 @@ namespace farpool::sim {
 // Which branch of which operation. Calls before it are acknowledged; `rival` runs at the same time, by the survivor.
 struct Scenario {
   std::string name;
+  std::uint64_t seed = 0;  // that scenarios() was given
   WorldOptions options;
   struct Before {
     bool by_survivor = false;
@@ -78,8 +79,8 @@ struct CrashVerdict {
 };
 CrashVerdict run_crash(const Scenario& scenario, const Death& death, bool tells = false);
 
-// For a death that is wrong, in a scenario of a seed: what happened, what is wrong, and the command that replays it.
-std::string explain(std::uint64_t seed, const Scenario& scenario, const Death& death);
+// For a death that is wrong in a scenario: what happened, what is wrong, and the command that replays it.
+std::string explain(const Scenario& scenario, const Death& death);
 
 // Every death of one scenario until the operation survives; with Repair::repairer and Repair::stopped also every end of
 // the repairer.

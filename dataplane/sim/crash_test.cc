@@ -36,7 +36,7 @@ TEST(Crash, AClientThatIsBlockedRepairs) {
   session::RepairMarks repairs;
   for (const Scenario& scenario : scenarios(1)) {
     const CrashTally tally = die_everywhere(scenario, How::cut, Repair::blocked);
-    ASSERT_FALSE(tally.wrong) << explain(1, scenario, *tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
     worlds += tally.worlds;
     locked += tally.locks_left;
     marks[scenario.name] = tally.marks;
@@ -59,7 +59,7 @@ TEST(Crash, RaceNeedsNoRepairButOfSplits) {
   const auto all = [&](std::uint64_t seed, How how, Repair repair) {
     for (const Scenario& scenario : scenarios(seed, layout::Protocol::race)) {
       const CrashTally tally = die_everywhere(scenario, how, repair);
-      ASSERT_FALSE(tally.wrong) << explain(seed, scenario, *tally.wrong);
+      ASSERT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
       EXPECT_EQ(tally.locks_left, 0u);
       EXPECT_EQ(tally.repairs.repaired, 0u);
       worlds += tally.worlds;
@@ -83,7 +83,7 @@ TEST(Crash, RaceNeedsNoRepairButOfSplits) {
 TEST(Crash, SweepsRepairWhatBlocksNobody) {
   for (const Scenario& scenario : scenarios(2)) {
     const CrashTally tally = die_everywhere(scenario, How::lands, Repair::sweep, {.step = 3});
-    ASSERT_FALSE(tally.wrong) << explain(2, scenario, *tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
   }
 }
 
@@ -91,7 +91,7 @@ TEST(Crash, RepairersDieToo) {
   session::RepairMarks repairs;
   for (const Scenario& scenario : scenarios(3)) {
     const CrashTally tally = die_everywhere(scenario, How::cut, Repair::repairer, {.step = 11});
-    ASSERT_FALSE(tally.wrong) << explain(3, scenario, *tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
     repairs += tally.repairs;
   }
   EXPECT_GT(repairs.leases_stolen, 0u);
@@ -102,7 +102,7 @@ TEST(Crash, RepairersOfSplitsDieToo) {
   for (const Scenario& scenario : scenarios(1, layout::Protocol::race)) {
     if (scenario.splits.empty()) continue;
     const CrashTally tally = die_everywhere(scenario, How::lands, Repair::repairer, {.step = 3});
-    ASSERT_FALSE(tally.wrong) << explain(1, scenario, *tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
     EXPECT_GT(tally.repairs.leases_stolen, 0u) << scenario.name;
   }
 }
@@ -113,7 +113,7 @@ TEST(Crash, AnOffsetChoosesOtherEffects) {
   Scenario& scenario = all[1];  // of a few effects, and with a stride as if they were many
   const auto worlds = [&](Repair repair, const Reach& reach) {
     const CrashTally tally = die_everywhere(scenario, How::cut, repair, reach);
-    EXPECT_FALSE(tally.wrong) << explain(1, scenario, *tally.wrong);
+    EXPECT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
     return tally.worlds - 1;  // one survives
   };
   const std::uint64_t singles = worlds(Repair::blocked, {}), pairs = worlds(Repair::stopped, {});
@@ -153,7 +153,7 @@ TEST(Crash, ADeathIsReadAsItWasWrittenAndTold) {
     EXPECT_FALSE(parse_death(bad)) << bad;
   }
   const std::vector<Scenario> all = scenarios(1);
-  const std::string told = explain(1, all[0], {.after = 5});
+  const std::string told = explain(all[0], {.after = 5});
   EXPECT_NE(told.find("asks insert k = 1"), std::string::npos) << told;
   EXPECT_NE(
       told.find("replay: simulate --crashes --seed 1 --branch 'insert, free slot, in place' --death cut,blocked,5"),
@@ -165,7 +165,7 @@ TEST(Crash, ZombiesChangeNothing) {
   std::uint64_t worlds = 0, late = 0;
   for (const Scenario& scenario : scenarios(4)) {
     const CrashTally tally = die_everywhere(scenario, How::zombie, Repair::blocked, {.step = 3});
-    ASSERT_FALSE(tally.wrong) << explain(4, scenario, *tally.wrong);
+    ASSERT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
     worlds += tally.worlds;
     late += tally.late_effects;
   }

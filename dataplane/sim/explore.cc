@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "sim/last_words.h"
 
 namespace farpool::sim {
 namespace {
@@ -646,6 +647,7 @@ std::optional<Tape> parse_tape(const std::string& text) {
 }
 
 Replayed replay(const SmallWorld& world, const Tape& tape) {
+  const LastWords words("--world " + world.name + " --tape " + describe(tape));
   Replayed replayed;
   Run run(world, nullptr, nullptr, &replayed.story);
   replayed.wrong = run.go([&](const Run&, const std::vector<Move>& moves) -> std::size_t {
@@ -655,6 +657,9 @@ Replayed replay(const SmallWorld& world, const Tape& tape) {
   return replayed;
 }
 
-Explored explore(const SmallWorld& world, std::uint64_t most) { return Search(world, most).run(); }
+Explored explore(const SmallWorld& world, std::uint64_t most) {
+  const LastWords words("--world " + world.name);
+  return Search(world, most).run();
+}
 
 }  // namespace farpool::sim

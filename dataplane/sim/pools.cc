@@ -21,6 +21,7 @@
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "sim/history.h"
+#include "sim/last_words.h"
 #include "sim/story.h"
 #include "task/scope.h"
 
@@ -900,9 +901,15 @@ void look_after(PoolWorld& world, const Setting& setting) {
   for (std::string& what : world.strays()) world.wrong("when all have left: " + std::move(what));
 }
 
+// Arguments of simulate that choose this driver.
+std::string driver_of(layout::Protocol protocol) {
+  return protocol == layout::Protocol::race ? "--pools --protocol race " : "--pools ";
+}
+
 }  // namespace
 
 PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells, layout::Protocol protocol) {
+  const LastWords words(driver_of(protocol) + "--seed " + std::to_string(seed) + " --only " + describe(part));
   Setting setting = draw(seed);
   protocol == layout::Protocol::race ? speak_race(setting, seed) : let_keys_move(setting, seed);
   lose_memory(setting, seed);
@@ -943,7 +950,7 @@ PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells, layout::P
 }
 
 std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget, layout::Protocol protocol) {
-  return explain(protocol == layout::Protocol::race ? "--pools --protocol race " : "--pools ", seed, budget,
+  return explain(driver_of(protocol), seed, budget,
                  [=](const Part& part, bool tells) -> Told { return run_pool(seed, part, tells, protocol); });
 }
 

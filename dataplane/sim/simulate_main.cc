@@ -88,7 +88,7 @@ bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, c
       std::printf(" %6llu", number(tally.worlds));
       std::fflush(stdout);
       if (!tally.wrong) continue;
-      std::printf("\n%s", farpool::sim::explain(seed, scenario, *tally.wrong).c_str());
+      std::printf("\n%s", farpool::sim::explain(scenario, *tally.wrong).c_str());
       return false;
     }
     std::printf("\n");
@@ -100,7 +100,7 @@ bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, c
 int replay_death(std::uint64_t seed, Protocol protocol, const std::string& branch, const farpool::sim::Death& death) {
   for (const auto& scenario : farpool::sim::scenarios(seed, protocol)) {
     if (scenario.name.find(branch) == std::string::npos) continue;
-    std::printf("%s", farpool::sim::explain(seed, scenario, death).c_str());
+    std::printf("%s", farpool::sim::explain(scenario, death).c_str());
     return farpool::sim::run_crash(scenario, death).wrong.empty() ? 0 : 1;
   }
   return no_branch(branch);

@@ -11,6 +11,7 @@
 #include "layout/lease.h"
 #include "node/memory_node.h"
 #include "sim/housekeeping.h"
+#include "sim/last_words.h"
 #include "sim/story.h"
 #include "sim/survey.h"
 
@@ -470,6 +471,12 @@ void look(const World& world, const char* when, bool to_the_last, Verdict& verdi
   }
 }
 
+// Arguments of simulate that choose this driver.
+std::string driver_of(const Take& take) {
+  return std::string(take.protocol == layout::Protocol::race ? "--protocol race " : "") +
+         (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "");
+}
+
 }  // namespace
 
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
@@ -497,6 +504,7 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
 }
 
 Verdict run_swarm(std::uint64_t seed, const Take& take) {
+  const LastWords words(driver_of(take) + "--seed " + std::to_string(seed) + " --only " + describe(take.part));
   Setting setting = draw(seed);
   if (take.protocol == layout::Protocol::race) speak_race(setting, seed);
   if (take.faults == Faults::every) draw_more(seed, setting);
@@ -632,9 +640,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
 }
 
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& take) {
-  const std::string flags = std::string(take.protocol == layout::Protocol::race ? "--protocol race " : "") +
-                            (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "");
-  return explain(flags, seed, budget, [seed, take](const Part& part, bool tells) -> Told {
+  return explain(driver_of(take), seed, budget, [seed, take](const Part& part, bool tells) -> Told {
     return run_swarm(seed, {.part = part,
                             .tells = tells,
                             .protocol = take.protocol,
