@@ -131,3 +131,52 @@ func TestMemoryPressureOutlastsWhatIsUnknown(t *testing.T) {
 		t.Error(c.Message)
 	}
 }
+
+// A pool is nearly full from 90 % on, and stays so until it is less than 80 % full. That it is so no longer is no warning.
+func TestTheMarksOfMemoryPressure(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.carryOut(t, &s.decide(t).Plan)
+	full := func(ordinal int32, thousandths uint64) {
+		facts := s.memoryNode(v1alpha1.MemoryNodeName("cache", "memory", ordinal))
+		facts.HeapBytes, facts.HeapBytesUsed = 1000, thousandths
+		s.Agents[observedPod(v1alpha1.MemoryNodeName("cache", "memory", ordinal))].Facts.MemoryNode = facts
+	}
+	for _, step := range []struct {
+		thousandths     uint64
+		reason, warning string
+	}{
+		{899, v1alpha1.ReasonMemoryAvailable, ""},
+		{900, v1alpha1.ReasonMemoryNearlyFull, corev1.EventTypeWarning},
+		{800, v1alpha1.ReasonMemoryNearlyFull, ""},
+		{799, v1alpha1.ReasonMemoryAvailable, corev1.EventTypeNormal},
+	} {
+		full(1, step.thousandths)
+		d := s.decide(t)
+		warning := ""
+		for _, event := range d.Status.Events {
+			if event.Action == "Watch" {
+				warning += event.Type
+			}
+		}
+		if c := meta.FindStatusCondition(d.Status.Pool.Conditions, v1alpha1.ConditionMemoryPressure); c.Reason != step.reason || warning != step.warning {
+			t.Errorf("at %d: %+v, event %q", step.thousandths, c, warning)
+		}
+		s.Pool.Status = d.Status.Pool
+	}
+	// A pool that was full and is nearly full now says so, whatever a memory node that is silent would say.
+	meta.SetStatusCondition(&s.Pool.Status.Conditions, condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "full"))
+	full(1, 900)
+	s.Agents[observedPod("cache-memory-0")] = agent.Observation{State: agent.Starting}
+	wantCondition(t, s.decide(t), v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull)
+}
+
+// The fullest is looked for among those that are asked about alone; of two that are as full, the first is named.
+func TestTheFullestMemoryNode(t *testing.T) {
+	d := stageOf(v1alpha1.DataPolicyCache, 3, "a", "b", "c")
+	for i, used := range []uint64{90, 50, 50} {
+		d.nodes[i].facts.MemoryNode.HeapBytes, d.nodes[i].facts.MemoryNode.HeapBytesUsed = 100, used
+	}
+	if fullest, most, of, unknown := d.fullest(func(n *node) bool { return n.name != "a" }); fullest != d.nodes[1] || most != 0.5 || of != "heap" || unknown != nil {
+		t.Errorf("%+v, %v of its %s, unknown %v", fullest, most, of, unknown)
+	}
+}

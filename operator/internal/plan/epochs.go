@@ -4,7 +4,7 @@ package plan
 
 import (
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -182,7 +182,7 @@ func (d *decision) firstMap(floor int64) {
 		}
 		spec.Nodes = append(spec.Nodes, *entry)
 	}
-	sort.Slice(spec.Nodes, func(i, j int) bool { return spec.Nodes[i].Name < spec.Nodes[j].Name })
+	slices.SortFunc(spec.Nodes, func(a, b v1alpha1.ShardMapNode) int { return strings.Compare(a.Name, b.Name) })
 	for i := range spec.Nodes {
 		spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: int32(i), Node: int32(i)})
 	}
@@ -213,9 +213,14 @@ func (d *decision) followingMap(floor int64) {
 		if n == nil || n.facts == nil {
 			continue
 		}
+		life := shardmap.FormatIncarnation(n.facts.GetIncarnation())
+		if life != entry.Incarnation && life == entry.MemoryIncarnation {
+			// What is heard is late: another life has taken over the memory that this one began.
+			continue
+		}
 		reached++
 		before := *entry
-		if entry.Incarnation != shardmap.FormatIncarnation(n.facts.GetIncarnation()) {
+		if entry.Incarnation != life {
 			// Another life of the process, over memory of its own or over that of the life before.
 			kept := !n.facts.GetMemoryNode().GetMemoryFresh()
 			next, err := d.entry(n, !kept)

@@ -95,7 +95,7 @@ func (d *decision) keysLeaveFirst() bool {
 		return false
 	}
 	var there []*node
-	toCome, leaving, stuck := 0, 0, 0
+	toCome, leaving, stuck := 0, false, false
 	for _, n := range d.nodes {
 		if inMap(spec, n.name) && !d.Unplaced[n.name] {
 			there = append(there, n)
@@ -106,12 +106,12 @@ func (d *decision) keysLeaveFirst() bool {
 	for _, n := range there {
 		switch {
 		case !n.stays():
-			leaving++
+			leaving = true
 		case d.drains(n) && (d.tolerates(n) || toCome == 0):
-			stuck++
+			stuck = true
 		}
 	}
-	return leaving > 0 || len(there)+toCome > 1 && (stuck == 0 || d.moves.held != nil)
+	return leaving || len(there)+toCome > 1 && (!stuck || d.moves.held != nil)
 }
 
 // evacuates says whether parts of a map lie where they are to leave.

@@ -363,3 +363,54 @@ func TestPodsThatTolerateATaint(t *testing.T) {
 		}
 	}
 }
+
+// Memory nodes that share keys are evicted after their keys have left. One that is alone, or whose keys cannot leave, may be: a drain would else never end.
+func TestWhetherKeysLeaveFirst(t *testing.T) {
+	cordon := func(d *decision, at int) {
+		d.nodes[at].pod = &corev1.Pod{Spec: corev1.PodSpec{NodeName: "worker"}}
+		d.Draining = map[string][]corev1.Taint{"worker": {cordoned}}
+	}
+	tolerant := &v1alpha1.MemoryPool{Tolerations: []v1alpha1.Toleration{{Operator: corev1.TolerationOpExists}}}
+	noPlace := func(d *decision, at int) {
+		d.nodes[at].pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(start.Add(-placePatience))}}
+	}
+	for name, c := range map[string]struct {
+		there, all int
+		change     func(*decision)
+		first      bool
+	}{
+		"two share keys":                             {2, 2, func(*decision) {}, true},
+		"there is no map yet":                        {2, 2, func(d *decision) { d.epochs.current = nil }, false},
+		"it is disabled":                             {2, 2, func(d *decision) { d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled} }, false},
+		"one is alone":                               {1, 1, func(*decision) {}, false},
+		"one is alone, and another comes":            {1, 2, func(*decision) {}, true},
+		"one is alone, and another finds no place":   {1, 2, func(d *decision) { noPlace(d, 1) }, false},
+		"one is alone, and another is about to go":   {1, 2, func(d *decision) { d.nodes[1].wanted = false }, false},
+		"one of two has no place to come back to":    {2, 2, func(d *decision) { d.Unplaced["b"] = true; noPlace(d, 1) }, false},
+		"one of two is to go":                        {2, 2, func(d *decision) { d.nodes[1].wanted = false }, true},
+		"one of two cannot leave":                    {2, 2, func(d *decision) { cordon(d, 0) }, false},
+		"one of two would be made where it is":       {2, 3, func(d *decision) { cordon(d, 0); d.nodes[0].pool = tolerant }, false},
+		"one of two waits for one that comes":        {2, 3, func(d *decision) { cordon(d, 0) }, true},
+		"one cannot leave, and the other is to go":   {2, 2, func(d *decision) { cordon(d, 0); d.nodes[1].wanted = false }, true},
+		"one cannot leave, and the move was aborted": {2, 2, func(d *decision) { cordon(d, 0); d.moves.held = &v1alpha1.ResizeOperation{} }, true},
+		"both cannot leave":                          {2, 2, func(d *decision) { cordon(d, 0); cordon(d, 1) }, false},
+	} {
+		d := stageOf(v1alpha1.DataPolicyCache, c.there, []string{"a", "b", "c"}[:c.all]...)
+		for _, n := range d.nodes {
+			n.pool = &v1alpha1.MemoryPool{}
+		}
+		c.change(d)
+		if first := d.keysLeaveFirst(); first != c.first {
+			t.Errorf("%s: keys leave first: %v", name, first)
+		}
+	}
+}
+
+// Who cannot empty a Kubernetes node is told what to do about it, and of nobody who is awaited if there is none.
+func TestAMemoryNodeThatIsAloneSaysWhatToDo(t *testing.T) {
+	d := newDrill(t, 1, v1alpha1.DataPolicyCache)
+	d.cordon(name(0))
+	if c := meta.FindStatusCondition(d.step(false).Status.Pool.Conditions, v1alpha1.ConditionDegraded); !strings.Contains(c.Message, "uncordon one, or ask for more memory nodes before") || strings.Contains(c.Message, "awaited") {
+		t.Error(c.Message)
+	}
+}

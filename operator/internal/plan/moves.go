@@ -697,11 +697,10 @@ func (d *decision) survey() {
 	for table := range leave {
 		facts := d.nodeNamed(nodeOf(spec, table).Name).factsOrLast()
 		keys, keeps := facts.GetKeys(), total*uint64(stays[table])/uint64(len(owners))
-		if keys <= keeps {
-			continue
+		if keys > keeps {
+			m.keysLeft += int64(keys - keeps)
+			m.bytesLeft += int64(float64(facts.GetHeapBytesUsed()) * float64(keys-keeps) / float64(keys))
 		}
-		m.keysLeft += int64(keys - keeps)
-		m.bytesLeft += int64(float64(facts.GetHeapBytesUsed()) * float64(keys-keeps) / float64(keys))
 	}
 }
 

@@ -348,8 +348,9 @@ func (d *decision) observeNodes() {
 func (d *decision) beyond(name string) *node {
 	for p := range d.Pool.Spec.Memory.Pools {
 		memoryPool := &d.Pool.Spec.Memory.Pools[p]
-		number, found := strings.CutPrefix(name, v1alpha1.MemoryNodePrefix(d.Pool.Name, memoryPool.Name))
-		if ordinal, err := strconv.ParseUint(number, 10, 8); found && err == nil && v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, int32(ordinal)) == name {
+		// What is no number is none of its names, whatever is made of it.
+		ordinal, _ := strconv.ParseUint(strings.TrimPrefix(name, v1alpha1.MemoryNodePrefix(d.Pool.Name, memoryPool.Name)), 10, 8)
+		if v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, int32(ordinal)) == name {
 			return &node{name: name, pool: memoryPool, ordinal: int32(ordinal)}
 		}
 	}
@@ -576,10 +577,10 @@ func (d *decision) certificatesOf(act bool) error {
 		data, _, renewAt, err := authority.RenewCertificate(held, r.request, now)
 		if err != nil {
 			d.certificates = finding{v1alpha1.ReasonIssueFailed, fmt.Sprintf("Secret %s: %v", r.secret, err)}
-			continue
+		} else {
+			d.due(renewAt)
+			d.apply(render.Secret(d.pool, r.secret, data, d.resourceVersion(r.secret)), d.authority)
 		}
-		d.due(renewAt)
-		d.apply(render.Secret(d.pool, r.secret, data, d.resourceVersion(r.secret)), d.authority)
 	}
 	return nil
 }
@@ -657,9 +658,7 @@ func (d *decision) certificateRemovals() {
 // due has the pool looked at again at a time, though nothing happens until then.
 func (d *decision) due(at time.Time) {
 	wait := max(at.Sub(d.Now), time.Second)
-	if d.RequeueAfter == 0 || wait < d.RequeueAfter {
-		d.RequeueAfter = wait
-	}
+	d.RequeueAfter = min(cmp.Or(d.RequeueAfter, wait), wait)
 }
 
 // objects there shall be.
@@ -686,12 +685,10 @@ func (d *decision) objects() {
 		d.memoryNode(n)
 	}
 	for _, computePool := range d.pool.ComputePools() {
-		deployment, err := d.template.ComputeDeployment(d.pool, computePool)
-		if err != nil {
+		switch deployment, err := d.template.ComputeDeployment(d.pool, computePool); {
+		case err != nil:
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("compute pool %s: %v", computePool.Name, err)})
-			continue
-		}
-		if !d.mapKeyLost() {
+		case !d.mapKeyLost():
 			d.apply(deployment, d.mapKeyNeeds()...)
 		}
 	}

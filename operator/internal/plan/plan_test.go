@@ -478,6 +478,7 @@ func TestImageOf(t *testing.T) {
 		{"farpool/dataplane:v1", "", "farpool/dataplane:v1"},
 		{"farpool/dataplane:v1", "v2", "farpool/dataplane:v2"},
 		{"farpool/dataplane", "v2", "farpool/dataplane:v2"},
+		{"dataplane", "v2", "dataplane:v2"},
 		{"registry:5000/farpool/dataplane", "v2", "registry:5000/farpool/dataplane:v2"},
 		{"registry:5000/farpool/dataplane:v1@sha256:aa", "v2", "registry:5000/farpool/dataplane:v2"},
 	} {

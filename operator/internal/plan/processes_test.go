@@ -119,3 +119,26 @@ func TestThousandsOfProcessesAreWrittenDown(t *testing.T) {
 	}
 	wantCondition(t, plan, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonRepairBacklog)
 }
+
+// What an earlier operator wrote into the KVPool stays there until it is seen elsewhere, and goes when it is dealt with.
+func TestWhatIsLeftInTheKVPool(t *testing.T) {
+	process := func(number uint64) v1alpha1.ProcessStatus {
+		return v1alpha1.ProcessStatus{Process: v1alpha1.ProcessID(number), Name: "cache-shards-x"}
+	}
+	d := stageOf(v1alpha1.DataPolicyCache, 0)
+	d.ComputePools = map[string]*v1alpha1.ComputeShardPool{"cache-shards": {}}
+	d.ComputePools["cache-shards"].Status.Processes = []v1alpha1.ProcessStatus{process(2)}
+	d.Pool.Status.Processes = []v1alpha1.ProcessStatus{process(1), process(2), process(3)}
+	d.repairs.processes = []v1alpha1.ProcessStatus{process(1), process(2)}
+	if d.writeDown(); !slices.Equal(d.written.left, []v1alpha1.ProcessStatus{process(1)}) || len(d.written.in["cache-shards"]) != 2 {
+		t.Errorf("left are %v, elsewhere %v", d.written.left, d.written.in)
+	}
+}
+
+// A list has room for so many, and people are told of no fewer.
+func TestAListThatIsJustFull(t *testing.T) {
+	d := &decision{}
+	if list := d.kept("cache-shards", make([]v1alpha1.ProcessStatus, processesKept)); len(list) != processesKept || len(d.degraded) > 0 {
+		t.Errorf("%d are kept: %+v", len(list), d.degraded)
+	}
+}

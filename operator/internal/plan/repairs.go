@@ -618,13 +618,8 @@ func (f *following) tell() {
 }
 
 func backoff(failures int, most time.Duration) time.Duration {
-	wait := firstRetry
-	for range failures - 1 {
-		if wait = min(2*wait, most); wait == most {
-			break
-		}
-	}
-	return wait
+	// Beyond so many doublings every wait is the longest.
+	return min(firstRetry<<min(max(failures, 1)-1, 16), most)
 }
 
 // clipName keeps a name that a process gives itself within what a resource holds.
@@ -632,8 +627,5 @@ func clipName(name string) string { return clipTo(name, 253) }
 
 func clipTo(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "")
+	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
 }

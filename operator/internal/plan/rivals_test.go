@@ -54,6 +54,10 @@ func TestOneOfTwoOperatorsGivesWay(t *testing.T) {
 			}
 		}
 	}
+	// None comes before itself.
+	if secret := made("here", 5); before(secret, secret) {
+		t.Error("a Secret came before itself")
+	}
 	// The first of several.
 	s := view(nil, made("later", 7))
 	s.Rivals["first"] = made("first", 6)

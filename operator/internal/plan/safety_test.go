@@ -146,7 +146,7 @@ func TestALaggingCacheMakesNoSecondResize(t *testing.T) {
 
 // stageOf returns a decision about memory nodes by their names, in a map whose nodes share the parts, each with a life and facts that follow it.
 func stageOf(policy v1alpha1.DataPolicy, inTheMap int, names ...string) *decision {
-	d := &decision{Input: Input{Snapshot: &observe.Snapshot{Pool: &v1alpha1.KVPool{Spec: v1alpha1.KVPoolSpec{DataPolicy: policy, Index: v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}}}, Unplaced: map[string]bool{}}, Now: start}}
+	d := &decision{Input: Input{Snapshot: &observe.Snapshot{Pool: &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache", UID: "uid"}, Spec: v1alpha1.KVPoolSpec{DataPolicy: policy, Index: v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}}}, Unplaced: map[string]bool{}}, Now: start}}
 	spec := &v1alpha1.ShardMapSpec{PoolName: "cache", Epoch: 7, Move: 3, Directory: shardmap.Spread(max(1, inTheMap))}
 	for i, name := range names {
 		facts := &farpoolv1alpha1.Facts{Name: name, Incarnation: uint64(i + 1), MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{

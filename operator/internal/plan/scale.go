@@ -81,8 +81,8 @@ func (d *decision) keepToWhatAMapHolds() {
 	for _, entry := range d.Pool.Spec.Memory.Pools {
 		asked += entry.Replicas
 	}
-	over := asked - nodesInMap
-	for p := len(d.Pool.Spec.Memory.Pools) - 1; p >= 0 && over > 0; p-- {
+	over := max(0, asked-nodesInMap)
+	for p := range slices.Backward(d.Pool.Spec.Memory.Pools) {
 		entry := &d.Pool.Spec.Memory.Pools[p]
 		least := int32(1)
 		if d.epochs.current != nil {
@@ -318,10 +318,10 @@ func (d *decision) decideGrowth(act bool) {
 			if d.asksApproval() {
 				d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired, why+", and a person's approval is about to be asked for")
 				d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Grow", fmt.Sprintf("%s: memory pool %s is to grow from %d memory nodes to %d, once a person has approved of it", why, entry.Name, entry.Replicas, s.replicas))
-				break
+			} else {
+				d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
+				d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonGrowing, "Grow", fmt.Sprintf("%s: memory pool %s grows from %d memory nodes to %d", why, entry.Name, entry.Replicas, s.replicas))
 			}
-			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
-			d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonGrowing, "Grow", fmt.Sprintf("%s: memory pool %s grows from %d memory nodes to %d", why, entry.Name, entry.Replicas, s.replicas))
 		default:
 			d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
 		}

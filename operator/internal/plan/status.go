@@ -54,11 +54,7 @@ type nodeCondition struct {
 }
 
 func condition(kind string, status metav1.ConditionStatus, reason, format string, arguments ...any) metav1.Condition {
-	message := format
-	if len(arguments) > 0 {
-		message = fmt.Sprintf(format, arguments...)
-	}
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: clip(message)}
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: clip(fmt.Sprintf(format, arguments...))}
 }
 
 // clip keeps a message within what conditions hold.
@@ -622,14 +618,12 @@ func (d *decision) tellForeignPods(foreign []finding, degraded metav1.Condition)
 // quarantined are the memory nodes with rows that no crash explains, with what to do about them.
 func (d *decision) quarantined() []finding {
 	var where []string
-	var rows int64
 	for _, n := range d.nodes {
 		if here := d.Status.Nodes[n.name].QuarantinedRows; here > 0 {
-			rows += here
 			where = append(where, fmt.Sprintf("%d on memory node %s", here, n.name))
 		}
 	}
-	if rows == 0 {
+	if len(where) == 0 {
 		return nil
 	}
 	return []finding{{v1alpha1.ReasonRowsQuarantined, fmt.Sprintf(
@@ -685,14 +679,12 @@ func (s *Status) Fail(pool *v1alpha1.KVPool, now metav1.Time, kind, reason, mess
 	if was := meta.FindStatusCondition(pool.Status.Conditions, kind); was != nil && was.Status == status {
 		c.LastTransitionTime = was.LastTransitionTime
 	}
-	conditions := make([]metav1.Condition, 0, len(s.Pool.Conditions)+1)
-	for _, other := range s.Pool.Conditions {
-		if other.Type != kind {
-			conditions = append(conditions, other)
-		}
+	s.Pool.Conditions = slices.Clone(s.Pool.Conditions)
+	if overwritten := meta.FindStatusCondition(s.Pool.Conditions, kind); overwritten != nil {
+		*overwritten = c
+	} else {
+		s.Pool.Conditions = append(s.Pool.Conditions, c)
 	}
-	s.Pool.Conditions = append(conditions, c)
-	sort.SliceStable(s.Pool.Conditions, func(i, j int) bool { return order(s.Pool.Conditions[i].Type) < order(s.Pool.Conditions[j].Type) })
 }
 
 // Blame adds a finding to the condition Degraded, before what it says already.
@@ -704,16 +696,6 @@ func (s *Status) Blame(pool *v1alpha1.KVPool, now metav1.Time, reason, message s
 		message += "; " + was.Message
 	}
 	s.Fail(pool, now, v1alpha1.ConditionDegraded, reason, message, metav1.ConditionTrue)
-}
-
-func order(kind string) int {
-	for i, known := range []string{v1alpha1.ConditionAvailable, v1alpha1.ConditionProgressing, v1alpha1.ConditionDegraded, v1alpha1.ConditionSpecValid,
-		v1alpha1.ConditionDataPlaneReachable, v1alpha1.ConditionCertificatesReady, v1alpha1.ConditionUpToDate} {
-		if known == kind {
-			return i
-		}
-	}
-	return 99
 }
 
 // event is told of what is applied; of the map that is made, if one is.
@@ -804,9 +786,7 @@ func reasonOfEnd(pod *corev1.Pod) string {
 
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)
-	if newline := strings.LastIndexByte(text, '\n'); newline >= 0 {
-		text = text[newline+1:]
-	}
+	text = text[strings.LastIndexByte(text, '\n')+1:]
 	const limit = 300
 	if len(text) > limit {
 		text = strings.ToValidUTF8(text[:limit], "") + "..."

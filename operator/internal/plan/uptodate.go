@@ -43,9 +43,9 @@ type upToDate struct {
 // HowToRenew is what takes an edit to a memory node that runs.
 const HowToRenew = "A memory node keeps what it was started with for as long as its memory lasts, and a pod that is made anew starts with what the spec says now. To keep the keys, cordon its Kubernetes node (kubectl cordon): its keys move to other memory nodes, and then it is made anew elsewhere. Deleting its pod is faster, and loses what it holds"
 
-// rendered is the pod that a memory node would get now; nil where this operator cannot tell.
+// rendered is the pod that a memory node with an object would get now.
 func (d *decision) rendered(n *node) (*corev1ac.PodApplyConfiguration, error) {
-	if n.object == nil || n.wantedPod != nil {
+	if n.wantedPod != nil {
 		return n.wantedPod, nil
 	}
 	// The object's own image and template: they were frozen when it was made.
@@ -66,7 +66,7 @@ func (d *decision) compare(n *node) upToDate {
 		return u
 	}
 	wanted, err := d.rendered(n)
-	if err != nil || wanted == nil {
+	if err != nil {
 		return u // said elsewhere
 	}
 	u.outlast(n.pod, wanted.Spec)
@@ -78,7 +78,7 @@ func (d *decision) compare(n *node) upToDate {
 	if !slices.Equal(has.Args, wants.Args) {
 		u.differences = append(u.differences, "it was started with "+onlyIn(has.Args, wants.Args)+" and the spec gives "+onlyIn(wants.Args, has.Args))
 	}
-	if !equality.Semantic.DeepEqual(n.pod.Spec.NodeSelector, wanted.Spec.NodeSelector) && len(n.pod.Spec.NodeSelector)+len(wanted.Spec.NodeSelector) > 0 {
+	if !equality.Semantic.DeepEqual(n.pod.Spec.NodeSelector, wanted.Spec.NodeSelector) {
 		u.differences = append(u.differences, "its pod was placed by another nodeSelector")
 	}
 	return u
@@ -133,9 +133,7 @@ func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfig
 	wants := render.Outlasting(wanted.Tolerations)
 	now := slices.Clone(pod.Spec.Tolerations)
 	for _, toleration := range wants {
-		at := slices.IndexFunc(now, func(other corev1.Toleration) bool {
-			return other.Key == toleration.Key && operatorOf(other) == operatorOf(toleration) && other.Value == toleration.Value && other.Effect == toleration.Effect
-		})
+		at := slices.IndexFunc(now, func(other corev1.Toleration) bool { return ofTheSameTaints(other, toleration) })
 		if at < 0 {
 			now = append(now, toleration)
 		} else {
@@ -143,14 +141,17 @@ func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfig
 		}
 	}
 	for _, toleration := range pod.Spec.Tolerations {
-		wanted := slices.ContainsFunc(wants, func(other corev1.Toleration) bool {
-			return other.Key == toleration.Key && operatorOf(other) == operatorOf(toleration) && other.Value == toleration.Value && other.Effect == toleration.Effect
-		})
+		wanted := slices.ContainsFunc(wants, func(other corev1.Toleration) bool { return ofTheSameTaints(other, toleration) })
 		if !wanted && !addedByKubernetes(pod, toleration) {
 			u.differences = append(u.differences, fmt.Sprintf("its pod tolerates %s, which the spec does not any more", orElse(toleration.Key, "every taint")))
 		}
 	}
 	return now, !equality.Semantic.DeepEqual(now, pod.Spec.Tolerations)
+}
+
+// ofTheSameTaints says whether two tolerations speak of the same taints, for however long.
+func ofTheSameTaints(a, b corev1.Toleration) bool {
+	return a.Key == b.Key && operatorOf(a) == operatorOf(b) && a.Value == b.Value && a.Effect == b.Effect
 }
 
 func operatorOf(toleration corev1.Toleration) corev1.TolerationOperator {
@@ -245,7 +246,7 @@ func (d *decision) nodeUpToDate(n *node) metav1.Condition {
 	switch {
 	case n.pod == nil || !observe.Placed(n.pod) || !n.pod.DeletionTimestamp.IsZero():
 		return condition(kind, metav1.ConditionTrue, v1alpha1.ReasonCurrent, "its pod is made as the spec says")
-	case len(u.differences) > 0 && u.unserved && len(u.differences) == 1:
+	case u.unserved && len(u.differences) == 1:
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonResizeUnsupported, "%s. %s", u.differences[0], HowToRenew)
 	case len(u.differences) > 0:
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonPodDiffers, "%s. %s", strings.Join(u.differences, "; "), HowToRenew)

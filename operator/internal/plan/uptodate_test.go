@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,7 +22,12 @@ import (
 // place makes the pod of a scene's first memory node what a template of some version makes of the spec.
 func (s *scene) place(t *testing.T, version int32) *corev1.Pod {
 	t.Helper()
-	node := s.Nodes["cache-memory-0"]
+	return s.placeOne(t, version, "cache-memory-0")
+}
+
+func (s *scene) placeOne(t *testing.T, version int32, name string) *corev1.Pod {
+	t.Helper()
+	node := s.Nodes[name]
 	node.Spec.TemplateVersion = version
 	template, err := render.TemplateOf(version)
 	if err != nil {
@@ -227,4 +233,82 @@ func TestResizeThatWaits(t *testing.T) {
 	if c := nodeCondition4(t, plan, pod.Name); c.Status != metav1.ConditionTrue {
 		t.Errorf("%s: %s", c.Reason, c.Message)
 	}
+}
+
+// A pod keeps its tolerations, and gets those of the spec beside them unless it has them: how long one holds is changed in place.
+func TestTolerationsOfTheSameTaints(t *testing.T) {
+	has := corev1.Toleration{Key: "key", Operator: corev1.TolerationOpEqual, Value: "value", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To(int64(300))}
+	for name, c := range map[string]struct {
+		change func(*corev1.Toleration)
+		same   bool
+	}{
+		"the same":                 {func(*corev1.Toleration) {}, true},
+		"the same, for longer":     {func(other *corev1.Toleration) { other.TolerationSeconds = nil }, true},
+		"the same, as is usual":    {func(other *corev1.Toleration) { other.Operator = "" }, true},
+		"another key":              {func(other *corev1.Toleration) { other.Key = "another" }, false},
+		"any value":                {func(other *corev1.Toleration) { other.Operator = corev1.TolerationOpExists }, false},
+		"another value":            {func(other *corev1.Toleration) { other.Value = "another" }, false},
+		"another effect":           {func(other *corev1.Toleration) { other.Effect = corev1.TaintEffectNoSchedule }, false},
+		"another key and operator": {func(other *corev1.Toleration) { other.Key, other.Operator = "another", corev1.TolerationOpExists }, false},
+	} {
+		other := has
+		c.change(&other)
+		if same := ofTheSameTaints(has, other); same != c.same || ofTheSameTaints(other, has) != same {
+			t.Errorf("%s: %v", name, same)
+		}
+	}
+}
+
+// What the kubelet says of a resize counts while it is so, whether the resize waits or goes on.
+func TestWhatTheKubeletSaysOfAResize(t *testing.T) {
+	for _, c := range []struct {
+		kind     corev1.PodConditionType
+		status   corev1.ConditionStatus
+		resizing bool
+	}{
+		{corev1.PodResizePending, corev1.ConditionTrue, true}, {corev1.PodResizeInProgress, corev1.ConditionTrue, true}, {corev1.PodResizePending, corev1.ConditionFalse, false},
+		{corev1.PodResizeInProgress, corev1.ConditionFalse, false}, {corev1.PodReady, corev1.ConditionTrue, false},
+	} {
+		s := newScene(1, v1alpha1.DataPolicyStore)
+		pod := s.place(t, 4)
+		s.Pool.Spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}
+		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
+		pod.Status.Conditions = []corev1.PodCondition{{Type: c.kind, Status: c.status}}
+		plan := s.decideWith(t, func(settings *Settings) { settings.PodResize = true })
+		if got := nodeCondition4(t, plan, pod.Name); (got.Reason == v1alpha1.ReasonResizingInPlace) != c.resizing {
+			t.Errorf("%s %s: %+v", c.kind, c.status, got)
+		}
+	}
+}
+
+// Compute shards are being replaced until each Deployment has seen its change and all its pods are of it. A memory node without an object keeps nothing unsaid.
+func TestWhetherEveryPodIsUpToDate(t *testing.T) {
+	of := func(observed int64, replicas, updated int32) *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "cache-shards", Generation: 2}, Status: appsv1.DeploymentStatus{ObservedGeneration: observed, Replicas: replicas, UpdatedReplicas: updated}}
+	}
+	for name, c := range map[string]struct {
+		deployment *appsv1.Deployment
+		reason     string
+	}{
+		"it is as it is to be":          {of(2, 3, 3), v1alpha1.ReasonCurrent},
+		"it has not seen the change":    {of(1, 3, 3), v1alpha1.ReasonComputeRollingOut},
+		"one pod is of before":          {of(2, 3, 2), v1alpha1.ReasonComputeRollingOut},
+		"it has more of it than before": {of(3, 2, 3), v1alpha1.ReasonCurrent},
+		"there is none":                 {nil, v1alpha1.ReasonCurrent},
+	} {
+		s := newScene(1, v1alpha1.DataPolicyStore)
+		s.withShard()
+		s.Deployments = map[string]*appsv1.Deployment{}
+		if c.deployment != nil {
+			s.Deployments["cache-shards"] = c.deployment
+		}
+		if got := meta.FindStatusCondition(s.decide(t).Status.Pool.Conditions, v1alpha1.ConditionUpToDate); got.Reason != c.reason {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	s := newScene(2, v1alpha1.DataPolicyStore)
+	s.placeOne(t, 4, "cache-memory-1")
+	s.Pool.Spec.Memory.Pools[0].NodeSelector = map[string]string{"rack": "b"}
+	delete(s.Nodes, "cache-memory-0")
+	wantCondition(t, s.decide(t), v1alpha1.ConditionUpToDate, metav1.ConditionFalse, v1alpha1.ReasonPodDiffers)
 }

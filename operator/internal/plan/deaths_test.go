@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// A process that a RepairLease names gets no second one while its pool still has it written down: the status may not have been written.
+func TestAProcessOfALeaseGetsNoSecondOne(t *testing.T) {
+	w := newWard(t)
+	before := w.ComputePools["cache-shards"].Status
+	w.gone("a")
+	w.step()
+	w.ComputePools["cache-shards"].Status = before
+	w.step()
+	if len(w.Leases) != 1 {
+		t.Errorf("%d RepairLeases for one death", len(w.Leases))
+	}
+}
+
+// A pod has ended when none of its containers can run again: of one that is being deleted, when the kubelet says of each that it has ended.
+func TestWhenAPodHasEnded(t *testing.T) {
+	over, on := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: terminated(1)}}, corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	for _, c := range []struct {
+		name       string
+		phase      corev1.PodPhase
+		deleted    bool
+		containers []corev1.ContainerStatus
+		ended      bool
+	}{
+		{"it runs", corev1.PodRunning, false, []corev1.ContainerStatus{on}, false},
+		{"it succeeded", corev1.PodSucceeded, false, nil, true},
+		{"it failed", corev1.PodFailed, false, nil, true},
+		{"its container is about to be started again", corev1.PodRunning, false, []corev1.ContainerStatus{over}, false},
+		{"it is being deleted", corev1.PodRunning, true, []corev1.ContainerStatus{on}, false},
+		{"it is being deleted, and the kubelet has said nothing", corev1.PodRunning, true, nil, false},
+		{"it is being deleted, and one of two runs", corev1.PodRunning, true, []corev1.ContainerStatus{over, on}, false},
+		{"it is being deleted, and all have ended", corev1.PodRunning, true, []corev1.ContainerStatus{over, over}, true},
+	} {
+		pod := &corev1.Pod{Status: corev1.PodStatus{Phase: c.phase, ContainerStatuses: c.containers}}
+		if c.deleted {
+			pod.DeletionTimestamp = &metav1.Time{Time: start}
+		}
+		if ended := PodEnded(pod); ended != c.ended {
+			t.Errorf("%s: ended is %v", c.name, ended)
+		}
+	}
+}
+
+// A process that answers stays written down, though a person asks for its repair.
+func TestAProcessThatAnswersStaysWrittenDown(t *testing.T) {
+	w := newWard(t)
+	w.request(v1alpha1.RepairClient{Name: "a", Process: v1alpha1.ProcessID(0xa)})
+	w.step()
+	if len(w.Processes()) != 3 {
+		t.Errorf("written down are %v", w.Processes())
+	}
+}
+
+// That a process closed its sessions is believed when every memory node of the map names it: without a map, or of what is no process, nothing is.
+func TestWhoClosedItsSessions(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(*decision)
+		process string
+		closed  bool
+	}{
+		"all name it":          {func(*decision) {}, v1alpha1.ProcessID(0xa), true},
+		"one does not":         {func(d *decision) { d.nodes[1].facts.MemoryNode.Closed = nil }, v1alpha1.ProcessID(0xa), false},
+		"one is silent":        {func(d *decision) { d.nodes[1].facts = nil }, v1alpha1.ProcessID(0xa), false},
+		"there is no map":      {func(d *decision) { d.epochs.current = nil }, v1alpha1.ProcessID(0xa), false},
+		"it is not a number":   {func(*decision) {}, "x", false},
+		"they name another":    {func(*decision) {}, v1alpha1.ProcessID(0xb), false},
+		"they name number 0":   {func(*decision) {}, "", false},
+		"the others have more": {func(d *decision) { d.nodes[1].facts.MemoryNode.Closed = []uint64{1, 2, 0xa} }, v1alpha1.ProcessID(0xa), true},
+	} {
+		d := stageOf(v1alpha1.DataPolicyCache, 2, "a", "b")
+		for _, n := range d.nodes {
+			n.facts.MemoryNode.Closed = []uint64{0, 0xa}
+		}
+		c.change(d)
+		if closed := d.closedEverywhere(c.process); closed != c.closed {
+			t.Errorf("%s: closed is %v", name, closed)
+		}
+	}
+}
