@@ -115,7 +115,7 @@ type Metrics interface {
 
 type poolStreams struct {
 	uid     string
-	bundle  string
+	bundle  []byte
 	streams map[types.UID]*stream
 	maps    *mapCopies
 	// configs of TLS, for the credential that has them.
@@ -156,12 +156,12 @@ func (s *Streams) Sync(pool types.NamespacedName, uid string, credential *pki.Cr
 		return
 	}
 	streams := s.pools[pool]
-	if streams != nil && (streams.uid != uid || streams.bundle != string(credential.Bundle)) {
+	if streams != nil && (streams.uid != uid || !bytes.Equal(streams.bundle, credential.Bundle)) {
 		streams.closeAll()
 		streams = nil
 	}
 	if streams == nil {
-		streams = &poolStreams{uid: uid, bundle: string(credential.Bundle), streams: map[types.UID]*stream{}, maps: &mapCopies{}}
+		streams = &poolStreams{uid: uid, bundle: credential.Bundle, streams: map[types.UID]*stream{}, maps: &mapCopies{}}
 		s.pools[pool] = streams
 	}
 	wanted := map[types.UID]bool{}

@@ -308,6 +308,8 @@ func (a *Authority) OperatorCredential(poolUID, name string, now time.Time) (*Cr
 	if err != nil {
 		return nil, err
 	}
+	// It is parsed again for each handshake: those are rare, and an operator has a credential for each pool.
+	certificate.Leaf = nil
 	return &Credential{Certificate: certificate, Roots: a.pool(), RenewAt: halfLife(made.certificate), Bundle: a.Bundle()}, nil
 }
 

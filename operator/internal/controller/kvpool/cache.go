@@ -122,22 +122,18 @@ func slimPod(object any) (any, error) {
 		slim.Status.ContainerStatuses = append(slim.Status.ContainerStatuses,
 			corev1.ContainerStatus{Name: container.Name, State: container.State, LastTerminationState: container.LastTerminationState})
 	}
-	slim.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations}
-	// Memory nodes' pods are compared with what the spec says now.
-	memoryNode := pod.Labels[v1alpha1.LabelMemoryNode] != ""
-	if memoryNode {
-		slim.Spec.NodeSelector = pod.Spec.NodeSelector
-	}
-	for _, container := range pod.Spec.Containers {
-		kept := corev1.Container{Name: container.Name, Image: container.Image}
-		if memoryNode {
-			kept.Args, kept.Resources = container.Args, container.Resources
+	slim.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	if pod.Labels[v1alpha1.LabelMemoryNode] != "" {
+		// It is compared with what the spec says now.
+		slim.Spec.NodeSelector, slim.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Tolerations
+		for _, container := range pod.Spec.Containers {
+			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: container.Name, Image: container.Image, Args: container.Args, Resources: container.Resources})
 		}
-		slim.Spec.Containers = append(slim.Spec.Containers, kept)
+		return slim, nil
 	}
-	// A Secret stays as long as a pod has it.
+	// A Secret stays as long as a pod of a compute shard has it.
 	for _, volume := range pod.Spec.Volumes {
-		if !memoryNode && volume.Secret != nil {
+		if volume.Secret != nil {
 			slim.Spec.Volumes = append(slim.Spec.Volumes, corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: volume.Secret.SecretName}}})
 		}
 	}

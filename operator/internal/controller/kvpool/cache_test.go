@@ -28,19 +28,31 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "cache-memory-0", UID: "uid", Labels: map[string]string{v1alpha1.LabelPool: "cache"}, ManagedFields: managed},
-		Spec:       corev1.PodSpec{NodeName: "worker", Volumes: []corev1.Volume{{Name: "tls"}}, Containers: []corev1.Container{{Name: "memory-node", Image: "farpool/dataplane:v1", Args: []string{"--name"}}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
+		Spec: corev1.PodSpec{NodeName: "worker", Volumes: []corev1.Volume{{Name: "tls"}}, Tolerations: []corev1.Toleration{{Key: "dedicated"}}, NodeSelector: map[string]string{"zone": "a"},
+			Containers: []corev1.Container{{Name: "memory-node", Image: "farpool/dataplane:v1", Args: []string{"--name"}, Env: []corev1.EnvVar{{Name: "HOME"}}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
 	}
 	kept, err = slimPod(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
 	slim := kept.(*corev1.Pod)
-	if slim.UID != "uid" || slim.Labels[v1alpha1.LabelPool] != "cache" || slim.Spec.NodeName != "worker" || slim.Status.PodIP != "10.0.0.1" || slim.Spec.Containers[0].Image != "farpool/dataplane:v1" {
+	if slim.UID != "uid" || slim.Labels[v1alpha1.LabelPool] != "cache" || slim.Spec.NodeName != "worker" || slim.Status.PodIP != "10.0.0.1" {
 		t.Errorf("%+v", slim)
 	}
-	if slim.ManagedFields != nil || slim.Spec.Volumes != nil || slim.Spec.Containers[0].Args != nil {
-		t.Errorf("kept for nothing: %+v", slim)
+	if slim.ManagedFields != nil || slim.Spec.Volumes != nil || slim.Spec.Containers != nil || slim.Spec.Tolerations != nil || slim.Spec.NodeSelector != nil {
+		t.Errorf("kept of a compute shard for nothing: %+v", slim)
+	}
+	pod.Labels[v1alpha1.LabelMemoryNode] = "cache-memory-0"
+	if kept, err = slimPod(pod); err != nil {
+		t.Fatal(err)
+	}
+	if slim = kept.(*corev1.Pod); len(slim.Spec.Containers) != 1 || slim.Spec.Containers[0].Image != "farpool/dataplane:v1" || len(slim.Spec.Containers[0].Args) != 1 ||
+		len(slim.Spec.Tolerations) != 1 || slim.Spec.NodeSelector["zone"] != "a" {
+		t.Errorf("%+v", slim.Spec)
+	}
+	if slim.Spec.Containers[0].Env != nil || slim.Spec.Volumes != nil {
+		t.Errorf("kept of a memory node for nothing: %+v", slim.Spec)
 	}
 	for _, transform := range []func(any) (any, error){slimPod, withoutManagersOfOthers} {
 		if kept, err := transform("a tombstone"); err != nil || kept != "a tombstone" {

@@ -8,11 +8,14 @@ import (
 	"strconv"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/apply"
+	"farpool.dev/farpool/operator/internal/pki"
 )
 
 // shared is a table of texts that objects of the cache have in common, such as their labels and the fields that a manager owns: each object is decoded with
@@ -23,6 +26,8 @@ type shared struct {
 	sets  map[string]*metav1.FieldsV1
 	// labels by all of their keys and values.
 	labels map[string]map[string]string
+	// bundles of authorities' certificates, which each certificate's Secret holds.
+	bundles map[string][]byte
 }
 
 // Texts longer than longestShared are rarely equal. Once there are mostShared, the table begins anew: what is in use stays with the objects that use it.
@@ -64,6 +69,20 @@ func (s *shared) fields(set *metav1.FieldsV1) *metav1.FieldsV1 {
 	}
 	s.sets[raw] = set
 	return set
+}
+
+// bundle returns the copy that is kept of an equal bundle of certificates.
+func (s *shared) bundle(bundle []byte) []byte {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if kept, found := s.bundles[string(bundle)]; found {
+		return kept
+	}
+	if len(s.bundles) >= mostShared/8 || s.bundles == nil {
+		s.bundles = map[string][]byte{}
+	}
+	s.bundles[string(bundle)] = bundle
+	return bundle
 }
 
 // keysAndValues returns the copy that is kept of equal labels or annotations.
@@ -120,6 +139,44 @@ func (s *shared) meta(object metav1.Object) {
 	}
 }
 
+// contents has what else objects of a kind have in common made of what is shared.
+func (s *shared) contents(object any) {
+	var conditions []metav1.Condition
+	switch object := object.(type) {
+	case *corev1.Secret:
+		if bundle, holds := object.Data[pki.KeyCABundle]; holds {
+			object.Data[pki.KeyCABundle] = s.bundle(bundle)
+		}
+	case *corev1.Pod:
+		for i := range object.Status.Conditions {
+			c := &object.Status.Conditions[i]
+			c.Type, c.Status = corev1.PodConditionType(s.text(string(c.Type))), corev1.ConditionStatus(s.text(string(c.Status)))
+			c.Reason, c.Message = s.text(c.Reason), s.text(c.Message)
+		}
+		for i := range object.Spec.Containers {
+			c := &object.Spec.Containers[i]
+			c.Name, c.Image = s.text(c.Name), s.text(c.Image)
+			for j := range c.Args {
+				c.Args[j] = s.text(c.Args[j])
+			}
+		}
+	case *v1alpha1.KVPool:
+		conditions = object.Status.Conditions
+	case *v1alpha1.MemoryNode:
+		conditions = object.Status.Conditions
+	case *v1alpha1.MemoryNodePool:
+		conditions = object.Status.Conditions
+	case *v1alpha1.ComputeShardPool:
+		conditions = object.Status.Conditions
+	case *v1alpha1.ShardMap:
+		conditions = object.Status.Conditions
+	}
+	for i := range conditions {
+		c := &conditions[i]
+		c.Type, c.Status, c.Reason, c.Message = s.text(c.Type), metav1.ConditionStatus(s.text(string(c.Status))), s.text(c.Reason), s.text(c.Message)
+	}
+}
+
 // transform has objects made of texts that are shared, after another transform.
 func (s *shared) transform(before func(any) (any, error)) func(any) (any, error) {
 	return func(object any) (any, error) {
@@ -129,6 +186,7 @@ func (s *shared) transform(before func(any) (any, error)) func(any) (any, error)
 		}
 		if accessor, err := meta.Accessor(object); err == nil {
 			s.meta(accessor)
+			s.contents(object)
 		}
 		return object, nil
 	}

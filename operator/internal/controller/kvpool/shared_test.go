@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/pki"
 )
 
 func TestObjectsOfTheCacheShareTexts(t *testing.T) {
@@ -55,13 +56,66 @@ func TestObjectsOfTheCacheShareTexts(t *testing.T) {
 	}
 }
 
+// Conditions of all pools say the same, and so do the Secrets of a pool about its authority.
+func TestObjectsOfTheCacheShareContents(t *testing.T) {
+	s := &shared{}
+	conditions := func() []metav1.Condition {
+		return []metav1.Condition{{Type: strings.Clone("Ready"), Status: metav1.ConditionStatus(strings.Clone("True")), Reason: strings.Clone("Serving"), Message: strings.Clone("it serves")}}
+	}
+	keep := func(object any) {
+		t.Helper()
+		if _, err := s.transform(func(object any) (any, error) { return object, nil })(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same := func(texts ...[2]string) {
+		t.Helper()
+		for _, pair := range texts {
+			if pair[0] != pair[1] || pair[0] == "" || unsafe.StringData(pair[0]) != unsafe.StringData(pair[1]) {
+				t.Errorf("%q and %q are two", pair[0], pair[1])
+			}
+		}
+	}
+	pool, node := &v1alpha1.KVPool{Status: v1alpha1.KVPoolStatus{Conditions: conditions()}}, &v1alpha1.MemoryNode{Status: v1alpha1.MemoryNodeStatus{Conditions: conditions()}}
+	memory, compute := &v1alpha1.MemoryNodePool{Status: v1alpha1.ScaleStatus{Conditions: conditions()}}, &v1alpha1.ComputeShardPool{Status: v1alpha1.ComputeShardPoolStatus{ScaleStatus: v1alpha1.ScaleStatus{Conditions: conditions()}}}
+	shardMap := &v1alpha1.ShardMap{Status: v1alpha1.ShardMapStatus{Conditions: conditions()}}
+	for _, object := range []any{pool, node, memory, compute, shardMap} {
+		keep(object)
+	}
+	for _, other := range [][]metav1.Condition{node.Status.Conditions, memory.Status.Conditions, compute.Status.Conditions, shardMap.Status.Conditions} {
+		a, b := pool.Status.Conditions[0], other[0]
+		same([2]string{a.Type, b.Type}, [2]string{string(a.Status), string(b.Status)}, [2]string{a.Reason, b.Reason}, [2]string{a.Message, b.Message})
+	}
+	var pods [2]*corev1.Pod
+	var secrets [2]*corev1.Secret
+	for i := range pods {
+		pods[i] = &corev1.Pod{
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: strings.Clone("memory-node"), Image: strings.Clone("dataplane"), Args: []string{strings.Clone("--name")}}}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodConditionType(strings.Clone("Ready")), Status: corev1.ConditionStatus(strings.Clone("False")),
+				Reason: strings.Clone("Unready"), Message: strings.Clone("not yet")}}},
+		}
+		secrets[i] = &corev1.Secret{Data: map[string][]byte{pki.KeyCABundle: []byte("bundle"), pki.KeyPrivateKey: []byte("key")}}
+		keep(pods[i])
+		keep(secrets[i])
+	}
+	a, b := pods[0].Status.Conditions[0], pods[1].Status.Conditions[0]
+	same([2]string{string(a.Type), string(b.Type)}, [2]string{string(a.Status), string(b.Status)}, [2]string{a.Reason, b.Reason}, [2]string{a.Message, b.Message})
+	first, second := pods[0].Spec.Containers[0], pods[1].Spec.Containers[0]
+	same([2]string{first.Name, second.Name}, [2]string{first.Image, second.Image}, [2]string{first.Args[0], second.Args[0]})
+	if one, other := secrets[0].Data, secrets[1].Data; &one[pki.KeyCABundle][0] != &other[pki.KeyCABundle][0] || &one[pki.KeyPrivateKey][0] == &other[pki.KeyPrivateKey][0] {
+		t.Error("bundles are to be one, and keys two")
+	}
+	keep(&corev1.Secret{})
+}
+
 func TestTheTableOfTextsIsBounded(t *testing.T) {
 	s := &shared{}
 	for i := range 3 * mostShared {
 		s.text(strconv.Itoa(i))
 		s.fields(metav1.NewFieldsV1(strconv.Itoa(i)))
-		if len(s.texts) > mostShared || len(s.sets) > mostShared/8 {
-			t.Fatalf("%d texts and %d sets of fields are kept", len(s.texts), len(s.sets))
+		s.bundle([]byte(strconv.Itoa(i)))
+		if len(s.texts) > mostShared || len(s.sets) > mostShared/8 || len(s.bundles) > mostShared/8 {
+			t.Fatalf("%d texts, %d sets of fields and %d bundles are kept", len(s.texts), len(s.sets), len(s.bundles))
 		}
 	}
 	if long := strings.Repeat("x", longestShared+1); s.text(long) != long || len(s.texts) > mostShared {
