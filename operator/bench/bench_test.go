@@ -19,11 +19,11 @@ func TestTwentyPoolsConvergeAndAreLeftAlone(t *testing.T) {
 	}
 	// A pool has some 30 objects, most of which are asked for once before they are made.
 	most := map[string]struct{ writes, reads, reconciles float64 }{
-		"all pools made":     {writes: 60, reads: 40, reconciles: 40},
+		"all pools made":     {writes: 60, reads: 40, reconciles: 20},
 		"idle":               {},
 		"one pool scaled":    {writes: 3, reads: 1, reconciles: 3},
 		"4 shards killed":    {writes: 10, reads: 5, reconciles: 10},
-		"operator restarted": {writes: 0, reads: 3, reconciles: 20},
+		"operator restarted": {writes: 0, reads: 3, reconciles: 6},
 	}
 	for _, step := range steps {
 		bound, known := most[step.name]

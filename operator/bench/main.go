@@ -55,7 +55,7 @@ func main() {
 	flag.IntVar(&o.big, "big", 0, "compute shards of one more pool; 0: there is none")
 	flag.IntVar(&o.namespaces, "namespaces", 1, "namespaces that the pools are in")
 	flag.IntVar(&o.kills, "kills", 10, "compute shards whose processes are killed")
-	flag.IntVar(&o.workers, "workers", 4, "the operator's --workers")
+	flag.IntVar(&o.workers, "workers", 2, "the operator's --workers")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long nothing happens")
 	flag.DurationVar(&o.within, "within", 30*time.Minute, "deadline of each step")
 	flag.StringVar(&o.keep, "keep", "", "directory for the operator's binary and log; empty: one that is removed in the end")

@@ -178,11 +178,7 @@ func (o *operatorProcess) measure(ctx context.Context) (*measurement, error) {
 	}
 	sum := func(name string, keep func(map[string]string) bool) (total float64) {
 		for _, metric := range families[name].GetMetric() {
-			labels := map[string]string{}
-			for _, label := range metric.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-			if keep == nil || keep(labels) {
+			if keep == nil || keep(labelsOf(metric.GetLabel())) {
 				total += metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
 			}
 		}
@@ -191,16 +187,33 @@ func (o *operatorProcess) measure(ctx context.Context) (*measurement, error) {
 	m := &measurement{at: time.Now(), buckets: map[float64]float64{}}
 	m.writes = sum("rest_client_requests_total", func(labels map[string]string) bool { return labels["method"] != http.MethodGet })
 	m.reads = sum("rest_client_requests_total", func(labels map[string]string) bool { return labels["method"] == http.MethodGet })
-	m.reconciles = sum("controller_runtime_reconcile_total", nil)
-	m.failures = sum("controller_runtime_reconcile_total", func(labels map[string]string) bool { return labels["result"] == "error" })
+	// Another controller looks at Secrets, which takes hardly any time: it would make reconciles look fast.
+	ofPools := func(labels map[string]string) bool { return labels["controller"] == "kvpool" }
+	m.reconciles = sum("controller_runtime_reconcile_total", ofPools)
+	m.failures = sum("controller_runtime_reconcile_total", func(labels map[string]string) bool { return ofPools(labels) && labels["result"] == "error" })
 	m.cpu, m.goroutines = sum("process_cpu_seconds_total", nil), sum("go_goroutines", nil)
 	for _, metric := range families["controller_runtime_reconcile_time_seconds"].GetMetric() {
+		if !ofPools(labelsOf(metric.GetLabel())) {
+			continue
+		}
 		for _, bucket := range metric.GetHistogram().GetBucket() {
 			m.buckets[bucket.GetUpperBound()] += float64(bucket.GetCumulativeCount())
 		}
 	}
 	m.resident, m.peak, err = memoryOf(o.command.Process.Pid)
 	return m, err
+}
+
+// labelsOf a metric, by name.
+func labelsOf[Label interface {
+	GetName() string
+	GetValue() string
+}](list []Label) map[string]string {
+	labels := map[string]string{}
+	for _, label := range list {
+		labels[label.GetName()] = label.GetValue()
+	}
+	return labels
 }
 
 // memoryOf a process, now and at most, in bytes.

@@ -41,8 +41,9 @@ const (
 
 	maxMessageBytes = 4 << 20
 
-	// Handshakes that take place at once; one that has waited for admission no longer waits for the others.
-	handshakes    = 32
+	// Handshakes that take place at once; one that has waited for admission no longer waits for the others. They need a processor more than they wait for
+	// answers: more of them at once only keep reconciles waiting.
+	handshakes    = 8
 	admissionWait = time.Second
 )
 

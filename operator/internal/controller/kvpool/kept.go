@@ -56,6 +56,12 @@ func (r *Reconciler) keptOf(secret client.Object) (pool types.NamespacedName, ui
 	return pool, uid, ok
 }
 
+// isKept says whether a Secret is one that this operator keeps of a pool. Each pool has six others.
+func (r *Reconciler) isKept(secret client.Object) bool {
+	_, _, kept := r.keptOf(secret)
+	return kept
+}
+
 // poolOfKept has a pool looked at when what is kept of it changes.
 func (r *Reconciler) poolOfKept(_ context.Context, secret client.Object) []reconcile.Request {
 	labels := secret.GetLabels()
@@ -88,16 +94,16 @@ func (r *Reconciler) giveWay(ctx context.Context, pool *v1alpha1.KVPool, rival s
 
 // sweepKept adds a controller that looks at each kept Secret when the operator starts, when it is made, and when its pool is deleted.
 func (r *Reconciler) sweepKept(mgr ctrl.Manager, name string) error {
-	onlyWhen := func(created, deleted bool) builder.Predicates {
-		return builder.WithPredicates(predicate.Funcs{
+	onlyWhen := func(created, deleted bool) predicate.Predicate {
+		return predicate.Funcs{
 			CreateFunc: func(event.CreateEvent) bool { return created },
 			UpdateFunc: func(event.UpdateEvent) bool { return false },
 			DeleteFunc: func(event.DeleteEvent) bool { return deleted },
-		})
+		}
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(name+"-kept-secrets").
-		For(&corev1.Secret{}, onlyWhen(true, false)).
+		For(&corev1.Secret{}, builder.WithPredicates(onlyWhen(true, false), predicate.NewPredicateFuncs(r.isKept))).
 		Watches(&v1alpha1.KVPool{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 			pool, ok := object.(*v1alpha1.KVPool)
 			if !ok {
@@ -108,7 +114,7 @@ func (r *Reconciler) sweepKept(mgr ctrl.Manager, name string) error {
 				requests = append(requests, reconcile.Request{NamespacedName: name})
 			}
 			return requests
-		}), onlyWhen(false, true)).
+		}), builder.WithPredicates(onlyWhen(false, true))).
 		WithOptions(controller.Options{EnableWarmup: ptr.To(true), ReconciliationTimeout: reconcileTimeout}).
 		Complete(reconcile.Func(r.sweep))
 }

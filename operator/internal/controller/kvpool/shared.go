@@ -8,7 +8,10 @@ import (
 	"strconv"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +29,8 @@ type shared struct {
 	sets  map[string]*metav1.FieldsV1
 	// labels by all of their keys and values.
 	labels map[string]map[string]string
+	// resources by all of their names and quantities.
+	resources map[string]corev1.ResourceList
 	// bundles of authorities' certificates, which each certificate's Secret holds.
 	bundles map[string][]byte
 }
@@ -114,6 +119,56 @@ func (s *shared) keysAndValues(m map[string]string) map[string]string {
 	return common
 }
 
+// resourceList returns the copy that is kept of equal resources: most pools ask for the same.
+func (s *shared) resourceList(list corev1.ResourceList) corev1.ResourceList {
+	if len(list) == 0 {
+		return list
+	}
+	var all []byte
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		quantity := list[name]
+		all = append(strconv.AppendQuote(all, string(name)), '=')
+		all = append(strconv.AppendQuote(all, quantity.String()), ',')
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if kept, found := s.resources[string(all)]; found {
+		return kept
+	}
+	if len(s.resources) >= mostShared/8 || s.resources == nil {
+		s.resources = map[string]corev1.ResourceList{}
+	}
+	s.resources[string(all)] = list
+	return list
+}
+
+// containers has containers made of what pods have in common: names, arguments and resources.
+func (s *shared) containers(list []corev1.Container) {
+	for i := range list {
+		c := &list[i]
+		c.Name, c.Image = s.text(c.Name), s.text(c.Image)
+		for j := range c.Args {
+			c.Args[j] = s.text(c.Args[j])
+		}
+		c.Resources.Requests, c.Resources.Limits = s.resourceList(c.Resources.Requests), s.resourceList(c.Resources.Limits)
+	}
+}
+
+// selector has a selector's labels made of labels that are shared.
+func (s *shared) selector(selector *metav1.LabelSelector) {
+	if selector != nil {
+		selector.MatchLabels = s.keysAndValues(selector.MatchLabels)
+	}
+}
+
+// peers has the selectors of a policy's peers made of labels that are shared.
+func (s *shared) peers(list []networkingv1.NetworkPolicyPeer) {
+	for i := range list {
+		s.selector(list[i].PodSelector)
+		s.selector(list[i].NamespaceSelector)
+	}
+}
+
 // meta has an object's metadata made of texts that are shared.
 func (s *shared) meta(object metav1.Object) {
 	object.SetNamespace(s.text(object.GetNamespace()))
@@ -153,12 +208,26 @@ func (s *shared) contents(object any) {
 			c.Type, c.Status = corev1.PodConditionType(s.text(string(c.Type))), corev1.ConditionStatus(s.text(string(c.Status)))
 			c.Reason, c.Message = s.text(c.Reason), s.text(c.Message)
 		}
-		for i := range object.Spec.Containers {
-			c := &object.Spec.Containers[i]
-			c.Name, c.Image = s.text(c.Name), s.text(c.Image)
-			for j := range c.Args {
-				c.Args[j] = s.text(c.Args[j])
-			}
+		s.containers(object.Spec.Containers)
+	case *appsv1.Deployment:
+		s.selector(object.Spec.Selector)
+		template := &object.Spec.Template
+		template.Labels, template.Annotations = s.keysAndValues(template.Labels), s.keysAndValues(template.Annotations)
+		s.containers(template.Spec.Containers)
+		for i := range template.Spec.TopologySpreadConstraints {
+			s.selector(template.Spec.TopologySpreadConstraints[i].LabelSelector)
+		}
+	case *policyv1.PodDisruptionBudget:
+		s.selector(object.Spec.Selector)
+	case *corev1.Service:
+		object.Spec.Selector = s.keysAndValues(object.Spec.Selector)
+	case *networkingv1.NetworkPolicy:
+		s.selector(&object.Spec.PodSelector)
+		for i := range object.Spec.Ingress {
+			s.peers(object.Spec.Ingress[i].From)
+		}
+		for i := range object.Spec.Egress {
+			s.peers(object.Spec.Egress[i].To)
 		}
 	case *v1alpha1.KVPool:
 		conditions = object.Status.Conditions

@@ -3,12 +3,17 @@
 package kvpool
 
 import (
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -106,6 +111,60 @@ func TestObjectsOfTheCacheShareContents(t *testing.T) {
 		t.Error("bundles are to be one, and keys two")
 	}
 	keep(&corev1.Secret{})
+}
+
+// Selectors say the same as labels do, and containers of all pools ask for the same.
+func TestObjectsOfTheCacheShareSelectorsAndResources(t *testing.T) {
+	s := &shared{}
+	labels := func() map[string]string { return map[string]string{v1alpha1.LabelPool: "cache"} }
+	selector := func() *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels: labels()} }
+	resources := func(memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourceCPU: resource.MustParse("1")}
+	}
+	containers := func(memory string) []corev1.Container {
+		return []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: resources(memory), Limits: resources(memory)}}}
+	}
+	deployment := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Selector: selector(), Template: corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels(), Annotations: labels()},
+		Spec:       corev1.PodSpec{Containers: containers("1Gi"), TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{LabelSelector: selector()}, {}}},
+	}}}
+	budget := &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector()}}
+	service := &corev1.Service{Spec: corev1.ServiceSpec{Selector: labels()}}
+	policy := &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: *selector(),
+		Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: selector(), NamespaceSelector: selector()}}}},
+		Egress:      []networkingv1.NetworkPolicyEgressRule{{To: []networkingv1.NetworkPolicyPeer{{PodSelector: selector()}}}},
+	}}
+	pod, larger := &corev1.Pod{Spec: corev1.PodSpec{Containers: containers("1024Mi")}}, &corev1.Pod{Spec: corev1.PodSpec{Containers: containers("2Gi")}}
+	for _, object := range []any{deployment, budget, service, policy, pod, larger, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}} {
+		if _, err := s.transform(func(object any) (any, error) { return object, nil })(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := func(a, b any) bool { return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() }
+	template, kept := &deployment.Spec.Template, deployment.Spec.Selector.MatchLabels
+	for i, other := range []map[string]string{template.Labels, template.Annotations, template.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels, budget.Spec.Selector.MatchLabels,
+		service.Spec.Selector, policy.Spec.PodSelector.MatchLabels, policy.Spec.Ingress[0].From[0].PodSelector.MatchLabels, policy.Spec.Ingress[0].From[0].NamespaceSelector.MatchLabels,
+		policy.Spec.Egress[0].To[0].PodSelector.MatchLabels} {
+		if !one(kept, other) || other[v1alpha1.LabelPool] != "cache" {
+			t.Errorf("%d: %v is another than %v", i, other, kept)
+		}
+	}
+	asked := template.Spec.Containers[0].Resources
+	for i, other := range []corev1.ResourceList{asked.Limits, pod.Spec.Containers[0].Resources.Requests, pod.Spec.Containers[0].Resources.Limits} {
+		if !one(asked.Requests, other) {
+			t.Errorf("%d: %v is another than %v", i, other, asked.Requests)
+		}
+	}
+	if memory := larger.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory]; memory.String() != "2Gi" {
+		t.Errorf("memory of %s", memory.String())
+	}
+	for i := range 2 * mostShared / 8 {
+		s.resourceList(corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(int64(i), resource.DecimalSI)})
+		if len(s.resources) > mostShared/8 {
+			t.Fatalf("%d lists of resources are kept", len(s.resources))
+		}
+	}
 }
 
 func TestTheTableOfTextsIsBounded(t *testing.T) {
