@@ -275,11 +275,15 @@ func (m *measurement) quantile(part float64) float64 {
 	return least
 }
 
+// lookEvery is how often it is looked whether something has come true. Each look reads all of the operator's metrics: with many pools, reading them
+// all the time would be a good part of what the operator does.
+const lookEvery = 2 * time.Second
+
 // await looks until nothing is waited for, which look names.
 func await(ctx context.Context, within time.Duration, what string, look func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	ticker := time.NewTicker(500 * time.Millisecond)
+	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
 		why, err := look(ctx)

@@ -172,10 +172,11 @@ func (a *Authority) Bundle() []byte {
 	return bundle.Bytes()
 }
 
-func (a *Authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(a.Bundle())
-	return pool
+// rootsOf a bundle. Certificates that are parsed take several times as much as what they are parsed from.
+func rootsOf(bundle []byte) *x509.CertPool {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	return roots
 }
 
 // RenewAt is when RenewAuthority next has something to do.
@@ -292,9 +293,8 @@ func (a *Authority) sign(request Request, now time.Time, lifetime time.Duration)
 // Credential is what the operator shows to agents: kept in memory, never in a Secret.
 type Credential struct {
 	Certificate tls.Certificate
-	Roots       *x509.CertPool
 	RenewAt     time.Time
-	// Bundle tells whether the authority has changed since.
+	// Bundle is whom members of the pool trust, and tells whether the authority has changed since. It is parsed for each handshake.
 	Bundle []byte
 }
 
@@ -310,7 +310,7 @@ func (a *Authority) OperatorCredential(poolUID, name string, now time.Time) (*Cr
 	}
 	// It is parsed again for each handshake: those are rare, and an operator has a credential for each pool.
 	certificate.Leaf = nil
-	return &Credential{Certificate: certificate, Roots: a.pool(), RenewAt: halfLife(made.certificate), Bundle: a.Bundle()}, nil
+	return &Credential{Certificate: certificate, RenewAt: halfLife(made.certificate), Bundle: a.Bundle()}, nil
 }
 
 func halfLife(certificate *x509.Certificate) time.Time {

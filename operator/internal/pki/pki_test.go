@@ -196,7 +196,7 @@ func TestHandshakeChecksPoolAndRole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ServerConfig(certificate, authority.pool(), uid, admits)
+		return ServerConfig(certificate, rootsOf(authority.Bundle()), uid, admits)
 	}
 	client := Request{Identity: Identity{PoolUID: uid, Role: RoleClient, Name: "x"}, Client: true, Server: true}
 	foreign := Request{Identity: Identity{PoolUID: "other", Role: RoleNode, Name: "x"}, Client: true, Server: true}

@@ -17,7 +17,7 @@ func (c *Credential) ClientConfig(poolUID string, peer Role, name string) *tls.C
 		// The standard check would want a host name; VerifyConnection below checks the chain, the pool and the role.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
-			return verifyPeer(state.PeerCertificates, c.Roots, x509.ExtKeyUsageServerAuth, poolUID, peer, name)
+			return verifyPeer(state.PeerCertificates, rootsOf(c.Bundle), x509.ExtKeyUsageServerAuth, poolUID, peer, name)
 		},
 	}
 }
