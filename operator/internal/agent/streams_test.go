@@ -421,8 +421,8 @@ func TestSilenceChangesNothingTwice(t *testing.T) {
 	if now := f.streams.Observe(pool)["pod"]; now != first {
 		t.Errorf("%+v became %+v", first, now)
 	}
-	if len(f.news) != 0 {
-		t.Errorf("told %d times more", len(f.news))
+	if f.awaitTold(1); f.told.Load() != 1 {
+		t.Errorf("told %d times, not once", f.told.Load())
 	}
 }
 
@@ -535,16 +535,16 @@ func TestALinkThatBreaksAfterTheFirstFactsIsCounted(t *testing.T) {
 	f := newFixture(t)
 	p := f.start("127.0.0.1:0", pki.RoleNode)
 	var once sync.Once
-	f.streams.notify = func(types.NamespacedName) {
+	tell := f.streams.notify
+	f.streams.notify = func(pool types.NamespacedName) {
 		once.Do(func() {
 			_, link := f.streams.streamTo(pool, "pod").hearings()
 			link.close(unavailable("read", io.EOF))
 		})
-		f.news <- struct{}{}
+		tell(pool)
 	}
 	f.streams.Sync(pool, uid, f.credential, []Target{target(p.address)})
-	f.await("the loss of the link", unreachable)
-	f.await("another link", connected)
+	f.awaitTold(3) // of the first facts, the loss of the link, and another one
 	if count := f.breaks.count.Load(); count != 1 {
 		t.Errorf("%d streams broke", count)
 	}
