@@ -228,7 +228,14 @@ func TestALateReportOfAnEarlierLife(t *testing.T) {
 	if plan := s.decide(t); made(plan) != 0 || planned(&plan.Plan) != nil && planned(&plan.Plan).Epoch > 2 {
 		t.Errorf("epoch %d is made of what an earlier life said", made(plan))
 	}
-	s.Agents["pod-cache-memory-0"] = now
+	// What others say counts all the same.
+	follows := s.Agents["pod-cache-memory-1"]
+	s.answer("cache-memory-1", 300, nil)
+	s.Agents["pod-cache-memory-1"].Facts.MemoryNode.MemoryFresh = false
+	if plan := s.decide(t); made(plan) != 3 || planned(&plan.Plan).Nodes[0].Incarnation != "200" || planned(&plan.Plan).Nodes[1].Incarnation != "300" {
+		t.Errorf("epoch %d is made: %+v", made(plan), planned(&plan.Plan))
+	}
+	s.Agents["pod-cache-memory-0"], s.Agents["pod-cache-memory-1"] = now, follows
 	if plan := s.decide(t); made(plan) != 0 || len(plan.Publish) != 0 {
 		t.Errorf("epoch %d is made, and %d memory nodes are told, though all is as it was", made(plan), len(plan.Publish))
 	}
