@@ -29,6 +29,7 @@
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "node/numa.h"
+#include "protocols/protocols.h"
 
 namespace farpool::apps {
 namespace {
@@ -65,6 +66,20 @@ struct Settings {
   bool standalone = false;
 };
 
+std::map<std::string, layout::Protocol> protocols_by_name() {
+  std::map<std::string, layout::Protocol> names;
+  for (const index::Protocol* protocol : protocols::all()) names.emplace(protocol->name(), protocol->number());
+  return names;
+}
+
+std::string names_of_protocols() {
+  std::string names;
+  for (const index::Protocol* protocol : protocols::all()) {
+    names += (names.empty() ? "" : ", ") + std::string(protocol->name());
+  }
+  return names;
+}
+
 void add_flags(CLI::App& app, Settings& settings) {
   add_common(app, settings.common);
   add_wire(app, settings.wire);
@@ -85,15 +100,17 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
   app.add_option("--advertise", settings.advertise, "host:port or [v6]:port that clients are told; default: --listen");
   app.add_option("--protocol", settings.geometry.protocol,
-                 "of the index: rcuckoo or race; race has slots and groups of one size (default rcuckoo)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, layout::Protocol>{
-          {"rcuckoo", layout::Protocol::rcuckoo}, {"race", layout::Protocol::race}}));
+                 "of the index: " + names_of_protocols() +
+                     "; some have entries and rows of one size, and ignore the flags for these (default " +
+                     std::string(protocols::of(settings.geometry.protocol).name()) + ")")
+      ->transform(CLI::CheckedTransformer(protocols_by_name()));
   app.add_option("--entry-bytes", settings.geometry.entry_bytes, "of an index entry: 16, 24, 32, 48 or 64")
       ->capture_default_str();
   app.add_option("--entries-per-row", settings.geometry.entries_per_row)->capture_default_str();
   app.add_option("--rows-per-lock", settings.geometry.rows_per_lock, "a power of two")->capture_default_str();
   app.add_option("--lock-placement", settings.locks,
-                 "where the locks of rcuckoo lie: host, device-preferred (in the memory of the RDMA device itself, or "
+                 "where the locks lie, if the protocol has such: host, device-preferred (in the memory of the RDMA "
+                 "device itself, or "
                  "else in the host's) or device-required (or else this process ends); device memory has not yet run on "
                  "hardware (default host)")
       ->transform(CLI::CheckedTransformer(
@@ -102,9 +119,10 @@ void add_flags(CLI::App& app, Settings& settings) {
                                                      {"device-required", node::LockPlacement::device_required}}));
   app.add_option("--table-percent", settings.geometry.table_percent, "of the memory that the index takes")
       ->capture_default_str();
-  app.add_option("--tables", settings.geometry.tables,
-                 "that the table of race may be split into while clients work, as keys come: a power of two; rcuckoo "
-                 "has 1")
+  app.add_option(
+         "--tables", settings.geometry.tables,
+         "that the table may be split into while clients work, as keys come: a power of two; 1 where the protocol "
+         "splits none")
       ->capture_default_str();
   app.add_option("--initial-tables", settings.initial_tables,
                  "of --tables that a memory which is formatted begins with: a power of two")
@@ -131,9 +149,11 @@ Status check(Settings& settings) {
   settings.advertise = std::move(*endpoint);
   const bool verbs = settings.wire.wire == "verbs";
   if (settings.failure_timeout < 0) settings.failure_timeout = verbs ? 100 * base::kMillisecond : 2 * base::kSecond;
-  if (settings.locks != node::LockPlacement::host && (!verbs || settings.geometry.protocol == layout::Protocol::race)) {
+  const index::Protocol& protocol = protocols::of(settings.geometry.protocol);
+  const bool locks = layout::shape_of(protocol.number()).locks;
+  if (settings.locks != node::LockPlacement::host && (!verbs || !locks)) {
     return {Code::invalid_argument,
-            verbs ? "--lock-placement: race has no locks; leave it out"
+            verbs ? "--lock-placement: " + std::string(protocol.name()) + " has no locks; leave it out"
                   : "--lock-placement in a device's memory needs --wire verbs: leave it out, or give host"};
   }
   if (settings.lease < settings.failure_timeout) {

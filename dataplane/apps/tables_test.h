@@ -24,7 +24,6 @@
 
 #include "apps/daemon_test.h"
 #include "base/random.h"
-#include "client/open_table.h"
 #include "client/pool.h"
 #include "directory/directory.h"
 #include "fabric/tcp/port.h"
@@ -42,6 +41,7 @@
 #include "node/audit.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
+#include "protocols/protocols.h"
 #include "session/session.h"
 #include "sim/history.h"
 
@@ -274,15 +274,13 @@ struct User : PortThread<fabric::Port> {
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     if (!opened.ok()) co_return;
     session = std::move(*opened);
-    heap = std::make_unique<heap::Heap>(*session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
-    table = client::open_table(*session, *heap, geometry, 0);
+    table = protocols::of(geometry.protocol).open(*session, geometry, 0);
   }
   Task<void> leave() {
     if (auto* race = dynamic_cast<race::Table*>(table.get())) (void)co_await race->idle(deadline());
-    if (session->alive()) co_await heap->release(deadline());
+    if (session->alive()) co_await table->release(deadline());
     co_await session->close(deadline());
     table.reset();
-    heap.reset();
     session.reset();
   }
   Nanos deadline() const { return port->now() + kPatience; }
@@ -353,7 +351,6 @@ struct User : PortThread<fabric::Port> {
 
   const layout::Geometry geometry;
   std::unique_ptr<session::Session> session;
-  std::unique_ptr<heap::Heap> heap;
   std::unique_ptr<index::Table> table;
 };
 

@@ -19,6 +19,7 @@
 #include "bench/plot.h"
 #include "bench/slices.h"
 #include "directory/directory.h"
+#include "index/race/layout.h"
 #include "layout/regions.h"
 #include "node/memory_node.h"
 #include "sim/world.h"
@@ -62,7 +63,7 @@ struct Run {
 
 sim::WorldOptions world_of(const Setup& setup) {
   sim::WorldOptions options;
-  const std::uint64_t table_bytes = setup.entries / layout::kGroupSlots * layout::kGroupBytes;
+  const std::uint64_t table_bytes = setup.entries / race::kGroupSlots * race::kGroupBytes;
   options.geometry = {.memory_bytes = base::round_up(table_bytes * setup.tables * 20, layout::kPage),
                       .table_percent = 5,
                       .max_sessions = setup.clients + 8,

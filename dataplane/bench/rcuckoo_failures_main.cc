@@ -16,6 +16,7 @@
 #include "bench/load.h"
 #include "bench/plot.h"
 #include "bench/slices.h"
+#include "index/rcuckoo/layout.h"
 #include "layout/operation_slot.h"
 #include "node/memory_node.h"
 #include "sim/world.h"
@@ -68,7 +69,7 @@ sim::WorldOptions world_of(const Setup& setup, const fabric::sim::NicModel& nic)
   sim::WorldOptions options;
   const auto entries = static_cast<std::uint64_t>(static_cast<double>(setup.entries) / setup.scale);
   constexpr std::uint64_t kPercent = 80, kEntries = 8, kEntryBytes = 16;
-  const std::uint64_t table = entries / kEntries * (kEntries * kEntryBytes + layout::kRowTrailer);
+  const std::uint64_t table = entries / kEntries * (kEntries * kEntryBytes + rcuckoo::kRowTrailer);
   options.geometry = {.memory_bytes = base::round_up(table * 100 / kPercent, layout::kPage),
                       .table_percent = kPercent,
                       .entry_bytes = kEntryBytes,

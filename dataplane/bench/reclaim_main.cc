@@ -24,6 +24,7 @@
 #include "bench/load.h"
 #include "bench/plot.h"
 #include "bench/slices.h"
+#include "index/race/layout.h"
 #include "layout/extent.h"
 #include "layout/segment.h"
 #include "sim/world.h"
@@ -139,7 +140,7 @@ class Experiment {
     sim::WorldOptions options;
     const std::uint64_t memory = setup.memory_mib << 20;
     const bool race = setup.protocol == layout::Protocol::race;
-    const std::uint64_t slot = race ? layout::kGroupBytes / layout::kGroupSlots + 1 : 18;
+    const std::uint64_t slot = race ? race::kGroupBytes / race::kGroupSlots + 1 : 18;
     options.geometry = {.memory_bytes = memory,
                         .table_percent = std::clamp<std::uint64_t>(setup.keys * slot * 2 * 100 / memory + 1, 1, 60),
                         .entry_bytes = 16,

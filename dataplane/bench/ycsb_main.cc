@@ -18,6 +18,8 @@
 #include "bench/plot.h"
 #include "bench/slices.h"
 #include "index/edit.h"
+#include "index/race/layout.h"
+#include "index/rcuckoo/layout.h"
 #include "node/memory_node.h"
 #include "sim/world.h"
 
@@ -80,8 +82,8 @@ sim::WorldOptions world_of(const Setup& setup, Protocol protocol, std::uint64_t 
                                    .protocol = protocol};
   const double slots = static_cast<double>(keys) / setup.fill;
   const double slot_bytes = protocol == Protocol::race
-                                ? static_cast<double>(layout::kGroupBytes) / layout::kGroupSlots
-                                : static_cast<double>(geometry.entry_bytes) + layout::kRowTrailer / double{kEntries};
+                                ? static_cast<double>(race::kGroupBytes) / race::kGroupSlots
+                                : static_cast<double>(geometry.entry_bytes) + rcuckoo::kRowTrailer / double{kEntries};
   geometry.memory_bytes = base::round_up(static_cast<std::uint64_t>(slots * slot_bytes * 100), layout::kPage);
   sim::WorldOptions options;
   options.geometry = geometry;

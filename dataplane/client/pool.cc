@@ -9,10 +9,10 @@
 
 #include "base/check.h"
 #include "client/mover.h"
-#include "client/open_table.h"
 #include "layout/lease.h"
 #include "layout/word.h"
 #include "map/fetch.h"
+#include "protocols/protocols.h"
 #include "session/session.h"
 
 namespace farpool::client {
@@ -103,7 +103,6 @@ std::string_view name_of(Operation operation) {
 
 struct Pool::Bond {
   std::unique_ptr<session::Session> session;
-  std::unique_ptr<heap::Heap> heap;
   std::unique_ptr<index::Table> table;
   std::size_t uses = 0;  // operations under way
   // The last move of keys that is known to be finished at the node, and when to look again.
@@ -777,10 +776,13 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
     co_await bond->session->close(deadline);
     co_return status;
   }
+  const index::Protocol& protocol = protocols::of(superblock->geometry.protocol);
+  if (status = index::check_wire(protocol.name(), protocol.needs(), port_.caps()); !status.ok()) {
+    co_await bond->session->close(deadline);
+    co_return status;
+  }
   pool_secret_ = secret;
-  const layout::Geometry& geometry = superblock->geometry;
-  bond->heap = std::make_unique<heap::Heap>(*bond->session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
-  bond->table = open_table(*bond->session, *bond->heap, geometry, link.table);
+  bond->table = protocol.open(*bond->session, superblock->geometry, link.table);
   if (index::Movable* movable = bond->table->movable()) movable->follow(link.move);
   co_return bond;
 }
@@ -807,7 +809,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
       scope_.spawn(move_away(link, bond));
     }
     if (port_.now() < maintained + tick) continue;
-    co_await bond.heap->maintain(port_.now() + tick);
+    co_await bond.table->maintain(port_.now() + tick);
     maintained = port_.now();
     co_await split_ahead(link, bond);
     if (const Status trouble = bond.table->split_trouble(); trouble.message() != bond.split_trouble) {
@@ -952,12 +954,11 @@ Task<void> Pool::part(std::unique_ptr<Bond> bond) {
     (void)co_await links_due_.wait(port_.now() + kLook);
   }
   const Nanos deadline = std::min(close_deadline_, port_.now() + patience());
-  if (bond->session->alive()) co_await bond->heap->release(deadline);
+  if (bond->session->alive()) co_await bond->table->release(deadline);
   co_await bond->session->close(deadline);
   marks_of_the_past_ += bond->table->marks();
   repairs_of_the_past_ += bond->table->repairer().marks();
   bond->table.reset();
-  bond->heap.reset();
   bond->session.reset();
 }
 

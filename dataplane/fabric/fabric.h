@@ -198,13 +198,10 @@ bool is_chain(std::span<const Op> ops);
 // Why these are none, as far as there is a name for it.
 Refusal why_no_chain(std::span<const Op> ops);
 
-// Capabilities are data with meaning, asked once when a table is opened.
+// What a wire can do. Asked once: by a memory node when it starts, and by a client when it opens a table.
 struct Caps {
-  enum class AtomicDomain : std::uint8_t { cpu, nic };
   bool masked_cas = true;  // native; otherwise the lane emulates it and says so in extra_trips
-  AtomicDomain atomic_domain = AtomicDomain::cpu;
   std::uint32_t max_chain = kMaxChain;
-  std::uint32_t max_outstanding_atomics = 16;
   std::uint64_t max_verb_bytes = 2ull << 20;
   std::uint32_t calls_in_flight = 0;  // CALLs for data on one lane; 0: this wire has none
   std::uint64_t call_bytes = 0;       // the longest request of one, and the longest reply

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "fabric/fabric.h"
 #include "fabric/service.h"
 
 namespace farpool::fabric {
@@ -63,6 +64,8 @@ class Host {
 class Responder {
  public:
   virtual ~Responder() = default;
+  // What lanes of this wire can do, as their ports say it, too.
+  virtual Caps caps() const = 0;
   // Ends every lane of the session and calls `done` (on the control thread) once no verb of it can execute any more,
   // and its service has given back every CALL that it held.
   virtual void fence(std::uint64_t session_id, std::function<void()> done) = 0;

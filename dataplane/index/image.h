@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "layout/operation_slot.h"
 
 namespace farpool::index {
 
@@ -40,6 +41,28 @@ class Reached {
  private:
   std::uint64_t units_;
   std::vector<std::uint64_t> words_;
+};
+
+// What operation slots say is half done, in a memory of which no client changes anything any more, and what becomes of
+// it: every claim is of the dead.
+struct HalfDone {
+  enum class State : std::uint8_t {
+    begun,        // its claim was being written: it holds nothing
+    locking,      // it may hold each of its locks or not, and has written no row
+    writing,      // it holds its locks, and the plan says which rows are still to be written
+    written,      // it has written its rows, and may not have released its locks
+    quarantined,  // no crash explains what lies under its locks: it stays, with them
+  };
+  struct Slot {
+    std::uint64_t index = 0;
+    State state = State::begun;
+    layout::OperationSlot says;
+    std::vector<std::uint64_t> rows;  // of the plan, from the first on that changes, in order; of the quarantined, all
+    std::string why;                  // it is quarantined
+  };
+  std::vector<Slot> slots;
+  // What these rows become; empty for what is in quarantine.
+  std::map<std::uint64_t, std::vector<std::byte>> rows;
 };
 
 // One thing that must not be, or that is half done. Its words say which place it is and how; never key or value bytes.

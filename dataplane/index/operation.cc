@@ -30,6 +30,13 @@ const layout::OperationSlot& slot_in(base::Bytes image, std::uint64_t index) {
 
 Task<Result<bool>> Table::split_ahead(std::uint64_t, std::uint64_t, Nanos, Cost&) { co_return false; }
 
+Task<Status> Table::split(std::string_view, Nanos, Cost&) {
+  co_return Status(Code::out_of_memory, "tables of this protocol are not split");
+}
+Task<Status> Table::idle(Nanos) { co_return Status(); }
+Task<void> Table::maintain(Nanos) { co_return; }
+Task<void> Table::release(Nanos) { co_return; }
+
 Task<Result<Swept>> Table::sweep(Nanos deadline, Cost& cost) {
   Result<session::Repairer::Swept> swept = co_await repairer().sweep(deadline, cost);
   if (!swept.ok()) co_return swept.status();

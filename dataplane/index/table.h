@@ -35,6 +35,10 @@
 #include "session/session.h"
 #include "task/task.h"
 
+namespace farpool::heap {
+class Heap;
+}
+
 namespace farpool::index {
 
 // Counts of what is rare, for metrics and for tests that want to see that it happened.
@@ -157,10 +161,22 @@ class Table {
   // cannot be.
   virtual task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
                                                      fabric::Cost& cost);
+  // Starts a split of the table that has the key, in the background, unless one is under way: for clients that want
+  // room before it is needed. out_of_memory: it cannot be split.
+  virtual task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
+  // Returns when this client splits nothing, or at the deadline.
+  virtual task::Task<base::Status> idle(base::Nanos deadline);
   // Says why this client's latest split is stuck; ok if it has gone on with one since. For people.
   virtual base::Status split_trouble() const { return {}; }
   // Puts right what dead clients left in the table: for a client that is not blocked by it.
   virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
+  // Housekeeping, to be called about once a tick, also by clients that do nothing else.
+  virtual task::Task<void> maintain(base::Nanos deadline);
+  // Gives back to the memory node what the client held there for later. Part of a clean goodbye; no operation may run,
+  // and none may begin after it.
+  virtual task::Task<void> release(base::Nanos deadline);
+  // The heap that the table takes its blocks from; nullptr: this client takes none. For tests and figures.
+  virtual heap::Heap* heap() { return nullptr; }
   virtual session::Repairer& repairer() = 0;
   virtual Movable* movable() { return nullptr; }
 };

@@ -28,30 +28,15 @@ constexpr std::uint64_t kMaxMemory = 1ull << 52;
 Status invalid(std::string message) { return {Code::invalid_argument, std::move(message)}; }
 
 // The shape of the table: what the pool's spec says, and a forged superblock may get wrong.
-Status check_shape(Protocol protocol, std::uint64_t entry_bytes, std::uint64_t entries_per_row,
-                   std::uint64_t rows_per_lock, std::uint64_t tables) {
-  if (!std::has_single_bit(tables) || tables > kMostTables || (tables > 1 && protocol != Protocol::race)) {
-    return invalid(std::to_string(tables) + " tables are not possible: use a power of two up to " +
-                   std::to_string(kMostTables) + " for RACE, else 1");
+Status check_shape(Protocol protocol, const TableFigures& figures, std::uint64_t tables) {
+  if (!is_known(protocol)) return invalid("this version knows no such index protocol");
+  const Shape& shape = shape_of(protocol);
+  if (!std::has_single_bit(tables) || tables > shape.most_tables) {
+    return invalid(std::to_string(tables) + " tables are not possible: use " +
+                   (shape.most_tables > 1 ? "a power of two up to " + std::to_string(shape.most_tables)
+                                          : "1, as tables of " + std::string(shape.name) + " are not split"));
   }
-  if (protocol == Protocol::race) {
-    if (entry_bytes == 8 && entries_per_row == kGroupSlots && rows_per_lock == 1) return {};
-    return invalid("a RACE table has slots of 8 bytes, " + std::to_string(kGroupSlots) + " in a group");
-  }
-  if (protocol != Protocol::rcuckoo) return invalid("this version knows no such index protocol");
-  constexpr std::array<std::uint64_t, 5> kEntryBytes = {16, 24, 32, 48, 64};
-  if (std::find(kEntryBytes.begin(), kEntryBytes.end(), entry_bytes) == kEntryBytes.end()) {
-    return invalid("entry bytes " + std::to_string(entry_bytes) + " are not possible: use 16, 24, 32, 48 or 64");
-  }
-  if (entries_per_row < 2 || entries_per_row > kMaxEntriesPerRow) {
-    return invalid("entries per row " + std::to_string(entries_per_row) + " are not possible: use 2 to " +
-                   std::to_string(kMaxEntriesPerRow));
-  }
-  if (!std::has_single_bit(rows_per_lock) || rows_per_lock > kMaxRowsPerLock) {
-    return invalid("rows per lock " + std::to_string(rows_per_lock) +
-                   " are not possible: use a power of two from 1 to " + std::to_string(kMaxRowsPerLock));
-  }
-  return {};
+  return shape.check(figures);
 }
 
 // As many operation slots for a session as its pipelines can use, where the memory has room for them.
@@ -68,15 +53,13 @@ std::uint64_t fitting_slots(const GeometryRequest& request) {
 base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   Geometry g;
   g.protocol = request.protocol;
-  const bool race = g.protocol == Protocol::race;
-  g.entry_bytes = race ? 8 : request.entry_bytes;
-  g.entries_per_row = race ? kGroupSlots : request.entries_per_row;
-  g.rows_per_lock = race ? 1 : request.rows_per_lock;
   g.tables = request.tables;
-  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock, g.tables);
-      !status.ok()) {
-    return status;
-  }
+  TableFigures figures{request.entry_bytes, request.entries_per_row, request.rows_per_lock};
+  if (is_known(g.protocol) && g.shape().fixed != nullptr) figures = *g.shape().fixed;
+  if (Status status = check_shape(g.protocol, figures, g.tables); !status.ok()) return status;
+  g.entry_bytes = figures.entry_bytes;
+  g.entries_per_row = figures.entries_per_row;
+  g.rows_per_lock = figures.rows_per_lock;
   if (request.memory_bytes % kPage != 0 || request.memory_bytes > kMaxMemory) {
     return invalid("memory of " + std::to_string(request.memory_bytes) + " bytes is not possible: use a multiple of " +
                    std::to_string(kPage) + " of at most " + std::to_string(kMaxMemory));
@@ -122,7 +105,7 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   g.region[kHeap] = {end, g.segments * g.segment_bytes};
 
   if (g.rows < 2 * g.rows_per_lock || g.rows < 64 || g.rows_per_table() < kMinRowsPerTable ||
-      (race && g.rows >> 32 != 0)) {
+      g.rows > g.shape().most_rows) {
     return invalid("memory of " + std::to_string(g.memory_bytes) + " bytes leaves " + std::to_string(g.rows) +
                    " rows for " + (g.tables == 1 ? "the table" : std::to_string(g.tables) + " tables") + ", " +
                    (g.rows < 1 << 20 ? "too few: lend more memory or raise the table's percentage"
@@ -137,15 +120,13 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
 }
 
 base::Status check_geometry(const Geometry& g) {
-  if (Status status = check_shape(g.protocol, g.entry_bytes, g.entries_per_row, g.rows_per_lock, g.tables);
-      !status.ok()) {
-    return status;
-  }
+  const TableFigures figures{g.entry_bytes, g.entries_per_row, g.rows_per_lock};
+  if (Status status = check_shape(g.protocol, figures, g.tables); !status.ok()) return status;
   if (g.memory_bytes > kMaxMemory || g.memory_bytes < kPage || g.memory_bytes % kPage != 0)
     return invalid("impossible memory size");
   // Bounds first, so that no product below can overflow.
   if (g.rows < 2 || g.rows % g.tables != 0 || g.rows_per_table() < 2 || g.rows > kMaxMemory / g.row_bytes() ||
-      (g.protocol == Protocol::race && g.rows >> 32 != 0))
+      g.rows > g.shape().most_rows)
     return invalid("impossible number of rows");
   if (g.lock_bits < 1 || g.lock_bits > g.locks()) return invalid("impossible number of lock bits");
   if (g.max_sessions < 1 || g.max_sessions > 1 << 20 || g.slots_per_session < 1 || g.slots_per_session > 1024) {

@@ -14,27 +14,20 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
+#include "layout/protocol.h"
 #include "layout/regions.h"
 
 namespace farpool::layout {
 
 inline constexpr std::uint64_t kPage = 4096;
-inline constexpr std::uint64_t kRowTrailer = 16;  // version and checksum
 inline constexpr std::uint64_t kMaxEntriesPerRow = 16;
 inline constexpr std::uint64_t kMaxEntryBytes = 64;
 inline constexpr std::uint64_t kMaxRowsPerLock = 64;
 
-// Which index protocol the table speaks.
-enum class Protocol : std::uint64_t { rcuckoo = 0, race = 1 };
-
-// A RACE table has groups of three buckets for rows: 21 slots of a word, and three headers. It has no locks.
-inline constexpr std::uint64_t kGroupBytes = 192;
-inline constexpr std::uint64_t kGroupSlots = 21;
-
 // Behind the rows of the table region lie their marks, a word for a stretch of rows: 0, no entry has been put there
 // since the memory was formatted, or taken up. Whoever puts the first one there WRITEs a 1 before it, in the same
-// chain. So scans pass over what has never been used (docs/adr/0018). Rows of RACE are numbered within a table: all
-// tables share marks, and a split changes none.
+// chain. So scans pass over what has never been used (docs/adr/0018). Where there are several tables, rows are numbered
+// within one: all tables share marks, and a split changes none.
 inline constexpr std::uint64_t kFewestRowsPerMark = 8;
 inline constexpr std::uint64_t kMostMarks = 1 << 17;  // 1 MiB of them
 
@@ -50,9 +43,10 @@ struct GeometryRequest {
   std::uint64_t slots_per_session = 0;
   std::uint64_t max_lock_bytes =
       0;  // of the lock region; 0: one bit for every lock. Fewer bits than locks are shared (virtual locks)
-  // A RACE table has no use for the sizes of entries and rows, nor for locks.
-  Protocol protocol = Protocol::rcuckoo;
-  // A power of two. Table 0 has all keys at first; the others are there for splits. RCuckoo has one.
+  // The sizes of entries and rows are ignored where the protocol has its own (Shape::fixed), and max_lock_bytes where it
+  // has no locks.
+  Protocol protocol{};
+  // A power of two. Table 0 has all keys at first; the others are there for splits, where the protocol has such.
   std::uint64_t tables = 1;
 };
 
@@ -64,7 +58,7 @@ struct Span {
 
 struct Geometry {
   std::uint64_t memory_bytes = 0;
-  Protocol protocol = Protocol::rcuckoo;
+  Protocol protocol{};
   std::uint64_t entry_bytes = 0;
   std::uint64_t entries_per_row = 0;
   std::uint64_t rows_per_lock = 0;
@@ -77,12 +71,9 @@ struct Geometry {
   std::uint64_t segments = 0;
   std::array<Span, kRegions> region{};  // by RegionId
 
-  constexpr std::uint64_t row_bytes() const {
-    return protocol == Protocol::race ? kGroupBytes : entry_bytes * entries_per_row + kRowTrailer;
-  }
-  constexpr std::uint64_t locks() const {  // logical
-    return protocol == Protocol::race ? 1 : (rows + rows_per_lock - 1) / rows_per_lock;
-  }
+  const Shape& shape() const { return shape_of(protocol); }  // the protocol must be known
+  std::uint64_t row_bytes() const { return entry_bytes * entries_per_row + shape().row_trailer; }
+  std::uint64_t locks() const { return shape().locks ? (rows + rows_per_lock - 1) / rows_per_lock : 1; }  // logical
   constexpr std::uint64_t entries() const { return rows * entries_per_row; }
   constexpr std::uint64_t rows_per_table() const { return rows / tables; }
   constexpr std::uint64_t rows_per_mark() const {
@@ -90,7 +81,7 @@ struct Geometry {
   }
   constexpr std::uint64_t marks() const { return (rows_per_table() + rows_per_mark() - 1) / rows_per_mark(); }
   constexpr std::uint64_t mark_of(std::uint64_t row) const { return row / rows_per_mark(); }  // of a row of a table
-  constexpr std::uint64_t mark_offset(std::uint64_t mark) const {                             // in the table region
+  std::uint64_t mark_offset(std::uint64_t mark) const {                                       // in the table region
     return rows * row_bytes() + mark * 8;
   }
   const Span& at(RegionId id) const { return region[id]; }

@@ -8,22 +8,20 @@
 #include <utility>
 
 #include "directory/directory.h"
-#include "index/race/verify.h"
-#include "index/rcuckoo/layout.h"
-#include "index/rcuckoo/verify.h"
 #include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
 #include "layout/superblock.h"
+#include "protocols/protocols.h"
 
 namespace farpool::node {
 namespace {
 
 using index::Defect;
+using index::HalfDone;
 using layout::Geometry;
 using layout::OperationSlot;
-using rcuckoo::HalfDone;
 
 constexpr std::string_view kReport = "a defect, or memory that lies: keep the file and report it";
 constexpr std::string_view kNextLife = "nothing: the memory node that takes the memory up does away with it";
@@ -109,7 +107,13 @@ class Auditor {
  public:
   Auditor(const Geometry& geometry, base::Bytes memory, const base::HashSecret& seed,
           const base::HashSecret& pool_secret, const Auditing& how)
-      : g_(geometry), memory_(memory), seed_(seed), pool_secret_(pool_secret), how_(how), audit_(geometry) {}
+      : g_(geometry),
+        protocol_(protocols::of(geometry.protocol)),
+        memory_(memory),
+        seed_(seed),
+        pool_secret_(pool_secret),
+        how_(how),
+        audit_(geometry) {}
 
   Audit run() {
     use(Use::superblock, g_.at(layout::kSuperblock).bytes);
@@ -153,8 +157,8 @@ class Auditor {
     audit_.findings.push_back(std::move(finding));
   }
 
-  // RACE plans nothing, and takes no locks.
-  void look_at_slots_of_race() {
+  // Where there are no locks nobody plans anything, either.
+  void look_for_claims() {
     const base::Bytes slots = region(layout::kSlots);
     for (std::uint64_t i = 0; (i + 1) * sizeof(OperationSlot) <= slots.size(); ++i) {
       const HalfDone::Slot slot{.index = i,
@@ -164,8 +168,8 @@ class Auditor {
   }
 
   void look_at_slots() {
-    if (g_.protocol == layout::Protocol::race) return look_at_slots_of_race();
-    audit_.half_done = rcuckoo::half_done(g_, memory_);
+    if (!g_.shape().locks) return look_for_claims();
+    audit_.half_done = protocol_.half_done(g_, memory_);
     std::map<std::uint64_t, std::uint64_t> held;  // lock word -> bits that are held for certain
     for (const HalfDone::Slot& slot : audit_.half_done.slots) {
       if (slot.state == HalfDone::State::quarantined) {
@@ -280,9 +284,7 @@ class Auditor {
                             .directory = region(layout::kDirectory),
                             .pool_secret = pool_secret_};
     how.progress = [this](std::uint64_t rows) { progress(g_.at(layout::kTable).offset + rows * g_.row_bytes()); };
-    const bool race = g_.protocol == layout::Protocol::race;
-    const auto verify = race ? &race::verify : &rcuckoo::verify;
-    audit_.table = verify(g_, region(layout::kTable), region(layout::kHeap), seed_, how);
+    audit_.table = protocol_.verify(g_, region(layout::kTable), region(layout::kHeap), seed_, how);
     index::Report& table = audit_.table;
     for (std::size_t i = 0; i < Defect::kKinds; ++i) {
       audit_.of_kind[static_cast<std::size_t>(kOfDefect[i])] += table.of_kind[i];
@@ -408,6 +410,7 @@ class Auditor {
   }
 
   const Geometry& g_;
+  const index::Protocol& protocol_;
   const base::Bytes memory_;
   const base::HashSecret seed_;
   const base::HashSecret pool_secret_;

@@ -19,7 +19,6 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "index/image.h"
-#include "index/rcuckoo/repair.h"
 #include "layout/geometry.h"
 #include "layout/private_page.h"
 #include "node/segment_walk.h"
@@ -97,7 +96,7 @@ enum class Use : std::uint8_t {
   entries_free,
   rows_unreadable,
   directory,
-  row_trailers,  // what of a row is no entry: of RACE headers
+  row_trailers,  // what of a row is no entry
   row_marks,     // which rows have been used
   segments_free,
   segments_damaged,
@@ -126,7 +125,7 @@ struct Audit {
   std::vector<Finding> findings;
   std::array<std::uint64_t, kWrongs> of_kind{};
   std::array<std::uint64_t, kUses> bytes_of_use{};
-  rcuckoo::HalfDone half_done;
+  index::HalfDone half_done;
   std::uint64_t lock_bits = 0;        // that are set
   std::uint64_t barriers = 0;         // that are set
   std::vector<std::uint64_t> leases;  // words that are held

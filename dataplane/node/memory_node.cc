@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/memory_node.h"
 
+#include <google/protobuf/descriptor.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,9 +12,6 @@
 #include "base/check.h"
 #include "directory/directory.h"
 #include "fabric/words.h"
-#include "index/race/verify.h"
-#include "index/rcuckoo/layout.h"
-#include "index/rcuckoo/repair.h"
 #include "layout/directory.h"
 #include "layout/extent.h"
 #include "layout/operation_slot.h"
@@ -21,6 +20,7 @@
 #include "layout/superblock.h"
 #include "map/shard_map.h"
 #include "node/audit.h"
+#include "protocols/protocols.h"
 
 namespace farpool::node {
 namespace {
@@ -59,10 +59,7 @@ std::string differing_flags(const layout::Geometry& was, const layout::Geometry&
   const auto number = [&compare](const std::string& flag, std::uint64_t before, std::uint64_t now) {
     compare(flag, std::to_string(before), std::to_string(now));
   };
-  const auto protocol = [](const layout::Geometry& g) {
-    return std::string(g.protocol == layout::Protocol::race ? "race" : "rcuckoo");
-  };
-  compare("--protocol", protocol(was), protocol(is));
+  compare("--protocol", std::string(was.shape().name), std::string(is.shape().name));
   number("--memory", was.memory_bytes, is.memory_bytes);
   if (was.protocol == is.protocol) {
     number("--entry-bytes", was.entry_bytes, is.entry_bytes);
@@ -80,6 +77,22 @@ std::string differing_flags(const layout::Geometry& was, const layout::Geometry&
   return flags;
 }
 
+// Whether two entries of a map say the same of the table and its locks: these are their parts that are messages.
+bool same_shape(const v1alpha1::MemoryNodeEntry& one, const v1alpha1::MemoryNodeEntry& other) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Descriptor& fields = *v1alpha1::MemoryNodeEntry::descriptor();
+  const google::protobuf::Reflection& look = *v1alpha1::MemoryNodeEntry::GetReflection();
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const FieldDescriptor* const field = fields.field(i);
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (look.HasField(one, field) != look.HasField(other, field) ||
+        look.GetMessage(one, field).SerializeAsString() != look.GetMessage(other, field).SerializeAsString()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Whether a coarse counter moved by more than a percent of `scale`, or to or from nothing.
 bool moved(std::uint64_t from, std::uint64_t to, std::uint64_t scale) {
   const std::uint64_t distance = from > to ? from - to : to - from;
@@ -94,6 +107,10 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
   request.memory_bytes = memory.size();
   Result<layout::Geometry> geometry = layout::plan_geometry(request);
   if (!geometry.ok()) return geometry.status();
+  const index::Protocol& protocol = protocols::of(geometry->protocol);
+  if (Status status = index::check_wire(protocol.name(), protocol.needs(), responder.caps()); !status.ok()) {
+    return status;
+  }
   if (!std::has_single_bit(options.initial_tables) || options.initial_tables > geometry->tables) {
     return Status(Code::invalid_argument, std::to_string(options.initial_tables) +
                                               " initial tables are not possible: use a power of two up to " +
@@ -117,6 +134,7 @@ MemoryNode::MemoryNode(Options options, base::MutableBytes memory, const layout:
     : options_(std::move(options)),
       memory_(memory),
       geometry_(geometry),
+      protocol_(protocols::of(geometry.protocol)),
       responder_(responder),
       ledger_(geometry.segments),
       dirty_(geometry.segments, false) {
@@ -174,14 +192,9 @@ std::function<void(std::uint64_t)> MemoryNode::rows_done(const char* step) const
 // The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is
 // written here. The private page comes last: a half-formatted memory is never taken for a whole one.
 void MemoryNode::format() {
-  const layout::Span& rows = geometry_.at(layout::kTable);
   const auto progress = rows_done("formats its table");
   if (progress) progress(0);
-  if (geometry_.protocol == layout::Protocol::race) {
-    race::format_tables(geometry_, memory_.subspan(rows.offset, rows.bytes), options_.initial_tables, progress);
-  } else {
-    rcuckoo::format_table(geometry_, memory_.subspan(rows.offset, rows.bytes));
-  }
+  protocol_.format(geometry_, memory_, options_.initial_tables, progress);
   const layout::Span& entries = geometry_.at(layout::kDirectory);
   directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables, options_.initial_tables);
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
@@ -192,7 +205,7 @@ void MemoryNode::format() {
 // The memory keeps the locks that this life begins with: the locks of what no crash explains. Locks that clients take in
 // the NIC's memory end with the process, as every session does; the next life learns from the slots who held what.
 Status MemoryNode::place_locks() {
-  if (options_.locks == LockPlacement::host || geometry_.protocol == layout::Protocol::race) return {};
+  if (options_.locks == LockPlacement::host || !geometry_.shape().locks) return {};
   const layout::Span& at = geometry_.at(layout::kLocks);
   const Status placed = responder_.place_in_device(memory_.subspan(at.offset, at.bytes));
   locks_in_device_ = placed.ok();
@@ -232,17 +245,10 @@ Status MemoryNode::take_up() {
   record_ = *page.record;
   fresh_ = false;
 
-  if (geometry_.protocol == layout::Protocol::race) {
-    repaired_ = race::repair_image(geometry_, memory_, rows_done("repairs the table that it found"));
-    log(repaired_ > 0, "found " + std::to_string(repaired_) + " inserts half done, and undid them");
-  } else {
-    const rcuckoo::ImageRepair repair = rcuckoo::repair_image(geometry_, memory_);
-    repaired_ = repair.slots;
-    log(repair.slots > 0, "found " + std::to_string(repair.slots) + " operations half done and " +
-                              std::to_string(repair.bits) + " locks taken: " + std::to_string(repair.finished) +
-                              " operations finished, the others undone");
-    for (const std::string& what : repair.quarantined) log(true, "left as it is, with its locks: " + what);
-  }
+  const index::Mended mended = protocol_.mend(geometry_, memory_, rows_done("repairs the table that it found"));
+  repaired_ = mended.operations;
+  log(repaired_ > 0, mended.what);
+  for (const std::string& what : mended.left) log(true, "left as it is, with its locks: " + what);
   verify();
   return {};
 }
@@ -335,21 +341,14 @@ v1alpha1::MemoryNodeEntry MemoryNode::entry() const {
   entry.set_incarnation(incarnation_);
   entry.set_state(v1alpha1::MemoryNodeEntry::STATE_SERVING);
   entry.set_memory_bytes(geometry_.memory_bytes);
-  if (geometry_.protocol == layout::Protocol::race) {
-    entry.mutable_race()->set_groups(geometry_.rows);
-    return entry;
-  }
+  protocol_.describe(geometry_, entry);
+  if (!geometry_.shape().locks) return entry;
   auto& locks = *entry.mutable_lock_region();
   locks.set_placement(locks_in_device_ ? v1alpha1::LockRegion::PLACEMENT_DEVICE_MEMORY
                                        : v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
   locks.set_bytes(geometry_.at(layout::kLocks).bytes);
   locks.set_locks(geometry_.lock_bits);
   locks.set_rows_per_lock(static_cast<std::uint32_t>(geometry_.rows_per_lock));
-  auto& shape = *entry.mutable_rcuckoo();
-  shape.set_entry_bytes(static_cast<std::uint32_t>(geometry_.entry_bytes));
-  shape.set_entries_per_row(static_cast<std::uint32_t>(geometry_.entries_per_row));
-  shape.set_rows_per_lock(static_cast<std::uint32_t>(geometry_.rows_per_lock));
-  shape.set_rows(geometry_.rows);
   return entry;
 }
 
@@ -383,10 +382,7 @@ std::optional<MemoryNode::Published> MemoryNode::refusal(const v1alpha1::ShardMa
   if (map.move() < held_move()) return refuse(Verdict::conflicting, backwards());
   const v1alpha1::MemoryNodeEntry own = entry();
   const v1alpha1::MemoryNodeEntry* listed = own_entry(map);
-  if (listed != nullptr &&
-      (listed->name() != own.name() || listed->rcuckoo().SerializeAsString() != own.rcuckoo().SerializeAsString() ||
-       listed->race().SerializeAsString() != own.race().SerializeAsString() ||
-       listed->lock_region().SerializeAsString() != own.lock_region().SerializeAsString())) {
+  if (listed != nullptr && (listed->name() != own.name() || !same_shape(*listed, own))) {
     return refuse(Verdict::invalid,
                   "its entry for this incarnation has another name or geometry than this memory node formatted");
   }
@@ -774,7 +770,7 @@ void MemoryNode::count_quarantined() {
       OperationSlot slot;
       fabric::read_words(slot_at(dead.group * geometry_.slots_per_session + i), base::mutable_bytes_of(slot));
       if (slot.holder == 0 || !slot.quarantined()) continue;
-      const auto named = rcuckoo::rows_of(geometry_, slot);
+      const auto named = protocol_.rows_of(geometry_, slot);
       if (named) rows.insert(named->begin(), named->end());
       unnamed += named ? 0 : 1;
     }
@@ -871,13 +867,9 @@ void MemoryNode::refresh_facts() {
   const v1alpha1::MemoryNodeEntry own = entry();
   node.set_endpoint(own.endpoint());
   node.set_memory_bytes(own.memory_bytes());
-  if (own.has_race()) {
-    *node.mutable_race() = own.race();
-    node.set_even_tables(static_cast<std::uint32_t>(even_tables()));
-  } else {
-    *node.mutable_lock_region() = own.lock_region();
-    *node.mutable_rcuckoo() = own.rcuckoo();
-  }
+  protocol_.describe(geometry_, node);
+  if (own.has_lock_region()) *node.mutable_lock_region() = own.lock_region();
+  if (geometry_.shape().most_tables > 1) node.set_even_tables(static_cast<std::uint32_t>(even_tables()));
   node.set_move_finished(move_finished());
   node.set_memory_fresh(fresh_);
   node.set_recorded_epoch(record_.epoch);

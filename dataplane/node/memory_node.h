@@ -20,6 +20,7 @@
 #include "base/signature.h"
 #include "fabric/host.h"
 #include "farpool/v1alpha1/agent.pb.h"
+#include "index/protocol.h"
 #include "layout/calls.h"
 #include "layout/geometry.h"
 #include "layout/private_page.h"
@@ -29,7 +30,7 @@
 
 namespace farpool::node {
 
-// Where the locks of an RCuckoo table are to lie.
+// Where the locks of a table are to lie, if its protocol has such.
 enum class LockPlacement : std::uint8_t {
   host,
   device_preferred,  // in the NIC's memory, or else in the host's
@@ -44,7 +45,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::string endpoint;              // host:port that clients are told
     std::string version;               // of the binary
     layout::GeometryRequest geometry;  // memory_bytes is taken from the memory itself
-    std::uint64_t initial_tables = 1;  // of RACE: that a memory which is formatted begins with
+    std::uint64_t initial_tables = 1;  // that a memory which is formatted begins with
     base::Nanos lease = 5 * base::kSecond;
     base::Nanos failure_timeout = 2 * base::kSecond;
     std::uint32_t max_lanes = 1024;
@@ -70,7 +71,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   // an earlier incarnation left is taken up: nothing of its clients can execute any more, so what they left half done
   // is finished or undone, the locks are freed, every byte is checked, and what nobody points to is free. A life that
   // is cut short while it does this leaves memory that the next can take up. invalid_argument says which figure of the
-  // geometry cannot work, or which flags the memory was formatted with instead; corrupt, why the memory cannot be taken
+  // geometry cannot work, what the protocol needs and the wire has not, or which flags the memory was formatted with instead; corrupt, why the memory cannot be taken
   // up: nothing in it has been changed then; unavailable, why locks that have to lie in the NIC's memory do not.
   static base::Result<std::unique_ptr<MemoryNode>> create(Options options, base::MutableBytes memory,
                                                           fabric::Responder& responder);
@@ -198,6 +199,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   const Options options_;
   const base::MutableBytes memory_;
   const layout::Geometry geometry_;
+  const index::Protocol& protocol_;
   fabric::Responder& responder_;
   layout::PrivateRecord record_;  // as it stands in the private page
   bool fresh_ = true;

@@ -18,6 +18,7 @@ class ManualResponder final : public fabric::Responder {
  public:
   explicit ManualResponder(std::uint64_t seed = 1) : random_(seed) {}
 
+  fabric::Caps caps() const override { return {}; }
   void fence(std::uint64_t session_id, std::function<void()> done) override {
     fences.emplace_back(session_id, std::move(done));
   }

@@ -11,12 +11,13 @@
 
 #include "base/check.h"
 #include "base/marks.h"
-#include "client/open_table.h"
+#include "index/race/layout.h"
 #include "index/rcuckoo/layout.h"
 #include "layout/directory.h"
 #include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "node/memory_node.h"
+#include "protocols/protocols.h"
 
 namespace farpool::sim {
 namespace {
@@ -181,9 +182,8 @@ task::Task<void> World::open(Client& client) {
     body.status = superblock.status();
     co_return;
   }
-  const layout::Geometry& geometry = superblock->geometry;
-  body.heap = std::make_unique<heap::Heap>(*body.session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes);
-  body.table = client::open_table(*body.session, *body.heap, geometry, options_.table_id);
+  const index::Protocol& protocol = protocols::of(superblock->geometry.protocol);
+  body.table = protocol.open(*body.session, superblock->geometry, options_.table_id);
   client.incarnation_ = body.session->grant().client_incarnation;
   client.slots_offset_ = body.session->grant().slots_offset;
   client.session_id_ = body.session->grant().session_id;
@@ -194,7 +194,7 @@ task::Task<void> World::open(Client& client) {
 task::Task<void> World::close(Client& client) {
   Client::Body& body = *client.body_;
   const Nanos deadline = client.port_->now() + 10 * base::kSecond;
-  if (body.heap != nullptr && body.session->alive()) co_await body.heap->release(deadline);
+  if (body.table != nullptr && body.session->alive()) co_await body.table->release(deadline);
   if (body.session != nullptr) co_await body.session->close(deadline);
 }
 
@@ -204,7 +204,6 @@ void World::disconnect(Client& client) {
   if (!run(client, close(client))) stop("client " + client.name_ + " did not say goodbye in time");
   client.closed_ = true;
   client.body_->table.reset();
-  client.body_->heap.reset();
   client.body_->session.reset();
 }
 
@@ -421,11 +420,11 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
       return "lock word " + std::to_string(at.offset / 8);
     case layout::kTable:
       if (geometry.protocol == layout::Protocol::race) {
-        const std::uint64_t within = at.offset % layout::kGroupBytes, row = at.offset / layout::kGroupBytes;
+        const std::uint64_t within = at.offset % race::kGroupBytes, row = at.offset / race::kGroupBytes;
         const std::string group = geometry.tables == 1 ? std::to_string(row)
                                                        : std::to_string(row / geometry.rows_per_table()) + "/" +
                                                              std::to_string(row % geometry.rows_per_table());
-        if (bytes == layout::kGroupBytes) return "group " + group;
+        if (bytes == race::kGroupBytes) return "group " + group;
         if (bytes <= 8 && within % 64 == 0) return "header " + group + "." + std::to_string(within / 64);
         if (bytes == 128) return "bucket " + group + (within == 0 ? " left" : " right");
         return "slot " + group + "." + std::to_string(within / 64 * 7 + within % 64 / 8 - 1);

@@ -42,14 +42,14 @@ struct WorldOptions {
 
 class World;
 
-// One client thread: a port, a session, a heap and a table.
+// One client thread: a port, a session and a table.
 class Client {
  public:
   const std::string& name() const { return name_; }
   std::size_t index() const { return port_->index(); }
   fabric::sim::SimPort& port() { return *port_; }
   session::Session& session() { return *body_->session; }
-  heap::Heap& heap() { return *body_->heap; }
+  heap::Heap& heap() { return *body_->table->heap(); }
   index::Table& table() { return *body_->table; }
   bool connected() const { return body_->table != nullptr; }
   bool crashed() const { return port_->crashed(); }
@@ -65,7 +65,6 @@ class Client {
   struct Body {
     task::Scope scope;
     std::unique_ptr<session::Session> session;
-    std::unique_ptr<heap::Heap> heap;
     std::unique_ptr<index::Table> table;
     base::Status status;
   };
@@ -86,7 +85,7 @@ class World {
   // Clients that live say goodbye; those that crashed are buried with their frames.
   ~World();
 
-  // Opens a session, reads the superblock and makes heap and table. Must succeed.
+  // Opens a session, reads the superblock and opens the table. Must succeed.
   Client& connect(const std::string& name);
   // The same while the world runs: a client without a session, and the task that opens one (connected() tells).
   Client& add(const std::string& name);

@@ -335,11 +335,17 @@ SimPort::SimPort(Network& network, std::size_t index, Peer peer, std::uint64_t s
 
 SimPort::~SimPort() = default;
 
-Caps SimPort::caps() const {
-  return {.calls_in_flight = network_->options().calls_in_flight,
-          .call_bytes = kMaxServiceBytes,
-          .retry_time = network_->options().retry_time};
+namespace {
+
+Caps caps_of(const Options& options) {
+  return {.calls_in_flight = options.calls_in_flight,
+          .call_bytes = options.calls_in_flight > 0 ? kMaxServiceBytes : 0,
+          .retry_time = options.retry_time};
 }
+
+}  // namespace
+
+Caps SimPort::caps() const { return caps_of(network_->options()); }
 
 Nanos SimPort::now() const { return clock_.at(network_->now()); }
 
@@ -571,6 +577,8 @@ void SimResponder::stop() {
   placed_ = nullptr;
   device_.clear();
 }
+
+Caps SimResponder::caps() const { return caps_of(network_.options()); }
 
 base::Status SimResponder::place_in_device(base::Bytes region) {
   FARPOOL_CHECK(placed_ == nullptr && region.size() % 8 == 0);

@@ -174,6 +174,7 @@ class SimResponder final : public Responder, private Hand::Watch {
   void stop();
   const std::string& endpoint() const { return endpoint_; }
 
+  Caps caps() const override;
   void fence(std::uint64_t session_id, std::function<void()> done) override;
   void after(Nanos delay, std::function<void()> what) override;
   Nanos now() const override;

@@ -280,9 +280,8 @@ TcpPort::~TcpPort() {
   *self_ = nullptr;
 }
 
-Caps TcpPort::caps() const {
+Caps wire_caps() {
   return {.masked_cas = true,
-          .atomic_domain = Caps::AtomicDomain::cpu,
           .max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,
           .calls_in_flight = kCallsInFlight,

@@ -21,6 +21,8 @@ namespace farpool::fabric::tcp {
 // Linux sends a lost segment again after 200 ms at the least, and after 400 ms the next time. This is one loss, and
 // room for a slow turn of either side. The API's rule for a pool's failure timeout says the same.
 inline constexpr Nanos kRetryTime = 500 * base::kMillisecond;
+// What every lane of this wire can do.
+Caps wire_caps();
 
 // Where memory nodes of this host offer lanes over rings: each by its incarnation, so that no other can answer for it.
 std::string rings_address(const std::string& directory, std::uint64_t node_incarnation);
@@ -34,7 +36,7 @@ class TcpPort final : public Port {
   TcpPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::string rings = {});
   ~TcpPort() override;
 
-  Caps caps() const override;
+  Caps caps() const override { return wire_caps(); }
   Nanos now() const override { return net::Loop::now(); }
   std::uint64_t random() override;
   task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) override;

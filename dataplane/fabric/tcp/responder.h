@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "fabric/host.h"
+#include "fabric/tcp/port.h"
 #include "net/loop.h"
 #include "net/tls.h"
 
@@ -89,6 +90,7 @@ class TcpResponder final : public Responder {
   const std::string& address() const;  // once it serves: with the port that was really bound
   ResponderStats stats() const;        // any thread
 
+  Caps caps() const override { return wire_caps(); }
   void fence(std::uint64_t session_id, std::function<void()> done) override;
   void after(base::Nanos delay, std::function<void()> what) override;
   base::Nanos now() const override { return net::Loop::now(); }

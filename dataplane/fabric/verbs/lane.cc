@@ -50,8 +50,7 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
   // Every request may report, when the queue pair fails.
   completions_.reset(::ibv_create_cq(device.context(), kDepth + 1, this, port_.memory_->events.get(), 0));
   if (completions_ == nullptr) return failure(device.name() + ": a completion queue", errno);
-  const auto depth = static_cast<std::uint8_t>(
-      std::clamp<int>(device.limits().max_qp_init_rd_atom, 1, static_cast<int>(port_.caps().max_outstanding_atomics)));
+  const auto depth = static_cast<std::uint8_t>(std::clamp<int>(device.limits().max_qp_init_rd_atom, 1, kMostReads));
   native_ = device.masked_cas();
   auto pair = QueuePair::make(device, port_.memory_->domain.get(), completions_.get(),
                               {.sends = kDepth,

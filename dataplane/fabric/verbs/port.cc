@@ -61,13 +61,14 @@ VerbsPort::~VerbsPort() {
   loop_.remove(*this);
 }
 
-Caps VerbsPort::caps() const {
-  return {.masked_cas = memory_->device->masked_cas(),
-          .atomic_domain = Caps::AtomicDomain::nic,
+Caps wire_caps(const Device& device) {
+  return {.masked_cas = device.masked_cas(),
           .max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,
           .retry_time = kShortestFailureTimeout};
 }
+
+Caps VerbsPort::caps() const { return wire_caps(*memory_->device); }
 
 task::Task<Result<std::unique_ptr<Lane>>> VerbsPort::open_lane(LaneGrant grant, Nanos deadline) {
   auto lane = std::make_unique<VerbsLane>(*this);

@@ -24,6 +24,9 @@ struct PortOptions {
   std::function<void(const std::string&)> log;  // lanes that broke, and why; none: nobody is told
 };
 
+// What every lane of this wire can do on the device.
+Caps wire_caps(const Device& device);
+
 class VerbsLane;
 
 // Lives on the loop's thread; the loop outlives it. The device may be shared by many ports.

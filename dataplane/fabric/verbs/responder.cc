@@ -18,6 +18,7 @@
 #include "fabric/verbs/device_memory.h"
 #include "fabric/verbs/inbox.h"
 #include "fabric/verbs/manager.h"
+#include "fabric/verbs/port.h"
 #include "fabric/verbs/queue_pair.h"
 
 namespace farpool::fabric::verbs {
@@ -55,6 +56,8 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
       lane = end(lane, {Code::unavailable, "the memory node ends"});
     }
   }
+
+  const Device& device() const { return *device_; }
 
   Status place_in_device(base::Bytes region) {
     if (Status status = have_domain(); !status.ok()) return status;
@@ -671,6 +674,8 @@ Status VerbsResponder::serve(Host& host) {
   if (Status status = lanes_->begin(host, [this] { return session_port_.random(); }); !status.ok()) return status;
   return session_port_.serve(host, lanes_.get());
 }
+
+Caps VerbsResponder::caps() const { return wire_caps(lanes_->device()); }
 
 Status VerbsResponder::place_in_device(base::Bytes region) { return lanes_->place_in_device(region); }
 

@@ -41,6 +41,7 @@ class VerbsResponder final : public Responder {
   tcp::ResponderStats session_port_stats() const { return session_port_.stats(); }
   VerbsStats stats() const;  // any thread
 
+  Caps caps() const override;
   // The session's queue pairs are gone when `done` is called.
   void fence(std::uint64_t session_id, std::function<void()> done) override {
     session_port_.fence(session_id, std::move(done));

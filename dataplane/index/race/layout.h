@@ -40,9 +40,8 @@ namespace farpool::race {
 
 inline constexpr std::uint64_t kBucketBytes = 64;
 inline constexpr std::uint64_t kBucketSlots = 7;
-using layout::kGroupBytes;
-using layout::kGroupSlots;
-static_assert(kGroupBytes == 3 * kBucketBytes && kGroupSlots == 3 * kBucketSlots);
+inline constexpr std::uint64_t kGroupBytes = 3 * kBucketBytes;
+inline constexpr std::uint64_t kGroupSlots = 3 * kBucketSlots;
 inline constexpr std::uint64_t kCombinedBytes = 2 * kBucketBytes;
 inline constexpr std::uint64_t kCombinedSlots = 2 * kBucketSlots;
 

@@ -15,16 +15,19 @@
 
 namespace farpool::race {
 
+Table::Table(session::Session& session, const layout::Geometry& geometry, std::uint32_t table_id)
+    : state_(std::make_unique<State>(session, nullptr, geometry, table_id)) {}
 Table::Table(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id)
-    : state_(std::make_unique<State>(session, heap, geometry, table_id)) {
-  heap.set_references(*state_);
-}
+    : state_(std::make_unique<State>(session, &heap, geometry, table_id)) {}
 Table::~Table() = default;
 
-Table::State::State(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry,
+Table::State::State(session::Session& session, heap::Heap* other_heap, const layout::Geometry& geometry,
                     std::uint32_t table_id)
     : session(session),
-      heap(heap),
+      own_heap(other_heap != nullptr
+                   ? nullptr
+                   : std::make_unique<heap::Heap>(session, geometry.at(layout::kHeap).bytes, geometry.segment_bytes)),
+      heap(other_heap != nullptr ? *other_heap : *own_heap),
       geometry(geometry),
       table_id(table_id),
       row_marks(session, this->geometry),
@@ -33,7 +36,9 @@ Table::State::State(session::Session& session, heap::Heap& heap, const layout::G
       directory(session, geometry.tables),
       groups(std::make_unique<Groups>(*this)),
       splitter(session, repairer, directory, this->geometry, *groups),
-      relocation(std::make_unique<Relocation>(*this)) {}
+      relocation(std::make_unique<Relocation>(*this)) {
+  heap.set_references(*this);
+}
 Table::State::~State() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->geometry; }
@@ -44,6 +49,9 @@ const Marks& Table::marks() const {
   state_->marks.splits_taken_over = splits.taken_over;
   return state_->marks;
 }
+Task<void> Table::maintain(Nanos deadline) { return state_->heap.maintain(deadline); }
+Task<void> Table::release(Nanos deadline) { return state_->heap.release(deadline); }
+heap::Heap* Table::heap() { return &state_->heap; }
 session::Repairer& Table::repairer() { return state_->repairer; }
 index::Movable* Table::movable() { return state_->relocation.get(); }
 

@@ -27,7 +27,9 @@ using index::Marks;
 
 class Table final : public index::Table {
  public:
-  // Session and heap outlive the table, and the table its operations and the session's background tasks.
+  // The session outlives the table, and the table its operations and the session's background tasks. It has a heap of its own.
+  Table(session::Session& session, const layout::Geometry& geometry, std::uint32_t table_id = 0);
+  // The same on a heap that outlives it.
   Table(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id = 0);
   ~Table() override;
 
@@ -47,21 +49,20 @@ class Table final : public index::Table {
                                              fabric::Cost& cost) override;
   std::uint64_t positions() const override;
 
-  // Starts a split of the table that has the key, in the background, unless one is under way: for clients that want
-  // room before it is needed. out_of_memory: it cannot be split.
-  task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
-
+  task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost) override;
   task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
                                              fabric::Cost& cost) override;
 
   base::Status split_trouble() const override;
 
-  // Returns when this client splits nothing, or at the deadline.
-  task::Task<base::Status> idle(base::Nanos deadline);
+  task::Task<base::Status> idle(base::Nanos deadline) override;
 
   const layout::Geometry& geometry() const override;
   const Marks& marks() const override;
   task::Task<base::Result<index::Swept>> sweep(base::Nanos deadline, fabric::Cost& cost) override;
+  task::Task<void> maintain(base::Nanos deadline) override;
+  task::Task<void> release(base::Nanos deadline) override;
+  heap::Heap* heap() override;
   session::Repairer& repairer() override;
   index::Movable* movable() override;
 

@@ -47,6 +47,8 @@ namespace farpool::rcuckoo {
 using layout::Field;
 using layout::Geometry;
 
+inline constexpr std::uint64_t kRowTrailer = 16;  // version and checksum
+
 // --- Entries
 
 enum class EntryType : std::uint64_t { empty = 0, in_place = 1, extent = 2 };
@@ -212,7 +214,7 @@ class RowView {
 
 // Raises the version and seals the row, which a move may have reached.
 inline void seal_row(base::MutableBytes bytes, std::uint64_t row, std::uint64_t move) {
-  std::byte* trailer = bytes.data() + bytes.size() - layout::kRowTrailer;
+  std::byte* trailer = bytes.data() + bytes.size() - kRowTrailer;
   base::store(trailer, VersionWord::raised(base::load<std::uint64_t>(trailer), move));
   base::store(trailer + 8, base::crc64(bytes.first(bytes.size() - 8), row));
 }

@@ -32,7 +32,7 @@ bool same(const Geometry& geometry, const Entry& a, const Entry& b) {
 bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t number, std::uint64_t slot,
                   const Entry& before, const Entry& after) {
   std::vector<std::byte> guess(row.begin(), row.end());
-  std::byte* trailer = guess.data() + guess.size() - layout::kRowTrailer;
+  std::byte* trailer = guess.data() + guess.size() - kRowTrailer;
   const auto version = base::load<std::uint64_t>(trailer), checksum = base::load<std::uint64_t>(trailer + 8);
   const auto fits = [&](const Entry& entry, std::uint64_t of_version) {
     std::memcpy(guess.data() + slot * geometry.entry_bytes, entry.raw().data(), geometry.entry_bytes);
@@ -63,11 +63,11 @@ Finish finish_closing(const Geometry& geometry, const OperationSlot& slot, std::
 
 }  // namespace
 
-std::uint64_t entries_of(base::Bytes row) { return base::crc64(row.first(row.size() - layout::kRowTrailer)); }
+std::uint64_t entries_of(base::Bytes row) { return base::crc64(row.first(row.size() - kRowTrailer)); }
 
 std::uint64_t rest_of(const Geometry& geometry, base::Bytes row, std::uint64_t slot) {
   const std::uint64_t from = slot * geometry.entry_bytes, to = from + geometry.entry_bytes;
-  return base::crc64(row.first(row.size() - layout::kRowTrailer).subspan(to), base::crc64(row.first(from), slot));
+  return base::crc64(row.first(row.size() - kRowTrailer).subspan(to), base::crc64(row.first(from), slot));
 }
 
 std::optional<std::vector<std::uint64_t>> rows_of(const Geometry& geometry, const OperationSlot& slot) {

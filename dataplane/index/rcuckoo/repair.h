@@ -10,13 +10,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "index/image.h"
 #include "layout/geometry.h"
 #include "layout/operation_slot.h"
 
@@ -38,27 +38,7 @@ struct Finish {
 Finish finish_rows(const layout::Geometry& geometry, const layout::OperationSlot& slot,
                    std::span<const base::MutableBytes> rows);
 
-// What operation slots say is half done, in a memory of which no client changes anything any more, and what becomes of
-// it: every claim is of the dead.
-struct HalfDone {
-  enum class State : std::uint8_t {
-    begun,        // its claim was being written: it holds nothing
-    locking,      // it may hold each of its locks or not, and has written no row
-    writing,      // it holds its locks, and the plan says which rows are still to be written
-    written,      // it has written its rows, and may not have released its locks
-    quarantined,  // no crash explains what lies under its locks: it stays, with them
-  };
-  struct Slot {
-    std::uint64_t index = 0;
-    State state = State::begun;
-    layout::OperationSlot says;
-    std::vector<std::uint64_t> rows;  // of the plan, from the first on that changes, in order; of the quarantined, all
-    std::string why;                  // it is quarantined
-  };
-  std::vector<Slot> slots;
-  // What these rows become; empty for what is in quarantine.
-  std::map<std::uint64_t, std::vector<std::byte>> rows;
-};
+using index::HalfDone;
 // `memory` is all of the node's regions, cut by `geometry`, and any bytes.
 HalfDone half_done(const layout::Geometry& geometry, base::Bytes memory);
 

@@ -78,10 +78,12 @@ class Turns {
 class Relocation;
 
 struct Table::State final : session::Repairable, heap::References {
-  State(session::Session& session, heap::Heap& heap, const Geometry& geometry, std::uint32_t table_id);
+  // On a heap of its own if there is no other.
+  State(session::Session& session, heap::Heap* other_heap, const Geometry& geometry, std::uint32_t table_id);
   ~State() override;
 
   session::Session& session;
+  const std::unique_ptr<heap::Heap> own_heap;
   heap::Heap& heap;
   const Geometry geometry;
   const std::uint32_t table_id;

@@ -26,7 +26,9 @@ using index::Marks;
 
 class Table final : public index::Table {
  public:
-  // Session and heap outlive the table, and the table its operations.
+  // The session outlives the table, and the table its operations. It has a heap of its own.
+  Table(session::Session& session, const layout::Geometry& geometry, std::uint32_t table_id = 0);
+  // The same on a heap that outlives it.
   Table(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id = 0);
   ~Table() override;
 
@@ -48,6 +50,9 @@ class Table final : public index::Table {
 
   const layout::Geometry& geometry() const override;
   const Marks& marks() const override;
+  task::Task<void> maintain(base::Nanos deadline) override;
+  task::Task<void> release(base::Nanos deadline) override;
+  heap::Heap* heap() override;
   session::Repairer& repairer() override;
   index::Movable* movable() override;
 

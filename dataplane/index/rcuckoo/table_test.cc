@@ -42,7 +42,7 @@ WorldOptions options_of(std::uint64_t rows, std::uint64_t seed = 1, std::uint64_
                       .max_sessions = 8,
                       .slots_per_session = 4};
   // The table's share is in percent: round down by making the memory as large as it takes.
-  const std::uint64_t table = rows * (entry_bytes * 8 + layout::kRowTrailer);
+  const std::uint64_t table = rows * (entry_bytes * 8 + kRowTrailer);
   options.geometry.table_percent = std::max<std::uint64_t>(1, table * 100 / options.geometry.memory_bytes);
   return options;
 }

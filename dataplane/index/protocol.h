@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// One index protocol: all that memory nodes, clients and checkers ask of it, but for the numbers in layout/protocol.h.
+// A protocol is one such object; the room `protocols` has the list. What is here is asked when a memory is formatted,
+// taken up or audited, and when a client opens a table: never by an operation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/result.h"
+#include "fabric/fabric.h"
+#include "farpool/v1alpha1/agent.pb.h"
+#include "index/image.h"
+#include "index/table.h"
+#include "layout/geometry.h"
+#include "layout/operation_slot.h"
+#include "session/session.h"
+
+namespace farpool::index {
+
+// What a protocol asks of a wire, in the words of fabric::Caps.
+struct Needs {
+  std::uint32_t chain = 1;            // verbs of its longest chain
+  std::uint64_t verb_bytes = 8;       // of its longest READ or WRITE
+  std::uint32_t calls_in_flight = 0;  // CALLs for data on one lane; 0: it has none
+  std::uint64_t call_bytes = 0;       // the longest request of one, and the longest reply
+};
+// Says what of the needs the wire cannot serve, or ok. `name` is the protocol's.
+base::Status check_wire(std::string_view name, const Needs& needs, const fabric::Caps& caps);
+
+// What came of operations that an earlier life of a memory had left half done.
+struct Mended {
+  std::uint64_t operations = 0;
+  std::string what;               // for people: "found 3 inserts half done, and undid them"
+  std::vector<std::string> left;  // for people: what no crash explains; it stays as it is
+};
+
+class Protocol {
+ public:
+  using Progress = std::function<void(std::uint64_t rows)>;  // may be empty
+
+  explicit Protocol(layout::Protocol number) : number_(number) {}
+  virtual ~Protocol() = default;
+  Protocol(const Protocol&) = delete;
+
+  layout::Protocol number() const { return number_; }
+  std::string_view name() const { return layout::shape_of(number_).name; }
+  virtual Needs needs() const = 0;
+
+  // --- The memory node: bytes that no client changes. `memory` is all of them, cut by the geometry.
+
+  // Makes the tables of a zeroed memory empty. The directory is formatted apart.
+  virtual void format(const layout::Geometry& geometry, base::MutableBytes memory, std::uint64_t initial_tables,
+                      const Progress& progress) const = 0;
+  // Finishes or undoes what clients that have all ended left half done, and frees what they held. Cut short after any
+  // word, another call does the rest.
+  virtual Mended mend(const layout::Geometry& geometry, base::MutableBytes memory, const Progress& progress) const = 0;
+  // Says what operation slots plan, and what rows become when that is done.
+  virtual HalfDone half_done(const layout::Geometry&, base::Bytes) const { return {}; }
+  // Checks every entry. `table` and `heap` are the regions' bytes.
+  virtual Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap,
+                        const base::HashSecret& seed, const Verification& how) const = 0;
+  // Returns the rows that an operation slot's plan names; nothing if it is no plan of such a table.
+  virtual std::optional<std::vector<std::uint64_t>> rows_of(const layout::Geometry&,
+                                                            const layout::OperationSlot&) const {
+    return std::nullopt;
+  }
+  // Write the shape of the table into what the memory node says of itself, and into its entry of a shard map.
+  virtual void describe(const layout::Geometry& geometry, v1alpha1::MemoryNodeFacts& facts) const = 0;
+  virtual void describe(const layout::Geometry& geometry, v1alpha1::MemoryNodeEntry& entry) const = 0;
+
+  // --- The client
+
+  // Opens the table of a memory node, with all that it needs beside the session. The session outlives it.
+  virtual std::unique_ptr<Table> open(session::Session& session, const layout::Geometry& geometry,
+                                      std::uint32_t table_id) const = 0;
+
+ private:
+  const layout::Protocol number_;
+};
+
+}  // namespace farpool::index
