@@ -6,8 +6,10 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -54,6 +56,78 @@ func TestNamesOfProtocolsAreSeen(t *testing.T) {
 		"trace": false, "Trace": false, "grace": false, "GracePeriod": false, `"data race"`: false, "RACE": true, "cuckoo_duo": true, "brace": false,
 	} {
 		if protocolNames.MatchString(text) != named {
+			t.Errorf("%s: %v", text, !named)
+		}
+	}
+}
+
+// protocolNamesInCpp matches a name of an index protocol in C++, comments aside. There "race" alone is a name, too.
+var protocolNamesInCpp = regexp.MustCompile(`(?i:r_?cuckoo|cuckoo_?duo|outback)|(\b|_)race(\b|_|::)|(\b|[a-z])(RACE|Race)([A-Z_]|\b)`)
+
+// The rooms of the data plane that ask index/protocol.h, and what of them may name protocols.
+var (
+	roomsWithoutProtocols = []string{"apps", "bench", "client", "control", "front", "heap", "layout", "map", "node", "session", "sim"}
+	placesOfProtocols     = []string{
+		"layout/protocol.h", "layout/protocols.cc", // numbers, and shapes of tables
+		"bench/race_", "bench/rcuckoo_", // measurements of one protocol
+	}
+	// Files that still name one. The list may only get shorter.
+	stillNameProtocols = []string{
+		"bench/growth_main.cc", "bench/reclaim_main.cc", "bench/verify_hardware_main.cc", "bench/ycsb_main.cc",
+		"sim/crash.cc", "sim/crash.h", "sim/explore_worlds.cc", "sim/housekeeping.cc", "sim/pools.cc", "sim/pools.h", "sim/simulate_main.cc",
+		"sim/survey.cc", "sim/survey.h", "sim/swarm.cc", "sim/swarm.h", "sim/world.cc",
+	}
+)
+
+func TestTheDataPlaneNamesNoProtocol(t *testing.T) {
+	looked := 0
+	var named []string
+	for _, path := range tracked(t) {
+		inside, isOfDataplane := strings.CutPrefix(path, "dataplane/")
+		room, _, _ := strings.Cut(inside, "/")
+		if !isOfDataplane || !slices.Contains(roomsWithoutProtocols, room) || !cppSource.MatchString(path) || cppTest.MatchString(path) ||
+			slices.ContainsFunc(placesOfProtocols, func(place string) bool { return strings.HasPrefix(inside, place) }) {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			continue // deleted in the work tree
+		}
+		looked++
+		for number, line := range strings.Split(string(content), "\n") {
+			code, _, _ := strings.Cut(line, "//")
+			if !protocolNamesInCpp.MatchString(code) {
+				continue
+			}
+			if !slices.Contains(named, inside) {
+				named = append(named, inside)
+			}
+			if !slices.Contains(stillNameProtocols, inside) {
+				t.Errorf("%s:%d: %s names a protocol: ask index/protocol.h", path, number+1, strings.TrimSpace(code))
+			}
+		}
+	}
+	if looked < 100 {
+		t.Fatalf("only %d files were looked at", looked)
+	}
+	for _, file := range stillNameProtocols {
+		if !slices.Contains(named, file) {
+			t.Errorf("%s names no protocol any more: take it off the list", file)
+		}
+	}
+}
+
+var (
+	cppSource = regexp.MustCompile(`\.(cc|h)$`)
+	cppTest   = regexp.MustCompile(`(_test|_fuzz)\.(cc|h)$`)
+)
+
+func TestNamesOfProtocolsInCppAreSeen(t *testing.T) {
+	for text, named := range map[string]bool{
+		"rcuckoo::Entry": true, "Protocol::race": true, "has_race()": true, `"race"`: true, `#include "index/race/table.h"`: true, "RaceLife": true,
+		"kRace": true, "RACE": true, "RCuckoo": true, "trace": false, "Trace": false, "brace_count": false, "keep_trace": false, "embrace": false,
+	} {
+		if protocolNamesInCpp.MatchString(text) != named {
 			t.Errorf("%s: %v", text, !named)
 		}
 	}
