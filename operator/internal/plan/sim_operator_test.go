@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,8 +30,10 @@ import (
 // operator decides from what it has seen, which lags, and carries that out in steps: between any two of them everything else may happen.
 type operator struct {
 	*world
-	name    string
-	seen    [kinds]int
+	name string
+	seen [kinds]int
+	// stuck is how often more the cache of a kind will not catch up.
+	stuck   [kinds]int
 	streams map[types.UID]agent.Observation
 
 	// faults is how many of a hundred calls fail, by random.
@@ -65,7 +68,9 @@ func always(int) bool { return true }
 func (o *operator) catchUp(chosen func(percent int) bool) {
 	for k := range o.seen {
 		newest := len(o.history[k]) - 1
-		if chosen(75) {
+		if o.stuck[k] > 0 {
+			o.stuck[k]--
+		} else if chosen(75) {
 			o.seen[k] = newest
 		} else if behind := newest - o.seen[k]; behind > 0 {
 			o.seen[k] += o.random.IntN(behind + 1)
@@ -472,6 +477,11 @@ func (o *operator) writeStatus(cached client.Object, status any) error {
 			return errInvalid // a resize that is over stays so
 		}
 		statusField(live).Set(want)
+		if node, ok := live.(*v1alpha1.MemoryNode); ok {
+			if ready := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Reason == v1alpha1.ReasonDrained {
+				o.saidDrained[node.Name] = node.Status.Conditions
+			}
+		}
 		o.put(k, live)
 		o.oneIsOpen()
 		return nil

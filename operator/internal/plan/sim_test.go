@@ -68,6 +68,7 @@ const (
 	faultsChange
 	lastIsLost
 	newcomerIsDeleted
+	statusIsOld
 	whats
 )
 
@@ -104,6 +105,13 @@ func eventsOf(seed uint64) []event {
 				events = append(events, event{what(w), random.Uint64()})
 				break
 			}
+		}
+	}
+	// What the world has learnt since comes into some seeds from a randomness of its own, so that the stories of the others stay what they were.
+	if seed%8 == 5 {
+		later := rand.New(rand.NewPCG(seed, 5))
+		for range 4 {
+			events = slices.Insert(events, later.IntN(len(events)), event{statusIsOld, later.Uint64()})
 		}
 	}
 	return events
@@ -307,10 +315,49 @@ func (r *run) happen(e event) {
 			r.say("pod %s is deleted, which no map has yet", name)
 			edit(r.world, kindPod, name, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: r.now} })
 		}
+	case statusIsOld:
+		r.bringBackAnOldStatus(random)
 	case faultsChange:
 		r.faults = pick(random, []int{0, 0, 5, 20, 40})
 		r.say("of a hundred calls %d fail", r.faults)
 	}
+}
+
+// bringBackAnOldStatus has a memory node of the map said to be drained once more, as after a backup of its MemoryNode that is restored, while the operator that
+// begins is shown a map from before that memory node came into it, and does not hear it.
+func (r *run) bringBackAnOldStatus(random *rand.Rand) {
+	newest := r.newestObject()
+	if newest == nil {
+		return
+	}
+	var candidates []string
+	for _, entry := range newest.Nodes {
+		if object := r.live(kindNode)[entry.Name]; object != nil && r.saidDrained[entry.Name] != nil && r.pod(entry.Name) != nil && hasPart(newest, entry.Name) {
+			candidates = append(candidates, entry.Name)
+		}
+	}
+	if len(candidates) == 0 {
+		return
+	}
+	name := pick(random, candidates)
+	before := -1
+	for at := range r.history[kindMap] {
+		if shown := newestOf(r.history[kindMap][at]); shown != nil && !lists(shown, name) {
+			before = at
+		}
+	}
+	if before < 0 {
+		return
+	}
+	r.say("MemoryNode %s is said to be drained, by a status of another past", name)
+	edit(r.world, kindNode, name, func(object *v1alpha1.MemoryNode) { object.Status.Conditions = slices.Clone(r.saidDrained[name]) })
+	r.deaf[name] = true
+	i := random.IntN(len(r.operators))
+	r.say("%s dies, and the next one is shown old maps", r.operators[i].name)
+	r.operators[i].die()
+	r.operators[i] = newOperator(r.world, r.operators[i].name)
+	r.operators[i].seen[kindMap], r.operators[i].stuck[kindMap] = before, 1+random.IntN(3)
+	r.operators[i].random, r.operators[i].faults = random, r.faults
 }
 
 // approve of everything that waits for a person.

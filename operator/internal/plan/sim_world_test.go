@@ -117,6 +117,8 @@ type world struct {
 	moves    map[int64]*v1alpha1.ShardMapSpec
 	tables   map[string]int32
 	secrets  map[string]string
+	// saidDrained are the conditions of MemoryNodes when they were last said to be drained.
+	saidDrained map[string][]metav1.Condition
 	// resizesDeleted: a person has deleted a ResizeOperation. Its number may be used again then, so that operators with different caches make two.
 	resizesDeleted bool
 	// newest is the latest map that any memory node has followed.
@@ -148,6 +150,7 @@ func newWorld(random *rand.Rand) *world {
 		processes: map[types.UID]*process{}, deaf: map[string]bool{}, keys: make([]*memory, simKeys),
 		made: map[int64][]*v1alpha1.ShardMapSpec{}, givenUp: map[string]bool{}, accepted: map[string]bool{}, memories: map[string]string{},
 		maps: map[int64]*v1alpha1.ShardMapSpec{}, moves: map[int64]*v1alpha1.ShardMapSpec{}, tables: map[string]int32{}, secrets: map[string]string{},
+		saidDrained: map[string][]metav1.Condition{},
 	}
 	if random.IntN(3) == 0 {
 		w.policy = v1alpha1.DataPolicyCache
@@ -461,9 +464,12 @@ func (w *world) followed() *v1alpha1.ShardMapSpec {
 	return w.maps[newest]
 }
 
-func (w *world) newestObject() *v1alpha1.ShardMapSpec {
+func (w *world) newestObject() *v1alpha1.ShardMapSpec { return newestOf(w.live(kindMap)) }
+
+// newestOf ShardMaps; nil: there is none.
+func newestOf(maps objects) *v1alpha1.ShardMapSpec {
 	var newest *v1alpha1.ShardMapSpec
-	for _, object := range w.live(kindMap) {
+	for _, object := range maps {
 		if spec := &object.(*v1alpha1.ShardMap).Spec; newest == nil || spec.Epoch > newest.Epoch {
 			newest = spec
 		}
