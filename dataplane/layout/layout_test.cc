@@ -384,6 +384,7 @@ PrivateRecord record_of(std::uint64_t epoch) {
           .pool = pool_tag("uid"),
           .epoch = epoch,
           .lives = 1,
+          .unnamed = epoch % 2 == 0,
           .table_seed = {1, 2},
           .pool_secret = {3, epoch},
           .geometry = plan_geometry(request_of(64 << 20)).value()};

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kCopies = 2;
 constexpr std::size_t kStride = kPage / kCopies;
+constexpr std::uint64_t kUnnamed = std::uint64_t{1} << 63;  // in `lives`
 
 struct Image {
   std::uint64_t counter = 0;
@@ -35,7 +36,7 @@ Image image_at(base::Bytes page, std::size_t copy) { return base::load<Image>(pa
 
 bool whole(const Image& image) {
   return image.counter != 0 && image.checksum == image.sum() && image.magic == kMagic && image.version == kVersion &&
-         image.incarnation != 0 && image.lives != 0 && check_geometry(image.geometry).ok();
+         image.incarnation != 0 && (image.lives & ~kUnnamed) != 0 && check_geometry(image.geometry).ok();
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ PrivatePage read_private_page(base::Bytes page) {
       found.record = PrivateRecord{.incarnation = image.incarnation,
                                    .pool = image.pool,
                                    .epoch = image.epoch,
-                                   .lives = image.lives,
+                                   .lives = image.lives & ~kUnnamed,
+                                   .unnamed = (image.lives & kUnnamed) != 0,
                                    .table_seed = {image.seed_low, image.seed_high},
                                    .pool_secret = {image.secret_low, image.secret_high},
                                    .geometry = image.geometry};
@@ -64,14 +66,14 @@ PrivatePage read_private_page(base::Bytes page) {
 }
 
 void write_private_page(base::MutableBytes page, const PrivateRecord& record) {
-  FARPOOL_CHECK(page.size() == kPage && record.incarnation != 0 && record.lives != 0);
+  FARPOOL_CHECK(page.size() == kPage && record.incarnation != 0 && record.lives != 0 && record.lives < kUnnamed);
   const PrivatePage before = read_private_page(page);
   const std::size_t newest = before.counter != 0 && image_at(page, 0).counter == before.counter ? 0 : 1;
   Image image{.counter = before.counter + 1,
               .incarnation = record.incarnation,
               .pool = record.pool,
               .epoch = record.epoch,
-              .lives = record.lives,
+              .lives = record.lives | (record.unnamed ? kUnnamed : 0),
               .seed_low = record.table_seed.low,
               .seed_high = record.table_seed.high,
               .secret_low = record.pool_secret.low,

@@ -12,7 +12,8 @@
 //     24    8  incarnation  of the memory node that serves from this memory, or did last
 //     32    8  pool         as the superblock's
 //     40    8  epoch        of the newest shard map that it has followed
-//     48    8  lives        incarnations that have served from this memory, this one among them
+//     48    8  lives        incarnations that have served from this memory, this one among them; bit 63: no shard map
+//                           that this memory followed has named one of them
 //     56   16  table seed
 //     72   16  pool secret
 //     88    g  geometry     as the superblock's
@@ -32,7 +33,8 @@ struct PrivateRecord {
   std::uint64_t incarnation = 0;
   std::uint64_t pool = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t lives = 0;
+  std::uint64_t lives = 0;  // below 2^63
+  bool unnamed = false;     // no map has named a life of this memory: it is empty, whatever epoch it has followed
   base::HashSecret table_seed;
   base::HashSecret pool_secret;
   Geometry geometry;

@@ -198,6 +198,7 @@ void MemoryNode::format() {
   const layout::Span& entries = geometry_.at(layout::kDirectory);
   directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables, options_.initial_tables);
   record_ = {.pool = layout::pool_tag(options_.pool_uid),
+             .unnamed = true,
              .table_seed = {responder_.random(), responder_.random()},
              .geometry = geometry_};
 }
@@ -243,7 +244,9 @@ Status MemoryNode::take_up() {
     return corrupt("its superblock contradicts its private page");
   }
   record_ = *page.record;
-  fresh_ = false;
+  // Keys come into a memory through sessions, and sessions open where a map names this life. An earlier life that began
+  // empty and was told maps of the life before alone has an epoch, and no keys.
+  fresh_ = record_.unnamed;
 
   const index::Mended mended = protocol_.mend(geometry_, memory_, rows_done("repairs the table that it found"));
   repaired_ = mended.operations;
@@ -420,8 +423,9 @@ MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const b
   held_map_.Clear();
   record_.epoch = map.epoch();
   record_.pool_secret = pool_secret;
-  layout::write_private_page(private_page(), record_);
   const v1alpha1::MemoryNodeEntry* listed = own_entry(map_);
+  if (listed != nullptr) record_.unnamed = false;
+  layout::write_private_page(private_page(), record_);
   serving_ = listed != nullptr && listed->state() == v1alpha1::MemoryNodeEntry::STATE_SERVING;
   if (serving_) {
     why_not_.clear();

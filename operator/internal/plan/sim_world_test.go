@@ -75,6 +75,7 @@ type memory struct {
 	pod      types.UID
 	gone     bool
 	recorded uint64
+	named    bool // a map that it followed names one of its lives
 	finished uint64
 	kept     *farpoolv1alpha1.ShardMap
 	secret   string
@@ -655,7 +656,7 @@ func (w *world) start(pod *corev1.Pod, warm bool) {
 	before := w.processes[pod.UID]
 	p := &process{incarnation: 1000 + w.serial, fresh: true, tables: uint32(max(1, w.pool().Spec.Index.Race().LeastTables))}
 	if warm && before != nil {
-		p.memory, p.holds, p.fresh, p.tables = before.memory, before.memory.kept, before.memory.recorded == 0, before.tables
+		p.memory, p.holds, p.fresh, p.tables = before.memory, before.memory.kept, !before.memory.named, before.tables
 	} else {
 		if before != nil {
 			w.forget(before.memory)
@@ -735,6 +736,7 @@ func (w *world) told(p *process, publication plan.Publication, prepare bool) err
 	}
 	p.follows, p.holds, m.kept = message, nil, message
 	m.recorded, m.secret = epoch, string(publication.PoolSecret)
+	m.named = m.named || slices.ContainsFunc(message.GetNodes(), func(n *farpoolv1alpha1.MemoryNodeEntry) bool { return n.GetIncarnation() == p.incarnation })
 	w.say("memory node %s follows epoch %d", m.node, epoch)
 	if w.newest == nil || spec.Epoch > w.newest.Epoch {
 		if w.newest != nil && w.policy == v1alpha1.DataPolicyStore {

@@ -291,8 +291,8 @@ type MemoryNodeFacts struct {
 	MemoryBytes uint64                 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	LockRegion  *LockRegion            `protobuf:"bytes,3,opt,name=lock_region,json=lockRegion,proto3" json:"lock_region,omitempty"`
 	Rcuckoo     *RCuckooGeometry       `protobuf:"bytes,4,opt,name=rcuckoo,proto3" json:"rcuckoo,omitempty"`
-	// Formatted by this incarnation, or by an earlier one that never followed an epoch: whatever one before held is lost. False: the
-	// memory is that of the last incarnation that followed an epoch, whole.
+	// Formatted by this incarnation, or by an earlier one, and no map that it has followed names an incarnation of this memory: it is empty, and
+	// whatever one before held is lost. False: a map has named an incarnation of this memory, and it is whole.
 	MemoryFresh bool `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"`
 	// The newest map it has, if any: the one it follows, one that it has been prepared for, or one that an earlier process kept beside the
 	// memory. The operator adopts the newest epoch after a restore.
