@@ -190,12 +190,16 @@ func (l *link) ask(ctx context.Context, method string, request, answer proto.Mes
 	}
 	select {
 	case err := <-call.done:
+		over := ctx.Err()
+		if until, _ := ctx.Deadline(); !time.Now().Before(until) {
+			over = context.DeadlineExceeded // whether the context's timer has fired yet or not
+		}
 		switch {
 		case err == nil && !answered:
 			return status.Error(codes.Internal, "there was no answer")
-		case err != nil && ctx.Err() != nil:
+		case err != nil && over != nil:
 			// The peer ends a call whose time is over, too, and may be the first to.
-			return status.FromContextError(ctx.Err()).Err()
+			return status.FromContextError(over).Err()
 		}
 		return err
 	case <-ctx.Done():

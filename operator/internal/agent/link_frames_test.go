@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -294,6 +295,29 @@ func TestAQuestionWhoseTimeIsOver(t *testing.T) {
 		err := w.link.ask(ctx, farpoolv1alpha1.Agent_Describe_FullMethodName, &farpoolv1alpha1.DescribeRequest{}, &farpoolv1alpha1.Facts{}, callTimeout)
 		if status.Code(err) != codes.Canceled {
 			t.Fatal(err)
+		}
+	}
+}
+
+// tardy is a context whose time is over, and whose timer has not fired.
+type tardy struct{ context.Context }
+
+func (tardy) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
+
+// A timer fires a little late, and the peer's may be the first: the question has taken too long all the same.
+func TestAQuestionWhoseTimerIsLate(t *testing.T) {
+	for _, c := range []struct {
+		ctx  context.Context
+		code codes.Code
+	}{{tardy{t.Context()}, codes.DeadlineExceeded}, {t.Context(), codes.Unavailable}} {
+		w := newWire(t)
+		w.then = func() {
+			w.then = nil
+			w.link.finish(w.link.calls[1], status.Error(codes.Unavailable, "the peer has given it up"))
+		}
+		err := w.link.ask(c.ctx, farpoolv1alpha1.Agent_Describe_FullMethodName, &farpoolv1alpha1.DescribeRequest{}, &farpoolv1alpha1.Facts{}, callTimeout)
+		if status.Code(err) != c.code {
+			t.Errorf("%v, want %v", err, c.code)
 		}
 	}
 }
