@@ -214,8 +214,9 @@ func (d *decision) followingMap(floor int64) {
 			continue
 		}
 		life := shardmap.FormatIncarnation(n.facts.GetIncarnation())
-		if life != entry.Incarnation && life == entry.MemoryIncarnation {
-			// What is heard is late: another life has taken over the memory that this one began.
+		if life != entry.Incarnation && (life == entry.MemoryIncarnation || d.named(n, life)) && !d.holdsCurrent(n) {
+			// What is heard is late: an earlier map has this life, and this one has another. Should it be the other one that was late, the one that is there
+			// is told this map, and holds it then.
 			continue
 		}
 		reached++
@@ -330,6 +331,29 @@ func (d *decision) conflicting(current *v1alpha1.ShardMapSpec) string {
 		}
 	}
 	return ""
+}
+
+// named says whether a map has a memory node's life, as far as there are maps: those that have an object, and the one that the life itself holds.
+func (d *decision) named(n *node, life string) bool {
+	for _, entry := range n.facts.GetMemoryNode().GetMap().GetNodes() {
+		if entry.GetIncarnation() == n.facts.GetIncarnation() {
+			return true
+		}
+	}
+	return slices.ContainsFunc(d.ShardMaps, func(object *v1alpha1.ShardMap) bool {
+		return slices.ContainsFunc(object.Spec.Nodes, func(entry v1alpha1.ShardMapNode) bool { return entry.Incarnation == life })
+	})
+}
+
+// holdsCurrent says whether what is heard of a memory node dates from after the pool's map was made: it holds this very map. A life that the map does not have
+// is later then than the one that it has, which was heard before the map was made.
+func (d *decision) holdsCurrent(n *node) bool {
+	held := n.facts.GetMemoryNode().GetMap()
+	if held.GetEpoch() != uint64(d.epochs.current.Epoch) {
+		return false
+	}
+	message, err := shardmap.ToMessage(d.epochs.current)
+	return err == nil && proto.Equal(message, held)
 }
 
 // publications tell each node that can be reached and lags.

@@ -4,7 +4,10 @@ package plan
 
 import (
 	"slices"
+	"strconv"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
@@ -238,5 +241,93 @@ func TestALateReportOfAnEarlierLife(t *testing.T) {
 	s.Agents["pod-cache-memory-0"], s.Agents["pod-cache-memory-1"] = now, follows
 	if plan := s.decide(t); made(plan) != 0 || len(plan.Publish) != 0 {
 		t.Errorf("epoch %d is made, and %d memory nodes are told, though all is as it was", made(plan), len(plan.Publish))
+	}
+}
+
+// A memory node that restarts without its memory, in the same pod, is another life all the same. What is heard of the one before afterwards changes no map,
+// whether that one had formatted its memory or taken it over; and the life that is there goes on to count.
+func TestALateReportOfALifeBeforeAColdRestart(t *testing.T) {
+	for name, tookOver := range map[string]bool{"of a life that formatted its memory": false, "of a life that had taken its memory over": true} {
+		for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyStore, v1alpha1.DataPolicyCache} {
+			t.Run(name+", "+string(policy), func(t *testing.T) {
+				const pod = "pod-cache-memory-0"
+				s := newScene(2, policy)
+				settle := func() {
+					t.Helper()
+					for range 6 {
+						s.carryOut(t, &s.decide(t).Plan)
+					}
+				}
+				settle()
+				if tookOver {
+					s.answer("cache-memory-0", 150, s.Agents[pod].Facts.GetMemoryNode().GetMap())
+					s.Agents[pod].Facts.MemoryNode.MemoryFresh = false
+					settle()
+				}
+				late := s.Agents[pod]
+				late.Facts.MemoryNode.MemoryFresh = !tookOver
+				s.answer("cache-memory-0", 200, nil)
+				s.Nodes["cache-memory-0"].Annotations = map[string]string{v1alpha1.AnnotationAcceptDataLoss: "200"}
+				settle()
+				now := s.Agents[pod]
+				current := s.ShardMaps[len(s.ShardMaps)-1].Spec
+				if entry := current.Nodes[0]; entry.Incarnation != "200" || entry.MemoryIncarnation != "" || entry.State != v1alpha1.NodeServing {
+					t.Fatalf("epoch %d has %+v", current.Epoch, entry)
+				}
+				s.Agents[pod] = late
+				if plan := s.decide(t); made(plan) != 0 || planned(&plan.Plan) != nil && planned(&plan.Plan).Epoch > current.Epoch {
+					t.Errorf("epoch %d is made of what an earlier life said: %+v", made(plan), planned(&plan.Plan).Nodes[0])
+				}
+				settle()
+				s.Agents[pod] = now
+				settle()
+				if entry := s.ShardMaps[len(s.ShardMaps)-1].Spec.Nodes[0]; entry.Incarnation != "200" || entry.MemoryIncarnation != "" || entry.State != v1alpha1.NodeServing {
+					t.Errorf("at last the map has %+v", entry)
+				}
+			})
+		}
+	}
+}
+
+// An earlier life is known by any map that has it: one that has an object still, or the one that it holds itself. Only one that holds the pool's map of now is a
+// later one than the life that this map has: then it was that one's report that was late.
+func TestWhichLifeIsTheLaterOne(t *testing.T) {
+	const pod = "pod-cache-memory-0"
+	for name, c := range map[string]struct {
+		incarnation         uint64
+		forgotten           bool
+		holds               func(maps []*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap
+		counts              bool
+		memoryIsOfAnEarlier bool
+	}{
+		"a map's object has it":                            {incarnation: 100, holds: func([]*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap { return nil }},
+		"it holds a map that has it":                       {incarnation: 100, forgotten: true, holds: func(maps []*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap { return maps[0] }},
+		"no map has it":                                    {incarnation: 300, holds: func([]*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap { return nil }, counts: true},
+		"no map has it, not even the old one that it kept": {incarnation: 300, holds: func(maps []*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap { return maps[0] }, counts: true},
+		"a map has it, and it holds the newest":            {incarnation: 100, holds: func(maps []*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap { return maps[1] }, counts: true},
+		"a map has it, and it holds another newest": {incarnation: 100, holds: func(maps []*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap {
+			other := proto.CloneOf(maps[1])
+			other.Nodes[1].MemoryBytes++
+			return other
+		}},
+		"its memory was taken over by the life that the map has": {incarnation: 100, forgotten: true, memoryIsOfAnEarlier: true, holds: func([]*farpoolv1alpha1.ShardMap) *farpoolv1alpha1.ShardMap { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(2, v1alpha1.DataPolicyCache)
+			s.carryOut(t, &s.decide(t).Plan)
+			maps := []*farpoolv1alpha1.ShardMap{s.Agents[pod].Facts.GetMemoryNode().GetMap()}
+			s.answer("cache-memory-0", 200, nil)
+			s.Agents[pod].Facts.MemoryNode.MemoryFresh = !c.memoryIsOfAnEarlier
+			s.carryOut(t, &s.decide(t).Plan)
+			maps = append(maps, s.Agents[pod].Facts.GetMemoryNode().GetMap())
+			if c.forgotten {
+				s.ShardMaps = s.ShardMaps[1:]
+			}
+			s.answer("cache-memory-0", c.incarnation, c.holds(maps))
+			plan := s.decide(t)
+			if next := published(t, plan); (next.Nodes[0].Incarnation == strconv.FormatUint(c.incarnation, 10)) != c.counts {
+				t.Errorf("memory nodes are told %+v", next.Nodes)
+			}
+		})
 	}
 }
