@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index protocols that there are. No other room above `index` names one: who wants something of a protocol asks
-// index/protocol.h for it.
+// The list of the index protocols. No other room above `index` names one, beside the dialects of the simulator: ask
+// index/protocol.h for what a protocol does.
 #pragma once
 
 #include <span>

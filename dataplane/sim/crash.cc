@@ -8,9 +8,8 @@
 #include <map>
 
 #include "directory/directory.h"
-#include "index/rcuckoo/locate.h"
-#include "index/rcuckoo/path.h"
 #include "node/memory_node.h"
+#include "sim/dialect.h"
 #include "sim/housekeeping.h"
 #include "sim/last_words.h"
 #include "sim/story.h"
@@ -25,149 +24,7 @@ using Kind = Call::Kind;
 constexpr Nanos kPatience = 10 * base::kSecond;
 constexpr std::uint64_t kMost = 6000;  // more effects than any operation or repair has
 
-WorldOptions options_of(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo) {
-  WorldOptions options;
-  options.geometry.protocol = protocol;
-  options.wire.seed = seed;
-  options.failure_timeout = base::kMillisecond;  // a client that meets a dead client's lock waits for it
-  return options;
-}
-
 std::string text_of(std::size_t bytes, char letter) { return std::string(bytes, letter); }
-
-// Fills a crowd of rows until an insert displaces `moves` entries, for each number of moves there is: the inserts
-// before it, and that one.
-std::map<std::uint64_t, Scenario> paths(std::uint64_t seed) {
-  std::map<std::uint64_t, Scenario> found;
-  for (std::uint64_t attempt = 0; attempt < 60 && found.size() < rcuckoo::kDepth; ++attempt) {
-    Scenario scenario{.name = "insert, path", .options = options_of(seed + 1000 * attempt)};
-    World scout(scenario.options);
-    Client& client = scout.connect("victim");
-    const std::uint64_t window = 6 + attempt * 3 % 20;
-    for (const std::string& key : crowd(scout, 20, window, 2 * window + 4, "p")) {
-      const std::uint64_t displaced = client.table().marks().displaced;
-      Call call{.kind = Kind::insert, .key = key, .value = "v"};
-      if (!scout.run(client, scout.call(client, call, kPatience))) return found;
-      const std::uint64_t moves = client.table().marks().displaced - displaced;
-      if (moves > 0 && !found.contains(moves)) {
-        Scenario path = scenario;
-        path.name += " of " + std::to_string(moves) + " moves";
-        path.doomed = call;
-        found.emplace(moves, std::move(path));
-      }
-      if (scout.failures().empty()) scenario.before.push_back({.call = std::move(call)});
-      if (!scout.failures().empty()) break;  // the rows are full
-    }
-  }
-  return found;
-}
-
-// Rows that a client has found full, and in which another has made room since.
-std::optional<Scenario> full(std::uint64_t seed) {
-  constexpr std::uint64_t kWindow = 6;
-  Scenario scenario{.name = "insert, rows remembered as full", .options = options_of(seed)};
-  const auto outcome = [&scenario](const std::vector<Scenario::Before>& calls) {
-    World scout(scenario.options);
-    Client& victim = scout.connect("victim");
-    Client& survivor = scout.connect("survivor");
-    std::size_t right = 0;
-    for (; right < calls.size(); ++right) {
-      Client& client = calls[right].by_survivor ? survivor : victim;
-      const std::size_t failed = scout.failures().size();
-      if (!scout.run(client, scout.call(client, calls[right].call, kPatience))) break;
-      if (scout.failures().size() > failed) break;
-    }
-    return right;
-  };
-  std::vector<std::string> keys;
-  {
-    World scout(scenario.options);
-    scout.connect("victim");
-    keys = crowd(scout, 20, kWindow, 2 * kWindow + 8, "f");
-  }
-  for (const std::string& key : keys) {
-    scenario.before.push_back({.call = {.kind = Kind::insert, .key = key, .value = "v"}});
-    if (outcome(scenario.before) == scenario.before.size()) continue;
-    scenario.doomed = scenario.before.back().call;
-    scenario.before.back().finds_no_room = true;
-    for (const Scenario::Before& there : std::vector(scenario.before)) {
-      const Scenario::Before makes_room{.by_survivor = true, .call = {.kind = Kind::remove, .key = there.call.key}};
-      std::vector<Scenario::Before> calls(scenario.before.begin(), scenario.before.end() - 1);
-      calls.push_back(makes_room);
-      calls.push_back({.by_survivor = true, .call = scenario.doomed});  // which remembers nothing of the rows
-      const bool kept = there.call.key == scenario.before[0].call.key;  // survivors write it again
-      if (kept || there.finds_no_room || outcome(calls) < calls.size()) continue;
-      scenario.before.push_back(makes_room);
-      return scenario;
-    }
-    break;
-  }
-  return std::nullopt;
-}
-
-// Small tables, with keys that the split of the first one moves and keys that stay, and more than one row of them in a
-// turn of the splitter. The first key stays, and the doomed one moves.
-struct Splitting {
-  Scenario scenario;
-  // A key of each of eight parts of the hash space. The part's lowest bits tell which of so many tables has the key.
-  std::string of_part[8];
-};
-Splitting splitting(std::uint64_t seed, std::string name, std::uint64_t tables, std::uint64_t stride) {
-  Splitting made{.scenario = {.name = std::move(name), .options = options_of(seed, layout::Protocol::race)}};
-  Scenario& scenario = made.scenario;
-  scenario.options.geometry.tables = 8;
-  scenario.options.initial_tables = tables;
-  scenario.stride = stride;
-  World scout(scenario.options);
-  scout.connect("victim");
-  const auto all_there = [&] {
-    return std::none_of(std::begin(made.of_part), std::end(made.of_part), [](const auto& key) { return key.empty(); });
-  };
-  for (std::uint64_t i = 0; i < 12 || !all_there(); ++i) {
-    const std::string key = "k" + std::to_string(i);
-    std::string& first = made.of_part[directory::hash_of(scout.pool_secret(), base::bytes_of(key)) % 8];
-    if (i >= 12 && !first.empty()) continue;
-    if (first.empty()) first = key;
-    scenario.before.push_back({.by_survivor = i % 3 == 2, .call = {.kind = Kind::insert, .key = key, .value = "1"}});
-  }
-  const auto it = std::find_if(scenario.before.begin(), scenario.before.end(),
-                               [&](const Scenario::Before& before) { return before.call.key == made.of_part[0]; });
-  std::iter_swap(scenario.before.begin(), it);
-  scenario.doomed = {.kind = Kind::get, .key = made.of_part[tables]};
-  scenario.splits = {scenario.doomed.key};
-  return made;
-}
-
-std::vector<Scenario> splits(std::uint64_t seed) {
-  std::vector<Scenario> all;
-  all.push_back(splitting(seed, "split of a table", 1, 11).scenario);  // the directory is doubled
-  // Another has been split twice meanwhile.
-  Splitting entries = splitting(seed, "split of a table with four entries", 2, 23);
-  for (const std::string& key : {entries.of_part[1], entries.of_part[3]}) {
-    entries.scenario.before.push_back({.by_survivor = true, .call = {.key = key}, .splits = true});
-  }
-  all.push_back(std::move(entries.scenario));
-  Splitting two = splitting(seed, "split of two tables at once", 2, 37);
-  two.scenario.splits.push_back(two.of_part[1]);
-  all.push_back(std::move(two.scenario));
-  Splitting beside = splitting(seed, "split of a table beside a split of another", 2, 23);
-  beside.scenario.rival_splits = beside.of_part[1];
-  all.push_back(std::move(beside.scenario));
-  return all;
-}
-
-// A key whose rows have their locks in two words.
-std::string astride(std::uint64_t seed) {
-  World scout(options_of(seed));
-  scout.connect("victim");
-  const std::uint64_t border = layout::kLocksPerWord * scout.geometry().rows_per_lock;
-  for (const std::string& key : crowd(scout, border - 3, 6, 60, "w")) {
-    const auto places =
-        rcuckoo::locate(base::keyed_hash(scout.table_seed(), base::bytes_of(key)), scout.geometry().rows);
-    if ((places.first < border) != (places.second < border)) return key;
-  }
-  return "k";
-}
 
 task::Task<void> split_to_the_end(Client& client, std::vector<std::string> keys) {
   for (std::string& key : keys) co_await split(client, std::move(key));  // which only begins it
@@ -188,6 +45,18 @@ task::Task<void> go_on(World& world, Client& survivor, std::vector<std::string> 
   }
 }
 
+}  // namespace
+
+WorldOptions crash_options(std::uint64_t seed, layout::Protocol protocol) {
+  WorldOptions options;
+  options.geometry.protocol = protocol;
+  options.wire.seed = seed;
+  options.failure_timeout = base::kMillisecond;  // a client that meets a dead client's lock waits for it
+  return options;
+}
+
+namespace {
+
 std::vector<Scenario> branches(std::uint64_t seed, layout::Protocol protocol) {
   const std::string large = text_of(100, 'a'), larger = text_of(300, 'b');
   const auto inserted = [](std::string key, std::string value) {
@@ -195,7 +64,7 @@ std::vector<Scenario> branches(std::uint64_t seed, layout::Protocol protocol) {
   };
   const auto make = [&](std::string name, std::vector<Scenario::Before> before, Call doomed) {
     return Scenario{.name = std::move(name),
-                    .options = options_of(seed, protocol),
+                    .options = crash_options(seed, protocol),
                     .before = std::move(before),
                     .doomed = std::move(doomed)};
   };
@@ -223,29 +92,7 @@ std::vector<Scenario> branches(std::uint64_t seed, layout::Protocol protocol) {
   all.back().rival = Call{.kind = Kind::update, .key = "k", .value = "3"};
   all.push_back(make("insert, lock conflict", {}, {.kind = Kind::insert, .key = "k", .value = "2"}));
   all.back().rival = Call{.kind = Kind::insert, .key = "k", .value = "3"};
-  if (protocol == layout::Protocol::race) {
-    for (Scenario& split : splits(seed)) all.push_back(std::move(split));
-    return all;
-  }
-  all.push_back(make("insert, locks of two words", {}, {.kind = Kind::insert, .key = astride(seed), .value = "2"}));
-  if (auto remembered = full(seed)) all.push_back(std::move(*remembered));
-  for (auto& [moves, path] : paths(seed)) {
-    all.push_back(path);
-    if (moves == 1) {  // as a put, which finds both rows full
-      all.push_back(path);
-      all.back().name = "put, both rows full";
-      all.back().doomed.kind = Kind::put;
-    } else if (moves == 2) {
-      all.push_back(path);
-      all.back().name += ", extent";
-      all.back().doomed.value = large;
-      // The survivor fills rows that the victim remembers as empty: its path leads nowhere and the search under the
-      // locks is another.
-      all.push_back(path);
-      all.back().name = "insert, stale memory";
-      for (std::size_t i = 1; i < all.back().before.size(); ++i) all.back().before[i].by_survivor = true;
-    }
-  }
+  for (Scenario& other : dialect_of(protocol).scenarios(seed)) all.push_back(std::move(other));
   return all;
 }
 
@@ -320,12 +167,12 @@ class Crash {
     if (!scenario_.rival_splits.empty()) {
       world_.spawn(*survivor_, flagged(split_to_the_end(*survivor_, {scenario_.rival_splits}), rival_over));
     }
-    if (scenario_.rival) {  // it has the lock, or a tentative slot, when the victim comes
+    if (scenario_.rival) {  // it is in the way when the victim comes
       world_.spawn(*survivor_, flagged(world_.call(*survivor_, *scenario_.rival, kPatience), rival_over));
       const auto in_the_way = [&] {
-        if (world_.geometry().protocol == layout::Protocol::race) return rival_over || survey(world_).tentative > 0;
-        const base::Bytes locks = world_.region(layout::kLocks);
-        return std::any_of(locks.begin(), locks.end(), [](std::byte b) { return b != std::byte{0}; });
+        // Without locks it may be in the way only for a moment.
+        const bool came_too_late = rival_over && !world_.geometry().shape().locks;
+        return came_too_late || dialect_of(world_.geometry().protocol).hinders(world_);
       };
       if (!world_.run_until(in_the_way)) wrong("the rival is in nobody's way");
       survivor_->port().pause();
@@ -384,27 +231,15 @@ class Crash {
     if (!victim_->crashed()) return;  // it may still say goodbye to its slots
     for (const std::string& what : survey(world_).wrong) wrong(what);
     if (scenario_.rival || !scenario_.rival_splits.empty()) return;
+    const layout::Geometry& geometry = world_.geometry();
+    const Dialect& dialect = dialect_of(geometry.protocol);
     const base::Bytes table = world_.region(layout::kTable);
-    check_versions(table);
-    for (std::uint64_t i = 0; i < world_.geometry().slots_per_session; ++i) {
+    for (const std::string& what : dialect.impossible_rows(geometry, image_, table)) wrong(what);
+    for (std::uint64_t i = 0; i < geometry.slots_per_session; ++i) {
       layout::OperationSlot slot;
       std::memcpy(&slot, world_.region(layout::kSlots).data() + victim_->slots_offset() + i * sizeof slot, sizeof slot);
       if (slot.holder == 0 || !verdict_.locks_left) continue;
-      for (const std::string& what : unexplained(world_.geometry(), image_, table, slot)) wrong(what);
-    }
-  }
-
-  // Readers tell by the version that a row has changed, even back to what it was.
-  void check_versions(base::Bytes table) {
-    const std::uint64_t bytes = world_.geometry().row_bytes();
-    for (std::uint64_t row = 0; row < world_.geometry().rows; ++row) {
-      const base::Bytes before = base::Bytes(image_).subspan(row * bytes, bytes),
-                        after = table.subspan(row * bytes, bytes);
-      if (std::equal(before.begin(), before.end(), after.begin())) continue;
-      const rcuckoo::RowView is(world_.geometry(), after), was(world_.geometry(), before);
-      if (is.whole(row) && is.version() <= was.version()) {
-        wrong("row " + std::to_string(row) + " has changed, and its version has not risen");
-      }
+      for (const std::string& what : dialect.unexplained(geometry, image_, table, slot)) wrong(what);
     }
   }
 
@@ -649,8 +484,7 @@ std::string describe(const Death& death) {
 namespace {
 
 std::string replay_of(const Scenario& scenario, const Death& death) {
-  const bool race = scenario.options.geometry.protocol == layout::Protocol::race;
-  return (race ? "--protocol race --crashes --seed " : "--crashes --seed ") + std::to_string(scenario.seed) +
+  return flag_of(scenario.options.geometry.protocol) + "--crashes --seed " + std::to_string(scenario.seed) +
          " --branch '" + scenario.name + "' --death " + name_of(death);
 }
 

@@ -34,13 +34,11 @@ struct Scenario {
   std::uint64_t stride = 1;
 };
 
-// Every branch of every operation: values in place and in extents, a free slot, cuckoo paths of 1 to 5 moves, keys that
-// are there or not, a lock conflict, a search that fails because the client's memory of the table is stale, rows that
-// it remembers as full and that are not.
-// Of RACE, whose inserts displace nothing: an insert that meets another one of its key, and splits, instead of the
-// paths: one that doubles the directory, one of a table with several entries, two of one client at once, and one beside
-// another client's.
-std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol = layout::Protocol::rcuckoo);
+// Returns every branch of every operation: values in place and in extents, a free slot, keys that are there or not, a
+// conflict with another operation on the key; and the branches that only this protocol has, from its dialect.
+std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol = {});
+// Returns what the worlds of scenarios have in common: a client that meets a dead client's lock waits, but not for long.
+WorldOptions crash_options(std::uint64_t seed, layout::Protocol protocol);
 
 // How the victim dies, and who repairs what it left.
 struct Death {

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "index/race/table.h"
 #include "node/memory_node.h"
 #include "sim/survey.h"
 
@@ -18,13 +17,11 @@ task::Task<void> keep_house(Client& client) {
 
 task::Task<void> split(Client& client, std::string key) {
   fabric::Cost cost;
-  auto* const race = dynamic_cast<race::Table*>(&client.table());
-  if (race != nullptr) (void)co_await race->split(key, client.port().now() + base::kSecond, cost);
+  (void)co_await client.table().split(key, client.port().now() + base::kSecond, cost);
 }
 
 task::Task<void> split_no_more(Client& client) {
-  auto* const race = dynamic_cast<race::Table*>(&client.table());
-  if (race != nullptr) (void)co_await race->idle(client.port().now() + 60 * base::kSecond);
+  (void)co_await client.table().idle(client.port().now() + 60 * base::kSecond);
 }
 
 std::vector<std::string> reclaim(World& world) {

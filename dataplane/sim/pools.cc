@@ -20,6 +20,7 @@
 #include "node/audit.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
+#include "sim/dialect.h"
 #include "sim/history.h"
 #include "sim/last_words.h"
 #include "sim/story.h"
@@ -35,63 +36,13 @@ using base::Random;
 constexpr const char* kUid = "pool-of-the-simulation";
 constexpr base::HashSecret kSecret{0x5eed, 0x900d};
 constexpr Nanos kLease = 2 * kSecond;
-constexpr layout::GeometryRequest kGeometry{.table_percent = 1,
-                                            .entry_bytes = 16,
-                                            .entries_per_row = 2,
-                                            .rows_per_lock = 2,
-                                            .max_sessions = 24,
-                                            .slots_per_session = 2};
 constexpr std::uint64_t kNever = 1ull << 60;  // so many effects
 constexpr Nanos kPatience = 20 * kSecond;     // of a call
 constexpr std::size_t kNobody = 99;           // a client
 
-struct Setting {
-  std::size_t nodes = 2, clients = 2, late_comers = 0, tasks = 2, calls = 12, keys = 10;
-  std::uint32_t depth = 1;  // of the directory
-  std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0, moves = 0, wishes = 0;
-  std::size_t scans = 0;           // of the first client
-  std::size_t losses_of_some = 0;  // of memory, while parts may be on their way
-  layout::GeometryRequest geometry = kGeometry;
-  double large = 0.2, reads = 0.35, lose_reply = 0;
-  Nanos failure_timeout = 40 * kMillisecond;
-  Nanos horizon = 100 * kMillisecond;  // within which things happen
-  fabric::sim::Options wire;
-};
+using Setting = PoolSetting;
 
-bool race(const Setting& s) { return s.geometry.protocol == layout::Protocol::race; }
-
-void speak_race(Setting& s, std::uint64_t seed) {
-  Random random(base::mix(seed) ^ 0x30e5);
-  s.geometry = {.table_percent = 1,
-                .max_sessions = 24,
-                .slots_per_session = 2,
-                .protocol = layout::Protocol::race,
-                .tables = std::uint64_t{1} << (2 * random.below(3))};
-  s.losses = 0;
-  s.moves = 1 + random.below(3);
-  s.depth += 1;
-  s.keys += random.below(60);
-  s.wishes = random.below(3);
-  // Nodes that no keys move to have less memory, so that some are full.
-  if (random.chance(0.25)) s.moves = 0;
-  // With so many tables, some share a lease. They take long.
-  if (random.chance(0.03)) {
-    s.geometry.tables = 128;
-    s.geometry.table_percent = 20;
-    s.moves = std::max<std::size_t>(s.moves, 1);
-    s.wishes = 2;
-  }
-}
-
-// In half of the pools.
-void let_keys_move(Setting& s, std::uint64_t seed) {
-  Random random(base::mix(seed) ^ 0x4c0e);
-  if (random.chance(0.5)) return;
-  s.losses = 0;
-  s.moves = 1 + random.below(3);
-  s.depth += 1;
-  s.keys += random.below(60);
-}
+bool has_locks(const Setting& s) { return layout::shape_of(s.geometry.protocol).locks; }
 
 // Where keys move memory is lost, too: with keys that have not left, or with keys that have come.
 void lose_memory(Setting& s, std::uint64_t seed) {
@@ -136,13 +87,16 @@ std::string describe(const Setting& s) {
   const auto some = [](std::uint64_t count, const char* what) {
     return count == 0 ? std::string() : ", " + std::to_string(count) + " " + what;
   };
+  const std::string title = dialect_of(s.geometry.protocol).title();
   return std::to_string(s.nodes) + " memory nodes under a directory of depth " + std::to_string(s.depth) + ", " +
          std::to_string(s.clients) + " clients" + some(s.late_comers, "late comers") + ", each of " +
          std::to_string(s.tasks) + " tasks of " + std::to_string(s.calls) + " calls, on " + std::to_string(s.keys) +
          " keys" + some(s.deaths, "deaths") + some(s.stops, "stops") + some(s.restarts, "restarts") +
          some(s.losses + s.losses_of_some, "losses of memory") + some(s.epochs, "more epochs") +
          some(s.moves, "moves of parts") + some(s.wishes, "wishes for tables") + some(s.scans, "scans") +
-         (race(s) ? ", RACE with room for " + std::to_string(s.geometry.tables) + " tables at each node" : "") +
+         (title.empty()
+              ? ""
+              : ", " + title + " with room for " + std::to_string(s.geometry.tables) + " tables at each node") +
          (s.lose_reply > 0 ? ", lost replies" : "") + (s.wire.lose_exchange > 0 ? ", lost handshakes" : "") +
          (s.wire.max_drift_ppm > 0 ? ", clocks drift" : "");
 }
@@ -461,8 +415,8 @@ class PoolWorld {
       }
       for (const node::Finding& finding : found->audit.findings) {
         if (finding.wrong == node::Wrong::blocks_lost) continue;  // until their segment changes hands
-        // Of RACE: until they are in somebody's way; and keys that the dead did not come to count.
-        if (race(setting_) && finding.wrong == node::Wrong::insert_half_done) continue;
+        // Where there are no locks: until they are in somebody's way; and keys that the dead did not come to count.
+        if (!has_locks(setting_) && finding.wrong == node::Wrong::insert_half_done) continue;
         if (finding.wrong == node::Wrong::counters_off && !exact()) continue;
         left.push_back(member->name + ": " + finding.what + " (" + std::string(node::kind_of(finding.wrong).name) +
                        ")");
@@ -481,7 +435,7 @@ class PoolWorld {
   bool exact() const {
     const bool calm = setting_.deaths + setting_.stops + setting_.restarts + setting_.losses_of_some == 0 &&
                       setting_.lose_reply == 0 && setting_.wire.lose_exchange == 0 && setting_.wire.max_drift_ppm == 0;
-    return !race(setting_) || calm;
+    return has_locks(setting_) || calm;
   }
 
   // Keys that lie where the map does not say.
@@ -902,16 +856,15 @@ void look_after(PoolWorld& world, const Setting& setting) {
 }
 
 // Arguments of simulate that choose this driver.
-std::string driver_of(layout::Protocol protocol) {
-  return protocol == layout::Protocol::race ? "--pools --protocol race " : "--pools ";
-}
+std::string driver_of(layout::Protocol protocol) { return "--pools " + flag_of(protocol); }
 
 }  // namespace
 
 PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells, layout::Protocol protocol) {
   const LastWords words(driver_of(protocol) + "--seed " + std::to_string(seed) + " --only " + describe(part));
   Setting setting = draw(seed);
-  protocol == layout::Protocol::race ? speak_race(setting, seed) : let_keys_move(setting, seed);
+  setting.geometry.protocol = protocol;
+  dialect_of(protocol).adapt(setting, seed);
   lose_memory(setting, seed);
   setting.wire.seed += part.salt << 32;
   setting.wire.keep_chains = tells;
@@ -983,9 +936,9 @@ constexpr Count kCounts[] = {
 
 // Whether it may happen in such pools.
 bool can_be(const Count& count, layout::Protocol protocol) {
-  const bool race = protocol == layout::Protocol::race;
-  if (count.of == &PoolVerdict::slots_repaired) return !race;
-  if (count.of == &PoolVerdict::wishes || count.of == &PoolVerdict::splits_taken_over) return race;
+  const layout::Shape& shape = layout::shape_of(protocol);
+  if (count.of == &PoolVerdict::slots_repaired) return shape.locks;
+  if (count.of == &PoolVerdict::wishes || count.of == &PoolVerdict::splits_taken_over) return shape.most_tables > 1;
   return count.of != &PoolVerdict::move_waits;  // too rare to rely on
 }
 

@@ -33,19 +33,17 @@ struct PoolVerdict : Told {
 // are the history of every key from the last loss of its memory on, that every call of a living client ends, that a
 // client which comes when faults have ended can have all repaired, that it finds and counts every key, and, when all
 // have gone, every byte but the blocks that the dead leave in segments which nobody has taken over.
-// In three of four pools of RACE, and in half of RCuckoo's, the operator has parts of the hash space moved to other
-// memory nodes, which is to come to an end; when all have gone, every key lies where the map says, and nowhere else. A
-// memory node that loses its memory meanwhile takes along what had not left it, or what had come. RACE's operator also
-// wants more tables than keys need, which the last client brings about if no other has.
-PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false,
-                     layout::Protocol protocol = layout::Protocol::rcuckoo);
+// In many pools the operator moves parts of the hash space to other memory nodes; each move must end. When all clients
+// have gone, every key lies where the map says, and nowhere else. A memory node that loses its memory meanwhile takes
+// along what had not left it, or what had come. Where tables can be split, the operator also wants more tables than the
+// keys need, which the last client brings about if no other has.
+PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false, layout::Protocol protocol = {});
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
-std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget = {},
-                         layout::Protocol protocol = layout::Protocol::rcuckoo);
+std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget = {}, layout::Protocol protocol = {});
 
 void add(PoolVerdict& sum, const PoolVerdict& verdict);
 std::string describe(const PoolVerdict& sum);
 // What may happen to a pool and never did, for people.
-std::vector<std::string> never_reached(const PoolVerdict& sum, layout::Protocol protocol = layout::Protocol::rcuckoo);
+std::vector<std::string> never_reached(const PoolVerdict& sum, layout::Protocol protocol = {});
 
 }  // namespace farpool::sim

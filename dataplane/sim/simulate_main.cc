@@ -9,7 +9,9 @@
 #include <string>
 
 #include "fabric/sim/calibration.h"
+#include "protocols/protocols.h"
 #include "sim/crash.h"
+#include "sim/dialect.h"
 #include "sim/explore_worlds.h"
 #include "sim/pools.h"
 #include "sim/story.h"
@@ -19,6 +21,11 @@ namespace {
 
 using farpool::layout::Protocol;
 using farpool::sim::SmallWorld;
+
+std::string of_protocol(Protocol protocol) {
+  const std::string title = farpool::sim::dialect_of(protocol).title();
+  return title.empty() ? "" : " of " + title;
+}
 
 unsigned long long number(std::uint64_t of) { return of; }
 
@@ -174,7 +181,7 @@ int run_crashes(std::uint64_t seed, std::uint64_t count, Protocol protocol, cons
   }
   if (sum.branches == 0) return no_branch(branch);
   sum.repairs.waited_for += 1;  // of random worlds: here nobody else is at work while somebody is repaired
-  const bool reached = !branch.empty() || protocol == Protocol::race ||  // nothing of it is repaired
+  const bool reached = !branch.empty() || !farpool::layout::shape_of(protocol).locks ||  // nothing is repaired
                        all_reached(farpool::sim::never_reached(sum.repairs));
   std::printf("  %s\n", farpool::sim::describe(sum.repairs).c_str());
   std::printf(
@@ -206,12 +213,15 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
   if (take.compactions) std::printf("  %llu segments emptied\n", number(reached.emptied));
   bool right = wrong == 0;
   if (right && done >= kEnough) {
-    std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol);
+    const farpool::sim::Dialect& dialect = farpool::sim::dialect_of(take.protocol);
+    std::vector<std::string> never = dialect.never_reached(reached.marks);
     if (take.compactions && reached.emptied < done / 4) never.emplace_back("segments that were emptied");
     if (reached.losses == 0) never.emplace_back("losses of memory");
     if (take.scans && reached.pages < 2 * reached.scans) never.emplace_back("scans of several steps");
-    if (take.protocol == Protocol::rcuckoo) {
-      if (take.scans && reached.marks.restless_scans == 0) never.emplace_back("scans of rows that did not rest");
+    if (take.scans) {
+      for (std::string& what : dialect.never_reached_by_scans(reached.marks)) never.push_back(std::move(what));
+    }
+    if (farpool::layout::shape_of(take.protocol).locks) {
       for (std::string& what : farpool::sim::never_reached(reached.repairs)) never.push_back(std::move(what));
     }
     right = all_reached(never);
@@ -221,7 +231,7 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
       "landed "
       "after "
       "their fence\n",
-      number(done - wrong), number(done), take.protocol == Protocol::race ? " of RACE" : "",
+      number(done - wrong), number(done), of_protocol(take.protocol).c_str(),
       take.compactions ? " with compactions"
       : take.scans     ? " with scans"
                        : "",
@@ -255,7 +265,7 @@ int run_pools(std::uint64_t seed, std::uint64_t count, Protocol protocol, const 
   if (count >= kEnough && !all_reached(farpool::sim::never_reached(sum, protocol))) return 1;
   const double took = now_in_seconds() - begun;
   std::printf("total: %llu random pools%s of 2 to 4 memory nodes right, %.0f pools a minute\n", number(count),
-              protocol == Protocol::race ? " of RACE" : "", took > 0 ? static_cast<double>(count) / took * 60 : 0.0);
+              of_protocol(protocol).c_str(), took > 0 ? static_cast<double>(count) / took * 60 : 0.0);
   return 0;
 }
 
@@ -272,10 +282,10 @@ int main(int count_of_words, char** words) {
   std::string name, branch, death_text, tape_text, part_text = "all";
   farpool::sim::Reach reach;
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
-  Protocol protocol = Protocol::rcuckoo;
-  app.add_option("--protocol", protocol, "of the seeds' worlds: rcuckoo or race")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Protocol>{{"rcuckoo", Protocol::rcuckoo}, {"race", Protocol::race}}));
+  Protocol protocol{};
+  std::map<std::string, Protocol> protocols;
+  for (const auto* one : farpool::protocols::all()) protocols.emplace(one->name(), one->number());
+  app.add_option("--protocol", protocol, "of the seeds' worlds")->transform(CLI::CheckedTransformer(protocols));
   CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
   app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
   app.add_option("--only", part_text, "of a seed's world or pool only these calls and faults, as printed by a failure")

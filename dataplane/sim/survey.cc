@@ -3,26 +3,22 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 
 #include "directory/directory.h"
-#include "index/rcuckoo/repair.h"
 #include "layout/lease.h"
 #include "node/audit.h"
+#include "sim/dialect.h"
 
 namespace farpool::sim {
 namespace {
 
 using layout::Geometry;
 using layout::OperationSlot;
-using rcuckoo::Entry;
-using rcuckoo::RowView;
-using rcuckoo::SlotRow;
 
 class Surveyor {
  public:
-  explicit Surveyor(const World& world) : world_(world), g_(world.geometry()) {
+  explicit Surveyor(const World& world) : world_(world), g_(world.geometry()), dialect_(dialect_of(g_.protocol)) {
     for (const auto& client : world.clients()) {
       if (client->crashed()) dead_.insert(client->incarnation());
     }
@@ -39,7 +35,8 @@ class Surveyor {
                                                   {.visit = visit, .segment = segment});
     for (const node::Finding& finding : audit.findings) {
       if (node::kind_of(finding.wrong).damage) wrong(finding.what);
-      if (finding.wrong == node::Wrong::counters_off && !explains_counters(audit)) wrong(finding.what);
+      if (finding.wrong == node::Wrong::counters_off && !dialect_.explains_counters(audit.keys_off, ended()))
+        wrong(finding.what);
     }
     found_.tentative = audit.count(node::Wrong::insert_half_done);
     if (found_.tentative > 0 && ended() == 0) wrong("slots are tentative, and no client has ended");
@@ -51,7 +48,7 @@ class Surveyor {
     look_at_slots(audit);
     look_at_leases(audit);
     // What is half done counts as done in the audit.
-    if (audit.table.torn_rows > 0 || !audit.half_done.rows.empty()) look_for_torn_rows();
+    if (audit.table.torn_rows > 0 || !audit.half_done.rows.empty()) found_.torn_rows = dialect_.torn_rows(world_);
     look_at_owners();
     return std::move(found_);
   }
@@ -65,14 +62,6 @@ class Surveyor {
                       [](const auto& client) { return client->crashed() || client->ended(); }));
   }
 
-  // A RACE client that ends may not have come to count its last keys: those of what was under way, or, when a
-  // completion never came, of what it did until it gave up. Of RCuckoo, slots tell.
-  bool explains_counters(const node::Audit& audit) const {
-    constexpr std::uint64_t kUncounted = 16;  // by one client
-    return g_.protocol == layout::Protocol::race &&
-           static_cast<std::uint64_t>(std::abs(audit.keys_off)) <= kUncounted * ended();
-  }
-
   bool of_the_dead(std::uint64_t slot) const {
     for (const auto& client : world_.clients()) {
       const std::uint64_t first = client->slots_offset() / sizeof(OperationSlot);
@@ -82,7 +71,7 @@ class Surveyor {
   }
 
   void look_at_slots(const node::Audit& audit) {
-    for (const rcuckoo::HalfDone::Slot& slot : audit.half_done.slots) {
+    for (const index::HalfDone::Slot& slot : audit.half_done.slots) {
       const std::string name = "operation slot " + std::to_string(slot.index);
       if (!of_the_dead(slot.index) || !dead_.contains(slot.says.holder)) {
         wrong(name + " says something, and its holder is not dead");
@@ -102,14 +91,6 @@ class Surveyor {
             return client->crashed() && client->session_id() == layout::LeaseWord::Session::get(word);
           });
       if (!of_the_dead) wrong("a repair lease is held, and its holder is not dead");
-    }
-  }
-
-  void look_for_torn_rows() {
-    if (g_.protocol == layout::Protocol::race) return;  // a slot is a word
-    const base::Bytes table = world_.region(layout::kTable);
-    for (std::uint64_t row = 0; row < g_.rows; ++row) {
-      if (!RowView(g_, table.subspan(row * g_.row_bytes(), g_.row_bytes())).whole(row)) found_.torn_rows.insert(row);
     }
   }
 
@@ -151,6 +132,7 @@ class Surveyor {
 
   const World& world_;
   const Geometry& g_;
+  const Dialect& dialect_;
   std::set<std::uint64_t> dead_;
   std::map<std::uint64_t, std::uint64_t> with_owner_;  // session -> blocks that are neither in use nor marked free
   Survey found_;
@@ -182,59 +164,5 @@ std::string Survey::report() const {
 }
 
 Survey survey(const World& world) { return Surveyor(world).run(); }
-
-std::vector<std::string> unexplained(const Geometry& geometry, base::Bytes before, base::Bytes after,
-                                     const OperationSlot& slot) {
-  std::vector<std::string> wrong;
-  const std::uint64_t bytes = geometry.row_bytes();
-  const auto row_of = [&](base::Bytes table, std::uint64_t row) { return table.subspan(row * bytes, bytes); };
-  const auto changed = [&](std::uint64_t row) {
-    return !std::equal(row_of(before, row).begin(), row_of(before, row).end(), row_of(after, row).begin());
-  };
-  std::set<std::uint64_t> touched;
-  for (std::uint64_t row = 0; row < geometry.rows; ++row) {
-    if (changed(row)) touched.insert(row);
-  }
-  for (const std::uint64_t row : touched) {
-    const rcuckoo::LockBit bit = rcuckoo::lock_bit(geometry, rcuckoo::lock_of(geometry, row));
-    if (!(slot.claims() && slot.covers(bit.offset, bit.mask)))
-      wrong.push_back("row " + std::to_string(row) + " changed outside the slot's locks");
-  }
-  if (touched.empty()) return wrong;
-  const auto rows = rcuckoo::rows_of(geometry, slot);
-  if (slot.plan != slot.number() || !rows) {
-    wrong.push_back("rows changed while the slot says that it takes its locks");
-    return wrong;
-  }
-  const std::uint64_t named = rows->size();
-  // A path, end first: each row takes the entry of the row that is written after it, the last one takes the new entry.
-  bool unfinished = false;
-  for (std::uint64_t i = 0; i < named; ++i) {
-    const std::uint64_t row = SlotRow::row(slot.row[i]);
-    touched.erase(row);
-    const bool whole = RowView(geometry, row_of(after, row)).whole(row);
-    if (!changed(row)) {
-      unfinished = true;
-      continue;
-    }
-    if (unfinished) wrong.push_back("row " + std::to_string(row) + " was written before an earlier row of its path");
-    if (!whole) {
-      unfinished = true;
-      continue;
-    }
-    const Entry entry =
-        i + 1 < named
-            ? RowView(geometry, row_of(before, SlotRow::row(slot.row[i + 1]))).entry(SlotRow::slot(slot.row[i + 1]))
-            : Entry(std::as_bytes(std::span(slot.redo)).first(geometry.entry_bytes));
-    std::vector<std::byte> expected(row_of(before, row).begin(), row_of(before, row).end());
-    rcuckoo::edit_row(geometry, expected, row, SlotRow::slot(slot.row[i]), entry);
-    if (!std::equal(expected.begin(), expected.end(), row_of(after, row).begin())) {
-      wrong.push_back("row " + std::to_string(row) + " is not what the slot says that it becomes");
-    }
-  }
-  for (const std::uint64_t row : touched)
-    wrong.push_back("row " + std::to_string(row) + " changed, and the slot's path does not name it");
-  return wrong;
-}
 
 }  // namespace farpool::sim

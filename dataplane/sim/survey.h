@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "index/rcuckoo/layout.h"
 #include "sim/world.h"
 
 namespace farpool::sim {
@@ -29,7 +28,7 @@ struct Survey {
   std::uint64_t leases = 0;             // held
   std::uint64_t slots_of_the_dead = 0;  // that say something
   std::uint64_t splits = 0;             // of tables, that are under way
-  std::uint64_t tentative = 0;          // slots of RACE inserts that never came to an end: they hinder nobody for long
+  std::uint64_t tentative = 0;          // of inserts that never came to an end: they hinder nobody for long
   std::uint64_t blocks_lost = 0;        // neither in use, nor marked free, nor known to the client that owns them
 
   // Nothing of the dead is left but memory: no lock, barrier or lease, no slot that says anything, no split, no torn
@@ -42,10 +41,5 @@ struct Survey {
 // demands (node/audit.h), with nothing in it that only a death explains unless it is of a crashed client; and every
 // block of a segment is reachable, marked free, or with the live client that owns the segment. Only the dead leak.
 Survey survey(const World& world);
-
-// What operation `slot` of a dead client may have left of a table that was `before` when it began: the rows that it
-// names, changed in that order, the last of them perhaps in part. Returns what does not fit.
-std::vector<std::string> unexplained(const layout::Geometry& geometry, base::Bytes before, base::Bytes after,
-                                     const layout::OperationSlot& slot);
 
 }  // namespace farpool::sim

@@ -6,10 +6,9 @@
 
 #include "base/check.h"
 #include "directory/directory.h"
-#include "index/race/locate.h"
-#include "index/rcuckoo/locate.h"
 #include "layout/lease.h"
 #include "node/memory_node.h"
+#include "sim/dialect.h"
 #include "sim/housekeeping.h"
 #include "sim/last_words.h"
 #include "sim/story.h"
@@ -20,31 +19,7 @@ namespace {
 
 using base::Random;
 
-struct Setting {
-  std::size_t clients = 2;
-  std::size_t tasks = 1;   // of each client, at once
-  std::size_t calls = 20;  // of each task
-  std::size_t keys = 8;
-  std::uint64_t window = 4;  // rows
-  double large = 0;          // share of values that need an extent
-  double reads = 0.3;
-  std::size_t deaths = 0;       // clients that die in the middle of their work
-  std::size_t zombies = 0;      // clients that are stopped for longer than the failure timeout, and go on
-  double losses = 0;            // chance that a chain's completion never comes
-  std::size_t restarts = 0;     // of the memory node, with its memory
-  std::size_t revocations = 0;  // sessions whose keys end in the middle of a chain
-  std::size_t splits = 0;       // that clients ask for, of tables of RACE
-  std::size_t scans = 0;        // of the rows that the keys lie in
-  std::size_t compactions = 0;  // of a client's segments
-  Nanos thought = 0;            // between two calls of a task, at most
-  bool border = false;          // the rows of the window lie where one lock word ends and the next begins
-  bool pauses = false;
-  bool crowded = false;       // rows almost full, all keys alike: most inserts move others, and readers look on
-  bool drift = false;         // no two clocks are alike
-  bool loses_memory = false;  // the last of the restarts comes back without
-  bool new_lives = false;     // a client that has lost its session begins another
-  WorldOptions world;
-};
+using Setting = SwarmSetting;
 
 Setting draw(std::uint64_t seed) {
   Random random(seed * 2 + 1);
@@ -109,35 +84,6 @@ void draw_more(std::uint64_t seed, Setting& s) {
   if (random.chance(0.25)) s.revocations = 1 + random.below(3);
   if (s.restarts + s.revocations > 0) s.world.geometry.max_sessions = 24;
   s.world.device_locks = Random(base::mix(seed) ^ 0xd31ce).chance(0.3);
-}
-
-// The same world in RACE's terms: a few groups, in some worlds without room for all keys.
-void speak_race(Setting& s, std::uint64_t seed) {
-  Random random(seed ^ 0xace);
-  s.world.geometry.protocol = layout::Protocol::race;
-  s.window = 2 + random.below(3);
-  s.border = false;
-  if (s.crowded) {
-    s.window = 2;
-    s.keys = 38 + random.below(6);
-    s.calls = 600 / (s.clients * s.tasks);
-  }
-  // From a stream of its own. An era is over soon, and calls take as long as splits do.
-  Random more(base::mix(seed) ^ 0x5b117);
-  if (!more.chance(0.6)) return;
-  s.world.geometry.tables = 2ull << more.below(3);
-  s.splits = 1 + more.below(4);
-  if (Random(base::mix(seed) ^ 0x1ea5e).chance(0.2)) {
-    s.world.geometry.tables = 128;
-    s.world.geometry.table_percent = 12;
-    s.world.geometry.memory_bytes = 4 << 20;
-    s.world.initial_tables = layout::kRepairLeases;  // the last has the lease of the first
-    s.splits += 2;
-  }
-  // A splitter makes several trips before it says that it lives.
-  s.world.failure_timeout = std::max(s.world.failure_timeout, 50 * s.world.wire.straggle_delay);
-  s.world.lease = std::max<Nanos>(40 * base::kMillisecond, 4 * s.world.failure_timeout);
-  s.thought = static_cast<Nanos>(more.below(2) == 0 ? 50 : 1000) * base::kMicrosecond;
 }
 
 // What a seed's world does, one element after the other; any of them may be left out.
@@ -339,7 +285,7 @@ task::Task<void> read_all(World& world, Client& client, const std::vector<std::s
 
 std::string describe(const Setting& s) {
   std::ostringstream text;
-  if (s.world.geometry.protocol == layout::Protocol::race) text << "RACE: ";
+  if (const std::string title = dialect_of(s.world.geometry.protocol).title(); !title.empty()) text << title << ": ";
   text << s.clients << " clients of " << s.tasks << " tasks of " << s.calls << " calls on " << s.keys << " keys in "
        << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
        << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "")
@@ -473,32 +419,19 @@ void look(const World& world, const char* when, bool to_the_last, Verdict& verdi
 
 // Arguments of simulate that choose this driver.
 std::string driver_of(const Take& take) {
-  return std::string(take.protocol == layout::Protocol::race ? "--protocol race " : "") +
-         (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "");
+  return flag_of(take.protocol) + (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "");
 }
 
 }  // namespace
 
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix) {
-  const std::uint64_t many = layout::kRepairLeases;
+  const Dialect& dialect = dialect_of(world.geometry().protocol);
   FARPOOL_CHECK(rows >= 2 && first + rows <= world.geometry().rows_per_table());  // or there are no such keys
   std::vector<std::string> keys;
   for (std::uint64_t i = 0; keys.size() < count; ++i) {
     std::string key = prefix + std::to_string(i);
-    const std::uint64_t hash = base::keyed_hash(world.table_seed(), base::bytes_of(key));
-    const auto within = [&](std::uint64_t row) { return row >= first && row < first + rows; };
-    bool fits = false;
-    if (world.geometry().protocol == layout::Protocol::race) {
-      const race::Places places = race::locate(hash, world.geometry().rows_per_table());
-      const std::uint64_t of_many = directory::hash_of(world.pool_secret(), base::bytes_of(key)) % many;
-      fits = within(places[0].group) && within(places[1].group) &&
-             (world.initial_tables() < many || layout::table_lease(of_many) == layout::table_lease(0));
-    } else {
-      const auto places = rcuckoo::locate(hash, world.geometry().rows);
-      fits = within(places.first) && within(places.second);
-    }
-    if (fits) keys.push_back(std::move(key));
+    if (dialect.within(world, key, first, rows)) keys.push_back(std::move(key));
   }
   return keys;
 }
@@ -506,7 +439,8 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
 Verdict run_swarm(std::uint64_t seed, const Take& take) {
   const LastWords words(driver_of(take) + "--seed " + std::to_string(seed) + " --only " + describe(take.part));
   Setting setting = draw(seed);
-  if (take.protocol == layout::Protocol::race) speak_race(setting, seed);
+  setting.world.geometry.protocol = take.protocol;
+  dialect_of(take.protocol).adapt(setting, seed);
   if (take.faults == Faults::every) draw_more(seed, setting);
   if (take.scans) setting.scans = 4 + seed % 5;
   if (take.compactions) setting.compactions = 2 + seed % 5;
@@ -523,9 +457,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   const bool at_border = setting.border && border + setting.window <= world.geometry().rows;
   const std::uint64_t first = at_border ? border - setting.window / 2 : 10;
   const std::vector<std::string> keys = crowd(world, first, setting.window, setting.keys, "");
-  const std::uint64_t in_a_row = world.geometry().protocol == layout::Protocol::race
-                                     ? clients[0]->table().positions() / world.geometry().rows_per_table()
-                                     : 1;
+  const std::uint64_t in_a_row = clients[0]->table().positions() / world.geometry().rows_per_table();
   haunt = {.keys = keys, .first = first * in_a_row, .end = (first + setting.window) * in_a_row};
   Play play = draw_play(setting, keys, seed);
   verdict.elements = leave_out(play, take.part);
@@ -695,32 +627,6 @@ std::string describe(const session::RepairMarks& marks) {
        << ", waits for leases " << marks.lease_waits << ", barriers found " << marks.barriers_found
        << ", living waited for " << marks.waited_for << ", quarantined " << marks.quarantined;
   return text.str();
-}
-
-// Without stale extents: eras keep a block as long as a client that read its address may still follow it.
-std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol) {
-  std::vector<std::string> never;
-  if (protocol == layout::Protocol::race) {
-    for (const auto& [hits, what] :
-         {std::pair{marks.slot_conflicts, "slot conflicts"}, std::pair{marks.rivals, "inserts that met another"},
-          std::pair{marks.removed, "tentative slots of others that were taken away"},
-          std::pair{marks.stale_routes, "directories that were out of date"},
-          std::pair{marks.looked_again, "buckets that a split changed while they were read"},
-          std::pair{marks.split_waits, "waits for splits"}, std::pair{marks.splits_finished, "splits"},
-          std::pair{marks.splits_taken_over, "splits that were taken over"}, std::pair{marks.moved, "moved slots"}}) {
-      if (hits == 0) never.emplace_back(what);
-    }
-    return never;
-  }
-  for (const auto& [hits, what] :
-       {std::pair{marks.lock_conflicts, "lock conflicts"}, std::pair{marks.lock_restarts, "lock restarts"},
-        std::pair{marks.torn_rows, "torn rows"}, std::pair{marks.changed_misses, "misses that another look changed"},
-        std::pair{marks.escalations, "escalations to a path"}, std::pair{marks.failed_searches, "failed searches"},
-        std::pair{marks.explorations, "explorations"}, std::pair{marks.displaced, "displaced entries"},
-        std::pair{marks.multi_word_locks, "locks of several words"}}) {
-    if (hits == 0) never.emplace_back(what);
-  }
-  return never;
 }
 
 std::vector<std::string> never_reached(const session::RepairMarks& marks) {

@@ -45,7 +45,7 @@ struct Take {
   Part part;
   Faults faults = Faults::every;
   bool tells = false;
-  layout::Protocol protocol = layout::Protocol::rcuckoo;
+  layout::Protocol protocol{};
   bool scans = false;
   bool compactions = false;  // clients also empty segments of theirs, beside everything else
 };
@@ -63,7 +63,6 @@ void add(index::Marks& sum, const index::Marks& marks);
 std::string describe(const index::Marks& marks);
 std::string describe(const session::RepairMarks& marks);
 // Rare branches that have no hit, for people.
-std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol);
 std::vector<std::string> never_reached(const session::RepairMarks& marks);
 
 }  // namespace farpool::sim

@@ -11,13 +11,12 @@
 
 #include "base/check.h"
 #include "base/marks.h"
-#include "index/race/layout.h"
-#include "index/rcuckoo/layout.h"
 #include "layout/directory.h"
 #include "layout/lease.h"
 #include "layout/operation_slot.h"
 #include "node/memory_node.h"
 #include "protocols/protocols.h"
+#include "sim/dialect.h"
 
 namespace farpool::sim {
 namespace {
@@ -347,25 +346,12 @@ task::Task<void> World::scan(Client& client, std::vector<std::string> keys, Part
 }
 
 void World::judge_trips(const Call& call, const std::optional<std::string>& found, const fabric::Cost& cost) {
-  const auto in_place = [&](std::string_view value) {
-    return rcuckoo::Entry::fits(geometry().entry_bytes, call.key.size(), value.size());
-  };
-  std::uint32_t budget = 0;
-  if (geometry().protocol == layout::Protocol::race) {
-    // Buckets, block, and to remove the slot; a put may have to get a block first.
-    if (call.kind != Call::Kind::get && call.kind != Call::Kind::remove) return;
-    budget = call.kind == Call::Kind::get ? 2 : 3;
-  } else if (call.kind == Call::Kind::get) {
-    budget = found && in_place(*found) ? 1 : 2;  // an extent is a second READ; a miss is confirmed
-  } else if (in_place(call.value)) {
-    budget = 3;  // lock and read, perhaps compare with an extent that is there, write and release
-  } else {
-    return;  // a block may have to be had first
-  }
+  const auto budget = dialect_of(geometry().protocol).trips(geometry(), call, found);
+  if (!budget) return;
   ++budgeted_;
-  if (cost.trips <= budget) return;
+  if (cost.trips <= *budget) return;
   over_budget_.push_back(std::string(name_of(call.kind)) + " took " + std::to_string(cost.trips) + " trips and not " +
-                         std::to_string(budget) + ", with nobody in its way");
+                         std::to_string(*budget) + ", with nobody in its way");
 }
 
 namespace {
@@ -410,7 +396,7 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
       }
       return range(at.offset / sizeof(layout::OperationSlot), bytes / sizeof(layout::OperationSlot), "slot");
     case layout::kLeases:
-      if (geometry.protocol == layout::Protocol::race && bytes == 8) {
+      if (geometry.shape().most_tables > 1 && bytes == 8) {
         const std::uint64_t lease = at.offset / 8;
         if (lease == layout::kDirectoryLease) return "directory's lease";
         return lease == layout::kMoveLease ? "lease for moves" : "lease of table " + std::to_string(lease - 1);
@@ -419,17 +405,7 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
     case layout::kLocks:
       return "lock word " + std::to_string(at.offset / 8);
     case layout::kTable:
-      if (geometry.protocol == layout::Protocol::race) {
-        const std::uint64_t within = at.offset % race::kGroupBytes, row = at.offset / race::kGroupBytes;
-        const std::string group = geometry.tables == 1 ? std::to_string(row)
-                                                       : std::to_string(row / geometry.rows_per_table()) + "/" +
-                                                             std::to_string(row % geometry.rows_per_table());
-        if (bytes == race::kGroupBytes) return "group " + group;
-        if (bytes <= 8 && within % 64 == 0) return "header " + group + "." + std::to_string(within / 64);
-        if (bytes == 128) return "bucket " + group + (within == 0 ? " left" : " right");
-        return "slot " + group + "." + std::to_string(within / 64 * 7 + within % 64 / 8 - 1);
-      }
-      return range(at.offset / geometry.row_bytes(), bytes / geometry.row_bytes(), "row");
+      return dialect_of(geometry.protocol).name_row(geometry, at.offset, bytes);
     case layout::kDirectory:
       return name_in_directory(geometry.tables, at.offset, bytes);
     case layout::kHeap: {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What worlds and judges know of one index protocol: how its worlds are drawn, where its keys can lie, which branches
+// its operations have, and what a death may leave. A protocol has one file, and a line in dialect.cc and dialects.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "index/table.h"
+#include "layout/geometry.h"
+#include "layout/operation_slot.h"
+#include "sim/crash.h"
+#include "sim/history.h"
+#include "sim/setting.h"
+#include "sim/world.h"
+
+namespace farpool::sim {
+
+class Dialect {
+ public:
+  virtual ~Dialect() = default;
+
+  // Names the protocol in stories. Worlds of the first protocol have no name there.
+  virtual std::string title() const { return {}; }
+
+  // --- Random worlds
+
+  // Changes what a seed has drawn to what suits the protocol. Draws more from streams of its own.
+  virtual void adapt(SwarmSetting&, std::uint64_t /*seed*/) const {}
+  virtual void adapt(PoolSetting& setting, std::uint64_t seed) const = 0;
+  // Says whether all places of the key are among these rows of its table.
+  virtual bool within(const World& world, std::string_view key, std::uint64_t first, std::uint64_t rows) const = 0;
+  // Returns the rare events that were never counted, for people.
+  virtual std::vector<std::string> never_reached(const index::Marks& marks) const = 0;
+  // Returns the same of events that only scans meet.
+  virtual std::vector<std::string> never_reached_by_scans(const index::Marks&) const { return {}; }
+
+  // --- Judges
+
+  // Returns how many trips a call may need when nothing is in its way; nothing if there is no such limit.
+  virtual std::optional<std::uint32_t> trips(const layout::Geometry& geometry, const Call& call,
+                                             const std::optional<std::string>& found) const = 0;
+  // Says whether the end of so many clients explains that counters are off by so many keys.
+  virtual bool explains_counters(std::int64_t /*keys_off*/, std::uint64_t /*ended*/) const { return false; }
+  // Returns the rows that a death left half written.
+  virtual std::set<std::uint64_t> torn_rows(const World&) const { return {}; }
+  // Says whether an operation under way is in the way of another one of its key.
+  virtual bool hinders(const World& world) const = 0;
+  // Returns how the table after an operation contradicts the table before it.
+  virtual std::vector<std::string> impossible_rows(const layout::Geometry&, base::Bytes /*before*/,
+                                                   base::Bytes /*after*/) const {
+    return {};
+  }
+  // Returns what an operation slot of a dead client does not explain of the difference between the two tables.
+  virtual std::vector<std::string> unexplained(const layout::Geometry&, base::Bytes /*before*/, base::Bytes /*after*/,
+                                               const layout::OperationSlot&) const {
+    return {"an operation slot says something, and operations of this protocol say nothing there"};
+  }
+
+  // --- Deaths
+
+  // Returns the branches that only this protocol has.
+  virtual std::vector<Scenario> scenarios(std::uint64_t seed) const = 0;
+
+  // --- Stories
+
+  // Names a place of the table region.
+  virtual std::string name_row(const layout::Geometry& geometry, std::uint64_t offset, std::uint64_t bytes) const = 0;
+};
+
+const Dialect& dialect_of(layout::Protocol protocol);
+// Returns the argument of simulate that chooses the protocol, with a blank behind it. The first protocol needs none.
+std::string flag_of(layout::Protocol protocol);
+
+}  // namespace farpool::sim
