@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RCuckoo and RACE over wires: the tables' own suites (index/*/table_test.cc), as far as they need no simulator. Here
+// RCuckoo and RACE over wires: what index/contract says of every table, as far as it needs no simulator. Here
 // clients are threads, and what tears and reorders are sockets, rings or a device, and the processors between them.
 // A file that includes this says over which wires: tables_test.cc, tables_lab_test.cc.
 #pragma once

@@ -5,14 +5,12 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/random.h"
 #include "directory/directory.h"
 #include "index/race/layout.h"
 #include "index/race/locate.h"
@@ -58,17 +56,6 @@ Result<T> run(World& world, Client& client, Task<Result<T>> task) {
   return *result;
 }
 
-class Append final : public Editor {
- public:
-  explicit Append(std::string more) : more_(std::move(more)) {}
-  Edit edit(std::optional<std::string_view> value) override {
-    return Edit::put(std::string(value.value_or("")) + more_);
-  }
-
- private:
-  std::string more_;
-};
-
 // Their slots are more than one chain can carry.
 TEST(RaceTableOfManySessions, IsCountedAndRepaired) {
   sim::WorldOptions options = options_of();
@@ -112,129 +99,16 @@ struct RaceTable : ::testing::Test {
   }
   bool put(const std::string& key, const std::string& value) { return good(table().put(key, value, deadline(), cost)); }
   bool remove(const std::string& key) { return good(table().remove(key, deadline(), cost)); }
-  bool modify(const std::string& key, Editor& editor) { return good(table().modify(key, editor, deadline(), cost)); }
   bool good(Task<Result<bool>> task) {
     const auto result = run(world, client, std::move(task));
     EXPECT_TRUE(result.ok()) << result.status().message();
     return result.ok() && *result;
-  }
-  std::uint64_t count() {
-    const auto totals = run(world, client, table().count(deadline(), cost));
-    EXPECT_TRUE(totals.ok()) << totals.status().message();
-    return totals.ok() ? totals->keys : ~0ull;
   }
   void in_order() {
     ASSERT_TRUE(world.quiesce());
     EXPECT_EQ(sim::survey(world).report(), "");
   }
 };
-
-TEST_F(RaceTable, DoesWhatEveryTableDoes) {
-  EXPECT_EQ(get("k"), std::nullopt);
-  EXPECT_FALSE(update("k", "0"));
-  EXPECT_FALSE(remove("k"));
-  EXPECT_TRUE(insert("k", "1"));
-  EXPECT_FALSE(insert("k", "2"));
-  EXPECT_EQ(get("k"), "1");
-  EXPECT_TRUE(update("k", "3"));
-  EXPECT_EQ(get("k"), "3");
-  EXPECT_TRUE(put("k", std::string(500, 'x')));
-  EXPECT_FALSE(put("l", ""));
-  EXPECT_EQ(get("l"), "");
-  EXPECT_EQ(get("k"), std::string(500, 'x'));
-  Append more("yz");
-  EXPECT_TRUE(modify("k", more));
-  EXPECT_EQ(get("k"), std::string(500, 'x') + "yz");
-  EXPECT_FALSE(modify("m", more));
-  EXPECT_EQ(get("m"), "yz");
-  EXPECT_EQ(count(), 3u);
-  EXPECT_TRUE(remove("k"));
-  EXPECT_EQ(get("k"), std::nullopt);
-  EXPECT_EQ(count(), 2u);
-  EXPECT_FALSE(insert("", "") && insert("", ""));
-  EXPECT_EQ(get(""), "");
-  in_order();
-}
-
-// 255 units are what a slot can say; the extent's own lengths say the rest.
-TEST_F(RaceTable, HoldsValuesUpToTheLimit) {
-  for (const std::size_t bytes :
-       {254u * 64 - 17, 254u * 64 - 16, 255u * 64 - 17, 255u * 64 - 16, 255u * 64, 100'000u, 1u << 20}) {
-    const std::string value(bytes, static_cast<char>('a' + bytes % 26));
-    EXPECT_EQ(put("k", value), bytes != 254u * 64 - 17);
-    EXPECT_TRUE(get("k") == value) << bytes;
-    EXPECT_TRUE(update("k", value + "")) << bytes;
-    Append nothing("");
-    EXPECT_TRUE(modify("k", nothing)) << bytes;
-    EXPECT_TRUE(get("k") == value) << bytes;
-  }
-  const std::string key(64 << 10, 'K');
-  EXPECT_FALSE(put(key, "v"));
-  EXPECT_EQ(get(key), "v");
-  EXPECT_EQ(get(key.substr(1)), std::nullopt);
-  EXPECT_TRUE(remove(key) && remove("k"));
-  const auto refused = run(world, client, table().put("k", std::string((1 << 20) + 1, 'x'), deadline(), cost));
-  EXPECT_EQ(refused.code(), Code::too_large);
-  in_order();
-}
-
-// Thousands of keys: prints collide, buckets overflow, blocks are freed and used again.
-TEST_F(RaceTable, AgreesWithAMap) {
-  std::map<std::string, std::string> model;
-  base::Random random(5);
-  for (int i = 0; i < 6000; ++i) {
-    const std::string key = "key" + std::to_string(random.below(1200));
-    const std::string value = std::to_string(i) + std::string(random.below(90), 'v');
-    switch (random.below(5)) {
-      case 0:
-        EXPECT_EQ(insert(key, value), model.try_emplace(key, value).second);
-        break;
-      case 1:
-        EXPECT_EQ(update(key, value), model.contains(key));
-        if (model.contains(key)) model[key] = value;
-        break;
-      case 2:
-        EXPECT_EQ(put(key, value), !model.insert_or_assign(key, value).second);
-        break;
-      case 3:
-        EXPECT_EQ(remove(key), model.erase(key) == 1);
-        break;
-      default:
-        EXPECT_EQ(get(key), model.contains(key) ? std::optional(model[key]) : std::nullopt);
-    }
-  }
-  for (const auto& [key, value] : model) EXPECT_EQ(get(key), value);
-  EXPECT_EQ(count(), model.size());
-  EXPECT_EQ(client.heap().usage().anomalies, 0u);
-  in_order();
-}
-
-// RA-02 on the fabric: a table takes keys to nine tenths of its slots, says so when it is full, and goes on.
-TEST_F(RaceTable, FillsAndGoesOn) {
-  const std::uint64_t slots = world.geometry().entries();
-  std::uint64_t keys = 0;
-  for (;; ++keys) {
-    const auto inserted = run(world, client, table().insert("n" + std::to_string(keys), "v", deadline(), cost));
-    if (inserted.ok()) continue;
-    EXPECT_EQ(inserted.code(), Code::out_of_memory) << inserted.status().message();
-    break;
-  }
-  EXPECT_GT(static_cast<double>(keys) / static_cast<double>(slots), 0.88);
-  EXPECT_EQ(count(), keys);
-  EXPECT_TRUE(update("n0", "w"));
-  EXPECT_EQ(get("n0"), "w");
-  EXPECT_FALSE(update("n" + std::to_string(keys), "w"));
-  // A key more needs a slot of its own two buckets, so room is made there.
-  const std::string one = "n" + std::to_string(keys);
-  const Places wanted = locate(base::keyed_hash(world.table_seed(), base::bytes_of(one)), world.geometry().rows);
-  for (std::uint64_t i = 1; i < keys; ++i) {
-    const std::string key = "n" + std::to_string(i);
-    const Places has = locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
-    if (has[0] == wanted[0] && has[1].group != wanted[1].group) EXPECT_TRUE(remove(key));
-  }
-  EXPECT_TRUE(insert(one, "v"));
-  in_order();
-}
 
 // The key hash is the table's, so a slot can be written by hand where a client looks for it.
 struct RaceSlots : RaceTable {
@@ -439,42 +313,6 @@ TEST_F(RaceSlots, AMemoryNodeTakesItUpAgain) {
     counted += base::load<std::uint64_t>(part(layout::kSlots).data() + at);
   }
   EXPECT_EQ(counted, 49u) << "the tentative key had been counted";
-}
-
-// Several clients, all on few keys: every increment counts, and SETNX has one winner.
-TEST(Race, ReadModifyWritesAreExact) {
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-    sim::WorldOptions options = options_of();
-    options.wire.seed = seed;
-    World world(options);
-    std::vector<Client*> clients;
-    for (const char* name : {"a", "b", "c"}) clients.push_back(&world.connect(name));
-    int won = 0;
-    const auto work = [](Client* client, int* won) -> Task<void> {
-      class AddOne final : public Editor {
-        Edit edit(std::optional<std::string_view> value) override {
-          return Edit::put(std::to_string((value ? std::stoi(std::string(*value)) : 0) + 1));
-        }
-      } add_one;
-      Cost cost;
-      const Nanos deadline = client->port().now() + kPatience;
-      const auto inserted = co_await client->table().insert("once", "x", deadline, cost);
-      *won += inserted.ok() && *inserted ? 1 : 0;
-      for (int i = 0; i < 20; ++i) {
-        const auto added = co_await client->table().modify("sum", add_one, deadline, cost);
-        EXPECT_TRUE(added.ok()) << added.status().message();
-      }
-    };
-    for (Client* client : clients) world.spawn(*client, work(client, &won));
-    for (Client* client : clients) ASSERT_TRUE(world.settle(*client));
-    EXPECT_EQ(won, 1);
-    Cost cost;
-    const auto sum =
-        run(world, *clients[0], clients[0]->table().lookup("sum", clients[0]->port().now() + kPatience, cost));
-    EXPECT_EQ(sum.ok() ? sum->value_or("") : sum.status().message(), "60") << seed;
-    ASSERT_TRUE(world.quiesce());
-    EXPECT_EQ(sim::survey(world).report(), "");
-  }
 }
 
 }  // namespace

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the suite of index protocols has to know of each: one entry for each protocol.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "index/table.h"
+#include "layout/geometry.h"
+
+namespace farpool::index::contract {
+
+// The most trips that an operation may take where nobody is in its way and the client has a block at hand.
+struct Budget {
+  std::uint32_t lookup_hit = 0, lookup_miss = 0;
+  std::uint32_t insert = 0;   // of an absent key
+  std::uint32_t refusal = 0;  // of an insert of a present key, an update or a remove of an absent one
+  std::uint32_t update = 0;   // of a present key; also put
+  std::uint32_t remove = 0;   // of a present key
+  std::uint32_t scan_empty = 0, scan = 0;
+  std::uint32_t scan_messages = 0;  // of a scan that finds nothing
+};
+
+struct Sample {
+  layout::Protocol protocol{};
+  std::string name;  // in names of tests
+  // The first is what most tests take. All are compared with a map.
+  std::vector<layout::GeometryRequest> tables;
+  // A table of few places, which is full with this share of them, at the least.
+  layout::GeometryRequest few;
+  double full = 0;
+  std::string full_says;                       // in the message then
+  std::vector<std::uint64_t Marks::*> filled;  // what must have happened until then
+  // A table of which a scan has many pages, and the keys that are put there.
+  layout::GeometryRequest scanned;
+  int scanned_keys = 0;
+  // What must have happened where several clients change few keys.
+  std::vector<std::uint64_t Marks::*> crowd;
+  // What must have happened in a table that is almost full, while keys come and go: nullptr, if nothing moves there.
+  std::uint64_t Marks::*moved = nullptr;
+  // What counts splits that are over: nullptr, if a table cannot be split.
+  std::uint64_t Marks::*splits = nullptr;
+  Budget budget;
+};
+
+inline layout::GeometryRequest request(layout::Protocol protocol, std::uint64_t memory_bytes,
+                                       layout::GeometryRequest other = {}) {
+  other.protocol = protocol;
+  other.memory_bytes = memory_bytes;
+  other.max_sessions = 8;
+  return other;
+}
+
+inline Sample sample_of_rcuckoo() {
+  constexpr auto kProtocol = layout::Protocol::rcuckoo;
+  const layout::GeometryRequest usual{
+      .table_percent = 1, .entry_bytes = 16, .entries_per_row = 8, .rows_per_lock = 16, .slots_per_session = 4};
+  layout::GeometryRequest large_entries = usual, shared_locks = usual, wide_locks = usual, short_rows = usual;
+  large_entries.entry_bytes = 64;
+  large_entries.table_percent = 4;
+  shared_locks.rows_per_lock = 1;
+  shared_locks.max_lock_bytes = 8;
+  wide_locks.rows_per_lock = 64;
+  short_rows.entries_per_row = 4;
+  short_rows.rows_per_lock = 4;
+  layout::GeometryRequest scanned = short_rows;
+  scanned.table_percent = 3;  // some keys have rows that are far from each other
+  short_rows.rows_per_lock = 2;
+  return {.protocol = kProtocol,
+          .name = "Rcuckoo",
+          .tables = {request(kProtocol, 16 << 20, usual), request(kProtocol, 16 << 20, large_entries),
+                     request(kProtocol, 16 << 20, shared_locks), request(kProtocol, 16 << 20, wide_locks)},
+          .few = request(kProtocol, 2560 << 10, short_rows),
+          .full = 0.8,
+          .full_says = "is full",
+          .filled = {&Marks::displaced, &Marks::escalations, &Marks::explorations},
+          .scanned = request(kProtocol, 4 << 20, scanned),
+          .scanned_keys = 600,
+          .crowd = {&Marks::lock_conflicts, &Marks::torn_rows},
+          .moved = &Marks::displaced,
+          .budget = {.lookup_hit = 2,
+                     .lookup_miss = 2,
+                     .insert = 3,
+                     .refusal = 3,
+                     .update = 3,
+                     .remove = 3,
+                     .scan_empty = 1,
+                     .scan = 6,
+                     .scan_messages = 2}};
+}
+
+inline Sample sample_of_race() {
+  constexpr auto kProtocol = layout::Protocol::race;
+  const layout::GeometryRequest usual{.table_percent = 1, .slots_per_session = 2};
+  layout::GeometryRequest many = usual;
+  many.tables = 8;
+  return {.protocol = kProtocol,
+          .name = "Race",
+          .tables = {request(kProtocol, 16 << 20, usual), request(kProtocol, 4 << 20, many)},
+          .few = request(kProtocol, 2560 << 10, usual),
+          .full = 0.88,
+          .full_says = "has no free slot",
+          .scanned = request(kProtocol, 4 << 20, many),
+          .scanned_keys = 300,
+          .crowd = {&Marks::slot_conflicts},
+          .splits = &Marks::splits_finished,
+          .budget = {.lookup_hit = 2,
+                     .lookup_miss = 1,
+                     .insert = 3,
+                     .refusal = 3,
+                     .update = 3,
+                     .remove = 3,
+                     .scan_empty = 1,
+                     .scan = 6,
+                     .scan_messages = 3}};
+}
+
+inline std::vector<Sample> samples() { return {sample_of_rcuckoo(), sample_of_race()}; }
+
+}  // namespace farpool::index::contract
