@@ -6,15 +6,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
@@ -132,6 +136,44 @@ func TestALinkIsAskedUntilItEnds(t *testing.T) {
 	})
 	if l.probe.Stop() || len(reasons) != 0 {
 		t.Error("it goes on after its end")
+	}
+}
+
+// A peer's certificate is looked at in the handshake alone: thousands of links that each keep a parsed one would be a good part of the operator's memory.
+func TestALinkKeepsNoCertificateOfItsPeer(t *testing.T) {
+	f := newFixture(t)
+	p := f.start("127.0.0.1:0", pki.RoleNode)
+	config := f.credential.ClientConfig(uid, pki.RoleNode, "")
+	config.NextProtos = []string{http2.NextProtoTLS}
+	verify := config.VerifyConnection
+	var shown []weak.Pointer[x509.Certificate]
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		for _, certificate := range state.PeerCertificates {
+			shown = append(shown, weak.Make(certificate))
+		}
+		return verify(state)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	l, err := connect(ctx, p.address, config, func(context.Context) func() { return func() {} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close(io.EOF)
+	if len(shown) == 0 {
+		t.Fatal("the peer showed no certificate")
+	}
+	kept := func() bool {
+		return slices.ContainsFunc(shown, func(certificate weak.Pointer[x509.Certificate]) bool { return certificate.Value() != nil })
+	}
+	for until := time.Now().Add(deadline); kept(); runtime.GC() {
+		if time.Now().After(until) {
+			t.Fatal("the peer's certificate is kept for as long as the link lasts")
+		}
+	}
+	go l.serve(func(error) {})
+	if err := l.ask(t.Context(), farpoolv1alpha1.Agent_Describe_FullMethodName, &farpoolv1alpha1.DescribeRequest{PoolUid: uid}, &farpoolv1alpha1.Facts{}, callTimeout); err != nil {
+		t.Error(err)
 	}
 }
 
