@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -56,6 +57,8 @@ type Applier struct {
 	// live reads past the cache.
 	live    client.Reader
 	counter Counter
+	// known versions of objects are not compared again; nil: each is.
+	known *Known
 }
 
 // New returns an applier that writes through client, and asks live what is in the way of what cannot be created.
@@ -63,9 +66,35 @@ func New(c client.Client, live client.Reader, counter Counter) *Applier {
 	return &Applier{client: c, live: live, counter: counter}
 }
 
+// named is an apply configuration that says which object it is of, as all that are generated do.
+type named interface {
+	GetKind() *string
+	GetName() *string
+}
+
+// With returns an applier that does not compare what is known, and remembers there what it finds.
+func (a *Applier) With(known *Known) *Applier {
+	with := *a
+	with.known = known
+	return &with
+}
+
 // Object makes an object what desired says, which has a controlling owner. cachedObject says what the cache has of a kind and name with that owner, or nil.
 func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration, cachedObject func(kind, name string) client.Object) error {
-	want, err := content(desired)
+	raw, err := written(desired)
+	if err != nil {
+		return err
+	}
+	version := digest{}
+	if is, ok := desired.(named); ok {
+		if cached := cachedObject(ptr.Deref(is.GetKind(), ""), ptr.Deref(is.GetName(), "")); cached != nil {
+			version = digestOf(cached, "", raw)
+		}
+	}
+	if a.known.isRight(version) {
+		return nil
+	}
+	want, err := content(raw)
 	if err != nil {
 		return err
 	}
@@ -84,6 +113,7 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	}
 	managed, owner := cached.GetManagedFields(), metav1.GetControllerOf(cached)
 	if unchanged(have, wanted, managed, owner, v1alpha1.FieldManager, "") || asMade(have, wanted, managed, owner, manager) {
+		a.known.found(version)
 		return nil
 	}
 	if len(makersOf(managed)) > 0 {
@@ -192,7 +222,15 @@ func refusal(verb string, want *unstructured.Unstructured, err error) error {
 
 // Status applies desired's status, if it differs from cached's.
 func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration, cached client.Object) error {
-	want, err := content(desired)
+	raw, err := written(desired)
+	if err != nil {
+		return err
+	}
+	version := digestOf(cached, "status", raw)
+	if a.known.isRight(version) {
+		return nil
+	}
+	want, err := content(raw)
 	if err != nil {
 		return err
 	}
@@ -201,6 +239,7 @@ func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration
 		return fmt.Errorf("compare the status of %s: %w", describe(want), err)
 	}
 	if unchanged(have, comparable(want), cached.GetManagedFields(), metav1.GetControllerOf(cached), v1alpha1.StatusFieldManager, "status") {
+		a.known.found(version)
 		return nil
 	}
 	if err := a.client.Status().Apply(ctx, desired, client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership); err != nil {
@@ -320,11 +359,17 @@ func (a *Applier) mend(ctx context.Context, existing client.Object, field string
 	return nil
 }
 
-func content(configuration runtime.ApplyConfiguration) (*unstructured.Unstructured, error) {
+// written returns an apply configuration as JSON.
+func written(configuration runtime.ApplyConfiguration) ([]byte, error) {
 	raw, err := json.Marshal(configuration)
 	if err != nil {
 		return nil, fmt.Errorf("write an apply configuration as JSON: %w", err)
 	}
+	return raw, nil
+}
+
+// content reads an apply configuration.
+func content(raw []byte) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(raw); err != nil {
 		return nil, fmt.Errorf("read an apply configuration: %w", err)

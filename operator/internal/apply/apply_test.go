@@ -65,7 +65,11 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 			if err := s.request("get"); err != nil {
 				return err
 			}
-			return c.Get(ctx, key, object, options...)
+			err := c.Get(ctx, key, object, options...)
+			if err == nil && object.GetUID() == "" {
+				object.SetUID("service") // the fake server gives none to what is created
+			}
+			return err
 		},
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			if err := s.request("create"); err != nil {
@@ -173,25 +177,27 @@ func TestAnObjectFollowsWhatIsWantedAndIsLeftAloneWhileItIsRight(t *testing.T) {
 	}
 }
 
+// withStatus is what the API server has. It notes the subresource of a status, and no fields outside of it; the fake one does neither.
+func (s *server) withStatus() *corev1.Service {
+	s.t.Helper()
+	found := s.service()
+	for i := range found.ManagedFields {
+		if found.ManagedFields[i].Manager == v1alpha1.StatusFieldManager {
+			found.ManagedFields[i].Subresource, found.ManagedFields[i].FieldsV1 = "status", metav1.NewFieldsV1(`{"f:status":{"f:loadBalancer":{"f:ingress":{}}}}`)
+		}
+	}
+	return found
+}
+
 func TestAStatusIsWrittenOnceUntilItChanges(t *testing.T) {
 	s := newServer(t, there(func(*corev1.Service) {}))
 	status := func(address string) *corev1ac.ServiceApplyConfiguration {
 		return corev1ac.Service("cache", "shop").WithStatus(corev1ac.ServiceStatus().WithLoadBalancer(corev1ac.LoadBalancerStatus().WithIngress(corev1ac.LoadBalancerIngress().WithIP(address))))
 	}
-	// The API server notes the subresource, and no fields outside of it; the fake one does neither.
-	seen := func() *corev1.Service {
-		found := s.service()
-		for i := range found.ManagedFields {
-			if found.ManagedFields[i].Manager == v1alpha1.StatusFieldManager {
-				found.ManagedFields[i].Subresource, found.ManagedFields[i].FieldsV1 = "status", metav1.NewFieldsV1(`{"f:status":{"f:loadBalancer":{"f:ingress":{}}}}`)
-			}
-		}
-		return found
-	}
 	write := []string{"apply status"}
-	s.expect("the first", s.applier.Status(t.Context(), status("10.0.0.1"), seen()), write, []string{"Service status"})
-	s.expect("the same", s.applier.Status(t.Context(), status("10.0.0.1"), seen()), nil, nil)
-	s.expect("another", s.applier.Status(t.Context(), status("10.0.0.2"), seen()), write, []string{"Service status"})
+	s.expect("the first", s.applier.Status(t.Context(), status("10.0.0.1"), s.withStatus()), write, []string{"Service status"})
+	s.expect("the same", s.applier.Status(t.Context(), status("10.0.0.1"), s.withStatus()), nil, nil)
+	s.expect("another", s.applier.Status(t.Context(), status("10.0.0.2"), s.withStatus()), write, []string{"Service status"})
 	if ingress := s.service().Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != "10.0.0.2" {
 		t.Errorf("%v", ingress)
 	}

@@ -123,6 +123,8 @@ type Reconciler struct {
 	told map[types.NamespacedName]map[line]string
 	// stale is how often in a row each pool was decided from a stale cache.
 	stale map[types.NamespacedName]int
+	// known are the versions of each pool's objects that need no comparison.
+	known map[types.NamespacedName]*apply.Known
 	// gaveWay is to which other operator's namespace each pool was left, as far as people have heard.
 	gaveWay map[types.NamespacedName]string
 }
@@ -171,6 +173,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		credentials: map[types.NamespacedName]*pki.Credential{},
 		told:        map[types.NamespacedName]map[line]string{},
 		stale:       map[types.NamespacedName]int{},
+		known:       map[types.NamespacedName]*apply.Known{},
 		gaveWay:     map[types.NamespacedName]string{},
 	}
 	r.streams = agent.NewStreams(func(pool types.NamespacedName) { r.heard(pool, r.streams.Unheard(pool)) }, options.Metrics)
@@ -333,7 +336,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, ctx: ctx, snapshot: snapshot, decided: decided}))
+	applier := r.applier.With(r.knownOf(request.NamespacedName))
+	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, ctx: ctx, snapshot: snapshot, decided: decided}))
+}
+
+// knownOf begins a look at a pool, and returns what the looks before have found.
+func (r *Reconciler) knownOf(pool types.NamespacedName) *apply.Known {
+	r.mutex.Lock()
+	known := r.known[pool]
+	if known == nil {
+		known = &apply.Known{}
+		r.known[pool] = known
+	}
+	r.mutex.Unlock()
+	known.Begin()
+	return known
 }
 
 // settle says when the pool is looked at again.
@@ -390,6 +407,8 @@ func (r *Reconciler) lags(pool types.NamespacedName) bool {
 // hands carry out one plan.
 type hands struct {
 	*Reconciler
+	// applier knows what the looks before have found.
+	applier  *apply.Applier
 	ctx      context.Context
 	snapshot *observe.Snapshot
 	decided  *plan.Plan
@@ -523,7 +542,7 @@ func (h *hands) WriteStatuses() []error {
 		}
 		return nil
 	}
-	return h.writeStatuses(h.ctx, h.snapshot, h.decided)
+	return h.writeStatuses(h.ctx, h.applier, h.snapshot, h.decided)
 }
 
 func (h *hands) Ask() { h.ask(h.snapshot, h.decided) }
@@ -683,7 +702,7 @@ func refuses(failure error) bool {
 	return false
 }
 
-func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapshot, decided *plan.Plan) []error {
+func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, snapshot *observe.Snapshot, decided *plan.Plan) []error {
 	// Steps are told before they are written down, by which they are known to be told: an operator that dies in between has the next one tell them
 	// again, and none is missed.
 	steps, others := r.news(snapshot, decided.Status.Events)
@@ -691,7 +710,7 @@ func (r *Reconciler) writeStatuses(ctx context.Context, snapshot *observe.Snapsh
 	r.metrics.count(snapshot, &decided.Status, steps)
 	writes := decided.Statuses(snapshot)
 	results := make([]error, len(writes))
-	write := func(i int) { results[i] = r.applier.Status(ctx, statusOf(writes[i]), writes[i].Object) }
+	write := func(i int) { results[i] = applier.Status(ctx, statusOf(writes[i]), writes[i].Object) }
 	var quiet, told []int
 	for i, written := range writes {
 		switch written.Object.(type) {
@@ -802,6 +821,7 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	delete(r.told, pool)
 	delete(r.stale, pool)
 	delete(r.gaveWay, pool)
+	delete(r.known, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
 	r.calls.Keep(pool, nil)

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"crypto/sha256"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Known remembers which versions of a pool's objects were found to be what is wanted. An object's version changes with every write to it, whoever writes: a
+// version that is known needs no second comparison with the same, and one that is not known is compared in full.
+type Known struct {
+	mutex sync.Mutex
+	// right has the last look at which each version was what is wanted.
+	right map[digest]uint8
+	look  uint8
+}
+
+// digest is of an object's version and of what is wanted of it; zero: of nothing that can be known.
+type digest [16]byte
+
+// digestOf returns the digest of an object as the cache has it, and of what is wanted of it or of a subresource of it. An object without a version is none that
+// the API server has written.
+func digestOf(cached client.Object, subresource string, desired []byte) (is digest) {
+	if cached.GetUID() == "" || cached.GetResourceVersion() == "" {
+		return digest{}
+	}
+	hash := sha256.New()
+	for _, text := range []string{string(cached.GetUID()), cached.GetResourceVersion(), subresource} {
+		hash.Write([]byte(text))
+		hash.Write([]byte{0})
+	}
+	hash.Write(desired)
+	copy(is[:], hash.Sum(nil))
+	return is
+}
+
+// Begin starts a look at the pool, and forgets what the look before did not find any more.
+func (k *Known) Begin() {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	for is, look := range k.right {
+		if look != k.look {
+			delete(k.right, is)
+		}
+	}
+	k.look++
+}
+
+// isRight says whether a version is known to be what is wanted.
+func (k *Known) isRight(is digest) bool {
+	if k == nil {
+		return false
+	}
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	_, right := k.right[is]
+	if right {
+		k.right[is] = k.look
+	}
+	return right
+}
+
+// found records that a version is what is wanted.
+func (k *Known) found(is digest) {
+	if k == nil || is == (digest{}) {
+		return
+	}
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	if k.right == nil {
+		k.right = map[digest]uint8{}
+	}
+	k.right[is] = k.look
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// taken is what a write of an object asks for whose fields are still those of its creation.
+var taken = []string{"get", "patch", "apply"}
+
+// edited returns an object that somebody has edited, under the version of before. An API server gives each edit a version, so that there is none such: a test sees by
+// it whether an object is compared, as one that is would be written.
+func edited(object *corev1.Service) *corev1.Service {
+	other := object.DeepCopy()
+	other.Spec.Selector, other.Status = map[string]string{"app": "another"}, corev1.ServiceStatus{}
+	return other
+}
+
+// looked begins a look at a pool.
+func looked(known *Known, s *server) *Applier {
+	known.Begin()
+	return s.applier.With(known)
+}
+
+func TestAVersionThatWasRightIsNotComparedAgain(t *testing.T) {
+	s, known := newServer(t), &Known{}
+	want := wanted("pool", map[string]string{"a": "1"})
+	s.expect("it is made", looked(known, s).Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+	made := s.service()
+	s.expect("it is compared", looked(known, s).Object(t.Context(), want, cached(made)), nil, nil)
+	s.expect("it is known", looked(known, s).Object(t.Context(), want, cached(edited(made))), nil, nil)
+	s.expect("it is known for as long as it is looked at", looked(known, s).Object(t.Context(), want, cached(edited(made))), nil, nil)
+	s.expect("without what is known", s.applier.Object(t.Context(), want, cached(edited(made))), taken, []string{"Service own", "Service apply"})
+}
+
+// Whoever writes an object gives it another version.
+func TestAnEditOfWhatIsKnownIsUndone(t *testing.T) {
+	s, known := newServer(t), &Known{}
+	want := wanted("pool", map[string]string{"a": "1"})
+	s.expect("it is made", looked(known, s).Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+	s.expect("it is compared", looked(known, s).Object(t.Context(), want, cached(s.service())), nil, nil)
+	theirs := s.service()
+	theirs.Spec.Selector = map[string]string{"app": "another"}
+	if err := s.client.Update(t.Context(), theirs, client.FieldOwner("somebody")); err != nil {
+		t.Fatal(err)
+	}
+	s.expect("an edit", looked(known, s).Object(t.Context(), want, cached(s.service())), taken, []string{"Service own", "Service apply"})
+	if selector := s.service().Spec.Selector; selector["app"] != "cache" {
+		t.Errorf("the selector is %v", selector)
+	}
+	// What was written is compared before it is known.
+	s.expect("its next version", looked(known, s).Object(t.Context(), want, cached(edited(s.service()))), []string{"apply"}, []string{"Service apply"})
+}
+
+func TestWhatIsKnownOfAVersionHoldsForWhatWasWanted(t *testing.T) {
+	s, known := newServer(t), &Known{}
+	want := wanted("pool", map[string]string{"a": "1"})
+	s.expect("it is made", looked(known, s).Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+	made := s.service()
+	s.expect("it is compared", looked(known, s).Object(t.Context(), want, cached(made)), nil, nil)
+	s.expect("it is known at the next look", looked(known, s).Object(t.Context(), want, cached(edited(made))), nil, nil)
+	s.expect("something else is wanted", looked(known, s).Object(t.Context(), wanted("pool", map[string]string{"a": "2"}), cached(made)), taken, []string{"Service own", "Service apply"})
+}
+
+func TestWhatNobodyAsksForIsForgotten(t *testing.T) {
+	s, known := newServer(t), &Known{}
+	want := wanted("pool", map[string]string{"a": "1"})
+	s.expect("it is made", looked(known, s).Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+	made := s.service()
+	s.expect("it is compared", looked(known, s).Object(t.Context(), want, cached(made)), nil, nil)
+	looked(known, s)
+	known.Begin()
+	if len(known.right) != 0 {
+		t.Errorf("%d versions are known", len(known.right))
+	}
+	s.expect("it is compared once more", s.applier.With(known).Object(t.Context(), want, cached(edited(made))), taken, []string{"Service own", "Service apply"})
+}
+
+func TestAStatusThatWasRightIsNotComparedAgain(t *testing.T) {
+	s, known := newServer(t, there(func(*corev1.Service) {})), &Known{}
+	status := func(address string) *corev1ac.ServiceApplyConfiguration {
+		return corev1ac.Service("cache", "shop").WithStatus(corev1ac.ServiceStatus().WithLoadBalancer(corev1ac.LoadBalancerStatus().WithIngress(corev1ac.LoadBalancerIngress().WithIP(address))))
+	}
+	s.expect("it is written", looked(known, s).Status(t.Context(), status("10.0.0.1"), s.service()), []string{"apply status"}, []string{"Service status"})
+	written := s.withStatus()
+	s.expect("it is compared", looked(known, s).Status(t.Context(), status("10.0.0.1"), written), nil, nil)
+	s.expect("it is known", looked(known, s).Status(t.Context(), status("10.0.0.1"), edited(written)), nil, nil)
+	s.expect("another is wanted", looked(known, s).Status(t.Context(), status("10.0.0.2"), written), []string{"apply status"}, []string{"Service status"})
+}
+
+// An object is not known by its status, nor a status by its object.
+func TestAnObjectAndItsStatusAreKnownEachByItself(t *testing.T) {
+	object := there(func(service *corev1.Service) { service.ResourceVersion = "1" })
+	other := there(func(service *corev1.Service) { service.ResourceVersion, service.UID = "1", "other" })
+	first := digestOf(object, "", []byte("{}"))
+	for what, other := range map[string]digest{
+		"a status":        digestOf(object, "status", []byte("{}")),
+		"another object":  digestOf(other, "", []byte("{}")),
+		"another version": digestOf(there(func(service *corev1.Service) { service.ResourceVersion = "2" }), "", []byte("{}")),
+		"another wish":    digestOf(object, "", []byte("{ }")),
+	} {
+		if other == first {
+			t.Errorf("%s is taken for the same", what)
+		}
+	}
+	if digestOf(object, "", []byte("{}")) != first {
+		t.Error("the same is taken for another")
+	}
+	known := &Known{}
+	known.Begin()
+	for what, unversioned := range map[string]*corev1.Service{
+		"without a version": there(func(*corev1.Service) {}),
+		"without a uid":     there(func(service *corev1.Service) { service.ResourceVersion, service.UID = "1", "" }),
+	} {
+		is := digestOf(unversioned, "", []byte("{}"))
+		if known.found(is); known.isRight(is) {
+			t.Errorf("an object %s is known", what)
+		}
+	}
+}
