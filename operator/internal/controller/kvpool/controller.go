@@ -152,7 +152,7 @@ type Options struct {
 
 // SetUp adds the controller to a manager.
 func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
-	if err := observe.Index(context.Background(), mgr.GetFieldIndexer(), options.DrainTaints); err != nil {
+	if err := observe.Index(context.Background(), mgr.GetCache(), options.DrainTaints); err != nil {
 		return nil, err
 	}
 	// Indexes and this make every informer, so that Ready waits for all of them.
