@@ -18,6 +18,10 @@ const Dialect& dialect_of(layout::Protocol protocol) {
   return *kAll[static_cast<std::size_t>(protocol)];
 }
 
+std::string title_of(layout::Protocol protocol) {
+  return protocol == layout::Protocol{} ? std::string() : dialect_of(protocol).title();
+}
+
 std::string flag_of(layout::Protocol protocol) {
   if (protocol == layout::Protocol{}) return {};
   return "--protocol " + std::string(layout::shape_of(protocol).name) + " ";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What worlds and judges know of one index protocol: how its worlds are drawn, where its keys can lie, which branches
-// its operations have, and what a death may leave. A protocol has one file, and a line in dialect.cc and dialects.h.
+// its operations have, which small worlds are explored, and what a death may leave. A protocol has two files, and a line
+// in dialect.cc.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "layout/geometry.h"
 #include "layout/operation_slot.h"
 #include "sim/crash.h"
+#include "sim/explore.h"
 #include "sim/history.h"
 #include "sim/setting.h"
 #include "sim/world.h"
@@ -25,8 +27,8 @@ class Dialect {
  public:
   virtual ~Dialect() = default;
 
-  // Names the protocol in stories. Worlds of the first protocol have no name there.
-  virtual std::string title() const { return {}; }
+  // Names the protocol, for people.
+  virtual std::string title() const = 0;
 
   // --- Random worlds
 
@@ -39,6 +41,11 @@ class Dialect {
   virtual std::vector<std::string> never_reached(const index::Marks& marks) const = 0;
   // Returns the same of events that only scans meet.
   virtual std::vector<std::string> never_reached_by_scans(const index::Marks&) const { return {}; }
+
+  // --- Small worlds
+
+  // Returns the worlds of which every order is explored.
+  virtual std::vector<SmallWorld> small_worlds() const = 0;
 
   // --- Judges
 
@@ -74,6 +81,8 @@ class Dialect {
 };
 
 const Dialect& dialect_of(layout::Protocol protocol);
+// Names the protocol in stories and sums. The first protocol has no name there.
+std::string title_of(layout::Protocol protocol);
 // Returns the argument of simulate that chooses the protocol, with a blank behind it. The first protocol needs none.
 std::string flag_of(layout::Protocol protocol);
 

@@ -168,6 +168,8 @@ class Race final : public Dialect {
 
   bool hinders(const World& world) const override { return survey(world).tentative > 0; }
 
+  std::vector<SmallWorld> small_worlds() const override { return race_worlds(); }
+
   std::vector<Scenario> scenarios(std::uint64_t seed) const override { return splits(seed); }
 
   // Writes "slot 3.14" for slot 14 of group 3; with many tables "slot 1/3.14", of table 1.

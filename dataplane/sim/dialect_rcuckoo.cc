@@ -118,6 +118,8 @@ std::string astride(std::uint64_t seed) {
 
 class RCuckoo final : public Dialect {
  public:
+  std::string title() const override { return "RCuckoo"; }
+
   using Dialect::adapt;  // of random worlds, which need no change
   // Lets keys move in half of the pools.
   void adapt(PoolSetting& s, std::uint64_t seed) const override {
@@ -253,6 +255,8 @@ class RCuckoo final : public Dialect {
       wrong.push_back("row " + std::to_string(row) + " changed, and the slot's path does not name it");
     return wrong;
   }
+
+  std::vector<SmallWorld> small_worlds() const override { return rcuckoo_worlds(); }
 
   std::vector<Scenario> scenarios(std::uint64_t seed) const override {
     std::vector<Scenario> all{{.name = "insert, locks of two words",

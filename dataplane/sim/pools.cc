@@ -87,7 +87,7 @@ std::string describe(const Setting& s) {
   const auto some = [](std::uint64_t count, const char* what) {
     return count == 0 ? std::string() : ", " + std::to_string(count) + " " + what;
   };
-  const std::string title = dialect_of(s.geometry.protocol).title();
+  const std::string title = title_of(s.geometry.protocol);
   return std::to_string(s.nodes) + " memory nodes under a directory of depth " + std::to_string(s.depth) + ", " +
          std::to_string(s.clients) + " clients" + some(s.late_comers, "late comers") + ", each of " +
          std::to_string(s.tasks) + " tasks of " + std::to_string(s.calls) + " calls, on " + std::to_string(s.keys) +

@@ -23,7 +23,7 @@ using farpool::layout::Protocol;
 using farpool::sim::SmallWorld;
 
 std::string of_protocol(Protocol protocol) {
-  const std::string title = farpool::sim::dialect_of(protocol).title();
+  const std::string title = farpool::sim::title_of(protocol);
   return title.empty() ? "" : " of " + title;
 }
 

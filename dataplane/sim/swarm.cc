@@ -285,7 +285,7 @@ task::Task<void> read_all(World& world, Client& client, const std::vector<std::s
 
 std::string describe(const Setting& s) {
   std::ostringstream text;
-  if (const std::string title = dialect_of(s.world.geometry.protocol).title(); !title.empty()) text << title << ": ";
+  if (const std::string title = title_of(s.world.geometry.protocol); !title.empty()) text << title << ": ";
   text << s.clients << " clients of " << s.tasks << " tasks of " << s.calls << " calls on " << s.keys << " keys in "
        << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
        << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "")
