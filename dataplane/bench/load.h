@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
+#include "layout/geometry.h"
 
 namespace farpool::bench {
 
@@ -40,6 +41,15 @@ inline std::string key_of(std::uint64_t number) {
   std::string key(8, '\0');
   base::store(reinterpret_cast<std::byte*>(key.data()), number);
   return key;
+}
+
+// Returns the bytes that an entry of such a table takes, with its share of what else is in its row.
+inline double bytes_per_entry(const layout::GeometryRequest& request) {
+  const layout::Shape& shape = layout::shape_of(request.protocol);
+  const layout::TableFigures open{.entry_bytes = request.entry_bytes, .entries_per_row = request.entries_per_row};
+  const layout::TableFigures& figures = shape.fixed != nullptr ? *shape.fixed : open;
+  return static_cast<double>(figures.entry_bytes) +
+         static_cast<double>(shape.row_trailer) / static_cast<double>(figures.entries_per_row);
 }
 
 // A percentile of values in rising order; 0 if there are none.

@@ -24,9 +24,9 @@
 #include "bench/load.h"
 #include "bench/plot.h"
 #include "bench/slices.h"
-#include "index/race/layout.h"
 #include "layout/extent.h"
 #include "layout/segment.h"
+#include "protocols/protocols.h"
 #include "sim/world.h"
 
 namespace farpool {
@@ -35,7 +35,7 @@ namespace {
 using base::Nanos;
 
 struct Setup {
-  layout::Protocol protocol = layout::Protocol::race;
+  layout::Protocol protocol{};
   std::uint64_t keys = 200'000;
   std::uint64_t least_bytes = 32, most_bytes = 1024;  // of a value, even in its logarithm
   std::uint64_t clients = 8, tasks = 8;               // of each client
@@ -139,16 +139,15 @@ class Experiment {
   static sim::WorldOptions options(const Setup& setup) {
     sim::WorldOptions options;
     const std::uint64_t memory = setup.memory_mib << 20;
-    const bool race = setup.protocol == layout::Protocol::race;
-    const std::uint64_t slot = race ? race::kGroupBytes / race::kGroupSlots + 1 : 18;
     options.geometry = {.memory_bytes = memory,
-                        .table_percent = std::clamp<std::uint64_t>(setup.keys * slot * 2 * 100 / memory + 1, 1, 60),
                         .entry_bytes = 16,
                         .entries_per_row = 8,
                         .rows_per_lock = 16,
                         .max_sessions = 64,
                         .slots_per_session = 16,
                         .protocol = setup.protocol};
+    const auto slot = static_cast<std::uint64_t>(std::ceil(bench::bytes_per_entry(options.geometry)));
+    options.geometry.table_percent = std::clamp<std::uint64_t>(setup.keys * slot * 2 * 100 / memory + 1, 1, 60);
     options.lease = setup.lease;
     options.failure_timeout = 100 * base::kMillisecond;
     options.wire.seed = setup.seed;
@@ -304,9 +303,11 @@ int main(int count, char** words) {
   double most = 0;
   std::string svg;
   CLI::App app("The memory that a simulated pool takes for what lives in it, while values are written over.");
-  app.add_option("--protocol", setup.protocol)
-      ->transform(CLI::CheckedTransformer(std::map<std::string, layout::Protocol>{
-          {"race", layout::Protocol::race}, {"rcuckoo", layout::Protocol::rcuckoo}}));
+  std::map<std::string, layout::Protocol> protocols;
+  for (const index::Protocol* one : protocols::all()) protocols.emplace(one->name(), one->number());
+  app.add_option("--protocol", setup.protocol, "of the pool")
+      ->required()
+      ->transform(CLI::CheckedTransformer(protocols));
   app.add_option("--keys", setup.keys);
   app.add_option("--least-bytes", setup.least_bytes, "of a value");
   app.add_option("--most-bytes", setup.most_bytes, "of a value");

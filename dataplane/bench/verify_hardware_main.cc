@@ -416,10 +416,10 @@ task::Task<void> count_verbs(VerbsPort& port, fabric::LaneGrant grant, std::uint
   }
 }
 
-// Operations of a pool with one memory node over the same device.
+// Times operations of a pool whose one memory node is behind the same device and has a table of this protocol.
 task::Task<void> time_operations(fabric::Port& port, const std::string& uid, const std::string& endpoint,
-                                 const std::string& device, std::uint64_t rounds, std::vector<Measured>& into,
-                                 Status& status) {
+                                 const std::string& protocol, const std::string& device, std::uint64_t rounds,
+                                 std::vector<Measured>& into, Status& status) {
   client::Pool pool(port, {.pool_uid = uid,
                            .client_name = "verify",
                            .bootstrap = {endpoint},
@@ -430,7 +430,7 @@ task::Task<void> time_operations(fabric::Port& port, const std::string& uid, con
   enum class Kind { insert, lookup, update, erase };
   for (const auto& [kind, what] : {std::pair{Kind::insert, "insert"}, std::pair{Kind::lookup, "lookup"},
                                    std::pair{Kind::update, "update"}, std::pair{Kind::erase, "delete"}}) {
-    Measured one{.what = std::string("RCuckoo ") + what, .bytes = 16};
+    Measured one{.what = protocol + " " + what, .bytes = 16};
     if (kind == Kind::insert) status = co_await pool.put("warm", "v");
     const auto of = kind == Kind::lookup  ? client::Operation::get
                     : kind == Kind::erase ? client::Operation::erase
@@ -470,6 +470,7 @@ Status time_a_pool(std::shared_ptr<Device> device, Client& client, std::uint64_t
   std::unique_ptr<VerbsResponder> responder;
   std::unique_ptr<node::MemoryNode> node;
   Status status;
+  std::string protocol;
   control.on([&] {
     const std::string address = free_address(control.loop);  // told to clients before it listens
     responder = std::make_unique<VerbsResponder>(
@@ -487,11 +488,13 @@ Status time_a_pool(std::shared_ptr<Device> device, Client& client, std::uint64_t
       return;
     }
     node = std::move(*made);
+    protocol = node->geometry().shape().name;
     status = responder->serve(*node);
     if (status.ok()) (void)node->stand_alone();
   });
   if (status.ok()) {
-    client.run(time_operations(*client.port, kUid, responder->address(), device->name(), rounds, into, status));
+    client.run(
+        time_operations(*client.port, kUid, responder->address(), protocol, device->name(), rounds, into, status));
   }
   control.on([&] {
     responder.reset();

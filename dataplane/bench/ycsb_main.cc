@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RACE and RCuckoo side by side: YCSB's workloads A, B, C, D and F, and inserts alone, by any number of clients of the
-// protocols as they are shipped, over the simulated wire with the figures of a NIC. One operation at a time of each
-// client. Prints Markdown; --svg draws throughput against clients, a file for each workload.
+// The index protocols side by side: YCSB's workloads A, B, C, D and F, and inserts alone, by any number of clients of
+// the protocols as they are shipped, over the simulated wire with the figures of a NIC. Each client has one operation at
+// a time. Prints Markdown; --svg draws throughput against clients, a file for each workload.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -18,9 +18,9 @@
 #include "bench/plot.h"
 #include "bench/slices.h"
 #include "index/edit.h"
-#include "index/race/layout.h"
-#include "index/rcuckoo/layout.h"
 #include "node/memory_node.h"
+#include "protocols/protocols.h"
+#include "sim/dialect.h"
 #include "sim/world.h"
 
 namespace farpool {
@@ -70,8 +70,6 @@ struct Point {
   std::uint64_t absent = 0;  // reads and updates that did not find their key
 };
 
-const char* name_of(Protocol protocol) { return protocol == Protocol::race ? "RACE" : "RCuckoo"; }
-
 sim::WorldOptions world_of(const Setup& setup, Protocol protocol, std::uint64_t keys, std::uint64_t most_clients) {
   constexpr std::uint64_t kEntries = 8, kKeyBytes = 8;
   layout::GeometryRequest geometry{.table_percent = 1,
@@ -81,10 +79,8 @@ sim::WorldOptions world_of(const Setup& setup, Protocol protocol, std::uint64_t 
                                    .slots_per_session = 1,
                                    .protocol = protocol};
   const double slots = static_cast<double>(keys) / setup.fill;
-  const double slot_bytes = protocol == Protocol::race
-                                ? static_cast<double>(race::kGroupBytes) / race::kGroupSlots
-                                : static_cast<double>(geometry.entry_bytes) + rcuckoo::kRowTrailer / double{kEntries};
-  geometry.memory_bytes = base::round_up(static_cast<std::uint64_t>(slots * slot_bytes * 100), layout::kPage);
+  geometry.memory_bytes =
+      base::round_up(static_cast<std::uint64_t>(slots * bench::bytes_per_entry(geometry) * 100), layout::kPage);
   sim::WorldOptions options;
   options.geometry = geometry;
   options.lease = base::kSecond;
@@ -265,8 +261,9 @@ std::vector<Point> measure(const Setup& setup, const Workload& workload, Protoco
       experiment->load();
     }
     points.push_back(experiment->run(count));
-    std::fprintf(stderr, "%c, %s, %llu clients: %.2f M operations a second\n", workload.name, name_of(protocol),
-                 static_cast<unsigned long long>(count), points.back().throughput);
+    std::fprintf(stderr, "%c, %s, %llu clients: %.2f M operations a second\n", workload.name,
+                 sim::dialect_of(protocol).title().c_str(), static_cast<unsigned long long>(count),
+                 points.back().throughput);
   }
   return points;
 }
@@ -279,8 +276,8 @@ void print(Protocol protocol, const std::vector<Point>& points) {
     }
     if (p.absent > 0) failed += (failed.empty() ? "" : ", ") + std::to_string(p.absent) + " absent";
     std::printf("| %llu | %s | %.2f | %.1f | %.1f | %.0f | %.2f | %.2f | %.0f | %.3f | %s |\n",
-                static_cast<unsigned long long>(p.clients), name_of(protocol), p.throughput, p.p50, p.p99, p.most,
-                p.trips, p.messages, p.bytes, p.conflicts, failed.empty() ? "0" : failed.c_str());
+                static_cast<unsigned long long>(p.clients), sim::dialect_of(protocol).title().c_str(), p.throughput,
+                p.p50, p.p99, p.most, p.trips, p.messages, p.bytes, p.conflicts, failed.empty() ? "0" : failed.c_str());
   }
 }
 
@@ -292,7 +289,7 @@ int main(int count_of_words, char** words) {
   Setup setup;
   std::vector<std::uint64_t> clients{1, 8, 20, 40, 80, 160, 240, 320};
   std::string names = "ABCDFW", svg;
-  CLI::App app("YCSB in the simulator: RACE and RCuckoo side by side.");
+  CLI::App app("YCSB in the simulator: the index protocols side by side.");
   app.add_option("--workloads", names, "of A, B, C, D, F and W (inserts)");
   app.add_option("--clients", clients, "a figure for each count, in rising order")->check(CLI::Range(1, 4096));
   app.add_option("--records", setup.records, "keys that are there at the beginning")
@@ -316,11 +313,11 @@ int main(int count_of_words, char** words) {
         "| "
         "conflicts | failed |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
         workload.name, workload.what);
-    for (const Protocol protocol : {Protocol::rcuckoo, Protocol::race}) {
-      const std::vector<Point> points = measure(setup, workload, protocol, clients);
-      print(protocol, points);
+    for (const index::Protocol* protocol : protocols::all()) {
+      const std::vector<Point> points = measure(setup, workload, protocol->number(), clients);
+      print(protocol->number(), points);
       std::fflush(stdout);
-      bench::Plot::Line line{.name = name_of(protocol), .points = {}};
+      bench::Plot::Line line{.name = sim::dialect_of(protocol->number()).title(), .points = {}};
       for (const Point& p : points) line.points.emplace_back(static_cast<double>(p.clients), p.throughput);
       plot.lines.push_back(std::move(line));
     }
