@@ -52,10 +52,18 @@ type census struct {
 
 func (d *decision) takeCensus() census {
 	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}}
+	// What a process says that the operator has found dead is late: another one may run in its pod by now. A person's RepairLease may name one that lives.
+	dead := map[string]bool{}
+	for _, lease := range d.Leases {
+		for _, client := range lease.Spec.Clients {
+			dead[client.Process] = dead[client.Process] || lease.Spec.Cause != v1alpha1.CauseRequested
+		}
+	}
 	for _, pod := range d.ComputePods {
 		c.byUID[pod.UID], c.byName[pod.Name] = pod, pod
-		if observed := d.Agents[pod.UID]; observed.State == agent.Connected && observed.Facts.GetIncarnation() != 0 {
-			process := v1alpha1.ProcessID(observed.Facts.GetIncarnation())
+		observed := d.Agents[pod.UID]
+		process := v1alpha1.ProcessID(observed.Facts.GetIncarnation())
+		if observed.State == agent.Connected && observed.Facts.GetIncarnation() != 0 && !dead[process] {
 			c.answering[process], c.within[pod.UID] = pod, process
 		}
 	}
@@ -97,7 +105,8 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 	// A kubelet starts a container only when the one before has ended: whoever else answers from the pod proves it.
 	over := PodEnded(pod) || c.within[pod.UID] != "" && last != nil
 	switch {
-	case over && last != nil && last.ExitCode == 0:
+	case over && (last != nil && last.ExitCode == 0 || d.closedEverywhere(process.Process)):
+		// What the kubelet remembers may be the end of a later process that has come and gone since.
 		return ended, known
 	case over:
 		return dead, known
@@ -108,15 +117,16 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 }
 
 // closedEverywhere says whether every memory node of the map names a process as one that closed its last session itself. An operator that was not there when
-// the pod went has nobody else to ask. A memory node that has restarted since, that cannot be reached or that is too old to say so names none.
+// the pod went has nobody else to ask. A memory node that has restarted since, that cannot be reached or that is too old to say so names none. One that comes into
+// the map now has had no sessions.
 func (d *decision) closedEverywhere(process string) bool {
-	effective := d.epochs.effective()
+	current := d.epochs.current
 	number, err := strconv.ParseUint(process, 16, 64)
-	if effective == nil || err != nil {
+	if current == nil || err != nil {
 		return false
 	}
-	for i := range effective.Nodes {
-		if !slices.Contains(d.factsOf(&effective.Nodes[i]).GetClosed(), number) {
+	for i := range current.Nodes {
+		if !slices.Contains(d.factsOf(&current.Nodes[i]).GetClosed(), number) {
 			return false
 		}
 	}

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,5 +88,73 @@ func TestWhoClosedItsSessions(t *testing.T) {
 		if closed := d.closedEverywhere(c.process); closed != c.closed {
 			t.Errorf("%s: closed is %v", name, closed)
 		}
+	}
+}
+
+// The kubelet remembers how the last process of a pod ended. That one may have come and gone since: a process that every memory node says has closed its
+// sessions itself needs no RepairLease, however the next one ended.
+func TestTheExitOfALaterProcessIsNoDeathOfAnEarlierOne(t *testing.T) {
+	for closed, leases := range map[bool]int{true: 0, false: 1} {
+		w := newWard(t)
+		w.shard("a", 0x1a).Status.ContainerStatuses[0].LastTerminationState.Terminated = terminated(137)
+		if closed {
+			w.closes(0xa)
+		}
+		w.step()
+		if len(w.Leases) != leases {
+			t.Errorf("closed everywhere: %v; %d RepairLeases", closed, len(w.Leases))
+		}
+		if slices.ContainsFunc(w.Processes(), func(process v1alpha1.ProcessStatus) bool { return process.Process == v1alpha1.ProcessID(0xa) }) {
+			t.Errorf("closed everywhere: %v; it is still written down", closed)
+		}
+	}
+}
+
+// A memory node that comes into the map has had no sessions: it need not say that a process has closed any there.
+func TestANewcomerHasNothingToSayOfThoseWhoLeftBefore(t *testing.T) {
+	d := stageOf(v1alpha1.DataPolicyCache, 2, "a", "b")
+	if d.closedEverywhere(v1alpha1.ProcessID(0xa)) {
+		t.Error("closed, and no memory node says so")
+	}
+	for _, n := range d.nodes {
+		n.facts.MemoryNode.Closed = []uint64{0xa}
+	}
+	d.epochs.next = d.epochs.current.DeepCopy()
+	d.epochs.next.Nodes = append(d.epochs.next.Nodes, v1alpha1.ShardMapNode{Name: "c", Incarnation: "7", State: v1alpha1.NodeServing})
+	if !d.closedEverywhere(v1alpha1.ProcessID(0xa)) {
+		t.Error("not closed, as a newcomer does not say so")
+	}
+}
+
+// What a process says that a RepairLease has named as dead is late, as during a hand-over between two operators: it proves nothing of the process that runs
+// in its pod now, and is not written down again.
+func TestALateReportOfADeadProcess(t *testing.T) {
+	w := newWard(t)
+	late := w.Agents["pod-a"]
+	w.shard("a", 0x1a).Status.ContainerStatuses[0].LastTerminationState.Terminated = terminated(137)
+	w.step()
+	w.step()
+	if len(w.Leases) != 1 {
+		t.Fatalf("%d RepairLeases", len(w.Leases))
+	}
+	w.Agents["pod-a"] = late
+	w.step()
+	if len(w.Leases) != 1 {
+		t.Errorf("a RepairLease for a process that lives: %+v", w.Leases[1].Spec)
+	}
+	for _, process := range w.Processes() {
+		if process.Process == v1alpha1.ProcessID(0xa) {
+			t.Error("the dead process is written down again")
+		}
+	}
+}
+
+// A process that a person has named for a repair may live, and goes on to count as one that answers.
+func TestAProcessThatAPersonHasNamedMayLive(t *testing.T) {
+	w := newWard(t)
+	w.request(v1alpha1.RepairClient{Name: "a", Process: v1alpha1.ProcessID(0xa)})
+	d := &decision{Input: Input{Snapshot: w.Snapshot, Now: w.now}}
+	if c := d.takeCensus(); c.answering[v1alpha1.ProcessID(0xa)] == nil || c.within["pod-a"] != v1alpha1.ProcessID(0xa) {
+		t.Errorf("it does not answer: %+v", c.within)
 	}
 }
