@@ -70,10 +70,15 @@ func (d *decision) compare(n *node) upToDate {
 		return u // said elsewhere
 	}
 	u.outlast(n.pod, wanted.Spec)
-	if len(n.pod.Spec.Containers) == 0 || n.pod.Annotations[v1alpha1.AnnotationPodHash] == *podHash(wanted) {
+	// One that was made from this very spec may have got other resources since, in place, from an edit that was taken back.
+	asMade := n.pod.Annotations[v1alpha1.AnnotationPodHash] == *podHash(wanted)
+	if len(n.pod.Spec.Containers) == 0 || asMade && !d.Settings.PodResize {
 		return u
 	}
-	u.resize(d.Settings.PodResize, n.pod, wanted.Spec)
+	u.resize(d.Settings.PodResize, n.pod, wanted.Spec, asMade)
+	if asMade {
+		return u
+	}
 	has, wants := &n.pod.Spec.Containers[0], &wanted.Spec.Containers[0]
 	if !slices.Equal(has.Args, wants.Args) {
 		u.differences = append(u.differences, "it was started with "+onlyIn(has.Args, wants.Args)+" and the spec gives "+onlyIn(wants.Args, has.Args))
@@ -170,11 +175,12 @@ func addedByKubernetes(pod *corev1.Pod, toleration corev1.Toleration) bool {
 	return extended
 }
 
-// resize a pod in place, where the API server can. Processors and memory of a container may change while it runs.
-func (u *upToDate) resize(served bool, pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) {
+// resize a pod in place, where the API server can. Processors and memory of a container may change while it runs. In a pod that was made from this very spec,
+// what the spec does not name is what others have added.
+func (u *upToDate) resize(served bool, pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration, asMade bool) {
 	has, wants := pod.Spec.Containers[0].Resources, wanted.Containers[0].Resources
-	requests, requested := differing(has.Requests, *wants.Requests)
-	limits, limited := differing(has.Limits, *wants.Limits)
+	requests, requested := differing(has.Requests, *wants.Requests, asMade)
+	limits, limited := differing(has.Limits, *wants.Limits, asMade)
 	if !requested && !limited {
 		for _, c := range pod.Status.Conditions {
 			if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue {
@@ -201,8 +207,8 @@ func (u *upToDate) resize(served bool, pod *corev1.Pod, wanted *corev1ac.PodSpec
 	}}})
 }
 
-// differing are processors and memory that are wanted and not there; null where there are some that nobody wants.
-func differing(has, wants corev1.ResourceList) (patch map[string]any, differ bool) {
+// differing are processors and memory that are wanted and not there; null where there are some that nobody wants, unless others may have some.
+func differing(has, wants corev1.ResourceList, othersMay bool) (patch map[string]any, differ bool) {
 	patch = map[string]any{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		have, there := has[name]
@@ -210,7 +216,7 @@ func differing(has, wants corev1.ResourceList) (patch map[string]any, differ boo
 		switch {
 		case wanted && (!there || have.Cmp(want) != 0):
 			patch[string(name)] = want.String()
-		case !wanted && there:
+		case !wanted && there && !othersMay:
 			patch[string(name)] = nil
 		}
 	}

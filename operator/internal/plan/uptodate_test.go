@@ -312,3 +312,32 @@ func TestWhetherEveryPodIsUpToDate(t *testing.T) {
 	delete(s.Nodes, "cache-memory-0")
 	wantCondition(t, s.decide(t), v1alpha1.ConditionUpToDate, metav1.ConditionFalse, v1alpha1.ReasonPodDiffers)
 }
+
+// A pod whose resources were changed in place was made from the spec that an edit comes back to: it gets them back all the same. What others have added when the
+// pod was made stays.
+func TestResourcesThatAnEditTakesBack(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyStore)
+	pod := s.place(t, render.Newest)
+	requests := pod.Spec.Containers[0].Resources.Requests
+	made := requests[corev1.ResourceCPU]
+	requests[corev1.ResourceCPU] = resource.MustParse("3")
+	pod.Spec.Containers[0].Resources.Limits["cpu"] = resource.MustParse("8")
+	patch := func(resizes bool) string {
+		plan := s.decideWith(t, func(settings *Settings) { settings.PodResize = resizes })
+		content, err := json.Marshal(s.changes(t, plan, pod.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	if want := `{"resize":{"containers":[{"name":"memory-node","resources":{"requests":{"cpu":"` + made.String() + `"}}}]}}`; patch(true) != want {
+		t.Errorf("the patch is %s, want %s", patch(true), want)
+	}
+	if none := patch(false); none != "{}" {
+		t.Errorf("where pods cannot be resized: %s", none)
+	}
+	requests[corev1.ResourceCPU] = made
+	if none := patch(true); none != "{}" {
+		t.Errorf("once it has them back: %s", none)
+	}
+}
