@@ -105,7 +105,7 @@ func connect(ctx context.Context, address string, config *tls.Config, admit func
 		return nil, unavailable("shake hands", fmt.Errorf("the peer speaks %q, not HTTP/2", protocol))
 	}
 	// The peer's certificates were verified in the handshake, and nobody asks for them again. crypto/tls keeps them, parsed, in this very list for as long as
-	// the connection lasts: 5 KiB for each link.
+	// the connection lasts: 4 KiB for each link.
 	clear(state.PeerCertificates)
 	l.socket.patient = false
 	var preface bytes.Buffer

@@ -126,7 +126,7 @@ func Index(ctx context.Context, c cache.Cache, drains DrainTaints) error {
 }
 
 // within returns an index as the cache asks it for one namespace. What the cache's own IndexField adds has a second entry of each object, for all namespaces: with
-// thousands of pools, these took 5 MiB for nobody. Its name and keys are those of IndexField, as the cache's List knows no others.
+// a thousand pools, these took 3 MiB for nobody. Its name and keys are those of IndexField, as the cache's List knows no others.
 func within(index string, values client.IndexerFunc) toolscache.Indexers {
 	return toolscache.Indexers{"field:" + index: func(object any) ([]string, error) {
 		indexed, ok := object.(client.Object)
