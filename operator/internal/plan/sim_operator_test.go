@@ -54,10 +54,16 @@ type operator struct {
 	// writes counts what was changed in the API server or told; failed says that the last plan was not carried out.
 	writes int
 	failed bool
+
+	// calls on behalf of RepairLeases; exits are how pods of compute shards were seen to end that are gone, and exitOf which processes were in these.
+	calls  map[callKey]*agent.Outcome
+	exits  map[types.UID]*corev1.ContainerStateTerminated
+	exitOf map[types.UID]string
 }
 
 func newOperator(w *world, name string) *operator {
-	o := &operator{world: w, name: name, streams: map[types.UID]agent.Observation{}, random: rand.New(rand.NewPCG(1, 1))}
+	o := &operator{world: w, name: name, streams: map[types.UID]agent.Observation{}, random: rand.New(rand.NewPCG(1, 1)),
+		calls: map[callKey]*agent.Outcome{}, exits: map[types.UID]*corev1.ContainerStateTerminated{}, exitOf: map[types.UID]string{}}
 	o.catchUp(always)
 	return o
 }
@@ -89,6 +95,12 @@ func (o *operator) hear(chosen func(percent int) bool) {
 
 func (o *operator) hearOne(uid types.UID) {
 	before := o.streams[uid]
+	if o.repairs != nil {
+		if s := o.repairs.shards[uid]; s != nil && !s.stopped && !o.deaf[s.name] {
+			o.streams[uid] = agent.Observation{State: agent.Connected, Facts: s.says()}
+			return
+		}
+	}
 	p := o.processes[uid]
 	if p == nil || o.deaf[p.memory.node] {
 		before.State, before.Error = agent.Unreachable, "silent"
@@ -138,6 +150,13 @@ func (o *operator) die() {
 		o.stop()
 		o.next = nil
 	}
+	// What it asked for may take place without it.
+	for _, key := range o.callKeys() {
+		if outcome := o.calls[key]; outcome.Running && o.random.IntN(2) == 0 {
+			o.answerCall(outcome)
+		}
+	}
+	clear(o.calls)
 }
 
 // before each call, something else may happen, or the operator dies.
@@ -175,12 +194,13 @@ func (o *operator) reconcile() {
 	chance := func(percent int) bool { return o.faults == 0 || o.random.IntN(100) < percent }
 	o.catchUp(chance)
 	o.hear(chance)
+	o.answerCalls(chance)
 	if o.random.IntN(100) < o.faults/8 {
 		return // it could not even read
 	}
 	o.observe()
 	decided, err := plan.Decide(plan.Input{Snapshot: o.snapshot, Now: o.now, Random: o.entropy(),
-		Settings: plan.Settings{Image: "farpool/dataplane:1", Namespace: "farpool-system", AgentAddress: func(*corev1.Pod) string { return "10.0.0.1:7401" }}})
+		Settings: plan.Settings{Image: "farpool/dataplane:1", Namespace: "farpool-system", PodResize: o.repairs != nil, AgentAddress: func(*corev1.Pod) string { return "10.0.0.1:7401" }}})
 	if err != nil {
 		o.fail("a plan can be made", "%v", err)
 		return
@@ -268,6 +288,7 @@ func (o *operator) observe() {
 			}
 		}
 	}
+	o.observeShards(s)
 	o.snapshot = s
 }
 
@@ -283,6 +304,12 @@ func (o *operator) Apply(object render.Object) error {
 	k, name, ok := modelled(object)
 	if !ok {
 		return nil
+	}
+	if o.repairs == nil && (k == kindLease || k == kindCompute) {
+		return nil
+	}
+	if lease, is := object.(*apiac.RepairLeaseApplyConfiguration); is {
+		o.leasesAreOfTheDead(lease)
 	}
 	if shardMap, is := object.(*apiac.ShardMapApplyConfiguration); is && len(o.snapshot.ShardMaps) > 0 {
 		before := &o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec
@@ -363,6 +390,7 @@ func (o *operator) Blame(outcome plan.Outcome) {
 }
 
 func (o *operator) Connect() error {
+	amended := o.amend()
 	wanted := map[types.UID]bool{}
 	for _, target := range o.decided.Targets {
 		wanted[target.Pod] = true
@@ -371,7 +399,7 @@ func (o *operator) Connect() error {
 		}
 	}
 	maps.DeleteFunc(o.streams, func(uid types.UID, _ agent.Observation) bool { return !wanted[uid] })
-	return nil
+	return amended
 }
 
 func (o *operator) Tell(publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
@@ -452,7 +480,7 @@ func (o *operator) WriteStatuses() []error {
 	return failures
 }
 
-func (o *operator) Ask() {}
+func (o *operator) Ask() { o.ask() }
 
 // statusField is where an object's status is.
 func statusField(object client.Object) reflect.Value {

@@ -69,6 +69,15 @@ const (
 	lastIsLost
 	newcomerIsDeleted
 	statusIsOld
+	shardsWork
+	shardEnds
+	shardStops
+	shardPodIsDeleted
+	shardNodeIsLost
+	sessionsExpire
+	peopleRequestRepair
+	podsAreAsBefore
+	memoryPodsAreEdited
 	whats
 )
 
@@ -76,6 +85,28 @@ var frequency = [whats]int{operatorSteps: 90, operatorDies: 3, anotherOperator: 
 	processEnds: 6, memoryEnds: 1, podFails: 1, podIsDeleted: 1, podIsEvicted: 2, nodeIsDeleted: 1, agentIsDeaf: 3, agentsHear: 4, roomChanges: 3, workerIsCordoned: 5,
 	specIsScaled: 12, poolIsScaled: 4, pauseChanges: 2, approvalChanges: 2, evacuationChanges: 1, tablesAreRaised: 1, peopleApprove: 5, peopleAccept: 5, peopleAbort: 2,
 	resizeIsDeleted: 1, faultsChange: 4, lastIsLost: 2, newcomerIsDeleted: 3}
+
+// ofShards is how frequent the events of compute shards are.
+var ofShards = [whats]int{shardsWork: 20, shardEnds: 8, shardStops: 4, shardPodIsDeleted: 4, shardNodeIsLost: 1, sessionsExpire: 8, peopleRequestRepair: 2, podsAreAsBefore: 2,
+	memoryPodsAreEdited: 2}
+
+// hasShards says whether a seed's world has compute shards.
+func hasShards(seed uint64) bool { return seed%3 == 2 }
+
+// drawn from events by their frequency.
+func drawn(random *rand.Rand, weights *[whats]int) event {
+	total := 0
+	for _, weight := range weights {
+		total += weight
+	}
+	at := random.IntN(total)
+	for w, weight := range weights {
+		if at -= weight; at < 0 {
+			return event{what(w), random.Uint64()}
+		}
+	}
+	panic("the weights add up to more than all of them")
+}
 
 // run is a world with its operators, of which the second is there during a hand-over.
 type run struct {
@@ -93,25 +124,21 @@ func eventsOf(seed uint64) []event {
 	if random.IntN(2) == 0 {
 		weights[memoryEnds], weights[podFails], weights[podIsDeleted], weights[nodeIsDeleted], weights[lastIsLost] = 0, 0, 0, 0, 0
 	}
-	total := 0
-	for _, weight := range weights {
-		total += weight
-	}
 	var events []event
 	for range 60 + random.IntN(60) {
-		at := random.IntN(total)
-		for w, weight := range weights {
-			if at -= weight; at < 0 {
-				events = append(events, event{what(w), random.Uint64()})
-				break
-			}
-		}
+		events = append(events, drawn(random, &weights))
 	}
 	// What the world has learnt since comes into some seeds from a randomness of its own, so that the stories of the others stay what they were.
 	if seed%8 == 5 {
 		later := rand.New(rand.NewPCG(seed, 5))
 		for range 4 {
 			events = slices.Insert(events, later.IntN(len(events)), event{statusIsOld, later.Uint64()})
+		}
+	}
+	if hasShards(seed) {
+		later := rand.New(rand.NewPCG(seed, 7))
+		for range 30 + later.IntN(30) {
+			events = slices.Insert(events, later.IntN(len(events)), drawn(later, &ofShards))
 		}
 	}
 	return events
@@ -121,6 +148,9 @@ func eventsOf(seed uint64) []event {
 func simulate(seed uint64, events []event, tell bool) (r *run, broken *violation) {
 	r = &run{world: newWorld(rand.New(rand.NewPCG(seed, 2))), counts: map[what]int{}}
 	r.tell = tell
+	if hasShards(seed) {
+		r.withShards()
+	}
 	r.operators = []*operator{newOperator(r.world, "operator A")}
 	defer func() {
 		for _, o := range r.operators {
@@ -145,7 +175,7 @@ func simulate(seed uint64, events []event, tell bool) (r *run, broken *violation
 
 func pick[T any](random *rand.Rand, from []T) T { return from[random.IntN(len(from))] }
 
-func (r *run) names(k kind) []string { return slices.Sorted(maps.Keys(r.live(k))) }
+func (w *world) names(k kind) []string { return slices.Sorted(maps.Keys(w.live(k))) }
 
 func (r *run) happen(e event) {
 	random := rand.New(rand.NewPCG(e.seed, 3))
@@ -317,6 +347,8 @@ func (r *run) happen(e event) {
 		}
 	case statusIsOld:
 		r.bringBackAnOldStatus(random)
+	case shardsWork, shardEnds, shardStops, shardPodIsDeleted, shardNodeIsLost, sessionsExpire, peopleRequestRepair, podsAreAsBefore, memoryPodsAreEdited:
+		r.happenToShards(e, random, chance)
 	case faultsChange:
 		r.faults = pick(random, []int{0, 0, 5, 20, 40})
 		r.say("of a hundred calls %d fail", r.faults)
@@ -404,6 +436,7 @@ func (r *run) endFaults() {
 	r.operators = []*operator{newOperator(r.world, "operator A")}
 	r.faults, r.full = 0, false
 	clear(r.deaf)
+	r.endShardFaults()
 	for _, name := range r.names(kindWorker) {
 		edit(r.world, kindWorker, name, func(worker *corev1.Node) { worker.Spec.Unschedulable = false })
 	}
@@ -428,6 +461,9 @@ func (r *run) settle(rounds int, demanded bool) {
 		}
 		r.kubelets(random)
 		r.move(func() bool { return true })
+		r.shardKubelets()
+		r.work(random)
+		r.expire(func() bool { return true })
 		if demanded {
 			r.approve()
 			r.accept(false)
@@ -487,7 +523,7 @@ func (r *run) unsettled() string {
 			return fmt.Sprintf("ResizeOperation %s is open", name)
 		}
 	}
-	return ""
+	return r.unrepaired()
 }
 
 // shrink leaves out events, as many as can be left out with the same rule broken.
@@ -539,6 +575,7 @@ func TestSimulation(t *testing.T) {
 	}
 	began := time.Now()
 	counts, moves, epochs := map[what]int{}, 0, 0
+	var total repairWorld
 	// Worlds share nothing: each processor has one. Of those that break a rule, the first seed's is told.
 	var wait sync.WaitGroup
 	var mutex sync.Mutex
@@ -558,6 +595,9 @@ func TestSimulation(t *testing.T) {
 				for w, count := range r.counts {
 					counts[w] += count
 				}
+				if r.repairs != nil {
+					total.add(r.repairs)
+				}
 				moves += len(r.moves)
 				epochs += len(r.maps)
 				mutex.Unlock()
@@ -571,6 +611,10 @@ func TestSimulation(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %.0f seeds a minute", seeds, epochs, moves, float64(seeds)/took.Minutes())
+	t.Logf("total: planner: %d RepairLeases, %d fences, %d repairs by compute shards, of which %d found something left, %d patches of pods", total.leases, total.fences, total.attempts, total.repaired, total.amended)
+	if seeds >= 100 && (total.leases < seeds/10 || total.repaired < seeds/50 || total.amended < seeds/10) {
+		t.Error("too little is repaired or amended")
+	}
 	for w := range whats {
 		if counts[w] == 0 && seeds >= 100 {
 			t.Errorf("event %d never happened", w)

@@ -56,10 +56,13 @@ const (
 	kindSecret
 	kindBudget
 	kindWorker
+	kindShard
+	kindLease
+	kindCompute
 	kinds
 )
 
-var kindNames = [kinds]string{"KVPool", "MemoryNode", "Pod", "ShardMap", "ResizeOperation", "MemoryNodePool", "Secret", "PodDisruptionBudget", "Node"}
+var kindNames = [kinds]string{"KVPool", "MemoryNode", "Pod", "ShardMap", "ResizeOperation", "MemoryNodePool", "Secret", "PodDisruptionBudget", "Node", "Pod", "RepairLease", "ComputeShardPool"}
 
 // objects of a kind by name, as they were at one moment. They are never changed: a write makes another moment.
 type objects map[string]client.Object
@@ -92,6 +95,7 @@ type process struct {
 	// follows and holds are maps; holds is nil where it would be the one that is followed.
 	follows, holds *farpoolv1alpha1.ShardMap
 	facts          *farpoolv1alpha1.Facts // nil: to be made anew
+	sessions       sessions
 }
 
 type world struct {
@@ -122,6 +126,9 @@ type world struct {
 	saidDrained map[string][]metav1.Condition
 	// resizesDeleted: a person has deleted a ResizeOperation. Its number may be used again then, so that operators with different caches make two.
 	resizesDeleted bool
+	// repairs is nil in worlds without compute shards.
+	repairs          *repairWorld
+	repairsRequested int
 	// newest is the latest map that any memory node has followed.
 	newest *v1alpha1.ShardMapSpec
 
@@ -266,6 +273,10 @@ func modelled(object any) (k kind, name string, ok bool) {
 		return kindMap, *object.Name, true
 	case *apiac.ResizeOperationApplyConfiguration:
 		return kindResize, *object.Name, true
+	case *apiac.RepairLeaseApplyConfiguration:
+		return kindLease, *object.Name, true
+	case *apiac.ComputeShardPoolApplyConfiguration:
+		return kindCompute, *object.Name, true
 	}
 	return 0, "", false
 }
@@ -280,6 +291,11 @@ func unchanged(object any, cached client.Object) bool {
 	case *apiac.MemoryNodePoolApplyConfiguration:
 		spec := cached.(*v1alpha1.MemoryNodePool).Spec
 		return spec.Declared == *object.Spec.Declared && spec.Replicas == *object.Spec.Replicas
+	case *apiac.ComputeShardPoolApplyConfiguration:
+		spec := cached.(*v1alpha1.ComputeShardPool).Spec
+		return spec.Declared == *object.Spec.Declared && spec.Replicas == *object.Spec.Replicas
+	case *apiac.RepairLeaseApplyConfiguration:
+		return metav1.GetControllerOf(cached) != nil
 	}
 	return true
 }
@@ -316,6 +332,18 @@ func (w *world) apply(object any) error {
 		}
 		scale.Spec = v1alpha1.MemoryNodePoolSpec{PoolName: simPool, MemoryPool: simEntry, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas}
 		w.put(k, scale)
+	case *apiac.ComputeShardPoolApplyConfiguration:
+		if !pinned(object.ResourceVersion, live) {
+			return errStale
+		}
+		scale := &v1alpha1.ComputeShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: name}}
+		if live != nil {
+			scale = live.DeepCopyObject().(*v1alpha1.ComputeShardPool)
+		}
+		scale.Spec = v1alpha1.ComputeShardPoolSpec{PoolName: simPool, ComputePool: simCompute, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas}
+		w.put(k, scale)
+	case *apiac.RepairLeaseApplyConfiguration:
+		return w.applyLease(object)
 	case *apiac.MemoryNodeApplyConfiguration:
 		if live != nil {
 			return nil // the same spec
@@ -328,6 +356,13 @@ func (w *world) apply(object any) error {
 		for _, owner := range object.OwnerReferences {
 			pod.OwnerReferences = append(pod.OwnerReferences, metav1.OwnerReference{APIVersion: *owner.APIVersion, Kind: *owner.Kind, Name: *owner.Name, UID: *owner.UID,
 				Controller: owner.Controller, BlockOwnerDeletion: owner.BlockOwnerDeletion})
+		}
+		if w.repairs != nil {
+			spec, err := podSpec(object)
+			if err != nil {
+				return err
+			}
+			pod.Spec = spec
 		}
 		w.put(k, pod)
 	case *apiac.ShardMapApplyConfiguration:
@@ -396,6 +431,9 @@ func (w *world) remove(seen client.Object) error {
 	if k == kindPod || k == kindNode {
 		w.mayGo(live)
 	}
+	if lease, ok := live.(*v1alpha1.RepairLease); ok {
+		w.mayEnd(lease)
+	}
 	if pod, ok := live.(*corev1.Pod); ok {
 		w.endPod(pod)
 		return nil
@@ -416,6 +454,10 @@ func kindOf(object client.Object) kind {
 		return kindResize
 	case *v1alpha1.MemoryNodePool:
 		return kindScale
+	case *v1alpha1.RepairLease:
+		return kindLease
+	case *v1alpha1.ComputeShardPool:
+		return kindCompute
 	case *corev1.Secret:
 		return kindSecret
 	case *policyv1.PodDisruptionBudget:
@@ -654,7 +696,7 @@ func (w *world) found(spec *v1alpha1.ShardMapSpec) {
 func (w *world) start(pod *corev1.Pod, warm bool) {
 	w.serial++
 	before := w.processes[pod.UID]
-	p := &process{incarnation: 1000 + w.serial, fresh: true, tables: uint32(max(1, w.pool().Spec.Index.Race().LeastTables))}
+	p := &process{incarnation: 1000 + w.serial, fresh: true, sessions: newSessions(), tables: uint32(max(1, w.pool().Spec.Index.Race().LeastTables))}
 	if warm && before != nil {
 		p.memory, p.holds, p.fresh, p.tables = before.memory, before.memory.kept, !before.memory.named, before.tables
 	} else {
@@ -764,6 +806,7 @@ func (w *world) says(p *process) *farpoolv1alpha1.Facts {
 		node.LockRegion = &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16}
 		node.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}
 	}
+	p.saysOfShards(node)
 	facts := &farpoolv1alpha1.Facts{PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: p.memory.node, Incarnation: p.incarnation,
 		Epoch: p.follows.GetEpoch(), MemoryNode: node}
 	for _, entry := range p.follows.GetNodes() {

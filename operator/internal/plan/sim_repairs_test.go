@@ -1,0 +1,818 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
+
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
+	"farpool.dev/farpool/api/v1alpha1"
+	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
+	"farpool.dev/farpool/operator/internal/observe"
+	"farpool.dev/farpool/operator/internal/plan"
+	"farpool.dev/farpool/operator/internal/render"
+)
+
+// Compute shards that die, what they leave at memory nodes and who repairs it, and changes of pods that run. They are in one world of three.
+
+const (
+	simShards  = 3
+	simCompute = "shards"
+)
+
+// shard is a process of a compute shard that runs.
+type shard struct {
+	process uint64
+	pod     types.UID
+	name    string
+	// stopped: it stands still, and answers nobody.
+	stopped bool
+	epoch   uint64
+	fenced  bool
+}
+
+// fate of a process that ever was.
+type fate struct {
+	name string
+	over bool
+	// inOrder: it closed its sessions at every memory node where it had one, and ended with 0.
+	inOrder bool
+	// condemned: a person has named it in a RepairLease, or its Kubernetes node was declared out of service.
+	condemned bool
+}
+
+// repairWorld is what worlds with compute shards have.
+type repairWorld struct {
+	shards       map[types.UID]*shard
+	fates        map[string]*fate
+	outOfService map[string]bool
+	// asked are the names that people have asked for repairs of: each means any of its processes that does not answer.
+	asked   map[string]bool
+	workers int
+
+	// What has come to be: RepairLeases, calls to fence and to repair that took effect, of which some found something left, and patches of pods.
+	leases, fences, attempts, repaired, amended int
+}
+
+func (r *repairWorld) add(other *repairWorld) {
+	r.leases += other.leases
+	r.fences += other.fences
+	r.attempts += other.attempts
+	r.repaired += other.repaired
+	r.amended += other.amended
+}
+
+// sessions of a life of a memory node: those that are open, what processes left whose sessions have ended, who is fenced, and who closed their last one.
+type sessions struct {
+	open, dead map[uint64]*farpoolv1alpha1.DeadClient
+	fenced     map[uint64]bool
+	closed     []uint64
+}
+
+func newSessions() sessions {
+	return sessions{open: map[uint64]*farpoolv1alpha1.DeadClient{}, dead: map[uint64]*farpoolv1alpha1.DeadClient{}, fenced: map[uint64]bool{}}
+}
+
+func holds(left *farpoolv1alpha1.DeadClient) bool {
+	return left.GetSlots() > 0 || left.GetSegments() > 0
+}
+
+// end a session.
+func (p *process) end(id uint64) {
+	if left := p.sessions.open[id]; left != nil {
+		delete(p.sessions.open, id)
+		if holds(left) {
+			p.sessions.dead[id] = left
+		}
+		p.facts = nil
+	}
+}
+
+// withShards gives a world compute shards, and memory nodes' pods a spec that may be amended.
+func (w *world) withShards() {
+	w.repairs = &repairWorld{shards: map[types.UID]*shard{}, fates: map[string]*fate{}, outOfService: map[string]bool{}, asked: map[string]bool{}}
+	w.respec(func(spec *v1alpha1.KVPoolSpec) {
+		spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: simCompute, Replicas: simShards, Workers: 1}}}
+	})
+}
+
+func (w *world) runs() []*process {
+	var list []*process
+	for _, uid := range slices.Sorted(maps.Keys(w.processes)) {
+		list = append(list, w.processes[uid])
+	}
+	return list
+}
+
+func (w *world) shardPod(name string) *corev1.Pod {
+	pod, _ := w.live(kindShard)[name].(*corev1.Pod)
+	return pod
+}
+
+func (w *world) shardOf(name string) *shard {
+	if pod := w.shardPod(name); pod != nil {
+		return w.repairs.shards[pod.UID]
+	}
+	return nil
+}
+
+// startShard has a process run in a compute shard's pod.
+func (w *world) startShard(pod *corev1.Pod) {
+	w.serial++
+	s := &shard{process: 5000 + w.serial, pod: pod.UID, name: pod.Name}
+	w.repairs.shards[pod.UID] = s
+	w.repairs.fates[v1alpha1.ProcessID(s.process)] = &fate{name: pod.Name}
+	w.say("compute shard %s starts as process %d", pod.Name, s.process)
+}
+
+// endShard has the process of a pod end. In order, it closes its sessions first, at memory nodes that answer.
+func (w *world) endShard(uid types.UID, inOrder bool) (code int32) {
+	s := w.repairs.shards[uid]
+	if s == nil {
+		return 1
+	}
+	delete(w.repairs.shards, uid)
+	over := w.repairs.fates[v1alpha1.ProcessID(s.process)]
+	over.over = true
+	w.say("process %d of compute shard %s ends, in order: %v", s.process, s.name, inOrder && !s.stopped)
+	if !inOrder || s.stopped {
+		return 1
+	}
+	over.inOrder = true
+	for _, p := range w.runs() {
+		if p.sessions.open[s.process] == nil {
+			continue
+		}
+		if w.deaf[p.memory.node] {
+			over.inOrder = false
+			continue
+		}
+		delete(p.sessions.open, s.process)
+		p.sessions.closed = append(p.sessions.closed, s.process)
+		p.facts = nil
+	}
+	for _, p := range w.runs() {
+		over.inOrder = over.inOrder && p.sessions.dead[s.process] == nil
+	}
+	return 0
+}
+
+func exited(code int32, now metav1.Time) corev1.ContainerState {
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: now}}
+}
+
+// shardKubelets make the pods that a Deployment wants, start processes again, and take away pods that are being deleted.
+func (w *world) shardKubelets() {
+	if w.repairs == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.live(kindShard))) {
+		pod := w.shardPod(name)
+		switch {
+		case w.repairs.outOfService[pod.Spec.NodeName], !pod.DeletionTimestamp.IsZero():
+			w.endShard(pod.UID, false)
+			w.take(kindShard, name)
+			w.say("pod %s is gone", name)
+		case w.repairs.shards[pod.UID] == nil:
+			edit(w, kindShard, name, func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: running(), LastTerminationState: pod.Status.ContainerStatuses[0].State}}
+			})
+			w.startShard(w.shardPod(name))
+		}
+	}
+	for len(w.live(kindShard)) < simShards {
+		w.repairs.workers++
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("%s-%s-%d", simPool, simCompute, w.repairs.workers), UID: w.uid("pod"), Labels: map[string]string{v1alpha1.LabelComputePool: simCompute}},
+			Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("shard-worker-%d", w.repairs.workers)},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.1.1",
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "compute-shard", State: running()}}},
+		}
+		w.put(kindShard, pod)
+		w.startShard(pod)
+	}
+}
+
+// work has compute shards follow the newest map and have sessions, with something under way where chosen. What they meet of others they repair as blocked clients
+// do, and what they left themselves before their sessions ended.
+func (w *world) work(random *rand.Rand) {
+	if w.repairs == nil || w.newest == nil {
+		return
+	}
+	for _, name := range w.names(kindShard) {
+		s := w.shardOf(name)
+		if s == nil || s.stopped {
+			continue
+		}
+		s.epoch = uint64(w.newest.Epoch)
+		s.fenced = false
+		for i := range w.newest.Nodes {
+			p := w.serves(w.newest, &w.newest.Nodes[i])
+			if p == nil || w.deaf[p.memory.node] {
+				continue
+			}
+			if p.sessions.fenced[s.process] {
+				s.fenced = true
+				continue
+			}
+			p.sessions.open[s.process] = &farpoolv1alpha1.DeadClient{Process: s.process, Name: s.name, Slots: uint32(random.IntN(3)), Segments: uint32(random.IntN(3))}
+			for _, id := range slices.Sorted(maps.Keys(p.sessions.dead)) {
+				if known := w.repairs.fates[v1alpha1.ProcessID(id)]; (!known.over || random.IntN(20) == 0) && p.sessions.open[id] == nil || id == s.process {
+					delete(p.sessions.dead, id)
+					p.facts = nil
+				}
+			}
+		}
+	}
+}
+
+// expire has memory nodes end the sessions of processes that do not tick.
+func (w *world) expire(chosen func() bool) {
+	if w.repairs == nil {
+		return
+	}
+	ticks := map[uint64]bool{}
+	for _, s := range w.repairs.shards {
+		ticks[s.process] = !s.stopped
+	}
+	for _, p := range w.runs() {
+		for _, id := range slices.Sorted(maps.Keys(p.sessions.open)) {
+			if !ticks[id] && chosen() {
+				w.say("memory node %s ends the session of process %d", p.memory.node, id)
+				p.end(id)
+			}
+		}
+	}
+}
+
+// saysOfShards is what a memory node says of processes.
+func (p *process) saysOfShards(facts *farpoolv1alpha1.MemoryNodeFacts) {
+	for _, id := range slices.Sorted(maps.Keys(p.sessions.dead)) {
+		left := p.sessions.dead[id]
+		facts.Dead = append(facts.Dead, &farpoolv1alpha1.DeadClient{Process: left.Process, Name: left.Name, Slots: left.Slots, Segments: left.Segments})
+	}
+	facts.DeadClients = uint64(len(facts.Dead))
+	for _, id := range p.sessions.closed {
+		if p.sessions.open[id] == nil && p.sessions.dead[id] == nil {
+			facts.Closed = append(facts.Closed, id)
+		}
+	}
+}
+
+// shardSays is what a compute shard says of itself.
+func (s *shard) says() *farpoolv1alpha1.Facts {
+	return &farpoolv1alpha1.Facts{PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Name: s.name, Incarnation: s.process, Epoch: s.epoch,
+		Ready: s.epoch > 0 && !s.fenced, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{}}
+}
+
+// fence is what a memory node does that is asked to.
+func (w *world) fence(p *process, processes []uint64) *farpoolv1alpha1.FenceResponse {
+	response := &farpoolv1alpha1.FenceResponse{}
+	w.repairs.fences++
+	for _, id := range processes {
+		if known := w.repairs.fates[v1alpha1.ProcessID(id)]; known != nil && !known.over && !known.condemned && !w.repairs.asked[known.name] {
+			w.fail("none is fenced that lives", "memory node %s is asked to fence process %d of compute shard %s, which lives", p.memory.node, id, known.name)
+		}
+		if p.sessions.open[id] != nil {
+			response.Sessions++
+		}
+		p.end(id)
+		p.sessions.fenced[id] = true
+		if left := p.sessions.dead[id]; left != nil {
+			response.Left = append(response.Left, &farpoolv1alpha1.DeadClient{Process: left.Process, Name: left.Name, Slots: left.Slots, Segments: left.Segments})
+		}
+	}
+	return response
+}
+
+// repair is what a compute shard does that is asked to.
+func (w *world) repair(s *shard, processes []uint64, chosen func() bool) *farpoolv1alpha1.RepairResponse {
+	if slices.Contains(processes, s.process) {
+		w.fail("the dead repair nothing", "process %d of compute shard %s is asked to repair what it left itself", s.process, s.name)
+	}
+	response := &farpoolv1alpha1.RepairResponse{Done: true}
+	w.repairs.attempts++
+	spec := w.maps[int64(s.epoch)]
+	if spec == nil {
+		return &farpoolv1alpha1.RepairResponse{}
+	}
+	for i := range spec.Nodes {
+		p := w.serves(spec, &spec.Nodes[i])
+		if p == nil || w.deaf[p.memory.node] {
+			response.Done = response.Done && spec.Nodes[i].State != v1alpha1.NodeServing
+			continue
+		}
+		at := &farpoolv1alpha1.RepairResponse_Node{Name: p.memory.node}
+		response.Nodes = append(response.Nodes, at)
+		for _, id := range processes {
+			if p.sessions.open[id] != nil {
+				w.fail("fenced, then repaired", "compute shard %s is asked to repair what process %d left on memory node %s, which has a session there", s.name, id, p.memory.node)
+			}
+			left := p.sessions.dead[id]
+			if left == nil {
+				continue
+			}
+			if chosen() {
+				at.SlotsRepaired, at.SegmentsAdopted = at.SlotsRepaired+left.Slots, at.SegmentsAdopted+left.Segments
+				delete(p.sessions.dead, id)
+				p.facts = nil
+				w.repairs.repaired++
+			} else {
+				at.SlotsLeft, at.SegmentsLeft = at.SlotsLeft+left.Slots, at.SegmentsLeft+left.Segments
+				response.Done = false
+			}
+		}
+	}
+	return response
+}
+
+// Objects.
+
+func (w *world) applyLease(object *apiac.RepairLeaseApplyConfiguration) error {
+	lease := &v1alpha1.RepairLease{}
+	live := w.live(kindLease)[*object.Name]
+	if live != nil {
+		lease = live.DeepCopyObject().(*v1alpha1.RepairLease)
+	} else {
+		if object.Spec == nil {
+			return errInvalid // a person has deleted it
+		}
+		w.repairs.leases++
+		lease.UID, lease.CreationTimestamp, lease.Generation = w.uid("lease"), metav1.NewTime(w.now), 1
+	}
+	text, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	before := lease.Spec
+	if err := json.Unmarshal(text, lease); err != nil {
+		return err
+	}
+	if live != nil && object.Spec != nil && fmt.Sprint(before) != fmt.Sprint(lease.Spec) {
+		return errInvalid
+	}
+	w.put(kindLease, lease)
+	return nil
+}
+
+// mayEnd holds operators to which RepairLeases they delete.
+func (w *world) mayEnd(lease *v1alpha1.RepairLease) {
+	if lease.Status.CompletedAt == nil {
+		w.fail("no RepairLease is lost", "an operator deletes RepairLease %s, which is not complete", lease.Name)
+	}
+}
+
+// leasesAreOfTheDead holds an operator to whom it makes RepairLeases for: none for one that it knows to have left in order.
+func (o *operator) leasesAreOfTheDead(object *apiac.RepairLeaseApplyConfiguration) {
+	if object.Spec == nil || len(o.snapshot.ShardMaps) == 0 || *object.Spec.Cause == v1alpha1.CauseNodeOutOfService {
+		return
+	}
+	for _, client := range object.Spec.Clients {
+		known := o.repairs.fates[*client.Process]
+		if known == nil || !known.inOrder {
+			continue
+		}
+		named, reported := true, false
+		spec := o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec
+		for _, entry := range spec.Nodes {
+			pod := o.snapshot.NodePods[entry.Name]
+			if pod == nil {
+				named = false
+				continue
+			}
+			facts := o.streams[pod.UID].Facts.GetMemoryNode()
+			named = named && o.streams[pod.UID].State == agent.Connected && slices.ContainsFunc(facts.GetClosed(), func(id uint64) bool { return v1alpha1.ProcessID(id) == *client.Process })
+			reported = reported || slices.ContainsFunc(facts.GetDead(), func(left *farpoolv1alpha1.DeadClient) bool {
+				return v1alpha1.ProcessID(left.Process) == *client.Process
+			})
+		}
+		for uid, exit := range o.exits {
+			named = named || exit.ExitCode == 0 && o.exitOf[uid] == *client.Process
+		}
+		if named && !reported {
+			o.fail("none that left in order has a RepairLease", "%s makes RepairLease %s for process %s, which it knows to have left in order", o.name, *object.Name, *client.Process)
+		}
+	}
+}
+
+// podSpec is the spec of a memory node's pod as the API server keeps it.
+func podSpec(object *corev1ac.PodApplyConfiguration) (spec corev1.PodSpec, err error) {
+	text, err := json.Marshal(object.Spec)
+	if err != nil {
+		return spec, err
+	}
+	return spec, json.Unmarshal(text, &spec)
+}
+
+// podPatch is all that an operator may patch of a pod that runs.
+type podPatch struct {
+	Metadata struct {
+		ResourceVersion string            `json:"resourceVersion"`
+		Annotations     map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Tolerations []corev1.Toleration `json:"tolerations"`
+		Containers  []struct {
+			Name      string `json:"name"`
+			Resources struct {
+				Requests map[corev1.ResourceName]*resource.Quantity `json:"requests"`
+				Limits   map[corev1.ResourceName]*resource.Quantity `json:"limits"`
+			} `json:"resources"`
+		} `json:"containers"`
+	} `json:"spec"`
+}
+
+// amendPod is what the API server makes of a patch, and what no patch does: take away what the pod has, or write over what a person has set.
+func (w *world) amendPod(amendment plan.Amendment) error {
+	patch := podPatch{}
+	strict := json.NewDecoder(bytes.NewReader(amendment.Patch))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&patch); err != nil {
+		w.fail("only what may change is amended", "%s: %v", amendment.Patch, err)
+		return errInvalid
+	}
+	live := w.pod(amendment.Pod.Name)
+	if live == nil || live.ResourceVersion != patch.Metadata.ResourceVersion {
+		return errStale
+	}
+	w.repairs.amended++
+	edit(w, kindPod, live.Name, func(pod *corev1.Pod) {
+		pod.Annotations = maps.Clone(pod.Annotations)
+		for key, value := range patch.Metadata.Annotations {
+			if was, has := pod.Annotations[key]; has && was != value {
+				w.fail("a patch takes nothing away", "annotation %s of pod %s was %s, and is made %s", key, pod.Name, was, value)
+			}
+			pod.Annotations[key] = value
+		}
+		for _, was := range pod.Spec.Tolerations {
+			if patch.Spec.Tolerations != nil && !slices.ContainsFunc(patch.Spec.Tolerations, func(now corev1.Toleration) bool {
+				return now.Key == was.Key && now.Operator == was.Operator && now.Value == was.Value && now.Effect == was.Effect
+			}) {
+				w.fail("a patch takes nothing away", "pod %s would tolerate %s no more", pod.Name, was.Key)
+			}
+		}
+		if patch.Spec.Tolerations != nil {
+			pod.Spec.Tolerations = patch.Spec.Tolerations
+		}
+		if amendment.Subresource != "resize" {
+			return
+		}
+		for _, container := range patch.Spec.Containers {
+			has := &pod.Spec.Containers[0].Resources
+			change := func(list *corev1.ResourceList, by map[corev1.ResourceName]*resource.Quantity) {
+				*list = maps.Clone(*list)
+				for name, quantity := range by {
+					if quantity == nil {
+						delete(*list, name)
+					} else {
+						(*list)[name] = *quantity
+					}
+				}
+			}
+			change(&has.Requests, container.Resources.Requests)
+			change(&has.Limits, container.Resources.Limits)
+		}
+	})
+	return nil
+}
+
+// unamended says which memory node's pod has not what the spec gives to pods that run.
+func (w *world) unamended() string {
+	memoryPool := w.pool().Spec.Memory.Pools[0]
+	for _, name := range w.names(kindPod) {
+		pod := w.pod(name)
+		for key := range render.NotToBeTaken() {
+			if _, has := pod.Annotations[key]; !has {
+				return fmt.Sprintf("pod %s has no annotation %s", name, key)
+			}
+		}
+		for _, wanted := range memoryPool.Tolerations {
+			if !slices.ContainsFunc(pod.Spec.Tolerations, func(has corev1.Toleration) bool { return has.Key == wanted.Key }) {
+				return fmt.Sprintf("pod %s does not tolerate %s", name, wanted.Key)
+			}
+		}
+		if memoryPool.Resources != nil {
+			wants, has := memoryPool.Resources.Requests[corev1.ResourceCPU], pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU]
+			if wants.Cmp(has) != 0 {
+				return fmt.Sprintf("pod %s has %s processors, and the spec gives it %s", name, has.String(), wants.String())
+			}
+		}
+	}
+	return ""
+}
+
+// Operators.
+
+// callKey: of one kind, one call at a time is made of a process on behalf of a RepairLease.
+type callKey struct {
+	lease  types.UID
+	name   string
+	repair bool
+}
+
+// observeShards is what observe.Take makes of compute shards.
+func (o *operator) observeShards(s *observe.Snapshot) {
+	if o.repairs == nil {
+		return
+	}
+	s.ComputePools = byName[*v1alpha1.ComputeShardPool](o.cached(kindCompute))
+	s.Deployments = map[string]*appsv1.Deployment{simPool + "-" + simCompute: {
+		ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: simPool + "-" + simCompute, UID: "deployment", Generation: 1},
+		Spec:       appsv1.DeploymentSpec{Replicas: ptr.To(int32(simShards))},
+		Status:     appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: simShards, UpdatedReplicas: simShards, ReadyReplicas: simShards, AvailableReplicas: simShards},
+	}}
+	s.ComputePods = sortedObjects[*corev1.Pod](o.cached(kindShard))
+	s.DeploymentOf = map[types.UID]string{}
+	present := map[types.UID]bool{}
+	for _, pod := range s.ComputePods {
+		present[pod.UID] = true
+		s.DeploymentOf[pod.UID] = simPool + "-" + simCompute
+		if !pod.DeletionTimestamp.IsZero() && plan.PodEnded(pod) {
+			o.exits[pod.UID] = pod.Status.ContainerStatuses[0].State.Terminated
+		}
+	}
+	for _, process := range s.Processes() {
+		uid := types.UID(process.PodUID)
+		if live := o.shardPod(process.Name); !present[uid] && s.Pool.Spec.Management != v1alpha1.ManagementPaused && (live == nil || live.UID != uid) {
+			s.Gone[uid] = true
+			if o.exits[uid] != nil {
+				o.exitOf[uid] = process.Process
+			}
+		}
+	}
+	s.Exits = map[types.UID]*corev1.ContainerStateTerminated{}
+	for uid := range s.Gone {
+		if exit := o.exits[uid]; exit != nil {
+			s.Exits[uid] = exit
+		}
+	}
+	s.OutOfService = maps.Clone(o.repairs.outOfService)
+	s.Leases = sortedObjects[*v1alpha1.RepairLease](o.cached(kindLease))
+	slices.SortStableFunc(s.Leases, func(a, b *v1alpha1.RepairLease) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	s.Calls = map[types.UID][]agent.Outcome{}
+	for _, key := range o.callKeys() {
+		s.Calls[key.lease] = append(s.Calls[key.lease], *o.calls[key])
+	}
+}
+
+func (o *operator) callKeys() []callKey {
+	return slices.SortedFunc(maps.Keys(o.calls), func(a, b callKey) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+}
+
+// answerCalls has agents answer, those that are chosen.
+func (o *operator) answerCalls(chosen func(percent int) bool) {
+	for _, key := range o.callKeys() {
+		if outcome := o.calls[key]; outcome.Running && chosen(60) {
+			o.answerCall(outcome)
+			for _, witness := range outcome.Witnesses {
+				if _, open := o.streams[witness]; open {
+					o.hearOne(witness)
+				}
+			}
+		}
+	}
+}
+
+// answerCall takes a call to its agent. It may take effect and bring no answer.
+func (o *operator) answerCall(outcome *agent.Outcome) {
+	outcome.Running, outcome.At, outcome.Fence, outcome.Repair, outcome.Error = false, o.now, nil, nil, ""
+	silent := func() {
+		outcome.Fence, outcome.Repair, outcome.Error = nil, nil, "Unavailable"
+		outcome.Failures++
+	}
+	if o.random.IntN(100) < o.faults/2 {
+		silent()
+		return
+	}
+	if outcome.Incarnation != "" {
+		p := o.processes[outcome.Pod]
+		if p == nil || o.deaf[p.memory.node] {
+			silent()
+			return
+		}
+		outcome.Fence = o.fence(p, outcome.Processes)
+	} else {
+		s := o.repairs.shards[outcome.Pod]
+		if s == nil || s.stopped || o.deaf[s.name] || s.fenced {
+			silent()
+			return
+		}
+		outcome.Repair = o.world.repair(s, outcome.Processes, func() bool { return o.random.IntN(100) < 80 })
+	}
+	o.say("%s: %s has done for RepairLease %s what it was asked to", o.name, outcome.Name, outcome.Lease)
+	if o.random.IntN(100) < o.faults/2 {
+		silent()
+		return
+	}
+	outcome.Failures = 0
+}
+
+// ask is what the controller does.
+func (o *operator) ask() {
+	if o.repairs == nil || o.decided.Status.Unsettled {
+		return
+	}
+	open := map[types.UID]bool{}
+	for _, lease := range o.snapshot.Leases {
+		open[lease.UID] = lease.Status.CompletedAt == nil
+	}
+	maps.DeleteFunc(o.calls, func(key callKey, _ *agent.Outcome) bool { return !open[key.lease] })
+	for _, call := range o.decided.Ask {
+		key := callKey{call.Lease, call.Name, call.Incarnation == ""}
+		failures := 0
+		if before := o.calls[key]; before != nil {
+			if before.Running {
+				continue
+			}
+			failures = before.Failures
+		}
+		for other, outcome := range o.calls {
+			if key.repair && other.repair && outcome.Running && (other.lease == key.lease || other.name == key.name) {
+				o.fail("one repairs at a time", "%s asks compute shard %s to repair for RepairLease %s, and %s is at it for %s", o.name, key.name, key.lease, other.name, other.lease)
+			}
+		}
+		o.before("asks %s on behalf of RepairLease %s", call.Name, call.Lease)
+		o.writes++
+		o.calls[key] = &agent.Outcome{Call: call, Running: true, At: o.now, Failures: failures}
+	}
+}
+
+// amend is what the controller does.
+func (o *operator) amend() error {
+	if o.repairs == nil {
+		return nil
+	}
+	for _, amendment := range o.decided.Amend {
+		what := fmt.Sprintf("amends pod %s: %s", amendment.Pod.Name, amendment.What)
+		o.before("%s", what)
+		if err := o.call(what, func() error { return o.amendPod(amendment) }); err == errStale {
+			return err
+		}
+	}
+	return nil
+}
+
+// What happens.
+
+// happenToShards: events that worlds without compute shards do not have.
+func (r *run) happenToShards(e event, random *rand.Rand, chance func(int) bool) {
+	if r.repairs == nil {
+		return
+	}
+	var pod *corev1.Pod
+	if names := r.names(kindShard); len(names) > 0 {
+		pod = r.shardPod(pick(random, names))
+	}
+	switch e.what {
+	case shardsWork:
+		r.shardKubelets()
+		r.work(random)
+	case shardEnds:
+		if pod != nil && r.repairs.shards[pod.UID] != nil {
+			code := r.endShard(pod.UID, chance(40))
+			edit(r.world, kindShard, pod.Name, func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: exited(code, metav1.NewTime(r.now))}}
+			})
+		}
+	case shardStops:
+		if pod != nil && r.repairs.shards[pod.UID] != nil {
+			s := r.repairs.shards[pod.UID]
+			s.stopped = !s.stopped
+			r.say("compute shard %s stands still: %v", pod.Name, s.stopped)
+		}
+	case shardPodIsDeleted:
+		if pod != nil && pod.DeletionTimestamp.IsZero() {
+			code := r.endShard(pod.UID, chance(60))
+			r.say("pod %s is deleted", pod.Name)
+			if chance(50) {
+				edit(r.world, kindShard, pod.Name, func(pod *corev1.Pod) {
+					pod.DeletionTimestamp = &metav1.Time{Time: r.now}
+					pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: exited(code, metav1.NewTime(r.now))}}
+				})
+			} else {
+				r.take(kindShard, pod.Name)
+			}
+		}
+	case shardNodeIsLost:
+		if pod != nil {
+			r.say("Kubernetes node %s is declared out of service", pod.Spec.NodeName)
+			r.repairs.outOfService[pod.Spec.NodeName] = true
+			if s := r.repairs.shards[pod.UID]; s != nil {
+				r.repairs.fates[v1alpha1.ProcessID(s.process)].condemned = true
+			}
+			if chance(70) {
+				r.endShard(pod.UID, false)
+			}
+		}
+	case sessionsExpire:
+		r.expire(func() bool { return chance(70) })
+	case peopleRequestRepair:
+		if pod != nil {
+			r.repairsRequested++
+			client := v1alpha1.RepairClient{Name: pod.Name}
+			if s := r.repairs.shards[pod.UID]; s != nil && chance(40) {
+				client.Process = v1alpha1.ProcessID(s.process)
+				r.repairs.fates[client.Process].condemned = true
+			} else {
+				r.repairs.asked[pod.Name] = true
+			}
+			r.say("a person asks for a repair of %+v", client)
+			r.put(kindLease, &v1alpha1.RepairLease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("by-hand-%d", r.repairsRequested), UID: r.uid("lease"), Generation: 1, CreationTimestamp: metav1.NewTime(r.now)},
+				Spec:       v1alpha1.RepairLeaseSpec{PoolRef: v1alpha1.PoolReference{Name: simPool}, Cause: v1alpha1.CauseRequested, Clients: []v1alpha1.RepairClient{client}}})
+		}
+	case podsAreAsBefore:
+		for _, name := range r.names(kindPod) {
+			if len(r.pod(name).Spec.Containers) == 0 || chance(50) {
+				continue
+			}
+			r.say("pod %s is as an earlier operator made it", name)
+			edit(r.world, kindPod, name, func(pod *corev1.Pod) {
+				pod.Annotations = maps.Clone(pod.Annotations)
+				for key := range render.NotToBeTaken() {
+					delete(pod.Annotations, key)
+				}
+				if chance(50) {
+					pod.Annotations["karpenter.sh/do-not-disrupt"] = "false"
+				}
+				pod.Spec.Tolerations = []corev1.Toleration{{Key: "example.com/own", Operator: corev1.TolerationOpExists}}
+			})
+		}
+	case memoryPodsAreEdited:
+		processors := resource.MustParse(fmt.Sprintf("%dm", 100*(1+random.IntN(4))))
+		tolerates := chance(50)
+		r.say("the spec gives memory nodes %s processors, and a toleration: %v", processors.String(), tolerates)
+		r.respec(func(spec *v1alpha1.KVPoolSpec) {
+			memoryPool := &spec.Memory.Pools[0]
+			memoryPool.Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: processors}}
+			memoryPool.Tolerations = nil
+			if tolerates {
+				memoryPool.Tolerations = []v1alpha1.Toleration{{Key: "example.com/dedicated", Operator: corev1.TolerationOpExists}}
+			}
+		})
+	}
+}
+
+// endShardFaults: what stands still goes on, and people take back what they asked for in vain.
+func (r *run) endShardFaults() {
+	if r.repairs == nil {
+		return
+	}
+	for _, s := range r.repairs.shards {
+		s.stopped = false
+	}
+	for _, name := range r.names(kindLease) {
+		if lease := r.live(kindLease)[name].(*v1alpha1.RepairLease); lease.Spec.Cause == v1alpha1.CauseRequested && lease.Status.CompletedAt == nil {
+			r.take(kindLease, name)
+		}
+	}
+}
+
+// unrepaired says what is left of the dead, and what they are still written down for.
+func (r *run) unrepaired() string {
+	if r.repairs == nil {
+		return ""
+	}
+	for _, name := range r.names(kindLease) {
+		if lease := r.live(kindLease)[name].(*v1alpha1.RepairLease); lease.Status.CompletedAt == nil {
+			return fmt.Sprintf("RepairLease %s is open: %+v", name, lease.Status)
+		}
+	}
+	for _, p := range r.runs() {
+		for id, left := range p.sessions.dead {
+			return fmt.Sprintf("memory node %s has %+v of process %d", p.memory.node, left, id)
+		}
+	}
+	object, _ := r.live(kindCompute)[v1alpha1.ScaleName(simPool, simCompute)].(*v1alpha1.ComputeShardPool)
+	if object == nil {
+		return "there is no ComputeShardPool"
+	}
+	written := map[string]bool{}
+	for _, process := range object.Status.Processes {
+		written[process.Process] = true
+		if r.repairs.fates[process.Process].over {
+			return fmt.Sprintf("process %s is over, and written down", process.Process)
+		}
+	}
+	for _, s := range r.repairs.shards {
+		if !written[v1alpha1.ProcessID(s.process)] {
+			return fmt.Sprintf("process %d lives, and is not written down", s.process)
+		}
+	}
+	return r.unamended()
+}
