@@ -5,6 +5,7 @@ package plan_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -660,7 +661,7 @@ func (o *operator) amend() error {
 	for _, amendment := range o.decided.Amend {
 		what := fmt.Sprintf("amends pod %s: %s", amendment.Pod.Name, amendment.What)
 		o.before("%s", what)
-		if err := o.call(what, func() error { return o.amendPod(amendment) }); err == errStale {
+		if err := o.call(what, func() error { return o.amendPod(amendment) }); errors.Is(err, errStale) {
 			return err
 		}
 	}
@@ -697,12 +698,15 @@ func (r *run) happenToShards(e event, random *rand.Rand, chance func(int) bool) 
 		}
 	case shardPodIsDeleted:
 		if pod != nil && pod.DeletionTimestamp.IsZero() {
+			ran := r.repairs.shards[pod.UID] != nil
 			code := r.endShard(pod.UID, chance(60))
 			r.say("pod %s is deleted", pod.Name)
 			if chance(50) {
 				edit(r.world, kindShard, pod.Name, func(pod *corev1.Pod) {
 					pod.DeletionTimestamp = &metav1.Time{Time: r.now}
-					pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: exited(code, metav1.NewTime(r.now))}}
+					if ran {
+						pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: exited(code, metav1.NewTime(r.now))}}
+					}
 				})
 			} else {
 				r.take(kindShard, pod.Name)
