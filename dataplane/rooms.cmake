@@ -45,7 +45,7 @@ set_tests_properties(toy_protocol PROPERTIES LABELS room TIMEOUT 900)
 farpool_room(sim DEPS proto protocols node client index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
 # Of all tests the longest: the others run beside it, not before.
 set_property(TEST sim PROPERTY COST 300)
-farpool_room(index/contract DEPS sim node protocols index heap session layout fabric/sim fabric task base)
+farpool_room(index/contract DEPS sim node protocols index heap session layout fabric/tcp fabric/sim fabric net task base)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
 add_executable(race_cost bench/race_cost_main.cc)

@@ -40,6 +40,8 @@ class Faults {
   virtual void crash_after(Member& member, std::uint64_t effects) = 0;
   // Returns when the memory node has noticed that a client has died. False: it did not.
   virtual bool death_is_noticed() = 0;
+  // Returns when all that the client has posted has executed, or never will.
+  virtual void land(Member& member) = 0;
   // The chance that a chain executes and its completion never comes.
   virtual void lose_replies(double chance) = 0;
 };
@@ -81,6 +83,7 @@ class Bed {
 struct Ground {
   std::string name;
   int rounds = 1;
+  bool simulated = false;  // what is rare happens for sure
   std::function<std::unique_ptr<Bed>(const layout::GeometryRequest& table, std::uint64_t seed)> make;
 };
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every index protocol passes its suite on every wire that needs no device.
+#include "index/contract/failures.h"
+#include "index/contract/moves.h"
 #include "index/contract/sim_bed.h"
 #include "index/contract/suite.h"
+#include "index/contract/tcp_bed.h"
 
 namespace farpool::index::contract {
 namespace {
 
-const Ground kSim{"Sim", 12, [](const layout::GeometryRequest& table, std::uint64_t seed) {
+const Ground kSim{"Sim", 12, true, [](const layout::GeometryRequest& table, std::uint64_t seed) {
                     return std::make_unique<SimBed>(table, seed);
                   }};
 
@@ -17,11 +20,22 @@ TEST(Contract, KnowsEveryProtocol) {
   EXPECT_EQ(known, all) << "a protocol has no entry in samples.h";
 }
 
-INSTANTIATE_TEST_SUITE_P(On, Results, on(kSim), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, BadInput, on(kSim), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, FullTable, on(kSim), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, Concurrency, on(kSim), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, Scans, on(kSim), name_of_setting);
+const Ground kTcp{"Tcp", 2, false, [](const layout::GeometryRequest& table, std::uint64_t) {
+                    return std::make_unique<TcpBed>(table, TcpBed::Lanes::sockets);
+                  }};
+const Ground kShm{"Shm", 2, false, [](const layout::GeometryRequest& table, std::uint64_t) {
+                    return std::make_unique<TcpBed>(table, TcpBed::Lanes::rings);
+                  }};
+
+const auto kAll = on({kSim, kTcp, kShm});
+INSTANTIATE_TEST_SUITE_P(On, Results, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, BadInput, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, FullTable, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Concurrency, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Scans, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Moves, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Costs, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Failures, on({kSim}), name_of_setting);
 
 }  // namespace
 }  // namespace farpool::index::contract

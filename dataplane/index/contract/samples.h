@@ -42,6 +42,8 @@ struct Sample {
   // What counts splits that are over: nullptr, if a table cannot be split.
   std::uint64_t Marks::*splits = nullptr;
   Budget budget;
+  // What counts operations that take a trip more: nullptr, if none does.
+  std::uint64_t Marks::*one_more = nullptr;
 };
 
 inline layout::GeometryRequest request(layout::Protocol protocol, std::uint64_t memory_bytes,
@@ -87,7 +89,8 @@ inline Sample sample_of_rcuckoo() {
                      .remove = 3,
                      .scan_empty = 1,
                      .scan = 6,
-                     .scan_messages = 2}};
+                     .scan_messages = 2},
+          .one_more = &Marks::multi_word_locks};
 }
 
 inline Sample sample_of_race() {

@@ -67,6 +67,11 @@ class SimBed final : public Bed, private Faults {
   bool death_is_noticed() override {
     return world_.run_until([this] { return world_.node().stats().sessions_fenced > 0; });
   }
+  void land(Member& member) override {
+    if (!world_.network().drain(client_of(member).port(), world_.network().now() + base::kSecond)) {
+      give_up("verbs are under way for ever");
+    }
+  }
   void lose_replies(double chance) override { world_.network().options().lose_reply = chance; }
 
   sim::World world_;

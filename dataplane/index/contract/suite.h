@@ -2,10 +2,11 @@
 // What index/table.h promises of every table, as tests that every protocol passes on every wire. A file of tests
 // includes this header once, and says over which wires:
 //
-//   INSTANTIATE_TEST_SUITE_P(Sim, Results, on({"Sim", 12, make_sim_bed}), name_of_setting);
+//   INSTANTIATE_TEST_SUITE_P(Sim, Results, on({{"Sim", 12, true, make_sim_bed}}), name_of_setting);
 //
-// Families: results of operations, bad input, agreement with a map, tables that are full, concurrency, scans. What
-// only one protocol has (what its bytes mean, and what becomes of them) is tested in its room.
+// Families: results of operations, bad input, agreement with a map, tables that are full, concurrency, scans; in
+// moves.h keys that leave for another memory node; in failures.h what operations cost, and clients that die. What only
+// one protocol has (what its bytes mean, and what becomes of them) is tested in its room.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -49,10 +50,12 @@ inline std::string text(const Status& status) {
   return std::string(base::name_of(status.code())) + ": " + status.message();
 }
 
-// All protocols on one wire.
-inline auto on(const Ground& ground) {
+// All protocols on each wire.
+inline auto on(const std::vector<Ground>& grounds) {
   std::vector<Setting> settings;
-  for (const Sample& sample : samples()) settings.push_back({sample, ground});
+  for (const Ground& ground : grounds) {
+    for (const Sample& sample : samples()) settings.push_back({sample, ground});
+  }
   return ::testing::ValuesIn(settings);
 }
 inline std::string name_of_setting(const ::testing::TestParamInfo<Setting>& of) {
@@ -610,7 +613,8 @@ TEST_P(Concurrency, HistoriesAreLinearizable) {
     expect_sound(*bed);
     for (std::size_t i = 0; i < seen.size(); ++i) seen[i] += marked(*bed, sample.crowd[i]);
   }
-  for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_GT(seen[i], 0u) << "the test is too easy: mark " << i;
+  for (std::size_t i = 0; ground.simulated && i < seen.size(); ++i)
+    EXPECT_GT(seen[i], 0u) << "the test is too easy: mark " << i;
 }
 
 // Values that take long to come and go, and blocks that others have soon after.
@@ -727,7 +731,7 @@ TEST_P(Concurrency, AKeyThatStaysIsNeverMissedInAFullTable) {
   for (std::uint64_t i = 0; i < 4; ++i) jobs.push_back({&reader, look_for(reader, keys, 10 + i, watch)});
   bed->run(std::move(jobs));
   EXPECT_EQ(watch.missing, 0);
-  EXPECT_GT(watch.looked, 300);
+  EXPECT_GT(watch.looked, ground.simulated ? 300 : 0);
   if (sample.moved != nullptr) EXPECT_GT(marked(*bed, sample.moved), moved + 50);
   expect_sound(*bed);
 }
@@ -763,7 +767,7 @@ TEST_P(Concurrency, BlocksAreUsedAgainUnderTheEyesOfReaders) {
   jobs.push_back({&a.member, overwrite(a.member, 600, watch)});
   for (int i = 0; i < 3; ++i) jobs.push_back({&reader, read_big(reader, watch)});
   bed->run(std::move(jobs));
-  EXPECT_GT(watch.looked, 200);
+  EXPECT_GT(watch.looked, ground.simulated ? 200 : 0);
   expect_sound(*bed);
 }
 
@@ -830,8 +834,10 @@ TEST_P(Scans, GoOnThroughSplits) {
   User a(*bed), b(*bed);
   const std::vector<std::string> keys = put_keys(a, sample.scanned_keys);
   base::Random random(5);
-  for (int splits = 0; splits < 4; ++splits) {
-    for (const std::uint64_t count : {0ull, 1ull, 30ull, 1ull << 63}) {
+  const int rounds = ground.simulated && sample.splits != nullptr ? 4 : 1;
+  for (int round = 0; round < rounds; ++round) {
+    for (const std::uint64_t count :
+         {ground.simulated ? 0ull : 10ull, ground.simulated ? 1ull : 20ull, 30ull, 1ull << 63}) {
       int steps = 0;
       const auto times = scan_all(count == 30 ? b : a, count, [&] {
         if (++steps != 7) return;
@@ -846,7 +852,7 @@ TEST_P(Scans, GoOnThroughSplits) {
       }
     }
   }
-  if (sample.splits != nullptr) EXPECT_GT(marked(*bed, sample.splits), 2u);
+  if (sample.splits != nullptr) EXPECT_GT(marked(*bed, sample.splits), ground.simulated ? 2u : 0u);
   expect_sound(*bed);
 }
 
