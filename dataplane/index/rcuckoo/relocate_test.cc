@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys leave for another memory node while clients work: the source's side, with a map in the other's place, and what
-// of the target's is this table's.
+// Keys leave for another memory node while clients work: what only RCuckoo has of the source's side, with a map in the
+// other's place, and of the target's. What every table has: index/contract/moves.h.
 #include "index/rcuckoo/relocate.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -39,14 +38,12 @@ sim::WorldOptions options() {
 class Elsewhere final : public index::Arrivals {
  public:
   Task<Status> take_in(std::string_view key, std::string_view value) override {
-    if (full) co_return Status(Code::out_of_memory, "there is no room");
     keys.emplace(key, value);
     co_return Status();
   }
   Task<Result<bool>> has(std::string_view key) override { co_return keys.contains(std::string(key)); }
 
   std::map<std::string, std::string> keys;
-  bool full = false;
 };
 
 // Half of the keys leave, in move 1; every third has an extent.
@@ -55,7 +52,6 @@ struct RcuckooMove : ::testing::Test {
   Client& client = world.connect("a");
   Client& ignorant = world.connect("b");  // follows an older map
   Elsewhere elsewhere;
-  Status work;  // may be made an error
 
   static std::string key(int i) { return "key-" + std::to_string(i); }
   static std::string value(int i) { return i % 3 == 0 ? std::string(100, 'v') : "v"; }
@@ -95,30 +91,15 @@ struct RcuckooMove : ::testing::Test {
     Cost cost;
     return run(who, movable(who).admit(key, "v", deadline(who), cost));
   }
-  Result<std::set<std::string>> scan(Client& who) {
-    std::set<std::string> told;
-    std::uint64_t position = 0;
-    do {
-      Cost cost;
-      const auto page = run(who, who.table().scan(position, 100, deadline(who), cost));
-      if (!page.ok()) return page.status();
-      told.insert(page->keys.begin(), page->keys.end());
-      position = page->next;
-    } while (position != 0);
-    return told;
-  }
   Status close() {
-    return run(client, movable(client).close(&elsewhere, [this] { return work; }));
+    return run(client, movable(client).close(&elsewhere, [] { return Status(); }));
   }
   Status move_away(Client& by) {
-    return run(by, movable(by).move_away(elsewhere, [this] { return work; }));
+    return run(by, movable(by).move_away(elsewhere, [] { return Status(); }));
   }
   RowView row(std::uint64_t number) const {
     const std::uint64_t bytes = world.geometry().row_bytes();
     return {world.geometry(), world.region(layout::kTable).subspan(number * bytes, bytes)};
-  }
-  Places places(const std::string& key) const {
-    return locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
   }
   std::uint64_t closed_rows(std::uint64_t move) const {
     std::uint64_t closed = 0;
@@ -156,107 +137,14 @@ struct RcuckooMove : ::testing::Test {
   }
 };
 
-TEST_F(RcuckooMove, ClosedRowsTakeNoKeyThatLeaves) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  EXPECT_EQ(closed_rows(1), world.geometry().rows);
-  for (int i = 0; i < 2 * kKeys; ++i) {
-    const bool there = i < kKeys, may_be_elsewhere = leaves(key(i)) && !there;
-    EXPECT_EQ(get(client, key(i)).code(), may_be_elsewhere ? Code::moved : Code::ok) << i;
-    EXPECT_EQ(put(client, key(i), "w").code(), may_be_elsewhere ? Code::moved : Code::ok) << i;
-    EXPECT_EQ(remove(client, key(i)).code(), may_be_elsewhere ? Code::moved : Code::ok) << i;
-  }
-  in_order();
-}
-
 // A row that is closed already is passed over.
 TEST_F(RcuckooMove, ClosingAgainWritesNothing) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());
+  EXPECT_EQ(closed_rows(1), world.geometry().rows);
   const std::vector<std::byte> before(world.region(layout::kTable).begin(), world.region(layout::kTable).end());
   ASSERT_TRUE(close().ok());
   EXPECT_TRUE(std::equal(before.begin(), before.end(), world.region(layout::kTable).begin()));
-}
-
-// It can read what is there, because that is the truth; it may change nothing, and believes no miss.
-TEST_F(RcuckooMove, WhoDoesNotKnowOfTheMoveReadsTheMapFirst) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  EXPECT_EQ(*get(ignorant, key(1)), "v");
-  EXPECT_EQ(put(ignorant, key(1), "w").code(), Code::stale);
-  EXPECT_EQ(remove(ignorant, key(1)).code(), Code::stale);
-  EXPECT_EQ(get(ignorant, "none").code(), Code::stale);
-  EXPECT_EQ(put(ignorant, "none", "w").code(), Code::stale);
-  EXPECT_EQ(scan(ignorant).code(), Code::stale);
-  movable(ignorant).follow(move());
-  EXPECT_EQ(put(ignorant, key(1), "w").code(), Code::ok);
-  in_order();
-}
-
-TEST_F(RcuckooMove, KeysThatLeaveAreElsewhereAndOthersAreNot) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  ASSERT_TRUE(move_away(client).ok());
-  std::uint64_t stay = 0;
-  for (int i = 0; i < kKeys; ++i) {
-    ASSERT_EQ(elsewhere.keys.contains(key(i)), leaves(key(i)));
-    if (leaves(key(i))) EXPECT_EQ(elsewhere.keys.at(key(i)), value(i));
-    EXPECT_EQ(get(client, key(i)).code(), leaves(key(i)) ? Code::moved : Code::ok);
-    stay += leaves(key(i)) ? 0 : 1;
-  }
-  EXPECT_EQ(run(client, movable(client).standing())->finished, 1u);
-  EXPECT_EQ(client.table().marks().moved_away, kKeys - stay);
-  Cost cost;
-  EXPECT_EQ(run(client, client.table().count(deadline(client), cost))->keys, stay);
-  in_order();
-}
-
-// Nobody changes it; everybody reads it, and a scan tells of it.
-TEST_F(RcuckooMove, AKeyThatIsLeavingIsWaitedFor) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  strand();
-  EXPECT_GT(leaving_entries(), 4u);
-  std::string gone;
-  for (int i = 0; i < kKeys; ++i) {
-    EXPECT_EQ(*get(client, key(i)), value(i));
-    const std::uint64_t waits = client.table().marks().move_waits;
-    if (put(client, key(i), "w").code() == Code::ok) {
-      EXPECT_EQ(put(client, key(i), value(i)).code(), Code::ok);
-      continue;
-    }
-    EXPECT_GT(client.table().marks().move_waits, waits + 1);
-    gone = key(i);
-  }
-  ASSERT_NE(gone, "");
-  EXPECT_TRUE(leaves(gone));
-  EXPECT_EQ(remove(client, gone).code(), Code::timed_out);
-  EXPECT_EQ(scan(client)->size(), std::size_t{kKeys});
-  ASSERT_TRUE(move_away(client).ok());
-  EXPECT_EQ(leaving_entries(), 0u);
-  EXPECT_NE(elsewhere.keys.at(gone), "w");
-  EXPECT_EQ(put(client, gone, "w").code(), Code::moved);
-  in_order();
-}
-
-// The mover may be of the same client, whose operations on one lock take turns.
-TEST_F(RcuckooMove, WhoeverWaitsForAKeyLetsItsMoverWork) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  strand();
-  std::vector<std::string> gone;
-  for (int i = 0; i < kKeys; ++i) {
-    if (leaves(key(i))) gone.push_back(key(i));
-  }
-  Cost cost;
-  std::vector<Result<bool>> done(gone.size(), Status(Code::internal, "it did not come to an end"));
-  for (std::size_t i = 0; i < gone.size(); ++i) {
-    world.spawn(client, into(client.table().put(gone[i], "w", deadline(client), cost), &done[i]));
-  }
-  ASSERT_TRUE(move_away(client).ok());
-  for (const Result<bool>& one : done) EXPECT_TRUE(one.ok() || one.code() == Code::moved) << one.status().message();
-  EXPECT_EQ(leaving_entries(), 0u);
-  EXPECT_GT(client.table().marks().move_waits, 0u);
 }
 
 // Cuckoo moves carry what is leaving to and fro like anything else.
@@ -272,54 +160,6 @@ TEST_F(RcuckooMove, ATableThatFillsUpLosesNoKeyThatIsLeaving) {
   EXPECT_EQ(leaving_entries(), leaving);
   ASSERT_TRUE(move_away(client).ok());
   for (int i = 0; i < kKeys; ++i) EXPECT_EQ(elsewhere.keys.contains(key(i)), leaves(key(i)));
-  in_order();
-}
-
-// What counts is the map by which the key was looked for here.
-TEST_F(RcuckooMove, AMoveThatIsLearntOfInTheMiddleOfAnOperationDoesNotCount) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  ASSERT_TRUE(move_away(client).ok());
-  Cost cost;
-  const std::string gone = first_key(true);
-  auto put = client.table().put(gone, "w", deadline(client), cost);
-  Result<bool> done = Status(Code::internal, "it did not come to an end");
-  world.spawn(client, into(std::move(put), &done));
-  movable(client).follow({.number = 2, .depth = 1, .leaving = {}});
-  ASSERT_TRUE(world.run_until([&done] { return done.code() != Code::internal; }));
-  EXPECT_EQ(done.code(), Code::moved) << done.status().message();
-}
-
-TEST_F(RcuckooMove, WhereThereIsNoRoomKeysStayAndCanBeChanged) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  elsewhere.full = true;
-  EXPECT_EQ(move_away(client).code(), Code::out_of_memory);
-  EXPECT_EQ(run(client, movable(client).standing())->finished, 0u);
-  EXPECT_EQ(leaving_entries(), 0u);
-  for (int i = 0; i < kKeys; ++i) EXPECT_EQ(put(client, key(i), "w").code(), Code::ok);
-  elsewhere.full = false;
-  ASSERT_TRUE(move_away(client).ok());
-  for (const auto& [key, value] : elsewhere.keys) EXPECT_TRUE(leaves(key) && value == "w");
-  in_order();
-}
-
-// A key that did get there, as far as anybody can tell, is not given free here.
-TEST_F(RcuckooMove, AKeyThatMayBeAtBothEndsStaysOnItsWay) {
-  movable(client).follow(move());
-  ASSERT_TRUE(close().ok());
-  for (int i = 0; i < kKeys; ++i) elsewhere.keys.emplace(key(i), value(i));
-  elsewhere.full = true;
-  EXPECT_EQ(move_away(client).code(), Code::out_of_memory);
-  EXPECT_GT(leaving_entries(), 0u);
-}
-
-TEST_F(RcuckooMove, EndsWhenItIsNotWantedAnyMore) {
-  movable(client).follow(move());
-  work = Status(Code::unavailable, "not wanted");
-  EXPECT_EQ(close().code(), Code::unavailable);
-  work = Status();
-  EXPECT_TRUE(close().ok());
   in_order();
 }
 
