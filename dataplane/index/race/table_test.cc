@@ -15,6 +15,7 @@
 #include "index/race/layout.h"
 #include "index/race/locate.h"
 #include "index/race/verify.h"
+#include "layout/extent.h"
 #include "layout/operation_slot.h"
 #include "node/audit.h"
 #include "node/memory_node.h"
