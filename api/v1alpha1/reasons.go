@@ -84,6 +84,7 @@ const (
 	ReasonNodeUnschedulable     = "NodeUnschedulable"
 	ReasonRDMAMissing           = "RDMAMissing"
 	ReasonDeviceMemoryMissing   = "DeviceMemoryMissing"
+	ReasonWireUnsuitable        = "WireUnsuitable"
 	ReasonDeviceMemoryGranted   = "DeviceMemoryGranted"
 	ReasonTablesStopped         = "TablesStopped"
 	ReasonTablesLost            = "TablesLost"

@@ -44,30 +44,21 @@ Status check_endpoint(const MemoryNodeEntry& node) {
   return {};
 }
 
-// Each index protocol has a message of its own for the figures of a table. An entry has one of them, and no figure is 0.
-// The memory node, which has made the table, compares them with its own; nobody else reads them.
+// Checks that the entry has the shape of a table, of whichever protocol, and that no figure of it is 0. The memory node,
+// which made the table, compares the shape with its own; nobody else reads it.
 Status check_table(const MemoryNodeEntry& node) {
-  using google::protobuf::FieldDescriptor;
-  constexpr std::string_view kOfTables = "Geometry";
-  int shapes = 0;
-  for (int i = 0; i < MemoryNodeEntry::descriptor()->field_count(); ++i) {
-    const FieldDescriptor* const field = MemoryNodeEntry::descriptor()->field(i);
-    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || field->is_repeated() ||
-        !field->message_type()->name().ends_with(kOfTables) || !node.GetReflection()->HasField(node, field)) {
-      continue;
-    }
-    ++shapes;
-    const google::protobuf::Message& shape = node.GetReflection()->GetMessage(node, field);
-    for (int j = 0; j < shape.GetDescriptor()->field_count(); ++j) {
-      const FieldDescriptor* const figure = shape.GetDescriptor()->field(j);
-      if (shape.GetReflection()->HasField(shape, figure)) continue;
-      return invalid("node " + node.name() + " has an impossible table geometry: " + std::string(figure->name()) +
-                     " is 0");
-    }
+  const google::protobuf::OneofDescriptor* const shapes = MemoryNodeEntry::descriptor()->FindOneofByName("shape");
+  const google::protobuf::FieldDescriptor* const held = node.GetReflection()->GetOneofFieldDescriptor(node, shapes);
+  if (held == nullptr)
+    return invalid("node " + node.name() + " has no table geometry of a protocol that is known here");
+  const google::protobuf::Message& shape = node.GetReflection()->GetMessage(node, held);
+  for (int i = 0; i < shape.GetDescriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const figure = shape.GetDescriptor()->field(i);
+    if (shape.GetReflection()->HasField(shape, figure)) continue;
+    return invalid("node " + node.name() + " has an impossible table geometry: " + std::string(figure->name()) +
+                   " is 0");
   }
-  if (shapes == 1) return {};
-  return invalid("node " + node.name() + " has the table geometries of " + std::to_string(shapes) +
-                 " index protocols, and not of one");
+  return {};
 }
 
 Status check_node(const MemoryNodeEntry& node) {

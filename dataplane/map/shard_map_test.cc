@@ -93,8 +93,7 @@ TEST(ShardMap, RefusesWhatDoesNotHangTogetherAndSaysWhy) {
       {"not host:port", [](ShardMap& m) { m.mutable_nodes(0)->set_endpoint("h:7x"); }},
       {"not host:port", [](ShardMap& m) { m.mutable_nodes(0)->set_endpoint("a b:7400"); }},
       {"geometry", [](ShardMap& m) { m.mutable_nodes(0)->mutable_rcuckoo()->set_rows(0); }},
-      {"geometries of 2 index protocols", [](ShardMap& m) { m.mutable_nodes(0)->mutable_race()->set_groups(100); }},
-      {"geometries of 0 index protocols", [](ShardMap& m) { m.mutable_nodes(0)->clear_rcuckoo(); }},
+      {"no table geometry", [](ShardMap& m) { m.mutable_nodes(0)->clear_shape(); }},
       {"entry_bytes is 0", [](ShardMap& m) { m.mutable_nodes(0)->mutable_rcuckoo()->set_entry_bytes(0); }},
       {"lock region", [](ShardMap& m) { m.mutable_nodes(0)->mutable_lock_region()->set_bytes(12); }},
       {"lock region", [](ShardMap& m) { m.mutable_nodes(0)->mutable_lock_region()->set_locks(513); }},
@@ -122,7 +121,6 @@ TEST(ShardMap, RefusesWhatDoesNotHangTogetherAndSaysWhy) {
 
 TEST(ShardMap, ANodeHasATableOfEitherProtocol) {
   ShardMap map = two_nodes();
-  map.mutable_nodes(0)->clear_rcuckoo();
   map.mutable_nodes(0)->clear_lock_region();
   map.mutable_nodes(0)->mutable_race()->set_groups(100);
   EXPECT_TRUE(validate(map).ok()) << validate(map).message();

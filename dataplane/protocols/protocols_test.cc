@@ -54,7 +54,8 @@ TEST(Protocols, ARefusalSaysAllThatAWireLacks) {
   const fabric::Caps caps{.max_chain = 4, .max_verb_bytes = 4096, .calls_in_flight = 0, .call_bytes = 512};
   const base::Status refused = index::check_wire("toy", needs, caps);
   EXPECT_EQ(refused.code(), base::Code::invalid_argument);
-  EXPECT_THAT(refused.message(), HasSubstr("cannot serve the protocol toy"));
+  // The operator looks for these words (operator/internal/plan/status.go).
+  EXPECT_THAT(refused.message(), HasSubstr("this wire cannot serve the protocol toy"));
   EXPECT_THAT(refused.message(), HasSubstr("chains of at least 8 (it has 4)"));
   EXPECT_THAT(refused.message(), HasSubstr("CALLs for data in flight on a lane of at least 2 (it has none)"));
   EXPECT_THAT(refused.message(), Not(HasSubstr("bytes")));

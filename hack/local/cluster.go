@@ -284,10 +284,14 @@ func (c *Cluster) Publish(ctx context.Context) error {
 		if before != 0 && before != n.incarnation && own.GetMemoryFresh() {
 			return fmt.Errorf("memory node %s came back empty: its memory file was whole, and everything acknowledged on it is lost", n.Name)
 		}
-		shards.Nodes = append(shards.Nodes, &farpoolv1alpha1.MemoryNodeEntry{
+		entry := &farpoolv1alpha1.MemoryNodeEntry{
 			Name: n.Name, Endpoint: own.GetEndpoint(), Incarnation: facts.GetIncarnation(), State: farpoolv1alpha1.MemoryNodeEntry_STATE_SERVING,
-			MemoryBytes: own.GetMemoryBytes(), LockRegion: own.GetLockRegion(), Rcuckoo: own.GetRcuckoo(), Race: own.GetRace(),
-		})
+			MemoryBytes: own.GetMemoryBytes(), LockRegion: own.GetLockRegion(),
+		}
+		if !copyShape(own, entry) {
+			return fmt.Errorf("memory node %s says no shape of its table: {%v}", n.Name, own)
+		}
+		shards.Nodes = append(shards.Nodes, entry)
 		shards.Tables = append(shards.Tables, &farpoolv1alpha1.TableEntry{Id: uint32(i), Node: uint32(i)})
 	}
 	for i := range 1 << shards.DirectoryDepth {
@@ -310,6 +314,17 @@ func (c *Cluster) Publish(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// copyShape writes the shape of a memory node's table, of whichever protocol, into its entry of a map. False: the node says none.
+func copyShape(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry) bool {
+	from, to := facts.ProtoReflect(), entry.ProtoReflect()
+	held := from.WhichOneof(from.Descriptor().Oneofs().ByName("shape"))
+	if held == nil {
+		return false
+	}
+	to.Set(to.Descriptor().Fields().ByName(held.Name()), from.Get(held))
+	return true
 }
 
 // Fsck ends everything, and looks at every memory file.

@@ -267,7 +267,7 @@ func TestCountersAreNoNews(t *testing.T) {
 func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	with := func(keys uint64) *farpoolv1alpha1.Facts {
 		f := facts(0)
-		f.MemoryNode.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{Rows: 125, EntriesPerRow: 8} // room for 950 keys
+		f.MemoryNode.Shape = &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 125, EntriesPerRow: 8}} // room for 950 keys
 		f.MemoryNode.Keys = keys
 		return f
 	}
@@ -293,7 +293,7 @@ func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	if fill, of, known := Fill(heap(10).GetMemoryNode()); !known || fill < 0.04 || of != "table" {
 		t.Errorf("%v of the %s", fill, of)
 	}
-	race := &farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}, Keys: 924}
+	race := &farpoolv1alpha1.MemoryNodeFacts{Shape: &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}}, Keys: 924}
 	if fill, known := TableFill(race); !known || fill < 0.499 || fill > 0.501 {
 		t.Error(fill)
 	}
@@ -364,14 +364,16 @@ func TestMapsOfTwoEpochsAreKept(t *testing.T) {
 
 func TestOtherFactsAreNews(t *testing.T) {
 	for name, change := range map[string]func(*farpoolv1alpha1.Facts){
-		"epoch":            func(f *farpoolv1alpha1.Facts) { f.Epoch++ },
-		"ready":            func(f *farpoolv1alpha1.Facts) { f.Ready = true },
-		"move":             func(f *farpoolv1alpha1.Facts) { f.MemoryNode.MoveFinished++ },
-		"map":              func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Map = &farpoolv1alpha1.ShardMap{Epoch: 1} },
-		"a dead client":    func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Dead = []*farpoolv1alpha1.DeadClient{{Process: 7}} },
-		"another geometry": func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Race = &farpoolv1alpha1.RaceGeometry{Groups: 1} },
-		"no memory node":   func(f *farpoolv1alpha1.Facts) { f.MemoryNode = nil },
-		"a compute shard":  func(f *farpoolv1alpha1.Facts) { f.ComputeShard = &farpoolv1alpha1.ComputeShardFacts{} },
+		"epoch":         func(f *farpoolv1alpha1.Facts) { f.Epoch++ },
+		"ready":         func(f *farpoolv1alpha1.Facts) { f.Ready = true },
+		"move":          func(f *farpoolv1alpha1.Facts) { f.MemoryNode.MoveFinished++ },
+		"map":           func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Map = &farpoolv1alpha1.ShardMap{Epoch: 1} },
+		"a dead client": func(f *farpoolv1alpha1.Facts) { f.MemoryNode.Dead = []*farpoolv1alpha1.DeadClient{{Process: 7}} },
+		"another geometry": func(f *farpoolv1alpha1.Facts) {
+			f.MemoryNode.Shape = &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1}}
+		},
+		"no memory node":  func(f *farpoolv1alpha1.Facts) { f.MemoryNode = nil },
+		"a compute shard": func(f *farpoolv1alpha1.Facts) { f.ComputeShard = &farpoolv1alpha1.ComputeShardFacts{} },
 	} {
 		changed := facts(4)
 		change(changed)

@@ -42,7 +42,7 @@ func TestMemoryPressure(t *testing.T) {
 		{"room again", 10, 3, false, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, v1alpha1.ReasonMemoryAvailable, "is less than 5 %", metav1.ConditionFalse, false},
 	} {
 		facts := s.Agents["pod-cache-memory-1"].Facts.MemoryNode
-		facts.Rcuckoo.Rows, facts.Rcuckoo.EntriesPerRow, facts.Keys = 125, 8, step.keys
+		facts.GetRcuckoo().Rows, facts.GetRcuckoo().EntriesPerRow, facts.Keys = 125, 8, step.keys
 		facts.HeapBytes, facts.HeapBytesUsed = 1000, 10*step.heap
 		s.Agents["shard"] = agent.Observation{State: agent.Connected, Facts: &farpoolv1alpha1.Facts{ComputeShard: &farpoolv1alpha1.ComputeShardFacts{OutOfMemory: step.refused}}}
 		d := s.decide(t)
@@ -83,7 +83,7 @@ func TestMemoryPressureOutlastsWhatIsUnknown(t *testing.T) {
 	const pod = "pod-cache-memory-1"
 	says := func(keys uint64) {
 		facts := s.Agents[pod].Facts.MemoryNode
-		facts.Rcuckoo.Rows, facts.Rcuckoo.EntriesPerRow, facts.Keys = 125, 8, keys
+		facts.GetRcuckoo().Rows, facts.GetRcuckoo().EntriesPerRow, facts.Keys = 125, 8, keys
 	}
 	told := func(reason string) {
 		t.Helper()

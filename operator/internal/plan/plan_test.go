@@ -87,10 +87,10 @@ func (s *scene) answer(name string, incarnation uint64, held *farpoolv1alpha1.Sh
 func (s *scene) memoryNode(name string) *farpoolv1alpha1.MemoryNodeFacts {
 	facts := &farpoolv1alpha1.MemoryNodeFacts{Endpoint: name + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true}
 	if s.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
-		facts.Race = &farpoolv1alpha1.RaceGeometry{Groups: 1000}
+		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}}
 	} else {
 		facts.LockRegion = &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16}
-		facts.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}
+		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}}
 	}
 	return facts
 }
@@ -237,7 +237,7 @@ func TestRACE(t *testing.T) {
 	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE}
 	speak := func(name string, race *farpoolv1alpha1.RaceGeometry) {
 		facts := s.Agents[types.UID("pod-"+name)].Facts.MemoryNode
-		facts.LockRegion, facts.Rcuckoo, facts.Race = nil, nil, race
+		facts.LockRegion, facts.Shape = nil, &farpoolv1alpha1.MemoryNodeFacts_Race{Race: race}
 	}
 	speak("cache-memory-0", &farpoolv1alpha1.RaceGeometry{Groups: 1000})
 	plan := s.decide(t)
@@ -534,6 +534,7 @@ func TestWhatLacksRDMA(t *testing.T) {
 		"no Multus":         {multus, ended("farpool-memory-node: --rdma-interface: there is no interface rdma0 with an IP address here, only eth0"), v1alpha1.ReasonRDMAMissing, "install Multus on its Kubernetes node"},
 		"no leave to lock":  {plugin, ended("farpool-memory-node: --wire verbs: registering 1 bytes of memory: Cannot allocate memory"), v1alpha1.ReasonRDMAMissing, "Cannot allocate memory"},
 		"no device memory":  {plugin, ended("farpool-memory-node: its locks have to lie in the NIC's memory, and cannot: rxe0 has no memory of its own to lend"), v1alpha1.ReasonDeviceMemoryMissing, "DeviceMemoryPreferred"},
+		"no chains":         {plugin, ended("farpool-memory-node: this wire cannot serve the protocol RACE, which needs chains of at least 8 (it has 4): use another wire, or another protocol"), v1alpha1.ReasonWireUnsuitable, "chains of at least 8 (it has 4)"},
 		"another end":       {plugin, ended("out of memory"), v1alpha1.ReasonNotServing, "out of memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -550,7 +551,7 @@ func TestWhatLacksRDMA(t *testing.T) {
 				t.Errorf("%s: %s", ready.Reason, ready.Message)
 			}
 			degraded := meta.FindStatusCondition(status.Pool.Conditions, v1alpha1.ConditionDegraded)
-			for _, lacking := range []string{v1alpha1.ReasonRDMAMissing, v1alpha1.ReasonDeviceMemoryMissing} {
+			for _, lacking := range []string{v1alpha1.ReasonRDMAMissing, v1alpha1.ReasonDeviceMemoryMissing, v1alpha1.ReasonWireUnsuitable} {
 				if (degraded.Reason == lacking) != (c.reason == lacking) {
 					t.Errorf("degraded: %s: %s", degraded.Reason, degraded.Message)
 				}

@@ -150,7 +150,7 @@ func stageOf(policy v1alpha1.DataPolicy, inTheMap int, names ...string) *decisio
 	spec := &v1alpha1.ShardMapSpec{PoolName: "cache", Epoch: 7, Move: 3, Directory: shardmap.Spread(max(1, inTheMap))}
 	for i, name := range names {
 		facts := &farpoolv1alpha1.Facts{Name: name, Incarnation: uint64(i + 1), MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{
-			Endpoint: name + ":7400", MemoryFresh: true, Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}, MoveFinished: 2}}
+			Endpoint: name + ":7400", MemoryFresh: true, Shape: &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}}, MoveFinished: 2}}
 		if i < inTheMap {
 			spec.Nodes = append(spec.Nodes, v1alpha1.ShardMapNode{Name: name, Incarnation: shardmap.FormatIncarnation(facts.Incarnation), State: v1alpha1.NodeServing})
 			spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: int32(i), Node: int32(i)})
@@ -231,7 +231,7 @@ func TestWhoComesIntoTheMap(t *testing.T) {
 		"one with earlier memory":   {func(d *decision) { d.nodes[2].facts.MemoryNode.MemoryFresh = false }, []string{"d"}},
 		"one without an object":     {func(d *decision) { d.nodes[2].object = nil }, []string{"d"}},
 		"one that is being deleted": {func(d *decision) { d.nodes[2].pod.DeletionTimestamp = &metav1.Time{Time: start} }, []string{"d"}},
-		"one of another protocol":   {func(d *decision) { d.nodes[2].facts.MemoryNode.Race = nil }, []string{"d"}},
+		"one of another protocol":   {func(d *decision) { d.nodes[2].facts.MemoryNode.Shape = nil }, []string{"d"}},
 		"one that was said to go":   {func(d *decision) { d.nodes[2].object.Status.Conditions = saidToGo }, []string{"d"}},
 		"one of the map, empty":     {func(d *decision) { d.nodes[1].facts.Epoch = 0 }, []string{"c", "d"}},
 	} {

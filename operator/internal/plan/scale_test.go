@@ -107,7 +107,7 @@ func (d *drill) fill(percent float64) {
 			continue
 		}
 		d.update(name, func(facts *farpoolv1alpha1.Facts) {
-			facts.MemoryNode.Keys = uint64(percent / 100 * 0.88 * 21 * float64(facts.MemoryNode.Race.Groups))
+			facts.MemoryNode.Keys = uint64(percent / 100 * 0.88 * 21 * float64(facts.MemoryNode.GetRace().GetGroups()))
 		})
 	}
 }

@@ -801,10 +801,10 @@ func (w *world) says(p *process) *farpoolv1alpha1.Facts {
 	node := &farpoolv1alpha1.MemoryNodeFacts{Endpoint: p.memory.node + ":7400", MemoryBytes: 256 << 20, MemoryFresh: p.fresh, Map: p.newestMap(),
 		MoveFinished: p.memory.finished, RecordedEpoch: p.memory.recorded, EvenTables: p.tables}
 	if w.race {
-		node.Race = &farpoolv1alpha1.RaceGeometry{Groups: 1000}
+		node.Shape = &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}}
 	} else {
 		node.LockRegion = &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16}
-		node.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}
+		node.Shape = &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}}
 	}
 	p.saysOfShards(node)
 	facts := &farpoolv1alpha1.Facts{PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_MEMORY_NODE, Name: p.memory.node, Incarnation: p.incarnation,

@@ -149,6 +149,10 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s", n.agent.Error)
 	}
 	if message := crashed(n.pod); message != "" {
+		// As memory nodes say it; dataplane/protocols/protocols_test.cc holds them to these words.
+		if strings.Contains(message, "this wire cannot serve the protocol") {
+			return is(metav1.ConditionFalse, v1alpha1.ReasonWireUnsuitable, "its process ended: %s. Both are fixed when a pool is created: create it anew with another spec.network.transport or spec.index.protocol", message)
+		}
 		if lacking := d.unusableRDMA(n, message); lacking != "" {
 			return is(metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing, "%s", lacking)
 		}
@@ -553,7 +557,7 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 		}
 	}
 	for _, n := range nodes {
-		if reason := n.ready.Reason; reason == v1alpha1.ReasonRDMAMissing || reason == v1alpha1.ReasonDeviceMemoryMissing {
+		if reason := n.ready.Reason; reason == v1alpha1.ReasonRDMAMissing || reason == v1alpha1.ReasonDeviceMemoryMissing || reason == v1alpha1.ReasonWireUnsuitable {
 			found = append(found, finding{reason, fmt.Sprintf("memory node %s: %s", n.name, n.ready.Message)})
 			break
 		}

@@ -358,7 +358,7 @@ func TestWhatAPoolIsAt(t *testing.T) {
 
 // Of several memory nodes that need the same, the first is named.
 func TestWhatNeedsAPersonIsSaidOnce(t *testing.T) {
-	for _, reason := range []string{v1alpha1.ReasonNodeUnschedulable, v1alpha1.ReasonRDMAMissing, v1alpha1.ReasonDeviceMemoryMissing, v1alpha1.ReasonGeometryMismatch} {
+	for _, reason := range []string{v1alpha1.ReasonNodeUnschedulable, v1alpha1.ReasonRDMAMissing, v1alpha1.ReasonDeviceMemoryMissing, v1alpha1.ReasonWireUnsuitable, v1alpha1.ReasonGeometryMismatch} {
 		d := stageOf(v1alpha1.DataPolicyStore, 2, "a", "b", "c")
 		ready := metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: "look"}
 		if reason == v1alpha1.ReasonGeometryMismatch {

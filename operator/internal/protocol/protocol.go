@@ -69,18 +69,14 @@ func Of(index *v1alpha1.IndexSpec) (Protocol, error) {
 	return none{name: index.Protocol}, fmt.Errorf("spec.index.protocol %s is not in this operator's version: create the pool with %s", index.Protocol, Names(" or "))
 }
 
-// OfShape returns the protocol whose shape the message holds. It fails if it holds none, or those of several.
+// OfShape returns the protocol whose shape the message holds. It fails if the message holds no shape that this operator knows.
 func OfShape(shape Shape) (Protocol, error) {
-	var found []Protocol
 	for _, p := range all {
 		if p.Has(shape) {
-			found = append(found, p)
+			return p, nil
 		}
 	}
-	if len(found) != 1 {
-		return nil, fmt.Errorf("its table has the shapes of %d protocols, where one is needed: {%v}", len(found), shape)
-	}
-	return found[0], nil
+	return nil, fmt.Errorf("it says no shape of a table that this operator knows (%s): {%v}", Names(", "), shape)
 }
 
 // All returns every protocol, the default first.

@@ -23,13 +23,13 @@ var examples = map[string]struct {
 	v1alpha1.ProtocolRCuckoo: {
 		&v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
 		&farpoolv1alpha1.MemoryNodeFacts{
-			Rcuckoo:    &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000},
+			Shape:      &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}},
 			LockRegion: &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 63, RowsPerLock: 16},
 		},
 	},
 	v1alpha1.ProtocolRACE: {
 		&v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RACE: &v1alpha1.RACESpec{TablePercent: 25, Tables: 4, LeastTables: 2}},
-		&farpoolv1alpha1.MemoryNodeFacts{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}},
+		&farpoolv1alpha1.MemoryNodeFacts{Shape: &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}}},
 	},
 }
 
@@ -91,16 +91,15 @@ func TestShapesThatNoTableHas(t *testing.T) {
 	groups := examples[v1alpha1.ProtocolRACE].facts
 	for name, entry := range map[string]*farpoolv1alpha1.MemoryNodeEntry{
 		"none":                            {},
-		"of two protocols":                {Rcuckoo: rows.Rcuckoo, Race: groups.Race, LockRegion: rows.LockRegion},
-		"RCuckoo without locks":           {Rcuckoo: rows.Rcuckoo},
-		"RCuckoo without rows":            {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}, LockRegion: rows.LockRegion},
-		"RCuckoo of too many rows":        {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1 << 63}, LockRegion: rows.LockRegion},
-		"RCuckoo of entries too long":     {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntryBytes: 1 << 31}, LockRegion: rows.LockRegion},
-		"RCuckoo of rows too long":        {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntriesPerRow: 1 << 31}, LockRegion: rows.LockRegion},
-		"RCuckoo of locks for too many":   {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, RowsPerLock: 1 << 31}, LockRegion: rows.LockRegion},
-		"RACE with locks":                 {Race: groups.Race, LockRegion: rows.LockRegion},
-		"RACE of a single group":          {Race: &farpoolv1alpha1.RaceGeometry{Groups: 1}},
-		"RACE of more groups than can be": {Race: &farpoolv1alpha1.RaceGeometry{Groups: 1 << 32}},
+		"RCuckoo without locks":           {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: rows.GetRcuckoo()}},
+		"RCuckoo without rows":            {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}}, LockRegion: rows.LockRegion},
+		"RCuckoo of too many rows":        {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1 << 63}}, LockRegion: rows.LockRegion},
+		"RCuckoo of entries too long":     {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntryBytes: 1 << 31}}, LockRegion: rows.LockRegion},
+		"RCuckoo of rows too long":        {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntriesPerRow: 1 << 31}}, LockRegion: rows.LockRegion},
+		"RCuckoo of locks for too many":   {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, RowsPerLock: 1 << 31}}, LockRegion: rows.LockRegion},
+		"RACE with locks":                 {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: groups.GetRace()}, LockRegion: rows.LockRegion},
+		"RACE of a single group":          {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1}}},
+		"RACE of more groups than can be": {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1 << 32}}},
 	} {
 		p, err := OfShape(entry)
 		if err == nil {
@@ -116,12 +115,12 @@ func TestShapesThatNoTableHas(t *testing.T) {
 func TestShapesAtTheirLimits(t *testing.T) {
 	locks := examples[v1alpha1.ProtocolRCuckoo].facts.LockRegion
 	for name, entry := range map[string]*farpoolv1alpha1.MemoryNodeEntry{
-		"RCuckoo with one row": {Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}, LockRegion: locks},
+		"RCuckoo with one row": {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: 1, EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}}, LockRegion: locks},
 		"RCuckoo at its largest": {
-			Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: math.MaxInt64, EntryBytes: math.MaxInt32, EntriesPerRow: math.MaxInt32, RowsPerLock: math.MaxInt32}, LockRegion: locks,
+			Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: math.MaxInt64, EntryBytes: math.MaxInt32, EntriesPerRow: math.MaxInt32, RowsPerLock: math.MaxInt32}}, LockRegion: locks,
 		},
-		"RACE with two groups": {Race: &farpoolv1alpha1.RaceGeometry{Groups: 2}},
-		"RACE at its largest":  {Race: &farpoolv1alpha1.RaceGeometry{Groups: math.MaxUint32}},
+		"RACE with two groups": {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 2}}},
+		"RACE at its largest":  {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: math.MaxUint32}}},
 	} {
 		p, err := OfShape(entry)
 		if err != nil {

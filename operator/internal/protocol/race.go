@@ -48,7 +48,7 @@ func (race) Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64 {
 }
 
 func (race) Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry) {
-	entry.Race = facts.GetRace()
+	entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Race{Race: facts.GetRace()}
 }
 
 func (race) FromMessage(entry *farpoolv1alpha1.MemoryNodeEntry, node *v1alpha1.ShardMapNode) error {
@@ -62,7 +62,7 @@ func (race) FromMessage(entry *farpoolv1alpha1.MemoryNodeEntry, node *v1alpha1.S
 
 func (race) ToMessage(node *v1alpha1.ShardMapNode, entry *farpoolv1alpha1.MemoryNodeEntry) {
 	if geometry := node.RACE; geometry != nil {
-		entry.Race = &farpoolv1alpha1.RaceGeometry{Groups: uint64(geometry.Groups)}
+		entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: uint64(geometry.Groups)}}
 	}
 }
 

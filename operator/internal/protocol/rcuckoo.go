@@ -49,7 +49,7 @@ func (rcuckoo) Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64 {
 }
 
 func (rcuckoo) Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry) {
-	entry.Rcuckoo = facts.GetRcuckoo()
+	entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: facts.GetRcuckoo()}
 }
 
 func (rcuckoo) FromMessage(entry *farpoolv1alpha1.MemoryNodeEntry, node *v1alpha1.ShardMapNode) error {
@@ -72,12 +72,12 @@ func (rcuckoo) FromMessage(entry *farpoolv1alpha1.MemoryNodeEntry, node *v1alpha
 
 func (rcuckoo) ToMessage(node *v1alpha1.ShardMapNode, entry *farpoolv1alpha1.MemoryNodeEntry) {
 	if geometry := node.RCuckoo; geometry != nil {
-		entry.Rcuckoo = &farpoolv1alpha1.RCuckooGeometry{
+		entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{
 			EntryBytes:    uint32(geometry.EntryBytes),
 			EntriesPerRow: uint32(geometry.EntriesPerRow),
 			RowsPerLock:   uint32(geometry.RowsPerLock),
 			Rows:          uint64(geometry.Rows),
-		}
+		}}
 	}
 }
 

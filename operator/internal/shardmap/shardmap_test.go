@@ -31,7 +31,7 @@ func golden(t *testing.T) *farpoolv1alpha1.ShardMap {
 func TestNothingIsLostBetweenForms(t *testing.T) {
 	message := golden(t)
 	race := proto.CloneOf(message.Nodes[0])
-	race.Name, race.LockRegion, race.Rcuckoo, race.Race = "race", nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: 1<<32 - 1}
+	race.Name, race.LockRegion, race.Shape = "race", nil, &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1<<32 - 1}}
 	message.Nodes = append(message.Nodes, race)
 	message.Move = v1alpha1.MostMoves
 	for part := range message.Directory[1:] {
@@ -65,8 +65,7 @@ func TestImpossibleMapsAreRefused(t *testing.T) {
 		"table of no node":      func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = 9 },
 		"no state":              func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].State = 0 },
 		"no placement":          func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion = nil },
-		"no geometry":           func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo = nil },
-		"two geometries":        func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Race = &farpoolv1alpha1.RaceGeometry{Groups: 64} },
+		"no geometry":           func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Shape = nil },
 		"too many moves":        func(m *farpoolv1alpha1.ShardMap) { m.Move = v1alpha1.MostMoves + 1 },
 		"departures in no move": func(m *farpoolv1alpha1.ShardMap) { m.Departures = depart(0, m.Tables[0].Id) },
 		"no such part": func(m *farpoolv1alpha1.ShardMap) {
@@ -77,7 +76,7 @@ func TestImpossibleMapsAreRefused(t *testing.T) {
 			m.Move, m.Departures = 1, append(depart(0, m.Tables[0].Id), depart(0, m.Tables[0].Id)...)
 		},
 		"no groups": func(m *farpoolv1alpha1.ShardMap) {
-			m.Nodes[0].LockRegion, m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, nil, &farpoolv1alpha1.RaceGeometry{}
+			m.Nodes[0].LockRegion, m.Nodes[0].Shape = nil, &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{}}
 		},
 	} {
 		message := golden(t)
@@ -144,7 +143,7 @@ func TestDirectoriesAreSpreadEvenly(t *testing.T) {
 func TestBounds(t *testing.T) {
 	race := func(groups uint64) func(*farpoolv1alpha1.ShardMap) {
 		return func(m *farpoolv1alpha1.ShardMap) {
-			m.Nodes[0].LockRegion, m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: groups}
+			m.Nodes[0].LockRegion, m.Nodes[0].Shape = nil, &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: groups}}
 		}
 	}
 	deep := func(depth uint32) func(*farpoolv1alpha1.ShardMap) {
@@ -177,21 +176,18 @@ func TestBounds(t *testing.T) {
 		"memory":           {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].MemoryBytes = 0 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].MemoryBytes = math.MaxInt64 + 1 }},
 		"bytes of locks":   {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Bytes = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Bytes = math.MaxInt64 + 1 }},
 		"locks":            {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Locks = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Locks = math.MaxInt64 + 1 }},
-		"rows":             {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.Rows = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.Rows = math.MaxInt64 + 1 }},
-		"bytes of entries": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntryBytes = math.MaxInt32 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntryBytes = math.MaxInt32 + 1 }},
-		"entries": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntriesPerRow = math.MaxInt32 },
-			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.EntriesPerRow = math.MaxInt32 + 1 }},
-		"rows of a lock": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.RowsPerLock = math.MaxInt32 },
-			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Rcuckoo.RowsPerLock = math.MaxInt32 + 1 }},
+		"rows":             {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().Rows = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().Rows = math.MaxInt64 + 1 }},
+		"bytes of entries": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().EntryBytes = math.MaxInt32 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().EntryBytes = math.MaxInt32 + 1 }},
+		"entries": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().EntriesPerRow = math.MaxInt32 },
+			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().EntriesPerRow = math.MaxInt32 + 1 }},
+		"rows of a lock": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().RowsPerLock = math.MaxInt32 },
+			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].GetRcuckoo().RowsPerLock = math.MaxInt32 + 1 }},
 		"name": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Name = strings.Repeat("n", longestName) },
 			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Name = strings.Repeat("n", longestName+1) }},
 		"endpoint": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Endpoint = strings.Repeat("n", LongestEndpoint) },
 			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Endpoint = strings.Repeat("n", LongestEndpoint+1) }},
 		"locks of RACE": {race(64), func(m *farpoolv1alpha1.ShardMap) {
-			m.Nodes[0].Rcuckoo, m.Nodes[0].Race = nil, &farpoolv1alpha1.RaceGeometry{Groups: 64}
-		}},
-		"rows of RACE": {race(64), func(m *farpoolv1alpha1.ShardMap) {
-			m.Nodes[0].LockRegion, m.Nodes[0].Race = nil, &farpoolv1alpha1.RaceGeometry{Groups: 64}
+			m.Nodes[0].Shape = &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 64}}
 		}},
 	} {
 		message := golden(t)

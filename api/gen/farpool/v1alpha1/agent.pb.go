@@ -290,7 +290,11 @@ type MemoryNodeFacts struct {
 	Endpoint    string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // advertised session port, host:port
 	MemoryBytes uint64                 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	LockRegion  *LockRegion            `protobuf:"bytes,3,opt,name=lock_region,json=lockRegion,proto3" json:"lock_region,omitempty"`
-	Rcuckoo     *RCuckooGeometry       `protobuf:"bytes,4,opt,name=rcuckoo,proto3" json:"rcuckoo,omitempty"`
+	// Types that are valid to be assigned to Shape:
+	//
+	//	*MemoryNodeFacts_Rcuckoo
+	//	*MemoryNodeFacts_Race
+	Shape isMemoryNodeFacts_Shape `protobuf_oneof:"shape"`
 	// Formatted by this incarnation, or by an earlier one, and no map that it has followed names an incarnation of this memory: it is empty, and
 	// whatever one before held is lost. False: a map has named an incarnation of this memory, and it is whole.
 	MemoryFresh bool `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"`
@@ -306,7 +310,6 @@ type MemoryNodeFacts struct {
 	Dead            []*DeadClient `protobuf:"bytes,11,rep,name=dead,proto3" json:"dead,omitempty"`
 	DeadClients     uint64        `protobuf:"varint,12,opt,name=dead_clients,json=deadClients,proto3" json:"dead_clients,omitempty"`             // of them in all
 	QuarantinedRows uint64        `protobuf:"varint,13,opt,name=quarantined_rows,json=quarantinedRows,proto3" json:"quarantined_rows,omitempty"` // rows that no crash explains: locked until a person has looked at them
-	Race            *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3" json:"race,omitempty"`                                               // of its table: this, or lock_region and rcuckoo
 	MoveFinished    uint64        `protobuf:"varint,15,opt,name=move_finished,json=moveFinished,proto3" json:"move_finished,omitempty"`          // the last of the pool's moves in which parts left this memory, and all their keys have
 	RecordedEpoch   uint64        `protobuf:"varint,16,opt,name=recorded_epoch,json=recordedEpoch,proto3" json:"recorded_epoch,omitempty"`       // the latest that this memory has followed, whether a map of it is left or not
 	EvenTables      uint32        `protobuf:"varint,17,opt,name=even_tables,json=evenTables,proto3" json:"even_tables,omitempty"`                // of RACE: as many, a power of two, share all keys evenly; all that there are, once none is left to split another into
@@ -368,9 +371,27 @@ func (x *MemoryNodeFacts) GetLockRegion() *LockRegion {
 	return nil
 }
 
+func (x *MemoryNodeFacts) GetShape() isMemoryNodeFacts_Shape {
+	if x != nil {
+		return x.Shape
+	}
+	return nil
+}
+
 func (x *MemoryNodeFacts) GetRcuckoo() *RCuckooGeometry {
 	if x != nil {
-		return x.Rcuckoo
+		if x, ok := x.Shape.(*MemoryNodeFacts_Rcuckoo); ok {
+			return x.Rcuckoo
+		}
+	}
+	return nil
+}
+
+func (x *MemoryNodeFacts) GetRace() *RaceGeometry {
+	if x != nil {
+		if x, ok := x.Shape.(*MemoryNodeFacts_Race); ok {
+			return x.Race
+		}
 	}
 	return nil
 }
@@ -438,13 +459,6 @@ func (x *MemoryNodeFacts) GetQuarantinedRows() uint64 {
 	return 0
 }
 
-func (x *MemoryNodeFacts) GetRace() *RaceGeometry {
-	if x != nil {
-		return x.Race
-	}
-	return nil
-}
-
 func (x *MemoryNodeFacts) GetMoveFinished() uint64 {
 	if x != nil {
 		return x.MoveFinished
@@ -472,6 +486,22 @@ func (x *MemoryNodeFacts) GetClosed() []uint64 {
 	}
 	return nil
 }
+
+type isMemoryNodeFacts_Shape interface {
+	isMemoryNodeFacts_Shape()
+}
+
+type MemoryNodeFacts_Rcuckoo struct {
+	Rcuckoo *RCuckooGeometry `protobuf:"bytes,4,opt,name=rcuckoo,proto3,oneof"` // has a lock_region
+}
+
+type MemoryNodeFacts_Race struct {
+	Race *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3,oneof"`
+}
+
+func (*MemoryNodeFacts_Rcuckoo) isMemoryNodeFacts_Shape() {}
+
+func (*MemoryNodeFacts_Race) isMemoryNodeFacts_Shape() {}
 
 // What a client process left on a memory node.
 type DeadClient struct {
@@ -1022,13 +1052,14 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xcd\x05\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xda\x05\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
 	"\vlock_region\x18\x03 \x01(\v2\x1c.farpool.v1alpha1.LockRegionR\n" +
-	"lockRegion\x12;\n" +
-	"\arcuckoo\x18\x04 \x01(\v2!.farpool.v1alpha1.RCuckooGeometryR\arcuckoo\x12!\n" +
+	"lockRegion\x12=\n" +
+	"\arcuckoo\x18\x04 \x01(\v2!.farpool.v1alpha1.RCuckooGeometryH\x00R\arcuckoo\x124\n" +
+	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryH\x00R\x04race\x12!\n" +
 	"\fmemory_fresh\x18\x05 \x01(\bR\vmemoryFresh\x12,\n" +
 	"\x03map\x18\x06 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x12\x1a\n" +
 	"\bsessions\x18\a \x01(\x04R\bsessions\x12\x12\n" +
@@ -1039,13 +1070,13 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	" \x01(\x04R\theapBytes\x120\n" +
 	"\x04dead\x18\v \x03(\v2\x1c.farpool.v1alpha1.DeadClientR\x04dead\x12!\n" +
 	"\fdead_clients\x18\f \x01(\x04R\vdeadClients\x12)\n" +
-	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\x122\n" +
-	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\x12#\n" +
+	"\x10quarantined_rows\x18\r \x01(\x04R\x0fquarantinedRows\x12#\n" +
 	"\rmove_finished\x18\x0f \x01(\x04R\fmoveFinished\x12%\n" +
 	"\x0erecorded_epoch\x18\x10 \x01(\x04R\rrecordedEpoch\x12\x1f\n" +
 	"\veven_tables\x18\x11 \x01(\rR\n" +
 	"evenTables\x12\x16\n" +
-	"\x06closed\x18\x12 \x03(\x06R\x06closed\"l\n" +
+	"\x06closed\x18\x12 \x03(\x06R\x06closedB\a\n" +
+	"\x05shape\"l\n" +
 	"\n" +
 	"DeadClient\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
@@ -1126,8 +1157,8 @@ var file_farpool_v1alpha1_agent_proto_goTypes = []any{
 	(*RepairResponse_Node)(nil), // 13: farpool.v1alpha1.RepairResponse.Node
 	(*LockRegion)(nil),          // 14: farpool.v1alpha1.LockRegion
 	(*RCuckooGeometry)(nil),     // 15: farpool.v1alpha1.RCuckooGeometry
-	(*ShardMap)(nil),            // 16: farpool.v1alpha1.ShardMap
-	(*RaceGeometry)(nil),        // 17: farpool.v1alpha1.RaceGeometry
+	(*RaceGeometry)(nil),        // 16: farpool.v1alpha1.RaceGeometry
+	(*ShardMap)(nil),            // 17: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	0,  // 0: farpool.v1alpha1.Facts.role:type_name -> farpool.v1alpha1.Role
@@ -1135,10 +1166,10 @@ var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	6,  // 2: farpool.v1alpha1.Facts.compute_shard:type_name -> farpool.v1alpha1.ComputeShardFacts
 	14, // 3: farpool.v1alpha1.MemoryNodeFacts.lock_region:type_name -> farpool.v1alpha1.LockRegion
 	15, // 4: farpool.v1alpha1.MemoryNodeFacts.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
-	16, // 5: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
-	5,  // 6: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
-	17, // 7: farpool.v1alpha1.MemoryNodeFacts.race:type_name -> farpool.v1alpha1.RaceGeometry
-	16, // 8: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
+	16, // 5: farpool.v1alpha1.MemoryNodeFacts.race:type_name -> farpool.v1alpha1.RaceGeometry
+	17, // 6: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
+	5,  // 7: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
+	17, // 8: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
 	5,  // 9: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
 	13, // 10: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
 	1,  // 11: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
@@ -1164,6 +1195,10 @@ func file_farpool_v1alpha1_agent_proto_init() {
 		return
 	}
 	file_farpool_v1alpha1_shard_map_proto_init()
+	file_farpool_v1alpha1_agent_proto_msgTypes[3].OneofWrappers = []any{
+		(*MemoryNodeFacts_Rcuckoo)(nil),
+		(*MemoryNodeFacts_Race)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

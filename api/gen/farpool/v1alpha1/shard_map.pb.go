@@ -307,15 +307,18 @@ func (x *LockRegion) GetRowsPerLock() uint32 {
 }
 
 type MemoryNodeEntry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Endpoint      string                 `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`        // host:port of the session port
-	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // one life of the memory-node process; never reused
-	State         MemoryNodeEntry_State  `protobuf:"varint,4,opt,name=state,proto3,enum=farpool.v1alpha1.MemoryNodeEntry_State" json:"state,omitempty"`
-	MemoryBytes   uint64                 `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // what it lends
-	LockRegion    *LockRegion            `protobuf:"bytes,6,opt,name=lock_region,json=lockRegion,proto3" json:"lock_region,omitempty"`
-	Rcuckoo       *RCuckooGeometry       `protobuf:"bytes,7,opt,name=rcuckoo,proto3" json:"rcuckoo,omitempty"` // of its table: this or the next
-	Race          *RaceGeometry          `protobuf:"bytes,8,opt,name=race,proto3" json:"race,omitempty"`       // then it has no lock region
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Endpoint    string                 `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`        // host:port of the session port
+	Incarnation uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // one life of the memory-node process; never reused
+	State       MemoryNodeEntry_State  `protobuf:"varint,4,opt,name=state,proto3,enum=farpool.v1alpha1.MemoryNodeEntry_State" json:"state,omitempty"`
+	MemoryBytes uint64                 `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // what it lends
+	LockRegion  *LockRegion            `protobuf:"bytes,6,opt,name=lock_region,json=lockRegion,proto3" json:"lock_region,omitempty"`
+	// Types that are valid to be assigned to Shape:
+	//
+	//	*MemoryNodeEntry_Rcuckoo
+	//	*MemoryNodeEntry_Race
+	Shape         isMemoryNodeEntry_Shape `protobuf_oneof:"shape"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -392,19 +395,46 @@ func (x *MemoryNodeEntry) GetLockRegion() *LockRegion {
 	return nil
 }
 
+func (x *MemoryNodeEntry) GetShape() isMemoryNodeEntry_Shape {
+	if x != nil {
+		return x.Shape
+	}
+	return nil
+}
+
 func (x *MemoryNodeEntry) GetRcuckoo() *RCuckooGeometry {
 	if x != nil {
-		return x.Rcuckoo
+		if x, ok := x.Shape.(*MemoryNodeEntry_Rcuckoo); ok {
+			return x.Rcuckoo
+		}
 	}
 	return nil
 }
 
 func (x *MemoryNodeEntry) GetRace() *RaceGeometry {
 	if x != nil {
-		return x.Race
+		if x, ok := x.Shape.(*MemoryNodeEntry_Race); ok {
+			return x.Race
+		}
 	}
 	return nil
 }
+
+type isMemoryNodeEntry_Shape interface {
+	isMemoryNodeEntry_Shape()
+}
+
+type MemoryNodeEntry_Rcuckoo struct {
+	Rcuckoo *RCuckooGeometry `protobuf:"bytes,7,opt,name=rcuckoo,proto3,oneof"` // has a lock_region
+}
+
+type MemoryNodeEntry_Race struct {
+	Race *RaceGeometry `protobuf:"bytes,8,opt,name=race,proto3,oneof"`
+}
+
+func (*MemoryNodeEntry_Rcuckoo) isMemoryNodeEntry_Shape() {}
+
+func (*MemoryNodeEntry_Race) isMemoryNodeEntry_Shape() {}
 
 // One table: one instance of the index protocol on one memory node.
 type TableEntry struct {
@@ -665,7 +695,7 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\tPlacement\x12\x19\n" +
 	"\x15PLACEMENT_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15PLACEMENT_HOST_MEMORY\x10\x01\x12\x1b\n" +
-	"\x17PLACEMENT_DEVICE_MEMORY\x10\x02\"\xbb\x03\n" +
+	"\x17PLACEMENT_DEVICE_MEMORY\x10\x02\"\xc8\x03\n" +
 	"\x0fMemoryNodeEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12 \n" +
@@ -673,13 +703,14 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\x0e2'.farpool.v1alpha1.MemoryNodeEntry.StateR\x05state\x12!\n" +
 	"\fmemory_bytes\x18\x05 \x01(\x04R\vmemoryBytes\x12=\n" +
 	"\vlock_region\x18\x06 \x01(\v2\x1c.farpool.v1alpha1.LockRegionR\n" +
-	"lockRegion\x12;\n" +
-	"\arcuckoo\x18\a \x01(\v2!.farpool.v1alpha1.RCuckooGeometryR\arcuckoo\x122\n" +
-	"\x04race\x18\b \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryR\x04race\"D\n" +
+	"lockRegion\x12=\n" +
+	"\arcuckoo\x18\a \x01(\v2!.farpool.v1alpha1.RCuckooGeometryH\x00R\arcuckoo\x124\n" +
+	"\x04race\x18\b \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryH\x00R\x04race\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_SERVING\x10\x01\x12\x11\n" +
-	"\rSTATE_STOPPED\x10\x02\"0\n" +
+	"\rSTATE_STOPPED\x10\x02B\a\n" +
+	"\x05shape\"0\n" +
 	"\n" +
 	"TableEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
@@ -748,6 +779,10 @@ func init() { file_farpool_v1alpha1_shard_map_proto_init() }
 func file_farpool_v1alpha1_shard_map_proto_init() {
 	if File_farpool_v1alpha1_shard_map_proto != nil {
 		return
+	}
+	file_farpool_v1alpha1_shard_map_proto_msgTypes[3].OneofWrappers = []any{
+		(*MemoryNodeEntry_Rcuckoo)(nil),
+		(*MemoryNodeEntry_Race)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -250,7 +250,7 @@ func memoryNodeFacts(poolUID, name string, incarnation uint64) *farpoolv1alpha1.
 		MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{
 			Endpoint: fmt.Sprintf("10.0.0.%d:7400", incarnation%250+1), MemoryBytes: 256 << 20, MemoryFresh: true,
 			LockRegion: &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 4096, Locks: 32768, RowsPerLock: 16},
-			Rcuckoo:    &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 466033},
+			Shape:      &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 466033}},
 		},
 	}
 }

@@ -619,7 +619,7 @@ var _ = Describe("a pool", func() {
 		w.create()
 		w.run("cache-memory-0")
 		facts := memoryNodeFacts(string(w.pool.UID), "cache-memory-1", 79)
-		facts.MemoryNode.Rcuckoo.EntryBytes = 64
+		facts.MemoryNode.GetRcuckoo().EntryBytes = 64
 		w.runAs("cache-memory-1", facts, "cache-memory-1-node-tls")
 		c := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonGeometryMismatch)
 		Expect(c.Message).To(ContainSubstring("cache-memory-1 has tables of 64-byte entries"))

@@ -134,7 +134,7 @@ func (w *world) run(name string) *fakeAgent {
 	GinkgoHelper()
 	facts := memoryNodeFacts(string(w.pool.UID), name, 1_000_000_000_000_000_000+incarnations.Add(1))
 	if w.pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
-		facts.MemoryNode.LockRegion, facts.MemoryNode.Rcuckoo, facts.MemoryNode.Race = nil, nil, &farpoolv1alpha1.RaceGeometry{Groups: 5000}
+		facts.MemoryNode.LockRegion, facts.MemoryNode.Shape = nil, &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 5000}}
 	}
 	return w.runAs(name, facts, name+"-node-tls")
 }
