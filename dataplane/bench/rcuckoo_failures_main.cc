@@ -187,7 +187,7 @@ class Experiment {
       } else if (due == 0) {
         due = port.now() + jittered(2 * timeout);
       } else if (port.now() >= due) {
-        (void)co_await client.table().repairer().sweep(port.now() + timeout, cost);
+        (void)co_await client.table().repairer()->sweep(port.now() + timeout, cost);
         due = port.now() + jittered(8 * timeout);
       }
     }

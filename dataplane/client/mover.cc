@@ -19,7 +19,7 @@ Task<Status> Mover::run(std::uint64_t number) {
   ends.insert(ends.end(), targets_.begin(), targets_.end());
   Status status;
   for (const End& end : ends) {
-    tenures_.push_back(std::make_unique<session::Tenure>(*end.session, end.table->repairer()));
+    tenures_.push_back(std::make_unique<session::Tenure>(*end.session));
     // Long enough for a holder that does not move to be fenced.
     const Nanos patience = 2 * end.session->grant().failure_timeout;
     status = co_await tenures_.back()->take(layout::kMoveLease, end.session->port().now() + patience);

@@ -957,7 +957,7 @@ Task<void> Pool::part(std::unique_ptr<Bond> bond) {
   if (bond->session->alive()) co_await bond->table->release(deadline);
   co_await bond->session->close(deadline);
   marks_of_the_past_ += bond->table->marks();
-  repairs_of_the_past_ += bond->table->repairer().marks();
+  repairs_of_the_past_ += session::marks_of(*bond->session, bond->table->repairer());
   bond->table.reset();
   bond->session.reset();
 }
@@ -972,7 +972,7 @@ void Pool::publish_marks() {
   for (const auto& link : links_) {
     if (link->bond == nullptr) continue;
     marks += link->bond->table->marks();
-    repairs += link->bond->table->repairer().marks();
+    repairs += session::marks_of(*link->bond->session, link->bond->table->repairer());
   }
   counters_.lock_conflicts.set(marks.lock_conflicts);
   counters_.complaints.set(repairs.complaints);

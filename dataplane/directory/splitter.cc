@@ -127,7 +127,7 @@ void Splitter::leave(std::uint64_t table) {
 // locked: another client is about it, and lives as far as is known; or this one is, about it or a table of that lease.
 Task<Status> Splitter::attend(std::uint64_t table, std::optional<std::uint64_t> depth) {
   Run run{.table = table, .depth = depth, .leases = {}, .image = {}};
-  const Result<bool> taken = co_await repairer_.try_lease(layout::table_lease(table), run.leases, soon(), cost_);
+  const Result<bool> taken = co_await session_.leases().attempt(layout::table_lease(table), run.leases, soon(), cost_);
   if (!taken.ok()) co_return taken.status();
   if (!*taken) {
     others_[table] = session_.port().now();
@@ -135,7 +135,7 @@ Task<Status> Splitter::attend(std::uint64_t table, std::optional<std::uint64_t> 
   }
   others_.erase(table);
   Status status = co_await work(run);
-  co_await repairer_.give_back(run.leases, soon(), cost_);
+  co_await session_.leases().give_back(run.leases, soon(), cost_);
   if (session_.alive()) (void)co_await cache_.refresh(soon(), cost_);
   watched_.erase(table);
   co_return status;
@@ -170,12 +170,12 @@ Task<Status> Splitter::work(Run& run) {
 
 // What needs the directory's own lease, which is held for a few trips: to begin a split, or to end it.
 Task<Status> Splitter::with_directory(Run& run, bool begins) {
-  Status status = co_await repairer_.take_lease(layout::kDirectoryLease, run.leases, soon(), cost_);
+  Status status = co_await session_.leases().take(layout::kDirectoryLease, run.leases, soon(), cost_);
   if (status.ok()) {
     status = co_await change_directory(run, begins);
-    std::vector<session::Repairer::Lease> own(1, run.leases.back());
+    std::vector<session::Lease> own(1, run.leases.back());
     run.leases.pop_back();
-    co_await repairer_.give_back(own, soon(), cost_);
+    co_await session_.leases().give_back(own, soon(), cost_);
   }
   co_return status;
 }
@@ -239,7 +239,7 @@ Task<Status> Splitter::outlive_readers(Run& run) {
 
 // A client that says goodbye leaves its split where it is, rather than wait for its end: others go on with it.
 Task<Status> Splitter::go_on(Run& run) {
-  Status status = co_await repairer_.renew(run.leases, soon(), cost_);
+  Status status = co_await session_.leases().renew(run.leases, soon(), cost_);
   if (status.ok() && session_.leaving()) {
     status = Status(Code::unavailable, "a split was left to others: the session is being closed");
   }
@@ -265,7 +265,7 @@ Task<Status> Splitter::write(Run& run, Changes changes) {
   fabric::Buffer words = session_.port().buffer(8 * std::max<std::size_t>(1, changes.size()));
   for (std::size_t i = 0; i < changes.size();) {
     // A doubling may be a thousand chains.
-    if (Status status = co_await repairer_.renew(run.leases, soon(), cost_); !status.ok()) co_return status;
+    if (Status status = co_await session_.leases().renew(run.leases, soon(), cost_); !status.ok()) co_return status;
     std::vector<Op> chain;
     for (; i < changes.size() && chain.size() < kWordsAtOnce; ++i) {
       base::store(words.data() + 8 * i, changes[i].word);

@@ -23,7 +23,7 @@
 #include "directory/directory.h"
 #include "fabric/cost.h"
 #include "layout/geometry.h"
-#include "session/repair.h"
+#include "session/leases.h"
 #include "session/session.h"
 #include "session/wait.h"
 #include "task/task.h"
@@ -50,14 +50,8 @@ class Splitter {
   };
 
   // All outlive the session's background tasks.
-  Splitter(session::Session& session, session::Repairer& repairer, Cache& cache, const layout::Geometry& geometry,
-           Rows& rows)
-      : session_(session),
-        repairer_(repairer),
-        cache_(cache),
-        geometry_(geometry),
-        rows_(rows),
-        idle_(session.port()) {}
+  Splitter(session::Session& session, Cache& cache, const layout::Geometry& geometry, Rows& rows)
+      : session_(session), cache_(cache), geometry_(geometry), rows_(rows), idle_(session.port()) {}
 
   // The table, whose keys share `depth` bits, has no room: it is split in the background, unless that is under way or
   // this client splits others enough. The caller waits and looks again. out_of_memory: it cannot be split.
@@ -85,8 +79,8 @@ class Splitter {
   struct Run {
     std::uint64_t table = 0;
     std::optional<std::uint64_t> depth;  // it is to be split, if its keys share so many bits; else only gone on with
-    std::vector<session::Repairer::Lease> leases;  // of the table; for a few trips, of the directory besides
-    fabric::Buffer image;                          // of the whole directory
+    std::vector<session::Lease> leases;  // of the table; for a few trips, of the directory besides
+    fabric::Buffer image;                // of the whole directory
   };
   struct Sweep {
     Swept swept;
@@ -112,7 +106,6 @@ class Splitter {
   base::Nanos patience() const;
 
   session::Session& session_;
-  session::Repairer& repairer_;
   Cache& cache_;
   const layout::Geometry& geometry_;
   Rows& rows_;

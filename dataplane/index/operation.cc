@@ -38,7 +38,8 @@ Task<void> Table::maintain(Nanos) { co_return; }
 Task<void> Table::release(Nanos) { co_return; }
 
 Task<Result<Swept>> Table::sweep(Nanos deadline, Cost& cost) {
-  Result<session::Repairer::Swept> swept = co_await repairer().sweep(deadline, cost);
+  if (repairer() == nullptr) co_return Swept();
+  Result<session::Repairer::Swept> swept = co_await repairer()->sweep(deadline, cost);
   if (!swept.ok()) co_return swept.status();
   co_return Swept{std::move(*swept)};
 }

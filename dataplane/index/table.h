@@ -177,7 +177,8 @@ class Table {
   virtual task::Task<void> release(base::Nanos deadline);
   // The heap that the table takes its blocks from; nullptr: this client takes none. For tests and figures.
   virtual heap::Heap* heap() { return nullptr; }
-  virtual session::Repairer& repairer() = 0;
+  // Repairs what the dead left under locks; nullptr: the protocol leaves nothing that clients repair.
+  virtual session::Repairer* repairer() { return nullptr; }
   virtual Movable* movable() { return nullptr; }
 };
 

@@ -17,13 +17,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "fabric/cost.h"
 #include "layout/operation_slot.h"
+#include "session/leases.h"
 #include "session/session.h"
 #include "session/wait.h"
 #include "task/task.h"
@@ -49,8 +49,8 @@ struct RepairMarks {
   std::uint64_t unmade = 0;          // of them whose claim was torn
   std::uint64_t bits_released = 0;   // locks of the dead
   std::uint64_t bits_spared = 0;     // named by the dead, and found free or held by others
-  std::uint64_t leases_stolen = 0;   // of repairers that had ended
-  std::uint64_t lease_waits = 0;     // looks at a lease that another repairer held
+  std::uint64_t leases_stolen = 0;   // of clients that had ended
+  std::uint64_t lease_waits = 0;     // looks at a lease that another client held
   std::uint64_t barriers_found = 0;  // left by repairers that had ended
   std::uint64_t waited_for = 0;      // living clients whose slots had to move on first
   std::uint64_t quarantined = 0;     // slots that no crash explains
@@ -106,67 +106,50 @@ class Repairer {
   };
   task::Task<base::Result<Swept>> sweep(Nanos deadline, fabric::Cost& cost);
 
+  // Without those of the session's leases: see marks_of.
   const RepairMarks& marks() const { return marks_; }
-
-  // The leases themselves, for clients that change something that a client after them can finish: what needs a holder
-  // that is one, and fenced before there is another.
-  struct Lease {
-    std::uint64_t index = 0;
-    std::uint64_t word = 0;
-    Nanos at = 0;
-  };
-  // Adds it to `leases`, which are renewed meanwhile. A holder that stands still is fenced, and the lease stolen. Of
-  // one client, one task at a time has a lease: from here on until it is given back.
-  task::Task<base::Status> take_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
-                                      fabric::Cost& cost);
-  // The same for a client that has other things to do. False: the holder has not ended, as far as is known; the memory
-  // node has been told, and ends one that still says the same when it is told again after the failure timeout.
-  task::Task<base::Result<bool>> try_lease(std::uint64_t index, std::vector<Lease>& leases, Nanos deadline,
-                                           fabric::Cost& cost);
-  // Whether another task of this client has tried to take the lease in vain since it was asked last. Who takes a lease
-  // again and again leaves it alone for a while then.
-  bool wanted(std::uint64_t index) { return wanted_.erase(index) > 0; }
-  // As often as the holder does something that takes time. An error: it was lost, and the session has ended.
-  task::Task<base::Status> renew(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
-  // To be called for all that were taken, whatever came of it.
-  task::Task<void> give_back(std::vector<Lease>& leases, Nanos deadline, fabric::Cost& cost);
 
  private:
   using Slot = layout::OperationSlot;
   struct Snapshot;
+  // Bits of one barred lock word that somebody who is dead may hold.
+  struct Uncertain {
+    std::uint64_t offset = 0;
+    std::uint64_t mask = 0;
+  };
+  // A slot that named one of these bits when the word was barred.
+  struct Witness {
+    std::uint64_t index = 0;
+    std::uint64_t holder = 0;
+    std::uint64_t number = 0;
+    bool waited = false;
+  };
 
   task::Task<base::Status> snapshot(Nanos deadline, fabric::Cost& cost, Snapshot& into);
-  task::Task<base::Status> read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into, Nanos deadline,
-                                fabric::Cost& cost);
-  task::Task<base::Status> post(std::vector<fabric::Op> chain, Nanos deadline, fabric::Cost& cost);
-  task::Task<base::Result<std::uint64_t>> cas(fabric::Remote at, std::uint64_t compare, std::uint64_t swap,
-                                              std::uint64_t mask, Nanos deadline, fabric::Cost& cost);
-  // Status of a slot's holder, or of the holder of a lease: FenceReply.
-  task::Task<base::Result<std::uint64_t>> ask_node(std::uint64_t of, std::uint64_t index, std::uint64_t holder,
-                                                   std::uint64_t says, bool only_ask, Nanos deadline,
-                                                   fabric::Cost& cost);
+  // Asks the memory node about a slot's holder: FenceReply's status.
+  task::Task<base::Result<std::uint64_t>> ask_node(std::uint64_t index, std::uint64_t holder, std::uint64_t says,
+                                                   bool only_ask, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Result<bool>> ended(std::uint64_t index, const Slot& slot, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> accuse_one(std::uint64_t index, const Slot& slot, Suspects& suspects, Nanos deadline,
                                       fabric::Cost& cost);
 
-  task::Task<base::Result<bool>> contend(std::uint64_t index, bool waits, std::vector<Lease>& leases, Nanos deadline,
-                                         fabric::Cost& cost);
-  task::Task<base::Result<bool>> contend_with_others(std::uint64_t index, bool waits, std::vector<Lease>& leases,
-                                                     Nanos deadline, fabric::Cost& cost);
-  void put_down(std::uint64_t index);
   task::Task<base::Status> repair_one(std::uint64_t index, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair_under_leases(std::uint64_t index, std::uint64_t holder, std::vector<Lease>& leases,
                                                Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> release_certain(std::uint64_t index, Slot& slot, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> release_word(std::uint64_t index, const layout::HeldLocks& named, std::vector<Lease>& leases,
                                         Nanos deadline, fabric::Cost& cost);
-  task::Task<void> breathe(Nanos deadline);
+  task::Task<base::Status> outwait(std::uint64_t index, Uncertain& bits, std::vector<Lease>& leases, Nanos deadline,
+                                   fabric::Cost& cost);
+  task::Task<base::Result<bool>> moved_on(const Witness& witness, Uncertain& bits, Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> lower_barrier(const layout::HeldLocks& named, std::uint64_t mask, Nanos deadline,
+                                         fabric::Cost& cost);
+  task::Task<base::Result<Slot>> read_slot(std::uint64_t index, Nanos deadline, fabric::Cost& cost);
 
   std::uint64_t slot_count() const;
   fabric::Remote part_of(std::uint64_t index, layout::SlotPart part) const;
   fabric::Op counters_of(std::uint64_t index, Slot& slot) const;
   std::string name_slot(std::uint64_t index, const Slot& slot) const;
-  base::Status gone(const std::string& what) const;
   base::Status late(const std::string& what) const;
 
   Session& session_;
@@ -174,10 +157,10 @@ class Repairer {
   RepairMarks marks_;
   bool busy_ = false;
   WaitQueue turn_;
-  std::set<std::uint64_t> in_hand_;  // leases that a task of this client has, or contends for
-  WaitQueue put_down_;
-  std::set<std::uint64_t> wanted_;  // of these, by tasks that did not wait
 };
+
+// Returns what a client counted in its repairs and in its leases at one memory node. `repairer` may be nullptr.
+RepairMarks marks_of(Session& session, const Repairer* repairer);
 
 // What tells a lock that stands from one that is merely contended: for one operation, the place that it waits for.
 class Suspicion {

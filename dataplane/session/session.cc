@@ -9,6 +9,7 @@
 #include "layout/calls.h"
 #include "layout/regions.h"
 #include "session/handshake.h"
+#include "session/leases.h"
 #include "session/wait.h"
 
 namespace farpool::session {
@@ -281,7 +282,9 @@ EraPin::~EraPin() {
   if (session_ != nullptr) session_->state_->drop_pin(era_);
 }
 
-Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)), leases_(std::make_unique<Leases>(*this)) {}
+
+Leases& Session::leases() { return *leases_; }
 
 Session::~Session() {
   FARPOOL_CHECK(state_->background.running() == 0 && state_->ticker.running() == 0 && state_->lane->pending() == 0);

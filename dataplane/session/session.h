@@ -40,6 +40,7 @@ struct Grant {
 };
 
 class Session;
+class Leases;
 
 // One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed, and
 // is cleared then if it claims something and the session lives. Counters and numbers go on from what the slot's last
@@ -156,6 +157,9 @@ class Session {
   // Tasks of this session that nobody waits for (freeing, clearing); joined by close().
   task::Scope& background();
 
+  // The memory node's leases, as this client has them.
+  Leases& leases();
+
   // Says goodbye: waits for background work, clears the slots, closes the session at the node (its lease and slots are
   // free at once) and drains the lane. Also drains a session that has ended. After it the session may be destroyed.
   task::Task<void> close(Nanos deadline);
@@ -166,6 +170,7 @@ class Session {
   struct State;
   explicit Session(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+  std::unique_ptr<Leases> leases_;
 };
 
 // Fills `into` from a place in a region, in as many chains as that takes. What is read may tear anywhere.

@@ -7,7 +7,7 @@ using base::Status;
 using task::Task;
 
 Task<Status> Tenure::take(std::uint64_t lease, Nanos deadline) {
-  trouble_ = co_await repairer_.take_lease(lease, lease_, deadline, cost_);
+  trouble_ = co_await session_.leases().take(lease, lease_, deadline, cost_);
   if (trouble_.ok()) scope_.spawn(renew());
   co_return trouble_;
 }
@@ -16,7 +16,7 @@ Task<void> Tenure::renew() {
   const Nanos timeout = session_.grant().failure_timeout;
   while (!ending_ && trouble_.ok()) {
     (void)co_await over_.wait(session_.port().now() + timeout / 16);
-    if (!ending_) trouble_ = co_await repairer_.renew(lease_, session_.port().now() + timeout, cost_);
+    if (!ending_) trouble_ = co_await session_.leases().renew(lease_, session_.port().now() + timeout, cost_);
   }
 }
 
@@ -24,7 +24,7 @@ Task<void> Tenure::give_back(Nanos deadline) {
   ending_ = true;
   over_.wake_all();
   co_await scope_.join();
-  co_await repairer_.give_back(lease_, deadline, cost_);
+  co_await session_.leases().give_back(lease_, deadline, cost_);
   lease_.clear();
 }
 

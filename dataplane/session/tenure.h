@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "fabric/cost.h"
-#include "session/repair.h"
+#include "session/leases.h"
 #include "session/session.h"
 #include "session/wait.h"
 #include "task/scope.h"
@@ -17,8 +17,8 @@ namespace farpool::session {
 
 class Tenure {
  public:
-  // Both outlive it. To be given back before it is destroyed, whether or not it was taken.
-  Tenure(Session& session, Repairer& repairer) : session_(session), repairer_(repairer), over_(session.port()) {}
+  // The session outlives it. To be given back before it is destroyed, whether or not it was taken.
+  explicit Tenure(Session& session) : session_(session), over_(session.port()) {}
 
   task::Task<base::Status> take(std::uint64_t lease, Nanos deadline);
   task::Task<void> give_back(Nanos deadline);
@@ -29,9 +29,8 @@ class Tenure {
   task::Task<void> renew();
 
   Session& session_;
-  Repairer& repairer_;
   fabric::Cost cost_;  // that no operation waited for
-  std::vector<Repairer::Lease> lease_;
+  std::vector<Lease> lease_;
   base::Status trouble_;
   bool ending_ = false;
   WaitQueue over_;

@@ -11,7 +11,7 @@ namespace {
 
 task::Task<void> sweep(Client& client) {
   fabric::Cost cost;
-  const auto swept = co_await client.table().repairer().sweep(client.port().now() + 60 * base::kSecond, cost);
+  const auto swept = co_await client.table().repairer()->sweep(client.port().now() + 60 * base::kSecond, cost);
   EXPECT_TRUE(swept.ok()) << swept.status().message();
   if (swept.ok()) EXPECT_EQ(swept->left, 0u) << swept->trouble;
 }
@@ -45,7 +45,7 @@ TEST(Backlog, MoreDeadThanRepairLeasesWaitForEachOther) {
   for (Client* client : repairers) ASSERT_TRUE(world.settle(*client));
   EXPECT_TRUE(world.run_until([&] { return world.node().stats().sessions_held_by_the_dead == 0; }));
   session::RepairMarks repairs;
-  for (Client* client : repairers) repairs += client->table().repairer().marks();
+  for (Client* client : repairers) repairs += session::marks_of(client->session(), client->table().repairer());
   EXPECT_EQ(repairs.repaired, kDead);
   EXPECT_GT(repairs.lease_waits, 0u);
   for (const std::string& what : survey(world).unrepaired()) ADD_FAILURE() << what;

@@ -278,7 +278,7 @@ class Crash {
           wrong("verbs of the dead repairer are under way for ever");
         }
       } else {
-        verdict_.repairs += mortal.table().repairer().marks();
+        verdict_.repairs += session::marks_of(mortal.session(), mortal.table().repairer());
       }
     }
     sweep_to_the_end(*repairer);
@@ -322,7 +322,7 @@ class Crash {
     if (!world_.settle(slow, kPatience) || !*over) wrong("the repairer that had stopped did not come to an end");
     if (fenced && slow.port().effects() > before) wrong("verbs of a repairer executed after it was fenced");
     if (!world_.quiesce()) wrong("verbs of a repairer are under way for ever");
-    verdict_.repairs += slow.table().repairer().marks();
+    verdict_.repairs += session::marks_of(slow.session(), slow.table().repairer());
     if (!fenced && slow.session().alive()) return;
     // What it held is given back when its end is noticed.
     if (!world_.run_until([this] { return world_.node().stats().sessions_fenced > 1; })) {
@@ -374,7 +374,7 @@ class Crash {
       if (client != victim_->index() && scenario_.rival && i < expected) continue;
       wrong("client " + world_.clients()[client]->name() + " failed: " + status.message());
     }
-    verdict_.repairs += survivor_->table().repairer().marks();
+    verdict_.repairs += session::marks_of(survivor_->session(), survivor_->table().repairer());
     if (!verdict_.survived && death_.how == Death::How::zombie) wake();
     // Where nothing was held nobody was blocked, and nobody had to repair.
     const bool ended = victim_->crashed() || !victim_->session().alive();

@@ -558,11 +558,11 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
     if (!client->connected()) continue;
     verdict.emptied += client->heap().usage().emptied;
     add(verdict.marks, client->table().marks());
-    verdict.repairs += client->table().repairer().marks();
+    verdict.repairs += session::marks_of(client->session(), client->table().repairer());
     verdict.effects += client->port().effects();
     if (!client->crashed()) world.disconnect(*client);
   }
-  verdict.repairs += reader.table().repairer().marks();
+  verdict.repairs += session::marks_of(reader.session(), reader.table().repairer());
   add(verdict.marks, reader.table().marks());
   world.disconnect(reader);
   look(world, "when all had gone", to_the_last, verdict);

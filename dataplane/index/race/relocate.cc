@@ -61,7 +61,7 @@ Task<Status> Relocation::move_away(index::Arrivals& arrivals, const GoOn& go_on)
 Task<Status> Relocation::each_group(const Work& work) {
   for (std::uint64_t table = 0; table < state_.geometry.tables; ++table) {
     for (std::uint64_t row = 0; row < state_.geometry.rows_per_table();) {
-      session::Tenure tenure(state_.session, state_.repairer);
+      session::Tenure tenure(state_.session);
       Result<Found> found = Found::table;
       const std::uint64_t lease = layout::table_lease(table);
       Status status = co_await tenure.take(lease, soon());
@@ -71,7 +71,7 @@ Task<Status> Relocation::each_group(const Work& work) {
         status = found.ok() ? tenure.trouble() : found.status();
       }
       co_await tenure.give_back(soon());
-      if (state_.repairer.wanted(lease)) co_await state_.port().sleep_for(state_.failure_timeout() / 8);
+      if (state_.session.leases().wanted(lease)) co_await state_.port().sleep_for(state_.failure_timeout() / 8);
       if (status.ok() || waited) status = work.go_on();
       if (!status.ok()) co_return status;
       if (waited) continue;

@@ -417,25 +417,25 @@ TEST(RaceSplit, TablesOfOneLeaseAreSplitOneAfterTheOther) {
 }
 
 struct LeaseTaken {
-  std::vector<session::Repairer::Lease> leases;
+  std::vector<session::Lease> leases;
   Result<bool> taken = Status(Code::internal, "it did not come to an end");
 };
 
 Task<void> take(Client* client, bool waits, Nanos patience, LeaseTaken* into) {
   Cost cost;
-  session::Repairer& repairer = client->table().repairer();
+  session::Leases& leases = client->session().leases();
   const Nanos deadline = client->port().now() + patience;
   if (waits) {
-    const Status status = co_await repairer.take_lease(9, into->leases, deadline, cost);
+    const Status status = co_await leases.take(9, into->leases, deadline, cost);
     into->taken = status.ok() ? Result<bool>(true) : Result<bool>(status);
   } else {
-    into->taken = co_await repairer.try_lease(9, into->leases, deadline, cost);
+    into->taken = co_await leases.attempt(9, into->leases, deadline, cost);
   }
 }
 
 Task<void> give_back(Client* client, LeaseTaken* taken) {
   Cost cost;
-  co_await client->table().repairer().give_back(taken->leases, client->port().now() + kPatience, cost);
+  co_await client->session().leases().give_back(taken->leases, client->port().now() + kPatience, cost);
 }
 
 TEST(RaceSplit, ALeaseIsOneTasksAtATime) {

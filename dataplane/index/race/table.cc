@@ -35,7 +35,7 @@ Table::State::State(session::Session& session, heap::Heap* other_heap, const lay
       repairer(session, *this),
       directory(session, geometry.tables),
       groups(std::make_unique<Groups>(*this)),
-      splitter(session, repairer, directory, this->geometry, *groups),
+      splitter(session, directory, this->geometry, *groups),
       relocation(std::make_unique<Relocation>(*this)) {
   heap.set_references(*this);
 }
@@ -52,7 +52,7 @@ const Marks& Table::marks() const {
 Task<void> Table::maintain(Nanos deadline) { return state_->heap.maintain(deadline); }
 Task<void> Table::release(Nanos deadline) { return state_->heap.release(deadline); }
 heap::Heap* Table::heap() { return &state_->heap; }
-session::Repairer& Table::repairer() { return state_->repairer; }
+session::Repairer* Table::repairer() { return &state_->repairer; }
 index::Movable* Table::movable() { return state_->relocation.get(); }
 
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {

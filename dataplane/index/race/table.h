@@ -63,7 +63,7 @@ class Table final : public index::Table {
   task::Task<void> maintain(base::Nanos deadline) override;
   task::Task<void> release(base::Nanos deadline) override;
   heap::Heap* heap() override;
-  session::Repairer& repairer() override;
+  session::Repairer* repairer() override;
   index::Movable* movable() override;
 
   struct State;

@@ -36,7 +36,7 @@ const Marks& Table::marks() const { return state_->marks; }
 Task<void> Table::maintain(Nanos deadline) { return state_->heap.maintain(deadline); }
 Task<void> Table::release(Nanos deadline) { return state_->heap.release(deadline); }
 heap::Heap* Table::heap() { return &state_->heap; }
-session::Repairer& Table::repairer() { return state_->repairer; }
+session::Repairer* Table::repairer() { return &state_->repairer; }
 index::Movable* Table::movable() { return state_->relocation.get(); }
 
 Task<Result<index::Totals>> Table::count(Nanos deadline, Cost& cost) {

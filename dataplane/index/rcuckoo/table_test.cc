@@ -229,7 +229,7 @@ TEST(Table, AWriteThatMeetsTheLockOfTheDeadRepairsIt) {
   EXPECT_GE(took, 40 * base::kMillisecond) << "nobody is taken for dead before the failure timeout";
   EXPECT_LT(took, 60 * base::kMillisecond);
   EXPECT_EQ(**b.lookup("apple"), "brown");
-  const session::RepairMarks& marks = b.client.table().repairer().marks();
+  const session::RepairMarks marks = session::marks_of(b.client.session(), b.client.table().repairer());
   EXPECT_EQ(marks.repaired, 1u);
   EXPECT_EQ(marks.finished, 0u);
   ASSERT_TRUE(idle(world));
@@ -256,7 +256,7 @@ TEST(Table, ThoseWhoWaitForALockOfTheDeadRepairItOnce) {
   ASSERT_TRUE(world.settle(b.client) && world.settle(c));
   ASSERT_EQ(statuses.size(), 4u);
   for (const Status& status : statuses) EXPECT_TRUE(status.ok()) << text(status);
-  EXPECT_EQ(b.client.table().repairer().marks().repaired + c.table().repairer().marks().repaired, 1u);
+  EXPECT_EQ(b.client.table().repairer()->marks().repaired + c.table().repairer()->marks().repaired, 1u);
   ASSERT_TRUE(idle(world));
   expect_repaired(world);
 }
@@ -292,7 +292,7 @@ TEST(Table, ARowLeftHalfWrittenIsFinished) {
   EXPECT_EQ(**found, torn ? "green" : "red") << "the word that landed may have been the same before";
   ASSERT_TRUE(b.put("pear", "x").ok());
   ASSERT_TRUE(b.update("apple", "brown").ok());
-  EXPECT_EQ(b.client.table().repairer().marks().finished, 1u);
+  EXPECT_EQ(b.client.table().repairer()->marks().finished, 1u);
   ASSERT_TRUE(idle(world));
   expect_repaired(world);
   expect_sound(world, b);
@@ -327,7 +327,7 @@ TEST(Table, WhatNoCrashExplainsIsQuarantined) {
   }
   EXPECT_TRUE(std::equal(damaged.begin(), damaged.end(), bytes)) << "nothing is guessed";
   EXPECT_GT(bits_set(world), 0u);
-  EXPECT_EQ(b.client.table().repairer().marks().quarantined, 1u);
+  EXPECT_EQ(b.client.table().repairer()->marks().quarantined, 1u);
   EXPECT_TRUE(b.client.session().alive());
 }
 

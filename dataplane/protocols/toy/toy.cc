@@ -7,7 +7,6 @@
 
 #include "base/hash.h"
 #include "layout/regions.h"
-#include "session/repair.h"
 
 namespace farpool::toy {
 namespace {
@@ -35,10 +34,9 @@ Value value_of(std::uint64_t word) {
   return std::string(reinterpret_cast<const char*>(&bytes), (word & 0xff) - 1);
 }
 
-class Table final : public index::Table, private session::Repairable {
+class Table final : public index::Table {
  public:
-  Table(session::Session& session, const layout::Geometry& geometry)
-      : session_(session), geometry_(geometry), repairer_(session, *this) {}
+  Table(session::Session& session, const layout::Geometry& geometry) : session_(session), geometry_(geometry) {}
 
   Task<Result<Value>> lookup(std::string_view key, Nanos deadline, Cost& cost) override {
     const Result<std::uint64_t> word = co_await read(key, deadline, cost);
@@ -83,7 +81,6 @@ class Table final : public index::Table, private session::Repairable {
   std::uint64_t positions() const override { return 1; }
   const layout::Geometry& geometry() const override { return geometry_; }
   const index::Marks& marks() const override { return marks_; }
-  session::Repairer& repairer() override { return repairer_; }
 
  private:
   // One edit for a key that is absent, and one for a key that is there.
@@ -104,15 +101,10 @@ class Table final : public index::Table, private session::Repairable {
     if (outcome.fate != fabric::Fate::done) co_return Status(Code::unavailable, session_.why().message());
     co_return base::load<std::uint64_t>(word.data());
   }
-  // Nothing is planned, and nothing left half done.
-  Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot&, Nanos, Cost&) override {
-    co_return std::optional<std::string>("a plan, and the toy makes none");
-  }
 
   session::Session& session_;
   const layout::Geometry geometry_;
   const index::Marks marks_;
-  session::Repairer repairer_;
 };
 
 class Toy final : public index::Protocol {

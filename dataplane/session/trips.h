@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Single trips over a session for work that cannot go on without them: what did not come back `done` is an error.
+// Each may also fail because the session ended; the verb may have taken effect then.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "fabric/cost.h"
+#include "layout/calls.h"
+#include "session/session.h"
+#include "task/task.h"
+
+namespace farpool::session {
+
+// Returns an error that says what could not be done, and why the session ended.
+base::Status gone(const Session& session, const std::string& what);
+
+// Posts a chain and waits for it.
+task::Task<base::Status> post_chain(Session& session, std::vector<fabric::Op> chain, Nanos deadline,
+                                    fabric::Cost& cost);
+// Fills `into` from a place in a region. What is read may tear anywhere.
+task::Task<base::Status> read_bytes(Session& session, std::uint32_t region, std::uint64_t offset,
+                                    base::MutableBytes into, Nanos deadline, fabric::Cost& cost);
+// Replaces the bits of `mask` in a word if they are as in `compare`. Returns the word as it was before.
+task::Task<base::Result<std::uint64_t>> cas_word(Session& session, fabric::Remote at, std::uint64_t compare,
+                                                 std::uint64_t swap, std::uint64_t mask, Nanos deadline,
+                                                 fabric::Cost& cost);
+// Tells the memory node of a client that seems to have stopped, or only asks what it knows of one.
+task::Task<base::Result<layout::FenceReply>> ask_fence(Session& session, layout::FenceRequest request, Nanos deadline,
+                                                       fabric::Cost& cost);
+// Waits a moment, of random length, before another look; at most until the deadline.
+task::Task<void> breathe(Session& session, Nanos deadline);
+
+}  // namespace farpool::session
