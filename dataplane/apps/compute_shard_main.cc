@@ -465,7 +465,6 @@ class Process final : public control::Subject, public prometheus::Collectable {
   }
 
   void collect_pool(Samples& s) const {
-    using client::PoolCounters;
     s.gauge("farpool_pool_sessions", "Sessions with memory nodes.",
             sum([](const Shard& shard) { return shard.pool_counters().sessions.get(); }));
     s.counter("farpool_pool_sessions_opened_total", "Sessions that were opened.",
@@ -518,39 +517,15 @@ class Process final : public control::Subject, public prometheus::Collectable {
           [i](const Shard& shard) -> const base::Latencies& { return shard.pool_counters().operations[i].latencies; });
     });
 
-    const auto mark = [&](const char* name, const char* help, base::Counter PoolCounters::*counter) {
-      s.counter(name, help, sum([counter](const Shard& shard) { return (shard.pool_counters().*counter).get(); }));
-    };
-    mark("farpool_index_lock_conflicts_total", "Attempts at a lock that found it taken.",
-         &PoolCounters::lock_conflicts);
-    mark("farpool_repair_complaints_total",
-         "Clients that stood still with a lock and were reported to their memory node.", &PoolCounters::complaints);
-    mark("farpool_repair_slots_total", "Operation slots of ended clients that were repaired.",
-         &PoolCounters::slots_repaired);
-    mark("farpool_repair_locks_total", "Locks released that ended clients had left.", &PoolCounters::locks_of_the_dead);
-    mark("farpool_repair_leases_stolen_total", "Repair leases taken over from repairers that had ended.",
-         &PoolCounters::leases_stolen);
-    mark("farpool_repair_lease_waits_total",
-         "Looks at a repair lease that another repairer held: more dead than leases, or many that repair one.",
-         &PoolCounters::lease_waits);
-    mark("farpool_repair_quarantined_total", "Operation slots found in a state that no crash explains.",
-         &PoolCounters::quarantined);
-    mark("farpool_index_escalations_total", "Puts that found both rows of their key full.", &PoolCounters::escalations);
-    mark("farpool_index_explorations_total", "Path searches that read rows.", &PoolCounters::explorations);
-    mark("farpool_index_displaced_total", "Entries moved to make room.", &PoolCounters::displaced);
-    mark("farpool_index_splits_total", "Splits of tables begun.", &PoolCounters::splits);
-    mark("farpool_index_splits_finished_total", "Splits of tables finished, no matter which client began them.",
-         &PoolCounters::splits_finished);
-    mark("farpool_index_splits_taken_over_total", "Splits of tables taken over from clients that stood still or ended.",
-         &PoolCounters::splits_taken_over);
-    mark("farpool_index_slots_moved_total", "Slots moved by splits.", &PoolCounters::slots_moved);
-    mark("farpool_index_keys_moved_away_total", "Keys moved to other memory nodes.", &PoolCounters::moved_away);
-    mark("farpool_index_move_waits_total", "Attempts that waited for a key on its way to another memory node.",
-         &PoolCounters::move_waits);
-    mark("farpool_index_torn_rows_total", "Rows read in the middle of a write, and read again.",
-         &PoolCounters::torn_rows);
-    mark("farpool_index_stale_extents_total", "Extents read after their reuse, and looked up again.",
-         &PoolCounters::stale_extents);
+    for (std::size_t i = 0; i < index::kMarks.size(); ++i) {
+      s.counter("farpool_index_" + std::string(index::kMarks[i].name) + "_total", std::string(index::kMarks[i].help),
+                sum([i](const Shard& shard) { return shard.pool_counters().index.get(i); }));
+    }
+    for (std::size_t i = 0; i < session::kRepairMarks.size(); ++i) {
+      s.counter("farpool_repair_" + std::string(session::kRepairMarks[i].name) + "_total",
+                std::string(session::kRepairMarks[i].help),
+                sum([i](const Shard& shard) { return shard.pool_counters().repair.get(i); }));
+    }
   }
 
   void beat() {

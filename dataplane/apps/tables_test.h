@@ -937,7 +937,7 @@ TEST_P(Pools, KeysMoveBetweenMemoryNodesWhileClientsWork) {
       members[2]->run(expect_all(*members[2], "stays", keys, "v"));
       if (move == 1) EXPECT_EQ(image_of(*servers[0]).size(), 0u);
       moved = 0;
-      for (const auto& member : members) moved += member->pool->counters().moved_away.get();
+      for (const auto& member : members) moved += member->pool->counters().index.get(&index::Marks::moved_away);
     }
     EXPECT_GT(moved, static_cast<std::size_t>(keys) / 3);
   }
@@ -995,8 +995,9 @@ TEST_P(LongPools, ClientsThatStandStillAreTakenOver) {
     for (std::size_t i = 0; i < 3; ++i) EXPECT_GT(members[i]->pool->counters().sessions_opened.get(), 1u) << i;
     // By the client that met the key first, even if it stood still only later.
     EXPECT_TRUE(protocol == Protocol::race || eventually([&] {
-                  return std::ranges::any_of(
-                      members, [](const auto& member) { return member->pool->counters().slots_repaired.get() > 0; });
+                  return std::ranges::any_of(members, [](const auto& member) {
+                    return member->pool->counters().repair.get(&session::RepairMarks::repaired) > 0;
+                  });
                 }));
   }
   recorder.judge();
@@ -1148,7 +1149,7 @@ TEST_P(LongRaceTables, SplitsOfClientsThatStandStillAreTakenOver) {
       Member::wait(over);
       other.run(expect_all(other, prefix + "a", kKeys, "v"));
       other.run(expect_all(other, prefix + "b", kKeys, "v"));
-      taken_over = other.pool->counters().splits_taken_over.get();  // as of the last second
+      taken_over = other.pool->counters().index.get(&index::Marks::splits_taken_over);  // as of the last second
     }
   }
   EXPECT_GT(taken_over, 0u);

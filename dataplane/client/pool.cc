@@ -66,21 +66,6 @@ constexpr std::uint64_t kFewestKeys = 64, kManyKeys = 4096;
 constexpr std::size_t kMostStepBytes = 1 << 20;
 constexpr int kMostPages = 32;
 
-void operator+=(index::Marks& sum, const index::Marks& more) {
-  sum.lock_conflicts += more.lock_conflicts;
-  sum.torn_rows += more.torn_rows;
-  sum.stale_extents += more.stale_extents;
-  sum.escalations += more.escalations;
-  sum.explorations += more.explorations;
-  sum.displaced += more.displaced;
-  sum.splits += more.splits;
-  sum.splits_finished += more.splits_finished;
-  sum.splits_taken_over += more.splits_taken_over;
-  sum.moved += more.moved;
-  sum.move_waits += more.move_waits;
-  sum.moved_away += more.moved_away;
-}
-
 }  // namespace
 
 std::string_view name_of(Operation operation) {
@@ -974,24 +959,8 @@ void Pool::publish_marks() {
     marks += link->bond->table->marks();
     repairs += session::marks_of(*link->bond->session, link->bond->table->repairer());
   }
-  counters_.lock_conflicts.set(marks.lock_conflicts);
-  counters_.complaints.set(repairs.complaints);
-  counters_.slots_repaired.set(repairs.repaired);
-  counters_.locks_of_the_dead.set(repairs.bits_released);
-  counters_.leases_stolen.set(repairs.leases_stolen);
-  counters_.lease_waits.set(repairs.lease_waits);
-  counters_.quarantined.set(repairs.quarantined);
-  counters_.escalations.set(marks.escalations);
-  counters_.explorations.set(marks.explorations);
-  counters_.displaced.set(marks.displaced);
-  counters_.torn_rows.set(marks.torn_rows);
-  counters_.stale_extents.set(marks.stale_extents);
-  counters_.splits.set(marks.splits);
-  counters_.splits_finished.set(marks.splits_finished);
-  counters_.splits_taken_over.set(marks.splits_taken_over);
-  counters_.slots_moved.set(marks.moved);
-  counters_.moved_away.set(marks.moved_away);
-  counters_.move_waits.set(marks.move_waits);
+  counters_.index.set(marks);
+  counters_.repair.set(repairs);
 }
 
 }  // namespace farpool::client

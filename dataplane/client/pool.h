@@ -77,16 +77,9 @@ struct PoolCounters {
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
   base::Counter forged_maps;  // that memory nodes showed, and the operator has not signed
-  // Counts of the index, summed over its tables; as of the last second.
-  base::Counter lock_conflicts, escalations, explorations, displaced, torn_rows, stale_extents;
-  // Of RACE's splits of tables: those taken over had a splitter that stood still or had ended.
-  base::Counter splits, splits_finished, splits_taken_over, slots_moved;
-  // Counts of moves of keys to other memory nodes: by this client, and attempts that waited for a key on its way.
-  base::Counter moved_away, move_waits;
-  // Counts of repair: clients that the memory nodes were told of, operation slots repaired, lock bits released for the
-  // dead, repair leases taken over from repairers that had ended, waits for one that another repairer held, slots that
-  // no crash explains.
-  base::Counter complaints, slots_repaired, locks_of_the_dead, leases_stolen, lease_waits, quarantined;
+  // Sums over the tables, as of the last second.
+  base::PublishedCounts<index::Marks, index::kMarks.size()> index{index::kMarks};
+  base::PublishedCounts<session::RepairMarks, session::kRepairMarks.size()> repair{session::kRepairMarks};
 };
 
 struct NodeState {

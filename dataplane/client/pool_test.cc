@@ -628,10 +628,12 @@ TEST_F(PoolOfManyTablesTest, EverySplitMovesKeys) {
   run(client, expect_all(client, 0, 1500, "v"));
   run(client, expect_all(connect(), 0, 1500, "v"));
   ASSERT_TRUE(run_until([this] { return splitting(0) + splitting(1) == 0; }, 10 * base::kSecond));
-  ASSERT_TRUE(run_until([&client] { return client.pool->counters().splits_finished.get() > 1; }, 10 * base::kSecond));
-  const PoolCounters& counters = client.pool->counters();
-  EXPECT_EQ(counters.splits.get(), counters.splits_finished.get());
-  EXPECT_GT(counters.slots_moved.get(), 100 * counters.splits.get());
+  ASSERT_TRUE(run_until([&client] { return client.pool->counters().index.get(&index::Marks::splits_finished) > 1; },
+                        10 * base::kSecond));
+  const auto& counts = client.pool->counters().index;
+  const std::uint64_t splits = counts.get(&index::Marks::splits);
+  EXPECT_EQ(splits, counts.get(&index::Marks::splits_finished));
+  EXPECT_GT(counts.get(&index::Marks::moved), 100 * splits);
 }
 
 // A scan that goes on while tables are split tells of all that was there when it began.
@@ -648,7 +650,8 @@ TEST_F(PoolOfManyTablesTest, AScanGoesOnThroughSplits) {
   run(reader, scan_into(reader, 1, false, cursor, times));
   ASSERT_NE(cursor, 0u);
   run(client, put_all(client, 1500, 2500, "v"));
-  ASSERT_TRUE(run_until([&client] { return client.pool->counters().splits_finished.get() > 3; }, 10 * base::kSecond));
+  ASSERT_TRUE(run_until([&client] { return client.pool->counters().index.get(&index::Marks::splits_finished) > 3; },
+                        10 * base::kSecond));
   run(reader, scan_into(reader, 100, true, cursor, times));
   for (int i = 0; i < 200; ++i) EXPECT_TRUE(times.contains("key-" + std::to_string(i))) << i;
 }
@@ -681,7 +684,7 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
     EXPECT_GT(there.size(), 500u);
     for (const int key : there) run(other, expect_all(other, key, key + 1, "v"));
   }
-  EXPECT_GT(other.pool->counters().splits_taken_over.get(), 0u);
+  EXPECT_GT(other.pool->counters().index.get(&index::Marks::splits_taken_over), 0u);
 }
 
 // Nobody adds a key. One of those who split dies over it.
@@ -703,7 +706,9 @@ TEST_F(PoolOfManyTablesTest, TablesAreSplitAheadWhileClientsWork) {
     run(client, expect_all(client, 0, 200, "v"));
     run(client, put_all(client, 0, 200, "v"));
   }
-  EXPECT_GT(client.pool->counters().splits_taken_over.get() + doomed.pool->counters().splits_finished.get(), 0u);
+  EXPECT_GT(client.pool->counters().index.get(&index::Marks::splits_taken_over) +
+                doomed.pool->counters().index.get(&index::Marks::splits_finished),
+            0u);
   EXPECT_EQ(count(client).value(), 200u);
   doomed.port->resume();
 
@@ -738,7 +743,7 @@ TEST_F(PoolOfManyTablesTest, SplitsAheadThatWereLeftAreFinished) {
   const auto tables = [this](std::size_t i) { return nodes_[i]->facts().memory_node().even_tables(); };
   EXPECT_TRUE(run_until([&] { return tables(0) == 8 && tables(1) == 8; }, 60 * base::kSecond))
       << tables(0) << " and " << tables(1) << " tables";
-  EXPECT_GT(other.pool->counters().splits_taken_over.get(), 0u);
+  EXPECT_GT(other.pool->counters().index.get(&index::Marks::splits_taken_over), 0u);
   run(other, expect_all(other, 0, 200, "v"));
 }
 
@@ -842,7 +847,9 @@ TEST_P(PoolMoveOfEitherTest, ANodeIsDrainedWhileClientsWork) {
   EXPECT_EQ(count(client).value(), 601u);
   EXPECT_EQ(keys_at(0).size(), 0u);
   EXPECT_EQ(keys_at(1).size(), 601u);
-  EXPECT_GT(client.pool->counters().moved_away.get() + other.pool->counters().moved_away.get(), 100u);
+  EXPECT_GT(client.pool->counters().index.get(&index::Marks::moved_away) +
+                other.pool->counters().index.get(&index::Marks::moved_away),
+            100u);
 
   publish(drain(3));
   ASSERT_TRUE(run_until([&] { return client.pool->state().epoch == 3; }));

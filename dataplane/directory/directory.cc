@@ -38,14 +38,14 @@ class Writer {
   void progress(std::uint64_t table, std::uint64_t word) {
     record(table, layout::kRecordProgress, view_.progress(table), word);
   }
-  Changes done() { return std::move(changes_); }
+  WordChanges done() { return std::move(changes_); }
 
  private:
   void record(std::uint64_t table, std::uint64_t offset, std::uint64_t before, std::uint64_t word) {
     if (before != word) changes_.push_back({layout::record_offset(view_.tables(), table) + offset, word});
   }
   const View& view_;
-  Changes changes_;
+  WordChanges changes_;
 };
 
 // Both halves' entries, new ones first: an old one says nothing that anybody relies on.
@@ -151,7 +151,7 @@ std::optional<Split> under_way(const View& view, std::uint64_t table) {
   return Split{table, target, depth, low_bits(HomeWord::Suffix::get(home), depth - 1)};
 }
 
-Result<Changes> begin(const View& view, std::uint64_t table) {
+Result<WordChanges> begin(const View& view, std::uint64_t table) {
   const std::uint64_t home = view.home(table);
   std::optional<Split> split = under_way(view, table);
   if (!exists(home) || (view.split(table) != 0 && !split)) {
@@ -181,7 +181,7 @@ Result<Changes> begin(const View& view, std::uint64_t table) {
     writer.progress(table, 0);
     writer.split(table, SplitWord::of(split->to, SplitWord::moving));
   } else if (SplitWord::phase(view.split(table)) != SplitWord::moving) {
-    return Changes();
+    return WordChanges();
   }
   const std::uint64_t depth = view.depth();
   if (split->depth > depth) {  // by one
@@ -192,21 +192,21 @@ Result<Changes> begin(const View& view, std::uint64_t table) {
   return writer.done();
 }
 
-Changes begin_clearing(const View& view, std::uint64_t table) {
+WordChanges begin_clearing(const View& view, std::uint64_t table) {
   Writer writer(view);
   writer.progress(table, 0);
   writer.split(table, SplitWord::of(SplitWord::Target::get(view.split(table)), SplitWord::clearing));
   return writer.done();
 }
 
-Changes end(const View& view, std::uint64_t table) {
+WordChanges end(const View& view, std::uint64_t table) {
   const std::optional<Split> split = under_way(view, table);
   if (!split) return {};
   Writer writer(view);
   writer.split(table, SplitWord::of(split->to, SplitWord::ending));
   writer.home(table, HomeWord::of(split->depth, split->suffix));
   tell_entries(view, writer, *split, view.depth(), false);
-  Changes changes = writer.done();
+  WordChanges changes = writer.done();
   changes.push_back({layout::record_offset(view.tables(), table) + layout::kRecordSplit, 0});
   return changes;
 }

@@ -79,11 +79,11 @@ std::optional<Shallow> shallow_table(const View& view, std::uint64_t depth, std:
 // `bytes` are zero.
 void format(base::MutableBytes bytes, std::uint64_t tables, std::uint64_t in_use = 1);
 
-struct Change {
+struct WordChange {
   std::uint64_t offset = 0;
   std::uint64_t word = 0;
 };
-using Changes = std::vector<Change>;
+using WordChanges = std::vector<WordChange>;
 
 // What a split of `from` makes of its keys: those with a 1 behind the old suffix go to `to`.
 struct Split {
@@ -100,11 +100,11 @@ std::optional<Split> under_way(const View& view, std::uint64_t table);
 // The words that begin a split of `table`, or go on beginning it. The caller holds the leases of table and directory,
 // and writes them in this order. Rows are moved once all are there. Errors: out_of_memory (no table is left, or the
 // suffix is as long as it can be), unavailable (the table is the new one of a split that is under way), corrupt.
-base::Result<Changes> begin(const View& view, std::uint64_t table);
+base::Result<WordChanges> begin(const View& view, std::uint64_t table);
 // Between the phases: all rows have been moved. The table's lease suffices.
-Changes begin_clearing(const View& view, std::uint64_t table);
+WordChanges begin_clearing(const View& view, std::uint64_t table);
 // All rows have been cleared. Both leases.
-Changes end(const View& view, std::uint64_t table);
+WordChanges end(const View& view, std::uint64_t table);
 
 // What cannot be, in a directory that nobody changes: each a sentence. Splits that are under way can be.
 std::vector<std::string> verify(const View& view, std::uint64_t rows_per_table);

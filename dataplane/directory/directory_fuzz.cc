@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   constexpr std::uint64_t kTables = 4, kRows = 64;
   std::vector<std::byte> bytes(layout::directory_bytes(kTables));
   directory::format(bytes, kTables);
-  const auto write = [&bytes](const directory::Changes& changes) {
-    for (const directory::Change& change : changes) {
+  const auto write = [&bytes](const directory::WordChanges& changes) {
+    for (const directory::WordChange& change : changes) {
       FARPOOL_CHECK(change.offset % 8 == 0 && change.offset < bytes.size());
       farpool::base::store(bytes.data() + change.offset, change.word);
     }
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // Steps of splits, cut short anywhere, and then words of the input.
   for (; size > 0 && *data < 0x80; ++data, --size) {
     const std::uint64_t table = *data % kTables;
-    directory::Changes changes;
+    directory::WordChanges changes;
     if (*data % 12 < 4) {
       if (const auto begun = directory::begin(view, table); begun.ok()) changes = *begun;
     } else if (directory::under_way(view, table)) {

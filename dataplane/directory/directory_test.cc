@@ -24,9 +24,9 @@ struct Directory {
     format(bytes, tables, in_use);
   }
   View view() const { return {bytes, tables}; }
-  void write(const Change& change) { base::store(bytes.data() + change.offset, change.word); }
-  void write(const Changes& changes) {
-    for (const Change& change : changes) write(change);
+  void write(const WordChange& change) { base::store(bytes.data() + change.offset, change.word); }
+  void write(const WordChanges& changes) {
+    for (const WordChange& change : changes) write(change);
   }
   void split(std::uint64_t table) {
     write(begin(view(), table).value());
@@ -170,7 +170,7 @@ class Interleavings {
     std::uint64_t table = 0;
     std::uint64_t home = 0;  // when it was found full
     Stage stage = Stage::lease;
-    Changes changes = {};
+    WordChanges changes = {};
     std::size_t next = 0;
   };
   struct State {
@@ -283,7 +283,7 @@ class Interleavings {
     }
     return false;
   }
-  static bool turn_to(Actor& actor, Stage stage, Changes changes) {
+  static bool turn_to(Actor& actor, Stage stage, WordChanges changes) {
     actor.stage = stage;
     actor.changes = std::move(changes);
     actor.next = 0;
@@ -333,7 +333,7 @@ TEST(Directory, TheLastTableIsTakenOnce) {
 // A split that begins anew behind any word goes on with the same table.
 TEST(Directory, NoTableIsLost) {
   Directory directory(4);
-  const Changes changes = begin(directory.view(), 0).value();
+  const WordChanges changes = begin(directory.view(), 0).value();
   for (std::size_t i = 0; i < changes.size(); ++i) {
     Directory cut(4);
     for (std::size_t j = 0; j < i; ++j) cut.write(changes[j]);

@@ -184,7 +184,7 @@ Task<Status> Splitter::change_directory(Run& run, bool begins) {
   if (Status status = co_await read(run.image); !status.ok()) co_return status;
   const View view(run.image.span(), geometry_.tables);
   const bool fresh = view.split(run.table) == 0;
-  Result<Changes> changes = begins ? begin(view, run.table) : Result<Changes>(end(view, run.table));
+  Result<WordChanges> changes = begins ? begin(view, run.table) : Result<WordChanges>(end(view, run.table));
   if (changes.ok()) {
     Status status = co_await write(run, std::move(*changes));
     if (begins && fresh && status.ok()) ++marks_.begun;
@@ -214,7 +214,7 @@ Task<Status> Splitter::each_row(Run& run, const Split& split, bool moves, std::u
     }
     row = end;
     if (Status status = co_await go_on(run); !status.ok()) co_return status;
-    Changes progress(1, {layout::record_offset(geometry_.tables, split.from) + layout::kRecordProgress, row});
+    WordChanges progress(1, {layout::record_offset(geometry_.tables, split.from) + layout::kRecordProgress, row});
     if (Status status = co_await write(run, std::move(progress)); !status.ok()) co_return status;
   }
   co_return Status();
@@ -261,7 +261,7 @@ Task<Status> Splitter::read(fabric::Buffer& image, fabric::Buffer* leases) {
 }
 
 // In this order: WRITEs of a lane are.
-Task<Status> Splitter::write(Run& run, Changes changes) {
+Task<Status> Splitter::write(Run& run, WordChanges changes) {
   fabric::Buffer words = session_.port().buffer(8 * std::max<std::size_t>(1, changes.size()));
   for (std::size_t i = 0; i < changes.size();) {
     // A doubling may be a thousand chains.
@@ -276,7 +276,7 @@ Task<Status> Splitter::write(Run& run, Changes changes) {
       co_return Status(Code::unavailable, "the directory could not be written: " + session_.why().message());
     }
   }
-  for (const Change& change : changes) base::store(run.image.data() + change.offset, change.word);
+  for (const WordChange& change : changes) base::store(run.image.data() + change.offset, change.word);
   co_return Status();
 }
 

@@ -99,7 +99,7 @@ class Splitter {
   task::Task<base::Status> outlive_readers(Run& run);
   task::Task<base::Status> go_on(Run& run);
   task::Task<base::Status> read(fabric::Buffer& image, fabric::Buffer* leases = nullptr);
-  task::Task<base::Status> write(Run& run, Changes changes);
+  task::Task<base::Status> write(Run& run, WordChanges changes);
   void spawn(std::uint64_t table, std::optional<std::uint64_t> depth);
   void leave(std::uint64_t table);
   base::Nanos soon() const;

@@ -27,6 +27,7 @@
 
 #include "base/result.h"
 #include "fabric/cost.h"
+#include "index/counts.h"
 #include "index/edit.h"
 #include "index/page.h"
 #include "layout/geometry.h"
@@ -40,36 +41,6 @@ class Heap;
 }
 
 namespace farpool::index {
-
-// Counts of what is rare, for metrics and for tests that want to see that it happened.
-struct Marks {
-  std::uint64_t stale_extents = 0;  // extents reused or torn under a lock-free read
-  // Of RACE.
-  std::uint64_t slot_conflicts = 0;  // CASes that found another word in their slot
-  std::uint64_t rivals = 0;          // inserts that met another insert of their key
-  std::uint64_t removed = 0;         // tentative slots of others that were taken away
-  std::uint64_t stale_routes = 0;    // buckets that did not have the key any more
-  std::uint64_t looked_again = 0;    // buckets that a split was changing while they were read
-  std::uint64_t split_waits = 0;     // attempts that waited for a split
-  std::uint64_t splits = 0;          // begun
-  std::uint64_t splits_finished = 0;
-  std::uint64_t splits_taken_over = 0;  // from others, who were dead or slow
-  std::uint64_t moved = 0;              // slots
-  std::uint64_t move_waits = 0;         // attempts at a key that was on its way to another memory node
-  std::uint64_t moved_away = 0;         // keys, by this client
-  // Of RCuckoo.
-  std::uint64_t restless_scans = 0;    // pages whose rows were read more than twice
-  std::uint64_t lock_conflicts = 0;    // attempts at a lock word that found a bit taken
-  std::uint64_t lock_restarts = 0;     // held words given back because a later one did not come free
-  std::uint64_t torn_rows = 0;         // lock-free reads that met a row in the middle of a WRITE
-  std::uint64_t changed_misses = 0;    // misses that the second read did not confirm
-  std::uint64_t escalations = 0;       // puts that found both rows full
-  std::uint64_t failed_searches = 0;   // no path among the locked rows
-  std::uint64_t explorations = 0;      // searches that fetched what they looked at
-  std::uint64_t displaced = 0;         // entries moved
-  std::uint64_t multi_word_locks = 0;  // operations whose locks needed more than one masked CAS
-  friend bool operator==(const Marks&, const Marks&) = default;
-};
 
 struct Totals {
   std::uint64_t keys = 0;

@@ -146,10 +146,10 @@ Task<Result<Repairer::Suspects>> Repairer::accuse(std::uint64_t offset, std::uin
   co_return suspects;
 }
 
-Task<Result<Repairer::Suspects>> Repairer::accuse_again(std::vector<Suspects::Standing> before, Nanos deadline,
+Task<Result<Repairer::Suspects>> Repairer::accuse_again(std::vector<Suspects::Unmoved> before, Nanos deadline,
                                                         Cost& cost) {
   Suspects suspects;
-  for (const Suspects::Standing& one : before) {
+  for (const Suspects::Unmoved& one : before) {
     const Result<Slot> slot = co_await read_slot(one.slot, deadline, cost);
     if (!slot.ok()) co_return slot.status();
     if (slot->holder != one.holder || slot->sequence != one.sequence) continue;
@@ -170,7 +170,7 @@ Task<Status> Repairer::accuse_one(std::uint64_t index, const Slot& slot, Suspect
     }
   } else {
     suspects.living += (suspects.living.empty() ? "" : ", ") + name_slot(index, slot);
-    if (*status != FenceReply::kMoved) suspects.standing.push_back({index, slot.holder, slot.sequence});
+    if (*status != FenceReply::kMoved) suspects.unmoved.push_back({index, slot.holder, slot.sequence});
   }
   co_return Status();
 }
@@ -451,7 +451,7 @@ void Suspicion::blocked(std::uint64_t offset, std::uint64_t mask) {
   mask_ = mask;
   since_ = session_.port().now();
   looked_at_ = 0;
-  standing_.clear();
+  unmoved_.clear();
 }
 
 Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
@@ -466,12 +466,12 @@ Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
   looked_at_ = now;
   // The client that held the place at the last look and has stood still since is looked at again; if all have moved, it
   // may be somebody else.
-  Result<Repairer::Suspects> suspects = co_await repairer_.accuse_again(standing_, deadline, cost);
-  if (suspects.ok() && suspects->ended.empty() && suspects->quarantined.empty() && suspects->standing.empty()) {
+  Result<Repairer::Suspects> suspects = co_await repairer_.accuse_again(unmoved_, deadline, cost);
+  if (suspects.ok() && suspects->ended.empty() && suspects->quarantined.empty() && suspects->unmoved.empty()) {
     suspects = co_await repairer_.accuse(offset_, mask_, deadline, cost);
   }
   if (!suspects.ok()) co_return suspects.status();
-  standing_ = std::move(suspects->standing);
+  unmoved_ = std::move(suspects->unmoved);
   const std::string where = "lock word " + std::to_string(offset_ / 8) + " has been taken for " +
                             std::to_string((now - since_) / base::kMillisecond) + " ms";
   if (!suspects->ended.empty()) {
@@ -493,7 +493,7 @@ Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
 
 Task<Status> Suspicion::repair(Nanos deadline, Cost& cost) {
   mask_ = 0;
-  standing_.clear();
+  unmoved_.clear();
   co_return co_await repairer_.repair(std::exchange(ended_, {}), deadline, cost);
 }
 

@@ -15,11 +15,13 @@
 // A client that repairs, or waits for another to repair, claims nothing itself: its own slots would stand still.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/counts.h"
 #include "base/result.h"
 #include "fabric/cost.h"
 #include "layout/operation_slot.h"
@@ -41,34 +43,42 @@ class Repairable {
                                                                       fabric::Cost& cost) = 0;
 };
 
-// Counts of one client's repairs, for metrics and for tests that want to see that it happened.
+// Counts of one client's repairs and leases: see kRepairMarks.
 struct RepairMarks {
-  std::uint64_t complaints = 0;      // clients that the memory node was told of
-  std::uint64_t repaired = 0;        // slots
-  std::uint64_t finished = 0;        // of them in the middle of writing rows
-  std::uint64_t unmade = 0;          // of them whose claim was torn
-  std::uint64_t bits_released = 0;   // locks of the dead
-  std::uint64_t bits_spared = 0;     // named by the dead, and found free or held by others
-  std::uint64_t leases_stolen = 0;   // of clients that had ended
-  std::uint64_t lease_waits = 0;     // looks at a lease that another client held
-  std::uint64_t barriers_found = 0;  // left by repairers that had ended
-  std::uint64_t waited_for = 0;      // living clients whose slots had to move on first
-  std::uint64_t quarantined = 0;     // slots that no crash explains
-
-  void operator+=(const RepairMarks& more) {
-    complaints += more.complaints;
-    repaired += more.repaired;
-    finished += more.finished;
-    unmade += more.unmade;
-    bits_released += more.bits_released;
-    bits_spared += more.bits_spared;
-    leases_stolen += more.leases_stolen;
-    lease_waits += more.lease_waits;
-    barriers_found += more.barriers_found;
-    waited_for += more.waited_for;
-    quarantined += more.quarantined;
-  }
+  std::uint64_t complaints = 0;
+  std::uint64_t repaired = 0;
+  std::uint64_t finished = 0;
+  std::uint64_t unmade = 0;
+  std::uint64_t bits_released = 0;
+  std::uint64_t bits_spared = 0;
+  std::uint64_t leases_stolen = 0;
+  std::uint64_t lease_waits = 0;
+  std::uint64_t barriers_found = 0;
+  std::uint64_t waited_for = 0;
+  std::uint64_t quarantined = 0;
 };
+
+inline constexpr auto kRepairMarks = std::to_array<base::Count<RepairMarks>>({
+    {&RepairMarks::complaints, "complaints",
+     "Clients that stood still with a lock and were reported to their memory node."},
+    {&RepairMarks::repaired, "slots", "Operation slots of ended clients that were repaired."},
+    {&RepairMarks::finished, "slots_finished",
+     "Operation slots of ended clients that were in the middle of writing rows."},
+    {&RepairMarks::unmade, "torn_claims", "Operation slots of ended clients whose claim was torn."},
+    {&RepairMarks::bits_released, "locks", "Locks released that ended clients had left."},
+    {&RepairMarks::bits_spared, "locks_spared",
+     "Locks that ended clients named, and that were free or held by others."},
+    {&RepairMarks::leases_stolen, "leases_stolen", "Leases taken over from clients that had ended."},
+    {&RepairMarks::lease_waits, "lease_waits",
+     "Looks at a lease that another client held: more dead than leases, or many that repair one."},
+    {&RepairMarks::barriers_found, "barriers_found", "Lock words found barred by repairers that had ended."},
+    {&RepairMarks::waited_for, "living_waited_for",
+     "Living clients whose operation slots had to move on before a repair."},
+    {&RepairMarks::quarantined, "quarantined", "Operation slots found in a state that no crash explains."},
+});
+static_assert(sizeof(RepairMarks) == kRepairMarks.size() * sizeof(std::uint64_t));
+
+inline void operator+=(RepairMarks& sum, const RepairMarks& more) { base::add_counts(kRepairMarks, sum, more); }
 
 class Repairer {
  public:
@@ -81,17 +91,17 @@ class Repairer {
     std::vector<std::uint64_t> ended;  // operation slots of clients that have ended
     std::string quarantined;           // for people: who of them is; others wait for a person
     std::string living;                // for people: who has not ended, as far as is known
-    struct Standing {
+    struct Unmoved {
       std::uint64_t slot = 0;
       std::uint64_t holder = 0;
       std::uint64_t sequence = 0;
     };
-    std::vector<Standing> standing;  // slots of the living that had not moved when the memory node looked
+    std::vector<Unmoved> unmoved;  // slots of the living that had not moved when the memory node looked
   };
   task::Task<base::Result<Suspects>> accuse(std::uint64_t offset, std::uint64_t mask, Nanos deadline,
                                             fabric::Cost& cost);
   // The same of some of them alone, which spares the READ of all slots: whose slot has moved is left out.
-  task::Task<base::Result<Suspects>> accuse_again(std::vector<Suspects::Standing> before, Nanos deadline,
+  task::Task<base::Result<Suspects>> accuse_again(std::vector<Suspects::Unmoved> before, Nanos deadline,
                                                   fabric::Cost& cost);
 
   // Repairs the slots, unless others have by then. The calling operation claims nothing. Errors:
@@ -187,7 +197,7 @@ class Suspicion {
   std::uint64_t mask_ = 0;
   Nanos since_ = 0;
   Nanos looked_at_ = 0;
-  std::vector<Repairer::Suspects::Standing> standing_;  // those whom the last look found, and who had not ended
+  std::vector<Repairer::Suspects::Unmoved> unmoved_;  // those whom the last look found, and who had not ended
   std::vector<std::uint64_t> ended_;
 };
 

@@ -471,10 +471,10 @@ class PoolWorld {
     }
     for (const auto& person : persons_) {
       if (person->port->crashed()) continue;
-      verdict_.slots_repaired += person->body->pool->counters().slots_repaired.get();
-      verdict_.moved_away += person->body->pool->counters().moved_away.get();
-      verdict_.splits_taken_over += person->body->pool->counters().splits_taken_over.get();
-      verdict_.move_waits += person->body->pool->counters().move_waits.get();
+      verdict_.slots_repaired += person->body->pool->counters().repair.get(&session::RepairMarks::repaired);
+      verdict_.moved_away += person->body->pool->counters().index.get(&index::Marks::moved_away);
+      verdict_.splits_taken_over += person->body->pool->counters().index.get(&index::Marks::splits_taken_over);
+      verdict_.move_waits += person->body->pool->counters().index.get(&index::Marks::move_waits);
     }
     verdict_.trace_hash = network_.trace().hash();
   }

@@ -69,9 +69,9 @@ class Change {
   Cost& cost_;
   Buckets buckets_;
   Backoff backoff_;
-  Standing doubtful_;
-  Standing rival_;
-  Standing hindrance_;
+  Stillness doubtful_;
+  Stillness rival_;
+  Stillness hindrance_;
   bool seen_closed_ = false;  // in this attempt
 
   bool existed_ = false;

@@ -11,7 +11,7 @@ Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nan
   if (Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
   Buckets buckets(state, key);
   Backoff backoff(state.session);
-  Standing doubtful;
+  Stillness doubtful;
   for (;; co_await backoff.wait(deadline)) {
     const session::EraPin pin = state.session.pin();
     buckets.forget();

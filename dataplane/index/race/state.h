@@ -106,7 +106,7 @@ struct Table::State final : session::Repairable, heap::References {
 };
 
 // How long a word has stood in its place, as far as one operation has seen.
-class Standing {
+class Stillness {
  public:
   Nanos since(std::uint64_t offset, std::uint64_t word, Nanos now) {
     if (offset != offset_ || word != word_ || word == 0) {

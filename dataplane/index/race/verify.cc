@@ -142,33 +142,32 @@ class Verifier {
 
   // What a committed or moving slot is. While its group is on its way, the slot of the old table holds the key until
   // the new one is open.
-  enum class Standing : std::uint8_t { holds, copied, misplaced, impossible };
-  Standing standing_of(std::uint64_t group, std::uint64_t number,
-                       const std::optional<layout::ExtentView>& extent) const {
+  enum class SlotState : std::uint8_t { holds, copied, misplaced, impossible };
+  SlotState state_of(std::uint64_t group, std::uint64_t number, const std::optional<layout::ExtentView>& extent) const {
     const std::uint64_t table = group / rows_, within = group % rows_;
     const Slot slot = at(group, number);
     const directory::Split* out = split_of(of_old_, table);
     if (slot.moving()) {
-      if (out == nullptr) return Standing::impossible;
+      if (out == nullptr) return SlotState::impossible;
       const std::uint64_t there = out->to * rows_ + within;
-      if (!HeaderWord::open(header(there, kOpenedFirst))) return Standing::holds;
+      if (!HeaderWord::open(header(there, kOpenedFirst))) return SlotState::holds;
       // All copies have been made. One that is not the same any more is in use.
-      if (at(there, number) != slot.as(Slot::State::committed) || !extent) return Standing::copied;
+      if (at(there, number) != slot.as(Slot::State::committed) || !extent) return SlotState::copied;
     } else if (!extent) {
-      return Standing::holds;
+      return SlotState::holds;
     }
     const auto main = main_of(base::keyed_hash(seed_, extent->key), group, number);
-    if (!main) return slot.moving() ? Standing::copied : Standing::misplaced;
+    if (!main) return slot.moving() ? SlotState::copied : SlotState::misplaced;
     const std::uint64_t hash = directory::hash_of(how_.pool_secret, extent->key);
     const bool opened_there = out != nullptr && HeaderWord::open(header(out->to * rows_ + within, *main));
     const std::uint64_t here = header(group, *main);
-    if (slot.moving()) return opened_there ? Standing::copied : Standing::holds;
+    if (slot.moving()) return opened_there ? SlotState::copied : SlotState::holds;
     // One that cannot be says nothing of any key.
-    if (HeaderWord::well_formed(here) && HeaderWord::covers(here, hash)) return Standing::holds;
+    if (HeaderWord::well_formed(here) && HeaderWord::covers(here, hash)) return SlotState::holds;
     if (!HeaderWord::open(here)) {
-      return split_of(of_new_, table) != nullptr ? Standing::copied : Standing::misplaced;
+      return split_of(of_new_, table) != nullptr ? SlotState::copied : SlotState::misplaced;
     }
-    return out != nullptr && out->moves(hash) && !opened_there ? Standing::holds : Standing::misplaced;
+    return out != nullptr && out->moves(hash) && !opened_there ? SlotState::holds : SlotState::misplaced;
   }
 
   // Whether another slot holds the key: one before it in its table, or any in the old table of its split.
@@ -179,7 +178,7 @@ class Verifier {
       std::uint64_t bytes = 0;
       const auto extent = extent_of(slot, bytes);
       return extent && base::text_of(extent->key) == base::text_of(key) &&
-             standing_of(other_group, other, extent) == Standing::holds;
+             state_of(other_group, other, extent) == SlotState::holds;
     };
     const std::uint64_t table = group / rows_;
     const directory::Split* in = split_of(of_new_, table);
@@ -206,9 +205,9 @@ class Verifier {
       tentative_.emplace_back(slot.block(), units);
       return tell(Kind::tentative, group, number, "the insert of " + place(group, number) + " was not over");
     }
-    const Standing standing = standing_of(group, number, extent);
-    if (standing == Standing::copied) return;
-    if (standing == Standing::impossible) {
+    const SlotState state = state_of(group, number, extent);
+    if (state == SlotState::copied) return;
+    if (state == SlotState::impossible) {
       return tell(Kind::impossible, group, number, place(group, number) + " moves, and its table is not being split");
     }
     ++report_.extents;
@@ -225,7 +224,7 @@ class Verifier {
     if (elsewhere(group, number, hash, extent->key)) {
       tell(Kind::twice, group, number, place(group, number) + " has a key that lies in another slot, too");
     }
-    if (standing == Standing::misplaced) {
+    if (state == SlotState::misplaced) {
       tell(Kind::misplaced, group, number, place(group, number) + " is in no bucket of its key");
     }
     ++report_.keys;

@@ -332,7 +332,7 @@ Task<Status> Change::choose_rows() {
     full_ = !*found;
     if (full_) co_return Status();
   }
-  for (const rcuckoo::Step& step : path_.steps()) {
+  for (const Displacement& step : path_.steps()) {
     if (step.row != places_.first && step.row != places_.second) rows_[row_count_++] = step.row;
   }
   co_return Status();
@@ -715,10 +715,10 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   layout::OperationSlot& said = slot.words();
   said.row = {};
   for (std::size_t i = 0; i < path_.length; ++i) {
-    const rcuckoo::Step& step = path_.step[path_.length - 1 - i];
+    const Displacement& step = path_.step[path_.length - 1 - i];
     said.row[i] = SlotRow::of(step.row, step.slot);
   }
-  const rcuckoo::Step& head = path_.step[0];
+  const Displacement& head = path_.step[0];
   said.replaced = found_.present ? found_.entry.words()[0] : view(head.row).entry(head.slot).words()[0];
   said.rest = rest_of(g, row(head.row), head.slot);
   said.redo = entry.words();
@@ -737,7 +737,7 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   for (std::size_t i = 0; comes && i < path_.length; ++i) state_.row_marks.add_to(chain, path_.step[i].row);
   chain.add(slot.plan());
   for (std::size_t i = path_.length; i-- > 0;) {
-    const rcuckoo::Step& step = path_.step[i];
+    const Displacement& step = path_.step[i];
     const Entry moved = i == 0 ? entry : view(path_.step[i - 1].row).entry(path_.step[i - 1].slot);
     edit_row(g, row(step.row), step.row, step.slot, moved, i == 0 ? reaches() : 0);
     chain.add(Op::write(state_.row_at(step.row), row(step.row)));

@@ -15,7 +15,7 @@ namespace farpool::rcuckoo {
 
 inline constexpr unsigned kDepth = 5;  // entries that an insert may displace
 
-struct Step {
+struct Displacement {
   std::uint64_t row = 0;
   std::uint32_t slot = 0;  // of the entry that moves to the next step's row; at the end of the path, the empty slot
 };
@@ -23,11 +23,11 @@ struct Step {
 // From one of the new key's rows to a row with room. No row occurs twice.
 struct Path {
   static constexpr std::size_t kMaxSteps = 16;
-  std::array<Step, kMaxSteps> step{};
+  std::array<Displacement, kMaxSteps> step{};
   std::size_t length = 0;
   bool presumed = false;  // nothing is known of the last row: its slot means nothing
 
-  std::span<const Step> steps() const { return {step.data(), length}; }
+  std::span<const Displacement> steps() const { return {step.data(), length}; }
 };
 
 enum class Sight : std::uint8_t {

@@ -56,7 +56,7 @@ class RowsAt {
   bool accepts(const Path& path) {
     std::array<std::uint64_t, Path::kMaxSteps + 2> words{};
     std::size_t count = 0;
-    for (const Step& step : path.steps()) words[count++] = word_of(step.row);
+    for (const Displacement& step : path.steps()) words[count++] = word_of(step.row);
     for (const std::uint64_t root : roots_) words[count++] = word_of(root);
     std::sort(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(count));
     const auto end = std::unique(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(count));

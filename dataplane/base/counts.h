@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Structs of counters that are described by one table each: sums, metrics, stories and judges go through the table, so
+// that a counter is added in one place.
+//
+//   struct Marks { std::uint64_t splits = 0; ... };
+//   inline constexpr auto kMarks = std::to_array<base::Count<Marks>>({{&Marks::splits, "splits", "Splits begun."}, ...});
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/counter.h"
+
+namespace farpool::base {
+
+template <class Counts>
+struct Count {
+  std::uint64_t Counts::*value;
+  std::string_view name;        // in snake case, as in the name of its metric
+  std::string_view help;        // a sentence for people who read metrics
+  std::string_view owner = {};  // the index protocol that alone counts it; empty: several do
+};
+
+// Adds each counter of `more` to `sum`.
+template <class Counts, std::size_t kCount>
+void add_counts(const std::array<Count<Counts>, kCount>& table, Counts& sum, const Counts& more) {
+  for (const Count<Counts>& count : table) sum.*count.value += more.*count.value;
+}
+
+// Returns a counter's name with blanks, for sentences.
+inline std::string words_of(std::string_view name) {
+  std::string words(name);
+  for (char& c : words) c = c == '_' ? ' ' : c;
+  return words;
+}
+
+// Returns "splits 3, rows torn 0, ..." in the order of the table.
+template <class Counts, std::size_t kCount>
+std::string describe_counts(const std::array<Count<Counts>, kCount>& table, const Counts& counts) {
+  std::string text;
+  for (const Count<Counts>& count : table) {
+    text += (text.empty() ? "" : ", ") + words_of(count.name) + " " + std::to_string(counts.*count.value);
+  }
+  return text;
+}
+
+// Counters of a table that one thread sets and others read.
+template <class Counts, std::size_t kCount>
+class PublishedCounts {
+ public:
+  explicit PublishedCounts(const std::array<Count<Counts>, kCount>& table) : table_(table) {}
+
+  void set(const Counts& counts) {
+    for (std::size_t i = 0; i < kCount; ++i) values_[i].set(counts.*table_[i].value);
+  }
+  // By the place in the table.
+  std::uint64_t get(std::size_t i) const { return values_[i].get(); }
+  // Returns 0 for a counter that the table does not have.
+  std::uint64_t get(std::uint64_t Counts::*value) const {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      if (table_[i].value == value) return values_[i].get();
+    }
+    return 0;
+  }
+
+ private:
+  const std::array<Count<Counts>, kCount>& table_;
+  std::array<Counter, kCount> values_;
+};
+
+}  // namespace farpool::base
