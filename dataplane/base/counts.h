@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/counter.h"
 
@@ -22,6 +23,7 @@ struct Count {
   std::string_view name;        // in snake case, as in the name of its metric
   std::string_view help;        // a sentence for people who read metrics
   std::string_view owner = {};  // the index protocol that alone counts it; empty: several do
+  bool by_scans = false;        // nothing but scans counts it
 };
 
 // Adds each counter of `more` to `sum`.
@@ -45,6 +47,17 @@ std::string describe_counts(const std::array<Count<Counts>, kCount>& table, cons
     text += (text.empty() ? "" : ", ") + words_of(count.name) + " " + std::to_string(counts.*count.value);
   }
   return text;
+}
+
+// Returns the names of the counters that are 0, among those that `wanted` chooses.
+template <class Counts, std::size_t kCount, class Wanted>
+std::vector<std::string> never_counted(const std::array<Count<Counts>, kCount>& table, const Counts& counts,
+                                       const Wanted& wanted) {
+  std::vector<std::string> never;
+  for (const Count<Counts>& count : table) {
+    if (counts.*count.value == 0 && wanted(count)) never.push_back(words_of(count.name));
+  }
+  return never;
 }
 
 // Counters of a table that one thread sets and others read.

@@ -53,7 +53,7 @@ inline constexpr auto kMarks = std::to_array<base::Count<Marks>>({
     {&Marks::splits_taken_over, "splits_taken_over",
      "Splits of tables taken over from clients that stood still or ended.", "RACE"},
     {&Marks::moved, "slots_moved", "Slots moved by splits.", "RACE"},
-    {&Marks::restless_scans, "restless_scans", "Pages of scans whose rows were read more than twice.", "RCuckoo"},
+    {&Marks::restless_scans, "restless_scans", "Pages of scans whose rows were read more than twice.", "RCuckoo", true},
     {&Marks::lock_conflicts, "lock_conflicts", "Attempts at a lock that found it taken.", "RCuckoo"},
     {&Marks::lock_restarts, "lock_restarts", "Lock words given back because a later one did not come free.", "RCuckoo"},
     {&Marks::torn_rows, "torn_rows", "Rows read in the middle of a write, and read again.", "RCuckoo"},

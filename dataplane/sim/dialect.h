@@ -37,10 +37,6 @@ class Dialect {
   virtual void adapt(PoolSetting& setting, std::uint64_t seed) const = 0;
   // Says whether all places of the key are among these rows of its table.
   virtual bool within(const World& world, std::string_view key, std::uint64_t first, std::uint64_t rows) const = 0;
-  // Returns the rare events that were never counted, for people.
-  virtual std::vector<std::string> never_reached(const index::Marks& marks) const = 0;
-  // Returns the same of events that only scans meet.
-  virtual std::vector<std::string> never_reached_by_scans(const index::Marks&) const { return {}; }
 
   // --- Small worlds
 

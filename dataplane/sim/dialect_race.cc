@@ -136,20 +136,6 @@ class Race final : public Dialect {
            (world.initial_tables() < many || layout::table_lease(of_many) == layout::table_lease(0));
   }
 
-  std::vector<std::string> never_reached(const index::Marks& marks) const override {
-    std::vector<std::string> never;
-    for (const auto& [hits, what] :
-         {std::pair{marks.slot_conflicts, "slot conflicts"}, std::pair{marks.rivals, "inserts that met another"},
-          std::pair{marks.removed, "tentative slots of others that were taken away"},
-          std::pair{marks.stale_routes, "directories that were out of date"},
-          std::pair{marks.looked_again, "buckets that a split changed while they were read"},
-          std::pair{marks.split_waits, "waits for splits"}, std::pair{marks.splits_finished, "splits"},
-          std::pair{marks.splits_taken_over, "splits that were taken over"}, std::pair{marks.moved, "moved slots"}}) {
-      if (hits == 0) never.emplace_back(what);
-    }
-    return never;
-  }
-
   // Counts the READs of the buckets and of the block, and the CAS that empties the slot. A put may have to get a block
   // first.
   std::optional<std::uint32_t> trips(const layout::Geometry&, const Call& call,

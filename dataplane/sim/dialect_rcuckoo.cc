@@ -138,24 +138,6 @@ class RCuckoo final : public Dialect {
     return inside(places.first) && inside(places.second);
   }
 
-  // Without stale extents: eras keep a block as long as a client that read its address may still follow it.
-  std::vector<std::string> never_reached(const index::Marks& marks) const override {
-    std::vector<std::string> never;
-    for (const auto& [hits, what] :
-         {std::pair{marks.lock_conflicts, "lock conflicts"}, std::pair{marks.lock_restarts, "lock restarts"},
-          std::pair{marks.torn_rows, "torn rows"}, std::pair{marks.changed_misses, "misses that another look changed"},
-          std::pair{marks.escalations, "escalations to a path"}, std::pair{marks.failed_searches, "failed searches"},
-          std::pair{marks.explorations, "explorations"}, std::pair{marks.displaced, "displaced entries"},
-          std::pair{marks.multi_word_locks, "locks of several words"}}) {
-      if (hits == 0) never.emplace_back(what);
-    }
-    return never;
-  }
-  std::vector<std::string> never_reached_by_scans(const index::Marks& marks) const override {
-    if (marks.restless_scans > 0) return {};
-    return {"scans of rows that did not rest"};
-  }
-
   std::optional<std::uint32_t> trips(const Geometry& geometry, const Call& call,
                                      const std::optional<std::string>& found) const override {
     const auto in_place = [&](std::string_view value) {

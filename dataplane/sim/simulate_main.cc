@@ -36,7 +36,7 @@ struct Reached {
   std::uint64_t calls = 0, zombies = 0, late_writes = 0, scans = 0, pages = 0, emptied = 0, restarts = 0, losses = 0;
 
   void add(const farpool::sim::Verdict& verdict) {
-    farpool::sim::add(marks, verdict.marks);
+    marks += verdict.marks;
     repairs += verdict.repairs;
     calls += verdict.calls;
     zombies += verdict.zombies;
@@ -56,8 +56,9 @@ bool swarm(std::uint64_t seed, farpool::sim::Take take, bool loud, Reached& reac
   if (loud) {
     std::printf("seed %llu: %s\n%s  %llu calls, %llu effects, trace %016llx\n  %s\n  %s\n", number(seed),
                 verdict.setting.c_str(), verdict.story.c_str(), number(verdict.calls), number(verdict.effects),
-                number(verdict.trace_hash), farpool::sim::describe(verdict.marks).c_str(),
-                farpool::sim::describe(verdict.repairs).c_str());
+                number(verdict.trace_hash),
+                farpool::base::describe_counts(farpool::index::kMarks, verdict.marks).c_str(),
+                farpool::base::describe_counts(farpool::session::kRepairMarks, verdict.repairs).c_str());
     for (const std::string& what : verdict.wrong) std::printf("  wrong: %s\n", what.c_str());
   }
   return verdict.wrong.empty();
@@ -183,7 +184,7 @@ int run_crashes(std::uint64_t seed, std::uint64_t count, Protocol protocol, cons
   sum.repairs.waited_for += 1;  // of random worlds: here nobody else is at work while somebody is repaired
   const bool reached = !branch.empty() || !farpool::layout::shape_of(protocol).locks ||  // nothing is repaired
                        all_reached(farpool::sim::never_reached(sum.repairs));
-  std::printf("  %s\n", farpool::sim::describe(sum.repairs).c_str());
+  std::printf("  %s\n", farpool::base::describe_counts(farpool::session::kRepairMarks, sum.repairs).c_str());
   std::printf(
       "total: %llu worlds in which a client died or stopped after one of the effects of %zu branches, in %.0f s; "
       "%llu effects of %llu that stopped landed after their fence or lease\n",
@@ -205,22 +206,18 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
     std::fflush(stdout);
   }
   const double took = now_in_seconds() - begun;
-  std::printf("  %s\n  %s\n", farpool::sim::describe(reached.marks).c_str(),
-              farpool::sim::describe(reached.repairs).c_str());
+  std::printf("  %s\n  %s\n", farpool::base::describe_counts(farpool::index::kMarks, reached.marks).c_str(),
+              farpool::base::describe_counts(farpool::session::kRepairMarks, reached.repairs).c_str());
   std::printf("  %llu restarts of the memory node, %llu without its memory\n",
               number(reached.restarts + reached.losses), number(reached.losses));
   if (take.scans) std::printf("  %llu scans in %llu steps\n", number(reached.scans), number(reached.pages));
   if (take.compactions) std::printf("  %llu segments emptied\n", number(reached.emptied));
   bool right = wrong == 0;
   if (right && done >= kEnough) {
-    const farpool::sim::Dialect& dialect = farpool::sim::dialect_of(take.protocol);
-    std::vector<std::string> never = dialect.never_reached(reached.marks);
+    std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol, take.scans);
     if (take.compactions && reached.emptied < done / 4) never.emplace_back("segments that were emptied");
     if (reached.losses == 0) never.emplace_back("losses of memory");
     if (take.scans && reached.pages < 2 * reached.scans) never.emplace_back("scans of several steps");
-    if (take.scans) {
-      for (std::string& what : dialect.never_reached_by_scans(reached.marks)) never.push_back(std::move(what));
-    }
     if (farpool::layout::shape_of(take.protocol).locks) {
       for (std::string& what : farpool::sim::never_reached(reached.repairs)) never.push_back(std::move(what));
     }

@@ -8,6 +8,7 @@
 #include "directory/directory.h"
 #include "layout/lease.h"
 #include "node/memory_node.h"
+#include "protocols/protocols.h"
 #include "sim/dialect.h"
 #include "sim/housekeeping.h"
 #include "sim/last_words.h"
@@ -557,13 +558,13 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
   for (Client* client : clients) {
     if (!client->connected()) continue;
     verdict.emptied += client->heap().usage().emptied;
-    add(verdict.marks, client->table().marks());
+    verdict.marks += client->table().marks();
     verdict.repairs += session::marks_of(client->session(), client->table().repairer());
     verdict.effects += client->port().effects();
     if (!client->crashed()) world.disconnect(*client);
   }
   verdict.repairs += session::marks_of(reader.session(), reader.table().repairer());
-  add(verdict.marks, reader.table().marks());
+  verdict.marks += reader.table().marks();
   world.disconnect(reader);
   look(world, "when all had gone", to_the_last, verdict);
   verdict.calls = world.history().size();
@@ -581,65 +582,19 @@ std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& 
   });
 }
 
-void add(index::Marks& sum, const index::Marks& marks) {
-  sum.slot_conflicts += marks.slot_conflicts;
-  sum.rivals += marks.rivals;
-  sum.removed += marks.removed;
-  sum.stale_routes += marks.stale_routes;
-  sum.looked_again += marks.looked_again;
-  sum.split_waits += marks.split_waits;
-  sum.splits += marks.splits;
-  sum.splits_finished += marks.splits_finished;
-  sum.splits_taken_over += marks.splits_taken_over;
-  sum.moved += marks.moved;
-  sum.restless_scans += marks.restless_scans;
-  sum.lock_conflicts += marks.lock_conflicts;
-  sum.lock_restarts += marks.lock_restarts;
-  sum.torn_rows += marks.torn_rows;
-  sum.stale_extents += marks.stale_extents;
-  sum.changed_misses += marks.changed_misses;
-  sum.escalations += marks.escalations;
-  sum.failed_searches += marks.failed_searches;
-  sum.explorations += marks.explorations;
-  sum.displaced += marks.displaced;
-  sum.multi_word_locks += marks.multi_word_locks;
+// Stale extents belong to no protocol: eras keep a block as long as a client that read its address may still follow it.
+std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol, bool scans) {
+  const std::string_view owner = protocols::of(protocol).name();
+  return base::never_counted(index::kMarks, marks, [&](const base::Count<index::Marks>& count) {
+    return count.owner == owner && (scans || !count.by_scans);
+  });
 }
 
-std::string describe(const index::Marks& marks) {
-  std::ostringstream text;
-  text << "lock conflicts " << marks.lock_conflicts << ", restarts " << marks.lock_restarts << ", torn rows "
-       << marks.torn_rows << ", stale extents " << marks.stale_extents << ", changed misses " << marks.changed_misses
-       << ", escalations " << marks.escalations << ", failed searches " << marks.failed_searches << ", explorations "
-       << marks.explorations << ", displaced " << marks.displaced << ", multi-word locks " << marks.multi_word_locks
-       << ", restless scans " << marks.restless_scans << ", slot conflicts " << marks.slot_conflicts << ", rivals "
-       << marks.rivals << ", tentative slots removed " << marks.removed << ", stale routes " << marks.stale_routes
-       << ", buckets looked at again " << marks.looked_again << ", waits for splits " << marks.split_waits
-       << ", splits " << marks.splits << ", finished " << marks.splits_finished << ", taken over "
-       << marks.splits_taken_over << ", slots moved " << marks.moved;
-  return text.str();
-}
-
-std::string describe(const session::RepairMarks& marks) {
-  std::ostringstream text;
-  text << "repaired " << marks.repaired << " slots, " << marks.finished << " of them in the middle of writing, "
-       << marks.unmade << " with a torn claim; complaints " << marks.complaints << ", bits released "
-       << marks.bits_released << ", spared " << marks.bits_spared << ", leases stolen " << marks.leases_stolen
-       << ", waits for leases " << marks.lease_waits << ", barriers found " << marks.barriers_found
-       << ", living waited for " << marks.waited_for << ", quarantined " << marks.quarantined;
-  return text.str();
-}
-
+// Waits for a lease are rare, and what is quarantined is a fault.
 std::vector<std::string> never_reached(const session::RepairMarks& marks) {
-  std::vector<std::string> never;
-  for (const auto& [hits, what] :
-       {std::pair{marks.complaints, "complaints"}, std::pair{marks.repaired, "repaired slots"},
-        std::pair{marks.finished, "slots finished in the middle of writing"}, std::pair{marks.unmade, "torn claims"},
-        std::pair{marks.bits_released, "locks released for the dead"}, std::pair{marks.bits_spared, "locks spared"},
-        std::pair{marks.leases_stolen, "stolen leases"}, std::pair{marks.barriers_found, "barriers of dead repairers"},
-        std::pair{marks.waited_for, "living clients that were waited for"}}) {
-    if (hits == 0) never.emplace_back(what);
-  }
-  return never;
+  return base::never_counted(session::kRepairMarks, marks, [](const base::Count<session::RepairMarks>& count) {
+    return count.value != &session::RepairMarks::lease_waits && count.value != &session::RepairMarks::quarantined;
+  });
 }
 
 }  // namespace farpool::sim

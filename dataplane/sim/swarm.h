@@ -59,10 +59,9 @@ std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {}, const T
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix);
 
-void add(index::Marks& sum, const index::Marks& marks);
-std::string describe(const index::Marks& marks);
-std::string describe(const session::RepairMarks& marks);
-// Rare branches that have no hit, for people.
+// Return the rare events that were never counted, for people: of the protocol, with those of scans if there were any, and
+// of repair.
+std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol, bool scans);
 std::vector<std::string> never_reached(const session::RepairMarks& marks);
 
 }  // namespace farpool::sim

@@ -29,7 +29,7 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
   int bad = 0;
   for (std::uint64_t seed = first; seed < first + count && bad < 3; ++seed) {
     const Verdict verdict = run_swarm(seed);
-    add(marks, verdict.marks);
+    marks += verdict.marks;
     repairs += verdict.repairs;
     calls += verdict.calls;
     zombies += verdict.zombies;
@@ -45,8 +45,8 @@ TEST(Swarm, EverySeedIsLinearizableAndLeavesTheMemoryInOrder) {
     ADD_FAILURE() << explain(seed);
   }
   std::printf("%llu seeds, %llu calls; %s\n", static_cast<unsigned long long>(count),
-              static_cast<unsigned long long>(calls), describe(marks).c_str());
-  std::printf("%s\n", describe(repairs).c_str());
+              static_cast<unsigned long long>(calls), base::describe_counts(index::kMarks, marks).c_str());
+  std::printf("%s\n", base::describe_counts(session::kRepairMarks, repairs).c_str());
   const auto print = [](std::uint64_t count, const char* what) {
     std::printf("%llu %s\n", static_cast<unsigned long long>(count), what);
   };
@@ -98,13 +98,13 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
   std::map<std::string, std::uint64_t> failures;
   for (std::uint64_t seed = first; seed < first + count && bad < 3; ++seed) {
     const Verdict verdict = run_swarm(seed, {.protocol = layout::Protocol::race});
-    add(marks, verdict.marks);
+    marks += verdict.marks;
     for (const auto& [code, times] : verdict.failures) failures[code] += times;
     if (verdict.wrong.empty()) continue;
     ++bad;
     ADD_FAILURE() << explain(seed, {}, {.protocol = layout::Protocol::race});
   }
-  std::printf("%s\n", describe(marks).c_str());
+  std::printf("%s\n", base::describe_counts(index::kMarks, marks).c_str());
   for (const auto& [code, times] : failures)
     std::printf("%s: %llu calls\n", code.c_str(), static_cast<unsigned long long>(times));
   if (count < 100) return;
@@ -131,7 +131,7 @@ TEST(Swarm, ScansTellOfWhatIsThereAndOfNothingElse) {
     for (std::uint64_t seed = first; seed < first + count && bad < 3; ++seed) {
       const Take take{.protocol = protocol, .scans = true};
       const Verdict verdict = run_swarm(seed, take);
-      add(marks, verdict.marks);
+      marks += verdict.marks;
       scans += verdict.scans;
       pages += verdict.pages;
       if (verdict.wrong.empty()) continue;
@@ -139,7 +139,7 @@ TEST(Swarm, ScansTellOfWhatIsThereAndOfNothingElse) {
       ADD_FAILURE() << explain(seed, {}, take);
     }
     std::printf("%llu scans in %llu steps; %s\n", static_cast<unsigned long long>(scans),
-                static_cast<unsigned long long>(pages), describe(marks).c_str());
+                static_cast<unsigned long long>(pages), base::describe_counts(index::kMarks, marks).c_str());
     if (count < 50) continue;
     EXPECT_GT(scans, 2 * count);
     EXPECT_GT(pages, scans);
