@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -39,8 +40,9 @@ class Certificates {
         "-out ca.crt");
   }
   ~Certificates() { fs::remove_all(directory_); }
-  net::TlsFiles issue(const std::string& name, const std::string& uri) {
-    std::ofstream(directory_ / (name + ".ext")) << "subjectAltName=URI:" << uri << "\n";
+  // `names`: what stands in subjectAltName, as openssl reads it.
+  net::TlsFiles issue(const std::string& name, const std::string& names) {
+    std::ofstream(directory_ / (name + ".ext")) << "subjectAltName=" << names << "\n";
     run("openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=" + name + " -keyout " + name +
         ".key -out " + name + ".csr");
     run("openssl x509 -req -in " + name + ".csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile " + name +
@@ -73,6 +75,8 @@ class Process final : public Subject {
     return {Verdict::adopted, epoch_, ""};
   }
   base::Result<v1alpha1::FenceResponse> fence(const v1alpha1::FenceRequest& request) override {
+    const std::lock_guard lock(mutex_);
+    ++calls_;
     v1alpha1::FenceResponse response;
     response.set_sessions(static_cast<std::uint32_t>(request.processes_size()));
     return response;
@@ -80,12 +84,18 @@ class Process final : public Subject {
   base::Result<v1alpha1::RepairResponse> repair(const v1alpha1::RepairRequest&,
                                                 std::chrono::steady_clock::time_point deadline) override {
     const std::lock_guard lock(mutex_);
+    ++calls_;
     patience_ = deadline - std::chrono::steady_clock::now();
     return base::Status(base::Code::invalid_argument, "ask somebody else");
   }
   std::chrono::nanoseconds patience() const {
     const std::lock_guard lock(mutex_);
     return patience_;
+  }
+  // Calls of fence and repair.
+  std::uint64_t calls() const {
+    const std::lock_guard lock(mutex_);
+    return calls_;
   }
   void set_epoch(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
@@ -95,6 +105,7 @@ class Process final : public Subject {
  private:
   mutable std::mutex mutex_;
   std::uint64_t epoch_ = 3;
+  std::uint64_t calls_ = 0;
   std::chrono::nanoseconds patience_{};
 };
 
@@ -201,39 +212,155 @@ TEST(Agent, WatchSendsTheFactsNowAndAfterEachChangeOfMeaning) {
   EXPECT_FALSE(stream->Finish().ok());
 }
 
-TEST(Agent, OverTlsOnlyThePoolsOperatorIsAdmitted) {
+using Stub = std::unique_ptr<v1alpha1::Agent::Stub>;
+
+// Calls each method of the agent, and returns what became of it by the method's name.
+std::map<std::string, grpc::Status> call_all(const Stub& stub, const std::string& pool) {
+  std::map<std::string, grpc::Status> became;
+  const auto call = [&became](const char* name, const auto& with) {
+    grpc::ClientContext context;
+    give_a_deadline(context);
+    became[name] = with(context);
+  };
+  v1alpha1::Facts facts;
+  call("Describe", [&](grpc::ClientContext& context) {
+    v1alpha1::DescribeRequest request;
+    request.set_pool_uid(pool);
+    return stub->Describe(&context, request, &facts);
+  });
+  call("Watch", [&](grpc::ClientContext& context) {
+    v1alpha1::WatchRequest request;
+    request.set_pool_uid(pool);
+    const auto stream = stub->Watch(&context, request);
+    if (!stream->Read(&facts)) return stream->Finish();
+    context.TryCancel();
+    (void)stream->Finish();
+    return grpc::Status::OK;
+  });
+  call("PublishMap", [&](grpc::ClientContext& context) {
+    v1alpha1::PublishMapRequest request;
+    request.mutable_map()->set_pool_uid(pool);
+    request.mutable_map()->set_epoch(9);
+    v1alpha1::PublishMapResponse response;
+    return stub->PublishMap(&context, request, &response);
+  });
+  call("Fence", [&](grpc::ClientContext& context) {
+    v1alpha1::FenceRequest request;
+    request.set_pool_uid(pool);
+    request.add_processes(1);
+    v1alpha1::FenceResponse response;
+    return stub->Fence(&context, request, &response);
+  });
+  call("Repair", [&](grpc::ClientContext& context) {
+    v1alpha1::RepairRequest request;
+    request.set_pool_uid(pool);
+    request.add_processes(1);
+    v1alpha1::RepairResponse response;
+    return stub->Repair(&context, request, &response);
+  });
+  return became;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> credentials_of(const net::TlsFiles& files) {
+  auto provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+      contents(files.ca),
+      std::vector<grpc::experimental::IdentityKeyCertPair>{{contents(files.key), contents(files.cert)}});
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(provider);
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  // The host is not what identifies an agent, so the check of its name is off and the CA's signature stands.
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
+  return grpc::experimental::TlsCredentials(options);
+}
+
+Stub stub_of(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetSslTargetNameOverride("agent");
+  return v1alpha1::Agent::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
+}
+
+TEST(Agent, EveryMethodRefusesARequestForAnotherPool) {
+  Process process;
+  auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = {}}, process);
+  ASSERT_TRUE(agent.ok()) << agent.status().message();
+  const Stub stub = stub_of((*agent)->address(), grpc::InsecureChannelCredentials());
+  for (const auto& [method, status] : call_all(stub, "pool-2")) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_NE(status.error_message().find("the request names pool pool-2"), std::string::npos)
+        << method << ": " << status.error_message();
+  }
+  EXPECT_EQ(process.facts().epoch(), 3u) << "its map was published";
+  EXPECT_EQ(process.calls(), 0u) << "the process was asked to fence, or to repair";
+}
+
+TEST(Agent, EveryMethodRefusesCallersThatAreNotThePoolsOperator) {
   Certificates certificates;
-  const auto node = certificates.issue("node", "farpool://pool-1/node/m0");
+  const auto node = certificates.issue("node", "URI:farpool://pool-1/node/m0");
   Process process;
   auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = node}, process);
   ASSERT_TRUE(agent.ok()) << agent.status().message();
   struct Case {
-    std::string name, uri;
-    grpc::StatusCode want;
+    std::string name, names, why;
   };
-  for (const Case& c : {Case{"good", "farpool://pool-1/operator/op", grpc::StatusCode::OK},
-                        Case{"client", "farpool://pool-1/client/s0", grpc::StatusCode::PERMISSION_DENIED},
-                        Case{"other", "farpool://pool-2/operator/op", grpc::StatusCode::PERMISSION_DENIED},
-                        Case{"odd", "spiffe://pool-1/operator/op", grpc::StatusCode::PERMISSION_DENIED}}) {
-    const auto files = certificates.issue(c.name, c.uri);
-    // The host is not what identifies an agent, so the check of its name is off and the CA's signature stands.
-    auto provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
-        contents(files.ca),
-        std::vector<grpc::experimental::IdentityKeyCertPair>{{contents(files.key), contents(files.cert)}});
-    grpc::experimental::TlsChannelCredentialsOptions options;
-    options.set_certificate_provider(provider);
-    options.watch_root_certs();
-    options.watch_identity_key_cert_pairs();
-    options.set_check_call_host(false);
-    options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
-    v1alpha1::Facts facts;
-    const grpc::Status status =
-        describe((*agent)->address(), grpc::experimental::TlsCredentials(options), kPool, facts);
-    EXPECT_EQ(status.error_code(), c.want) << c.name << ": " << status.error_message();
+  for (const Case& c :
+       {Case{"client", "URI:farpool://pool-1/client/s0", "its role is client"},
+        Case{"other", "URI:farpool://pool-2/operator/op", "its certificate is for another pool"},
+        Case{"odd", "URI:spiffe://pool-1/operator/op", "its certificate's URI is not farpool://"},
+        Case{"two", "URI:farpool://pool-1/client/s0,URI:farpool://pool-1/operator/op", "more than one URI"},
+        Case{"two-the-other-way", "URI:farpool://pool-1/operator/op,URI:farpool://pool-1/client/s0",
+             "more than one URI"},
+        Case{"none", "DNS:farpool.example", "its certificate has no farpool URI"}}) {
+    const Stub stub = stub_of((*agent)->address(), credentials_of(certificates.issue(c.name, c.names)));
+    for (const auto& [method, status] : call_all(stub, kPool)) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << c.name << ", " << method;
+      EXPECT_NE(status.error_message().find(c.why), std::string::npos)
+          << c.name << ", " << method << ": " << status.error_message();
+    }
   }
+  EXPECT_EQ(process.facts().epoch(), 3u) << "a map was published";
+  EXPECT_EQ(process.calls(), 0u) << "the process was asked to fence, or to repair";
+
+  const Stub operators =
+      stub_of((*agent)->address(), credentials_of(certificates.issue("good", "URI:farpool://pool-1/operator/op")));
+  for (const auto& [method, status] : call_all(operators, kPool)) {
+    const bool asked = method == "Repair";  // this process cannot
+    EXPECT_EQ(status.error_code(), asked ? grpc::StatusCode::INVALID_ARGUMENT : grpc::StatusCode::OK) << method;
+  }
+  EXPECT_EQ(process.facts().epoch(), 9u);
+  EXPECT_EQ(process.calls(), 2u);
   v1alpha1::Facts facts;
   EXPECT_FALSE(describe((*agent)->address(), grpc::InsecureChannelCredentials(), kPool, facts).ok())
       << "plaintext on a TLS agent";
+}
+
+TEST(Agent, ARepairNamesProcessesAsAFenceDoes) {
+  Process process;
+  auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = {}}, process);
+  ASSERT_TRUE(agent.ok());
+  const Stub stub = stub_of((*agent)->address(), grpc::InsecureChannelCredentials());
+  grpc::ClientContext context;
+  give_a_deadline(context);
+  v1alpha1::RepairRequest request;
+  request.set_pool_uid(kPool);
+  request.add_processes(0);
+  v1alpha1::RepairResponse response;
+  EXPECT_EQ(stub->Repair(&context, request, &response).error_message(), "0 names no process");
+  EXPECT_EQ(process.calls(), 0u);
+}
+
+TEST(Agent, HalfOfWhatTlsNeedsIsRefused) {
+  Process process;
+  for (const net::TlsFiles& half : {net::TlsFiles{"ca.crt", "node.crt", ""}, net::TlsFiles{"ca.crt", "", "node.key"},
+                                    net::TlsFiles{"", "node.crt", "node.key"}}) {
+    auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = half}, process);
+    EXPECT_FALSE(agent.ok());
+  }
+  const net::TlsFiles missing{"/nowhere/ca.crt", "/nowhere/node.crt", "/nowhere/node.key"};
+  auto agent = Agent::start({.listen = "127.0.0.1:0", .pool_uid = kPool, .tls = missing}, process);
+  ASSERT_FALSE(agent.ok());
+  EXPECT_NE(agent.status().message().find("/nowhere/"), std::string::npos) << agent.status().message();
 }
 
 }  // namespace
