@@ -125,7 +125,7 @@ inline void expect_repaired(Bed& bed, Member& by) {
   }
   EXPECT_EQ(audit.damage(), 0u);
   EXPECT_EQ(audit.lock_bits + audit.barriers + audit.leases.size() + audit.half_done.slots.size(), 0u);
-  EXPECT_EQ(by.table().repairer().marks().quarantined, 0u);
+  if (const session::Repairer* repairer = by.table().repairer()) EXPECT_EQ(repairer->marks().quarantined, 0u);
 }
 
 TEST_P(Failures, AfterADeathAtAnyEffectOthersSeeTheKeyAsBeforeOrAfter) {
