@@ -21,7 +21,6 @@ using base::Code;
 using base::Result;
 using base::Status;
 using fabric::Cost;
-using fabric::Fate;
 using fabric::Op;
 using fabric::Remote;
 using layout::FenceReply;
