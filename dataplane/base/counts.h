@@ -22,7 +22,7 @@ struct Count {
   std::uint64_t Counts::*value;
   std::string_view name;        // in snake case, as in the name of its metric
   std::string_view help;        // a sentence for people who read metrics
-  std::string_view owner = {};  // the index protocol that alone counts it; empty: several do
+  std::string_view owner = {};  // what alone counts it, by name; empty: several do
   bool by_scans = false;        // nothing but scans counts it
 };
 

@@ -9,7 +9,7 @@
 
 namespace farpool::index {
 
-// Counts of one client's table: see kMarks.
+// Counts of one client's table: see kMarks. An owner is a protocol's name.
 struct Marks {
   std::uint64_t stale_extents = 0;
   std::uint64_t slot_conflicts = 0;
@@ -41,29 +41,29 @@ inline constexpr auto kMarks = std::to_array<base::Count<Marks>>({
     {&Marks::stale_extents, "stale_extents", "Extents read after their reuse, and looked up again."},
     {&Marks::move_waits, "move_waits", "Attempts that waited for a key on its way to another memory node."},
     {&Marks::moved_away, "keys_moved_away", "Keys moved to other memory nodes."},
-    {&Marks::slot_conflicts, "slot_conflicts", "Slots that another client changed before a CAS.", "RACE"},
-    {&Marks::rivals, "rivals", "Inserts that met another insert of their key.", "RACE"},
-    {&Marks::removed, "tentative_slots_removed", "Tentative slots of other clients that were taken away.", "RACE"},
-    {&Marks::stale_routes, "stale_routes", "Buckets that did not have the key any more.", "RACE"},
-    {&Marks::looked_again, "buckets_looked_again", "Buckets that a split was changing while they were read.", "RACE"},
-    {&Marks::split_waits, "split_waits", "Attempts that waited for a split.", "RACE"},
-    {&Marks::splits, "splits", "Splits of tables begun.", "RACE"},
+    {&Marks::slot_conflicts, "slot_conflicts", "Slots that another client changed before a CAS.", "race"},
+    {&Marks::rivals, "rivals", "Inserts that met another insert of their key.", "race"},
+    {&Marks::removed, "tentative_slots_removed", "Tentative slots of other clients that were taken away.", "race"},
+    {&Marks::stale_routes, "stale_routes", "Buckets that did not have the key any more.", "race"},
+    {&Marks::looked_again, "buckets_looked_again", "Buckets that a split was changing while they were read.", "race"},
+    {&Marks::split_waits, "split_waits", "Attempts that waited for a split.", "race"},
+    {&Marks::splits, "splits", "Splits of tables begun.", "race"},
     {&Marks::splits_finished, "splits_finished", "Splits of tables finished, no matter which client began them.",
-     "RACE"},
+     "race"},
     {&Marks::splits_taken_over, "splits_taken_over",
-     "Splits of tables taken over from clients that stood still or ended.", "RACE"},
-    {&Marks::moved, "slots_moved", "Slots moved by splits.", "RACE"},
-    {&Marks::restless_scans, "restless_scans", "Pages of scans whose rows were read more than twice.", "RCuckoo", true},
-    {&Marks::lock_conflicts, "lock_conflicts", "Attempts at a lock that found it taken.", "RCuckoo"},
-    {&Marks::lock_restarts, "lock_restarts", "Lock words given back because a later one did not come free.", "RCuckoo"},
-    {&Marks::torn_rows, "torn_rows", "Rows read in the middle of a write, and read again.", "RCuckoo"},
-    {&Marks::changed_misses, "changed_misses", "Misses that the second read did not confirm.", "RCuckoo"},
-    {&Marks::escalations, "escalations", "Puts that found both rows of their key full.", "RCuckoo"},
-    {&Marks::failed_searches, "failed_searches", "Path searches that found no path among the locked rows.", "RCuckoo"},
-    {&Marks::explorations, "explorations", "Path searches that read rows.", "RCuckoo"},
-    {&Marks::displaced, "displaced", "Entries moved to make room.", "RCuckoo"},
+     "Splits of tables taken over from clients that stood still or ended.", "race"},
+    {&Marks::moved, "slots_moved", "Slots moved by splits.", "race"},
+    {&Marks::restless_scans, "restless_scans", "Pages of scans whose rows were read more than twice.", "rcuckoo", true},
+    {&Marks::lock_conflicts, "lock_conflicts", "Attempts at a lock that found it taken.", "rcuckoo"},
+    {&Marks::lock_restarts, "lock_restarts", "Lock words given back because a later one did not come free.", "rcuckoo"},
+    {&Marks::torn_rows, "torn_rows", "Rows read in the middle of a write, and read again.", "rcuckoo"},
+    {&Marks::changed_misses, "changed_misses", "Misses that the second read did not confirm.", "rcuckoo"},
+    {&Marks::escalations, "escalations", "Puts that found both rows of their key full.", "rcuckoo"},
+    {&Marks::failed_searches, "failed_searches", "Path searches that found no path among the locked rows.", "rcuckoo"},
+    {&Marks::explorations, "explorations", "Path searches that read rows.", "rcuckoo"},
+    {&Marks::displaced, "displaced", "Entries moved to make room.", "rcuckoo"},
     {&Marks::multi_word_locks, "multi_word_locks", "Operations whose locks needed more than one masked CAS.",
-     "RCuckoo"},
+     "rcuckoo"},
 });
 // A counter that the table lacks is never summed or shown.
 static_assert(sizeof(Marks) == kMarks.size() * sizeof(std::uint64_t));

@@ -28,18 +28,11 @@ struct Lease {
   Nanos at = 0;            // when it was taken, or renewed
 };
 
-// Counts for metrics, and for tests that want to see that it happened.
+// Counts of one client's leases. Metrics have them among those of repair: marks_of in session/repair.h.
 struct LeaseMarks {
   std::uint64_t complaints = 0;  // holders that the memory node was told of
   std::uint64_t stolen = 0;      // from holders that had ended
   std::uint64_t waits = 0;       // looks at a lease that another client held
-
-  void operator+=(const LeaseMarks& more) {
-    complaints += more.complaints;
-    stolen += more.stolen;
-    waits += more.waits;
-  }
-  friend bool operator==(const LeaseMarks&, const LeaseMarks&) = default;
 };
 
 class Leases {

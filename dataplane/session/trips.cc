@@ -25,14 +25,16 @@ Status gone(const Session& session, const std::string& what) {
 
 Task<Status> post_chain(Session& session, std::vector<Op> chain, Nanos deadline, Cost& cost) {
   const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
-  if (outcome.fate != Fate::done) co_return gone(session, "the session ended in the middle of a repair");
+  if (outcome.fate != Fate::done)
+    co_return gone(session, "the session ended in the middle of work that others may have to finish");
   co_return Status();
 }
 
 Task<Status> read_bytes(Session& session, std::uint32_t region, std::uint64_t offset, base::MutableBytes into,
                         Nanos deadline, Cost& cost) {
   const fabric::Outcome outcome = co_await read_long(session, region, offset, into, deadline, cost);
-  if (outcome.fate != Fate::done) co_return gone(session, "the session ended in the middle of a repair");
+  if (outcome.fate != Fate::done)
+    co_return gone(session, "the session ended in the middle of work that others may have to finish");
   co_return Status();
 }
 

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
+#include <string_view>
 
 #include "base/marks.h"
+#include "protocols/protocols.h"
 
 namespace farpool::sim {
 namespace {
@@ -203,6 +206,28 @@ Part shrink_to(std::size_t elements, const std::vector<std::size_t>& needed, con
     return all && (part.salt == 1 || std::count(part.kept.begin(), part.kept.end(), true) > 20);
   };
   return shrink(elements, fails, budget, runs);
+}
+
+// A rare event that nobody asks for could cease to happen, and nobody would notice.
+TEST(RareEvents, ThatNeverHappenedAreNamedForTheProtocolThatCountsThem) {
+  std::set<std::string_view> names;
+  for (const index::Protocol* protocol : protocols::all()) {
+    names.insert(protocol->name());
+    const std::vector<std::string> never = never_reached(index::Marks(), protocol->number(), true);
+    EXPECT_GE(never.size(), 9u) << protocol->name();
+    index::Marks all;
+    for (const base::Count<index::Marks>& count : index::kMarks) all.*count.value = 1;
+    EXPECT_TRUE(never_reached(all, protocol->number(), true).empty()) << protocol->name();
+  }
+  for (const base::Count<index::Marks>& count : index::kMarks) {
+    EXPECT_TRUE(count.owner.empty() || names.contains(count.owner)) << count.name << " of " << count.owner;
+  }
+  const auto names_scans = [](bool scans) {
+    return std::ranges::count(never_reached(index::Marks(), layout::Protocol::rcuckoo, scans), "restless scans");
+  };
+  EXPECT_EQ(names_scans(true), 1);
+  EXPECT_EQ(names_scans(false), 0);
+  EXPECT_GE(never_reached(session::RepairMarks()).size(), 9u);
 }
 
 TEST(Shrink, LeavesWhatIsNeeded) {
