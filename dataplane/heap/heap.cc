@@ -18,6 +18,7 @@
 #include "layout/extent.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
+#include "session/trips.h"
 #include "session/wait.h"
 
 namespace farpool::heap {
@@ -403,10 +404,7 @@ struct Heap::State {
 
   // --- Verbs
 
-  Status gone() const {
-    const Status why = session.why();
-    return {why.ok() ? Code::unavailable : why.code(), "no block could be allocated: " + why.message()};
-  }
+  Status gone() const { return session::gone(session, Code::unavailable, "no block could be allocated"); }
 
   // Posts FAAs, as many to a chain as a responder grants. False: the session has ended.
   Task<bool> add_all(std::vector<Freed> words, Nanos deadline, Cost& cost) {

@@ -123,12 +123,6 @@ Task<Status> finish_move(session::Session& session, std::uint64_t tables, std::u
   co_return gone(session, Code::unavailable, "that a move is finished could not be written down");
 }
 
-Status gone(const session::Session& session, Code otherwise, const std::string& what) {
-  const Status why = session.why();
-  return {why.ok() || otherwise == Code::unknown_outcome ? otherwise : why.code(),
-          what + (why.ok() ? std::string() : ": " + why.message())};
-}
-
 Status check_sizes(std::string_view key, std::size_t value_bytes) {
   if (key.size() > layout::kMaxKeyBytes) {
     return {Code::too_large, "a key of " + std::to_string(key.size()) + " bytes is too large: at most " +

@@ -15,6 +15,7 @@
 #include "fabric/fabric.h"
 #include "index/table.h"
 #include "session/session.h"
+#include "session/trips.h"
 #include "task/task.h"
 
 namespace farpool::index {
@@ -51,8 +52,7 @@ class Backoff {
   unsigned times_ = 0;
 };
 
-// Why the session has ended, or `otherwise` while it has not, or if nobody knows what took effect.
-base::Status gone(const session::Session& session, base::Code otherwise, const std::string& what);
+using session::gone;
 
 base::Status check_sizes(std::string_view key, std::size_t value_bytes);
 

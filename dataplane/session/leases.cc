@@ -136,7 +136,7 @@ Task<Status> Leases::renew(std::vector<Lease>& held, Nanos deadline, Cost& cost)
     if (!before.ok()) co_return before.status();
     if (*before != lease.word) {
       session_.end({Code::stale, "lease " + std::to_string(lease.index) + " was taken away"});
-      co_return gone(session_, "the work under it was given up");
+      co_return gone(session_, Code::unavailable, "the work under it was given up");
     }
     lease = {lease.index, mine, session_.port().now()};
   }

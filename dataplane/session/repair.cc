@@ -330,7 +330,7 @@ Task<Status> Repairer::release_certain(std::uint64_t index, Slot& slot, Nanos de
     if ((before[i] & mask) != mask) {
       session_.end({Code::corrupt, "lock word " + std::to_string(slot.lock_word[i].offset / 8) +
                                        " was not held by the slot that was writing under it"});
-      co_return gone(session_, "a lock was not released");
+      co_return gone(session_, Code::unavailable, "a lock was not released");
     }
     marks_.bits_released += static_cast<std::uint64_t>(std::popcount(mask));
   }
@@ -423,7 +423,7 @@ Task<Status> Repairer::lower_barrier(const HeldLocks& named, std::uint64_t mask,
   if (!after.ok()) co_return status.ok() ? after.status() : status;
   if ((*after & (kBarrier | held)) != (kBarrier | held)) {
     session_.end({Code::corrupt, "lock word " + std::to_string(named.offset / 8) + " changed while it was barred"});
-    co_return gone(session_, "a lock was not released");
+    co_return gone(session_, Code::unavailable, "a lock was not released");
   }
   marks_.bits_released += static_cast<std::uint64_t>(std::popcount(held));
   marks_.bits_spared += static_cast<std::uint64_t>(std::popcount(named.mask & ~held));

@@ -9,6 +9,7 @@
 
 namespace farpool::session {
 
+using base::Code;
 using base::Result;
 using base::Status;
 using fabric::Cost;
@@ -18,15 +19,17 @@ using layout::FenceReply;
 using layout::FenceRequest;
 using task::Task;
 
-Status gone(const Session& session, const std::string& what) {
+Status gone(const Session& session, Code otherwise, const std::string& what) {
   const Status why = session.why();
-  return {why.ok() ? base::Code::unavailable : why.code(), what + (why.ok() ? std::string() : ": " + why.message())};
+  return {why.ok() || otherwise == Code::unknown_outcome ? otherwise : why.code(),
+          what + (why.ok() ? std::string() : ": " + why.message())};
 }
 
 Task<Status> post_chain(Session& session, std::vector<Op> chain, Nanos deadline, Cost& cost) {
   const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
   if (outcome.fate != Fate::done)
-    co_return gone(session, "the session ended in the middle of work that others may have to finish");
+    co_return gone(session, Code::unavailable,
+                   "the session ended in the middle of work that others may have to finish");
   co_return Status();
 }
 
@@ -34,7 +37,8 @@ Task<Status> read_bytes(Session& session, std::uint32_t region, std::uint64_t of
                         Nanos deadline, Cost& cost) {
   const fabric::Outcome outcome = co_await read_long(session, region, offset, into, deadline, cost);
   if (outcome.fate != Fate::done)
-    co_return gone(session, "the session ended in the middle of work that others may have to finish");
+    co_return gone(session, Code::unavailable,
+                   "the session ended in the middle of work that others may have to finish");
   co_return Status();
 }
 
@@ -53,7 +57,7 @@ Task<Result<FenceReply>> ask_fence(Session& session, FenceRequest request, Nanos
   const std::array chain{Op::call(layout::kFence, asked.first(sizeof(FenceRequest)), reply.first(sizeof(FenceReply)))};
   const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
   if (outcome.fate != Fate::done || outcome.reply_bytes != sizeof(FenceReply)) {
-    co_return gone(session, "the memory node did not say whether a client has ended");
+    co_return gone(session, Code::unavailable, "the memory node did not say whether a client has ended");
   }
   co_return base::load<FenceReply>(reply.data());
 }

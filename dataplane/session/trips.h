@@ -14,8 +14,9 @@
 
 namespace farpool::session {
 
-// Returns an error that says what could not be done, and why the session ended.
-base::Status gone(const Session& session, const std::string& what);
+// Returns an error that says what could not be done, and why the session ended. Its code is that of the end, or
+// `otherwise` while the session has not ended, or if nobody knows what took effect.
+base::Status gone(const Session& session, base::Code otherwise, const std::string& what);
 
 // Posts a chain and waits for it.
 task::Task<base::Status> post_chain(Session& session, std::vector<fabric::Op> chain, Nanos deadline,

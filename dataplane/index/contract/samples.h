@@ -30,11 +30,15 @@ struct Sample {
   // A table of few places, which is full with this share of them, at the least.
   layout::GeometryRequest few;
   double full = 0;
+  // When a tenth of its keys have gone from it then, this share of half as many new ones finds room, at the least.
+  double room = 0.8;
   std::string full_says;                       // in the message then
   std::vector<std::uint64_t Marks::*> filled;  // what must have happened until then
   // A table of which a scan has many pages, and the keys that are put there.
   layout::GeometryRequest scanned;
   int scanned_keys = 0;
+  // More than so many keys come from the first page of about 40, of `few` with 600 keys.
+  std::size_t page = 0;
   // What must have happened where several clients change few keys.
   std::vector<std::uint64_t Marks::*> crowd;
   // What must have happened in a table that is almost full, while keys come and go: nullptr, if nothing moves there.
@@ -75,10 +79,12 @@ inline Sample sample_of_rcuckoo() {
                      request(kProtocol, 16 << 20, shared_locks), request(kProtocol, 16 << 20, wide_locks)},
           .few = request(kProtocol, 2560 << 10, short_rows),
           .full = 0.8,
+          .room = 0.9,
           .full_says = "is full",
           .filled = {&Marks::displaced, &Marks::escalations, &Marks::explorations},
           .scanned = request(kProtocol, 4 << 20, scanned),
           .scanned_keys = 600,
+          .page = 10,
           .crowd = {&Marks::lock_conflicts, &Marks::torn_rows},
           .moved = &Marks::displaced,
           .budget = {.lookup_hit = 2,
@@ -106,6 +112,7 @@ inline Sample sample_of_race() {
           .full_says = "has no free slot",
           .scanned = request(kProtocol, 4 << 20, many),
           .scanned_keys = 300,
+          .page = 20,
           .crowd = {&Marks::slot_conflicts},
           .splits = &Marks::splits_finished,
           .budget = {.lookup_hit = 2,

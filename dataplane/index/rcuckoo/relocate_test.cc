@@ -152,6 +152,7 @@ TEST_F(RcuckooMove, ATableThatFillsUpLosesNoKeyThatIsLeaving) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());
   strand();
+  ASSERT_GT(leaving_entries(), 4u);
   const std::uint64_t leaving = leaving_entries(), displaced = client.table().marks().displaced;
   for (int i = kKeys; client.table().marks().displaced < displaced + 200; ++i) {
     const Code code = put(client, key(i), "w").code();
@@ -159,6 +160,7 @@ TEST_F(RcuckooMove, ATableThatFillsUpLosesNoKeyThatIsLeaving) {
   }
   EXPECT_EQ(leaving_entries(), leaving);
   ASSERT_TRUE(move_away(client).ok());
+  EXPECT_EQ(leaving_entries(), 0u);
   for (int i = 0; i < kKeys; ++i) EXPECT_EQ(elsewhere.keys.contains(key(i)), leaves(key(i)));
   in_order();
 }

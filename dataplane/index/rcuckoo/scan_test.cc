@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans of a table whose entries are displaced, and of a damaged one. All else: index/contract, and sim.
+// Scans of a table whose entries are displaced or have rows far apart, and of a damaged one. All else: index/contract, and sim.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,6 +53,33 @@ Result<index::Page> scan(World& world, Client& client, std::uint64_t position, s
   Result<index::Page> page = Status(Code::internal, "it did not come to an end");
   world.run(client, scan_into(&client, position, count, &page));
   return page;
+}
+
+// Short keys and long ones, in place and in extents, in a table with keys whose rows are far from each other.
+TEST(RCuckooScan, TellsOnceOfKeysWhoseRowsAreFarApart) {
+  World world(options_of(3));
+  ASSERT_GT(world.geometry().rows, 4 * kReach);
+  Client& client = world.connect("a");
+  std::size_t far = 0;
+  for (int i = 0; i < 600; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    ASSERT_TRUE(world.run(client, insert(&client, key, i % 3 == 0 ? "v" : std::string(30, 'v'))));
+    const auto places = locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
+    far += near(places, world.geometry().rows) ? 0 : 1;
+  }
+  EXPECT_GT(far, 3u);
+  for (const std::uint64_t count : {40ull, 100ull, 1ull << 63}) {
+    std::map<std::string, int> times;
+    std::uint64_t position = 0;
+    do {
+      const auto page = scan(world, client, position, count);
+      ASSERT_TRUE(page.ok()) << page.status().message();
+      for (const std::string& key : page->keys) ++times[key];
+      position = page->next;
+    } while (position != 0);
+    EXPECT_EQ(times.size(), 600u) << count;
+    for (const auto& [key, often] : times) EXPECT_EQ(often, 1) << count << " " << key;
+  }
 }
 
 // Where each key that is held in place lies.
