@@ -309,7 +309,7 @@ func (o *operator) Apply(object render.Object) error {
 		return nil
 	}
 	if lease, is := object.(*apiac.RepairLeaseApplyConfiguration); is {
-		o.leasesAreOfTheDead(lease)
+		o.mayRepair(lease)
 	}
 	if shardMap, is := object.(*apiac.ShardMapApplyConfiguration); is && len(o.snapshot.ShardMaps) > 0 {
 		before := &o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec

@@ -11,13 +11,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
@@ -29,17 +29,16 @@ import (
 	"farpool.dev/farpool/operator/internal/render"
 )
 
-// Compute shards that die, what they leave at memory nodes and who repairs it, and changes of pods that run. They are in one world of three.
+// Compute shards that die, what they leave on memory nodes, who repairs it, and patches of pods that run. One world of three has them.
 
 const (
 	simShards  = 3
 	simCompute = "shards"
 )
 
-// shard is a process of a compute shard that runs.
+// shard is a process that runs in a pod of a compute shard.
 type shard struct {
 	process uint64
-	pod     types.UID
 	name    string
 	// stopped: it stands still, and answers nobody.
 	stopped bool
@@ -47,11 +46,11 @@ type shard struct {
 	fenced  bool
 }
 
-// fate of a process that ever was.
+// fate is what became of a process of a compute shard.
 type fate struct {
 	name string
 	over bool
-	// inOrder: it closed its sessions at every memory node where it had one, and ended with 0.
+	// inOrder: it closed its sessions on every memory node where it had one, and ended with 0.
 	inOrder bool
 	// condemned: a person has named it in a RepairLease, or its Kubernetes node was declared out of service.
 	condemned bool
@@ -59,16 +58,19 @@ type fate struct {
 
 // repairWorld is what worlds with compute shards have.
 type repairWorld struct {
-	shards       map[types.UID]*shard
-	fates        map[string]*fate
-	outOfService map[string]bool
-	// asked are the names that people have asked for repairs of: each means any of its processes that does not answer.
-	asked   map[string]bool
-	workers int
+	shards       map[types.UID]*shard // by pod
+	fates        map[string]*fate     // by process
+	outOfService map[string]bool      // Kubernetes nodes
+	// asked are the names of compute shards that people have asked for repairs of. A name means any process of that name that does not answer.
+	asked map[string]bool
+	// pods and requests count what was ever made: pods of compute shards, and RepairLeases by people.
+	pods, requests int
 
-	// What has come to be: RepairLeases, calls to fence and to repair that took effect, of which some found something left, and patches of pods.
+	// These count RepairLeases that operators made, calls to fence and to repair that took effect, sessions whose remains were repaired, and patches of pods.
 	leases, fences, attempts, repaired, amended int
 }
+
+func (r *repairWorld) fate(process uint64) *fate { return r.fates[v1alpha1.ProcessID(process)] }
 
 func (r *repairWorld) add(other *repairWorld) {
 	r.leases += other.leases
@@ -78,7 +80,8 @@ func (r *repairWorld) add(other *repairWorld) {
 	r.amended += other.amended
 }
 
-// sessions of a life of a memory node: those that are open, what processes left whose sessions have ended, who is fenced, and who closed their last one.
+// sessions of one life of a memory node, by process: open ones, what processes left whose session has ended, who is fenced, and who closed their last session.
+// What a session holds is never changed, but put in the place of what it held.
 type sessions struct {
 	open, dead map[uint64]*farpoolv1alpha1.DeadClient
 	fenced     map[uint64]bool
@@ -93,7 +96,7 @@ func holds(left *farpoolv1alpha1.DeadClient) bool {
 	return left.GetSlots() > 0 || left.GetSegments() > 0
 }
 
-// end a session.
+// end ends a process's session. What it holds is left.
 func (p *process) end(id uint64) {
 	if left := p.sessions.open[id]; left != nil {
 		delete(p.sessions.open, id)
@@ -104,7 +107,7 @@ func (p *process) end(id uint64) {
 	}
 }
 
-// withShards gives a world compute shards, and memory nodes' pods a spec that may be amended.
+// withShards gives a world compute shards, and the pods of its memory nodes a spec that can be patched.
 func (w *world) withShards() {
 	w.repairs = &repairWorld{shards: map[types.UID]*shard{}, fates: map[string]*fate{}, outOfService: map[string]bool{}, asked: map[string]bool{}}
 	w.respec(func(spec *v1alpha1.KVPoolSpec) {
@@ -112,6 +115,7 @@ func (w *world) withShards() {
 	})
 }
 
+// runs returns the processes of memory nodes, always in the same order.
 func (w *world) runs() []*process {
 	var list []*process
 	for _, uid := range slices.Sorted(maps.Keys(w.processes)) {
@@ -125,42 +129,43 @@ func (w *world) shardPod(name string) *corev1.Pod {
 	return pod
 }
 
-func (w *world) shardOf(name string) *shard {
-	if pod := w.shardPod(name); pod != nil {
-		return w.repairs.shards[pod.UID]
-	}
-	return nil
+func shardStatus(state corev1.ContainerState) []corev1.ContainerStatus {
+	return []corev1.ContainerStatus{{Name: "compute-shard", State: state}}
 }
 
-// startShard has a process run in a compute shard's pod.
+func exited(code int32, now time.Time) corev1.ContainerState {
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.NewTime(now)}}
+}
+
+// startShard starts a process in the pod of a compute shard.
 func (w *world) startShard(pod *corev1.Pod) {
 	w.serial++
-	s := &shard{process: 5000 + w.serial, pod: pod.UID, name: pod.Name}
+	s := &shard{process: 5000 + w.serial, name: pod.Name}
 	w.repairs.shards[pod.UID] = s
 	w.repairs.fates[v1alpha1.ProcessID(s.process)] = &fate{name: pod.Name}
 	w.say("compute shard %s starts as process %d", pod.Name, s.process)
 }
 
-// endShard has the process of a pod end. In order, it closes its sessions first, at memory nodes that answer.
+// endShard ends the process in a pod, and returns its exit code. In order, it first closes its sessions on memory nodes that answer.
 func (w *world) endShard(uid types.UID, inOrder bool) (code int32) {
 	s := w.repairs.shards[uid]
 	if s == nil {
 		return 1
 	}
 	delete(w.repairs.shards, uid)
-	over := w.repairs.fates[v1alpha1.ProcessID(s.process)]
-	over.over = true
+	ended := w.repairs.fate(s.process)
+	ended.over = true
 	w.say("process %d of compute shard %s ends, in order: %v", s.process, s.name, inOrder && !s.stopped)
 	if !inOrder || s.stopped {
 		return 1
 	}
-	over.inOrder = true
+	ended.inOrder = true
 	for _, p := range w.runs() {
 		if p.sessions.open[s.process] == nil {
 			continue
 		}
 		if w.deaf[p.memory.node] {
-			over.inOrder = false
+			ended.inOrder = false
 			continue
 		}
 		delete(p.sessions.open, s.process)
@@ -168,16 +173,12 @@ func (w *world) endShard(uid types.UID, inOrder bool) (code int32) {
 		p.facts = nil
 	}
 	for _, p := range w.runs() {
-		over.inOrder = over.inOrder && p.sessions.dead[s.process] == nil
+		ended.inOrder = ended.inOrder && p.sessions.dead[s.process] == nil
 	}
 	return 0
 }
 
-func exited(code int32, now metav1.Time) corev1.ContainerState {
-	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: now}}
-}
-
-// shardKubelets make the pods that a Deployment wants, start processes again, and take away pods that are being deleted.
+// shardKubelets makes the pods that a Deployment wants, starts processes again, and takes away pods that are being deleted.
 func (w *world) shardKubelets() {
 	if w.repairs == nil {
 		return
@@ -191,32 +192,34 @@ func (w *world) shardKubelets() {
 			w.say("pod %s is gone", name)
 		case w.repairs.shards[pod.UID] == nil:
 			edit(w, kindShard, name, func(pod *corev1.Pod) {
-				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: running(), LastTerminationState: pod.Status.ContainerStatuses[0].State}}
+				ended := pod.Status.ContainerStatuses[0].State
+				pod.Status.ContainerStatuses = shardStatus(running())
+				pod.Status.ContainerStatuses[0].LastTerminationState = ended
 			})
 			w.startShard(w.shardPod(name))
 		}
 	}
 	for len(w.live(kindShard)) < simShards {
-		w.repairs.workers++
+		w.repairs.pods++
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("%s-%s-%d", simPool, simCompute, w.repairs.workers), UID: w.uid("pod"), Labels: map[string]string{v1alpha1.LabelComputePool: simCompute}},
-			Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("shard-worker-%d", w.repairs.workers)},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.1.1",
-				ContainerStatuses: []corev1.ContainerStatus{{Name: "compute-shard", State: running()}}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("%s-%s-%d", simPool, simCompute, w.repairs.pods), UID: w.uid("pod"),
+				Labels: map[string]string{v1alpha1.LabelComputePool: simCompute}},
+			Spec:   corev1.PodSpec{NodeName: fmt.Sprintf("shard-worker-%d", w.repairs.pods)},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.1.1", ContainerStatuses: shardStatus(running())},
 		}
 		w.put(kindShard, pod)
 		w.startShard(pod)
 	}
 }
 
-// work has compute shards follow the newest map and have sessions, with something under way where chosen. What they meet of others they repair as blocked clients
-// do, and what they left themselves before their sessions ended.
+// work has compute shards follow the newest map and open sessions, of which some hold something. A shard repairs what it left itself before its session ended. It
+// also repairs what others left, as a client does that is blocked by it: always if that process is not over, and else one time in twenty.
 func (w *world) work(random *rand.Rand) {
 	if w.repairs == nil || w.newest == nil {
 		return
 	}
 	for _, name := range w.names(kindShard) {
-		s := w.shardOf(name)
+		s := w.repairs.shards[w.shardPod(name).UID]
 		if s == nil || s.stopped {
 			continue
 		}
@@ -233,7 +236,7 @@ func (w *world) work(random *rand.Rand) {
 			}
 			p.sessions.open[s.process] = &farpoolv1alpha1.DeadClient{Process: s.process, Name: s.name, Slots: uint32(random.IntN(3)), Segments: uint32(random.IntN(3))}
 			for _, id := range slices.Sorted(maps.Keys(p.sessions.dead)) {
-				if known := w.repairs.fates[v1alpha1.ProcessID(id)]; (!known.over || random.IntN(20) == 0) && p.sessions.open[id] == nil || id == s.process {
+				if dead := w.repairs.fate(id); (!dead.over || random.IntN(20) == 0) && p.sessions.open[id] == nil || id == s.process {
 					delete(p.sessions.dead, id)
 					p.facts = nil
 				}
@@ -242,18 +245,18 @@ func (w *world) work(random *rand.Rand) {
 	}
 }
 
-// expire has memory nodes end the sessions of processes that do not tick.
+// expire has memory nodes end sessions that are chosen, of processes that do not renew them.
 func (w *world) expire(chosen func() bool) {
 	if w.repairs == nil {
 		return
 	}
-	ticks := map[uint64]bool{}
+	renews := map[uint64]bool{}
 	for _, s := range w.repairs.shards {
-		ticks[s.process] = !s.stopped
+		renews[s.process] = !s.stopped
 	}
 	for _, p := range w.runs() {
 		for _, id := range slices.Sorted(maps.Keys(p.sessions.open)) {
-			if !ticks[id] && chosen() {
+			if !renews[id] && chosen() {
 				w.say("memory node %s ends the session of process %d", p.memory.node, id)
 				p.end(id)
 			}
@@ -261,11 +264,10 @@ func (w *world) expire(chosen func() bool) {
 	}
 }
 
-// saysOfShards is what a memory node says of processes.
+// saysOfShards adds what a memory node says of processes.
 func (p *process) saysOfShards(facts *farpoolv1alpha1.MemoryNodeFacts) {
 	for _, id := range slices.Sorted(maps.Keys(p.sessions.dead)) {
-		left := p.sessions.dead[id]
-		facts.Dead = append(facts.Dead, &farpoolv1alpha1.DeadClient{Process: left.Process, Name: left.Name, Slots: left.Slots, Segments: left.Segments})
+		facts.Dead = append(facts.Dead, p.sessions.dead[id])
 	}
 	facts.DeadClients = uint64(len(facts.Dead))
 	for _, id := range p.sessions.closed {
@@ -275,18 +277,18 @@ func (p *process) saysOfShards(facts *farpoolv1alpha1.MemoryNodeFacts) {
 	}
 }
 
-// shardSays is what a compute shard says of itself.
+// says returns what a compute shard says of itself.
 func (s *shard) says() *farpoolv1alpha1.Facts {
 	return &farpoolv1alpha1.Facts{PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Name: s.name, Incarnation: s.process, Epoch: s.epoch,
 		Ready: s.epoch > 0 && !s.fenced, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{}}
 }
 
-// fence is what a memory node does that is asked to.
+// fence does what a memory node does when it is asked to fence processes.
 func (w *world) fence(p *process, processes []uint64) *farpoolv1alpha1.FenceResponse {
 	response := &farpoolv1alpha1.FenceResponse{}
 	w.repairs.fences++
 	for _, id := range processes {
-		if known := w.repairs.fates[v1alpha1.ProcessID(id)]; known != nil && !known.over && !known.condemned && !w.repairs.asked[known.name] {
+		if known := w.repairs.fate(id); known != nil && !known.over && !known.condemned && !w.repairs.asked[known.name] {
 			w.fail("none is fenced that lives", "memory node %s is asked to fence process %d of compute shard %s, which lives", p.memory.node, id, known.name)
 		}
 		if p.sessions.open[id] != nil {
@@ -295,13 +297,13 @@ func (w *world) fence(p *process, processes []uint64) *farpoolv1alpha1.FenceResp
 		p.end(id)
 		p.sessions.fenced[id] = true
 		if left := p.sessions.dead[id]; left != nil {
-			response.Left = append(response.Left, &farpoolv1alpha1.DeadClient{Process: left.Process, Name: left.Name, Slots: left.Slots, Segments: left.Segments})
+			response.Left = append(response.Left, left)
 		}
 	}
 	return response
 }
 
-// repair is what a compute shard does that is asked to.
+// repair does what a compute shard does when it is asked to repair what processes left: where chosen, it succeeds.
 func (w *world) repair(s *shard, processes []uint64, chosen func() bool) *farpoolv1alpha1.RepairResponse {
 	if slices.Contains(processes, s.process) {
 		w.fail("the dead repair nothing", "process %d of compute shard %s is asked to repair what it left itself", s.process, s.name)
@@ -344,6 +346,7 @@ func (w *world) repair(s *shard, processes []uint64, chosen func() bool) *farpoo
 
 // Objects.
 
+// applyLease does what the API server does when a RepairLease is applied. The spec of one that exists never changes.
 func (w *world) applyLease(object *apiac.RepairLeaseApplyConfiguration) error {
 	lease := &v1alpha1.RepairLease{}
 	live := w.live(kindLease)[*object.Name]
@@ -356,12 +359,8 @@ func (w *world) applyLease(object *apiac.RepairLeaseApplyConfiguration) error {
 		w.repairs.leases++
 		lease.UID, lease.CreationTimestamp, lease.Generation = w.uid("lease"), metav1.NewTime(w.now), 1
 	}
-	text, err := json.Marshal(object)
-	if err != nil {
-		return err
-	}
 	before := lease.Spec
-	if err := json.Unmarshal(text, lease); err != nil {
+	if err := applied(object, lease); err != nil {
 		return err
 	}
 	if live != nil && object.Spec != nil && fmt.Sprint(before) != fmt.Sprint(lease.Spec) {
@@ -371,53 +370,46 @@ func (w *world) applyLease(object *apiac.RepairLeaseApplyConfiguration) error {
 	return nil
 }
 
-// mayEnd holds operators to which RepairLeases they delete.
+// mayEnd says that a rule is broken if an operator deletes a RepairLease that is not complete.
 func (w *world) mayEnd(lease *v1alpha1.RepairLease) {
 	if lease.Status.CompletedAt == nil {
 		w.fail("no RepairLease is lost", "an operator deletes RepairLease %s, which is not complete", lease.Name)
 	}
 }
 
-// leasesAreOfTheDead holds an operator to whom it makes RepairLeases for: none for one that it knows to have left in order.
-func (o *operator) leasesAreOfTheDead(object *apiac.RepairLeaseApplyConfiguration) {
+// mayRepair says that a rule is broken if an operator makes a RepairLease for a process that it knows to have left in order.
+func (o *operator) mayRepair(object *apiac.RepairLeaseApplyConfiguration) {
 	if object.Spec == nil || len(o.snapshot.ShardMaps) == 0 || *object.Spec.Cause == v1alpha1.CauseNodeOutOfService {
 		return
 	}
 	for _, client := range object.Spec.Clients {
-		known := o.repairs.fates[*client.Process]
-		if known == nil || !known.inOrder {
-			continue
-		}
-		named, reported := true, false
-		spec := o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec
-		for _, entry := range spec.Nodes {
-			pod := o.snapshot.NodePods[entry.Name]
-			if pod == nil {
-				named = false
-				continue
-			}
-			facts := o.streams[pod.UID].Facts.GetMemoryNode()
-			named = named && o.streams[pod.UID].State == agent.Connected && slices.ContainsFunc(facts.GetClosed(), func(id uint64) bool { return v1alpha1.ProcessID(id) == *client.Process })
-			reported = reported || slices.ContainsFunc(facts.GetDead(), func(left *farpoolv1alpha1.DeadClient) bool {
-				return v1alpha1.ProcessID(left.Process) == *client.Process
-			})
-		}
-		for uid, exit := range o.exits {
-			named = named || exit.ExitCode == 0 && o.exitOf[uid] == *client.Process
-		}
-		if named && !reported {
+		if known := o.repairs.fates[*client.Process]; known != nil && known.inOrder && o.knowsLeft(*client.Process) {
 			o.fail("none that left in order has a RepairLease", "%s makes RepairLease %s for process %s, which it knows to have left in order", o.name, *object.Name, *client.Process)
 		}
 	}
 }
 
-// podSpec is the spec of a memory node's pod as the API server keeps it.
-func podSpec(object *corev1ac.PodApplyConfiguration) (spec corev1.PodSpec, err error) {
-	text, err := json.Marshal(object.Spec)
-	if err != nil {
-		return spec, err
+// knowsLeft says whether an operator knows that a process has left in order: every memory node of its map says so, or the process's container was seen to end
+// with 0; and no memory node says that something is left.
+func (o *operator) knowsLeft(process string) bool {
+	closed := true
+	for _, entry := range o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec.Nodes {
+		pod := o.snapshot.NodePods[entry.Name]
+		if pod == nil {
+			closed = false
+			continue
+		}
+		stream := o.streams[pod.UID]
+		facts := stream.Facts.GetMemoryNode()
+		if slices.ContainsFunc(facts.GetDead(), func(left *farpoolv1alpha1.DeadClient) bool { return v1alpha1.ProcessID(left.Process) == process }) {
+			return false
+		}
+		closed = closed && stream.State == agent.Connected && slices.ContainsFunc(facts.GetClosed(), func(id uint64) bool { return v1alpha1.ProcessID(id) == process })
 	}
-	return spec, json.Unmarshal(text, &spec)
+	for uid, exit := range o.exits {
+		closed = closed || exit.ExitCode == 0 && o.exitOf[uid] == process
+	}
+	return closed
 }
 
 // podPatch is all that an operator may patch of a pod that runs.
@@ -438,7 +430,8 @@ type podPatch struct {
 	} `json:"spec"`
 }
 
-// amendPod is what the API server makes of a patch, and what no patch does: take away what the pod has, or write over what a person has set.
+// amendPod does what the API server does with a patch of a pod. It says that a rule is broken if the patch takes away what the pod has, or writes over what a
+// person has set.
 func (w *world) amendPod(amendment plan.Amendment) error {
 	patch := podPatch{}
 	strict := json.NewDecoder(bytes.NewReader(amendment.Patch))
@@ -460,39 +453,41 @@ func (w *world) amendPod(amendment plan.Amendment) error {
 			}
 			pod.Annotations[key] = value
 		}
-		for _, was := range pod.Spec.Tolerations {
-			if patch.Spec.Tolerations != nil && !slices.ContainsFunc(patch.Spec.Tolerations, func(now corev1.Toleration) bool {
-				return now.Key == was.Key && now.Operator == was.Operator && now.Value == was.Value && now.Effect == was.Effect
-			}) {
-				w.fail("a patch takes nothing away", "pod %s would tolerate %s no more", pod.Name, was.Key)
-			}
-		}
 		if patch.Spec.Tolerations != nil {
-			pod.Spec.Tolerations = patch.Spec.Tolerations
-		}
-		if amendment.Subresource != "resize" {
-			return
-		}
-		for _, container := range patch.Spec.Containers {
-			has := &pod.Spec.Containers[0].Resources
-			change := func(list *corev1.ResourceList, by map[corev1.ResourceName]*resource.Quantity) {
-				*list = maps.Clone(*list)
-				for name, quantity := range by {
-					if quantity == nil {
-						delete(*list, name)
-					} else {
-						(*list)[name] = *quantity
-					}
+			for _, was := range pod.Spec.Tolerations {
+				if !slices.ContainsFunc(patch.Spec.Tolerations, func(now corev1.Toleration) bool {
+					return now.Key == was.Key && now.Operator == was.Operator && now.Value == was.Value && now.Effect == was.Effect
+				}) {
+					w.fail("a patch takes nothing away", "pod %s would tolerate %s no more", pod.Name, was.Key)
 				}
 			}
-			change(&has.Requests, container.Resources.Requests)
-			change(&has.Limits, container.Resources.Limits)
+			pod.Spec.Tolerations = patch.Spec.Tolerations
+		}
+		if amendment.Subresource == "resize" {
+			for _, container := range patch.Spec.Containers {
+				has := &pod.Spec.Containers[0].Resources
+				has.Requests = resized(has.Requests, container.Resources.Requests)
+				has.Limits = resized(has.Limits, container.Resources.Limits)
+			}
 		}
 	})
 	return nil
 }
 
-// unamended says which memory node's pod has not what the spec gives to pods that run.
+// resized returns resources with those of a patch. What the patch has as null is taken away.
+func resized(has corev1.ResourceList, patch map[corev1.ResourceName]*resource.Quantity) corev1.ResourceList {
+	has = maps.Clone(has)
+	for name, quantity := range patch {
+		if quantity == nil {
+			delete(has, name)
+		} else {
+			has[name] = *quantity
+		}
+	}
+	return has
+}
+
+// unamended names a pod of a memory node, and what it lacks of what the spec gives to pods that run.
 func (w *world) unamended() string {
 	memoryPool := w.pool().Spec.Memory.Pools[0]
 	for _, name := range w.names(kindPod) {
@@ -519,14 +514,14 @@ func (w *world) unamended() string {
 
 // Operators.
 
-// callKey: of one kind, one call at a time is made of a process on behalf of a RepairLease.
+// callKey identifies a call. On behalf of a RepairLease, a process has one call of a kind at a time.
 type callKey struct {
 	lease  types.UID
 	name   string
 	repair bool
 }
 
-// observeShards is what observe.Take makes of compute shards.
+// observeShards does what observe.Take does about compute shards.
 func (o *operator) observeShards(s *observe.Snapshot) {
 	if o.repairs == nil {
 		return
@@ -575,7 +570,7 @@ func (o *operator) callKeys() []callKey {
 	return slices.SortedFunc(maps.Keys(o.calls), func(a, b callKey) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 }
 
-// answerCalls has agents answer, those that are chosen.
+// answerCalls has agents answer the calls that are chosen.
 func (o *operator) answerCalls(chosen func(percent int) bool) {
 	for _, key := range o.callKeys() {
 		if outcome := o.calls[key]; outcome.Running && chosen(60) {
@@ -623,7 +618,7 @@ func (o *operator) answerCall(outcome *agent.Outcome) {
 	outcome.Failures = 0
 }
 
-// ask is what the controller does.
+// ask does what the controller does with the calls of a plan.
 func (o *operator) ask() {
 	if o.repairs == nil || o.decided.Status.Unsettled {
 		return
@@ -642,9 +637,9 @@ func (o *operator) ask() {
 			}
 			failures = before.Failures
 		}
-		for other, outcome := range o.calls {
-			if key.repair && other.repair && outcome.Running && (other.lease == key.lease || other.name == key.name) {
-				o.fail("one repairs at a time", "%s asks compute shard %s to repair for RepairLease %s, and %s is at it for %s", o.name, key.name, key.lease, other.name, other.lease)
+		for _, other := range o.callKeys() {
+			if key.repair && other.repair && o.calls[other].Running && (other.lease == key.lease || other.name == key.name) {
+				o.fail("one repairs at a time", "%s asks compute shard %s to repair for RepairLease %s, and %s still repairs for %s", o.name, key.name, key.lease, other.name, other.lease)
 			}
 		}
 		o.before("asks %s on behalf of RepairLease %s", call.Name, call.Lease)
@@ -653,7 +648,7 @@ func (o *operator) ask() {
 	}
 }
 
-// amend is what the controller does.
+// amend does what the controller does with the patches of a plan.
 func (o *operator) amend() error {
 	if o.repairs == nil {
 		return nil
@@ -670,7 +665,7 @@ func (o *operator) amend() error {
 
 // What happens.
 
-// happenToShards: events that worlds without compute shards do not have.
+// happenToShards has an event happen that only worlds with compute shards have.
 func (r *run) happenToShards(e event, random *rand.Rand, chance func(int) bool) {
 	if r.repairs == nil {
 		return
@@ -683,96 +678,115 @@ func (r *run) happenToShards(e event, random *rand.Rand, chance func(int) bool) 
 	case shardsWork:
 		r.shardKubelets()
 		r.work(random)
+	case sessionsExpire:
+		r.expire(func() bool { return chance(70) })
+	case podsAreAsBefore:
+		r.bringBackOldPods(chance)
+	case memoryPodsAreEdited:
+		r.editMemoryPods(random, chance)
+	}
+	if pod != nil {
+		r.happenToShard(e.what, pod, chance)
+	}
+}
+
+// happenToShard has an event happen to one compute shard.
+func (r *run) happenToShard(what what, pod *corev1.Pod, chance func(int) bool) {
+	s := r.repairs.shards[pod.UID]
+	switch what {
 	case shardEnds:
-		if pod != nil && r.repairs.shards[pod.UID] != nil {
+		if s != nil {
 			code := r.endShard(pod.UID, chance(40))
-			edit(r.world, kindShard, pod.Name, func(pod *corev1.Pod) {
-				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: exited(code, metav1.NewTime(r.now))}}
-			})
+			edit(r.world, kindShard, pod.Name, func(pod *corev1.Pod) { pod.Status.ContainerStatuses = shardStatus(exited(code, r.now)) })
 		}
 	case shardStops:
-		if pod != nil && r.repairs.shards[pod.UID] != nil {
-			s := r.repairs.shards[pod.UID]
+		if s != nil {
 			s.stopped = !s.stopped
 			r.say("compute shard %s stands still: %v", pod.Name, s.stopped)
 		}
 	case shardPodIsDeleted:
-		if pod != nil && pod.DeletionTimestamp.IsZero() {
-			ran := r.repairs.shards[pod.UID] != nil
-			code := r.endShard(pod.UID, chance(60))
-			r.say("pod %s is deleted", pod.Name)
-			if chance(50) {
-				edit(r.world, kindShard, pod.Name, func(pod *corev1.Pod) {
-					pod.DeletionTimestamp = &metav1.Time{Time: r.now}
-					if ran {
-						pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute-shard", State: exited(code, metav1.NewTime(r.now))}}
-					}
-				})
-			} else {
-				r.take(kindShard, pod.Name)
-			}
+		if !pod.DeletionTimestamp.IsZero() {
+			return
 		}
+		code := r.endShard(pod.UID, chance(60))
+		r.say("pod %s is deleted", pod.Name)
+		if !chance(50) {
+			r.take(kindShard, pod.Name)
+			return
+		}
+		edit(r.world, kindShard, pod.Name, func(pod *corev1.Pod) {
+			pod.DeletionTimestamp = &metav1.Time{Time: r.now}
+			if s != nil {
+				pod.Status.ContainerStatuses = shardStatus(exited(code, r.now))
+			}
+		})
 	case shardNodeIsLost:
-		if pod != nil {
-			r.say("Kubernetes node %s is declared out of service", pod.Spec.NodeName)
-			r.repairs.outOfService[pod.Spec.NodeName] = true
-			if s := r.repairs.shards[pod.UID]; s != nil {
-				r.repairs.fates[v1alpha1.ProcessID(s.process)].condemned = true
-			}
-			if chance(70) {
-				r.endShard(pod.UID, false)
-			}
+		r.say("Kubernetes node %s is declared out of service", pod.Spec.NodeName)
+		r.repairs.outOfService[pod.Spec.NodeName] = true
+		if s != nil {
+			r.repairs.fate(s.process).condemned = true
 		}
-	case sessionsExpire:
-		r.expire(func() bool { return chance(70) })
+		if chance(70) {
+			r.endShard(pod.UID, false)
+		}
 	case peopleRequestRepair:
-		if pod != nil {
-			r.repairsRequested++
-			client := v1alpha1.RepairClient{Name: pod.Name}
-			if s := r.repairs.shards[pod.UID]; s != nil && chance(40) {
-				client.Process = v1alpha1.ProcessID(s.process)
-				r.repairs.fates[client.Process].condemned = true
-			} else {
-				r.repairs.asked[pod.Name] = true
-			}
-			r.say("a person asks for a repair of %+v", client)
-			r.put(kindLease, &v1alpha1.RepairLease{
-				ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("by-hand-%d", r.repairsRequested), UID: r.uid("lease"), Generation: 1, CreationTimestamp: metav1.NewTime(r.now)},
-				Spec:       v1alpha1.RepairLeaseSpec{PoolRef: v1alpha1.PoolReference{Name: simPool}, Cause: v1alpha1.CauseRequested, Clients: []v1alpha1.RepairClient{client}}})
+		r.requestRepair(pod.Name, s, chance)
+	}
+}
+
+// requestRepair has a person make a RepairLease: for the process s if it runs and chance has it, else for a name.
+func (r *run) requestRepair(name string, s *shard, chance func(int) bool) {
+	client := v1alpha1.RepairClient{Name: name}
+	if s != nil && chance(40) {
+		client.Process = v1alpha1.ProcessID(s.process)
+		r.repairs.fate(s.process).condemned = true
+	} else {
+		r.repairs.asked[name] = true
+	}
+	r.say("a person asks for a repair of %+v", client)
+	r.repairs.requests++
+	r.put(kindLease, &v1alpha1.RepairLease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("by-hand-%d", r.repairs.requests), UID: r.uid("lease"), Generation: 1, CreationTimestamp: metav1.NewTime(r.now)},
+		Spec:       v1alpha1.RepairLeaseSpec{PoolRef: v1alpha1.PoolReference{Name: simPool}, Cause: v1alpha1.CauseRequested, Clients: []v1alpha1.RepairClient{client}}})
+}
+
+// bringBackOldPods makes some pods of memory nodes what an earlier operator made. Some have an annotation that a person has set, and all have a toleration of
+// their own.
+func (r *run) bringBackOldPods(chance func(int) bool) {
+	for _, name := range r.names(kindPod) {
+		if len(r.pod(name).Spec.Containers) == 0 || chance(50) {
+			continue
 		}
-	case podsAreAsBefore:
-		for _, name := range r.names(kindPod) {
-			if len(r.pod(name).Spec.Containers) == 0 || chance(50) {
-				continue
+		r.say("pod %s is as an earlier operator made it", name)
+		edit(r.world, kindPod, name, func(pod *corev1.Pod) {
+			pod.Annotations = maps.Clone(pod.Annotations)
+			for key := range render.NotToBeTaken() {
+				delete(pod.Annotations, key)
 			}
-			r.say("pod %s is as an earlier operator made it", name)
-			edit(r.world, kindPod, name, func(pod *corev1.Pod) {
-				pod.Annotations = maps.Clone(pod.Annotations)
-				for key := range render.NotToBeTaken() {
-					delete(pod.Annotations, key)
-				}
-				if chance(50) {
-					pod.Annotations["karpenter.sh/do-not-disrupt"] = "false"
-				}
-				pod.Spec.Tolerations = []corev1.Toleration{{Key: "example.com/own", Operator: corev1.TolerationOpExists}}
-			})
-		}
-	case memoryPodsAreEdited:
-		processors := resource.MustParse(fmt.Sprintf("%dm", 100*(1+random.IntN(4))))
-		tolerates := chance(50)
-		r.say("the spec gives memory nodes %s processors, and a toleration: %v", processors.String(), tolerates)
-		r.respec(func(spec *v1alpha1.KVPoolSpec) {
-			memoryPool := &spec.Memory.Pools[0]
-			memoryPool.Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: processors}}
-			memoryPool.Tolerations = nil
-			if tolerates {
-				memoryPool.Tolerations = []v1alpha1.Toleration{{Key: "example.com/dedicated", Operator: corev1.TolerationOpExists}}
+			if chance(50) {
+				pod.Annotations["karpenter.sh/do-not-disrupt"] = "false"
 			}
+			pod.Spec.Tolerations = []corev1.Toleration{{Key: "example.com/own", Operator: corev1.TolerationOpExists}}
 		})
 	}
 }
 
-// endShardFaults: what stands still goes on, and people take back what they asked for in vain.
+// editMemoryPods has a person edit what the spec gives to pods of memory nodes that run.
+func (r *run) editMemoryPods(random *rand.Rand, chance func(int) bool) {
+	processors := resource.MustParse(fmt.Sprintf("%dm", 100*(1+random.IntN(4))))
+	tolerates := chance(50)
+	r.say("the spec gives memory nodes %s processors, and a toleration: %v", processors.String(), tolerates)
+	r.respec(func(spec *v1alpha1.KVPoolSpec) {
+		memoryPool := &spec.Memory.Pools[0]
+		memoryPool.Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: processors}}
+		memoryPool.Tolerations = nil
+		if tolerates {
+			memoryPool.Tolerations = []v1alpha1.Toleration{{Key: "example.com/dedicated", Operator: corev1.TolerationOpExists}}
+		}
+	})
+}
+
+// endShardFaults has processes that stand still go on, and people delete the RepairLeases of theirs that are not complete.
 func (r *run) endShardFaults() {
 	if r.repairs == nil {
 		return
@@ -780,26 +794,29 @@ func (r *run) endShardFaults() {
 	for _, s := range r.repairs.shards {
 		s.stopped = false
 	}
-	for _, name := range r.names(kindLease) {
-		if lease := r.live(kindLease)[name].(*v1alpha1.RepairLease); lease.Spec.Cause == v1alpha1.CauseRequested && lease.Status.CompletedAt == nil {
-			r.take(kindLease, name)
+	for _, lease := range r.openLeases() {
+		if lease.Spec.Cause == v1alpha1.CauseRequested {
+			r.take(kindLease, lease.Name)
 		}
 	}
 }
 
-// unrepaired says what is left of the dead, and what they are still written down for.
+// openLeases returns the RepairLeases that are not complete.
+func (w *world) openLeases() []*v1alpha1.RepairLease {
+	return slices.DeleteFunc(sortedObjects[*v1alpha1.RepairLease](w.live(kindLease)), func(lease *v1alpha1.RepairLease) bool { return lease.Status.CompletedAt != nil })
+}
+
+// unrepaired says what is not yet repaired, written down or patched.
 func (r *run) unrepaired() string {
 	if r.repairs == nil {
 		return ""
 	}
-	for _, name := range r.names(kindLease) {
-		if lease := r.live(kindLease)[name].(*v1alpha1.RepairLease); lease.Status.CompletedAt == nil {
-			return fmt.Sprintf("RepairLease %s is open: %+v", name, lease.Status)
-		}
+	for _, lease := range r.openLeases() {
+		return fmt.Sprintf("RepairLease %s is open: %+v", lease.Name, lease.Status)
 	}
 	for _, p := range r.runs() {
-		for id, left := range p.sessions.dead {
-			return fmt.Sprintf("memory node %s has %+v of process %d", p.memory.node, left, id)
+		for _, id := range slices.Sorted(maps.Keys(p.sessions.dead)) {
+			return fmt.Sprintf("memory node %s has %+v of process %d", p.memory.node, p.sessions.dead[id], id)
 		}
 	}
 	object, _ := r.live(kindCompute)[v1alpha1.ScaleName(simPool, simCompute)].(*v1alpha1.ComputeShardPool)
@@ -813,9 +830,9 @@ func (r *run) unrepaired() string {
 			return fmt.Sprintf("process %s is over, and written down", process.Process)
 		}
 	}
-	for _, s := range r.repairs.shards {
-		if !written[v1alpha1.ProcessID(s.process)] {
-			return fmt.Sprintf("process %d lives, and is not written down", s.process)
+	for _, pod := range slices.Sorted(maps.Keys(r.repairs.shards)) {
+		if process := r.repairs.shards[pod].process; !written[v1alpha1.ProcessID(process)] {
+			return fmt.Sprintf("process %d lives, and is not written down", process)
 		}
 	}
 	return r.unamended()

@@ -611,7 +611,7 @@ func TestSimulation(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %.0f seeds a minute", seeds, epochs, moves, float64(seeds)/took.Minutes())
-	t.Logf("total: planner: %d RepairLeases, %d fences, %d repairs by compute shards, of which %d found something left, %d patches of pods", total.leases, total.fences, total.attempts, total.repaired, total.amended)
+	t.Logf("total: planner: %d RepairLeases, %d calls to fence, %d calls to repair, which repaired what %d sessions had left, %d patches of pods", total.leases, total.fences, total.attempts, total.repaired, total.amended)
 	if seeds >= 100 && (total.leases < seeds/10 || total.repaired < seeds/50 || total.amended < seeds/10) {
 		t.Error("too little is repaired or amended")
 	}

@@ -127,8 +127,7 @@ type world struct {
 	// resizesDeleted: a person has deleted a ResizeOperation. Its number may be used again then, so that operators with different caches make two.
 	resizesDeleted bool
 	// repairs is nil in worlds without compute shards.
-	repairs          *repairWorld
-	repairsRequested int
+	repairs *repairWorld
 	// newest is the latest map that any memory node has followed.
 	newest *v1alpha1.ShardMapSpec
 
@@ -358,16 +357,14 @@ func (w *world) apply(object any) error {
 				Controller: owner.Controller, BlockOwnerDeletion: owner.BlockOwnerDeletion})
 		}
 		if w.repairs != nil {
-			spec, err := podSpec(object)
-			if err != nil {
+			if err := applied(object.Spec, &pod.Spec); err != nil {
 				return err
 			}
-			pod.Spec = spec
 		}
 		w.put(k, pod)
 	case *apiac.ShardMapApplyConfiguration:
-		spec, err := mapSpec(object)
-		if err != nil {
+		spec := &v1alpha1.ShardMapSpec{}
+		if err := applied(object.Spec, spec); err != nil {
 			return err
 		}
 		if live != nil {
@@ -396,13 +393,13 @@ func (w *world) apply(object any) error {
 	return nil
 }
 
-func mapSpec(object *apiac.ShardMapApplyConfiguration) (*v1alpha1.ShardMapSpec, error) {
-	text, err := json.Marshal(object.Spec)
+// applied gives an object, or a part of one, what an apply configuration has.
+func applied(configuration, to any) error {
+	text, err := json.Marshal(configuration)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	spec := &v1alpha1.ShardMapSpec{}
-	return spec, json.Unmarshal(text, spec)
+	return json.Unmarshal(text, to)
 }
 
 func (w *world) oneIsOpen() {
@@ -861,6 +858,7 @@ func (w *world) move(chosen func() bool) {
 		}
 	}
 	whole := map[*memory]bool{}
+	var givers []*memory
 	parts := len(spec.Directory.Tables)
 	for _, departure := range spec.Departures {
 		giver := w.serves(spec, owner(spec, departure.From))
@@ -869,6 +867,7 @@ func (w *world) move(chosen func() bool) {
 		}
 		if _, known := whole[giver.memory]; !known {
 			whole[giver.memory] = true
+			givers = append(givers, giver.memory)
 		}
 		taker := w.serves(spec, owner(spec, spec.Directory.Tables[departure.Part]))
 		for key := int(departure.Part); key < simKeys; key += parts {
@@ -883,8 +882,8 @@ func (w *world) move(chosen func() bool) {
 		}
 		whole[giver.memory] = whole[giver.memory] && taker != nil
 	}
-	for m, finished := range whole {
-		if finished && m.finished < uint64(spec.Move) {
+	for _, m := range givers {
+		if whole[m] && m.finished < uint64(spec.Move) {
 			m.finished = uint64(spec.Move)
 			w.processes[m.pod].facts = nil
 			w.say("all keys of move %d have left memory node %s", spec.Move, m.node)
