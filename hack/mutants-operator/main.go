@@ -20,16 +20,17 @@ import (
 	"sync"
 )
 
-// knownFile lists files of which no mutant survives (whole FILE), and mutants that are the program itself: FILE | KIND | LINE OF CODE | REASON.
+// knownFile lists files of which no mutant survives (whole FILE), files whose mutants are tried only when --only names them (untried FILE | REASON), and
+// mutants that are the program itself (FILE | KIND | LINE OF CODE | REASON).
 const knownFile = "operator/mutants.txt"
 
-var packages = []string{"plan", "apply", "pki", "shardmap", "protocol", "agent"}
+var packages = []string{"plan", "apply", "pki", "shardmap", "protocol", "agent", "observe"}
 
 func main() {
-	sample := flag.Int("sample", 0, "try so many mutants, by random, of the files that "+knownFile+" calls whole; 0: all mutants of all files")
+	sample := flag.Int("sample", 0, "try so many mutants, by random, of the files that "+knownFile+" calls whole; 0: all mutants of all files that it does not call untried")
 	seed := flag.Uint64("seed", 1, "which mutants are in the sample")
 	workers := flag.Int("workers", 1, "mutants that are tried at once")
-	only := flag.String("only", "", "try only mutants of files whose names hold this")
+	only := flag.String("only", "", "try only mutants of files whose names hold this, or one of several, with commas between them")
 	flag.Parse()
 	chosen := flag.Args()
 	if len(chosen) == 0 {
@@ -42,7 +43,7 @@ func main() {
 }
 
 func run(chosen []string, only string, sample int, seed uint64, workers int) error {
-	known, whole, err := readKnown(knownFile)
+	listed, err := readKnown(knownFile)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,8 @@ func run(chosen []string, only string, sample int, seed uint64, workers int) err
 			return fmt.Errorf("%s: %w", directory, err)
 		}
 		mutants = slices.DeleteFunc(mutants, func(m *mutant) bool {
-			return !strings.Contains(filepath.Base(m.file), only) || sample > 0 && !slices.Contains(whole, m.file)
+			named := slices.ContainsFunc(strings.Split(only, ","), func(part string) bool { return strings.Contains(filepath.Base(m.file), part) })
+			return !named || only == "" && slices.Contains(listed.untried, m.file) || sample > 0 && !slices.Contains(listed.whole, m.file)
 		})
 		if len(mutants) == 0 {
 			continue
@@ -110,7 +112,7 @@ func run(chosen []string, only string, sample int, seed uint64, workers int) err
 					failure = err
 				case fate == "":
 					killed++
-				case known[t.key()] != "":
+				case listed.equivalent[t.key()]:
 					equivalent++
 				default:
 					survivors = append(survivors, fmt.Sprintf("%s:%d:%d %s (%s): %s", t.file, t.line, t.column, t.kind, fate, t.code))
@@ -137,30 +139,40 @@ func run(chosen []string, only string, sample int, seed uint64, workers int) err
 
 func (m *mutant) key() string { return m.file + "|" + m.kind + "|" + m.code }
 
-func readKnown(name string) (known map[string]string, whole []string, err error) {
+// known is what knownFile says.
+type known struct {
+	whole, untried []string
+	equivalent     map[string]bool
+}
+
+func readKnown(name string) (*known, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the list of equivalent mutants: %w", err)
+		return nil, fmt.Errorf("read the list of equivalent mutants: %w", err)
 	}
 	defer file.Close()
-	known = map[string]string{}
+	listed := &known{equivalent: map[string]bool{}}
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if path, is := strings.CutPrefix(line, "whole "); is {
-			whole = append(whole, path)
-			continue
-		}
 		fields := strings.Split(line, " | ")
-		if len(fields) != 4 || fields[3] == "" {
-			return nil, nil, fmt.Errorf("%s: %q is neither whole FILE nor FILE | KIND | LINE OF CODE | REASON", name, line)
+		whole, isWhole := strings.CutPrefix(line, "whole ")
+		untried, isUntried := strings.CutPrefix(fields[0], "untried ")
+		switch {
+		case isWhole:
+			listed.whole = append(listed.whole, whole)
+		case isUntried && len(fields) == 2 && fields[1] != "":
+			listed.untried = append(listed.untried, untried)
+		case !isUntried && len(fields) == 4 && fields[3] != "":
+			listed.equivalent[strings.Join(fields[:3], "|")] = true
+		default:
+			return nil, fmt.Errorf("%s: %q is none of whole FILE, untried FILE | REASON and FILE | KIND | LINE OF CODE | REASON", name, line)
 		}
-		known[fields[0]+"|"+fields[1]+"|"+fields[2]] = fields[3]
 	}
-	return known, whole, lines.Err()
+	return listed, lines.Err()
 }
 
 // copyTree copies what the operator's packages are built from.
