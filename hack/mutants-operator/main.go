@@ -100,18 +100,22 @@ func run(chosen []string, only string, sample int, seed uint64, workers int) err
 	var mu sync.Mutex
 	var failure error
 	queue := make(chan trial)
-	killed, equivalent := 0, 0
+	killed, late, equivalent := 0, 0, 0
 	var survivors []string
 	for range workers {
 		wait.Go(func() {
 			for t := range queue {
-				fate, err := t.of.try(t.mutant)
+				fate, isLate, err := t.of.try(t.mutant)
 				mu.Lock()
 				switch {
 				case err != nil:
 					failure = err
 				case fate == "":
 					killed++
+					if isLate {
+						late++
+						fmt.Printf("%s:%d:%d %s (killed by a deadline): %s\n", t.file, t.line, t.column, t.kind, t.code)
+					}
 				case listed.equivalent[t.key()]:
 					equivalent++
 				default:
@@ -130,7 +134,7 @@ func run(chosen []string, only string, sample int, seed uint64, workers int) err
 	if failure != nil {
 		return failure
 	}
-	fmt.Printf("total: operator mutants: %d killed of %d, %d more are equivalent (%s), %d survive\n", killed, len(trials), equivalent, knownFile, len(survivors))
+	fmt.Printf("total: operator mutants: %d killed of %d, %d of these by a deadline, %d more are equivalent (%s), %d survive\n", killed, len(trials), late, equivalent, knownFile, len(survivors))
 	if len(survivors) > 0 {
 		return fmt.Errorf("no test notices %d mutants: write one that does, or say in %s why none can", len(survivors), knownFile)
 	}

@@ -59,7 +59,7 @@ func (s *suite) prepare() error {
 	}
 	for i := range 5 {
 		began := time.Now()
-		if _, _, err := s.run("^$", time.Minute, "MUTANT=0"); err != nil {
+		if _, err := s.run("^$", time.Minute, "MUTANT=0"); err != nil {
 			return fmt.Errorf("run no test of %s: %w", s.directory, err)
 		}
 		if took := time.Since(began); i == 0 || took < s.starts {
@@ -70,9 +70,9 @@ func (s *suite) prepare() error {
 		t := test{name: name, reaches: map[int]bool{}}
 		file := filepath.Join(filepath.Dir(s.binary), "reached")
 		began := time.Now()
-		passed, said, err := s.run("^"+name+"$", time.Hour, "MUTANTS_REACHED="+file)
-		if err == nil && !passed {
-			err = fmt.Errorf("it fails with no mutant: %s", said)
+		ended, err := s.run("^"+name+"$", time.Hour, "MUTANTS_REACHED="+file)
+		if err == nil && !ended.passed {
+			err = fmt.Errorf("it fails with no mutant: %s", ended.said)
 		}
 		if err != nil {
 			return fmt.Errorf("run %s of %s: %w", name, s.directory, err)
@@ -96,9 +96,9 @@ func (s *suite) prepare() error {
 	return nil
 }
 
-// try a mutant. It returns "" if a test fails, and else why none did. It runs more tests at once each time: what fails at once keeps a mutant from tests that
-// it would have wait for their deadlines.
-func (s *suite) try(m *mutant) (string, error) {
+// try a mutant. It returns "" if a test fails, and else why none did; late says that one failed because it took too long. It runs more tests at once each time:
+// what fails at once keeps a mutant from tests that it would have wait for their deadlines.
+func (s *suite) try(m *mutant) (fate string, late bool, err error) {
 	var batch []string
 	var takes, most time.Duration
 	reached := false
@@ -108,9 +108,9 @@ func (s *suite) try(m *mutant) (string, error) {
 		if len(batch) == 0 {
 			return false, nil
 		}
-		passed, _, err := s.run("^("+strings.Join(batch, "|")+")$", patience*takes+10*time.Second, "MUTANT="+strconv.Itoa(m.number))
-		batch, takes = nil, 0
-		return !passed, err
+		ended, err := s.run("^("+strings.Join(batch, "|")+")$", patience*takes+10*time.Second, "MUTANT="+strconv.Itoa(m.number))
+		batch, takes, late = nil, 0, ended.late
+		return !ended.passed, err
 	}
 	for _, t := range s.tests {
 		if !t.reaches[m.number] {
@@ -120,7 +120,7 @@ func (s *suite) try(m *mutant) (string, error) {
 		itself := max(0, t.takes-s.starts)
 		if len(batch) == few || len(batch) > 0 && takes+itself > most {
 			if failed, err := fails(); failed || err != nil {
-				return "", err
+				return "", late, err
 			}
 			few, most = 4*few, 4*most
 		}
@@ -128,16 +128,24 @@ func (s *suite) try(m *mutant) (string, error) {
 		batch = append(batch, t.name)
 	}
 	if !reached {
-		return "not covered", nil
+		return "not covered", false, nil
 	}
 	if failed, err := fails(); failed || err != nil {
-		return "", err
+		return "", late, err
 	}
-	return "lived", nil
+	return "lived", false, nil
+}
+
+// ending is how tests ended.
+type ending struct {
+	passed bool
+	// late: they were stopped, as they took too long.
+	late bool
+	said string
 }
 
 // run tests, for so long at most: longer is a failure, too.
-func (s *suite) run(tests string, most time.Duration, environment string) (passed bool, said string, err error) {
+func (s *suite) run(tests string, most time.Duration, environment string) (ending, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	script := fmt.Sprintf(`ulimit -v %d; exec "$0" "$@"`, kibibytes)
@@ -145,10 +153,10 @@ func (s *suite) run(tests string, most time.Duration, environment string) (passe
 	var output bytes.Buffer
 	c.Dir, c.Stdout, c.Stderr, c.Env = s.directory, &output, &output, append(os.Environ(), environment)
 	c.WaitDelay = time.Second
-	err = c.Run()
+	err := c.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) || ctx.Err() != nil {
-		return false, output.String(), nil
+		return ending{late: ctx.Err() != nil, said: output.String()}, nil
 	}
-	return err == nil, output.String(), err
+	return ending{passed: err == nil, said: output.String()}, err
 }
