@@ -51,8 +51,7 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 		Eventually(pressure(ctx)).WithContext(ctx).Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonMemoryFull))
 		Eventually(func() *metav1.Condition { return p.condition(ctx, farpoolv1alpha1.ConditionDegraded) }).WithContext(ctx).
 			Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonMemoryFull))
-		Eventually(func() []string { return p.events(ctx, farpoolv1alpha1.ReasonMemoryFull) }).WithContext(ctx).
-			Should(ContainElement(HavePrefix("KVPool/" + p.name + ": a memory node is full, says compute shard brim-shards-")))
+		p.tells(ctx, ContainElement(HavePrefix("KVPool/"+p.name+": a memory node is full, says compute shard brim-shards-")), farpoolv1alpha1.ReasonMemoryFull)
 	}, SpecTimeout(3*time.Minute))
 
 	It("goes on with reads, and with writes that need no more room", func(ctx SpecContext) {
@@ -75,9 +74,8 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 		}
 		Eventually(func() error { return through.Set(ctx, "after", value, 0).Err() }).WithContext(ctx).Should(Succeed())
 		Eventually(pressure(ctx)).WithContext(ctx).Should(haveStatus(metav1.ConditionFalse, farpoolv1alpha1.ReasonMemoryAvailable))
-		Eventually(func() []string { return p.events(ctx, farpoolv1alpha1.ReasonMemoryAvailable) }).WithContext(ctx).
-			Should(ContainElement(HavePrefix("KVPool/" + p.name + ": ")))
-		Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded)).To(haveStatus(metav1.ConditionFalse, farpoolv1alpha1.ReasonHealthy))
+		p.tells(ctx, ContainElement(HavePrefix("KVPool/"+p.name+": ")), farpoolv1alpha1.ReasonMemoryAvailable)
+		p.says(ctx, farpoolv1alpha1.ConditionDegraded, metav1.ConditionFalse, farpoolv1alpha1.ReasonHealthy)
 	}, SpecTimeout(3*time.Minute))
 })
 
@@ -100,7 +98,7 @@ var _ = Describe("A pool that is full and may not grow", func() {
 		AddReportEntry("full", fmt.Sprintf("with %d keys and values of %d bytes", stored, bytes))
 		Expect(refused).To(MatchError(Equal("OOM command not allowed when used memory > 'maxmemory'.")))
 		// At once: half a minute after the last refusal it is told how full the fullest memory node is, and no more.
-		Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionMemoryPressure).Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonMemoryFull))
+		p.says(ctx, farpoolv1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, farpoolv1alpha1.ReasonMemoryFull)
 		for i := range stored {
 			Expect(through.Set(ctx, key(i), value, 0).Err()).To(Succeed(), key(i))
 		}
@@ -114,7 +112,7 @@ var _ = Describe("A pool that is full and may not grow", func() {
 			return c
 		}
 		Eventually(limited).WithContext(ctx).Should(haveStatus(metav1.ConditionTrue, farpoolv1alpha1.ReasonCeilingReached))
-		Eventually(func() []string { return p.events(ctx, farpoolv1alpha1.ReasonCeilingReached) }).WithContext(ctx).ShouldNot(BeEmpty())
+		p.tells(ctx, Not(BeEmpty()), farpoolv1alpha1.ReasonCeilingReached)
 
 		By("letting it have another memory node")
 		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=json", "-p",

@@ -64,6 +64,6 @@ var _ = Describe("The chart", func() {
 		Expect(touch(ctx, p)).To(Succeed())
 		p.ready(ctx)
 		Expect(p.life(ctx)).To(Equal(life))
-		Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded)).To(haveStatus(metav1.ConditionFalse))
+		p.says(ctx, farpoolv1alpha1.ConditionDegraded, metav1.ConditionFalse)
 	}, SpecTimeout(8*time.Minute))
 })

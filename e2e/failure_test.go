@@ -196,8 +196,7 @@ func failing(index string) {
 		Expect(owner).NotTo(BeNil(), "it would stay behind when the pool is deleted")
 		Expect(owner.Kind + "/" + owner.Name).To(Equal("KVPool/" + p.name))
 		for _, reasons := range [][]string{{farpoolv1alpha1.ReasonFenced}, {farpoolv1alpha1.ReasonRepaired, farpoolv1alpha1.ReasonNothingLeft}, {farpoolv1alpha1.ReasonComplete}} {
-			Eventually(func() []string { return p.events(ctx, reasons...) }).WithContext(ctx).
-				Should(ContainElement(HavePrefix("RepairLease/"+lease.Name+": ")), "no event %v", reasons)
+			p.tells(ctx, ContainElement(HavePrefix("RepairLease/"+lease.Name+": ")), reasons...)
 		}
 		for _, metric := range []string{"repair_leases", "repair_backlog"} {
 			Eventually(operatorMetric).WithContext(ctx).WithArguments(p, metric).Should(Equal("0"))
@@ -239,7 +238,7 @@ func failing(index string) {
 			// Memory nodes may have ended its sessions before the kubelet has said that its container ended.
 			Expect(lease.Spec.Cause).To(BeElementOf(farpoolv1alpha1.CausePodTerminated, farpoolv1alpha1.CauseMemoryNodeReport))
 			Expect(lease.Spec.Clients).To(ConsistOf(HaveField("Name", victim.pod.Name)))
-			Expect(p.events(ctx, farpoolv1alpha1.ReasonClientsDied)).To(ContainElement(And(HavePrefix("KVPool/"+p.name+": "), ContainSubstring(lease.Name))))
+			p.tells(ctx, ContainElement(And(HavePrefix("KVPool/"+p.name+": "), ContainSubstring(lease.Name))), farpoolv1alpha1.ReasonClientsDied)
 			show(ctx, p, lease.Name)
 			Expect(victim.ready(ctx)).To(Succeed())
 		})

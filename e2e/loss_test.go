@@ -80,11 +80,12 @@ var _ = Describe("A memory node that is lost", Label("short"), func() {
 		Eventually(func(g Gomega) {
 			g.Expect(p.events(ctx, farpoolv1alpha1.ReasonTablesStopped, farpoolv1alpha1.ReasonDataLost)).NotTo(BeEmpty())
 			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus(metav1.ConditionFalse))
-			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded)).To(haveStatus(metav1.ConditionTrue))
+			degraded := p.condition(ctx, farpoolv1alpha1.ConditionDegraded)
+			g.Expect(degraded).To(haveStatus(metav1.ConditionTrue))
+			g.Expect(degraded.Message).To(ContainSubstring(victim.Name), "the condition does not say where")
 		}).WithContext(ctx).Should(Succeed())
 		Eventually(lossMetric).WithContext(ctx).WithArguments(p).Should(Equal("1"))
 		Eventually(nodeMetric).WithContext(ctx).WithArguments(p, victim.Name, "farpool_node_serving").Should(Equal("0"))
-		Expect(p.condition(ctx, farpoolv1alpha1.ConditionDegraded).Message).To(ContainSubstring(victim.Name), "the condition does not say where")
 
 		By("finding that its part answers with an error, never with absence, and the other part as before")
 		r, err := workload.NewRun(target, 1, "load:", workload.DefaultSizes)

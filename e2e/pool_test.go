@@ -82,6 +82,12 @@ func (p pool) condition(ctx context.Context, kind string) *metav1.Condition {
 	return c
 }
 
+// says waits until a condition has a status, and one of the reasons if any are named. Statuses of a pool and of what belongs to it are written one after the other.
+func (p pool) says(ctx context.Context, kind string, status metav1.ConditionStatus, reasons ...string) {
+	GinkgoHelper()
+	Eventually(p.condition).WithContext(ctx).WithArguments(kind).Should(haveStatus(status, reasons...))
+}
+
 // haveStatus matches a condition.
 func haveStatus(status metav1.ConditionStatus, reasons ...string) OmegaMatcher {
 	return WithTransform(func(c *metav1.Condition) string {
@@ -212,6 +218,12 @@ func (p pool) events(ctx context.Context, reasons ...string) []string {
 		}
 	}
 	return out
+}
+
+// tells waits until the events with any of the reasons match. Events are written after what they are about.
+func (p pool) tells(ctx context.Context, matcher OmegaMatcher, reasons ...string) {
+	GinkgoHelper()
+	Eventually(func() []string { return p.events(ctx, reasons...) }).WithContext(ctx).Should(matcher, "%v", reasons)
 }
 
 // delete removes the pool and waits until nothing of it is left.

@@ -63,7 +63,7 @@ var _ = Describe("A pool whose index is RACE", Label("short"), func() {
 			AddReportEntry("history", fmt.Sprintf("%+v; %d commands failed (%v)", sum, each.Errors.Count(), each.Errors.Kinds()))
 		}
 		Expect(p.memoryNode(ctx, nodes[0].pod.Name).Status.LostIncarnation).To(BeEmpty(), "it came back empty")
-		Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus("True"))
+		p.says(ctx, farpoolv1alpha1.ConditionAvailable, "True")
 		p.clean(ctx)
 	}, SpecTimeout(8*time.Minute))
 })

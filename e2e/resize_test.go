@@ -49,7 +49,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		moved, err := metrics(clients, movedAway)
 		Expect(err).NotTo(HaveOccurred())
 		AddReportEntry("keys moved", fmt.Sprintf("by the shards in their present lives: %v", moved))
-		Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus("True"))
+		p.says(ctx, farpoolv1alpha1.ConditionAvailable, "True")
 		p.clean(ctx)
 	},
 		Entry("of RACE", SpecTimeout(12*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
@@ -83,7 +83,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 			}, NodeTimeout(time.Minute))
 			_, err := kind.Kubectl(ctx, "", "cordon", first.Spec.NodeName)
 			Expect(err).NotTo(HaveOccurred())
-			Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionDegraded).Should(haveStatus("True", farpoolv1alpha1.ReasonNowhereToEvacuate))
+			p.says(ctx, farpoolv1alpha1.ConditionDegraded, "True", farpoolv1alpha1.ReasonNowhereToEvacuate)
 			p.scaleMemory(ctx, 2)
 			Eventually(func(g Gomega) {
 				pods := p.memoryNodes(ctx)
@@ -179,7 +179,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 			Expect(uid).To(Equal(stay[name]), "memory node %s, which stays, has another pod", name)
 		}
 		for _, reason := range []string{farpoolv1alpha1.ReasonMoveBegun, farpoolv1alpha1.ReasonMoveFinished, farpoolv1alpha1.ReasonNodeDrained, farpoolv1alpha1.ReasonResizeComplete} {
-			Expect(p.events(ctx, reason)).NotTo(BeEmpty(), reason)
+			p.tells(ctx, Not(BeEmpty()), reason)
 		}
 		p.clean(ctx)
 	},
@@ -194,7 +194,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		load(ctx, p.target(ctx), 500)
 		operation := p.resize(ctx, 2)
 		p.stage(ctx, operation, farpoolv1alpha1.StagePlanned)
-		Expect(p.condition(ctx, farpoolv1alpha1.ConditionProgressing)).To(haveStatus("True", farpoolv1alpha1.ReasonResizing))
+		p.says(ctx, farpoolv1alpha1.ConditionProgressing, "True", farpoolv1alpha1.ReasonResizing)
 		table, err := kind.Kubectl(ctx, "", "-n", p.namespace, "get", "resizeoperations")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(table).To(And(ContainSubstring(operation), ContainSubstring("1 to 2"), ContainSubstring("Planned")))
@@ -202,9 +202,11 @@ var _ = Describe("A pool whose memory nodes change", func() {
 
 		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "resizeoperation", operation, "--type=merge", "-p", `{"spec":{"requestedState":"Abort"}}`)
 		Expect(err).NotTo(HaveOccurred())
-		Eventually(p.condition).WithContext(ctx).WithArguments(farpoolv1alpha1.ConditionProgressing).Should(haveStatus("False", farpoolv1alpha1.ReasonResizeAborted))
+		p.says(ctx, farpoolv1alpha1.ConditionProgressing, "False", farpoolv1alpha1.ReasonResizeAborted)
 		Eventually(p.memoryNodes).WithContext(ctx).Should(HaveLen(1))
-		Expect(p.resizeOperation(ctx, operation).Status.Stage).To(Equal(farpoolv1alpha1.StageAborted))
+		Eventually(func(g Gomega) {
+			g.Expect(p.resizeOperation(ctx, operation).Status.Stage).To(Equal(farpoolv1alpha1.StageAborted))
+		}).WithContext(ctx).Should(Succeed())
 		load(ctx, p.target(ctx), 500)
 		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "delete", "resizeoperation", operation)
 		Expect(err).NotTo(HaveOccurred())
@@ -435,10 +437,10 @@ func (p pool) resized(ctx context.Context, name string, memoryNodes int) {
 		g.Expect(kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.get(ctx).Status.ShardMap.Name}, &newest)).To(Succeed())
 		g.Expect(newest.Spec.Nodes).To(HaveLen(memoryNodes))
 		g.Expect(newest.Spec.Departures).To(BeEmpty())
+		var all farpoolv1alpha1.MemoryNodeList
+		g.Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
+		g.Expect(all.Items).To(HaveLen(memoryNodes))
 	}).WithContext(ctx).Should(Succeed())
-	var all farpoolv1alpha1.MemoryNodeList
-	Expect(kind.List(ctx, &all, client.InNamespace(p.namespace))).To(Succeed())
-	Expect(all.Items).To(HaveLen(memoryNodes))
 	for ordinal := memoryNodes; ordinal < memoryNodes+4; ordinal++ {
 		gone := kind.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: farpoolv1alpha1.MemoryNodeName(p.name, "memory", int32(ordinal))}, &farpoolv1alpha1.MemoryNode{})
 		Expect(apierrors.IsNotFound(gone)).To(BeTrue(), "memory node %d is still there: %v", ordinal, gone)
