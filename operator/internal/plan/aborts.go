@@ -12,11 +12,11 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// A person may abort a ResizeOperation. The spec still asks for what it was to do, so that the abort holds the pool where it is: nothing more is
-// begun, memory nodes with parts of the hash space stay, and those without any go, whatever the spec says of either. That lasts until the spec asks
-// for another number of memory nodes, or the operation is deleted, which has it made again. What has been published is finished all the same.
+// A person may abort a ResizeOperation. The spec still asks for what the operation was to do, so the abort holds the pool where it is: no further step begins,
+// memory nodes with parts of the hash space stay, and memory nodes without any leave, whatever the spec says of them. The abort ends when the spec asks for
+// another number of memory nodes, or when the operation is deleted and therefore made again. A step that has been published is finished in any case.
 
-// hold the pool where it is, if its present aim is an operation that was aborted. One that has nothing left to begin goes on to its end.
+// hold keeps the pool where it is, if the operation of its present aim was aborted. An operation that has nothing left to begin goes on to its end.
 func (d *decision) hold() {
 	m, spec := &d.moves, d.epochs.current
 	if spec == nil || m.aborted == nil || m.open != nil && m.open != m.aborted || len(d.missing(spec)) == 0 && shared(spec.Directory, d.staying(spec)) && !d.unsplit(spec) {
@@ -41,13 +41,13 @@ func stillHolds(operation *v1alpha1.ResizeOperation) bool {
 	return operation.Status.Stage == v1alpha1.StageAborted && meta.IsStatusConditionTrue(operation.Status.Conditions, v1alpha1.ConditionHolding)
 }
 
-// howToGoOn after an abort.
+// howToGoOn tells people how the pool goes on after an abort.
 func (d *decision) howToGoOn() string {
 	return fmt.Sprintf("ResizeOperation %s was aborted, and the pool stays as it is: ask for another number of memory nodes or tables, or have the same planned anew: kubectl -n %s delete resizeoperation %s",
 		d.moves.held.Name, d.Pool.Namespace, d.moves.held.Name)
 }
 
-// holding says whether an operation that was aborted keeps the pool where it is.
+// holding is the condition that says whether an aborted operation keeps the pool where it is.
 func (d *decision) holding(operation *v1alpha1.ResizeOperation) metav1.Condition {
 	if operation == d.moves.held {
 		return condition(v1alpha1.ConditionHolding, metav1.ConditionTrue, v1alpha1.ReasonResizeAborted, "%s", d.howToGoOn())

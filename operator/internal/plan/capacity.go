@@ -11,14 +11,14 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 )
 
-// Of a table's or heap's room, in parts of one. A pool is said to be nearly full until it has clearly more room again, lest the condition flaps.
+// These are shares of the room of a table or heap. A pool that was nearly full counts as such until it has clearly more room, lest the condition flaps.
 const (
 	nearlyFull     = 0.90
 	clearlyNotFull = 0.80
 )
 
-// memoryPressure says whether writes are refused for want of memory, which compute shards know, or may soon be, as keys fill the tables; and
-// has a change told. A key's place is not chosen by who has room: the fullest memory node counts.
+// memoryPressure says whether writes are refused for lack of memory, which compute shards report, or may soon be, because the tables fill up. It announces a
+// change. Where a key lies does not depend on who has room, so the fullest memory node counts.
 func (d *decision) memoryPressure() metav1.Condition {
 	const pressure = v1alpha1.ConditionMemoryPressure
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, pressure)
@@ -26,7 +26,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 	fullest, most, of, unknown := d.fullest(d.fills)
 	whenFull := "additions are refused (OOM), which are new keys and values that are longer than before; reads, removals, and writes of values that are no longer go on: remove keys, or add memory nodes"
 	refusing := d.refusing()
-	// Steps as coarse as the news of them.
+	// The condition's steps are as coarse as those of the news that compute shards send.
 	percent := int(most*20) * 5
 	var now metav1.Condition
 	switch {
@@ -38,7 +38,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 			now = *before.DeepCopy()
 		}
 	case under && most < nearlyFull && len(unknown) > 0:
-		// One that may be the fullest has yet to say so: it begins anew, or has not been heard since this operator began.
+		// The memory node that may be the fullest has not yet said how full it is: it begins anew, or this operator has not heard it yet.
 		now = *before.DeepCopy()
 	case most >= nearlyFull, under && most >= clearlyNotFull:
 		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the %s of memory node %s is %d %% full or more; when it is full, %s", of, fullest.name, percent, whenFull)
@@ -57,7 +57,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 	return now
 }
 
-// ofWhich says of which memory nodes something is not known.
+// ofWhich names the memory nodes of which something is not known.
 func ofWhich(unknown []string) string {
 	if len(unknown) == 0 {
 		return ""
@@ -70,7 +70,7 @@ func (d *decision) fills(n *node) bool {
 	return n.agent.Facts.GetMemoryNode() != nil || inMap(d.epochs.current, n.name) && !d.Unplaced[n.name]
 }
 
-// fullest of some memory nodes, how full it is, and its table or its heap; and those of which it is not known.
+// fullest returns the fullest of some memory nodes, how full it is, and whether that is its table or its heap; and the memory nodes of which it is not known.
 func (d *decision) fullest(among func(*node) bool) (fullest *node, most float64, of string, unknown []string) {
 	for _, n := range d.nodes {
 		if !among(n) {
@@ -87,7 +87,7 @@ func (d *decision) fullest(among func(*node) bool) (fullest *node, most float64,
 	return fullest, most, of, unknown
 }
 
-// refusing are the compute shards that were refused memory of late.
+// refusing are the compute shards that memory nodes have recently refused memory.
 func (d *decision) refusing() []string {
 	var refusing []string
 	for _, pod := range d.ComputePods {
@@ -98,7 +98,7 @@ func (d *decision) refusing() []string {
 	return refusing
 }
 
-// fullFinding is what needs a person of it.
+// fullFinding is the finding that asks a person to act on memory pressure.
 func fullFinding(pressure metav1.Condition) []finding {
 	if pressure.Reason != v1alpha1.ReasonMemoryFull {
 		return nil

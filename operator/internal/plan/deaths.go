@@ -16,7 +16,7 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 )
 
-// death of a client process, and how it is known.
+// death is the end of a client process, and how it is known.
 type death struct {
 	process string
 	name    string
@@ -24,23 +24,23 @@ type death struct {
 	at      *metav1.Time
 }
 
-// verdict on a process. Silence is none: who does not answer may well live.
+// verdict says whether a process lives. Silence is no verdict: a process that does not answer may well live.
 type verdict int
 
 const (
-	// unknown: nobody who would know says anything.
+	// unknown: nothing that could know says anything.
 	unknown verdict = iota
-	// answers: its agent does.
+	// answers: its agent answers.
 	answers
-	// down: the kubelet sees no process in its pod. It may have seen the one of before, so that this alone is no proof.
+	// down: the kubelet sees no process in its pod. The kubelet may have seen an earlier process, so this alone proves nothing.
 	down
-	// ended with nothing left to do: it left in order, and a memory node reports what it left all the same.
+	// ended in order: the process left nothing to do, though a memory node reports something that it left.
 	ended
 	// dead for certain.
 	dead
 )
 
-// census is who of the compute shards lives.
+// census says which processes of compute shards live.
 type census struct {
 	// answering are the processes that answer, with the pod that each answers from.
 	answering map[string]*corev1.Pod
@@ -52,7 +52,8 @@ type census struct {
 
 func (d *decision) takeCensus() census {
 	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}}
-	// What a process says that the operator has found dead is late: another one may run in its pod by now. A person's RepairLease may name one that lives.
+	// A process that the operator has found dead may still seem to answer: what it said is late, and another process may run in its pod by now. A RepairLease of a
+	// person may name a process that lives.
 	dead := map[string]bool{}
 	for _, lease := range d.Leases {
 		for _, client := range lease.Spec.Clients {
@@ -70,7 +71,7 @@ func (d *decision) takeCensus() census {
 	return c
 }
 
-// judge a process that was written down when it answered.
+// judge says whether a process that was written down, when it answered, lives now.
 func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, death) {
 	known := death{process: process.Process, name: process.Name}
 	if c.answering[process.Process] != nil {
@@ -102,11 +103,11 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 	if last != nil && !last.FinishedAt.IsZero() {
 		known.at = last.FinishedAt.DeepCopy()
 	}
-	// A kubelet starts a container only when the one before has ended: whoever else answers from the pod proves it.
+	// A kubelet starts a container only when the one before has ended, so another process that answers from the pod proves the end of this one.
 	over := PodEnded(pod) || c.within[pod.UID] != "" && last != nil
 	switch {
 	case over && (last != nil && last.ExitCode == 0 || d.closedEverywhere(process.Process)):
-		// What the kubelet remembers may be the end of a later process that has come and gone since.
+		// The kubelet may remember the end of a later process, which has come and gone since.
 		return ended, known
 	case over:
 		return dead, known
@@ -116,9 +117,9 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 	return unknown, known
 }
 
-// closedEverywhere says whether every memory node of the map names a process as one that closed its last session itself. An operator that was not there when
-// the pod went has nobody else to ask. A memory node that has restarted since, that cannot be reached or that is too old to say so names none. One that comes into
-// the map now has had no sessions.
+// closedEverywhere says whether every memory node of the map says that the process closed its last session itself. An operator that did not run when the pod went
+// has nothing else to ask. A memory node names no process if it has restarted since, cannot be reached, or is too old to say so. A memory node that comes into the
+// map now has had no sessions.
 func (d *decision) closedEverywhere(process string) bool {
 	current := d.epochs.current
 	number, err := strconv.ParseUint(process, 16, 64)
@@ -149,14 +150,14 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 	if c.answering[process] != nil {
 		return answers, known
 	}
-	// Never heard of: its pod may just have been too short of time to be heard.
+	// This process was never heard. Its pod may have had too little processor time to answer.
 	if pod := c.byName[reported.GetName()]; pod != nil && c.within[pod.UID] == "" && containerRuns(pod) && !PodEnded(pod) {
 		return unknown, known
 	}
 	return dead, known
 }
 
-// findDeaths says who is dead, and writes down who lives or is not yet dealt with.
+// findDeaths says which processes are dead, and writes down the processes that live or wait for a RepairLease.
 func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []death, processes []v1alpha1.ProcessStatus) {
 	written := map[string]v1alpha1.ProcessStatus{}
 	found := map[string]death{}
@@ -195,12 +196,12 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 	return deaths, processes
 }
 
-// holds says whether anything of a process that a memory node still names is left there.
+// holds says whether a memory node that names a dead process still holds anything of it.
 func holds(reported *farpoolv1alpha1.DeadClient) bool {
 	return reported.GetSlots() > 0 || reported.GetSegments() > 0
 }
 
-// PodEnded says whether Kubernetes has it that no container of the pod runs, or ever will.
+// PodEnded says whether, according to Kubernetes, no container of the pod runs or will run again.
 func PodEnded(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -225,7 +226,7 @@ func containerRuns(pod *corev1.Pod) bool {
 	return false
 }
 
-// lastTermination is how the pod's process ended the last time that it did, as the kubelet reports it.
+// lastTermination is how the pod's process last ended, as the kubelet reports it.
 func lastTermination(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	for _, container := range pod.Status.ContainerStatuses {
 		if container.State.Terminated != nil {

@@ -16,17 +16,17 @@ import (
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
-// epochs is what is decided about the shard map. Memory nodes are the authority on which epoch is: they refuse an older one than they
-// hold. The API server's objects follow them after a restored backup, and lead them otherwise: an epoch is an object before any node is
-// told of it, and its name can be taken only once.
+// epochs is what is decided about the shard map. Memory nodes decide which epoch is current: they refuse a map that is older than theirs. After a restored backup,
+// the API server's objects follow the memory nodes. Otherwise the objects lead: an epoch becomes an object before any memory node receives it, and its name can be
+// taken only once.
 type epochs struct {
 	// current is the newest map that has an object; nil before the first.
 	current *v1alpha1.ShardMapSpec
 	// next is the map to be made now, if any.
 	next *v1alpha1.ShardMapSpec
-	// givenUp is the epoch up to which a person has given up what the pool held, where all memory nodes are empty by now.
+	// givenUp is the epoch up to which a person has given up what the pool held, once all memory nodes are empty; 0: none.
 	givenUp int64
-	// waiting says what keeps the first map from being made.
+	// waiting says what the first map waits for.
 	waiting []string
 }
 
@@ -38,7 +38,7 @@ func (e *epochs) effective() *v1alpha1.ShardMapSpec {
 	return e.current
 }
 
-// everHadMap says whether data may already lie where a hash secret says.
+// everHadMap says whether the pool ever had a map: then data may lie where its hash secret says.
 func (d *decision) everHadMap() bool {
 	if len(d.ShardMaps) > 0 || d.Pool.Status.ShardMap != nil {
 		return true
@@ -51,7 +51,7 @@ func (d *decision) everHadMap() bool {
 	return false
 }
 
-// findMap that the pool has.
+// findMap finds the pool's newest map.
 func (d *decision) findMap() {
 	uid := string(d.Pool.UID)
 	for _, object := range d.ShardMaps {
@@ -72,7 +72,7 @@ func (d *decision) decideMap(act bool) {
 		return
 	}
 
-	// After a restored backup, nodes hold a later epoch than any object: it becomes an object first.
+	// After a restored backup, memory nodes hold a later epoch than any object. That map becomes an object first.
 	if held := d.newestHeld(); held != nil && (e.current == nil || int64(held.GetEpoch()) > e.current.Epoch) {
 		adopted, err := shardmap.FromMessage(d.Pool.Name, held)
 		if err != nil {
@@ -105,7 +105,7 @@ func (d *decision) decideMap(act bool) {
 	d.publications()
 }
 
-// floor is the highest epoch that the API server or a memory node remembers: none is used again. Where maps are signed, a memory node has to show the
+// floor is the highest epoch that the API server or a memory node remembers. No epoch up to it is used again. Where maps are signed, a memory node has to show the
 // map, and a bare number does not count: a process that lies would use up all epochs. What compute shards claim never counts.
 func (d *decision) floor() int64 {
 	floor := int64(0)
@@ -128,7 +128,7 @@ func (d *decision) floor() int64 {
 	return floor
 }
 
-// claimed is the highest epoch that a memory node claims to have followed, with a signed map of it or without. The operator makes no epoch from it.
+// claimed is the highest epoch that a memory node claims to have followed, with or without a signed map to show. The operator makes no epoch from it.
 func (d *decision) claimed() int64 {
 	claimed := d.floor()
 	for _, n := range d.nodes {
@@ -137,7 +137,7 @@ func (d *decision) claimed() int64 {
 	return claimed
 }
 
-// newestHeld is the newest map that a node says it holds.
+// newestHeld is the newest map that a memory node holds, as it says.
 func (d *decision) newestHeld() *farpoolv1alpha1.ShardMap {
 	var newest *farpoolv1alpha1.ShardMap
 	for _, n := range d.nodes {
@@ -149,7 +149,7 @@ func (d *decision) newestHeld() *farpoolv1alpha1.ShardMap {
 	return newest
 }
 
-// firstMap needs every node: tables are spread over all of them at once.
+// firstMap makes the first map. It needs every memory node, because tables are spread over all of them at once.
 func (d *decision) firstMap(floor int64) {
 	var wanted []*node
 	for _, n := range d.nodes {
@@ -174,7 +174,7 @@ func (d *decision) firstMap(floor int64) {
 		Directory: shardmap.Spread(len(wanted)),
 	}
 	for _, n := range wanted {
-		// Where there was an epoch that nothing holds any more, a node that began anew lost what it held.
+		// If there was an epoch that nothing holds any more, a memory node that began empty lost what it held.
 		entry, err := d.entry(n, floor > 0 && n.facts.GetMemoryNode().GetMemoryFresh())
 		if err != nil {
 			d.unusable(n, err)
@@ -189,8 +189,8 @@ func (d *decision) firstMap(floor int64) {
 	d.next(spec, floor+1)
 }
 
-// followingMap is due when a node lives another life than the map says, a loss was accepted, or nodes hold other content under the
-// same epoch. A node that cannot be reached keeps its entry: it is not taken for dead.
+// followingMap makes a map when a memory node has another incarnation than the map says, a person has accepted a loss, or memory nodes hold different maps under
+// the same epoch. A memory node that cannot be reached keeps its entry: it does not count as dead.
 func (d *decision) followingMap(floor int64) {
 	current := d.epochs.current
 	spec := current.DeepCopy()
@@ -215,14 +215,14 @@ func (d *decision) followingMap(floor int64) {
 		}
 		life := shardmap.FormatIncarnation(n.facts.GetIncarnation())
 		if life != entry.Incarnation && (life == entry.MemoryIncarnation || d.named(n, life)) && !d.holdsCurrent(n) {
-			// What is heard is late: an earlier map has this life, and this one has another. Should it be the other one that was late, the one that is there
-			// is told this map, and holds it then.
+			// These facts are late: they name an incarnation that an earlier map had, and this map has another. If this map's incarnation is in truth the older
+			// one, the process that runs receives this map, and holds it then.
 			continue
 		}
 		reached++
 		before := *entry
 		if entry.Incarnation != life {
-			// Another life of the process, over memory of its own or over that of the life before.
+			// The process has another incarnation, over memory of its own or over the memory of the process before it.
 			kept := !n.facts.GetMemoryNode().GetMemoryFresh()
 			next, err := d.entry(n, !kept)
 			if err != nil {
@@ -232,7 +232,7 @@ func (d *decision) followingMap(floor int64) {
 			if kept {
 				next.MemoryIncarnation = memoryOf(entry.Incarnation, entry.MemoryIncarnation)
 				if entry.State == v1alpha1.NodeStopped && !d.accepted(n, entry.Incarnation) && !d.accepted(n, next.Incarnation) {
-					// What an earlier life lost, this one has not found.
+					// This process has not found what an earlier one lost.
 					next.State = v1alpha1.NodeStopped
 				}
 			}
@@ -252,7 +252,7 @@ func (d *decision) followingMap(floor int64) {
 			"memory node %s holds another map of epoch %d than ShardMap %s: the next epoch replaces both", conflicting, current.Epoch, v1alpha1.ShardMapName(d.Pool.Name, current.Epoch)))
 		changed = true
 	}
-	// A status that remembers a later epoch, when no object and no node does.
+	// A status remembers a later epoch than any object or memory node.
 	if floor > current.Epoch && reached == len(spec.Nodes) {
 		changed = true
 	}
@@ -267,7 +267,7 @@ func (d *decision) next(spec *v1alpha1.ShardMapSpec, epoch int64) {
 	d.epochs.next = spec
 }
 
-// entry is a node as its agent describes it. If it lost what an earlier life held, the pool's policy says whether its tables serve.
+// entry is a memory node as its agent describes it. If it lost what an earlier process held, the pool's policy says whether its tables serve.
 func (d *decision) entry(n *node, lost bool) (*v1alpha1.ShardMapNode, error) {
 	facts := n.facts.GetMemoryNode()
 	message := &farpoolv1alpha1.MemoryNodeEntry{
@@ -289,12 +289,12 @@ func (d *decision) entry(n *node, lost bool) (*v1alpha1.ShardMapNode, error) {
 	return entry, nil
 }
 
-// memoryOf is the life that formatted the memory of a node's life.
+// memoryOf is the incarnation that formatted the memory of this incarnation.
 func memoryOf(incarnation, memoryIncarnation string) string {
 	return orElse(memoryIncarnation, incarnation)
 }
 
-// rememberMemory puts into a map that was taken from nodes what their messages do not say: which life each memory is of.
+// rememberMemory adds to a map that came from memory nodes what their messages do not say: which incarnation formatted each memory.
 func (d *decision) rememberMemory(spec *v1alpha1.ShardMapSpec) {
 	for i := range spec.Nodes {
 		entry := &spec.Nodes[i]
@@ -313,7 +313,7 @@ func (d *decision) rememberMemory(spec *v1alpha1.ShardMapSpec) {
 	}
 }
 
-// accepted says whether a person gave up what this very life of the node began without, or what the whole pool held.
+// accepted says whether a person accepted what this very incarnation began without, or gave up what the whole pool held.
 func (d *decision) accepted(n *node, incarnation string) bool {
 	return d.epochs.givenUp > 0 || n.object != nil && n.object.Annotations[v1alpha1.AnnotationAcceptDataLoss] == incarnation
 }
@@ -322,7 +322,7 @@ func (d *decision) unusable(n *node, err error) {
 	d.degraded = append(d.degraded, finding{v1alpha1.ReasonGeometryMismatch, fmt.Sprintf("memory node %s cannot be used: %v: look into its pod's log", n.name, err)})
 }
 
-// conflicting names a node that holds other content under current's epoch.
+// conflicting names a memory node that holds another map under the current epoch.
 func (d *decision) conflicting(current *v1alpha1.ShardMapSpec) string {
 	message, err := shardmap.ToMessage(current)
 	for _, n := range d.nodes {
@@ -333,7 +333,7 @@ func (d *decision) conflicting(current *v1alpha1.ShardMapSpec) string {
 	return ""
 }
 
-// named says whether a map has a memory node's life, as far as there are maps: those that have an object, and the one that the life itself holds.
+// named says whether any map names this incarnation of a memory node: a map that is an object, or the map that the incarnation itself holds.
 func (d *decision) named(n *node, life string) bool {
 	for _, entry := range n.facts.GetMemoryNode().GetMap().GetNodes() {
 		if entry.GetIncarnation() == n.facts.GetIncarnation() {
@@ -345,8 +345,8 @@ func (d *decision) named(n *node, life string) bool {
 	})
 }
 
-// holdsCurrent says whether what is heard of a memory node dates from after the pool's map was made: it holds this very map. A life that the map does not have
-// is later then than the one that it has, which was heard before the map was made.
+// holdsCurrent says whether a memory node's facts date from after the pool's map was made: it holds this very map. If the map names another incarnation, these
+// facts are the later ones, because the operator heard the other incarnation before it made the map.
 func (d *decision) holdsCurrent(n *node) bool {
 	held := n.facts.GetMemoryNode().GetMap()
 	if held.GetEpoch() != uint64(d.epochs.current.Epoch) {
@@ -356,14 +356,14 @@ func (d *decision) holdsCurrent(n *node) bool {
 	return err == nil && proto.Equal(message, held)
 }
 
-// publications tell each node that can be reached and lags.
+// publications are the maps to be sent: one to each memory node that can be reached and holds an older map.
 func (d *decision) publications() {
 	target := d.epochs.effective()
 	if target == nil {
 		return
 	}
 	for _, n := range d.nodes {
-		// One that has left is told so. One that is to come is told of maps from that on which has it.
+		// A memory node that has left the map receives the map without it. One that is to join receives the first map that has it, and no earlier one.
 		if n.stays() && !inMap(target, n.name) && virgin(n) {
 			continue
 		}
@@ -418,10 +418,10 @@ func (d *decision) nodeNamed(name string) *node {
 	return nil
 }
 
-// reachable says whether what is known of the node's process is current.
+// reachable says whether the operator's knowledge of the memory node's process is current.
 func (n *node) reachable() bool { return n.pod != nil && n.agent.State == agent.Connected }
 
-// some names at most three and counts the rest.
+// some lists at most three names and counts the rest.
 func some(list []string) string {
 	const shown = 3
 	if len(list) <= shown {

@@ -12,11 +12,11 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// A Kubernetes node that is cordoned, or that an autoscaler has tainted, is about to be emptied. The keys of memory nodes there move to others, as if these
-// were to go; then their pods are deleted and made again elsewhere, and come into the map like any that is added. Until then the disruption budget lets none
-// be evicted.
+// A Kubernetes node that is cordoned, or that an autoscaler has tainted, is about to be emptied. The keys of its memory nodes move to others, as if these memory
+// nodes were to be removed. Then their pods are deleted and made again elsewhere, and join the map like new ones. Until then the disruption budget allows no
+// eviction.
 
-// evacuate finds the memory nodes that are to leave where they are.
+// evacuate finds the memory nodes that have to leave their Kubernetes node.
 func (d *decision) evacuate() {
 	if d.evacuationDisabled() || d.epochs.current == nil {
 		return
@@ -63,7 +63,7 @@ func (d *decision) drains(n *node) bool {
 	return n.pod != nil && len(d.Draining[n.pod.Spec.NodeName]) > 0
 }
 
-// why the Kubernetes node of a memory node is about to be emptied, for people.
+// why tells people why a memory node's Kubernetes node is about to be emptied.
 func (d *decision) why(n *node) string {
 	var keys []string
 	for _, taint := range d.Draining[n.pod.Spec.NodeName] {
@@ -76,8 +76,8 @@ func (d *decision) why(n *node) string {
 	return strings.Join(keys, ", ")
 }
 
-// guard says what the disruption budget is to keep. A memory node counts for as long as its process is there: one that holds nothing yet, or any more,
-// would else be a pod too many, and another could be evicted in its place.
+// guard says how many memory nodes the disruption budget keeps. A memory node counts as long as its process is there, even if it holds nothing yet, or nothing any
+// more. If it did not count, it would be a pod too many for the budget, and another pod could be evicted in its place.
 func (d *decision) guard() {
 	for _, n := range d.nodes {
 		if n.wanted || runs(n.pod) || inMap(d.epochs.current, n.name) {
@@ -87,8 +87,8 @@ func (d *decision) guard() {
 	d.pool.KeysLeaveFirst = d.keysLeaveFirst()
 }
 
-// keysLeaveFirst says whether no memory node is to be evicted, even of a Cache: its keys leave it before its Kubernetes node is drained, or stay for
-// a person to decide about. A disruption budget does not tell pods apart: one that could be evicted as it is has to wait for those that are drained.
+// keysLeaveFirst says whether the budget allows no eviction at all, even in a Cache: keys leave a memory node before its Kubernetes node is drained, or stay until
+// a person decides. A disruption budget does not tell pods apart, so a pod that could be evicted at once waits as well.
 func (d *decision) keysLeaveFirst() bool {
 	spec := d.epochs.current
 	if d.evacuationDisabled() || spec == nil {
@@ -114,7 +114,7 @@ func (d *decision) keysLeaveFirst() bool {
 	return leaving || len(there)+toCome > 1 && (!stuck || d.moves.held != nil)
 }
 
-// evacuates says whether parts of a map lie where they are to leave.
+// evacuates says whether a memory node that has to leave its Kubernetes node still has parts of a map.
 func (d *decision) evacuates(spec *v1alpha1.ShardMapSpec) bool {
 	for _, table := range spec.Directory.Tables {
 		if n := d.nodeNamed(nodeOf(spec, table).Name); n != nil && n.evacuated {
@@ -124,7 +124,7 @@ func (d *decision) evacuates(spec *v1alpha1.ShardMapSpec) bool {
 	return false
 }
 
-// tolerates says whether the pod of a memory node would be made again on the Kubernetes node that it is to leave.
+// tolerates says whether a memory node's pod would be made again on the very Kubernetes node that it has to leave.
 func (d *decision) tolerates(n *node) bool {
 	return !slices.ContainsFunc(d.Draining[n.pod.Spec.NodeName], func(taint corev1.Taint) bool {
 		return !slices.ContainsFunc(n.pool.Tolerations, func(t v1alpha1.Toleration) bool {

@@ -14,9 +14,10 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// Labels are anybody's to take away. What is applied gets them back with everything else; here is what is made once, or by somebody else.
+// Anybody can remove labels. Objects that are applied get them back with everything else. This file restores them on objects that are made once, or that others
+// make.
 
-// relabel has an object given the labels that it lacks.
+// relabel plans to put back the labels that an object lacks.
 func (d *decision) relabel(object client.Object, labels map[string]string) {
 	if pod, ok := object.(*corev1.Pod); ok && pod == nil || !object.GetDeletionTimestamp().IsZero() {
 		return
@@ -30,8 +31,8 @@ func (d *decision) relabel(object client.Object, labels map[string]string) {
 	}
 }
 
-// adopt has the pod of a memory node owned by its MemoryNode, which may have been deleted and made again, and by the pool, by which the pod stays when
-// that happens.
+// adopt plans the owners of a memory node's pod. The first owner is its MemoryNode, which may have been deleted and made again. The second is the pool, by which
+// the pod stays when that happens.
 func (d *decision) adopt(n *node) {
 	if n.pod == nil || !n.pod.DeletionTimestamp.IsZero() {
 		return
@@ -47,8 +48,8 @@ func (d *decision) adopt(n *node) {
 	}
 }
 
-// relabelOthers has ShardMaps, RepairLeases and ResizeOperations labelled, and the pods of compute shards that are known by their uid. A ReplicaSet lets go
-// of a pod that loses a label and makes another: with the label it takes it back, and ends one too many in order.
+// relabelOthers restores the labels of ShardMaps, RepairLeases and ResizeOperations, and of pods of compute shards that are known by their UID. A ReplicaSet lets
+// go of a pod that loses its label, and makes another. With the label, it takes the pod back and ends one too many in order.
 func (d *decision) relabelOthers() {
 	for _, object := range d.ShardMaps {
 		d.relabel(object, d.pool.Labels())
@@ -68,7 +69,7 @@ func (d *decision) relabelOthers() {
 	}
 }
 
-// labelsOfShard are the labels that the Deployment of a compute shard's pod gives it; nil: none has made it.
+// labelsOfShard are the labels that a compute shard's pod has from its Deployment; nil: no Deployment made the pod.
 func (d *decision) labelsOfShard(pod string) map[string]string {
 	longest := ""
 	for name := range d.Deployments {

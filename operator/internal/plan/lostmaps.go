@@ -12,12 +12,12 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 )
 
-// A pool's map is in the API server, with every memory node that follows it, and beside the memory of each, so that a backup of the API server that is
-// restored loses none. If all of these are gone and the memory is not, nobody knows where keys lie: an older map would miss them, and
-// bring what it finds of a key back to life later. Nothing is then told to anybody, until a map turns up or a person gives up what the pool held. In
-// that case memory nodes begin empty, those that remember the lost map last: so any operator sees from what is left that it is to go on.
+// A pool's map is in the API server, in every memory node that follows it, and in a file beside the memory of each. So a restored backup of the API server loses
+// no map. If all copies are gone and the memory is not, nobody knows where keys lie. An older map would miss keys, and would later bring removed keys back to
+// life. The operator then publishes nothing until a copy turns up, or a person gives up what the pool held. After that decision memory nodes begin empty, and the
+// ones that remember the lost map do so last, so that any operator sees from what is left how to go on.
 
-// knowsTheMap says whether the newest map that can be reached is the newest that there was, and sees to what a person has decided if not.
+// knowsTheMap says whether the newest map in reach is the newest that there was. If it is not, knowsTheMap carries out what a person has decided.
 func (d *decision) knowsTheMap() bool {
 	var remember []*node
 	unknown := ""
@@ -44,7 +44,7 @@ func (d *decision) knowsTheMap() bool {
 	return false
 }
 
-// remembersMore says by what a memory node remembers a map that came after the newest that can be reached.
+// remembersMore says how a memory node shows that there was a later map than the newest in reach; empty: it does not.
 func (d *decision) remembersMore(n *node) string {
 	var epoch, move uint64
 	if d.epochs.current != nil {
@@ -75,7 +75,7 @@ func (d *decision) mayBeGivenUp() int64 {
 	return epoch
 }
 
-// beginEmpty has pods made anew, those that remember the lost map behind all others, and says how far it is.
+// beginEmpty has pods deleted and made again, the ones that remember the lost map last, and says how far that is.
 func (d *decision) beginEmpty(remember []*node) string {
 	last := map[*node]bool{}
 	for _, n := range remember {
@@ -103,7 +103,7 @@ func (d *decision) beginEmpty(remember []*node) string {
 	return "the last memory nodes that are to begin empty: " + some(names(remember))
 }
 
-// hasBegunEmpty says whether every memory node is there and empty, where a person has given up what they held.
+// hasBegunEmpty says whether every memory node runs and is empty, after a person has given up what they held.
 func (d *decision) hasBegunEmpty() bool {
 	given := d.mayBeGivenUp()
 	if given == 0 {

@@ -19,37 +19,38 @@ import (
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
-// Memory nodes come into a pool's map and leave it, and parts of the hash space move between them (docs/adr/0012): a map says which parts
-// are on their way, clients move their keys, and each memory node that gives says when all have left it. One map follows the other, each
-// decided from the one before, from what memory nodes say and from what the spec wants, so that any operator can go on with it:
+// Memory nodes join a pool's map and leave it, and parts of the hash space move between them (docs/adr/0012). A map says which parts are on their way. Clients
+// move the keys. Each memory node that gives parts reports when all keys have left it. Each map is decided from the map before it, from what memory nodes report
+// and from what the spec asks for, so any operator can continue:
 //
-//  1. Nodes that are asked for and answer come into the map, each with a table and no part.
-//  2. The directory is deepened, if it has too few parts for equal shares.
-//  3. The map asks for tables that are to be split ahead of keys, if a person wants more than there are.
-//  4. A move begins: parts depart, from nodes that have too many or are to go, to nodes that have too few. Nobody both gives and takes.
-//  5. When every node that gives has said that it is finished, the map without departures follows.
-//  6. Nodes that are to go and have no part leave the map. Then their pods and objects are deleted.
+// 1. Memory nodes that the spec asks for, and that answer, join the map. Each has a table and no part.
+// 2. The directory gets more parts, if it has too few for equal shares.
+// 3. The map asks for tables that are split ahead of keys, if the spec asks for more tables than there are.
+// 4. A move begins: parts depart from memory nodes that have too many, or that have to leave, to memory nodes that have too few. No memory node both gives and takes.
+// 5. When every memory node that gives has reported the end of the move, the map without departures follows.
+// 6. Memory nodes that have to leave, and have no part, leave the map. Then their pods and objects are deleted.
 //
-// What was begun is finished before anything else is: another aim is followed from there.
+// A step that has begun is finished before anything else: the pool turns to another aim from there.
 
 // placePatience is how long the others wait for a memory node whose pod finds no place: as long as it takes to have another Kubernetes node made.
 const placePatience = 3 * time.Minute
 
-// nodesInMap is as many as a map may have.
+// nodesInMap is the largest number of memory nodes in a map.
 const nodesInMap = 256
 
-// moves is what is decided about them.
+// moves is what is decided about resizes.
 type moves struct {
 	// open is the ResizeOperation of the present aim; nil: there is none yet.
 	open *v1alpha1.ResizeOperation
-	// aborted is one of the present aim that a person has aborted; held is the same, where it has something left that is not begun.
+	// aborted is the ResizeOperation of the present aim if a person has aborted it; held is the same one, if it has steps that have not begun.
 	aborted, held *v1alpha1.ResizeOperation
 	made          []render.Object
-	// awaits says what keeps the next step from being taken, and why.
+	// awaits says what the next step waits for, and why.
 	awaits *finding
-	// words for people about a resize that is not complete.
+	// words tell people about a resize that is not complete.
 	words string
-	// partsLeft to move, if known, and keysLeft and about what these take of the heap, if counted: every memory node has said how many keys it has.
+	// partsLeft is how many parts have yet to move, if known. keysLeft is how many keys, and bytesLeft about how much of the heap, if counted: every memory node
+	// has reported its number of keys.
 	known     bool
 	partsLeft int32
 	counted   bool
@@ -57,10 +58,10 @@ type moves struct {
 	bytesLeft int64
 }
 
-// moveOn makes the map that follows the current one, if it is time for one.
+// moveOn makes the map that follows the current one, when its time has come.
 //
-// It does so only while every memory node of the map answers, lives the life that the map says, and follows this very map. So there is no
-// later one that somebody might hold, as after a restored backup: no number of a move is used for two.
+// It does so only while every memory node of the map answers, has the incarnation that the map says, and follows this very map. Then no memory node holds a later
+// map, as it might after a restored backup, and no two moves have the same number.
 func (d *decision) moveOn(floor int64) {
 	m, current := &d.moves, d.epochs.current
 	if late := d.late(); len(late) > 0 {
@@ -82,14 +83,14 @@ func (d *decision) moveOn(floor int64) {
 	changed = d.join(spec) || changed
 	changed = d.deepen(spec) || changed
 	changed = d.splitAhead(spec) || changed
-	// Those that come are told the map before anything moves to them.
+	// Memory nodes that join receive the map before any part moves to them.
 	if changed || d.begin(spec) {
 		d.next(spec, floor+1)
 	}
 }
 
-// goOnWithoutTheLost has nothing depart any more from nodes that have nothing left to give. What takes keys is awaited: buckets have been
-// closed for the sake of what lies there.
+// goOnWithoutTheLost ends departures from memory nodes that have lost what they had to give. It waits for the memory nodes that take keys, because clients have
+// closed buckets for the sake of the keys that lie there.
 func (d *decision) goOnWithoutTheLost(spec *v1alpha1.ShardMapSpec, floor int64) {
 	var takers []string
 	for i := range spec.Nodes {
@@ -111,15 +112,15 @@ func (d *decision) goOnWithoutTheLost(spec *v1alpha1.ShardMapSpec, floor int64) 
 	}
 }
 
-// lost says whether what a node of the map held is gone, though no later life of it says so: it has no pod that ever had a place. A Store's
-// loss is one when a person has given that very life up. To have accepted what it began without was another matter.
+// lost says whether what a memory node of the map held is gone, though no later incarnation says so: there is no pod of its name that ever had a place. In a Store
+// the memory node counts as lost only when a person has given up this very incarnation. Acceptance of what the incarnation began without does not count.
 func (d *decision) lost(entry *v1alpha1.ShardMapNode) bool {
 	n := d.nodeNamed(entry.Name)
 	return n != nil && d.Unplaced[entry.Name] &&
 		(d.Pool.Spec.DataPolicy != v1alpha1.DataPolicyStore || n.object != nil && n.object.Annotations[v1alpha1.AnnotationGiveUp] == entry.Incarnation)
 }
 
-// toBeGivenUp says how a person ends the wait for a Store's node that is to go and has no place to come back to.
+// toBeGivenUp says how a person ends the wait for a memory node of a Store that has to leave and has no place to come back to.
 func (d *decision) toBeGivenUp() string {
 	for i := range d.epochs.current.Nodes {
 		if entry := &d.epochs.current.Nodes[i]; d.Unplaced[entry.Name] && !d.wants(entry.Name) && !d.lost(entry) {
@@ -130,7 +131,7 @@ func (d *decision) toBeGivenUp() string {
 	return ""
 }
 
-// late are the memory nodes of the map of which it is not known that they follow it. One that is lost holds no map.
+// late are the memory nodes of the map that are not known to follow it. A memory node that is lost holds no map.
 func (d *decision) late() []string {
 	current := d.epochs.current
 	var late []string
@@ -147,11 +148,11 @@ func (d *decision) late() []string {
 	return late
 }
 
-// unfinished are the memory nodes that give, and have not said that all has left. Their word alone counts: whoever moved the keys has written it into
-// the node's memory, under the leases of the move and behind a pass over all that the node has, when no key that leaves could be placed there any more
-// (docs/adr/0012). It is of a number that is never used again, and what was heard of it before is only late. How many keys a node says that it has
-// would be no better: it has those of parts that stay, and it counts them from what clients write of themselves, dead ones too. Waiting for zero
-// might be waiting for good.
+// unfinished are the memory nodes that give parts and have not reported that all keys have left. Only this report counts. The client that moved the keys wrote it
+// into the memory node's memory, under the leases of the move and after a pass over all that the memory node has, when no departing key could be added there any
+// more (docs/adr/0012). It names the number of the move, which no other move has, so an old report is only late. The number of keys that a memory node reports
+// would prove less. It includes the keys of parts that stay, and it adds up what clients write of themselves, dead ones included, so that it may never become
+// zero.
 func (d *decision) unfinished() []string {
 	current := d.epochs.current
 	var unfinished []string
@@ -167,7 +168,7 @@ func (d *decision) unfinished() []string {
 	return unfinished
 }
 
-// givers are the nodes that parts depart from.
+// givers are the memory nodes from which parts depart.
 func givers(spec *v1alpha1.ShardMapSpec) []*v1alpha1.ShardMapNode {
 	gives := map[*v1alpha1.ShardMapNode]bool{}
 	for _, departure := range spec.Departures {
@@ -182,7 +183,7 @@ func givers(spec *v1alpha1.ShardMapSpec) []*v1alpha1.ShardMapNode {
 	return giving
 }
 
-// nodeOf is the node that a table lies on.
+// nodeOf is the memory node that has a table.
 func nodeOf(spec *v1alpha1.ShardMapSpec, table int32) *v1alpha1.ShardMapNode {
 	at, found := slices.BinarySearchFunc(spec.Tables, table, func(t v1alpha1.ShardMapTable, id int32) int { return cmp.Compare(t.ID, id) })
 	if !found {
@@ -195,7 +196,7 @@ func inMap(spec *v1alpha1.ShardMapSpec, name string) bool {
 	return spec != nil && slices.ContainsFunc(spec.Nodes, func(entry v1alpha1.ShardMapNode) bool { return entry.Name == name })
 }
 
-// inMap says whether the pool's map has a node, or the one that is about to be made.
+// inMap says whether a memory node is in the pool's map, or in the one that is about to be made.
 func (d *decision) inMap(name string) bool {
 	return inMap(d.epochs.current, name) || inMap(d.epochs.next, name)
 }
@@ -205,10 +206,10 @@ func (d *decision) wants(name string) bool {
 	return n != nil && n.stays()
 }
 
-// stays says whether a node is to be in the map as it is.
+// stays says whether a memory node is to be in the map as it is.
 func (n *node) stays() bool { return n.wanted && !n.evacuated }
 
-// leave takes nodes out of the map that are to go and have no part of the hash space. Nothing departs now.
+// leave removes from the map the memory nodes that have to leave and have no part of the hash space. No part departs when it is called.
 func (d *decision) leave(spec *v1alpha1.ShardMapSpec) bool {
 	has := map[string]bool{}
 	for _, table := range spec.Directory.Tables {
@@ -238,14 +239,14 @@ func (d *decision) leave(spec *v1alpha1.ShardMapSpec) bool {
 	return len(spec.Nodes) < len(before)
 }
 
-// join takes nodes into the map that are asked for and answer, each with a table that has no part yet.
+// join adds to the map the memory nodes that the spec asks for and that answer, each with a table that has no part yet.
 func (d *decision) join(spec *v1alpha1.ShardMapSpec) bool {
 	joined := false
 	for _, n := range d.nodes {
 		if !n.stays() || inMap(spec, n.name) || !virgin(n) || len(spec.Nodes) >= nodesInMap || d.drained(n) {
 			continue
 		}
-		// One that is being deleted may have been made for an aim of before.
+		// A MemoryNode that is being deleted may have been made for an earlier aim.
 		if n.object == nil || !n.object.DeletionTimestamp.IsZero() || !n.pod.DeletionTimestamp.IsZero() {
 			continue
 		}
@@ -260,13 +261,13 @@ func (d *decision) join(spec *v1alpha1.ShardMapSpec) bool {
 	return joined
 }
 
-// virgin says whether a node answers and never had a map. Another one does not come into a map again: clients may remember which table this
-// life of it had, and its memory what it held.
+// virgin says whether a memory node answers and never had a map. No other memory node joins a map again: clients may remember which table this incarnation had,
+// and its memory may still hold keys.
 func virgin(n *node) bool {
 	return n.facts != nil && n.facts.GetEpoch() == 0 && n.facts.GetMemoryNode().GetMemoryFresh()
 }
 
-// add a node with a table whose number no other has.
+// add adds a memory node, and a table with a number that no other table has.
 func add(spec *v1alpha1.ShardMapSpec, entry *v1alpha1.ShardMapNode) {
 	at, _ := slices.BinarySearchFunc(spec.Nodes, entry.Name, func(n v1alpha1.ShardMapNode, name string) int { return cmp.Compare(n.Name, name) })
 	spec.Nodes = slices.Insert(spec.Nodes, at, *entry)
@@ -279,11 +280,11 @@ func add(spec *v1alpha1.ShardMapSpec, entry *v1alpha1.ShardMapNode) {
 			spec.Tables[i].Node++
 		}
 	}
-	// Tables are sorted, and all numbers below are taken.
+	// Tables are sorted, and all smaller numbers are taken.
 	spec.Tables = slices.Insert(spec.Tables, int(id), v1alpha1.ShardMapTable{ID: id, Node: int32(at)})
 }
 
-// staying are the tables of nodes that the spec asks for.
+// staying are the tables of memory nodes that the spec asks for.
 func (d *decision) staying(spec *v1alpha1.ShardMapSpec) []int32 {
 	var staying []int32
 	for _, table := range spec.Tables {
@@ -294,7 +295,7 @@ func (d *decision) staying(spec *v1alpha1.ShardMapSpec) []int32 {
 	return staying
 }
 
-// missing are the nodes that are asked for, and that the map has room for and has not.
+// missing are the memory nodes that the spec asks for, that the map does not have, and for which it has room.
 func (d *decision) missing(spec *v1alpha1.ShardMapSpec) []string {
 	var missing []string
 	for _, n := range d.nodes {
@@ -305,12 +306,12 @@ func (d *decision) missing(spec *v1alpha1.ShardMapSpec) []string {
 	return missing
 }
 
-// awaited are those of them that have a place, or may yet find one. The others are not waited for: they get their share when they come.
+// awaited are the missing memory nodes that have a place or may still find one. Nothing waits for the others: they get their share when they come.
 func (d *decision) awaited(spec *v1alpha1.ShardMapSpec) []string {
 	return slices.DeleteFunc(d.missing(spec), func(name string) bool { return d.placeless(d.nodeNamed(name)) })
 }
 
-// placeless says whether no Kubernetes node has taken a node's pod for so long that nobody waits for it.
+// placeless says whether a pod has found no Kubernetes node for so long that nothing waits for it any more.
 func (d *decision) placeless(n *node) bool {
 	since := unschedulableSince(n.pod)
 	if since.IsZero() {
@@ -334,12 +335,12 @@ func (d *decision) unsettled(spec *v1alpha1.ShardMapSpec) bool {
 	return d.moves.held == nil && (!shared(spec.Directory, d.staying(spec)) || d.unsplit(spec))
 }
 
-// tablesWanted at each memory node, at least.
+// tablesWanted is the number of tables that each memory node has to have in use, at least.
 func (d *decision) tablesWanted() int32 {
 	return d.protocol().LeastTables(&d.Pool.Spec.Index)
 }
 
-// tablesInUse at the memory node that has fewest, of those that stay and of which it is known; no more than are wanted.
+// tablesInUse is the smallest number of tables in use of any memory node that stays and has reported it; no more than are wanted.
 func (d *decision) tablesInUse(spec *v1alpha1.ShardMapSpec) int32 {
 	fewest := d.tablesWanted()
 	for i := range spec.Nodes {
@@ -354,12 +355,12 @@ func (d *decision) tablesInUse(spec *v1alpha1.ShardMapSpec) int32 {
 	return fewest
 }
 
-// unsplit says whether a memory node has fewer tables in use than are wanted.
+// unsplit says whether a memory node has fewer tables in use than the spec asks for.
 func (d *decision) unsplit(spec *v1alpha1.ShardMapSpec) bool {
 	return d.tablesInUse(spec) < d.tablesWanted()
 }
 
-// splitAhead has clients split tables until there are as many as the spec asks for. Where that was aborted they begin no more.
+// splitAhead asks clients to split tables until there are as many as the spec asks for. After an abort they begin no more splits.
 func (d *decision) splitAhead(spec *v1alpha1.ShardMapSpec) bool {
 	least := spec.LeastTables
 	switch {
@@ -377,12 +378,12 @@ func (d *decision) splitAhead(spec *v1alpha1.ShardMapSpec) bool {
 	return true
 }
 
-// shared says whether tables have all parts, as evenly as can be, in a directory that has enough parts for that to be fair.
+// shared says whether these tables have all parts, as evenly as possible, and whether the directory has enough parts for even shares.
 func shared(directory v1alpha1.Directory, tables []int32) bool {
 	return even(directory.Tables, tables) && shardmap.DepthFor(len(tables), directory.Depth) == directory.Depth
 }
 
-// even says whether tables share the parts as evenly as parts can be shared.
+// even says whether the tables' shares are as even as possible.
 func even(owners, tables []int32) bool {
 	share := map[int32]int{}
 	for _, table := range tables {
@@ -401,7 +402,7 @@ func even(owners, tables []int32) bool {
 	return most-least <= 1
 }
 
-// deepen the directory, once it is known among how many nodes it is shared.
+// deepen gives the directory more parts, once it is known how many memory nodes share it.
 func (d *decision) deepen(spec *v1alpha1.ShardMapSpec) bool {
 	if !d.unsettled(spec) || !d.approved() || len(d.awaited(spec)) > 0 && !d.evacuates(spec) {
 		return false
@@ -419,14 +420,14 @@ func (d *decision) approved() bool {
 	return d.moves.open != nil && d.moves.held == nil && d.moves.open.Spec.Approval != v1alpha1.ApprovalRequired
 }
 
-// begin a move. All of it is one move, as each has the indexes of both ends read anew.
+// begin begins a move. All departures are one move, because each move makes clients read the indexes of both ends anew.
 func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 	m := &d.moves
 	if !d.unsettled(spec) {
 		return false
 	}
 	if m.open == nil || m.held != nil {
-		// It is about to be made, and comes first; or it was aborted.
+		// The operation is about to be made, and comes first; or it was aborted.
 		return false
 	}
 	if !d.approved() {
@@ -434,15 +435,15 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 			d.Pool.Namespace, m.open.Name)}
 		return false
 	}
-	// What has to leave waits for nobody who may come: it may be what the ones that come wait for.
+	// An evacuation does not wait for memory nodes that join: these may in turn wait for the room that it makes.
 	if awaited := d.awaited(spec); len(awaited) > 0 && !d.evacuates(spec) {
 		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: " + some(awaited)}
 		return false
 	}
 	owners := spec.Directory.Tables
 	desired := balance(owners, d.staying(spec))
-	// Where memory is lost and a person has not yet decided, nothing goes and nothing comes; nor where there is nobody to give or to take. Where a pod
-	// is about to go, nothing comes.
+	// No part moves from or to a memory node whose memory is lost while a person has yet to decide, or that has no place. No part moves to a memory node whose pod
+	// is about to leave.
 	var stopped, unplaced, leaving []string
 	stops := func(table int32) bool {
 		entry, which := nodeOf(spec, table), &stopped
@@ -462,7 +463,7 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 		if desired[part] == owners[part] {
 			continue
 		}
-		// Of a node that is to go, what is lost begins anew where it would have come to.
+		// Where a memory node that has to leave lost its keys, their parts begin empty at the memory node to which they would have moved.
 		giver := nodeOf(spec, owners[part])
 		abandoned := d.lost(giver) && !d.wants(giver.Name)
 		if gives, takes := !abandoned && stops(owners[part]), stops(desired[part]); gives || takes {
@@ -521,8 +522,8 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 	return true
 }
 
-// balance gives each part to one of the tables that stay, so that shares differ by no more than one part and as few parts as possible change
-// their table: none leaves a table that has no more than its share, and none comes to one that has as much.
+// balance gives each part to one of the tables that stay, so that shares differ by at most one part and as few parts as possible change their table: no part
+// leaves a table that has no more than its share, and none comes to a table that has its share already.
 func balance(owners, staying []int32) []int32 {
 	desired := slices.Clone(owners)
 	if len(staying) == 0 {
@@ -532,7 +533,7 @@ func balance(owners, staying []int32) []int32 {
 	for _, table := range owners {
 		has[table]++
 	}
-	// Where shares cannot be equal, those that have most keep one more.
+	// Where shares cannot be equal, the tables that have most keep one part more.
 	order := slices.Clone(staying)
 	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(has[b], has[a]), cmp.Compare(a, b)) })
 	share := map[int32]int{}
@@ -559,7 +560,7 @@ func balance(owners, staying []int32) []int32 {
 	return desired
 }
 
-// forgetDepartures of a node: what it held is lost, so that what has left is all there is.
+// forgetDepartures ends the departures from a memory node that has lost what it held: no more keys will leave it.
 func forgetDepartures(spec *v1alpha1.ShardMapSpec, at int) {
 	spec.Departures = slices.DeleteFunc(spec.Departures, func(departure v1alpha1.Departure) bool { return nodeOf(spec, departure.From) == &spec.Nodes[at] })
 	if len(spec.Departures) == 0 {
@@ -567,14 +568,14 @@ func forgetDepartures(spec *v1alpha1.ShardMapSpec, at int) {
 	}
 }
 
-// startsEmpty says whether a node's tables serve without what the map of before has it hold.
+// startsEmpty says whether a memory node's tables serve without what it held under the map before.
 func startsEmpty(before, now *v1alpha1.ShardMapNode) bool {
 	return now.State == v1alpha1.NodeServing &&
 		(before.State == v1alpha1.NodeStopped || memoryOf(before.Incarnation, before.MemoryIncarnation) != memoryOf(now.Incarnation, now.MemoryIncarnation))
 }
 
-// furtherMoved is the map of a node that knows of a later move than the pool's map; nil: there is none. What has been published is never
-// taken back: some keys may have moved.
+// furtherMoved is the map of a memory node that knows of a later move than the pool's map; nil: there is none. A published map is never taken back, because some
+// keys may have moved.
 func (d *decision) furtherMoved() *farpoolv1alpha1.ShardMap {
 	var further *farpoolv1alpha1.ShardMap
 	for _, n := range d.nodes {
@@ -586,7 +587,7 @@ func (d *decision) furtherMoved() *farpoolv1alpha1.ShardMap {
 	return further
 }
 
-// graft puts the nodes' lives of one map into another one, which has moved on further. A node that only the former has had left the latter.
+// graft copies the incarnations of one map into another map, which has moved on further. A memory node that only the first map has, has left the second.
 func graft(further, lives *v1alpha1.ShardMapSpec) *v1alpha1.ShardMapSpec {
 	spec := further.DeepCopy()
 	for i := range lives.Nodes {
@@ -604,16 +605,16 @@ func graft(further, lives *v1alpha1.ShardMapSpec) *v1alpha1.ShardMapSpec {
 	return spec
 }
 
-// drained says whether a node can go: the pool's map, which all its memory nodes follow, does not have it, and it knows. Whether the spec asks
-// for it once more by then makes no difference: another one is made. That no key is there follows from the map, as no part leaves a node's name before
-// its move is finished: see unfinished. Once it has been said, it stays so. A cache that lags behind a deletion
-// has at least seen what was said before it.
+// drained says whether a memory node can be deleted: the pool's map, which all its memory nodes follow, does not have it, and it follows this map or never had
+// one. If the spec asks for it again by then, another one is made. That it has no keys follows from the map, because no part leaves a memory node's entry before
+// its move is finished: see unfinished. A status that says Drained keeps saying so. A cache that lags behind a deletion has at least seen what the status said
+// before it.
 func (d *decision) drained(n *node) bool {
 	if n.object == nil || d.inMap(n.name) {
 		return false
 	}
 	if saidDrained(n) {
-		// What was said may be of another past, as after a restored backup: one that runs is asked.
+		// A restored backup may bring back a status from another past, so a memory node that runs has to confirm it.
 		return !runs(n.pod) || n.agent.State == agent.Connected
 	}
 	if n.stays() && (n.facts == nil || virgin(n)) || d.epochs.next != nil || d.Status.Unsettled {
@@ -631,7 +632,7 @@ func (d *decision) drained(n *node) bool {
 	return !runs(n.pod)
 }
 
-// runs says whether a pod has a process: one that ends again and again has none between two of its lives.
+// runs says whether a pod has a process. A pod whose process ends again and again has none in between.
 func runs(pod *corev1.Pod) bool {
 	return pod != nil && pod.Status.Phase == corev1.PodRunning && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(container corev1.ContainerStatus) bool { return container.State.Running == nil })
 }
@@ -641,10 +642,10 @@ func saidDrained(n *node) bool {
 	return ready != nil && ready.Reason == v1alpha1.ReasonDrained
 }
 
-// removable says whether a node's pod and object are to be deleted.
+// removable says whether a memory node's pod and object are to be deleted.
 func (d *decision) removable(n *node) bool { return d.drained(n) && saidDrained(n) }
 
-// going are the nodes that are there and are not to be: the spec does not ask for them, or not where they are.
+// going are the memory nodes that exist and have to go: the spec does not ask for them, or does not want them where they are.
 func (d *decision) going() []string {
 	var going []string
 	for _, n := range d.nodes {
@@ -667,7 +668,7 @@ func (d *decision) survey() {
 		desired = balance(owners, staying)
 	}
 	m.known = true
-	// stays are a table's parts that it keeps; leave are those that it has yet to give away, or is about to.
+	// stays counts the parts that a table keeps; leave counts the parts that it is giving away, or is about to give away.
 	stays, leave := map[int32]int{}, map[int32]int{}
 	for part, table := range owners {
 		if desired[part] == table {
@@ -704,7 +705,7 @@ func (d *decision) survey() {
 	}
 }
 
-// factsOrLast are what the node says, or the last that it said.
+// factsOrLast is what the memory node reports, or what it last reported.
 func (n *node) factsOrLast() *farpoolv1alpha1.MemoryNodeFacts {
 	if n == nil {
 		return nil
@@ -721,7 +722,7 @@ func sorted(names map[string]bool) []string {
 	return list
 }
 
-// whatMoves between two maps, for people.
+// whatMoves tells people what moves between two maps.
 func whatMoves(before, now *v1alpha1.ShardMapSpec) []string {
 	var changes, gone []string
 	for _, entry := range before.Nodes {
@@ -748,7 +749,7 @@ func whatMoves(before, now *v1alpha1.ShardMapSpec) []string {
 	return changes
 }
 
-// joinWords puts sentences' parts together, leaving out what is empty.
+// joinWords joins parts of a sentence and leaves out empty ones.
 func joinWords(words ...string) string {
 	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), "; ")
 }

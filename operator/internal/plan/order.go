@@ -13,11 +13,11 @@ import (
 	"farpool.dev/farpool/operator/internal/render"
 )
 
-// Hands do what a plan says. The controller has one implementation, with an API server and agents, and the simulation of the planner another.
+// Hands carry out a plan. The controller has an implementation with an API server and agents; the simulation of the planner has another.
 type Hands interface {
-	// SideBySide does so many things, in any order and some of them at once, and returns when all are done.
+	// SideBySide calls do so many times, in any order and partly at once, and returns when all calls have returned.
 	SideBySide(count int, do func(int))
-	// Apply makes an object what the plan wants it to be. Delete deletes the very object that was seen.
+	// Apply makes an object what the plan wants it to be. Delete deletes the very object that the plan saw.
 	Apply(render.Object) error
 	Delete(client.Object) error
 	// Relabel puts labels back that an object has lost.
@@ -26,13 +26,13 @@ type Hands interface {
 	Adopt(Adoption) error
 	// Judge says what a failure of Apply, Delete or WriteStatuses means.
 	Judge(error) Failure
-	// Tell people about events of what was applied.
+	// Announce tells people about events of objects that were applied.
 	Announce([]Event)
 	// Connect keeps streams to the processes that the plan names.
 	Connect() error
-	// Tell memory nodes to hold a map, or to follow it, and return the publications that were told and why others were not.
+	// Tell asks memory nodes to hold a map, or to follow it. It returns the publications that succeeded, and why the others failed.
 	Tell(publications []Publication, prepare bool) (told []Publication, failures []error)
-	// Refuses says whether a failure is a memory node's answer that it will not have a map. Conflict is called with one such answer.
+	// Refuses says whether a failure is a memory node's refusal of a map. Conflict is called with one such refusal.
 	Refuses(failure error) bool
 	Conflict(failure error)
 	// Follow says whether every memory node of these publications is known to follow its map.
@@ -41,7 +41,7 @@ type Hands interface {
 	Blame(Outcome)
 	// WriteStatuses writes what Statuses lists, each of them whatever becomes of the others.
 	WriteStatuses() []error
-	// Ask agents on behalf of RepairLeases.
+	// Ask calls agents on behalf of RepairLeases.
 	Ask()
 }
 
@@ -49,11 +49,11 @@ type Hands interface {
 type Failure int
 
 const (
-	// Failed: it is tried again soon.
+	// Failed: the operator tries again soon.
 	Failed Failure = iota
-	// Refused: the API server will not have an object as it is wanted, or another object is in its place. It is tried again now and then.
+	// Refused: the API server refuses an object as it is wanted, or another object is in its place. The operator tries again now and then.
 	Refused
-	// Stale: it was decided from a cache that lags, or waits for an object that is being deleted.
+	// Stale: the decision came from a cache that lags, or waits for an object that is being deleted.
 	Stale
 	// Ending: the namespace is being deleted, and everything with it.
 	Ending
@@ -78,9 +78,8 @@ func (o Outcome) Err(kinds ...Failure) error {
 	return errors.Join(all...)
 }
 
-// CarryOut has a plan carried out. Each step takes place whatever became of the ones before, but for those that need them: an operator that dies at any
-// step, and the next one, rely on a map's being an object before any memory node is told of it, on secrets' being written down before they are used, and
-// on statuses' saying what has been done.
+// CarryOut carries out a plan. Each step takes place whatever became of earlier steps, unless it needs one of them. An operator may die at any step. The next one
+// relies on this order: a map is an object before any memory node receives it, secrets are written down before they are used, and statuses say what has been done.
 func (p *Plan) CarryOut(hands Hands) Outcome {
 	outcome := Outcome{}
 	without := map[render.Object]bool{}
@@ -112,11 +111,11 @@ func (p *Plan) CarryOut(hands Hands) Outcome {
 	if !lacks(p.PublishNeeds) {
 		var told bool
 		if told, untold = p.publish(hands); told && len(outcome) == 0 {
-			// What nodes now say has the pool looked at again. Its status would be one of before.
+			// What the memory nodes report now makes the controller look at the pool again. The statuses of this plan would be older than that.
 			return outcome
 		}
 	}
-	// Memory nodes that were not told their map have conditions of their own.
+	// Memory nodes that did not receive their map have conditions of their own.
 	hands.Blame(outcome)
 	for _, failure := range untold {
 		outcome.note(hands, failure)
@@ -128,7 +127,7 @@ func (p *Plan) CarryOut(hands Hands) Outcome {
 	return outcome
 }
 
-// independent returns the first of these objects, as many as need none of one another.
+// independent returns the longest beginning of these objects in which none needs another.
 func (p *Plan) independent(objects []render.Object) []render.Object {
 	for i, object := range objects {
 		if slices.ContainsFunc(p.Needs[object], func(needed render.Object) bool { return slices.Contains(objects[:i], needed) }) {
@@ -138,7 +137,7 @@ func (p *Plan) independent(objects []render.Object) []render.Object {
 	return objects
 }
 
-// applyAll applies objects that need none of one another, except those that lack what they need. It adds to `without` what is not as it is to be.
+// applyAll applies objects that do not need one another, except those that lack what they need. It adds to `without` every object that is not as it should be.
 func (p *Plan) applyAll(hands Hands, objects []render.Object, lacks func([]render.Object) bool, without map[render.Object]bool, outcome Outcome) {
 	lacking, failures := make([]bool, len(objects)), make([]error, len(objects))
 	hands.SideBySide(len(objects), func(i int) {
@@ -154,8 +153,8 @@ func (p *Plan) applyAll(hands Hands, objects []render.Object, lacks func([]rende
 	}
 }
 
-// publish tells nodes their map, in two phases: none is told to follow it while another refuses to hold it. One that does not answer keeps no other
-// waiting: it is told both later. told says that each of them now follows it.
+// publish sends memory nodes their map, in two phases: none follows it while another refuses to hold it. A memory node that does not answer keeps no other
+// waiting: it gets both later. told says that each of them now follows the map.
 func (p *Plan) publish(hands Hands) (told bool, failures []error) {
 	if len(p.Publish) == 0 {
 		return false, nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan decides. It takes a snapshot and the time, and says which objects there shall be, what memory nodes are to be told and what
-// the statuses are. It has no client, no clock and no log.
+// Package plan decides. It takes a snapshot and the time, and says which objects there should be, what memory nodes receive and what the statuses are. It has no
+// client, no clock and no log.
 package plan
 
 import (
@@ -31,29 +31,29 @@ import (
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
-// Settings of the operator.
+// Settings are the operator's.
 type Settings struct {
-	// Image of the data plane for pools whose spec names no version.
+	// Image is the data plane's, for pools whose spec names no version.
 	Image string
-	// Namespace that the operator runs in; empty outside a cluster.
+	// Namespace is the one that the operator runs in; empty outside a cluster.
 	Namespace string
-	// SecretNamespace is where authorities and hash secrets of pools are kept; empty: each in its pool's namespace.
+	// SecretNamespace is where the operator keeps authorities and hash secrets of pools; empty: each in its pool's namespace.
 	SecretNamespace string
-	// SharedMemoryPaths are the directories of Kubernetes nodes below which pools may have theirs for shared memory.
+	// SharedMemoryPaths are directories of Kubernetes nodes. Pools may have directories for shared memory below them.
 	SharedMemoryPaths []string
-	// ClusterDomain is what names of Services end with; empty: cluster.local.
+	// ClusterDomain is the end of the names of Services; empty: cluster.local.
 	ClusterDomain string
-	// PlatformUsers: the platform assigns users and groups to pods.
+	// PlatformUsers says that the platform assigns users and groups to pods.
 	PlatformUsers bool
 	// PodResize says whether the API server resizes pods that run.
 	PodResize bool
-	// MemoryPriorityClass of the pods of memory nodes that are made from now on; empty: the cluster's default.
+	// MemoryPriorityClass is the priority class of pods of memory nodes that are made from now on; empty: the cluster's default.
 	MemoryPriorityClass string
 	// AgentAddress is where the agent of a pod listens.
 	AgentAddress func(*corev1.Pod) string
 }
 
-// Input of a decision.
+// Input is what a decision is made from.
 type Input struct {
 	*observe.Snapshot
 	Settings Settings
@@ -64,33 +64,33 @@ type Input struct {
 
 // Plan is a decision.
 type Plan struct {
-	// Apply in this order; what is there already as it should be is left alone.
+	// Apply lists objects in the order in which they are applied. Objects that are as they should be are left alone.
 	Apply  []render.Object
 	Delete []client.Object
-	// Amend pods that run.
+	// Amend lists changes to pods that run.
 	Amend []Amendment
 	// Relabel are objects that have lost labels by which the pool, its Services or people find them.
 	Relabel []Relabelling
-	// Adopt are pods of memory nodes whose owners are not as they are to be.
+	// Adopt are pods of memory nodes that have other owners than they should.
 	Adopt []Adoption
-	// Needs are the objects without which another is not applied; ConnectNeeds and PublishNeeds are those without which there are no streams, and no
-	// memory node is told a map.
+	// Needs are the objects that have to be applied before another. ConnectNeeds have to be applied before streams are opened, and PublishNeeds before a memory
+	// node receives a map.
 	Needs                      map[render.Object][]render.Object
 	ConnectNeeds, PublishNeeds []render.Object
 
-	// Targets are the processes to keep streams with, if there is an authority to show certificates of.
+	// Targets are the processes to keep streams with, if there is an authority for certificates to show.
 	Targets   []agent.Target
 	Authority *pki.Authority
-	// Publish after everything is applied: a map is an object before it is a fact.
+	// Publish lists the maps to be sent after everything is applied: a map is an object before a memory node receives it.
 	Publish []Publication
-	// Ask agents on behalf of RepairLeases, once the statuses are written.
+	// Ask lists calls to agents on behalf of RepairLeases, which are made once the statuses are written.
 	Ask []agent.Call
 
 	Status Status
-	// Events of what was applied.
+	// Events are those of objects that were applied.
 	Events []Event
 
-	// RequeueAfter is when something is due though nothing happens; zero: never.
+	// RequeueAfter is how long until the pool is looked at again even if nothing happens; zero: until something happens.
 	RequeueAfter time.Duration
 }
 
@@ -106,7 +106,7 @@ type Adoption struct {
 	Owners []metav1.OwnerReference
 }
 
-// Publication tells a memory node a map.
+// Publication sends a map to a memory node.
 type Publication struct {
 	Node       string
 	Pod        types.UID
@@ -116,9 +116,9 @@ type Publication struct {
 	MapKey []byte
 }
 
-// Status of everything that has one.
+// Status holds the statuses of all objects that have one.
 type Status struct {
-	// Unsettled: an agent has not been heard for the first time yet, and what is known would be worse than what the statuses say.
+	// Unsettled says that an agent has not been heard for the first time yet, so that the decision knows less than the statuses say.
 	Unsettled bool
 
 	Pool    v1alpha1.KVPoolStatus
@@ -130,19 +130,19 @@ type Status struct {
 	MemoryPools  map[string]v1alpha1.ScaleStatus
 	ComputePools map[string]v1alpha1.ComputeShardPoolStatus
 
-	// OpenLeases are RepairLeases that are not complete; Backlog are dead processes that wait for one.
+	// OpenLeases is how many RepairLeases are not complete; Backlog is how many dead processes wait for one.
 	OpenLeases, Backlog int
 	// CertificatesOverdue is when two thirds of the life of the first of the pool's certificates have passed; zero: it has none.
 	CertificatesOverdue time.Time
-	// PartsLeft to change their memory node, and KeysLeft, about; nil: not every memory node has said how many it has.
+	// PartsLeft is how many parts have yet to move, and KeysLeft about how many keys; nil: not every memory node has reported its number of keys.
 	PartsLeft int32
 	KeysLeft  *int64
 
-	// Events that a change of these statuses makes known.
+	// Events announce changes of these statuses.
 	Events []Event
 }
 
-// Event to be seen by people.
+// Event is for people to see.
 type Event struct {
 	Regarding client.Object
 	Type      string
@@ -150,14 +150,14 @@ type Event struct {
 	Action    string
 	Note      string
 
-	// Of is the ResizeOperation whose status makes it known, Line what about it, and Step how far that has come. As long as the cache shows the status
-	// of before, it is decided again: it is told once, until its line has come to another step.
+	// Of is the ResizeOperation whose status announces the event, Line is its subject, and Step how far that has come. While the cache shows the earlier status,
+	// the event is decided again. It is sent once, until its line comes to another step.
 	Of         types.UID
 	Line, Step string
 
-	// By is the object whose status makes it known; empty: the one that it regards.
+	// By is the object whose status announces the event; empty: the object that the event regards.
 	By types.UID
-	// With is the object that is applied when it is told; nil: it is told anyway.
+	// With is an object that has to be applied before the event is sent; nil: none.
 	With render.Object
 }
 
@@ -174,7 +174,7 @@ type decision struct {
 	nodes []*node
 	// poolSecret is nil if it is lost. mapKey is nil in pools whose maps are not signed.
 	poolSecret, mapKey []byte
-	// hashSecret and authority are the Secrets with what nothing may be done by before it is written down.
+	// hashSecret and authority are Secrets that have to be written down before anything is done with what they hold.
 	hashSecret, authority render.Object
 
 	epochs  epochs
@@ -182,10 +182,10 @@ type decision struct {
 	written written
 	moves   moves
 
-	// memoryScales and computeScales are in the order of the spec's entries; growth is the condition of those that may grow by themselves.
+	// memoryScales and computeScales are in the order of the spec's entries; growth has the condition of each memory pool that may grow by itself.
 	memoryScales, computeScales []scale
 	growth                      map[string]*metav1.Condition
-	// beyondMap says of memory pools why they get fewer memory nodes than are asked for.
+	// beyondMap says why a memory pool gets fewer memory nodes than it asks for.
 	beyondMap map[string]string
 
 	specInvalid  *finding
@@ -199,27 +199,27 @@ type finding struct {
 	message string
 }
 
-// node is what is known of one memory node that the spec asks for, or of one that is to go.
+// node is what is known of a memory node that the spec asks for, or of one that has to go.
 type node struct {
 	name string
-	// wanted by the spec. The others are drained, and go when nothing is left on them.
+	// wanted says that the spec asks for it. Other memory nodes are drained, and go when they hold nothing any more.
 	wanted  bool
 	pool    *v1alpha1.MemoryPool
 	ordinal int32
 	object  *v1alpha1.MemoryNode
 	pod     *corev1.Pod
 	agent   agent.Observation
-	// facts are current ones of the right shape, or nil.
+	// facts are current and of the right shape, or nil.
 	facts *farpoolv1alpha1.Facts
-	// evacuated: its Kubernetes node takes no more pods, so that its keys are to leave, and it is to be made anew elsewhere.
+	// evacuated says that its Kubernetes node is about to be emptied: its keys leave, and it is made again elsewhere.
 	evacuated bool
-	// mismatch says why facts are of no use.
+	// mismatch says why its facts are of no use.
 	mismatch string
-	// wantedPod is what rendered has made.
+	// wantedPod is the result of rendered.
 	wantedPod *corev1ac.PodApplyConfiguration
 }
 
-// Decide what to do about one pool.
+// Decide decides what to do about one pool.
 func Decide(input Input) (*Plan, error) {
 	d := &decision{Input: input}
 	d.findMap()
@@ -272,8 +272,7 @@ func Decide(input Input) (*Plan, error) {
 	return &d.Plan, nil
 }
 
-// freezeTemplate finds what the pool's pods are made from: what they were made from before, if anything says so, whatever this operator's
-// own version is.
+// freezeTemplate finds the template of the pool's pods. If anything says which one they were made from, it is that one, whatever this operator's own version is.
 func (d *decision) freezeTemplate() (image string) {
 	if frozen := d.Pool.Status.Template; frozen != nil {
 		d.version = frozen.Version
@@ -287,11 +286,11 @@ func (d *decision) freezeTemplate() (image string) {
 	return imageOf(d.Settings.Image, d.Pool.Spec.Version)
 }
 
-// DefaultSharedMemoryPaths are below directories that hold nothing else.
+// DefaultSharedMemoryPaths are directories that hold nothing else.
 var DefaultSharedMemoryPaths = []string{"/run/farpool", "/var/run/farpool", "/dev/shm/farpool"}
 
-// maySharePath says whether the pool may have its directory of Kubernetes nodes. The operator makes the pods: without a list, whoever may write KVPools would
-// get any directory mounted. A pool that has memory nodes already keeps what it has.
+// maySharePath says whether the pool may use its directory on Kubernetes nodes. The operator makes the pods, so that without a list, a user who may write KVPools
+// could mount any directory. A pool that has memory nodes already keeps its directory.
 func (d *decision) maySharePath() bool {
 	shared := d.Pool.Spec.Network.SharedMemory
 	if shared == nil || len(d.Snapshot.Nodes) > 0 {
@@ -314,7 +313,7 @@ func imageOf(image, version string) string {
 	return repository + ":" + version
 }
 
-// observeNodes that the spec asks for, and those that are to go: they have an object still, or a pod, or an entry in the pool's map.
+// observeNodes collects the memory nodes that the spec asks for, and the ones that have to go: these still have an object, a pod, or an entry in the pool's map.
 func (d *decision) observeNodes() {
 	for p := range d.Pool.Spec.Memory.Pools {
 		memoryPool := &d.Pool.Spec.Memory.Pools[p]
@@ -344,11 +343,11 @@ func (d *decision) observeNodes() {
 	}
 }
 
-// beyond is the node of a name that the spec does not ask for; nil if no memory pool has such names.
+// beyond is the memory node of a name that the spec does not ask for; nil: no memory pool has such names.
 func (d *decision) beyond(name string) *node {
 	for p := range d.Pool.Spec.Memory.Pools {
 		memoryPool := &d.Pool.Spec.Memory.Pools[p]
-		// What is no number is none of its names, whatever is made of it.
+		// A suffix that is not a number becomes another number here, and the comparison below refuses the name.
 		ordinal, _ := strconv.ParseUint(strings.TrimPrefix(name, v1alpha1.MemoryNodePrefix(d.Pool.Name, memoryPool.Name)), 10, 8)
 		if v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, int32(ordinal)) == name {
 			return &node{name: name, pool: memoryPool, ordinal: int32(ordinal)}
@@ -372,13 +371,13 @@ func (d *decision) observeNode(n *node) {
 	d.nodes = append(d.nodes, n)
 }
 
-// protocol of the pool. Of one that this operator does not have, it fits no table.
+// protocol is the pool's index protocol. A protocol that this operator does not have fits no table.
 func (d *decision) protocol() protocol.Protocol {
 	p, _ := protocol.Of(&d.Pool.Spec.Index)
 	return p
 }
 
-// mismatch says why a node that answers cannot be used, if so.
+// mismatch says why a memory node that answers cannot be used; empty: it can.
 func (d *decision) mismatch(n *node) string {
 	facts := n.agent.Facts.GetMemoryNode()
 	p := d.protocol()
@@ -388,7 +387,7 @@ func (d *decision) mismatch(n *node) string {
 	if difference := p.Mismatch(&d.Pool.Spec.Index, facts); difference != "" {
 		return fmt.Sprintf("memory node %s %s: delete its pod to have it made anew", n.name, difference)
 	}
-	// A memory node keeps each map before it follows it: an epoch far beyond every signed map is a lie, or damage.
+	// A memory node keeps each map before it follows it, so an epoch far beyond every signed map is a lie, or damage.
 	if known := d.known(); render.OwnIdentities(d.version) && facts.GetRecordedEpoch() > known+farthest {
 		return fmt.Sprintf("memory node %s claims to have followed epoch %d, and the newest map that the operator has signed is of epoch %d: it is not believed; delete its pod to have it made anew", n.name, facts.GetRecordedEpoch(), known)
 	}
@@ -401,10 +400,10 @@ func (d *decision) mismatch(n *node) string {
 	return ""
 }
 
-// farthest is how many epochs beyond the newest known map a memory node may claim to have followed, as after a restored backup.
+// farthest is how many epochs beyond the newest known map a memory node may claim to have followed. It may be ahead after a restored backup.
 const farthest = 1 << 20
 
-// known is the newest epoch of which there is, or was, a ShardMap.
+// known is the newest epoch that has, or had, a ShardMap.
 func (d *decision) known() uint64 {
 	known := int64(0)
 	if d.epochs.current != nil {
@@ -427,7 +426,7 @@ func (d *decision) secrets(act bool) error {
 	}
 	if d.poolSecret == nil || d.mapKeyLost() {
 		if d.everHadMap() {
-			// Tables are found by a hash of this secret: another one would make every key a miss.
+			// Tables are found by a hash of this secret. With another secret, every key would be a miss.
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonSecretMissing, fmt.Sprintf(
 				"Secret %s/%s is gone or incomplete, and with it the hash secret of the pool's directory or the key that its maps are signed with: no new epoch can be published; restore the Secret from a backup, or create the pool anew",
 				d.pool.SecretNamespace, d.pool.PoolSecretName())})
@@ -487,7 +486,7 @@ func (d *decision) tellMapKey() {
 	}
 }
 
-// mapKeyLost says whether the pool's maps have to be signed and nobody can: then no pod is made, since it would take any map.
+// mapKeyLost says whether the pool's maps have to be signed and the key is lost. Then no pod is made, because it would accept any map.
 func (d *decision) mapKeyLost() bool { return render.OwnIdentities(d.version) && d.mapKey == nil }
 
 func (d *decision) poolSecretData() map[string][]byte {
@@ -512,8 +511,8 @@ func (d *decision) resourceVersion(name string) string {
 	return ""
 }
 
-// keptSecret returns what a Secret holds that the operator keeps to itself. Pools of older templates had it under another name in their own namespace, from where
-// it is taken over. Of newer pools nothing is: whoever may write Secrets there could otherwise choose the pool's authority.
+// keptSecret returns what a Secret of the operator holds. Pools of older templates had it under another name in their own namespace, and the operator takes it
+// over from there. It takes over nothing of newer pools: a user who may write Secrets there could otherwise choose the pool's authority.
 func (d *decision) keptSecret(name, former string) map[string][]byte {
 	if secret := d.Kept[name]; secret != nil {
 		return secret.Data
@@ -531,7 +530,7 @@ func (d *decision) keptVersion(name string) string {
 	return ""
 }
 
-// formerRemovals deletes what was taken over from the pool's namespace, once what is kept is seen to hold it.
+// formerRemovals deletes Secrets of the pool's namespace that the operator has taken over, once its own Secret is seen to hold their content.
 func (d *decision) formerRemovals() {
 	if d.version >= render.FirstKept {
 		return
@@ -540,14 +539,15 @@ func (d *decision) formerRemovals() {
 		bytes.Equal(former.Data[render.KeyPoolSecret], kept.Data[render.KeyPoolSecret]) {
 		d.Delete = append(d.Delete, former)
 	}
-	// The authority may have been renewed since: what signed before stays in its bundle.
+	// The authority may have been renewed since. The certificates of earlier ones stay in its bundle.
 	if former, kept := d.Secrets[d.pool.FormerCASecretName()], d.Kept[d.pool.CASecretName()]; former != nil && kept != nil && d.Authority != nil &&
 		bytes.Contains(kept.Data[pki.KeyCABundle], former.Data[pki.KeyCertificate]) {
 		d.Delete = append(d.Delete, former)
 	}
 }
 
-// certificatesOf renews what is due, where the operator may not act for the pool, too: without, a pool that is paused for long would end. A damaged authority is a finding: everything else goes on with the certificates that pods have.
+// certificatesOf renews certificates that are due. It does so even in a pool for which the operator may not act: a pool that is paused for long would otherwise
+// stop. A damaged authority is a finding: everything else goes on with the certificates that pods have.
 func (d *decision) certificatesOf(act bool) error {
 	held := d.keptSecret(d.pool.CASecretName(), d.pool.FormerCASecretName())
 	if !act && len(held) == 0 {
@@ -585,14 +585,14 @@ func (d *decision) certificatesOf(act bool) error {
 	return nil
 }
 
-// overdue remembers when the first of the pool's certificates should long have been renewed.
+// overdue remembers when the first of the pool's certificates should have been renewed long ago.
 func (d *decision) overdue(held map[string][]byte) {
 	if at := pki.Overdue(held); !at.IsZero() && (d.Status.CertificatesOverdue.IsZero() || at.Before(d.Status.CertificatesOverdue)) {
 		d.Status.CertificatesOverdue = at
 	}
 }
 
-// apply has an object applied once those that it needs are.
+// apply plans to apply an object, once the objects that it needs are applied.
 func (d *decision) apply(object render.Object, needs ...render.Object) {
 	d.Apply = append(d.Apply, object)
 	if d.Needs == nil {
@@ -601,13 +601,13 @@ func (d *decision) apply(object render.Object, needs ...render.Object) {
 	d.Needs[object] = needs
 }
 
-// wantedCertificate is one that a Secret of the pool's namespace shall hold.
+// wantedCertificate is a certificate that a Secret of the pool's namespace should hold.
 type wantedCertificate struct {
 	secret  string
 	request pki.Request
 }
 
-// wantedCertificates are one for each memory node and one for each compute pool, where pods have their own, and one for each role otherwise.
+// wantedCertificates are one for each memory node and each compute pool if pods have their own, and one for each role otherwise.
 func (d *decision) wantedCertificates() []wantedCertificate {
 	member := func(secret string, role pki.Role, name string) wantedCertificate {
 		return wantedCertificate{secret, pki.Request{Identity: pki.Identity{PoolUID: string(d.Pool.UID), Role: role, Name: name}, Client: true, Server: true}}
@@ -655,13 +655,13 @@ func (d *decision) certificateRemovals() {
 	}
 }
 
-// due has the pool looked at again at a time, though nothing happens until then.
+// due makes the controller look at the pool again at a time, even if nothing happens until then.
 func (d *decision) due(at time.Time) {
 	wait := max(at.Sub(d.Now), time.Second)
 	d.RequeueAfter = min(cmp.Or(d.RequeueAfter, wait), wait)
 }
 
-// objects there shall be.
+// objects plans the objects that there should be.
 func (d *decision) objects() {
 	if !d.mapKeyLost() {
 		d.apply(render.Config(d.pool, d.template), d.mapKeyNeeds()...)
@@ -677,8 +677,8 @@ func (d *decision) objects() {
 	}
 	d.scaleObjects()
 	for _, n := range d.nodes {
-		// One that is to go is kept up for as long as the map has it: keys may lie there. A pod that has outlived its MemoryNode gets another one, with which it
-		// goes like any other.
+		// A memory node that has to go keeps its objects as long as the map has it: keys may lie there. A pod that has outlived its MemoryNode gets another
+		// MemoryNode, with which it goes like any other.
 		if left := n.object == nil && n.pod != nil; !d.inMap(n.name) && (!n.wanted && !left || d.drained(n)) {
 			continue
 		}
@@ -707,7 +707,7 @@ func (d *decision) objects() {
 	d.relabelOthers()
 }
 
-// mapKeyNeeds is what has to be written down before a pod knows the public map key: another operator may have drawn another one.
+// mapKeyNeeds is what has to be written down before a pod receives the public map key: another operator may have drawn another key.
 func (d *decision) mapKeyNeeds() []render.Object {
 	if d.mapKey == nil {
 		return nil
@@ -715,7 +715,7 @@ func (d *decision) mapKeyNeeds() []render.Object {
 	return []render.Object{d.hashSecret}
 }
 
-// memoryNode makes the node's object once and its pod whenever there is none. A pod that has found a place is never touched.
+// memoryNode makes the memory node's object once, and its pod whenever there is none. It never replaces a pod that has found a place.
 func (d *decision) memoryNode(n *node) {
 	object := render.MemoryNode(d.pool, *n.pool, n.ordinal, d.version)
 	if n.object == nil {
@@ -739,23 +739,23 @@ func (d *decision) memoryNode(n *node) {
 		d.apply(pod, d.mapKeyNeeds()...)
 	case !n.pod.DeletionTimestamp.IsZero():
 	case n.pod.Status.Phase == corev1.PodFailed || n.pod.Status.Phase == corev1.PodSucceeded:
-		// Evicted: it never comes back by itself.
+		// An evicted pod never comes back by itself.
 		d.Delete = append(d.Delete, n.pod)
 	case !observe.Placed(n.pod) && n.pod.Annotations[v1alpha1.AnnotationPodHash] != pod.Annotations[v1alpha1.AnnotationPodHash]:
-		// It holds no data yet, and the spec has changed since it began to look for a place.
+		// The pod holds no data yet, and the spec has changed since it began to look for a place.
 		d.Delete = append(d.Delete, n.pod)
 	}
 }
 
 const mapsKept = 3
 
-// removals of what the spec no longer asks for, and of old maps.
+// removals deletes what the spec no longer asks for, and old maps.
 func (d *decision) removals() {
 	for _, n := range d.nodes {
 		if !d.removable(n) {
 			continue
 		}
-		// The pod first: one of the same name that is made later is not to meet it.
+		// The pod goes first: a later MemoryNode of the same name must not meet it.
 		switch {
 		case n.pod != nil && n.pod.DeletionTimestamp.IsZero():
 			d.Delete = append(d.Delete, n.pod)
@@ -800,8 +800,7 @@ func (d *decision) removals() {
 	}
 }
 
-// mounted says whether pods of compute shards have a Secret, or may yet be made with it: those of a ReplicaSet of before are started again until a rollout
-// is through.
+// mounted says whether pods of compute shards have a Secret, or may still be made with it: an older ReplicaSet makes pods again until a rollout is through.
 func (d *decision) mounted(secret string) bool {
 	has := func(spec *corev1.PodSpec) bool {
 		return slices.ContainsFunc(spec.Volumes, func(volume corev1.Volume) bool { return volume.Secret != nil && volume.Secret.SecretName == secret })

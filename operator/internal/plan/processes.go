@@ -17,15 +17,15 @@ import (
 // processesKept bounds the list of one ComputeShardPool: four times as many processes as it can have shards.
 const processesKept = 4096
 
-// written is where each process is written down.
+// written says where each process is written down.
 type written struct {
-	// in the status of ComputeShardPools, by name.
+	// in is the status of ComputeShardPools, by name.
 	in map[string][]v1alpha1.ProcessStatus
-	// left in the KVPool's status, until they are seen elsewhere.
+	// left stays in the KVPool's status until it is seen elsewhere.
 	left []v1alpha1.ProcessStatus
 }
 
-// writeDown finds the place of each process. One that is written down already stays where it is.
+// writeDown finds the place of each process. A process that is written down already stays where it is.
 func (d *decision) writeDown() {
 	d.written.in = map[string][]v1alpha1.ProcessStatus{}
 	places, seen := map[string]string{}, map[string]bool{}
@@ -55,7 +55,7 @@ func (d *decision) writeDown() {
 	}
 }
 
-// placeOf is the ComputeShardPool of the pod that a process runs in, by its label, or by its name if the pod is gone; else any. Empty: there is none yet.
+// placeOf is the ComputeShardPool of the pod that a process runs in: by the pod's label, or by its name if the pod is gone, or else any. Empty: there is none yet.
 func (d *decision) placeOf(process v1alpha1.ProcessStatus, names []string) string {
 	if pod := d.repairs.census.byUID[types.UID(process.PodUID)]; pod != nil {
 		if name := v1alpha1.ScaleName(d.Pool.Name, pod.Labels[v1alpha1.LabelComputePool]); d.ComputePools[name] != nil {
@@ -74,7 +74,7 @@ func (d *decision) placeOf(process v1alpha1.ProcessStatus, names []string) strin
 	return place
 }
 
-// kept shortens a list that is too long, and says so. Those that do not answer come first: nothing else may know of them any more.
+// kept shortens a list that is too long, and reports it. Processes that do not answer come first: they may be known from nowhere else.
 func (d *decision) kept(name string, list []v1alpha1.ProcessStatus) []v1alpha1.ProcessStatus {
 	if len(list) <= processesKept {
 		return list

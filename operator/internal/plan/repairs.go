@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// leasesOpen bounds the RepairLeases of a pool that are not complete. Deaths beyond it wait, and come into fewer, larger ones.
+	// leasesOpen bounds the RepairLeases of a pool that are not complete. Further deaths wait, and get fewer, larger ones.
 	leasesOpen = 64
-	// clientsInLease is as many as a call to an agent may name.
+	// clientsInLease is the largest number of clients that a call to an agent may name.
 	clientsInLease = 256
-	// leaseKept is how long a complete one is there to be read, and leasesKept how many of them.
+	// leaseKept is how long people can read a complete lease, and leasesKept how many complete leases there are.
 	leaseKept  = time.Hour
 	leasesKept = 256
-	// What memory nodes say of a process may be a little older than the end of its repair.
+	// A memory node's report about a process may be a little older than the end of its repair.
 	leaseEchoes = time.Minute
 
 	firstRetry    = time.Second
@@ -44,9 +44,9 @@ type repairs struct {
 	census    census
 	processes []v1alpha1.ProcessStatus
 	made      []render.Object
-	// open leases, and processes that wait for one.
+	// open counts leases, and waiting counts processes that wait for a lease.
 	open, waiting int
-	// busy are the compute shards that are at a repair.
+	// busy are the compute shards that repair something.
 	busy map[string]bool
 }
 
@@ -83,7 +83,7 @@ func (d *decision) decideRepairs(act bool) {
 	if act && !d.Status.Unsettled {
 		unleased = d.makeLeases(deaths)
 	}
-	// A process that a lease names from now on is the lease's to remember.
+	// A process that a lease names from now on is remembered by the lease.
 	remembered := map[string]bool{}
 	for _, known := range unleased {
 		remembered[known.process] = true
@@ -112,7 +112,7 @@ func (d *decision) decideRepairs(act bool) {
 	}
 }
 
-// makeLeases for deaths, as many as may be open; it returns the deaths that have to wait.
+// makeLeases makes leases for deaths, as many as may be open. It returns the deaths that have to wait.
 func (d *decision) makeLeases(deaths []death) (waiting []death) {
 	r := &d.repairs
 	number := int64(0)
@@ -163,7 +163,7 @@ func causeInWords(cause v1alpha1.RepairCause, clients int) string {
 	return fmt.Sprintf("%d client processes %s", clients, how)
 }
 
-// tidyLeases deletes the complete ones that nobody needs any more.
+// tidyLeases deletes complete leases that nobody needs any more.
 func (d *decision) tidyLeases(complete []*v1alpha1.RepairLease) {
 	slices.SortStableFunc(complete, func(a, b *v1alpha1.RepairLease) int { return a.Status.CompletedAt.Compare(b.Status.CompletedAt.Time) })
 	for i, lease := range complete {
@@ -176,7 +176,7 @@ func (d *decision) tidyLeases(complete []*v1alpha1.RepairLease) {
 	}
 }
 
-// following is one lease that is being followed.
+// following is a lease that the operator follows.
 type following struct {
 	*decision
 	lease     *v1alpha1.RepairLease
@@ -185,13 +185,12 @@ type following struct {
 	calls     []uint64
 }
 
-// follow takes a lease one step on. Everything is decided anew from what memory nodes say now, so that another operator can go on from
-// the status alone.
+// follow takes a lease one step further. Everything is decided anew from what memory nodes report now, so another operator can continue from the status alone.
 func (d *decision) follow(lease *v1alpha1.RepairLease, act bool) {
 	f := &following{decision: d, lease: lease, status: *lease.Status.DeepCopy()}
 	f.status.ObservedGeneration = lease.Generation
 	if act && metav1.GetControllerOf(lease) == nil {
-		// A person's goes with the pool, too.
+		// A lease that a person made is deleted with the pool, too.
 		d.repairs.made = append(d.repairs.made, render.AdoptRepairLease(d.pool, lease.Name))
 	}
 	if f.status.StartedAt == nil {
@@ -221,7 +220,7 @@ func (d *decision) follow(lease *v1alpha1.RepairLease, act bool) {
 	d.Status.Leases[lease.Name] = f.status
 }
 
-// Refuse a lease whose pool is not there.
+// Refuse is the status of a lease whose pool does not exist.
 func Refuse(lease *v1alpha1.RepairLease, now time.Time) v1alpha1.RepairLeaseStatus {
 	status := *lease.Status.DeepCopy()
 	status.ObservedGeneration = lease.Generation
@@ -232,7 +231,7 @@ func Refuse(lease *v1alpha1.RepairLease, now time.Time) v1alpha1.RepairLeaseStat
 	return status
 }
 
-// fence asks every memory node that serves. It says whether all have.
+// fence asks every memory node that serves to fence. It says whether all have fenced.
 func (f *following) fence(act bool) metav1.Condition {
 	is := func(status metav1.ConditionStatus, reason, format string, arguments ...any) metav1.Condition {
 		return condition(v1alpha1.ConditionFenced, status, reason, format, arguments...)
@@ -251,7 +250,7 @@ func (f *following) fence(act bool) metav1.Condition {
 	var awaited, silent []string
 	for _, entry := range effective.Nodes {
 		if entry.State != v1alpha1.NodeServing {
-			// It admits nobody, and its memory holds nothing.
+			// A stopped memory node admits no client, and its memory holds nothing.
 			at := f.node(entry.Name)
 			at.Incarnation, at.SlotsLeft, at.SegmentsLeft, at.Message = "", 0, 0, "its tables are stopped"
 			continue
@@ -277,7 +276,7 @@ func (f *following) fence(act bool) metav1.Condition {
 	return is(metav1.ConditionFalse, v1alpha1.ReasonFencing, "memory nodes are being asked: %s", some(awaited))
 }
 
-// fenceNode says whether this life of a node has fenced the processes, and asks it otherwise.
+// fenceNode says whether this incarnation of a memory node has fenced the processes, and asks it to if not.
 func (f *following) fenceNode(entry *v1alpha1.ShardMapNode) bool {
 	at := f.node(entry.Name)
 	if at.Incarnation == entry.Incarnation {
@@ -313,7 +312,7 @@ func (f *following) fenceNode(entry *v1alpha1.ShardMapNode) bool {
 	return false
 }
 
-// factsOf a memory node, if it can be reached and lives the life that the map says.
+// factsOf returns a memory node's facts, if it can be reached and has the incarnation that the map says.
 func (d *decision) factsOf(entry *v1alpha1.ShardMapNode) *farpoolv1alpha1.MemoryNodeFacts {
 	n := d.nodeNamed(entry.Name)
 	if n == nil || n.facts == nil || shardmap.FormatIncarnation(n.facts.GetIncarnation()) != entry.Incarnation {
@@ -322,7 +321,7 @@ func (d *decision) factsOf(entry *v1alpha1.ShardMapNode) *farpoolv1alpha1.Memory
 	return n.facts.GetMemoryNode()
 }
 
-// repair has a compute shard take care of what is left, another one when it could not.
+// repair asks a compute shard to repair what is left, and another one when that fails.
 func (f *following) repair() metav1.Condition {
 	is := func(status metav1.ConditionStatus, reason, format string, arguments ...any) metav1.Condition {
 		return condition(v1alpha1.ConditionRepaired, status, reason, format, arguments...)
@@ -330,7 +329,7 @@ func (f *following) repair() metav1.Condition {
 	running, last := f.takeRepair()
 	pod, ready := f.shard()
 	if ready == 0 && !running && f.clear() {
-		// Clients did it on their own.
+		// Clients repaired it on their own.
 		f.nothingLeft()
 	}
 	if f.left() == 0 && len(f.naming(holds)) == 0 {
@@ -369,7 +368,7 @@ func (f *following) repair() metav1.Condition {
 	return is(metav1.ConditionFalse, v1alpha1.ReasonRepairing, "compute shard %s is at it", pod.Name)
 }
 
-// takeRepair takes what the last call to repair has brought into the status. It says whether one is under way, and which was last.
+// takeRepair takes the result of the last call to repair into the status. It says whether a repair is under way, and which was the last.
 func (f *following) takeRepair() (running bool, last *agent.Outcome) {
 	for _, outcome := range f.Calls[f.lease.UID] {
 		if outcome.Incarnation != "" {
@@ -408,7 +407,7 @@ func (f *following) nothingLeft() {
 	}
 }
 
-// clear says whether every memory node that serves says that nothing of the processes is left.
+// clear says whether every memory node that serves reports that nothing of the processes is left.
 func (f *following) clear() bool {
 	for _, entry := range f.epochs.effective().Nodes {
 		if entry.State != v1alpha1.NodeServing {
@@ -421,7 +420,7 @@ func (f *following) clear() bool {
 	return len(f.naming(holds)) == 0
 }
 
-// shard that is to be asked next, and how many are ready. Each attempt begins with another one.
+// shard is the compute shard to be asked next; ready is how many are ready. Each attempt begins with another one.
 func (f *following) shard() (pod *corev1.Pod, ready int) {
 	effective := f.epochs.effective()
 	var able []*corev1.Pod
@@ -447,7 +446,7 @@ func (f *following) shard() (pod *corev1.Pod, ready int) {
 	return nil, len(able)
 }
 
-// verify asks what memory nodes say now.
+// verify asks memory nodes what they report now.
 func (f *following) verify() metav1.Condition {
 	var silent []string
 	for _, entry := range f.epochs.effective().Nodes {
@@ -467,7 +466,7 @@ func (f *following) verify() metav1.Condition {
 	return is(metav1.ConditionTrue, v1alpha1.ReasonComplete, "no memory node names the processes any more")
 }
 
-// naming are the memory nodes that name one of the processes as dead in such a way.
+// naming are the memory nodes that report one of the processes as dead, in a report that matches.
 func (f *following) naming(as func(*farpoolv1alpha1.DeadClient) bool) []string {
 	var naming []string
 	for _, entry := range f.epochs.effective().Nodes {
@@ -489,7 +488,7 @@ func (f *following) left() int64 {
 	return left
 }
 
-// why something is left, in the words of memory nodes.
+// why says, in the words of memory nodes, why something is left.
 func (f *following) why() string {
 	var words []string
 	for _, at := range f.status.Nodes {
@@ -505,7 +504,7 @@ func (f *following) why() string {
 	return some(words)
 }
 
-// resolve finds the processes that the lease is about, once: a name can mean another process later.
+// resolve finds the processes that the lease names, once: later the same name can mean another process.
 func (f *following) resolve() *finding {
 	if len(f.status.Processes) == 0 {
 		var nobody, answering []string
@@ -552,7 +551,7 @@ func (f *following) resolve() *finding {
 	return nil
 }
 
-// named are the processes of a name that do not answer, and the one that does.
+// named returns the processes of a name that do not answer, and the one that does.
 func (f *following) named(name string) (silent []string, live string) {
 	for process, pod := range f.repairs.census.answering {
 		if pod.Name == name {
@@ -584,7 +583,7 @@ func (f *following) ask(call agent.Call) {
 	f.Ask = append(f.Ask, call)
 }
 
-// node is what the status says of a memory node.
+// node is the status's entry for a memory node.
 func (f *following) node(name string) *v1alpha1.RepairNodeStatus {
 	at, found := slices.BinarySearchFunc(f.status.Nodes, name, func(at v1alpha1.RepairNodeStatus, name string) int { return cmp.Compare(at.Name, name) })
 	if !found {
@@ -595,7 +594,7 @@ func (f *following) node(name string) *v1alpha1.RepairNodeStatus {
 
 func (f *following) sum() {
 	if len(f.status.Nodes) > nodesInMap {
-		// As many have come and gone meanwhile: what left the map holds nothing.
+		// So many memory nodes have come and gone meanwhile. A memory node that left the map holds nothing.
 		f.status.Nodes = slices.DeleteFunc(f.status.Nodes, func(at v1alpha1.RepairNodeStatus) bool { return f.entryOf(at.Name) == nil })
 	}
 	f.status.SlotsRepaired, f.status.SegmentsAdopted = 0, 0
@@ -606,7 +605,7 @@ func (f *following) sum() {
 	f.status.Left = f.left()
 }
 
-// tell people of what has become true.
+// tell tells people what has become true.
 func (f *following) tell() {
 	for _, kind := range []string{v1alpha1.ConditionFenced, v1alpha1.ConditionRepaired, v1alpha1.ConditionComplete} {
 		now := meta.FindStatusCondition(f.status.Conditions, kind)
@@ -618,11 +617,11 @@ func (f *following) tell() {
 }
 
 func backoff(failures int, most time.Duration) time.Duration {
-	// Beyond so many doublings every wait is the longest.
+	// Beyond so many doublings every wait is the longest one.
 	return min(firstRetry<<min(max(failures, 1)-1, 16), most)
 }
 
-// clipName keeps a name that a process gives itself within what a resource holds.
+// clipName shortens a name that a process gives itself to what a resource can hold.
 func clipName(name string) string { return clipTo(name, 253) }
 
 func clipTo(text string, limit int) string {

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// resizesKept are as many ResizeOperations as are there to be read when they are over.
+	// resizesKept is how many ResizeOperations stay to be read when they are over.
 	resizesKept = 8
-	// How many keys are left is looked at so often.
+	// resizeLooks is how often the number of keys left is looked at.
 	resizeLooks = 10 * time.Second
-	// Seconds that a time may lie ahead.
+	// longestEstimate is how many seconds ahead an estimated time may lie.
 	longestEstimate = 1e9
 )
 
-// findResize finds the ResizeOperation that follows the present aim. What becomes of the others is said in their statuses. One that was aborted
-// goes for evacuations of since, too: as long as it holds the pool, nothing moves.
+// findResize finds the ResizeOperation of the present aim, and says in the statuses of the others what became of them. An aborted operation also stands for
+// evacuations that came later: as long as it holds the pool, nothing moves.
 func (d *decision) findResize() {
 	m := &d.moves
 	for _, operation := range d.Resizes {
@@ -48,7 +48,7 @@ func isOpen(operation *v1alpha1.ResizeOperation) bool {
 	return operation.DeletionTimestamp.IsZero() && operation.Status.CompletionTime == nil
 }
 
-// asks says whether an operation's aim is the number of memory nodes that the spec asks for, and of their tables.
+// asks says whether an operation's aim is the number of memory nodes, and of their tables, that the spec asks for.
 func (d *decision) asks(operation *v1alpha1.ResizeOperation) bool {
 	tables := int32(1)
 	if operation.Spec.Tables != nil {
@@ -83,8 +83,8 @@ func (d *decision) aims(operation *v1alpha1.ResizeOperation) bool {
 	return true
 }
 
-// decideResize makes a ResizeOperation where memory nodes are to come or go, and says how far each has come. Everything is told from the map,
-// from what memory nodes say and from the spec.
+// decideResize makes a ResizeOperation when memory nodes have to come or go, and says how far each operation has come. It derives everything from the map, from
+// what memory nodes report and from the spec.
 func (d *decision) decideResize(act bool) {
 	d.Status.Resizes = map[string]v1alpha1.ResizeOperationStatus{}
 	for _, stray := range d.Strays {
@@ -116,7 +116,7 @@ func (d *decision) decideResize(act bool) {
 		}
 	}
 	if act && d.moves.open == nil && d.moves.held == nil && d.unsettled(d.epochs.effective()) {
-		// The status says first that one is over, then there is another: no more than one of a pool is ever open.
+		// First a status says that one operation is over, then the next operation is made: a pool never has more than one that is open.
 		if at := slices.IndexFunc(d.Resizes, isOpen); at >= 0 {
 			d.moves.words = fmt.Sprintf("another number of memory nodes is asked for: ResizeOperation %s ends before another follows it", d.Resizes[at].Name)
 		} else {
@@ -133,7 +133,8 @@ func (d *decision) decideResize(act bool) {
 	}
 }
 
-// RefuseResize that no pool has made, whether the pool that it names is there or not: it moves nothing, and says what would.
+// RefuseResize is the status of a ResizeOperation that no pool has made, whether the pool that it names exists or not. The operation moves nothing; the status
+// says what would.
 func RefuseResize(stray *v1alpha1.ResizeOperation, pool *v1alpha1.KVPool, now time.Time) v1alpha1.ResizeOperationStatus {
 	status := *stray.Status.DeepCopy()
 	status.ObservedGeneration = stray.Generation
@@ -149,7 +150,7 @@ func RefuseResize(stray *v1alpha1.ResizeOperation, pool *v1alpha1.KVPool, now ti
 }
 
 func (d *decision) makeResize() {
-	// A name can be taken once. Where the cache lags, or another operator has made one, the next number is taken already: no two are made.
+	// A name can be taken once. If the cache lags, or another operator has made an operation, the number is taken already, so that no two are made.
 	number := int64(1)
 	for _, operation := range slices.Concat(d.Resizes, d.Strays) {
 		suffix, ours := strings.CutPrefix(operation.Name, v1alpha1.ResizeOperationPrefix(d.Pool.Name))
@@ -186,7 +187,7 @@ func (d *decision) makeResize() {
 	d.eventWith(resize, d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Resize", d.moves.words)
 }
 
-// changeOf memory nodes, in words.
+// changeOf describes a change of memory nodes.
 func changeOf(spec *v1alpha1.ResizeOperationSpec) string {
 	var from, to int32
 	for _, changed := range spec.Pools {
@@ -203,15 +204,15 @@ func changeOf(spec *v1alpha1.ResizeOperationSpec) string {
 	return words
 }
 
-// Lines of what is told about a ResizeOperation.
+// These are the lines of events about a ResizeOperation.
 const (
 	lineBegun = "begun"
 	lineStage = "stage"
 	lineKeys  = "keys"
 )
 
-// followResize says how far one has come, and has each step told, by comparison with what its status said before: so any operator tells it,
-// and none tells it again.
+// followResize says how far an operation has come. It announces each step by comparison with the earlier status, so any operator announces it, and none announces
+// it twice.
 func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.ResizeOperationStatus {
 	m := &d.moves
 	status := *operation.Status.DeepCopy()
@@ -265,7 +266,7 @@ func (d *decision) followResize(operation *v1alpha1.ResizeOperation) v1alpha1.Re
 	return status
 }
 
-// tellOf a ResizeOperation, to those who look at it, and to those who look at its pool if no other event tells these.
+// tellOf sends an event about a ResizeOperation to people who look at it. People who look at its pool get the event too, unless another event tells them.
 func (d *decision) tellOf(operation *v1alpha1.ResizeOperation, line, step, reason, note string) {
 	event := Event{Regarding: operation, Type: corev1.EventTypeNormal, Reason: reason, Action: "Resize", Note: clip(note), Of: operation.UID, Line: line, Step: step}
 	switch reason {
@@ -280,7 +281,8 @@ func (d *decision) tellOf(operation *v1alpha1.ResizeOperation, line, step, reaso
 	}
 }
 
-// tellStage when a resize has come to another one, or waits for something else. That memory nodes are being told a map is soon over, and between any two.
+// tellStage announces that a resize has come to another stage, or waits for something else. It leaves out that memory nodes receive a map: that happens between
+// any two stages and is soon over.
 func (d *decision) tellStage(operation *v1alpha1.ResizeOperation, stage v1alpha1.ResizeStage, reason, words string) {
 	was := meta.FindStatusCondition(operation.Status.Conditions, v1alpha1.ConditionComplete)
 	if reason == v1alpha1.ReasonPublishing || operation.Status.Stage == stage && was != nil && was.Reason == reason {
@@ -289,7 +291,7 @@ func (d *decision) tellStage(operation *v1alpha1.ResizeOperation, stage v1alpha1
 	d.tellOf(operation, lineStage, string(stage)+" "+reason, reason, words)
 }
 
-// tellKeys each time that another quarter of the keys has moved. That all have is told when the memory nodes say so.
+// tellKeys announces each further quarter of the keys that has moved. The memory nodes report the last one.
 func (d *decision) tellKeys(operation *v1alpha1.ResizeOperation, status *v1alpha1.ResizeOperationStatus) {
 	moved := quarters(status)
 	if moved <= quarters(&operation.Status) || moved == 4 {
@@ -302,7 +304,7 @@ func (d *decision) tellKeys(operation *v1alpha1.ResizeOperation, status *v1alpha
 	d.tellOf(operation, lineKeys, strconv.FormatInt(moved, 10), v1alpha1.ReasonMoveProgressed, note)
 }
 
-// quarters of the keys that have moved.
+// quarters counts the quarters of the keys that have moved.
 func quarters(status *v1alpha1.ResizeOperationStatus) int64 {
 	if status.KeysTotal == 0 {
 		return 0
@@ -310,7 +312,7 @@ func quarters(status *v1alpha1.ResizeOperationStatus) int64 {
 	return 4 * (status.KeysTotal - status.KeysLeft) / status.KeysTotal
 }
 
-// estimate when the keys that move now will have moved, whenever fewer are left than were before.
+// estimate estimates when the move will be finished, whenever fewer keys are left than before.
 func (m *moves) estimate(status *v1alpha1.ResizeOperationStatus, stage v1alpha1.ResizeStage, now *metav1.Time) {
 	status.KeysTotal = max(status.KeysTotal, m.keysLeft)
 	if stage != v1alpha1.StageMoving {
@@ -326,7 +328,7 @@ func (m *moves) estimate(status *v1alpha1.ResizeOperationStatus, stage v1alpha1.
 	}
 }
 
-// stage of the resize under way, why, and words for people.
+// stage returns the stage of the resize under way, the reason, and words for people.
 func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	m, spec := &d.moves, d.epochs.effective()
 	awaits := ""

@@ -17,11 +17,11 @@ import (
 	"farpool.dev/farpool/operator/internal/observe"
 )
 
-// Two operators that serve one pool have an authority and a hash secret each, tell memory nodes different maps, and write over each other's statuses without
-// end. Each election of a leader is one namespace's, so that none keeps two installations apart. The Secrets do: who makes them first keeps the pool.
+// Two operators that serve one pool have an authority and a hash secret each, send memory nodes different maps, and overwrite each other's statuses without end.
+// Leader election covers one namespace, so it keeps no two installations apart. The Secrets do: the operator that made them first keeps the pool.
 
-// GivesWay returns the namespace where another operator keeps the Secrets of a pool, if that one was first; empty: the pool is this operator's. kept are the
-// names of its own.
+// GivesWay returns the namespace where another operator keeps the Secrets of a pool, if it was first; empty: the pool is this operator's. kept are the names of
+// this operator's Secrets.
 func GivesWay(s *observe.Snapshot, kept []types.NamespacedName) string {
 	var first *corev1.Secret
 	for _, secret := range s.Rivals {
@@ -40,12 +40,12 @@ func GivesWay(s *observe.Snapshot, kept []types.NamespacedName) string {
 	return first.Namespace
 }
 
-// before says which of two Secrets came first. Times are of a second: between two of one second the name decides, for both operators in the same way.
+// before says which of two Secrets came first. Times have a resolution of one second; within a second the name decides, for both operators in the same way.
 func before(a, b *corev1.Secret) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace)) < 0
 }
 
-// rivals are operators that have made Secrets for the pool, though this one was first.
+// rivals reports operators that have made Secrets for the pool, though this one was first.
 func (d *decision) rivals() []finding {
 	if len(d.Rivals) == 0 {
 		return nil

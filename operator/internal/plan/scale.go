@@ -19,19 +19,18 @@ import (
 	"farpool.dev/farpool/operator/internal/render"
 )
 
-// growthPause after a resize: memory nodes have by then told how full they are since.
+// growthPause is how long after a resize a memory pool may grow again: by then memory nodes have reported how full they are.
 const growthPause = time.Minute
 
-// scale is how many there shall be of an entry of the spec: what the KVPool says, or what somebody has asked for since by the entry's
-// MemoryNodePool or ComputeShardPool.
+// scale is the number of replicas of an entry of the spec: what the KVPool says, or what somebody has asked for since in the entry's MemoryNodePool or
+// ComputeShardPool.
 type scale struct {
 	entry              string
 	declared, replicas int32
 	version            string
 }
 
-// takeOverReplicas puts into the spec how many there shall be. What a KVPool declares wins whenever it changes. An entry that has lost its
-// object is not resized by that.
+// takeOverReplicas puts the number of replicas into the spec. What a KVPool declares wins whenever it changes. An entry that has lost its object keeps its number.
 func (d *decision) takeOverReplicas() {
 	snapshot := *d.Snapshot
 	snapshot.Pool = d.Pool.DeepCopy()
@@ -73,8 +72,8 @@ func (d *decision) takeOverReplicas() {
 	}
 }
 
-// keepToWhatAMapHolds takes back what memory pools together ask for beyond the memory nodes that a map can have. Each of their MemoryNodePools alone may ask
-// for so many, and the API server sees no two of them. Memory nodes that the map has are left alone; the last pools get less before the first do.
+// keepToWhatAMapHolds reduces what memory pools together ask for to the number of memory nodes that a map can have. Each of their MemoryNodePools may ask for that
+// many, and the API server does not add them up. Memory nodes in the map are left alone; the last pools get less before the first do.
 func (d *decision) keepToWhatAMapHolds() {
 	d.beyondMap = map[string]string{}
 	asked := int32(0)
@@ -116,7 +115,7 @@ func (d *decision) inMapOf(entry *v1alpha1.MemoryPool) int32 {
 	return replicas
 }
 
-// scaleObjects are the objects by which others may ask for another number.
+// scaleObjects applies the objects in which others may ask for another number.
 func (d *decision) scaleObjects() {
 	for _, s := range d.memoryScales {
 		d.Apply = append(d.Apply, render.MemoryNodePool(d.pool, s.entry, s.declared, s.replicas, s.version))
@@ -126,14 +125,14 @@ func (d *decision) scaleObjects() {
 	}
 }
 
-// scaleRemovals are the objects of entries that the spec does not have any more.
+// scaleRemovals deletes the objects of entries that the spec does not have any more.
 func (d *decision) scaleRemovals() {
 	wanted := map[string]bool{}
 	for _, s := range d.computeScales {
 		wanted[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = true
 	}
 	for name, object := range d.ComputePools {
-		// It goes with the last process that is written down there: what died is to be repaired.
+		// The object stays while a process is written down in it: a dead process has to be repaired first.
 		if !wanted[name] && object.DeletionTimestamp.IsZero() && len(object.Status.Processes) == 0 {
 			d.Delete = append(d.Delete, object)
 		}
@@ -194,7 +193,7 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 	}
 }
 
-// shardsReady says whether the compute shards of an entry serve and, of the first that does not, why.
+// shardsReady says whether the compute shards of an entry serve, and why the first one that does not serve does not.
 func (d *decision) shardsReady(s scale) metav1.Condition {
 	const ready = v1alpha1.ConditionReady
 	serving := int32(0)
@@ -207,7 +206,7 @@ func (d *decision) shardsReady(s scale) metav1.Condition {
 	return condition(ready, metav1.ConditionFalse, v1alpha1.ReasonNotServing, "%d of %d compute shards are ready%s", serving, s.replicas, after(": ", d.shardTrouble(s.entry)))
 }
 
-// shardTrouble is what keeps a compute shard of an entry from serving, in its own words where it has any; of every entry, if none is named.
+// shardTrouble says what keeps a compute shard of an entry from serving, in its own words if it has any. Without a name, it looks at every entry.
 func (d *decision) shardTrouble(entry string) string {
 	trouble := ""
 	for _, pod := range d.ComputePods {
@@ -232,8 +231,8 @@ func (d *decision) shardTrouble(entry string) string {
 	return trouble
 }
 
-// sessionBudget compares the sessions that compute shards open at each memory node with those that it has. Compute pools are scaled without the KVPool,
-// and memory nodes keep the sessions that they were made with.
+// sessionBudget compares the sessions that compute shards open at each memory node with those that it has. Compute pools scale without the KVPool, and memory
+// nodes keep the number of sessions that they were made with.
 func (d *decision) sessionBudget() []finding {
 	surge := int32(1)
 	if attachment := d.Pool.Spec.Network.Attachment; attachment != nil && attachment.HostNetwork != nil {
@@ -255,7 +254,7 @@ func (d *decision) sessionBudget() []finding {
 	return nil
 }
 
-// sessionsOf a memory node: those that its pod was made with or, of a pod that reads a file, those of the spec, which never change.
+// sessionsOf is how many sessions a memory node has: the number that its pod was made with or, if the pod reads a file, the spec's number, which never changes.
 func (d *decision) sessionsOf(n *node) int32 {
 	const flag = "--max-sessions="
 	arguments := []string{}
@@ -278,7 +277,7 @@ func (d *decision) sessionsOf(n *node) int32 {
 	return v1alpha1.DefaultMaxSessions
 }
 
-// decideGrowth asks for one more memory node where a memory pool is as full as its policy lets it be. Keys are moved between one step and the next.
+// decideGrowth asks for one more memory node when a memory pool is as full as its policy allows. Keys move between one step and the next.
 func (d *decision) decideGrowth(act bool) {
 	d.growth = map[string]*metav1.Condition{}
 	if d.epochs.current == nil {
@@ -295,7 +294,7 @@ func (d *decision) decideGrowth(act bool) {
 		})
 		limit := float64(entry.Capacity.FillPercent) / 100
 		if fullest == nil || most < limit && len(unknown) > 0 {
-			continue // what was said of it stays so
+			continue // its condition stays as it is
 		}
 		why := fmt.Sprintf("the %s of memory node %s is %d %% full or more", of, fullest.name, entry.Capacity.FillPercent)
 		if full := refusing != nil && refusing.pool == entry; full {
@@ -341,7 +340,7 @@ func (d *decision) awaitsApproval() bool {
 	return d.asksApproval() && d.unsettled(d.epochs.current)
 }
 
-// settled says whether the pool has what it shall have, and has had it for long enough for its memory nodes to know how full they are.
+// settled says whether the pool has what the spec asks for, and has had it for long enough for its memory nodes to know how full they are.
 func (d *decision) settled() bool {
 	current := d.epochs.current
 	if d.Status.Unsettled || d.epochs.next != nil || d.moves.open != nil || len(current.Departures) > 0 || d.unsettled(current) || len(d.going()) > 0 || len(d.late()) > 0 {
@@ -356,7 +355,7 @@ func (d *decision) settled() bool {
 	return true
 }
 
-// fullestHeap is the memory node whose heap is fullest, if compute shards are refused memory; nil: they are not.
+// fullestHeap is the memory node with the fullest heap, if compute shards are refused memory; nil: they are not.
 func (d *decision) fullestHeap() *node {
 	var fullest *node
 	most := -1.0
@@ -373,7 +372,7 @@ func (d *decision) fullestHeap() *node {
 	return fullest
 }
 
-// limited says whether a memory pool has grown as far as it may, and has it told when that becomes so. That approval is awaited tells the resize.
+// limited says whether a memory pool has grown as far as it may, and announces it when that becomes true. The resize announces that it waits for approval.
 func (d *decision) limited(entry *v1alpha1.MemoryPool, status metav1.ConditionStatus, reason, message string) {
 	c := condition(v1alpha1.ConditionScalingLimited, status, reason, "%s", message)
 	d.growth[entry.Name] = &c

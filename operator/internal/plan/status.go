@@ -23,10 +23,10 @@ import (
 	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
-// networkLook is how often it is asked why a pod gets no network.
+// networkLook is how often the operator looks up why a pod gets no network.
 const networkLook = 15 * time.Second
 
-// status says what is, once what is planned has been done.
+// status decides the statuses: what is true once the plan has been carried out.
 func (d *decision) status() {
 	d.Status.Nodes = map[string]v1alpha1.MemoryNodeStatus{}
 	d.Status.Maps = map[string]v1alpha1.ShardMapStatus{}
@@ -35,7 +35,7 @@ func (d *decision) status() {
 		ready := d.nodeReady(n)
 		nodes = append(nodes, nodeCondition{n, ready})
 		if d.Pool.Spec.Network.Attachment.NetworkName() != "" && observe.AwaitsNetwork(n.pod) {
-			d.due(d.Now.Add(networkLook)) // an event alone has nobody look
+			d.due(d.Now.Add(networkLook)) // no watch reports an event
 		}
 		if n.object != nil && !slices.Contains(d.Delete, client.Object(n.object)) {
 			d.Status.Nodes[n.name] = d.nodeStatus(n, ready)
@@ -57,7 +57,7 @@ func condition(kind string, status metav1.ConditionStatus, reason, format string
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: clip(fmt.Sprintf(format, arguments...))}
 }
 
-// clip keeps a message within what conditions hold.
+// clip shortens a message to what conditions can hold.
 func clip(message string) string {
 	const limit = 1024
 	if len(message) <= limit {
@@ -66,7 +66,7 @@ func clip(message string) string {
 	return strings.ToValidUTF8(message[:limit-3], "") + "..."
 }
 
-// setConditions moves conditions to what they are now; the time of one moves with its status alone.
+// setConditions updates conditions. The time of a condition changes only with its status.
 func (d *decision) setConditions(conditions []metav1.Condition, generation int64, now ...metav1.Condition) []metav1.Condition {
 	return moved(conditions, generation, d.Now, now...)
 }
@@ -81,7 +81,7 @@ func moved(conditions []metav1.Condition, generation int64, at time.Time, now ..
 	return conditions
 }
 
-// entryOf is the node's entry in the map that the pool is to have, or nil.
+// entryOf is the memory node's entry in the map that the pool will have, or nil.
 func (d *decision) entryOf(name string) *v1alpha1.ShardMapNode {
 	if effective := d.epochs.effective(); effective != nil {
 		for i := range effective.Nodes {
@@ -149,14 +149,14 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, "%s", n.agent.Error)
 	}
 	if message := crashed(n.pod); message != "" {
-		// As memory nodes say it; dataplane/protocols/protocols_test.cc holds them to these words.
+		// These are a memory node's words; dataplane/protocols/protocols_test.cc checks that it uses them.
 		if strings.Contains(message, "this wire cannot serve the protocol") {
 			return is(metav1.ConditionFalse, v1alpha1.ReasonWireUnsuitable, "its process ended: %s. Both are fixed when a pool is created: create it anew with another spec.network.transport or spec.index.protocol", message)
 		}
 		if lacking := d.unusableRDMA(n, message); lacking != "" {
 			return is(metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing, "%s", lacking)
 		}
-		// As memory nodes say it; dataplane/node/restart_test.cc holds them to these words.
+		// These are a memory node's words; dataplane/node/restart_test.cc checks that it uses them.
 		if strings.Contains(message, "its locks have to lie in the NIC's memory") {
 			return is(metav1.ConditionFalse, v1alpha1.ReasonDeviceMemoryMissing, "its process ended (%s). Choose Kubernetes nodes whose NICs have memory of their own to lend (ConnectX-5 and later; farpool-doctor shows it), let fewer memory nodes share a NIC, %s, or create the pool with spec.locks.placement DeviceMemoryPreferred", message, d.protocol().SmallerLocks())
 		}
@@ -168,7 +168,7 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 	return is(metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "%s; nothing is done about it, as it may well be alive", orElse(n.agent.Error, "its agent was not asked yet"))
 }
 
-// unofferedRDMA says what the scheduler lacks for an RDMA pod, and how it is added; empty if that is something else.
+// unofferedRDMA says what the scheduler lacks for an RDMA pod, and how to add it; empty: the scheduler lacks something else.
 func (d *decision) unofferedRDMA(message string) string {
 	attachment := d.Pool.Spec.Network.Attachment
 	if attachment == nil {
@@ -185,7 +185,7 @@ func (d *decision) unofferedRDMA(message string) string {
 	return ""
 }
 
-// unattachedRDMA says why a pod did not get its network, and where that is put right.
+// unattachedRDMA says why a pod did not get its network, and where to correct that.
 func (d *decision) unattachedRDMA(message string) string {
 	name := d.Pool.Spec.Network.Attachment.NetworkName()
 	namespace, name, given := strings.Cut(name, "/")
@@ -196,10 +196,10 @@ func (d *decision) unattachedRDMA(message string) string {
 		name, namespace, namespace, refusal(message))
 }
 
-// sandboxID is another one at each try; a message that had it would never stay the same.
+// sandboxID changes with each attempt. A message that contained it would never stay the same.
 var sandboxID = regexp.MustCompile(`"?\b[0-9a-f]{32,}\b"?`)
 
-// refusal of a pod's sandbox, without what stands before the plugin's own words.
+// refusal is why a pod's sandbox was refused, without what stands before the plugin's own words.
 func refusal(message string) string {
 	if _, words, of := strings.Cut(message, "failed (add): "); of {
 		message = words
@@ -212,9 +212,9 @@ func refusal(message string) string {
 	return message
 }
 
-// unusableRDMA says what a process lacked that ended because it had no RDMA, and how that is found out; empty if it ended of something else.
+// unusableRDMA says what RDMA a process lacked when it ended, and how to find out more; empty: it ended for another reason.
 func (d *decision) unusableRDMA(n *node, message string) string {
-	// As memory nodes say it; a test of theirs in the laboratory holds them to these words.
+	// These are a memory node's words; a test in the laboratory checks that it uses them.
 	if d.Pool.Spec.Network.Attachment == nil || !strings.Contains(message, "--wire verbs: ") && !strings.Contains(message, "--rdma-interface: ") {
 		return ""
 	}
@@ -243,7 +243,7 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 		facts := n.agent.Facts
 		now.Epoch = int64(facts.GetEpoch())
 		if effective := d.epochs.effective(); effective != nil && len(d.Publish) > 0 && now.Epoch < effective.Epoch {
-			// It is about to be told; the status would only flicker.
+			// The memory node is about to receive a map; the status would only flicker.
 			now.Epoch = before.Epoch
 		}
 		now.Endpoint = clipTo(facts.GetMemoryNode().GetEndpoint(), shardmap.LongestEndpoint)
@@ -276,8 +276,8 @@ func locksPlaced(namespace, name string, region *v1alpha1.LockRegion) metav1.Con
 		region.Bytes, namespace, name)
 }
 
-// dataLoss compares the life that the status remembers with the one in the map, so that a loss is told once, by whichever operator first sees
-// both, and stays told while that memory lasts. A life that goes on with the memory of the one before has lost nothing.
+// dataLoss compares the incarnation in the status with the one in the map. The operator that first sees both announces the loss, once, and the condition lasts as
+// long as that memory does. An incarnation that continues with the memory of the one before has lost nothing.
 func (d *decision) dataLoss(n *node, entry *v1alpha1.ShardMapNode, before v1alpha1.MemoryNodeStatus, now *v1alpha1.MemoryNodeStatus) {
 	const lost = v1alpha1.ConditionDataLost
 	now.Incarnation, now.MemoryIncarnation = entry.Incarnation, entry.MemoryIncarnation
@@ -325,7 +325,7 @@ func (d *decision) mapStatuses() {
 				} else {
 					c = condition(phase.condition, metav1.ConditionFalse, phase.doing, "not every memory node %s it yet: %s", phase.verb, some(lacking))
 				}
-				// A node that is out of reach for a while does not undo that it was told.
+				// A memory node that is out of reach for a while has still received the map.
 				if was := meta.FindStatusCondition(object.Status.Conditions, phase.condition); was != nil && was.Status == metav1.ConditionTrue {
 					c = *was
 				}
@@ -336,7 +336,7 @@ func (d *decision) mapStatuses() {
 	}
 }
 
-// The phases in which a map is published, and the latest epoch for which a node is through each.
+// phases are those in which a map is published, and the latest epoch for which a memory node has completed each.
 var phases = []struct {
 	condition, doing, done, verb string
 	epoch                        func(*farpoolv1alpha1.Facts) uint64
@@ -348,7 +348,7 @@ var phases = []struct {
 	{v1alpha1.ConditionPublished, v1alpha1.ReasonPublishing, v1alpha1.ReasonPublished, "follows", (*farpoolv1alpha1.Facts).GetEpoch},
 }
 
-// lacking are the nodes of a map that are not known to be so far.
+// lacking are the memory nodes of a map that are not known to have come so far.
 func (d *decision) lacking(spec *v1alpha1.ShardMapSpec, epoch func(*farpoolv1alpha1.Facts) uint64) []string {
 	var lacking []string
 	for _, entry := range spec.Nodes {
@@ -404,7 +404,7 @@ func count(ready, desired int32) *v1alpha1.CountStatus {
 	return &v1alpha1.CountStatus{Ready: ready, Desired: desired, Summary: fmt.Sprintf("%d/%d", ready, desired)}
 }
 
-// shards sums up the compute pools.
+// shards adds up the compute pools.
 type shards struct {
 	ready, desired int32
 	settled        bool
@@ -447,7 +447,7 @@ func (d *decision) available(nodes []nodeCondition, shards shards) metav1.Condit
 	for _, n := range nodes {
 		entry := d.entryOf(n.name)
 		if entry == nil {
-			// It is to come, or has gone: no key is looked for there.
+			// It is about to join, or has left: no client looks for a key there.
 			continue
 		}
 		if entry.State == v1alpha1.NodeStopped {
@@ -479,7 +479,7 @@ func (d *decision) available(nodes []nodeCondition, shards shards) metav1.Condit
 	return condition(available, metav1.ConditionTrue, v1alpha1.ReasonServing, "every table of epoch %d is served", effective.Epoch)
 }
 
-// pending says which memory nodes are awaited, and why the first of them is.
+// pending says which memory nodes the pool waits for, and why it waits for the first of them.
 func (d *decision) pending(nodes []nodeCondition) string {
 	var names []string
 	why := ""
@@ -587,11 +587,11 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 	return condition(degraded, metav1.ConditionTrue, found[0].reason, "%s", strings.Join(messages, "; "))
 }
 
-// strangerAfter is how long a pod may bear the pool's labels before it is called foreign: the cache may not have its owners yet.
+// strangerAfter is how long a pod may have the pool's labels before the operator calls it foreign: the cache may not have its owners yet.
 const strangerAfter = 30 * time.Second
 
-// foreignPods are pods that bear the pool's labels and that the pool has not made. The operator believes nothing that they say, but the pool's
-// Services and NetworkPolicies know labels alone.
+// foreignPods are pods that have the pool's labels and that the pool has not made. The operator believes nothing that they say, but the pool's Services and
+// NetworkPolicies know only labels.
 func (d *decision) foreignPods() []finding {
 	var names []string
 	for _, pod := range d.Foreign {
@@ -609,7 +609,7 @@ func (d *decision) foreignPods() []finding {
 		some(names), v1alpha1.LabelComponent)}}
 }
 
-// tellForeignPods makes them known in an event when the condition comes to name them.
+// tellForeignPods announces them in an event when the condition comes to name them.
 func (d *decision) tellForeignPods(foreign []finding, degraded metav1.Condition) {
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, degraded.Type)
 	for _, f := range foreign {
@@ -619,7 +619,7 @@ func (d *decision) tellForeignPods(foreign []finding, degraded metav1.Condition)
 	}
 }
 
-// quarantined are the memory nodes with rows that no crash explains, with what to do about them.
+// quarantined are the memory nodes with rows that no crash explains, and what to do about them.
 func (d *decision) quarantined() []finding {
 	var where []string
 	for _, n := range d.nodes {
@@ -674,11 +674,11 @@ func (d *decision) certificatesReady() metav1.Condition {
 	return condition(ready, metav1.ConditionTrue, v1alpha1.ReasonIssued, "certificates are renewed at half their life")
 }
 
-// Fail overwrites what a plan says with what kept it from being carried out.
+// Fail replaces what a plan says by what kept it from being carried out.
 func (s *Status) Fail(pool *v1alpha1.KVPool, now metav1.Time, kind, reason, message string, status metav1.ConditionStatus) {
 	c := condition(kind, status, reason, "%s", message)
 	c.ObservedGeneration = pool.Generation
-	// The time of the last change is the one of before, not of the overwritten.
+	// The time of the last change is the earlier condition's, not the replaced one's.
 	c.LastTransitionTime = now
 	if was := meta.FindStatusCondition(pool.Status.Conditions, kind); was != nil && was.Status == status {
 		c.LastTransitionTime = was.LastTransitionTime
@@ -695,19 +695,19 @@ func (s *Status) Fail(pool *v1alpha1.KVPool, now metav1.Time, kind, reason, mess
 func (s *Status) Blame(pool *v1alpha1.KVPool, now metav1.Time, reason, message string) {
 	if was := meta.FindStatusCondition(s.Pool.Conditions, v1alpha1.ConditionDegraded); was != nil && was.Status == metav1.ConditionTrue {
 		if strings.HasPrefix(was.Message, message) {
-			return // by a status of before, it is said already
+			return // an earlier status says it already
 		}
 		message += "; " + was.Message
 	}
 	s.Fail(pool, now, v1alpha1.ConditionDegraded, reason, message, metav1.ConditionTrue)
 }
 
-// event is told of what is applied; of the map that is made, if one is.
+// event adds an event that is sent when the plan is applied; if the plan makes a map, when that is applied.
 func (d *decision) event(regarding client.Object, kind, reason, action, note string) {
 	d.eventWith(nil, regarding, kind, reason, action, note)
 }
 
-// eventWith is told if an object is applied.
+// eventWith adds an event that is sent if an object is applied.
 func (d *decision) eventWith(object render.Object, regarding client.Object, kind, reason, action, note string) {
 	if node, ok := regarding.(*v1alpha1.MemoryNode); ok && node == nil {
 		return // its object is gone, and is about to be made again
@@ -715,7 +715,7 @@ func (d *decision) eventWith(object render.Object, regarding client.Object, kind
 	d.Events = append(d.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note), With: object})
 }
 
-// tell of a memory node what a change of its status makes known, to those who look at it and to those who look at its pool.
+// tell announces a change of a memory node's status to people who look at it and to people who look at its pool.
 func (d *decision) tell(n *node, kind, reason, action, note string) {
 	for _, regarding := range []client.Object{d.Pool, n.object} {
 		d.Status.Events = append(d.Status.Events, Event{Regarding: regarding, Type: kind, Reason: reason, Action: action, Note: clip(note), By: n.object.UID})
@@ -729,7 +729,7 @@ func unschedulable(pod *corev1.Pod) string {
 	return ""
 }
 
-// unschedulableSince is when it was first found that no Kubernetes node can take a pod; zero: one can, or nobody has looked.
+// unschedulableSince is when the scheduler first found that no Kubernetes node can take a pod; zero: one can, or the scheduler has not looked.
 func unschedulableSince(pod *corev1.Pod) time.Time {
 	if c := notScheduled(pod); c != nil {
 		return c.LastTransitionTime.Time

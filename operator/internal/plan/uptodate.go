@@ -21,26 +21,26 @@ import (
 // Amendment changes what may be changed of a pod that runs.
 type Amendment struct {
 	Pod *corev1.Pod
-	// Subresource of the pod that is patched; empty: the pod itself.
+	// Subresource is the part of the pod that is patched; empty: the pod itself.
 	Subresource string
 	// Patch is a strategic merge patch.
 	Patch []byte
-	// What is changed, for people.
+	// What tells people what changes.
 	What string
 }
 
 // upToDate is what an edit of the spec means for the pod of a memory node.
 type upToDate struct {
 	amendments []Amendment
-	// differences that stay, each in words.
+	// differences says in words what stays different.
 	differences []string
-	// resizing says that other resources have been asked for, and how far that is; empty: no resize is under way.
+	// resizing says that the operator has asked for other resources, and how far that is; empty: no resize is under way.
 	resizing string
-	// unserved: the API server cannot resize pods.
+	// unserved says that the API server cannot resize pods.
 	unserved bool
 }
 
-// HowToRenew is what takes an edit to a memory node that runs.
+// HowToRenew tells people how a memory node that runs gets what an edit asks for.
 const HowToRenew = "A memory node keeps what it was started with for as long as its memory lasts, and a pod that is made anew starts with what the spec says now. To keep the keys, cordon its Kubernetes node (kubectl cordon): its keys move to other memory nodes, and then it is made anew elsewhere. Deleting its pod is faster, and loses what it holds"
 
 // rendered is the pod that a memory node with an object would get now.
@@ -48,7 +48,7 @@ func (d *decision) rendered(n *node) (*corev1ac.PodApplyConfiguration, error) {
 	if n.wantedPod != nil {
 		return n.wantedPod, nil
 	}
-	// The object's own image and template: they were frozen when it was made.
+	// The object's own image and template count: they were frozen when it was made.
 	frozen := d.pool
 	frozen.Image = n.object.Spec.Image
 	template, err := render.TemplateOf(n.object.Spec.TemplateVersion)
@@ -59,7 +59,7 @@ func (d *decision) rendered(n *node) (*corev1ac.PodApplyConfiguration, error) {
 	return n.wantedPod, err
 }
 
-// compare a memory node's pod with what the spec says now. Only pods that have found a place are compared: others are made anew.
+// compare compares a memory node's pod with what the spec says now. It compares only pods that have found a place: other pods are made anew.
 func (d *decision) compare(n *node) upToDate {
 	var u upToDate
 	if n.pod == nil || n.object == nil || !n.pod.DeletionTimestamp.IsZero() || !observe.Placed(n.pod) {
@@ -67,10 +67,10 @@ func (d *decision) compare(n *node) upToDate {
 	}
 	wanted, err := d.rendered(n)
 	if err != nil {
-		return u // said elsewhere
+		return u // another finding says so
 	}
 	u.outlast(n.pod, wanted.Spec)
-	// One that was made from this very spec may have got other resources since, in place, from an edit that was taken back.
+	// A pod that was made from this very spec may have other resources since, in place, from an edit that was taken back.
 	asMade := n.pod.Annotations[v1alpha1.AnnotationPodHash] == *podHash(wanted)
 	if len(n.pod.Spec.Containers) == 0 || asMade && !d.Settings.PodResize {
 		return u
@@ -108,8 +108,7 @@ func onlyIn(some, others []string) string {
 	return strings.Join(only, " ")
 }
 
-// outlast gives a pod what has it stay where it is, which one that an earlier operator made has not: annotations for autoscalers, of which a person's own word
-// comes first, and tolerations.
+// outlast gives a pod of an earlier operator what makes it stay where it is: annotations for autoscalers, unless a person has set others, and tolerations.
 func (u *upToDate) outlast(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) {
 	patch := map[string]any{}
 	var what []string
@@ -132,8 +131,8 @@ func (u *upToDate) outlast(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfigu
 	}
 }
 
-// tolerate adds what the spec tolerates now. A pod that an earlier operator made has 300 s for Kubernetes nodes that are not ready or not reachable,
-// which the API server gives to pods that say nothing about them.
+// tolerate adds the tolerations that the spec has now. A pod of an earlier operator tolerates Kubernetes nodes that are not ready or not reachable for 300 s,
+// which the API server adds to pods that say nothing about them.
 func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) (tolerations []corev1.Toleration, differ bool) {
 	wants := render.Outlasting(wanted.Tolerations)
 	now := slices.Clone(pod.Spec.Tolerations)
@@ -154,7 +153,7 @@ func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfig
 	return now, !equality.Semantic.DeepEqual(now, pod.Spec.Tolerations)
 }
 
-// ofTheSameTaints says whether two tolerations speak of the same taints, for however long.
+// ofTheSameTaints says whether two tolerations concern the same taints, for however long.
 func ofTheSameTaints(a, b corev1.Toleration) bool {
 	return a.Key == b.Key && operatorOf(a) == operatorOf(b) && a.Value == b.Value && a.Effect == b.Effect
 }
@@ -175,8 +174,8 @@ func addedByKubernetes(pod *corev1.Pod, toleration corev1.Toleration) bool {
 	return extended
 }
 
-// resize a pod in place, where the API server can. Processors and memory of a container may change while it runs. In a pod that was made from this very spec,
-// what the spec does not name is what others have added.
+// resize resizes a pod in place, if the API server can. Processors and memory of a container may change while it runs. In a pod that was made from this very spec,
+// resources that the spec does not name were added by others.
 func (u *upToDate) resize(served bool, pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration, asMade bool) {
 	has, wants := pod.Spec.Containers[0].Resources, wanted.Containers[0].Resources
 	requests, requested := differing(has.Requests, *wants.Requests, asMade)
@@ -207,7 +206,8 @@ func (u *upToDate) resize(served bool, pod *corev1.Pod, wanted *corev1ac.PodSpec
 	}}})
 }
 
-// differing are processors and memory that are wanted and not there; null where there are some that nobody wants, unless others may have some.
+// differing are processors and memory that the spec wants and the pod lacks. It is null for those that the pod has and nobody wants, unless others may have added
+// them.
 func differing(has, wants corev1.ResourceList, othersMay bool) (patch map[string]any, differ bool) {
 	patch = map[string]any{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -228,17 +228,17 @@ func (u *upToDate) amend(pod *corev1.Pod, subresource, what string, patch map[st
 	if metadata == nil {
 		metadata = map[string]any{}
 	}
-	// Whatever has changed since makes the API server refuse.
+	// If the pod has changed since, the API server refuses the patch.
 	metadata["resourceVersion"] = pod.ResourceVersion
 	patch["metadata"] = metadata
 	content, err := json.Marshal(patch)
 	if err != nil {
-		return // it is made of strings and tolerations alone
+		return // the patch consists of strings and tolerations
 	}
 	u.amendments = append(u.amendments, Amendment{Pod: pod, Subresource: subresource, Patch: content, What: what})
 }
 
-// amend the pods of memory nodes, as far as pods that run can be.
+// amend changes the pods of memory nodes as far as pods that run can be changed.
 func (d *decision) amend() {
 	for _, n := range d.nodes {
 		d.Amend = append(d.Amend, d.compare(n).amendments...)
@@ -262,7 +262,7 @@ func (d *decision) nodeUpToDate(n *node) metav1.Condition {
 	return condition(kind, metav1.ConditionTrue, v1alpha1.ReasonCurrent, "its pod is as the spec says")
 }
 
-// poolUpToDate says which pods are not as the spec says, and what to do about it.
+// poolUpToDate says which pods differ from the spec, and what to do about it.
 func (d *decision) poolUpToDate() metav1.Condition {
 	const kind = v1alpha1.ConditionUpToDate
 	var differ, resizing []string
