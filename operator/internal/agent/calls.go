@@ -19,36 +19,36 @@ import (
 const (
 	fenceTimeout  = 30 * time.Second
 	repairTimeout = time.Minute
-	// Calls that are under way at once, over all pools.
+	// callsUp is how many calls may be under way at once, over all pools.
 	callsUp = 64
 )
 
-// Call asks one process for something that takes its time: a memory node to fence, or a compute shard to repair.
+// Call asks one process for something that takes time: a memory node to fence, or a compute shard to repair.
 type Call struct {
-	// Lease on whose behalf it is made.
+	// Lease is the RepairLease on whose behalf the call is made.
 	Lease types.UID
-	// Name of the process, and the pod whose agent is asked.
+	// Name is that of the process, Pod the one whose agent is asked.
 	Name string
 	Pod  types.UID
-	// Incarnation of the memory node, as resources hold it, if it is to fence; empty: it is to repair.
+	// Incarnation is that of the memory node that has to fence, as resources hold it; empty: a compute shard has to repair.
 	Incarnation string
-	// Attempt to repair; fences have none.
+	// Attempt counts attempts to repair; fences have none.
 	Attempt int32
-	// Processes that are dead.
+	// Processes are the dead ones.
 	Processes []uint64
 	// Witnesses are the pods whose facts must be newer than the call's outcome.
 	Witnesses []types.UID
 }
 
-// Outcome of a call, or the call alone while it is under way.
+// Outcome is a call and what became of it; while it is under way, the call alone.
 type Outcome struct {
 	Call
 	Running bool
-	// Since when it is so.
+	// At is when this became so.
 	At time.Time
-	// Failures in a row of this process on behalf of this lease.
+	// Failures counts failures in a row, for this process and this lease.
 	Failures int
-	// Error is one without details that differ from time to time, or empty.
+	// Error is an error without details that differ from time to time, or empty.
 	Error  string
 	Fence  *farpoolv1alpha1.FenceResponse
 	Repair *farpoolv1alpha1.RepairResponse
@@ -68,7 +68,7 @@ type Calls struct {
 	pools  map[types.NamespacedName]map[callKey]*Outcome
 }
 
-// callKey: of one kind, one call at a time is made of a process on behalf of a lease.
+// callKey identifies a call: for one lease, a process is asked for one thing of a kind at a time.
 type callKey struct {
 	lease  types.UID
 	name   string
@@ -77,7 +77,7 @@ type callKey struct {
 
 func (c Call) key() callKey { return callKey{c.Lease, c.Name, c.Incarnation == ""} }
 
-// NewCalls returns calls over streams, which are told of what is new.
+// NewCalls returns calls over streams, and tells the streams what is new.
 func NewCalls(streams *Streams, now func() time.Time) *Calls {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Calls{streams: streams, now: now, places: make(chan struct{}, callsUp), ctx: ctx, cancel: cancel,
@@ -184,7 +184,7 @@ func (c *Calls) run(pool types.NamespacedName, uid string, outcome *Outcome) {
 	c.streams.notify(pool)
 }
 
-// answer is what an agent said no with, without what differs from attempt to attempt, such as ports of lost connections.
+// answer is an agent's refusal, without what differs from attempt to attempt, such as ports of lost connections.
 func answer(err error) string {
 	var refusal interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &refusal) {

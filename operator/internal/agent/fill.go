@@ -7,8 +7,8 @@ import (
 	"farpool.dev/farpool/operator/internal/protocol"
 )
 
-// TableFill says how many of the places of a memory node's table are taken, from 0 to 1, where 1 is what a table can be filled to. It is not known of a node
-// that has not said how large its table is.
+// TableFill says which share of the places of a memory node's table is taken, from 0 to 1, where 1 is as full as a table can get. It is unknown while the memory
+// node has not reported how large its table is.
 func TableFill(node *farpoolv1alpha1.MemoryNodeFacts) (fill float64, known bool) {
 	if node == nil {
 		return 0, false
@@ -20,7 +20,7 @@ func TableFill(node *farpoolv1alpha1.MemoryNodeFacts) (fill float64, known bool)
 	return min(float64(node.GetKeys())/p.Places(node), 1), true
 }
 
-// HeapFill says how much of a memory node's heap the blocks of its keys take, about, from 0 to 1.
+// HeapFill says about which share of a memory node's heap the blocks of its keys take, from 0 to 1.
 func HeapFill(node *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	if node.GetHeapBytes() == 0 {
 		return 0
@@ -28,7 +28,7 @@ func HeapFill(node *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	return min(float64(node.GetHeapBytesUsed())/float64(node.GetHeapBytes()), 1)
 }
 
-// Fill is the more of both, and which of them it is: the one that is full first is full for all keys.
+// Fill is the larger of both, and which of them it is: a memory node is full as soon as either is.
 func Fill(node *farpoolv1alpha1.MemoryNodeFacts) (fill float64, of string, known bool) {
 	table, known := TableFill(node)
 	if heap := HeapFill(node); heap > table {

@@ -16,14 +16,14 @@ import (
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 )
 
-// A line is a connection of gRPC's own to an agent, for calls that may be large or take long. It is there while a call needs it, and a little longer, as
-// one call is often followed by the next.
+// A line is a connection of gRPC's own to an agent, for calls that may be large or take long. It exists while a call needs it and a little longer, because one
+// call often follows another.
 type line struct {
 	mutex      sync.Mutex
 	connection *grpc.ClientConn // nil: there is none
 	users      int
 	lingering  *time.Timer
-	// forget has the stream no longer close the connection when it ends: until then, the stream holds it.
+	// forget keeps the end of the stream from closing the connection. Until it is called, the stream holds the connection.
 	forget func() bool
 	// lingers is how long it stays open when nobody uses it.
 	lingers time.Duration

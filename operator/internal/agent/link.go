@@ -226,7 +226,7 @@ func (l *link) abandon(call *linkCall) {
 	}
 }
 
-// close ends a link and all of its calls, which has serve return.
+// close ends a link and all of its calls. serve then returns.
 func (l *link) close(why error) {
 	l.why.CompareAndSwap(nil, &why)
 	_ = l.socket.Close() // so that a write gives the mutex back
@@ -235,7 +235,7 @@ func (l *link) close(why error) {
 	l.end(why)
 }
 
-// end is close for who has the mutex.
+// end is close for callers that hold the mutex.
 func (l *link) end(why error) {
 	l.why.CompareAndSwap(nil, &why)
 	_ = l.socket.Close()
@@ -255,7 +255,7 @@ func (l *link) ended() error {
 	return nil
 }
 
-// finish ends a call for who has the mutex.
+// finish ends a call. The caller holds the mutex.
 func (l *link) finish(call *linkCall, err error) {
 	delete(l.calls, call.id)
 	call.done <- err
@@ -264,7 +264,7 @@ func (l *link) finish(call *linkCall, err error) {
 	}
 }
 
-// write sends frames for who has the mutex.
+// write sends frames. The caller holds the mutex.
 func (l *link) write(frames []byte) error {
 	err := l.socket.SetWriteDeadline(time.Now().Add(writeTimeout))
 	if err == nil {

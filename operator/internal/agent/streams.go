@@ -41,8 +41,8 @@ const (
 
 	maxMessageBytes = 4 << 20
 
-	// Handshakes that take place at once; one that has waited for admission no longer waits for the others. They need a processor more than they wait for
-	// answers: more of them at once only keep reconciles waiting.
+	// handshakes is how many take place at once; one that has waited for admission no longer waits for the others. A handshake needs a processor more than it
+	// waits for answers, so more of them at once only delay reconciliations.
 	handshakes    = 8
 	admissionWait = time.Second
 )
@@ -59,7 +59,7 @@ type Target struct {
 	MapKey string
 }
 
-// holder of a certificate. All compute shards of a Deployment share one.
+// holder is what a certificate is made for. All compute shards of a Deployment share one.
 type holder struct {
 	role pki.Role
 	name string
@@ -72,19 +72,19 @@ func (t Target) certificateRole() pki.Role {
 	return pki.RoleClient
 }
 
-// State of what is known about a process.
+// State says what is known about a process.
 type State int
 
 const (
-	// Connecting: not heard of yet.
+	// Connecting: nothing was heard of it yet.
 	Connecting State = iota
 	// Connected: the facts are current.
 	Connected
-	// Starting: it answers, and does not know yet what its memory holds. Error says how far it is; the facts are those of a process before it.
+	// Starting: it answers, and does not know yet what its memory holds. Error says how far it is; the facts are those of an earlier process.
 	Starting
-	// Unreachable: nothing is known now. It may well be alive.
+	// Unreachable: nothing is known now. The process may well live.
 	Unreachable
-	// Refused: something answers there, and it is not the process that it should be.
+	// Refused: another process answers there than the one that should.
 	Refused
 )
 
@@ -93,7 +93,7 @@ type Observation struct {
 	State State
 	Facts *farpoolv1alpha1.Facts
 	Error string
-	// RefusedEpoch is the last that this memory node has refused as older than one that its memory has followed, whether it has that map still or not.
+	// RefusedEpoch is the last epoch that this memory node has refused as older than one that its memory has followed, whether it still has that map or not.
 	RefusedEpoch uint64
 }
 
@@ -250,7 +250,7 @@ func (s *Streams) Publish(ctx context.Context, pool types.NamespacedName, pod ty
 		}
 		return fmt.Errorf("%s epoch %d to %w", what, request.GetMap().GetEpoch(), err)
 	}
-	// Whoever plans next must not find the facts of before: they would be published to once more.
+	// The next plan must not find the earlier facts: it would publish the map once more.
 	s.refresh(ctx, pool, pod)
 	return nil
 }
@@ -272,7 +272,7 @@ func (s *Streams) ask(ctx context.Context, pool types.NamespacedName, pod types.
 	return nil
 }
 
-// refresh makes what is known of a process be newer than the call.
+// refresh asks a process for facts that are newer than the call.
 func (s *Streams) refresh(ctx context.Context, pool types.NamespacedName, pod types.UID) {
 	stream := s.streamTo(pool, pod)
 	if stream == nil {
@@ -357,12 +357,12 @@ func (s *stream) set(observation Observation) bool {
 	return s.record(observation)
 }
 
-// record is set for whoever has the mutex.
+// record sets an observation. The caller holds the mutex.
 func (s *stream) record(observation Observation) bool {
 	if observation.Facts == nil {
 		observation.Facts = s.observation.Facts
 	}
-	// Memory that is another one remembers nothing.
+	// Another memory remembers nothing.
 	if !observation.Facts.GetMemoryNode().GetMemoryFresh() {
 		observation.RefusedEpoch = s.observation.RefusedEpoch
 	}
@@ -371,8 +371,8 @@ func (s *stream) record(observation Observation) bool {
 	return changed
 }
 
-// sameMeaning says whether nothing that is decided by has changed. Counters move all the time under load: of those of a memory node, only how
-// full its table and its heap are counts, in steps of five percent. It makes no copy, as facts come every second from every process.
+// sameMeaning says whether nothing has changed that decisions depend on. Counters change all the time under load. Only how full a memory node's table and heap are
+// counts, in steps of five percent. It makes no copy, because facts come every second from every process.
 func sameMeaning(a, b *farpoolv1alpha1.Facts) bool {
 	if a == b {
 		return true
@@ -407,16 +407,16 @@ func equalBut(a, b proto.Message, but ...protoreflect.Name) bool {
 	return bytes.Equal(x.GetUnknown(), y.GetUnknown())
 }
 
-// mapCopies keeps one copy of each map that a pool's memory nodes hold: all of them tell theirs, and it names all of them.
+// mapCopies keeps one copy of each map that a pool's memory nodes hold: each of them sends its map, which names all of them.
 type mapCopies struct {
 	mutex sync.Mutex
 	maps  []*farpoolv1alpha1.ShardMap
 }
 
-// mapCopiesKept are those of an epoch that is being published, and of the one before.
+// mapCopiesKept is two: the map of an epoch that is being published, and the one before.
 const mapCopiesKept = 2
 
-// share puts the copy that is kept in the place of an equal one. Nobody else may have the facts yet.
+// share replaces a map by the copy that is kept of an equal one. The caller is the only user of the facts.
 func (c *mapCopies) share(facts *farpoolv1alpha1.Facts) {
 	node := facts.GetMemoryNode()
 	if node.GetMap() == nil {
@@ -436,7 +436,7 @@ func (c *mapCopies) share(facts *farpoolv1alpha1.Facts) {
 	}
 }
 
-// open starts a stream; what its predecessor knew stands until it has heard more.
+// open starts a stream. What its predecessor knew stays until the stream has heard more.
 func (s *Streams) open(pool types.NamespacedName, streams *poolStreams, credential *pki.Credential, target Target, predecessor *stream) *stream {
 	if streams.credential != credential {
 		streams.credential, streams.configs = credential, map[holder]*tls.Config{}
@@ -476,7 +476,7 @@ func (s *Streams) run(stream *stream, backoff time.Duration) {
 	}
 }
 
-// pause says that nothing is heard, and waits until it is time for another attempt; false: the stream has ended.
+// pause records that nothing is heard, and waits until the next attempt; false: the stream has ended.
 func (s *Streams) pause(stream *stream, err error, backoff time.Duration) bool {
 	if stream.ctx.Err() != nil {
 		return false
@@ -484,7 +484,7 @@ func (s *Streams) pause(stream *stream, err error, backoff time.Duration) bool {
 	if stream.set(stream.failure(err)) {
 		s.notify(stream.pool)
 	}
-	// A node that restarts shall not meet all its operators at once.
+	// A memory node that restarts should not meet all its streams at once.
 	select {
 	case <-stream.ctx.Done():
 		return false
@@ -493,7 +493,7 @@ func (s *Streams) pause(stream *stream, err error, backoff time.Duration) bool {
 	}
 }
 
-// broken follows a link that has ended: another one is tried for.
+// broken runs after a link has ended: it tries to make another one.
 func (s *Streams) broken(stream *stream, why error) {
 	if stream.ctx.Err() != nil {
 		return
@@ -504,8 +504,8 @@ func (s *Streams) broken(stream *stream, why error) {
 	}
 }
 
-// follow makes a link and hears facts over it, until it breaks and long after follow has returned. An error says that this is not so; heard, that there
-// were facts nevertheless.
+// follow makes a link, over which facts then come until it breaks, long after follow has returned. An error says that there is no link; heard says that there were
+// facts nevertheless.
 func (s *Streams) follow(stream *stream) (heard bool, err error) {
 	ctx, cancel := context.WithTimeout(stream.ctx, callTimeout)
 	defer cancel()
@@ -560,7 +560,7 @@ func (s *Streams) watch(stream *stream, link *link) error {
 	return err
 }
 
-// hear takes facts that a process tells of itself.
+// hear records facts that a process reports of itself.
 func (s *Streams) hear(stream *stream, facts *farpoolv1alpha1.Facts) error {
 	if err := stream.target.check(stream.uid, facts); err != nil {
 		return err
@@ -611,7 +611,7 @@ func (s *stream) goOn(link *link) bool {
 	return s.follows
 }
 
-// end records that a link is no more, and says whether facts were to come over it.
+// end records that a link is gone, and says whether facts were to come over it.
 func (s *stream) end(link *link) (followed bool) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -623,7 +623,7 @@ func (s *stream) end(link *link) (followed bool) {
 	return followed
 }
 
-// errWrongProcess is an answer of a process that is not the target.
+// errWrongProcess says that another process than the target answered.
 type errWrongProcess struct{ reason string }
 
 func (e errWrongProcess) Error() string { return e.reason }
@@ -642,7 +642,7 @@ func (t Target) check(uid string, facts *farpoolv1alpha1.Facts) error {
 				return errWrongProcess{fmt.Sprintf("memory node %s holds a map that is not the operator's: %v; its process is damaged or somebody else controls it: delete its pod", t.Name, err)}
 			}
 		}
-		// Nobody checks it again, and maps are compared.
+		// No later check looks at the signature, and maps are compared.
 		held.Signature = nil
 	}
 	return nil
@@ -653,7 +653,7 @@ func starts(facts *farpoolv1alpha1.Facts) bool {
 	return facts.GetRole() == farpoolv1alpha1.Role_ROLE_MEMORY_NODE && facts.GetIncarnation() == 0 && facts.GetMemoryNode() == nil && !facts.GetReady() && facts.GetMessage() != ""
 }
 
-// clipped keeps words of a process to what conditions can hold beside others.
+// clipped shortens a process's words to what conditions can hold beside others.
 func clipped(words string) string {
 	const limit = 300
 	if len(words) <= limit {

@@ -28,7 +28,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// ErrStale: the cache lags behind the API server. What was decided from it must be decided again.
+// ErrStale: the cache lags behind the API server. A decision that came from it has to be made again.
 var ErrStale = errors.New("the cache lags behind the API server")
 
 // ErrDeleting: an object of the wanted name is being deleted, and must be gone before another is made.
@@ -79,7 +79,7 @@ func (a *Applier) With(known *Known) *Applier {
 	return &with
 }
 
-// Object makes an object what desired says, which has a controlling owner. cachedObject says what the cache has of a kind and name with that owner, or nil.
+// Object makes an object what desired says; desired has a controlling owner. cachedObject is the cache's object of a kind and name with that owner, or nil.
 func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration, cachedObject func(kind, name string) client.Object) error {
 	raw, err := written(desired)
 	if err != nil {
@@ -128,8 +128,8 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	return nil
 }
 
-// create makes an object that there is not. An apply would write over one that somebody else has made since anyone looked, and over secrets that are
-// drawn once.
+// create makes an object that does not exist. An apply would overwrite an object that somebody else has made since the cache was read, and secrets that are drawn
+// once.
 func (a *Applier) create(ctx context.Context, want *unstructured.Unstructured) error {
 	manager, err := maker(comparable(want))
 	if err != nil {
@@ -182,8 +182,8 @@ func Keeps(manager string) bool {
 	return manager == v1alpha1.FieldManager || manager == v1alpha1.StatusFieldManager || strings.HasPrefix(manager, makerPrefix)
 }
 
-// own turns the fields of an object that was created into fields that were applied: of the others, those that are left out later would stay for ever. It asks
-// the API server itself who owns which, as a cache leaves others out.
+// own turns the fields of a created object into applied fields. Otherwise, fields that are left out later would stay for ever. It asks the API server itself who
+// owns which field, because the cache leaves owners out.
 func (a *Applier) own(ctx context.Context, cached client.Object, want *unstructured.Unstructured) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(want.GetAPIVersion(), want.GetKind()))
@@ -252,7 +252,7 @@ func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration
 	return nil
 }
 
-// Delete deletes the very object that was seen.
+// Delete deletes the very object that the plan saw.
 func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	uid, version := object.GetUID(), object.GetResourceVersion()
 	err := a.client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -268,7 +268,7 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	return nil
 }
 
-// Amend patches a pod that was seen, as it was seen.
+// Amend patches a pod, if it is still as the plan saw it.
 func (a *Applier) Amend(ctx context.Context, pod *corev1.Pod, subresource string, patch []byte) error {
 	what := fmt.Sprintf("amend Pod %s/%s", pod.Namespace, pod.Name)
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
@@ -289,8 +289,8 @@ func (a *Applier) Amend(ctx context.Context, pod *corev1.Pod, subresource string
 	return nil
 }
 
-// judge says why an object cannot be created, if one of its name is there. It asks the API server itself: the cache may lag, and it shows only objects that
-// bear the pool's label. One that has lost labels gets them back.
+// judge says why an object cannot be created, if one of its name exists. It asks the API server itself: the cache may lag, and it shows only objects that have the
+// pool's label. An object that has lost labels gets them back.
 func (a *Applier) judge(ctx context.Context, want *unstructured.Unstructured) error {
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(schema.FromAPIVersionAndKind(want.GetAPIVersion(), want.GetKind()))
@@ -313,7 +313,7 @@ func (a *Applier) judge(ctx context.Context, want *unstructured.Unstructured) er
 	return &ConflictError{Kind: want.GetKind(), Namespace: want.GetNamespace(), Name: want.GetName()}
 }
 
-// sameOwner says whether an object is the one that is wanted. What lies outside of its pool's namespace has a label instead of an owner.
+// sameOwner says whether an object is the wanted one. An object outside of its pool's namespace has a label instead of an owner.
 func sameOwner(want, existing client.Object) bool {
 	if uid := want.GetLabels()[v1alpha1.LabelPoolUID]; uid != "" {
 		return existing.GetLabels()[v1alpha1.LabelPoolUID] == uid
@@ -322,7 +322,7 @@ func sameOwner(want, existing client.Object) bool {
 	return controller != nil && wanted != nil && controller.UID == wanted.UID
 }
 
-// Relabel puts labels back that an object of the pool's has lost: without them neither the cache nor Services show it.
+// Relabel restores labels that an object of the pool has lost. Without them neither the cache nor Services show it.
 func (a *Applier) Relabel(ctx context.Context, existing client.Object, labels map[string]string) error {
 	lost := map[string]string{}
 	for key, value := range labels {
@@ -336,12 +336,12 @@ func (a *Applier) Relabel(ctx context.Context, existing client.Object, labels ma
 	return a.mend(ctx, existing, "labels", lost)
 }
 
-// Adopt gives an object the owners that it is to have.
+// Adopt gives an object its owners.
 func (a *Applier) Adopt(ctx context.Context, existing client.Object, owners []metav1.OwnerReference) error {
 	return a.mend(ctx, existing, "ownerReferences", owners)
 }
 
-// mend changes a field of the metadata of the very object that was seen, and nothing else of it.
+// mend changes a field of the metadata of the very object that the plan saw, and nothing else.
 func (a *Applier) mend(ctx context.Context, existing client.Object, field string, value any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": existing.GetUID(), "resourceVersion": existing.GetResourceVersion(), field: value}})
 	if err != nil {
@@ -377,7 +377,7 @@ func content(raw []byte) (*unstructured.Unstructured, error) {
 	return object, nil
 }
 
-// comparable leaves out what says which object is meant rather than what it shall be.
+// comparable removes what says which object is meant, and leaves what it should be.
 func comparable(want *unstructured.Unstructured) map[string]any {
 	object := want.DeepCopy().Object
 	delete(object, "apiVersion")

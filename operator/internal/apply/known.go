@@ -9,11 +9,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Known remembers which versions of a pool's objects were found to be what is wanted. An object's version changes with every write to it, whoever writes: a
-// version that is known needs no second comparison with the same, and one that is not known is compared in full.
+// Known remembers which versions of a pool's objects were found to be as wanted. An object's version changes with every write to it. A known version needs no
+// second comparison with the same wanted object; an unknown version is compared in full.
 type Known struct {
 	mutex sync.Mutex
-	// right has the last look at which each version was what is wanted.
+	// right is the last look at which each version was as wanted.
 	right map[digest]uint8
 	look  uint8
 }
@@ -49,7 +49,7 @@ func (k *Known) Begin() {
 	k.look++
 }
 
-// isRight says whether a version is known to be what is wanted.
+// isRight says whether a version is known to be as wanted.
 func (k *Known) isRight(is digest) bool {
 	if k == nil {
 		return false
@@ -63,7 +63,7 @@ func (k *Known) isRight(is digest) bool {
 	return right
 }
 
-// found records that a version is what is wanted.
+// found records that a version is as wanted.
 func (k *Known) found(is digest) {
 	if k == nil || is == (digest{}) {
 		return

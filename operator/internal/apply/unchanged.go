@@ -32,8 +32,8 @@ func unchanged(live, desired map[string]any, managed []metav1.ManagedFieldsEntry
 	return false
 }
 
-// asMade says whether an object still is as a field manager has created it. That manager owns defaults, too, of which nothing is known here; but its name
-// says that what is desired is what was asked for then.
+// asMade says whether an object still is as a field manager has created it. That manager also owns defaults, which are unknown here. Its name says that the object
+// wanted now is the one that was asked for then.
 func asMade(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, owner *metav1.OwnerReference, manager string) bool {
 	for _, entry := range managed {
 		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Subresource != "" {
@@ -45,7 +45,7 @@ func asMade(live, desired map[string]any, managed []metav1.ManagedFieldsEntry, o
 	return false
 }
 
-// contains says whether live has everything that desired has. Between the objects of a list there may be others; all else in lists
+// contains says whether live has everything that desired has. Lists of objects may have others in between; other lists must be equal.
 // must be the same.
 func contains(live, desired any) bool {
 	switch want := desired.(type) {

@@ -25,7 +25,7 @@ import (
 	"farpool.dev/farpool/operator/internal/agent"
 )
 
-// Snapshot is the world as far as one pool goes. Nothing in it may be changed: objects belong to the cache.
+// Snapshot is the world of one pool. Nothing in it may be changed: objects belong to the cache.
 type Snapshot struct {
 	Pool *v1alpha1.KVPool
 
@@ -34,9 +34,9 @@ type Snapshot struct {
 	ShardMaps   []*v1alpha1.ShardMap // by epoch
 	NodePods    map[string]*corev1.Pod
 	ComputePods []*corev1.Pod // by name
-	// DeploymentOf is the name of the Deployment that a compute shard's pod is of, by the pod's uid: its certificate bears it.
+	// DeploymentOf is the name of the Deployment of each compute shard's pod, by the pod's UID. The pod's certificate names it.
 	DeploymentOf map[types.UID]string
-	// Foreign are pods that bear the pool's labels, and that nothing which the pool owns has made, by name.
+	// Foreign are pods, by name, that have the pool's labels and that no object of the pool has made.
 	Foreign     []*corev1.Pod
 	Deployments map[string]*appsv1.Deployment
 	Secrets     map[string]*corev1.Secret
@@ -49,30 +49,30 @@ type Snapshot struct {
 	Budgets    map[string]*policyv1.PodDisruptionBudget
 	Policies   map[string]*networkingv1.NetworkPolicy
 
-	// Agents by the pod that they run in.
+	// Agents are by the pod that they run in.
 	Agents map[types.UID]agent.Observation
 
-	// Leases that name the pool, the oldest first, no matter who made them.
+	// Leases are RepairLeases that name the pool, the oldest first, whether the operator or a person made them.
 	Leases []*v1alpha1.RepairLease
-	// Calls on behalf of leases.
+	// Calls are those on behalf of leases.
 	Calls map[types.UID][]agent.Outcome
-	// Resizes of the pool, the oldest first.
+	// Resizes are the pool's ResizeOperations, the oldest first.
 	Resizes []*v1alpha1.ResizeOperation
 	// Strays are ResizeOperations that name the pool and that a person has made.
 	Strays []*v1alpha1.ResizeOperation
-	// How many there shall be, by name.
+	// MemoryPools and ComputePools say how many replicas there should be, by name.
 	MemoryPools  map[string]*v1alpha1.MemoryNodePool
 	ComputePools map[string]*v1alpha1.ComputeShardPool
-	// Gone are the pods of written-down processes that the API server has no more.
+	// Gone are the pods of written-down processes that the API server does not have any more.
 	Gone map[types.UID]bool
-	// Exits are how the processes of such pods ended, where that was seen before the pods were gone.
+	// Exits say how the processes of such pods ended, if that was seen before the pods were gone.
 	Exits map[types.UID]*corev1.ContainerStateTerminated
 	// Unlabelled are the pods of written-down processes that the API server has, and that the cache does not show as the pool's.
 	Unlabelled []*metav1.PartialObjectMetadata
-	// Unplaced are memory nodes of the newest map of which the API server has no pod, or one that never found a place: none runs, and what the
-	// ones before had in their memory went with their pods.
+	// Unplaced are memory nodes of the newest map for which the API server has no pod, or a pod that never found a place. None of them runs, and the memory of
+	// earlier pods went with these pods.
 	Unplaced map[string]bool
-	// Unattached are memory nodes whose pods were refused a network of RDMA, with the kubelet's latest words about it.
+	// Unattached are memory nodes whose pods were refused an RDMA network, with the kubelet's latest message about it.
 	Unattached map[string]string
 	// OutOfService are the Kubernetes nodes that a person or machine has declared shut down.
 	OutOfService map[string]bool
@@ -80,12 +80,12 @@ type Snapshot struct {
 	Draining map[string][]corev1.Taint
 }
 
-// Agents tells what is known about data-plane processes.
+// Agents says what is known about data-plane processes.
 type Agents interface {
 	Observe(pool types.NamespacedName) map[types.UID]agent.Observation
 }
 
-// Calls tells what has become of calls.
+// Calls says what has become of calls.
 type Calls interface {
 	Observe(pool types.NamespacedName) map[types.UID][]agent.Outcome
 }
@@ -121,7 +121,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 			return nil, err
 		}
 	}
-	// These are known by their owner: one that has lost its label must not look as if it were gone.
+	// These objects are found by their owner, so that an object without its label does not look as if it were gone.
 	for _, objects := range []client.ObjectList{&nodes, &maps, &memoryPools, &computePools} {
 		if err := list(objects, client.MatchingFields{indexOwner: string(pool.UID)}); err != nil {
 			return nil, err
@@ -190,7 +190,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	return s, nil
 }
 
-// sortPods by what they are of the pool. Labels are anybody's to give: a pod is of the pool if its owners are.
+// sortPods finds out what each pod is for the pool. Anybody can set labels: a pod is the pool's if its owners are.
 func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjectMetadata) {
 	deployments := map[types.UID]string{}
 	for _, deployment := range s.Deployments {
@@ -202,7 +202,7 @@ func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjec
 			ours[replicaSets[i].UID] = deployments[owner.UID]
 		}
 	}
-	// A shard whose ReplicaSet is being collected is no stranger for that.
+	// A shard stays the pool's while its ReplicaSet is being collected.
 	written := map[types.UID]bool{}
 	for _, process := range s.Processes() {
 		written[types.UID(process.PodUID)] = true
@@ -216,7 +216,7 @@ func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjec
 		case node != nil && owner != nil && owner.UID == node.UID || keeps(s.Pool, pod):
 			s.NodePods[pod.Name] = pod
 		case component == v1alpha1.ComponentMemoryNode && owner != nil && owner.Kind == "MemoryNode":
-			// It is of an earlier MemoryNode of the name, and in the way of the new one's, which says so.
+			// The pod belongs to an earlier MemoryNode of the name and blocks the new one's pod. The new one's condition says so.
 		case component == v1alpha1.ComponentComputeShard && owner != nil && ours[owner.UID] != "":
 			s.ComputePods = append(s.ComputePods, pod)
 			s.DeploymentOf[pod.UID] = ours[owner.UID]
@@ -235,8 +235,8 @@ func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjec
 	slices.SortFunc(s.Foreign, byName)
 }
 
-// kept reads Secrets by their names, which hold the pool's uid, and asks the API server itself for one that the cache does not show: it may lag, and it
-// shows only objects that bear the pool's label. Another in its place would be the loss of the pool's keys.
+// kept reads Secrets by their names, which contain the pool's UID. It asks the API server itself for a Secret that the cache does not show, because the cache may
+// lag, and shows only objects that have the pool's label. Another Secret in its place would make all of the pool's keys unreachable.
 func (s *Snapshot) kept(ctx context.Context, cache, live client.Reader, names []types.NamespacedName) error {
 	s.Kept = map[string]*corev1.Secret{}
 	for _, name := range names {
@@ -262,7 +262,7 @@ func (s *Snapshot) kept(ctx context.Context, cache, live client.Reader, names []
 	return nil
 }
 
-// rivals looks where else Secrets of these names are kept, as far as the operator watches: an operator of another namespace has made them for this very pool.
+// rivals looks for Secrets of these names in other namespaces that the operator watches: an operator there has made them for this very pool.
 func (s *Snapshot) rivals(ctx context.Context, cache client.Reader, names []types.NamespacedName) error {
 	var secrets corev1.SecretList
 	if err := cache.List(ctx, &secrets, client.MatchingFields{indexPoolUID: string(s.Pool.UID)}); err != nil {
@@ -283,7 +283,7 @@ func (s *Snapshot) rivals(ctx context.Context, cache client.Reader, names []type
 	return nil
 }
 
-// Leases that name a pool, the oldest first. A person's have no label.
+// Leases returns the RepairLeases that name a pool, the oldest first. A lease that a person made has no label.
 func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName) ([]*v1alpha1.RepairLease, error) {
 	var list v1alpha1.RepairLeaseList
 	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingFields{indexPool: pool.Name}); err != nil {
@@ -303,7 +303,7 @@ func Leases(ctx context.Context, cache client.Reader, pool types.NamespacedName)
 	return leases, nil
 }
 
-// Resizes that name a pool. A person's have no label.
+// Resizes returns the ResizeOperations that name a pool. One that a person made has no label.
 func Resizes(ctx context.Context, cache client.Reader, pool types.NamespacedName) ([]*v1alpha1.ResizeOperation, error) {
 	var list v1alpha1.ResizeOperationList
 	if err := cache.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingFields{indexPool: pool.Name}); err != nil {
@@ -316,13 +316,13 @@ func Resizes(ctx context.Context, cache client.Reader, pool types.NamespacedName
 	return resizes, nil
 }
 
-// Stray says whether no pool has made a ResizeOperation. What an earlier pool of the name has made goes with it.
+// Stray says whether a person made a ResizeOperation. One that an earlier pool of the name made is deleted with that pool.
 func Stray(resize *v1alpha1.ResizeOperation) bool {
 	controller := metav1.GetControllerOf(resize)
 	return resize.DeletionTimestamp.IsZero() && (controller == nil || controller.Kind != "KVPool")
 }
 
-// keeps says whether a pod is of a memory node of this very pool, whose MemoryNode may have been deleted: the pool is its owner, too.
+// keeps says whether a pod is a memory node's of this very pool. Its MemoryNode may have been deleted: the pool is an owner, too.
 func keeps(pool *v1alpha1.KVPool, pod *corev1.Pod) bool {
 	if controller := metav1.GetControllerOf(pod); controller != nil && (controller.Kind != "MemoryNode" || controller.Name != pod.Name) {
 		return false
@@ -331,8 +331,8 @@ func keeps(pool *v1alpha1.KVPool, pod *corev1.Pod) bool {
 		slices.ContainsFunc(pod.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == pool.UID && owner.Kind == "KVPool" })
 }
 
-// formerHashSecret asks the API server itself for the Secret that nothing can take the place of, where older pools have it, if neither that nor the one
-// that is kept is seen: it may have lost its label.
+// formerHashSecret asks the API server itself for the hash secret, where older pools have it, if the cache shows neither that Secret nor the one that the operator
+// keeps: the Secret may have lost its label, and nothing can replace it.
 func (s *Snapshot) formerHashSecret(ctx context.Context, live client.Reader) error {
 	name := s.Pool.Name + "-secret"
 	if s.Secrets[name] != nil || len(s.ShardMaps) == 0 {
@@ -373,8 +373,8 @@ type DrainTaints []string
 // DefaultDrainTaints are those of cluster-autoscaler, of Karpenter since version 1 and before it, and of GKE before it ends a machine.
 var DefaultDrainTaints = DrainTaints{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption", "cloud.google.com/impending-node-termination"}
 
-// Of returns the taints by which a Kubernetes node is about to be emptied, that of a cordon among them. One that keeps no pod away says only that somebody
-// thinks about it.
+// Of returns the taints that say that a Kubernetes node is about to be emptied, a cordon's among them. A taint that keeps no pod away says only that somebody
+// considers it.
 func (keys DrainTaints) Of(node *corev1.Node) []corev1.Taint {
 	var taints []corev1.Taint
 	if node.Spec.Unschedulable {
@@ -398,7 +398,7 @@ func IsOutOfService(node *corev1.Node) bool {
 	return false
 }
 
-// Processes that are written down in the pool's ComputeShardPools, and in its own status by earlier operators; each once.
+// Processes returns the processes that are written down in the pool's ComputeShardPools, and in its own status by earlier operators; each once.
 func (s *Snapshot) Processes() []v1alpha1.ProcessStatus {
 	var processes []v1alpha1.ProcessStatus
 	written := map[string]bool{}
@@ -417,7 +417,7 @@ func (s *Snapshot) Processes() []v1alpha1.ProcessStatus {
 	return processes
 }
 
-// gone asks the API server itself for pods that the cache has not: it may lag, and it shows only pods that bear the pool's label.
+// gone asks the API server itself for pods that the cache does not show: it may lag, and it shows only pods that have the pool's label.
 func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]bool, error) {
 	present := map[types.UID]bool{}
 	for _, pod := range s.ComputePods {
@@ -430,7 +430,7 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 			absent[uid] = process.Name
 		}
 	}
-	// Each at a time if they are few; with as many as a rollout leaves, the whole namespace costs less than each of them.
+	// A few pods are asked for one by one. After a rollout there are so many that the whole namespace costs less.
 	if len(absent) > goneAskedOneByOne {
 		there, err := podsOf(ctx, live, s.Pool.Namespace)
 		if err != nil {
@@ -462,7 +462,7 @@ const (
 	podsInAnAnswer    = 500
 )
 
-// podsOf asks the API server itself which pods a namespace has, whatever labels they bear.
+// podsOf asks the API server itself which pods a namespace has, whatever their labels.
 func podsOf(ctx context.Context, live client.Reader, namespace string) (map[types.UID]bool, error) {
 	there := map[types.UID]bool{}
 	pods := &metav1.PartialObjectMetadataList{}
@@ -480,7 +480,7 @@ func podsOf(ctx context.Context, live client.Reader, namespace string) (map[type
 	}
 }
 
-// unplaced asks the API server itself, as the cache may lag: a pod that has a place by now may hold what nothing else does.
+// unplaced asks the API server itself, because the cache may lag: a pod that has a place by now may hold what nothing else holds.
 func (s *Snapshot) unplaced(ctx context.Context, live client.Reader) (map[string]bool, error) {
 	if len(s.ShardMaps) == 0 || s.Pool.Spec.Management == v1alpha1.ManagementPaused {
 		return nil, nil
@@ -507,7 +507,7 @@ func Placed(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != ""
 }
 
-// AwaitsNetwork says whether a pod has a place, and no sandbox with a network there yet. Only events tell why.
+// AwaitsNetwork says whether a pod has a place but no sandbox with a network there yet. Only events say why.
 func AwaitsNetwork(pod *corev1.Pod) bool {
 	if pod == nil || pod.Spec.NodeName == "" || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
 		return false
@@ -517,11 +517,11 @@ func AwaitsNetwork(pod *corev1.Pod) bool {
 	})
 }
 
-// unattachedAsked bounds the pods that are asked about in one look: an API server goes through all events of a namespace for each, and where one pod gets
-// no network, the others mostly have the same reason.
+// unattachedAsked bounds the pods that one look asks about. An API server goes through all events of a namespace for each, and if one pod gets no network, the
+// others mostly have the same reason.
 const unattachedAsked = 4
 
-// unattached asks the API server itself: nobody needs events in a cache for what a pool lives through once, if ever.
+// unattached asks the API server itself: a cache of events would cost much for what a pool meets once, if ever.
 func (s *Snapshot) unattached(ctx context.Context, live client.Reader) (map[string]string, error) {
 	if s.Pool.Spec.Network.Attachment.NetworkName() == "" {
 		return nil, nil
@@ -552,7 +552,7 @@ func (s *Snapshot) unattached(ctx context.Context, live client.Reader) (map[stri
 	return unattached, nil
 }
 
-// owned keeps what pool controls: an object of the same labels that another owner or nobody controls is not the operator's to change.
+// owned keeps objects that pool controls. An object of the same labels with another owner, or with none, is not the operator's to change.
 func owned[T any, P interface {
 	*T
 	client.Object

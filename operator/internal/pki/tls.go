@@ -34,7 +34,7 @@ func ServerConfig(certificate tls.Certificate, roots *x509.CertPool, poolUID str
 	}
 }
 
-// A PeerError says that something answered that is not who it should be: certainty, not a lost connection.
+// A PeerError says that another party answered than the right one: certainty, not a lost connection.
 type PeerError struct{ reason string }
 
 func (e *PeerError) Error() string { return e.reason }

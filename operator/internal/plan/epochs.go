@@ -163,7 +163,7 @@ func (d *decision) firstMap(floor int64) {
 	if len(d.epochs.waiting) > 0 {
 		if floor > 0 {
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf(
-				"ShardMap %s is gone, and no memory node that can be reached holds it; the others are awaited: %s; restore the object from a backup, or have those nodes reachable",
+				"ShardMap %s is gone, and no memory node that can be reached holds it; waiting for the others: %s; restore the object from a backup, or make those memory nodes reachable",
 				v1alpha1.ShardMapName(d.Pool.Name, floor), some(d.epochs.waiting))})
 		}
 		return

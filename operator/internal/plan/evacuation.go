@@ -47,7 +47,7 @@ func (d *decision) evacuate() {
 	} else if len(leaving) > 0 {
 		how := "uncordon one, or ask for more memory nodes before"
 		if awaited := d.awaited(d.epochs.current); len(awaited) > 0 {
-			how = fmt.Sprintf("those that are awaited will (%s), and until then no pod is evicted", some(awaited))
+			how = fmt.Sprintf("memory nodes that are about to come will have room (%s), and until then no pod is evicted", some(awaited))
 		}
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
 			"the Kubernetes nodes of memory nodes are about to be emptied (%s: %s), and no other memory node is there to take their keys: %s", some(names(leaving)), d.why(leaving[0]), how)})

@@ -144,7 +144,7 @@ func TestAnEvacuationIsApproved(t *testing.T) {
 	if approved.Status.Stage != v1alpha1.StageSuperseded || d.operation() == approved || d.current().Move != 1 {
 		t.Fatalf("%+v, then %+v; move %d", approved.Status, d.operation().Spec, d.current().Move)
 	}
-	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	d.wantStage(v1alpha1.StagePlanned, "waiting for a person's approval")
 	d.agree()
 	d.wantNodes(3)
 	d.noneLost()

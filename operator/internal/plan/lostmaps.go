@@ -93,7 +93,7 @@ func (d *decision) beginEmpty(remember []*node) string {
 		}
 	}
 	if len(awaited) > 0 {
-		return "memory nodes are awaited that are to begin empty: " + some(awaited)
+		return "waiting for memory nodes to begin empty: " + some(awaited)
 	}
 	for _, n := range remember {
 		if n.pod.DeletionTimestamp.IsZero() {
@@ -125,7 +125,7 @@ func (d *decision) hasBegunEmpty() bool {
 			v1alpha1.AnnotationBeginEmpty, given, some(hold))})
 		return true
 	case len(awaited) > 0:
-		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("what the pool held up to epoch %d is given up: memory nodes are awaited that begin empty: %s", given, some(awaited))})
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("what the pool held up to epoch %d is given up; waiting for memory nodes to begin empty: %s", given, some(awaited))})
 		return false
 	}
 	d.epochs.givenUp = given

@@ -74,7 +74,7 @@ func TestWhichPodsAreToBeginEmpty(t *testing.T) {
 	d.nodeNamed("deleted").pod.DeletionTimestamp = &metav1.Time{Time: start}
 	d.nodeNamed("silent").agent.State = agent.Unreachable
 	says := d.beginEmpty(d.nodes[:1])
-	if len(d.Delete) != 1 || d.Delete[0] != d.nodeNamed("heard").pod || says != "memory nodes are awaited that are to begin empty: heard, deleted, silent" {
+	if len(d.Delete) != 1 || d.Delete[0] != d.nodeNamed("heard").pod || says != "waiting for memory nodes to begin empty: heard, deleted, silent" {
 		t.Errorf("%d are deleted: %s", len(d.Delete), says)
 	}
 }

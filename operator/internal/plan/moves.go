@@ -65,7 +65,7 @@ type moves struct {
 func (d *decision) moveOn(floor int64) {
 	m, current := &d.moves, d.epochs.current
 	if late := d.late(); len(late) > 0 {
-		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes of the pool's map are awaited: " + some(late) + after("; ", d.toBeGivenUp())}
+		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "waiting for memory nodes of the pool's map: " + some(late) + after("; ", d.toBeGivenUp())}
 		return
 	}
 	spec := current.DeepCopy()
@@ -431,13 +431,13 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 		return false
 	}
 	if !d.approved() {
-		m.awaits = &finding{v1alpha1.ReasonApprovalRequired, fmt.Sprintf("a person's approval is awaited, as spec.resize.approval asks for it: kubectl -n %s patch resizeoperation %s --type=merge -p '{\"spec\":{\"approval\":\"Approved\"}}'",
+		m.awaits = &finding{v1alpha1.ReasonApprovalRequired, fmt.Sprintf("waiting for a person's approval, as spec.resize.approval asks: kubectl -n %s patch resizeoperation %s --type=merge -p '{\"spec\":{\"approval\":\"Approved\"}}'",
 			d.Pool.Namespace, m.open.Name)}
 		return false
 	}
 	// An evacuation does not wait for memory nodes that join: these may in turn wait for the room that it makes.
 	if awaited := d.awaited(spec); len(awaited) > 0 && !d.evacuates(spec) {
-		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: " + some(awaited)}
+		m.awaits = &finding{v1alpha1.ReasonMemoryNodesPending, "waiting for memory nodes: " + some(awaited)}
 		return false
 	}
 	owners := spec.Directory.Tables

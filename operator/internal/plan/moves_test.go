@@ -843,7 +843,7 @@ func TestAPoolGrows(t *testing.T) {
 	}
 	d.step(false)
 	d.step(false)
-	d.wantStage(v1alpha1.StageWaiting, "memory nodes are awaited: cache-memory-4")
+	d.wantStage(v1alpha1.StageWaiting, "waiting for memory nodes: cache-memory-4")
 	delete(d.unplaced, name(4))
 	d.kubelets()
 	d.until("it has come", func(*decision) bool { return len(d.current().Nodes) == 5 })
@@ -1188,7 +1188,7 @@ func TestATakerOutOfReachIsAwaited(t *testing.T) {
 	if d.current().Move != 0 {
 		t.Fatal("a move is begun to a node that does not answer")
 	}
-	d.wantStage(v1alpha1.StageWaiting, "memory nodes of the pool's map are awaited: cache-memory-3")
+	d.wantStage(v1alpha1.StageWaiting, "waiting for memory nodes of the pool's map: cache-memory-3")
 	wantCondition(t, d.step(false), v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonResizing)
 	d.hear(name(3))
 	d.until("it moves", func(*decision) bool { return d.current().Move == 1 })
@@ -1199,7 +1199,7 @@ func TestATakerOutOfReachIsAwaited(t *testing.T) {
 	if len(d.current().Departures) == 0 {
 		t.Error("finished with a node out of reach, which may hold a later map")
 	}
-	d.wantStage(v1alpha1.StageMoving, "memory nodes of the pool's map are awaited: cache-memory-3")
+	d.wantStage(v1alpha1.StageMoving, "waiting for memory nodes of the pool's map: cache-memory-3")
 	d.hear(name(3))
 	d.untilSettled()
 	d.noneLost()
@@ -1263,12 +1263,12 @@ func TestApproval(t *testing.T) {
 	if spec := d.current(); spec.Move != 2 || len(spec.Departures) > 0 || len(spec.Nodes) != 5 {
 		t.Fatalf("move %d with %d departures among %d nodes", spec.Move, len(spec.Departures), len(spec.Nodes))
 	}
-	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	d.wantStage(v1alpha1.StagePlanned, "waiting for a person's approval")
 	// An operation that somebody deletes is made again, and asks again.
 	d.Resizes = d.Resizes[:len(d.Resizes)-1]
 	d.turn()
 	d.turn()
-	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	d.wantStage(v1alpha1.StagePlanned, "waiting for a person's approval")
 	d.operation().Spec.Approval = v1alpha1.ApprovalApproved
 	d.untilSettled()
 	d.noneLost()
@@ -1510,7 +1510,7 @@ func TestANewcomerWithoutAPlaceIsNotWaitedForForEver(t *testing.T) {
 		t.Fatal("nobody waits for a Kubernetes node that is on its way")
 	}
 	plan := d.step(false)
-	d.wantStage(v1alpha1.StageWaiting, "memory nodes are awaited: cache-memory-3")
+	d.wantStage(v1alpha1.StageWaiting, "waiting for memory nodes: cache-memory-3")
 	if plan.RequeueAfter == 0 || plan.RequeueAfter > placePatience {
 		t.Errorf("it is looked at again after %s", plan.RequeueAfter)
 	}

@@ -271,7 +271,7 @@ func (f *following) fence(act bool) metav1.Condition {
 	case len(awaited) == 0:
 		return is(metav1.ConditionTrue, v1alpha1.ReasonFenced, "nothing of %d processes executes on %d memory nodes", len(f.processes), serving)
 	case len(silent) == len(awaited):
-		return is(metav1.ConditionFalse, v1alpha1.ReasonAgentUnreachable, "memory nodes that cannot be reached are awaited: %s; see their conditions Ready", some(awaited))
+		return is(metav1.ConditionFalse, v1alpha1.ReasonAgentUnreachable, "waiting for memory nodes that cannot be reached: %s; see their conditions Ready", some(awaited))
 	}
 	return is(metav1.ConditionFalse, v1alpha1.ReasonFencing, "memory nodes are being asked: %s", some(awaited))
 }

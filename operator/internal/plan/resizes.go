@@ -365,5 +365,5 @@ func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	case m.awaits != nil:
 		return v1alpha1.StageWaiting, m.awaits.reason, joinWords(awaits, left)
 	}
-	return v1alpha1.StageWaiting, v1alpha1.ReasonPublishing, joinWords(fmt.Sprintf("memory nodes are being told epoch %d", spec.Epoch), left)
+	return v1alpha1.StageWaiting, v1alpha1.ReasonPublishing, joinWords(fmt.Sprintf("waiting for memory nodes to follow map epoch %d", spec.Epoch), left)
 }

@@ -309,7 +309,7 @@ func (d *decision) decideGrowth(act bool) {
 		case len(d.missing(d.epochs.current)) > 0 && len(d.awaited(d.epochs.current)) == 0:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf("%s, and no Kubernetes node can take the pods of memory nodes that were added (%s): see their conditions", why, some(d.missing(d.epochs.current))))
 		case d.awaitsApproval():
-			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired, why+", and a person's approval is awaited: see the pool's ResizeOperations")
+			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired, why+", and growth waits for a person's approval: see the pool's ResizeOperations")
 		case entry.Replicas >= entry.Capacity.MaxReplicas || d.pool.MemoryNodes() >= nodesInMap:
 			d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonCeilingReached, fmt.Sprintf("%s, and there are as many memory nodes as capacity.maxReplicas of memory pool %s allows: raise it, or remove keys", why, entry.Name))
 		case act && d.settled():

@@ -219,14 +219,14 @@ func TestGrowthIsApproved(t *testing.T) {
 	if spec := d.current(); spec.Move != 0 || d.MemoryPools["cache-memory"].Spec.Replicas != 3 {
 		t.Fatalf("move %d, %d replicas", spec.Move, d.MemoryPools["cache-memory"].Spec.Replicas)
 	}
-	d.wantStage(v1alpha1.StagePlanned, "a person's approval is awaited")
+	d.wantStage(v1alpha1.StagePlanned, "waiting for a person's approval")
 	// Nobody is told that it grows while it does not.
 	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired)
 	if d.told("KVPool", v1alpha1.ReasonGrowing) != 0 || d.told("KVPool", v1alpha1.ReasonApprovalRequired) != 1 || d.told("ResizeOperation", v1alpha1.ReasonApprovalRequired) != 1 {
 		t.Errorf("told: %s", strings.Join(d.events, ", "))
 	}
 	if notes := strings.Join(d.notes, "\n"); strings.Contains(notes, "grows") || !strings.Contains(notes, "memory pool memory is to grow from 2 memory nodes to 3, once a person has approved of it") ||
-		!strings.Contains(notes, "ResizeOperation "+d.operation().Name+": a person's approval is awaited") {
+		!strings.Contains(notes, "ResizeOperation "+d.operation().Name+": waiting for a person's approval") {
 		t.Error(notes)
 	}
 	d.fill(20)

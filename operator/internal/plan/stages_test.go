@@ -201,14 +201,14 @@ func TestWhatAResizeIsAt(t *testing.T) {
 		stage  v1alpha1.ResizeStage
 		says   string // the whole, or what it begins with if it ends in "..."
 	}{
-		"a map is told": {func(d *decision) { d.epochs.next = d.epochs.current }, v1alpha1.StageWaiting, "memory nodes are being told epoch 7"},
+		"a map is told": {func(d *decision) { d.epochs.next = d.epochs.current }, v1alpha1.StageWaiting, "waiting for memory nodes to follow map epoch 7"},
 		"parts are left": {func(d *decision) { d.epochs.next, d.moves.known, d.moves.partsLeft = d.epochs.current, true, 3 }, v1alpha1.StageWaiting,
-			"memory nodes are being told epoch 7; 3 of 4 parts are left to be moved"},
+			"waiting for memory nodes to follow map epoch 7; 3 of 4 parts are left to be moved"},
 		"and their keys are counted": {func(d *decision) {
 			d.epochs.next, d.moves.known, d.moves.partsLeft, d.moves.counted, d.moves.keysLeft, d.moves.bytesLeft = d.epochs.current, true, 3, true, 10, 5<<20
-		}, v1alpha1.StageWaiting, "memory nodes are being told epoch 7; 3 of 4 parts are left to be moved, with about 10 keys and 5 MiB"},
-		"no parts are left": {func(d *decision) { d.epochs.next, d.moves.known = d.epochs.current, true }, v1alpha1.StageWaiting, "memory nodes are being told epoch 7"},
-		"it is not known":   {func(d *decision) { d.epochs.next, d.moves.partsLeft = d.epochs.current, 3 }, v1alpha1.StageWaiting, "memory nodes are being told epoch 7"},
+		}, v1alpha1.StageWaiting, "waiting for memory nodes to follow map epoch 7; 3 of 4 parts are left to be moved, with about 10 keys and 5 MiB"},
+		"no parts are left": {func(d *decision) { d.epochs.next, d.moves.known = d.epochs.current, true }, v1alpha1.StageWaiting, "waiting for memory nodes to follow map epoch 7"},
+		"it is not known":   {func(d *decision) { d.epochs.next, d.moves.partsLeft = d.epochs.current, 3 }, v1alpha1.StageWaiting, "waiting for memory nodes to follow map epoch 7"},
 		"keys move": {func(d *decision) { d.epochs.current.Departures = []v1alpha1.Departure{{Part: 0, From: 1}} }, v1alpha1.StageMoving,
 			"move 3 of keys away from b is under way"},
 		"it was aborted":      {func(d *decision) { d.moves.held = operationOf("one", true) }, v1alpha1.StageAborted, "ResizeOperation one was aborted, ..."},
@@ -220,7 +220,7 @@ func TestWhatAResizeIsAt(t *testing.T) {
 		"the last is removed": {func(d *decision) { d.moves.known, d.nodes = true, append(d.nodes, &node{name: "c"}) }, v1alpha1.StageRemoving, "memory nodes that hold nothing any more are being removed: c"},
 		"one goes, another comes": {func(d *decision) {
 			d.moves.known, d.nodes = true, append(d.nodes, &node{name: "c"}, &node{name: "d", wanted: true})
-		}, v1alpha1.StageWaiting, "memory nodes are being told epoch 7"},
+		}, v1alpha1.StageWaiting, "waiting for memory nodes to follow map epoch 7"},
 		"something is awaited": {func(d *decision) {
 			d.nodes[1].wanted, d.moves.awaits = false, &finding{v1alpha1.ReasonTablesStopped, "look"}
 		}, v1alpha1.StageWaiting, "look"},

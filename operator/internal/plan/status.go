@@ -134,9 +134,9 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		case entry == nil && n.wanted:
 			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "it waits for an epoch in which it comes into the pool")
 		case entry == nil:
-			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "no map has it any more; every memory node of the pool's map is awaited to say so before it is removed")
+			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "no map has it any more; it is removed when every memory node of the pool's map confirms that")
 		case n.agent.Facts.GetEpoch() < uint64(effective.Epoch):
-			return is(metav1.ConditionFalse, v1alpha1.ReasonPublishing, "it is being told epoch %d", effective.Epoch)
+			return is(metav1.ConditionFalse, v1alpha1.ReasonPublishing, "waiting for it to follow map epoch %d", effective.Epoch)
 		case entry.State == v1alpha1.NodeStopped:
 			return is(metav1.ConditionFalse, v1alpha1.ReasonStopped, "%s", d.howToAccept(n.name, entry.Incarnation))
 		case !n.agent.Facts.GetReady():
@@ -494,7 +494,7 @@ func (d *decision) pending(nodes []nodeCondition) string {
 	if len(names) == 0 {
 		return "it is being made"
 	}
-	return fmt.Sprintf("%d of %d memory nodes are awaited (%s)", len(names), d.pool.MemoryNodes(), why)
+	return fmt.Sprintf("waiting for %d of %d memory nodes (%s)", len(names), d.pool.MemoryNodes(), why)
 }
 
 func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Condition {
@@ -516,9 +516,9 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 	case d.moves.words != "":
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonResizing, "%s", joinWords(d.moves.words, notReadyWords(notReady)))
 	case d.epochs.next != nil || len(d.Publish) > 0:
-		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonPublishing, "memory nodes are being told epoch %d", effective.Epoch)
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonPublishing, "waiting for memory nodes to follow map epoch %d", effective.Epoch)
 	case len(notReady) > 0:
-		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: %s", some(notReady))
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "waiting for memory nodes: %s", some(notReady))
 	case !shards.settled:
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonComputeRollingOut, "%d of %d compute shards are ready%s", shards.ready, shards.desired, after(": ", shards.trouble))
 	case d.moves.held != nil:

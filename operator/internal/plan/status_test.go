@@ -289,7 +289,7 @@ func TestWhetherAPoolIsAvailable(t *testing.T) {
 		}, []metav1.Condition{no, yes, unknown}, serve, v1alpha1.ReasonServing, "epoch 7"},
 		"its pod is gone":        {func(d *decision) { d.nodes[2].pod = nil }, []metav1.Condition{no, yes, unknown}, serve, v1alpha1.ReasonAgentUnreachable, "b"},
 		"it has no map":          {func(d *decision) { d.epochs.current = nil }, []metav1.Condition{no, yes, yes}, serve, v1alpha1.ReasonNotPublished, "it is being made"},
-		"it has no map, and why": {func(d *decision) { d.epochs.current, d.nodes[0].facts = nil, nil }, []metav1.Condition{no, yes, yes}, serve, v1alpha1.ReasonNotPublished, "1 of 0 memory nodes are awaited (to come: )"},
+		"it has no map, and why": {func(d *decision) { d.epochs.current, d.nodes[0].facts = nil, nil }, []metav1.Condition{no, yes, yes}, serve, v1alpha1.ReasonNotPublished, "waiting for 1 of 0 memory nodes (to come: )"},
 	} {
 		d := stageOf(v1alpha1.DataPolicyStore, 2, "a", "b", "to come")
 		d.nodes = []*node{d.nodes[2], d.nodes[0], d.nodes[1]}
@@ -311,12 +311,12 @@ func TestWhatIsSaidOfMemoryNodesThatAreAwaited(t *testing.T) {
 		says   string
 	}{
 		"none is":                   {func(d *decision) {}, []metav1.Condition{of("A"), of("B")}, "it is being made"},
-		"the first":                 {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of("A"), of("B")}, "2 of 2 memory nodes are awaited (a: A)"},
-		"the second":                {func(d *decision) { d.nodes[1].facts = nil }, []metav1.Condition{of("A"), of("B")}, "1 of 2 memory nodes are awaited (b: B)"},
+		"the first":                 {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of("A"), of("B")}, "waiting for 2 of 2 memory nodes (a: A)"},
+		"the second":                {func(d *decision) { d.nodes[1].facts = nil }, []metav1.Condition{of("A"), of("B")}, "waiting for 1 of 2 memory nodes (b: B)"},
 		"one that is to go":         {func(d *decision) { d.nodes[0].facts, d.nodes[0].wanted = nil, false }, []metav1.Condition{of("A"), of("B")}, "it is being made"},
-		"one that finds no place":   {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of("A"), of(v1alpha1.ReasonNodeUnschedulable)}, "2 of 2 memory nodes are awaited (b: NodeUnschedulable)"},
-		"one without RDMA":          {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of("A"), of(v1alpha1.ReasonRDMAMissing)}, "2 of 2 memory nodes are awaited (b: RDMAMissing)"},
-		"one without RDMA is first": {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of(v1alpha1.ReasonRDMAMissing), of("B")}, "2 of 2 memory nodes are awaited (a: RDMAMissing)"},
+		"one that finds no place":   {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of("A"), of(v1alpha1.ReasonNodeUnschedulable)}, "waiting for 2 of 2 memory nodes (b: NodeUnschedulable)"},
+		"one without RDMA":          {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of("A"), of(v1alpha1.ReasonRDMAMissing)}, "waiting for 2 of 2 memory nodes (b: RDMAMissing)"},
+		"one without RDMA is first": {func(d *decision) { d.nodes[0].facts, d.nodes[1].facts = nil, nil }, []metav1.Condition{of(v1alpha1.ReasonRDMAMissing), of("B")}, "waiting for 2 of 2 memory nodes (a: RDMAMissing)"},
 	} {
 		d := stageOf(v1alpha1.DataPolicyStore, 0, "a", "b")
 		d.pool = render.Pool{Name: "cache", Spec: v1alpha1.KVPoolSpec{Memory: v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Replicas: 2}}}}}
@@ -339,10 +339,10 @@ func TestWhatAPoolIsAt(t *testing.T) {
 		says   string
 	}{
 		"nothing":              {func(*decision) {}, metav1.Condition{Status: metav1.ConditionTrue}, shards{settled: true}, v1alpha1.ReasonSettled, "the pool is as its spec wants it"},
-		"one is not ready":     {func(*decision) {}, down, shards{settled: true}, v1alpha1.ReasonMemoryNodesPending, "memory nodes are awaited: a (starts)"},
+		"one is not ready":     {func(*decision) {}, down, shards{settled: true}, v1alpha1.ReasonMemoryNodesPending, "waiting for memory nodes: a (starts)"},
 		"one is stopped":       {func(*decision) {}, stopped, shards{settled: true}, v1alpha1.ReasonSettled, "the pool is as its spec wants it"},
-		"a map is made":        {func(d *decision) { d.epochs.next = d.epochs.current }, metav1.Condition{}, shards{settled: true}, v1alpha1.ReasonPublishing, "memory nodes are being told epoch 7"},
-		"a map is told":        {func(d *decision) { d.Publish = []Publication{{}} }, metav1.Condition{}, shards{settled: true}, v1alpha1.ReasonPublishing, "memory nodes are being told epoch 7"},
+		"a map is made":        {func(d *decision) { d.epochs.next = d.epochs.current }, metav1.Condition{}, shards{settled: true}, v1alpha1.ReasonPublishing, "waiting for memory nodes to follow map epoch 7"},
+		"a map is told":        {func(d *decision) { d.Publish = []Publication{{}} }, metav1.Condition{}, shards{settled: true}, v1alpha1.ReasonPublishing, "waiting for memory nodes to follow map epoch 7"},
 		"a resize":             {func(d *decision) { d.moves.words = "words" }, metav1.Condition{}, shards{settled: true}, v1alpha1.ReasonResizing, "words"},
 		"a resize, one starts": {func(d *decision) { d.moves.words = "words" }, down, shards{settled: true}, v1alpha1.ReasonResizing, "words; not ready: a (starts)"},
 		"shards are replaced":  {func(*decision) {}, metav1.Condition{}, shards{ready: 1, desired: 2, trouble: "why"}, v1alpha1.ReasonComputeRollingOut, "1 of 2 compute shards are ready: why"},

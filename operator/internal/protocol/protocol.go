@@ -18,10 +18,10 @@ import (
 type Protocol interface {
 	// Name returns the protocol's name, as in spec.index.protocol.
 	Name() string
-	// Flags returns the flags that a memory node of the pool begins with, in the order in which people read them. Pods of released templates
-	// must get what they got: a flag that is new is left out where it has its default.
+	// Flags returns the flags with which a memory node of the pool starts, in the order in which people read them. Pods of released templates must keep their
+	// flags, so a new flag is left out while it has its default.
 	Flags(index *v1alpha1.IndexSpec) []Flag
-	// LeastTables returns how many tables each memory node shall have in use, at least; 1 if tables are not split ahead of their keys.
+	// LeastTables returns how many tables each memory node should have in use, at least; 1 if tables are not split ahead of their keys.
 	LeastTables(index *v1alpha1.IndexSpec) int32
 	// SmallerLocks says, as a clause, how the spec is changed so that locks take less of a NIC's memory; empty if the protocol has no locks.
 	SmallerLocks() string
@@ -35,8 +35,8 @@ type Protocol interface {
 
 	// Enter writes the shape of a memory node's table, as it says it itself, into its entry of a map. Its lock region is there already.
 	Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry)
-	// FromMessage writes the shape that an entry of a map has into the resource's form. It fails on what no operator writes, a lock region where
-	// the protocol has no locks among it.
+	// FromMessage writes the shape that an entry of a map has into the resource's form. It fails on anything that no operator writes, such as a lock region in a
+	// protocol without locks.
 	FromMessage(entry *farpoolv1alpha1.MemoryNodeEntry, node *v1alpha1.ShardMapNode) error
 	// ToMessage is the reverse; it does nothing if the node's table is of another protocol.
 	ToMessage(node *v1alpha1.ShardMapNode, entry *farpoolv1alpha1.MemoryNodeEntry)
@@ -59,7 +59,7 @@ type Shape interface {
 // all protocols, the default first.
 var all = []Protocol{rcuckoo{}, race{}}
 
-// Of returns the protocol of a pool, or an error that names those that there are; beside the error, a protocol that fits no table.
+// Of returns the protocol of a pool. If the operator does not have it, Of returns a protocol that fits no table, and an error that names the protocols there are.
 func Of(index *v1alpha1.IndexSpec) (Protocol, error) {
 	for _, p := range all {
 		if p.Name() == index.Protocol {
@@ -91,7 +91,7 @@ func Names(separator string) string {
 	return strings.Join(names, separator)
 }
 
-// none stands for a protocol that this operator does not have: no table is of it, and nothing is said of any.
+// none stands for a protocol that this operator does not have. No table has it, and it knows nothing about any table.
 type none struct{ name string }
 
 func (n none) Name() string                                                             { return n.name }

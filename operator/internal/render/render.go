@@ -45,15 +45,15 @@ type Pool struct {
 	UID       types.UID
 	Spec      v1alpha1.KVPoolSpec
 	Image     string
-	// Guarded memory nodes: the ones that are to be there, and the ones that are.
+	// Guarded counts memory nodes for the disruption budget: how many there should be, and how many there are.
 	Guarded int32
-	// KeysLeaveFirst: memory nodes are drained before Kubernetes nodes are, and none is evicted with what it holds.
+	// KeysLeaveFirst says that memory nodes are drained before Kubernetes nodes are, and that none is evicted with keys.
 	KeysLeaveFirst bool
 	// MemoryPriorityClass of the pods of memory nodes; empty: the cluster's default.
 	MemoryPriorityClass string
 	// OperatorNamespace is where the operator's pods run; empty if it runs outside the cluster.
 	OperatorNamespace string
-	// SecretNamespace is where the operator keeps what nobody else may read of the pool; empty: the pool's own namespace.
+	// SecretNamespace is where the operator keeps Secrets that only it may read; empty: the pool's own namespace.
 	SecretNamespace string
 	// ClusterDomain is what names of Services end with; empty: cluster.local.
 	ClusterDomain string
@@ -62,7 +62,7 @@ type Pool struct {
 	// MapKey is the public key that shard maps are signed with, in base64; empty where they are not signed.
 	MapKey string
 
-	// nodeTLS and clientTLS are the Secrets of one holder, where a template gives each its own.
+	// nodeTLS and clientTLS are the Secrets of one holder, if the template gives each holder its own.
 	nodeTLS, clientTLS string
 }
 
@@ -80,11 +80,11 @@ func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
 func (p Pool) CASecretName() string   { return KeptSecretNames(p.Name, p.UID)[0] }
 func (p Pool) PoolSecretName() string { return KeptSecretNames(p.Name, p.UID)[1] }
 
-// FormerCASecretName and FormerPoolSecretName are where pools of a template before FirstKept had them: in their own namespace.
+// FormerCASecretName and FormerPoolSecretName are the names in pools of a template before FirstKept, in the pool's own namespace.
 func (p Pool) FormerCASecretName() string   { return p.Name + "-ca" }
 func (p Pool) FormerPoolSecretName() string { return p.Name + "-secret" }
 
-// KeptSecretNames returns the names of the Secrets that the operator keeps of a pool: its authority's, and its hash secret's.
+// KeptSecretNames returns the names of the Secrets that the operator keeps for a pool: its authority's, and its hash secret's.
 func KeptSecretNames(pool string, uid types.UID) []string {
 	prefix := pool + "-" + string(uid)
 	return []string{prefix + "-ca", prefix + "-secret"}
@@ -111,7 +111,7 @@ const (
 // certificate for each role, and take any map.
 func OwnIdentities(templateVersion int32) bool { return templateVersion >= 4 }
 
-// Endpoint of the Redis protocol.
+// Endpoint is that of the Redis protocol.
 func (p Pool) Endpoint() string {
 	return fmt.Sprintf("%s.%s.svc:%d", p.ServiceName(), p.Namespace, PortRESP)
 }
@@ -153,12 +153,12 @@ func (p Pool) owner() *metav1ac.OwnerReferenceApplyConfiguration {
 		WithName(p.Name).WithUID(p.UID).WithController(true).WithBlockOwnerDeletion(true)
 }
 
-// Keeper is a second owner of a memory node's pod: the pod stays, with what its memory holds, when somebody deletes its MemoryNode and the pool is there.
+// Keeper is a second owner of a memory node's pod. The pod and its memory stay when somebody deletes its MemoryNode but not the pool.
 func (p Pool) Keeper() *metav1ac.OwnerReferenceApplyConfiguration {
 	return metav1ac.OwnerReference().WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("KVPool").WithName(p.Name).WithUID(p.UID)
 }
 
-// Labels are those of everything that a pool has. PoolLabel is the one that says whose it is.
+// Labels are on everything that a pool has. PoolLabel says which pool that is.
 func (p Pool) Labels() map[string]string    { return p.labels() }
 func (p Pool) PoolLabel() map[string]string { return map[string]string{v1alpha1.LabelPool: p.Name} }
 
@@ -184,12 +184,12 @@ func (p Pool) selector(component string) map[string]string {
 	return map[string]string{v1alpha1.LabelPool: p.Name, v1alpha1.LabelComponent: component}
 }
 
-// Newest is the template version of pools that are made now.
+// Newest is the template version of new pools.
 const Newest int32 = 4
 
 // A Template makes pods and the configuration that they read.
 type Template interface {
-	// MemoryConfig is what a memory node's process is told when it starts.
+	// MemoryConfig is the configuration with which a memory node's process starts.
 	MemoryConfig(Pool, v1alpha1.MemoryPool) string
 	// ConfiguresMemoryInPod says whether MemoryConfig is a part of each memory node's pod, rather than a file that all pods of a memory pool read.
 	ConfiguresMemoryInPod() bool
@@ -276,7 +276,7 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 		WithSpec(content)
 }
 
-// RepairLease for clients that died.
+// RepairLease renders one for clients that died.
 func RepairLease(pool Pool, name string, spec *v1alpha1.RepairLeaseSpec) *apiac.RepairLeaseApplyConfiguration {
 	content := apiac.RepairLeaseSpec().
 		WithPoolRef(apiac.PoolReference().WithName(spec.PoolRef.Name)).
@@ -298,7 +298,7 @@ func AdoptRepairLease(pool Pool, name string) *apiac.RepairLeaseApplyConfigurati
 		WithOwnerReferences(pool.owner())
 }
 
-// ResizeOperation for a change of the number of memory nodes.
+// ResizeOperation renders one for a change of the number of memory nodes.
 func ResizeOperation(pool Pool, name string, spec *v1alpha1.ResizeOperationSpec) *apiac.ResizeOperationApplyConfiguration {
 	content := apiac.ResizeOperationSpec().WithPoolName(spec.PoolName).WithApproval(spec.Approval).WithEvacuates(spec.Evacuates...)
 	for _, changed := range spec.Pools {
@@ -310,7 +310,7 @@ func ResizeOperation(pool Pool, name string, spec *v1alpha1.ResizeOperationSpec)
 	return apiac.ResizeOperation(name, pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(content)
 }
 
-// MemoryNodePool is how many memory nodes a memory pool has. resourceVersion, if any, makes a write over what somebody has asked for since fail.
+// MemoryNodePool says how many memory nodes a memory pool has. With a resourceVersion, a write fails if somebody has asked for another number since.
 func MemoryNodePool(pool Pool, memoryPool string, declared, replicas int32, resourceVersion string) *apiac.MemoryNodePoolApplyConfiguration {
 	applied := apiac.MemoryNodePool(v1alpha1.ScaleName(pool.Name, memoryPool), pool.Namespace).
 		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
@@ -321,7 +321,7 @@ func MemoryNodePool(pool Pool, memoryPool string, declared, replicas int32, reso
 	return applied
 }
 
-// ComputeShardPool is how many compute shards a compute pool has.
+// ComputeShardPool says how many compute shards a compute pool has.
 func ComputeShardPool(pool Pool, computePool string, declared, replicas int32, resourceVersion string) *apiac.ComputeShardPoolApplyConfiguration {
 	applied := apiac.ComputeShardPool(v1alpha1.ScaleName(pool.Name, computePool), pool.Namespace).
 		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
@@ -332,7 +332,7 @@ func ComputeShardPool(pool Pool, computePool string, declared, replicas int32, r
 	return applied
 }
 
-// LockRegion as specs and statuses hold it.
+// LockRegion is in the form that specs and statuses have.
 func LockRegion(region *v1alpha1.LockRegion) *apiac.LockRegionApplyConfiguration {
 	return apiac.LockRegion().
 		WithPlacement(region.Placement).
@@ -356,7 +356,7 @@ func Config(pool Pool, template Template) *corev1ac.ConfigMapApplyConfiguration 
 		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithData(files)
 }
 
-// Secret of a pool. resourceVersion, if any, makes a write over a newer one fail.
+// Secret renders a Secret of a pool. With a resourceVersion, a write fails if the Secret is newer.
 func Secret(pool Pool, name string, data map[string][]byte, resourceVersion string) *corev1ac.SecretApplyConfiguration {
 	secret := corev1ac.Secret(name, pool.Namespace).
 		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithType(corev1.SecretTypeOpaque).WithData(data)
@@ -366,7 +366,7 @@ func Secret(pool Pool, name string, data map[string][]byte, resourceVersion stri
 	return secret
 }
 
-// KeptSecret is a Secret of a pool that nobody but the operator reads. It lies outside of the pool's namespace and has no owner: labels say whose it is.
+// KeptSecret is a Secret that only the operator may read. It lies outside of the pool's namespace and has no owner: labels say which pool it belongs to.
 func KeptSecret(pool Pool, name string, data map[string][]byte, resourceVersion string) *corev1ac.SecretApplyConfiguration {
 	secret := corev1ac.Secret(name, cmp.Or(pool.SecretNamespace, pool.Namespace)).
 		WithLabels(pool.labels()).
@@ -378,7 +378,7 @@ func KeptSecret(pool Pool, name string, data map[string][]byte, resourceVersion 
 	return secret
 }
 
-// Services are the one that applications call, and the one by which compute shards find memory nodes.
+// Services are two: applications connect to one, and compute shards find memory nodes by the other.
 func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 	return []*corev1ac.ServiceApplyConfiguration{
 		corev1ac.Service(pool.ServiceName(), pool.Namespace).
@@ -393,7 +393,7 @@ func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 			WithSpec(corev1ac.ServiceSpec().
 				WithType(corev1.ServiceTypeClusterIP).
 				WithClusterIP(corev1.ClusterIPNone).
-				// A client reads the map from any node, and decides by it which ones serve.
+				// A client reads the map from any memory node, and decides by it which memory nodes serve.
 				WithPublishNotReadyAddresses(true).
 				WithSelector(pool.selector(v1alpha1.ComponentMemoryNode)).
 				WithPorts(corev1ac.ServicePort().WithName("session").WithProtocol(corev1.ProtocolTCP).
@@ -401,8 +401,8 @@ func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 	}
 }
 
-// DisruptionBudgets keep drains of Kubernetes nodes from taking more than the pool can bear: of a Store, no memory node at all, because
-// its data would be lost; of a Cache, one at a time, where its keys do not leave before.
+// DisruptionBudgets keep drains of Kubernetes nodes from removing more than the pool can bear: in a Store no memory node at all, because its data would be lost;
+// in a Cache one at a time, unless its keys leave before.
 func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfiguration {
 	budget := func(name, component string, minAvailable int32) *policyv1ac.PodDisruptionBudgetApplyConfiguration {
 		return policyv1ac.PodDisruptionBudget(name, pool.Namespace).
@@ -425,8 +425,8 @@ func DisruptionBudgets(pool Pool) []*policyv1ac.PodDisruptionBudgetApplyConfigur
 	return budgets
 }
 
-// NetworkPolicies admit to each port who has business there. Pods in their Kubernetes node's own network get none: no policy selects them, as a peer or as what
-// is protected, and one that names them promises what nobody keeps.
+// NetworkPolicies admit to each port only the clients that need it. Pods in their Kubernetes node's own network get none: policies do not apply to such pods,
+// neither as peer nor as target, so a policy that named them would promise too much.
 func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguration {
 	if attachment := pool.Spec.Network.Attachment; attachment != nil && attachment.HostNetwork != nil {
 		return nil
@@ -455,7 +455,7 @@ func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguratio
 				WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component))).
 				WithPolicyTypes(networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress))
 	}
-	// A memory node answers, and calls nobody.
+	// A memory node answers, and opens no connections.
 	memoryNodes := networkingv1ac.NetworkPolicySpec().
 		WithIngress(
 			networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortSession)).WithFrom(members(v1alpha1.ComponentComputeShard)),
@@ -466,7 +466,7 @@ func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguratio
 			agent, metrics).
 		WithEgress(
 			networkingv1ac.NetworkPolicyEgressRule().WithPorts(tcp(PortSession)).WithTo(members(v1alpha1.ComponentMemoryNode)),
-			// A policy is asked about the port of the pod that answers, which is not the Service's everywhere: on OpenShift it is 5353.
+			// A policy sees the port of the pod that answers, which is not the Service's everywhere: on OpenShift it is 5353.
 			networkingv1ac.NetworkPolicyEgressRule().WithPorts(
 				port(53, corev1.ProtocolUDP), port(53, corev1.ProtocolTCP), port(5353, corev1.ProtocolUDP), port(5353, corev1.ProtocolTCP)))
 	if pool.Spec.Network.Transport == v1alpha1.TransportRoCEv2 {

@@ -17,7 +17,7 @@ import (
 // MaxDepth bounds the directory that the operator makes.
 const MaxDepth = 12
 
-// MostTables that a memory node has.
+// MostTables is the largest number of tables of a memory node.
 const MostTables = 1 << 14
 
 // Spread makes the directory of a new pool: one table on each of nodes, spread evenly over 2^depth entries. Where the number of
@@ -45,12 +45,11 @@ func DepthFor(tables int, from int32) int32 {
 	return depth
 }
 
-// Deepen makes the directory have 2^depth entries, of which those that are equal in the old one's bits name the same table. No key changes
-// its table by that, so that it may be published at any time at which nothing departs. A client that has the map of before finds every key where
-// those have it who follow this one: table_of takes a hash's low bits, and the bits that are new decide nothing yet (dataplane/map). Whose
-// keys leave is all that clients and movers know by parts (index::Move): where nothing departs that set is empty, whatever the depth
-// (Pool::move_of, Relocation::leaves); buckets have the number of the move in their headers, and no depth; cursors of scans have tables and
-// that number. Parts that depart are of one depth only, that of their map.
+// Deepen gives the directory 2^depth entries. Entries that are equal in the old directory's bits name the same table, so no key changes its table, and the map may
+// be published at any time at which nothing departs. A client with the earlier map finds every key where clients of this map find it: table_of takes a hash's low
+// bits, and the new bits decide nothing yet (dataplane/map). Clients and movers use parts only to tell whose keys leave (index::Move). Where nothing departs that
+// set is empty, whatever the depth (Pool::move_of, Relocation::leaves). Buckets have the number of the move in their headers, and no depth; cursors of scans have
+// tables and that number. All departures of a map have the map's depth.
 func Deepen(directory v1alpha1.Directory, depth int32) v1alpha1.Directory {
 	deeper := v1alpha1.Directory{Depth: depth, Version: directory.Version, Tables: make([]int32, 1<<depth)}
 	for i := range deeper.Tables {
@@ -62,7 +61,7 @@ func Deepen(directory v1alpha1.Directory, depth int32) v1alpha1.Directory {
 // FormatIncarnation is an incarnation as resources hold it.
 func FormatIncarnation(incarnation uint64) string { return strconv.FormatUint(incarnation, 10) }
 
-// ToMessage is the map as memory nodes are told it.
+// ToMessage is the map in the form that memory nodes receive.
 func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 	message := &farpoolv1alpha1.ShardMap{
 		PoolUid:          spec.PoolUID,
@@ -115,7 +114,7 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 	return message, nil
 }
 
-// FromMessage is the resource's form of a map that a memory node holds. It fails on what no operator writes.
+// FromMessage is the resource's form of a map that a memory node holds. It fails on anything that no operator writes.
 func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.ShardMapSpec, error) {
 	if message.GetEpoch() == 0 || message.GetEpoch() > v1alpha1.MostEpochs {
 		return nil, fmt.Errorf("a memory node holds a map of epoch %d, which no operator writes", message.GetEpoch())

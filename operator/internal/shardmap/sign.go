@@ -14,10 +14,10 @@ import (
 // KeyBytes is the length of a private map key, which is Ed25519's seed.
 const KeyBytes = ed25519.SeedSize
 
-// signed begins what is signed of a map, so that no signature of anything else passes for a map's.
+// signed begins the signed text of a map, so that no signature of anything else passes for a map's.
 const signed = "farpool.dev/shard-map/v1\n"
 
-// PublicKey returns what memory nodes and clients check maps with.
+// PublicKey returns the key with which memory nodes and clients check maps.
 func PublicKey(key []byte) ed25519.PublicKey {
 	return ed25519.NewKeyFromSeed(key).Public().(ed25519.PublicKey)
 }

@@ -48,7 +48,7 @@ func CacheOptions(namespaces []string, secretNamespace string) cache.Options {
 			&appsv1.ReplicaSet{}:            ofPools,
 			&policyv1.PodDisruptionBudget{}: ofPools,
 			&networkingv1.NetworkPolicy{}:   ofPools,
-			// Of Kubernetes nodes, nothing is looked at but their taints, and whether they are cordoned.
+			// The operator looks at nothing of Kubernetes nodes but their taints and cordons.
 			&corev1.Node{}: {Transform: func(object any) (any, error) {
 				if node, ok := object.(*corev1.Node); ok {
 					object = &corev1.Node{
@@ -80,7 +80,7 @@ func CacheOptions(namespaces []string, secretNamespace string) cache.Options {
 	return options
 }
 
-// withoutManagersOfOthers keeps who manages which field of an object only where that is the operator: others are nothing to an apply.
+// withoutManagersOfOthers keeps an object's field ownership only where the operator is the manager: an apply does not look at others.
 func withoutManagersOfOthers(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetManagedFields(slices.DeleteFunc(accessor.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
@@ -93,10 +93,10 @@ func withoutManagersOfOthers(object any) (any, error) {
 // conditionsOfPods are the ones that the operator reads.
 var conditionsOfPods = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress}
 
-// annotationsOfPods are the ones that the operator reads: one that is missed here is added to pods again and again.
+// annotationsOfPods are the ones that the operator reads. If one is missing here, the operator adds it to pods again and again.
 var annotationsOfPods = append(slices.Sorted(maps.Keys(render.NotToBeTaken())), v1alpha1.AnnotationPodHash)
 
-// slimPod keeps what is looked at of a pod. Pods are the most numerous objects, and their specs the longest; a pod that runs is never applied to.
+// slimPod keeps the parts of a pod that the operator reads. Pods are the most numerous objects and have the longest specs; a pod that runs is never applied.
 func slimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -143,7 +143,7 @@ func slimPod(object any) (any, error) {
 // readyWithin is how long a probe waits for the caches; a kubelet gives it a second by default.
 const readyWithin = 500 * time.Millisecond
 
-// Ready says whether the caches are filled: before, nothing is known of any pool.
+// Ready says whether the caches are filled. Before that, nothing is known of any pool.
 func Ready(c cache.Cache) healthz.Checker {
 	return func(request *http.Request) error {
 		ctx, cancel := context.WithTimeout(request.Context(), readyWithin)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kvpool is the controller of pools. It observes, has it decided what to do, and does it; nothing is decided here.
+// Package kvpool is the controller of pools. It observes, lets plan decide, and applies; it decides nothing itself.
 package kvpool
 
 import (
@@ -82,16 +82,16 @@ import (
 const operatorName = "farpool-operator"
 
 const (
-	// A cache that lags is awaited for staleRetry, twice as long after each try, and staleRetryMost in the end; people are told after staleTold tries.
+	// The wait for a cache that lags is staleRetry at first, doubles with each try, and is staleRetryMost at the most; people hear of it after staleTold tries.
 	staleRetry     = 200 * time.Millisecond
 	staleRetryMost = 10 * time.Second
 	staleTold      = 5
-	// failedRetry is the first wait after a failure, and refusedRetry the longest: what was put right is seen soon, however long it was wrong.
+	// failedRetry is the first wait after a failure, and refusedRetry the longest: a correction is seen soon, however long the failure lasted.
 	failedRetry  = 5 * time.Millisecond
 	refusedRetry = 15 * time.Second
-	// Many times what the slowest reconciliation takes: every node of the largest pool told, each in its own deadline.
+	// reconcileTimeout is many times what the slowest reconciliation takes, in which every memory node of the largest pool gets a map, each within its own deadline.
 	reconcileTimeout = 5 * time.Minute
-	// unheardWait is how long news of a pool waits for the first news of its other processes: an operator that starts hears of all of them at about the same time.
+	// unheardWait is how long news of a pool waits for the first news of its other processes: an operator that starts hears all of them at about the same time.
 	unheardWait = 250 * time.Millisecond
 	// writesAtOnce bounds the requests for one pool that wait for the API server.
 	writesAtOnce = 8
@@ -118,35 +118,34 @@ type Reconciler struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// credentials that the operator shows to each pool's agents: in memory alone.
 	credentials map[types.NamespacedName]*pki.Credential
-	// told is how far each pool's RepairLeases and ResizeOperations have come as far as people and metrics have heard: the cache may show the status
-	// of before.
+	// told is how far each pool's RepairLeases and ResizeOperations have come, as people and metrics know it. The cache may show an earlier status.
 	told map[types.NamespacedName]map[line]string
-	// stale is how often in a row each pool was decided from a stale cache.
+	// stale counts how often in a row each pool was decided from a stale cache.
 	stale map[types.NamespacedName]int
 	// known are the versions of each pool's objects that need no comparison.
 	known map[types.NamespacedName]*apply.Known
-	// gaveWay is to which other operator's namespace each pool was left, as far as people have heard.
+	// gaveWay is the namespace of the other operator to which each pool was left, as people know it.
 	gaveWay map[types.NamespacedName]string
 }
 
-// line is what somebody is told of a RepairLease or ResizeOperation, step by step: who looks at it, or at its pool.
+// line identifies the events, step by step, about one RepairLease or ResizeOperation, for people who look at it or at its pool.
 type line struct {
 	object, regarding types.UID
 	of                string
 }
 
-// Options of the controller.
+// Options are the controller's.
 type Options struct {
 	Settings plan.Settings
 	Metrics  *Metrics
 	Clock    clock.PassiveClock
 	// Workers is the number of pools that are reconciled at once.
 	Workers int
-	// Name of the controller, unique in a process.
+	// Name is the controller's, unique in a process.
 	Name string
-	// Namespaces whose pools are served, as the cache has them; empty: all.
+	// Namespaces are those whose pools the operator serves, as the cache has them; empty: all.
 	Namespaces []string
-	// DrainTaints have memory nodes leave a Kubernetes node, as a cordon does.
+	// DrainTaints make memory nodes leave a Kubernetes node, as a cordon does.
 	DrainTaints observe.DrainTaints
 }
 
@@ -179,7 +178,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 	r.streams = agent.NewStreams(func(pool types.NamespacedName) { r.heard(pool, r.streams.Unheard(pool)) }, options.Metrics)
 	r.tellings = newTellings(r.enqueue)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
-	// A leader that has stepped down must not hold streams.
+	// A former leader must not hold streams.
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
 		r.calls.Close()
@@ -231,12 +230,12 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 			}
 			return ofLabel(ctx, object)
 		})).
-		// Between a compute shard's pod and its Deployment.
+		// A ReplicaSet stands between a compute shard's pod and its Deployment.
 		Watches(&appsv1.ReplicaSet{}, byLabel, builder.OnlyMetadata).
 		Watches(&v1alpha1.RepairLease{}, byReference).
 		Watches(&v1alpha1.ResizeOperation{}, byReference).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.withProcessesOn), builder.WithPredicates(predicate.Funcs{
-			// A taint that goes changes nothing: who was fenced stays so.
+			// A taint that is removed changes nothing: a fenced process stays fenced.
 			CreateFunc: func(e event.CreateEvent) bool { return declaredOut(e.Object) || len(r.drains(e.Object)) > 0 },
 			UpdateFunc: func(e event.UpdateEvent) bool {
 				return declaredOut(e.ObjectNew) && !declaredOut(e.ObjectOld) || !slices.Equal(r.drains(e.ObjectNew), r.drains(e.ObjectOld))
@@ -251,7 +250,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: options.Workers,
-			// Replicas that wait to lead have their caches filled.
+			// Replicas that wait for leadership fill their caches, too.
 			EnableWarmup:          ptr.To(true),
 			ReconciliationTimeout: reconcileTimeout,
 			RateLimiter:           retries(),
@@ -291,11 +290,11 @@ func (r *Reconciler) withProcessesOn(ctx context.Context, node client.Object) []
 	return requests
 }
 
-// enqueue has a pool looked at, because an agent said something new. The queue conflates.
+// enqueue makes the controller look at a pool, because an agent reported something new. The queue conflates.
 func (r *Reconciler) enqueue(pool types.NamespacedName) { r.heard(pool, false) }
 
-// heard has a pool looked at, because something is known of one of its processes. While others are unheard, little can be decided: it waits for a moment
-// for what they say.
+// heard makes the controller look at a pool, because something is known of one of its processes. While other processes are unheard, little can be decided, so it
+// waits a moment for them.
 func (r *Reconciler) heard(pool types.NamespacedName, othersUnheard bool) {
 	r.mutex.Lock()
 	queue := r.queue
@@ -309,7 +308,7 @@ func (r *Reconciler) heard(pool types.NamespacedName, othersUnheard bool) {
 	}
 }
 
-// Reconcile one pool.
+// Reconcile brings one pool to its spec.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	pool := &v1alpha1.KVPool{}
 	if err := r.client.Get(ctx, request.NamespacedName, pool); err != nil {
@@ -320,7 +319,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, fmt.Errorf("get KVPool %s: %w", request, err)
 	}
 	if !pool.DeletionTimestamp.IsZero() {
-		// Everything a pool has is owned by it, and goes with it.
+		// Everything that a pool has is owned by it, and is deleted with it.
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
@@ -340,7 +339,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, ctx: ctx, snapshot: snapshot, decided: decided}))
 }
 
-// knownOf begins a look at a pool, and returns what the looks before have found.
+// knownOf begins a look at a pool, and returns what earlier looks have found.
 func (r *Reconciler) knownOf(pool types.NamespacedName) *apply.Known {
 	r.mutex.Lock()
 	known := r.known[pool]
@@ -397,7 +396,7 @@ func (r *Reconciler) wait(pool types.NamespacedName, stale bool) time.Duration {
 	return wait
 }
 
-// lags says whether a pool has been decided from a stale cache so often that people are told.
+// lags says whether a pool was decided from a stale cache so often that people should hear of it.
 func (r *Reconciler) lags(pool types.NamespacedName) bool {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -407,18 +406,18 @@ func (r *Reconciler) lags(pool types.NamespacedName) bool {
 // hands carry out one plan.
 type hands struct {
 	*Reconciler
-	// applier knows what the looks before have found.
+	// applier knows what earlier looks have found.
 	applier  *apply.Applier
 	ctx      context.Context
 	snapshot *observe.Snapshot
 	decided  *plan.Plan
-	// blamed: the pool's status says what was not done. behind: what the statuses would say was decided from a stale cache.
+	// blamed: the pool's status says what was not done. behind: the statuses were decided from a stale cache.
 	blamed, behind bool
 }
 
 func (h *hands) SideBySide(count int, do func(int)) { sideBySide(count, do) }
 
-// sideBySide does so many things, some of them at once: what takes long about each of them is to wait for an answer.
+// sideBySide calls do so many times, several calls at once: each spends most of its time waiting for an answer.
 func sideBySide(count int, do func(int)) {
 	places := make(chan struct{}, writesAtOnce)
 	var running sync.WaitGroup
@@ -473,7 +472,7 @@ func (h *hands) Connect() error {
 	return amended
 }
 
-// Tell memory nodes of a map side by side.
+// Tell sends a map to memory nodes side by side.
 func (h *hands) Tell(publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
 	return h.tell(h.ctx, client.ObjectKeyFromObject(h.snapshot.Pool), publications, prepare)
 }
@@ -484,7 +483,7 @@ func (h *hands) Conflict(failure error) {
 	h.decided.Status.Blame(h.snapshot.Pool, h.now(), v1alpha1.ReasonEpochConflict, fmt.Sprintf("no memory node is told to follow what one refuses: %v", failure))
 }
 
-// Follow says whether each memory node has said by now that it follows its map, which has the pool looked at again.
+// Follow says whether each memory node has reported by now that it follows its map. The report makes the controller look at the pool again.
 func (h *hands) Follow(publications []plan.Publication) bool {
 	key := client.ObjectKeyFromObject(h.snapshot.Pool)
 	agents := h.streams.Observe(key)
@@ -499,8 +498,8 @@ func (h *hands) Follow(publications []plan.Publication) bool {
 
 func (h *hands) now() metav1.Time { return metav1.NewTime(h.clock.Now().Truncate(time.Second)) }
 
-// Blame puts into the pool's status what kept the plan from being carried out. It says nothing of objects that the cache does not show yet, until they
-// have been looked for often.
+// Blame puts into the pool's status what kept the plan from being carried out. It leaves out objects that the cache does not show yet, until it has looked for
+// them often.
 func (h *hands) Blame(outcome plan.Outcome) {
 	pool, status := h.snapshot.Pool, &h.decided.Status
 	stale := outcome.Err(plan.Stale)
@@ -522,7 +521,7 @@ func (h *hands) Blame(outcome plan.Outcome) {
 		status.Pool = *pool.Status.DeepCopy()
 	}
 	if lags {
-		status.Blame(pool, h.now(), v1alpha1.ReasonObjectsAwaited, fmt.Sprintf("objects of the pool are awaited: %v", stale))
+		status.Blame(pool, h.now(), v1alpha1.ReasonObjectsAwaited, fmt.Sprintf("waiting for objects of the pool: %v", stale))
 	}
 	if len(failures) > 0 {
 		status.Blame(pool, h.now(), v1alpha1.ReasonApplyFailed, strings.Join(failures, "; "))
@@ -536,7 +535,7 @@ func (h *hands) Blame(outcome plan.Outcome) {
 
 func (h *hands) WriteStatuses() []error {
 	if h.decided.Status.Unsettled || h.behind {
-		// What is known would be worse than what the statuses say.
+		// The operator knows less now than the statuses say.
 		if h.blamed {
 			return []error{h.applier.Status(h.ctx, poolStatus(h.snapshot.Pool, &h.decided.Status.Pool), h.snapshot.Pool)}
 		}
@@ -547,10 +546,10 @@ func (h *hands) WriteStatuses() []error {
 
 func (h *hands) Ask() { h.ask(h.snapshot, h.decided) }
 
-// ask agents on behalf of leases. Before every process has been heard of, nobody is named to be fenced.
+// ask calls agents on behalf of leases. Before every process has been heard, no process is named for a fence.
 func (r *Reconciler) ask(snapshot *observe.Snapshot, decided *plan.Plan) {
 	key := client.ObjectKeyFromObject(snapshot.Pool)
-	// What calls brought is kept until the cache shows that the lease is complete: decided from a status of before, it would be asked again.
+	// The outcome of a call is kept until the cache shows that the lease is complete. A decision from an earlier status would ask again.
 	open := map[types.UID]bool{}
 	for _, lease := range snapshot.Leases {
 		open[lease.UID] = lease.Status.CompletedAt == nil
@@ -562,7 +561,7 @@ func (r *Reconciler) ask(snapshot *observe.Snapshot, decided *plan.Plan) {
 	r.calls.Start(key, string(snapshot.Pool.UID), decided.Ask)
 }
 
-// refuseLeases tells the author of a repair that the pool that they name is not there.
+// refuseLeases tells the author of a RepairLease that its pool does not exist.
 func (r *Reconciler) refuseLeases(ctx context.Context, pool types.NamespacedName) error {
 	leases, err := observe.Leases(ctx, r.client, pool)
 	if err != nil {
@@ -580,7 +579,7 @@ func (r *Reconciler) refuseLeases(ctx context.Context, pool types.NamespacedName
 	return nil
 }
 
-// refuseResizes tells the author of a ResizeOperation that the pool that it names is not there.
+// refuseResizes tells the author of a ResizeOperation that its pool does not exist.
 func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedName) error {
 	resizes, err := observe.Resizes(ctx, r.client, pool)
 	if err != nil {
@@ -598,7 +597,7 @@ func (r *Reconciler) refuseResizes(ctx context.Context, pool types.NamespacedNam
 	return nil
 }
 
-// amend pods that run. One that may not be changed keeps nothing from going on: the pool's status says so, and it is tried again.
+// amend changes pods that run. A pod that may not be changed stops nothing else: the pool's status says so, and the operator tries again.
 func (r *Reconciler) amend(ctx context.Context, pool *v1alpha1.KVPool, decided *plan.Plan) error {
 	for _, amendment := range decided.Amend {
 		err := r.applier.Amend(ctx, amendment.Pod, amendment.Subresource, amendment.Patch)
@@ -619,7 +618,7 @@ func (r *Reconciler) amend(ctx context.Context, pool *v1alpha1.KVPool, decided *
 	return nil
 }
 
-// syncStreams keeps streams to the processes that run. It returns when the operator's own certificate is to be renewed.
+// syncStreams keeps streams to the processes that run. It returns when the operator's own certificate has to be renewed.
 func (r *Reconciler) syncStreams(pool *v1alpha1.KVPool, decided *plan.Plan) (time.Time, error) {
 	key := client.ObjectKeyFromObject(pool)
 	if decided.Authority == nil {
@@ -640,7 +639,7 @@ func (r *Reconciler) syncStreams(pool *v1alpha1.KVPool, decided *plan.Plan) (tim
 	return credential.RenewAt, nil
 }
 
-// tell nodes of a map side by side, to hold it or to follow it, and return what was told and why others were not.
+// tell asks memory nodes, side by side, to hold a map or to follow it. It returns which did, and why the others did not.
 func (r *Reconciler) tell(ctx context.Context, pool types.NamespacedName, publications []plan.Publication, prepare bool) (told []plan.Publication, failures []error) {
 	results := make([]error, len(publications))
 	begun := make([]*telling, len(publications))
@@ -693,7 +692,7 @@ func (r *Reconciler) tell(ctx context.Context, pool types.NamespacedName, public
 	return told, failures
 }
 
-// refuses says whether an agent has answered that it will not have a map.
+// refuses says whether an agent has answered that it refuses a map.
 func refuses(failure error) bool {
 	switch status.Code(failure) {
 	case codes.FailedPrecondition, codes.AlreadyExists, codes.InvalidArgument:
@@ -703,8 +702,7 @@ func refuses(failure error) bool {
 }
 
 func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, snapshot *observe.Snapshot, decided *plan.Plan) []error {
-	// Steps are told before they are written down, by which they are known to be told: an operator that dies in between has the next one tell them
-	// again, and none is missed.
+	// Steps are announced before the statuses record them. If an operator dies in between, the next one announces them again, and none is missed.
 	steps, others := r.news(snapshot, decided.Status.Events)
 	r.emitNow(ctx, steps)
 	r.metrics.count(snapshot, &decided.Status, steps)
@@ -721,7 +719,7 @@ func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, 
 		}
 	}
 	sideBySide(len(quiet), func(i int) { write(quiet[i]) })
-	// What people are told steps of comes afterwards, and the pool's own last: what it says is true of the others by then.
+	// Statuses with steps that people have heard of are written later, and the pool's own last: by then, what it says of the others is true.
 	for _, i := range told {
 		write(i)
 	}
@@ -733,7 +731,7 @@ func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, 
 			unwritten[writes[i].Object.GetUID()] = true
 		}
 	}
-	// The others are known to be told by the status that they are about.
+	// The status that an event is about records that it was sent.
 	others = slices.DeleteFunc(others, func(event plan.Event) bool { return unwritten[cmp.Or(event.By, event.Regarding.GetUID())] })
 	r.emit(others)
 	r.metrics.count(snapshot, &decided.Status, others)
@@ -741,7 +739,7 @@ func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, 
 	return failures
 }
 
-// news are the steps of RepairLeases and ResizeOperations that have not been told, and the other events.
+// news are the steps of RepairLeases and ResizeOperations that were not announced yet, and the other events.
 func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) (steps, others []plan.Event) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -762,7 +760,7 @@ func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) (steps,
 	for _, event := range list {
 		of := line{event.Of, event.Regarding.GetUID(), event.Line}
 		if lease, ok := event.Regarding.(*v1alpha1.RepairLease); ok {
-			// It takes each step once.
+			// Each step is taken once.
 			of = line{lease.UID, lease.UID, event.Reason}
 		}
 		if of.object == "" {
@@ -785,8 +783,8 @@ func (r *Reconciler) emit(list []plan.Event) {
 	}
 }
 
-// emitNow writes events before it returns. A recorder writes them when it comes to it: an operator that dies first would have said by a status that they are
-// told, and nobody would ever tell them.
+// emitNow writes events before it returns. A recorder writes them later. If the operator died first, a status would say that they were sent, and they never would
+// be.
 func (r *Reconciler) emitNow(ctx context.Context, list []plan.Event) {
 	sideBySide(len(list), func(i int) {
 		told := list[i]
@@ -806,7 +804,7 @@ func (r *Reconciler) emitNow(ctx context.Context, list []plan.Event) {
 	})
 }
 
-// clipped keeps a note to what an event can hold.
+// clipped shortens a note to what an event can hold.
 func clipped(note string) string {
 	const limit = 1024
 	if len(note) <= limit {

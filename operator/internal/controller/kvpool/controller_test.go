@@ -41,7 +41,7 @@ var _ = Describe("a pool", func() {
 		w := newWorld(nil)
 		w.create()
 		waiting := w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending)
-		Expect(waiting.Message).To(ContainSubstring("2 of 2 memory nodes are awaited"))
+		Expect(waiting.Message).To(ContainSubstring("waiting for 2 of 2 memory nodes"))
 		w.awaitCondition(v1alpha1.ConditionCertificatesReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
 		w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionUnknown, v1alpha1.ReasonNoAgents)
 

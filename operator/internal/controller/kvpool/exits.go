@@ -14,11 +14,11 @@ import (
 	"farpool.dev/farpool/operator/internal/plan"
 )
 
-// exitsKept is how long it is remembered how a pod ended: much longer than a pool is not looked at.
+// exitsKept is how long the operator remembers how a pod ended: much longer than the longest time between two looks at a pool.
 const exitsKept = 10 * time.Minute
 
-// exits remembers how compute shards ended whose pods are gone. A kubelet says it before the API server deletes a pod, and in a fast rollout the cache has
-// shown and forgotten both before the pool is looked at again.
+// exits remembers how compute shards ended whose pods are gone. A kubelet reports it before the API server deletes a pod. In a fast rollout the cache has shown
+// and forgotten both before the controller looks at the pool.
 type exits struct {
 	clock clock.PassiveClock
 	mutex sync.Mutex
@@ -30,7 +30,7 @@ type exit struct {
 	state *corev1.ContainerStateTerminated
 }
 
-// see a pod as it was at some moment: the last one that is seen counts.
+// see records a pod as it was at some moment. The last record counts.
 func (e *exits) see(pod *corev1.Pod) {
 	if pod.Labels[v1alpha1.LabelComponent] != v1alpha1.ComponentComputeShard || pod.DeletionTimestamp.IsZero() || !plan.PodEnded(pod) {
 		return
@@ -51,7 +51,7 @@ func (e *exits) see(pod *corev1.Pod) {
 	}
 }
 
-// of the pods that are gone.
+// of returns the exits of pods that are gone.
 func (e *exits) of(gone map[types.UID]bool) map[types.UID]*corev1.ContainerStateTerminated {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()

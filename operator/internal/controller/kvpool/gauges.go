@@ -17,8 +17,8 @@ import (
 	"farpool.dev/farpool/operator/internal/plan"
 )
 
-// gauges are what the metrics say of pools as they are. A pool has some forty of them: they are made into metrics when somebody reads them, as metrics that are
-// kept would take 20 KB for each pool.
+// gauges are what the metrics say of pools as they are. A pool has some forty gauges. They are made when a scrape reads them: metrics that are kept would take 20
+// KB for each pool.
 type gauges struct {
 	epoch, conditions, memoryNodes, shards, leases, backlog, quarantined, overdue, partsLeft, keysLeft *prometheus.Desc
 
@@ -68,7 +68,7 @@ func newGauges() *gauges {
 	}
 }
 
-// set records what was written of a pool.
+// set records the statuses that were written for a pool.
 func (g *gauges) set(pool types.NamespacedName, written *plan.Status) {
 	status := &written.Pool
 	now := &poolGauges{partsLeft: int64(written.PartsLeft), leases: written.OpenLeases, backlog: written.Backlog}

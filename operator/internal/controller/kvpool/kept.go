@@ -29,10 +29,10 @@ import (
 	"farpool.dev/farpool/operator/internal/render"
 )
 
-// Secrets that nobody but the operator reads lie outside of their pools' namespaces. No owner can be named from there, so that the garbage collector leaves
-// them alone: they are deleted here, when the API server itself says that their pool is gone.
+// Secrets that only the operator may read lie outside of their pools' namespaces. They can name no owner there, so the garbage collector leaves them alone. The
+// operator deletes them when the API server itself says that their pool is gone.
 
-// kept returns where the Secrets lie that the operator keeps of a pool.
+// kept returns where the operator keeps a pool's Secrets.
 func (r *Reconciler) kept(pool *v1alpha1.KVPool) []types.NamespacedName {
 	var names []types.NamespacedName
 	for _, name := range render.KeptSecretNames(pool.Name, pool.UID) {
@@ -46,7 +46,7 @@ func (r *Reconciler) watches(namespace string) bool {
 	return len(r.watched) == 0 || slices.Contains(r.watched, namespace)
 }
 
-// keptOf returns which pool a kept Secret is of, if it is one and its pool would be served.
+// keptOf returns the pool of a kept Secret, if it is one and its pool would be served.
 func (r *Reconciler) keptOf(secret client.Object) (pool types.NamespacedName, uid types.UID, ok bool) {
 	labels := secret.GetLabels()
 	pool = types.NamespacedName{Namespace: labels[v1alpha1.LabelPoolNamespace], Name: labels[v1alpha1.LabelPool]}
@@ -56,13 +56,13 @@ func (r *Reconciler) keptOf(secret client.Object) (pool types.NamespacedName, ui
 	return pool, uid, ok
 }
 
-// isKept says whether a Secret is one that this operator keeps of a pool. Each pool has six others.
+// isKept says whether this operator keeps a Secret for a pool. A pool has six other Secrets.
 func (r *Reconciler) isKept(secret client.Object) bool {
 	_, _, kept := r.keptOf(secret)
 	return kept
 }
 
-// poolOfKept has a pool looked at when what is kept of it changes.
+// poolOfKept makes the controller look at a pool when a Secret that is kept for it changes.
 func (r *Reconciler) poolOfKept(_ context.Context, secret client.Object) []reconcile.Request {
 	labels := secret.GetLabels()
 	pool := types.NamespacedName{Namespace: labels[v1alpha1.LabelPoolNamespace], Name: labels[v1alpha1.LabelPool]}
@@ -72,7 +72,7 @@ func (r *Reconciler) poolOfKept(_ context.Context, secret client.Object) []recon
 	return nil
 }
 
-// giveWay leaves a pool to an operator of another namespace, which writes its statuses: two that wrote them would never come to an end.
+// giveWay leaves a pool to an operator of another namespace, which writes its statuses. Two operators that wrote them would never settle.
 func (r *Reconciler) giveWay(ctx context.Context, pool *v1alpha1.KVPool, rival string) reconcile.Result {
 	key := client.ObjectKeyFromObject(pool)
 	r.mutex.Lock()
@@ -129,7 +129,7 @@ func (r *Reconciler) sweep(ctx context.Context, request reconcile.Request) (reco
 	if !ok || !secret.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	// The end of a pool that the cache still shows is told later, and with it this Secret's turn.
+	// The cache still shows the pool. When the pool's end is reported, this Secret is looked at again.
 	cached := &v1alpha1.KVPool{}
 	if err := r.client.Get(ctx, pool, cached); err == nil && cached.UID == uid {
 		return reconcile.Result{}, nil

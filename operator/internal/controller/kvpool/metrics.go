@@ -12,7 +12,7 @@ import (
 	"farpool.dev/farpool/operator/internal/plan"
 )
 
-// Metrics of the operator. What the data plane does is in the metrics of its own processes.
+// Metrics are the operator's. Data-plane processes have metrics of their own.
 type Metrics struct {
 	gauges *gauges
 
@@ -70,7 +70,7 @@ func (m *Metrics) published(pool types.NamespacedName, result string) {
 	m.publishes.WithLabelValues(pool.Namespace, pool.Name, result).Inc()
 }
 
-// count what becomes true with a status.
+// count counts what becomes true with a status.
 func (m *Metrics) count(snapshot *observe.Snapshot, decided *plan.Status, news []plan.Event) {
 	pool := client.ObjectKeyFromObject(snapshot.Pool)
 	for _, told := range news {
@@ -95,17 +95,17 @@ func (m *Metrics) count(snapshot *observe.Snapshot, decided *plan.Status, news [
 	}
 }
 
-// ends says whether a ResizeOperation is over with what is told of it.
+// ends says whether an event ends a ResizeOperation.
 func ends(reason string) bool {
 	return reason == v1alpha1.ReasonResizeComplete || reason == v1alpha1.ReasonSuperseded || reason == v1alpha1.ReasonResizeAborted
 }
 
-// observe what was written.
+// observe records the statuses that were written.
 func (m *Metrics) observe(snapshot *observe.Snapshot, written *plan.Status) {
 	m.gauges.set(client.ObjectKeyFromObject(snapshot.Pool), written)
 }
 
-// follow a RepairLease that has taken a step.
+// follow records a step of a RepairLease.
 func (m *Metrics) follow(pool types.NamespacedName, lease *v1alpha1.RepairLease, now *v1alpha1.RepairLeaseStatus, reason string) {
 	labels := []string{pool.Namespace, pool.Name, string(lease.Spec.Cause)}
 	switch reason {
@@ -123,7 +123,7 @@ func (m *Metrics) follow(pool types.NamespacedName, lease *v1alpha1.RepairLease,
 	}
 }
 
-// forget removes what is said of a pool that is gone.
+// forget removes the metrics of a pool that is gone.
 func (m *Metrics) forget(pool types.NamespacedName) {
 	labels := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
 	m.gauges.forget(pool)

@@ -21,8 +21,8 @@ import (
 	"farpool.dev/farpool/operator/internal/pki"
 )
 
-// shared is a table of texts that objects of the cache have in common, such as their labels and the fields that a manager owns: each object is decoded with
-// copies of its own.
+// shared is a table of texts that many objects of the cache contain, such as their labels and the fields that a manager owns. Decoding gives each object copies of
+// its own.
 type shared struct {
 	mutex sync.Mutex
 	texts map[string]string
@@ -142,7 +142,7 @@ func (s *shared) resourceList(list corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// containers has containers made of what pods have in common: names, arguments and resources.
+// containers replaces what containers of pods have in common by shared copies: names, arguments and resources.
 func (s *shared) containers(list []corev1.Container) {
 	for i := range list {
 		c := &list[i]
@@ -154,14 +154,14 @@ func (s *shared) containers(list []corev1.Container) {
 	}
 }
 
-// selector has a selector's labels made of labels that are shared.
+// selector replaces a selector's labels by shared copies.
 func (s *shared) selector(selector *metav1.LabelSelector) {
 	if selector != nil {
 		selector.MatchLabels = s.keysAndValues(selector.MatchLabels)
 	}
 }
 
-// peers has the selectors of a policy's peers made of labels that are shared.
+// peers replaces the selectors of a policy's peers by shared copies.
 func (s *shared) peers(list []networkingv1.NetworkPolicyPeer) {
 	for i := range list {
 		s.selector(list[i].PodSelector)
@@ -169,7 +169,7 @@ func (s *shared) peers(list []networkingv1.NetworkPolicyPeer) {
 	}
 }
 
-// meta has an object's metadata made of texts that are shared.
+// meta replaces texts of an object's metadata by shared copies.
 func (s *shared) meta(object metav1.Object) {
 	object.SetNamespace(s.text(object.GetNamespace()))
 	object.SetLabels(s.keysAndValues(object.GetLabels()))
@@ -194,7 +194,7 @@ func (s *shared) meta(object metav1.Object) {
 	}
 }
 
-// contents has what else objects of a kind have in common made of what is shared.
+// contents replaces what else objects of a kind have in common by shared copies.
 func (s *shared) contents(object any) {
 	var conditions []metav1.Condition
 	switch object := object.(type) {
@@ -246,7 +246,7 @@ func (s *shared) contents(object any) {
 	}
 }
 
-// transform has objects made of texts that are shared, after another transform.
+// transform replaces texts of objects by shared copies, after another transform.
 func (s *shared) transform(before func(any) (any, error)) func(any) (any, error) {
 	return func(object any) (any, error) {
 		object, err := before(object)

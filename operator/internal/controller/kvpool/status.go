@@ -13,7 +13,7 @@ import (
 	"farpool.dev/farpool/operator/internal/render"
 )
 
-// statusOf is what is written of an object.
+// statusOf is the object as it is written with its status.
 func statusOf(written plan.StatusWrite) runtime.ApplyConfiguration {
 	switch object := written.Object.(type) {
 	case *v1alpha1.MemoryNode:

@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	// A worker waits this long for memory nodes to answer, and no longer: other pools wait for it. What comes later has the pool looked at again.
+	// A worker waits this long for memory nodes to answer, because other pools wait for the worker. An answer that comes later makes the controller look at the
+	// pool again.
 	tellingWait = 2 * time.Second
-	// A memory node is given this long: two calls, each with a deadline of its own, and what is asked after them.
+	// A memory node has this long: two calls, each with a deadline of its own, and the question after them.
 	tellingTimeout = 20 * time.Second
 )
 
-// errStillTelling is what is said of a memory node that has not answered yet.
+// errStillTelling says that a memory node has not answered yet.
 var errStillTelling = errors.New("it has not answered yet; what it says will have the pool looked at again")
 
-// tellings are memory nodes that are being told a map. Each is told one thing at a time: maps must not overtake one another.
+// tellings are the calls that send memory nodes a map. Each memory node gets one call at a time: maps must not overtake one another.
 type tellings struct {
-	// notify has a pool looked at again.
+	// notify makes the controller look at a pool again.
 	notify func(types.NamespacedName)
 
 	mutex sync.Mutex
@@ -42,7 +43,7 @@ func newTellings(notify func(types.NamespacedName)) *tellings {
 	return &tellings{notify: notify, open: map[types.UID]*telling{}}
 }
 
-// begin has a pod told something, unless it is being told something still.
+// begin starts a call to a pod, unless one is still under way.
 func (t *tellings) begin(pool types.NamespacedName, pod types.UID, what string, tell func(context.Context) error) *telling {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -68,7 +69,7 @@ func (t *tellings) begin(pool types.NamespacedName, pod types.UID, what string, 
 	return begun
 }
 
-// await waits for an answer for as long as a worker waits, and says how it was, if it is one to what.
+// await waits for an answer for as long as a worker waits. It returns the outcome, if that is the answer to what.
 func (t *tellings) await(ctx context.Context, of *telling, what string) error {
 	select {
 	case <-of.done:
