@@ -55,7 +55,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		Entry("of RACE", SpecTimeout(12*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
 		Entry("of RCuckoo", SpecTimeout(12*time.Minute), "{protocol: RCuckoo}"))
 
-	It("has its tables split ahead, is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
+	It("splits its tables ahead, is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "resize"), small("calm", 3, 2, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
 		p.ready(ctx)
 		stay := p.uids(ctx)

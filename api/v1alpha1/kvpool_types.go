@@ -58,11 +58,11 @@ type Management string
 
 const (
 	ManagementManaged Management = "Managed"
-	// ManagementPaused keeps the operator from changing anything but certificates, which it renews; it goes on to report.
+	// ManagementPaused keeps the operator from changing anything but certificates, which it renews. The operator still reports.
 	ManagementPaused Management = "Paused"
 )
 
-// KVPoolSpec says what the pool shall be. What shapes remote memory is fixed at creation.
+// KVPoolSpec says what the pool should be. What shapes remote memory is fixed at creation.
 // +kubebuilder:validation:XValidation:rule="has(self.version) == has(oldSelf.version) && (!has(self.version) || self.version == oldSelf.version)",message="spec.version is fixed at creation: this operator does not change the version of a running data plane; create a new pool with that version"
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.memory.pools.all(m, !self.compute.pools.exists(c, c.name == m.name))",message="a memory pool and a compute pool have the same name: give each its own, their objects are named after them"
 // +kubebuilder:validation:XValidation:rule="has(self.failureTimeout) == has(oldSelf.failureTimeout) && (!has(self.failureTimeout) || self.failureTimeout == oldSelf.failureTimeout)",message="spec.failureTimeout is fixed at creation: memory nodes read it when they start; create a new pool to change it"
@@ -84,7 +84,7 @@ type KVPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.dataPolicy is fixed at creation: create a new pool to change it"
 	DataPolicy DataPolicy `json:"dataPolicy,omitempty"`
 
-	// Management: Paused keeps the operator from changing anything, and from renewing certificates.
+	// Management: Paused keeps the operator from changing anything but certificates, which it renews.
 	// +optional
 	// +kubebuilder:default=Managed
 	Management Management `json:"management,omitempty"`
@@ -99,11 +99,11 @@ type KVPoolSpec struct {
 	// +required
 	Memory MemorySpec `json:"memory"`
 
-	// Compute shards, which speak the Redis protocol. A pool without any holds memory that nothing reaches, and is not Available.
+	// Compute shards, which speak the Redis protocol. A pool without compute shards holds memory that no application reaches, and is not Available.
 	// +optional
 	Compute *ComputeSpec `json:"compute,omitempty"`
 
-	// Resize says how the number of memory nodes is changed.
+	// Resize says how the number of memory nodes changes.
 	// +optional
 	Resize *ResizeSpec `json:"resize,omitempty"`
 
@@ -115,19 +115,19 @@ type KVPoolSpec struct {
 	// +optional
 	Locks *LocksSpec `json:"locks,omitempty"`
 
-	// Security of the way in.
+	// Security of access to the pool.
 	// +optional
 	// +kubebuilder:default={password: Generated, respTLS: Disabled}
 	Security SecuritySpec `json:"security,omitempty"`
 
-	// Limits of each process; what is left out takes the data plane's default.
+	// Limits of each process; the data plane's default for each that is left out.
 	// +optional
 	Limits *LimitsSpec `json:"limits,omitempty"`
 
-	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
-	// a duration such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long.
-	// Where pods with an RDMA device share processors, or the device is SoftRoCE, give more than 100ms: a client that is held up for longer
-	// with a lock in its hand is fenced, and begins a new session.
+	// FailureTimeout is how long a lock may stand still before other clients treat its holder as dead, fence it and repair what it left: a duration
+	// such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long. Set more than 100ms
+	// where pods with an RDMA device share processors, or the device is SoftRoCE: a client that is delayed for longer while it holds a lock is
+	// fenced, and opens a new session.
 	// +optional
 	// +kubebuilder:validation:Format=duration
 	// +kubebuilder:validation:MaxLength=16
@@ -151,7 +151,7 @@ type IndexSpec struct {
 	// +kubebuilder:default={entryBytes: 16, entriesPerRow: 8, rowsPerLock: 16, tablePercent: 25}
 	RCuckoo RCuckooSpec `json:"rcuckoo,omitempty"`
 
-	// RACE's geometry; of a RACE pool that leaves it out, the default.
+	// RACE's geometry; if a RACE pool leaves it out, the default.
 	// +optional
 	RACE *RACESpec `json:"race,omitempty"`
 }
@@ -174,8 +174,8 @@ type RACESpec struct {
 	// +kubebuilder:validation:Maximum=90
 	TablePercent int32 `json:"tablePercent,omitempty"`
 
-	// Tables that this memory is cut into. A memory node begins with one of them in use and splits it while clients work, as keys come,
-	// until all are. With 1, the table has all the memory from the start.
+	// Tables is the number of tables into which this memory can be divided. A memory node begins with one table in use, and clients split it while
+	// they work, as keys come, until all tables are in use. With 1, the table has all the memory from the start.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -183,9 +183,9 @@ type RACESpec struct {
 	// +kubebuilder:validation:XValidation:rule="self in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]",message="spec.index.race.tables is a power of two: each split makes two tables of one"
 	Tables int32 `json:"tables,omitempty"`
 
-	// LeastTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
-	// before it fills them. Where it is raised later, clients split tables ahead of their keys, while they serve, until every memory node has so
-	// many; a ResizeOperation follows that. 1 if left out.
+	// LeastTables is the minimum number of tables in use on each memory node, 1 by default. Set it before a bulk load, so that the load does not wait
+	// for splits. If it is raised later, clients split tables while they serve, until every memory node has that many, and a ResizeOperation shows
+	// the progress. It cannot be lowered.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16384
@@ -193,7 +193,7 @@ type RACESpec struct {
 	LeastTables int32 `json:"leastTables,omitempty"`
 }
 
-// Race is RACE's geometry with what is left out.
+// Race is RACE's geometry, with defaults for what is left out.
 func (i *IndexSpec) Race() RACESpec {
 	if i.RACE == nil {
 		return RACESpec{TablePercent: 25, Tables: 1}
@@ -230,7 +230,7 @@ type RCuckooSpec struct {
 	TablePercent int32 `json:"tablePercent,omitempty"`
 }
 
-// LocksSpec says in which memory lock bits are to lie.
+// LocksSpec says in which memory lock bits lie.
 type LocksSpec struct {
 	// Placement of lock bits: HostMemory, DeviceMemoryPreferred (in the memory of the RDMA NIC itself, or else in the host's) or
 	// DeviceMemoryRequired (or else the memory node does not start). Memory nodes show what was granted in their status. Locks in a NIC's
@@ -261,30 +261,30 @@ type MemorySpec struct {
 	Pools []MemoryPool `json:"pools"`
 }
 
-// ResizeSpec says how the number of memory nodes is changed.
+// ResizeSpec says how the number of memory nodes changes.
 type ResizeSpec struct {
-	// Approval of moving keys: with Required, none moves until somebody sets spec.approval of the ResizeOperation to Approved.
+	// Approval of moving keys: with Required, no key moves until somebody sets spec.approval of the ResizeOperation to Approved.
 	// +optional
 	// +kubebuilder:default=Automatic
 	// +kubebuilder:validation:Enum=Automatic;Required
 	Approval ResizeApproval `json:"approval,omitempty"`
 
-	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first, or tainted by an autoscaler that is about to take it away:
-	// with Automatic their keys move to other memory nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
-	// Cache's may be evicted with what they hold, one at a time.
+	// Evacuation of memory nodes whose Kubernetes node is about to be emptied: it is cordoned, as kubectl drain does first, or an autoscaler has
+	// tainted it. With Automatic, their keys move to other memory nodes, and then each pod is deleted and made again elsewhere. No memory node's pod
+	// is evicted before that. With Disabled, they stay, and a Cache's pods may be evicted with the keys that they hold, one at a time.
 	// +optional
 	// +kubebuilder:default=Automatic
 	// +kubebuilder:validation:Enum=Automatic;Disabled
 	Evacuation Evacuation `json:"evacuation,omitempty"`
 }
 
-// Evacuation says what becomes of memory nodes whose Kubernetes node is about to be emptied.
+// Evacuation says what happens to memory nodes whose Kubernetes node is about to be emptied.
 type Evacuation string
 
 const (
-	// EvacuationAutomatic moves their keys, and then them.
+	// EvacuationAutomatic moves their keys, and then their pods.
 	EvacuationAutomatic Evacuation = "Automatic"
-	// EvacuationDisabled lets them be.
+	// EvacuationDisabled leaves them where they are.
 	EvacuationDisabled Evacuation = "Disabled"
 )
 
@@ -305,15 +305,15 @@ type MemoryPool struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Replicas is the number of memory nodes. It may be changed at any time: memory nodes that are added get their share of the keys, and
-	// nodes that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
-	// number, which holds until this one is changed.
+	// Replicas is the number of memory nodes. It can be changed at any time: memory nodes that are added get their share of the keys. Memory nodes
+	// that are removed, the ones with the highest ordinals, are drained first. The memory pool's MemoryNodePool may be scaled to another number,
+	// which holds until this one changes.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	Replicas int32 `json:"replicas"`
 
-	// Capacity lets the operator add memory nodes as they fill. It takes none away.
+	// Capacity lets the operator add memory nodes as they fill. The operator never removes any for it.
 	// +optional
 	Capacity *CapacityPolicy `json:"capacity,omitempty"`
 
@@ -326,12 +326,12 @@ type MemoryPool struct {
 	// +optional
 	HugePages HugePages `json:"hugePages,omitempty"`
 
-	// NUMAAlignment: with SingleNUMANode a memory node whose memory is not all on one NUMA node, that of its RDMA device, ends with an error. Its
-	// pod asks for whole processors and has requests equal to limits, so that the kubelet can align it.
+	// NUMAAlignment: with SingleNUMANode, a memory node ends with an error unless all its memory is on one NUMA node, which is that of its RDMA
+	// device. Its pod asks for whole processors and has requests equal to limits, so that the kubelet can align it.
 	// +optional
 	NUMAAlignment NUMAAlignment `json:"numaAlignment,omitempty"`
 
-	// NodeSelector of the pods. A change moves only pods that have found no place yet.
+	// NodeSelector of the pods. A change moves only pods that have not found a place yet.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
@@ -349,8 +349,8 @@ type MemoryPool struct {
 
 // CapacityPolicy says when a memory pool grows by a memory node, and how far. Keys move to each before the next is added.
 type CapacityPolicy struct {
-	// FillPercent of what the fullest memory node's table or heap can hold, from which on the memory pool grows. It grows as well when writes are
-	// refused for want of memory.
+	// FillPercent is how full the fullest memory node's table or heap may get before the memory pool grows. The memory pool also grows when writes
+	// are refused for lack of memory.
 	// +optional
 	// +kubebuilder:default=80
 	// +kubebuilder:validation:Minimum=10
@@ -492,29 +492,29 @@ type NetworkSpec struct {
 	// +optional
 	Attachment *AttachmentSpec `json:"attachment,omitempty"`
 
-	// TrafficClass of RDMA packets: the DSCP times four. Which of them are lossless is configured on nodes and switches.
+	// TrafficClass of RDMA packets: the DSCP times four. Kubernetes nodes and switches define which classes are lossless.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=255
 	TrafficClass *int32 `json:"trafficClass,omitempty"`
 
-	// SharedMemory lets compute shards and memory nodes that run on one Kubernetes node speak over rings in shared memory. Where they
-	// run on different ones, and where it is left out, the transport is used.
+	// SharedMemory lets compute shards and memory nodes on the same Kubernetes node communicate over rings in shared memory. On different Kubernetes
+	// nodes, and if it is left out, they use the transport.
 	// +optional
 	SharedMemory *SharedMemory `json:"sharedMemory,omitempty"`
 }
 
 // SharedMemory says where processes of one Kubernetes node find each other.
 type SharedMemory struct {
-	// HostPath is a directory of the Kubernetes nodes that user and group 65532, and nobody else, may write to: a process that can might take
-	// the place of a memory node. Pods wait until it is there.
+	// HostPath is a directory of the Kubernetes nodes to which only user and group 65532 may write: another process with that right could take the
+	// place of a memory node. Pods wait until the directory exists.
 	// +required
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$')",message="hostPath is an absolute path, without .. or a slash at its end, such as /run/farpool"
 	HostPath string `json:"hostPath"`
 
-	// SpinMicroseconds that a process looks at its rings before it sleeps: lower latency for more processor time.
+	// SpinMicroseconds is how long a process polls its rings before it sleeps: lower latency for more processor time.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -677,7 +677,7 @@ const (
 	Disabled Switch = "Disabled"
 )
 
-// SecuritySpec says who may come in, and how. Inside the pool every connection has mutual TLS.
+// SecuritySpec says who may use the pool, and how. Inside the pool every connection has mutual TLS.
 type SecuritySpec struct {
 	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password.
 	// +optional
@@ -714,15 +714,15 @@ type LimitsSpec struct {
 	// +kubebuilder:validation:Maximum=600000
 	OperationDeadlineMilliseconds *int32 `json:"operationDeadlineMilliseconds,omitempty"`
 
-	// MaxSessions of one memory node; each worker of each compute shard holds one. 256 if left out. It shapes the memory: memory nodes that run keep
-	// theirs, and pods that are made later have the new one; condition UpToDate says which have not.
+	// MaxSessions of one memory node; each worker of each compute shard holds one. 256 if left out. It shapes the memory, so memory nodes that run
+	// keep their number, and pods that are made later have the new one; condition UpToDate says which memory nodes have an older number.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	MaxSessions *int32 `json:"maxSessions,omitempty"`
 }
 
-// KVPoolStatus says what is. The operator is its one writer.
+// KVPoolStatus says what is. Only the operator writes it.
 type KVPoolStatus struct {
 	// Conditions: Available, Progressing, Degraded, SpecValid, DataPlaneReachable, MemoryPressure, CertificatesReady, UpToDate.
 	// +optional
@@ -731,7 +731,7 @@ type KVPoolStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -740,11 +740,11 @@ type KVPoolStatus struct {
 	// +kubebuilder:validation:MaxLength=255
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Memory nodes that serve, of those asked for.
+	// Memory nodes that serve, out of those in the spec.
 	// +optional
 	Memory *CountStatus `json:"memory,omitempty"`
 
-	// Compute shards that are ready, of those asked for.
+	// Compute shards that are ready, out of those in the spec.
 	// +optional
 	Compute *CountStatus `json:"compute,omitempty"`
 
@@ -764,7 +764,7 @@ type KVPoolStatus struct {
 	Processes []ProcessStatus `json:"processes,omitempty"`
 }
 
-// ProcessStatus is one life of a compute shard.
+// ProcessStatus is one process of a compute shard.
 type ProcessStatus struct {
 	// Process that memory nodes know it as, 16 hexadecimal digits.
 	// +required

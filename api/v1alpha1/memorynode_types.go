@@ -76,7 +76,7 @@ type MemoryNodeSpec struct {
 	Image string `json:"image"`
 }
 
-// MemoryNodeStatus mirrors what the node's agent and the kubelet say. The operator is its one writer.
+// MemoryNodeStatus shows what the memory node's agent and the kubelet report. Only the operator writes it.
 type MemoryNodeStatus struct {
 	// Conditions: Ready, DataLost, UpToDate.
 	// +optional
@@ -85,7 +85,7 @@ type MemoryNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 

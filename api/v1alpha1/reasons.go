@@ -8,19 +8,18 @@ const (
 	ConditionAvailable = "Available"
 	// ConditionProgressing: the operator still works, or waits, to bring the pool to its spec.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded: something is wrong that the operator cannot put right by itself.
+	// ConditionDegraded: something is wrong that the operator cannot correct by itself.
 	ConditionDegraded = "Degraded"
 	// ConditionSpecValid: the spec can be served in this cluster by this operator.
 	ConditionSpecValid = "SpecValid"
-	// ConditionDataPlaneReachable: the operator talks to the agents. Unknown is not False: a process that cannot be reached is
-	// not taken for dead.
+	// ConditionDataPlaneReachable: the operator reaches the agents. Unknown is not False: a process that cannot be reached does not count as dead.
 	ConditionDataPlaneReachable = "DataPlaneReachable"
 	// ConditionMemoryPressure: a memory node has no room, or soon none, for new keys and for values that are longer than before. Reads, removals, and
 	// writes of values that are no longer go on.
 	ConditionMemoryPressure = "MemoryPressure"
 	// ConditionCertificatesReady: the pool's certificates are made and current.
 	ConditionCertificatesReady = "CertificatesReady"
-	// ConditionUpToDate: every pod is as the spec says; of a MemoryNode, its own. An edit that does not reach pods that run makes it False.
+	// ConditionUpToDate: every pod is as the spec says; on a MemoryNode, its own pod. An edit that does not reach pods that run makes it False.
 	ConditionUpToDate = "UpToDate"
 )
 
@@ -30,19 +29,19 @@ const (
 	ConditionReady = "Ready"
 	// ConditionDataLost: this life of the node began without what an earlier one held.
 	ConditionDataLost = "DataLost"
-	// ConditionLocksInDeviceMemory: the node's locks lie in the memory of its NIC. Only of pools that ask for it.
+	// ConditionLocksInDeviceMemory: the memory node's locks lie in the memory of its NIC. Only pools that ask for that have it.
 	ConditionLocksInDeviceMemory = "LocksInDeviceMemory"
 )
 
 // Condition type of a MemoryNodePool.
 const (
-	// ConditionScalingLimited: the memory pool is as full as its capacity policy lets it be, and has as many memory nodes as that allows.
+	// ConditionScalingLimited: the memory pool is as full as its capacity policy allows, and has as many memory nodes as it allows.
 	ConditionScalingLimited = "ScalingLimited"
 )
 
 // Condition types of a ShardMap.
 const (
-	// ConditionPrepared: every memory node of the map holds it, and takes none of before any more.
+	// ConditionPrepared: every memory node of the map holds it, and accepts no earlier one any more.
 	ConditionPrepared = "Prepared"
 	// ConditionPublished: every memory node of the map follows it.
 	ConditionPublished = "Published"
@@ -54,13 +53,13 @@ const (
 	ConditionFenced = "Fenced"
 	// ConditionRepaired: what they left half done is finished or undone, and what they held of the heap has a living owner.
 	ConditionRepaired = "Repaired"
-	// ConditionComplete: no memory node names them any more; or the pool has the memory nodes that it shall have, each with its share.
+	// ConditionComplete: no memory node names them any more; or the pool has the memory nodes that the spec asks for, each with its share.
 	ConditionComplete = "Complete"
 )
 
 // Condition type of a ResizeOperation.
 const (
-	// ConditionHolding: the pool stays as it is, though its spec asks for what the operation was to do, as a person has aborted it.
+	// ConditionHolding: the pool stays as it is, though its spec asks for what the operation was to do, because a person has aborted it.
 	ConditionHolding = "Holding"
 )
 

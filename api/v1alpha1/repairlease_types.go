@@ -6,9 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RepairLease says that client processes of a pool are dead, and follows what becomes of what they left: fenced on every memory node,
-// repaired by a compute shard, complete when no memory node names them any more. The operator makes one for deaths that Kubernetes or
-// a memory node confirms; a person may ask for one. Clients that are blocked repair on their own, with or without it.
+// RepairLease says that client processes of a pool are dead, and shows the repair of what they left. Every memory node fences them, a compute shard
+// repairs what they left, and the lease is complete when no memory node names them any more. The operator makes one for deaths that Kubernetes or a
+// memory node confirms; a person may create one, too. Clients that are blocked repair on their own, with or without it.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=rlease,categories=farpool
@@ -57,7 +57,7 @@ const (
 	CauseRequested RepairCause = "Requested"
 )
 
-// RepairLeaseSpec says who is dead, and how that is known.
+// RepairLeaseSpec says which processes are dead, and how that is known.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a RepairLease never changes: delete it and create another"
 // +kubebuilder:validation:XValidation:rule="self.cause == 'Requested' || self.clients.all(c, c.process.size() > 0)",message="only a RepairLease of cause Requested may name clients without their process: set cause to Requested, or give each client its process"
 type RepairLeaseSpec struct {
@@ -110,22 +110,22 @@ type RepairClient struct {
 	DiedAt *metav1.Time `json:"diedAt,omitempty"`
 }
 
-// RepairStep says what is being done.
+// RepairStep says what is done now.
 // +kubebuilder:validation:Enum=Fencing;Repairing;Verifying;Complete
 type RepairStep string
 
 const (
-	// StepFencing: memory nodes are being asked to end what the clients have under way.
+	// StepFencing: the operator asks memory nodes to end what the clients have under way.
 	StepFencing RepairStep = "Fencing"
-	// StepRepairing: a compute shard is at what they left.
+	// StepRepairing: a compute shard repairs what they left.
 	StepRepairing RepairStep = "Repairing"
-	// StepVerifying: it has been repaired; every memory node is asked whether it still names them.
+	// StepVerifying: the repair is done; the operator asks every memory node whether it still names the clients.
 	StepVerifying RepairStep = "Verifying"
 	// StepComplete: nothing of the clients is left.
 	StepComplete RepairStep = "Complete"
 )
 
-// RepairLeaseStatus says how far the repair has come. The operator is its one writer.
+// RepairLeaseStatus says how far the repair has come. Only the operator writes it.
 type RepairLeaseStatus struct {
 	// Conditions: Fenced, Repaired, Complete.
 	// +optional
@@ -134,11 +134,11 @@ type RepairLeaseStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Step that is being taken.
+	// Step is what is done now.
 	// +optional
 	Step RepairStep `json:"step,omitempty"`
 
@@ -158,14 +158,14 @@ type RepairLeaseStatus struct {
 	// +optional
 	FencedNodes int32 `json:"fencedNodes,omitempty"`
 
-	// Nodes tells what became of it on each memory node.
+	// Nodes says what became of the repair on each memory node.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=256
 	Nodes []RepairNodeStatus `json:"nodes,omitempty"`
 
-	// SlotsRepaired: operation slots that said that something was half done, on all memory nodes.
+	// SlotsRepaired: operation slots, on all memory nodes, that named an unfinished operation and were repaired.
 	// +optional
 	SlotsRepaired int64 `json:"slotsRepaired,omitempty"`
 
@@ -173,16 +173,16 @@ type RepairLeaseStatus struct {
 	// +optional
 	SegmentsAdopted int64 `json:"segmentsAdopted,omitempty"`
 
-	// Left: slots and segments that are still to be taken care of, on all memory nodes.
+	// Left: slots and segments, on all memory nodes, that still have to be repaired or taken over.
 	// +optional
 	Left int64 `json:"left,omitempty"`
 
-	// Shard that was asked last to repair.
+	// Shard is the compute shard that was last asked to repair.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Shard string `json:"shard,omitempty"`
 
-	// Attempts to have it repaired.
+	// Attempts is how often compute shards were asked to repair.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
 

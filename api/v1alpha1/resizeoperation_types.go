@@ -6,9 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ResizeOperation follows one change of the number of a pool's memory nodes: nodes that come get a share of the keys, nodes that go are
-// drained, and then removed. It also follows tables of RACE that are split ahead of their keys. The operator makes one for each change of
-// spec.memory.pools[].replicas and spec.index.race.leastTables; people read it, approve it where the pool asks for that, and abort it.
+// ResizeOperation follows one change of the number of a pool's memory nodes. Memory nodes that are added get a share of the keys. Memory nodes that
+// are removed are drained first. It also follows RACE tables that are split ahead of their keys. The operator makes one for each change of
+// spec.memory.pools[].replicas and spec.index.race.leastTables. People read it, abort it, and approve it if the pool asks for that.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=resize,categories=farpool
@@ -47,25 +47,25 @@ type ResizeOperationList struct {
 type ResizeApproval string
 
 const (
-	// ApprovalAutomatic: as soon as the memory nodes are there.
+	// ApprovalAutomatic: keys move as soon as the memory nodes are there.
 	ApprovalAutomatic ResizeApproval = "Automatic"
-	// ApprovalRequired: a person is awaited.
+	// ApprovalRequired: the resize waits for a person.
 	ApprovalRequired ResizeApproval = "Required"
-	// ApprovalApproved: a person said so.
+	// ApprovalApproved: a person has approved it.
 	ApprovalApproved ResizeApproval = "Approved"
 )
 
-// RequestedState says whether a resize is to go on.
+// RequestedState says whether a resize should continue.
 type RequestedState string
 
 const (
-	// RequestedRun: it is.
+	// RequestedRun: it continues.
 	RequestedRun RequestedState = "Run"
-	// RequestedAbort: nothing more is begun of it.
+	// RequestedAbort: no further step of it begins.
 	RequestedAbort RequestedState = "Abort"
 )
 
-// ResizeOperationSpec says what is to become of the pool's memory nodes.
+// ResizeOperationSpec says how the pool's memory nodes change.
 // +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.pools == oldSelf.pools && has(self.tables) == has(oldSelf.tables) && (!has(self.tables) || self.tables == oldSelf.tables) && has(self.evacuates) == has(oldSelf.evacuates) && (!has(self.evacuates) || self.evacuates == oldSelf.evacuates)",message="a ResizeOperation's aim never changes: edit replicas or leastTables in the KVPool, which makes another one"
 // +kubebuilder:validation:XValidation:rule="self.approval == oldSelf.approval || oldSelf.approval == 'Required' && self.approval == 'Approved'",message="approval can be changed from Required to Approved alone: what has been approved is not taken back; set requestedState to Abort, or edit replicas in the KVPool to have another aim"
 // +kubebuilder:validation:XValidation:rule="self.requestedState == oldSelf.requestedState || self.requestedState == 'Abort'",message="an abort is not taken back: delete the ResizeOperation, which has the resize planned anew, or edit replicas in the KVPool"
@@ -76,7 +76,7 @@ type ResizeOperationSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	PoolName string `json:"poolName"`
 
-	// Pools of memory nodes, and how many each has and shall have.
+	// Pools of memory nodes, and how many memory nodes each has and should have.
 	// +required
 	// +listType=map
 	// +listMapKey=name
@@ -84,7 +84,7 @@ type ResizeOperationSpec struct {
 	// +kubebuilder:validation:MaxItems=6
 	Pools []ResizePool `json:"pools"`
 
-	// Tables that each memory node of RACE has in use, at least, and shall have.
+	// Tables in use on each memory node of RACE: at least how many there are, and should be.
 	// +optional
 	Tables *ResizeTables `json:"tables,omitempty"`
 
@@ -95,91 +95,92 @@ type ResizeOperationSpec struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	Evacuates []string `json:"evacuates,omitempty"`
 
-	// Approval: Required until somebody sets it to Approved, where the pool's spec.resize.approval asks for that.
+	// Approval is Required, if the pool's spec.resize.approval asks for that, until somebody sets it to Approved.
 	// +required
 	// +kubebuilder:validation:Enum=Automatic;Required;Approved
 	Approval ResizeApproval `json:"approval"`
 
-	// RequestedState: Abort has nothing more begun of it. A move of keys that is under way is finished; memory nodes that have come for it and hold
-	// nothing go again, and the others stay. The pool then stays as it is until another number of memory nodes is asked for, or this object is
-	// deleted, which has the resize planned anew.
+	// RequestedState: with Abort, no further step of it begins. A move of keys that is under way is finished. Memory nodes that were added for it and
+	// hold nothing are removed, and the others stay. The pool then stays as it is until its spec asks for another number of memory nodes, or this
+	// object is deleted, after which the operator plans the resize again.
 	// +optional
 	// +kubebuilder:default=Run
 	// +kubebuilder:validation:Enum=Run;Abort
 	RequestedState RequestedState `json:"requestedState,omitempty"`
 }
 
-// ResizePool is a pool of memory nodes that changes, or does not.
+// ResizePool is a pool of memory nodes whose number changes or stays.
 type ResizePool struct {
 	// Name of the memory pool.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
 	Name string `json:"name"`
-	// From so many memory nodes in the pool's map.
+	// From is the number of its memory nodes in the pool's map.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=256
 	From int32 `json:"from"`
-	// To so many.
+	// To is the number that it should have.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=256
 	To int32 `json:"to"`
 }
 
-// ResizeTables are tables of each memory node, a power of two: as if all had been split as often as the one that was split least.
+// ResizeTables is a number of tables of each memory node, a power of two: that of a memory node whose tables were all split as often as the one that
+// was split least.
 type ResizeTables struct {
-	// From so many.
+	// From is the number now.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16384
 	From int32 `json:"from"`
-	// To so many.
+	// To is the number that there should be.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16384
 	To int32 `json:"to"`
 }
 
-// ResizeStage says how far it has come.
+// ResizeStage says how far a resize has come.
 // +kubebuilder:validation:Enum=Planned;Waiting;Splitting;Moving;Removing;Complete;Superseded;Aborted
 type ResizeStage string
 
 const (
-	// StagePlanned: a person's approval is awaited.
+	// StagePlanned: the resize waits for a person's approval.
 	StagePlanned ResizeStage = "Planned"
-	// StageWaiting: for memory nodes that are awaited, or for a person who decides about one whose data is lost.
+	// StageWaiting: the resize waits for memory nodes, or for a person to decide about a memory node whose data is lost.
 	StageWaiting ResizeStage = "Waiting"
 	// StageSplitting: clients split tables ahead of their keys.
 	StageSplitting ResizeStage = "Splitting"
 	// StageMoving: clients move keys.
 	StageMoving ResizeStage = "Moving"
-	// StageRemoving: memory nodes that hold nothing any more are taken away.
+	// StageRemoving: memory nodes that hold nothing any more are removed.
 	StageRemoving ResizeStage = "Removing"
-	// StageComplete: the pool has the memory nodes that it shall have, each with its share.
+	// StageComplete: the pool has the memory nodes that its spec asks for, each with its share.
 	StageComplete ResizeStage = "Complete"
-	// StageSuperseded: the aim has changed; another ResizeOperation goes on from what there was.
+	// StageSuperseded: the aim has changed; another ResizeOperation continues from here.
 	StageSuperseded ResizeStage = "Superseded"
-	// StageAborted: a person wanted no more of it, and nothing of it is under way.
+	// StageAborted: a person has aborted it, and nothing of it is under way.
 	StageAborted ResizeStage = "Aborted"
 )
 
-// ResizeOperationStatus says how far the change has come. The operator is its one writer.
+// ResizeOperationStatus says how far the change has come. Only the operator writes it.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.stage) || !(oldSelf.stage in ['Complete', 'Superseded', 'Aborted']) || has(self.stage) && self.stage == oldSelf.stage",message="a resize that is over stays so"
 type ResizeOperationStatus struct {
-	// Conditions: Complete; Holding, of one that was aborted.
+	// Conditions: Complete; Holding, if it was aborted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Stage that it is in.
+	// Stage of the resize.
 	// +optional
 	Stage ResizeStage `json:"stage,omitempty"`
 
@@ -188,19 +189,19 @@ type ResizeOperationStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	Change string `json:"change,omitempty"`
 
-	// TablesInUse at the memory node that has fewest, out of the ones that Tables asks for.
+	// TablesInUse on the memory node that has the fewest, out of those that Tables asks for.
 	// +optional
 	TablesInUse int32 `json:"tablesInUse,omitempty"`
 
-	// PartsTotal of the hash space that are to change their memory node.
+	// PartsTotal is how many parts of the hash space change their memory node.
 	// +optional
 	PartsTotal int32 `json:"partsTotal,omitempty"`
 
-	// PartsMoved of them.
+	// PartsMoved is how many of them have moved.
 	// +optional
 	PartsMoved int32 `json:"partsMoved,omitempty"`
 
-	// KeysLeft that are still to be moved, about.
+	// KeysLeft is about how many keys still have to move.
 	// +optional
 	KeysLeft int64 `json:"keysLeft,omitempty"`
 
@@ -208,15 +209,15 @@ type ResizeOperationStatus struct {
 	// +optional
 	KeysTotal int64 `json:"keysTotal,omitempty"`
 
-	// BytesLeft of the heaps that these keys take, about.
+	// BytesLeft is about how much of the heaps these keys take.
 	// +optional
 	BytesLeft int64 `json:"bytesLeft,omitempty"`
 
-	// MovingSince is when keys were first seen to be on their way.
+	// MovingSince is when the operator first saw keys move.
 	// +optional
 	MovingSince *metav1.Time `json:"movingSince,omitempty"`
 
-	// EstimatedCompletionTime of what moves now, by how fast keys have moved so far.
+	// EstimatedCompletionTime of the present move, from how fast keys have moved so far.
 	// +optional
 	EstimatedCompletionTime *metav1.Time `json:"estimatedCompletionTime,omitempty"`
 

@@ -6,8 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MemoryNodePool says how many memory nodes a memory pool of a KVPool has. The operator makes one for each, with the replicas that the KVPool's
-// spec says. kubectl scale, an autoscaler or the memory pool's own capacity policy may then ask for another number, until the KVPool's spec does.
+// MemoryNodePool says how many memory nodes a memory pool of a KVPool has. The operator makes one for each memory pool, with the replicas of the
+// KVPool's spec. kubectl scale, an autoscaler or the memory pool's own capacity policy may then ask for another number, which holds until the
+// KVPool's spec changes.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
@@ -38,7 +39,7 @@ type MemoryNodePoolList struct {
 	Items           []MemoryNodePool `json:"items"`
 }
 
-// MemoryNodePoolSpec is the operator's, but for replicas.
+// MemoryNodePoolSpec belongs to the operator, except for replicas.
 // +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.memoryPool == oldSelf.memoryPool",message="a MemoryNodePool's pool never changes: scale it, or edit the KVPool"
 type MemoryNodePoolSpec struct {
 	// PoolName of the KVPool.
@@ -53,13 +54,13 @@ type MemoryNodePoolSpec struct {
 	// +kubebuilder:validation:MaxLength=20
 	MemoryPool string `json:"memoryPool"`
 
-	// Declared is the number in the KVPool's spec that was taken over last: another one there is taken over as well.
+	// Declared is the number in the KVPool's spec that the operator last took over. When the spec's number differs, the operator takes it over.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	Declared int32 `json:"declared"`
 
-	// Replicas is the number of memory nodes that there shall be.
+	// Replicas is the number of memory nodes that there should be.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
@@ -95,7 +96,7 @@ type ComputeShardPoolList struct {
 	Items           []ComputeShardPool `json:"items"`
 }
 
-// ComputeShardPoolSpec is the operator's, but for replicas.
+// ComputeShardPoolSpec belongs to the operator, except for replicas.
 // +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.computePool == oldSelf.computePool",message="a ComputeShardPool's pool never changes: scale it, or edit the KVPool"
 type ComputeShardPoolSpec struct {
 	// PoolName of the KVPool.
@@ -110,13 +111,13 @@ type ComputeShardPoolSpec struct {
 	// +kubebuilder:validation:MaxLength=20
 	ComputePool string `json:"computePool"`
 
-	// Declared is the number in the KVPool's spec that was taken over last: another one there is taken over as well.
+	// Declared is the number in the KVPool's spec that the operator last took over. When the spec's number differs, the operator takes it over.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1024
 	Declared int32 `json:"declared"`
 
-	// Replicas is the number of compute shards that there shall be.
+	// Replicas is the number of compute shards that there should be.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1024
@@ -127,8 +128,8 @@ type ComputeShardPoolSpec struct {
 type ComputeShardPoolStatus struct {
 	ScaleStatus `json:",inline"`
 
-	// Processes of compute shards, written down when they first answer, so that they are known by name when their pods are gone. One that has died
-	// stays until a RepairLease names it.
+	// Processes of compute shards. The operator writes them down when they first answer, so that they are known by name when their pods are gone. A
+	// dead process stays until a RepairLease names it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4096
@@ -137,22 +138,22 @@ type ComputeShardPoolStatus struct {
 
 // ScaleStatus says how many there are, as scale subresources show it.
 type ScaleStatus struct {
-	// Conditions: ScalingLimited, of memory pools that get fewer memory nodes than are asked for; Ready, of compute pools.
+	// Conditions: ScalingLimited, on memory pools that get fewer memory nodes than they ask for; Ready, on compute pools.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Replicas are the pods that there are, drained ones among them.
+	// Replicas is the number of pods, including drained ones.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// ReadyReplicas are the pods that serve.
+	// ReadyReplicas is the number of pods that serve.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 

@@ -6,9 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ShardMap says, for one epoch, which memory nodes belong to a pool and which table serves which part of the hash space. It is
-// written once. Memory nodes are the authority on it and clients read it from them; this copy is for people and for the next
-// epoch.
+// ShardMap says, for one epoch, which memory nodes belong to a pool and which table serves which part of the hash space. It is written once. Memory
+// nodes hold the map that counts, and clients read it from them; this copy is for people and for the next epoch.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=smap,categories=farpool
@@ -89,7 +88,8 @@ type ShardMapSpec struct {
 	// +required
 	Directory Directory `json:"directory"`
 
-	// LeastTables of a RACE index that clients split those of every memory node into, ahead of keys; 0: they are split as keys come.
+	// LeastTables of a RACE index: clients split the tables of every memory node ahead of keys until there are this many; 0: they split them as keys
+	// come.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=16384
@@ -109,14 +109,14 @@ type ShardMapSpec struct {
 	Departures []Departure `json:"departures,omitempty"`
 }
 
-// MostEpochs is as far as epochs are counted: names of ShardMaps have ten digits for them.
+// MostEpochs is the highest epoch: names of ShardMaps have ten digits for it.
 const MostEpochs = 9_999_999_999
 
-// MostMoves is as far as memory nodes count the moves of a pool.
+// MostMoves is the highest number of a pool's move that memory nodes accept.
 const MostMoves = 8388607
 
-// Departure is a part of the hash space that is on its way: some of its keys may still lie in the table that it comes from. The
-// directory names the one that it moves to.
+// Departure is a part of the hash space that moves: some of its keys may still lie in the table that it comes from. The directory names the table
+// that it moves to.
 type Departure struct {
 	// Part is an index into directory.tables.
 	// +required
@@ -234,7 +234,7 @@ type Directory struct {
 	// +kubebuilder:validation:Maximum=12
 	Depth int32 `json:"depth"`
 
-	// Version is not in use: how the hash space is cut within a memory node is said by that node's own directory.
+	// Version is not in use: each memory node's own directory says how the hash space is divided within it.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Version int64 `json:"version"`

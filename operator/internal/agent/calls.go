@@ -84,7 +84,7 @@ func NewCalls(streams *Streams, now func() time.Time) *Calls {
 		pools: map[types.NamespacedName]map[callKey]*Outcome{}}
 }
 
-// Start makes calls, except those that are under way.
+// Start makes calls that are not under way yet.
 func (c *Calls) Start(pool types.NamespacedName, uid string, calls []Call) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

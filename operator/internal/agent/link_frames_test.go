@@ -23,7 +23,7 @@ import (
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 )
 
-// wire is a link whose peer is the test: it writes frames, and sees those that the link writes.
+// wire is a link whose peer is the test: it writes frames, and sees the link's frames.
 type wire struct {
 	t    *testing.T
 	link *link

@@ -38,7 +38,7 @@ func TestAVersionThatWasRightIsNotComparedAgain(t *testing.T) {
 	s.expect("without what is known", s.applier.Object(t.Context(), want, cached(edited(made))), taken, []string{"Service own", "Service apply"})
 }
 
-// Whoever writes an object gives it another version.
+// Every write gives an object another version.
 func TestAnEditOfWhatIsKnownIsUndone(t *testing.T) {
 	s, known := newServer(t), &Known{}
 	want := wanted("pool", map[string]string{"a": "1"})

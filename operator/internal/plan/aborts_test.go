@@ -53,7 +53,7 @@ func TestAResizeIsAborted(t *testing.T) {
 		d := newDrill(t, 3, v1alpha1.DataPolicyStore)
 		d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
 		d.aim(5)
-		d.until("approval is awaited", func(*decision) bool {
+		d.until("it waits for approval", func(*decision) bool {
 			return len(d.Resizes) > 0 && d.operation().Status.Stage == v1alpha1.StagePlanned && len(d.current().Nodes) == 5
 		})
 		aborted := d.abort()
@@ -132,7 +132,7 @@ func TestAMoveIsNotAborted(t *testing.T) {
 	if grown.Status.Stage != v1alpha1.StageComplete {
 		t.Errorf("%+v", grown.Status)
 	}
-	// Something is left: one of those that go has stopped tables, and gives nothing.
+	// Something is left: a memory node that has to leave has stopped tables, and gives nothing.
 	d.begin(name(4), false)
 	d.step(false)
 	d.step(false)
@@ -208,7 +208,7 @@ func TestGrowthIsAborted(t *testing.T) {
 	d.Pool.Spec.Memory.Pools[0].Capacity = &v1alpha1.CapacityPolicy{FillPercent: 70, MaxReplicas: 9}
 	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
 	d.fill(80)
-	d.until("approval is awaited", func(*decision) bool {
+	d.until("it waits for approval", func(*decision) bool {
 		return len(d.Resizes) > 0 && d.operation().Status.Stage == v1alpha1.StagePlanned && len(d.current().Nodes) == 3
 	})
 	d.wantHeld(d.abort(), 2)

@@ -170,7 +170,7 @@ func TestTheMarksOfMemoryPressure(t *testing.T) {
 	wantCondition(t, s.decide(t), v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull)
 }
 
-// The fullest is looked for among those that are asked about alone; of two that are as full, the first is named.
+// Only memory nodes of the question can be the fullest. If two are equally full, the first is named.
 func TestTheFullestMemoryNode(t *testing.T) {
 	d := stageOf(v1alpha1.DataPolicyCache, 3, "a", "b", "c")
 	for i, used := range []uint64{90, 50, 50} {

@@ -89,7 +89,7 @@ func TestWhichLifeAMemoryIsOf(t *testing.T) {
 		"it is of the life before, and none answers":        {func(n *node) { kept(n); n.object.Status.Incarnation, n.facts = "2", nil }, ""},
 		"it says nothing":                                   {func(n *node) { kept(n) }, ""},
 	} {
-		// Of the first nothing is known, and the second has no object: the third is looked at all the same.
+		// Nothing is known of the first, and the second has no object. The third still counts.
 		d := stageOf(v1alpha1.DataPolicyStore, 3, "a", "b", "c")
 		c.change(d.nodes[2])
 		d.nodes[1].object = nil
@@ -129,7 +129,7 @@ func TestWhoHoldsAnotherMapOfTheSameEpoch(t *testing.T) {
 	}
 }
 
-// Whoever can be reached and lags is told the map, those that have left it too. One that is to come is told of maps from that on which has it.
+// A memory node that can be reached and lags receives the map, even if it has left it. One that is to join receives the first map that has it, and no earlier one.
 func TestWhoIsToldTheMap(t *testing.T) {
 	d := stageOf(v1alpha1.DataPolicyStore, 3, "a", "b", "c", "newcomer", "left")
 	slices.Reverse(d.nodes)

@@ -103,7 +103,7 @@ func TestWhatHasToLeaveWaitsForNobodyWhoComes(t *testing.T) {
 	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
 	d.unplaced[name(3)] = true
 	d.aim(4)
-	d.until("one is awaited", func(*decision) bool { return d.NodePods[name(3)] != nil })
+	d.until("the pool waits for one", func(*decision) bool { return d.NodePods[name(3)] != nil })
 	d.cordon(name(0))
 	d.until("its keys leave", func(*decision) bool { return d.current().Move == 1 })
 	if from := givers(d.current()); len(from) != 1 || from[0].Name != name(0) {
@@ -164,7 +164,7 @@ func TestAKubernetesNodeIsUncordoned(t *testing.T) {
 	}
 }
 
-// Those that are to go hold keys until they have left: before a person approves, on their way, and after an abort.
+// Memory nodes that have to leave hold keys until they have left: before a person approves, on their way, and after an abort.
 func TestNoneIsEvictedThatIsToGo(t *testing.T) {
 	for _, from := range []int{2, 4} {
 		d := newDrill(t, from, v1alpha1.DataPolicyCache)
@@ -406,7 +406,7 @@ func TestWhetherKeysLeaveFirst(t *testing.T) {
 	}
 }
 
-// Who cannot empty a Kubernetes node is told what to do about it, and of nobody who is awaited if there is none.
+// A person who cannot empty a Kubernetes node learns what to do about it, and reads of no memory node to wait for if there is none.
 func TestAMemoryNodeThatIsAloneSaysWhatToDo(t *testing.T) {
 	d := newDrill(t, 1, v1alpha1.DataPolicyCache)
 	d.cordon(name(0))

@@ -90,7 +90,7 @@ func TestWhoWaitsForARepairLease(t *testing.T) {
 	}
 }
 
-// RepairLeases are numbered after the highest number of those that the operator made, whatever names people give to theirs.
+// A RepairLease gets the number after the highest one that the operator has used, whatever names people give to theirs.
 func TestHowRepairLeasesAreNumbered(t *testing.T) {
 	for name, next := range map[string]string{"12": "cache-repair-1", "by-hand-3": "cache-repair-1", "cache-repair-99999999999999999999": "cache-repair-1", "cache-repair-4": "cache-repair-5"} {
 		w := newWard(t)
@@ -185,7 +185,7 @@ func TestWhatARepairSays(t *testing.T) {
 	}
 }
 
-// Nothing is left when every memory node that serves says so, whatever comes of those that are stopped.
+// Nothing is left when every memory node that serves says so, whatever becomes of stopped memory nodes.
 func TestWhenNothingIsLeft(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*following)

@@ -34,7 +34,7 @@ func withPools(d *decision, names ...string) *decision {
 	return d
 }
 
-// Memory pools together get as many memory nodes as a map holds: the last get less first, each keeps at least one, and those that the map has.
+// Memory pools together get as many memory nodes as a map holds: the last get less first, each keeps at least one, and the ones that the map has.
 func TestWhichMemoryPoolsGetLess(t *testing.T) {
 	for name, c := range map[string]struct{ asked, get []int32 }{
 		"there is room":                    {[]int32{100, 100}, []int32{100, 100}},

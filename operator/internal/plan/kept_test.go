@@ -67,7 +67,7 @@ func TestAnAuthorityIsRenewedWhileItMoves(t *testing.T) {
 	}
 }
 
-// Whoever may write Secrets in a pool's namespace must not choose its authority.
+// A user who may write Secrets in a pool's namespace must not choose its authority.
 func TestANewPoolTakesNoAuthorityFromItsNamespace(t *testing.T) {
 	s := newScene(1, v1alpha1.DataPolicyCache)
 	planted, _ := s.former(t)

@@ -68,7 +68,7 @@ func TestWhatMayBeGivenUp(t *testing.T) {
 	}
 }
 
-// Pods are made anew that are heard and are not being deleted already. What is silent is awaited: whether it may go is not known.
+// A pod is deleted if its process answers and it is not being deleted already. The operator waits for silent ones: it does not know whether they may go.
 func TestWhichPodsAreToBeginEmpty(t *testing.T) {
 	d := stageOf(v1alpha1.DataPolicyStore, 4, "remembers", "heard", "deleted", "silent")
 	d.nodeNamed("deleted").pod.DeletionTimestamp = &metav1.Time{Time: start}
@@ -79,7 +79,7 @@ func TestWhichPodsAreToBeginEmpty(t *testing.T) {
 	}
 }
 
-// Every memory node is awaited that is asked for or has a pod; those of before that are gone are not.
+// The pool waits for every memory node that the spec asks for or that has a pod, and for no earlier one that is gone.
 func TestWhoIsAwaitedToBeginEmpty(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(n *node)

@@ -39,7 +39,7 @@ type drill struct {
 	*scene
 	t    *testing.T
 	keys []string // the node that each is on
-	// Of memory nodes by name: the epoch that their memory has recorded, and pods that do not come up.
+	// By the memory node's name: the epoch that its memory has recorded, and whether its pod does not come up.
 	recorded map[string]uint64
 	unplaced map[string]bool
 	lives    uint64
@@ -604,7 +604,7 @@ func sortedNames[T any](of map[string]T) []string {
 	return names
 }
 
-// clients move keys by the newest map that a memory node holds, those that `chosen` has. A mover is as good as its map: it needs both ends.
+// clients move the keys that `chosen` names, by the newest map that a memory node holds. A mover is as good as its map: it needs both ends.
 func (d *drill) clients(chosen func() bool) {
 	var newest *farpoolv1alpha1.ShardMap
 	for _, node := range sortedNames(d.NodePods) {
@@ -794,7 +794,7 @@ func TestShares(t *testing.T) {
 			t.Errorf("%s: %v give as well, %v take as well", c.name, give, take)
 		}
 	}
-	// No part moves more than has to, whoever comes and goes.
+	// No more parts move than have to, whichever memory nodes come and go.
 	for before := 1; before <= 12; before++ {
 		for after := 1; after <= 12; after++ {
 			first := shardmap.Spread(before)
@@ -863,7 +863,7 @@ func TestAPoolGrows(t *testing.T) {
 	if status := d.operation().Status; int(status.PartsTotal) != len(moving.Departures) || status.PartsMoved != 0 {
 		t.Errorf("%+v", status)
 	}
-	// It is not finished before every node that gives has said so, whoever says what.
+	// It is not finished before every memory node that gives has reported so, whatever others report.
 	for _, giver := range []string{name(0), name(2)} {
 		d.update(giver, func(facts *farpoolv1alpha1.Facts) { facts.MemoryNode.MoveFinished = 1 })
 	}
@@ -889,7 +889,7 @@ func TestAPoolGrows(t *testing.T) {
 	}
 }
 
-// Each stage of a resize is told, and each quarter of its keys, to those who look at it. An operator that begins in between tells none again.
+// Each stage of a resize, and each quarter of its keys, is announced to people who look at it. An operator that begins in between announces none again.
 func TestTheStepsOfAResizeAreTold(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
 	d.Pool.Spec.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired}
@@ -1311,7 +1311,7 @@ func TestTablesAreSplitAhead(t *testing.T) {
 	if d.operation().Status.TablesInUse != 8 || d.current().Move != 0 {
 		t.Errorf("%+v, move %d", d.operation().Status, d.current().Move)
 	}
-	// Both at once are one operation, and those that come begin with as many.
+	// Both at once are one operation, and memory nodes that join begin with as many.
 	d.Pool.Spec.Resize = nil
 	operations = len(d.Resizes)
 	d.aimAt(32)
@@ -1400,7 +1400,7 @@ func TestAnAimThatIsGivenUp(t *testing.T) {
 	}
 }
 
-// A map that only one node holds, and that no object has any more, may have begun a move: whoever meets it goes on with that.
+// A map that only one node holds, and that no object has any more, may have begun a move: an operator that finds it continues with it.
 func TestAMoveIsNotTakenBack(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyCache)
 	d.aim(3)
@@ -1557,7 +1557,7 @@ func TestAPodThatIsBeingDeletedTakesNothing(t *testing.T) {
 	d.noneLost()
 }
 
-// Who gives and is gone departs no more, though no later life of it says so; who takes and is gone is awaited, and named.
+// No more departs from a memory node that is gone, though no later incarnation says so. The pool waits for one that takes and is gone, and names it.
 func TestGoneInTheMiddleOfAMove(t *testing.T) {
 	d := newDrill(t, 3, v1alpha1.DataPolicyCache)
 	d.aim(4)

@@ -114,7 +114,7 @@ func TestAPasswordIsDrawnOnce(t *testing.T) {
 	}
 }
 
-// Of a paused pool those certificates are renewed that it has, whichever are missing.
+// A paused pool's certificates are renewed if it has them, whichever are missing.
 func TestCertificatesOfAPausedPool(t *testing.T) {
 	s := newTrust(2)
 	s.carryOut(t, &s.decide(t).Plan)
@@ -284,7 +284,7 @@ func TestWhatTheSpecDoesNotAskForGoes(t *testing.T) {
 	}
 }
 
-// A Secret is mounted by pods that run or may yet, not by those that have ended.
+// Pods that run, or may still run, mount a Secret; pods that have ended do not.
 func TestWhoMountsASecret(t *testing.T) {
 	of := func(secret string) corev1.PodSpec {
 		return corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}}, {VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret}}}}}

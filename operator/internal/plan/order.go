@@ -137,7 +137,7 @@ func (p *Plan) independent(objects []render.Object) []render.Object {
 	return objects
 }
 
-// applyAll applies objects that do not need one another, except those that lack what they need. It adds to `without` every object that is not as it should be.
+// applyAll applies objects that do not need one another, except objects that lack what they need. It adds to `without` every object that is not as it should be.
 func (p *Plan) applyAll(hands Hands, objects []render.Object, lacks func([]render.Object) bool, without map[render.Object]bool, outcome Outcome) {
 	lacking, failures := make([]bool, len(objects)), make([]error, len(objects))
 	hands.SideBySide(len(objects), func(i int) {

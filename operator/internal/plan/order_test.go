@@ -118,7 +118,7 @@ func TestCarryOut(t *testing.T) {
 		want    []string
 		outcome Outcome
 	}{
-		{name: "nodes that are told have the pool looked at again: its statuses would be of before",
+		{name: "a published map makes the operator look at the pool again: these statuses would be old",
 			follows: true, want: slices.Concat(applied, others, announced, []string{"connect"}, followed)},
 		{name: "nodes that do not follow yet leave statuses to be written",
 			want: slices.Concat(applied, others, announced, []string{"connect"}, followed, ends(0))},

@@ -654,7 +654,7 @@ func TestLocksPlaced(t *testing.T) {
 	}
 }
 
-// The operator makes the pods: whoever may write KVPools gets no other directory of a Kubernetes node by that.
+// The operator makes the pods: the right to write KVPools gives nobody another directory of a Kubernetes node.
 func TestPoolsGetNoDirectoryThatTheOperatorDoesNotGive(t *testing.T) {
 	for path, given := range map[string]bool{
 		"/run/farpool": true, "/run/farpool/team": true, "/dev/shm/farpool": true, "/run/farpool-others": false, "/etc": false, "/run": false, "/var/lib/kubelet": false,

@@ -105,7 +105,7 @@ func TestThousandsOfProcessesAreWrittenDown(t *testing.T) {
 		t.Errorf("%d are written down", len(inPool(w, "cache-shards")))
 	}
 	w.last = nil
-	// More than there is room for: those that nobody else may know of are kept, and people are told.
+	// There are more than fit: the list keeps processes that may be known from nowhere else, and people learn of it.
 	var dead []v1alpha1.ProcessStatus
 	for i := range 3000 {
 		name := fmt.Sprintf("silent-%d", i)

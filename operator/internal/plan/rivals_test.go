@@ -15,7 +15,7 @@ import (
 	"farpool.dev/farpool/operator/internal/observe"
 )
 
-// Of two operators that have made a pool's Secrets, exactly one goes on, whichever of them is asked.
+// If two operators have made a pool's Secrets, exactly one goes on, whichever of them is asked.
 func TestOneOfTwoOperatorsGivesWay(t *testing.T) {
 	made := func(namespace string, second int64) *corev1.Secret {
 		if second < 0 {

@@ -212,7 +212,7 @@ func TestWhoHasNotFinished(t *testing.T) {
 		}
 		// Where nothing is lost, no room is asked for.
 		if d.goOnWithoutTheLost(d.epochs.current.DeepCopy(), 7); name == "all" && (d.moves.awaits != nil || d.epochs.next != nil) {
-			t.Errorf("%+v is awaited", d.moves.awaits)
+			t.Errorf("waits for %+v", d.moves.awaits)
 		}
 	}
 }

@@ -231,7 +231,7 @@ func (d *decision) shardTrouble(entry string) string {
 	return trouble
 }
 
-// sessionBudget compares the sessions that compute shards open at each memory node with those that it has. Compute pools scale without the KVPool, and memory
+// sessionBudget compares the sessions that compute shards open at each memory node with the number that it has. Compute pools scale without the KVPool, and memory
 // nodes keep the number of sessions that they were made with.
 func (d *decision) sessionBudget() []finding {
 	surge := int32(1)

@@ -84,7 +84,7 @@ func (o *operator) catchUp(chosen func(percent int) bool) {
 	}
 }
 
-// hear what agents say, of those that are chosen.
+// hear records what the chosen agents say.
 func (o *operator) hear(chosen func(percent int) bool) {
 	for _, uid := range slices.Sorted(maps.Keys(o.streams)) {
 		if chosen(85) {

@@ -576,7 +576,7 @@ func TestSimulation(t *testing.T) {
 	began := time.Now()
 	counts, moves, epochs := map[what]int{}, 0, 0
 	var total repairWorld
-	// Worlds share nothing: each processor has one. Of those that break a rule, the first seed's is told.
+	// Worlds share nothing: each processor has one. If several break a rule, the story of the first seed is told.
 	var wait sync.WaitGroup
 	var mutex sync.Mutex
 	var next, ends atomic.Uint64

@@ -173,7 +173,7 @@ func TestWhenAStageIsTold(t *testing.T) {
 	}
 }
 
-// When keys will have moved is estimated from those that have. Keys that clients add meanwhile say nothing about it.
+// The keys that have moved give the estimate for the others. Keys that clients add meanwhile say nothing about it.
 func TestNothingIsEstimatedWhereNothingHasMoved(t *testing.T) {
 	now, since := &metav1.Time{Time: start.Add(time.Minute)}, &metav1.Time{Time: start}
 	for name, c := range map[string]struct {
@@ -211,8 +211,8 @@ func TestWhatAResizeIsAt(t *testing.T) {
 		"it is not known":   {func(d *decision) { d.epochs.next, d.moves.partsLeft = d.epochs.current, 3 }, v1alpha1.StageWaiting, "waiting for memory nodes to follow map epoch 7"},
 		"keys move": {func(d *decision) { d.epochs.current.Departures = []v1alpha1.Departure{{Part: 0, From: 1}} }, v1alpha1.StageMoving,
 			"move 3 of keys away from b is under way"},
-		"it was aborted":      {func(d *decision) { d.moves.held = operationOf("one", true) }, v1alpha1.StageAborted, "ResizeOperation one was aborted, ..."},
-		"approval is awaited": {func(d *decision) { d.moves.awaits = &finding{v1alpha1.ReasonApprovalRequired, "approve"} }, v1alpha1.StagePlanned, "approve"},
+		"it was aborted":        {func(d *decision) { d.moves.held = operationOf("one", true) }, v1alpha1.StageAborted, "ResizeOperation one was aborted, ..."},
+		"it waits for approval": {func(d *decision) { d.moves.awaits = &finding{v1alpha1.ReasonApprovalRequired, "approve"} }, v1alpha1.StagePlanned, "approve"},
 		"tables are split": {func(d *decision) {
 			d.Pool.Spec.Index.RACE.LeastTables, d.nodes[0].facts.MemoryNode.EvenTables, d.epochs.current.LeastTables = 8, 2, 8
 		}, v1alpha1.StageSplitting, "clients split tables ahead of keys: 2 of 8 are in use at the memory node that has fewest"},
@@ -221,7 +221,7 @@ func TestWhatAResizeIsAt(t *testing.T) {
 		"one goes, another comes": {func(d *decision) {
 			d.moves.known, d.nodes = true, append(d.nodes, &node{name: "c"}, &node{name: "d", wanted: true})
 		}, v1alpha1.StageWaiting, "waiting for memory nodes to follow map epoch 7"},
-		"something is awaited": {func(d *decision) {
+		"it waits for something": {func(d *decision) {
 			d.nodes[1].wanted, d.moves.awaits = false, &finding{v1alpha1.ReasonTablesStopped, "look"}
 		}, v1alpha1.StageWaiting, "look"},
 	} {

@@ -574,7 +574,7 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 	found = append(found, d.rivals()...)
 	if waiting := d.repairs.waiting; waiting > 0 {
 		found = append(found, finding{v1alpha1.ReasonRepairBacklog, fmt.Sprintf(
-			"%d dead client processes wait for a RepairLease, as %d are open: look at those that do not move (kubectl -n %s get repairleases -o wide); blocked clients repair on their own meanwhile",
+			"%d dead client processes wait for a RepairLease, as %d are open: look at leases that do not move (kubectl -n %s get repairleases -o wide); blocked clients repair on their own meanwhile",
 			waiting, d.repairs.open, d.Pool.Namespace)})
 	}
 	if len(found) == 0 {

@@ -130,7 +130,7 @@ func TestWhatIsSaidOfALoss(t *testing.T) {
 	}
 }
 
-// A ShardMap says who follows it, of those that it has. What was said stays so, whoever is silent, until another epoch takes its place.
+// A ShardMap says which of its memory nodes follow it. That stays, even if some are silent now, until another epoch takes its place.
 func TestWhatAShardMapSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*decision)
@@ -172,7 +172,7 @@ func saidOfMap(status metav1.ConditionStatus) []metav1.Condition {
 	return []metav1.Condition{{Type: v1alpha1.ConditionPrepared, Status: status, Reason: "Said"}, {Type: v1alpha1.ConditionPublished, Status: status, Reason: "Said"}}
 }
 
-// The pool counts those that are asked for, whichever come first, and keeps what its status has of its template and of its map.
+// The pool counts the memory nodes that the spec asks for, whichever come first, and keeps what its status has of its template and of its map.
 func TestWhatThePoolSays(t *testing.T) {
 	s := newScene(3, v1alpha1.DataPolicyCache)
 	s.carryOut(t, &s.decide(t).Plan)
@@ -195,7 +195,7 @@ func TestWhatThePoolSays(t *testing.T) {
 	if template := s.decide(t).Status.Pool.Template; template != nil {
 		t.Errorf("%+v", template)
 	}
-	// One that is to go comes before those that are asked for.
+	// A memory node that has to leave comes before the ones that the spec asks for.
 	d := stageOf(v1alpha1.DataPolicyCache, 0)
 	var nodes []nodeCondition
 	for _, n := range []*node{{name: "a"}, {name: "b", wanted: true}, {name: "c", wanted: true}} {
@@ -300,7 +300,7 @@ func TestWhetherAPoolIsAvailable(t *testing.T) {
 	}
 }
 
-// Of memory nodes that are awaited, it is said why the first is; what a person has to see to comes before.
+// The message says why the pool waits for the first memory node; a reason that needs a person comes before others.
 func TestWhatIsSaidOfMemoryNodesThatAreAwaited(t *testing.T) {
 	of := func(reason string) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: reason}
@@ -356,7 +356,7 @@ func TestWhatAPoolIsAt(t *testing.T) {
 	}
 }
 
-// Of several memory nodes that need the same, the first is named.
+// If several memory nodes need the same, the first is named.
 func TestWhatNeedsAPersonIsSaidOnce(t *testing.T) {
 	for _, reason := range []string{v1alpha1.ReasonNodeUnschedulable, v1alpha1.ReasonRDMAMissing, v1alpha1.ReasonDeviceMemoryMissing, v1alpha1.ReasonWireUnsuitable, v1alpha1.ReasonGeometryMismatch} {
 		d := stageOf(v1alpha1.DataPolicyStore, 2, "a", "b", "c")
@@ -395,7 +395,7 @@ func TestWhereRowsAreQuarantined(t *testing.T) {
 	}
 }
 
-// Agents that refuse come before those that are silent, and those before agents that there are none of.
+// Agents that refuse come before silent ones, and silent ones before agents that do not exist.
 func TestWhetherAgentsAreReachable(t *testing.T) {
 	for _, c := range []struct {
 		states []agent.State

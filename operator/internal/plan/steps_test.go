@@ -136,7 +136,7 @@ func TestWhatAMoveIsMadeOf(t *testing.T) {
 			t.Errorf("%s: begun %v, told %q, departures %v", name, begun, told, spec.Departures)
 		}
 		if awaits := d.moves.awaits; (awaits == nil) != (c.awaits == "") || awaits != nil && awaits.reason != c.awaits {
-			t.Errorf("%s: %+v is awaited", name, awaits)
+			t.Errorf("%s: waits for %+v", name, awaits)
 		}
 	}
 }
@@ -221,9 +221,9 @@ func TestWhenItIsKnownWhatIsLeft(t *testing.T) {
 		known  bool
 		parts  int32
 	}{
-		"all are there":  {func(*decision) {}, true, 0},
-		"one is to go":   {func(d *decision) { d.nodes[1].wanted = false }, true, 8},
-		"one is awaited": {func(d *decision) { d.nodes = append(d.nodes, &node{name: "c", wanted: true}) }, false, 0},
+		"all are there":    {func(*decision) {}, true, 0},
+		"one is to go":     {func(d *decision) { d.nodes[1].wanted = false }, true, 8},
+		"it waits for one": {func(d *decision) { d.nodes = append(d.nodes, &node{name: "c", wanted: true}) }, false, 0},
 		"one has to leave first": {func(d *decision) {
 			d.nodes = append(d.nodes, &node{name: "c", wanted: true})
 			d.nodes[1].evacuated = true

@@ -206,7 +206,7 @@ func (u *upToDate) resize(served bool, pod *corev1.Pod, wanted *corev1ac.PodSpec
 	}}})
 }
 
-// differing are processors and memory that the spec wants and the pod lacks. It is null for those that the pod has and nobody wants, unless others may have added
+// differing are processors and memory that the spec wants and the pod lacks. It is null for resources that the pod has and nobody wants, unless others may have added
 // them.
 func differing(has, wants corev1.ResourceList, othersMay bool) (patch map[string]any, differ bool) {
 	patch = map[string]any{}

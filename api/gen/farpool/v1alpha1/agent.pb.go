@@ -295,8 +295,8 @@ type MemoryNodeFacts struct {
 	//	*MemoryNodeFacts_Rcuckoo
 	//	*MemoryNodeFacts_Race
 	Shape isMemoryNodeFacts_Shape `protobuf_oneof:"shape"`
-	// Formatted by this incarnation, or by an earlier one, and no map that it has followed names an incarnation of this memory: it is empty, and
-	// whatever one before held is lost. False: a map has named an incarnation of this memory, and it is whole.
+	// The memory was formatted by this incarnation or an earlier one, and no map that it has followed names an incarnation of this memory: it is
+	// empty, and what earlier memory held is lost. False: a map has named an incarnation of this memory, and it is whole.
 	MemoryFresh bool `protobuf:"varint,5,opt,name=memory_fresh,json=memoryFresh,proto3" json:"memory_fresh,omitempty"`
 	// The newest map it has, if any: the one it follows, one that it has been prepared for, or one that an earlier process kept beside the
 	// memory. The operator adopts the newest epoch after a restore.
@@ -306,15 +306,15 @@ type MemoryNodeFacts struct {
 	Keys          uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`
 	HeapBytesUsed uint64 `protobuf:"varint,9,opt,name=heap_bytes_used,json=heapBytesUsed,proto3" json:"heap_bytes_used,omitempty"` // about: what the blocks of its keys take
 	HeapBytes     uint64 `protobuf:"varint,10,opt,name=heap_bytes,json=heapBytes,proto3" json:"heap_bytes,omitempty"`
-	// Processes whose sessions have ended and that left something here; at most 256, those that ended first.
+	// Processes whose sessions have ended and that left something here, in the order in which they ended; at most 256.
 	Dead            []*DeadClient `protobuf:"bytes,11,rep,name=dead,proto3" json:"dead,omitempty"`
 	DeadClients     uint64        `protobuf:"varint,12,opt,name=dead_clients,json=deadClients,proto3" json:"dead_clients,omitempty"`             // of them in all
 	QuarantinedRows uint64        `protobuf:"varint,13,opt,name=quarantined_rows,json=quarantinedRows,proto3" json:"quarantined_rows,omitempty"` // rows that no crash explains: locked until a person has looked at them
 	MoveFinished    uint64        `protobuf:"varint,15,opt,name=move_finished,json=moveFinished,proto3" json:"move_finished,omitempty"`          // the last of the pool's moves in which parts left this memory, and all their keys have
 	RecordedEpoch   uint64        `protobuf:"varint,16,opt,name=recorded_epoch,json=recordedEpoch,proto3" json:"recorded_epoch,omitempty"`       // the latest that this memory has followed, whether a map of it is left or not
 	EvenTables      uint32        `protobuf:"varint,17,opt,name=even_tables,json=evenTables,proto3" json:"even_tables,omitempty"`                // of RACE: as many, a power of two, share all keys evenly; all that there are, once none is left to split another into
-	// Processes that have no session here because they closed the last one themselves, those that closed first before others; at most 1024, those
-	// that closed last. A memory node that restarts has forgotten them, and an older one names none.
+	// Processes that have no session here because they closed their last one themselves, in the order in which they closed it; at most the last
+	// 1024. A memory node that restarts has forgotten them, and an older one names none.
 	Closed        []uint64 `protobuf:"fixed64,18,rep,packed,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,7 +25,7 @@ func (q *listQueue) AddAfter(request reconcile.Request, wait time.Duration) {
 	q.added = append(q.added, fmt.Sprintf("%s after %s", request, wait))
 }
 
-// What a process says has its pool looked at: a little later, while others have not been heard yet.
+// News of a process makes the controller look at its pool: a little later, while others have not been heard yet.
 func TestNewsWaitForProcessesThatAreUnheard(t *testing.T) {
 	pool := types.NamespacedName{Namespace: "n", Name: "cache"}
 	r := &Reconciler{}

@@ -83,7 +83,7 @@ var _ = Describe("Secrets that the operator keeps to itself", func() {
 		w.up()
 		before, hash := w.kept()
 		Expect(k8s.Patch(w.ctx, hash.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"farpool.dev/pool":null,"farpool.dev/pool-uid":null}}}`)))).To(Succeed())
-		Expect(k8s.Delete(w.ctx, w.secret("cache-password"))).To(Succeed()) // has the pool looked at
+		Expect(k8s.Delete(w.ctx, w.secret("cache-password"))).To(Succeed()) // makes the controller look at the pool
 		Eventually(func(g Gomega) {
 			_, now := w.kept()
 			g.Expect(now.Labels).To(Equal(hash.Labels))

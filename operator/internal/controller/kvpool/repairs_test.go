@@ -178,7 +178,7 @@ var _ = Describe("a dead client", func() {
 		w.lease(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete)
 	})
 
-	It("that memory nodes report is repaired, whoever it was", func() {
+	It("that memory nodes report is repaired, whichever client it was", func() {
 		w, _, _ := sharded(nil)
 		w.agents["cache-memory-1"].update(func(facts *farpoolv1alpha1.Facts) {
 			facts.MemoryNode.Dead = []*farpoolv1alpha1.DeadClient{{Process: 0x77, Name: strings.Repeat("é", 300), Slots: 1, Segments: 1}}

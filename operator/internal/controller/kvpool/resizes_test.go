@@ -420,7 +420,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		Expect(w.newest().Spec.Nodes).To(HaveLen(2))
 	})
 
-	It("has its tables split ahead of its keys, by one operator after the other", Serial, func() {
+	It("gets splits ahead of its keys, by one operator after the other", Serial, func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) {
 			ofRACE(2)(pool)
 			pool.Spec.Index.RACE = &v1alpha1.RACESpec{TablePercent: 25, Tables: 16}

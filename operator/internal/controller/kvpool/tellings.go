@@ -20,7 +20,7 @@ const (
 )
 
 // errStillTelling says that a memory node has not answered yet.
-var errStillTelling = errors.New("it has not answered yet; what it says will have the pool looked at again")
+var errStillTelling = errors.New("it has not answered yet; its answer makes the operator look at the pool again")
 
 // tellings are the calls that send memory nodes a map. Each memory node gets one call at a time: maps must not overtake one another.
 type tellings struct {

@@ -9,8 +9,8 @@ package v1alpha1
 //
 // CapacityPolicy says when a memory pool grows by a memory node, and how far. Keys move to each before the next is added.
 type CapacityPolicyApplyConfiguration struct {
-	// FillPercent of what the fullest memory node's table or heap can hold, from which on the memory pool grows. It grows as well when writes are
-	// refused for want of memory.
+	// FillPercent is how full the fullest memory node's table or heap may get before the memory pool grows. The memory pool also grows when writes
+	// are refused for lack of memory.
 	FillPercent *int32 `json:"fillPercent,omitempty"`
 	// MaxReplicas that it grows to.
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`

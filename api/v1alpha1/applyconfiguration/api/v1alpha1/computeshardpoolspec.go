@@ -7,15 +7,15 @@ package v1alpha1
 // ComputeShardPoolSpecApplyConfiguration represents a declarative configuration of the ComputeShardPoolSpec type for use
 // with apply.
 //
-// ComputeShardPoolSpec is the operator's, but for replicas.
+// ComputeShardPoolSpec belongs to the operator, except for replicas.
 type ComputeShardPoolSpecApplyConfiguration struct {
 	// PoolName of the KVPool.
 	PoolName *string `json:"poolName,omitempty"`
 	// ComputePool of the KVPool's spec.
 	ComputePool *string `json:"computePool,omitempty"`
-	// Declared is the number in the KVPool's spec that was taken over last: another one there is taken over as well.
+	// Declared is the number in the KVPool's spec that the operator last took over. When the spec's number differs, the operator takes it over.
 	Declared *int32 `json:"declared,omitempty"`
-	// Replicas is the number of compute shards that there shall be.
+	// Replicas is the number of compute shards that there should be.
 	Replicas *int32 `json:"replicas,omitempty"`
 }
 

@@ -14,8 +14,8 @@ import (
 // ComputeShardPoolStatus says how many compute shards there are, and which processes.
 type ComputeShardPoolStatusApplyConfiguration struct {
 	ScaleStatusApplyConfiguration `json:",inline"`
-	// Processes of compute shards, written down when they first answer, so that they are known by name when their pods are gone. One that has died
-	// stays until a RepairLease names it.
+	// Processes of compute shards. The operator writes them down when they first answer, so that they are known by name when their pods are gone. A
+	// dead process stays until a RepairLease names it.
 	Processes []ProcessStatusApplyConfiguration `json:"processes,omitempty"`
 }
 

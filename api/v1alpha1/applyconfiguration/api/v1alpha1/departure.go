@@ -7,8 +7,8 @@ package v1alpha1
 // DepartureApplyConfiguration represents a declarative configuration of the Departure type for use
 // with apply.
 //
-// Departure is a part of the hash space that is on its way: some of its keys may still lie in the table that it comes from. The
-// directory names the one that it moves to.
+// Departure is a part of the hash space that moves: some of its keys may still lie in the table that it comes from. The directory names the table
+// that it moves to.
 type DepartureApplyConfiguration struct {
 	// Part is an index into directory.tables.
 	Part *int32 `json:"part,omitempty"`

@@ -11,7 +11,7 @@ package v1alpha1
 type DirectoryApplyConfiguration struct {
 	// Depth: the directory has 2^depth entries.
 	Depth *int32 `json:"depth,omitempty"`
-	// Version is not in use: how the hash space is cut within a memory node is said by that node's own directory.
+	// Version is not in use: each memory node's own directory says how the hash space is divided within it.
 	Version *int64 `json:"version,omitempty"`
 	// Tables by the low depth bits of the directory hash.
 	Tables []int32 `json:"tables,omitempty"`

@@ -13,7 +13,7 @@ type IndexSpecApplyConfiguration struct {
 	Protocol *string `json:"protocol,omitempty"`
 	// RCuckoo's geometry.
 	RCuckoo *RCuckooSpecApplyConfiguration `json:"rcuckoo,omitempty"`
-	// RACE's geometry; of a RACE pool that leaves it out, the default.
+	// RACE's geometry; if a RACE pool leaves it out, the default.
 	RACE *RACESpecApplyConfiguration `json:"race,omitempty"`
 }
 

@@ -11,34 +11,34 @@ import (
 // KVPoolSpecApplyConfiguration represents a declarative configuration of the KVPoolSpec type for use
 // with apply.
 //
-// KVPoolSpec says what the pool shall be. What shapes remote memory is fixed at creation.
+// KVPoolSpec says what the pool should be. What shapes remote memory is fixed at creation.
 type KVPoolSpecApplyConfiguration struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	Version *string `json:"version,omitempty"`
 	// DataPolicy: with Cache, tables whose memory was lost start empty; with Store, they stop until a person accepts the loss.
 	DataPolicy *apiv1alpha1.DataPolicy `json:"dataPolicy,omitempty"`
-	// Management: Paused keeps the operator from changing anything, and from renewing certificates.
+	// Management: Paused keeps the operator from changing anything but certificates, which it renews.
 	Management *apiv1alpha1.Management `json:"management,omitempty"`
 	// Index protocol and its geometry.
 	Index *IndexSpecApplyConfiguration `json:"index,omitempty"`
 	// Memory nodes.
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
-	// Compute shards, which speak the Redis protocol. A pool without any holds memory that nothing reaches, and is not Available.
+	// Compute shards, which speak the Redis protocol. A pool without compute shards holds memory that no application reaches, and is not Available.
 	Compute *ComputeSpecApplyConfiguration `json:"compute,omitempty"`
-	// Resize says how the number of memory nodes is changed.
+	// Resize says how the number of memory nodes changes.
 	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
 	// Network between clients and memory nodes.
 	Network *NetworkSpecApplyConfiguration `json:"network,omitempty"`
 	// Locks of RCuckoo tables, and where they lie.
 	Locks *LocksSpecApplyConfiguration `json:"locks,omitempty"`
-	// Security of the way in.
+	// Security of access to the pool.
 	Security *SecuritySpecApplyConfiguration `json:"security,omitempty"`
-	// Limits of each process; what is left out takes the data plane's default.
+	// Limits of each process; the data plane's default for each that is left out.
 	Limits *LimitsSpecApplyConfiguration `json:"limits,omitempty"`
-	// FailureTimeout is how long a lock may stand still before other clients take its holder for dead, fence it and repair what it left:
-	// a duration such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long.
-	// Where pods with an RDMA device share processors, or the device is SoftRoCE, give more than 100ms: a client that is held up for longer
-	// with a lock in its hand is fenced, and begins a new session.
+	// FailureTimeout is how long a lock may stand still before other clients treat its holder as dead, fence it and repair what it left: a duration
+	// such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long. Set more than 100ms
+	// where pods with an RDMA device share processors, or the device is SoftRoCE: a client that is delayed for longer while it holds a lock is
+	// fenced, and opens a new session.
 	FailureTimeout *string `json:"failureTimeout,omitempty"`
 }
 

@@ -11,17 +11,17 @@ import (
 // KVPoolStatusApplyConfiguration represents a declarative configuration of the KVPoolStatus type for use
 // with apply.
 //
-// KVPoolStatus says what is. The operator is its one writer.
+// KVPoolStatus says what is. Only the operator writes it.
 type KVPoolStatusApplyConfiguration struct {
 	// Conditions: Available, Progressing, Degraded, SpecValid, DataPlaneReachable, MemoryPressure, CertificatesReady, UpToDate.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// Endpoint of the Redis protocol inside the cluster, host:port.
 	Endpoint *string `json:"endpoint,omitempty"`
-	// Memory nodes that serve, of those asked for.
+	// Memory nodes that serve, out of those in the spec.
 	Memory *CountStatusApplyConfiguration `json:"memory,omitempty"`
-	// Compute shards that are ready, of those asked for.
+	// Compute shards that are ready, out of those in the spec.
 	Compute *CountStatusApplyConfiguration `json:"compute,omitempty"`
 	// ShardMap that memory nodes follow.
 	ShardMap *ShardMapReferenceApplyConfiguration `json:"shardMap,omitempty"`

@@ -15,8 +15,8 @@ type LimitsSpecApplyConfiguration struct {
 	MaxPipeline *int32 `json:"maxPipeline,omitempty"`
 	// OperationDeadlineMilliseconds after which a command fails rather than waits.
 	OperationDeadlineMilliseconds *int32 `json:"operationDeadlineMilliseconds,omitempty"`
-	// MaxSessions of one memory node; each worker of each compute shard holds one. 256 if left out. It shapes the memory: memory nodes that run keep
-	// theirs, and pods that are made later have the new one; condition UpToDate says which have not.
+	// MaxSessions of one memory node; each worker of each compute shard holds one. 256 if left out. It shapes the memory, so memory nodes that run
+	// keep their number, and pods that are made later have the new one; condition UpToDate says which memory nodes have an older number.
 	MaxSessions *int32 `json:"maxSessions,omitempty"`
 }
 

@@ -7,7 +7,7 @@ package v1alpha1
 // LocksSpecApplyConfiguration represents a declarative configuration of the LocksSpec type for use
 // with apply.
 //
-// LocksSpec says in which memory lock bits are to lie.
+// LocksSpec says in which memory lock bits lie.
 type LocksSpecApplyConfiguration struct {
 	// Placement of lock bits: HostMemory, DeviceMemoryPreferred (in the memory of the RDMA NIC itself, or else in the host's) or
 	// DeviceMemoryRequired (or else the memory node does not start). Memory nodes show what was granted in their status. Locks in a NIC's

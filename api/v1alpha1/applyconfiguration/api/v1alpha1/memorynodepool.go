@@ -16,8 +16,9 @@ import (
 // MemoryNodePoolApplyConfiguration represents a declarative configuration of the MemoryNodePool type for use
 // with apply.
 //
-// MemoryNodePool says how many memory nodes a memory pool of a KVPool has. The operator makes one for each, with the replicas that the KVPool's
-// spec says. kubectl scale, an autoscaler or the memory pool's own capacity policy may then ask for another number, until the KVPool's spec does.
+// MemoryNodePool says how many memory nodes a memory pool of a KVPool has. The operator makes one for each memory pool, with the replicas of the
+// KVPool's spec. kubectl scale, an autoscaler or the memory pool's own capacity policy may then ask for another number, which holds until the
+// KVPool's spec changes.
 type MemoryNodePoolApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

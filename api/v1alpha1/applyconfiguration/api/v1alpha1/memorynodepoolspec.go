@@ -7,15 +7,15 @@ package v1alpha1
 // MemoryNodePoolSpecApplyConfiguration represents a declarative configuration of the MemoryNodePoolSpec type for use
 // with apply.
 //
-// MemoryNodePoolSpec is the operator's, but for replicas.
+// MemoryNodePoolSpec belongs to the operator, except for replicas.
 type MemoryNodePoolSpecApplyConfiguration struct {
 	// PoolName of the KVPool.
 	PoolName *string `json:"poolName,omitempty"`
 	// MemoryPool of the KVPool's spec.
 	MemoryPool *string `json:"memoryPool,omitempty"`
-	// Declared is the number in the KVPool's spec that was taken over last: another one there is taken over as well.
+	// Declared is the number in the KVPool's spec that the operator last took over. When the spec's number differs, the operator takes it over.
 	Declared *int32 `json:"declared,omitempty"`
-	// Replicas is the number of memory nodes that there shall be.
+	// Replicas is the number of memory nodes that there should be.
 	Replicas *int32 `json:"replicas,omitempty"`
 }
 

@@ -11,11 +11,11 @@ import (
 // MemoryNodeStatusApplyConfiguration represents a declarative configuration of the MemoryNodeStatus type for use
 // with apply.
 //
-// MemoryNodeStatus mirrors what the node's agent and the kubelet say. The operator is its one writer.
+// MemoryNodeStatus shows what the memory node's agent and the kubelet report. Only the operator writes it.
 type MemoryNodeStatusApplyConfiguration struct {
 	// Conditions: Ready, DataLost, UpToDate.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// Incarnation in the pool's newest map: one life of the node's process, never reused. A decimal number of up to 64 bits, as a
 	// string because JSON readers round it.

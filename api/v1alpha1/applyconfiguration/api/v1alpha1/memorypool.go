@@ -16,21 +16,21 @@ import (
 type MemoryPoolApplyConfiguration struct {
 	// Name of the pool, unique among memory and compute pools.
 	Name *string `json:"name,omitempty"`
-	// Replicas is the number of memory nodes. It may be changed at any time: memory nodes that are added get their share of the keys, and
-	// nodes that go, the ones with the highest ordinals, are drained before. The memory pool's MemoryNodePool may be scaled to another
-	// number, which holds until this one is changed.
+	// Replicas is the number of memory nodes. It can be changed at any time: memory nodes that are added get their share of the keys. Memory nodes
+	// that are removed, the ones with the highest ordinals, are drained first. The memory pool's MemoryNodePool may be scaled to another number,
+	// which holds until this one changes.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Capacity lets the operator add memory nodes as they fill. It takes none away.
+	// Capacity lets the operator add memory nodes as they fill. The operator never removes any for it.
 	Capacity *CapacityPolicyApplyConfiguration `json:"capacity,omitempty"`
 	// Memory that each node lends; its pod gets Resources on top.
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
 	// out, the kernel makes huge pages by itself as far as it can.
 	HugePages *apiv1alpha1.HugePages `json:"hugePages,omitempty"`
-	// NUMAAlignment: with SingleNUMANode a memory node whose memory is not all on one NUMA node, that of its RDMA device, ends with an error. Its
-	// pod asks for whole processors and has requests equal to limits, so that the kubelet can align it.
+	// NUMAAlignment: with SingleNUMANode, a memory node ends with an error unless all its memory is on one NUMA node, which is that of its RDMA
+	// device. Its pod asks for whole processors and has requests equal to limits, so that the kubelet can align it.
 	NUMAAlignment *apiv1alpha1.NUMAAlignment `json:"numaAlignment,omitempty"`
-	// NodeSelector of the pods. A change moves only pods that have found no place yet.
+	// NodeSelector of the pods. A change moves only pods that have not found a place yet.
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// Tolerations of the pods.
 	Tolerations []TolerationApplyConfiguration `json:"tolerations,omitempty"`

@@ -18,10 +18,10 @@ type NetworkSpecApplyConfiguration struct {
 	// Attachment is how pods get an RDMA device and its network. RDMA pods run as root, without any capability but IPC_LOCK: their namespace needs
 	// the privileged level of Pod Security.
 	Attachment *AttachmentSpecApplyConfiguration `json:"attachment,omitempty"`
-	// TrafficClass of RDMA packets: the DSCP times four. Which of them are lossless is configured on nodes and switches.
+	// TrafficClass of RDMA packets: the DSCP times four. Kubernetes nodes and switches define which classes are lossless.
 	TrafficClass *int32 `json:"trafficClass,omitempty"`
-	// SharedMemory lets compute shards and memory nodes that run on one Kubernetes node speak over rings in shared memory. Where they
-	// run on different ones, and where it is left out, the transport is used.
+	// SharedMemory lets compute shards and memory nodes on the same Kubernetes node communicate over rings in shared memory. On different Kubernetes
+	// nodes, and if it is left out, they use the transport.
 	SharedMemory *SharedMemoryApplyConfiguration `json:"sharedMemory,omitempty"`
 }
 

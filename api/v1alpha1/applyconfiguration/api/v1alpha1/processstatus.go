@@ -7,7 +7,7 @@ package v1alpha1
 // ProcessStatusApplyConfiguration represents a declarative configuration of the ProcessStatus type for use
 // with apply.
 //
-// ProcessStatus is one life of a compute shard.
+// ProcessStatus is one process of a compute shard.
 type ProcessStatusApplyConfiguration struct {
 	// Process that memory nodes know it as, 16 hexadecimal digits.
 	Process *string `json:"process,omitempty"`

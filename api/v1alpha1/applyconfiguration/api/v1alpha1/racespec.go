@@ -11,12 +11,12 @@ package v1alpha1
 type RACESpecApplyConfiguration struct {
 	// TablePercent of a memory node's memory that the index takes.
 	TablePercent *int32 `json:"tablePercent,omitempty"`
-	// Tables that this memory is cut into. A memory node begins with one of them in use and splits it while clients work, as keys come,
-	// until all are. With 1, the table has all the memory from the start.
+	// Tables is the number of tables into which this memory can be divided. A memory node begins with one table in use, and clients split it while
+	// they work, as keys come, until all tables are in use. With 1, the table has all the memory from the start.
 	Tables *int32 `json:"tables,omitempty"`
-	// LeastTables of these are in use from the start, at every memory node, as if they had been split already: a bulk load does not wait for splits
-	// before it fills them. Where it is raised later, clients split tables ahead of their keys, while they serve, until every memory node has so
-	// many; a ResizeOperation follows that. 1 if left out.
+	// LeastTables is the minimum number of tables in use on each memory node, 1 by default. Set it before a bulk load, so that the load does not wait
+	// for splits. If it is raised later, clients split tables while they serve, until every memory node has that many, and a ResizeOperation shows
+	// the progress. It cannot be lowered.
 	LeastTables *int32 `json:"leastTables,omitempty"`
 }
 

@@ -16,9 +16,9 @@ import (
 // RepairLeaseApplyConfiguration represents a declarative configuration of the RepairLease type for use
 // with apply.
 //
-// RepairLease says that client processes of a pool are dead, and follows what becomes of what they left: fenced on every memory node,
-// repaired by a compute shard, complete when no memory node names them any more. The operator makes one for deaths that Kubernetes or
-// a memory node confirms; a person may ask for one. Clients that are blocked repair on their own, with or without it.
+// RepairLease says that client processes of a pool are dead, and shows the repair of what they left. Every memory node fences them, a compute shard
+// repairs what they left, and the lease is complete when no memory node names them any more. The operator makes one for deaths that Kubernetes or a
+// memory node confirms; a person may create one, too. Clients that are blocked repair on their own, with or without it.
 type RepairLeaseApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

@@ -11,7 +11,7 @@ import (
 // RepairLeaseSpecApplyConfiguration represents a declarative configuration of the RepairLeaseSpec type for use
 // with apply.
 //
-// RepairLeaseSpec says who is dead, and how that is known.
+// RepairLeaseSpec says which processes are dead, and how that is known.
 type RepairLeaseSpecApplyConfiguration struct {
 	// PoolRef names the KVPool, in the same namespace.
 	PoolRef *PoolReferenceApplyConfiguration `json:"poolRef,omitempty"`

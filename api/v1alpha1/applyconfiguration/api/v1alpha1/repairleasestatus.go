@@ -13,13 +13,13 @@ import (
 // RepairLeaseStatusApplyConfiguration represents a declarative configuration of the RepairLeaseStatus type for use
 // with apply.
 //
-// RepairLeaseStatus says how far the repair has come. The operator is its one writer.
+// RepairLeaseStatus says how far the repair has come. Only the operator writes it.
 type RepairLeaseStatusApplyConfiguration struct {
 	// Conditions: Fenced, Repaired, Complete.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Step that is being taken.
+	// Step is what is done now.
 	Step *apiv1alpha1.RepairStep `json:"step,omitempty"`
 	// Processes that the clients are, found once.
 	Processes []string `json:"processes,omitempty"`
@@ -27,17 +27,17 @@ type RepairLeaseStatusApplyConfiguration struct {
 	Fenced *string `json:"fenced,omitempty"`
 	// FencedNodes is the number of memory nodes on which they are fenced.
 	FencedNodes *int32 `json:"fencedNodes,omitempty"`
-	// Nodes tells what became of it on each memory node.
+	// Nodes says what became of the repair on each memory node.
 	Nodes []RepairNodeStatusApplyConfiguration `json:"nodes,omitempty"`
-	// SlotsRepaired: operation slots that said that something was half done, on all memory nodes.
+	// SlotsRepaired: operation slots, on all memory nodes, that named an unfinished operation and were repaired.
 	SlotsRepaired *int64 `json:"slotsRepaired,omitempty"`
 	// SegmentsAdopted: segments of the heap that have a living owner again, on all memory nodes.
 	SegmentsAdopted *int64 `json:"segmentsAdopted,omitempty"`
-	// Left: slots and segments that are still to be taken care of, on all memory nodes.
+	// Left: slots and segments, on all memory nodes, that still have to be repaired or taken over.
 	Left *int64 `json:"left,omitempty"`
-	// Shard that was asked last to repair.
+	// Shard is the compute shard that was last asked to repair.
 	Shard *string `json:"shard,omitempty"`
-	// Attempts to have it repaired.
+	// Attempts is how often compute shards were asked to repair.
 	Attempts *int32 `json:"attempts,omitempty"`
 	// StartedAt is when the operator first took it up.
 	StartedAt *metav1.Time `json:"startedAt,omitempty"`

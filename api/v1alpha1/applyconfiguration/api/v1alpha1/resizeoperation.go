@@ -16,9 +16,9 @@ import (
 // ResizeOperationApplyConfiguration represents a declarative configuration of the ResizeOperation type for use
 // with apply.
 //
-// ResizeOperation follows one change of the number of a pool's memory nodes: nodes that come get a share of the keys, nodes that go are
-// drained, and then removed. It also follows tables of RACE that are split ahead of their keys. The operator makes one for each change of
-// spec.memory.pools[].replicas and spec.index.race.leastTables; people read it, approve it where the pool asks for that, and abort it.
+// ResizeOperation follows one change of the number of a pool's memory nodes. Memory nodes that are added get a share of the keys. Memory nodes that
+// are removed are drained first. It also follows RACE tables that are split ahead of their keys. The operator makes one for each change of
+// spec.memory.pools[].replicas and spec.index.race.leastTables. People read it, abort it, and approve it if the pool asks for that.
 type ResizeOperationApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

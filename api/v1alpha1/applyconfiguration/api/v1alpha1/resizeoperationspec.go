@@ -11,21 +11,21 @@ import (
 // ResizeOperationSpecApplyConfiguration represents a declarative configuration of the ResizeOperationSpec type for use
 // with apply.
 //
-// ResizeOperationSpec says what is to become of the pool's memory nodes.
+// ResizeOperationSpec says how the pool's memory nodes change.
 type ResizeOperationSpecApplyConfiguration struct {
 	// PoolName of the KVPool.
 	PoolName *string `json:"poolName,omitempty"`
-	// Pools of memory nodes, and how many each has and shall have.
+	// Pools of memory nodes, and how many memory nodes each has and should have.
 	Pools []ResizePoolApplyConfiguration `json:"pools,omitempty"`
-	// Tables that each memory node of RACE has in use, at least, and shall have.
+	// Tables in use on each memory node of RACE: at least how many there are, and should be.
 	Tables *ResizeTablesApplyConfiguration `json:"tables,omitempty"`
 	// Evacuates are memory nodes whose Kubernetes nodes are about to be emptied: their keys move to others, and they are made anew elsewhere.
 	Evacuates []string `json:"evacuates,omitempty"`
-	// Approval: Required until somebody sets it to Approved, where the pool's spec.resize.approval asks for that.
+	// Approval is Required, if the pool's spec.resize.approval asks for that, until somebody sets it to Approved.
 	Approval *apiv1alpha1.ResizeApproval `json:"approval,omitempty"`
-	// RequestedState: Abort has nothing more begun of it. A move of keys that is under way is finished; memory nodes that have come for it and hold
-	// nothing go again, and the others stay. The pool then stays as it is until another number of memory nodes is asked for, or this object is
-	// deleted, which has the resize planned anew.
+	// RequestedState: with Abort, no further step of it begins. A move of keys that is under way is finished. Memory nodes that were added for it and
+	// hold nothing are removed, and the others stay. The pool then stays as it is until its spec asks for another number of memory nodes, or this
+	// object is deleted, after which the operator plans the resize again.
 	RequestedState *apiv1alpha1.RequestedState `json:"requestedState,omitempty"`
 }
 

@@ -13,31 +13,31 @@ import (
 // ResizeOperationStatusApplyConfiguration represents a declarative configuration of the ResizeOperationStatus type for use
 // with apply.
 //
-// ResizeOperationStatus says how far the change has come. The operator is its one writer.
+// ResizeOperationStatus says how far the change has come. Only the operator writes it.
 type ResizeOperationStatusApplyConfiguration struct {
-	// Conditions: Complete; Holding, of one that was aborted.
+	// Conditions: Complete; Holding, if it was aborted.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Stage that it is in.
+	// Stage of the resize.
 	Stage *apiv1alpha1.ResizeStage `json:"stage,omitempty"`
 	// Change is a summary for people: memory nodes from and to.
 	Change *string `json:"change,omitempty"`
-	// TablesInUse at the memory node that has fewest, out of the ones that Tables asks for.
+	// TablesInUse on the memory node that has the fewest, out of those that Tables asks for.
 	TablesInUse *int32 `json:"tablesInUse,omitempty"`
-	// PartsTotal of the hash space that are to change their memory node.
+	// PartsTotal is how many parts of the hash space change their memory node.
 	PartsTotal *int32 `json:"partsTotal,omitempty"`
-	// PartsMoved of them.
+	// PartsMoved is how many of them have moved.
 	PartsMoved *int32 `json:"partsMoved,omitempty"`
-	// KeysLeft that are still to be moved, about.
+	// KeysLeft is about how many keys still have to move.
 	KeysLeft *int64 `json:"keysLeft,omitempty"`
 	// KeysTotal is the most that KeysLeft has been.
 	KeysTotal *int64 `json:"keysTotal,omitempty"`
-	// BytesLeft of the heaps that these keys take, about.
+	// BytesLeft is about how much of the heaps these keys take.
 	BytesLeft *int64 `json:"bytesLeft,omitempty"`
-	// MovingSince is when keys were first seen to be on their way.
+	// MovingSince is when the operator first saw keys move.
 	MovingSince *metav1.Time `json:"movingSince,omitempty"`
-	// EstimatedCompletionTime of what moves now, by how fast keys have moved so far.
+	// EstimatedCompletionTime of the present move, from how fast keys have moved so far.
 	EstimatedCompletionTime *metav1.Time `json:"estimatedCompletionTime,omitempty"`
 	// StartTime is when the operator first took it up.
 	StartTime *metav1.Time `json:"startTime,omitempty"`

@@ -7,13 +7,13 @@ package v1alpha1
 // ResizePoolApplyConfiguration represents a declarative configuration of the ResizePool type for use
 // with apply.
 //
-// ResizePool is a pool of memory nodes that changes, or does not.
+// ResizePool is a pool of memory nodes whose number changes or stays.
 type ResizePoolApplyConfiguration struct {
 	// Name of the memory pool.
 	Name *string `json:"name,omitempty"`
-	// From so many memory nodes in the pool's map.
+	// From is the number of its memory nodes in the pool's map.
 	From *int32 `json:"from,omitempty"`
-	// To so many.
+	// To is the number that it should have.
 	To *int32 `json:"to,omitempty"`
 }
 

@@ -11,13 +11,13 @@ import (
 // ResizeSpecApplyConfiguration represents a declarative configuration of the ResizeSpec type for use
 // with apply.
 //
-// ResizeSpec says how the number of memory nodes is changed.
+// ResizeSpec says how the number of memory nodes changes.
 type ResizeSpecApplyConfiguration struct {
-	// Approval of moving keys: with Required, none moves until somebody sets spec.approval of the ResizeOperation to Approved.
+	// Approval of moving keys: with Required, no key moves until somebody sets spec.approval of the ResizeOperation to Approved.
 	Approval *apiv1alpha1.ResizeApproval `json:"approval,omitempty"`
-	// Evacuation of memory nodes whose Kubernetes node is cordoned, as kubectl drain does it first, or tainted by an autoscaler that is about to take it away:
-	// with Automatic their keys move to other memory nodes, the pod is then deleted and made again elsewhere, and no memory node's pod is evicted before that. With Disabled they stay, and a
-	// Cache's may be evicted with what they hold, one at a time.
+	// Evacuation of memory nodes whose Kubernetes node is about to be emptied: it is cordoned, as kubectl drain does first, or an autoscaler has
+	// tainted it. With Automatic, their keys move to other memory nodes, and then each pod is deleted and made again elsewhere. No memory node's pod
+	// is evicted before that. With Disabled, they stay, and a Cache's pods may be evicted with the keys that they hold, one at a time.
 	Evacuation *apiv1alpha1.Evacuation `json:"evacuation,omitempty"`
 }
 

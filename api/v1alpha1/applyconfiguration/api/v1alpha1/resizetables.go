@@ -7,11 +7,12 @@ package v1alpha1
 // ResizeTablesApplyConfiguration represents a declarative configuration of the ResizeTables type for use
 // with apply.
 //
-// ResizeTables are tables of each memory node, a power of two: as if all had been split as often as the one that was split least.
+// ResizeTables is a number of tables of each memory node, a power of two: that of a memory node whose tables were all split as often as the one that
+// was split least.
 type ResizeTablesApplyConfiguration struct {
-	// From so many.
+	// From is the number now.
 	From *int32 `json:"from,omitempty"`
-	// To so many.
+	// To is the number that there should be.
 	To *int32 `json:"to,omitempty"`
 }
 

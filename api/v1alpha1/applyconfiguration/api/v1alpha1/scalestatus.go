@@ -13,13 +13,13 @@ import (
 //
 // ScaleStatus says how many there are, as scale subresources show it.
 type ScaleStatusApplyConfiguration struct {
-	// Conditions: ScalingLimited, of memory pools that get fewer memory nodes than are asked for; Ready, of compute pools.
+	// Conditions: ScalingLimited, on memory pools that get fewer memory nodes than they ask for; Ready, on compute pools.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Replicas are the pods that there are, drained ones among them.
+	// Replicas is the number of pods, including drained ones.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// ReadyReplicas are the pods that serve.
+	// ReadyReplicas is the number of pods that serve.
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
 	// Selector of the pods, for autoscalers.
 	Selector *string `json:"selector,omitempty"`

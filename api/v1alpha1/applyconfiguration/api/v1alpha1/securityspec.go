@@ -11,7 +11,7 @@ import (
 // SecuritySpecApplyConfiguration represents a declarative configuration of the SecuritySpec type for use
 // with apply.
 //
-// SecuritySpec says who may come in, and how. Inside the pool every connection has mutual TLS.
+// SecuritySpec says who may use the pool, and how. Inside the pool every connection has mutual TLS.
 type SecuritySpecApplyConfiguration struct {
 	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password.
 	Password *apiv1alpha1.PasswordMode `json:"password,omitempty"`

@@ -16,9 +16,8 @@ import (
 // ShardMapApplyConfiguration represents a declarative configuration of the ShardMap type for use
 // with apply.
 //
-// ShardMap says, for one epoch, which memory nodes belong to a pool and which table serves which part of the hash space. It is
-// written once. Memory nodes are the authority on it and clients read it from them; this copy is for people and for the next
-// epoch.
+// ShardMap says, for one epoch, which memory nodes belong to a pool and which table serves which part of the hash space. It is written once. Memory
+// nodes hold the map that counts, and clients read it from them; this copy is for people and for the next epoch.
 type ShardMapApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

@@ -23,7 +23,8 @@ type ShardMapSpecApplyConfiguration struct {
 	Tables []ShardMapTableApplyConfiguration `json:"tables,omitempty"`
 	// Directory from bits of a key's hash to tables.
 	Directory *DirectoryApplyConfiguration `json:"directory,omitempty"`
-	// LeastTables of a RACE index that clients split those of every memory node into, ahead of keys; 0: they are split as keys come.
+	// LeastTables of a RACE index: clients split the tables of every memory node ahead of keys until there are this many; 0: they split them as keys
+	// come.
 	LeastTables *int32 `json:"leastTables,omitempty"`
 	// Move is the number of the pool's latest move of parts of the hash space between memory nodes; 0: there has been none.
 	Move *int64 `json:"move,omitempty"`

@@ -9,10 +9,10 @@ package v1alpha1
 //
 // SharedMemory says where processes of one Kubernetes node find each other.
 type SharedMemoryApplyConfiguration struct {
-	// HostPath is a directory of the Kubernetes nodes that user and group 65532, and nobody else, may write to: a process that can might take
-	// the place of a memory node. Pods wait until it is there.
+	// HostPath is a directory of the Kubernetes nodes to which only user and group 65532 may write: another process with that right could take the
+	// place of a memory node. Pods wait until the directory exists.
 	HostPath *string `json:"hostPath,omitempty"`
-	// SpinMicroseconds that a process looks at its rings before it sleeps: lower latency for more processor time.
+	// SpinMicroseconds is how long a process polls its rings before it sleeps: lower latency for more processor time.
 	SpinMicroseconds *int32 `json:"spinMicroseconds,omitempty"`
 }
 
