@@ -37,13 +37,13 @@ farpool_room(control DEPS net base LIBS proto_grpc prometheus-cpp::core PkgConfi
 set_property(TEST control APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/control/tsan.suppressions)
 farpool_room(node DEPS proto protocols map session directory index layout fabric task base TEST_DEPS sim fabric/tcp fabric/sim THREADS
              FUZZ_DEPS sim fabric/sim FUZZ_RUNS 2000)
-# A third protocol, linked in the place of the lists of those that there are.
+# A third protocol, linked in the place of the lists of the real ones.
 add_executable(toy_protocol_test protocols/toy/toy_test.cc protocols/toy/toy.cc protocols/toy/shapes.cc protocols/toy/list.cc)
 target_link_libraries(toy_protocol_test PRIVATE client node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME toy_protocol COMMAND toy_protocol_test)
 set_tests_properties(toy_protocol PROPERTIES LABELS room TIMEOUT 900)
 farpool_room(sim DEPS proto protocols node client index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
-# Of all tests the longest: the others run beside it, not before.
+# The longest of all tests: the others run beside it, not before.
 set_property(TEST sim PROPERTY COST 300)
 farpool_room(index/contract DEPS sim node protocols index heap session layout fabric/tcp fabric/sim fabric net task base)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)

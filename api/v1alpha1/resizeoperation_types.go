@@ -189,7 +189,7 @@ type ResizeOperationStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	Change string `json:"change,omitempty"`
 
-	// TablesInUse on the memory node that has the fewest, out of those that Tables asks for.
+	// TablesInUse on the memory node that has the fewest, out of the number that Tables asks for.
 	// +optional
 	TablesInUse int32 `json:"tablesInUse,omitempty"`
 

@@ -109,7 +109,7 @@ void add_flags(CLI::App& app, Settings& settings) {
            "of replies that a client has not taken: then it is not read, and closed when it goes on to take none "
            "(default 128Mi)");
   add_size(app, "--max-held-bytes", settings.resp.max_held_bytes,
-           "of requests and replies of all clients: then those who do not take their replies are closed "
+           "of requests and replies of all clients: beyond that, clients that do not take their replies are closed "
            "(default 256Mi)");
   add_duration(app, "--operation-deadline", settings.operation_deadline, "of one operation of the pool (default 5s)");
   add_duration(
@@ -605,7 +605,7 @@ int run(Settings settings) {
   std::unique_ptr<control::Agent> agent;  // set before a worker can call on_change
   AddressKeeper keeper(settings.map_cache, control);
   const auto process = std::make_shared<Process>(settings, shards, control, *device, budget);
-  // The last known good addresses, besides those that the flag gives.
+  // The last known good addresses, besides the flag's.
   const std::vector<std::string> remembered =
       settings.map_cache.empty() ? std::vector<std::string>() : read_addresses(settings.map_cache);
   std::vector<std::string> begin = settings.bootstrap.fixed;

@@ -93,8 +93,8 @@ void add_flags(CLI::App& app, Settings& settings) {
                "end with an error, rather than begin empty, if what --memory-path holds cannot be taken up");
   add_size(
       app, "--huge-pages", settings.huge_pages,
-      "of this size, 2Mi or 1Gi, hold the memory: of the volume of --memory-path, or of the kernel's; default none "
-      "but those that the kernel makes by itself");
+      "of this size, 2Mi or 1Gi, hold the memory: of the volume of --memory-path, or of the kernel's; default: only "
+      "huge pages that the kernel makes by itself");
   app.add_flag("--numa-align", settings.numa_align,
                "end with an error if the memory is not on one NUMA node, that of the RDMA device if it has one");
   app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
@@ -372,7 +372,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
               wire.failed_handshakes);
     if (const auto verbs = wire_.verbs_stats()) {
       s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs->lanes);
-      s.gauge("farpool_verbs_managed_lanes", "Of these: connected by librdmacm.", verbs->managed);
+      s.gauge("farpool_verbs_managed_lanes", "Queue pairs open that librdmacm connected.", verbs->managed);
       s.counter("farpool_verbs_calls_total",
                 "CALLs that came by SEND. What else the device executes, it counts itself.", verbs->calls);
       s.counter("farpool_verbs_waiting_calls_total", "CALLs that are large, and waited for one of the rooms for such.",

@@ -49,7 +49,7 @@ std::string describe_counts(const std::array<Count<Counts>, kCount>& table, cons
   return text;
 }
 
-// Returns the names of the counters that are 0, among those that `wanted` chooses.
+// Returns the names of the counters that are 0, among the ones that `wanted` chooses.
 template <class Counts, std::size_t kCount, class Wanted>
 std::vector<std::string> never_counted(const std::array<Count<Counts>, kCount>& table, const Counts& counts,
                                        const Wanted& wanted) {

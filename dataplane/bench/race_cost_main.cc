@@ -29,7 +29,7 @@ constexpr std::uint64_t kOf = 200;  // operations of each kind
 
 enum class What { insert, lookup, lookup_absent, update, put, modify, remove, update_absent };
 
-// Of the paper: trips, with the directory cached; what its text has messages and bytes come to, as they are charged
+// The paper's figures: trips, with the directory cached; messages and bytes as its text implies and as they are charged
 // here, with keys of 16 bytes and values of 32; percent of the latency that the cache saves.
 struct Line {
   What what;

@@ -178,7 +178,7 @@ class Interleavings {
     std::vector<std::uint64_t> truth;  // by hash: the table that has the rows
     int deaths = 0;
     std::vector<Actor> actors = {};
-    int directory_holder = -1;  // of those who live: the leases of the dead are free
+    int directory_holder = -1;  // a living actor: the leases of the dead are free
     std::vector<int> holders = {-1, -1, -1, -1, -1, -1, -1, -1};
   };
 

@@ -7,8 +7,8 @@
 //    at any time one client moves rows, and no word of an earlier one lands later.
 //  - Rows are moved one by one and in any order, again if a splitter died over them. A row's part of the new table is
 //    closed until all that belongs there has come; the old row is left as it was, with what has moved marked.
-//  - When every row has been moved, an era is waited out: whoever read an old row before it was marked has ended. Only
-//    then the marked entries are cleared. So a reader that saw a row of the old table as its own has seen all of it.
+//  - When every row has been moved, the splitter waits for an era: then every reader of an unmarked old row has ended.
+//    Only then it clears marked entries. So a reader that saw a row of the old table as its own has seen all of it.
 #pragma once
 
 #include <cstdint>

@@ -18,8 +18,8 @@
 //  6. Time, sleeping and randomness come from the port.
 //  7. CALLs for data (opcodes from kFirstServiceOpcode) execute on the threads that receive them (fabric/service.h). A
 //     lane may have Caps::calls_in_flight of them under way; more wait at the client, with what is posted behind them.
-//     They execute and are answered in any order. A fence returns when the last of the session's has executed, and
-//     those that a service held have been given back.
+//     They execute and are answered in any order. A fence returns when the session's last CALL has executed, and the
+//     service has given back the CALLs that it held.
 //
 // Threads: a port, its lanes, and every coroutine that awaits them belong to one thread.
 #pragma once

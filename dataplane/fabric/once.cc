@@ -60,7 +60,7 @@ bool Once::finish(RequestId id, base::Bytes outcome) {
   Line* line = line_of(id);
   FARPOOL_CHECK(line != nullptr && line->state.load(std::memory_order_relaxed) == state_of(id.number, kRunning));
   if (outcome.size() > longest_) return false;
-  std::atomic_thread_fence(std::memory_order_release);  // whoever sees a word of it sees the state before it, too
+  std::atomic_thread_fence(std::memory_order_release);  // a reader of a word of it sees the state before it, too
   for (std::size_t i = 0; i < outcome.size(); i += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, outcome.data() + i, std::min<std::size_t>(8, outcome.size() - i));

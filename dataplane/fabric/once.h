@@ -55,7 +55,7 @@ class Once {
   Turn begin(RequestId id, base::MutableBytes outcome, std::size_t& bytes);
   // Records the outcome of a request whose turn was first. False: it is too long, and the request still runs.
   bool finish(RequestId id, base::Bytes outcome);
-  // The request had no effect and is forgotten: whoever asks again has the first turn.
+  // The request had no effect and is forgotten: the next client that asks has the first turn.
   void abandon(RequestId id);
   // Before anybody asks: what the memory of an earlier life says. The latest of a line counts.
   bool restore(RequestId id, base::Bytes outcome);

@@ -41,7 +41,7 @@ class Chain {
   };
 };
 
-// Waits longer after each time, by chance: those who collide must not do so in step for ever.
+// Waits longer after each time, by chance: clients that collide must not do so in step for ever.
 class Backoff {
  public:
   explicit Backoff(session::Session& session) : session_(session) {}

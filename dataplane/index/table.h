@@ -47,7 +47,7 @@ struct Totals {
   std::uint64_t bytes = 0;  // of keys and values
 };
 
-// What came of putting right what the dead had left.
+// What became of a repair of what dead clients left.
 struct Swept : session::Repairer::Swept {
   std::uint64_t splits = 0;     // of tables, brought to an end
   std::uint64_t splitting = 0;  // others are about these, as far as is known, or `trouble` came first
@@ -61,7 +61,7 @@ struct Move {
   bool leaves(std::uint64_t pool_hash) const { return !leaving.empty() && leaving[pool_hash & ((1ull << depth) - 1)]; }
 };
 
-// Where keys go that leave. What is said of a key that is on its way: nobody else changes it there.
+// The memory node that receives moved keys. While a key is on its way, nobody else changes it there.
 class Arrivals {
  public:
   virtual ~Arrivals() = default;
@@ -79,7 +79,7 @@ class Movable {
   virtual ~Movable() = default;
   // What the map says now.
   virtual void follow(Move move) = 0;
-  // Adds a key that comes from another memory node, so that nobody changes it who does not know of the move. False: it
+  // Adds a key that comes from another memory node, so that only clients that know of the move change it. False: it
   // was here.
   virtual task::Task<base::Result<bool>> admit(std::string_view key, std::string_view value, base::Nanos deadline,
                                                fabric::Cost& cost) = 0;
@@ -91,8 +91,8 @@ class Movable {
   virtual task::Task<base::Result<Standing>> standing() = 0;
   // From here on clients that do not know of the move do nothing here, and no key that leaves comes.
   virtual task::Task<base::Status> close(Arrivals* arrivals, const GoOn& go_on) = 0;
-  // Every key that leaves is moved; and it is written down that the move is finished. To be called when source and
-  // targets have been closed.
+  // Moves every key that leaves, and writes down that the move is finished. To be called when source and targets have
+  // been closed.
   virtual task::Task<base::Status> move_away(Arrivals& arrivals, const GoOn& go_on) = 0;
 };
 
@@ -127,9 +127,9 @@ class Table {
 
   virtual const layout::Geometry& geometry() const = 0;
   virtual const Marks& marks() const = 0;
-  // Makes room before keys come that need it: starts a split of a table, in the background, if some have been split
-  // less often than `depth` times; `chance` tells clients that do so at once apart. False: none has. out_of_memory: it
-  // cannot be.
+  // Starts a split, in the background, of a table that has been split fewer than `depth` times, to make room ahead of
+  // keys. `chance` spreads clients over such tables. False: there is none. out_of_memory: the table cannot be
+  // split.
   virtual task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
                                                      fabric::Cost& cost);
   // Starts a split of the table that has the key, in the background, unless one is under way: for clients that want
@@ -139,7 +139,7 @@ class Table {
   virtual task::Task<base::Status> idle(base::Nanos deadline);
   // Says why this client's latest split is stuck; ok if it has gone on with one since. For people.
   virtual base::Status split_trouble() const { return {}; }
-  // Puts right what dead clients left in the table: for a client that is not blocked by it.
+  // Repairs what dead clients left in the table, for a client that is not blocked by it.
   virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
   // Housekeeping, to be called about once a tick, also by clients that do nothing else.
   virtual task::Task<void> maintain(base::Nanos deadline);

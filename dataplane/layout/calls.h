@@ -26,7 +26,7 @@ struct TickReply {
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
   std::uint64_t pressure = 0;
   std::uint64_t hurry = 0;          // 1: somebody waits for an era: tick often for a while
-  std::uint64_t places = 0;         // sessions from 0 that were ever admitted: slots beyond theirs were never written
+  std::uint64_t places = 0;         // sessions [0, places) were admitted at some time: no other slots were written
   std::uint64_t dead = 0;           // sessions that have ended and left operations half done
   std::uint64_t dead_segments = 0;  // that wait for somebody who takes them over
   std::uint64_t deaths = 0;         // sessions that have ended without a goodbye
@@ -78,7 +78,7 @@ struct FenceReply {
     kMoved = 3,   // the slot or lease says something else by now
   };
   std::uint64_t status = kEnded;
-  std::uint64_t places = 0;  // sessions from 0 that were ever admitted: slots beyond theirs were never written
+  std::uint64_t places = 0;  // sessions [0, places) were admitted at some time: no other slots were written
 };
 
 static_assert(base::wire_safe<FenceRequest> && base::wire_safe<FenceReply>);

@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kMaxEntryBytes = 64;
 inline constexpr std::uint64_t kMaxRowsPerLock = 64;
 
 // Behind the rows of the table region lie their marks, a word for a stretch of rows: 0, no entry has been put there
-// since the memory was formatted, or taken up. Whoever puts the first one there WRITEs a 1 before it, in the same
+// since the memory was formatted, or taken up. The client of the first entry WRITEs a 1 before it, in the same
 // chain. So scans pass over what has never been used (docs/adr/0018). Where there are several tables, rows are numbered
 // within one: all tables share marks, and a split changes none.
 inline constexpr std::uint64_t kFewestRowsPerMark = 8;

@@ -13,7 +13,7 @@ namespace farpool::protocols {
 // By number.
 std::span<const index::Protocol* const> all();
 
-// The number must be known to layout; whoever has parsed a superblock or planned a geometry has checked it.
+// The number must be known to layout; parsing a superblock and planning a geometry check it.
 const index::Protocol& of(layout::Protocol number);
 
 }  // namespace farpool::protocols

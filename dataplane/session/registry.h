@@ -75,8 +75,8 @@ class Registry {
     bool require_authentication = true;             // false: a session port without TLS, for local use
     bool check_names = false;                       // a client's name has to begin with the name in its certificate
     base::HashSecret table_seed;
-    // Groups of slots that earlier lives of this memory granted: from 0. What is idle of them is granted again, the
-    // rest is of the dead.
+    // Groups of slots [0, places) were granted before this process started. Idle ones are granted again; the others
+    // belong to dead clients.
     std::uint32_t places = 0;
   };
 
@@ -124,16 +124,16 @@ class Registry {
     std::uint64_t process = 0;
     std::string name;
   };
-  // Who left them, those that ended first before others.
+  // The clients that left them, in the order in which they ended.
   const std::deque<Dead>& dead() const { return dead_; }
-  // Processes without a session here, of which the last one was closed by themselves: those that closed first before
-  // others. A process that a session was fenced of afterwards, or that has opened another, is none of them.
+  // Processes without a session here that closed their last one themselves, in the order in which they closed it. A
+  // process is removed if it opens another session, or one of its sessions is fenced.
   const std::deque<std::uint64_t>& closed() const { return closed_; }
   // Slots of a group that say something.
   std::uint32_t busy_slots(std::uint32_t group) const;
   // Takes back the slots of the dead that have been repaired since.
   void reclaim();
-  // Groups of slots from 0 that were ever granted: the rest is as it was formatted.
+  // Groups [0, n) were granted at some time; the others are as they were formatted. Returns n.
   std::uint32_t groups_used() const { return next_group_; }
 
   struct Counters {

@@ -94,8 +94,8 @@ Task<Result<std::uint64_t>> Repairer::ask_node(std::uint64_t index, std::uint64_
 }
 
 Task<Status> Repairer::snapshot(Nanos deadline, Cost& cost, Snapshot& into) {
-  // Of itself, for the number of places: asked first, so that clients that are admitted later have claimed nothing
-  // before.
+  // Asks about itself, for the number of places. It asks first, so that clients that are admitted later have claimed
+  // nothing before.
   const Result<FenceReply> reply = co_await ask_fence(session_,
                                                       {.of = FenceRequest::kSlot,
                                                        .index = session_.grant().slots_offset / sizeof(Slot),
@@ -378,7 +378,7 @@ Task<Status> Repairer::outwait(std::uint64_t index, Uncertain& bits, std::vector
       ++i;
     }
     if (witnesses.empty()) break;
-    if (session_.port().now() >= deadline) co_return late("before those who wait for the same lock had moved on");
+    if (session_.port().now() >= deadline) co_return late("before clients that wait for the same lock had moved on");
     if (Status status = co_await session_.leases().renew(leases, deadline, cost); !status.ok()) co_return status;
     co_await breathe(session_, deadline);
   }

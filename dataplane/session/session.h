@@ -144,7 +144,7 @@ class Session {
   std::uint64_t deaths() const;
   // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
   std::uint64_t epoch() const;
-  // As of the last tick: sessions from 0 that were ever admitted to the node, and those that have ended and left
+  // As of the last tick: sessions [0, places) were admitted to the node at some time; `dead` have ended and left
   // operations half done.
   std::uint64_t places() const;
   std::uint64_t dead() const;

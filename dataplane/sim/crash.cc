@@ -344,7 +344,7 @@ class Crash {
     for (const std::string& what : now.unrepaired()) wrong(when + ": " + what);
   }
 
-  // Those who live read and write as if nothing had happened.
+  // The living read and write as if nothing had happened.
   void work_on() {
     std::vector<std::string> keys{scenario_.doomed.key};
     if (!scenario_.before.empty() && scenario_.before[0].call.key != keys[0]) {

@@ -88,11 +88,11 @@ struct CrashTally {
   session::RepairMarks repairs;
   std::optional<Death> wrong;  // the first that was, of the fewest effects
 };
-// Of scenarios with a stride: `offset` says which effects, so that runs that differ in it try others; `every_effect`:
-// the victim's strides are 1. Of the repairers' they stay, as there would be a world for each pair of effects; from one
-// effect of the victim to the next they begin one effect later.
+// Says which deaths to try. A scenario with a stride tries every stride-th effect from `offset` on, so runs with other
+// offsets try others. `every_effect` sets the victim's stride to 1. Repairers keep theirs, or there would be a world
+// for each pair of effects; they begin one effect later for each further effect of the victim.
 struct Reach {
-  std::uint64_t step = 1;  // deaths, of those that there are
+  std::uint64_t step = 1;  // every so many deaths
   bool every_effect = false;
   std::uint64_t offset = 0;
 };

@@ -6,7 +6,7 @@
 namespace farpool::sim {
 
 // Says on standard error how to replay what runs while this lives, should a broken invariant abort the process: nobody
-// returns then to tell a seed. Of several at once the youngest counts. One thread.
+// returns then to tell a seed. The youngest of several counts. One thread.
 class LastWords {
  public:
   // `replay` are arguments of simulate; what goes beyond 1,000 bytes is cut.

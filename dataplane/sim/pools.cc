@@ -532,8 +532,8 @@ class PoolWorld {
     befell_.add(network_.now(), member.name, "serves");
   }
 
-  // What callers knew of its keys is no more. A client that waits may yet write to the memory that follows. Of a part
-  // that is on its way nobody knows which keys were here.
+  // Forgets what callers knew of its keys. A client that waits may yet write to the memory that follows. In a part that
+  // is on its way, nobody knows which keys were here.
   void lose(Member& lost) {
     const auto which = static_cast<std::uint32_t>(
         std::find_if(members_.begin(), members_.end(), [&](const auto& one) { return one.get() == &lost; }) -

@@ -82,7 +82,7 @@ class World {
  public:
   explicit World(WorldOptions options = {});
   World(const World&) = delete;
-  // Clients that live say goodbye; those that crashed are buried with their frames.
+  // Living clients say goodbye; crashed ones are buried with their frames.
   ~World();
 
   // Opens a session, reads the superblock and opens the table. Must succeed.

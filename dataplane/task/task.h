@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lazily started coroutine that yields one T to the one that awaits it. Single-threaded: a task runs, suspends and
-// ends on the thread of the fabric port that resumes it. Frames come from a per-thread pool, so that an operation
-// allocates nothing in steady state. Exceptions do not cross a task: operating errors are values (base/result.h),
+// ends on the thread of the fabric port that resumes it. Frames of up to 8 KiB come from a per-thread
+// pool. Exceptions do not cross a task: operating errors are values (base/result.h),
 // anything thrown ends the process.
 #pragma once
 

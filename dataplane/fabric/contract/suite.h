@@ -936,7 +936,7 @@ FARPOOL_CALL_CONTRACT(CallsThatAreHeldAreOvertaken) {
   co_await wait_for_held(c, kHeld);
   int right = 0;
   for (std::uint64_t i = 0; i < 5; ++i) co_await echo_into(c, *lane, i, 4, right);
-  EXPECT_EQ(right, 5) << "what came behind those that are held";
+  EXPECT_EQ(right, 5) << "what came behind CALLs that are held";
   EXPECT_EQ((co_await post(c, *lane, Op::write(at(0), words.span()))).fate, Fate::done);
   EXPECT_EQ((co_await post(c, *lane, Op::call(TestHost::kEcho, words.span(), words.span()))).fate, Fate::done);
   EXPECT_TRUE(replies.all(0));

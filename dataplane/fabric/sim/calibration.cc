@@ -185,7 +185,7 @@ class Bench {
   std::uint64_t done_ = 0;
 };
 
-// Of verb `which` of a lane; each has its own address, a cache line from the next.
+// Returns the address of verb `which` of a lane; addresses lie a cache line apart.
 Remote own(std::uint32_t region, std::size_t lane, std::size_t which) { return {region, (lane * kDepth + which) * 64}; }
 
 Bench::Make reads(std::uint64_t bytes) {

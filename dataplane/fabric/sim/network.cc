@@ -354,8 +354,8 @@ void SimPort::arm(Timer& timer) {
   wake();
 }
 
-// Sees to it that an event stands at the time of the first timer, or before. Those that stand are remembered: a timer
-// that is far ahead gets one, however many fire until then.
+// Ensures that there is an event at the time of the first timer, or before. It remembers events: a timer that is far
+// ahead gets one event, however many fire until then.
 void SimPort::wake() {
   if (timers_.next() == base::kNever) return;
   const Nanos next = std::max(clock_.when(timers_.next()), network_->now());
@@ -880,7 +880,7 @@ void Network::advance(const Ref<Link>& link) {
 }
 
 void Network::execute_whole(const Ref<Link>& link) {
-  for (std::size_t i = 0; i < link->flights.size(); ++i) {  // a CALL may have the lane closed
+  for (std::size_t i = 0; i < link->flights.size(); ++i) {  // a CALL may close the lane
     const Ref<Flight> flight = link->flights[i];
     if (!flight->arrived) return;
     for (std::size_t verb = 0; verb < flight->verbs.size() && link->open; ++verb) {

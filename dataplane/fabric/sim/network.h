@@ -108,8 +108,8 @@ class SimPort final : public Port {
   std::size_t in_flight() const;
   // None of its lanes is open at its memory node any more: it may not know yet.
   bool cut_off() const;
-  // A client that crashed comes to an end: all its lanes are closed and end, and its frames go on from there. Nothing
-  // of it reaches anybody. For whoever made a world and has seen enough of it.
+  // Ends a client that crashed: all its lanes are closed and end, and its frames go on from there. Nothing of it
+  // reaches any other client. For the owner of a world that is finished with it.
   void revive();
   // The client stops for ever as soon as `effects` more have happened; with 0, when the next one is about to.
   void crash_after(std::uint64_t effects, InFlight posted);
@@ -315,7 +315,7 @@ class Network {
   Nanos next_timer(std::size_t client) const;
   // Orders moments of a run: the time, or in a steered run, where little takes time, a count of what has happened.
   Nanos moment() const { return steered_ ? moment_ : now_; }
-  // Of all that decides how a steered run goes on, as far as the network knows it: memory as verbs have changed it,
+  // Hashes all that decides how a steered run goes on, as far as the network knows it: memory as verbs have changed it,
   // verbs under way, what each client and each memory node was told, the time.
   std::uint64_t fingerprint() const;
 

@@ -3,7 +3,7 @@
 // simulated wire is for performance: deterministic from the seed, in order within a lane, nothing torn or lost. Without
 // it (network.h) the wire is for correctness: weaker than every real one.
 //
-// The figures are those that the papers measured on ConnectX-5 and ConnectX-3, or follow from them; calibration.h says
+// The papers measured these figures on ConnectX-5 and ConnectX-3, or they follow from such figures; calibration.h says
 // how far the model is from each. docs/measurements/time-model.md is its table.
 #pragma once
 
@@ -57,7 +57,7 @@ struct NicModel {
 extern const NicModel kConnectX5;  // 100 Gb/s
 extern const NicModel kConnectX3;  // 40 Gb/s
 
-// Whoever stands in a queue for what lies further ahead comes back when it is time: others may come in between. Shorter
+// A verb that waits for something further ahead leaves the queue and comes back: others may come in between. Shorter
 // waits are reckoned at once.
 inline constexpr Nanos kAhead = 100;
 
@@ -131,7 +131,7 @@ class TimeModel {
   Picos on_pcie(std::uint64_t bytes) const;
   Picos chance_delay();
 
-  // What the NIC's figures come to, reckoned once. Of two, the first is for host memory, the second for the device.
+  // What the NIC's figures come to, reckoned once. In a pair, the first is for host memory, the second for the device.
   struct Reckoned {
     explicit Reckoned(const NicModel& nic);
     Picos depart, propagation, complete, pcie_trip, call, control, fence;

@@ -26,7 +26,7 @@ struct VerbRecord {
   std::uint32_t opcode = 0;
 };
 
-// A chain: one trip of whoever awaits it.
+// A chain: one trip of the coroutine that awaits it.
 struct ChainRecord {
   std::size_t client = 0;
   std::uint64_t lane = 0;

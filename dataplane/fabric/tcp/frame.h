@@ -117,7 +117,7 @@ std::optional<ReplyHeader> get_reply_header(base::Bytes frame);
 // The most CALLs for data that a lane may have in flight.
 inline constexpr std::uint32_t kCallsInFlight = 128;
 
-// Of the reply to a chain without CALL that is done, header included.
+// Returns the length of the reply to a chain without CALL that is done, header included.
 std::size_t reply_length(const ChainView& chain);
 std::size_t call_reply_length(std::size_t bytes);
 // The reply to a CALL: all of it but its bytes, which the caller puts behind the first kCallReplyHeaderBytes.

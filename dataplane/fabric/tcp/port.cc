@@ -98,8 +98,8 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
     }
   }
 
-  // Takes the posting of a reply out of those that wait for one. Null if no reply may come to it now: only CALLs for
-  // data are overtaken.
+  // Takes the posting of a reply off the waiting postings. Null if no reply may come to it now: only CALLs for data are
+  // overtaken.
   Posting* take_posting(std::uint64_t id) {
     Posting* before = nullptr;
     Posting* posting = oldest_;
@@ -354,7 +354,7 @@ task::Task<base::Result<std::string>> TcpPort::exchange_with(std::string node_na
 
 task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant grant, Nanos deadline) {
   base::Result<Answer> answer = base::Status(base::Code::unavailable, "no rings");
-  // Half of the time is left for the session port, should whoever has the socket of rings say nothing.
+  // Half of the time is left for the session port, should the owner of the rings' socket say nothing.
   if (!rings_.empty()) answer = co_await open_over_rings(grant, now() + (deadline - now()) / 2);
   // Nobody there: the memory node is on another host, or offers no rings. Or somebody who does not know the token: who
   // does is on the session port, and shows a certificate. The token is unspent, unless the answer to the client's proof
@@ -375,7 +375,7 @@ task::Task<base::Result<std::unique_ptr<Lane>>> TcpPort::open_lane(LaneGrant gra
   co_return std::move(lane);
 }
 
-// The token itself is never said: whoever listens there has shown no certificate, and might use it.
+// The token itself is never sent: the listener there has shown no certificate, and might use the token.
 task::Task<base::Result<TcpPort::Answer>> TcpPort::open_over_rings(const LaneGrant& grant, Nanos deadline) {
   const std::string rings = rings_address(rings_, grant.node_incarnation);
   const base::Bytes token(grant.token);

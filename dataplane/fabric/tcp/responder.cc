@@ -290,7 +290,7 @@ class Connection final : public net::StreamHandler {
     if (record_) {
       node_.control.post([state = node_.shared_from_this(), record = record_] { state->lane_gone(record); });
     }
-    // Destroyed at a later turn: whoever calls this still stands on it.
+    // Destroyed at a later turn: the caller of this still uses it.
     const auto self = executor_.connections.find(id_);
     auto dead = std::make_shared<std::unique_ptr<Connection>>(std::move(self->second));
     executor_.connections.erase(self);

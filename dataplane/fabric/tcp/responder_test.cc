@@ -456,7 +456,7 @@ TEST_F(Node, RefusesTheLanesOfAWireThatItDoesNotServe) {
   expect_service();
 }
 
-// Whoever talks where nothing is to be said loses the lane.
+// A client that sends bytes on a lane of another wire loses the lane.
 TEST_F(Node, EndsTheLaneOfAnotherWireThatTalks) {
   other = std::make_unique<Noting>();
   serve();

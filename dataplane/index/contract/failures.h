@@ -34,7 +34,7 @@ TEST_P(Costs, AreWithinTheBudget) {
   std::uint64_t known = 0;
   const auto within = [&](std::uint32_t trips, const char* what, std::size_t bytes) {
     EXPECT_GE(a.cost.trips, 1u) << what;
-    // Of some keys that is known beforehand, and counted.
+    // Some keys are known to cost more, and counted.
     const std::uint64_t now = sample.one_more == nullptr ? 0 : marked(*bed, sample.one_more);
     const std::uint64_t more = now - std::exchange(known, now);
     EXPECT_LE(a.cost.trips, trips + more) << what << " of " << bytes << " bytes";

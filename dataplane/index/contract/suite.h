@@ -828,7 +828,7 @@ TEST_P(Scans, TellOfEveryKeyOnceWhereNothingChanges) {
   expect_sound(*bed);
 }
 
-// Of a table that can be split: between two steps, by another client than the one that scans, or by itself.
+// Splits a table between two steps, by another client than the one that scans, or by the same.
 TEST_P(Scans, GoOnThroughSplits) {
   const auto bed = make(sample.scanned);
   User a(*bed), b(*bed);

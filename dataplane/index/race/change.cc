@@ -342,8 +342,8 @@ Task<Result<Step>> Change::take_over(const Copy& found, Edit::Kind kind) {
   co_return Step::finished;
 }
 
-// The key is not there: a tentative slot first, and behind it, in the same chain, both buckets again. Of two who do
-// this at least one sees the other.
+// The key is not there: writes a tentative slot first, and reads both buckets again behind it, in the same chain. If
+// two clients do this, at least one sees the other.
 Task<Result<std::optional<Step>>> Change::place() {
   const auto choice = choose(buckets_.views());
   if (!choice) co_return co_await make_room();

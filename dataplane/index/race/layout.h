@@ -130,7 +130,7 @@ struct HeaderWord {
   }
 };
 
-// Of a group's buckets that a split has filled, the one in the middle is opened first: a client that sees one side
+// A split that has filled a group's buckets opens the one in the middle first: a client that sees one side
 // closed sees there that the other may be open, and so that what the old table has in the middle may be of the past.
 inline constexpr std::uint64_t kOpenedFirst = 1;
 

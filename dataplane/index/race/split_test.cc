@@ -109,7 +109,7 @@ struct Splits {
   World world;
 };
 
-// RA-02 and growth: what finds no room has its table split, until there are no tables left.
+// RA-02 and growth: an insert that finds no room starts a split of its table, until there are no tables left.
 TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
   Splits it(options_of(8));
   Client& client = it.world.connect("a");
@@ -134,7 +134,7 @@ TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
     ASSERT_EQ(it.get(other, "n" + std::to_string(i)), "v" + std::to_string(i)) << i;
   }
   EXPECT_GT(other.table().marks().stale_routes, 0u);
-  EXPECT_LE(other.table().marks().stale_routes, 4u) << "whoever has read the directory is led astray no more";
+  EXPECT_LE(other.table().marks().stale_routes, 4u) << "a client that has read the directory is led astray no more";
   const sim::Survey found = sim::survey(it.world);
   EXPECT_EQ(found.keys.size(), keys);
   EXPECT_TRUE(found.unrepaired().empty());
@@ -240,7 +240,7 @@ TEST(RaceSplit, ASplitterMayDieBehindAnyEffect) {
     EXPECT_TRUE(it.world.failures().empty()) << effects << ": " << it.world.failures().front().second.message();
     const Nanos limit = it.world.network().now() + kPatience;
     while ((it.splitting() || it.tables() < 2) && it.world.network().now() < limit) {
-      ASSERT_TRUE(it.split(late, "key0").ok() || it.tables() == 2);  // as whoever finds no room asks again and again
+      ASSERT_TRUE(it.split(late, "key0").ok() || it.tables() == 2);  // a client without room asks again and again
       for (int i = 0; i < 60; ++i) (void)it.get(late, "key" + std::to_string(i));  // long enough to see it stand still
       const Nanos then = it.world.network().now() + 5 * options.failure_timeout;
       it.world.run_until([&] { return it.world.network().now() >= then; });
@@ -500,7 +500,7 @@ TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
 class Steered : public ::testing::Test {
  protected:
   Steered() {
-    // One key in the groups that are moved first, which nobody ever wrote, and one in those that are moved later.
+    // One key in the groups that are moved first, which nobody ever wrote, and one in the groups that are moved later.
     for (std::uint64_t i = 0; first_.empty() || key_.empty(); ++i) {
       std::string key = "k" + std::to_string(i);
       if ((directory::hash_of(it_.world.pool_secret(), base::bytes_of(key)) & 1) == 0) continue;

@@ -31,8 +31,8 @@ struct Wish {
   std::string* leaving_value = nullptr;  // of `begin`
   // The move that the client knows of reaches the row that the key comes to.
   bool arrives = false;
-  // Of no key, and with no change but that the move that the client knows of reaches these neighbours, no more than a
-  // plan has room for.
+  // Concerns no key: closes neighbouring rows to keys that leave in the move that the client knows, and changes nothing
+  // else. At most as many rows as a plan has room for.
   struct Rows {
     std::uint64_t first = 0;
     std::uint64_t count = 0;

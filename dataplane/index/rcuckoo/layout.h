@@ -259,7 +259,7 @@ enum class Operation : std::uint64_t { none = 0, insert = 1, update = 2, remove 
 //   +------------+-------------------+----------------------------+-------------+
 //   | zero     5 | move           23 | table                   32 | operation 4 |
 //   +------------+-------------------+----------------------------+-------------+
-// `move` reaches the row that gets the new entry. Of `close` it reaches all rows of the plan, in which nothing else
+// `move` reaches the row that gets the new entry. With `close` it reaches all rows of the plan, and nothing else there
 // changes: their entries' checksums stand in `redo`.
 struct SlotState {
   using Kind = Field<0, 4>;

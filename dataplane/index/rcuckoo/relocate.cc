@@ -41,8 +41,8 @@ Task<Status> Relocation::close(index::Arrivals* arrivals, const GoOn& go_on) {
   co_return Status();
 }
 
-// Rows that the move has reached already are passed over. Nothing that is read here is believed but that: a row's
-// number never goes back.
+// Rows that the move has reached already are passed over. A row's number never goes back, so this is all that is
+// believed of what is read here.
 Task<Status> Relocation::close_some(std::uint64_t first, std::uint64_t count) {
   const std::uint64_t bytes = state_.geometry.row_bytes(), end = first + count;
   fabric::Buffer rows = state_.port().buffer(count * bytes);

@@ -34,7 +34,7 @@ struct Finish {
   std::string unexplained;  // if not empty: what no crash leaves; no row was edited
   std::size_t first = 0;    // rows from this one on were edited and are to be written, in order
 };
-// `rows` are the bytes of rows_of(), read under the dead client's locks; edits those that are not as after.
+// Edits the rows that are not as after the operation. `rows` are the bytes of rows_of(), read under the dead's locks.
 Finish finish_rows(const layout::Geometry& geometry, const layout::OperationSlot& slot,
                    std::span<const base::MutableBytes> rows);
 

@@ -9,7 +9,7 @@
 // are read in rounds, one after the other, until no entry can have been missed:
 //  - Between two rounds there is a moment. If in none of the rows a state was left out between the last two, an entry
 //    that was never seen was in neither of its rows at that moment.
-//  - Of a row that was read in three rounds without leaving out a state, the other rows were read in the middle one. An
+//  - If a row was read in three rounds without leaving out a state, the other rows were read in the middle round. An
 //    entry that was never seen in it lay in its other row then, and was seen there. That row need not be read again.
 //
 // Rows that were never used (layout/geometry.h) are passed over. An entry may be displaced to such a row meanwhile, and

@@ -23,7 +23,7 @@ type ResizeOperationStatusApplyConfiguration struct {
 	Stage *apiv1alpha1.ResizeStage `json:"stage,omitempty"`
 	// Change is a summary for people: memory nodes from and to.
 	Change *string `json:"change,omitempty"`
-	// TablesInUse on the memory node that has the fewest, out of those that Tables asks for.
+	// TablesInUse on the memory node that has the fewest, out of the number that Tables asks for.
 	TablesInUse *int32 `json:"tablesInUse,omitempty"`
 	// PartsTotal is how many parts of the hash space change their memory node.
 	PartsTotal *int32 `json:"partsTotal,omitempty"`
