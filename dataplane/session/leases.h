@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leases of a memory node, as one client takes them: for work that a client after this one can finish, and that
-// needs a holder that is one, and fenced before there is another. What a lease is of is said by its users
-// (layout/lease.h, layout/directory.h).
+// The leases of a memory node, as one client takes them. A lease protects work that has one holder at a time, and that
+// the next holder can finish: the memory node fences a holder before there is another. The users of a lease say what it
+// protects (layout/lease.h, layout/directory.h).
 //
-// A holder renews its leases. One that stands still for the failure timeout is fenced like any client, and its lease
-// stolen. A word tells clients apart, and not the tasks of one: of those, one at a time has a lease.
+// A holder renews its leases. A holder that stands still for the failure timeout is fenced like any client, and its
+// lease stolen. A word tells clients apart, and not the tasks of a client: one task at a time has a lease.
 #pragma once
 
 #include <cstdint>
@@ -44,20 +44,20 @@ class Leases {
   // Adds the lease to `held`, whose leases are renewed while this waits. Errors: timed_out, and the session's. From here
   // on until the lease is given back, no other task of this client gets it.
   task::Task<base::Status> take(std::uint64_t index, std::vector<Lease>& held, Nanos deadline, fabric::Cost& cost);
-  // The same for a client that has other things to do. False: another task has it, or a holder that has not ended, as
-  // far as is known; the memory node has been told, and ends one that still says the same when it is told again after
-  // the failure timeout.
+  // The same for a client that has other things to do. False: another task has the lease, or a holder that is not known
+  // to have ended. The memory node has been told, and ends the holder if the word is still the same when it is told
+  // again after the failure timeout.
   task::Task<base::Result<bool>> attempt(std::uint64_t index, std::vector<Lease>& held, Nanos deadline,
                                          fabric::Cost& cost);
-  // Returns whether another task of this client has attempted to take the lease in vain since this was asked last. A
-  // task that takes a lease again and again leaves it alone for a while then.
+  // Returns whether another task of this client has tried in vain to take the lease since the last call. If so, a task
+  // that takes the lease again and again leaves it alone for a while.
   bool wanted(std::uint64_t index) { return wanted_.erase(index) > 0; }
-  // Renews what is due: to be called as often as the holder does something that takes time. An error: a lease was lost,
-  // and the session has ended.
+  // Renews leases that are due. To be called whenever the holder does something that takes time. An error: a lease was
+  // lost, and the session has ended.
   task::Task<base::Status> renew(std::vector<Lease>& held, Nanos deadline, fabric::Cost& cost);
-  // Gives back all that were taken: to be called whatever came of the work.
+  // Gives back all leases that were taken. To be called whatever became of the work.
   task::Task<void> give_back(const std::vector<Lease>& held, Nanos deadline, fabric::Cost& cost);
-  // Gives back what clients hold that have ended.
+  // Gives back leases of clients that have ended.
   task::Task<base::Status> sweep(Nanos deadline, fabric::Cost& cost);
 
   const LeaseMarks& marks() const { return marks_; }

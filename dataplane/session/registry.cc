@@ -86,7 +86,7 @@ SessionReply Registry::refusal(SessionReply::Code code, std::string message) con
   return reply;
 }
 
-// Who may ask for what. Everything else about a request is judged where it is done.
+// Says which role may ask for what. The code that carries out a request judges everything else about it.
 SessionReply Registry::admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const {
   if (request.pool_uid() != config_.pool_uid) {
     return refusal(SessionReply::CODE_WRONG_POOL, "this memory node belongs to another pool than the request names");
@@ -190,7 +190,7 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
   if (by_incarnation_.contains(incarnation)) {
     return refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has a session here already");
   }
-  // The lane was lost and the client came back: nothing of its earlier life may still be on its way.
+  // The lane was lost and the client came back: no verb of its earlier session may still be on its way.
   if (const auto previous = by_incarnation_.find(request.previous_incarnation());
       request.previous_incarnation() != 0 && previous != by_incarnation_.end()) {
     Entry& before = sessions_.at(previous->second);

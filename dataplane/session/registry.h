@@ -38,8 +38,8 @@ struct RegionSpan {
   bool read_only = false;
 };
 
-// Hears what becomes of sessions, on the control thread. It may be told from within its own calls into the registry,
-// and must not call back into it from there.
+// Hears what becomes of sessions, on the control thread. The registry may call it from within the observer's own calls
+// into the registry, and it must not call back from there.
 class SessionObserver {
  public:
   virtual ~SessionObserver() = default;
@@ -97,13 +97,13 @@ class Registry {
   void on_exchange(const fabric::Peer& peer, std::string_view request, std::function<void(std::string)> reply);
   std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token);
   std::vector<std::array<std::byte, 16>> unspent_tokens() const;
-  // Whether a client that a slot or a lease names has ended; has it ended if it has stood still for the failure
-  // timeout. Nothing: the request cannot be.
+  // Says whether a client that a slot or a lease names has ended, and ends it if it has stood still for the failure
+  // timeout. Nothing: the request is impossible.
   std::optional<layout::FenceReply> fence(const layout::FenceRequest& request);
-  // Ends every session of these processes, now and for ever: none of them is admitted again. `done` hears how many
-  // there were, once no verb of theirs can execute any more.
+  // Ends every session of these processes, now and for ever: none of them is admitted again. Calls `done` with their
+  // number, once no verb of these sessions can execute any more.
   void fence_processes(const std::vector<std::uint64_t>& processes, std::function<void(std::uint32_t sessions)> done);
-  // Renews the lease. Nothing: the session is not live, or the request cannot be; the lane is to be ended.
+  // Renews the lease. Nothing: the session is not live, or the request is impossible, and the lane has to end.
   std::optional<layout::TickReply> tick(std::uint64_t session_id, const layout::TickRequest& request);
 
   bool live(std::uint64_t session_id) const;
@@ -111,7 +111,7 @@ class Registry {
 
   std::uint64_t epoch() const { return map_.epoch(); }
   std::uint64_t era() const { return era_; }
-  // No session runs an operation of an older era, or can make a verb of one execute.
+  // Returns the oldest era in which a session may run an operation, or still make a verb execute.
   std::uint64_t safe_era() const { return sessions_.empty() ? era_ + 1 : lagging_ > 0 ? era_ - 1 : era_; }
 
   std::size_t sessions() const { return sessions_.size(); }
@@ -129,7 +129,7 @@ class Registry {
   // Processes without a session here that closed their last one themselves, in the order in which they closed it. A
   // process is removed if it opens another session, or one of its sessions is fenced.
   const std::deque<std::uint64_t>& closed() const { return closed_; }
-  // Slots of a group that say something.
+  // Returns how many slots of a group are not idle.
   std::uint32_t busy_slots(std::uint32_t group) const;
   // Takes back the slots of the dead that have been repaired since.
   void reclaim();

@@ -117,7 +117,7 @@ Task<Result<Repairer::Slot>> Repairer::read_slot(std::uint64_t index, Nanos dead
   co_return base::load<Slot>(buffer.data());
 }
 
-// Whether the holder of a slot, as it was read, has ended.
+// Says whether the holder of a slot, as it was read, has ended.
 Task<Result<bool>> Repairer::ended(std::uint64_t index, const Slot& slot, Nanos deadline, Cost& cost) {
   for (;;) {
     const Result<std::uint64_t> status = co_await ask_node(index, slot.holder, slot.sequence, false, deadline, cost);
@@ -134,7 +134,7 @@ Task<Result<Repairer::Suspects>> Repairer::accuse(std::uint64_t offset, std::uin
                                                   Cost& cost) {
   Snapshot now;
   if (Status status = co_await snapshot(deadline, cost, now); !status.ok()) co_return status;
-  // The repairer that barred the word was at a slot that names some lock of it.
+  // The repairer that barred the word was repairing a slot that names some lock of it.
   const std::uint64_t named = (mask & kBarrier) != 0 ? ~0ull : mask;
   Suspects suspects;
   for (std::uint64_t i = 0; i < now.slots; ++i) {
@@ -353,8 +353,8 @@ Task<Status> Repairer::release_word(std::uint64_t index, const HeldLocks& named,
   co_return status.ok() ? lowered : status;
 }
 
-// Waits until no living client can hold one of the bits. From the barrier on no lock of the word is taken: a living
-// client that names one of the bits holds it already, or never will, and has to be seen once not to name it.
+// Waits until no living client can hold one of the bits. Behind the barrier no lock of the word is taken: a living
+// client that names one of the bits holds it already, or never will. So it is enough to see once that it does not.
 Task<Status> Repairer::outwait(std::uint64_t index, Uncertain& bits, std::vector<Lease>& leases, Nanos deadline,
                                Cost& cost) {
   if (bits.mask == 0) co_return Status();

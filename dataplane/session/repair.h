@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What dead clients left under locks is found, fenced and repaired by the clients that live (RCuckoo section 4.2, with
-// its holes closed).
+// Living clients find what dead clients left under locks, ask the memory node to fence them, and repair it (RCuckoo
+// section 4.2, with its holes closed).
 //
-//  - Suspects of a lock bit that stands are the operation slots that name it. The memory node decides which of their
-//    clients have ended, and fences one whose slot does not move for the failure timeout. Nothing is written before.
-//  - A repairer holds the leases of all lock words that a dead slot names. One that stands still is fenced like any
-//    client, and its lease stolen: each step can be done again from what is there.
+//  - The suspects of a lock bit that is set are the operation slots that name it. The memory node decides which of
+//    their clients have ended, and fences one whose slot stands still for the failure timeout. Writes come after that.
+//  - A repairer holds the leases of all lock words that a dead slot names. A repairer that stands still is fenced like
+//    any client, and its leases stolen: each step can be done again from what is there.
 //  - A slot that says `writing` holds all its locks: the protocol finishes its rows from the plan. Any other slot has
 //    no row left to write, and may hold each of its locks or not. To find out, the repairer bars the lock word, so that
 //    no lock of it is taken any more, and waits until every slot of the living that names one of these bits has moved
@@ -36,9 +36,9 @@ namespace farpool::session {
 class Repairable {
  public:
   virtual ~Repairable() = default;
-  // Writes what the plan of a slot of the dead leaves to be written; may be done again at any point. The dead hold all
-  // locks of the slot, and the caller their leases. A text: what is there is nothing that a crash can leave, and
-  // nothing was written.
+  // Writes what a dead client's plan says and its rows do not have yet; may be done again at any point. The dead client
+  // holds all locks of the slot, and the caller their leases. A text: no crash can have left what is there, and nothing
+  // was written.
   virtual task::Task<base::Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                                       fabric::Cost& cost) = 0;
 };
@@ -86,11 +86,11 @@ class Repairer {
   Repairer(Session& session, Repairable& protocol);
   Repairer(const Repairer&) = delete;
 
-  // Who names any bit of `mask` in the lock word at `offset`, or has barred it. Tells the memory node of them.
+  // Finds the slots that name a bit of `mask` in the lock word at `offset`, or have barred it. Tells the memory node.
   struct Suspects {
     std::vector<std::uint64_t> ended;  // operation slots of clients that have ended
-    std::string quarantined;           // for people: who of them is; others wait for a person
-    std::string living;                // for people: who has not ended, as far as is known
+    std::string quarantined;           // for people: which of them are; others wait for a person
+    std::string living;                // for people: which clients are not known to have ended
     struct Unmoved {
       std::uint64_t slot = 0;
       std::uint64_t holder = 0;
@@ -100,11 +100,11 @@ class Repairer {
   };
   task::Task<base::Result<Suspects>> accuse(std::uint64_t offset, std::uint64_t mask, Nanos deadline,
                                             fabric::Cost& cost);
-  // The same of some of them alone, which spares the READ of all slots: whose slot has moved is left out.
+  // The same for some of them alone, which spares the READ of all slots. Leaves out clients whose slots have moved.
   task::Task<base::Result<Suspects>> accuse_again(std::vector<Suspects::Unmoved> before, Nanos deadline,
                                                   fabric::Cost& cost);
 
-  // Repairs the slots, unless others have by then. The calling operation claims nothing. Errors:
+  // Repairs the slots, unless other clients have. The calling operation claims nothing. Errors:
   // timed_out, the session's, and locked: quarantined, see there.
   task::Task<base::Status> repair(std::vector<std::uint64_t> slots, Nanos deadline, fabric::Cost& cost);
 
@@ -122,7 +122,7 @@ class Repairer {
  private:
   using Slot = layout::OperationSlot;
   struct Snapshot;
-  // Bits of one barred lock word that somebody who is dead may hold.
+  // Bits of one barred lock word that a dead client may hold.
   struct Uncertain {
     std::uint64_t offset = 0;
     std::uint64_t mask = 0;
@@ -172,20 +172,20 @@ class Repairer {
 // Returns what a client counted in its repairs and in its leases at one memory node. `repairer` may be nullptr.
 RepairMarks marks_of(Session& session, const Repairer* repairer);
 
-// What tells a lock that stands from one that is merely contended: for one operation, the place that it waits for.
+// Tells a lock whose holder is dead from one that is contended, for one operation and the place that it waits for.
 class Suspicion {
  public:
   explicit Suspicion(Session& session, Repairer& repairer) : session_(session), repairer_(repairer) {}
 
-  // The place was seen blocked now. Bits that came free in between start it anew.
+  // Notes that the place is blocked now. Bits that came free in between start it anew.
   void blocked(std::uint64_t offset, std::uint64_t mask);
-  // The lock word at `offset` was taken.
+  // Notes that the lock word at `offset` was taken.
   void came_free(std::uint64_t offset) {
     if (offset == offset_) mask_ = 0;
   }
 
-  // True: somebody who may hold the place has ended. The caller gives back what it holds, claims nothing, calls
-  // repair() and begins anew. False: go on trying. Errors: locked, which names who holds it, when the deadline is near
+  // True: a client that may hold the place has ended. The caller gives back what it holds, claims nothing, calls
+  // repair() and begins anew. False: go on trying. Errors: locked, which names the holder, when the deadline is near
   // or a person has to look.
   task::Task<base::Result<bool>> judge(Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair(Nanos deadline, fabric::Cost& cost);

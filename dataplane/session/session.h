@@ -62,8 +62,8 @@ class Slot {
   fabric::Op plan();
   // The WRITE that goes after the rows and before the release: all rows are written, the counters are as after.
   fabric::Op settle();
-  // Claims nothing any more; posted without waiting, because whatever follows on the lane is ordered behind it. Charged
-  // to `cost` as background.
+  // Clears the claim. Posts without waiting, because what follows on the lane is ordered behind it. Charged to `cost`
+  // as background.
   void clear(fabric::Cost& cost);
 
  private:
@@ -73,8 +73,8 @@ class Slot {
   std::uint32_t index_;
 };
 
-// While one lives, no block that was reachable when it began is reused. Every operation that follows a pointer holds
-// one.
+// Keeps every block that was reachable when it began from being reused, for as long as it lives. Every operation that
+// follows a pointer holds one.
 class EraPin {
  public:
   EraPin(EraPin&&) noexcept;
@@ -135,12 +135,12 @@ class Session {
   // era() + 1: a block found free when era() was e may be reused once safe_era() > e + 1.
   std::uint64_t era() const;
   std::uint64_t safe_era() const;
-  // Whether the node is short of segments, as of the last tick: what that asks of who holds free blocks is done by
-  // heap::Heap::maintain.
+  // Says whether the node is short of segments, as of the last tick. If it is, heap::Heap::maintain gives back free
+  // blocks.
   layout::Pressure pressure() const;
-  // Heap segments of the dead that nobody has taken over, as of the last tick.
+  // Returns how many segments of the dead no client has taken over, as of the last tick.
   std::uint64_t dead_segments() const;
-  // Sessions at the node that had ended without a goodbye, as of the last tick.
+  // Returns how many sessions at the node had ended without a goodbye, as of the last tick.
   std::uint64_t deaths() const;
   // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
   std::uint64_t epoch() const;
@@ -148,7 +148,7 @@ class Session {
   // operations half done.
   std::uint64_t places() const;
   std::uint64_t dead() const;
-  // For a while from now, this session and through the node all others tick often, so that eras move on: the heap has
+  // Makes this session, and through the node all others, tick often for a while, so that eras move on: the heap has
   // much in limbo.
   void hurry_eras();
   // Asks for a tick soon (the heap is short of blocks); resumes after it, or at the deadline. Hurries eras too.

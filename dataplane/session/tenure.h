@@ -22,7 +22,7 @@ class Tenure {
 
   task::Task<base::Status> take(std::uint64_t lease, Nanos deadline);
   task::Task<void> give_back(Nanos deadline);
-  // An error: it was lost, and its present holder has had this session fenced.
+  // An error: the lease was lost, and the memory node has fenced this session for its present holder.
   const base::Status& trouble() const { return trouble_; }
 
  private:

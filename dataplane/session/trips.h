@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Single trips over a session for work that cannot go on without them: what did not come back `done` is an error.
-// Each may also fail because the session ended; the verb may have taken effect then.
+// Single trips over a session, for work that needs their result: a fate other than `done` is an error.
+// Each may also fail because the session ended; then the verb may have taken effect.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ task::Task<base::Status> read_bytes(Session& session, std::uint32_t region, std:
 task::Task<base::Result<std::uint64_t>> cas_word(Session& session, fabric::Remote at, std::uint64_t compare,
                                                  std::uint64_t swap, std::uint64_t mask, Nanos deadline,
                                                  fabric::Cost& cost);
-// Tells the memory node of a client that seems to have stopped, or only asks what it knows of one.
+// Reports a client that seems to have stopped to the memory node, or only asks what it knows of one.
 task::Task<base::Result<layout::FenceReply>> ask_fence(Session& session, layout::FenceRequest request, Nanos deadline,
                                                        fabric::Cost& cost);
 // Waits a moment, of random length, before another look; at most until the deadline.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for something that another coroutine of the same port brings about, until a deadline. Waiters never resume
+// Waits for something that another coroutine of the same port brings about, until a deadline. Waiters never resume
 // inline: a wake is a timer that is due at once, so that the caller can finish what it is doing.
 #pragma once
 
