@@ -306,7 +306,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     return figures;
   }
 
-  // Whether a write was refused for want of memory since a while ago. Called again and again, by the agent.
+  // Says whether a write was refused for want of memory since a while ago. Called again and again, by the agent.
   bool out_of_memory() const {
     constexpr std::chrono::seconds kWhile(30);
     std::uint64_t refused = 0;

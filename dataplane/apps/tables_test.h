@@ -1087,7 +1087,7 @@ TEST_P(RaceTables, HistoriesThroughSplitsAreLinearizable) {
 // Too long for a laboratory.
 class LongRaceTables : public RaceTables {};
 
-// Who read the directory before the splits is led to tables that the keys have left.
+// A client that read the directory before the splits is led to tables that the keys have left.
 TEST_P(LongRaceTables, ServeWhoeverKnowsAnOldDirectory) {
   Server server(GetParam(), kShape);
   constexpr int kKeys = 1800;

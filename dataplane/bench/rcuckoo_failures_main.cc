@@ -210,7 +210,7 @@ class Experiment {
     });
   }
 
-  // Whether anybody has died, or has been repaired.
+  // Says whether anybody has died, or has been repaired.
   void look() {
     const Nanos now = world_.network().now();
     const base::Bytes slots = world_.region(layout::kSlots), locks = world_.region(layout::kLocks);

@@ -40,7 +40,7 @@ std::string without_port(const std::string& address) { return address.substr(0, 
 struct Agent::State final : v1alpha1::Agent::Service {
   State(Options options, Subject& subject) : options(std::move(options)), subject(subject) {}
 
-  // Whether the caller may speak to this pool's processes at all.
+  // Says whether the caller may speak to this pool's processes at all.
   grpc::Status admit(const grpc::ServerContext& context, const std::string& pool_uid) const {
     if (secured()) {
       std::optional<net::Identity> identity;

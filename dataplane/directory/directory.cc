@@ -60,7 +60,7 @@ void tell_entries(const View& view, Writer& writer, const Split& split, std::uin
   }
 }
 
-// Whether the first word of the split that makes the table has been written, and no more.
+// Says whether the first word of the split that makes the table has been written, and no more.
 bool about_to_be_told_of(const View& view, std::uint64_t table) {
   const std::uint64_t home = view.home(table), depth = HomeWord::Depth::get(home);
   // New tables have the keys with a 1.
@@ -274,7 +274,7 @@ class Verifier {
     splits_.push_back(*split);
   }
 
-  // Whether what the entry says is true, or about to be.
+  // Says whether what the entry says is true, or about to be.
   bool right(std::uint64_t index, std::uint64_t entry) const {
     const std::uint64_t table = EntryWord::Table::get(entry), depth = EntryWord::Depth::get(entry);
     const bool splitting = EntryWord::Splitting::get(entry) != 0;

@@ -98,7 +98,7 @@ struct Op {
   }
 };
 
-// CALLs from this opcode on are for data, and go to the session's service. Those below are the Host's.
+// CALLs from this opcode on are for data, and go to the session's service. CALLs below it are the Host's.
 inline constexpr std::uint32_t kFirstServiceOpcode = 0x100;
 inline bool is_service_call(const Op& op) { return op.verb == Verb::call && op.opcode >= kFirstServiceOpcode; }
 
@@ -193,9 +193,9 @@ inline constexpr std::size_t longest_call(std::uint32_t opcode) {
   return opcode < kFirstServiceOpcode ? kMaxCallBytes : kMaxServiceBytes;
 }
 
-// Whether these are a chain, as far as the poster can tell: no wire sends what is none.
+// Says whether these verbs are a chain, as far as the poster can tell. No wire sends anything else.
 bool is_chain(std::span<const Op> ops);
-// Why these are none, as far as there is a name for it.
+// Says why these verbs are no chain, if there is a name for it.
 Refusal why_no_chain(std::span<const Op> ops);
 
 // What a wire can do. Asked once: by a memory node when it starts, and by a client when it opens a table.
@@ -205,7 +205,7 @@ struct Caps {
   std::uint64_t max_verb_bytes = 2ull << 20;
   std::uint32_t calls_in_flight = 0;  // CALLs for data on one lane; 0: this wire has none
   std::uint64_t call_bytes = 0;       // the longest request of one, and the longest reply
-  // What the wire loses it sends again by itself within this time; who is silent for less may be alive and well.
+  // The wire sends again what it lost within this time: a client that is silent for less may well live.
   Nanos retry_time = 0;
 };
 

@@ -20,7 +20,7 @@
 
 namespace farpool::fabric {
 
-// Who is at the other end of an authenticated exchange, from its certificate (or all empty where TLS is off).
+// Names the peer of an authenticated exchange, from its certificate (or all empty where TLS is off).
 struct Peer {
   std::string pool_uid;
   std::string role;  // operator, client, node
@@ -71,9 +71,9 @@ class Responder {
   virtual void fence(std::uint64_t session_id, std::function<void()> done) = 0;
   // Runs `what` on the control thread at or after the given delay. For leases.
   virtual void after(base::Nanos delay, std::function<void()> what) = 0;
-  // Has clients reach a region in the NIC's own memory from now on, where it begins with the words given. Those are
-  // left as they are and only name it. Before the wire serves; what lies there ends with the process. unavailable:
-  // there is no such memory, or not enough of it.
+  // Places a region in the NIC's own memory, where clients reach it from now on. It begins with the words given, which
+  // stay as they are and only name it. To be called before the wire serves; what lies there ends with the process.
+  // unavailable: there is no such memory, or not enough of it.
   virtual base::Status place_in_device(base::Bytes region) {
     (void)region;
     return {base::Code::unavailable, "on this wire there is no NIC that lends memory of its own"};

@@ -57,7 +57,7 @@ class Once {
   bool finish(RequestId id, base::Bytes outcome);
   // The request had no effect and is forgotten: the next client that asks has the first turn.
   void abandon(RequestId id);
-  // Before anybody asks: what the memory of an earlier life says. The latest of a line counts.
+  // Takes over what the memory of an earlier process says, before any client asks. A line's latest request counts.
   bool restore(RequestId id, base::Bytes outcome);
 
  private:

@@ -43,8 +43,8 @@ struct GeometryRequest {
   std::uint64_t slots_per_session = 0;
   std::uint64_t max_lock_bytes =
       0;  // of the lock region; 0: one bit for every lock. Fewer bits than locks are shared (virtual locks)
-  // The sizes of entries and rows are ignored where the protocol has its own (Shape::fixed), and max_lock_bytes where it
-  // has no locks.
+  // The sizes of entries and rows are ignored where the protocol has its own (Shape::fixed), and max_lock_bytes where
+  // it has no locks.
   Protocol protocol{};
   // A power of two. Table 0 has all keys at first; the others are there for splits, where the protocol has such.
   std::uint64_t tables = 1;
@@ -94,7 +94,7 @@ static_assert(base::wire_safe<Geometry> && sizeof(Geometry) == 8 * 26);
 // Cuts the memory. invalid_argument says which figure cannot work, and what would.
 base::Result<Geometry> plan_geometry(const GeometryRequest& request);
 
-// Whether a geometry that came from elsewhere hangs together: nothing overlaps, everything lies within the memory.
+// Says whether a geometry that came from elsewhere hangs together: nothing overlaps, everything lies within the memory.
 base::Status check_geometry(const Geometry& geometry);
 
 }  // namespace farpool::layout

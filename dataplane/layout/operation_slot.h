@@ -94,11 +94,11 @@ struct OperationSlot {
     done = number();
   }
 
-  // Whether the holder may hold the lock words it names. True also of a slot whose claim is being raised: that WRITE
-  // changes neither. A first WRITE that was cut short claims nothing, or what the slot's operation before had held; no
-  // lock was taken behind it.
+  // Says whether the holder may hold the lock words it names. True also of a slot whose claim is being raised: that
+  // WRITE changes neither. A first WRITE that was cut short claims nothing, or what the slot's operation before had
+  // held; no lock was taken behind it.
   bool claims() const;
-  // Whether the slot names any bit of `mask` in the lock word at `offset`.
+  // Says whether the slot names any bit of `mask` in the lock word at `offset`.
   bool covers(std::uint64_t offset, std::uint64_t mask) const;
   // A whole plan of this operation is there: rows may have been written, in part or all.
   bool planned() const;

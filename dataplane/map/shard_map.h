@@ -20,7 +20,7 @@ inline constexpr int kMaxTables = 1 << 16;
 inline constexpr std::uint32_t kMaxDirectoryDepth = 20;
 inline constexpr std::size_t kMaxMapBytes = 4 << 20;
 
-// Whether a map hangs together. invalid_argument says which part does not, and why.
+// Says whether a map hangs together. invalid_argument says which part does not, and why.
 base::Status validate(const v1alpha1::ShardMap& map);
 
 // Fails with forbidden if the pool's operator has not signed a map. Without a key every map passes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds a certificate: one URI among its subject alternative names, farpool://<pool-uid>/<role>/<name>.
+// Names the holder of a certificate: one URI among its subject alternative names, farpool://<pool-uid>/<role>/<name>.
 #pragma once
 
 #include <optional>

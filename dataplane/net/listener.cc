@@ -350,7 +350,7 @@ class Acceptor final : public Base {
     }
     return spare_.keep();
   }
-  // Whether the peer hears it depends on what it has sent: a socket closed with unread input resets the connection.
+  // The peer may not hear it, depending on what it has sent: a socket closed with unread input resets the connection.
   void refuse_at_once(int descriptor) {
     const std::string& text = this->options.when_full;
     if (!this->options.tls && !text.empty()) {

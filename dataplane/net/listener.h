@@ -26,7 +26,7 @@ void connect(Loop& loop, std::string address, std::shared_ptr<Tls> tls, Nanos de
 // Says whether the kernel speaks IPv6 at all.
 bool kernel_has_ipv6();
 
-// Peers that a listener refuses at the same time with a text: they need a descriptor each, beside max_connections.
+// How many peers a listener refuses with a text at a time: each needs a descriptor, beside max_connections.
 inline constexpr std::size_t kRefusalsAtOnce = 32;
 
 struct ListenOptions {

@@ -45,7 +45,7 @@ class RingProducer : public RingEnd {
   std::size_t room();
   // Copies as much as there is room for, and returns how much that was.
   std::size_t write(base::Bytes from);
-  // Whether the consumer sleeps and is to be rung; asked after a write, and true once.
+  // Says, once, whether the consumer sleeps and has to be rung. To be asked after a write.
   bool must_ring();
   // Says that this end is about to sleep for room. False: there is some, do not.
   bool may_sleep();
@@ -75,7 +75,7 @@ class RingMemory {
 
   int descriptor() const { return descriptor_; }
   void close_descriptor();  // the mapping stays
-  // Who accepted the connection writes the first ring, who began it the second.
+  // The end that accepted the connection writes the first ring, the end that began it the second.
   RingProducer producer(bool accepted) { return {words(accepted ? 0 : 1), bytes(accepted ? 0 : 1), kCapacity}; }
   RingConsumer consumer(bool accepted) { return {words(accepted ? 1 : 0), bytes(accepted ? 1 : 0), kCapacity}; }
 

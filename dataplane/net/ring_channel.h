@@ -2,8 +2,8 @@
 // A stream over rings in shared memory. The Unix socket over which their descriptor came stays open: a byte on it rings
 // the peer when it sleeps, and its end is the end of the stream. Internal to net.
 //
-// Sixteen bytes go before, from who accepts to who connects, and the descriptor with them: "fplrings", and the capacity
-// of a ring as a little-endian word.
+// Sixteen bytes come first, from the end that accepts to the end that connects, with the descriptor: "fplrings", and
+// the capacity of a ring as a little-endian word.
 #pragma once
 
 #include <sys/socket.h>

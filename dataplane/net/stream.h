@@ -3,8 +3,8 @@
 // contiguous until it is consumed; what is written leaves with one system call: right after on_input, if it was
 // written there, and otherwise when the turn ends. In steady state nothing is allocated.
 //
-// Back pressure is the owner's to apply: stop reading (pause_reading) while unsent() or its own work is too much, go on
-// when on_sent tells that all has left. All of a stream belongs to the thread of its loop.
+// The owner applies back pressure: it stops reading (pause_reading) while unsent() or its own work is too much, and
+// goes on when on_sent says that all has left. All of a stream belongs to the thread of its loop.
 #pragma once
 
 #include <cstddef>
@@ -35,11 +35,11 @@ class StreamHandler {
   virtual void on_flush() noexcept {}
   // Everything written has been handed to the operating system.
   virtual void on_sent() noexcept {}
-  // The peer sends nothing more; on_input has told of all that it sent. Returns true to go on with the other half: then
-  // the owner ends the stream with finish() or close(). False, as it is unless overridden: the stream closes at once.
+  // The peer sends nothing more; on_input has shown all that it sent. Returns true to go on with the other half: then
+  // the owner ends the stream with finish() or close(). False, the default: the stream closes at once.
   virtual bool on_input_end() noexcept { return false; }
   // The peer takes nothing more: what is written goes nowhere from now on. Returns true to read what it sent before, up
-  // to on_input_end. False, as it is unless overridden: the stream closes at once.
+  // to on_input_end. False, the default: the stream closes at once.
   virtual bool on_output_end() noexcept { return false; }
   // Once, and the last call: the peer has closed (ok), close() or finish() was called, or the connection broke.
   virtual void on_closed(const base::Status& why) noexcept = 0;

@@ -181,8 +181,8 @@ task::Task<Status> Session::State::read_slots(Nanos deadline) {
 
 task::Task<void> Session::State::keep_ticking() {
   while (!closing && alive()) {
-    // Ticks that somebody asked for are spaced too: eras move when all sessions tick, not when one does so often. What
-    // the others wait for, that nothing of the era before is under way here any more, is told soon.
+    // Ticks on request are spaced, too: eras move when all sessions tick, not when one ticks often. A session tells
+    // soon that nothing of the era before is under way here any more: others wait for that.
     const Nanos now = port.now(), soon = grant.tick / 256;
     const bool often = tick_wanted || node_hurries || now < hurry_until;
     const bool tells = often && oldest_pin() > published;

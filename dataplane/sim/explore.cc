@@ -49,7 +49,7 @@ bool conflict(const Waiting& a, const Waiting& b) {
   return x.region == y.region && x.first < y.last && y.first < x.last && !(reads_only(a) && reads_only(b));
 }
 
-// Who has touched which word, in all runs.
+// Which client has touched which word, in all runs.
 class Knowledge {
  public:
   void touch(const Network& network, std::size_t which, std::uint64_t first, std::uint64_t last) {
@@ -68,7 +68,7 @@ class Knowledge {
       grown_ = grown_ || degree(access) > degree(before);
     }
   }
-  // Whether another client touches that word of the verb in a way that does not commute.
+  // Says whether another client touches that word of the verb in a way that does not commute.
   bool contended(const Waiting& one, std::uint64_t word) const {
     const Words words = words_of(one, word, word + 1);
     if (words.region >= regions_.size() || words.first >= regions_[words.region].size()) return false;
@@ -83,7 +83,7 @@ class Knowledge {
     }
     return false;
   }
-  // Whether a word became contended since this was last asked.
+  // Says whether a word became contended since this was last asked.
   bool has_grown() { return std::exchange(grown_, false); }
 
  private:

@@ -38,7 +38,7 @@ class Scene {
   // Nothing is in flight when it is made.
   virtual fabric::sim::Network& network() = 0;
   virtual std::size_t clients() const = 0;
-  // Whether the client's next operation may begin now, and its beginning.
+  // Says whether the client's next operation may begin now, and its beginning.
   virtual bool may_begin(std::size_t client) const = 0;
   virtual void begin(std::size_t client) = 0;
   // It is in the middle of one.

@@ -65,7 +65,7 @@ class History {
   std::vector<bool> forgotten_;
 };
 
-// Whether the calls, all of one key which was absent at first, are linearizable.
+// Says whether the calls, all of one key which was absent at first, are linearizable.
 bool linearizable(const std::vector<Call>& calls);
 std::string describe(const std::vector<Call>& calls);
 

@@ -431,7 +431,7 @@ class PoolWorld {
     return left;
   }
 
-  // Whether all keys are counted: no session can have ended in the middle.
+  // Says whether all keys are counted: no session can have ended in the middle.
   bool exact() const {
     const bool calm = setting_.deaths + setting_.stops + setting_.restarts + setting_.losses_of_some == 0 &&
                       setting_.lose_reply == 0 && setting_.wire.lose_exchange == 0 && setting_.wire.max_drift_ppm == 0;
@@ -934,7 +934,7 @@ constexpr Count kCounts[] = {
     {&PoolVerdict::move_waits, "waits for one"},
 };
 
-// Whether it may happen in such pools.
+// Says whether it may happen in such pools.
 bool can_be(const Count& count, layout::Protocol protocol) {
   const layout::Shape& shape = layout::shape_of(protocol);
   if (count.of == &PoolVerdict::slots_repaired) return shape.locks;

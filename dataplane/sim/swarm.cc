@@ -225,7 +225,7 @@ std::size_t leave_out(Play& play, const Part& part) {
   return element;
 }
 
-// Who a client is, whichever of its lives.
+// A client's name, in all of its lives.
 struct Person {
   Client* now = nullptr;
 };

@@ -276,8 +276,8 @@ class Wire {
   // thread.
   virtual void on_control(std::function<void()> what) = 0;
 
-  // Whether the answer that refuses a verb may get lost, as any packet. The lane ends all the same, and nobody knows
-  // why.
+  // Says whether the answer that refuses a verb may get lost, as any packet. The lane ends all the same, and nobody
+  // knows why.
   virtual bool loses_refusals() const { return false; }
 
   // Between these, CALLs of TestHost::kGated get no answer. The default is right where no port shares the control

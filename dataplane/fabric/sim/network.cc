@@ -23,7 +23,7 @@ constexpr std::uint64_t kPieces = 64;    // longer verbs tear into this many run
 
 bool is_atomic(Verb verb) { return verb == Verb::cas || verb == Verb::masked_cas || verb == Verb::fetch_add; }
 
-// Whether the contract orders `first` before `second`, which was posted later on the same lane.
+// Says whether the contract orders `first` before `second`, which was posted later on the same lane.
 bool ordered(const Op& first, const Op& second) {
   if (first.verb == Verb::write) return true;
   if (is_atomic(first.verb)) return second.verb == Verb::read || second.fence;

@@ -140,7 +140,7 @@ class SimPort final : public Port {
   void ring();
   void wake();
   bool may_land();  // false: the client's verbs are cut
-  // Whether so many effects make no difference to it but their number.
+  // Says whether so many effects make no difference to it but their number.
   bool unmoved_by(std::uint64_t effects) const {
     return state_ != State::crashed && pause_at_ - effects_ > effects && crash_at_ - effects_ > effects;
   }
@@ -306,7 +306,7 @@ class Network {
   const std::vector<Waiting>& waiting() const { return waiting_; }
   // Executes words of one of them, from either end, and settles. `lose`: the chain's answer never comes.
   void execute(std::size_t which, std::uint64_t first, std::uint64_t last, bool lose = false);
-  // Whether a word that a waiting WRITE is to write differs from what is there.
+  // Says whether a word that a waiting WRITE is to write differs from what is there.
   bool differs(std::size_t which, std::uint64_t word) const;
   // Lets time pass until then, or until the next event. False: there is none.
   bool pass_until(Nanos when);

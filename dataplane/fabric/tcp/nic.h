@@ -13,11 +13,11 @@ namespace farpool::fabric::tcp {
 
 using Rights = std::span<const RegionRight>;
 
-// Whether every verb has its key, lies within its region, is aligned and not too long, a CALL stands alone, and the
-// reply fits a frame. A chain is judged whole before any of it executes.
+// Says whether every verb has its key, lies within its region, is aligned and not too long, a CALL stands alone, and
+// the reply fits a frame. A chain is judged whole before any of it executes.
 bool permitted(const ChainView& chain, Rights rights);
 
-// Whether a CALL asks for more than any may, there or back.
+// Says whether a CALL asks for more than any may, there or back.
 bool too_long(const VerbView& call);
 
 // Executes a permitted chain without CALL and writes its reply, header included; `reply` has exactly

@@ -587,7 +587,7 @@ TEST_F(Node, AnImpostorOnItsSocketOfRingsHearsNoToken) {
   EXPECT_EQ(responder->stats().ring_lanes, 0u);
 }
 
-// Who does not know a token gets no lane over rings, by whatever it says; and the token stays unspent.
+// A client that does not know a token gets no lane over rings, whatever it says, and the token stays unspent.
 TEST_F(Node, WhoProvesNoTokenGetsNoLaneOverRings) {
   const RingsDirectory directory;
   serve();

@@ -4,16 +4,16 @@
 // Order. Replies leave in the order of the commands. Up to Settings::concurrency commands of a pipeline run at once; a
 // command starts only when every earlier one of this connection has started, and no earlier one that touches its key
 // still runs; a command on several keys, or on none, runs alone. So the effects on one key happen in order;
-// those on different keys of one pipeline may not, as is also true of commands sent over two connections.
+// effects on different keys of one pipeline may not, as is also true of commands sent over two connections.
 //
 // Bounds. It stops taking input while Settings::max_pipeline commands or max_queued_bytes wait, or max_unread_bytes of
 // replies have not been sent. When all conversations of a process hold more than max_held_bytes together, each goes on
 // with one command and little unsent at a time, so that all get through, and one in the middle of a large command
-// waits. Who does not take its replies is closed in the end (see Worker).
+// waits. A client that does not take its replies is closed in the end (see Worker).
 //
-// Outcomes. What the pool says became of a command is in the error's code (see pool_error): TRYAGAIN, LOCKED, TIMEOUT
-// and OOM mean that nothing was done; UNKNOWNOUTCOME that it may have been, and PARTIAL that some keys of several were.
-// No driver retries those two.
+// Outcomes. The error's code says what became of a command (see pool_error): TRYAGAIN, LOCKED, TIMEOUT and OOM mean
+// that nothing was done; UNKNOWNOUTCOME means that the command may have been done, and PARTIAL that it was done for
+// some of its keys. No driver retries these two.
 #pragma once
 
 #include <atomic>
@@ -146,29 +146,29 @@ class Conversation {
 
   // Replies to be sent. The caller takes them, as fast as the client does.
   Backlog& backlog() { return backlog_; }
-  // All of them, for those to whom it is one whether there are many.
+  // Takes all of them at once, for callers that do not mind how many there are.
   std::string take_all();
   // Replies that the client has not taken.
   std::size_t waiting() const { return backlog_.size() + unsent_; }
-  // It takes no input because of them.
+  // Says whether it takes no input because of them.
   bool stalled_by_replies() const { return !closing_ && reply_bytes_ + waiting() + expected() >= reply_limit(); }
-  // It is in the middle of a large command, and takes no more of it while all conversations hold too much.
+  // Says whether it is in the middle of a large command, and waits because all conversations hold too much.
   bool waits_for_room() const;
   // Gives it up.
   void refuse_room();
   std::size_t held() const { return held_; }
-  // No more input is taken, and the backlog is the last once idle().
+  // Says whether it takes no more input. The backlog is the last then, once idle().
   bool closing() const { return closing_; }
   bool idle() const { return requests_.empty(); }
-  // Neither a command nor a part of one is here.
+  // True while neither a command nor a part of one is here.
   bool at_rest() const { return requests_.empty() && parser_.pending_bytes() == 0 && backlog_.empty(); }
   // Takes no more input; what has been read is still answered.
   void drain() { closing_ = true; }
-  // The client is gone. What it has sent whole is still run, and its replies go nowhere.
+  // Tells that the client is gone. Commands that it has sent whole still run, and their replies go nowhere.
   void abandon();
-  // Nothing of it that has not been started ever will be.
+  // Drops every command that has not started, and all replies.
   void cut();
-  // Nobody will see a reply.
+  // Says that no client will see a reply.
   bool abandoned() const { return abandoned_; }
 
   // For the commands.

@@ -4,7 +4,7 @@
 //
 // A client that sends commands and does not take the replies would hold memory that others need, or wait for ever to
 // send the next command while it is not read. So its connection is closed, with a line in the log: see the patience in
-// Settings. One that takes them, however slow a line it has, keeps its connection.
+// Settings. A client that takes them keeps its connection, however slow its line.
 #pragma once
 
 #include <atomic>
@@ -38,12 +38,12 @@ class Worker {
   net::Loop& loop() { return loop_; }
   Service& service() { return service_; }
   const Counters& counters() const { return counters_; }
-  // What connections must give from now on; empty: nothing. Connections that are authenticated stay so.
+  // Sets the password that connections must give from now on; empty: none. Authenticated connections stay so.
   void set_password(std::string password) { service_.password = std::move(password); }
 
   void adopt(std::unique_ptr<net::Stream> stream, std::string local);
-  // Every connection closes when it has come to rest: what has arrived is run and answered. `drained` is called once
-  // none is left, never inline.
+  // Closes every connection when it has come to rest: what has arrived is run and answered. Calls `drained` once no
+  // connection is left, never inline.
   void drain(std::function<void()> drained);
   // Reads nothing more: every connection answers what it has read and closes.
   void hush();

@@ -102,7 +102,7 @@ Result<Buckets::Sight> Buckets::look() {
   return sight;
 }
 
-// Whether the word had been seen before: then its header is younger than it.
+// Says whether the word had been seen before: then its header is younger than it.
 bool Buckets::left_over(std::uint64_t offset, Slot slot) {
   for (std::size_t i = 0; i < seen_count_; ++i) {
     if (seen_moving_[i] == std::pair(offset, slot)) return true;

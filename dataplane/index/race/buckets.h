@@ -42,7 +42,7 @@ class Buckets {
   };
   // What has been read. Errors: corrupt.
   Result<Sight> look();
-  // Whether a miss is to be believed only when the buckets have been read again.
+  // Says whether a miss is to be believed only when the buckets have been read again.
   bool unsure() const { return unsure_; }
   // A split is about to open the buckets, or died over it: what was read of the old table may be of the past.
   bool half_open() const { return half_open_; }

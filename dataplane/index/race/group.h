@@ -26,7 +26,7 @@ class Group {
   Slot slot(std::uint64_t slot) const { return Slot(word(within(slot))); }
   void set(std::uint64_t slot, Slot word) { base::store(bytes_.data() + within(slot), word.word()); }
 
-  // Whose slots are, from the keys in their blocks. While an era is held, a word that has been seen stays what it is,
+  // Finds the keys of slots, from their blocks. While an era is held, a word that has been seen stays what it is,
   // and is not asked for again. Errors: corrupt, and the session's.
   struct Known {
     Slot slot;  // as if committed

@@ -78,7 +78,7 @@ class Slot {
   constexpr bool moving() const { return state() == static_cast<std::uint64_t>(State::moving); }
   constexpr bool leaving() const { return state() == static_cast<std::uint64_t>(State::leaving); }
   constexpr bool committed() const { return !empty() && state() == static_cast<std::uint64_t>(State::committed); }
-  // Whether it is empty or can point to anything at all.
+  // Says whether it is empty or can point to anything at all.
   constexpr bool well_formed() const { return empty() || SlotWord::Units::get(word_) != 0; }
   constexpr std::uint64_t print() const { return SlotWord::Print::get(word_); }
   constexpr std::uint64_t block() const { return SlotWord::Block::get(word_); }
@@ -86,7 +86,7 @@ class Slot {
   constexpr std::uint64_t bytes() const { return SlotWord::Units::get(word_) * layout::kBlockUnit; }
   // The extent may be longer than that.
   constexpr bool open_ended() const { return SlotWord::Units::get(word_) == SlotWord::Units::kMax; }
-  // Whether an extent of these bytes has such a slot.
+  // Says whether an extent of these bytes has such a slot.
   constexpr bool fits(std::uint64_t extent_bytes) const {
     const std::uint64_t units = (extent_bytes + layout::kBlockUnit - 1) / layout::kBlockUnit;
     return SlotWord::Units::get(word_) == std::min(units, SlotWord::Units::kMax);
@@ -122,7 +122,7 @@ struct HeaderWord {
     const std::uint64_t depth = Depth::get(header);
     return !open(header) || (Open::get(header) == 1 && depth <= 32 && Suffix::get(header) >> depth == 0);
   }
-  // Whether the header is possible, whatever the reader's directory says: a split that left the key here does not
+  // Says whether the header is possible, whatever the reader's directory says: a split that left the key here does not
   // matter.
   static constexpr bool covers(std::uint64_t header, std::uint64_t directory_hash) {
     const std::uint64_t mask = (1ull << Depth::get(header)) - 1;

@@ -146,7 +146,7 @@ TEST_F(RaceMove, AWriterTakesAwayWhatIsTentativeBeforeItGoesElsewhere) {
   EXPECT_FALSE(find(Slot::State::tentative, gone));
 }
 
-// Who has read a header as it was before may yet read a slot as it will be.
+// A client that has read a header as it was before may yet read a slot as it will be.
 TEST_F(RaceMove, NoKeyLeavesBeforeThoseHaveEndedWhoMayNotKnow) {
   movable(client).follow(move());
   const index::Movable::GoOn go_on = [] { return Status(); };

@@ -97,7 +97,7 @@ struct Table::State final : session::Repairable, heap::References {
   }
   Remote block_at(std::uint64_t units) const { return {layout::kHeap, layout::block_offset(units)}; }
   std::uint64_t heap_bytes() const { return geometry.at(layout::kHeap).bytes; }
-  // Whether a slot points into the heap at all; a READ beyond it would end the session.
+  // Says whether a slot points into the heap at all; a READ beyond it would end the session.
   bool in_heap(Slot slot) const {
     return slot.block() <= heap_bytes() / layout::kBlockUnit &&
            slot.bytes() <= heap_bytes() - layout::block_offset(slot.block());

@@ -170,7 +170,7 @@ class Verifier {
     return out != nullptr && out->moves(hash) && !opened_there ? SlotState::holds : SlotState::misplaced;
   }
 
-  // Whether another slot holds the key: one before it in its table, or any in the old table of its split.
+  // Says whether another slot holds the key: one before it in its table, or any in the old table of its split.
   bool elsewhere(std::uint64_t group, std::uint64_t number, std::uint64_t hash, base::Bytes key) const {
     const auto holds = [&](std::uint64_t other_group, std::uint64_t other) {
       const Slot slot = at(other_group, other);

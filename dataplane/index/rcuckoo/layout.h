@@ -130,7 +130,7 @@ class Entry {
   std::uint64_t bytes() const { return EntryWord::Units::get(words_[0]) * layout::kBlockUnit; }
   std::uint64_t hash() const { return words_[1]; }
 
-  // Whether the words can be an entry of this size at all: a checksum says only that they are what somebody wrote.
+  // Says whether the words can be an entry of this size at all: a checksum says only that they are what somebody wrote.
   bool well_formed(std::uint64_t entry_bytes) const {
     std::uint64_t used = 0;
     if (type() == EntryType::in_place) {

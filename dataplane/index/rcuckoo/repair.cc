@@ -26,9 +26,9 @@ bool same(const Geometry& geometry, const Entry& a, const Entry& b) {
   return std::equal(a.words().begin(), end, b.words().begin());
 }
 
-// Whether a row that is not whole is one in the middle of a WRITE that changes `slot` from `before` to `after`, and
-// which no move reaches with it: then its checksum is that of the one or of the other, with the version that goes with
-// it.
+// Says whether a row that is not whole is one in the middle of a WRITE that changes `slot` from `before` to `after`,
+// and which no move reaches with it: then its checksum is that of the one or of the other, with the version that goes
+// with it.
 bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t number, std::uint64_t slot,
                   const Entry& before, const Entry& after) {
   std::vector<std::byte> guess(row.begin(), row.end());

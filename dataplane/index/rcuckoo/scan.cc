@@ -69,7 +69,7 @@ class Scan {
   Status collect(const Row& row);
   Task<Result<bool>> read_keys();
 
-  // Whether every state of the row between the two has been seen.
+  // Says whether every state of the row between the two has been seen.
   static bool seen_through(const Stamp& before, const Stamp& after) {
     const std::uint64_t steps = after.version - before.version;
     return steps == 0 ? after.checksum == before.checksum : steps == 1;
@@ -143,7 +143,7 @@ Task<Status> Scan::choose_rows() {
   co_return Status();
 }
 
-// Whether a row that has been passed over may have entries by now.
+// Says whether a row that has been passed over may have entries by now.
 Task<Result<bool>> Scan::anything_new() {
   if (all_.empty() || passed_.empty()) co_return false;
   const Result<std::vector<bool>> now = co_await read_marks();

@@ -112,7 +112,7 @@ struct Table::State final : session::Repairable, heap::References {
 
   Remote row_at(std::uint64_t row) const { return {layout::kTable, row * geometry.row_bytes()}; }
   Remote block_at(std::uint64_t units) const { return {layout::kHeap, layout::block_offset(units)}; }
-  // Whether an entry points into the heap at all; a READ beyond it would end the session.
+  // Says whether an entry points into the heap at all; a READ beyond it would end the session.
   bool in_heap(const Entry& entry) const {
     const std::uint64_t bytes = geometry.at(layout::kHeap).bytes;
     return entry.block() <= bytes / layout::kBlockUnit && entry.bytes() <= bytes - layout::block_offset(entry.block());
