@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a read-modify-write is told to an index, whichever protocol it speaks.
+// Describes a read-modify-write to an index of any protocol.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace farpool::index {
 
-// What an editor wants done with a key.
+// What an editor wants to do with a key.
 struct Edit {
   enum class Kind : std::uint8_t { keep, put, erase } kind = Kind::keep;
   std::string value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is found when a table's bytes are looked through while nobody changes them, whatever the protocol. For memory
+// What a look through a table's bytes finds while nobody changes them, in any protocol. For memory
 // nodes that take their memory up again, tests, simulation and offline checkers.
 #pragma once
 
@@ -43,8 +43,8 @@ class Reached {
   std::vector<std::uint64_t> words_;
 };
 
-// What operation slots say is half done, in a memory of which no client changes anything any more, and what becomes of
-// it: every claim is of the dead.
+// The unfinished operations that operation slots name, in a memory that no client changes any more, and what becomes of
+// them: every claim is a dead client's.
 struct HalfDone {
   enum class State : std::uint8_t {
     begun,        // its claim was being written: it holds nothing
@@ -65,7 +65,7 @@ struct HalfDone {
   std::map<std::uint64_t, std::vector<std::byte>> rows;
 };
 
-// One thing that must not be, or that is half done. Its words say which place it is and how; never key or value bytes.
+// A defect, or something that is half done. Its words name the place and the defect; never key or value bytes.
 struct Defect {
   enum class Kind : std::uint8_t {
     torn,         // a row does not match its checksum, or a header cannot be: nobody can read its entries
@@ -99,7 +99,7 @@ struct Report {
 
   std::uint64_t rows = 0;
   std::uint64_t torn_rows = 0;
-  std::uint64_t entries = 0;  // that are not empty
+  std::uint64_t entries = 0;  // ones that are not empty
   std::uint64_t keys = 0;
   std::uint64_t bytes = 0;  // of keys and values
   std::uint64_t extents = 0;

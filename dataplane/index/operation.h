@@ -56,8 +56,8 @@ using session::gone;
 
 base::Status check_sizes(std::string_view key, std::size_t value_bytes);
 
-// What is told of a key that is not where it was looked for, because keys move between memory nodes. `known_move` is
-// the last that the client knew of when it looked.
+// Returns the error for a key that is not where it was looked for, because keys move between memory nodes. `known_move`
+// is the last move that the client knew when it looked.
 base::Status map_is_old(std::uint64_t known_move);
 base::Status moved_away();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One index protocol: all that memory nodes, clients and checkers ask of it, but for the numbers in layout/protocol.h.
-// A protocol is one such object; the room `protocols` has the list. What is here is asked when a memory is formatted,
-// taken up or audited, and when a client opens a table: never by an operation.
+// One index protocol: all that memory nodes, clients and checkers ask of it, except the numbers in layout/protocol.h.
+// A protocol is one such object; the room `protocols` has the list. These functions are called when a memory is
+// formatted, taken up or audited, and when a client opens a table: never by an operation.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Needs {
 // Says what of the needs the wire cannot serve, or ok. `name` is the protocol's.
 base::Status check_wire(std::string_view name, const Needs& needs, const fabric::Caps& caps);
 
-// What came of operations that an earlier life of a memory had left half done.
+// What became of operations that an earlier process over the memory had left half done.
 struct Mended {
   std::uint64_t operations = 0;
   std::string what;               // for people: "found 3 inserts half done, and undid them"
@@ -58,10 +58,10 @@ class Protocol {
   // Makes the tables of a zeroed memory empty. The directory is formatted apart.
   virtual void format(const layout::Geometry& geometry, base::MutableBytes memory, std::uint64_t initial_tables,
                       const Progress& progress) const = 0;
-  // Finishes or undoes what clients that have all ended left half done, and frees what they held. Cut short after any
-  // word, another call does the rest.
+  // Finishes or undoes operations that clients left half done, all of which have ended, and frees what they held. If it
+  // is cut short after any word, another call does the rest.
   virtual Mended mend(const layout::Geometry& geometry, base::MutableBytes memory, const Progress& progress) const = 0;
-  // Says what operation slots plan, and what rows become when that is done.
+  // Says what operation slots plan, and what rows become once the plans are carried out.
   virtual HalfDone half_done(const layout::Geometry&, base::Bytes) const { return {}; }
   // Checks every entry. `table` and `heap` are the regions' bytes.
   virtual Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// heap::References::rewrite(), whichever protocol's change it is done by.
+// heap::References::rewrite(), by any protocol's change.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace farpool::index {
 using Modify = std::function<task::Task<base::Result<bool>>(std::string_view key, Editor& editor)>;
 
 // Reads the keys of the extents in these blocks, and puts each key's value in place of itself. The bytes of a block
-// that nobody uses may be any: the key that they seem to name is absent, or is written anew for nothing.
+// that is not in use may be any: the key that they seem to name is absent, or is written again for nothing.
 task::Task<base::Status> rewrite(session::Session& session, const std::vector<std::uint64_t>& units,
                                  std::uint64_t block_bytes, const Modify& modify, base::Nanos deadline,
                                  fabric::Cost& cost);

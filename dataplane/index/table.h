@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every index protocol is to its callers: one table on one memory node, used by one client thread through its
+// What every index protocol offers its callers: one table on one memory node, used by one client thread through its
 // session. Every operation is atomic against those of all clients of the table, and linearizable per key.
 //
 // Every operation takes an absolute deadline and adds what it cost. The deadline is looked at between trips: a trip
@@ -53,7 +53,7 @@ struct Swept : session::Repairer::Swept {
   std::uint64_t splitting = 0;  // others are about these, as far as is known, or `trouble` came first
 };
 
-// The pool's latest move of parts of the hash space between memory nodes, as one of these sees it (docs/adr/0012).
+// The pool's latest move of parts of the hash space between memory nodes, as one memory node sees it (docs/adr/0012).
 struct Move {
   std::uint64_t number = 0;  // 0: there has been none
   std::uint32_t depth = 0;
@@ -65,7 +65,7 @@ struct Move {
 class Arrivals {
  public:
   virtual ~Arrivals() = default;
-  // The key is there afterwards, or was before. Errors: whether it is, nobody knows.
+  // Adds the key, unless it is there already. After an error, nobody knows whether it is there.
   virtual task::Task<base::Status> take_in(std::string_view key, std::string_view value) = 0;
   virtual task::Task<base::Result<bool>> has(std::string_view key) = 0;
 };
@@ -77,19 +77,19 @@ class Movable {
   using GoOn = std::function<base::Status()>;  // asked from time to time; an error ends the work
 
   virtual ~Movable() = default;
-  // What the map says now.
+  // Takes over what the map says now.
   virtual void follow(Move move) = 0;
   // Adds a key that comes from another memory node, so that only clients that know of the move change it. False: it
   // was here.
   virtual task::Task<base::Result<bool>> admit(std::string_view key, std::string_view value, base::Nanos deadline,
                                                fabric::Cost& cost) = 0;
-  // As it stands here.
+  // Says how far moves are at this memory node.
   struct Standing {
     std::uint64_t finished = 0;  // the number of the last move that is
     std::uint64_t lease = 0;     // layout::LeaseWord
   };
   virtual task::Task<base::Result<Standing>> standing() = 0;
-  // From here on clients that do not know of the move do nothing here, and no key that leaves comes.
+  // Closes the table to clients that do not know of the move, and to additions of keys that leave.
   virtual task::Task<base::Status> close(Arrivals* arrivals, const GoOn& go_on) = 0;
   // Moves every key that leaves, and writes down that the move is finished. To be called when source and targets have
   // been closed.
@@ -118,8 +118,8 @@ class Table {
                                                 fabric::Cost& cost) = 0;
   // Sums the counters of all operation slots of the memory node. Exact when nothing changes.
   virtual task::Task<base::Result<Totals>> count(base::Nanos deadline, fabric::Cost& cost) = 0;
-  // A step of a scan, of about so many keys, which a single read of so much of the table finds: see Page. A position
-  // behind the last one has no keys. Takes no locks, and writes nothing but what a lookup may have to repair.
+  // Returns one step of a scan, of about as many keys as a single read of that part of the table finds: see Page. A
+  // position behind the last one has no keys. Takes no locks, and writes nothing except what a lookup has to repair.
   virtual task::Task<base::Result<Page>> scan(std::uint64_t position, std::uint64_t count, base::Nanos deadline,
                                               fabric::Cost& cost) = 0;
   // At most 2^kPositionBits.

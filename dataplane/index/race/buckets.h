@@ -28,7 +28,7 @@ class Buckets {
  public:
   Buckets(Table::State& state, std::string_view key);
 
-  // Nothing of before counts: another era has begun, and the directory may say something else.
+  // Forgets what was read: another era has begun, and the directory may say something else.
   void forget();
   // READs of both places, in both tables of a split, into the same bytes each time.
   void add_reads(Chain& chain);
@@ -44,17 +44,17 @@ class Buckets {
   Result<Sight> look();
   // Says whether a miss is to be believed only when the buckets have been read again.
   bool unsure() const { return unsure_; }
-  // A split is about to open the buckets, or died over it: what was read of the old table may be of the past.
+  // True if a split is about to open the buckets, or died over it: what was read of the old table may be out of date.
   bool half_open() const { return half_open_; }
-  // A move between memory nodes has reached the buckets that this client does not know of; or the key's part
+  // True if a move between memory nodes that this client does not know of has reached the buckets; or if the key's part
   // leaves, and no copy of it is placed here any more.
   bool outdated() const { return outdated_; }
   bool closed() const { return closed_; }
   // Reads the directory anew. corrupt: time and again it leads to a table that does not have the key.
   Task<Status> misled(Nanos deadline, Cost& cost);
-  // There are hardly any free slots.
+  // True if there are hardly any free slots.
   bool crowded() const;
-  // There should be more of them: Splitter::grow().
+  // True if the tables should be split: Splitter::grow().
   Status grow();
 
   struct Sought {
@@ -62,8 +62,8 @@ class Buckets {
     bool values = false;
     Slot own;  // not looked at
   };
-  // Reads the blocks that slots of the key's print point to, as far as they are not known. False: one is not what its
-  // slot says, see `doubtful`.
+  // Reads the blocks that slots of the key's print point to, unless they are known. False: a block is not what its slot
+  // says, see `doubtful`.
   Task<Result<bool>> identify(Sought sought, Nanos deadline, Cost& cost);
   Slot doubtful() const { return doubtful_; }
 
@@ -102,7 +102,7 @@ class Buckets {
   Place place_in(std::uint64_t table, std::size_t i) const {
     return {table * state_.geometry.rows_per_table() + places_[i].group, places_[i].side};
   }
-  // By the map by which the key was looked for here, whatever the client has been told since.
+  // According to the map by which the key was looked for here, even if the client has a later one by now.
   bool leaves() const { return leaves_; }
   std::uint64_t known_move() const { return known_move_; }
   std::uint64_t directory_hash() const { return directory_hash_; }

@@ -9,7 +9,7 @@
 
 namespace farpool::race {
 
-// What an operation wants done, in either case.
+// What an operation wants to do with the key, if it is there and if it is not.
 struct Wish {
   std::string_view name;  // for people
   Edit::Kind if_present = Edit::Kind::keep;

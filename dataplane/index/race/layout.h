@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of a RACE subtable on its memory node. Pure functions; clients, memory nodes and offline checkers read with
-// them. Tables of equal size lie one behind the other, and which has which keys the directory says
+// them. Tables of equal size lie one behind the other, and the directory says which keys each has
 // (layout/directory.h).
 //
 // A subtable is an array of groups of three buckets. Only the outer two are hashed to; each is read together with the
@@ -22,8 +22,8 @@
 //
 // `move` is the number of the last move of keys between memory nodes that has reached the bucket (docs/adr/0012). The
 // whole word 0 is an empty slot, or the header of a bucket that is closed: its table is being made by a split, and what
-// belongs here still lies in the old table. `units` is what of the block is read at once, 1 to 255: with 255 the
-// extent may be longer, and its own lengths tell (the paper chains a second block; here a block has any length).
+// belongs here still lies in the old table. `units` is how much of the block is read at once, 1 to 255: with 255 the
+// extent may be longer, as its own lengths say (the paper chains a second block; here a block has any length).
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class Slot {
  public:
   enum class State : std::uint64_t {
     committed = 0,  // the key is there
-    tentative = 1,  // its inserter has yet to see that no other copy of the key is there; nobody else heeds it
+    tentative = 1,  // its inserter has yet to see that no other copy of the key is there; others ignore it
     moving = 2,     // of a table that is split: a copy lies in the new table, or is about to; nobody changes it here
     leaving = 3,    // for another memory node: the key is there, and nobody changes it here or there
   };

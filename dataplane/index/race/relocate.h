@@ -19,7 +19,7 @@ class Relocation final : public index::Movable {
   Task<Status> move_away(index::Arrivals& arrivals, const GoOn& go_on) override;
 
  private:
-  // What is done with each group. With arrivals, keys leave; without, they come.
+  // The work on each group. With arrivals, keys leave; without, they come.
   struct Work {
     bool closes = false;  // else keys are moved
     index::Arrivals* arrivals = nullptr;

@@ -17,10 +17,10 @@ namespace farpool::race {
 void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use,
                    const std::function<void(std::uint64_t groups)>& progress = {});
 
-// Every header is of the keys that its table has by `how.directory`, or of what a split makes of it. Every slot is
-// empty or well formed, lies in a bucket of its key and has its print; its extent is whole and of its length; no key is
-// committed twice, and no block lies in two slots. A tentative slot's block is reached, its key is not visited. What a
-// split that is under way has copied or left behind is neither.
+// Checks that every header covers the keys of its table in `how.directory`, or in what a split makes of it. Every slot
+// is empty or well formed, lies in a bucket of its key and has its print; its extent is whole and of its length; no key
+// is committed twice, and no block lies in two slots. A tentative slot's block is reached, its key is not visited.
+// Copies and leftovers of a split that is under way are neither reached nor visited.
 index::Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap,
                      const base::HashSecret& seed, const index::Verification& how = {});
 

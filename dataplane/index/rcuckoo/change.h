@@ -10,7 +10,7 @@
 
 namespace farpool::rcuckoo {
 
-// What an operation wants done, in either case.
+// What an operation wants to do with the key, if it is there and if it is not.
 struct Wish {
   Operation kind = Operation::none;
   Edit::Kind if_present = Edit::Kind::keep;

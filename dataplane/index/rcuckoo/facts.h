@@ -62,7 +62,7 @@ constexpr Figures lookup_miss(const Shape& shape, Rows rows) {
   return shape.slots ? once + once : once;
 }
 
-// What saying who holds the locks adds: the claim before they are taken and the clearing, for which nobody waits.
+// What naming the locks' holder adds: the claim before they are taken and the clearing, for which nobody waits.
 constexpr Figures claimed(const Shape& shape) { return shape.slots ? Figures{0, 2, kClaim + kClear} : Figures{}; }
 // Where rows are written: also the plan before them, and the counters behind.
 constexpr Figures planned(const Shape& shape) {

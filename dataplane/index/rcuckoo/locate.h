@@ -6,7 +6,7 @@
 //   offset from h2 mod floor(f^(f+Z)), Z = trailing zeros of h3, f = 2.3
 //
 // The printed formula puts 10.5 percent of the keys on one row twice; nine such keys of one row fill the table for
-// ever. With one added to the offset no key has but one row. docs/measurements/rcuckoo-fill.md has both; the table uses
+// ever. With one added to the offset every key has two rows. docs/measurements/rcuckoo-fill.md has both; the table uses
 // `plus_one`.
 #pragma once
 
@@ -60,10 +60,10 @@ constexpr std::uint64_t alternate(std::uint64_t hash, std::uint64_t row, std::ui
   return places.first == row ? places.second : places.first;
 }
 
-// Entries are displaced to and fro only between rows that lie so near each other. The others, two of a hundred, go up
-// alone: once, to the row of the higher number, and never back. So a client that reads some rows and so many behind
-// them has read all places of what belongs there and may come back; and a client that goes through the rows upwards
-// does not miss what goes up (scan.cc).
+// Entries are displaced to and fro only between rows that are no further apart than this. The others, two of a hundred,
+// are displaced once, to the row of the higher number, and never back. So a client that reads some rows, and so many
+// behind them, has read all places of entries that may come back; and a client that reads the rows in ascending order
+// does not miss an entry that goes up (scan.cc).
 inline constexpr std::uint64_t kReach = 256;
 constexpr bool near(const Places& places, std::uint64_t rows) {
   const std::uint64_t distance = places.second >= places.first ? places.second - places.first  //

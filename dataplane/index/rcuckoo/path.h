@@ -42,8 +42,8 @@ enum class Sight : std::uint8_t {
 //   bool accepts(path)         // the last word on a path that was found
 class PathSearch {
  public:
-  // The shortest acceptable path that displaces at most `depth` entries. The first of equal ones in order of roots and
-  // slots. Returns false if there is none.
+  // Finds the shortest acceptable path that displaces at most `depth` entries; among equal ones, the first in order of
+  // roots and slots. Returns false if there is none.
   template <class Rows>
   bool find(Rows& rows, std::uint64_t entries_per_row, std::span<const std::uint64_t> roots, unsigned depth,
             Path& path) {

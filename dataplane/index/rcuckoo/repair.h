@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a dead client's plan leaves to be done, told from the plan and the rows alone. Pure functions: clients repair
-// with them while others work, a memory node that found its memory again repairs all of it at once, offline checkers
-// judge with them.
+// Finds out what a dead client's plan leaves to be done, from the plan and the rows alone. Pure functions: clients
+// repair with them while others work, a memory node that found its memory again repairs all of it at once, and offline
+// checkers judge with them.
 //
 // One row changes at a time and in order, so the rows before some place are as after, those behind it as before, and at
-// most the one between them is torn. Whatever of them landed, the operation is finished, never undone: the plan is
+// most the one between them is torn. However many landed, the operation is finished, never undone: the plan is
 // whole, so the new entry's extent is, too. The paper's four states (section 4.2), which guess from duplicates and bad
 // checksums, do not arise.
 #pragma once
@@ -42,8 +42,8 @@ using index::HalfDone;
 // `memory` is all of the node's regions, cut by `geometry`, and any bytes.
 HalfDone half_done(const layout::Geometry& geometry, base::Bytes memory);
 
-// Does away with all of it: finishes what can be finished, and frees what was locked. For a node that begins a new life
-// over the memory of its last. Slots alone say what was locked: lock words may have been lost.
+// Repairs all of it: finishes what can be finished, and frees what was locked. For a memory node's new process over the
+// memory of its last. Only slots say what was locked: lock words may have been lost.
 struct ImageRepair {
   std::uint64_t slots = 0;     // repaired
   std::uint64_t finished = 0;  // of them in the middle of writing rows
@@ -51,8 +51,8 @@ struct ImageRepair {
   // Slots that no crash explains; they and their locks stay, everything else is as if they were not.
   std::vector<std::string> quarantined;
 };
-// Cut short after any word it leaves what half_done() finds and another call does away with: rows come before the word
-// that they are done, locks are freed while their slots still name them, and those say nothing last of all.
+// If it is cut short after any word, half_done() finds the rest and another call repairs it: rows come before the word
+// that says that they are done, locks are freed while their slots still name them, and slots are cleared last.
 ImageRepair repair_image(const layout::Geometry& geometry, base::MutableBytes memory);
 
 }  // namespace farpool::rcuckoo

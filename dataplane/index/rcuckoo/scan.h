@@ -16,8 +16,8 @@ constexpr std::uint64_t rows_per_position(std::uint64_t rows) {
   return std::bit_ceil((rows + (1ull << index::kPositionBits) - 1) >> index::kPositionBits);
 }
 
-// index::Table::scan(), of so many rows from `first` on. What it reads behind them, to find all that belongs to them,
-// is the same for many rows as for few.
+// Does index::Table::scan() for so many rows from `first` on. It reads as much behind them, to find all that belongs to
+// them, for many rows as for few.
 Task<Result<index::Page>> scan(Table::State& state, std::uint64_t first, std::uint64_t rows, Nanos deadline,
                                Cost& cost);
 

@@ -124,8 +124,8 @@ struct Table::State final : session::Repairable, heap::References {
   Status gone(Code otherwise, const std::string& what) { return index::gone(session, otherwise, what); }
 };
 
-// Waits for a row that does not match its checksum, or whose extent does not. One in the middle of a WRITE is whole
-// again a moment later; one that stays as it is was left by a client that died, which its lock tells, or is damaged.
+// Waits for a row that does not match its checksum, or whose extent does not. A row in the middle of a WRITE is whole
+// again a moment later. A row that stays so was left by a client that died, as its lock shows, or is damaged.
 class TornRow {
  public:
   explicit TornRow(Table::State& state)
