@@ -40,7 +40,7 @@ struct Diagnosis {
   std::vector<Finding> findings;
   bool ready() const;
 };
-// The best of several devices is held to what is wanted; what ails the others is told, and stands in nobody's way.
+// Only the best of several devices has to be as wanted; what ails the others is reported, and is no obstacle.
 Diagnosis diagnose(const fabric::verbs::RdmaFacts& facts, const Wanted& wanted);
 
 }  // namespace farpool::apps

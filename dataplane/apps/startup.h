@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What others may know of a memory node while it starts: taking, zeroing and looking through a large memory takes
+// What a memory node tells while it starts: taking, zeroing and looking through a large memory takes
 // minutes.
 #pragma once
 

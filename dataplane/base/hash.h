@@ -7,7 +7,7 @@
 
 namespace farpool::base {
 
-// A 128-bit secret from which hash functions derive. It travels only in a handshake: who knows it can fill one row.
+// A 128-bit secret from which hash functions derive. It travels only in a handshake: with it, one can fill one row.
 struct HashSecret {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

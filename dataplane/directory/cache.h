@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client's copy of the directory. It is a hint and may be as old as it likes: a client that it leads astray finds out
-// from the rows that it reads, and refreshes it.
+// A client's copy of the directory. It is a hint and may be out of date: a client that it leads astray finds out from
+// the rows that it reads, and refreshes it.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory as a thing of words (layout/directory.h): where a key's table is, and which words a split changes, in
-// which order. Pure; any bytes may be given to whatever reads.
+// The directory as words (layout/directory.h): where a key's table is, and which words a split changes, in which order.
+// Pure; functions that read may be given any bytes.
 //
-// A split is a list of words to be written, made from the directory as it is. A client that takes a split over from the
-// dead makes the list again from what it finds: what has been written is not on it any more. So a splitter may die
-// behind any word, and between any two of them a reader is led to a table that has its key, or to both of a split.
+// A split is a list of words to be written, made from the directory as it is. A client that takes over a dead client's
+// split makes the list again from what it finds, without the words that have been written. So a splitter may die behind
+// any word, and between any two words a reader is led to a table that has its key, or to both of a split.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ class View {
   std::uint64_t tables_;
 };
 
-// What of a key the directory goes by. The map has chosen the memory node by the low bits of the same hash: within one
-// node all keys are alike in them.
+// Returns the bits of a key's hash that the directory uses. The map has chosen the memory node by the low bits of the
+// same hash: within one memory node all keys are alike in them.
 constexpr std::uint64_t hash_of(std::uint64_t pool_hash) { return pool_hash >> 32; }
 inline std::uint64_t hash_of(const base::HashSecret& pool_secret, base::Bytes key) {
   return hash_of(base::keyed_hash(pool_secret, key));
@@ -53,29 +53,29 @@ constexpr std::uint64_t low_bits(std::uint64_t hash, std::uint64_t depth) { retu
 
 struct Route {
   std::uint64_t table = 0;
-  // The table that is being split, where rows of `table` may still lie.
+  // The table of the split under way, where rows of `table` may still lie.
   std::optional<std::uint64_t> old;
   friend bool operator==(const Route&, const Route&) = default;
 };
-// Nothing: the entry names no table, which a reader that is as old as a doubling may meet, or a damaged directory.
+// Nothing: the entry names no table. A reader that is older than a doubling may meet that, or the directory is damaged.
 std::optional<Route> route(const View& view, std::uint64_t hash);
 
-// Every table that has, or once had, the key: of each split the old table keeps the keys with a 0.
+// Returns every table that has, or once had, the key: in each split the old table keeps the keys with a 0.
 std::vector<std::uint64_t> tables_of_all_times(const View& view, std::uint64_t hash);
 
-// How often each table has been split, at least. What is under way does not count.
+// Returns how often each table has been split, at least. A split that is under way does not count.
 std::uint64_t least_depth(const View& view);
-// As many tables, a power of two, share all keys evenly. All that there are, once none is left to split another into.
+// Returns how many tables, a power of two, share all keys evenly; all tables, once none is left to split another into.
 std::uint64_t even_tables(const View& view);
-// Where each table is to have been split so often: one that has not been and that nobody splits, any of them by
-// `chance`. Nothing: there is none.
+// Returns a table that has been split fewer times than wanted and that nobody splits, one of several by `chance`.
+// Nothing: there is none.
 struct Shallow {
   std::uint64_t table = 0;
   std::uint64_t depth = 0;
 };
 std::optional<Shallow> shallow_table(const View& view, std::uint64_t depth, std::uint64_t chance);
 
-// An empty directory of which so many tables, a power of two, share all keys, as if one had been split into them.
+// Makes a directory in which so many tables, a power of two, share all keys, as if one had been split into them.
 // `bytes` are zero.
 void format(base::MutableBytes bytes, std::uint64_t tables, std::uint64_t in_use = 1);
 
@@ -106,7 +106,7 @@ WordChanges begin_clearing(const View& view, std::uint64_t table);
 // All rows have been cleared. Both leases.
 WordChanges end(const View& view, std::uint64_t table);
 
-// What cannot be, in a directory that nobody changes: each a sentence. Splits that are under way can be.
+// Returns what is wrong in a directory that nobody changes, a sentence each. Splits may be under way.
 std::vector<std::string> verify(const View& view, std::uint64_t rows_per_table);
 
 }  // namespace farpool::directory

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits a table while other clients work on it. A client that finds a table full begins, in the background of its
-// session; one that finds that a split does not go on takes it over. What a protocol supplies is how a row's entries
-// move.
+// Splits a table while other clients work on it. A client that finds a table full begins a split, in the background of
+// its session. A client that finds that a split does not go on takes it over. The protocol says how to move a row's
+// entries.
 //
-//  - A split belongs to the holder of the table's lease. One that stands still is fenced before the lease is stolen, so
-//    at any time one client moves rows, and no word of an earlier one lands later.
+//  - A split belongs to the holder of the table's lease. A holder that stands still is fenced before the lease is
+//    stolen, so at any time one client moves rows, and no word of an earlier one lands later.
 //  - Rows are moved one by one and in any order, again if a splitter died over them. A row's part of the new table is
-//    closed until all that belongs there has come; the old row is left as it was, with what has moved marked.
+//    closed until all that belongs there has come; the old row stays as it was, with its moved entries marked.
 //  - When every row has been moved, the splitter waits for an era: then every reader of an unmarked old row has ended.
 //    Only then it clears marked entries. So a reader that saw a row of the old table as its own has seen all of it.
 #pragma once
@@ -32,14 +32,14 @@ namespace farpool::directory {
 
 class Splitter {
  public:
-  // What only the protocol knows. Both may be done again at any point, by another client.
+  // Does what only the protocol knows. Both steps may be done again at any point, by another client.
   class Rows {
    public:
     virtual ~Rows() = default;
-    // What of the row's entries belongs in the new table is there afterwards, and the row open there.
+    // Copies the row's entries that belong in the new table there, and opens the row there.
     virtual task::Task<base::Status> move(const Split& split, std::uint64_t row, base::Nanos deadline,
                                           fabric::Cost& cost) = 0;
-    // Nobody looks at what was moved away any more.
+    // Clears the row's moved entries: no client looks at them any more.
     virtual task::Task<base::Status> clear(const Split& split, std::uint64_t row, base::Nanos deadline,
                                            fabric::Cost& cost) = 0;
   };
@@ -53,21 +53,21 @@ class Splitter {
   Splitter(session::Session& session, Cache& cache, const layout::Geometry& geometry, Rows& rows)
       : session_(session), cache_(cache), geometry_(geometry), rows_(rows), idle_(session.port()) {}
 
-  // The table, whose keys share `depth` bits, has no room: it is split in the background, unless that is under way or
-  // this client splits others enough. The caller waits and looks again. out_of_memory: it cannot be split.
+  // Starts a split of a table without room, whose keys share `depth` bits, in the background, unless one is under way
+  // or this client splits enough others. The caller waits and looks again. out_of_memory: it cannot be split.
   base::Status grow(std::uint64_t table, std::uint64_t depth);
-  // The caller has met a split of the table: one that does not come to an end is taken over.
+  // Notes that the caller has met a split of the table, and takes it over if it does not come to an end.
   void watch(std::uint64_t table);
 
-  // Goes on in the background with every split that nobody holds the lease of, and waits for that until the deadline:
-  // for clients that clean up behind the dead, whose leases have been given back.
+  // Continues, in the background, every split whose lease nobody holds, and waits for that until the deadline. For
+  // clients that clean up behind dead ones, whose leases have been given back.
   struct Swept {
     std::uint64_t finished = 0;
-    std::uint64_t under_way = 0;  // others are about them, or see `trouble`
+    std::uint64_t under_way = 0;  // others work on them, or see `trouble`
     base::Status trouble;
   };
   task::Task<Swept> sweep(base::Nanos deadline);
-  // Until this client splits nothing, or until the deadline.
+  // Waits until this client splits nothing, or until the deadline.
   task::Task<base::Status> idle(base::Nanos deadline);
 
   const Marks& marks() const { return marks_; }

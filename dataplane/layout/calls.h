@@ -25,10 +25,10 @@ struct TickReply {
   std::uint64_t safe_era = 0;  // no session still runs an operation of an older era
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
   std::uint64_t pressure = 0;
-  std::uint64_t hurry = 0;          // 1: somebody waits for an era: tick often for a while
+  std::uint64_t hurry = 0;          // 1: a client waits for an era: tick often for a while
   std::uint64_t places = 0;         // sessions [0, places) were admitted at some time: no other slots were written
   std::uint64_t dead = 0;           // sessions that have ended and left operations half done
-  std::uint64_t dead_segments = 0;  // that wait for somebody who takes them over
+  std::uint64_t dead_segments = 0;  // that wait for a client to take them over
   std::uint64_t deaths = 0;         // sessions that have ended without a goodbye
 };
 
@@ -59,9 +59,9 @@ struct ReturnSegmentsReply {
   std::uint64_t status = 0;  // 0 taken, 1 not the caller's
 };
 
-// Has a client ended that holds something and does not move. The memory node is the judge: the first request notes what
-// the slot or the lease says, and only one that finds it the same after the pool's failure timeout, by the node's
-// clock, ends the session. Clients that have ended already are told of at once.
+// Asks the memory node to end a client that holds something and does not move. The memory node decides: the first
+// request notes what the slot or the lease says, and only a request that finds it unchanged after the pool's failure
+// timeout, by the node's clock, ends the session. If the client has ended already, the reply says so at once.
 struct FenceRequest {
   enum : std::uint64_t { kSlot = 0, kLease = 1 };
   std::uint64_t of = kSlot;
@@ -73,8 +73,8 @@ struct FenceRequest {
 struct FenceReply {
   enum : std::uint64_t {
     kEnded = 0,   // no verb of the holder can execute here any more
-    kEnding = 1,  // it is being made so: ask again
-    kNoted = 2,   // it lives as far as is known; ask again after the failure timeout
+    kEnding = 1,  // the memory node is ending it: ask again
+    kNoted = 2,   // it is not known to have ended; ask again after the failure timeout
     kMoved = 3,   // the slot or lease says something else by now
   };
   std::uint64_t status = kEnded;

@@ -8,9 +8,9 @@
 //    8+8*E    32*N      records, one for each table
 //    ...         8      the last move of keys to other memory nodes that is finished (docs/adr/0012)
 //
-// Entries are hints: a reader that is led to the wrong table finds out from the table's rows. Records are what the
-// holder of a table's lease goes by. Every word is written by the holder of a lease alone (layout/lease.h), and read by
-// anybody at any time.
+// Entries are hints: a reader that is led to the wrong table finds out from the table's rows. The holder of a table's
+// lease relies on records. Only the holder of a lease writes a word (layout/lease.h), and any client may read it at any
+// time.
 #pragma once
 
 #include <bit>
@@ -63,7 +63,7 @@ struct SplitWord {
     none = 0,
     moving = 1,    // rows before `progress` have been moved
     clearing = 2,  // all have been; copies that are left behind go, those in rows before `progress` have gone
-    ending = 3,    // the entries are being told
+    ending = 3,    // the entries change
   };
   using Target = Field<0, 32>;
   using PhaseOf = Field<32, 2>;
@@ -97,9 +97,9 @@ constexpr std::uint64_t directory_bytes(std::uint64_t tables) { return move_offs
 // The greatest number of a move between memory nodes that a bucket's header, or a row's version, can hold.
 inline constexpr std::uint64_t kMostMoves = (1 << 23) - 1;
 
-// The lease of a table: its holder, and nobody else, splits the table, or moves keys of its rows elsewhere. The
-// first lease word is the directory's own: its holder writes depth, homes and entries. Tables of the same lease wait
-// for each other. Who has locks to repair has no directory that changes, so these are the words of repair leases.
+// The lease of a table: only its holder splits the table, or moves keys of its rows elsewhere. The first lease word is
+// the directory's own: its holder writes depth, homes and entries. Tables of the same lease wait for each other. A
+// protocol with locks has no directory that changes, so these are the words of repair leases.
 inline constexpr std::uint64_t kDirectoryLease = 0;
 constexpr std::uint64_t table_lease(std::uint64_t table) { return 1 + table % (kRepairLeases - 1); }
 

@@ -23,7 +23,7 @@ enum CallId : std::uint32_t {
   kAllocateSegments = 2,  // a run of segments, or an orphan of a size class
   kReturnSegments = 3,
   kReadMap = 4,
-  kFence = 5,         // has a session ended that stands still, or asks whether one has ended
+  kFence = 5,         // ends a session that stands still, or says whether one has ended
   kAdoptSegment = 6,  // takes over a segment, or run, of the dead
 };
 

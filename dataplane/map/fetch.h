@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the shard map from memory nodes. Any of them has it; the newest epoch wins.
+// Reads the shard map from memory nodes. Any of them has it; the newest epoch wins.
 #pragma once
 
 #include <string>

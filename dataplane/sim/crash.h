@@ -22,7 +22,7 @@ struct Scenario {
     bool by_survivor = false;
     Call call;
     bool finds_no_room = false;  // it fails, and the client remembers why
-    bool splits = false;         // instead, the table that has its key is split
+    bool splits = false;         // instead, it splits the table that has its key
   };
   std::vector<Before> before;
   Call doomed;
@@ -37,7 +37,8 @@ struct Scenario {
 // Returns every branch of every operation: values in place and in extents, a free slot, keys that are there or not, a
 // conflict with another operation on the key; and the branches that only this protocol has, from its dialect.
 std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol = {});
-// Returns what the worlds of scenarios have in common: a client that meets a dead client's lock waits, but not for long.
+// Returns what the worlds of scenarios have in common: a client that meets a dead client's lock waits, but not for
+// long.
 WorldOptions crash_options(std::uint64_t seed, layout::Protocol protocol);
 
 // How the victim dies, and who repairs what it left.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients asked of single keys and what they were told, and whether one order of all of it explains the answers.
+// What clients asked of single keys and what the answers were, and whether one order of all of it explains the answers.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct Call {
   std::size_t client = 0;
   std::string key;
   std::string value;                 // what it sets
-  std::optional<std::string> found;  // what it was told; for insert, update, remove, look any text means "it was there"
-  bool known = true;                 // false: the answer never came, or was that nobody knows
+  std::optional<std::string> found;  // the answer; for insert, update, remove, look any text means "it was there"
+  bool known = true;                 // false: the answer never came, or was `unknown_outcome`
   Nanos asked = 0;
   Nanos answered = std::numeric_limits<Nanos>::max();
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in a memory node when nothing moves, and what of it cannot be: an inspection of the bytes, with no client's
+// What lies in a memory node when nothing moves, and what of it is wrong: an inspection of the bytes, with no client's
 // help.
 #pragma once
 
