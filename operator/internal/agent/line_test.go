@@ -112,7 +112,7 @@ func TestALineEndsWithItsStreamOrWhenNobodyUsesIt(t *testing.T) {
 	awaitClosed(t, connection)
 }
 
-// Calls in a row share a connection; one that failed leaves none that would make the next fail, too.
+// Calls in a row share a connection. A call that failed closes it, so that the next one does not fail, too.
 func TestCallsInARowOverALine(t *testing.T) {
 	f := newFixture(t)
 	p := f.start("127.0.0.1:0", pki.RoleNode)

@@ -282,7 +282,7 @@ func TestHowAQuestionEnds(t *testing.T) {
 	}
 }
 
-// The peer ends a call whose time is over, too, and may be the first to: that is told in the same words.
+// The peer also ends a call whose time is over, and may be the first to. The error is the same.
 func TestAQuestionWhoseTimeIsOver(t *testing.T) {
 	for range 64 { // which of both is seen first, is random
 		w := newWire(t)
@@ -342,7 +342,7 @@ func TestALinkEndsWithItsWatch(t *testing.T) {
 	}
 }
 
-// The peer learns that nobody waits for an answer, which then ends nothing that is under way.
+// The peer learns that nobody waits for an answer. Its answer then ends no other call.
 func TestACallIsAbandonedOnce(t *testing.T) {
 	w := newWire(t)
 	call, messages := w.begin(false)

@@ -591,7 +591,7 @@ func TestAnotherHoldersCertificateIsRefused(t *testing.T) {
 	f.await("its own", connected)
 }
 
-// Where maps are signed, one that the operator has not signed is not looked at, whatever epoch it claims.
+// If maps are signed, a map without the operator's signature is ignored, whatever epoch it claims.
 func TestForgedMapsAreRefused(t *testing.T) {
 	f := newFixture(t)
 	p := f.start("127.0.0.1:0", pki.RoleNode)
@@ -639,7 +639,7 @@ func TestForgedMapsAreRefused(t *testing.T) {
 	f.await("an unsigned map", connected)
 }
 
-// A memory node that takes its memory up answers before it knows what that holds: it is neither refused nor taken for one that serves.
+// A memory node that takes its memory up answers before it knows what the memory holds. It counts neither as refused nor as serving.
 func TestAMemoryNodeThatStarts(t *testing.T) {
 	f := newFixture(t)
 	p := f.start("127.0.0.1:0", pki.RoleNode)
@@ -721,7 +721,7 @@ func TestARefusedEpochIsRemembered(t *testing.T) {
 	if publish(7); f.told.Load() != 3 {
 		t.Errorf("another refusal is told %d times", f.told.Load()-2)
 	}
-	// Only one that is older than what its memory has followed is remembered.
+	// A refusal is remembered only if its memory has followed a later map.
 	other := status.Error(codes.AlreadyExists, "this epoch with other content")
 	p.refuses.Store(&other)
 	publish(6)

@@ -93,7 +93,7 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// The manager that has created an object owns its defaults, too, which nothing here knows of. Its name says that the object was created as it is wanted.
+// The manager that has created an object also owns its defaults, which are unknown here. Its name says that the object was created as it is wanted.
 func TestAsMade(t *testing.T) {
 	const defaulted = `{
 		"f:metadata": {"f:labels": {".": {}, "f:a": {}}, "f:ownerReferences": {".": {}, "k:{\"uid\":\"7\"}": {}}},

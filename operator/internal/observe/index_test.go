@@ -55,7 +55,7 @@ func TestAnIndexHasEachObjectOnce(t *testing.T) {
 	}
 }
 
-// indexes is a cache to which indexes can be added. It refuses one that it is told to refuse.
+// indexes is a cache to which indexes can be added. It refuses the index that the test names.
 type indexes struct {
 	cache.Cache
 	// keys are by kind and index.

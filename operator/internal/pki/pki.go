@@ -294,7 +294,7 @@ func (a *Authority) sign(request Request, now time.Time, lifetime time.Duration)
 type Credential struct {
 	Certificate tls.Certificate
 	RenewAt     time.Time
-	// Bundle is whom members of the pool trust, and tells whether the authority has changed since. It is parsed for each handshake.
+	// Bundle is what members of the pool trust, and shows whether the authority has changed since. It is parsed for each handshake.
 	Bundle []byte
 }
 

@@ -42,7 +42,7 @@ func (d *drill) wantHeld(operation *v1alpha1.ResizeOperation, nodes int) {
 	}
 }
 
-// Before its keys move, what has come for a resize that is aborted goes again. The pool stays until it is told how to go on.
+// If a resize is aborted before its keys move, the memory nodes that were added for it are removed. The pool stays as it is until a person says how to go on.
 func TestAResizeIsAborted(t *testing.T) {
 	for what, goesOn := range map[string]func(*drill) int{
 		"by another aim":       func(d *drill) int { d.aim(4); return 4 },
@@ -70,7 +70,7 @@ func TestAResizeIsAborted(t *testing.T) {
 		if slices.Contains(d.Resizes, aborted) && meta.IsStatusConditionTrue(aborted.Status.Conditions, v1alpha1.ConditionHolding) {
 			t.Errorf("%s: it still holds the pool", what)
 		}
-		// Once another number was asked for, the one that was aborted is asked for like any.
+		// Once another number was asked for, the aborted number can be asked for like any.
 		d.scaleTo(5)
 		d.wantNodes(5)
 		d.noneLost()

@@ -163,7 +163,7 @@ func TestTheMarksOfMemoryPressure(t *testing.T) {
 		}
 		s.Pool.Status = d.Status.Pool
 	}
-	// A pool that was full and is nearly full now says so, whatever a memory node that is silent would say.
+	// A pool that was full and is nearly full now says so, even if a memory node is silent.
 	meta.SetStatusCondition(&s.Pool.Status.Conditions, condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryFull, "full"))
 	full(1, 900)
 	s.Agents[observedPod("cache-memory-0")] = agent.Observation{State: agent.Starting}

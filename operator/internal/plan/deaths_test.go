@@ -149,7 +149,7 @@ func TestALateReportOfADeadProcess(t *testing.T) {
 	}
 }
 
-// A process that a person has named for a repair may live, and goes on to count as one that answers.
+// A process that a person has named for a repair may live. It still counts as answering.
 func TestAProcessThatAPersonHasNamedMayLive(t *testing.T) {
 	w := newWard(t)
 	w.request(v1alpha1.RepairClient{Name: "a", Process: v1alpha1.ProcessID(0xa)})

@@ -114,7 +114,7 @@ func TestWhatHasToLeaveWaitsForNobodyWhoComes(t *testing.T) {
 	d.noneLost()
 }
 
-// One that has yet to come into the map holds nothing, and is made anew elsewhere at once.
+// A memory node that has yet to join the map holds nothing, and is made again elsewhere at once.
 func TestANewcomerLeavesACordonedKubernetesNode(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
 	d.aim(3)
@@ -240,7 +240,7 @@ func TestADrainThatWaitsForAnotherMemoryNodeSaysSo(t *testing.T) {
 	d.noneLost()
 }
 
-// Whose process ends again and again answers nobody, and goes all the same.
+// A memory node whose process ends again and again does not answer, and is removed all the same.
 func TestAMemoryNodeThatCrashesGoes(t *testing.T) {
 	crash := func(d *drill, node string) {
 		d.kubelets()

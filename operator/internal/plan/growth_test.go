@@ -205,7 +205,7 @@ func TestHowManySessionsAreNeeded(t *testing.T) {
 	}
 }
 
-// A memory node has the sessions that its pod was started with; one that reads them from a file has those of the spec.
+// A memory node has the sessions that its pod was started with, or the spec's if it reads them from a file.
 func TestHowManySessionsAMemoryNodeHas(t *testing.T) {
 	spec := int32(77)
 	for name, c := range map[string]struct {

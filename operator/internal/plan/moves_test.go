@@ -248,7 +248,7 @@ func (d *drill) dies() bool {
 	return true
 }
 
-// heard is what the operator knows of agents: one that has just begun has heard none, then half of them.
+// heard is what the operator knows of agents. An operator that has just begun has heard none of them, then half.
 func (d *drill) heard() map[types.UID]agent.Observation {
 	if d.unheard == 0 {
 		return d.Agents
@@ -836,7 +836,7 @@ func TestAPoolGrows(t *testing.T) {
 	d.step(false)
 	d.kubelets()
 	d.step(false)
-	// The one that answers comes into the map, and holds nothing until the other one is there too.
+	// The memory node that answers joins the map, and holds nothing until the other one is there, too.
 	joined := d.current()
 	if len(joined.Nodes) != 4 || joined.Move != 0 || joined.Directory.Depth != first.Directory.Depth || !slices.Equal(joined.Directory.Tables, first.Directory.Tables) {
 		t.Fatalf("%+v", joined)
@@ -1051,7 +1051,7 @@ func TestKeysThatAreUnknownAreNotCounted(t *testing.T) {
 	d.step(false)
 	begun := d.operation().Status
 	heard := maps.Clone(d.Agents)
-	// An operator that has just begun, of which two memory nodes are out of reach.
+	// An operator has just begun, and two memory nodes are out of its reach.
 	for node := range 2 {
 		d.Agents[d.NodePods[name(node)].UID] = agent.Observation{State: agent.Unreachable, Error: "no answer"}
 	}
@@ -1581,7 +1581,7 @@ func TestGoneInTheMiddleOfAMove(t *testing.T) {
 	d.untilSettled()
 }
 
-// After a restored backup nothing is told by a map that is known to be an old one, and that nothing else holds.
+// After a restored backup the operator publishes nothing from a map that is known to be old, if no newer one is in reach.
 func TestAMapOfAnotherPastIsNotTold(t *testing.T) {
 	for what, change := range map[string]func(*drill){
 		"keys have left in a move that the map does not know": func(d *drill) {
@@ -1616,7 +1616,7 @@ func TestAMapOfAnotherPastIsNotTold(t *testing.T) {
 				t.Errorf("%s: %s serves", what, node)
 			}
 		}
-		// Another epoch than the one that is lost gives nothing up.
+		// Another epoch than the lost one gives nothing up.
 		d.mayBeginEmpty = true
 		pods := len(d.NodePods)
 		d.giveUp(d.lostEpoch() + 1)
@@ -1661,7 +1661,7 @@ func TestWhoRemembersTheLostMapBeginsEmptyLast(t *testing.T) {
 	}
 }
 
-// lostEpoch is the one that the condition names.
+// lostEpoch is the epoch that the condition names.
 func (d *drill) lostEpoch() int64 {
 	d.t.Helper()
 	c := meta.FindStatusCondition(d.Pool.Status.Conditions, v1alpha1.ConditionDegraded)
@@ -1680,7 +1680,7 @@ func (d *drill) giveUp(epoch int64) {
 	d.Pool.Annotations = map[string]string{v1alpha1.AnnotationBeginEmpty: fmt.Sprint(epoch)}
 }
 
-// Memory nodes that restart keep their map, so that a backup of the API server that is restored meanwhile takes nothing back.
+// Memory nodes that restart keep their map, so a backup of the API server that is restored meanwhile takes nothing back.
 func TestARestartBesideARestoredBackup(t *testing.T) {
 	for _, policy := range []v1alpha1.DataPolicy{v1alpha1.DataPolicyCache, v1alpha1.DataPolicyStore} {
 		d := newDrill(t, 2, policy)
@@ -1701,7 +1701,7 @@ func TestARestartBesideARestoredBackup(t *testing.T) {
 	}
 }
 
-// An annotation that names what nothing has followed gives nothing up, and is told of.
+// An annotation that names an epoch that nothing has followed gives nothing up, and people learn of it.
 func TestNothingIsGivenUpThatIsThere(t *testing.T) {
 	d := newDrill(t, 2, v1alpha1.DataPolicyStore)
 	d.giveUp(d.current().Epoch + 5)
@@ -1799,7 +1799,7 @@ func TestAMapHasRoomForSoMany(t *testing.T) {
 	d.noneLost()
 }
 
-// Everything at any time: aims, deaths with and without memory, silence, operators that die between two steps, nodes that cannot be told.
+// Everything at any time: aims, deaths with and without memory, silence, operators that die between two steps, memory nodes that receive no map.
 // Where no memory is lost no key is; and when all is well again the pool comes to what its spec says.
 func TestAnyOrderOfEvents(t *testing.T) {
 	seeds := 8
@@ -1965,7 +1965,7 @@ func (d *drill) growAndDrain() {
 			d.t.Fatalf("%s: %d memory nodes are asked for: %d operations, the last %+v, move %d, %d memory nodes", what, aim, len(d.Resizes), d.operation().Status, d.current().Move, len(d.current().Nodes))
 		}
 	}
-	// What is told of a ResizeOperation is told though the operator dies, and more than once only by one that dies before it has written that down.
+	// Events about a ResizeOperation are sent even if the operator dies, and twice only by an operator that dies before it has written them down.
 	for _, reason := range []string{v1alpha1.ReasonResizePlanned, v1alpha1.ReasonMoving, v1alpha1.ReasonResizeComplete} {
 		if d.effectsOfALife > 0 {
 			break // some live too short to tell anything

@@ -62,7 +62,7 @@ func TestTransportsThatAreServed(t *testing.T) {
 	}
 }
 
-// A memory node's name says which it is of which memory pool, in no other way than it was made.
+// A memory node's name says its memory pool and ordinal, in exactly the form in which it was made.
 func TestWhoseNameAMemoryNodeHas(t *testing.T) {
 	d := stageOf(v1alpha1.DataPolicyCache, 0)
 	d.Pool.Spec.Memory.Pools = []v1alpha1.MemoryPool{{Name: "memory"}, {Name: "more"}}
@@ -305,7 +305,7 @@ func TestWhoMountsASecret(t *testing.T) {
 	}
 }
 
-// Who looks again does so at the first of the times that something is due, and not before a second has passed.
+// The operator looks again at the first time at which something is due, and not before a second has passed.
 func TestWhenThePoolIsLookedAtAgain(t *testing.T) {
 	d := &decision{Input: Input{Now: start}}
 	for _, c := range []struct{ due, again time.Duration }{{time.Minute, time.Minute}, {time.Hour, time.Minute}, {5 * time.Second, 5 * time.Second}, {-time.Hour, time.Second}} {

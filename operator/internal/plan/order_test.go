@@ -168,7 +168,7 @@ func TestCarryOut(t *testing.T) {
 	}
 }
 
-// The status of a ShardMap that is deleted, or of which nothing is decided, is not written. The pool's own status comes last.
+// The status of a ShardMap is not written if the map is deleted, or nothing is decided about it. The pool's own status comes last.
 func TestStatusesOfMapsThatStay(t *testing.T) {
 	mapOf := func(name string) *v1alpha1.ShardMap {
 		return &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -343,7 +343,7 @@ func TestAcceptanceIsOfOneLifeOnly(t *testing.T) {
 	}
 }
 
-// A loss is told when the status moves, so that a crash between map and status cannot swallow it.
+// A loss is announced when the status changes, so a crash between map and status cannot swallow it.
 func TestLossIsToldByTheStatus(t *testing.T) {
 	s := newScene(1, v1alpha1.DataPolicyCache)
 	s.carryOut(t, &s.decide(t).Plan)
@@ -620,7 +620,7 @@ func TestAPodThatGetsNoNetwork(t *testing.T) {
 	}
 }
 
-// A pool that asks for locks in its NICs' memory is told of each node whether it has them there; others hear nothing of it.
+// If a pool asks for locks in its NICs' memory, each MemoryNode says whether it has them there. Other pools say nothing about it.
 func TestLocksPlaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked   string

@@ -101,7 +101,7 @@ func (w *ward) exit(name string, code int32) {
 	w.Exits = map[types.UID]*corev1.ContainerStateTerminated{types.UID("pod-" + name): terminated(code)}
 }
 
-// closes has every memory node name a process as one that closed its sessions itself.
+// closes makes every memory node name a process as one that closed its sessions itself.
 func (w *ward) closes(process uint64) {
 	for i := range int32(2) {
 		facts := w.Agents[types.UID("pod-"+v1alpha1.MemoryNodeName("cache", "memory", i))].Facts.GetMemoryNode()
@@ -235,7 +235,7 @@ func message(lease *v1alpha1.RepairLease, kind string) string {
 	return meta.FindStatusCondition(lease.Status.Conditions, kind).Message
 }
 
-// Who is dead, and how that is known.
+// Which processes are dead, and how that is known.
 func TestDeaths(t *testing.T) {
 	ofA := &farpoolv1alpha1.DeadClient{Process: 0xa, Name: "a", Slots: 1}
 	library := &farpoolv1alpha1.DeadClient{Process: 0x77, Name: "etl", Segments: 2}
@@ -597,7 +597,7 @@ func TestWithoutComputeShardsClientsRepair(t *testing.T) {
 	w.wants(lease, v1alpha1.StepComplete, v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete)
 }
 
-// A shard is asked for one repair at a time, and one that is dead, not ready or behind is not asked.
+// A shard is asked for one repair at a time. A shard that is dead, not ready or behind is not asked.
 func TestWhichShardIsAsked(t *testing.T) {
 	w := newWard(t)
 	w.Agents["pod-b"].Facts.Ready = false
@@ -678,7 +678,7 @@ func TestRequests(t *testing.T) {
 			if owner := metav1.GetControllerOf(lease); owner == nil || owner.UID != "uid" || lease.Labels[v1alpha1.LabelPool] != "cache" {
 				t.Errorf("it does not belong to its pool: %+v", lease.ObjectMeta)
 			}
-			// Whom a name means is found once.
+			// The process that a name means is found once.
 			w.shard("a", 0xff)
 			if w.step(); len(lease.Status.Processes) != len(c.fences) {
 				t.Errorf("%v", lease.Status.Processes)
@@ -865,7 +865,7 @@ func TestNobodyRepairsItself(t *testing.T) {
 	}
 }
 
-// A cache that shows the status of before leads to the same decision once more, and to no other call.
+// A cache that shows an earlier status leads to the same decision once more, and to no other call.
 func TestAnOldStatusChangesNothing(t *testing.T) {
 	w := newWard(t)
 	w.gone("a")

@@ -163,7 +163,7 @@ func stageOf(policy v1alpha1.DataPolicy, inTheMap int, names ...string) *decisio
 	return d
 }
 
-// Who is late is asked of every node of the map, whatever is known of the ones before it.
+// Every memory node of the map is checked for being late, whatever is known of the ones before it.
 func TestWhoIsLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*decision)

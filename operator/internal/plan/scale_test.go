@@ -220,7 +220,7 @@ func TestGrowthIsApproved(t *testing.T) {
 		t.Fatalf("move %d, %d replicas", spec.Move, d.MemoryPools["cache-memory"].Spec.Replicas)
 	}
 	d.wantStage(v1alpha1.StagePlanned, "waiting for a person's approval")
-	// Nobody is told that it grows while it does not.
+	// No event says that it grows while it does not.
 	d.wantLimited(metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired)
 	if d.told("KVPool", v1alpha1.ReasonGrowing) != 0 || d.told("KVPool", v1alpha1.ReasonApprovalRequired) != 1 || d.told("ResizeOperation", v1alpha1.ReasonApprovalRequired) != 1 {
 		t.Errorf("told: %s", strings.Join(d.events, ", "))

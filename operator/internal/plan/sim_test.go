@@ -29,7 +29,7 @@ var (
 	simFirst = flag.Int64("first", 0, "the first of them")
 )
 
-// event is one thing that happens. It means something in any world, so that a story can be told without it.
+// event is one thing that happens. It has a meaning in every world, so that a story can leave it out.
 type event struct {
 	what what
 	seed uint64

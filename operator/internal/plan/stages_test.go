@@ -93,7 +93,7 @@ func TestWhetherAResizeNamesTables(t *testing.T) {
 	}
 }
 
-// The last eight that are over are kept, and one that holds the pool, however old.
+// The last eight operations that are over are kept, and the one that holds the pool, however old it is.
 func TestHowManyResizesAreKept(t *testing.T) {
 	for over, goes := range map[int]string{resizesKept: "", resizesKept + 2: "resize-0 resize-1"} {
 		d := resizing()

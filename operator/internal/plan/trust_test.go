@@ -89,7 +89,7 @@ func TestEpochsWithoutSignedMapsAreNotBelieved(t *testing.T) {
 	}
 }
 
-// Maps that are published are signed, in pools whose pods check it, and in no others: their memory nodes have been told none of it.
+// Published maps are signed in pools whose pods check signatures, and in no other pools: their memory nodes know no key.
 func TestMapsAreSignedFromTemplate4On(t *testing.T) {
 	for version := int32(1); version <= render.Newest; version++ {
 		s := newTrust(1)

@@ -27,7 +27,7 @@ func golden(t *testing.T) *farpoolv1alpha1.ShardMap {
 	return message
 }
 
-// Nothing of a map is lost in its resource, or a map adopted after a restore would differ from the one that nodes hold.
+// A map's resource keeps all of it. Otherwise a map adopted after a restore would differ from the memory nodes' map.
 func TestNothingIsLostBetweenForms(t *testing.T) {
 	message := golden(t)
 	race := proto.CloneOf(message.Nodes[0])

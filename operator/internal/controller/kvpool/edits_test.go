@@ -246,7 +246,7 @@ var _ = Describe("edits of a KVPool", func() {
 			})
 			Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
 			if edit.class == kept {
-				// Until it is known that memory nodes are made by a template that keeps what they start with, nothing may be edited that they start with.
+				// While it is unknown whether a template keeps what memory nodes start with, nothing that they start with may be edited.
 				Eventually(func() *v1alpha1.TemplateStatus { return w.current().Status.Template }, within, every).ShouldNot(BeNil())
 			}
 			var before, after *v1alpha1.KVPool

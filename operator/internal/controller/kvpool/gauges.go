@@ -27,7 +27,7 @@ type gauges struct {
 }
 
 type poolGauges struct {
-	// Zero: it is not told of.
+	// Zero: no metric shows it.
 	epoch, overdue               int64
 	partsLeft                    int64
 	keysLeft                     *int64 // nil: nobody knows

@@ -65,14 +65,14 @@ func TestGaugesKeepNothingOfADecision(t *testing.T) {
 	if held.Value() != nil {
 		t.Error("it is kept")
 	}
-	// A count that nobody knows for a while is told as it was.
+	// A count that is unknown for a while stays as it was.
 	g.set(pool, &plan.Status{})
 	if left := g.pools[pool].keysLeft; left == nil || *left != 7 {
 		t.Errorf("keys left: %v", left)
 	}
 }
 
-// The end of a ResizeOperation is counted, and nothing else that is told about it.
+// The end of a ResizeOperation is counted, and no other event about it.
 func TestResizesAreCountedWhenTheyEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)

@@ -44,7 +44,7 @@ func TestEachStepOfALeaseIsToldOnce(t *testing.T) {
 	}
 }
 
-// A resize may come to a stage more than once, and is told each time; a cache that shows the status of before has nothing told again.
+// A resize may come to a stage more than once, and each time is announced. A cache that shows an earlier status repeats no announcement.
 func TestEachStepOfAResizeIsToldOnce(t *testing.T) {
 	r := &Reconciler{told: map[types.NamespacedName]map[line]string{}}
 	pool := &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache", UID: "pool"}}

@@ -84,7 +84,7 @@ func (t *tellings) await(ctx context.Context, of *telling, what string) error {
 		}
 	}
 	if of.what != what {
-		return errStillTelling // what it was told before has only now been answered
+		return errStillTelling // this answer was to an earlier call
 	}
 	return of.err
 }
