@@ -171,6 +171,10 @@ sim-operator: ## the planner among operators that die, lagging caches, memory no
 mutants-operator: ## conditions and loops of the operator changed one at a time, which its unit tests must notice: ARGS='--sample 10', ARGS='plan'
 	@go run ./hack/mutants-operator $(ARGS)
 
+.PHONY: mutants-cpp
+mutants-cpp: ## conditions and statements of the data plane changed one at a time, which unit tests should notice: ARGS='--near --only handshake session'
+	@go run ./hack/mutants-cpp $(ARGS)
+
 .PHONY: soak
 soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong
 	@cmake --build build/release -j $(JOBS) --target simulate

@@ -18,16 +18,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-)
 
-// mutant is one change of one line.
-type mutant struct {
-	number       int
-	file, kind   string
-	line, column int
-	// code is the line, without the space around it.
-	code string
-}
+	"farpool.dev/farpool/hack/mutation"
+)
 
 // Kinds of mutants, by the names that gremlins gives them.
 const (
@@ -60,14 +53,14 @@ type changer struct {
 	types   *types.Info
 	lines   []string
 	next    *int
-	mutants []*mutant
+	mutants []*mutation.Mutant
 	pieces  []piece
 	// loops are the statements that a break or a continue would leave or go on with, the innermost last: true for a loop.
 	loops []bool
 }
 
 // instrument has the files of a package hold all their mutants.
-func instrument(tree, directory string) ([]*mutant, error) {
+func instrument(tree, directory string) ([]*mutation.Mutant, error) {
 	place := filepath.Join(tree, directory)
 	entries, err := os.ReadDir(place)
 	if err != nil {
@@ -95,7 +88,7 @@ func instrument(tree, directory string) ([]*mutant, error) {
 		return nil, fmt.Errorf("check types: %w", err)
 	}
 	next := 0
-	var mutants []*mutant
+	var mutants []*mutation.Mutant
 	for i, file := range files {
 		content, err := os.ReadFile(filepath.Join(place, names[i]))
 		if err != nil {
@@ -168,7 +161,7 @@ func (c *changer) source(node ast.Node) string {
 func (c *changer) mutant(at token.Pos, kind string) int {
 	*c.next++
 	position := c.file.Position(at)
-	c.mutants = append(c.mutants, &mutant{number: *c.next, file: c.name, kind: kind, line: position.Line, column: position.Column, code: strings.TrimSpace(c.lines[position.Line-1])})
+	c.mutants = append(c.mutants, &mutation.Mutant{Number: *c.next, File: c.name, Kind: kind, Line: position.Line, Column: position.Column, Code: strings.TrimSpace(c.lines[position.Line-1])})
 	return *c.next
 }
 

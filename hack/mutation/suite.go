@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package mutation
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +17,6 @@ import (
 )
 
 const (
-	// Tests that take long, and find nothing that others do not.
-	slowTests = "^(TestTheOperatorDies|TestAMapHas)"
 	// A mutant that goes round for ever ends when its tests have used this much more time than they need, or this much memory.
 	patience  = 20
 	kibibytes = 6 << 20
@@ -27,9 +24,14 @@ const (
 	quickly = 10 * time.Millisecond
 )
 
-// suite is the tests of a package, in a binary that holds all mutants of it.
-type suite struct {
-	directory, binary string
+// Suite is a test binary that holds mutants. MUTANT is the number of the one that lives, and MUTANTS_REACHED names a file to which the binary writes the numbers
+// of those whose code it came to.
+type Suite struct {
+	Directory, Binary string
+	// Tests are the names of all tests.
+	Tests []string
+	// Arguments has the binary run some tests, or none, up to the first that fails.
+	Arguments func(tests []string) []string
 	// starts is how long a process with no test takes.
 	starts time.Duration
 	// tests from the fastest on.
@@ -44,38 +46,27 @@ type test struct {
 	reaches map[int]bool
 }
 
-// prepare builds the tests, and finds out what each reaches.
-func (s *suite) prepare() error {
-	build := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-w", "-o", s.binary, ".")
-	build.Dir, build.Env = s.directory, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
-	if said, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the tests of %s: %w\n%s", s.directory, err, said)
-	}
-	list := exec.Command(s.binary, "-test.list", "^Test", "-test.skip", slowTests)
-	list.Dir = s.directory
-	names, err := list.Output()
-	if err != nil {
-		return fmt.Errorf("list the tests of %s: %w", s.directory, err)
-	}
+// Prepare finds out what each test reaches.
+func (s *Suite) Prepare() error {
 	for i := range 5 {
 		began := time.Now()
-		if _, err := s.run("^$", time.Minute, "MUTANT=0"); err != nil {
-			return fmt.Errorf("run no test of %s: %w", s.directory, err)
+		if _, err := s.run(nil, time.Minute, "MUTANT=0"); err != nil {
+			return fmt.Errorf("run no test of %s: %w", s.Directory, err)
 		}
 		if took := time.Since(began); i == 0 || took < s.starts {
 			s.starts = took
 		}
 	}
-	for name := range strings.FieldsSeq(string(names)) {
+	for _, name := range s.Tests {
 		t := test{name: name, reaches: map[int]bool{}}
-		file := filepath.Join(filepath.Dir(s.binary), "reached")
+		file := s.Binary + ".reached"
 		began := time.Now()
-		ended, err := s.run("^"+name+"$", time.Hour, "MUTANTS_REACHED="+file)
+		ended, err := s.run([]string{name}, time.Hour, "MUTANTS_REACHED="+file)
 		if err == nil && !ended.passed {
 			err = fmt.Errorf("it fails with no mutant: %s", ended.said)
 		}
 		if err != nil {
-			return fmt.Errorf("run %s of %s: %w", name, s.directory, err)
+			return fmt.Errorf("run %s of %s: %w", name, s.Directory, err)
 		}
 		t.takes = time.Since(began)
 		reached, err := os.ReadFile(file)
@@ -96,31 +87,35 @@ func (s *suite) prepare() error {
 	return nil
 }
 
-// try a mutant. It returns "" if a test fails, and else why none did; late says that one failed because it took too long. It runs more tests at once each time:
-// what fails at once keeps a mutant from tests that it would have wait for their deadlines.
-func (s *suite) try(m *mutant) (fate string, late bool, err error) {
+// try has the tests that reach a mutant run with it. It runs more tests at once each time: what fails at once keeps a mutant from tests that it
+// would have wait for their deadlines.
+func (s *Suite) try(m *Mutant) (Fate, error) {
 	var batch []string
 	var takes, most time.Duration
 	reached := false
 	most = quickly
 	few := 1
+	kill := Killed
 	fails := func() (bool, error) {
 		if len(batch) == 0 {
 			return false, nil
 		}
-		ended, err := s.run("^("+strings.Join(batch, "|")+")$", patience*takes+10*time.Second, "MUTANT="+strconv.Itoa(m.number))
-		batch, takes, late = nil, 0, ended.late
+		ended, err := s.run(batch, patience*takes+10*time.Second, "MUTANT="+strconv.Itoa(m.Number))
+		batch, takes = nil, 0
+		if ended.late {
+			kill = Late
+		}
 		return !ended.passed, err
 	}
 	for _, t := range s.tests {
-		if !t.reaches[m.number] {
+		if !t.reaches[m.Number] {
 			continue
 		}
 		reached = true
 		itself := max(0, t.takes-s.starts)
 		if len(batch) == few || len(batch) > 0 && takes+itself > most {
 			if failed, err := fails(); failed || err != nil {
-				return "", late, err
+				return kill, err
 			}
 			few, most = 4*few, 4*most
 		}
@@ -128,12 +123,12 @@ func (s *suite) try(m *mutant) (fate string, late bool, err error) {
 		batch = append(batch, t.name)
 	}
 	if !reached {
-		return "not covered", false, nil
+		return Unreached, nil
 	}
 	if failed, err := fails(); failed || err != nil {
-		return "", late, err
+		return kill, err
 	}
-	return "lived", false, nil
+	return Lived, nil
 }
 
 // ending is how tests ended.
@@ -145,13 +140,13 @@ type ending struct {
 }
 
 // run tests, for so long at most: longer is a failure, too.
-func (s *suite) run(tests string, most time.Duration, environment string) (ending, error) {
+func (s *Suite) run(tests []string, most time.Duration, environment string) (ending, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	script := fmt.Sprintf(`ulimit -v %d; exec "$0" "$@"`, kibibytes)
-	c := exec.CommandContext(ctx, "sh", "-c", script, s.binary, "-test.run", tests, "-test.short", "-test.failfast", "-test.skip", slowTests)
+	c := exec.CommandContext(ctx, "sh", append([]string{"-c", script, s.Binary}, s.Arguments(tests)...)...)
 	var output bytes.Buffer
-	c.Dir, c.Stdout, c.Stderr, c.Env = s.directory, &output, &output, append(os.Environ(), environment)
+	c.Dir, c.Stdout, c.Stderr, c.Env = s.Directory, &output, &output, append(os.Environ(), environment)
 	c.WaitDelay = time.Second
 	err := c.Run()
 	var exit *exec.ExitError
