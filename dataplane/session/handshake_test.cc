@@ -56,6 +56,13 @@ TEST(Handshake, RefusesEachFieldOutOfBoundsAndSaysWhich) {
       {"client_name has bytes", [](SessionRequest& r) { r.mutable_open()->set_client_name("\x1b[2J"); }},
       {"session_id is 0", [](SessionRequest& r) { r.mutable_close()->set_client_incarnation(1); }},
       {"client_incarnation is 0", [](SessionRequest& r) { r.mutable_close()->set_session_id(1); }},
+      {"16 bytes, not 3", [](SessionRequest& r) { r.mutable_open()->set_previous_token("abc"); }},
+      {"16 bytes, not 17",
+       [](SessionRequest& r) {
+         r.mutable_close()->set_session_id(1);
+         r.mutable_close()->set_client_incarnation(1);
+         r.mutable_close()->set_token(std::string(17, 't'));
+       }},
       {"at most 4096", [](SessionRequest& r) { r.mutable_open()->set_client_name(std::string(5000, 'n')); }},
   };
   for (const Case& c : cases) {
@@ -66,6 +73,10 @@ TEST(Handshake, RefusesEachFieldOutOfBoundsAndSaysWhich) {
     EXPECT_EQ(parsed.code(), Code::invalid_argument);
     EXPECT_NE(parsed.status().message().find(c.says), std::string::npos) << parsed.status().message();
   }
+  // What is read before the end of a request that breaks off counts for nothing.
+  const auto broken = parse_request(open_request().SerializeAsString() + "\xff");
+  ASSERT_FALSE(broken.ok());
+  EXPECT_NE(broken.status().message().find("does not parse"), std::string::npos) << broken.status().message();
   EXPECT_FALSE(parse_request("\xff\xff\xff").ok());
   EXPECT_FALSE(parse_request("").ok());
 }
@@ -81,14 +92,14 @@ SessionReply granted() {
   grant.set_failure_timeout_ms(2000);
   grant.set_slots(16);
   grant.set_slots_offset(16 * sizeof(layout::OperationSlot));
-  grant.set_pool_secret(std::string(16, 's'));
+  grant.set_pool_secret(std::string(8, 's') + std::string(8, 'S'));
   grant.set_table_seed(std::string(16, 't'));
   grant.add_lane_tokens(std::string(16, 'l'));
   grant.set_era(4);
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
     auto& region = *grant.add_regions();
     region.set_region(id);
-    region.set_bytes(65536);
+    region.set_bytes(id == layout::kSlots ? 65536 : std::uint64_t{1} << 30);
     region.set_key(id + 1);
   }
   return reply;
@@ -99,10 +110,24 @@ TEST(Handshake, ReadsAWholeGrant) {
   ASSERT_TRUE(grant.ok()) << grant.status().message();
   EXPECT_EQ(grant->session_id, 5u);
   EXPECT_EQ(grant->client_incarnation, 7u);
+  EXPECT_EQ(grant->node_incarnation, 9u);
   EXPECT_EQ(grant->lease, 5 * base::kSecond);
+  EXPECT_EQ(grant->tick, 250 * base::kMillisecond);
+  EXPECT_EQ(grant->failure_timeout, 2 * base::kSecond);
+  EXPECT_EQ(grant->slots, 16u);
+  EXPECT_EQ(grant->slots_offset, 16 * sizeof(layout::OperationSlot));
   EXPECT_EQ(grant->era, 4u);
   EXPECT_EQ(grant->lane.endpoint, "node:7400");
-  EXPECT_EQ(grant->lane.regions.size(), layout::kRegions);
+  EXPECT_EQ(grant->lane.session_id, 5u);
+  EXPECT_EQ(grant->lane.node_incarnation, 9u);
+  EXPECT_EQ(base::text_of(grant->lane.token), std::string(16, 'l'));
+  ASSERT_EQ(grant->lane.regions.size(), layout::kRegions);
+  for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
+    EXPECT_EQ(grant->lane.regions[id].id, id);
+    EXPECT_EQ(grant->lane.regions[id].bytes, granted().grant().regions(static_cast<int>(id)).bytes());
+    EXPECT_EQ(grant->lane.regions[id].key, id + 1);
+  }
+  EXPECT_EQ(secret_bytes(grant->pool_secret), std::string(8, 's') + std::string(8, 'S'));
   EXPECT_EQ(secret_bytes(grant->table_seed), std::string(16, 't'));
 }
 
@@ -140,6 +165,9 @@ TEST(Handshake, RefusesGrantsThatCannotBe) {
 }
 
 TEST(Handshake, RefusesRepliesThatAreNone) {
+  const auto whole = parse_reply(granted().SerializeAsString());
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  EXPECT_EQ(whole->grant().session_id(), 5u);
   EXPECT_EQ(parse_reply("\x0a\xff").code(), Code::corrupt);  // a field that goes on beyond the end
   // A field that nobody reads, of 5 MiB: it parses, and is longer than any reply.
   const std::string unknown = std::string("\xc2\x3e\x80\x80\xc0\x02") + std::string(5 << 20, 'x');
@@ -158,6 +186,16 @@ TEST(Handshake, RefusalsBecomeStatusesThatNameTheNode) {
   const base::Status status = status_of(reply, "node:7400");
   EXPECT_EQ(status.code(), Code::stale);
   EXPECT_EQ(status.message(), "node:7400: stale epoch: the node follows epoch 4");
+  // What a node says goes to people's terminals: only if it is short, and text.
+  for (const std::string& message : {std::string("\x1b[2J"), std::string(1025, 'm'), std::string()}) {
+    reply.set_message(message);
+    EXPECT_EQ(status_of(reply, "node:7400").message(), "node:7400: stale epoch");
+  }
+  reply.set_message(std::string(1024, 'm'));
+  EXPECT_EQ(status_of(reply, "n").message(), "n: stale epoch: " + std::string(1024, 'm'));
+  reply.set_code(SessionReply::CODE_OK);
+  EXPECT_TRUE(status_of(reply, "node:7400").ok());
+  EXPECT_EQ(status_of(reply, "node:7400").message(), "");
   ASSERT_TRUE(reply.ParseFromString("\x08\x63"));  // code: 99
   EXPECT_EQ(status_of(reply, "n").code(), Code::corrupt);
 }

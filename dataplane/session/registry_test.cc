@@ -110,13 +110,17 @@ struct RegistryTest : ::testing::Test, SessionObserver {
 };
 
 TEST_F(RegistryTest, ServesNobodyBeforeAnEpochIsPublished) {
-  EXPECT_EQ(open(1).code(), SessionReply::CODE_NOT_SERVING);
+  const SessionReply refused = open(1);
+  EXPECT_EQ(refused.code(), SessionReply::CODE_NOT_SERVING);
+  EXPECT_FALSE(refused.has_map());
   SessionRequest read = request();
   read.mutable_read_map();
   EXPECT_EQ(exchange(read).code(), SessionReply::CODE_NOT_SERVING);
+  EXPECT_EQ(registry->counters().refused, 2u);
   publish(1);
   EXPECT_EQ(open(1).code(), SessionReply::CODE_OK);
   EXPECT_EQ(exchange(read).map().epoch(), 1u);
+  EXPECT_EQ(registry->counters().refused, 2u);
 }
 
 TEST_F(RegistryTest, GrantsDistinctKeysTokensAndSlots) {
@@ -128,18 +132,44 @@ TEST_F(RegistryTest, GrantsDistinctKeysTokensAndSlots) {
     EXPECT_EQ(reply.map().epoch(), 1u);
     for (const auto& region : reply.grant().regions()) secrets.insert(region.key());
     for (const auto& token : reply.grant().lane_tokens()) {
-      std::uint64_t word;
-      std::memcpy(&word, token.data(), 8);
-      secrets.insert(word);
+      for (const std::size_t half : {0u, 8u}) {
+        std::uint64_t word;
+        std::memcpy(&word, token.data() + half, 8);
+        secrets.insert(word);
+      }
     }
     offsets.insert(reply.grant().slots_offset());
   }
-  EXPECT_EQ(secrets.size(), 3u * (2 + 2));
+  EXPECT_EQ(secrets.size(), 3u * (2 + 2 * 2)) << "every word of them is random";
   EXPECT_FALSE(secrets.contains(0));
   EXPECT_EQ(offsets,
             (std::set<std::uint64_t>{0, 2 * sizeof(layout::OperationSlot), 4 * sizeof(layout::OperationSlot)}));
   EXPECT_EQ(open(4).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
   EXPECT_EQ(registry->lanes(), 6u);
+  EXPECT_EQ(registry->counters().opened, 3u);
+  EXPECT_EQ(opened, 3);
+}
+
+TEST_F(RegistryTest, AGrantSaysWhatTheClientGoesBy) {
+  Registry::Config config;
+  config.lease = 4 * kSecond;
+  config.table_seed = {5, 6};
+  rebuild(config);
+  publish(1);
+  const v1alpha1::SessionGrant grant = open(1).grant();
+  EXPECT_EQ(grant.node_incarnation(), kNode);
+  EXPECT_EQ(grant.lease_ms(), 4000u);
+  EXPECT_EQ(grant.tick_ms(), 200u);
+  EXPECT_EQ(grant.failure_timeout_ms(), 2000u);
+  EXPECT_EQ(grant.slots(), 2u);
+  EXPECT_EQ(grant.max_operations_in_flight(), 2u);
+  EXPECT_EQ(grant.era(), registry->era());
+  EXPECT_EQ(grant.pool_secret(), secret_bytes({1, 2}));
+  EXPECT_EQ(grant.table_seed(), secret_bytes({5, 6}));
+  ASSERT_EQ(grant.regions_size(), 2);
+  EXPECT_EQ(grant.regions(0).region(), layout::kSlots);
+  EXPECT_EQ(grant.regions(1).region(), layout::kTable);
+  EXPECT_EQ(grant.regions(1).bytes(), 2048u);
 }
 
 TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
@@ -179,15 +209,19 @@ TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
   other.mutable_open()->set_epoch(5);
   other.mutable_open()->set_node_incarnation(kNode + 1);
   other.mutable_open()->set_lanes(1);
-  EXPECT_EQ(exchange(other).code(), SessionReply::CODE_WRONG_INCARNATION);
+  const SessionReply another_life = exchange(other);
+  EXPECT_EQ(another_life.code(), SessionReply::CODE_WRONG_INCARNATION);
+  EXPECT_EQ(another_life.map().epoch(), 5u);
   other.set_pool_uid("loop");
   EXPECT_EQ(exchange(other).code(), SessionReply::CODE_WRONG_POOL);
+  const std::uint64_t refused = registry->counters().refused;
   registry->on_exchange(kClient, "\xff", [](const std::string& bytes) {
     SessionReply reply;
     ASSERT_TRUE(reply.ParseFromString(bytes));
     EXPECT_EQ(reply.code(), SessionReply::CODE_BAD_REQUEST);
     EXPECT_FALSE(reply.message().empty());
   });
+  EXPECT_EQ(registry->counters().refused, refused + 1);
 }
 
 TEST_F(RegistryTest, APortWithoutTlsAdmitsOnlyWhenToldTo) {
@@ -212,8 +246,29 @@ TEST_F(RegistryTest, TokensAreGoodForOneLaneAndExpire) {
     responder.advance(kSecond);
     ASSERT_TRUE(registry->tick(rights->session_id, {.era = registry->era()}));
   }
+  EXPECT_TRUE(registry->unspent_tokens().empty());
   EXPECT_FALSE(registry->on_open_lane(token(first, 1)));
   EXPECT_FALSE(registry->on_open_lane({}));
+}
+
+// The registry looks for tokens that have expired now and then: what it has not come upon is refused all the same.
+TEST_F(RegistryTest, ATokenExpiresByItsOwnTime) {
+  publish(1);
+  const std::uint64_t first = must_open(1);  // its timer runs now, and not when the tokens of the next expire
+  responder.advance(100 * kMillisecond);
+  const SessionReply second = open(2, 1, 2);
+  const auto keep = [&](Nanos time) {
+    responder.advance(time);
+    for (const std::uint64_t id : {first, second.grant().session_id()}) {
+      ASSERT_TRUE(registry->tick(id, {.era = registry->era()}));
+    }
+  };
+  for (int i = 0; i < 4; ++i) keep(kSecond);
+  keep(990 * kMillisecond);
+  EXPECT_TRUE(registry->on_open_lane(token(second, 0)));
+  keep(20 * kMillisecond);
+  ASSERT_EQ(registry->unspent_tokens().size(), 1u) << "it has not been looked for";
+  EXPECT_FALSE(registry->on_open_lane(token(second, 1)));
 }
 
 // While a session is being fenced nothing new of it may begin: what is cut is what there was when the fence began.
@@ -238,6 +293,7 @@ TEST_F(RegistryTest, ALaneTokenIsRefusedFromTheMomentThatItsSessionIsBeingFenced
       registry->refuse(nullptr, "another epoch");
     }
     ASSERT_EQ(responder.fences.size(), 1u);
+    EXPECT_TRUE(registry->unspent_tokens().empty()) << "who knows one of them proves nothing";
     EXPECT_FALSE(registry->on_open_lane(token(opened, 1))) << "while it is being fenced";
     EXPECT_EQ(responder.finish_fences(), std::vector{opened.grant().session_id()});
     EXPECT_FALSE(registry->on_open_lane(token(opened, 2))) << "when it has been";
@@ -302,6 +358,19 @@ TEST_F(RegistryTest, SlotsOfTheDeadServeAgainWhenTheyAreRepaired) {
   EXPECT_EQ(open(2).grant().slots_offset(), 0u);
 }
 
+TEST_F(RegistryTest, WhatIsRepairedIsNoticedWhileClientsWork) {
+  publish(1);
+  must_open(1);
+  set_slot(0, 1);
+  responder.advance(6 * kSecond);
+  responder.finish_fences();
+  ASSERT_EQ(registry->held_by_the_dead(), 1u);
+  must_open(2);
+  set_slot(0, 0);
+  responder.advance(kSecond);
+  EXPECT_EQ(registry->held_by_the_dead(), 0u);
+}
+
 TEST_F(RegistryTest, OfAnEarlierLifeOnlyGroupsWithSomethingInThemAreOfTheDead) {
   set_slot(0, 1);
   Registry::Config config{.pool_uid = "pool", .node_incarnation = kNode, .max_sessions = 3, .slots_per_session = 2};
@@ -329,6 +398,33 @@ TEST_F(RegistryTest, AClientThatComesGetsWhatWasRepairedLast) {
 
 layout::FenceRequest complaint(std::uint64_t slot, std::uint64_t holder, std::uint64_t says) {
   return {.of = layout::FenceRequest::kSlot, .index = slot, .holder = holder, .says = says};
+}
+
+TEST_F(RegistryTest, AClientIsNotFencedForTheSlotOfAnother) {
+  using layout::FenceReply;
+  publish(1);
+  const std::uint64_t first = must_open(1), second = must_open(2);
+  set_slot(0, 2, 256);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(registry->fence(complaint(0, 1, 256)).value().status, FenceReply::kMoved);
+    responder.advance(kSecond);
+    for (const std::uint64_t id : {first, second}) ASSERT_TRUE(registry->tick(id, {.era = registry->era()}));
+  }
+  EXPECT_TRUE(responder.fences.empty());
+}
+
+TEST_F(RegistryTest, AComplaintThatIsNotRepeatedIsForgotten) {
+  using layout::FenceReply;
+  publish(1);
+  const std::uint64_t id = must_open(1);
+  set_slot(0, 1, 256);
+  EXPECT_EQ(registry->fence(complaint(0, 1, 256)).value().status, FenceReply::kNoted);
+  for (int i = 0; i < 10; ++i) {
+    responder.advance(kSecond);
+    ASSERT_TRUE(registry->tick(id, {.era = registry->era()}));
+  }
+  EXPECT_EQ(registry->fence(complaint(0, 1, 256)).value().status, FenceReply::kNoted);
+  EXPECT_TRUE(registry->live(id));
 }
 
 TEST_F(RegistryTest, AClientIsFencedOnlyIfItsSlotStandsStillForTheFailureTimeout) {
@@ -369,6 +465,10 @@ TEST_F(RegistryTest, AClientIsFencedOnlyIfItsSlotStandsStillForTheFailureTimeout
   odd.of = 2;
   EXPECT_FALSE(registry->fence(odd));
   EXPECT_EQ(registry->fence(ask)->places, 1u);
+  // What was complained of is the fenced client's: the next that has the slot stands still from its own first complaint on.
+  must_open(2);
+  set_slot(0, 2, 512);
+  EXPECT_EQ(status(complaint(0, 2, 512)), FenceReply::kNoted);
 }
 
 TEST_F(RegistryTest, AProcessThatTheOperatorNamesEndsWithAllItsSessions) {
@@ -544,9 +644,15 @@ TEST_F(RegistryTest, AGoodbyeIsAnsweredAfterTheFence) {
   bye.mutable_close()->set_session_id(id);
   bye.mutable_close()->set_client_incarnation(2);
   EXPECT_EQ(exchange(bye).code(), SessionReply::CODE_BAD_REQUEST);  // not its session
+  EXPECT_EQ(registry->counters().refused, 1u);
   bye.mutable_close()->set_client_incarnation(1);
   int answers = 0;
-  registry->on_exchange(kClient, bye.SerializeAsString(), [&](const std::string&) { ++answers; });
+  registry->on_exchange(kClient, bye.SerializeAsString(), [&](const std::string& bytes) {
+    SessionReply reply;
+    EXPECT_TRUE(reply.ParseFromString(bytes));
+    EXPECT_EQ(reply.code(), SessionReply::CODE_OK);
+    ++answers;
+  });
   EXPECT_EQ(answers, 0);
   EXPECT_FALSE(registry->tick(id, {.era = 1}));
   responder.finish_fences();
@@ -648,6 +754,46 @@ TEST_F(RegistryTest, ErasAdvanceWhenEveryLiveSessionHasPublished) {
   EXPECT_FALSE(registry->tick(a, {.era = 4}));  // an era that never was
 }
 
+// That a session has ended says nothing about what the others still read.
+TEST_F(RegistryTest, AnEraOutlivesSessionsThatHadPublishedIt) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2), c = must_open(3);
+  ASSERT_EQ(registry->tick(a, {.era = 1})->era, 2u);
+  ASSERT_TRUE(registry->tick(a, {.era = 2}));
+  SessionRequest bye = request();
+  bye.mutable_close()->set_token(tokens[1]);
+  bye.mutable_close()->set_session_id(a);
+  bye.mutable_close()->set_client_incarnation(1);
+  registry->on_exchange(kClient, bye.SerializeAsString(), [](const std::string&) {});
+  ASSERT_EQ(responder.finish_fences(), std::vector{a});
+  EXPECT_EQ(registry->era(), 2u) << "two have not published it";
+  EXPECT_EQ(registry->safe_era(), 1u);
+  EXPECT_EQ(registry->tick(b, {.era = 2})->era, 2u) << "one has not published it";
+  EXPECT_EQ(registry->safe_era(), 1u);
+  EXPECT_EQ(registry->tick(c, {.era = 2})->era, 3u);
+}
+
+TEST_F(RegistryTest, EverybodyHearsForAWhileThatSomebodyWaitsForAnEra) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2);
+  EXPECT_EQ(registry->tick(b, {.era = 1})->hurry, 0u);
+  EXPECT_EQ(registry->tick(a, {.era = 1, .hurry = 1})->hurry, 1u);
+  EXPECT_EQ(registry->tick(b, {.era = 1})->hurry, 1u);
+  responder.advance(2 * registry->tick_interval());
+  EXPECT_EQ(registry->tick(b, {.era = 1})->hurry, 0u);
+}
+
+TEST_F(RegistryTest, SessionsThatKeepUpWithErasAreNotFencedForThem) {
+  publish(1);
+  const std::uint64_t a = must_open(1), b = must_open(2);
+  for (int i = 0; i < 80; ++i) {  // forty seconds; one of them is behind at any time
+    responder.advance(500 * kMillisecond);
+    ASSERT_TRUE(registry->tick(i % 2 == 0 ? a : b, {.era = registry->era()}));
+  }
+  EXPECT_GT(registry->era(), 30u);
+  EXPECT_TRUE(responder.fences.empty());
+}
+
 TEST_F(RegistryTest, AFencedReaderHoldsItsEraUntilTheFenceIsDone) {
   publish(1);
   const std::uint64_t a = must_open(1), b = must_open(2);
@@ -688,6 +834,12 @@ TEST_F(RegistryTest, AnEpochWithoutTheNodeCutsItsSessions) {
   EXPECT_EQ(reply.code(), SessionReply::CODE_NOT_SERVING);
   EXPECT_EQ(reply.message(), "stopped: its memory was lost");
   EXPECT_EQ(reply.map().epoch(), 2u);
+  v1alpha1::ShardMap map;
+  map.set_epoch(3);
+  registry->refuse(&map, "stopped still");
+  SessionRequest read = request();
+  read.mutable_read_map();
+  EXPECT_EQ(exchange(read).map().epoch(), 3u);
 }
 
 TEST_F(RegistryTest, OpensAreLimitedInRate) {
@@ -700,6 +852,9 @@ TEST_F(RegistryTest, OpensAreLimitedInRate) {
   EXPECT_EQ(open(3).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
   responder.advance(600 * kMillisecond);
   EXPECT_EQ(open(3).code(), SessionReply::CODE_OK);
+  const SessionReply refused = open(4);
+  EXPECT_EQ(refused.code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  EXPECT_NE(refused.message().find("sessions a second"), std::string::npos) << refused.message();
 }
 
 TEST_F(RegistryTest, LanesAreBoundedOverAllSessions) {
@@ -717,14 +872,36 @@ TEST_F(RegistryTest, RemembersABoundedNumberOfEndedIncarnations) {
   config.remembered_incarnations = 2;
   rebuild(config);
   publish(1);
-  for (std::uint64_t client = 1; client <= 3; ++client) {
+  for (std::uint64_t client = 1; client <= 4; ++client) {
     must_open(client);
     responder.advance(6 * kSecond);
     responder.finish_fences();
   }
+  EXPECT_EQ(open(4).code(), SessionReply::CODE_FENCED);
   EXPECT_EQ(open(3).code(), SessionReply::CODE_FENCED);
-  EXPECT_EQ(open(2).code(), SessionReply::CODE_FENCED);
-  EXPECT_EQ(open(1).code(), SessionReply::CODE_OK);  // forgotten
+  EXPECT_EQ(open(2).code(), SessionReply::CODE_OK);  // forgotten
+  EXPECT_EQ(open(1).code(), SessionReply::CODE_OK);
+}
+
+// An operator names a process as often as it likes: it takes one place of those that are remembered. 0 is no process.
+TEST_F(RegistryTest, AProcessThatIsNamedAgainIsNotForgottenForIt) {
+  Registry::Config config;
+  config.remembered_incarnations = 2;
+  rebuild(config);
+  publish(1);
+  const auto open_as = [&](std::uint64_t process) {
+    SessionRequest asked = request();
+    *asked.mutable_open() = open_request(100 + process);
+    asked.mutable_open()->set_client_process(process);
+    return exchange(asked).code();
+  };
+  for (const std::uint64_t process : {7u, 8u, 8u, 0u, 8u, 0u})
+    registry->fence_processes({process}, [](std::uint32_t) {});
+  EXPECT_EQ(open_as(7), SessionReply::CODE_FENCED);
+  EXPECT_EQ(open_as(8), SessionReply::CODE_FENCED);
+  registry->fence_processes({9}, [](std::uint32_t) {});
+  EXPECT_EQ(open_as(7), SessionReply::CODE_OK) << "the first that was named is forgotten";
+  EXPECT_EQ(open_as(8), SessionReply::CODE_FENCED);
 }
 
 TEST_F(RegistryTest, TimersStopWhenThereIsNothingToWatchAndOutliveTheRegistry) {
