@@ -88,3 +88,37 @@ func TestAListSaysWhichLineIsWrong(t *testing.T) {
 		t.Error("a line without a reason is taken")
 	}
 }
+
+func TestSomeMutantsAreChosen(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "known.txt")
+	if err := os.WriteFile(list, []byte("whole node/whole.cc\nuntried node/far.cc | other tests hold it\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	known, err := Read(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for only, want := range map[string][]string{
+		"":                    {"node/audit.cc", "node/whole.cc"},
+		"audit":               {"node/audit.cc"},
+		"memory,audit.cc:12:": {"node/audit.cc"},
+		"audit.cc:12:never":   {"node/audit.cc"},
+		"far,whole":           {"node/far.cc", "node/whole.cc"},
+		"audit.cc:1:":         nil,
+		"audit.cc:12:always":  nil,
+		"node":                nil,
+	} {
+		var got []string
+		for _, file := range []string{"node/audit.cc", "node/far.cc", "node/whole.cc"} {
+			if known.Chooses(&Mutant{File: file, Line: 12, Kind: "never"}, only, false) {
+				got = append(got, file)
+			}
+			if known.Chooses(&Mutant{File: file}, "", true) != (file == "node/whole.cc") {
+				t.Errorf("a sample has, or does not have, %s", file)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("--only %q chooses %v, not %v", only, got, want)
+		}
+	}
+}
