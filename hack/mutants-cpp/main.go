@@ -23,6 +23,9 @@ import (
 
 const knownFile = "dataplane/mutants.txt"
 
+// The first number of a file's mutants follows a multiple of this.
+const numbersOfFile = 1000
+
 // The rooms, each with the rooms whose tests are about its code, the nearest first.
 var rooms = map[string][]string{
 	"net":     {"net", "node"},
@@ -96,14 +99,20 @@ func run(chosen []string, only string, sample int, seed uint64, workers, jobs in
 	if len(trials) == 0 {
 		return fmt.Errorf("no mutant is there to be tried: choose other rooms or files")
 	}
-	header := strings.Replace(helpers, "MUTANTS;", strconv.Itoa(next)+";", 1)
+	trials = mutation.Sample(trials, sample, seed)
+	header := strings.Replace(helpers, "MUTANTS;", strconv.Itoa((next/numbersOfFile+1)*numbersOfFile)+";", 1)
 	if err := os.WriteFile(filepath.Join(tree, "dataplane/mutants_helpers.h"), []byte(header), 0o644); err != nil {
 		return err
 	}
-	if err := build(tree, slices.Collect(maps.Values(suites)), jobs); err != nil {
+	needed := map[*mutation.Suite]bool{}
+	for _, t := range trials {
+		for _, suite := range t.Of {
+			needed[suite] = true
+		}
+	}
+	if err := build(tree, slices.Collect(maps.Keys(needed)), jobs); err != nil {
 		return err
 	}
-	trials = mutation.Sample(trials, sample, seed)
 	fates, err := mutation.Judge(trials, known, workers)
 	if err != nil {
 		return err
@@ -130,6 +139,8 @@ func instrumentRoom(tree, room string, next *int) ([]*mutation.Mutant, error) {
 		if err != nil {
 			return nil, err
 		}
+		// A change of one file leaves the numbers in others as they are, and the compiler's cache good.
+		*next = (*next + numbersOfFile - 1) / numbersOfFile * numbersOfFile
 		changed, mutants := instrument(name, string(text), next)
 		if err := os.WriteFile(path, []byte(changed), 0o644); err != nil {
 			return nil, err

@@ -58,8 +58,10 @@ func Read(name string) (*Known, error) {
 			known.Whole = append(known.Whole, whole)
 		case isUntried && len(fields) == 2 && fields[1] != "":
 			known.Untried = append(known.Untried, untried)
-		case !isUntried && len(fields) == 4 && fields[3] != "":
-			known.equivalent[strings.Join(fields[:3], "|")] = true
+		case !isUntried && len(fields) >= 4 && fields[len(fields)-1] != "":
+			// The line of code may hold the separator.
+			mutant := Mutant{File: fields[0], Kind: fields[1], Code: strings.Join(fields[2:len(fields)-1], " | ")}
+			known.equivalent[mutant.key()] = true
 		default:
 			return nil, fmt.Errorf("%s: %q is none of whole FILE, untried FILE | REASON and FILE | KIND | LINE OF CODE | REASON", name, line)
 		}

@@ -22,7 +22,7 @@ func TestFatesOfMutants(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := filepath.Join(directory, "known.txt")
-	if err := os.WriteFile(list, []byte("# known\nwhole f\nf | kind | b | nobody can tell\n"), 0o644); err != nil {
+	if err := os.WriteFile(list, []byte("# known\nwhole f\nf | kind | b | c | nobody can tell\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	known, err := Read(list)
@@ -34,7 +34,7 @@ func TestFatesOfMutants(t *testing.T) {
 		t.Fatal(err)
 	}
 	var trials []Trial
-	for i, code := range []string{"a", "b", "c", "d", "b"} {
+	for i, code := range []string{"a", "b | c", "c", "d", "b"} {
 		trials = append(trials, Trial{Mutant: &Mutant{Number: i + 1, File: "f", Kind: "kind", Code: code}, Of: []*Suite{suite}})
 	}
 	trials[4].Number = 2
