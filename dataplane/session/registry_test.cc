@@ -883,7 +883,7 @@ TEST_F(RegistryTest, RemembersABoundedNumberOfEndedIncarnations) {
   EXPECT_EQ(open(1).code(), SessionReply::CODE_OK);
 }
 
-// An operator names a process as often as it likes: it takes one place of those that are remembered. 0 is no process.
+// An operator may name a process again and again: it takes one place in the list of ended processes. 0 is no process.
 TEST_F(RegistryTest, AProcessThatIsNamedAgainIsNotForgottenForIt) {
   Registry::Config config;
   config.remembered_incarnations = 2;
