@@ -292,7 +292,7 @@ class Crash {
     check_repaired("after the repair");
   }
 
-  // A client that met the split of one that stood still has taken it over behind its operation.
+  // A client that met a split whose client stood still has taken it over behind its operation.
   void end_splits() {
     if (scenario_.splits.empty()) return;
     for (const auto& client : world_.clients()) {

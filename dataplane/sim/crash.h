@@ -60,8 +60,8 @@ struct Death {
   std::uint64_t repairer_after = 0;  // effects of its repair
 };
 std::string describe(const Death& death);
-// As in `cut,blocked,12`, or `lands,repairer,12,3`: how, who repairs, after which effect, and after which of the
-// repair.
+// Returns a death's name, such as `cut,blocked,12` or `lands,repairer,12,3`: how the client dies, what repairs, after
+// which effect, and after which effect of the repair.
 std::string name_of(const Death& death);
 std::optional<Death> parse_death(const std::string& text);
 

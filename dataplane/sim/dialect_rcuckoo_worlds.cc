@@ -123,8 +123,8 @@ class Worlds {
     all_.add("modify-beside-modify", 3, {}, {{call(Kind::add, left)}, {call(Kind::add, right), call(Kind::add, left)}});
   }
 
-  // Extents: one that is replaced while it is read, one that is freed by another client than its owner, one whose
-  // block is used again as soon as eras allow.
+  // Extents that are replaced while they are read, that are freed by another client than their owner, or whose blocks
+  // are used again as soon as eras allow.
   void extents() {
     all_.add("extent-update-lookup", 4, {there(0, k_, large_)},
              {{call(Kind::update, k_, larger_)}, {call(Kind::get, k_), call(Kind::get, k_)}});

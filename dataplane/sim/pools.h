@@ -29,10 +29,10 @@ struct PoolVerdict : Told {
 
 // Two to four memory nodes share the keys; clients, each a client::Pool, come while others work, and some also scan the
 // whole pool. Clients die after any effect or are stopped for longer than their lease; memory nodes are killed and come
-// back with their memory, or without; epochs reach them one by one and late; messages are lost, clocks drift. Judged
-// are the history of every key from the last loss of its memory on, that every call of a living client ends, that a
-// client which comes when faults have ended can have all repaired, that it finds and counts every key, and, when all
-// have gone, every byte but the blocks that the dead leave in segments which nobody has taken over.
+// back with their memory, or without; epochs reach them one by one and late; messages are lost, clocks drift. The judge
+// checks every key's history since the last loss of its memory, and that every call of a living client ends. A client
+// that comes when faults have ended must be able to repair everything, find every key and count all keys. When all have
+// gone, every byte is accounted for, except blocks of the dead in segments that no client has taken over.
 // In many pools the operator moves parts of the hash space to other memory nodes; each move must end. When all clients
 // have gone, every key lies where the map says, and nowhere else. A memory node that loses its memory meanwhile takes
 // along what had not left it, or what had come. Where tables can be split, the operator also wants more tables than the

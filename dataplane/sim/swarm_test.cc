@@ -123,7 +123,7 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(failures["out of memory"], 0u);
 }
 
-// Scans beside everything else: a key that is there all the while is told of, one that never was is not.
+// Scans beside everything else return every key that exists during the whole scan, and no key that never existed.
 TEST(Swarm, ScansTellOfWhatIsThereAndOfNothingElse) {
   const std::uint64_t first = from_environment("FARPOOL_SIM_FIRST_SEED", 1),
                       count = from_environment("FARPOOL_SIM_SEEDS", 120) / 2;

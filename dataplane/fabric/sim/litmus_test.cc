@@ -479,7 +479,7 @@ task::Task<void> sleep_a_while(SimPort& port, Nanos& slept, Nanos& ended, const 
   slept = port.now() - begun;
   ended = network.now();
 }
-// A timer fires by its own machine's clock, and who is first by that says nothing.
+// A timer fires by its own machine's clock, so the order of two machines' timers says nothing.
 task::Task<void> sleep_side_by_side(World& world) {
   Nanos slept[2] = {}, ended[2] = {};
   task::Scope scope;

@@ -322,8 +322,8 @@ class Connection final : public net::StreamHandler {
   void greet() {
     const base::MutableBytes input = stream_->input();
     const auto envelope = get_envelope(input, kMaxRequestBytes);
-    // Nobody has shown a certificate on a Unix socket: there counts what is known of a token, which was given to one
-    // who had.
+    // A client shows no certificate on a Unix socket. What counts there is that it knows a token, which was given to a
+    // client that has shown one.
     const auto is = [&](Greeting kind) { return envelope && envelope->kind == static_cast<std::uint32_t>(kind); };
     const bool exchange = !rings_ && is(Greeting::exchange);
     const bool lane = is(Greeting::lane) && envelope->length == kTokenBytes && rings_ == (phase_ == Phase::proving);

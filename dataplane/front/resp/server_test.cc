@@ -425,7 +425,7 @@ TEST_F(ServerTest, RunsNothingAfterQuitThoughTheClientHalfCloses) {
   EXPECT_EQ(calls("set"), 1u);
 }
 
-// A pipeline that is larger than what is taken at once, by one who does not wait for replies.
+// A pipeline that is larger than what the server takes at once, of a client that does not wait for replies.
 TEST_F(ServerTest, RunsAllThatCameBeforeTheClientClosed) {
   settings_.max_pipeline = 16;
   for (auto& thread : threads_) thread.kv.hold = true;

@@ -34,7 +34,7 @@ struct Sample {
   double room = 0.8;
   std::string full_says;                       // in the message then
   std::vector<std::uint64_t Marks::*> filled;  // what must have happened until then
-  // A table of which a scan has many pages, and the keys that are put there.
+  // A table whose scan has many pages, and the keys that are put there.
   layout::GeometryRequest scanned;
   int scanned_keys = 0;
   // More than so many keys come from the first page of about 40, of `few` with 600 keys.

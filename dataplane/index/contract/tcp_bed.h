@@ -138,7 +138,7 @@ class TcpBed final : public Bed {
     client.opened.reset();
   }
 
-  // No machine stands still for so long: nobody is taken for dead who is not to be.
+  // No machine stands still for so long: only clients that the test kills count as dead.
   static constexpr base::Nanos kLong = 20 * base::kSecond;
   static constexpr char kPool[] = "pool";
 

@@ -3,8 +3,8 @@
 
 namespace farpool::race {
 
-// One READ of both buckets and one of the block. A key has one committed copy at a time, and none moves but with its
-// group, so a key that is in no slot, each as it was when it was read, was absent at some moment in between: a miss
+// One READ of both buckets and one of the block. A key has one committed copy at a time, and a copy moves only with its
+// group. So a key that is in no slot, each as it was when it was read, was absent at some moment in between: a miss
 // needs no second look.
 Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost) {
   State& state = *state_;

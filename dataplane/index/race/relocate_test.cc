@@ -121,8 +121,8 @@ struct RaceMove : ::testing::Test {
   }
 };
 
-// The words of a READ come in any order, so a header may be younger than the slots beside it: who goes elsewhere with a
-// change has seen twice that the key is not here. Readers may have looked before it came.
+// The words of a READ come in any order, so a header may be younger than the slots beside it. A client that goes
+// elsewhere with a change has seen twice that the key is not here. Readers may have looked before it came.
 TEST_F(RaceMove, AWriterBelievesNoMissUnderAHeaderThatItSeesClosedForTheFirstTime) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());

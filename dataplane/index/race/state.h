@@ -88,7 +88,7 @@ struct Table::State final : session::Repairable, heap::References {
   fabric::Port& port() { return session.port(); }
   Nanos now() { return session.port().now(); }
   Nanos failure_timeout() { return session.grant().failure_timeout; }
-  // After which a tentative slot is taken away by whom it hinders.
+  // Returns how long a client waits before it clears a tentative slot of another client that hinders it.
   Nanos patience() { return failure_timeout() / 16; }
 
   // The offset of a group of a table, in the table region.

@@ -66,7 +66,7 @@ class Verifier {
       }
       for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) look_at(group, slot);
     }
-    // Last: one that nobody will commit any more may point to a block that is another key's by now.
+    // Last, because a slot that nobody will commit any more may point to a block that is another key's by now.
     for (const auto& [block, units] : tentative_) (void)report_.reached.mark(block, units);
     if (how_.progress) how_.progress(g_.rows);
     return std::move(report_);

@@ -234,8 +234,8 @@ Task<Status> Scan::read_round(const Rows& rows) {
   co_return Status();
 }
 
-// What of the row belongs to the page. What has left the row is in another table, which who knows of the move goes
-// through later.
+// Adds the row's entries that belong to the page. Entries that have left the row are in another table, which a client
+// that knows of the move scans later.
 Status Scan::collect(const Row& row) {
   if (view(row).move() > known_move_) return index::map_is_old(known_move_);
   for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
