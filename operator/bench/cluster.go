@@ -43,7 +43,9 @@ const kubernetesNodes = 100
 type cluster struct {
 	environment *envtest.Environment
 	config      *rest.Config // an administrator's
-	client      client.Client
+	client      client.Client // the administrator's and the kubelets'
+	controllers client.Client // kube-controller-manager's
+	scheduler   client.Client
 	cached      client.Client
 	network     *network
 	cancel      context.CancelFunc
@@ -64,8 +66,9 @@ func newScheme() *runtime.Scheme {
 	return scheme
 }
 
-// startCluster starts an API server with farpool's kinds from the repository at root, and what serves pods.
-func startCluster(ctx context.Context, root string) (c *cluster, err error) {
+// startCluster starts an API server with farpool's kinds from the repository at root, and what serves pods. limited: the scheduler and the Deployment
+// controller ask the API server as often in a second as those of Kubernetes do by default, and otherwise as often as they can.
+func startCluster(ctx context.Context, root string, limited bool) (c *cluster, err error) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		return nil, errors.New("KUBEBUILDER_ASSETS is not set: set it to what hack/envtest-assets prints")
 	}
@@ -95,8 +98,20 @@ func startCluster(ctx context.Context, root string) (c *cluster, err error) {
 		return nil, err
 	}
 	c.cached = manager.GetClient()
-	if c.client, err = client.New(c.config, client.Options{Scheme: manager.GetScheme()}); err != nil {
-		return nil, err
+	// What Kubernetes' own components ask in a second by default: --kube-api-qps and --kube-api-burst of kube-controller-manager, clientConnection of kube-scheduler.
+	// Kubelets have a limit each, which so few pods do not reach.
+	for _, one := range []struct {
+		client *client.Client
+		qps    float32
+		burst  int
+	}{{&c.client, -1, 0}, {&c.controllers, 20, 30}, {&c.scheduler, 50, 100}} {
+		config := rest.CopyConfig(c.config)
+		if limited {
+			config.QPS, config.Burst = one.qps, one.burst
+		}
+		if *one.client, err = client.New(config, client.Options{Scheme: manager.GetScheme()}); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.authorize(ctx, root); err != nil {
 		return nil, err
@@ -195,7 +210,7 @@ func (c *cluster) servePod(ctx context.Context, request reconcile.Request) (reco
 	running, host := c.processes[key], len(c.processes)
 	c.mutex.Unlock()
 	if pod.Spec.NodeName == "" {
-		err := c.client.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeName(host)}})
+		err := c.scheduler.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeName(host)}})
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			err = nil // it has a place, or is gone: the cache will say so
 		}
@@ -344,7 +359,7 @@ func (c *cluster) serveDeployment(ctx context.Context, request reconcile.Request
 		} else if err != nil {
 			return reconcile.Result{}, err
 		}
-		if err := c.client.Delete(ctx, pod); client.IgnoreNotFound(err) != nil {
+		if err := c.controllers.Delete(ctx, pod); client.IgnoreNotFound(err) != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -355,7 +370,7 @@ func (c *cluster) serveDeployment(ctx context.Context, request reconcile.Request
 	}
 	updated := deployment.DeepCopy()
 	updated.Status = status
-	if err := c.client.Status().Patch(ctx, updated, client.MergeFrom(deployment)); err != nil {
+	if err := c.controllers.Status().Patch(ctx, updated, client.MergeFrom(deployment)); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	return reconcile.Result{}, nil
@@ -380,8 +395,8 @@ func (c *cluster) replicaSet(ctx context.Context, deployment *appsv1.Deployment)
 	if !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	if err := c.client.Create(ctx, set); apierrors.IsAlreadyExists(err) {
-		return set, c.client.Get(ctx, client.ObjectKeyFromObject(set), set)
+	if err := c.controllers.Create(ctx, set); apierrors.IsAlreadyExists(err) {
+		return set, c.controllers.Get(ctx, client.ObjectKeyFromObject(set), set)
 	} else if err != nil {
 		return nil, fmt.Errorf("create a ReplicaSet: %w", err)
 	}
@@ -399,7 +414,7 @@ func (c *cluster) createShard(ctx context.Context, deployment *appsv1.Deployment
 		Spec: *deployment.Spec.Template.Spec.DeepCopy(),
 	}
 	pod.Spec.NodeName = nodeName(i)
-	if err := c.client.Create(ctx, pod); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := c.controllers.Create(ctx, pod); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create pod %s: %w", name, err)
 	}
 	return nil

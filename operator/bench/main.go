@@ -40,6 +40,7 @@ type options struct {
 	namespaces int
 	kills      int
 	workers    int
+	unlimited  bool
 	idle       time.Duration
 	within     time.Duration
 	keep       string
@@ -55,7 +56,8 @@ func main() {
 	flag.IntVar(&o.big, "big", 0, "compute shards of one more pool; 0: there is none")
 	flag.IntVar(&o.namespaces, "namespaces", 1, "namespaces that the pools are in")
 	flag.IntVar(&o.kills, "kills", 10, "compute shards whose processes are killed")
-	flag.IntVar(&o.workers, "workers", 2, "the operator's --workers")
+	flag.IntVar(&o.workers, "workers", 4, "the operator's --workers")
+	flag.BoolVar(&o.unlimited, "unlimited", false, "the scheduler and the Deployment controller ask the API server as often as they can, and not as those of Kubernetes do by default")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long nothing happens")
 	flag.DurationVar(&o.within, "within", 30*time.Minute, "deadline of each step")
 	flag.StringVar(&o.keep, "keep", "", "directory for the operator's binary and log; empty: one that is removed in the end")
@@ -90,7 +92,7 @@ func run(ctx context.Context, o options, output io.Writer) (steps []step, err er
 	if err != nil {
 		return nil, err
 	}
-	c, err := startCluster(ctx, o.root)
+	c, err := startCluster(ctx, o.root, !o.unlimited)
 	if err != nil {
 		return nil, err
 	}
@@ -129,10 +131,7 @@ func run(ctx context.Context, o options, output io.Writer) (steps []step, err er
 		return operator.profile(ctx, o.profiles, len(steps), name)
 	}
 
-	pools, err := c.createPools(ctx, o)
-	if err != nil {
-		return steps, err
-	}
+	var pools []types.NamespacedName
 	converge := func() error {
 		return await(ctx, o.within, "all pools serve", func(ctx context.Context) (string, error) {
 			count, example, err := c.unsettled(ctx, pools)
@@ -144,7 +143,12 @@ func run(ctx context.Context, o options, output io.Writer) (steps []step, err er
 	}
 	// quiet waits for what follows a change, such as statuses that say since when all is well.
 	quiet := func() error { return c.awaitQuiet(ctx, operator, o.within) }
-	if err := during("all pools made", func() error { return errors.Join(converge(), quiet()) }); err != nil {
+	if err := during("all pools made", func() error {
+		if pools, err = c.createPools(ctx, o); err != nil {
+			return err
+		}
+		return errors.Join(converge(), quiet())
+	}); err != nil {
 		return steps, err
 	}
 	idle := func() error { return pause(ctx, o.idle) }
