@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,9 +40,6 @@ import (
 
 // version is set by the build.
 var version = "dev"
-
-// gcPercent is how much the heap may grow before garbage is collected, where GOGC says nothing else.
-const gcPercent = 25
 
 type options struct {
 	metricsAddress    string
@@ -80,7 +76,7 @@ func parse() options {
 	flag.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "what names of Services in this cluster end with, for the certificates of Redis ports")
 	flag.StringVar(&o.securityContext, "pod-security-context", "Managed", "who chooses the users and groups of new pools' pods: Managed, this operator, or Platform, a platform that assigns them, such as OpenShift")
 	flag.StringVar(&o.priorityClass, "memory-priority-class", "", "PriorityClass of the pods of memory nodes that are made from now on; empty: the cluster's default")
-	flag.IntVar(&o.workers, "workers", 2, "pools that are reconciled at the same time")
+	flag.IntVar(&o.workers, "workers", 4, "pools that are reconciled at the same time, where one takes longer than 100 ms")
 	flag.BoolVar(&o.printVersion, "version", false, "print the version and exit")
 	o.logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -115,9 +111,8 @@ func main() {
 		return
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.logging)))
-	// Caches and streams are most of the heap and stay as they are: room for as much garbage again would be for nothing.
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		boundGarbage()
 	}
 	if err := run(o); err != nil {
 		ctrl.Log.Error(err, "the operator cannot go on")
