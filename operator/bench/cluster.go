@@ -42,7 +42,7 @@ const kubernetesNodes = 100
 // cluster is a real API server, with this process as its scheduler, kubelets, Deployment controller and data plane.
 type cluster struct {
 	environment *envtest.Environment
-	config      *rest.Config // an administrator's
+	config      *rest.Config  // an administrator's
 	client      client.Client // the administrator's and the kubelets'
 	controllers client.Client // kube-controller-manager's
 	scheduler   client.Client
@@ -98,20 +98,8 @@ func startCluster(ctx context.Context, root string, limited bool) (c *cluster, e
 		return nil, err
 	}
 	c.cached = manager.GetClient()
-	// What Kubernetes' own components ask in a second by default: --kube-api-qps and --kube-api-burst of kube-controller-manager, clientConnection of kube-scheduler.
-	// Kubelets have a limit each, which so few pods do not reach.
-	for _, one := range []struct {
-		client *client.Client
-		qps    float32
-		burst  int
-	}{{&c.client, -1, 0}, {&c.controllers, 20, 30}, {&c.scheduler, 50, 100}} {
-		config := rest.CopyConfig(c.config)
-		if limited {
-			config.QPS, config.Burst = one.qps, one.burst
-		}
-		if *one.client, err = client.New(config, client.Options{Scheme: manager.GetScheme()}); err != nil {
-			return nil, err
-		}
+	if err := c.connect(manager.GetScheme(), limited); err != nil {
+		return nil, err
 	}
 	if err := c.authorize(ctx, root); err != nil {
 		return nil, err
@@ -146,6 +134,25 @@ func startCluster(ctx context.Context, root string, limited bool) (c *cluster, e
 		return nil, errors.New("the caches were not filled")
 	}
 	return c, nil
+}
+
+// connect makes a client for each component that plays the cluster. limited: with what the component of Kubernetes asks in a second by default:
+// --kube-api-qps and --kube-api-burst of kube-controller-manager, clientConnection of kube-scheduler. Kubelets have a limit each; so few pods do not reach it.
+func (c *cluster) connect(scheme *runtime.Scheme, limited bool) (err error) {
+	for _, one := range []struct {
+		client *client.Client
+		qps    float32
+		burst  int
+	}{{&c.client, -1, 0}, {&c.controllers, 20, 30}, {&c.scheduler, 50, 100}} {
+		config := rest.CopyConfig(c.config)
+		if limited {
+			config.QPS, config.Burst = one.qps, one.burst
+		}
+		if *one.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stop ends the data plane and the API server.

@@ -31,11 +31,17 @@ import (
 // ErrStale: the cache lags behind the API server. A decision that came from it has to be made again.
 var ErrStale = errors.New("the cache lags behind the API server")
 
+// ErrUnseen: the cache does not show yet what was made a moment ago.
+var ErrUnseen = fmt.Errorf("it was made a moment ago: %w", ErrStale)
+
 // ErrDeleting: an object of the wanted name is being deleted, and must be gone before another is made.
 var ErrDeleting = errors.New("it is still being deleted")
 
 // ErrTerminating: the namespace is being deleted, and everything with it.
 var ErrTerminating = errors.New("the namespace is being deleted")
+
+// ErrLater: there is no time for a write now. It is left to the next look at the pool.
+var ErrLater = errors.New("it is written at the next look")
 
 // ConflictError: an object of the wanted name belongs to somebody else.
 type ConflictError struct {
@@ -59,6 +65,8 @@ type Applier struct {
 	counter Counter
 	// known versions of objects are not compared again; nil: each is.
 	known *Known
+	// mayWrite says whether there is time to write another object; nil: there is.
+	mayWrite func() bool
 }
 
 // New returns an applier that writes through client, and asks live what is in the way of what cannot be created.
@@ -69,14 +77,23 @@ func New(c client.Client, live client.Reader, counter Counter) *Applier {
 // named is an apply configuration that says which object it is of, as all that are generated do.
 type named interface {
 	GetKind() *string
+	GetNamespace() *string
 	GetName() *string
 }
 
-// With returns an applier that does not compare what is known, and remembers there what it finds.
-func (a *Applier) With(known *Known) *Applier {
+// With returns an applier for one look at a pool. It does not compare what is known, remembers there what it finds, and writes no object for which mayWrite has no time.
+func (a *Applier) With(known *Known, mayWrite func() bool) *Applier {
 	with := *a
-	with.known = known
+	with.known, with.mayWrite = known, mayWrite
 	return &with
+}
+
+// begin says that there is no time to write an object, if so.
+func (a *Applier) begin(want *unstructured.Unstructured) error {
+	if a.mayWrite != nil && !a.mayWrite() {
+		return fmt.Errorf("write %s: %w", describe(want), ErrLater)
+	}
+	return nil
 }
 
 // Object makes an object what desired says; desired has a controlling owner. cachedObject is the cache's object of a kind and name with that owner, or nil.
@@ -87,8 +104,12 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	}
 	version := digest{}
 	if is, ok := desired.(named); ok {
-		if cached := cachedObject(ptr.Deref(is.GetKind(), ""), ptr.Deref(is.GetName(), "")); cached != nil {
+		object := made{ptr.Deref(is.GetKind(), ""), ptr.Deref(is.GetNamespace(), ""), ptr.Deref(is.GetName(), "")}
+		if cached := cachedObject(object.kind, object.name); cached != nil {
 			version = digestOf(cached, "", raw)
+			a.known.see(object)
+		} else if a.known.isUnseen(object) {
+			return fmt.Errorf("%s %s/%s: %w", object.kind, object.namespace, object.name, ErrUnseen)
 		}
 	}
 	if a.known.isRight(version) {
@@ -100,7 +121,14 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	}
 	cached := cachedObject(want.GetKind(), want.GetName())
 	if cached == nil {
-		return a.create(ctx, want)
+		err := a.begin(want)
+		if err == nil {
+			err = a.create(ctx, want)
+		}
+		if err == nil {
+			a.known.make(made{want.GetKind(), want.GetNamespace(), want.GetName()})
+		}
+		return err
 	}
 	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
 	if err != nil {
@@ -115,6 +143,9 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	if unchanged(have, wanted, managed, owner, v1alpha1.FieldManager, "") || asMade(have, wanted, managed, owner, manager) {
 		a.known.found(version)
 		return nil
+	}
+	if err := a.begin(want); err != nil {
+		return err
 	}
 	if len(makersOf(managed)) > 0 {
 		if err := a.own(ctx, cached, want); err != nil {

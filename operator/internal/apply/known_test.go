@@ -3,6 +3,9 @@
 package apply
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +27,7 @@ func edited(object *corev1.Service) *corev1.Service {
 // looked begins a look at a pool.
 func looked(known *Known, s *server) *Applier {
 	known.Begin()
-	return s.applier.With(known)
+	return s.applier.With(known, nil)
 }
 
 func TestAVersionThatWasRightIsNotComparedAgain(t *testing.T) {
@@ -78,7 +81,7 @@ func TestWhatNobodyAsksForIsForgotten(t *testing.T) {
 	if len(known.right) != 0 {
 		t.Errorf("%d versions are known", len(known.right))
 	}
-	s.expect("it is compared once more", s.applier.With(known).Object(t.Context(), want, cached(edited(made))), taken, []string{"Service own", "Service apply"})
+	s.expect("it is compared once more", s.applier.With(known, nil).Object(t.Context(), want, cached(edited(made))), taken, []string{"Service own", "Service apply"})
 }
 
 func TestAStatusThatWasRightIsNotComparedAgain(t *testing.T) {
@@ -122,4 +125,61 @@ func TestAnObjectAndItsStatusAreKnownEachByItself(t *testing.T) {
 			t.Errorf("an object %s is known", what)
 		}
 	}
+}
+
+// What was made and is not in the cache yet is neither made again nor asked for, for some looks. What the cache has shown once, and shows no more, is gone.
+func TestWhatWasMadeAMomentAgoIsAwaited(t *testing.T) {
+	s, known := newServer(t), &Known{}
+	want := wanted("pool", map[string]string{"a": "1"})
+	s.expect("it is made", looked(known, s).Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+	for look := range believed {
+		if err := looked(known, s).Object(t.Context(), want, cached(nil)); !errors.Is(err, ErrUnseen) || !errors.Is(err, ErrStale) || !strings.Contains(err.Error(), "Service shop/cache") {
+			t.Errorf("look %d: %v", look, err)
+		}
+	}
+	s.expect("the look waits for it", nil, nil, nil)
+	if err := looked(known, s).Object(t.Context(), want, cached(nil)); !errors.Is(err, ErrStale) || errors.Is(err, ErrUnseen) {
+		t.Errorf("after %d looks: %v", believed, err)
+	}
+	s.expect("it is asked for", nil, []string{"create", "get"}, nil)
+	if len(known.made) != 0 {
+		t.Errorf("looks wait for %d objects", len(known.made))
+	}
+
+	s, known = newServer(t), &Known{}
+	s.expect("it is made", looked(known, s).Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+	s.expect("it is seen", looked(known, s).Object(t.Context(), want, cached(s.service())), nil, nil)
+	if err := s.client.Delete(t.Context(), s.service()); err != nil {
+		t.Fatal(err)
+	}
+	s.expect("somebody deletes it", nil, []string{"delete"}, nil)
+	s.expect("it is made anew", looked(known, s).Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+
+	// What could not be made is tried again.
+	s, known = newServer(t), &Known{}
+	s.refuses["create"] = context.DeadlineExceeded
+	for range 2 {
+		if err := looked(known, s).Object(t.Context(), want, cached(nil)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	}
+	s.expect("it cannot be made", nil, []string{"create", "create"}, nil)
+}
+
+// Where there is no time for a write, nothing is asked for, and what needs none is as it is.
+func TestAWriteWaitsForItsTime(t *testing.T) {
+	s := newServer(t)
+	hurried, calm := s.applier.With(nil, func() bool { return false }), s.applier.With(nil, func() bool { return true })
+	want, other := wanted("pool", map[string]string{"a": "1"}), wanted("pool", map[string]string{"a": "2"})
+	if err := hurried.Object(t.Context(), want, cached(nil)); !errors.Is(err, ErrLater) || !strings.Contains(err.Error(), "Service shop/cache") {
+		t.Errorf("a new object: %v", err)
+	}
+	s.expect("a new object", nil, nil, nil)
+	s.expect("there is time", calm.Object(t.Context(), want, cached(nil)), []string{"create"}, []string{"Service create"})
+	s.expect("as it was made", hurried.Object(t.Context(), want, cached(s.service())), nil, nil)
+	if err := hurried.Object(t.Context(), other, cached(s.service())); !errors.Is(err, ErrLater) {
+		t.Errorf("a change: %v", err)
+	}
+	s.expect("a change", nil, nil, nil)
+	s.expect("there is time", calm.Object(t.Context(), other, cached(s.service())), taken, []string{"Service own", "Service apply"})
 }

@@ -57,6 +57,8 @@ const (
 	Stale
 	// Ending: the namespace is being deleted, and everything with it.
 	Ending
+	// Later: there was no time for it in this look at the pool. The next has its own.
+	Later
 )
 
 // Outcome is what became of a plan: the errors of each kind of failure.

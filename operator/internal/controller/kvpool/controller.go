@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -93,8 +94,9 @@ const (
 	reconcileTimeout = 5 * time.Minute
 	// unheardWait is how long news of a pool waits for the first news of its other processes: an operator that starts hears all of them at about the same time.
 	unheardWait = 250 * time.Millisecond
-	// writesAtOnce bounds the requests for one pool that wait for the API server.
-	writesAtOnce = 8
+	// writesAtOnce bounds the requests for one pool that wait for the API server. More of them wait longer for each other where it is busy, and the turn of a
+	// pool ends with the last.
+	writesAtOnce = 4
 )
 
 // Reconciler brings pools to their specs.
@@ -115,13 +117,17 @@ type Reconciler struct {
 	exits       *exits
 
 	mutex sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// turnLasts is how long a look at a pool begins to write objects.
+	turnLasts time.Duration
+	queue     workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// credentials that the operator shows to each pool's agents: in memory alone.
 	credentials map[types.NamespacedName]*pki.Credential
 	// told is how far each pool's RepairLeases and ResizeOperations have come, as people and metrics know it. The cache may show an earlier status.
 	told map[types.NamespacedName]map[line]string
 	// stale counts how often in a row each pool was decided from a stale cache.
 	stale map[types.NamespacedName]int
+	// putOff is how often in a row each pool was left before all of its objects were written.
+	putOff map[types.NamespacedName]int
 	// known are the versions of each pool's objects that need no comparison.
 	known map[types.NamespacedName]*apply.Known
 	// gaveWay is the namespace of the other operator to which each pool was left, as people know it.
@@ -172,6 +178,8 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		credentials: map[types.NamespacedName]*pki.Credential{},
 		told:        map[types.NamespacedName]map[line]string{},
 		stale:       map[types.NamespacedName]int{},
+		turnLasts:   turnLasts,
+		putOff:      map[types.NamespacedName]int{},
 		known:       map[types.NamespacedName]*apply.Known{},
 		gaveWay:     map[types.NamespacedName]string{},
 	}
@@ -254,6 +262,11 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 			EnableWarmup:          ptr.To(true),
 			ReconciliationTimeout: reconcileTimeout,
 			RateLimiter:           retries(),
+			NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+				return newPatientQueue(priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) {
+					o.Log, o.RateLimiter = mgr.GetLogger().WithValues("controller", name), limiter
+				}), clock.RealClock{})
+			},
 		}).
 		Complete(r)
 }
@@ -323,6 +336,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
+	turn := r.turnOf(request.NamespacedName)
 	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, r.drainTaints, pool, r.kept(pool))
 	if err != nil {
 		return reconcile.Result{}, err
@@ -335,8 +349,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	applier := r.applier.With(r.knownOf(request.NamespacedName))
-	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, ctx: ctx, snapshot: snapshot, decided: decided}))
+	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite)
+	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, turn: turn, ctx: ctx, snapshot: snapshot, decided: decided}))
 }
 
 // knownOf begins a look at a pool, and returns what earlier looks have found.
@@ -361,6 +375,8 @@ func (r *Reconciler) settle(ctx context.Context, snapshot *observe.Snapshot, dec
 	}
 	stale := outcome.Err(plan.Stale)
 	wait := r.wait(key, stale != nil)
+	later := outcome.Err(plan.Later)
+	r.ended(key, later != nil)
 	if err := outcome.Err(plan.Failed); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -372,6 +388,10 @@ func (r *Reconciler) settle(ctx context.Context, snapshot *observe.Snapshot, dec
 	if stale != nil {
 		log.FromContext(ctx).V(1).Info("decided from a stale cache; deciding again", "why", stale.Error(), "in", wait)
 		again(wait)
+	}
+	if later != nil {
+		log.FromContext(ctx).V(1).Info("the look took long; others are looked at first", "left", later.Error())
+		again(nextTurn)
 	}
 	if err := outcome.Err(plan.Refused); err != nil {
 		log.FromContext(ctx).Error(err, "the API server refuses objects; everything else goes on")
@@ -408,10 +428,11 @@ type hands struct {
 	*Reconciler
 	// applier knows what earlier looks have found.
 	applier  *apply.Applier
+	turn     *turn
 	ctx      context.Context
 	snapshot *observe.Snapshot
 	decided  *plan.Plan
-	// blamed: the pool's status says what was not done. behind: the statuses were decided from a stale cache.
+	// blamed: the pool's status says what was not done. behind: the statuses were decided from a stale cache, or before all objects were written.
 	blamed, behind bool
 }
 
@@ -432,7 +453,11 @@ func sideBySide(count int, do func(int)) {
 }
 
 func (h *hands) Apply(object render.Object) error {
-	return h.applier.Object(h.ctx, object, h.snapshot.Object)
+	err := h.applier.Object(h.ctx, object, h.snapshot.Object)
+	if err != nil && !errors.Is(err, apply.ErrLater) && !errors.Is(err, apply.ErrUnseen) {
+		h.turn.whole.Store(true)
+	}
+	return err
 }
 
 func (h *hands) Delete(object client.Object) error { return h.applier.Delete(h.ctx, object) }
@@ -452,6 +477,8 @@ func (h *hands) Judge(err error) plan.Failure {
 		return plan.Ending
 	case errors.Is(err, apply.ErrStale), errors.Is(err, apply.ErrDeleting):
 		return plan.Stale
+	case errors.Is(err, apply.ErrLater):
+		return plan.Later
 	case errors.As(err, &conflict), apierrors.IsForbidden(err), apierrors.IsInvalid(err):
 		return plan.Refused
 	}
@@ -504,7 +531,10 @@ func (h *hands) Blame(outcome plan.Outcome) {
 	pool, status := h.snapshot.Pool, &h.decided.Status
 	stale := outcome.Err(plan.Stale)
 	lags := stale != nil && h.lags(client.ObjectKeyFromObject(pool))
-	h.behind = stale != nil && !lags
+	if len(outcome) == 0 && h.turn.isOver() {
+		outcome[plan.Later] = append(outcome[plan.Later], fmt.Errorf("write the statuses: %w", apply.ErrLater))
+	}
+	h.behind = stale != nil && !lags || outcome.Err(plan.Later) != nil
 	var conflicts, failures []string
 	for _, err := range slices.Concat(outcome[plan.Refused], outcome[plan.Failed]) {
 		if conflict := (*apply.ConflictError)(nil); errors.As(err, &conflict) {
@@ -820,6 +850,7 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	delete(r.stale, pool)
 	delete(r.gaveWay, pool)
 	delete(r.known, pool)
+	delete(r.putOff, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
 	r.calls.Keep(pool, nil)

@@ -8,9 +8,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -85,6 +87,31 @@ var _ = Describe("a pool", func() {
 		w.settle()
 		before := len(running.writes.in(w.pool.Namespace))
 		w.reconcile(50)
+		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
+	})
+
+	It("comes up in many turns where the API server is slow, and then there is not one write more", Serial, func() {
+		lasting := func(turn time.Duration) {
+			running.reconciler.mutex.Lock()
+			defer running.reconciler.mutex.Unlock()
+			running.reconciler.turnLasts = turn
+		}
+		lasting(time.Nanosecond)
+		DeferCleanup(lasting, turnLasts)
+		w := newWorld(nil)
+		var turns atomic.Int64
+		running.meddling(func(*http.Request) error {
+			running.reconciler.mutex.Lock()
+			defer running.reconciler.mutex.Unlock()
+			turns.Store(max(turns.Load(), int64(running.reconciler.putOff[client.ObjectKeyFromObject(w.pool)])))
+			return nil
+		})
+		w.up()
+		w.settle()
+		Expect(turns.Load()).To(BeNumerically(">=", 2), "some twenty objects, a few in each turn")
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
+		before := len(running.writes.in(w.pool.Namespace))
+		w.reconcile(20)
 		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
 	})
 
