@@ -43,7 +43,7 @@ func stillHolds(operation *v1alpha1.ResizeOperation) bool {
 
 // howToGoOn tells people how the pool goes on after an abort.
 func (d *decision) howToGoOn() string {
-	return fmt.Sprintf("ResizeOperation %s was aborted, and the pool stays as it is: ask for another number of memory nodes or tables, or have the same planned anew: kubectl -n %s delete resizeoperation %s",
+	return fmt.Sprintf("ResizeOperation %s was aborted, and the pool stays as it is: ask for another number of memory nodes or tables, or plan the same resize again: kubectl -n %s delete resizeoperation %s",
 		d.moves.held.Name, d.Pool.Namespace, d.moves.held.Name)
 }
 

@@ -43,7 +43,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 	case most >= nearlyFull, under && most >= clearlyNotFull:
 		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the %s of memory node %s is %d %% full or more; when it is full, %s", of, fullest.name, percent, whenFull)
 	default:
-		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for want of memory, and no table or heap is fuller than the %s of memory node %s, which is less than %d %% full%s", of, fullest.name, percent+5, ofWhich(unknown))
+		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for lack of memory, and no table or heap is fuller than the %s of memory node %s, which is less than %d %% full%s", of, fullest.name, percent+5, ofWhich(unknown))
 	}
 	if now.Status == metav1.ConditionTrue || under {
 		kind := corev1.EventTypeWarning

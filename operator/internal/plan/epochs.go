@@ -82,7 +82,7 @@ func (d *decision) decideMap(act bool) {
 		d.rememberMemory(adopted)
 		e.next = adopted
 		d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonEpochAdopted, "Adopt", fmt.Sprintf(
-			"memory nodes hold epoch %d, which has no ShardMap here, as after a restored backup: it is taken from them", adopted.Epoch))
+			"memory nodes hold epoch %d, which has no ShardMap here, as after a restored backup: the operator takes it from them", adopted.Epoch))
 		return
 	}
 
@@ -204,7 +204,7 @@ func (d *decision) followingMap(floor int64) {
 		d.rememberMemory(further)
 		spec, changed = graft(further, current), true
 		d.event(d.Pool, corev1.EventTypeWarning, v1alpha1.ReasonEpochConflict, "Publish", fmt.Sprintf(
-			"a memory node knows of move %d, and ShardMap %s of none after %d, as after a restored backup: the next epoch goes on with that move", held.GetMove(), v1alpha1.ShardMapName(d.Pool.Name, current.Epoch), current.Move))
+			"a memory node knows move %d, and ShardMap %s no move after %d, as after a restored backup: the next epoch continues that move", held.GetMove(), v1alpha1.ShardMapName(d.Pool.Name, current.Epoch), current.Move))
 	}
 	reached := 0
 	for i := range spec.Nodes {

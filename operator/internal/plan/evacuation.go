@@ -37,7 +37,7 @@ func (d *decision) evacuate() {
 	}
 	if len(staying) > 0 {
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
-			"the Kubernetes nodes of memory nodes are about to be emptied (%s: %s), and by the tolerations of their memory pool their pods would be made again where they are, so that no keys leave them: uncordon, or drain in the knowledge that a Cache loses what they hold and that a Store's pods are to be deleted by hand",
+			"the Kubernetes nodes of memory nodes are about to be emptied (%s: %s), and their memory pool tolerates that, so their pods would be made again where they are and no keys leave them: uncordon, or drain; a drained Cache loses what they hold, and you have to delete a Store's pods by hand",
 			some(names(staying)), d.why(staying[0]))})
 	}
 	if takers > 0 {
@@ -50,7 +50,7 @@ func (d *decision) evacuate() {
 			how = fmt.Sprintf("memory nodes that are about to come will have room (%s), and until then no pod is evicted", some(awaited))
 		}
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonNowhereToEvacuate, fmt.Sprintf(
-			"the Kubernetes nodes of memory nodes are about to be emptied (%s: %s), and no other memory node is there to take their keys: %s", some(names(leaving)), d.why(leaving[0]), how)})
+			"the Kubernetes nodes of memory nodes are about to be emptied (%s: %s), and there is no other memory node to take their keys: %s", some(names(leaving)), d.why(leaving[0]), how)})
 	}
 }
 

@@ -57,7 +57,7 @@ func TestAShardThatIsAtARepairIsAskedForNoOther(t *testing.T) {
 			t.Errorf("shard %s is asked for another repair", call.Name)
 		}
 	}
-	if words := message(w.lease("by-hand"), v1alpha1.ConditionRepaired); !strings.Contains(words, "at another repair") {
+	if words := message(w.lease("by-hand"), v1alpha1.ConditionRepaired); !strings.Contains(words, "does another repair") {
 		t.Error(words)
 	}
 }

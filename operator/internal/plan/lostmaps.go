@@ -32,9 +32,9 @@ func (d *decision) knowsTheMap() bool {
 	}
 	newest := "there is no ShardMap"
 	if d.epochs.current != nil {
-		newest = fmt.Sprintf("ShardMap %s is the newest that anything which can be reached holds", v1alpha1.ShardMapName(d.Pool.Name, d.epochs.current.Epoch))
+		newest = fmt.Sprintf("ShardMap %s is the newest map in reach", v1alpha1.ShardMapName(d.Pool.Name, d.epochs.current.Epoch))
 	}
-	lost := &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("%s, and %s: restore the newest ShardMap from a backup, or have every memory node reachable; to give up all that the pool holds, and go on with it empty: kubectl -n %s annotate kvpool %s --overwrite %s=%d",
+	lost := &finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("%s, and %s: restore the newest ShardMap from a backup, or make every memory node reachable; to give up all that the pool holds, and go on with an empty pool: kubectl -n %s annotate kvpool %s --overwrite %s=%d",
 		unknown, newest, d.Pool.Namespace, d.Pool.Name, v1alpha1.AnnotationBeginEmpty, d.claimed())}
 	if d.mayBeGivenUp() == d.claimed() {
 		lost.message = fmt.Sprintf("what the pool held up to epoch %d is given up: %s", d.claimed(), d.beginEmpty(remember))
@@ -61,7 +61,7 @@ func (d *decision) remembersMore(n *node) string {
 	case epoch > 0 && recorded > epoch:
 		return fmt.Sprintf("the memory of memory node %s has followed a later epoch than %d", n.name, epoch)
 	case d.mapKey != nil && recorded > uint64(d.floor()):
-		return fmt.Sprintf("the memory of memory node %s has followed epoch %d and holds no map of it, which only damage or a lie explains (delete its pod to have it begin empty)", n.name, recorded)
+		return fmt.Sprintf("the memory of memory node %s has followed epoch %d and holds no map of it, which only damage or a lie explains (delete its pod, and it begins empty)", n.name, recorded)
 	}
 	return ""
 }
@@ -121,7 +121,7 @@ func (d *decision) hasBegunEmpty() bool {
 	}
 	switch {
 	case len(hold) > 0:
-		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("annotation %s names epoch %d, of which nothing is known, and memory nodes hold what it would give up (%s): take it away",
+		d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf("annotation %s names epoch %d, which nothing has followed, and memory nodes hold what it would give up (%s): remove the annotation",
 			v1alpha1.AnnotationBeginEmpty, given, some(hold))})
 		return true
 	case len(awaited) > 0:

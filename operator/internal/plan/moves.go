@@ -493,7 +493,7 @@ func (d *decision) begin(spec *v1alpha1.ShardMapSpec) bool {
 			m.awaits = &finding{v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf("no Kubernetes node can take the pods of memory nodes that are to come (%s): the others share the keys without them, and they get theirs when there is room; see their conditions, or ask for fewer", some(missing))}
 		}
 		if len(stopped) > 0 {
-			m.awaits = &finding{v1alpha1.ReasonTablesStopped, fmt.Sprintf("memory nodes whose tables are stopped neither give keys nor take any (%s): accept the loss of what they held, as their conditions say, or have their number be wanted again", some(stopped))}
+			m.awaits = &finding{v1alpha1.ReasonTablesStopped, fmt.Sprintf("memory nodes whose tables are stopped neither give keys nor take any (%s): accept the loss of what they held, as their conditions say, or set their number of replicas back", some(stopped))}
 		}
 		return false
 	}

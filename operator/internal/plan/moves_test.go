@@ -881,7 +881,7 @@ func TestAPoolGrows(t *testing.T) {
 	if last := d.current(); last.Move != 1 || last.Epoch != moving.Epoch+1 {
 		t.Errorf("epoch %d, move %d", last.Epoch, last.Move)
 	}
-	d.wantStage(v1alpha1.StageComplete, "the 5 memory nodes that it shall have")
+	d.wantStage(v1alpha1.StageComplete, "the 5 memory nodes that its spec asks for")
 	for _, reason := range []string{v1alpha1.ReasonResizePlanned, v1alpha1.ReasonMoveBegun, v1alpha1.ReasonMoveFinished, v1alpha1.ReasonResizeComplete} {
 		if told := d.told("KVPool", reason); told != 1 {
 			t.Errorf("%s is told %d times: %v", reason, told, d.events)
@@ -931,10 +931,10 @@ func TestTheStepsOfAResizeAreTold(t *testing.T) {
 		told string
 	}{
 		{[3]uint64{8500, 8500, 1000}, ""},
-		{[3]uint64{8000, 8200, 1800}, "25 % of the keys that are to move have moved: about 4"},
+		{[3]uint64{8000, 8200, 1800}, "25 % of the keys to be moved have moved: about 4"},
 		{[3]uint64{8100, 8200, 1700}, ""},
 		{[3]uint64{8000, 8150, 1850}, ""},
-		{[3]uint64{6200, 6300, 5500}, "75 % of the keys that are to move have moved: about "},
+		{[3]uint64{6200, 6300, 5500}, "75 % of the keys to be moved have moved: about "},
 		{[3]uint64{6000, 6000, 6000}, ""},
 	} {
 		clear(d.said) // another operator

@@ -240,12 +240,12 @@ func Decide(input Input) (*Plan, error) {
 	case err != nil:
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, err.Error()}
 	case spec.Network.Transport != v1alpha1.TransportTCP && (spec.Network.Transport != v1alpha1.TransportRoCEv2 || spec.Network.Attachment == nil):
-		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s, as it stands, has no wire in this operator's version: create the pool with TCP, or with RoCEv2 and an attachment", spec.Network.Transport)}
+		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.transport %s has no wire in this operator's version: create the pool with TCP, or with RoCEv2 and an attachment", spec.Network.Transport)}
 	case unknown != nil:
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, unknown.Error()}
 	case !d.maySharePath():
 		d.specInvalid = &finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("spec.network.sharedMemory.hostPath %s lies in none of the directories of Kubernetes nodes that this operator gives to pods (%s): create the pool with one of these, "+
-			"or have the operator started with --shared-memory-paths that holds it", spec.Network.SharedMemory.HostPath, cmp.Or(strings.Join(d.Settings.SharedMemoryPaths, ", "), "there are none"))}
+			"or start the operator with --shared-memory-paths that include it", spec.Network.SharedMemory.HostPath, cmp.Or(strings.Join(d.Settings.SharedMemoryPaths, ", "), "there are none"))}
 	}
 	d.template = template
 
@@ -382,14 +382,14 @@ func (d *decision) mismatch(n *node) string {
 	facts := n.agent.Facts.GetMemoryNode()
 	p := d.protocol()
 	if !p.Has(facts) {
-		return fmt.Sprintf("memory node %s has tables of another protocol than spec.index wants, which is %s: delete its pod to have it made anew", n.name, p.Name())
+		return fmt.Sprintf("memory node %s has tables of another protocol than spec.index wants, which is %s: delete its pod, and it is made again", n.name, p.Name())
 	}
 	if difference := p.Mismatch(&d.Pool.Spec.Index, facts); difference != "" {
-		return fmt.Sprintf("memory node %s %s: delete its pod to have it made anew", n.name, difference)
+		return fmt.Sprintf("memory node %s %s: delete its pod, and it is made again", n.name, difference)
 	}
 	// A memory node keeps each map before it follows it, so an epoch far beyond every signed map is a lie, or damage.
 	if known := d.known(); render.OwnIdentities(d.version) && facts.GetRecordedEpoch() > known+farthest {
-		return fmt.Sprintf("memory node %s claims to have followed epoch %d, and the newest map that the operator has signed is of epoch %d: it is not believed; delete its pod to have it made anew", n.name, facts.GetRecordedEpoch(), known)
+		return fmt.Sprintf("memory node %s claims to have followed epoch %d, and the newest map that the operator has signed is of epoch %d: it is not believed; delete its pod, and it is made again", n.name, facts.GetRecordedEpoch(), known)
 	}
 	if facts.GetEndpoint() == "" {
 		return fmt.Sprintf("memory node %s advertises no endpoint: look into its pod's log", n.name)
@@ -428,7 +428,7 @@ func (d *decision) secrets(act bool) error {
 		if d.everHadMap() {
 			// Tables are found by a hash of this secret. With another secret, every key would be a miss.
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonSecretMissing, fmt.Sprintf(
-				"Secret %s/%s is gone or incomplete, and with it the hash secret of the pool's directory or the key that its maps are signed with: no new epoch can be published; restore the Secret from a backup, or create the pool anew",
+				"Secret %s/%s is gone or incomplete, and with it the hash secret of the pool's directory or the key that its maps are signed with: no new epoch can be published; restore the Secret from a backup, or create the pool again",
 				d.pool.SecretNamespace, d.pool.PoolSecretName())})
 			d.poolSecret, d.mapKey = nil, nil
 		} else {

@@ -354,7 +354,7 @@ func (f *following) repair() metav1.Condition {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonNoComputeShards, "no compute shard is ready to repair; clients that are blocked repair on their own")
 	}
 	if pod == nil {
-		return is(metav1.ConditionFalse, v1alpha1.ReasonRepairing, "every compute shard that is ready is at another repair")
+		return is(metav1.ConditionFalse, v1alpha1.ReasonRepairing, "every ready compute shard does another repair")
 	}
 	var witnesses []types.UID
 	for _, n := range f.nodes {

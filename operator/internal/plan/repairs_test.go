@@ -619,7 +619,7 @@ func TestWhichShardIsAsked(t *testing.T) {
 	}
 	waiting := 0
 	for _, lease := range w.Leases {
-		if strings.Contains(message(lease, v1alpha1.ConditionRepaired), "at another repair") {
+		if strings.Contains(message(lease, v1alpha1.ConditionRepaired), "does another repair") {
 			waiting++
 		}
 	}

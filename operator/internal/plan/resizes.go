@@ -297,7 +297,7 @@ func (d *decision) tellKeys(operation *v1alpha1.ResizeOperation, status *v1alpha
 	if moved <= quarters(&operation.Status) || moved == 4 {
 		return
 	}
-	note := fmt.Sprintf("%d %% of the keys that are to move have moved: about %d keys and %d MiB are left", 25*moved, status.KeysLeft, status.BytesLeft>>20)
+	note := fmt.Sprintf("%d %% of the keys to be moved have moved: about %d keys and %d MiB are left", 25*moved, status.KeysLeft, status.BytesLeft>>20)
 	if end := status.EstimatedCompletionTime; end != nil {
 		note += ", which takes until about " + end.UTC().Format(time.RFC3339)
 	}
@@ -359,7 +359,7 @@ func (d *decision) stage() (stage v1alpha1.ResizeStage, reason, words string) {
 	case d.epochs.next == nil && d.unsplit(spec) && spec.LeastTables == d.tablesWanted():
 		return v1alpha1.StageSplitting, v1alpha1.ReasonSplitting, joinWords(fmt.Sprintf("clients split tables ahead of keys: %d of %d are in use at the memory node that has fewest", d.tablesInUse(spec), d.tablesWanted()), left, awaits)
 	case d.epochs.next == nil && !d.unsettled(spec) && len(d.going()) == 0:
-		return v1alpha1.StageComplete, v1alpha1.ReasonResizeComplete, fmt.Sprintf("the pool has the %d memory nodes that it shall have, each with its share of %d parts", len(spec.Nodes), len(spec.Directory.Tables))
+		return v1alpha1.StageComplete, v1alpha1.ReasonResizeComplete, fmt.Sprintf("the pool has the %d memory nodes that its spec asks for, each with its share of %d parts", len(spec.Nodes), len(spec.Directory.Tables))
 	case m.known && m.partsLeft == 0 && len(d.missing(spec)) == 0 && len(d.going()) > 0:
 		return v1alpha1.StageRemoving, v1alpha1.ReasonRemoving, joinWords("memory nodes that hold nothing any more are being removed: "+some(d.going()), awaits)
 	case m.awaits != nil:

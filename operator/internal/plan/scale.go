@@ -92,7 +92,7 @@ func (d *decision) keepToWhatAMapHolds() {
 			continue
 		}
 		over -= entry.Replicas - given
-		d.beyondMap[entry.Name] = fmt.Sprintf("memory pool %s gets %d of the %d memory nodes that are asked for: all memory pools together ask for %d, and a pool has at most %d. Scale a MemoryNodePool down (kubectl -n %s get memorynodepools)",
+		d.beyondMap[entry.Name] = fmt.Sprintf("memory pool %s gets %d of the %d memory nodes that it asks for: all memory pools together ask for %d, and a pool has at most %d. Scale a MemoryNodePool down (kubectl -n %s get memorynodepools)",
 			entry.Name, given, entry.Replicas, asked, nodesInMap, d.Pool.Namespace)
 		entry.Replicas = given
 		d.degraded = append(d.degraded, finding{v1alpha1.ReasonTooManyMemoryNodes, d.beyondMap[entry.Name]})
@@ -247,7 +247,7 @@ func (d *decision) sessionBudget() []finding {
 	for _, n := range d.nodes {
 		if has := d.sessionsOf(n); has < needed {
 			return []finding{{v1alpha1.ReasonTooFewSessions, fmt.Sprintf(
-				"compute shards need %d sessions at each memory node (workers * (replicas + %d), of all compute pools), and memory node %s has %d: shards beyond that do not become ready. Give compute pools fewer replicas or workers, or raise spec.limits.maxSessions, which memory nodes have that are made from then on (condition UpToDate says how)",
+				"compute shards need %d sessions at each memory node (workers * (replicas + %d), of all compute pools), and memory node %s has %d: shards beyond that do not become ready. Give compute pools fewer replicas or workers, or raise spec.limits.maxSessions, which applies to memory nodes that are made from then on (condition UpToDate says how)",
 				needed, surge, n.name, has)}}
 		}
 	}
@@ -316,7 +316,7 @@ func (d *decision) decideGrowth(act bool) {
 			s.replicas++
 			if d.asksApproval() {
 				d.limited(entry, metav1.ConditionTrue, v1alpha1.ReasonApprovalRequired, why+", and a person's approval is about to be asked for")
-				d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Grow", fmt.Sprintf("%s: memory pool %s is to grow from %d memory nodes to %d, once a person has approved of it", why, entry.Name, entry.Replicas, s.replicas))
+				d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonResizePlanned, "Grow", fmt.Sprintf("%s: memory pool %s will grow from %d memory nodes to %d once a person approves", why, entry.Name, entry.Replicas, s.replicas))
 			} else {
 				d.limited(entry, metav1.ConditionFalse, v1alpha1.ReasonGrowing, why)
 				d.event(d.Pool, corev1.EventTypeNormal, v1alpha1.ReasonGrowing, "Grow", fmt.Sprintf("%s: memory pool %s grows from %d memory nodes to %d", why, entry.Name, entry.Replicas, s.replicas))

@@ -225,7 +225,7 @@ func TestGrowthIsApproved(t *testing.T) {
 	if d.told("KVPool", v1alpha1.ReasonGrowing) != 0 || d.told("KVPool", v1alpha1.ReasonApprovalRequired) != 1 || d.told("ResizeOperation", v1alpha1.ReasonApprovalRequired) != 1 {
 		t.Errorf("told: %s", strings.Join(d.events, ", "))
 	}
-	if notes := strings.Join(d.notes, "\n"); strings.Contains(notes, "grows") || !strings.Contains(notes, "memory pool memory is to grow from 2 memory nodes to 3, once a person has approved of it") ||
+	if notes := strings.Join(d.notes, "\n"); strings.Contains(notes, "grows") || !strings.Contains(notes, "memory pool memory will grow from 2 memory nodes to 3 once a person approves") ||
 		!strings.Contains(notes, "ResizeOperation "+d.operation().Name+": waiting for a person's approval") {
 		t.Error(notes)
 	}

@@ -216,7 +216,7 @@ func TestWhatAResizeIsAt(t *testing.T) {
 		"tables are split": {func(d *decision) {
 			d.Pool.Spec.Index.RACE.LeastTables, d.nodes[0].facts.MemoryNode.EvenTables, d.epochs.current.LeastTables = 8, 2, 8
 		}, v1alpha1.StageSplitting, "clients split tables ahead of keys: 2 of 8 are in use at the memory node that has fewest"},
-		"it is complete":      {func(*decision) {}, v1alpha1.StageComplete, "the pool has the 2 memory nodes that it shall have, each with its share of 4 parts"},
+		"it is complete":      {func(*decision) {}, v1alpha1.StageComplete, "the pool has the 2 memory nodes that its spec asks for, each with its share of 4 parts"},
 		"the last is removed": {func(d *decision) { d.moves.known, d.nodes = true, append(d.nodes, &node{name: "c"}) }, v1alpha1.StageRemoving, "memory nodes that hold nothing any more are being removed: c"},
 		"one goes, another comes": {func(d *decision) {
 			d.moves.known, d.nodes = true, append(d.nodes, &node{name: "c"}, &node{name: "d", wanted: true})

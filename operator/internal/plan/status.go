@@ -132,7 +132,7 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 		case effective == nil:
 			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "it waits for the pool's first epoch")
 		case entry == nil && n.wanted:
-			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "it waits for an epoch in which it comes into the pool")
+			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "it waits for the epoch in which it joins the pool")
 		case entry == nil:
 			return is(metav1.ConditionFalse, v1alpha1.ReasonNotPublished, "no map has it any more; it is removed when every memory node of the pool's map confirms that")
 		case n.agent.Facts.GetEpoch() < uint64(effective.Epoch):
@@ -165,7 +165,7 @@ func (d *decision) nodeReady(n *node) metav1.Condition {
 	if n.agent.Facts == nil && (entry == nil || !kubeletReady(n.pod)) {
 		return is(metav1.ConditionFalse, v1alpha1.ReasonStarting, "its process is starting")
 	}
-	return is(metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "%s; nothing is done about it, as it may well be alive", orElse(n.agent.Error, "its agent was not asked yet"))
+	return is(metav1.ConditionUnknown, v1alpha1.ReasonAgentUnreachable, "%s; the operator does nothing about it, because it may well be alive", orElse(n.agent.Error, "its agent was not asked yet"))
 }
 
 // unofferedRDMA says what the scheduler lacks for an RDMA pod, and how to add it; empty: the scheduler lacks something else.

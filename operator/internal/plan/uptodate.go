@@ -41,7 +41,7 @@ type upToDate struct {
 }
 
 // HowToRenew tells people how a memory node that runs gets what an edit asks for.
-const HowToRenew = "A memory node keeps what it was started with for as long as its memory lasts, and a pod that is made anew starts with what the spec says now. To keep the keys, cordon its Kubernetes node (kubectl cordon): its keys move to other memory nodes, and then it is made anew elsewhere. Deleting its pod is faster, and loses what it holds"
+const HowToRenew = "A memory node keeps what it was started with for as long as its memory lasts, and a pod that is made again starts with what the spec says now. To keep the keys, cordon its Kubernetes node (kubectl cordon): its keys move to other memory nodes, and then it is made again elsewhere. Deleting its pod is faster, and loses what it holds"
 
 // rendered is the pod that a memory node with an object would get now.
 func (d *decision) rendered(n *node) (*corev1ac.PodApplyConfiguration, error) {
@@ -147,7 +147,7 @@ func (u *upToDate) tolerate(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfig
 	for _, toleration := range pod.Spec.Tolerations {
 		wanted := slices.ContainsFunc(wants, func(other corev1.Toleration) bool { return ofTheSameTaints(other, toleration) })
 		if !wanted && !addedByKubernetes(pod, toleration) {
-			u.differences = append(u.differences, fmt.Sprintf("its pod tolerates %s, which the spec does not any more", orElse(toleration.Key, "every taint")))
+			u.differences = append(u.differences, fmt.Sprintf("its pod tolerates %s, and the spec no longer does", orElse(toleration.Key, "every taint")))
 		}
 	}
 	return now, !equality.Semantic.DeepEqual(now, pod.Spec.Tolerations)

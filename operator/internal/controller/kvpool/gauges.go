@@ -55,15 +55,15 @@ func newGauges() *gauges {
 	}
 	return &gauges{
 		epoch:       gauge("pool_epoch", "Epoch of the pool's shard map."),
-		conditions:  gauge("pool_condition", "1 for the status that a condition of the pool has.", "type", "status"),
+		conditions:  gauge("pool_condition", "1 for the present status of a condition of the pool.", "type", "status"),
 		memoryNodes: gauge("pool_memory_nodes", "Memory nodes of the pool that are ready, or desired.", "state"),
 		shards:      gauge("pool_compute_shards", "Compute shards of the pool that are ready, or desired.", "state"),
 		leases:      gauge("repair_leases", "RepairLeases of the pool that are not complete."),
 		backlog:     gauge("repair_backlog", "Dead client processes that wait for a RepairLease, as too many are open."),
 		quarantined: gauge("quarantined_rows", "Rows that no crash explains, and that stay locked.", "memory_node"),
 		overdue:     gauge("certificates_overdue_timestamp_seconds", "When two thirds of the life of the first of the pool's certificates have passed: they are renewed at half of it."),
-		partsLeft:   gauge("resize_parts_left", "Parts of the pool's hash space that are still to change their memory node."),
-		keysLeft:    gauge("resize_keys_left", "Keys of the pool that are still to change their memory node, about."),
+		partsLeft:   gauge("resize_parts_left", "Parts of the pool's hash space that still have to move."),
+		keysLeft:    gauge("resize_keys_left", "Keys of the pool that still have to move, about."),
 		pools:       map[types.NamespacedName]*poolGauges{},
 	}
 }

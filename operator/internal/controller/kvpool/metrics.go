@@ -51,7 +51,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}, with("cause"))
 	m.resizes = counter("resizes_total", "ResizeOperations that are complete, superseded by another one, or aborted.", with("stage"))
 	m.resizeTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "farpool_operator_resize_seconds", Help: "From the beginning of a resize to the pool's having the memory nodes that it shall have.",
+		Name: "farpool_operator_resize_seconds", Help: "From the beginning of a resize until the pool has the memory nodes that its spec asks for.",
 		Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400},
 	}, pool)
 	registry.MustRegister(m.gauges, m.losses, m.publishes, m.broken, m.writes, m.fenced, m.repaired, m.repairTime, m.resizes, m.resizeTime)
