@@ -391,6 +391,19 @@ TEST(Audit, FindsNoDamageAtAnyMomentOfTheLifeOfRaceTables) {
   EXPECT_EQ(inserts.at("keys that come"), 1u);
 }
 
+// Where there are no locks nobody has to say which of them it holds.
+TEST(Audit, AClaimOfLocksThatAProtocolDoesNotHaveIsDamage) {
+  RaceImage image = RaceLife::images().front();
+  const layout::Geometry g = audit_memory(image.bytes)->record.geometry;
+  const std::uint64_t last = g.max_sessions * g.slots_per_session - 1;
+  base::store(image.bytes.data() + g.at(layout::kSlots).offset + last * sizeof(OperationSlot),
+              OperationSlot{.holder = 5});
+  const auto memory = audit_memory(image.bytes);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(memory->audit.count(Wrong::claim_impossible), 1u) << text(memory->audit);
+  EXPECT_EQ(memory->audit.damage(), 1u);
+}
+
 // Its depth counts more bits than a word has.
 TEST(Audit, AHeaderThatCannotBeHasNoKeys) {
   RaceImage image = RaceLife::images().front();

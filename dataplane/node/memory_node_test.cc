@@ -3,10 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "index/rcuckoo/layout.h"
 #include "layout/calls.h"
@@ -63,6 +70,53 @@ TEST(MemoryNode, SaysWhichFigureOfTheGeometryCannotWork) {
   ASSERT_FALSE(small.ok());
   EXPECT_EQ(small.code(), Code::invalid_argument);
   EXPECT_NE(small.status().message().find("lend more memory"), std::string::npos) << small.status().message();
+}
+
+// A wire that can do less than the memory node's protocol needs.
+class PoorWire final : public fabric::Responder {
+ public:
+  explicit PoorWire(fabric::Responder& wire) : wire_(wire) {}
+  fabric::Caps caps() const override {
+    fabric::Caps caps = wire_.caps();
+    caps.max_chain = 1;
+    return caps;
+  }
+  void fence(std::uint64_t session_id, std::function<void()> done) override {
+    wire_.fence(session_id, std::move(done));
+  }
+  void after(base::Nanos delay, std::function<void()> what) override { wire_.after(delay, std::move(what)); }
+  base::Nanos now() const override { return wire_.now(); }
+  std::uint64_t random() override { return wire_.random(); }
+
+ private:
+  fabric::Responder& wire_;
+};
+
+TEST(MemoryNode, LendsNothingOnAWireThatCannotServeItsProtocol) {
+  TestWorld world;
+  PoorWire poor(world.wire);
+  Memory memory = std::move(*Memory::anonymous(4 << 20));
+  const auto refused = MemoryNode::create(world.options, memory.span(), poor);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_NE(refused.status().message().find("cannot serve the protocol"), std::string::npos)
+      << refused.status().message();
+}
+
+TEST(MemoryNode, BeginsWithAPowerOfTwoOfItsTables) {
+  TestWorld world;
+  for (const std::uint32_t initial : {0u, 3u, 8u, 1u, 2u, 4u}) {
+    MemoryNode::Options options = world.options;
+    options.geometry.protocol = layout::Protocol::race;
+    options.geometry.tables = 4;
+    options.initial_tables = initial;
+    Memory memory = std::move(*Memory::anonymous(4 << 20));
+    const auto created = MemoryNode::create(std::move(options), memory.span(), world.wire);
+    const bool possible = initial == 1 || initial == 2 || initial == 4;
+    EXPECT_EQ(created.code(), possible ? Code::ok : Code::invalid_argument) << initial;
+    if (possible) continue;
+    EXPECT_NE(created.status().message().find("use a power of two up to 4"), std::string::npos)
+        << created.status().message();
+  }
 }
 
 TEST(MemoryNode, EpochsOnlyGoForward) {
@@ -307,15 +361,16 @@ TEST(MemoryNode, CallsThatCannotBeEndTheLane) {
   };
   const auto text = [](const auto& request) { return std::string(base::text_of(base::bytes_of(request))); };
   const Case cases[] = {
-      {"no such call", 77, text(layout::TickRequest{}), 64},
-      {"short request", layout::kAllocateSegments, std::string(8, '\0'), 64},
-      {"long request", layout::kTick, std::string(64, '\0'), 64},
+      // The replies have room for what a memory node answers.
+      {"no such call", 77, text(layout::TickRequest{}), 128},
+      {"short request", layout::kAllocateSegments, std::string(8, '\0'), 128},
+      {"long request", layout::kTick, std::string(64, '\0'), 128},
       {"short reply", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{}), 8},
-      {"an era that never was", layout::kTick, text(layout::TickRequest{.era = 1 << 20}), 64},
+      {"an era that never was", layout::kTick, text(layout::TickRequest{.era = 1 << 20}), 128},
       {"no such class", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 1, .size_class = 200}),
-       64},
+       128},
       {"blocks in a run", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.count = 2, .size_class = 1}),
-       64},
+       128},
   };
   for (const Case& c : cases) {
     TestWorld world;
@@ -329,6 +384,173 @@ TEST(MemoryNode, CallsThatCannotBeEndTheLane) {
     EXPECT_EQ(world.node->stats().segments.owned, 0u);
     world.close(std::move(session));
   }
+}
+
+// Clients go by it: a client that is told nothing adds keys to a node that has no room for overwrites.
+TEST(MemoryNode, TicksSayHowShortOfSegmentsItIs) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  const auto pressure = [&] {
+    world.run(session->tick_now(world.network.now() + kSecond));
+    return session->pressure();
+  };
+  const auto ask = [&](std::uint64_t replaces, std::uint64_t in_vain) {
+    return must_call<layout::AllocateSegmentsReply>(
+               world, *session, layout::kAllocateSegments,
+               layout::AllocateSegmentsRequest{.size_class = layout::kRun, .replaces = replaces, .in_vain = in_vain})
+        .status;
+  };
+  EXPECT_EQ(pressure(), layout::Pressure::none);
+  while (ask(1, 0) == 0) continue;
+  EXPECT_EQ(pressure(), layout::Pressure::spent);
+  EXPECT_EQ(ask(1, 1), 1u);
+  EXPECT_EQ(pressure(), layout::Pressure::dry);
+  world.pass(2 * world.options.lease);
+  EXPECT_EQ(pressure(), layout::Pressure::none) << "each holds for a lease";
+  EXPECT_EQ(ask(0, 1), 1u);
+  EXPECT_EQ(pressure(), layout::Pressure::scarce);
+  world.close(std::move(session));
+}
+
+TEST(MemoryNode, WhatTheThreadsOfAProcessLeftIsToldOfOnce) {
+  TestWorld world;
+  world.node->stand_alone();
+  std::vector<std::unique_ptr<Session>> threads;
+  for (const char* name : {"shard-0/0", "shard-0/1", "shard-1/0"}) {
+    SimPort& port = world.client();
+    Session::Options options = world.session_options(port);
+    options.client_name = name;
+    options.client_process = name[6] == '0' ? 7 : 8;
+    auto session = world.try_open(port, options);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    ASSERT_EQ(must_call<layout::AllocateSegmentsReply>(world, **session, layout::kAllocateSegments,
+                                                       layout::AllocateSegmentsRequest{.size_class = 3})
+                  .status,
+              0u);
+    threads.push_back(std::move(*session));
+  }
+  std::optional<v1alpha1::FenceResponse> response;
+  world.node->fence({7, 8}, [&response](const v1alpha1::FenceResponse& told) { response = told; });
+  ASSERT_TRUE(world.wait_until([&] { return response.has_value(); }));
+  EXPECT_EQ(response->sessions(), 3u);
+  ASSERT_EQ(response->left_size(), 2);
+  EXPECT_EQ(world.node->facts().memory_node().dead_clients(), 2u);
+  for (const v1alpha1::DeadClient& left : response->left()) {
+    EXPECT_EQ(left.name(), left.process() == 7 ? "shard-0" : "shard-1");
+    EXPECT_EQ(left.segments(), left.process() == 7 ? 2u : 1u);
+  }
+  for (auto& session : threads) world.close(std::move(session));
+}
+
+// A CALL of each kind, and how long its reply is at least.
+struct Asked {
+  const char* what;
+  std::uint32_t opcode;
+  std::string request;
+  std::size_t replies;
+};
+std::vector<Asked> calls_of(const Session& session, std::uint64_t segment) {
+  const auto text = [](const auto& request) { return std::string(base::text_of(base::bytes_of(request))); };
+  return {
+      {"tick", layout::kTick, text(layout::TickRequest{}), sizeof(layout::TickReply)},
+      {"allocate", layout::kAllocateSegments, text(layout::AllocateSegmentsRequest{.size_class = 3}),
+       sizeof(layout::AllocateSegmentsReply)},
+      {"return", layout::kReturnSegments, text(layout::ReturnSegmentsRequest{.first = segment, .count = 1}),
+       sizeof(layout::ReturnSegmentsReply)},
+      {"adopt", layout::kAdoptSegment, text(layout::AdoptSegmentRequest{.size_class = 3}),
+       sizeof(layout::AdoptSegmentReply)},
+      {"fence", layout::kFence, text(layout::FenceRequest{.holder = session.grant().client_incarnation, .ask = 1}),
+       sizeof(layout::FenceReply)},
+      {"read the map", layout::kReadMap, std::string(8, '\0'), 8},
+  };
+}
+
+// What a client is not told of must not have happened: it would go on with a segment that is another's by now, or never
+// use one that is its own. And a reply never goes beyond the bytes that the client has for it.
+TEST(MemoryNode, ACallThatIsRefusedChangesNothing) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  auto session = world.open(port);
+  const std::uint64_t id = session->grant().session_id;
+  const auto own = must_call<layout::AllocateSegmentsReply>(world, *session, layout::kAllocateSegments,
+                                                            layout::AllocateSegmentsRequest{.size_class = 3});
+  ASSERT_EQ(own.status, 0u);
+  // A segment of a client that died, too.
+  Session::Options options = world.session_options(port);
+  options.client_process = 7;
+  auto dying = world.try_open(port, options);
+  ASSERT_TRUE(dying.ok()) << dying.status().message();
+  ASSERT_EQ(must_call<layout::AllocateSegmentsReply>(world, **dying, layout::kAllocateSegments,
+                                                     layout::AllocateSegmentsRequest{.size_class = 3})
+                .status,
+            0u);
+  world.node->fence({7}, [](const v1alpha1::FenceResponse&) {});
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().segments.dead == 1; }));
+  world.close(std::move(*dying));
+
+  const std::uint64_t free = world.node->stats().segments.free;
+  alignas(8) std::array<std::byte, 512> bytes;
+  const auto refuses = [&](const Asked& call, const std::string& request, std::size_t room) {
+    bytes.fill(std::byte{0xee});
+    const auto replied = world.node->on_call(id, call.opcode, base::bytes_of(std::string_view(request)),
+                                             base::MutableBytes(bytes).first(room));
+    EXPECT_FALSE(replied) << call.what << ", a request of " << request.size() << " bytes, room for " << room;
+    EXPECT_TRUE(std::all_of(bytes.begin() + static_cast<std::ptrdiff_t>(room), bytes.end(),
+                            [](std::byte b) { return b == std::byte{0xee}; }))
+        << call.what << ": written beyond the room of " << room << " bytes";
+  };
+  for (const Asked& call : calls_of(*session, own.first)) {
+    for (std::size_t room = 0; room < call.replies; ++room) refuses(call, call.request, room);
+    if (call.opcode == layout::kReadMap) continue;  // it has nothing to say
+    refuses(call, call.request + std::string(8, '\0'), bytes.size());
+    for (std::size_t length = 0; length < call.request.size(); length += 8) {
+      refuses(call, call.request.substr(0, length), bytes.size());
+    }
+  }
+  const std::uint64_t slots = world.geometry().max_sessions * world.geometry().slots_per_session;
+  Asked nowhere = calls_of(*session, 0)[4];
+  nowhere.request = base::text_of(base::bytes_of(layout::FenceRequest{.index = slots, .ask = 1}));
+  refuses(nowhere, nowhere.request, bytes.size());
+
+  world.pass(2 * kSecond);
+  EXPECT_EQ(world.node->stats().segments.free, free);
+  EXPECT_EQ(world.node->stats().segments.dead, 1u);
+  EXPECT_EQ(must_call<layout::ReturnSegmentsReply>(world, *session, layout::kReturnSegments,
+                                                   layout::ReturnSegmentsRequest{.first = own.first, .count = 1})
+                .status,
+            0u)
+      << "it is still its own";
+  world.close(std::move(session));
+}
+
+TEST(MemoryNode, ASessionThatIsBeingFencedMakesNoCalls) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  Session::Options options = world.session_options(port);
+  options.client_process = 7;
+  auto session = world.try_open(port, options);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  const std::uint64_t id = (*session)->grant().session_id;
+  const auto own = must_call<layout::AllocateSegmentsReply>(world, **session, layout::kAllocateSegments,
+                                                            layout::AllocateSegmentsRequest{.size_class = 3});
+  alignas(8) std::array<std::byte, 512> bytes;
+  const auto nobody = [&](std::uint64_t session_id, const char* when) {
+    for (const Asked& call : calls_of(**session, own.first)) {
+      EXPECT_FALSE(world.node->on_call(session_id, call.opcode, base::bytes_of(std::string_view(call.request)), bytes))
+          << call.what << when;
+    }
+  };
+  nobody(id + 1, " of a session that never was");
+  bool fenced = false;
+  world.node->fence({7}, [&fenced](const v1alpha1::FenceResponse&) { fenced = true; });
+  ASSERT_FALSE(fenced);
+  nobody(id, " while it is being fenced");
+  ASSERT_TRUE(world.wait_until([&] { return fenced; }));
+  nobody(id, " when it has been");
+  world.close(std::move(*session));
 }
 
 TEST(MemoryNode, AHugeRunIsRefusedNotGranted) {

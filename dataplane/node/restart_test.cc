@@ -311,6 +311,56 @@ TEST(Restart, WhatIsTakenUpKeepsItsTables) {
   EXPECT_EQ(directory(), before);
 }
 
+// Scans pass over rows whose mark is zero: a mark goes only where it is certain that the rows behind it are empty.
+TEST(Restart, MarksOfEmptyRowsGoIfNothingIsDamaged) {
+  for (const bool damaged : {false, true}) {
+    TestWorld world;
+    const layout::Geometry geometry = world.geometry();
+    world.kill();
+    std::byte* mark = world.memory.span().data() + geometry.at(layout::kTable).offset + geometry.mark_offset(0);
+    base::store(mark, std::uint64_t{1});
+    if (damaged) {
+      base::store(world.memory.span().data() + geometry.at(layout::kHeap).offset,
+                  layout::SegmentHeader{.owner = 5, .size_class = 200, .run = 1});
+    }
+    world.begin_life();
+    EXPECT_EQ(world.node->stats().defects, damaged ? 1u : 0u);
+    EXPECT_EQ(base::load<std::uint64_t>(mark), damaged ? 1u : 0u);
+  }
+}
+
+// The sum of the slots' counters is how many keys there are. It is set right in a slot that nobody holds, and left alone
+// where it is right.
+TEST(Restart, CountersThatDoNotAddUpAreSetRight) {
+  for (const std::uint64_t keys : {0u, 5u}) {
+    TestWorld world;
+    const auto slot = [&](std::uint64_t index) {
+      return world.memory.span().data() + world.geometry().at(layout::kSlots).offset +
+             index * sizeof(layout::OperationSlot);
+    };
+    std::byte* const first = slot(0);
+    std::byte* const second = slot(1);
+    const std::uint64_t all = world.geometry().max_sessions * world.geometry().slots_per_session;
+    world.kill();
+    base::store(first, layout::OperationSlot{.keys = 3, .bytes = 30});
+    base::store(second, layout::OperationSlot{.keys = keys - 3, .bytes = 10 * keys - 30});
+    world.begin_life();
+    std::uint64_t sum = 0, bytes = 0;
+    for (std::uint64_t i = 0; i < all; ++i) {
+      sum += world.slot(i).keys;
+      bytes += world.slot(i).bytes;
+    }
+    EXPECT_EQ(sum, 0u);
+    EXPECT_EQ(bytes, 0u);
+    EXPECT_EQ(world.node->stats().keys, 0u);
+    EXPECT_EQ(world.node->stats().bytes, 0u);
+    EXPECT_EQ(
+        std::ranges::any_of(world.log, [](const std::string& line) { return line.find("set right") != line.npos; }),
+        keys != 0);
+    if (keys == 0) EXPECT_EQ(world.slot(0).keys, 3u);
+  }
+}
+
 struct Owner {
   std::unique_ptr<Session> session;
   std::unique_ptr<heap::Heap> heap;

@@ -4,6 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "layout/calls.h"
 #include "layout/regions.h"
 #include "node/world_test.h"
 
@@ -369,6 +376,149 @@ TEST(Session, APinHoldsTheEraBackForEverybody) {
   EXPECT_GT(writer->safe_era(), pinned + 1);
   world.close(std::move(reader));
   world.close(std::move(writer));
+}
+
+// A memory node that answers what it should not.
+class Liar final : public fabric::Host {
+ public:
+  Liar(TestWorld& world) : world_(world) { world.wire.serve(*this); }
+  void on_exchange(const fabric::Peer& peer, std::string request, std::function<void(std::string)> reply) override {
+    world_.node->on_exchange(peer, std::move(request), [this, reply = std::move(reply)](std::string honest) {
+      reply(reply_for ? reply_for(std::move(honest)) : std::move(honest));
+    });
+  }
+  std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token) override {
+    return world_.node->on_open_lane(token);
+  }
+  std::optional<std::size_t> on_call(std::uint64_t session_id, std::uint32_t opcode, base::Bytes request,
+                                     base::MutableBytes reply) override {
+    const std::optional<std::size_t> honest = world_.node->on_call(session_id, opcode, request, reply);
+    if (!tick_for || opcode != layout::kTick || !honest) return honest;
+    auto told = base::load<layout::TickReply>(reply.data());
+    const std::size_t bytes = tick_for(told);
+    base::store(reply.data(), told);
+    return bytes;
+  }
+
+  std::function<std::string(std::string)> reply_for;
+  std::function<std::size_t(layout::TickReply&)> tick_for;  // returns the reply's length
+
+ private:
+  TestWorld& world_;
+};
+
+// Eras say what memory may be used again: an answer that cannot be is believed in no part.
+TEST(Session, ATickThatCannotBeEndsTheSession) {
+  struct Case {
+    const char* what;
+    std::function<std::size_t(layout::TickReply&, const Session&)> lie;
+  };
+  constexpr std::size_t kWhole = sizeof(layout::TickReply);
+  const Case cases[] = {
+      {"a short reply", [](auto&, auto&) { return kWhole - 8; }},
+      {"no reply", [](auto&, auto&) { return std::size_t{0}; }},
+      {"an era before the last", [](auto& told, auto& session) { return told.era = session.era() - 1, kWhole; }},
+      {"an era that nobody has published", [](auto& told, auto&) { return told.era += 2, kWhole; }},
+      {"a safe era that has not begun", [](auto& told, auto&) { return told.safe_era = told.era + 1, kWhole; }},
+      {"a safe era before the last", [](auto& told, auto&) { return told.safe_era = 0, kWhole; }},
+  };
+  for (const Case& c : cases) {
+    TestWorld world;
+    world.node->stand_alone();
+    Liar liar(world);
+    auto session = world.open(world.client());
+    world.pass(3 * kSecond);
+    ASSERT_TRUE(session->alive()) << session->why().message();
+    ASSERT_GT(session->safe_era(), 0u);
+    const std::uint64_t era = session->era(), safe_era = session->safe_era();
+    std::uint64_t honest = 0;
+    liar.tick_for = [&](layout::TickReply& told) {
+      honest = std::max(honest, told.era);
+      return c.lie(told, *session);
+    };
+    EXPECT_TRUE(world.wait_until([&] { return !session->alive(); }, kSecond)) << c.what;
+    EXPECT_EQ(session->why().code(), Code::corrupt) << c.what << ": " << session->why().message();
+    EXPECT_LE(session->era(), std::max(era, honest)) << c.what;
+    EXPECT_EQ(session->safe_era(), safe_era) << c.what;
+    liar.tick_for = nullptr;
+    world.close(std::move(session));
+  }
+}
+
+TEST(Session, AGrantThatCannotBeIsNotTaken) {
+  TestWorld world;
+  world.node->stand_alone();
+  Liar liar(world);
+  SimPort& port = world.client();
+  const std::function<std::string(std::string)> lies[] = {
+      [](const std::string&) { return std::string("\x0a\xff"); },
+      [](std::string honest) {
+        v1alpha1::SessionReply reply;
+        EXPECT_TRUE(reply.ParseFromString(honest));
+        reply.mutable_grant()->set_node_incarnation(reply.grant().node_incarnation() + 1);
+        return reply.SerializeAsString();
+      },
+  };
+  for (const auto& lie : lies) {
+    liar.reply_for = lie;
+    EXPECT_EQ(world.try_open(port, world.session_options(port)).code(), Code::corrupt);
+  }
+}
+
+// A slot that says something is of a client that has died: what it left half done would be forgotten.
+TEST(Session, OperationSlotsThatAreNotIdleAreNotTaken) {
+  TestWorld world;
+  world.node->stand_alone();
+  const std::uint64_t at = world.geometry().at(layout::kSlots).offset + 2 * sizeof(layout::OperationSlot);
+  base::store(world.memory.span().data() + at + layout::kSlotHolder.offset, std::uint64_t{5});
+  SimPort& port = world.client();
+  const auto refused = world.try_open(port, world.session_options(port));
+  ASSERT_EQ(refused.code(), Code::corrupt);
+  EXPECT_NE(refused.status().message().find("operation slot 2 "), std::string::npos) << refused.status().message();
+  EXPECT_EQ(world.slot(2).holder, 5u);
+}
+
+// The client stood still while it opened the session. The memory node counts the lease from later on, and still has it.
+TEST(Session, ASessionWhoseLeaseIsOverBeforeItIsReadyIsNotHandedOut) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  Session::Options options = world.session_options(port);
+  options.deadline = port.now() + 60 * kSecond;
+  base::Result<std::unique_ptr<Session>> opened(base::Status(Code::internal, "never opened"));
+  bool over = false;
+  task::Scope scope;
+  scope.spawn(TestWorld::note_end(TestWorld::opening(port, options, opened), over));
+  ASSERT_TRUE(world.wait_until([&port] { return port.in_flight() > 0; })) << "it reads its operation slots";
+  port.pause();
+  world.pass(world.options.lease - world.options.lease / 16);
+  ASSERT_EQ(world.node->stats().sessions, 1u);
+  port.resume();
+  ASSERT_TRUE(world.wait_until([&over] { return over; }, kSecond));
+  EXPECT_EQ(opened.code(), Code::unavailable);
+  EXPECT_NE(opened.status().message().find("lease"), std::string::npos) << opened.status().message();
+  if (opened.ok()) world.close(std::move(*opened));
+}
+
+task::Task<void> say_goodbye(Session& session, bool& over) {
+  co_await session.close(session.port().now() + kSecond);
+  over = true;
+}
+
+TEST(Session, ASessionThatClosesLendsNoSlot) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  bool over = false;
+  base::Status refused;
+  task::Scope scope;
+  scope.spawn(say_goodbye(*session, over));
+  scope.spawn(want_slot(*session, kSecond, refused));
+  EXPECT_FALSE(over);
+  EXPECT_TRUE(session->alive());
+  EXPECT_EQ(refused.code(), Code::unavailable);
+  EXPECT_NE(refused.message().find("is closing"), std::string::npos) << refused.message();
+  ASSERT_TRUE(world.wait_until([&over] { return over; }));
 }
 
 task::Task<void> tick(Session& session, Nanos patience) { co_await session.tick_now(session.port().now() + patience); }
