@@ -76,7 +76,7 @@ class Cable : public ::testing::Test {
     device.reset();
     succeeds("ip link delete near && ip netns delete far");  // and what is on them
   }
-  // Of this thread alone.
+  // Moves this thread, and no other, into the namespace.
   static void enter(const char* network_namespace) {
     const int fd = ::open(network_namespace, O_RDONLY | O_CLOEXEC);
     EXPECT_EQ(::setns(fd, CLONE_NEWNET), 0) << network_namespace;

@@ -55,10 +55,10 @@ class Device {
   const ibv_device_attr& limits() const { return limits_; }
   // Where the address stands now: entries move when others come and go.
   base::Result<ibv_gid_entry> find_gid() const;
-  // Whether all of this memory can be registered at once, for peers to read and write; nothing stays registered.
+  // Says whether all of this memory can be registered at once, for peers to read and write; nothing stays registered.
   base::Status try_registration(base::MutableBytes memory) const;
   ibv_mtu mtu() const { return mtu_; }
-  // Whether lanes ask it for masked CASes of its own: until one of them has seen that it does not do what it should.
+  // Says whether lanes ask it for masked CASes of its own: until one of them has seen that it does not do what it should.
   bool masked_cas() const { return masked_cas_.load(std::memory_order_relaxed); }
   // Any thread. True the first time.
   bool give_up_masked_cas() { return masked_cas_.exchange(false, std::memory_order_relaxed); }

@@ -15,7 +15,7 @@
 
 namespace farpool::fabric::verbs {
 
-// Of one device. Any thread: whichever takes an event hands it to its owner.
+// The events of one device. Any thread: the one that takes an event hands it to its owner.
 class DeviceEvents {
  public:
   // What somebody wants to hear of, besides the device itself; null: nothing.

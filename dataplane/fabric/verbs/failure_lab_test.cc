@@ -260,7 +260,7 @@ TEST_F(Failures, ACompletionQueueThatOverrunsIsToldOf) {
   const auto subscription = device->events().subscribe({.completions = completions.get()}, [&](const std::string& why) {
     if (!std::exchange(once, true)) told.set_value(why);
   });
-  // Of nothing, so that no key is needed; rings of devices hold somewhat more than they were asked for.
+  // WRITEs nothing, so that no key is needed; rings of devices hold somewhat more than they were asked for.
   ibv_send_wr nothing{}, *bad = nullptr;
   nothing.opcode = IBV_WR_RDMA_WRITE;
   nothing.send_flags = IBV_SEND_SIGNALED;

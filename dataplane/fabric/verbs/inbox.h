@@ -18,7 +18,7 @@
 
 namespace farpool::fabric::verbs {
 
-// Of memory that was mapped.
+// Unmaps memory when its owner goes.
 struct Unmap {
   std::size_t bytes = 0;
   void operator()(std::byte* memory) const;

@@ -5,7 +5,7 @@
 // Masked CAS. A device without it compares whole words, so a masked CAS is sent as a CAS against a guess of the word:
 // what the lane last saw of it, with the compared bits as they have to be. A guess that was wrong, of a word that would
 // have done, costs another trip. What stands behind it need not wait: unfenced WRITEs, atomics and CALLs may execute
-// before an atomic anyway. READs may not, so those that were sent behind a guess that was wrong are sent again behind
+// before an atomic anyway. READs may not, so READs that were sent behind a guess that was wrong are sent again behind
 // the next, and what is fenced waits until nothing is in doubt. A device that has one, and is to use it, is sent that.
 #pragma once
 
@@ -59,8 +59,8 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   // Opens the lane, which ends when the stream does.
   task::Task<base::Status> begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
                                  std::unique_ptr<net::Stream> stream, Nanos deadline);
-  // Of a lane that has begun. Where the device's masked CAS is to be asked for, it is tried first; a device whose is
-  // none is asked by no lane any more, and this one goes on with guesses if the trial has not ended it.
+  // Tries the device's masked CAS on a lane that has begun, where it is to be used. If the device has none, no lane asks
+  // it any more, and this one goes on with guesses unless the trial has ended it.
   task::Task<base::Status> try_masked_cas(Nanos deadline);
 
   void enqueue(Posting& posting) noexcept override;

@@ -182,7 +182,7 @@ task::Task<Status> Connecting::next(rdma_cm_event_type due) {
   co_return Status();
 }
 
-// Whoever waits resumes at a later turn: it may destroy what called this.
+// The coroutine that waits resumes at a later turn: it may destroy what called this.
 void Connecting::on_connection_event(const ConnectionEvent& event) {
   if (came_) return;
   came_ = event;

@@ -39,7 +39,7 @@ struct Masks {
 };
 
 using MaskedCasEntry = std::array<std::byte, 80>;
-// Of a request that is an ordinary CAS but for its masks.
+// Returns the entry for a request that is an ordinary CAS except for its masks.
 MaskedCasEntry masked_cas_entry(std::uint32_t queue_pair, const ibv_send_wr& request, Masks masks);
 
 // Rings once for all of the requests, of which those with masks are masked CASes. Returns 0, or the error; then none of

@@ -482,7 +482,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     }
   }
 
-  // Completions whose lanes are known. Whoever took them off the queue before their event came: it is still to come.
+  // Takes completions whose lanes are known. Some may be taken off the queue before their event, which then still comes.
   void collect() {
     ibv_wc done{};
     while (::ibv_poll_cq(completions_.get(), 1, &done) > 0) {

@@ -69,7 +69,7 @@ struct SurveyOptions {
   std::uint64_t register_bytes = 64ull << 20;
   std::uint64_t huge_page = 0;  // to be tried; 0: none
 };
-// Of this network namespace.
+// Returns the addresses of this network namespace.
 std::vector<InterfaceAddress> interface_addresses();
 // The one that lanes go from: IPv4 first, then IPv6 that is routed, then link-local.
 base::Result<std::string> address_of(std::span<const InterfaceAddress> addresses, const std::string& interface);
