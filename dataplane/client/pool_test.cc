@@ -84,11 +84,12 @@ class PoolTest : public ::testing::Test {
   }
 
   // A new incarnation of a memory node, with empty memory.
-  void begin_life(std::size_t i) {
+  void begin_life(std::size_t i, std::string name = {}) {
+    if (name.empty()) name = "mn-" + std::to_string(i);
     std::byte* memory = static_cast<std::byte*>(std::aligned_alloc(4096, memory_bytes_));
     std::memset(memory, 0, memory_bytes_);
     memory_.emplace_back(memory);
-    auto node = node::MemoryNode::create({.name = "mn-" + std::to_string(i),
+    auto node = node::MemoryNode::create({.name = std::move(name),
                                           .pool_uid = kUid,
                                           .endpoint = responders_[i]->endpoint(),
                                           .version = "test",
@@ -209,6 +210,25 @@ class PoolTest : public ::testing::Test {
     EXPECT_TRUE(key.ok()) << key.status().message();
     if (key.ok()) into = *key;
   }
+  static Task<void> no_key(Client& client, Code& why) { why = (co_await client.pool->any_key()).code(); }
+  static Task<void> erase_into(Client& client, std::string key, base::Result<bool>& into) {
+    into = co_await client.pool->erase(key);
+  }
+  static Task<void> read_into(Client& client, std::string key, base::Status& into) {
+    into = (co_await client.pool->get(key)).status();
+  }
+  static Task<void> append_to(Client& client, std::string key) {
+    Appender editor("tail");
+    const base::Status status = co_await client.pool->modify(key, editor);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  static Task<void> any_status(Client& client, base::Status& into) {
+    into = (co_await client.pool->any_key()).status();
+  }
+  static Task<void> append_into(Client& client, std::string key, base::Status& into) {
+    Appender editor("tail");
+    into = co_await client.pool->modify(key, editor);
+  }
   static Task<void> put_into(Client& client, std::string key, base::Status& into) {
     into = co_await client.pool->put(key, "v");
   }
@@ -229,12 +249,20 @@ class PoolTest : public ::testing::Test {
     run(client, put_into(client, key, status));
     return status;
   }
+  std::uint32_t node_of(std::string_view key) {
+    return map::Map::from(map_of(1))->table_of(map::directory_hash(kSecret, base::bytes_of(key))).node();
+  }
+  static std::uint64_t retries(const Client& client, Operation operation) {
+    return client.pool->counters().operations[static_cast<std::size_t>(operation)].retries.get();
+  }
+  bool run_until_ready(const Client& client) {
+    return run_until([&client] { return client.pool->state().ready; }, 10 * base::kSecond);
+  }
   // A key that the given node serves.
   std::string key_on(std::uint32_t node) {
-    const auto map = map::Map::from(map_of(1));
     for (int i = 0;; ++i) {
       std::string key = "at-" + std::to_string(i);
-      if (map->table_of(map::directory_hash(kSecret, base::bytes_of(key))).node() == node) return key;
+      if (node_of(key) == node) return key;
     }
   }
 
@@ -498,6 +526,193 @@ TEST_F(PoolTest, FindsARestartedNodeAgainWithoutAnErrorToItsCallers) {
   EXPECT_EQ(count(client).value(), 100u);
 }
 
+// Whatever an operation was about when its session was cut.
+TEST_F(PoolTest, EveryOperationGoesOnInANewSession) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400", "node-1:7400"}, 30 * base::kSecond);
+  run(client, put_all(client, 0, 100, "v"));
+  node::MemoryNode* before = nodes_[0];
+  begin_life(0);
+  const v1alpha1::ShardMap map = map_of(2);
+  (void)before->publish(map, kSecret);
+  // Operations on one key would wait for each other.
+  auto key_there = [this, next = 0]() mutable {
+    std::string key;
+    do key = "of-" + std::to_string(next++);
+    while (node_of(key) != 0);
+    return key;
+  };
+  base::Result<bool> erased(base::Status(Code::internal, "never done"));
+  base::Result<std::uint64_t> keys(base::Status(Code::internal, "never done"));
+  base::Status written(Code::internal, "never done"), read(Code::internal, "never done");
+  std::map<std::string, int> times;
+  std::uint64_t cursor = 0;
+  client.scope.spawn(erase_into(client, key_there(), erased));
+  client.scope.spawn(append_to(client, key_there()));
+  client.scope.spawn(put_into(client, key_there(), written));
+  client.scope.spawn(read_into(client, key_there(), read));
+  client.scope.spawn(scan_into(client, 10, true, cursor, times));
+  client.scope.spawn(count_into(client, keys));
+  EXPECT_FALSE(run_until([&client] { return client.scope.running() == 0; }, base::kSecond));
+  publish(map);
+  ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; }, 20 * base::kSecond));
+  EXPECT_TRUE(erased.ok()) << erased.status().message();
+  EXPECT_TRUE(written.ok()) << written.message();
+  EXPECT_TRUE(read.ok()) << read.message();
+  EXPECT_TRUE(keys.ok()) << keys.status().message();
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = "key-" + std::to_string(i);
+    EXPECT_EQ(times.contains(key), node_of(key) == 1) << key << ": the new life of the other node is empty";
+  }
+}
+
+// An operation that reads, and loses its session, asks again until its deadline.
+TEST_F(PoolTest, WhatReadsIsTriedAgainUntilItsDeadline) {
+  publish(map_of(1));
+  for (const bool in_time : {true, false}) {
+    Client& client = connect({"node-0:7400", "node-1:7400"}, in_time ? 5 * base::kSecond : 10 * base::kMillisecond);
+    ASSERT_TRUE(run_until_ready(client));
+    if (in_time) run(client, put_all(client, 0, 100, "v"));
+    base::Result<std::uint64_t> keys(base::Status(Code::internal, "never done"));
+    base::Result<Page> page(base::Status(Code::internal, "never done"));
+    base::Status read(Code::internal, "never done"), any(Code::internal, "never done");
+    network_.options().lose_reply = 1;
+    client.scope.spawn(count_into(client, keys));
+    client.scope.spawn(scan_once(client, 0, page));
+    client.scope.spawn(any_status(client, any));
+    client.scope.spawn(read_into(client, key_on(0), read));
+    EXPECT_EQ(run_until([&client] { return client.scope.running() == 0; }, 100 * base::kMillisecond), !in_time);
+    network_.options().lose_reply = 0;
+    ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; }, 5 * base::kSecond));
+    const Code expected = in_time ? Code::ok : Code::unavailable;
+    EXPECT_EQ(keys.code(), expected) << keys.status().message();
+    EXPECT_EQ(page.code(), expected) << page.status().message();
+    EXPECT_EQ(any.code(), expected) << any.message();
+    EXPECT_EQ(read.code(), expected) << read.message();
+    if (in_time) EXPECT_EQ(*keys, 100u);
+    for (const Operation operation : {Operation::count, Operation::scan, Operation::get}) {
+      EXPECT_EQ(retries(client, operation) > 0, in_time) << name_of(operation);
+    }
+    ASSERT_TRUE(run_until_ready(client));
+    EXPECT_EQ(count(client).value(), 100u);
+  }
+}
+
+// Changes of one key take turns: one whose turn does not come in time has done nothing, and says why.
+TEST_F(PoolTest, AChangeWhoseTurnDoesNotComeDoesNothing) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400", "node-1:7400"}, 10 * base::kMillisecond);
+  ASSERT_TRUE(run_until_ready(client));
+  base::Status first(Code::internal, "never done"), put(first), append(first);
+  base::Result<bool> erased(first);
+  network_.options().lose_reply = 1;
+  client.scope.spawn(put_into(client, "a", first));
+  client.scope.spawn(put_into(client, "a", put));
+  client.scope.spawn(append_into(client, "a", append));
+  client.scope.spawn(erase_into(client, "a", erased));
+  ASSERT_TRUE(run_until([&client] { return client.scope.running() == 1; }, 20 * base::kMillisecond));
+  EXPECT_EQ(first.code(), Code::internal) << "it holds the key no longer";
+  for (const base::Status& late : {put, append, erased.status()}) {
+    EXPECT_EQ(late.code(), Code::timed_out) << late.message();
+    EXPECT_NE(late.message().find("on the same key took until the deadline"), std::string::npos) << late.message();
+  }
+  network_.options().lose_reply = 0;
+  ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; }, base::kSecond));
+  EXPECT_NE(first.code(), Code::internal);
+  for (const Operation operation : {Operation::put, Operation::modify, Operation::erase}) {
+    const auto& outcomes = client.pool->counters().operations[static_cast<std::size_t>(operation)].outcomes;
+    EXPECT_EQ(outcomes[static_cast<std::size_t>(Code::timed_out)].get(), 1u) << name_of(operation);
+  }
+}
+
+// Another attempt would meet the same damage.
+TEST_F(PoolTest, AScanOfADamagedTableSaysSo) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 300, "v"));
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const layout::Geometry& geometry = nodes_[i]->geometry();
+    std::byte* table = memory_[i].get() + geometry.at(layout::kTable).offset;
+    for (std::uint64_t at = 0; at < geometry.rows * geometry.row_bytes(); ++at) {
+      if (table[at] != std::byte{}) table[at] ^= std::byte{0x55};
+    }
+  }
+  base::Result<Page> page = Page();
+  run(client, scan_once(client, 0, page));
+  EXPECT_EQ(page.code(), Code::corrupt) << page.status().message();
+  base::Status any;
+  run(client, any_status(client, any));
+  EXPECT_EQ(any.code(), Code::corrupt) << any.message();
+  EXPECT_EQ(retries(client, Operation::scan), 0u);
+}
+
+// Such as a node that all keys have left.
+TEST_F(PoolTest, AMemoryNodeWithoutATableIsNotWaitedFor) {
+  v1alpha1::ShardMap map = map_of(1);
+  map.mutable_tables()->RemoveLast();
+  for (std::uint32_t& part : *map.mutable_directory()) part = 0;
+  publish(map);
+  Client& client = connect();
+  run(client, put_all(client, 0, 100, "v"));
+  const Nanos before = network_.now();
+  EXPECT_EQ(count(client).value(), 100u);
+  std::vector<Pool::Repair> repairs;
+  const auto repair = [](Client& client, std::vector<Pool::Repair>& into) -> Task<void> {
+    into = co_await client.pool->repair(client.port->now() + base::kSecond);
+  };
+  run(client, repair(client, repairs));
+  ASSERT_EQ(repairs.size(), 1u);
+  EXPECT_EQ(repairs[0].node, "mn-0");
+  EXPECT_EQ(repairs[0].trouble, "");
+  EXPECT_LT(network_.now() - before, 100 * base::kMillisecond);
+  EXPECT_TRUE(client.pool->state().ready) << client.pool->state().message;
+  EXPECT_EQ(client.pool->state().nodes.size(), 1u);
+}
+
+// As one whose first memory node is still to come.
+TEST_F(PoolTest, APoolWithoutMemoryNodesHasNoKeys) {
+  v1alpha1::ShardMap map;
+  map.set_pool_uid(kUid);
+  map.set_epoch(1);
+  publish(map);
+  Client& client = connect({"node-0:7400"}, base::kSecond);
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 1; }, 10 * base::kSecond));
+  EXPECT_FALSE(client.pool->state().ready);
+  EXPECT_NE(client.pool->state().message.find("has no memory node that serves"), std::string::npos)
+      << client.pool->state().message;
+  EXPECT_EQ(put(client, "a").code(), Code::unavailable);
+  base::Result<Page> page = Page();
+  run(client, scan_once(client, 0, page));
+  ASSERT_TRUE(page.ok()) << page.status().message();
+  EXPECT_TRUE(page->keys.empty());
+  EXPECT_EQ(page->next, 0u);
+  Code any = Code::ok;
+  run(client, no_key(client, any));
+  EXPECT_EQ(any, Code::unavailable);
+}
+
+TEST_F(PoolTest, ACursorOfATableThatHasGoneBeginsTheNextOne) {
+  publish(map_of(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 700, "v"));
+  std::map<std::string, int> times;
+  std::uint64_t cursor = 0;
+  run(client, scan_into(client, 10, false, cursor, times));
+  ASSERT_LT(times.size(), 300u) << "it is in the middle of the first table";
+  ASSERT_TRUE(std::ranges::all_of(times, [this](const auto& seen) { return node_of(seen.first) == 0; }));
+  v1alpha1::ShardMap map = map_of(2);
+  map.mutable_tables()->DeleteSubrange(0, 1);
+  map.set_directory(0, 1);
+  map.set_directory_version(2);
+  publish(map);
+  ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; }, 10 * base::kSecond));
+  run(client, scan_into(client, 100, true, cursor, times));
+  for (int i = 0; i < 700; ++i) {
+    const std::string key = "key-" + std::to_string(i);
+    if (node_of(key) == 1) EXPECT_TRUE(times.contains(key)) << key;
+  }
+}
+
 TEST_F(PoolTest, LeavesAStoppedNodeAloneAndServesTheRest) {
   publish(map_of(1));
   Client& client = connect();
@@ -548,6 +763,25 @@ TEST_F(PoolTest, SaysGoodbyeWhenItCloses) {
   EXPECT_EQ(nodes_[0]->stats().sessions_fenced + nodes_[1]->stats().sessions_fenced, 0u);
 }
 
+// The hash of a key names its table: with two secrets one key would be looked for at two nodes, and be there twice.
+TEST_F(PoolTest, LeavesANodeAloneThatGrantsAnotherHashSecret) {
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    ASSERT_EQ(nodes_[i]->publish(map_of(1), i == 0 ? kSecret : base::HashSecret{33, 44}).verdict,
+              node::MemoryNode::Verdict::adopted);
+  }
+  Client& client = connect({"node-0:7400", "node-1:7400"}, 500 * base::kMillisecond);
+  int taken = 0, refused = 0;
+  for (int i = 0; i < 20; ++i) {
+    const base::Status status = put(client, "key-" + std::to_string(i));
+    ++(status.ok() ? taken : refused);
+    if (!status.ok()) EXPECT_NE(status.message().find("another hash secret"), std::string::npos) << status.message();
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_GT(refused, 0);
+  run_until([] { return false; }, 3 * base::kSecond);
+  EXPECT_EQ(std::min(nodes_[0]->stats().keys, nodes_[1]->stats().keys), 0u);
+}
+
 TEST_F(PoolTest, RefusesAPoolOfAnotherName) {
   publish(map_of(1));
   clients_.push_back(std::make_unique<Client>());
@@ -561,6 +795,50 @@ TEST_F(PoolTest, RefusesAPoolOfAnotherName) {
   EXPECT_EQ(put(client, "a").code(), Code::unavailable);
   EXPECT_FALSE(client.pool->state().ready);
   EXPECT_EQ(nodes_[0]->stats().sessions, 0u);
+}
+
+// A client's wire that can do less than the memory node's.
+class PoorPort final : public fabric::Port {
+ public:
+  explicit PoorPort(SimPort& port) : port_(port) {}
+  fabric::Caps caps() const override {
+    fabric::Caps caps = port_.caps();
+    caps.max_chain = 1;
+    return caps;
+  }
+  Nanos now() const override { return port_.now(); }
+  std::uint64_t random() override { return port_.random(); }
+  Task<base::Result<std::unique_ptr<fabric::Lane>>> open_lane(fabric::LaneGrant grant, Nanos deadline) override {
+    return port_.open_lane(std::move(grant), deadline);
+  }
+  void arm(fabric::Timer& timer) override { port_.arm(timer); }
+  void disarm(fabric::Timer& timer) override { port_.disarm(timer); }
+
+ private:
+  Task<base::Result<std::string>> exchange_with(std::string node_name, std::string endpoint, std::string request,
+                                                Nanos deadline) override {
+    return port_.exchange(std::move(endpoint), std::move(request), deadline, std::move(node_name));
+  }
+  SimPort& port_;
+};
+
+TEST_F(PoolTest, OpensNoTableOverAWireThatCannotServeItsProtocol) {
+  publish(map_of(1));
+  clients_.push_back(std::make_unique<Client>());
+  Client& client = *clients_.back();
+  client.port = &network_.add_client({.pool_uid = kUid, .role = "client", .name = "c", .authenticated = true});
+  PoorPort poor(*client.port);
+  client.pool = std::make_unique<Pool>(
+      poor,
+      Pool::Options{
+          .pool_uid = kUid, .client_name = "c", .bootstrap = {"node-0:7400"}, .operation_deadline = base::kSecond});
+  client.pool->start();
+  const base::Status refused = put(client, key_on(0));
+  EXPECT_EQ(refused.code(), Code::unavailable);
+  EXPECT_NE(refused.message().find("cannot serve the protocol"), std::string::npos) << refused.message();
+  EXPECT_GT(nodes_[0]->stats().sessions_closed, 1u) << "it says goodbye, and tries again later";
+  finish(client);
+  EXPECT_EQ(nodes_[0]->stats().sessions + nodes_[1]->stats().sessions, 0u);
 }
 
 class PoolOverASlowWireTest : public PoolTest {
@@ -822,6 +1100,19 @@ class PoolMoveTest : public PoolTest {
   };
 };
 
+// RACE counts a change behind it, and a count waits for that.
+TEST_F(PoolMoveTest, ACountThatIsNotDoneInTimeSaysSo) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400", "node-1:7400"}, 10 * base::kMillisecond);
+  ASSERT_TRUE(run_until_ready(client));
+  ASSERT_TRUE(put(client, key_on(0)).ok());
+  network_.options().lose_reply = 1;
+  const Nanos before = network_.now();
+  EXPECT_EQ(count(client).code(), Code::timed_out);
+  EXPECT_LT(network_.now() - before, 15 * base::kMillisecond);
+  network_.options().lose_reply = 0;
+}
+
 class PoolMoveOfEitherTest : public PoolMoveTest, public ::testing::WithParamInterface<layout::Protocol> {
  protected:
   PoolMoveOfEitherTest() : PoolMoveTest(GetParam()) {}
@@ -944,6 +1235,46 @@ TEST_F(PoolMoveTest, AMoverHoldsTheLeasesOfBothEnds) {
   ASSERT_TRUE(run_until([&] { return drained(client); }));
   EXPECT_FALSE(held(0));
   EXPECT_FALSE(held(1));
+}
+
+// Nodes are in the order of their names: in the next map another one may stand where the target stood.
+TEST_P(PoolMoveOfEitherTest, AMoverThatWaitsForATargetGoesByTheMapThatComesMeanwhile) {
+  publish(drain(1));
+  Client& writer = connect();
+  run(writer, put_all(writer, 0, 100, "v"));
+  finish(writer);
+  v1alpha1::ShardMap map = drain(2);
+  publish(map);
+  responders_[1]->stop();
+  Client& mover = connect({"node-0:7400"});
+  ASSERT_TRUE(run_until([&mover] {
+    const PoolState state = mover.pool->state();
+    return state.epoch == 2 && state.nodes[0].open;
+  }));
+  run_until([] { return false; }, 200 * base::kMillisecond);
+
+  responders_.push_back(&network_.add_node("node-2:7400"));
+  nodes_.push_back(nullptr);
+  begin_life(2, "mn-0a");
+  map.set_epoch(3);
+  *map.add_nodes() = map.nodes(1);
+  *map.mutable_nodes(1) = nodes_[2]->entry();
+  map.mutable_nodes(1)->set_state(v1alpha1::MemoryNodeEntry::STATE_SERVING);
+  map.mutable_tables(1)->set_node(2);
+  auto* table = map.add_tables();
+  table->set_id(2);
+  table->set_node(1);
+  publish(map);
+  ASSERT_TRUE(run_until([&mover] {
+    const PoolState state = mover.pool->state();
+    return state.epoch == 3 && state.nodes[1].open;
+  }));
+  responders_[1]->serve(*nodes_[1]);
+  ASSERT_TRUE(run_until([&mover] { return drained(mover); }));
+  EXPECT_EQ(keys_at(0).size(), 0u);
+  EXPECT_EQ(keys_at(1).size(), 100u);
+  EXPECT_EQ(keys_at(2).size(), 0u);
+  run(mover, expect_all(mover, 0, 100, "v"));
 }
 
 const auto kProtocols = ::testing::Values(layout::Protocol::rcuckoo, layout::Protocol::race);
