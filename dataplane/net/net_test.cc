@@ -15,17 +15,21 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -36,6 +40,7 @@
 #include "net/loop.h"
 #include "net/proof.h"
 #include "net/ring.h"
+#include "net/ring_channel.h"
 #include "net/stream.h"
 #include "net/throwaway_ca.h"
 
@@ -159,6 +164,57 @@ TEST(Rings, CarryBytesInOrderAndTellWhenToRing) {
   EXPECT_FALSE(producer.may_sleep());
 }
 
+// What was in the same place a round before is never the same.
+TEST(Rings, BytesGoOnAtTheBeginningWhereTheRingEnds) {
+  constexpr std::size_t kCapacity = 64;
+  detail::RingWords words{};
+  std::array<std::byte, kCapacity> memory{};
+  detail::RingProducer producer(words, memory.data(), kCapacity);
+  detail::RingConsumer consumer(words, memory.data(), kCapacity);
+  std::uint8_t next = 0;
+  for (int round = 0; round < 100; ++round) {
+    std::array<std::byte, 37> sent, got{};
+    for (std::byte& byte : sent) byte = std::byte{next++};
+    ASSERT_EQ(producer.write(sent), sent.size());
+    EXPECT_EQ(consumer.available(), sent.size());
+    ASSERT_EQ(consumer.read(got), got.size());
+    ASSERT_EQ(got, sent) << round;
+  }
+}
+
+// The words are in memory that the peer writes.
+TEST(Rings, PositionsThatCannotBeBreakThemForGood) {
+  constexpr std::size_t kCapacity = 64;
+  const std::array<std::byte, 10> ten{};
+  std::array<std::byte, 2 * kCapacity> got{};
+  for (const std::uint64_t wrong : {std::uint64_t{11}, std::uint64_t{1} << 63}) {
+    detail::RingWords words{};
+    std::array<std::byte, kCapacity> memory{};
+    detail::RingProducer producer(words, memory.data(), kCapacity);
+    ASSERT_EQ(producer.write(ten), ten.size());
+    words.head = wrong;
+    EXPECT_EQ(producer.room(), 0u);
+    EXPECT_TRUE(producer.broken());
+    EXPECT_FALSE(producer.may_sleep()) << "nobody would wake it";
+    words.head = 0;
+    EXPECT_EQ(producer.write(ten), 0u);
+  }
+  for (const std::uint64_t wrong : {std::uint64_t{kCapacity + 1}, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+    detail::RingWords words{};
+    std::array<std::byte, kCapacity> memory{};
+    detail::RingConsumer consumer(words, memory.data(), kCapacity);
+    words.tail = kCapacity;
+    EXPECT_EQ(consumer.available(), kCapacity);
+    EXPECT_FALSE(consumer.broken());
+    words.tail = wrong;
+    EXPECT_EQ(consumer.available(), 0u);
+    EXPECT_TRUE(consumer.broken());
+    EXPECT_FALSE(consumer.may_sleep()) << "nobody would wake it";
+    words.tail = kCapacity;
+    EXPECT_EQ(consumer.read(got), 0u);
+  }
+}
+
 TEST(Rings, AreTakenOnlyFromMemoryThatCannotShrink) {
   auto memory = detail::RingMemory::create();
   ASSERT_TRUE(memory.ok());
@@ -169,6 +225,87 @@ TEST(Rings, AreTakenOnlyFromMemoryThatCannotShrink) {
   ASSERT_EQ(::fstat(memory->descriptor(), &status), 0);
   ASSERT_EQ(::ftruncate(loose, status.st_size), 0);
   EXPECT_EQ(detail::RingMemory::adopt(loose).code(), base::Code::corrupt);
+}
+
+// Two connected sockets.
+struct SocketPair {
+  SocketPair() { EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0); }
+  ~SocketPair() {
+    for (const int end : ends) {
+      if (end >= 0) ::close(end);
+    }
+  }
+  // Sends bytes, with a descriptor.
+  void send(base::Bytes bytes, int descriptor) const {
+    iovec part{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> ancillary{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary.data();
+    message.msg_controllen = ancillary.size();
+    cmsghdr* control = CMSG_FIRSTHDR(&message);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(control), &descriptor, sizeof descriptor);
+    EXPECT_EQ(::sendmsg(ends[0], &message, 0), static_cast<ssize_t>(bytes.size()));
+  }
+  std::array<int, 2> ends{-1, -1};
+};
+
+int next_descriptor() {
+  const int next = ::dup(STDERR_FILENO);
+  ::close(next);
+  return next;
+}
+
+TEST(Rings, AnOfferThatIsNoneIsTurnedDownAndLeavesNoDescriptor) {
+  auto memory = detail::RingMemory::create();
+  ASSERT_TRUE(memory.ok());
+  const SocketPair honest;
+  const auto early = detail::receive_rings(honest.ends[1]);
+  ASSERT_TRUE(early.ok()) << early.status().message();
+  EXPECT_FALSE(*early) << "nothing has come yet";
+  ASSERT_TRUE(detail::send_rings(honest.ends[0], *memory).ok());
+  std::array<std::byte, 64> hello{};
+  const ssize_t length = ::recv(honest.ends[1], hello.data(), hello.size(), MSG_PEEK);
+  ASSERT_GT(length, 0);
+  const auto received = detail::receive_rings(honest.ends[1]);
+  ASSERT_TRUE(received.ok() && *received) << received.status().message();
+
+  const int loose = ::memfd_create("loose", MFD_CLOEXEC);
+  const auto offer = base::Bytes(hello).first(static_cast<std::size_t>(length));
+  struct Case {
+    const char* what;
+    std::function<void(SocketPair&)> send;
+    base::Code code;
+  };
+  const Case cases[] = {
+      {"nothing", [](SocketPair& pair) { ::close(std::exchange(pair.ends[0], -1)); }, base::Code::unavailable},
+      {"a short one", [&](SocketPair& pair) { pair.send(offer.first(offer.size() - 1), memory->descriptor()); },
+       base::Code::corrupt},
+      {"one without a descriptor",
+       [&](SocketPair& pair) { EXPECT_GT(::send(pair.ends[0], offer.data(), offer.size(), 0), 0); },
+       base::Code::corrupt},
+      {"one of other memory", [&](SocketPair& pair) { pair.send(offer, loose); }, base::Code::corrupt},
+      {"one of another program",
+       [&](SocketPair& pair) {
+         auto other = hello;
+         other[0] ^= std::byte{1};
+         pair.send(base::Bytes(other).first(offer.size()), memory->descriptor());
+       },
+       base::Code::corrupt},
+  };
+  for (const Case& c : cases) {
+    SocketPair pair;
+    c.send(pair);
+    const int before = next_descriptor();
+    const auto refused = detail::receive_rings(pair.ends[1]);
+    EXPECT_EQ(refused.code(), c.code) << c.what << ": " << refused.status().message();
+    EXPECT_EQ(next_descriptor(), before) << c.what;
+  }
+  ::close(loose);
 }
 
 // Runs a loop on a thread of its own.
@@ -707,15 +844,22 @@ TEST(Connect, GivesRingsToNoOtherUser) {
 
 TEST(Proof, IsOfOneSecretPurposeAndPairOfNonces) {
   const auto secret = base::bytes_of("0123456789abcdef");
-  const Nonce a = draw_nonce(), b = draw_nonce();
+  const Nonce a = draw_nonce(), b = draw_nonce(), c = draw_nonce();
   EXPECT_NE(a, b);
   const Proof proof = prove(secret, "node", a, b);
   EXPECT_TRUE(same_proof(proof, prove(secret, "node", a, b)));
-  for (const Proof& other : {prove(secret, "client", a, b), prove(secret, "node", b, a), prove(secret, "node", a, a),
-                             prove(base::bytes_of("0123456789abcdeg"), "node", a, b), prove(secret, "node")}) {
+  for (const Proof& other :
+       {prove(secret, "client", a, b), prove(secret, "node", b, a), prove(secret, "node", a, c),
+        prove(secret, "node", c, b), prove(base::bytes_of("0123456789abcdeg"), "node", a, b), prove(secret, "node")}) {
     EXPECT_FALSE(same_proof(proof, other));
   }
   EXPECT_FALSE(same_proof(proof, base::Bytes(proof).first(15)));
+  // As Python's hmac has it, of "node", a zero byte, 16 zero bytes and the bytes from 0 to 15.
+  Nonce counted;
+  for (std::size_t i = 0; i < counted.size(); ++i) counted[i] = static_cast<std::byte>(i);
+  constexpr std::array<std::uint8_t, 16> kKnown{0xbe, 0xb2, 0x8d, 0xbc, 0xcf, 0x2c, 0xe1, 0xba,
+                                                0xe5, 0xc9, 0xd1, 0x50, 0x41, 0xb5, 0xf9, 0x89};
+  EXPECT_TRUE(same_proof(prove(secret, "node", Nonce{}, counted), std::as_bytes(std::span(kKnown))));
 }
 
 std::string name_of(const testing::TestParamInfo<Kind>& info) {
