@@ -101,6 +101,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "simulator" $(MAKE) sim
 	@$(STEP) "planner: 20000 random worlds" $(MAKE) sim-operator ARGS="-seeds 20000 -first $$RANDOM"
 	@$(STEP) "operator: all mutants" $(MAKE) mutants-operator
+	@$(STEP) "data plane: all mutants" $(MAKE) mutants-cpp
 	@$(STEP) "simulator: deaths in other worlds" $(MAKE) sim ARGS='--crashes --seed 2 --count 3'
 	@$(STEP) "simulator: RACE, deaths after every effect" $(MAKE) sim ARGS="--protocol race --crashes --every-effect --offset $$RANDOM"
 	@cmake --build build/release -j $(JOBS) --target client_test
