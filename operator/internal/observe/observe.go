@@ -437,7 +437,11 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 			return nil, err
 		}
 		for uid := range absent {
-			gone[uid] = !there[uid]
+			if pod := there[uid]; pod != nil {
+				s.Unlabelled = append(s.Unlabelled, pod)
+			} else {
+				gone[uid] = true
+			}
 		}
 		return gone, nil
 	}
@@ -463,18 +467,20 @@ const (
 )
 
 // podsOf asks the API server itself which pods a namespace has, whatever their labels.
-func podsOf(ctx context.Context, live client.Reader, namespace string) (map[types.UID]bool, error) {
-	there := map[types.UID]bool{}
-	pods := &metav1.PartialObjectMetadataList{}
-	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	for {
-		if err := live.List(ctx, pods, client.InNamespace(namespace), client.Limit(podsInAnAnswer), client.Continue(pods.Continue)); err != nil {
+func podsOf(ctx context.Context, live client.Reader, namespace string) (map[types.UID]*metav1.PartialObjectMetadata, error) {
+	there := map[types.UID]*metav1.PartialObjectMetadata{}
+	for next := ""; ; {
+		pods := &metav1.PartialObjectMetadataList{}
+		pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+		if err := live.List(ctx, pods, client.InNamespace(namespace), client.Limit(podsInAnAnswer), client.Continue(next)); err != nil {
 			return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 		}
 		for i := range pods.Items {
-			there[pods.Items[i].UID] = true
+			pod := &pods.Items[i]
+			pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod")) // an answer says of its items that they are metadata
+			there[pod.UID] = pod
 		}
-		if pods.Continue == "" {
+		if next = pods.Continue; next == "" {
 			return there, nil
 		}
 	}
