@@ -592,7 +592,7 @@ TEST_P(FullTable, SaysSoAndGoesOn) {
     if (!inserted.ok()) EXPECT_EQ(inserted.code(), Code::out_of_memory) << text(inserted.status());
     added += inserted.ok() ? 1 : 0;
   }
-  EXPECT_GT(static_cast<double>(added), sample.room * static_cast<double>(removed / 2));
+  EXPECT_GT(static_cast<double>(added), sample.room * static_cast<double>(removed) / 2);
   expect_sound(*bed);
 }
 
