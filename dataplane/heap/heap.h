@@ -13,21 +13,11 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "fabric/cost.h"
+#include "heap/block.h"
 #include "session/session.h"
 #include "task/task.h"
 
 namespace farpool::heap {
-
-struct Block {
-  std::uint64_t units = 0;  // offset in the heap region in units of 64 bytes; what an index entry stores
-  std::uint64_t bytes = 0;  // usable
-};
-
-// What a block is for. In a full heap replacements go on when nothing can be added any more.
-enum class Purpose : std::uint8_t {
-  addition,
-  replacement,  // of a published block that is freed soon after, and is no smaller
-};
 
 // What the index knows of the heap. A protocol implements it, so that blocks of dead clients can be told from live
 // ones.

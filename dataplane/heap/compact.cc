@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments of which little is in use are emptied into others of their class.
+//
+// A heap may be full of segments of which hardly anything is in use, each of a size of block that nobody wants any
+// more. Some of these are emptied into the others of their class: a client that needs room writes the pairs in them
+// anew, each by an ordinary replace of the index, so that nobody can tell it from a client that puts the value that
+// is there. If it dies in the middle, it leaves what any writer leaves. While a segment is being emptied nothing in
+// it is handed out; so what is in use becomes less, until all of it is free and it goes back to the memory node,
+// where it becomes a segment of any class. Only segments are emptied whose blocks in use have room elsewhere, and of
+// each at least a quarter is free.
+#include <algorithm>
+#include <utility>
+
+#include "heap/ledger.h"
+#include "heap/state.h"
+
+namespace farpool::heap {
+namespace {
+
+using base::Code;
+using base::Nanos;
+using base::Status;
+using task::Task;
+
+constexpr std::size_t kGathered = 16;  // orphans that one round of emptying takes on
+constexpr int kEmptyingEras = 8;       // that the last frees in segments that are emptied may take
+
+}  // namespace
+
+bool Heap::State::empty_others(Self self, const SizeClass& wanted) {
+  if (references == nullptr || released || !session.alive()) return false;
+  // What is copied needs blocks of the class that is being emptied: it must not wait for itself.
+  if (emptying) return !wanted.has_emptied();
+  if (session.port().now() < none_sparse_until) return false;
+  emptying = true;
+  session.background().spawn(empty_in_background(self, wanted.id));
+  return true;
+}
+
+Task<void> Heap::State::empty_in_background(std::shared_ptr<State> self, std::uint64_t wanted) {
+  const std::uint64_t before = self->emptied;
+  co_await self->empty_some(wanted, self->sweep_deadline());
+  if (self->emptied == before) {
+    self->none_sparse_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
+  }
+  self->emptying = false;
+  self->swept.wake_all();
+}
+
+Task<void> Heap::State::empty_some(std::uint64_t wanted, Nanos deadline) {
+  co_await gather(wanted);
+  co_await pass_eras(deadline);
+  if (!goes_on()) co_return;
+  const std::vector<Ledger::Sparse> chosen = ledger.choose_sparse(wanted);
+  for (const Ledger::Sparse& one : chosen) one.size_class->begin_emptying(one.size_class->at(one.first));
+  if (!co_await rewrite(chosen)) co_return;
+  co_await return_emptied(chosen, deadline);
+  for (const Ledger::Sparse& one : chosen) {
+    Segment* const segment = one.size_class->find(one.first);
+    if (segment != nullptr && segment->is_emptied()) one.size_class->end_emptying(*segment);
+  }
+  // What this client can do without, others may be short of.
+  for (auto& [id, size_class] : ledger.classes()) co_await orphan_surplus(size_class);
+}
+
+Task<void> Heap::State::gather(std::uint64_t wanted) {
+  std::vector<Ledger::Sparse> gathered;
+  while (gathered.size() < kGathered && goes_on()) {
+    bool orphan = false;
+    const auto got = co_await inherit(wanted, layout::AdoptSegmentRequest::kSparse, orphan);
+    if (!got) break;
+    SizeClass& size_class = ledger.class_of(got->size_class, got->run);
+    ledger.add(size_class, got->first, orphan ? SizeClass::Origin::orphan : SizeClass::Origin::dead, session.deaths());
+    gathered.push_back({&size_class, got->first});
+  }
+  for (const Ledger::Sparse& one : gathered) {
+    co_await hold(*one.size_class);
+    if (goes_on() && one.size_class->find(one.first) != nullptr) {
+      (void)co_await scan_one(*one.size_class, one.first, sweep_deadline(), background);
+    }
+    let_go(*one.size_class);
+  }
+}
+
+Task<void> Heap::State::add_fresh(SizeClass& size_class, Nanos deadline) {
+  const auto granted = co_await ask_for_segments(size_class, Purpose::addition, false, deadline, background);
+  if (!granted.ok() || granted->status != 0 || add_granted(size_class, *granted)) co_return;
+  (void)co_await scan_one(size_class, granted->first, deadline, background);
+}
+
+Task<void> Heap::State::pass_eras(Nanos deadline) {
+  const std::uint64_t era = limbo_era(session.era());
+  while (goes_on() && session.safe_era() <= era && session.port().now() < deadline) {
+    session.hurry_eras();
+    co_await session.tick_now(std::min(deadline, session.port().now() + session.grant().tick));
+  }
+  ledger.settle(session.safe_era());
+}
+
+Task<bool> Heap::State::rewrite(const std::vector<Ledger::Sparse>& chosen) {
+  for (const Ledger::Sparse& one : chosen) {
+    const Segment* const segment = one.size_class->find(one.first);
+    if (segment == nullptr) continue;
+    std::vector<std::uint64_t> units = one.size_class->in_use(*segment);
+    const Status rewritten =
+        co_await references->rewrite(std::move(units), one.size_class->shape.block_bytes, sweep_deadline(), background);
+    if (!goes_on()) co_return false;
+    if (rewritten.code() == Code::out_of_memory) break;  // others have taken the room
+  }
+  co_return true;
+}
+
+Task<void> Heap::State::return_emptied(const std::vector<Ledger::Sparse>& chosen, Nanos deadline) {
+  for (int eras = kEmptyingEras; eras > 0 && goes_on(); --eras) {
+    bool left = false;
+    for (const Ledger::Sparse& one : chosen) {
+      co_await hold(*one.size_class);
+      Segment* segment = one.size_class->find(one.first);
+      if (segment != nullptr && segment->is_emptied() && goes_on()) {
+        (void)co_await scan_one(*one.size_class, one.first, sweep_deadline(), background);
+        settle(*one.size_class);
+        segment = one.size_class->find(one.first);
+        if (segment != nullptr && one.size_class->is_wholly_free(*segment)) {
+          one.size_class->remove(one.first);
+          co_await give_back(one.first, 1, false, sweep_deadline(), background);
+          ++emptied;
+        } else {
+          left = left || segment != nullptr;
+        }
+      }
+      let_go(*one.size_class);
+    }
+    if (!left || session.port().now() >= deadline) co_return;
+    co_await pass_eras(deadline);
+  }
+}
+
+}  // namespace farpool::heap

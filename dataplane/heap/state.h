@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the heap does with its ledger at a memory node: the ledger decides, and the coroutines here post, wait and tell
+// it what came of that. For the room's own sources.
+//
+//   heap.cc     blocks for operations, frees, housekeeping
+//   refill.cc   how a size class grows and shrinks
+//   reclaim.cc  blocks that got lost when clients died
+//   compact.cc  segments of which little is in use are emptied into others
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "heap/heap.h"
+#include "heap/ledger.h"
+#include "layout/calls.h"
+#include "session/wait.h"
+
+namespace farpool::heap {
+
+inline constexpr std::size_t kScanSegments = 16;  // bitmaps read in one chain
+inline constexpr int kBarrenTicks = 8;            // before what was done in vain is tried again
+
+enum class Refill {
+  got,
+  wait,   // blocks of the class are in limbo
+  rests,  // segments are, at the memory node
+  full,
+};
+
+// Tasks that outlive the call that began them hold the state: they are static, and take it as `self`.
+struct Heap::State {
+  State(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes)
+      : session(session), ledger(heap_bytes, segment_bytes), ready(session.port()), swept(session.port()) {}
+
+  using Self = const std::shared_ptr<State>&;
+
+  session::Session& session;
+  Ledger ledger;
+  session::WaitQueue ready;  // for a class that is not busy any more
+  session::WaitQueue swept;  // for blocks of the dead
+  bool released = false;
+  fabric::Cost background;
+
+  std::optional<session::EraPin> noted_pin;  // from the first mark that the ledger noted, until all are in the bitmaps
+  bool flushing = false;
+
+  References* references = nullptr;
+  std::size_t sweeping = 0;
+  std::size_t hungry = 0;  // allocations that wait for what the dead have left
+  bool looking_through_own = false;
+  base::Nanos none_dead_until = 0;  // the memory node has said that no segment waits
+  bool emptying = false;
+  base::Nanos none_sparse_until = 0;  // nothing came of emptying segments
+  std::uint64_t emptied = 0;
+  std::uint64_t taken_over = 0;
+  std::uint64_t reclaimed = 0;
+
+  bool goes_on() const { return session.alive() && !released; }
+  base::Status gone() const;
+  base::Nanos sweep_deadline() const;
+  bool has_room(const SizeClass& size_class, Purpose purpose) const {
+    return size_class.has_room(purpose, session.pressure());
+  }
+  void settle(SizeClass& size_class) { size_class.settle(session.safe_era()); }
+  void hurry_in_time(const SizeClass& size_class) {
+    if (size_class.needs_era()) session.hurry_eras();
+  }
+
+  // --- A class is busy for one task at a time
+  void let_go(SizeClass& size_class);
+  task::Task<void> hold(SizeClass& size_class);
+
+  // --- Blocks for operations (heap.cc)
+  task::Task<base::Result<Block>> acquire(Self self, SizeClass& size_class, std::uint64_t bytes, Purpose purpose,
+                                          base::Nanos deadline, fabric::Cost& cost);
+  static task::Task<void> try_again(std::shared_ptr<State> self, SizeClass& size_class, std::uint64_t bytes,
+                                    Purpose purpose);
+  task::Task<void> next_era(const SizeClass& size_class, Purpose purpose, base::Nanos deadline);
+  void discard(Self self, Block block);
+  void free(Self self, std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);
+  static task::Task<void> flush(std::shared_ptr<State> self);
+
+  // --- How a class grows and shrinks, while the caller holds it (refill.cc)
+  // Posts FAAs. Returns false if the session has ended.
+  task::Task<bool> add_all(std::vector<BitmapAdd> adds, base::Nanos deadline, fabric::Cost& cost);
+  // Reads the bitmaps of segments and takes back the marks that others have set: those blocks go into limbo. The bits
+  // are gone before a block is handed out again, or its next free would carry into the neighbour's bit.
+  task::Task<base::Status> scan(SizeClass& size_class, std::vector<std::uint64_t> firsts, base::Nanos deadline,
+                                fabric::Cost& cost);
+  task::Task<base::Status> scan_one(SizeClass& size_class, std::uint64_t first, base::Nanos deadline,
+                                    fabric::Cost& cost);
+  // Scans the next few segments in turn. Returns how many.
+  task::Task<base::Result<std::size_t>> scan_some(SizeClass& size_class, base::Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Purpose purpose,
+                                                                           bool in_vain, base::Nanos deadline,
+                                                                           fabric::Cost& cost);
+  // Adds what the memory node granted. Returns whether all of it is free at once.
+  bool add_granted(SizeClass& size_class, const layout::AllocateSegmentsReply& granted);
+  task::Task<void> give_back(std::uint64_t first, std::uint64_t count, bool orphan, base::Nanos deadline,
+                             fabric::Cost& cost);
+  // Brings blocks: what others have freed, else a segment from the node. An unhurried refill leaves the class as large
+  // as it is if enough is in limbo. `in_vain`: the caller has been short of them for some ticks.
+  task::Task<base::Result<Refill>> refill(SizeClass& size_class, Purpose purpose, bool hurried, bool in_vain,
+                                          base::Nanos deadline, fabric::Cost& cost);
+  // Returns segments that the class can spare to the node; with `all`, every wholly free one. Returns whether there
+  // were any.
+  task::Task<bool> trim(SizeClass& size_class, bool all, base::Nanos deadline, fabric::Cost& cost);
+  // Gives segments up with all that this client knows to be free in them.
+  task::Task<void> orphan(SizeClass& size_class, std::vector<std::uint64_t> firsts, base::Nanos deadline,
+                          fabric::Cost& cost);
+  // Gives up what this client can do without, in the background.
+  task::Task<void> orphan_surplus(SizeClass& size_class);
+  // Returns wholly free segments of all classes, so that the node can make something else of them.
+  task::Task<bool> return_spares(base::Nanos deadline, fabric::Cost& cost);
+  // Refills a class that runs low before it is empty, so that operations do not wait. What others have freed is looked
+  // for before that: it takes an era to become free.
+  void refill_ahead(Self self, SizeClass& size_class);
+  static task::Task<void> refill_in_background(std::shared_ptr<State> self, SizeClass& size_class);
+
+  // --- Blocks that got lost (reclaim.cc)
+  // Begins to take over what the node has, as far as it is known to have any. Returns whether this client is at it.
+  bool take_over(Self self, const SizeClass* wanted);
+  void look_after_own(Self self);
+  static task::Task<void> sweep(std::shared_ptr<State> self, std::uint64_t size_class, std::uint64_t run);
+  // Asks the node for a segment of the dead, or an orphan.
+  task::Task<std::optional<layout::AdoptSegmentReply>> inherit(std::uint64_t size_class, std::uint64_t run,
+                                                               bool& orphan);
+  // After each death, one segment after the other, and slowly: nobody waits for it.
+  static task::Task<void> look_through_own(std::shared_ptr<State> self);
+  task::Task<void> look_through(SizeClass& size_class, std::uint64_t first, bool hurried);
+  // Asks the index about each doubted block of the segment. Returns false if the segment has been given up meanwhile, or
+  // the heap does not go on.
+  task::Task<bool> ask_index(SizeClass& size_class, std::uint64_t first, bool hurried);
+  task::Task<bool> ask_about(SizeClass& size_class, std::uint64_t first, std::uint64_t from, std::uint64_t count,
+                             base::MutableBytes piece);
+  // Waits until every mark that a live client makes for a block that was unlinked by now is in its bitmap.
+  task::Task<void> outlast_marks();
+  task::Task<bool> used(std::uint64_t units, base::Bytes block);
+  task::Task<bool> read(std::uint64_t offset, base::MutableBytes into);
+
+  // --- Segments of other classes are emptied (compact.cc)
+  // Returns whether this client is at it, for this class or another.
+  bool empty_others(Self self, const SizeClass& wanted);
+  static task::Task<void> empty_in_background(std::shared_ptr<State> self, std::uint64_t wanted);
+  task::Task<void> empty_some(std::uint64_t wanted, base::Nanos deadline);
+  // Takes on sparse orphans of other classes, which may be of no use to anybody as they are.
+  task::Task<void> gather(std::uint64_t wanted);
+  task::Task<void> add_fresh(SizeClass& size_class, base::Nanos deadline);
+  // Waits until what is in limbo now is free.
+  task::Task<void> pass_eras(base::Nanos deadline);
+  // Writes the pairs in these segments anew. Returns false if the heap does not go on.
+  task::Task<bool> rewrite(const std::vector<Ledger::Sparse>& chosen);
+  // Returns those of which everything comes to be free; what others have freed there, their bitmaps say.
+  task::Task<void> return_emptied(const std::vector<Ledger::Sparse>& chosen, base::Nanos deadline);
+};
+
+}  // namespace farpool::heap
