@@ -58,7 +58,14 @@ class Change {
   Task<Result<bool>> run();
 
  private:
-  enum class Step : std::uint8_t { finished, again };
+  // What an attempt came to: the change is over, or another attempt may succeed.
+  enum class Next : std::uint8_t {
+    finished,
+    after_repair,  // a client that may hold one of the locks has ended
+    after_move,    // the key is on its way to another memory node
+    with_block,    // of the heap, for what is put
+    with_path,     // to an empty entry: the rows that were held have none
+  };
   struct Found {
     bool present = false;
     std::uint64_t row = 0;
@@ -70,9 +77,35 @@ class Change {
   };
 
   using HeldSlot = std::optional<session::Slot>;
+  // What an attempt holds that others of this client may wait for, until it ends: its turn at the locks, and an era
+  // while it follows pointers.
+  class Attempt {
+   public:
+    explicit Attempt(Change& change) : change_(change) {}
+    Attempt(const Attempt&) = delete;
+    ~Attempt() {
+      pin_.reset();
+      change_.leave_turn();
+    }
+    void pin() { pin_.emplace(change_.state_.session.pin()); }
+    // Gives up the operation slot, too, before a wait that can end only if others get it.
+    void give_up(HeldSlot& slot) {
+      change_.leave_turn();
+      slot.reset();
+      pin_.reset();
+    }
+
+   private:
+    Change& change_;
+    std::optional<session::EraPin> pin_;
+  };
   Task<Status> take_slot(HeldSlot& slot);
   Task<Result<bool>> attempts(HeldSlot& slot);
-  Task<Result<Step>> attempt(HeldSlot& slot);
+  // Locks the rows, and changes them if that can be done at once. Locks that are held afterwards are the caller's to
+  // release.
+  Task<Result<Next>> attempt(session::Slot& slot, Attempt& held);
+  // Waits for what the next attempt needs. No locks are held.
+  Task<Status> prepare(Next next, Attempt& held, HeldSlot& slot);
 
   // Locks.
   Task<Status> choose_rows();
@@ -106,8 +139,8 @@ class Change {
   heap::Purpose purpose_of(std::uint64_t bytes) const;
   Task<Status> fetch_block();
   bool place();
-  Task<Result<Step>> commit(session::Slot& slot, Edit::Kind kind);
-  Task<Result<Step>> close(session::Slot& slot);
+  Task<Result<Next>> commit(session::Slot& slot, Edit::Kind kind);
+  Task<Result<Next>> close(session::Slot& slot);
   Task<Status> carry_out(Chain& chain);
 
   Status timed_out() const;
@@ -220,97 +253,82 @@ Task<Status> Change::take_slot(HeldSlot& slot) {
 Task<Result<bool>> Change::attempts(HeldSlot& slot) {
   for (;;) {
     if (state_.now() >= deadline_) co_return timed_out();
-    Result<Step> step = co_await attempt(slot);
-    leave_turn();
-    if (!step.ok()) co_return step.status();
-    if (*step == Step::finished) co_return found_.present;
+    Attempt held(*this);
+    const Result<Next> next = co_await attempt(*slot, held);
+    if (taken_ > 0) co_await release();  // whatever it came to: others wait for the locks
+    if (!next.ok()) co_return next.status();
+    if (*next == Next::finished) co_return found_.present;
+    if (Status status = co_await prepare(*next, held, slot); !status.ok()) co_return status;
   }
 }
 
-Task<Result<Change::Step>> Change::attempt(HeldSlot& slot) {
+Task<Result<Change::Next>> Change::attempt(session::Slot& slot, Attempt& held) {
   // Locate.
   if (Status status = co_await choose_rows(); !status.ok()) co_return status;
   plan_locks();
   if (Status status = co_await take_turn(); !status.ok()) co_return status;
   // Ask.
-  const Result<bool> locked = co_await lock(*slot);
+  const Result<bool> locked = co_await lock(slot);
   if (!locked.ok()) co_return locked.status();
-  if (!*locked) {
-    leave_turn();
-    slot->clear(cost_);
-    if (Status status = co_await suspicion_.repair(deadline_, cost_); !status.ok()) co_return status;
-    co_return Step::again;
-  }
-  // Held while pointers are followed, and never while waiting for locks or for a block: the latter is to wait for eras.
-  std::optional<session::EraPin> pin(state_.session.pin());
+  if (!*locked) co_return Next::after_repair;
+  held.pin();
   // Judge.
-  Status status = check_key_rows();
-  if (status.ok() && wish_.close.count > 0) co_return co_await close(*slot);
-  if (status.ok() && wish_.block) {
+  if (Status status = check_key_rows(); !status.ok()) co_return status;
+  if (wish_.close.count > 0) co_return co_await close(slot);
+  if (wish_.block) {
     found_.present = points_to(*wish_.block);
-    co_await release();
-    co_return Step::finished;
+    co_return Next::finished;
   }
-  const std::uint64_t reached = status.ok() ? move_of_key_rows() : 0;
-  if (reached > known_move_) status = index::map_is_old(known_move_);
-  if (status.ok()) status = co_await find();
+  const std::uint64_t reached = move_of_key_rows();
+  if (reached > known_move_) co_return index::map_is_old(known_move_);
+  if (Status status = co_await find(); !status.ok()) co_return status;
   // No key that leaves comes to a row that the move has reached: one that is not here now will not be.
-  if (status.ok() && !found_.present && leaves_ && reached == known_move_) status = index::moved_away();
-  if (!status.ok()) {
-    co_await release();
-    co_return status;
-  }
+  if (!found_.present && leaves_ && reached == known_move_) co_return index::moved_away();
   const Edit::Kind kind = decide();
-  if (kind == Edit::Kind::keep) {
-    // Nothing was written, and the answer was true while the locks were held: whatever becomes of the release.
-    co_await release();
-    co_return Step::finished;
-  }
+  // Nothing is written, and the answer is true while the locks are held: whatever becomes of the release.
+  if (kind == Edit::Kind::keep) co_return Next::finished;
   if (found_.entry.leaving() && wish_.leave == Wish::Leave::none) {
     ++state_.marks.move_waits;
-    co_await release();
-    // The mover may be of this client, and want the same locks, and a slot.
-    leave_turn();
-    slot->clear(cost_);
-    slot.reset();
-    pin.reset();
-    co_await backoff_.wait(deadline_);
-    if (status = co_await take_slot(slot); !status.ok()) co_return status;
-    co_return Step::again;
+    co_return Next::after_move;
   }
   if (kind == Edit::Kind::put) {
-    if (status = check_sizes(key_, value_.size()); !status.ok()) {
-      co_await release();
-      co_return status;
-    }
-    if (!composed_ && !compose()) {
-      // Others wait for these locks.
-      co_await release();
-      leave_turn();
-      slot->clear(cost_);
-      slot.reset();  // the heap needs one to find out what the dead have left
-      pin.reset();
-      if (status = co_await fetch_block(); !status.ok()) co_return status;
-      if (status = co_await take_slot(slot); !status.ok()) co_return status;
-      co_return Step::again;  // an editor decides anew; the block is kept for it
-    }
+    if (Status status = check_sizes(key_, value_.size()); !status.ok()) co_return status;
+    if (!composed_ && !compose()) co_return Next::with_block;
     if (!found_.present && !place()) {
-      co_await release();
-      slot->clear(cost_);  // a claim that stands still would be suspected
       if (full_) co_return full();
-      if (!sweeps_) {
-        sweeps_ = true;
+      co_return Next::with_path;
+    }
+  }
+  // Settle.
+  co_return co_await commit(slot, kind);
+}
+
+Task<Status> Change::prepare(Next next, Attempt& held, HeldSlot& slot) {
+  slot->clear(cost_);  // a claim that stands still would be suspected
+  switch (next) {
+    case Next::finished:
+      break;
+    case Next::after_repair:
+      leave_turn();
+      co_return co_await suspicion_.repair(deadline_, cost_);
+    case Next::after_move:
+      held.give_up(slot);  // the mover may be of this client, and want the same locks, and a slot
+      co_await backoff_.wait(deadline_);
+      co_return co_await take_slot(slot);
+    case Next::with_block:
+      held.give_up(slot);  // the heap needs one to find out what the dead have left, and waits for eras
+      if (Status status = co_await fetch_block(); !status.ok()) co_return status;
+      co_return co_await take_slot(slot);  // an editor decides anew; the block is kept for it
+    case Next::with_path:
+      if (!std::exchange(sweeps_, true)) {
         ++state_.marks.escalations;
       } else {
         ++failed_searches_;
         ++state_.marks.failed_searches;
         co_await backoff_.wait(deadline_);
       }
-      co_return Step::again;
-    }
   }
-  // Settle.
-  co_return co_await commit(*slot, kind);
+  co_return Status();
 }
 
 // --- Locks
@@ -701,7 +719,7 @@ bool Change::place() {
 // One chain: the extent if it has not been sent, the slot, the rows from the end of the path on, and the release.
 // WRITEs land in that order and before the atomics, so at no moment is a moved entry in neither of its rows, and none
 // is seen half done under a lock.
-Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) {
+Task<Result<Change::Next>> Change::commit(session::Slot& slot, Edit::Kind kind) {
   const Geometry& g = state_.geometry;
   const Entry entry = kind == Edit::Kind::put ? entry_ : Entry();
   if (found_.present) {
@@ -752,11 +770,11 @@ Task<Result<Change::Step>> Change::commit(session::Slot& slot, Edit::Kind kind) 
     state_.heap.free(found_.entry.block(), found_.entry.bytes(), cost_);
   }
   if (publishes) state_.heap.published(std::exchange(block_, {}));
-  co_return Step::finished;
+  co_return Next::finished;
 }
 
 // As commit(), but what changes in each row is the last move that has reached it.
-Task<Result<Change::Step>> Change::close(session::Slot& slot) {
+Task<Result<Change::Next>> Change::close(session::Slot& slot) {
   layout::OperationSlot& said = slot.words();
   said.row = {};
   said.redo = {};
@@ -776,7 +794,7 @@ Task<Result<Change::Step>> Change::close(session::Slot& slot) {
   chain.add(slot.settle());
   if (Status status = co_await carry_out(chain); !status.ok()) co_return status;
   for (std::size_t i = 0; i < row_count_; ++i) state_.cache.learn(rows_[i], row(rows_[i]));
-  co_return Step::finished;
+  co_return Next::finished;
 }
 
 // Posts what writes the rows, and the release behind it.
