@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A memory node: the memory it lends, who may touch it, and the little that its CPU does: handshakes, ticks, segments.
 //
-// Everything but facts() and stats() belongs to the wire's control thread. The node's CPU never read-modify-writes a
+// Everything but facts() and stats() belongs to the wire's control thread. It begins in take_up.cc, serves sessions in
+// memory_node.cc, and tells of itself in facts.cc; Segments and Maps decide by themselves.
+// The node's CPU never read-modify-writes a
 // word that clients change: free bitmaps and lock words are only read, memory that nobody holds is formatted.
 #pragma once
 
@@ -24,8 +26,10 @@
 #include "layout/calls.h"
 #include "layout/geometry.h"
 #include "layout/private_page.h"
+#include "node/maps.h"
 #include "node/progress.h"
 #include "node/segment_ledger.h"
+#include "node/segments.h"
 #include "session/registry.h"
 
 namespace farpool::node {
@@ -77,12 +81,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
                                                           fabric::Responder& responder);
   ~MemoryNode() override;
 
-  enum class Verdict {
-    adopted,      // or prepared; or that already, byte for byte
-    older_epoch,  // than the one held
-    conflicting,  // the epoch, or the pool's secret, is held with different content, or the move is before the one held
-    invalid,
-  };
+  using Verdict = node::Verdict;
   struct Published {
     Verdict verdict = Verdict::invalid;
     std::uint64_t epoch = 0;  // held afterwards
@@ -158,42 +157,32 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void on_opened(std::uint64_t session_id, std::uint64_t client_incarnation, const std::string& client_name) override;
   void on_ended(const Ended& ended) override;
 
-  layout::Pressure pressure() const;
-  layout::AllocateSegmentsReply allocate(std::uint64_t session_id, const layout::AllocateSegmentsRequest& request);
-  layout::AdoptSegmentReply bequeath(std::uint64_t session_id, const layout::AdoptSegmentRequest& request);
-  layout::ReturnSegmentsReply take_back(std::uint64_t session_id, const layout::ReturnSegmentsRequest& request);
-  std::optional<std::size_t> read_map(base::MutableBytes reply) const;
+  Segments::Caller caller(std::uint64_t session_id) const {
+    return {.session = session_id, .incarnation = registry_->incarnation_of(session_id)};
+  }
+  Segments::Moment moment() const {
+    return {.now = responder_.now(), .era = registry_->era(), .safe_era = registry_->safe_era()};
+  }
 
   std::byte* region(layout::RegionId id) const { return memory_.data() + geometry_.at(id).offset; }
   base::MutableBytes private_page() const { return memory_.subspan(geometry_.private_page(), layout::kPage); }
-  std::byte* segment(std::uint64_t index) const { return region(layout::kHeap) + index * geometry_.segment_bytes; }
   std::byte* slot_at(std::uint64_t index) const;
-  void write_header(std::uint64_t first, std::uint64_t owner, std::uint64_t client_incarnation,
-                    std::uint64_t size_class, std::uint64_t run);
-  void mark_all_free(std::uint64_t first, std::uint64_t run);
-  void clear_headers(std::uint64_t first, std::uint64_t count);
-  void zero_segments(std::uint64_t first, std::uint64_t count);
-  std::uint64_t free_blocks(std::uint64_t first, std::uint64_t size_class) const;
-  void settle();
 
   void log(bool warning, const std::string& line) const;
   void arm();
   void keep_house();
   void count_keys();
   void count_quarantined();
-  std::uint64_t heap_used() const;
   std::uint64_t move_finished() const;
   // Why a map cannot be held, if it cannot.
   std::optional<Published> refusal(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) const;
-  const v1alpha1::MemoryNodeEntry* own_entry(const v1alpha1::ShardMap& map) const;
+  Maps::Memory remembered() const;
   void keep(const v1alpha1::ShardMap& map);
-  const v1alpha1::ShardMap& newest_map() const { return held_map_.epoch() != 0 ? held_map_ : map_; }
-  std::uint64_t held_epoch() const { return std::max(record_.epoch, newest_map().epoch()); }
-  std::uint64_t held_move() const;
-  std::string what_is_held() const;
   std::uint64_t even_tables() const;
   // What ended processes left here, the ones that ended first before others.
   std::vector<v1alpha1::DeadClient> dead();
+  Stats take_stock() const;
+  v1alpha1::Facts tell();  // but for coarse numbers
   void refresh_facts();
 
   const Options options_;
@@ -206,8 +195,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   bool locks_in_device_ = false;
   std::uint64_t incarnation_ = 0;
   std::unique_ptr<session::Registry> registry_;
-  SegmentLedger ledger_;
-  std::uint64_t largest_class_ = 0;  // of blocks that share a segment
+  Segments segments_;
+  Maps maps_;
   // Ended sessions that left segments, oldest first.
   struct Left {
     std::uint64_t session = 0;
@@ -215,14 +204,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::string name;
   };
   std::vector<Left> left_;
-  std::vector<bool> dirty_;  // segments that were handed out before: to be zeroed before they are again
-  base::Nanos scarce_until_ = 0, spent_until_ = 0, dry_until_ = 0;
   std::uint64_t calls_ = 0;
-  std::uint64_t segment_refusals_ = 0;
 
-  v1alpha1::ShardMap map_;       // that it follows
-  v1alpha1::ShardMap held_map_;  // prepared, or kept by an earlier process, and not followed; epoch 0: there is none
-  std::string map_bytes_;        // of map_
   bool serving_ = false;
   std::string why_not_ = "no epoch has been published to it yet";
 

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/segments.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "layout/segment.h"
+#include "node/memory.h"
+
+namespace farpool::node {
+namespace {
+
+using layout::kRun;
+using layout::Pressure;
+using layout::SegmentHeader;
+
+constexpr Segments::Caller kOne{.session = 7, .incarnation = 70}, kOther{.session = 8, .incarnation = 80};
+constexpr base::Nanos kLease = base::kSecond;
+constexpr Segments::Moment kEarly{.now = 0, .era = 5, .safe_era = 4}, kLate{.now = 0, .era = 9, .safe_era = 8};
+
+struct Heap {
+  Heap() : memory(std::move(*Memory::anonymous(4 << 20))) {
+    layout::GeometryRequest request;
+    request.memory_bytes = 4 << 20;
+    request.table_percent = 5;
+    request.max_sessions = 4;
+    request.slots_per_session = 4;
+    geometry = *layout::plan_geometry(request);
+    segments.emplace(geometry, memory.span(), kLease);
+  }
+  std::byte* at(std::uint64_t segment) const {
+    return memory.span().data() + geometry.at(layout::kHeap).offset + segment * geometry.segment_bytes;
+  }
+  SegmentHeader header(std::uint64_t segment) const {
+    SegmentHeader header;
+    std::memcpy(&header, at(segment), sizeof header);
+    return header;
+  }
+  std::uint64_t marks(std::uint64_t segment) const {
+    return base::load<std::uint64_t>(at(segment) + sizeof(SegmentHeader));
+  }
+  layout::AllocateSegmentsReply grant(const Segments::Caller& caller, std::uint64_t size_class, std::uint64_t count = 1,
+                                      const Segments::Moment& when = kEarly, bool replaces = false,
+                                      bool in_vain = false) {
+    const layout::AllocateSegmentsRequest request{
+        .count = count, .size_class = size_class, .replaces = replaces ? 1u : 0u, .in_vain = in_vain ? 1u : 0u};
+    EXPECT_TRUE(segments->is_possible(request));
+    return segments->grant(caller, request, when);
+  }
+  // All that is to be had for keys that are new.
+  std::vector<std::uint64_t> grant_all(const Segments::Caller& caller, std::uint64_t size_class) {
+    std::vector<std::uint64_t> firsts;
+    for (;;) {
+      const auto reply = grant(caller, size_class);
+      if (reply.status != 0) return firsts;
+      firsts.push_back(reply.first);
+    }
+  }
+
+  Memory memory;
+  layout::Geometry geometry;
+  std::optional<Segments> segments;
+};
+
+TEST(Segments, AGrantIsWrittenInTheHeader) {
+  Heap heap;
+  const auto reply = heap.grant(kOne, 3);
+  ASSERT_EQ(reply.status, 0u);
+  EXPECT_EQ(heap.header(reply.first).owner, 7u);
+  EXPECT_EQ(heap.header(reply.first).incarnation, 70u);
+  EXPECT_EQ(heap.header(reply.first).size_class, 3u);
+  EXPECT_EQ(heap.header(reply.first).run, 1u);
+  const auto run = heap.grant(kOne, kRun, 3);
+  ASSERT_EQ(run.status, 0u);
+  EXPECT_EQ(heap.header(run.first).run, 3u);
+  EXPECT_EQ(heap.header(run.first).size_class, kRun);
+}
+
+TEST(Segments, OnlyRunsComeInNumbers) {
+  const Heap heap;
+  const std::uint64_t largest = layout::largest_class(heap.geometry.segment_bytes);
+  EXPECT_TRUE(heap.segments->is_possible({.count = 1, .size_class = largest}));
+  EXPECT_FALSE(heap.segments->is_possible({.count = 2, .size_class = largest}));
+  EXPECT_FALSE(heap.segments->is_possible({.count = 0, .size_class = largest}));
+  EXPECT_FALSE(heap.segments->is_possible({.count = 1, .size_class = largest + 1}));
+  EXPECT_TRUE(heap.segments->is_possible({.count = 2, .size_class = kRun}));
+}
+
+TEST(Segments, WhatIsGivenBackRestsAndIsZeroWhenItIsGrantedAgain) {
+  Heap heap;
+  const std::uint64_t first = heap.grant(kOne, 3).first;
+  std::byte* const block = heap.at(first) + 4096;
+  *block = std::byte{1};
+  EXPECT_EQ(heap.segments->take_back(kOther, {.first = first, .count = 1}, kEarly.era).status, 1u) << "another's";
+  EXPECT_EQ(heap.segments->take_back(kOne, {.first = first, .count = 1}, kEarly.era).status, 0u);
+  EXPECT_EQ(heap.header(first).owner, 0u);
+  EXPECT_EQ(heap.header(first).run, 1u) << "it rests: readers of an older era may be there";
+  EXPECT_NE(heap.marks(first), 0u);
+  heap.segments->settle(kEarly);
+  EXPECT_EQ(heap.segments->ledger().counts().resting, 1u);
+  heap.segments->settle(kLate);
+  EXPECT_EQ(heap.segments->ledger().counts().resting, 0u);
+  EXPECT_EQ(heap.header(first).run, 0u);
+  for (std::uint64_t i = 0; i < heap.geometry.segments; ++i) {
+    const auto again = heap.grant(kOne, 3, 1, kLate, true);
+    if (again.status == 0 && again.first == first) break;
+  }
+  EXPECT_EQ(heap.header(first).owner, 7u);
+  EXPECT_EQ(*block, std::byte{0});
+  EXPECT_EQ(heap.marks(first), 0u);
+}
+
+TEST(Segments, AnOrphanOfTheClassWithRoomIsAdoptedFirst) {
+  Heap heap;
+  const std::uint64_t full = heap.grant(kOne, 3).first, roomy = heap.grant(kOne, 3).first;
+  *(heap.at(roomy) + sizeof(SegmentHeader)) = std::byte{2};  // a block is marked free
+  for (const std::uint64_t first : {full, roomy})
+    EXPECT_EQ(heap.segments->take_back(kOne, {.first = first, .count = 1, .orphan = 1}, kEarly.era).status, 0u);
+  const auto adopted = heap.grant(kOther, 3);
+  EXPECT_EQ(adopted.first, roomy);
+  EXPECT_EQ(adopted.adopted, 1u);
+  EXPECT_EQ(heap.header(roomy).owner, 8u);
+  EXPECT_EQ(heap.marks(roomy), 2u);
+  EXPECT_EQ(heap.grant(kOther, 3).adopted, 0u) << "nothing is marked in the other";
+}
+
+TEST(Segments, SegmentsOfTheDeadAndSparseOrphansAreBequeathed) {
+  Heap heap;
+  const std::uint64_t first = heap.grant(kOne, 3).first, sparse = heap.grant(kOne, 3).first;
+  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
+  for (std::uint64_t word = 0; word < shape.bitmap_words; ++word)  // all but a block
+    base::store(heap.at(sparse) + sizeof(SegmentHeader) + word * 8,
+                layout::blocks_of_word(shape, word) & ~(word == 0 ? 1ull : 0));
+  EXPECT_EQ(heap.segments->take_back(kOne, {.first = sparse, .count = 1, .orphan = 1}, kEarly.era).status, 0u);
+  EXPECT_EQ(heap.segments->bequeath(kOther, {.size_class = 3, .run = layout::AdoptSegmentRequest::kSparse}).status, 1u)
+      << "of the class that is wanted";
+  const auto emptier = heap.segments->bequeath(kOther, {.size_class = 9, .run = layout::AdoptSegmentRequest::kSparse});
+  EXPECT_EQ(emptier.status, 0u);
+  EXPECT_EQ(emptier.first, sparse);
+  EXPECT_EQ(emptier.run, 1 | layout::AdoptSegmentReply::kOrphan);
+  EXPECT_EQ(heap.segments->bequeath(kOther, {.size_class = 3, .run = 1}).status, 1u) << "nobody has died";
+  EXPECT_EQ(heap.segments->ledger().bury(kOne.session), 1u);
+  const auto left = heap.segments->bequeath(kOther, {.size_class = 3, .run = 1});
+  EXPECT_EQ(left.status, 0u);
+  EXPECT_EQ(left.first, first);
+  EXPECT_EQ(heap.header(first).owner, 8u);
+}
+
+TEST(Segments, AShortageIsToldForALease) {
+  Heap heap;
+  const std::vector<std::uint64_t> taken = heap.grant_all(kOne, 3);
+  EXPECT_EQ(heap.segments->ledger().counts().free, heap.geometry.segments / 16) << "kept for replacements";
+  EXPECT_EQ(heap.segments->refusals(), 1u);
+  EXPECT_EQ(heap.segments->pressure(kLease - 1), Pressure::scarce);
+  EXPECT_EQ(heap.segments->pressure(kLease), Pressure::none);
+  while (heap.grant(kOne, 3, 1, kEarly, true).status == 0) {
+  }
+  EXPECT_EQ(heap.segments->pressure(kLease - 1), Pressure::spent);
+  EXPECT_EQ(heap.grant(kOne, 3, 1, kEarly, true, true).status, 1u);
+  EXPECT_EQ(heap.segments->pressure(kLease - 1), Pressure::dry);
+  EXPECT_EQ(heap.segments->pressure(kLease), Pressure::none);
+  // What rests comes soon: nobody has to go without.
+  EXPECT_EQ(heap.segments->take_back(kOne, {.first = taken[0], .count = 1}, kEarly.era).status, 0u);
+  EXPECT_EQ(heap.grant(kOne, 3, 1, {.now = 2 * kLease, .era = 5, .safe_era = 4}, true, true).status, 2u);
+  EXPECT_EQ(heap.segments->pressure(3 * kLease - 1), Pressure::scarce);
+  EXPECT_EQ(heap.grant(kOne, 3, 1, kLate, true).first, taken[0]);
+}
+
+TEST(Segments, TakesUpWhatAnEarlierLifeLeft) {
+  Heap heap;
+  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
+  FoundSegment found{.kind = FoundSegment::Kind::owned,
+                     .first = 2,
+                     .owner = 7,
+                     .size_class = 3,
+                     .shape = shape,
+                     .in_use = std::vector<std::uint64_t>(shape.bitmap_words),
+                     .marked = std::vector<std::uint64_t>(shape.bitmap_words)};
+  found.in_use[0] = 4;
+  found.marked[0] = 1;
+  heap.segments->take_up(found, true);
+  EXPECT_EQ(heap.marks(2), layout::blocks_of_word(shape, 0) & ~4ull);
+  EXPECT_EQ(heap.header(2).owner, 0u);
+  EXPECT_EQ(heap.header(2).size_class, 3u);
+  found.first = 3;
+  heap.segments->take_up(found, false);
+  EXPECT_EQ(heap.marks(3), 1u) << "where it is not known what is in use";
+  EXPECT_EQ(heap.segments->ledger().counts().orphaned, 2u);
+  found.first = 4;
+  std::fill(found.in_use.begin(), found.in_use.end(), 0);
+  heap.segments->take_up(found, true);
+  EXPECT_EQ(heap.header(4).run, 0u) << "nothing is in use: it is free";
+  heap.segments->take_up({.kind = FoundSegment::Kind::damaged, .first = 5}, true);
+  EXPECT_EQ(heap.segments->ledger().counts().damaged, 1u);
+  EXPECT_EQ(heap.segments->ledger().counts().orphaned, 2u);
+}
+
+TEST(Segments, ABlockOfEachKeyIsUsed) {
+  Heap heap;
+  EXPECT_EQ(heap.segments->used(0, 0), 0u);
+  EXPECT_EQ(heap.segments->used(10, 1000), 0u) << "no segment is handed out";
+  (void)heap.grant(kOne, 3);
+  EXPECT_GE(heap.segments->used(10, 1000), 1000u);
+  EXPECT_LE(heap.segments->used(10, 1000), 2000u);
+  EXPECT_EQ(heap.segments->used(1'000'000, 100'000'000), heap.geometry.segment_bytes) << "no more than that";
+}
+
+}  // namespace
+}  // namespace farpool::node
