@@ -52,6 +52,8 @@ namespace farpool::client {
 
 using base::Nanos;
 
+struct ScanPlace;
+
 enum class Operation : std::uint8_t { get, put, erase, modify, count, scan };
 inline constexpr std::size_t kOperations = 6;
 inline constexpr std::size_t kCodes = static_cast<std::size_t>(base::Code::internal) + 1;
@@ -172,6 +174,8 @@ class Pool final : public Kv {
   // The map's first table of that id or a higher one, of those that keys leave or of the others; nullptr: there is
   // none. Needs a map.
   const v1alpha1::TableEntry* table_from(std::uint64_t id, bool left) const;
+  // The table of the map that a scan reads next: `place` goes on to it; nullptr: the scan has ended. Needs a map.
+  const v1alpha1::TableEntry* table_at(ScanPlace& place) const;
   // Until there is a map.
   task::Task<base::Status> follow(Nanos deadline);
   task::Task<base::Result<Page>> scan_from(std::uint64_t cursor, std::uint64_t count, Account& account);
@@ -183,6 +187,9 @@ class Pool final : public Kv {
   task::Task<void> keep(Link& link);
   task::Task<base::Result<std::unique_ptr<Bond>>> bind(Link& link);
   task::Task<void> watch(Link& link, Bond& bond);
+  void tell_split_trouble(const Link& link, Bond& bond);
+  // Repairs what ended clients left although nobody is blocked on it: the first client that comes to it does.
+  task::Task<void> repair_after_deaths(const Link& link, Bond& bond);
   task::Task<void> part(std::unique_ptr<Bond> bond);
   task::Task<void> split_ahead(const Link& link, Bond& bond);
   index::Move move_of(const Link& link) const;

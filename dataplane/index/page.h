@@ -8,7 +8,7 @@
 
 namespace farpool::index {
 
-// Bounds the positions of every protocol's table: a cursor of a pool has this many bits for one (client/pool.cc).
+// Bounds the positions of every protocol's table: a cursor of a pool has this many bits for one (client/cursor.h).
 inline constexpr std::uint64_t kPositionBits = 35;
 
 // A scan begins at 0 and goes on from `next` until that is 0. Nobody remembers it meanwhile: a scan may go on from any

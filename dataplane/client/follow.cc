@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows the pool: its map, and a session with each memory node of it that serves.
+#include <algorithm>
+#include <utility>
+
+#include "client/links.h"
+#include "map/fetch.h"
+#include "protocols/protocols.h"
+
+namespace farpool::client {
+
+using base::Code;
+using base::Result;
+using base::Status;
+using task::Task;
+
+namespace {
+
+constexpr Nanos kLongestBackoff = 2 * base::kSecond;
+// How often the map is read although nothing says that it has changed.
+constexpr Nanos kMapInterval = 15 * base::kSecond;
+// How often a link looks at its session.
+constexpr Nanos kLook = 100 * base::kMillisecond;
+
+}  // namespace
+
+Task<void> Pool::follow_map() {
+  Nanos backoff = kFirstBackoff;
+  while (!closing_) {
+    std::vector<std::string> endpoints;
+    for (const Link* link : link_of_node_) {
+      if (link != nullptr) endpoints.push_back(link->endpoint);
+    }
+    for (const std::string& endpoint : options_.bootstrap) {
+      if (std::find(endpoints.begin(), endpoints.end(), endpoint) == endpoints.end()) endpoints.push_back(endpoint);
+    }
+    map::Trust trust{.key = options_.map_key.get()};
+    Result<map::Map> fetched = co_await map::fetch(port_, endpoints, options_.pool_uid,
+                                                   std::max(epoch(), wanted_epoch_), port_.now() + patience(), trust);
+    counters_.map_fetches.add();
+    if (fetched.code() == Code::stale && wanted_epoch_ > epoch() + 1 && !closing_) {
+      // A memory node has told of an epoch that none can show. It may lie: what there is until then counts.
+      Result<map::Map> older = co_await map::fetch(port_, std::move(endpoints), options_.pool_uid, epoch() + 1,
+                                                   port_.now() + patience(), trust);
+      counters_.map_fetches.add();
+      if (older.ok()) fetched = std::move(older);
+    }
+    counters_.forged_maps.add(trust.forged);
+    if (closing_) break;
+    const bool newer = fetched.ok() && (!map_ || fetched->epoch() > epoch());
+    if (newer) {
+      adopt(std::move(*fetched));
+      map_trouble_.clear();
+    } else if (!fetched.ok()) {
+      counters_.failed_map_fetches.add();
+      if (map_trouble_ != fetched.status().message()) {
+        map_trouble_ = fetched.status().message();
+        log(true, map_trouble_);
+        changed();
+      }
+    } else {
+      map_trouble_.clear();
+    }
+    const bool whole = map_ && fetched.ok() && state().ready;
+    backoff = newer ? kFirstBackoff : std::min(2 * backoff, kLongestBackoff);
+    if (whole) {
+      backoff = kFirstBackoff;
+      (void)co_await refresh_.wait(port_.now() + jittered(kMapInterval));
+    } else {
+      // Even when somebody asks for it, the map is not read more often than this.
+      co_await port_.sleep_for(kFirstBackoff / 2);
+      if (!closing_) (void)co_await refresh_.wait(port_.now() + jittered(backoff));
+    }
+  }
+}
+
+void Pool::adopt(map::Map map) {
+  log(false, "follows epoch " + std::to_string(map.epoch()) + " of the shard map with " +
+                 std::to_string(map.message().nodes_size()) + " memory nodes and " +
+                 std::to_string(map.message().tables_size()) + " tables");
+  const v1alpha1::ShardMap& message = map.message();
+  std::erase_if(links_, [](const std::unique_ptr<Link>& link) { return link->retired && !link->kept; });
+  for (const auto& link : links_) link->retired = true;
+  link_of_node_.assign(static_cast<std::size_t>(message.nodes_size()), nullptr);
+  for (const v1alpha1::TableEntry& table : message.tables()) {
+    const v1alpha1::MemoryNodeEntry& node = map.node_of(table);
+    const auto same = [&node, &table](const std::unique_ptr<Link>& link) {
+      return link->name == node.name() && link->incarnation == node.incarnation() &&
+             link->endpoint == node.endpoint() && link->table == table.id();
+    };
+    auto found = std::find_if(links_.begin(), links_.end(), same);
+    if (found == links_.end()) {
+      links_.push_back(std::make_unique<Link>());
+      found = std::prev(links_.end());
+      (*found)->name = node.name();
+      (*found)->endpoint = node.endpoint();
+      (*found)->incarnation = node.incarnation();
+      (*found)->table = table.id();
+    }
+    Link& link = **found;
+    link.retired = false;
+    link.stopped = node.state() != v1alpha1::MemoryNodeEntry::STATE_SERVING;
+    link_of_node_[table.node()] = &link;
+  }
+  map_ = std::move(map);
+  for (const auto& link : links_) {
+    link->move = move_of(*link);
+    if (link->bond == nullptr) continue;
+    if (index::Movable* movable = link->bond->table->movable()) movable->follow(link->move);
+    // Other clients should know by then.
+    link->bond->move_due = port_.now() + jittered(link->bond->session->grant().tick);
+    link->bond->split_due = link->bond->move_due;
+  }
+  counters_.epoch.set(map_->epoch());
+  for (const auto& link : links_) {
+    if (!link->wanted() || link->kept) continue;
+    link->kept = true;
+    scope_.spawn(keep(*link));
+  }
+  links_due_.wake_all();
+  changed();
+}
+
+// Holds a session with a node for as long as it is wanted.
+Task<void> Pool::keep(Link& link) {
+  Nanos backoff = kFirstBackoff;
+  while (!closing_ && link.wanted()) {
+    Result<std::unique_ptr<Bond>> bond = co_await bind(link);
+    if (bond.ok()) {
+      backoff = kFirstBackoff;
+      link.bond = std::move(*bond);
+      link.trouble = {};
+      counters_.sessions.add();
+      counters_.sessions_opened.add();
+      log(false, "opened session " + std::to_string(link.bond->session->grant().session_id) + " with memory node " +
+                     link.name + " at " + link.endpoint);
+      changed();
+      co_await watch(link, *link.bond);
+      std::unique_ptr<Bond> parting = std::move(link.bond);
+      if (!parting->session->alive()) {
+        counters_.sessions_lost.add();
+        link.trouble = parting->session->why();
+        link.previous = parting->session->grant().client_incarnation;
+        link.previous_token = parting->session->grant().lane.token;
+        log(true, "lost the session with memory node " + link.name + ": " + link.trouble.message());
+        refresh_.wake_all();
+      }
+      counters_.sessions.subtract();
+      changed();
+      co_await part(std::move(parting));
+    } else {
+      counters_.failed_opens.add();
+      if (link.trouble.message() != bond.status().message()) {
+        link.trouble = bond.status();
+        log(true, "no session with memory node " + link.name + " at " + link.endpoint + ": " + link.trouble.message());
+        changed();
+      }
+      // The node may have begun another life, or follow another epoch.
+      refresh_.wake_all();
+      co_await pause(link, port_.now() + jittered(backoff));
+      backoff = std::min(2 * backoff, kLongestBackoff);
+    }
+  }
+  link.kept = false;
+}
+
+Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
+  const Nanos deadline = port_.now() + patience();
+  Result<std::unique_ptr<session::Session>> session =
+      co_await session::Session::open(port_, {.endpoint = link.endpoint,
+                                              .pool_uid = options_.pool_uid,
+                                              .client_name = options_.client_name,
+                                              .epoch = epoch(),
+                                              .node_incarnation = link.incarnation,
+                                              .client_process = options_.process,
+                                              .previous_incarnation = link.previous,
+                                              .previous_token = link.previous_token,
+                                              .node_name = options_.map_key != nullptr ? link.name : "",
+                                              .deadline = deadline});
+  if (!session.ok()) co_return session.status();
+  auto bond = std::make_unique<Bond>();
+  bond->session = std::move(*session);
+  failure_timeout_ = std::max(failure_timeout_, bond->session->grant().failure_timeout);
+  const base::HashSecret secret = bond->session->grant().pool_secret;
+  fabric::Cost cost;
+  Result<layout::Superblock> superblock = co_await index::read_superblock(*bond->session, deadline, cost);
+  Status status = superblock.status();
+  // With one table no key is looked for elsewhere: its node may have begun anew, with a secret of its own.
+  if (status.ok() && pool_secret_ && *pool_secret_ != secret && map_->message().tables_size() > 1) {
+    status = {
+        Code::corrupt,
+        "the node grants another hash secret than the pool's other nodes: keys would be looked for in the wrong place"};
+  }
+  if (!status.ok()) {
+    bond->session->end(status);
+    co_await bond->session->close(deadline);
+    co_return status;
+  }
+  const index::Protocol& protocol = protocols::of(superblock->geometry.protocol);
+  if (status = index::check_wire(protocol.name(), protocol.needs(), port_.caps()); !status.ok()) {
+    co_await bond->session->close(deadline);
+    co_return status;
+  }
+  pool_secret_ = secret;
+  bond->table = protocol.open(*bond->session, superblock->geometry, link.table);
+  if (index::Movable* movable = bond->table->movable()) movable->follow(link.move);
+  co_return bond;
+}
+
+// Until the session has ended, or is not wanted any more.
+Task<void> Pool::watch(Link& link, Bond& bond) {
+  const Nanos tick = bond.session->grant().tick;
+  Nanos maintained = port_.now();
+  while (bond.session->alive() && !closing_ && link.wanted()) {
+    (void)co_await links_due_.wait(port_.now() + std::min(tick, kLook));
+    if (bond.session->epoch() > epoch() && bond.session->epoch() > wanted_epoch_) {
+      wanted_epoch_ = bond.session->epoch();
+      refresh_.wake_all();
+    }
+    if (!bond.session->alive() || closing_) continue;
+    if (!moving_ && link.leaving() && port_.now() >= bond.move_due) {
+      moving_ = true;
+      scope_.spawn(move_away(link, bond));
+    }
+    if (port_.now() < maintained + tick) continue;
+    co_await bond.table->maintain(port_.now() + tick);
+    maintained = port_.now();
+    co_await split_ahead(link, bond);
+    tell_split_trouble(link, bond);
+    co_await repair_after_deaths(link, bond);
+    publish_marks();
+  }
+}
+
+void Pool::tell_split_trouble(const Link& link, Bond& bond) {
+  const Status trouble = bond.table->split_trouble();
+  if (trouble.message() == bond.split_trouble) return;
+  bond.split_trouble = trouble.message();
+  if (trouble.ok() || !bond.session->alive()) return;
+  log(true, "a split of a table of memory node " + link.name + " does not go on here: " + bond.split_trouble);
+}
+
+Task<void> Pool::repair_after_deaths(const Link& link, Bond& bond) {
+  const Nanos timeout = bond.session->grant().failure_timeout;
+  // Where tables are split, a client that dies may leave a split and no operation slot that says so; so may an earlier
+  // life of the memory node.
+  const bool splits = bond.table->geometry().tables > 1;
+  const std::uint64_t deaths = bond.session->deaths();
+  if (bond.session->dead() == 0 && (!splits || bond.deaths_repaired == deaths)) {
+    bond.repair_due = 0;
+    co_return;
+  }
+  if (bond.repair_due == 0) bond.repair_due = port_.now() + jittered(2 * timeout);
+  if (port_.now() < bond.repair_due) co_return;
+  const auto swept = co_await bond.table->sweep(port_.now() + timeout, bond.repair_cost);
+  if (swept.ok() && swept->repaired > 0) {
+    log(false, "repaired " + std::to_string(swept->repaired) +
+                   " operation slots that ended clients had left on memory node " + link.name);
+  }
+  if (swept.ok() && swept->splits > 0) {
+    log(false, "finished " + std::to_string(swept->splits) +
+                   " splits of tables that nobody went on with on memory node " + link.name);
+  }
+  if (swept.ok() && swept->splitting == 0) bond.deaths_repaired = deaths;
+  if (swept.ok() && !swept->trouble.empty()) {
+    log(true, std::string(swept->left > 0 ? "operation slots of ended clients" : "splits of tables") +
+                  " are left on memory node " + link.name + ": " + swept->trouble);
+  }
+  bond.repair_due = port_.now() + jittered(8 * timeout);
+}
+
+Task<void> Pool::part(std::unique_ptr<Bond> bond) {
+  // No operation finds the bond any more; those that have it end by their deadlines, at once if the session has ended.
+  while (bond->uses > 0) {
+    if (port_.now() >= close_deadline_) bond->session->end({Code::unavailable, "this client of the pool has closed"});
+    (void)co_await links_due_.wait(port_.now() + kLook);
+  }
+  const Nanos deadline = std::min(close_deadline_, port_.now() + patience());
+  if (bond->session->alive()) co_await bond->table->release(deadline);
+  co_await bond->session->close(deadline);
+  marks_of_the_past_ += bond->table->marks();
+  repairs_of_the_past_ += session::marks_of(*bond->session, bond->table->repairer());
+  bond->table.reset();
+  bond->session.reset();
+}
+
+Task<void> Pool::pause(const Link& link, Nanos until) {
+  while (!closing_ && link.wanted() && port_.now() < until) (void)co_await links_due_.wait(until);
+}
+
+void Pool::publish_marks() {
+  index::Marks marks = marks_of_the_past_;
+  session::RepairMarks repairs = repairs_of_the_past_;
+  for (const auto& link : links_) {
+    if (link->bond == nullptr) continue;
+    marks += link->bond->table->marks();
+    repairs += session::marks_of(*link->bond->session, link->bond->table->repairer());
+  }
+  counters_.index.set(marks);
+  counters_.repair.set(repairs);
+}
+
+}  // namespace farpool::client

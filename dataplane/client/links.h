@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pool holds with the memory nodes of its map. For the pool's own sources:
+//
+//   pool.cc        its life, and the node that serves a key
+//   operations.cc  operations on keys
+//   scan.cc        scans, and where they go on
+//   follow.cc      the map, and a session with each of its nodes
+//   moves.cc       splits of tables ahead of need, and moves of keys between nodes
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "client/pool.h"
+#include "session/session.h"
+
+namespace farpool::client {
+
+inline constexpr Nanos kFirstBackoff = 50 * base::kMillisecond;
+
+// A session with a node, and the table behind it.
+struct Pool::Bond {
+  std::unique_ptr<session::Session> session;
+  std::unique_ptr<index::Table> table;
+  std::size_t uses = 0;  // operations under way
+  // The last move of keys that is known to be finished at the node, and when to look again.
+  std::uint64_t moved = 0;
+  Nanos move_due = 0;
+  std::uint64_t move_lease = 0;  // as it was when another client was at it
+  std::string move_trouble;
+  // As many tables as the node is known to have in use of those that the map asks for, and when to look again.
+  std::uint64_t split_into = 0;
+  Nanos split_due = 0;
+  std::string split_trouble;
+  Nanos repair_due = 0;                          // 0: nobody is known to have died
+  std::optional<std::uint64_t> deaths_repaired;  // up to which no split is left
+  fabric::Cost repair_cost;                      // of what no operation waited for
+};
+
+// A node of the map.
+struct Pool::Link {
+  std::string name;
+  std::string endpoint;
+  std::uint64_t incarnation = 0;
+  std::uint32_t table = 0;
+  bool stopped = false;  // by the map
+  bool retired = false;  // no longer in the map
+  bool kept = false;     // its keep() runs, and refers to it
+  index::Move move;      // of keys between memory nodes, as the map has it
+  std::unique_ptr<Bond> bond;
+  // The session before, if it did not end by a goodbye: its incarnation, and its first lane token.
+  std::uint64_t previous = 0;
+  std::array<std::byte, 16> previous_token{};
+  base::Status trouble{base::Code::unavailable, "no session has been opened yet"};
+
+  bool wanted() const { return !stopped && !retired; }
+  // Keys are to move away, and this client does not know that all have.
+  bool leaving() const { return !retired && !move.leaving.empty() && (bond == nullptr || bond->moved < move.number); }
+};
+
+// The bond that an operation uses. It is not given up while one lives.
+class Pool::Borrowed {
+ public:
+  Borrowed(Pool& pool, Bond& bond) : pool_(&pool), bond_(&bond) { ++bond_->uses; }
+  Borrowed(Borrowed&& other) noexcept : pool_(other.pool_), bond_(std::exchange(other.bond_, nullptr)) {}
+  Borrowed& operator=(Borrowed&&) = delete;
+  ~Borrowed() {
+    if (bond_ == nullptr || --bond_->uses > 0) return;
+    if (pool_->closing_ || !bond_->session->alive()) pool_->links_due_.wake_all();
+  }
+  session::Session& session() const { return *bond_->session; }
+  index::Table& table() const { return *bond_->table; }
+  bool alive() const { return bond_->session->alive(); }
+
+ private:
+  Pool* pool_;
+  Bond* bond_;
+};
+
+// What an operation cost and came to.
+class Pool::Account {
+ public:
+  Account(Pool& pool, Operation operation)
+      : deadline(pool.port_.now() + pool.options_.operation_deadline),
+        pool_(pool),
+        begun_(pool.port_.now()),
+        counters_(pool.counters_.operations[static_cast<std::size_t>(operation)]) {}
+
+  void retry() { counters_.retries.add(); }
+  base::Status late() {
+    close(base::Code::timed_out);
+    return {base::Code::timed_out, "other operations of this client on the same key took until the deadline"};
+  }
+  void close(base::Code code) {
+    counters_.outcomes[static_cast<std::size_t>(code)].add();
+    counters_.trips.add(cost.trips);
+    counters_.chains.add(cost.chains);
+    counters_.messages.add(cost.messages);
+    counters_.bytes.add(cost.bytes);
+    counters_.latencies.record(pool_.port_.now() - begun_);
+  }
+
+  const Nanos deadline;
+  fabric::Cost cost;
+  // Epochs of the attempt under way, and of one whose key had left the node that its part leaves: as long as that epoch
+  // is followed, it is at the next.
+  std::uint64_t routed_in = 0, left_in = 0;
+
+ private:
+  Pool& pool_;
+  const Nanos begun_;
+  PoolCounters::PerOperation& counters_;
+};
+
+}  // namespace farpool::client

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on keys. Each is tried again while attempts do nothing.
+#include <algorithm>
+#include <utility>
+
+#include "client/links.h"
+
+namespace farpool::client {
+
+using base::Result;
+using base::Status;
+using task::Task;
+
+Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
+  Account account(*this, Operation::get);
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, account);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    Result<std::optional<std::string>> value = co_await bond->table().lookup(key, account.deadline, account.cost);
+    if (!value.ok()) {
+      const bool retry = co_await again(value.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(value.code());
+    co_return value;
+  }
+}
+
+Task<Status> Pool::put(std::string_view key, std::string_view value) {
+  Account account(*this, Operation::put);
+  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
+  if (!pass) co_return account.late();
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, account);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    const Result<bool> existed = co_await bond->table().put(key, value, account.deadline, account.cost);
+    if (!existed.ok()) {
+      const bool retry = co_await again(existed.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(existed.code());
+    co_return existed.status();
+  }
+}
+
+Task<Result<bool>> Pool::erase(std::string_view key) {
+  Account account(*this, Operation::erase);
+  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
+  if (!pass) co_return account.late();
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, account);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    const Result<bool> existed = co_await bond->table().remove(key, account.deadline, account.cost);
+    if (!existed.ok()) {
+      const bool retry = co_await again(existed.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(existed.code());
+    co_return existed;
+  }
+}
+
+Task<Status> Pool::modify(std::string_view key, Editor& editor) {
+  Account account(*this, Operation::modify);
+  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
+  if (!pass) co_return account.late();
+  for (;;) {
+    Result<Borrowed> bond = co_await borrow(key, account);
+    if (!bond.ok()) {
+      account.close(bond.code());
+      co_return bond.status();
+    }
+    const Result<bool> existed = co_await bond->table().modify(key, editor, account.deadline, account.cost);
+    if (!existed.ok()) {
+      const bool retry = co_await again(existed.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(existed.code());
+    co_return existed.status();
+  }
+}
+
+Task<void> Pool::get_into(std::string_view key, Result<std::optional<std::string>>& into) { into = co_await get(key); }
+
+Task<Result<std::vector<std::optional<std::string>>>> Pool::multi_get(std::vector<std::string_view> keys) {
+  std::vector<Result<std::optional<std::string>>> results(
+      keys.size(), Result<std::optional<std::string>>(std::optional<std::string>()));
+  task::Scope scope;
+  for (std::size_t i = 0; i < keys.size(); ++i) scope.spawn(get_into(keys[i], results[i]));
+  co_await scope.join();
+  std::vector<std::optional<std::string>> values;
+  values.reserve(keys.size());
+  for (Result<std::optional<std::string>>& result : results) {
+    if (!result.ok()) co_return result.status();
+    values.push_back(std::move(*result));
+  }
+  co_return values;
+}
+
+Task<Result<std::uint64_t>> Pool::count() {
+  Account account(*this, Operation::count);
+  Status failure;
+  std::uint64_t keys = 0;
+  // Another epoch may have other nodes: then all are counted again.
+  for (bool whole = false; failure.ok() && !whole;) {
+    const std::uint64_t begun_in = epoch();
+    keys = 0;
+    whole = true;
+    for (std::size_t node = 0; whole && failure.ok() && node < std::max<std::size_t>(1, link_of_node_.size()); ++node) {
+      if (map_ && node < link_of_node_.size() && link_of_node_[node] == nullptr) continue;  // serves no table
+      Result<Borrowed> bond = co_await borrow(node, account.deadline);
+      if (!bond.ok()) {
+        failure = bond.status();
+        break;
+      }
+      const auto totals = co_await bond->table().count(account.deadline, account.cost);
+      if (totals.ok()) {
+        keys += totals->keys;
+        whole = epoch() == begun_in;
+      } else {
+        whole = false;
+        const bool retry = co_await again(totals.status(), *bond, account);
+        if (!retry) failure = totals.status();
+      }
+    }
+  }
+  account.close(failure.code());
+  if (!failure.ok()) co_return failure;
+  co_return keys;
+}
+
+Task<std::vector<Pool::Repair>> Pool::repair(Nanos deadline) {
+  std::vector<Repair> repairs;
+  while (link_of_node_.empty() && !closing_ && port_.now() < deadline) (void)co_await changed_.wait(deadline);
+  if (link_of_node_.empty()) repairs.push_back({.trouble = why_not(nullptr).message()});
+  for (std::size_t node = 0; node < link_of_node_.size(); ++node) {
+    if (link_of_node_[node] == nullptr) continue;  // serves no table
+    Repair repair;
+    repair.node = link_of_node_[node]->name;
+    Result<Borrowed> bond = co_await borrow(node, deadline);
+    Status status = bond.status();
+    if (bond.ok()) {
+      fabric::Cost nobodys;
+      const auto swept = co_await bond->table().sweep(deadline, nobodys);
+      status = swept.status();
+      if (swept.ok()) {
+        repair.slots_repaired = swept->repaired;
+        repair.slots_left = swept->left;
+        repair.trouble = swept->trouble;
+      }
+    }
+    if (!status.ok()) repair.trouble = status.message();
+    repairs.push_back(std::move(repair));
+  }
+  co_return repairs;
+}
+
+}  // namespace farpool::client
