@@ -149,7 +149,8 @@ std::optional<std::uint32_t> Registry::take_group() {
   return std::nullopt;
 }
 
-SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSession& request) {
+std::optional<SessionReply> Registry::may_not_open(const fabric::Peer& peer,
+                                                   const v1alpha1::OpenSession& request) const {
   if (config_.check_names && peer.authenticated && !under(peer.name, request.client_name())) {
     return refusal(SessionReply::CODE_FORBIDDEN, "the certificate of client " + peer.name +
                                                      " speaks for no client of another name than its own, or one that "
@@ -182,15 +183,18 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
     *reply.mutable_map() = map_;
     return reply;
   }
-  const std::uint64_t incarnation = request.client_incarnation();
-  if (ended_.known.contains(incarnation) ||
+  if (ended_.known.contains(request.client_incarnation()) ||
       (request.client_process() != 0 && ended_processes_.known.contains(request.client_process()))) {
     return refusal(SessionReply::CODE_FENCED, "this client incarnation has ended here: begin a new one");
   }
-  if (by_incarnation_.contains(incarnation)) {
+  if (by_incarnation_.contains(request.client_incarnation())) {
     return refusal(SessionReply::CODE_BAD_REQUEST, "this client incarnation has a session here already");
   }
-  // The lane was lost and the client came back: no verb of its earlier session may still be on its way.
+  return std::nullopt;
+}
+
+// The lane was lost and the client came back: no verb of its earlier session may still be on its way.
+void Registry::cut_previous(const fabric::Peer& peer, const v1alpha1::OpenSession& request) {
   if (const auto previous = by_incarnation_.find(request.previous_incarnation());
       request.previous_incarnation() != 0 && previous != by_incarnation_.end()) {
     Entry& before = sessions_.at(previous->second);
@@ -199,6 +203,11 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
       cut(before, false, "its client has begun a new incarnation");
     }
   }
+}
+
+SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSession& request) {
+  if (std::optional<SessionReply> refused = may_not_open(peer, request)) return *std::move(refused);
+  cut_previous(peer, request);
   if (!take_open_permit()) {
     return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
                    "more than " + std::to_string(config_.opens_per_second) +
@@ -222,14 +231,18 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
                        " of them by dead clients that left operations half done): run fewer clients or workers. A "
                        "memory node has as many sessions as its memory was formatted for; one with more begins empty");
   }
+  return grant_session(peer, request, *group);
+}
 
+SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::OpenSession& request,
+                                     std::uint32_t group) {
   Entry entry;
   entry.id = next_id_++;
-  entry.incarnation = incarnation;
+  entry.incarnation = request.client_incarnation();
   entry.process = request.client_process();
   entry.name = request.client_name();
   entry.owner = peer.name;
-  entry.group = *group;
+  entry.group = group;
   entry.lanes = request.lanes();
   entry.lease_end = responder_.now() + config_.lease;
   entry.era = era_;
@@ -244,7 +257,7 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
   grant.set_tick_ms(static_cast<std::uint32_t>(tick_interval() / base::kMillisecond));
   grant.set_failure_timeout_ms(static_cast<std::uint32_t>(config_.failure_timeout / base::kMillisecond));
   grant.set_slots(config_.slots_per_session);
-  grant.set_slots_offset(std::uint64_t{*group} * config_.slots_per_session * sizeof(OperationSlot));
+  grant.set_slots_offset(std::uint64_t{group} * config_.slots_per_session * sizeof(OperationSlot));
   grant.set_pool_secret(secret_bytes(pool_secret_));
   grant.set_table_seed(secret_bytes(config_.table_seed));
   grant.set_era(era_);
@@ -268,14 +281,14 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
   }
 
   lanes_ += entry.lanes;
-  by_incarnation_[incarnation] = entry.id;
+  by_incarnation_[request.client_incarnation()] = entry.id;
   std::erase(closed_, entry.process);
   ++counters_.opened;
   const std::uint64_t id = entry.id;
   const std::string name = entry.name;
   sessions_.emplace(id, std::move(entry));
   arm();
-  observer_.on_opened(id, incarnation, name);
+  observer_.on_opened(id, request.client_incarnation(), name);
   return reply;
 }
 

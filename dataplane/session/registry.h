@@ -184,6 +184,12 @@ class Registry {
 
   v1alpha1::SessionReply admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const;
   v1alpha1::SessionReply open(const fabric::Peer& peer, const v1alpha1::OpenSession& request);
+  // Refuses what no free session would help.
+  std::optional<v1alpha1::SessionReply> may_not_open(const fabric::Peer& peer,
+                                                     const v1alpha1::OpenSession& request) const;
+  void cut_previous(const fabric::Peer& peer, const v1alpha1::OpenSession& request);
+  v1alpha1::SessionReply grant_session(const fabric::Peer& peer, const v1alpha1::OpenSession& request,
+                                       std::uint32_t group);
   void close(const fabric::Peer& peer, const v1alpha1::CloseSession& request, std::function<void(std::string)> reply);
   v1alpha1::SessionReply refusal(v1alpha1::SessionReply::Code code, std::string message) const;
   bool take_open_permit();
