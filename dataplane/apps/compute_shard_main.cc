@@ -15,14 +15,13 @@
 #include <vector>
 
 #include "apps/bootstrap.h"
+#include "apps/daemon.h"
 #include "apps/descriptors.h"
 #include "apps/password.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
 #include "apps/wire.h"
 #include "client/pool.h"
-#include "control/agent.h"
-#include "control/web.h"
 #include "fabric/fabric.h"
 #include "front/resp/server.h"
 #include "net/loop.h"
@@ -576,152 +575,204 @@ class AddressKeeper {
   std::vector<std::string> kept_;
 };
 
-int run(Settings settings) {
+std::string pool_section(const client::PoolState& state) {
+  std::string text =
+      "# Pool\r\npool_epoch:" + std::to_string(state.epoch) + "\r\npool_ready:" + (state.ready ? "1" : "0") + "\r\n";
+  if (!state.message.empty()) text += "pool_message:" + state.message + "\r\n";
+  for (std::size_t n = 0; n < state.nodes.size(); ++n) {
+    const client::NodeState& node = state.nodes[n];
+    text += "node" + std::to_string(n) + ":name=" + node.name + ",endpoint=" + node.endpoint + ",state=" +
+            (node.stopped ? "stopped"
+             : node.open  ? "open"
+                          : "unreachable") +
+            "\r\n";
+  }
+  return text;
+}
+
+// The process, from its start to its end.
+class Daemon {
+ public:
+  explicit Daemon(Settings settings)
+      : settings_(std::move(settings)),
+        remembered_(settings_.map_cache.empty() ? std::vector<std::string>() : read_addresses(settings_.map_cache)),
+        keeper_(settings_.map_cache, control_) {}
+  int run();
+
+ private:
+  Status prepare();
+  Status make_shards();
+  void equip(resp::Service& service, const Shard& shard);
+  void begin_to_leave(int signal);
+  void leave();
+  Status open_front();
+  Status answer_operator();
+  void resolve();
+  void announce() const;
+
+  Settings settings_;
+  std::string few_connections_;  // why there are fewer than the flag says; empty: there are not
+  std::shared_ptr<net::Tls> tls_;
+  std::string password_;
+  resp::FrontOptions front_options_;
+  std::shared_ptr<fabric::verbs::Device> device_;
+  net::Loop control_;
+  resp::Budget budget_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::unique_ptr<control::Agent> agent_;      // set before a worker can call on_change
+  const std::vector<std::string> remembered_;  // the last known good addresses, besides the flag's
+  AddressKeeper keeper_;
+  std::shared_ptr<Process> process_;
+  std::unique_ptr<resp::Front> front_;
+  std::optional<net::Alarm> leave_;
+  std::unique_ptr<control::Web> web_;
+  std::unique_ptr<Resolver> resolver_;
+};
+
+// Reads what the flags name, and opens the device.
+Status Daemon::prepare() {
   const std::uint64_t descriptors = raise_descriptor_limit();
-  const std::uint64_t kept = kProcessDescriptors + kWorkerDescriptors * settings.threads;
-  const std::size_t wanted_connections = settings.resp.max_connections;
-  const auto connections = fitting_connections(wanted_connections, descriptors, kept);
-  if (!connections.ok()) return fail(kProgram, connections.status());
-  settings.resp.max_connections = *connections;
-  auto tls = load_tls(settings.common);
-  if (!tls.ok()) return fail(kProgram, tls.status());
-  auto password = first_password(settings.password_file, settings.allow_empty_password);
-  if (!password.ok()) return fail(kProgram, password.status());
-  resp::FrontOptions front_options;
-  if (!settings.listen.empty()) front_options.listen.push_back(settings.listen);
-  if (!settings.unix_socket.empty()) front_options.listen.push_back("unix:" + settings.unix_socket);
-  if (!settings.resp_tls.cert.empty()) {
-    auto resp_tls = net::Tls::load(settings.resp_tls, net::Tls::Kind::server);
-    if (!resp_tls.ok()) return fail(kProgram, resp_tls.status());
-    front_options.tls = std::move(*resp_tls);
+  const std::uint64_t kept = kProcessDescriptors + kWorkerDescriptors * settings_.threads;
+  const std::size_t wanted = settings_.resp.max_connections;
+  const auto connections = fitting_connections(wanted, descriptors, kept);
+  if (!connections.ok()) return connections.status();
+  settings_.resp.max_connections = *connections;
+  if (*connections < wanted) {
+    few_connections_ = "max-connections is lowered from " + std::to_string(wanted) + " to " +
+                       std::to_string(*connections) + ": this process may open " + std::to_string(descriptors) +
+                       " files, of which " + std::to_string(kept) +
+                       " are kept for memory nodes, probes and the agent; raise the hard limit (ulimit -H -n) for more";
   }
+  auto tls = load_tls(settings_.common);
+  if (!tls.ok()) return tls.status();
+  tls_ = std::move(*tls);
+  auto password = first_password(settings_.password_file, settings_.allow_empty_password);
+  if (!password.ok()) return password.status();
+  password_ = std::move(*password);
+  if (!settings_.listen.empty()) front_options_.listen.push_back(settings_.listen);
+  if (!settings_.unix_socket.empty()) front_options_.listen.push_back("unix:" + settings_.unix_socket);
+  if (!settings_.resp_tls.cert.empty()) {
+    auto resp_tls = net::Tls::load(settings_.resp_tls, net::Tls::Kind::server);
+    if (!resp_tls.ok()) return resp_tls.status();
+    front_options_.tls = std::move(*resp_tls);
+  }
+  auto device = open_device(settings_.wire, 0);
+  if (!device.ok()) return device.status();
+  device_ = std::move(*device);
+  return {};
+}
 
-  auto device = open_device(settings.wire, 0);
-  if (!device.ok()) return fail(kProgram, device.status());
-
-  net::Loop control;
-  resp::Budget budget;
-  std::vector<std::unique_ptr<Shard>> shards;
-  std::unique_ptr<control::Agent> agent;  // set before a worker can call on_change
-  AddressKeeper keeper(settings.map_cache, control);
-  const auto process = std::make_shared<Process>(settings, shards, control, *device, budget);
-  // The last known good addresses, besides the flag's.
-  const std::vector<std::string> remembered =
-      settings.map_cache.empty() ? std::vector<std::string>() : read_addresses(settings.map_cache);
-  std::vector<std::string> begin = settings.bootstrap.fixed;
-  begin.insert(begin.end(), remembered.begin(), remembered.end());
-  for (std::size_t i = 0; i < settings.threads; ++i) {
+Status Daemon::make_shards() {
+  process_ = std::make_shared<Process>(settings_, shards_, control_, device_, budget_);
+  std::vector<std::string> begin = settings_.bootstrap.fixed;
+  begin.insert(begin.end(), remembered_.begin(), remembered_.end());
+  for (std::size_t i = 0; i < settings_.threads; ++i) {
     auto loop = std::make_unique<net::Loop>();
-    auto port = make_port(settings.wire, *loop, *tls, *device);
-    if (!port.ok()) return fail(kProgram, port.status());
-    shards.push_back(
-        std::make_unique<Shard>(settings, i, std::move(loop), std::move(*port), begin, [&agent, &shards, &keeper, i] {
-          if (agent != nullptr) agent->changed();
-          keeper.keep(shards[i]->state());
-        }));
-    shards.back()->worker().set_password(*password);
-    resp::Service& service = shards.back()->worker().service();
-    service.budget = &budget;
-    service.figures = [&process] { return process->figures(); };
-    service.warn = [](const std::string& line) { spdlog::warn("{}", line); };
-    service.info = [shard = shards.back().get()] {
-      const client::PoolState state = shard->state();
-      std::string text = "# Pool\r\npool_epoch:" + std::to_string(state.epoch) +
-                         "\r\npool_ready:" + (state.ready ? "1" : "0") + "\r\n";
-      if (!state.message.empty()) text += "pool_message:" + state.message + "\r\n";
-      for (std::size_t n = 0; n < state.nodes.size(); ++n) {
-        const client::NodeState& node = state.nodes[n];
-        text += "node" + std::to_string(n) + ":name=" + node.name + ",endpoint=" + node.endpoint + ",state=" +
-                (node.stopped ? "stopped"
-                 : node.open  ? "open"
-                              : "unreachable") +
-                "\r\n";
-      }
-      return text;
-    };
+    auto port = make_port(settings_.wire, *loop, tls_, device_);
+    if (!port.ok()) return port.status();
+    shards_.push_back(std::make_unique<Shard>(settings_, i, std::move(loop), std::move(*port), begin, [this, i] {
+      if (agent_ != nullptr) agent_->changed();
+      keeper_.keep(shards_[i]->state());
+    }));
+    shards_.back()->worker().set_password(password_);
+    equip(shards_.back()->worker().service(), *shards_.back());
   }
+  return {};
+}
 
+void Daemon::equip(resp::Service& service, const Shard& shard) {
+  service.budget = &budget_;
+  service.figures = [this] { return process_->figures(); };
+  service.warn = [](const std::string& line) { spdlog::warn("{}", line); };
+  service.info = [&shard] { return pool_section(shard.state()); };
+}
+
+void Daemon::begin_to_leave(int signal) {
+  spdlog::info("compute shard {} ends on signal {}: it takes connections for another {} ms", settings_.common.name,
+               signal, settings_.drain / base::kMillisecond);
+  process_->set_leaving();
+  if (agent_ != nullptr) agent_->changed();
+  // Endpoints name it until they have heard.
+  leave_.emplace(control_, [this] { leave(); });
+  leave_->set(net::Loop::now() + settings_.drain);
+}
+
+void Daemon::leave() {
+  spdlog::info("compute shard {} takes no more connections, and {} are drained", settings_.common.name,
+               process_->connections());
+  process_->set_front(nullptr);
+  front_.reset();
+  for (const auto& shard : shards_) shard->stop(net::Loop::now() + kRest);
+  control_.stop();
+}
+
+Status Daemon::open_front() {
   std::vector<resp::Worker*> workers;
-  for (const auto& shard : shards) workers.push_back(&shard->worker());
-  start_logging(settings.common);
-  if (*connections < wanted_connections) {
-    spdlog::warn(
-        "max-connections is lowered from {} to {}: this process may open {} files, of which {} are kept for memory "
-        "nodes, probes and the agent; raise the hard limit (ulimit -H -n) for more",
-        wanted_connections, *connections, descriptors, kept);
-  }
-  std::unique_ptr<resp::Front> front;
-  std::optional<net::Alarm> leave;
-  // Before anyone can see that it is up, and have a reason to end it.
-  on_signal(control, [&](int number) {
-    spdlog::info("compute shard {} ends on signal {}: it takes connections for another {} ms", settings.common.name,
-                 number, settings.drain / base::kMillisecond);
-    process->set_leaving();
-    if (agent != nullptr) agent->changed();
-    // Endpoints name it until they have heard.
-    leave.emplace(control, [&] {
-      spdlog::info("compute shard {} takes no more connections, and {} are drained", settings.common.name,
-                   process->connections());
-      process->set_front(nullptr);
-      front.reset();
-      for (const auto& shard : shards) shard->stop(net::Loop::now() + kRest);
-      control.stop();
-    });
-    leave->set(net::Loop::now() + settings.drain);
-  });
-  auto opened = resp::Front::open(control, std::move(front_options), settings.resp, std::move(workers));
-  if (!opened.ok()) return fail(kProgram, opened.status());
-  front = std::move(*opened);
-  process->set_front(front.get());
-  if (settings.common.agent_listen != "none") {
-    auto started = control::Agent::start(
-        {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
-        *process);
-    if (!started.ok()) return fail(kProgram, started.status());
-    agent = std::move(*started);
-  }
-  std::unique_ptr<control::Web> web;
-  if (settings.common.metrics_listen != "none") {
-    auto started = control::Web::start({.listen = settings.common.metrics_listen,
-                                        .metrics = {process},
-                                        .alive = [&process] { return process->alive(); },
-                                        .ready = [&process] { return process->ready(); }});
-    if (!started.ok()) return fail(kProgram, started.status());
-    web = std::move(*started);
-  }
-  for (const auto& shard : shards) shard->start();
+  for (const auto& shard : shards_) workers.push_back(&shard->worker());
+  auto opened = resp::Front::open(control_, std::move(front_options_), settings_.resp, std::move(workers));
+  if (!opened.ok()) return opened.status();
+  front_ = std::move(*opened);
+  process_->set_front(front_.get());
+  return {};
+}
 
-  std::unique_ptr<Resolver> resolver;
-  if (!settings.bootstrap.names.empty()) {
-    auto told = std::make_shared<std::string>();
-    resolver = std::make_unique<Resolver>(
-        settings.bootstrap,
-        [&shards, remembered, told](std::vector<std::string> addresses, const std::string& trouble) {
-          if (trouble != *told && !trouble.empty()) spdlog::warn("{}", trouble);
-          *told = trouble;
-          addresses.insert(addresses.end(), remembered.begin(), remembered.end());
-          for (const auto& shard : shards) shard->set_bootstrap(addresses);
-        },
-        [process] { return process->ready().empty(); });
-  }
+Status Daemon::answer_operator() {
+  auto agent = start_agent(settings_.common, *process_);
+  if (!agent.ok()) return agent.status();
+  agent_ = std::move(*agent);
+  auto web = start_web(settings_.common, process_);
+  if (!web.ok()) return web.status();
+  web_ = std::move(*web);
+  return {};
+}
+
+// Looks names of memory nodes up, again and again.
+void Daemon::resolve() {
+  if (settings_.bootstrap.names.empty()) return;
+  resolver_ = std::make_unique<Resolver>(
+      settings_.bootstrap,
+      [this, told = std::string()](std::vector<std::string> addresses, const std::string& trouble) mutable {
+        if (trouble != told && !trouble.empty()) spdlog::warn("{}", trouble);
+        told = trouble;
+        addresses.insert(addresses.end(), remembered_.begin(), remembered_.end());
+        for (const auto& shard : shards_) shard->set_bootstrap(addresses);
+      },
+      [process = process_] { return process->ready().empty(); });
+}
+
+void Daemon::announce() const {
   std::string listening;
-  for (const std::string& address : front->addresses()) listening += (listening.empty() ? "" : " and ") + address;
-  spdlog::info("compute shard {} of pool {} serves RESP at {} with {} workers{}", settings.common.name,
-               settings.common.pool_uid, listening, settings.threads, password->empty() ? ", without a password" : "");
+  for (const std::string& address : front_->addresses()) listening += (listening.empty() ? "" : " and ") + address;
+  spdlog::info("compute shard {} of pool {} serves RESP at {} with {} workers{}", settings_.common.name,
+               settings_.common.pool_uid, listening, settings_.threads,
+               password_.empty() ? ", without a password" : "");
+}
 
+int Daemon::run() {
+  if (Status status = prepare(); !status.ok()) return fail(kProgram, status);
+  if (Status status = make_shards(); !status.ok()) return fail(kProgram, status);
+  start_logging(settings_.common);
+  if (!few_connections_.empty()) spdlog::warn("{}", few_connections_);
+  // Before anyone can see that it is up, and have a reason to end it.
+  on_signal(control_, [this](int number) { begin_to_leave(number); });
+  if (Status status = open_front(); !status.ok()) return fail(kProgram, status);
+  if (Status status = answer_operator(); !status.ok()) return fail(kProgram, status);
+  for (const auto& shard : shards_) shard->start();
+  resolve();
+  announce();
   const PasswordWatch watch(
-      control, settings.password_file, *password,
-      [&shards](const std::string& changed) {
-        for (const auto& shard : shards) shard->set_password(changed);
+      control_, settings_.password_file, password_,
+      [this](const std::string& changed) {
+        for (const auto& shard : shards_) shard->set_password(changed);
         spdlog::info("the password has changed; connections that are open stay so");
       },
       [](const std::string& trouble) { spdlog::warn("{}", trouble); });
-  control.run();
-  resolver.reset();
-  for (const auto& shard : shards) shard->join();
-  web.reset();
-  agent.reset();
-  spdlog::info("compute shard {} has ended", settings.common.name);
+  control_.run();
+  resolver_.reset();
+  for (const auto& shard : shards_) shard->join();
+  web_.reset();
+  agent_.reset();
+  spdlog::info("compute shard {} has ended", settings_.common.name);
   stop_logging();
   return 0;
 }
@@ -736,5 +787,5 @@ int main(int argc, char** argv) {
   if (const auto status = farpool::apps::parse(app, argc, argv)) return *status;
   if (const auto status = farpool::apps::check(settings); !status.ok())
     return farpool::apps::fail(farpool::apps::kProgram, status);
-  return farpool::apps::run(std::move(settings));
+  return farpool::apps::Daemon(std::move(settings)).run();
 }

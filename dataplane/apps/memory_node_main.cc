@@ -14,14 +14,13 @@
 #include <optional>
 #include <string>
 
+#include "apps/daemon.h"
 #include "apps/descriptors.h"
 #include "apps/files.h"
 #include "apps/samples.h"
 #include "apps/settings.h"
 #include "apps/startup.h"
 #include "apps/wire.h"
-#include "control/agent.h"
-#include "control/web.h"
 #include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
 #include "fabric/verbs/responder.h"
@@ -203,6 +202,117 @@ class Wire {
   std::unique_ptr<fabric::verbs::VerbsResponder> verbs_;
 };
 
+// The metrics, part by part.
+
+void collect_life(Samples& s, const node::MemoryNode::Stats& node, bool fresh) {
+  s.gauge("farpool_node_incarnation_info", "One life of this memory node.", 1,
+          {{"incarnation", std::to_string(node.incarnation)}});
+  s.gauge("farpool_node_serving", "1 if an epoch that contains this incarnation is published and not stopped.",
+          node.serving);
+  s.gauge("farpool_node_memory_fresh",
+          "1 if this incarnation formatted the memory: whatever an earlier one held is lost.", fresh);
+  s.gauge("farpool_node_warm_restarts", "Times that a process has taken this memory up from the one before.",
+          node.lives - 1);
+  s.gauge("farpool_node_verification_seconds", "How long this process looked through the memory that it took up.",
+          static_cast<double>(node.verification) / base::kSecond);
+  s.gauge("farpool_node_repaired_operations",
+          "Operations half done in the memory that this process took up: finished or undone.", node.repaired);
+  s.gauge("farpool_node_defects", "Defects found in the memory that this process took up.", node.defects);
+  s.gauge("farpool_node_quarantined_rows", "Rows that no crash explains: locked until a person has looked at them.",
+          node.quarantined_rows);
+  s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
+  s.gauge("farpool_node_locks_in_device_memory", "1 where the locks lie in the memory of the RDMA device itself.",
+          node.locks_in_device);
+  s.gauge("farpool_node_era", "Reclamation clock.", node.era);
+  s.gauge("farpool_node_era_lag", "Eras that some session still holds back.",
+          node.era > node.safe_era ? node.era - node.safe_era : 0);
+}
+
+void collect_sessions(Samples& s, const node::MemoryNode::Stats& node) {
+  s.gauge("farpool_node_sessions", "Sessions open.", node.sessions);
+  s.counter("farpool_node_sessions_opened_total", "Sessions that were opened.", node.sessions_opened);
+  s.counter("farpool_node_sessions_closed_total", "Sessions that ended with a goodbye.", node.sessions_closed);
+  s.counter("farpool_node_sessions_fenced_total",
+            "Sessions fenced: lease run out, era held back, or epoch without this node.", node.sessions_fenced);
+  s.gauge("farpool_node_sessions_dead_holders",
+          "Ended sessions whose operation slots say that they left something half done.",
+          node.sessions_held_by_the_dead);
+  s.counter("farpool_node_handshakes_refused_total", "Handshakes that were answered with a refusal.",
+            node.handshakes_refused);
+  s.counter("farpool_node_calls_total", "CALLs handled.", node.calls);
+}
+
+void collect_table(Samples& s, const node::MemoryNode::Stats& node) {
+  s.gauge("farpool_node_keys", "Keys in the table, as the operation slots count them.", node.keys);
+  s.gauge("farpool_node_key_value_bytes", "Bytes of keys and values, likewise.", node.bytes);
+  s.gauge("farpool_node_table_entries", "Entries that the table has.", node.entries);
+  s.gauge("farpool_node_load_factor", "Keys over entries.",
+          node.entries == 0 ? 0.0 : static_cast<double>(node.keys) / static_cast<double>(node.entries));
+}
+
+void collect_heap(Samples& s, const node::MemoryNode::Stats& node) {
+  const char* segments_help = "Heap segments by state.";
+  s.gauge("farpool_node_segments", segments_help, node.segments.free, {{"state", "free"}});
+  s.gauge("farpool_node_segments", segments_help, node.segments.owned, {{"state", "owned"}});
+  s.gauge("farpool_node_segments", segments_help, node.segments.orphaned, {{"state", "orphaned"}});
+  s.gauge("farpool_node_segments", segments_help, node.segments.dead, {{"state", "dead"}});
+  s.gauge("farpool_node_segments", segments_help, node.segments.resting, {{"state", "resting"}});
+  s.gauge("farpool_node_segments", segments_help, node.segments.damaged, {{"state", "damaged"}});
+  for (const auto& one : node.segments_by_class) {
+    const std::string bytes = one.block_bytes == 0 ? "run" : std::to_string(one.block_bytes);
+    const char* help = "Heap segments by the size of their blocks, and by state.";
+    s.gauge("farpool_node_size_class_segments", help, one.segments.owned, {{"block_bytes", bytes}, {"state", "owned"}});
+    s.gauge("farpool_node_size_class_segments", help, one.segments.orphaned,
+            {{"block_bytes", bytes}, {"state", "orphaned"}});
+    s.gauge("farpool_node_size_class_segments", help, one.segments.dead, {{"block_bytes", bytes}, {"state", "dead"}});
+  }
+  const std::uint64_t free = node.segments.free * node.segment_bytes;
+  const char* heap_help =
+      "Heap by what holds it: live is about what keys and values take; reclaimable is free within segments that are "
+      "handed out, for values of their size at once and for others when a write needs it; free is of no segment.";
+  s.gauge("farpool_node_heap_bytes", heap_help, node.heap_live, {{"state", "live"}});
+  s.gauge("farpool_node_heap_bytes", heap_help,
+          node.heap_bytes - free - std::min(node.heap_live, node.heap_bytes - free), {{"state", "reclaimable"}});
+  s.gauge("farpool_node_heap_bytes", heap_help, free, {{"state", "free"}});
+  s.gauge("farpool_node_segment_bytes", "Size of a heap segment.", node.segment_bytes);
+  s.counter("farpool_node_segment_refusals_total", "Requests for segments refused because the heap was full.",
+            node.segment_refusals);
+}
+
+void collect_wire(Samples& s, const fabric::tcp::ResponderStats& wire) {
+  s.gauge("farpool_wire_connections", "Connections open on the session port.", wire.connections);
+  s.gauge("farpool_wire_lanes", "Lanes open.", wire.lanes);
+  s.gauge("farpool_wire_ring_lanes", "Lanes open over rings in shared memory.", wire.ring_lanes);
+  s.counter("farpool_wire_chains_total", "Chains executed.", wire.chains);
+  static constexpr const char* kVerbs[] = {"read", "write", "cas", "masked_cas", "fetch_add", "call"};
+  for (std::size_t verb = 0; verb < wire.verbs.size(); ++verb) {
+    s.counter("farpool_wire_verbs_total", "Verbs executed.", wire.verbs[verb], {{"verb", kVerbs[verb]}});
+  }
+  s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_in, {{"direction", "in"}});
+  s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_out, {{"direction", "out"}});
+  s.counter("farpool_wire_refusals_total", "Chains and lanes refused: wrong key, range, alignment or token.",
+            wire.refusals);
+  s.counter("farpool_wire_malformed_total", "Connections closed for bytes that are no frame.", wire.malformed);
+  s.counter("farpool_wire_fences_total", "Fences of sessions.", wire.fences);
+  s.counter("farpool_wire_connections_refused_total", "Connections refused because there were too many.",
+            wire.refused_connections);
+  s.counter("farpool_wire_handshakes_failed_total", "TLS handshakes that failed or took too long.",
+            wire.failed_handshakes);
+}
+
+void collect_verbs(Samples& s, const fabric::verbs::VerbsStats& verbs) {
+  s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs.lanes);
+  s.gauge("farpool_verbs_managed_lanes", "Queue pairs open that librdmacm connected.", verbs.managed);
+  s.counter("farpool_verbs_calls_total", "CALLs that came by SEND. What else the device executes, it counts itself.",
+            verbs.calls);
+  s.counter("farpool_verbs_waiting_calls_total", "CALLs that are large, and waited for one of the rooms for such.",
+            verbs.waits);
+  s.counter("farpool_verbs_broken_lanes_total", "Queue pairs that the device reported an error on.", verbs.broken);
+  s.gauge("farpool_verbs_memory_windows", "Keys bound to the queue pair of one lane.", verbs.windows);
+  s.gauge("farpool_verbs_lanes_without_windows",
+          "Queue pairs open that use a key of host memory which is good on others, too.", verbs.lanes_without_windows);
+}
+
 // What the agent, the probes and the metrics ask, on threads of their own, from before the memory is there.
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
@@ -281,109 +391,19 @@ class Process final : public control::Subject, public prometheus::Collectable {
   std::string ready() const { return node_ == nullptr ? startup_.message() : alive(); }
 
   std::vector<prometheus::MetricFamily> Collect() const override {
-    Samples s;
-    s.gauge("farpool_node_start_ratio", "How much of the present step of its start is done; 1 once it has started.",
-            startup_.ratio());
-    if (node_ == nullptr) return s.take();
-    const auto node = node_.load()->stats();
-    const auto wire = wire_.stats();
-    s.gauge("farpool_node_incarnation_info", "One life of this memory node.", 1,
-            {{"incarnation", std::to_string(node.incarnation)}});
-    s.gauge("farpool_node_serving", "1 if an epoch that contains this incarnation is published and not stopped.",
-            node.serving);
-    s.gauge("farpool_node_memory_fresh",
-            "1 if this incarnation formatted the memory: whatever an earlier one held is lost.",
-            node_.load()->facts().memory_node().memory_fresh());
-    s.gauge("farpool_node_warm_restarts", "Times that a process has taken this memory up from the one before.",
-            node.lives - 1);
-    s.gauge("farpool_node_verification_seconds", "How long this process looked through the memory that it took up.",
-            static_cast<double>(node.verification) / base::kSecond);
-    s.gauge("farpool_node_repaired_operations",
-            "Operations half done in the memory that this process took up: finished or undone.", node.repaired);
-    s.gauge("farpool_node_defects", "Defects found in the memory that this process took up.", node.defects);
-    s.gauge("farpool_node_quarantined_rows", "Rows that no crash explains: locked until a person has looked at them.",
-            node.quarantined_rows);
-    s.gauge("farpool_node_epoch", "Epoch of the shard map held.", node.epoch);
-    s.gauge("farpool_node_locks_in_device_memory", "1 where the locks lie in the memory of the RDMA device itself.",
-            node.locks_in_device);
-    s.gauge("farpool_node_era", "Reclamation clock.", node.era);
-    s.gauge("farpool_node_era_lag", "Eras that some session still holds back.",
-            node.era > node.safe_era ? node.era - node.safe_era : 0);
-    s.gauge("farpool_node_sessions", "Sessions open.", node.sessions);
-    s.counter("farpool_node_sessions_opened_total", "Sessions that were opened.", node.sessions_opened);
-    s.counter("farpool_node_sessions_closed_total", "Sessions that ended with a goodbye.", node.sessions_closed);
-    s.counter("farpool_node_sessions_fenced_total",
-              "Sessions fenced: lease run out, era held back, or epoch without this node.", node.sessions_fenced);
-    s.gauge("farpool_node_sessions_dead_holders",
-            "Ended sessions whose operation slots say that they left something half done.",
-            node.sessions_held_by_the_dead);
-    s.counter("farpool_node_handshakes_refused_total", "Handshakes that were answered with a refusal.",
-              node.handshakes_refused);
-    s.gauge("farpool_node_keys", "Keys in the table, as the operation slots count them.", node.keys);
-    s.gauge("farpool_node_key_value_bytes", "Bytes of keys and values, likewise.", node.bytes);
-    s.gauge("farpool_node_table_entries", "Entries that the table has.", node.entries);
-    s.gauge("farpool_node_load_factor", "Keys over entries.",
-            node.entries == 0 ? 0.0 : static_cast<double>(node.keys) / static_cast<double>(node.entries));
-    const char* segments_help = "Heap segments by state.";
-    s.gauge("farpool_node_segments", segments_help, node.segments.free, {{"state", "free"}});
-    s.gauge("farpool_node_segments", segments_help, node.segments.owned, {{"state", "owned"}});
-    s.gauge("farpool_node_segments", segments_help, node.segments.orphaned, {{"state", "orphaned"}});
-    s.gauge("farpool_node_segments", segments_help, node.segments.dead, {{"state", "dead"}});
-    s.gauge("farpool_node_segments", segments_help, node.segments.resting, {{"state", "resting"}});
-    s.gauge("farpool_node_segments", segments_help, node.segments.damaged, {{"state", "damaged"}});
-    for (const auto& one : node.segments_by_class) {
-      const std::string bytes = one.block_bytes == 0 ? "run" : std::to_string(one.block_bytes);
-      const char* help = "Heap segments by the size of their blocks, and by state.";
-      s.gauge("farpool_node_size_class_segments", help, one.segments.owned,
-              {{"block_bytes", bytes}, {"state", "owned"}});
-      s.gauge("farpool_node_size_class_segments", help, one.segments.orphaned,
-              {{"block_bytes", bytes}, {"state", "orphaned"}});
-      s.gauge("farpool_node_size_class_segments", help, one.segments.dead, {{"block_bytes", bytes}, {"state", "dead"}});
-    }
-    const std::uint64_t free = node.segments.free * node.segment_bytes;
-    const char* heap_help =
-        "Heap by what holds it: live is about what keys and values take; reclaimable is free within segments that are "
-        "handed out, for values of their size at once and for others when a write needs it; free is of no segment.";
-    s.gauge("farpool_node_heap_bytes", heap_help, node.heap_live, {{"state", "live"}});
-    s.gauge("farpool_node_heap_bytes", heap_help,
-            node.heap_bytes - free - std::min(node.heap_live, node.heap_bytes - free), {{"state", "reclaimable"}});
-    s.gauge("farpool_node_heap_bytes", heap_help, free, {{"state", "free"}});
-    s.gauge("farpool_node_segment_bytes", "Size of a heap segment.", node.segment_bytes);
-    s.counter("farpool_node_segment_refusals_total", "Requests for segments refused because the heap was full.",
-              node.segment_refusals);
-    s.counter("farpool_node_calls_total", "CALLs handled.", node.calls);
-    s.gauge("farpool_wire_connections", "Connections open on the session port.", wire.connections);
-    s.gauge("farpool_wire_lanes", "Lanes open.", wire.lanes);
-    s.gauge("farpool_wire_ring_lanes", "Lanes open over rings in shared memory.", wire.ring_lanes);
-    s.counter("farpool_wire_chains_total", "Chains executed.", wire.chains);
-    static constexpr const char* kVerbs[] = {"read", "write", "cas", "masked_cas", "fetch_add", "call"};
-    for (std::size_t verb = 0; verb < wire.verbs.size(); ++verb) {
-      s.counter("farpool_wire_verbs_total", "Verbs executed.", wire.verbs[verb], {{"verb", kVerbs[verb]}});
-    }
-    s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_in, {{"direction", "in"}});
-    s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_out, {{"direction", "out"}});
-    s.counter("farpool_wire_refusals_total", "Chains and lanes refused: wrong key, range, alignment or token.",
-              wire.refusals);
-    s.counter("farpool_wire_malformed_total", "Connections closed for bytes that are no frame.", wire.malformed);
-    s.counter("farpool_wire_fences_total", "Fences of sessions.", wire.fences);
-    s.counter("farpool_wire_connections_refused_total", "Connections refused because there were too many.",
-              wire.refused_connections);
-    s.counter("farpool_wire_handshakes_failed_total", "TLS handshakes that failed or took too long.",
-              wire.failed_handshakes);
-    if (const auto verbs = wire_.verbs_stats()) {
-      s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs->lanes);
-      s.gauge("farpool_verbs_managed_lanes", "Queue pairs open that librdmacm connected.", verbs->managed);
-      s.counter("farpool_verbs_calls_total",
-                "CALLs that came by SEND. What else the device executes, it counts itself.", verbs->calls);
-      s.counter("farpool_verbs_waiting_calls_total", "CALLs that are large, and waited for one of the rooms for such.",
-                verbs->waits);
-      s.counter("farpool_verbs_broken_lanes_total", "Queue pairs that the device reported an error on.", verbs->broken);
-      s.gauge("farpool_verbs_memory_windows", "Keys bound to the queue pair of one lane.", verbs->windows);
-      s.gauge("farpool_verbs_lanes_without_windows",
-              "Queue pairs open that use a key of host memory which is good on others, too.",
-              verbs->lanes_without_windows);
-    }
-    return s.take();
+    Samples samples;
+    samples.gauge("farpool_node_start_ratio",
+                  "How much of the present step of its start is done; 1 once it has started.", startup_.ratio());
+    const node::MemoryNode* const node = node_;
+    if (node == nullptr) return samples.take();
+    const node::MemoryNode::Stats stats = node->stats();
+    collect_life(samples, stats, node->facts().memory_node().memory_fresh());
+    collect_sessions(samples, stats);
+    collect_table(samples, stats);
+    collect_heap(samples, stats);
+    collect_wire(samples, wire_.stats());
+    if (const auto verbs = wire_.verbs_stats()) collect_verbs(samples, *verbs);
+    return samples.take();
   }
 
  private:
@@ -438,27 +458,101 @@ Result<Lender> lend(const Settings& settings, std::optional<int> numa_node, cons
   return attempt(Earlier::replaced);
 }
 
-int run(const Settings& settings) {
+// A session has a lane, and more sessions than lanes would be turned away.
+std::uint32_t lanes_of(const Settings& settings) {
+  return std::max(settings.max_lanes, static_cast<std::uint32_t>(settings.geometry.max_sessions));
+}
+
+// So many that sessions and lanes of one never keep out probes, the agent and files.
+Result<std::size_t> connections_for(const Settings& settings) {
   const std::uint64_t descriptors = raise_descriptor_limit();
-  auto tls = load_tls(settings.common);
-  if (!tls.ok()) return fail(kProgram, tls.status());
-
-  auto device = open_device(settings.wire, settings.failure_timeout);
-  if (!device.ok()) return fail(kProgram, device.status());
-
-  // A session has a lane, and more sessions than lanes would be turned away.
-  const auto lanes = std::max(settings.max_lanes, static_cast<std::uint32_t>(settings.geometry.max_sessions));
-  // So many that sessions and lanes of one never keep out probes, the agent and files.
-  const std::size_t wanted_connections = lanes + settings.geometry.max_sessions;
-  const auto connections =
-      fitting_connections(wanted_connections, descriptors, kProcessDescriptors + 8 * settings.threads);
-  if (!connections.ok()) return fail(kProgram, connections.status());
-  if (*connections < wanted_connections) {
+  const std::size_t wanted = lanes_of(settings) + settings.geometry.max_sessions;
+  auto connections = fitting_connections(wanted, descriptors, kProcessDescriptors + 8 * settings.threads);
+  if (connections.ok() && *connections < wanted) {
     spdlog::warn(
         "takes {} connections instead of {}: this process may open {} files; raise the hard limit (ulimit -H -n) for "
         "more",
-        *connections, wanted_connections, descriptors);
+        *connections, wanted, descriptors);
   }
+  return connections;
+}
+
+// Beside the memory. What lies on a volume of huge pages cannot be written as files are. Empty: none is kept.
+std::string map_file_of(const Settings& settings) {
+  if (settings.memory_path.empty() || settings.huge_pages != 0) return "";
+  return settings.memory_path + "/" + settings.common.name + ".map";
+}
+
+node::MemoryNode::Options node_options(const Settings& settings) {
+  const std::string map_file = map_file_of(settings);
+  return {
+      .name = settings.common.name,
+      .pool_uid = settings.common.pool_uid,
+      .endpoint = settings.advertise,
+      .version = FARPOOL_VERSION,
+      .geometry = settings.geometry,
+      .initial_tables = settings.initial_tables,
+      .lease = settings.lease,
+      .failure_timeout = settings.failure_timeout,
+      .max_lanes = lanes_of(settings),
+      .opens_per_second = 200,
+      .map_key = settings.common.map_key,
+      .locks = settings.locks,
+      .kept_map = map_file.empty() ? "" : read_file(map_file),
+      .keep_map =
+          [map_file](const std::string& map) {
+            if (map_file.empty()) return;
+            if (Status status = replace_file(map_file, map); !status.ok()) {
+              spdlog::warn("the shard map is not kept for the next process: {}", status.message());
+            }
+          },
+      .log = [](bool warning,
+                const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); }};
+}
+
+// An epoch of its own, from the clock: a life whose memory is empty does not know the epochs of the lives before, and
+// has to be above them.
+Status stand_alone(node::MemoryNode& node) {
+  const auto now =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto published = node.stand_alone(static_cast<std::uint64_t>(std::max<std::int64_t>(1, now.count())));
+  if (published.verdict == node::MemoryNode::Verdict::adopted) return {};
+  return {Code::internal, published.message};
+}
+
+Status serve(const Settings& settings, Wire& wire, node::MemoryNode& node) {
+  if (Status status = wire.serve(node); !status.ok()) return status;
+  if (!settings.wire.shm_directory.empty()) {
+    const auto rings = fabric::tcp::rings_address(settings.wire.shm_directory, node.incarnation());
+    if (Status status = wire.serve_rings(rings); !status.ok()) return status;
+  }
+  // Before it is seen to be ready: a client that needs no operator is served from then on.
+  return settings.standalone ? stand_alone(node) : Status();
+}
+
+void announce(const Settings& settings, const Wire& wire, const node::MemoryNode& node) {
+  spdlog::info(
+      "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "
+      "{} bytes)",
+      settings.common.name, settings.common.pool_uid, settings.memory, settings.advertise, wire.address(),
+      node.incarnation(), node.geometry().rows, node.geometry().segments, node.geometry().segment_bytes);
+}
+
+// Regions are registered when a client asks for them: better that this process ends than that each of its clients is
+// refused.
+Status try_registration(fabric::verbs::Device& device, const node::Memory& memory) {
+  const Status status = device.try_registration(memory.span());
+  return status.ok() ? status : Status(status.code(), "--wire verbs: " + status.message());
+}
+
+int run(const Settings& settings) {
+  const auto connections = connections_for(settings);
+  if (!connections.ok()) return fail(kProgram, connections.status());
+  auto tls = load_tls(settings.common);
+  if (!tls.ok()) return fail(kProgram, tls.status());
+  auto device = open_device(settings.wire, settings.failure_timeout);
+  if (!device.ok()) return fail(kProgram, device.status());
+
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
   // Beside lanes there are handshakes, which come and go, as slowly as clients may be.
@@ -473,75 +567,32 @@ int run(const Settings& settings) {
             *device);
   Startup startup([] { return net::Loop::now(); }, [](const std::string& line) { spdlog::info("{}", line); });
   const auto process = std::make_shared<Process>(control, wire, settings.common, startup);
-  std::unique_ptr<control::Web> web;
-  if (settings.common.metrics_listen != "none") {
-    auto started = control::Web::start({.listen = settings.common.metrics_listen,
-                                        .metrics = {process},
-                                        .alive = [&process] { return process->alive(); },
-                                        .ready = [&process] { return process->ready(); }});
-    if (!started.ok()) return fail(kProgram, started.status());
-    web = std::move(started.value());
-  }
-  std::unique_ptr<control::Agent> agent;  // set before anything can call on_change on another thread
-  if (settings.common.agent_listen != "none") {
-    auto started = control::Agent::start(
-        {.listen = settings.common.agent_listen, .pool_uid = settings.common.pool_uid, .tls = settings.common.tls},
-        *process);
-    if (!started.ok()) return fail(kProgram, started.status());
-    agent = std::move(started.value());
-  }
-  const auto progress = [&startup, &agent, told = std::string()](std::string_view step, std::uint64_t done,
-                                                                 std::uint64_t of) mutable {
-    startup.progress(step, done, of);
-    if (agent == nullptr || startup.message() == told) return;
-    told = startup.message();
-    agent->changed();
+  auto web = start_web(settings.common, process);
+  if (!web.ok()) return fail(kProgram, web.status());
+  auto started = start_agent(settings.common, *process);
+  if (!started.ok()) return fail(kProgram, started.status());
+  // Set before anything can call on_change on another thread.
+  std::unique_ptr<control::Agent> agent = std::move(*started);
+  const auto changed = [&agent] {
+    if (agent != nullptr) agent->changed();
   };
-  // Beside the memory. What lies on a volume of huge pages cannot be written as files are.
-  const std::string map_file = settings.memory_path.empty() || settings.huge_pages != 0
-                                   ? ""
-                                   : settings.memory_path + "/" + settings.common.name + ".map";
-  auto lender = lend(
-      settings, *device != nullptr ? (*device)->numa_node() : std::nullopt,
-      {.name = settings.common.name,
-       .pool_uid = settings.common.pool_uid,
-       .endpoint = settings.advertise,
-       .version = FARPOOL_VERSION,
-       .geometry = settings.geometry,
-       .initial_tables = settings.initial_tables,
-       .lease = settings.lease,
-       .failure_timeout = settings.failure_timeout,
-       .max_lanes = lanes,
-       .opens_per_second = 200,
-       .require_authentication = *tls != nullptr,
-       .map_key = settings.common.map_key,
-       .locks = settings.locks,
-       .kept_map = map_file.empty() ? "" : read_file(map_file),
-       .keep_map =
-           [&map_file](const std::string& map) {
-             if (map_file.empty()) return;
-             if (Status status = replace_file(map_file, map); !status.ok()) {
-               spdlog::warn("the shard map is not kept for the next process: {}", status.message());
-             }
-           },
-       .log = [](bool warning,
-                 const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); },
-       .progress = progress,
-       .on_change =
-           [&agent] {
-             if (agent != nullptr) agent->changed();
-           }},
-      wire.responder());
+  node::MemoryNode::Options options = node_options(settings);
+  options.require_authentication = *tls != nullptr;
+  options.on_change = changed;
+  options.progress = [&startup, &changed, told = std::string()](std::string_view step, std::uint64_t done,
+                                                                std::uint64_t of) mutable {
+    startup.progress(step, done, of);
+    if (startup.message() == told) return;
+    told = startup.message();
+    changed();
+  };
+  auto lender = lend(settings, *device != nullptr ? (*device)->numa_node() : std::nullopt, options, wire.responder());
   if (!lender.ok()) return fail(kProgram, lender.status());
   memory = std::move(lender->memory);
   const std::unique_ptr<node::MemoryNode> node = std::move(lender->node);
-  // Regions are registered when a client asks for them: better that this process ends than that each of its clients is
-  // refused.
   if (*device != nullptr) {
     startup.progress("registers its memory with the RDMA device", 0, settings.memory);
-    if (Status status = (*device)->try_registration(memory->span()); !status.ok()) {
-      return fail(kProgram, {status.code(), "--wire verbs: " + status.message()});
-    }
+    if (Status status = try_registration(**device, *memory); !status.ok()) return fail(kProgram, status);
   }
 
   // Before anyone can see that it is up, and have a reason to end it.
@@ -550,33 +601,14 @@ int run(const Settings& settings) {
                  settings.memory_path.empty() ? "is lost" : "stays in " + settings.memory_path);
     control.stop();
   });
-  if (Status status = wire.serve(*node); !status.ok()) return fail(kProgram, status);
-  if (!settings.wire.shm_directory.empty()) {
-    const auto rings = fabric::tcp::rings_address(settings.wire.shm_directory, node->incarnation());
-    if (Status status = wire.serve_rings(rings); !status.ok()) return fail(kProgram, status);
-  }
-  // Before it is seen to be ready: who needs no operator serves from then on.
-  if (settings.standalone) {
-    // From the clock: a life whose memory is empty does not know the epochs of the lives before, and has to be above
-    // them.
-    const auto now =
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-    const auto published = node->stand_alone(static_cast<std::uint64_t>(std::max<std::int64_t>(1, now.count())));
-    if (published.verdict != node::MemoryNode::Verdict::adopted) {
-      return fail(kProgram, {Code::internal, published.message});
-    }
-  }
+  if (Status status = serve(settings, wire, *node); !status.ok()) return fail(kProgram, status);
   process->started(*node);
   startup.finish();
-  if (agent != nullptr) agent->changed();
-  spdlog::info(
-      "memory node {} of pool {} lends {} bytes at {} (session port {}, incarnation {}, {} rows, {} heap segments of "
-      "{} bytes)",
-      settings.common.name, settings.common.pool_uid, settings.memory, settings.advertise, wire.address(),
-      node->incarnation(), node->geometry().rows, node->geometry().segments, node->geometry().segment_bytes);
+  changed();
+  announce(settings, wire, *node);
 
   control.run();
-  web.reset();
+  web->reset();
   agent.reset();
   return 0;
 }
