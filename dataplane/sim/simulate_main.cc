@@ -266,6 +266,101 @@ int run_pools(std::uint64_t seed, std::uint64_t count, Protocol protocol, const 
   return 0;
 }
 
+struct Arguments {
+  std::uint64_t seed = 1, count = 0;
+  unsigned shrink_seconds = 20;
+  bool crash = false, scans = false, compactions = false, worlds = false, pools = false, calibrate = false;
+  std::string name, branch, death_text, tape_text, part_text = "all";
+  farpool::sim::Reach reach;
+  Protocol protocol{};
+  CLI::Option* seed_option = nullptr;
+};
+
+void add_options(CLI::App& app, Arguments& to) {
+  std::map<std::string, Protocol> protocols;
+  for (const auto* one : farpool::protocols::all()) protocols.emplace(one->name(), one->number());
+  app.add_option("--protocol", to.protocol, "of the seeds' worlds")->transform(CLI::CheckedTransformer(protocols));
+  to.seed_option = app.add_option("--seed", to.seed, "the first seed");
+  app.add_option("--count", to.count, "how many seeds (without --seed: 100; with --crashes: 1)");
+  app.add_option("--only", to.part_text,
+                 "of a seed's world or pool only these calls and faults, as printed by a failure")
+      ->needs(to.seed_option);
+  app.add_option("--shrink-seconds", to.shrink_seconds, "how long a failing seed's world is made smaller");
+  CLI::Option* const crash_option = app.add_flag(
+      "--crashes", to.crash,
+      "instead, a client dies after every effect of every operation and others repair what it left, in worlds of "
+      "these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, and wakes "
+      "after its repair, or when its lease may have run out; it blocks two others at once; a sweep repairs; a repairer "
+      "dies too, after every effect of its repair, or is only stopped");
+  app.add_flag(
+      "--calibrate", to.calibrate,
+      "instead, compare the model of a NIC's time with what the papers measured (docs/measurements/time-model.md)");
+  app.add_option("--branch", to.branch, "of these only branches of operations whose name has this in it")
+      ->needs(crash_option);
+  app.add_option("--death", to.death_text, "of the first of these branches only this death, as printed by a failure")
+      ->needs("--branch");
+  app.add_flag("--every-effect", to.reach.every_effect,
+               "also of operations of very many effects, as splits, of which else only every so many are tried; of "
+               "their repairers still every so many")
+      ->needs(crash_option);
+  app.add_option("--offset", to.reach.offset, "where every so many are tried, others: each number means other ones")
+      ->needs(crash_option);
+  app.add_flag("--pools", to.pools,
+               "instead, whole pools: several memory nodes, clients that find their way and an operator");
+  app.add_flag("--scans", to.scans, "in random worlds clients also scan the keys, beside everything else");
+  app.add_flag("--compactions", to.compactions,
+               "in random worlds clients also empty segments of the heap, beside everything else");
+  app.add_flag("--worlds", to.worlds, "explore every small world");
+  app.add_option("--world", to.name, "explore this small world");
+  app.add_option("--tape", to.tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
+}
+
+int run_small_world(const Arguments& of) {
+  const SmallWorld* world = farpool::sim::find_small_world(of.name);
+  if (world == nullptr) {
+    std::fprintf(stderr, "there is no small world '%s'; there are:\n", of.name.c_str());
+    for (const SmallWorld& one : farpool::sim::small_worlds()) std::fprintf(stderr, "  %s\n", one.name.c_str());
+    return 2;
+  }
+  Explorations nobodys;
+  if (of.tape_text.empty()) return explore_one(*world, nobodys) ? 0 : 1;
+  const auto tape = farpool::sim::parse_tape(of.tape_text);
+  if (!tape) {
+    std::fprintf(stderr, "'%s' is not a tape: write DECISION:WAY,... in rising order, or -\n", of.tape_text.c_str());
+    return 2;
+  }
+  return replay_one(*world, *tape) ? 0 : 1;
+}
+
+int run(const Arguments& of) {
+  if (of.calibrate) {
+    std::fputs(farpool::fabric::sim::report(farpool::fabric::sim::calibrate(of.seed)).c_str(), stdout);
+    return 0;
+  }
+  if (!of.name.empty()) return run_small_world(of);
+  if (of.worlds) return run_worlds();
+  const auto part = farpool::sim::parse_part(of.part_text);
+  if (!part) {
+    std::fprintf(stderr, "'%s' names no part of a world: write all, none, or N,N-M,... and perhaps /SALT\n",
+                 of.part_text.c_str());
+    return 2;
+  }
+  const bool one = of.crash || of.seed_option->count() > 0;
+  const std::uint64_t count = of.count > 0 ? of.count : one ? 1 : 100;
+  if (!of.death_text.empty()) {
+    const auto death = farpool::sim::parse_death(of.death_text);
+    if (death) return replay_death(of.seed, of.protocol, of.branch, *death);
+    std::fprintf(stderr, "'%s' is not a death: write HOW,REPAIR,EFFECTS, as in cut,blocked,12\n",
+                 of.death_text.c_str());
+    return 2;
+  }
+  if (of.pools) return run_pools(of.seed, count, of.protocol, *part, of.shrink_seconds);
+  if (of.crash) return run_crashes(of.seed, count, of.protocol, of.branch, of.reach);
+  return run_seeds(of.seed, count,
+                   {.part = *part, .protocol = of.protocol, .scans = of.scans, .compactions = of.compactions},
+                   of.shrink_seconds);
+}
+
 }  // namespace
 
 int main(int count_of_words, char** words) {
@@ -273,86 +368,9 @@ int main(int count_of_words, char** words) {
   // kernel each time.
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  std::uint64_t seed = 1, count = 0;
-  unsigned shrink_seconds = 20;
-  bool crash = false, scans = false, compactions = false, worlds = false, pools = false, calibrate = false;
-  std::string name, branch, death_text, tape_text, part_text = "all";
-  farpool::sim::Reach reach;
   CLI::App app("Random worlds of the seeds SEED .. SEED+COUNT-1, judged; or, instead, small worlds explored.");
-  Protocol protocol{};
-  std::map<std::string, Protocol> protocols;
-  for (const auto* one : farpool::protocols::all()) protocols.emplace(one->name(), one->number());
-  app.add_option("--protocol", protocol, "of the seeds' worlds")->transform(CLI::CheckedTransformer(protocols));
-  CLI::Option* const seed_option = app.add_option("--seed", seed, "the first seed");
-  app.add_option("--count", count, "how many seeds (without --seed: 100; with --crashes: 1)");
-  app.add_option("--only", part_text, "of a seed's world or pool only these calls and faults, as printed by a failure")
-      ->needs(seed_option);
-  app.add_option("--shrink-seconds", shrink_seconds, "how long a failing seed's world is made smaller");
-  CLI::Option* const crash_option = app.add_flag(
-      "--crashes", crash,
-      "instead, a client dies after every effect of every operation and others repair what it left, in worlds of "
-      "these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, and wakes "
-      "after its repair, or when its lease may have run out; it blocks two others at once; a sweep repairs; a repairer "
-      "dies too, after every effect of its repair, or is only stopped");
-  app.add_flag(
-      "--calibrate", calibrate,
-      "instead, compare the model of a NIC's time with what the papers measured (docs/measurements/time-model.md)");
-  app.add_option("--branch", branch, "of these only branches of operations whose name has this in it")
-      ->needs(crash_option);
-  app.add_option("--death", death_text, "of the first of these branches only this death, as printed by a failure")
-      ->needs("--branch");
-  app.add_flag("--every-effect", reach.every_effect,
-               "also of operations of very many effects, as splits, of which else only every so many are tried; of "
-               "their repairers still every so many")
-      ->needs(crash_option);
-  app.add_option("--offset", reach.offset, "where every so many are tried, others: each number means other ones")
-      ->needs(crash_option);
-  app.add_flag("--pools", pools,
-               "instead, whole pools: several memory nodes, clients that find their way and an operator");
-  app.add_flag("--scans", scans, "in random worlds clients also scan the keys, beside everything else");
-  app.add_flag("--compactions", compactions,
-               "in random worlds clients also empty segments of the heap, beside everything else");
-  app.add_flag("--worlds", worlds, "explore every small world");
-  app.add_option("--world", name, "explore this small world");
-  app.add_option("--tape", tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
+  Arguments arguments;
+  add_options(app, arguments);
   CLI11_PARSE(app, count_of_words, words);
-
-  if (calibrate) {
-    std::fputs(farpool::fabric::sim::report(farpool::fabric::sim::calibrate(seed)).c_str(), stdout);
-    return 0;
-  }
-  if (!name.empty()) {
-    const SmallWorld* world = farpool::sim::find_small_world(name);
-    if (world == nullptr) {
-      std::fprintf(stderr, "there is no small world '%s'; there are:\n", name.c_str());
-      for (const SmallWorld& one : farpool::sim::small_worlds()) std::fprintf(stderr, "  %s\n", one.name.c_str());
-      return 2;
-    }
-    Explorations nobodys;
-    if (tape_text.empty()) return explore_one(*world, nobodys) ? 0 : 1;
-    const auto tape = farpool::sim::parse_tape(tape_text);
-    if (!tape) {
-      std::fprintf(stderr, "'%s' is not a tape: write DECISION:WAY,... in rising order, or -\n", tape_text.c_str());
-      return 2;
-    }
-    return replay_one(*world, *tape) ? 0 : 1;
-  }
-  if (worlds) return run_worlds();
-  const auto part = farpool::sim::parse_part(part_text);
-  if (!part) {
-    std::fprintf(stderr, "'%s' names no part of a world: write all, none, or N,N-M,... and perhaps /SALT\n",
-                 part_text.c_str());
-    return 2;
-  }
-  if (count == 0) count = crash || seed_option->count() > 0 ? 1 : 100;
-  if (!death_text.empty()) {
-    const auto death = farpool::sim::parse_death(death_text);
-    if (death) return replay_death(seed, protocol, branch, *death);
-    std::fprintf(stderr, "'%s' is not a death: write HOW,REPAIR,EFFECTS, as in cut,blocked,12\n", death_text.c_str());
-    return 2;
-  }
-  if (pools) return run_pools(seed, count, protocol, *part, shrink_seconds);
-  if (crash) return run_crashes(seed, count, protocol, branch, reach);
-  return run_seeds(seed, count, {.part = *part, .protocol = protocol, .scans = scans, .compactions = compactions},
-                   shrink_seconds);
+  return run(arguments);
 }

@@ -423,6 +423,203 @@ std::string driver_of(const Take& take) {
   return flag_of(take.protocol) + (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "");
 }
 
+// One world, from its draw to its verdict.
+class Run {
+ public:
+  Run(std::uint64_t seed, const Take& take)
+      : take_(take), setting_(setting_of(seed, take)), world_(setting_.world), begun_(populate(seed)) {}
+  Verdict judge() {
+    if (play() && settle()) {
+      tell_of_storm();
+      read_back();
+      judge_calls();
+      leave();
+    }
+    return std::move(verdict_);
+  }
+
+ private:
+  static Setting setting_of(std::uint64_t seed, const Take& take);
+  Nanos populate(std::uint64_t seed);
+  bool play();
+  bool settle();
+  void tell_of_storm();
+  void read_back();
+  void judge_calls();
+  void leave();
+  // Where messages straggle for long, a slot may stand still for too long.
+  bool slow() const { return setting_.world.wire.straggle_delay >= setting_.world.failure_timeout / 16; }
+
+  const Take& take_;
+  const Setting setting_;
+  Verdict verdict_;
+  Storm storm_;
+  Haunt haunt_;
+  World world_;
+  std::vector<Client*> clients_;
+  std::vector<std::string> keys_;
+  Play play_;
+  std::vector<Person> persons_;
+  std::vector<bool> sound_;  // a client without a fault is not fenced
+  Client* reader_ = nullptr;
+  const Nanos begun_;
+};
+
+Setting Run::setting_of(std::uint64_t seed, const Take& take) {
+  Setting setting = draw(seed);
+  setting.world.geometry.protocol = take.protocol;
+  dialect_of(take.protocol).adapt(setting, seed);
+  if (take.faults == Faults::every) draw_more(seed, setting);
+  if (take.scans) setting.scans = 4 + seed % 5;
+  if (take.compactions) setting.compactions = 2 + seed % 5;
+  setting.world.wire.seed += take.part.salt << 32;
+  setting.world.wire.keep_chains = take.tells;
+  return setting;
+}
+
+// Connects the clients, and draws what they do. Returns when they can begin.
+Nanos Run::populate(std::uint64_t seed) {
+  verdict_.setting = describe(setting_);
+  for (std::size_t i = 0; i < setting_.clients; ++i) clients_.push_back(&world_.connect("client-" + std::to_string(i)));
+  const std::uint64_t border = layout::kLocksPerWord * world_.geometry().rows_per_lock;
+  const bool at_border = setting_.border && border + setting_.window <= world_.geometry().rows;
+  const std::uint64_t first = at_border ? border - setting_.window / 2 : 10;
+  keys_ = crowd(world_, first, setting_.window, setting_.keys, "");
+  const std::uint64_t in_a_row = clients_[0]->table().positions() / world_.geometry().rows_per_table();
+  haunt_ = {.keys = keys_, .first = first * in_a_row, .end = (first + setting_.window) * in_a_row};
+  play_ = draw_play(setting_, keys_, seed);
+  verdict_.elements = leave_out(play_, take_.part);
+  return world_.network().now();
+}
+
+// Has the clients work, and faults strike them. Returns false if they cannot begin.
+bool Run::play() {
+  if (!play_.filling.empty() && !world_.run(*clients_[0], do_all(world_, *clients_[0], std::move(play_.filling)))) {
+    verdict_.wrong.push_back("the rows could not be filled in time");
+    return false;
+  }
+  persons_.resize(clients_.size());
+  for (std::size_t i = 0; i < play_.work.size(); ++i) {
+    Person& person = persons_[i / setting_.tasks];
+    person.now = clients_[i / setting_.tasks];
+    world_.spawn(*person.now, work({.world = world_,
+                                    .person = person,
+                                    .client = person.now,
+                                    .clients = clients_,
+                                    .calls = std::move(play_.work[i]),
+                                    .new_lives = setting_.new_lives,
+                                    .thought = setting_.thought}));
+  }
+  world_.network().options().lose_reply = play_.losses;
+  sound_.assign(clients_.size(), !slow() && play_.losses == 0);
+  for (const Play::Fault& fault : play_.faults) {
+    if (fault.kind == Play::Fault::Kind::restart) sound_.assign(clients_.size(), false);
+    const bool harmless = fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split ||
+                          fault.kind == Play::Fault::Kind::scan || fault.kind == Play::Fault::Kind::compaction;
+    sound_[fault.client] = sound_[fault.client] && harmless;
+    strike(world_, *clients_[fault.client], fault, haunt_, storm_);
+  }
+  return true;
+}
+
+// Waits until all have done what they do. Returns false if that does not come about.
+bool Run::settle() {
+  for (std::size_t i = 0; i < clients_.size(); ++i) {  // lives may begin meanwhile
+    Client* client = clients_[i];
+    if (setting_.zombies > 0) {
+      // One that is stopped later than that goes on when nobody else has anything to do.
+      world_.settle(*client, base::kSecond);
+      client->port().pause_after(~0ull >> 1);
+      storm_.wake(*client);
+    }
+    if (!world_.settle(*client)) {
+      verdict_.wrong.push_back("client " + client->name() +
+                               " did not come to an end within a minute of virtual time or " +
+                               std::to_string(fabric::sim::kMostSteps) + " steps");
+      if (take_.tells) verdict_.story = story(world_, begun_);
+      for (Client* one : clients_) one->port().crash(fabric::sim::InFlight::cut);  // or nobody could say goodbye
+      return false;
+    }
+  }
+  storm_.over = true;
+  if (!storm_.taken_up) {
+    verdict_.wrong.push_back("the memory could not be taken up");
+    return false;
+  }
+  return true;
+}
+
+void Run::tell_of_storm() {
+  for (std::size_t i = 0; i < sound_.size(); ++i) {
+    if (sound_[i] && clients_[i]->ended()) {
+      verdict_.wrong.push_back("client " + clients_[i]->name() +
+                               " was fenced, although nothing befell it: " + clients_[i]->session().why().message());
+    }
+  }
+  verdict_.restarts = storm_.restarts;
+  verdict_.losses = storm_.losses;
+  verdict_.revocations = storm_.revocations;
+  verdict_.new_lives = clients_.size() - setting_.clients;
+  verdict_.zombies = storm_.zombies.size();
+  for (const auto& [client, before] : storm_.zombies) verdict_.late_writes += client->port().effects() - before;
+  if (verdict_.late_writes > 0)
+    verdict_.wrong.push_back("what zombies wrote landed after their sessions had been ended");
+  verdict_.scans = storm_.scans;
+  verdict_.pages = world_.pages();
+  for (const std::string& what : world_.strays()) verdict_.wrong.push_back(what);
+  verdict_.budgeted = world_.budgeted();
+  for (const std::string& what : world_.over_budget()) verdict_.wrong.push_back(what);
+}
+
+// Has another client read all keys, with no fault any more.
+void Run::read_back() {
+  world_.network().options().lose_reply = 0;
+  for (Client* client : clients_) client->port().crash_after(~0ull >> 1, fabric::sim::InFlight::cut);
+  reader_ = &world_.connect("reader");
+  if (!world_.run(*reader_, read_all(world_, *reader_, keys_)))
+    verdict_.wrong.push_back("the reader did not come to an end");
+  if (take_.tells) verdict_.story = story(world_, begun_);
+}
+
+void Run::judge_calls() {
+  if (const auto judged = world_.history().judge()) verdict_.wrong.push_back(*judged);
+  for (const auto& [client, status] : world_.failures()) {
+    ++verdict_.failures[std::string(base::name_of(status.code()))];
+    // A few rows may be full, and fenced clients learn it. Nobody else is hindered by the dead.
+    const bool fenced = status.code() == base::Code::unavailable || status.code() == base::Code::stale ||
+                        status.code() == base::Code::unknown_outcome;
+    // A completion that never comes holds up its client until the call's deadline.
+    const bool held_up = status.code() == base::Code::timed_out && setting_.losses > 0;
+    const bool faults = setting_.deaths + setting_.zombies + setting_.restarts + setting_.revocations > 0 ||
+                        setting_.losses > 0 || slow();
+    if (status.code() != base::Code::out_of_memory && !(fenced && faults) && !held_up) {
+      verdict_.wrong.push_back("a call failed: " + status.message());
+    }
+  }
+}
+
+// Cleans up, and looks at what is left when all clients have gone.
+void Run::leave() {
+  if (!world_.quiesce()) verdict_.wrong.push_back("verbs are under way for ever");
+  clean_up(world_, *reader_, verdict_);
+  const bool to_the_last = setting_.restarts + setting_.revocations == 0;
+  look(world_, "with all clients there", to_the_last, verdict_);
+  for (Client* client : clients_) {
+    if (!client->connected()) continue;
+    verdict_.emptied += client->heap().usage().emptied;
+    verdict_.marks += client->table().marks();
+    verdict_.repairs += session::marks_of(client->session(), client->table().repairer());
+    verdict_.effects += client->port().effects();
+    if (!client->crashed()) world_.disconnect(*client);
+  }
+  verdict_.repairs += session::marks_of(reader_->session(), reader_->table().repairer());
+  verdict_.marks += reader_->table().marks();
+  world_.disconnect(*reader_);
+  look(world_, "when all had gone", to_the_last, verdict_);
+  verdict_.calls = world_.history().size();
+  verdict_.trace_hash = world_.network().trace().hash();
+}
+
 }  // namespace
 
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
@@ -439,137 +636,7 @@ std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uin
 
 Verdict run_swarm(std::uint64_t seed, const Take& take) {
   const LastWords words(driver_of(take) + "--seed " + std::to_string(seed) + " --only " + describe(take.part));
-  Setting setting = draw(seed);
-  setting.world.geometry.protocol = take.protocol;
-  dialect_of(take.protocol).adapt(setting, seed);
-  if (take.faults == Faults::every) draw_more(seed, setting);
-  if (take.scans) setting.scans = 4 + seed % 5;
-  if (take.compactions) setting.compactions = 2 + seed % 5;
-  setting.world.wire.seed += take.part.salt << 32;
-  setting.world.wire.keep_chains = take.tells;
-  Verdict verdict;
-  verdict.setting = describe(setting);
-  Storm storm;
-  Haunt haunt;
-  World world(setting.world);
-  std::vector<Client*> clients;
-  for (std::size_t i = 0; i < setting.clients; ++i) clients.push_back(&world.connect("client-" + std::to_string(i)));
-  const std::uint64_t border = layout::kLocksPerWord * world.geometry().rows_per_lock;
-  const bool at_border = setting.border && border + setting.window <= world.geometry().rows;
-  const std::uint64_t first = at_border ? border - setting.window / 2 : 10;
-  const std::vector<std::string> keys = crowd(world, first, setting.window, setting.keys, "");
-  const std::uint64_t in_a_row = clients[0]->table().positions() / world.geometry().rows_per_table();
-  haunt = {.keys = keys, .first = first * in_a_row, .end = (first + setting.window) * in_a_row};
-  Play play = draw_play(setting, keys, seed);
-  verdict.elements = leave_out(play, take.part);
-  const Nanos begun = world.network().now();
-
-  if (!play.filling.empty() && !world.run(*clients[0], do_all(world, *clients[0], std::move(play.filling)))) {
-    verdict.wrong.push_back("the rows could not be filled in time");
-    return verdict;
-  }
-  std::vector<Person> persons(clients.size());
-  for (std::size_t i = 0; i < play.work.size(); ++i) {
-    Person& person = persons[i / setting.tasks];
-    person.now = clients[i / setting.tasks];
-    world.spawn(*person.now, work({.world = world,
-                                   .person = person,
-                                   .client = person.now,
-                                   .clients = clients,
-                                   .calls = std::move(play.work[i]),
-                                   .new_lives = setting.new_lives,
-                                   .thought = setting.thought}));
-  }
-  world.network().options().lose_reply = play.losses;
-  // A client without a fault is not fenced. Where messages straggle for long, a slot may stand still for too long.
-  const bool slow = setting.world.wire.straggle_delay >= setting.world.failure_timeout / 16;
-  std::vector<bool> sound(clients.size(), !slow && play.losses == 0);
-  for (const Play::Fault& fault : play.faults) {
-    if (fault.kind == Play::Fault::Kind::restart) sound.assign(clients.size(), false);
-    const bool harmless = fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split ||
-                          fault.kind == Play::Fault::Kind::scan || fault.kind == Play::Fault::Kind::compaction;
-    sound[fault.client] = sound[fault.client] && harmless;
-    strike(world, *clients[fault.client], fault, haunt, storm);
-  }
-  for (std::size_t i = 0; i < clients.size(); ++i) {  // lives may begin meanwhile
-    Client* client = clients[i];
-    if (setting.zombies > 0) {
-      // One that is stopped later than that goes on when nobody else has anything to do.
-      world.settle(*client, base::kSecond);
-      client->port().pause_after(~0ull >> 1);
-      storm.wake(*client);
-    }
-    if (!world.settle(*client)) {
-      verdict.wrong.push_back("client " + client->name() +
-                              " did not come to an end within a minute of virtual time or " +
-                              std::to_string(fabric::sim::kMostSteps) + " steps");
-      if (take.tells) verdict.story = story(world, begun);
-      for (Client* one : clients) one->port().crash(fabric::sim::InFlight::cut);  // or nobody could say goodbye
-      return verdict;
-    }
-  }
-  storm.over = true;
-  if (!storm.taken_up) {
-    verdict.wrong.push_back("the memory could not be taken up");
-    return verdict;
-  }
-  for (std::size_t i = 0; i < sound.size(); ++i) {
-    if (sound[i] && clients[i]->ended()) {
-      verdict.wrong.push_back("client " + clients[i]->name() +
-                              " was fenced, although nothing befell it: " + clients[i]->session().why().message());
-    }
-  }
-  verdict.restarts = storm.restarts;
-  verdict.losses = storm.losses;
-  verdict.revocations = storm.revocations;
-  verdict.new_lives = clients.size() - setting.clients;
-  verdict.zombies = storm.zombies.size();
-  for (const auto& [client, before] : storm.zombies) verdict.late_writes += client->port().effects() - before;
-  if (verdict.late_writes > 0) verdict.wrong.push_back("what zombies wrote landed after their sessions had been ended");
-  verdict.scans = storm.scans;
-  verdict.pages = world.pages();
-  for (const std::string& what : world.strays()) verdict.wrong.push_back(what);
-  verdict.budgeted = world.budgeted();
-  for (const std::string& what : world.over_budget()) verdict.wrong.push_back(what);
-  world.network().options().lose_reply = 0;
-  for (Client* client : clients) client->port().crash_after(~0ull >> 1, fabric::sim::InFlight::cut);
-  Client& reader = world.connect("reader");
-  if (!world.run(reader, read_all(world, reader, keys))) verdict.wrong.push_back("the reader did not come to an end");
-  if (take.tells) verdict.story = story(world, begun);
-
-  if (const auto judged = world.history().judge()) verdict.wrong.push_back(*judged);
-  for (const auto& [client, status] : world.failures()) {
-    ++verdict.failures[std::string(base::name_of(status.code()))];
-    // A few rows may be full, and fenced clients learn it. Nobody else is hindered by the dead.
-    const bool fenced = status.code() == base::Code::unavailable || status.code() == base::Code::stale ||
-                        status.code() == base::Code::unknown_outcome;
-    // A completion that never comes holds up its client until the call's deadline.
-    const bool held_up = status.code() == base::Code::timed_out && setting.losses > 0;
-    const bool faults =
-        setting.deaths + setting.zombies + setting.restarts + setting.revocations > 0 || setting.losses > 0 || slow;
-    if (status.code() != base::Code::out_of_memory && !(fenced && faults) && !held_up) {
-      verdict.wrong.push_back("a call failed: " + status.message());
-    }
-  }
-  if (!world.quiesce()) verdict.wrong.push_back("verbs are under way for ever");
-  clean_up(world, reader, verdict);
-  const bool to_the_last = setting.restarts + setting.revocations == 0;
-  look(world, "with all clients there", to_the_last, verdict);
-  for (Client* client : clients) {
-    if (!client->connected()) continue;
-    verdict.emptied += client->heap().usage().emptied;
-    verdict.marks += client->table().marks();
-    verdict.repairs += session::marks_of(client->session(), client->table().repairer());
-    verdict.effects += client->port().effects();
-    if (!client->crashed()) world.disconnect(*client);
-  }
-  verdict.repairs += session::marks_of(reader.session(), reader.table().repairer());
-  verdict.marks += reader.table().marks();
-  world.disconnect(reader);
-  look(world, "when all had gone", to_the_last, verdict);
-  verdict.calls = world.history().size();
-  verdict.trace_hash = world.network().trace().hash();
-  return verdict;
+  return Run(seed, take).judge();
 }
 
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& take) {
