@@ -216,6 +216,9 @@ struct LaneGrant {
   std::uint64_t session_id = 0;
   std::uint64_t node_incarnation = 0;
   std::array<std::byte, 16> token{};  // good for one lane
+  // The memory node takes CALLs for data on this session's lanes, as it said when the session began. Wires that have to
+  // prepare for them do so where this is set.
+  bool calls = false;
   struct Region {
     std::uint32_t id = 0;
     std::uint64_t bytes = 0;

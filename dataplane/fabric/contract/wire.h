@@ -140,7 +140,7 @@ class TestHost final : public Host {
   // A fresh token and the keys of a session, for one lane. Any thread.
   LaneGrant grant(std::uint64_t session_id, std::string endpoint) {
     std::lock_guard lock(mutex_);
-    LaneGrant grant{.endpoint = std::move(endpoint), .session_id = session_id, .node_incarnation = 1};
+    LaneGrant grant{.endpoint = std::move(endpoint), .session_id = session_id, .node_incarnation = 1, .calls = true};
     const std::uint64_t number = ++tokens_made_;
     base::store(grant.token.data(), scramble(number));
     base::store(grant.token.data() + 8, scramble(~number));

@@ -28,6 +28,7 @@ struct Shape {
   bool tls = false;
   Nanos spin = 0;
   bool managed = true;  // connected by librdmacm
+  verbs::CallForm calls = verbs::CallForm::connected;
 };
 
 class VerbsWire final : public Wire {
@@ -55,7 +56,7 @@ class VerbsWire final : public Wire {
       dead_ = (*listener)->address();
     });
     for (std::size_t i = 0; i < clients; ++i) {
-      clients_.push_back(std::make_unique<VerbsThread>(client_tls, *device, shape.spin));
+      clients_.push_back(std::make_unique<VerbsThread>(client_tls, *device, shape.spin, nullptr, shape.calls));
     }
   }
   ~VerbsWire() override {
@@ -95,7 +96,8 @@ WireFactory wire_of(std::string name, Shape shape) {
 
 INSTANTIATE_TEST_SUITE_P(Verbs, Contract,
                          ::testing::Values(wire_of("Woken", {.managed = false}), wire_of("Tls", {.tls = true}),
-                                           wire_of("Spinning", {.spin = 50 * base::kMillisecond})),
+                                           wire_of("Spinning", {.spin = 50 * base::kMillisecond}),
+                                           wire_of("Datagrams", {.calls = verbs::CallForm::datagrams})),
                          name_of_wire);
 
 }  // namespace farpool::fabric::contract

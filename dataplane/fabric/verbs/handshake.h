@@ -14,9 +14,18 @@
 //     32    8  nonce of the client's; repeated
 //     40    4  regions that follow
 //     44    2  1 where the client can connect by librdmacm, or zero; the port to do so on, or zero: by what stands here
-//     46    2  zero
+//     46    2  CALLs for data: 0 none; wanted, and then granted: 1 by a connected queue pair, 2 by datagrams
 // and for each region 24 bytes: id (4), zero or remote key (4), the session's key or where the region begins (8), zero
 // or 1 where it may be read and not changed (4), zero (4)
+// and where there are CALLs for data
+//      0    4  number of the queue pair for them, 24 bits
+//      4    4  connected: first packet sequence number, 24 bits; datagrams: key of the queue pair
+//      8    4  CALLs in flight: wanted; granted
+//     12    4  bytes of a request, and of a reply: wanted; granted
+//     16    8  zero; cookie, that each of their messages carries
+//
+// A memory node of a release without them takes what stands at 46 for a mistake. So a client asks for them only where
+// the session was told that there are some (LaneGrant::calls).
 #pragma once
 
 #include <array>
@@ -46,6 +55,20 @@ struct End {
   Gid gid{};
 };
 
+// How CALLs for data travel.
+enum class CallForm : std::uint16_t {
+  connected = 1,  // on a reliable connection
+  datagrams = 2,  // which may get lost, or arrive twice: the client sends again, the memory node recognizes it
+};
+struct CallEnd {
+  CallForm form = CallForm::connected;
+  std::uint32_t queue_pair = 0;
+  std::uint32_t sequence = 0;  // or the queue pair's key
+  std::uint32_t window = 0;    // CALLs in flight
+  std::uint32_t bytes = 0;     // of a request, and of a reply
+  std::uint64_t cookie = 0;
+};
+
 struct AttachRequest {
   End client;
   std::uint64_t nonce = 0;
@@ -55,6 +78,7 @@ struct AttachRequest {
     std::uint64_t key = 0;  // as granted to the session
   };
   std::vector<Key> keys;
+  std::optional<CallEnd> calls = {};
 };
 
 // When a packet that nobody acknowledges is sent again, and how often, as queue pairs have it.
@@ -80,6 +104,7 @@ struct AttachReply {
     bool read_only = false;  // the device knows, but lets a WRITE of nothing pass without a look at the key
   };
   std::vector<Place> places;
+  std::optional<CallEnd> calls = {};  // of the form that was asked for, or none
 };
 
 std::string put(const AttachRequest& request);

@@ -88,9 +88,68 @@ TEST(Handshake, WhatCannotBeIsNotTaken) {
   EXPECT_FALSE(spoiled(15, 7)) << "seven retries are for ever";
   EXPECT_FALSE(spoiled(40, 2)) << "a region that is not there";
   EXPECT_FALSE(spoiled(43, 0x7f)) << "regions beyond counting";
-  EXPECT_FALSE(spoiled(46, 1)) << "zeros";
+  EXPECT_FALSE(spoiled(46, 1)) << "CALLs for data that are not there";
   EXPECT_FALSE(spoiled(64, 2)) << "rights that there are not";
   EXPECT_FALSE(spoiled(68, 1)) << "zeros";
+}
+
+CallEnd some_calls(CallForm form) {
+  return {.form = form, .queue_pair = 0x654321, .sequence = 0x00abcdef, .window = 16, .bytes = 4096};
+}
+
+TEST(Handshake, OffersCallsForData) {
+  for (const CallForm form : {CallForm::connected, CallForm::datagrams}) {
+    AttachRequest request = some_request();
+    request.calls = some_calls(form);
+    const auto asked = get_request(base::bytes_of(put(request)));
+    ASSERT_TRUE(asked && asked->calls);
+    EXPECT_EQ(put(*asked), put(request));
+    EXPECT_EQ(asked->calls->form, form);
+    EXPECT_EQ(asked->calls->queue_pair, 0x654321u);
+    EXPECT_EQ(asked->keys.size(), request.keys.size());
+    AttachReply reply = some_reply();
+    reply.calls = some_calls(form);
+    reply.calls->cookie = 0x0102030405060708;
+    const std::string bytes = put(reply);
+    const auto answered = get_reply(base::bytes_of(bytes));
+    ASSERT_TRUE(answered && answered->calls);
+    EXPECT_EQ(put(*answered), bytes);
+    EXPECT_EQ(answered->calls->cookie, 0x0102030405060708u);
+    EXPECT_EQ(answered->calls->window, 16u);
+    EXPECT_EQ(answered->calls->bytes, 4096u);
+    for (std::size_t cut = 1; cut <= 24; ++cut) {
+      EXPECT_FALSE(get_reply(base::bytes_of(bytes.substr(0, bytes.size() - cut)))) << cut;
+    }
+  }
+  EXPECT_FALSE(get_request(base::bytes_of(put(some_request())))->calls);
+}
+
+TEST(Handshake, RefusesCallsForDataThatCannotBe) {
+  const auto taken = [](CallEnd calls) {
+    AttachRequest request = some_request();
+    request.calls = calls;
+    return get_request(base::bytes_of(put(request))).has_value();
+  };
+  CallEnd good = some_calls(CallForm::connected), bad = good;
+  EXPECT_TRUE(taken(good));
+  bad.queue_pair = 0;
+  EXPECT_FALSE(taken(bad));
+  bad = good, bad.queue_pair = 1 << 24;
+  EXPECT_FALSE(taken(bad));
+  bad = good, bad.sequence = 1 << 24;
+  EXPECT_FALSE(taken(bad));
+  bad.form = CallForm::datagrams;
+  EXPECT_TRUE(taken(bad)) << "a key may have 32 bits";
+  bad = good, bad.form = static_cast<CallForm>(3);
+  EXPECT_FALSE(taken(bad));
+  bad = good, bad.window = 0;
+  EXPECT_FALSE(taken(bad));
+  bad = good, bad.window = 4097;
+  EXPECT_FALSE(taken(bad));
+  bad = good, bad.bytes = (1u << 20) + 1;
+  EXPECT_FALSE(taken(bad));
+  bad = good, bad.cookie = 1;
+  EXPECT_FALSE(taken(bad)) << "the cookie is the memory node's to draw";
 }
 
 TEST(Claim, IsReadAsItWasWrittenWhateverFollows) {

@@ -16,10 +16,10 @@ namespace farpool::fabric::verbs {
 
 struct VerbsThread : tcp::PortThread<VerbsPort> {
   VerbsThread(std::shared_ptr<net::Tls> tls, std::shared_ptr<Device> device, Nanos spin = 0,
-              std::function<void(const std::string&)> log = {}) {
+              std::function<void(const std::string&)> log = {}, CallForm calls = CallForm::connected) {
     on([&] {
       loop.set_spin(spin);
-      auto opened = VerbsPort::open(loop, std::move(tls), std::move(device), {.log = std::move(log)});
+      auto opened = VerbsPort::open(loop, std::move(tls), std::move(device), {.log = std::move(log), .calls = calls});
       EXPECT_TRUE(opened.ok()) << opened.status().message();
       port = std::move(*opened);
     });

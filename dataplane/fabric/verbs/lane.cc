@@ -48,7 +48,9 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
   const Device& device = *port_.memory_->device;
   endpoint_ = grant.endpoint;
   // Every request may report, when the queue pair fails.
-  completions_.reset(::ibv_create_cq(device.context(), kDepth + 1, this, port_.memory_->events.get(), 0));
+  const std::uint32_t of_calls = grant.calls ? CallLink::kSends + CallLink::kReceives : 0;
+  completions_.reset(
+      ::ibv_create_cq(device.context(), static_cast<int>(kDepth + 1 + of_calls), this, port_.memory_->events.get(), 0));
   if (completions_ == nullptr) return failure(device.name() + ": a completion queue", errno);
   const auto depth = static_cast<std::uint8_t>(std::clamp<int>(device.limits().max_qp_init_rd_atom, 1, kMostReads));
   native_ = device.masked_cas();
@@ -69,12 +71,23 @@ Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
                         .keys = {}};
   for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
   if (native_) request.keys.push_back({.region = kTrialWord});
+  if (grant.calls) {
+    Buffer memory = port_.buffer(CallLink::kMemoryBytes);
+    const std::uint32_t key = port_.memory_->arena->key_of(memory.data());
+    auto link = CallLink::make(device, port_.memory_->domain.get(), completions_.get(), port_.options_.calls,
+                               std::move(memory), key, port_.random());
+    if (!link.ok()) return link.status();
+    link_ = std::move(*link);
+    request.calls = link_->wanted();
+  }
   return request;
 }
 
 bool VerbsLane::fits(const LaneGrant& grant, const AttachRequest& asked, const AttachReply& reply) const {
   return reply.nonce == asked.nonce && reply.node.depth <= asked.client.depth && reply.node.mtu <= asked.client.mtu &&
          (reply.manager_port == 0 || asked.managed) &&
+         (!reply.calls || (asked.calls && reply.calls->form == asked.calls->form &&
+                           reply.calls->window <= asked.calls->window && reply.calls->bytes <= asked.calls->bytes)) &&
          std::equal(reply.places.begin(), reply.places.end(), grant.regions.begin(), grant.regions.end(),
                     [](const auto& place, const auto& region) { return place.region == region.id; });
 }
@@ -114,13 +127,18 @@ task::Task<Status> VerbsLane::begin(const LaneGrant& grant, const AttachRequest&
     }
     connection_ = std::move(*connection);
   }
-  events_ = port_.memory_->device->events().subscribe(
-      {.completions = completions_.get(), .pair = pair_->raw()},
-      [self = port_.self_, &loop = port_.loop_, number = number_](const std::string& why) {
-        loop.post([self, number, why] {
-          if (*self != nullptr) (*self)->broke(number, why);
-        });
-      });
+  if (!reply.calls) link_.reset();
+  if (link_ != nullptr) {
+    Status status = link_->connect(*reply.calls, reply.node, connection_.get(), reply.node.mtu, reply.patience);
+    if (!status.ok()) co_return status;
+  }
+  const auto tell = [self = port_.self_, &loop = port_.loop_, number = number_](const std::string& why) {
+    loop.post([self, number, why] {
+      if (*self != nullptr) (*self)->broke(number, why);
+    });
+  };
+  events_ = port_.memory_->device->events().subscribe({.completions = completions_.get(), .pair = pair_->raw()}, tell);
+  if (link_ != nullptr) link_events_ = port_.memory_->device->events().subscribe({.pair = link_->raw()}, tell);
   open_ = true;
   port_.lanes_.push_back(this);
   co_return Status();
@@ -170,7 +188,9 @@ const VerbsLane::Region* VerbsLane::region(std::uint32_t id) const {
 bool VerbsLane::permitted(std::span<const Op> ops) const {
   if (!is_chain(ops)) return false;
   for (const Op& op : ops) {
-    if (is_service_call(op)) return false;  // this wire has none yet (Caps::calls_in_flight)
+    if (is_service_call(op) && (link_ == nullptr || std::max(op.local.size(), op.reply.size()) > link_->call_bytes())) {
+      return false;
+    }
     if (op.verb == Verb::call) continue;
     const Region* at = region(op.at.region);
     const std::uint64_t bytes = op.verb == Verb::read || op.verb == Verb::write ? op.local.size() : 8;
@@ -193,9 +213,12 @@ void VerbsLane::enqueue(Posting& posting) noexcept {
     return finish(posting, Fate::maybe);
   }
   if (!permitted(posting.ops)) {
-    end(true, nullptr);  // what has been sent may still execute
+    const bool call = posting.ops.size() == 1 && is_service_call(posting.ops[0]);
     posting.outcome.why = why_no_chain(posting.ops);
-    if (posting.ops.size() == 1 && is_service_call(posting.ops[0])) posting.outcome.why = Refusal::no_service;
+    if (call && posting.outcome.why == Refusal::none) {
+      posting.outcome.why = link_ == nullptr ? Refusal::no_service : Refusal::too_long;
+    }
+    end(true, nullptr);  // what has been sent may still execute
     return finish(posting, Fate::refused);
   }
   ++stats_.chains;
@@ -378,6 +401,19 @@ bool VerbsLane::stage_call() {
   return true;
 }
 
+// Behind all that was sent before: a report says that it has executed.
+bool VerbsLane::stage_service_call() {
+  if (!bursts_.empty() || in_doubt() || !link_->room()) return false;
+  const Nanos now = port_.now();
+  link_->stage(*next_, now);
+  if (port_.options_.calls == CallForm::datagrams && now + CallLink::kFirstPatience < Timer::when) {
+    watch(now + CallLink::kFirstPatience);
+  }
+  next_ = next_->next;
+  next_op_ = 0;
+  return true;
+}
+
 Status VerbsLane::show(base::Bytes request) {
   if (shown_ == nullptr) {
     auto memory = std::make_unique_for_overwrite<std::byte[]>(kMaxCallBytes);
@@ -391,6 +427,12 @@ Status VerbsLane::show(base::Bytes request) {
   return {};
 }
 
+bool VerbsLane::stage_next() {
+  const Op& op = next_->ops[0];
+  if (op.verb != Verb::call) return stage_verbs();
+  return is_service_call(op) ? stage_service_call() : stage_call();
+}
+
 void VerbsLane::ring() {
   to_ring_ = false;
   if (!open_) return;
@@ -401,10 +443,14 @@ void VerbsLane::ring() {
     }
   }
   if (wrong_guesses_.empty() && stale_reads_.empty()) {
-    while (open_ && next_ != nullptr && (next_->ops[0].verb == Verb::call ? stage_call() : stage_verbs())) {
+    while (open_ && next_ != nullptr && stage_next()) {
     }
   }
-  if (!open_ || staged_ == 0) return;
+  if (!open_) return;
+  bool rang = false;
+  if (link_ != nullptr && !link_->flush(rang)) return broke(IBV_WC_GENERAL_ERR, true);
+  if (rang) ++stats_.doorbells;
+  if (staged_ == 0) return;
   const std::size_t count = std::exchange(staged_, 0);
   ++stats_.doorbells;
   if (pair_->post(std::span(wrs_).first(count), std::span(masks_).first(count)) != 0) broke(IBV_WC_GENERAL_ERR, false);
@@ -431,8 +477,11 @@ bool VerbsLane::poll() {
     any = true;
     for (int i = 0; i < count && open_; ++i) {
       const ibv_wc& each = came[static_cast<std::size_t>(i)];
+      const std::uint64_t kind = each.wr_id & 0xff;
       if (each.status != IBV_WC_SUCCESS) {
-        broke(each.status, each.wr_id == kReceiveId);
+        broke(each.status, kind != kSendId);
+      } else if (kind == CallLink::kSendId || kind == CallLink::kReceiveId) {
+        take_link(each);
       } else if (each.wr_id == kReceiveId) {
         take_answer(each.byte_len);
       } else {
@@ -510,6 +559,24 @@ void VerbsLane::take_answer(std::uint32_t bytes) {
   if (next_ != nullptr) port_.ring_soon(*this);
 }
 
+void VerbsLane::take_link(const ibv_wc& done) {
+  if ((done.wr_id & 0xff) == CallLink::kSendId) {
+    link_->take_sent(done);
+  } else {
+    const CallLink::Answer answer = link_->take_received(done);
+    if (answer.kind == CallLink::Answer::Kind::broken) return broke(IBV_WC_FATAL_ERR, true);
+    if (answer.kind == CallLink::Answer::Kind::refused) {
+      answer.posting->outcome.why = answer.why;
+      return end(true, answer.posting);
+    }
+    if (answer.kind == CallLink::Answer::Kind::done) {
+      answer.posting->outcome.reply_bytes = answer.bytes;
+      settle(*answer.posting);
+    }
+  }
+  if (next_ != nullptr) port_.ring_soon(*this);
+}
+
 void VerbsLane::settle(Posting& posting) {
   if (--posting.tag > 0) return;
   if (calling_ == &posting) calling_ = nullptr;
@@ -541,6 +608,8 @@ void VerbsLane::say_ended(const std::string& why) const {
 // The queue pair goes first: nothing that is pending touches its buffers from then on, and none of it is sent.
 void VerbsLane::end(bool refused, Posting* refusal) {
   events_.reset();
+  link_events_.reset();
+  link_.reset();
   pair_.reset();
   connection_.reset();
   completions_.reset();
@@ -583,7 +652,14 @@ void VerbsLane::fire() noexcept {
   for (const Posting* posting = oldest_; posting != nullptr; posting = posting->next) {
     earliest = std::min(earliest, posting->deadline);
   }
-  if (earliest <= port_.now()) return sever();
+  const Nanos now = port_.now();
+  if (earliest <= now) return sever();
+  if (link_ != nullptr) {
+    earliest = std::min(earliest, link_->send_again(now));
+    bool rang = false;
+    if (!link_->flush(rang)) return broke(IBV_WC_GENERAL_ERR, true);
+    if (rang) ++stats_.doorbells;
+  }
   Timer::when = base::kNever;
   watch(earliest);
 }

@@ -7,6 +7,9 @@
 // have done, costs another trip. What stands behind it need not wait: unfenced WRITEs, atomics and CALLs may execute
 // before an atomic anyway. READs may not, so READs that were sent behind a guess that was wrong are sent again behind
 // the next, and what is fenced waits until nothing is in doubt. A device that has one, and is to use it, is sent that.
+//
+// CALLs for data have a queue pair of their own (call_link.h). Nothing is ordered between two queue pairs, so such a CALL
+// is sent when all that the lane has sent before it has been reported.
 #pragma once
 
 #include <array>
@@ -17,6 +20,7 @@
 
 #include "fabric/fabric.h"
 #include "fabric/verbs/call.h"
+#include "fabric/verbs/call_link.h"
 #include "fabric/verbs/device.h"
 #include "fabric/verbs/handshake.h"
 #include "fabric/verbs/port.h"
@@ -101,8 +105,10 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
 
   // All that is queued and can be sent now, with one doorbell.
   void ring();
+  bool stage_next();
   bool stage_verbs();
   bool stage_call();
+  bool stage_service_call();
   void stage_guess(Burst burst);
   void stage_repeats(Burst burst);
   ibv_send_wr& stage();
@@ -118,10 +124,11 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   void take_burst();
   void take_guess(const Burst& burst, std::uint64_t seen);
   void take_answer(std::uint32_t bytes);
+  void take_link(const ibv_wc& done);
   void broke(ibv_wc_status status, bool receive);
   void broke(const std::string& why);
   void settle(Posting& posting);  // one part of it is done
-  bool busy() const { return !bursts_.empty() || calling_ != nullptr; }
+  bool busy() const { return !bursts_.empty() || calling_ != nullptr || (link_ != nullptr && link_->out() > 0); }
 
   void end(bool refused, Posting* refusal);
   void finish(Posting& posting, Fate fate);
@@ -151,8 +158,9 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   Completions completions_;
   Connection connection_;  // none: connected by what the session port told
   std::unique_ptr<QueuePair> pair_;
+  std::unique_ptr<CallLink> link_;  // none: the memory node offers this session no service
   std::unique_ptr<net::Stream> stream_;
-  std::unique_ptr<DeviceEvents::Subscription> events_;
+  std::unique_ptr<DeviceEvents::Subscription> events_, link_events_;
   Connecting* connecting_ = nullptr;  // while it is
 
   Posting* oldest_ = nullptr;  // all that are pending, in order

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "fabric/verbs/data_call.h"
+#include "fabric/verbs/datagrams.h"
 #include "fabric/verbs/lane.h"
 
 namespace farpool::fabric::verbs {
@@ -61,14 +63,17 @@ VerbsPort::~VerbsPort() {
   loop_.remove(*this);
 }
 
-Caps wire_caps(const Device& device) {
+Caps wire_caps(const Device& device, CallForm calls) {
   return {.masked_cas = device.masked_cas(),
           .max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,
+          .calls_in_flight = kMostDataCalls,
+          .call_bytes = calls == CallForm::connected ? kMaxDataBytes
+                                                     : std::min(kMaxDataBytes, datagram_bytes(device) - kDataHeadBytes),
           .retry_time = kShortestFailureTimeout};
 }
 
-Caps VerbsPort::caps() const { return wire_caps(*memory_->device); }
+Caps VerbsPort::caps() const { return wire_caps(*memory_->device, options_.calls); }
 
 task::Task<Result<std::unique_ptr<Lane>>> VerbsPort::open_lane(LaneGrant grant, Nanos deadline) {
   auto lane = std::make_unique<VerbsLane>(*this);

@@ -22,10 +22,11 @@ namespace farpool::fabric::verbs {
 
 struct PortOptions {
   std::function<void(const std::string&)> log;  // lanes that broke, and why; none: nobody is told
+  CallForm calls = CallForm::connected;         // how CALLs for data travel
 };
 
-// What every lane of this wire can do on the device.
-Caps wire_caps(const Device& device);
+// Returns what every lane of this wire can do on the device, with CALLs for data in this form.
+Caps wire_caps(const Device& device, CallForm calls);
 
 class VerbsLane;
 

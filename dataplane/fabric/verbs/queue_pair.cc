@@ -107,9 +107,7 @@ Status QueuePair::connect(const End& peer, std::uint8_t mtu, std::uint8_t depth,
   return become_ready(receive, send, depth, patience);
 }
 
-Status QueuePair::connect(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
-                          Patience patience) {
-  ibv_qp_attr receive{}, send{};
+Status QueuePair::path_of(rdma_cm_id& connection, const End& peer, ibv_qp_attr& receive, ibv_qp_attr& send) const {
   receive.qp_state = IBV_QPS_RTR;
   send.qp_state = IBV_QPS_RTS;
   int mask = 0;
@@ -117,11 +115,34 @@ Status QueuePair::connect(rdma_cm_id& connection, const End& peer, std::uint8_t 
     return failure(device_.name() + ": what the connection manager says of a queue pair", errno);
   }
   const ibv_gid& other = receive.ah_attr.grh.dgid;
-  if (receive.dest_qp_num != peer.queue_pair || std::memcmp(other.raw, peer.gid.data(), peer.gid.size()) != 0) {
+  if (std::memcmp(other.raw, peer.gid.data(), peer.gid.size()) != 0) {
+    return {base::Code::forbidden,
+            device_.name() + ": " + text_of(other) + " is not the address that the session port told of"};
+  }
+  return {};
+}
+
+Status QueuePair::connect(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
+                          Patience patience) {
+  ibv_qp_attr receive{}, send{};
+  if (Status status = path_of(connection, peer, receive, send); !status.ok()) return status;
+  if (receive.dest_qp_num != peer.queue_pair) {
     return {base::Code::forbidden, device_.name() + ": queue pair " + std::to_string(receive.dest_qp_num) + " of " +
-                                       text_of(other) + " is not the one that the session port told of"};
+                                       text_of(receive.ah_attr.grh.dgid) +
+                                       " is not the one that the session port told of"};
   }
   receive.path_mtu = std::min(receive.path_mtu, static_cast<ibv_mtu>(mtu));
+  return become_ready(receive, send, depth, patience);
+}
+
+Status QueuePair::connect_beside(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
+                                 Patience patience) {
+  ibv_qp_attr receive{}, send{};
+  if (Status status = path_of(connection, peer, receive, send); !status.ok()) return status;
+  receive.dest_qp_num = peer.queue_pair;
+  receive.rq_psn = peer.sequence;
+  receive.path_mtu = std::min(receive.path_mtu, static_cast<ibv_mtu>(mtu));
+  send.sq_psn = end_.sequence;
   return become_ready(receive, send, depth, patience);
 }
 

@@ -52,6 +52,9 @@ class QueuePair {
   // peer and no other.
   base::Status connect(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
                        Patience patience);
+  // The same for a queue pair beside the connection's own: on its path, to another queue pair of its peer's.
+  base::Status connect_beside(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
+                              Patience patience);
 
   ibv_qp* raw() const { return pair_; }
   // Sends all of the requests, which are linked, or none; 0, or the error. A queue pair that cannot be given raw
@@ -64,6 +67,7 @@ class QueuePair {
  private:
   QueuePair(const Device& device, const ibv_gid_entry& gid, ibv_qp* pair, std::uint32_t inline_bytes)
       : device_(device), gid_(gid), pair_(pair), inline_bytes_(inline_bytes) {}
+  base::Status path_of(rdma_cm_id& connection, const End& peer, ibv_qp_attr& receive, ibv_qp_attr& send) const;
   base::Status become_ready(ibv_qp_attr receive, ibv_qp_attr send, std::uint8_t depth, Patience patience);
   const Device& device_;
   const ibv_gid_entry gid_;

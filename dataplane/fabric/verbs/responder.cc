@@ -7,6 +7,7 @@
 #include <deque>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -49,8 +50,13 @@ constexpr std::uint64_t kKind = ~0ull << 32;
 
 class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook, private ConnectionManager::Listener {
  public:
-  Lanes(net::Loop& control, std::shared_ptr<Device> device, Log log, std::size_t most)
-      : control_(control), device_(std::move(device)), log_(std::move(log)), most_(most) {}
+  Lanes(net::Loop& control, std::shared_ptr<Device> device, Log log, const tcp::ResponderOptions& options)
+      : control_(control),
+        device_(std::move(device)),
+        log_(std::move(log)),
+        most_(options.max_connections),
+        spin_(options.spin),
+        servers_(options.executors) {}
   ~Lanes() override {
     for (auto lane = lanes_.begin(); lane != lanes_.end();) {
       lane = end(lane, {Code::unavailable, "the memory node ends"});
@@ -139,6 +145,25 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     }
   }
 
+  // The session's lanes have ended. Calls `done` on the control thread once none of its CALLs for data executes, and its
+  // service holds none.
+  void drain(std::uint64_t session_id, std::function<void()> done) {
+    auto left = std::make_shared<std::size_t>(1);
+    const auto one_less = [left, done = std::move(done)] {
+      if (--*left == 0) done();
+    };
+    for (const auto& server : servers_) {
+      if (server == nullptr) continue;
+      ++*left;
+      server->drain(session_id, [&control = control_, alive = std::weak_ptr(alive_), one_less] {
+        control.post([alive, one_less] {
+          if (!alive.expired()) one_less();
+        });
+      });
+    }
+    one_less();
+  }
+
   VerbsStats stats() const {
     const auto get = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
     return {.lanes = get(count_),
@@ -147,7 +172,8 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
             .waits = get(waits_),
             .broken = get(broken_),
             .windows = get(windows_),
-            .lanes_without_windows = get(without_windows_)};
+            .lanes_without_windows = get(without_windows_),
+            .data = data_stats()};
   }
 
  private:
@@ -172,6 +198,8 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     std::unique_ptr<QueuePair> pair;
     std::vector<Window> windows;  // go first: a device may hold on to a queue pair that has some
     std::unique_ptr<DeviceEvents::Subscription> events;
+    CallServer* server = nullptr;  // of its CALLs for data
+    std::shared_ptr<CallServer::Link> link;
 
     // Until it is open.
     Answer begun;  // to be called yet
@@ -201,6 +229,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   Place end(Place place, Status why) {
     Lane& lane = *place->second;
     lane.events.reset();
+    if (lane.link != nullptr) lane.server->close(std::exchange(lane.link, nullptr));
     lane.pair->stop();
     if (lane.open) {
       managed_.fetch_sub(lane.connection != nullptr ? 1 : 0, std::memory_order_relaxed);
@@ -228,6 +257,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
 
   // What it holds of what all share.
   void release(Lane& lane) {
+    if (lane.link != nullptr) lane.server->close(std::exchange(lane.link, nullptr));
     if (lane.receive) post(*std::exchange(lane.receive, std::nullopt));
     if (lane.reply) free_replies_.push_back(*std::exchange(lane.reply, std::nullopt));
     if (lane.call == Lane::Call::waits) std::erase(waiting_, &lane);
@@ -316,12 +346,64 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     said.nonce = request->nonce;
     said.patience = patience_within(device_->options().failure_timeout);
     lane.client = request->client;
+    if (request->calls && rights.service != nullptr) {
+      if (Status status = admit_calls(lane, *rights.service, *request->calls); !status.ok()) return status;
+    }
     if (request->managed && manager_ != nullptr) {
       said.manager_port = manager_port_;
       lane.claim = Claim{.queue_pair = said.node.queue_pair, .nonce = request->nonce};
       return {};
     }
-    return lane.pair->connect(request->client, said.node.mtu, depth, said.patience);
+    if (Status status = lane.pair->connect(request->client, said.node.mtu, depth, said.patience); !status.ok()) {
+      return status;
+    }
+    return open_calls(lane);
+  }
+
+  Status admit_calls(Lane& lane, Service& service, const CallEnd& client) {
+    std::unique_ptr<CallServer>& server = servers_[next_server_++ % servers_.size()];
+    if (server == nullptr) {
+      auto made = CallServer::make(device_, domain_.get(), spin_, end_of_calls());
+      if (!made.ok()) return made.status();
+      std::lock_guard lock(servers_mutex_);
+      server = std::move(*made);
+    }
+    auto link = server->admit({.lane = lane.id,
+                               .session_id = lane.session_id,
+                               .service = &service,
+                               .client = client,
+                               .lane_of_client = lane.client,
+                               .sequence = static_cast<std::uint32_t>(random_()),
+                               .cookie = random_()});
+    if (!link.ok()) return link.status();
+    lane.server = server.get();
+    lane.link = std::move(*link);
+    lane.said.calls = CallServer::said(*lane.link);
+    return {};
+  }
+  Status open_calls(Lane& lane) {
+    if (lane.link == nullptr) return {};
+    return lane.server->open(lane.link, lane.connection.get(), lane.said.node.mtu, lane.said.patience);
+  }
+  // On the server's thread: the lane ends on the control thread, if it is still there then.
+  CallServer::Ended end_of_calls() {
+    return [this, &control = control_, alive = std::weak_ptr(alive_)](std::uint64_t lane, const std::string& why) {
+      control.post([this, alive, lane, why] {
+        if (alive.expired() || !lanes_.contains(lane)) return;
+        why.empty() ? end_broken(lane) : broke(lane, why);
+      });
+    };
+  }
+  CallStats data_stats() const {
+    CallStats sum;
+    std::lock_guard lock(servers_mutex_);
+    for (const auto& server : servers_) {
+      if (server == nullptr) continue;
+      const CallStats one = server->stats();
+      sum.links += one.links, sum.calls += one.calls, sum.held += one.held;
+      sum.repeated += one.repeated, sum.ignored += one.ignored;
+    }
+    return sum;
   }
 
   void answer_client(Lane& lane) { std::exchange(lane.begun, nullptr)(put(lane.said)); }
@@ -340,8 +422,9 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
     }
     lane->claim.reset();
     lane->connection = std::move(connection);
-    const Status status = lane->pair->connect(*lane->connection, lane->client, lane->said.node.mtu,
-                                              lane->said.node.depth, lane->said.patience);
+    Status status = lane->pair->connect(*lane->connection, lane->client, lane->said.node.mtu, lane->said.node.depth,
+                                        lane->said.patience);
+    if (status.ok()) status = open_calls(*lane);
     if (!status.ok()) log_(status.message());
     if (!status.ok() || !bind_next(*lane)) end_broken(lane->id);
   }
@@ -637,6 +720,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   const std::shared_ptr<Device> device_;
   const Log log_;
   const std::size_t most_;  // lanes
+  const Nanos spin_;
   Host* host_ = nullptr;
   std::function<std::uint64_t()> random_;
   // Destroyed from the bottom up, after every lane.
@@ -647,6 +731,9 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   std::unique_ptr<ConnectionManager> manager_;  // none: there are only connections that the session port tells of
   Connection listening_;
   std::uint16_t manager_port_ = 0;
+  mutable std::mutex servers_mutex_;                  // the control thread alone makes some
+  std::vector<std::unique_ptr<CallServer>> servers_;  // of CALLs for data; null: not needed yet
+  std::size_t next_server_ = 0;
   std::map<std::pair<const std::byte*, Access>, Exposed> exposed_;  // by beginning
   std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> lanes_;
   std::unordered_map<std::uint32_t, Lane*> by_number_;  // of their queue pairs
@@ -665,7 +752,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
 VerbsResponder::VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device,
                                Log log)
     : lanes_(std::make_unique<Lanes>(
-          control, std::move(device), log ? std::move(log) : [](const std::string&) {}, session_port.max_connections)),
+          control, std::move(device), log ? std::move(log) : [](const std::string&) {}, session_port)),
       session_port_(control, std::move(session_port)) {}
 
 VerbsResponder::~VerbsResponder() = default;
@@ -675,7 +762,13 @@ Status VerbsResponder::serve(Host& host) {
   return session_port_.serve(host, lanes_.get());
 }
 
-Caps VerbsResponder::caps() const { return wire_caps(lanes_->device()); }
+// The longest form: what a client that asks for datagrams can send is its own wire's to say.
+Caps VerbsResponder::caps() const { return wire_caps(lanes_->device(), CallForm::connected); }
+
+void VerbsResponder::fence(std::uint64_t session_id, std::function<void()> done) {
+  session_port_.fence(session_id,
+                      [lanes = lanes_.get(), session_id, done = std::move(done)] { lanes->drain(session_id, done); });
+}
 
 Status VerbsResponder::place_in_device(base::Bytes region) { return lanes_->place_in_device(region); }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory node's end of the verbs wire. Exchanges, tokens and the beginning of lanes go over the session port of the
 // tcp wire; verbs are executed by the device, on regions registered once, and no processor sees them. What is left to
-// the control thread are the beginnings and ends of lanes, and CALLs.
+// the control thread are the beginnings and ends of lanes, and control CALLs. CALLs for data are executed by threads of
+// their own (call_server.h), as many as the session port has.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "base/result.h"
 #include "fabric/host.h"
 #include "fabric/tcp/responder.h"
+#include "fabric/verbs/call_server.h"
 #include "fabric/verbs/device.h"
 #include "net/loop.h"
 
@@ -25,6 +27,7 @@ struct VerbsStats {
   std::uint64_t broken = 0;                 // lanes that the device reported an error on
   std::uint64_t windows = 0;                // memory windows bound
   std::uint64_t lanes_without_windows = 0;  // of those open: with a key, of host memory, that is good on others too
+  CallStats data;                           // CALLs for data
 };
 
 class VerbsResponder final : public Responder {
@@ -42,10 +45,8 @@ class VerbsResponder final : public Responder {
   VerbsStats stats() const;  // any thread
 
   Caps caps() const override;
-  // The session's queue pairs are gone when `done` is called.
-  void fence(std::uint64_t session_id, std::function<void()> done) override {
-    session_port_.fence(session_id, std::move(done));
-  }
+  // The session's queue pairs are gone when `done` is called, and its service has drained.
+  void fence(std::uint64_t session_id, std::function<void()> done) override;
   base::Status place_in_device(base::Bytes region) override;
   void after(base::Nanos delay, std::function<void()> what) override { session_port_.after(delay, std::move(what)); }
   base::Nanos now() const override { return session_port_.now(); }

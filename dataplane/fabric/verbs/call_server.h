@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory node's side of CALLs for data: one thread that receives, executes and answers those of its lanes. A lane has
+// a link here: a queue pair of its own that takes its receives from a queue that all links share, or an address for
+// datagrams, which all come to one queue pair. The queue always holds a receive for every CALL that the lanes may have
+// in flight, so that a client that keeps to its window is never told to wait.
+//
+// Each CALL has a line of its link, and the line keeps the answer until its next CALL comes: a datagram that arrives
+// again finds it there, and executes nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "fabric/host.h"
+#include "fabric/verbs/device.h"
+#include "fabric/verbs/handshake.h"
+#include "fabric/verbs/queue_pair.h"
+
+namespace farpool::fabric::verbs {
+
+struct CallStats {
+  std::uint64_t links = 0;     // open now
+  std::uint64_t calls = 0;     // executed
+  std::uint64_t held = 0;      // by services, now
+  std::uint64_t repeated = 0;  // requests that came again
+  std::uint64_t ignored = 0;   // messages that belong to no CALL
+};
+
+class CallServer {
+ public:
+  // Called on the server's thread: the link of this lane does not go on.
+  using Ended = std::function<void(std::uint64_t lane, const std::string& why)>;
+  // The domain outlives the server.
+  static base::Result<std::unique_ptr<CallServer>> make(std::shared_ptr<Device> device, ibv_pd* domain, Nanos spin,
+                                                        Ended ended);
+  // Joins the thread. Tickets that are still held go nowhere. No link is used afterwards.
+  ~CallServer();
+
+  // The functions from here on are called on one thread, the control thread.
+
+  class Link;
+  struct Wanted {
+    std::uint64_t lane = 0;
+    std::uint64_t session_id = 0;
+    Service* service = nullptr;
+    CallEnd client;
+    End lane_of_client;  // the client's address, and its queue pair's path MTU
+    std::uint32_t sequence = 0;
+    std::uint64_t cookie = 0;
+  };
+  base::Result<std::shared_ptr<Link>> admit(const Wanted& wanted);
+  // What the client is told of the link.
+  static const CallEnd& said(const Link& link);
+  // From here on its CALLs are executed. `connection`: the lane's, where there is one.
+  base::Status open(const std::shared_ptr<Link>& link, rdma_cm_id* connection, std::uint8_t mtu, Patience patience);
+  // Executes no CALL of the link any more, from some time on; see drain().
+  void close(std::shared_ptr<Link> link);
+  // The session's links have been closed. Calls `then`, on the server's thread, once none of them executes any more and
+  // the service has given back what it held.
+  void drain(std::uint64_t session_id, std::function<void()> then);
+
+  CallStats stats() const;  // any thread
+
+  struct State;  // internal
+
+ private:
+  explicit CallServer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace farpool::fabric::verbs
