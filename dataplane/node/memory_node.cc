@@ -94,6 +94,7 @@ void MemoryNode::serve_sessions() {
   config.require_authentication = options_.require_authentication;
   config.check_names = options_.map_key != nullptr;
   config.table_seed = record_.table_seed;
+  config.service = options_.service;
   config.places = places_;
   std::vector<session::RegionSpan> regions;
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {

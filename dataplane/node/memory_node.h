@@ -59,6 +59,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     // clients open sessions under the names of their certificates.
     std::shared_ptr<const base::SignatureCheck> map_key;
     LockPlacement locks = LockPlacement::host;
+    // Executes the CALLs for data of every session; none: they are refused. It outlives the responder.
+    fabric::Service* service = nullptr;
     // What `keep_map` of an earlier process of this node was given last, if that is known.
     std::string kept_map;
     // A map is held: to be kept for the next process, which may be the only one to know of it. Control thread.

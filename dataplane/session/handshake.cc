@@ -189,6 +189,7 @@ base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& en
   grant.lane.endpoint = endpoint;
   grant.lane.session_id = from.session_id();
   grant.lane.node_incarnation = from.node_incarnation();
+  grant.lane.calls = from.calls();
   std::memcpy(grant.lane.token.data(), from.lane_tokens(0).data(), 16);
   std::uint64_t slot_bytes = 0;
   for (const auto& region : from.regions()) {

@@ -96,6 +96,7 @@ SessionReply granted() {
   grant.set_table_seed(std::string(16, 't'));
   grant.add_lane_tokens(std::string(16, 'l'));
   grant.set_era(4);
+  grant.set_calls(true);
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
     auto& region = *grant.add_regions();
     region.set_region(id);
@@ -118,6 +119,7 @@ TEST(Handshake, ReadsAWholeGrant) {
   EXPECT_EQ(grant->slots_offset, 16 * sizeof(layout::OperationSlot));
   EXPECT_EQ(grant->era, 4u);
   EXPECT_EQ(grant->lane.endpoint, "node:7400");
+  EXPECT_TRUE(grant->lane.calls);
   EXPECT_EQ(grant->lane.session_id, 5u);
   EXPECT_EQ(grant->lane.node_incarnation, 9u);
   EXPECT_EQ(base::text_of(grant->lane.token), std::string(16, 'l'));

@@ -262,6 +262,7 @@ SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::O
   grant.set_table_seed(secret_bytes(config_.table_seed));
   grant.set_era(era_);
   grant.set_max_operations_in_flight(config_.slots_per_session);
+  grant.set_calls(config_.service != nullptr);
   for (const RegionSpan& region : regions_) {
     std::uint64_t key = 0;
     while (key == 0) key = responder_.random();
@@ -306,7 +307,7 @@ std::optional<fabric::LaneRights> Registry::on_open_lane(const std::array<std::b
   tokens_.erase(found);
   const auto session = sessions_.find(spent.session_id);
   if (responder_.now() >= spent.expires || session == sessions_.end() || session->second.fencing) return std::nullopt;
-  fabric::LaneRights rights{.session_id = spent.session_id, .regions = {}};
+  fabric::LaneRights rights{.session_id = spent.session_id, .regions = {}, .service = config_.service};
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     rights.regions.push_back({.id = regions_[i].id,
                               .key = session->second.keys[i],

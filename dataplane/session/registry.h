@@ -75,6 +75,8 @@ class Registry {
     bool require_authentication = true;             // false: a session port without TLS, for local use
     bool check_names = false;                       // a client's name has to begin with the name in its certificate
     base::HashSecret table_seed;
+    // Executes the CALLs for data of every session; none: they are refused. It outlives the responder.
+    fabric::Service* service = nullptr;
     // Groups of slots [0, places) were granted before this process started. Idle ones are granted again; the others
     // belong to dead clients.
     std::uint32_t places = 0;

@@ -123,6 +123,33 @@ TEST_F(RegistryTest, ServesNobodyBeforeAnEpochIsPublished) {
   EXPECT_EQ(registry->counters().refused, 2u);
 }
 
+// Executes nothing.
+struct NoService final : fabric::Service {
+  fabric::Served serve(fabric::Call&) noexcept override {
+    return fabric::Served::refused(fabric::Refusal::unknown_opcode);
+  }
+};
+
+TEST_F(RegistryTest, GrantsCallsForDataWhereTheNodeHasAService) {
+  publish(1);
+  SessionReply reply = open(1);
+  EXPECT_FALSE(reply.grant().calls());
+  auto rights = registry->on_open_lane(token(reply));
+  ASSERT_TRUE(rights);
+  EXPECT_EQ(rights->service, nullptr);
+
+  NoService service;
+  Registry::Config config;
+  config.service = &service;
+  rebuild(config);
+  publish(1);
+  reply = open(1);
+  EXPECT_TRUE(reply.grant().calls());
+  rights = registry->on_open_lane(token(reply));
+  ASSERT_TRUE(rights);
+  EXPECT_EQ(rights->service, &service);
+}
+
 TEST_F(RegistryTest, GrantsDistinctKeysTokensAndSlots) {
   publish(1);
   std::set<std::uint64_t> secrets, offsets;

@@ -550,6 +550,7 @@ type SessionGrant struct {
 	LaneTokens            [][]byte               `protobuf:"bytes,11,rep,name=lane_tokens,json=laneTokens,proto3" json:"lane_tokens,omitempty"` // 16 bytes each, good for one lane, for lease_ms
 	Era                   uint64                 `protobuf:"varint,12,opt,name=era,proto3" json:"era,omitempty"`
 	MaxOperationsInFlight uint32                 `protobuf:"varint,13,opt,name=max_operations_in_flight,json=maxOperationsInFlight,proto3" json:"max_operations_in_flight,omitempty"`
+	Calls                 bool                   `protobuf:"varint,14,opt,name=calls,proto3" json:"calls,omitempty"` // the memory node executes CALLs for data on the session's lanes
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -675,6 +676,13 @@ func (x *SessionGrant) GetMaxOperationsInFlight() uint32 {
 	return 0
 }
 
+func (x *SessionGrant) GetCalls() bool {
+	if x != nil {
+		return x.Calls
+	}
+	return false
+}
+
 var File_farpool_v1alpha1_session_proto protoreflect.FileDescriptor
 
 const file_farpool_v1alpha1_session_proto_rawDesc = "" +
@@ -722,7 +730,7 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\vRegionGrant\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\x04R\x03key\"\xd8\x03\n" +
+	"\x03key\x18\x03 \x01(\x04R\x03key\"\xee\x03\n" +
 	"\fSessionGrant\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12)\n" +
@@ -741,7 +749,8 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\vlane_tokens\x18\v \x03(\fR\n" +
 	"laneTokens\x12\x10\n" +
 	"\x03era\x18\f \x01(\x04R\x03era\x127\n" +
-	"\x18max_operations_in_flight\x18\r \x01(\rR\x15maxOperationsInFlightB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
+	"\x18max_operations_in_flight\x18\r \x01(\rR\x15maxOperationsInFlight\x12\x14\n" +
+	"\x05calls\x18\x0e \x01(\bR\x05callsB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
 
 var (
 	file_farpool_v1alpha1_session_proto_rawDescOnce sync.Once
