@@ -26,6 +26,7 @@
 #include "base/random.h"
 #include "client/pool.h"
 #include "directory/directory.h"
+#include "fabric/service.h"
 #include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
 #include "fabric/tcp/test_loop.h"
@@ -87,6 +88,7 @@ struct Shape {
   std::uint64_t rows_per_lock = 16;
   std::uint64_t max_lock_bytes = 0;
   Nanos failure_timeout = kLong;
+  fabric::Service* service = nullptr;  // of CALLs for data
 };
 
 // What the memory nodes and clients of a test share: a directory, and a device if the wire has one.
@@ -151,6 +153,7 @@ struct Server {
       options.lease = 2 * shape.failure_timeout;
       options.failure_timeout = shape.failure_timeout;
       options.require_authentication = false;
+      options.service = shape.service;
       options.log = [](bool, const std::string&) {};
       options.on_change = [] {};
       auto created = node::MemoryNode::create(std::move(options), memory->span(), responder());
@@ -1003,6 +1006,45 @@ TEST_P(LongPools, ClientsThatStandStillAreTakenOver) {
   recorder.judge();
   image_of(*servers[0]);
   EXPECT_FALSE(servers[0]->locked());
+}
+
+// Answers CALLs for data with what they asked.
+class Echo final : public fabric::Service {
+ public:
+  fabric::Served serve(fabric::Call& call) noexcept override {
+    if (call.request.size() > call.reply.size()) return fabric::Served::refused(fabric::Refusal::too_long);
+    std::copy(call.request.begin(), call.request.end(), call.reply.begin());
+    return fabric::Served::done(call.request.size());
+  }
+};
+inline Task<void> ask_service(User& user, const std::string& request, std::string& reply, fabric::Outcome& outcome) {
+  fabric::Buffer out = user.port->buffer(request.size()), in = user.port->buffer(request.size());
+  std::memcpy(out.data(), request.data(), request.size());
+  const std::array chain{
+      fabric::Op::call(fabric::kFirstServiceOpcode, out.first(request.size()), in.first(request.size()))};
+  Cost cost;
+  outcome = co_await user.session->post(chain, user.deadline(), cost);
+  reply = base::text_of(in.first(outcome.reply_bytes));
+}
+
+class Services : public OverWire {};
+
+TEST_P(Services, ASessionHasTheOneOfItsMemoryNodeOrIsToldThatThereIsNone) {
+  Echo echo;
+  for (fabric::Service* service : {static_cast<fabric::Service*>(&echo), static_cast<fabric::Service*>(nullptr)}) {
+    Server server(GetParam(), {.service = service});
+    User user(server);
+    ASSERT_NE(user.session, nullptr);
+    EXPECT_EQ(user.session->grant().lane.calls, service != nullptr);
+    ASSERT_TRUE(user.insert("key", "value").ok());
+    std::string reply;
+    fabric::Outcome outcome;
+    user.run(ask_service(user, "a request", reply, outcome));
+    EXPECT_EQ(outcome.fate, service != nullptr ? fabric::Fate::done : fabric::Fate::refused);
+    EXPECT_EQ(outcome.why, service != nullptr ? fabric::Refusal::none : fabric::Refusal::no_service);
+    EXPECT_EQ(reply, service != nullptr ? "a request" : "");
+    if (server.verbs != nullptr) EXPECT_EQ(server.verbs->stats().data.calls, service != nullptr ? 1u : 0u);
+  }
 }
 
 // Of RCuckoo alone.
