@@ -7,6 +7,7 @@ namespace {
 
 INSTANTIATE_TEST_SUITE_P(Over, Tables, testing::ValuesIn(both_over({Wire::verbs})), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(Over, Pools, testing::ValuesIn(both_over({Wire::verbs})), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(Over, Services, testing::Values(Wire::verbs), name_of_wire);
 INSTANTIATE_TEST_SUITE_P(Over, RCuckooTables, testing::Values(Wire::verbs), name_of_wire);
 INSTANTIATE_TEST_SUITE_P(Over, RaceTables, testing::Values(Wire::verbs), name_of_wire);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongTables);
