@@ -13,7 +13,7 @@ farpool_room(fabric/tcp DEPS fabric net task base TEST_DEPS fabric/contract THRE
 add_executable(wire_bench bench/wire_main.cc)
 target_link_libraries(wire_bench PRIVATE fabric_tcp)
 add_executable(call_bench bench/call_main.cc)
-target_link_libraries(call_bench PRIVATE fabric_tcp)
+target_link_libraries(call_bench PRIVATE fabric_verbs)
 farpool_room(fabric/verbs DEPS fabric/tcp fabric net task base LIBS PkgConfig::IBVERBS PkgConfig::MLX5 PkgConfig::RDMACM TEST_DEPS fabric/contract)
 farpool_room(fabric/sim DEPS fabric task base TEST_DEPS fabric/contract)
 farpool_room(layout DEPS base)

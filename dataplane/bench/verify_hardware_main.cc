@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an RDMA device of this machine does for farpool, tried and timed, as one JSON document: `make verify-hardware`.
 // Lanes go from the device to itself. Times of our lanes stand beside perftest's of the same verb in the same run.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -23,18 +18,16 @@
 #include <thread>
 #include <vector>
 
+#include "bench/perftest.h"
 #include "client/pool.h"
 #include "fabric/tcp/test_loop.h"
 #include "fabric/verbs/port.h"
 #include "fabric/verbs/responder.h"
 #include "fabric/verbs/survey.h"
 #include "fabric/words.h"
-#include "net/listener.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "task/scope.h"
-
-extern char** environ;
 
 namespace farpool::bench {
 namespace {
@@ -99,17 +92,10 @@ struct Client : fabric::tcp::PortThread<VerbsPort> {
   std::string said;
 };
 
-// One that nobody has now.
-std::string free_address(net::Loop& loop) {
-  const auto listener = net::Listener::open(loop, {.address = "127.0.0.1:0"}, [](auto) {});
-  FARPOOL_CHECK(listener.ok());
-  return (*listener)->address();
-}
-
 int port_of(fabric::tcp::LoopThread& control) {
-  std::string address;
-  control.on([&] { address = free_address(control.loop); });
-  return std::atoi(address.substr(address.rfind(':') + 1).c_str());
+  int port = 0;
+  control.on([&] { port = free_port(control.loop); });
+  return port;
 }
 
 // ---- checks
@@ -178,61 +164,6 @@ Json check_device_memory(Host& host, const Status& placed, const std::string& en
 
 // ---- other programs
 
-struct Child {
-  Child(std::vector<std::string> command, const std::string& output) {
-    std::vector<char*> argv;
-    for (std::string& argument : command) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    ::posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-    if (::posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid = -1;
-    ::posix_spawn_file_actions_destroy(&actions);
-  }
-  // Exit status; -1 if it was not started, ended otherwise, or had to be killed.
-  int wait(std::chrono::seconds patience) {
-    const auto limit = std::chrono::steady_clock::now() + patience;
-    for (int status = 0; pid > 0;) {
-      const pid_t ended = ::waitpid(pid, &status, WNOHANG);
-      if (ended == pid) {
-        pid = -1;
-        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-      }
-      if (ended < 0 || std::chrono::steady_clock::now() > limit) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return -1;
-  }
-  ~Child() {
-    if (pid <= 0) return;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-  }
-  pid_t pid = -1;
-};
-
-class Directory {
- public:
-  Directory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "farpool-verify-XXXXXX").string();
-    FARPOOL_CHECK(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~Directory() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  std::string file(const std::string& name) const { return path_ / name; }
-  static std::string text(const std::string& file) {
-    std::ifstream in(file);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
 // The contract suite of the wire, lanes' own tests and the zombies: what fails is named.
 Json check_contract(const std::string& program, const Directory& directory) {
   const std::string name = "contract", told = directory.file("contract.json");
@@ -255,29 +186,6 @@ Json check_contract(const std::string& program, const Directory& directory) {
   }
   if (status != 0) json["why"] = failures;
   return json;
-}
-
-// The figures of one of perftest's programs, which runs against itself: its table's only row. Empty: it told none.
-std::vector<double> perftest(const std::string& program, const std::string& device, int gid, std::uint64_t rounds,
-                             const std::vector<std::string>& more, int port, const Directory& directory) {
-  std::vector<std::string> command{
-      program, "-d", device, "-x", std::to_string(gid), "-F", "-n", std::to_string(rounds), "-p", std::to_string(port)};
-  command.insert(command.end(), more.begin(), more.end());
-  Child server(command, directory.file("server.txt"));
-  command.push_back("127.0.0.1");
-  for (int attempt = 0; attempt < 50; ++attempt) {  // until the server listens
-    Child client(command, directory.file("client.txt"));
-    if (client.wait(std::chrono::seconds(60)) == 0) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  std::istringstream lines(Directory::text(directory.file("client.txt")));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    std::vector<double> figures;
-    for (double figure = 0; fields >> figure;) figures.push_back(figure);
-    if (figures.size() >= 5 && figures[4] > 0) return figures;
-  }
-  return {};
 }
 
 // In microseconds.
