@@ -25,7 +25,7 @@ func gcPercent(live uint64) int {
 	return int(min(max(100*garbageRoom/live, leastGCPercent), mostGCPercent))
 }
 
-// boundGarbage sets what the heap may grow by, now and after each collection.
+// boundGarbage sets by how much the heap may grow, now and after each collection.
 func boundGarbage() {
 	bound := &garbageBound{sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}}
 	bound.adjust()

@@ -76,7 +76,7 @@ func parse() options {
 	flag.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "what names of Services in this cluster end with, for the certificates of Redis ports")
 	flag.StringVar(&o.securityContext, "pod-security-context", "Managed", "who chooses the users and groups of new pools' pods: Managed, this operator, or Platform, a platform that assigns them, such as OpenShift")
 	flag.StringVar(&o.priorityClass, "memory-priority-class", "", "PriorityClass of the pods of memory nodes that are made from now on; empty: the cluster's default")
-	flag.IntVar(&o.workers, "workers", 4, "pools that are reconciled at the same time, where one takes longer than 100 ms")
+	flag.IntVar(&o.workers, "workers", 4, "how many pools may be reconciled at once: whenever one has taken longer than 100 ms, another begins")
 	flag.BoolVar(&o.printVersion, "version", false, "print the version and exit")
 	o.logging.BindFlags(flag.CommandLine)
 	flag.Parse()

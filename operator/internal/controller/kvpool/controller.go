@@ -145,7 +145,7 @@ type Options struct {
 	Settings plan.Settings
 	Metrics  *Metrics
 	Clock    clock.PassiveClock
-	// Workers is the number of pools that are reconciled at once.
+	// Workers is how many pools may be reconciled at once. Another begins only when the one before has lasted for as long as patience does.
 	Workers int
 	// Name is the controller's, unique in a process.
 	Name string

@@ -11,11 +11,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// patience is how long a look at a pool has the API server, and this process, to itself. Looks that share them take longer each, and all of them together no
-// less. A look that lasts longer waits for something, such as an admission webhook or a memory node, and keeps no other pool from its own.
+// patience is how long a look at a pool keeps others from beginning. Looks at the same time share the API server and the processor: each takes longer, and all
+// of them together take no less. A look that lasts longer than this waits for something, such as an admission webhook or a memory node.
 const patience = 100 * time.Millisecond
 
-// patientQueue gives out a pool, and the next one as soon as the one before is done or has been out for as long as patience lasts.
+// patientQueue gives out one pool, and the next one when the first is done or has been out for as long as patience lasts.
 type patientQueue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	clock clock.WithDelayedExecution
@@ -30,7 +30,7 @@ func newPatientQueue(queue priorityqueue.PriorityQueue[reconcile.Request], clock
 	return &patientQueue{PriorityQueue: queue, clock: clock, out: make(chan struct{}, 1), given: map[reconcile.Request]func(){}}
 }
 
-// GetWithPriority waits for a pool, and for its turn. It returns at once when the queue has shut down, but for the patience with what is out.
+// GetWithPriority waits for a turn, and then for a pool. After a shutdown the turn comes, too, before it returns.
 func (q *patientQueue) GetWithPriority() (reconcile.Request, int, bool) {
 	q.out <- struct{}{}
 	next := sync.OnceFunc(func() { <-q.out })

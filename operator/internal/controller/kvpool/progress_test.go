@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -166,6 +167,34 @@ var _ = Describe("what is wrong with one object", func() {
 		Expect(refused.Load()).NotTo(BeZero())
 		w.runShard("cache-shards-1a2b3-x", &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: metav1.Now()})
 		w.lease(v1alpha1.ConditionFenced, metav1.ConditionTrue, v1alpha1.ReasonFenced)
+	})
+
+	It("keeps no other pool waiting if the API server does not answer for it", func() {
+		stuck, other := newWorld(nil), newWorld(nil)
+		stuck.up()
+		other.up()
+		stuck.settle()
+		other.settle()
+		running.reconciler.mutex.Lock()
+		queue := running.reconciler.queue
+		running.reconciler.mutex.Unlock()
+		Expect(queue).To(BeAssignableToTypeOf(&patientQueue{}), "one pool is looked at at a time")
+		// An admission webhook that is away holds a write for as long as this.
+		var held atomic.Int64
+		release := make(chan struct{})
+		DeferCleanup(sync.OnceFunc(func() { close(release) }))
+		running.meddling(func(request *http.Request) error {
+			if strings.Contains(request.URL.Path, "/namespaces/"+stuck.pool.Namespace+"/") {
+				held.Add(1)
+				<-release
+			}
+			return nil
+		})
+		Expect(stuck.change(func(pool *v1alpha1.KVPool) { pool.Spec.Compute.Pools[0].Workers = 2 })).To(Succeed())
+		Eventually(held.Load, within, every).ShouldNot(BeZero())
+		Expect(other.change(func(pool *v1alpha1.KVPool) { pool.Spec.Compute.Pools[0].Workers = 2 })).To(Succeed())
+		Eventually(func() int64 { return other.current().Status.ObservedGeneration }, within, every).Should(Equal(other.current().Generation))
+		Expect(stuck.current().Status.ObservedGeneration).To(BeNumerically("<", stuck.current().Generation), "its look has not ended")
 	})
 
 	It("never writes over a secret that somebody else has made since anyone looked", func() {
