@@ -42,8 +42,7 @@ var _ = Describe("a pool", func() {
 	It("comes up: pods, certificates, one map told to every node, and then not one write more", func() {
 		w := newWorld(nil)
 		w.create()
-		waiting := w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending)
-		Expect(waiting.Message).To(ContainSubstring("waiting for 2 of 2 memory nodes"))
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, ContainSubstring("waiting for 2 of 2 memory nodes"))
 		w.awaitCondition(v1alpha1.ConditionCertificatesReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
 		w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionUnknown, v1alpha1.ReasonNoAgents)
 
@@ -199,8 +198,7 @@ var _ = Describe("a pool", func() {
 		Expect(second.Spec.Directory).To(Equal(w.awaitEpoch(2).Spec.Directory))
 		Eventually(restarted.epoch, within, every).Should(Equal(uint64(2)))
 		Eventually(w.agents["cache-memory-0"].epoch, within, every).Should(Equal(uint64(2)))
-		c := w.awaitNodeCondition("cache-memory-1", v1alpha1.ConditionDataLost, metav1.ConditionTrue, v1alpha1.ReasonTablesLost)
-		Expect(c.Message).To(ContainSubstring(lost))
+		w.awaitNodeCondition("cache-memory-1", v1alpha1.ConditionDataLost, metav1.ConditionTrue, v1alpha1.ReasonTablesLost, ContainSubstring(lost))
 		Expect(w.node("cache-memory-1").Status.LostIncarnation).To(Equal(lost))
 		w.awaitEvent("KVPool", v1alpha1.ReasonTablesLost)
 		w.awaitEvent("MemoryNode", v1alpha1.ReasonTablesLost)
@@ -228,8 +226,7 @@ var _ = Describe("a pool", func() {
 		second := w.awaitEpoch(2)
 		Expect(second.Spec.Nodes[0].State).To(Equal(v1alpha1.NodeStopped))
 		Expect(second.Spec.Nodes[1].State).To(Equal(v1alpha1.NodeServing))
-		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonDataLost)
-		Expect(degraded.Message).To(ContainSubstring("annotate memorynode cache-memory-0 --overwrite farpool.dev/accept-data-loss=" + second.Spec.Nodes[0].Incarnation))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonDataLost, ContainSubstring("annotate memorynode cache-memory-0 --overwrite farpool.dev/accept-data-loss="+second.Spec.Nodes[0].Incarnation))
 		w.awaitCondition(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonTablesStopped)
 		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionDataLost, metav1.ConditionTrue, v1alpha1.ReasonStopped)
 		w.awaitEvent("MemoryNode", v1alpha1.ReasonDataLost)
@@ -324,8 +321,7 @@ var _ = Describe("a pool", func() {
 		answer("prepare=true", refused)
 		another()
 		second := w.awaitEpoch(2)
-		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonEpochConflict)
-		Expect(degraded.Message).To(And(ContainSubstring("prepare epoch 2 to cache-memory-1"), ContainSubstring("its words")))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonEpochConflict, And(ContainSubstring("prepare epoch 2 to cache-memory-1"), ContainSubstring("its words")))
 		Eventually(func() uint64 {
 			facts, _ := w.agents["cache-memory-0"].snapshot()
 			return facts.GetMemoryNode().GetMap().GetEpoch()
@@ -424,8 +420,7 @@ var _ = Describe("a pool", func() {
 		Expect(pod.Spec.Containers[0].Resources.Limits).To(And(HaveKey(corev1.ResourceName("rdma/hca")), HaveKey(corev1.ResourceName("hugepages-2Mi"))))
 		w.podStatus("cache-memory-0", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 3 Insufficient rdma/hca."}}})
-		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonRDMAMissing)
-		Expect(degraded.Message).To(And(ContainSubstring("memory node cache-memory-0"), ContainSubstring("install the device plugin that offers it")))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonRDMAMissing, And(ContainSubstring("memory node cache-memory-0"), ContainSubstring("install the device plugin that offers it")))
 		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRDMAMissing)
 		w.settle()
 
@@ -482,11 +477,9 @@ var _ = Describe("a pool", func() {
 		pod := w.awaitPod("cache-memory-0")
 		w.podStatus("cache-memory-0", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 3 Insufficient memory."}}})
-		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable)
-		Expect(degraded.Message).To(And(ContainSubstring("cache-memory-0 lends 4Ti"), ContainSubstring("3 Insufficient memory"), ContainSubstring("spec.memory.pools[memory].nodeSelector")))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, And(ContainSubstring("cache-memory-0 lends 4Ti"), ContainSubstring("3 Insufficient memory"), ContainSubstring("spec.memory.pools[memory].nodeSelector")))
 		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNodeUnschedulable)
-		waiting := w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending)
-		Expect(waiting.Message).To(ContainSubstring("3 Insufficient memory"))
+		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, ContainSubstring("3 Insufficient memory"))
 		w.settle()
 
 		By("widening the selector, which replaces the pod that has no place")
@@ -507,8 +500,7 @@ var _ = Describe("a pool", func() {
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 		Expect(k8s.Create(w.ctx, foreign)).To(Succeed())
 		Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
-		c := w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionFalse, v1alpha1.ReasonNameConflict)
-		Expect(c.Message).To(And(ContainSubstring("Service "+w.pool.Namespace+"/cache"), ContainSubstring("delete or rename it")))
+		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionFalse, v1alpha1.ReasonNameConflict, And(ContainSubstring("Service "+w.pool.Namespace+"/cache"), ContainSubstring("delete or rename it")))
 		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameConflict)
 		untouched := &corev1.Service{}
 		Expect(k8s.Get(w.ctx, w.key("cache"), untouched)).To(Succeed())
@@ -614,8 +606,7 @@ var _ = Describe("a pool", func() {
 		w.up()
 		_, saved := w.kept()
 		Expect(k8s.Delete(w.ctx, saved)).To(Succeed())
-		c := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonSecretMissing)
-		Expect(c.Message).To(ContainSubstring("restore the Secret from a backup"))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonSecretMissing, ContainSubstring("restore the Secret from a backup"))
 		w.run("cache-memory-0")
 		w.settle()
 		Expect(w.maps()).To(HaveLen(1))
@@ -632,8 +623,7 @@ var _ = Describe("a pool", func() {
 		w := newWorld(nil)
 		w.create()
 		w.runAs("cache-memory-0", memoryNodeFacts(string(w.pool.UID), "cache-memory-0", 77), "cache-shards-client-tls")
-		refused := w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionFalse, v1alpha1.ReasonAgentRefused)
-		Expect(refused.Message).To(ContainSubstring("role node are wanted"))
+		w.awaitCondition(v1alpha1.ConditionDataPlaneReachable, metav1.ConditionFalse, v1alpha1.ReasonAgentRefused, ContainSubstring("role node are wanted"))
 		w.runAs("cache-memory-0", memoryNodeFacts(string(w.pool.UID), "cache-memory-1", 78), "cache-memory-0-node-tls")
 		Eventually(func() string {
 			return meta.FindStatusCondition(w.current().Status.Conditions, v1alpha1.ConditionDataPlaneReachable).Message
@@ -648,8 +638,7 @@ var _ = Describe("a pool", func() {
 		facts := memoryNodeFacts(string(w.pool.UID), "cache-memory-1", 79)
 		facts.MemoryNode.GetRcuckoo().EntryBytes = 64
 		w.runAs("cache-memory-1", facts, "cache-memory-1-node-tls")
-		c := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonGeometryMismatch)
-		Expect(c.Message).To(ContainSubstring("cache-memory-1 has tables of 64-byte entries"))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonGeometryMismatch, ContainSubstring("cache-memory-1 has tables of 64-byte entries"))
 		Expect(w.maps()).To(BeEmpty())
 	})
 

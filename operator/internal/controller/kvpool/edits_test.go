@@ -364,8 +364,7 @@ var _ = Describe("edits of a KVPool", func() {
 			Expect(w.change(func(pool *v1alpha1.KVPool) {
 				pool.Spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
 			})).To(Succeed())
-			told := w.awaitCondition(v1alpha1.ConditionUpToDate, metav1.ConditionFalse, v1alpha1.ReasonAmendmentRefused)
-			Expect(told.Message).To(And(ContainSubstring("pod cache-memory-0 does not get the resources"), ContainSubstring("QOS Class"), ContainSubstring("kubectl cordon")))
+			w.awaitCondition(v1alpha1.ConditionUpToDate, metav1.ConditionFalse, v1alpha1.ReasonAmendmentRefused, And(ContainSubstring("pod cache-memory-0 does not get the resources"), ContainSubstring("QOS Class"), ContainSubstring("kubectl cordon")))
 			Expect(w.awaitPod(name).UID).To(Equal(first.UID))
 		})
 	}

@@ -135,8 +135,7 @@ var _ = Describe("Secrets that the operator keeps to itself", func() {
 		w := newWorld(nil)
 		w.up()
 		secret := rival(w)
-		message := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonAnotherOperator).Message
-		Expect(message).To(ContainSubstring(secret.Namespace))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonAnotherOperator, ContainSubstring(secret.Namespace))
 		w.awaitEvent("KVPool", v1alpha1.ReasonAnotherOperator)
 		epoch := w.newest().Spec.Epoch
 		restarted := w.run("cache-memory-1")

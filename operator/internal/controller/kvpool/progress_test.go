@@ -97,8 +97,7 @@ var _ = Describe("what is wrong with one object", func() {
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "other", Image: "other"}}}}
 		Expect(k8s.Create(w.ctx, foreign)).To(Succeed())
 		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Replicas = 3 })).To(Succeed())
-		degraded := w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameConflict)
-		Expect(degraded.Message).To(ContainSubstring("Pod " + w.pool.Namespace + "/cache-memory-2"))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameConflict, ContainSubstring("Pod "+w.pool.Namespace+"/cache-memory-2"))
 		w.run("cache-memory-0")
 		w.awaitEpoch(2)
 		w.awaitPublished()

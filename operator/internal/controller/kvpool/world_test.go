@@ -361,24 +361,32 @@ func (w *world) node(name string) *v1alpha1.MemoryNode {
 	return node
 }
 
-func (w *world) awaitCondition(kind string, status metav1.ConditionStatus, reason string) *metav1.Condition {
+// awaitCondition waits until a condition of the pool has this status and reason, and its message matches: a message may change under the same reason.
+func (w *world) awaitCondition(kind string, status metav1.ConditionStatus, reason string, says ...OmegaMatcher) *metav1.Condition {
 	GinkgoHelper()
 	var found *metav1.Condition
 	Eventually(func(g Gomega) {
 		found = meta.FindStatusCondition(w.current().Status.Conditions, kind)
 		g.Expect(found).NotTo(BeNil(), kind)
 		g.Expect(string(found.Status)+" "+found.Reason).To(Equal(string(status)+" "+reason), found.Message)
+		for _, words := range says {
+			g.Expect(found.Message).To(words)
+		}
 	}, within, every).Should(Succeed())
 	return found
 }
 
-func (w *world) awaitNodeCondition(name, kind string, status metav1.ConditionStatus, reason string) *metav1.Condition {
+// awaitNodeCondition does for a MemoryNode what awaitCondition does for the pool.
+func (w *world) awaitNodeCondition(name, kind string, status metav1.ConditionStatus, reason string, says ...OmegaMatcher) *metav1.Condition {
 	GinkgoHelper()
 	var found *metav1.Condition
 	Eventually(func(g Gomega) {
 		found = meta.FindStatusCondition(w.node(name).Status.Conditions, kind)
 		g.Expect(found).NotTo(BeNil(), kind)
 		g.Expect(string(found.Status)+" "+found.Reason).To(Equal(string(status)+" "+reason), found.Message)
+		for _, words := range says {
+			g.Expect(found.Message).To(words)
+		}
 	}, within, every).Should(Succeed())
 	return found
 }
