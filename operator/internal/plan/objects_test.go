@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
@@ -268,19 +269,67 @@ func TestAMemoryNodeGoesAfterItsPod(t *testing.T) {
 func TestWhatTheSpecDoesNotAskForGoes(t *testing.T) {
 	d := stageOf(v1alpha1.DataPolicyCache, 1, "a")
 	d.pool = render.Pool{Name: "cache", Namespace: "shop", UID: "uid", Spec: v1alpha1.KVPoolSpec{Compute: &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards"}}}}}
-	deployment := func(name string, deleted bool) *appsv1.Deployment {
-		made := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if deleted {
-			made.DeletionTimestamp = &metav1.Time{Time: start}
-		}
-		return made
-	}
-	d.Deployments = map[string]*appsv1.Deployment{"cache-shards": deployment("cache-shards", false), "cache-old": deployment("cache-old", false), "cache-older": deployment("cache-older", true)}
+	d.Deployments = map[string]*appsv1.Deployment{"cache-shards": deploymentOf("cache-shards", false), "cache-old": deploymentOf("cache-old", false), "cache-older": deploymentOf("cache-older", true)}
 	for _, name := range []string{"map-1", "map-2", "map-3", "map-4", "map-5"} {
 		d.ShardMaps = append(d.ShardMaps, &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	if d.removals(); !slices.Equal(deleted(&d.Plan), []string{"cache-old", "map-1", "map-2"}) {
 		t.Errorf("deleted are %v", deleted(&d.Plan))
+	}
+}
+
+func deploymentOf(name string, deleted bool) *appsv1.Deployment {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if deleted {
+		deployment.DeletionTimestamp = &metav1.Time{Time: start}
+	}
+	return deployment
+}
+
+// A Deployment that the spec does not ask for stays until all Deployments that take its place are made.
+func TestADeploymentGoesWhenOthersTakeItsPlace(t *testing.T) {
+	a, b := render.Object(appsv1ac.Deployment("cache-a", "shop")), render.Object(appsv1ac.Deployment("cache-b", "shop"))
+	all := map[string]render.Object{"cache-a": a, "cache-b": b}
+	for _, c := range []struct {
+		name    string
+		asked   []string
+		there   map[string]bool // true: it is being deleted
+		applied map[string]render.Object
+		goes    bool
+		needs   []render.Object
+	}{
+		{"the spec asks for none", nil, nil, nil, true, nil},
+		{"all are there", []string{"a", "b"}, map[string]bool{"a": false, "b": false}, all, true, nil},
+		{"all are there, and cannot be made as they should be", []string{"a", "b"}, map[string]bool{"a": false, "b": false}, nil, true, nil},
+		{"one is not there", []string{"a", "b"}, map[string]bool{"a": false}, all, true, []render.Object{b}},
+		{"none is there", []string{"a", "b"}, nil, all, true, []render.Object{a, b}},
+		{"one is still being deleted", []string{"a"}, map[string]bool{"a": true}, all, true, []render.Object{a}},
+		{"one is not there, and cannot be made", []string{"a", "b"}, map[string]bool{"a": false}, map[string]render.Object{"cache-a": a}, false, nil},
+	} {
+		d := stageOf(v1alpha1.DataPolicyCache, 0)
+		d.pool = render.Pool{Name: "cache", Namespace: "shop", UID: "uid", Spec: v1alpha1.KVPoolSpec{Compute: &v1alpha1.ComputeSpec{}}}
+		for _, name := range c.asked {
+			d.pool.Spec.Compute.Pools = append(d.pool.Spec.Compute.Pools, v1alpha1.ComputePool{Name: name})
+		}
+		old := deploymentOf("cache-old", false)
+		d.Deployments, d.deployments = map[string]*appsv1.Deployment{"cache-old": old}, c.applied
+		for name, deleted := range c.there {
+			d.Deployments["cache-"+name] = deploymentOf("cache-"+name, deleted)
+		}
+		d.removals()
+		if goes := slices.Equal(deleted(&d.Plan), []string{"cache-old"}); goes != c.goes || !goes && len(d.Delete) > 0 || !slices.Equal(d.DeleteNeeds[old], c.needs) {
+			t.Errorf("%s: deleted are %v, which need %v", c.name, deleted(&d.Plan), d.DeleteNeeds[old])
+		}
+	}
+
+	// The very object that is applied is needed.
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.withShard()
+	s.Pool.Spec.Compute.Pools[0].Name = "other"
+	plan := s.decide(t)
+	needs := plan.DeleteNeeds[s.Deployments["cache-shards"]]
+	if len(needs) != 1 || !slices.Contains(plan.Apply, needs[0]) || *needs[0].(*appsv1ac.DeploymentApplyConfiguration).Name != "cache-other" {
+		t.Errorf("cache-shards goes after %v", needs)
 	}
 }
 

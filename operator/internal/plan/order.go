@@ -57,7 +57,7 @@ const (
 	Stale
 	// Ending: the namespace is being deleted, and everything with it.
 	Ending
-	// Later: there was no time for it in this look at the pool. The next has its own.
+	// Later: the object was put off, because its turn came too late in this look at the pool. Nothing is deleted meanwhile.
 	Later
 )
 
@@ -102,8 +102,13 @@ func (p *Plan) CarryOut(hands Hands) Outcome {
 	for _, adoption := range p.Adopt {
 		outcome.note(hands, hands.Adopt(adoption))
 	}
-	for _, object := range p.Delete {
-		outcome.note(hands, hands.Delete(object))
+	// An object that is put off may be what takes the place of one that is deleted.
+	if len(outcome[Later]) == 0 {
+		for _, object := range p.Delete {
+			if !lacks(p.DeleteNeeds[object]) {
+				outcome.note(hands, hands.Delete(object))
+			}
+		}
 	}
 	hands.Announce(slices.DeleteFunc(slices.Clone(p.Events), func(event Event) bool { return event.With != nil && without[event.With] }))
 	if !lacks(p.ConnectNeeds) {

@@ -131,6 +131,13 @@ func TestCarryOut(t *testing.T) {
 			fails:   map[string]error{"apply b": broken},
 			want:    slices.Concat(applied[:2], others, announced[:2], []string{"connect"}, ends(1)),
 			outcome: Outcome{Failed: {broken}}},
+		{name: "nothing is deleted while an object is put off that may take its place", fails: map[string]error{"apply d": broken}, kinds: map[error]Failure{broken: Later},
+			want: slices.Concat(applied, others[:2], announced, []string{"connect"}, ends(0)), outcome: Outcome{Later: {broken}}},
+		{name: "what needs an object that failed is not deleted either", fails: map[string]error{"apply b": broken}, without: func(p *Plan) { p.DeleteNeeds = map[client.Object][]render.Object{p.Delete[0]: p.Apply[2:3]} },
+			want:    slices.Concat(applied[:2], others[:2], announced[:2], []string{"connect"}, ends(1)),
+			outcome: Outcome{Failed: {broken}}},
+		{name: "what needs an object that is applied is deleted", follows: true, without: func(p *Plan) { p.DeleteNeeds = map[client.Object][]render.Object{p.Delete[0]: p.Apply[2:3]} },
+			want: slices.Concat(applied, others, announced, []string{"connect"}, followed)},
 		{name: "there are no streams without what they need", fails: map[string]error{"apply a": broken},
 			want: slices.Concat(applied, others, []string{"announce Always", "announce WithC"}, followed, ends(1)), follows: true,
 			outcome: Outcome{Failed: {broken}}},
@@ -159,7 +166,7 @@ func TestCarryOut(t *testing.T) {
 			if !slices.Equal(hands.log, c.want) {
 				t.Errorf("was done:\n  %s\nwanted:\n  %s", strings.Join(hands.log, "\n  "), strings.Join(c.want, "\n  "))
 			}
-			for _, kind := range []Failure{Failed, Refused, Stale, Ending} {
+			for _, kind := range []Failure{Failed, Refused, Stale, Ending, Later} {
 				if !slices.Equal(outcome[kind], c.outcome[kind]) {
 					t.Errorf("failures of kind %d: %v, want %v", kind, outcome[kind], c.outcome[kind])
 				}

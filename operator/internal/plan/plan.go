@@ -77,6 +77,8 @@ type Plan struct {
 	// node receives a map.
 	Needs                      map[render.Object][]render.Object
 	ConnectNeeds, PublishNeeds []render.Object
+	// DeleteNeeds are the objects that have to be applied before another is deleted, because they take its place.
+	DeleteNeeds map[client.Object][]render.Object
 
 	// Targets are the processes to keep streams with, if there is an authority for certificates to show.
 	Targets   []agent.Target
@@ -176,6 +178,8 @@ type decision struct {
 	poolSecret, mapKey []byte
 	// hashSecret and authority are Secrets that have to be written down before anything is done with what they hold.
 	hashSecret, authority render.Object
+	// deployments are the Deployments that are applied, by name.
+	deployments map[string]render.Object
 
 	epochs  epochs
 	repairs repairs
@@ -690,6 +694,10 @@ func (d *decision) objects() {
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonUnsupported, fmt.Sprintf("compute pool %s: %v", computePool.Name, err)})
 		case !d.mapKeyLost():
 			d.apply(deployment, d.mapKeyNeeds()...)
+			if d.deployments == nil {
+				d.deployments = map[string]render.Object{}
+			}
+			d.deployments[*deployment.Name] = deployment
 		}
 	}
 	if d.epochs.next != nil {
@@ -763,15 +771,7 @@ func (d *decision) removals() {
 			d.Delete = append(d.Delete, n.object)
 		}
 	}
-	wanted := map[string]bool{}
-	for _, computePool := range d.pool.ComputePools() {
-		wanted[d.pool.ComputeName(computePool.Name)] = true
-	}
-	for name, deployment := range d.Deployments {
-		if !wanted[name] && deployment.DeletionTimestamp.IsZero() {
-			d.Delete = append(d.Delete, deployment)
-		}
-	}
+	d.deploymentRemovals()
 	d.scaleRemovals()
 	d.formerRemovals()
 	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone && !d.mounted(secret.Name) {
@@ -797,6 +797,32 @@ func (d *decision) removals() {
 	}
 	for i := 0; i < len(d.ShardMaps)-mapsKept; i++ {
 		d.Delete = append(d.Delete, d.ShardMaps[i])
+	}
+}
+
+// deploymentRemovals deletes Deployments of compute pools that the spec does not have any more. Deployments that take their place are made first:
+// clients of a pool whose new Deployment is refused keep the compute shards that they have.
+func (d *decision) deploymentRemovals() {
+	wanted := map[string]bool{}
+	var takePlace []render.Object
+	for _, computePool := range d.pool.ComputePools() {
+		name := d.pool.ComputeName(computePool.Name)
+		wanted[name] = true
+		if there := d.Deployments[name]; there != nil && there.DeletionTimestamp.IsZero() {
+			continue
+		}
+		made := d.deployments[name]
+		if made == nil {
+			return // it cannot be made for now
+		}
+		takePlace = append(takePlace, made)
+	}
+	d.DeleteNeeds = map[client.Object][]render.Object{}
+	for name, deployment := range d.Deployments {
+		if !wanted[name] && deployment.DeletionTimestamp.IsZero() {
+			d.Delete = append(d.Delete, deployment)
+			d.DeleteNeeds[deployment] = takePlace
+		}
 	}
 }
 

@@ -49,8 +49,11 @@ type operator struct {
 	// prepared are the lives that hold the map that is being published; refused says that one refuses it.
 	prepared map[types.UID]uint64
 	refused  error
-	// blamed: the pool's status says what was not done. behind: the plan was made from a cache that lags.
+	// blamed: the pool's status says what was not done. behind: the plan was made from a cache that lags, or objects were put off.
 	blamed, behind bool
+	// turn is how many objects this look may still write, if it is short.
+	turn  int
+	short bool
 	// writes counts what was changed in the API server or told; failed says that the last plan was not carried out.
 	writes int
 	failed bool
@@ -207,6 +210,7 @@ func (o *operator) reconcile() {
 	}
 	o.decided, o.prepared, o.refused = decided, map[types.UID]uint64{}, nil
 	o.behind, o.blamed = false, false
+	o.short, o.turn = o.slowness.IntN(4) == 0, 1+o.slowness.IntN(3)
 	o.failed = len(decided.CarryOut(o)) > 0
 }
 
@@ -300,7 +304,26 @@ func (o *operator) SideBySide(count int, do func(int)) {
 	}
 }
 
+// Apply does what the controller does: a look that is short writes a few objects, and puts others off. A failure gives it the time to write all.
 func (o *operator) Apply(object render.Object) error {
+	err := o.apply(object)
+	if err != nil && !errors.Is(err, errLater) && !errors.Is(err, errStale) {
+		o.short = false
+	}
+	return err
+}
+
+// mayWrite says whether this look may write another object, and counts it.
+func (o *operator) mayWrite() bool {
+	o.turn--
+	if o.short && o.turn < 0 {
+		o.putOff++
+		return false
+	}
+	return true
+}
+
+func (o *operator) apply(object render.Object) error {
 	k, name, ok := modelled(object)
 	if !ok {
 		return nil
@@ -324,6 +347,9 @@ func (o *operator) Apply(object render.Object) error {
 	if cached := o.cached(k)[name]; cached == nil || k == kindPod && o.snapshot.NodePods[name] == nil {
 		// As apply.Applier does: it creates, and looks at what is there if that fails.
 		what = fmt.Sprintf("creates %s %s", kindNames[k], name)
+		if !o.mayWrite() {
+			return errLater
+		}
 		o.before("%s", what)
 		return o.call(what, func() error {
 			live := o.live(k)[name]
@@ -337,6 +363,9 @@ func (o *operator) Apply(object render.Object) error {
 		})
 	} else if unchanged(object, cached) {
 		return nil
+	}
+	if !o.mayWrite() {
+		return errLater
 	}
 	o.before("%s", what)
 	return o.call(what, func() error { return o.world.apply(object) })
@@ -371,6 +400,8 @@ func (o *operator) Judge(err error) plan.Failure {
 		return plan.Stale
 	case errors.Is(err, errConflict), errors.Is(err, errInvalid):
 		return plan.Refused
+	case errors.Is(err, errLater):
+		return plan.Later
 	}
 	return plan.Failed
 }
@@ -378,7 +409,10 @@ func (o *operator) Judge(err error) plan.Failure {
 // Blame is what the controller does, as far as statuses go.
 func (o *operator) Blame(outcome plan.Outcome) {
 	pool, status := o.snapshot.Pool, &o.decided.Status
-	o.behind = outcome.Err(plan.Stale) != nil
+	if len(outcome) == 0 && o.short && o.turn <= 0 {
+		outcome[plan.Later] = append(outcome[plan.Later], errLater)
+	}
+	o.behind = outcome.Err(plan.Stale, plan.Later) != nil
 	failure := outcome.Err(plan.Refused, plan.Failed)
 	if o.blamed = failure != nil; !o.blamed {
 		return

@@ -147,7 +147,7 @@ func eventsOf(seed uint64) []event {
 // simulate a seed with these of its events, and return what was broken.
 func simulate(seed uint64, events []event, tell bool) (r *run, broken *violation) {
 	r = &run{world: newWorld(rand.New(rand.NewPCG(seed, 2))), counts: map[what]int{}}
-	r.tell = tell
+	r.tell, r.slowness = tell, rand.New(rand.NewPCG(seed, 11))
 	if hasShards(seed) {
 		r.withShards()
 	}
@@ -574,7 +574,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	counts, moves, epochs := map[what]int{}, 0, 0
+	counts, moves, epochs, putOff := map[what]int{}, 0, 0, 0
 	var total repairWorld
 	// Worlds share nothing: each processor has one. If several break a rule, the story of the first seed is told.
 	var wait sync.WaitGroup
@@ -600,6 +600,7 @@ func TestSimulation(t *testing.T) {
 				}
 				moves += len(r.moves)
 				epochs += len(r.maps)
+				putOff += r.putOff
 				mutex.Unlock()
 			}
 		})
@@ -610,7 +611,7 @@ func TestSimulation(t *testing.T) {
 		t.Fatal(tellOf(seed, eventsOf(seed), broke))
 	}
 	took := time.Since(began)
-	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %.0f seeds a minute", seeds, epochs, moves, float64(seeds)/took.Minutes())
+	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %d objects put off, %.0f seeds a minute", seeds, epochs, moves, putOff, float64(seeds)/took.Minutes())
 	t.Logf("total: planner: %d RepairLeases, %d calls to fence, %d calls to repair, which repaired what %d sessions had left, %d patches of pods", total.leases, total.fences, total.attempts, total.repaired, total.amended)
 	if seeds >= 100 && (total.leases < seeds/10 || total.repaired < seeds/50 || total.amended < seeds/10) {
 		t.Error("too little is repaired or amended")
@@ -620,7 +621,7 @@ func TestSimulation(t *testing.T) {
 			t.Errorf("event %d never happened", w)
 		}
 	}
-	if epochs < 5*seeds || moves < seeds {
-		t.Errorf("too little happens: %d epochs and %d moves of %d seeds", epochs, moves, seeds)
+	if epochs < 5*seeds || moves < seeds || putOff < seeds {
+		t.Errorf("too little happens: %d epochs, %d moves and %d objects put off of %d seeds", epochs, moves, putOff, seeds)
 	}
 }

@@ -128,6 +128,9 @@ type world struct {
 	resizesDeleted bool
 	// repairs is nil in worlds without compute shards.
 	repairs *repairWorld
+	// slowness says which looks at the pool are too short to write all that is to be written; putOff counts objects that were left to a later look.
+	slowness *rand.Rand
+	putOff   int
 	// newest is the latest map that any memory node has followed.
 	newest *v1alpha1.ShardMapSpec
 
@@ -251,6 +254,7 @@ const (
 	errInvalid  = apiError("the API server refuses what would be another object")
 	errConflict = apiError("an object of this name belongs to somebody else")
 	errFault    = apiError("the API server fails")
+	errLater    = apiError("it is written at the next look")
 	errNoAnswer = apiError("the agent does not answer")
 	errRefused  = apiError("the agent refuses")
 )

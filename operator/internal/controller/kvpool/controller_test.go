@@ -511,6 +511,29 @@ var _ = Describe("a pool", func() {
 		w.awaitPod("cache-memory-0")
 	})
 
+	It("keeps compute shards while none can be made in their place", func() {
+		w := newWorld(nil)
+		w.up()
+		labels := map[string]string{"app": "other"}
+		foreign := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "cache-other"},
+			Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "other", Image: "other"}}}}}}
+		Expect(k8s.Create(w.ctx, foreign)).To(Succeed())
+		Expect(w.change(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Compute.Pools = []v1alpha1.ComputePool{{Name: "other", Replicas: 2, Workers: 1}}
+		})).To(Succeed())
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNameConflict, ContainSubstring("Deployment "+w.pool.Namespace+"/cache-other"))
+		serving := &appsv1.Deployment{}
+		Expect(k8s.Get(w.ctx, w.key("cache-shards"), serving)).To(Succeed())
+		Expect(serving.DeletionTimestamp).To(BeNil())
+
+		Expect(k8s.Delete(w.ctx, foreign)).To(Succeed())
+		Eventually(func() bool { return apierrors.IsNotFound(k8s.Get(w.ctx, w.key("cache-shards"), serving)) }, within, every).Should(BeTrue())
+		ours := &appsv1.Deployment{}
+		Expect(k8s.Get(w.ctx, w.key("cache-other"), ours)).To(Succeed())
+		Expect(*ours.Spec.Replicas).To(Equal(int32(2)))
+	})
+
 	It("scales compute shards, and takes away what is no longer asked for", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
 		w.up()
