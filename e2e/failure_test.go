@@ -251,6 +251,7 @@ func failing(index string) {
 		key := func(writer, i int64) string { return fmt.Sprintf("held:%d:%d", writer, i) }
 		var all sync.WaitGroup
 		var written [writers]atomic.Int64
+		var heard [writers]error
 		for w := range int64(writers) {
 			all.Go(func() {
 				through := target.Connect(2)
@@ -267,6 +268,8 @@ func failing(index string) {
 					for _, answer := range answers {
 						if alive = alive && answer.Err() == nil; alive {
 							written[w].Add(1)
+						} else if heard[w] == nil {
+							heard[w] = answer.Err()
 						}
 					}
 				}
@@ -277,6 +280,11 @@ func failing(index string) {
 		}
 		Expect(victim.signal(ctx, "KILL")).To(Succeed())
 		all.Wait()
+		told := map[string]int{}
+		for _, err := range heard {
+			told[workload.Verdict(err)]++
+		}
+		Expect(told).To(Equal(map[string]int{"connection": writers}), "its connections break, which leaves the outcome of what was under way unknown: %v", heard)
 		lease := complete(ctx, "", dead)
 		Expect(victim.ready(ctx)).To(Succeed())
 		show(ctx, p, lease.Name)
@@ -483,6 +491,10 @@ spec:
 		AddReportEntry("history", fmt.Sprintf("%d commands answered, %d failed (%s); %+v", l.Answered(), l.Refused(), chaos.Counts(l.Errors()), sum))
 		AddReportEntry("faults", fmt.Sprintf("in %s %d kills of compute shards, %d of memory nodes, %d stops (%d writes under way: %s); no stale write in %d stops that were judged",
 			time.Since(begun).Round(time.Second), shardKills, nodeKills, stops, stopped.Caught, chaos.Counts(stopped.Learned), stops-unjudged))
+		// A write under way on a shard that was stopped is done by a new session, or its caller is told: that nothing was done, or that nobody knows.
+		for word := range stopped.Learned {
+			Expect(word).To(BeElementOf("done", "UNKNOWNOUTCOME", "TRYAGAIN", "TIMEOUT", "OOM"), "callers of shards that were stopped heard %v", stopped.Learned)
+		}
 		By("waiting until every death has been dealt with")
 		Eventually(func(g Gomega) {
 			for _, lease := range leases(ctx) {
