@@ -3,12 +3,18 @@
 package kvpool
 
 import (
+	"crypto/rand"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -21,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/pki"
 	"farpool.dev/farpool/operator/internal/render"
 )
 
@@ -198,8 +205,12 @@ var _ = Describe("what is wrong with one object", func() {
 
 	It("never writes over a secret that somebody else has made since anyone looked", func() {
 		w := newWorld(nil)
+		// The operator makes Secrets side by side.
+		var mutex sync.Mutex
 		other := map[string][]byte{}
 		running.meddling(func(request *http.Request) error {
+			mutex.Lock()
+			defer mutex.Unlock()
 			if !strings.Contains(request.URL.Path, "/namespaces/"+w.pool.Namespace+"/secrets") && !strings.Contains(request.URL.Path, "/namespaces/"+secretNamespace+"/secrets") ||
 				request.GetBody == nil {
 				return nil
@@ -239,16 +250,106 @@ var _ = Describe("what is wrong with one object", func() {
 			return nil
 		})
 		w.up()
-		Expect(other).To(HaveLen(2))
+		mutex.Lock()
+		made := maps.Clone(other)
+		mutex.Unlock()
+		Expect(made).To(HaveLen(2))
 		Expect(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), w.pool)).To(Succeed())
 		_, hash := w.kept()
-		Expect(hash.Data["pool-secret"]).To(Equal(other["pool-secret"]))
-		Expect(w.secret("cache-password").Data["password"]).To(Equal(other["password"]))
+		Expect(hash.Data["pool-secret"]).To(Equal(made["pool-secret"]))
+		Expect(w.secret("cache-password").Data["password"]).To(Equal(made["password"]))
 		for _, name := range w.nodeNames() {
 			for _, told := range w.agents[name].secrets {
-				Expect(told).To(Equal(other["pool-secret"]))
+				Expect(told).To(Equal(made["pool-secret"]))
 			}
 		}
 		w.settle()
 	})
+
+	It("never writes over an authority or a certificate that another operator has made since anyone looked", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		// The operator makes Secrets side by side.
+		var mutex sync.Mutex
+		others := map[string]map[string][]byte{}
+		running.meddling(func(request *http.Request) error {
+			mutex.Lock()
+			defer mutex.Unlock()
+			if request.Method != http.MethodPost || !strings.HasSuffix(request.URL.Path, "/secrets") || request.GetBody == nil {
+				return nil
+			}
+			body, err := request.GetBody()
+			if err != nil {
+				return err
+			}
+			defer body.Close()
+			var secret corev1.Secret
+			if err := json.NewDecoder(body).Decode(&secret); err != nil {
+				return fmt.Errorf("what the operator makes at %s: %w", request.URL.Path, err)
+			}
+			ours := secret.Namespace == w.pool.Namespace || secret.Labels[v1alpha1.LabelPoolNamespace] == w.pool.Namespace
+			if !ours || secret.Data[pki.KeyCertificate] == nil || others[secret.Name] != nil {
+				return nil
+			}
+			if others[secret.Name], err = w.anotherOf(&secret); err != nil {
+				return err
+			}
+			secret.Data = others[secret.Name]
+			return k8s.Create(w.ctx, &secret)
+		})
+		w.up()
+		authority, _ := w.keptKeys()
+		mutex.Lock()
+		made := maps.Clone(others)
+		mutex.Unlock()
+		Expect(slices.Sorted(maps.Keys(made))).To(ConsistOf(authority.Name, "cache-memory-0-node-tls", "cache-memory-1-node-tls", "cache-shards-client-tls", "cache-resp-tls"))
+		unchanged := func() {
+			GinkgoHelper()
+			for name, data := range made {
+				key := w.key(name)
+				if name == authority.Name {
+					key = authority
+				}
+				var secret corev1.Secret
+				Expect(k8s.Get(w.ctx, key, &secret)).To(Succeed())
+				Expect(secret.Data).To(Equal(data), name)
+			}
+		}
+		unchanged()
+		w.settle()
+		unchanged()
+	})
 })
+
+// anotherOf is what an operator that was faster has put in a Secret: another authority of the pool, or another certificate of the same holder.
+func (w *world) anotherOf(secret *corev1.Secret) (pki.Data, error) {
+	pool, now := &v1alpha1.KVPool{}, time.Now()
+	if err := k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), pool); err != nil {
+		return nil, err
+	}
+	name := render.KeptSecretNames(pool.Name, pool.UID)[0]
+	if secret.Name == name {
+		authority, _, err := pki.RenewAuthority(nil, string(pool.UID), now, rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		return authority.Data(), nil
+	}
+	var held corev1.Secret
+	if err := k8s.Get(w.ctx, client.ObjectKey{Namespace: secretNamespace, Name: name}, &held); err != nil {
+		return nil, err
+	}
+	authority, _, err := pki.RenewAuthority(held.Data, string(pool.UID), now, rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	wanted := pki.Request{Server: true}
+	if holder, ok := strings.CutSuffix(secret.Name, "-node-tls"); ok {
+		wanted.Client, wanted.Identity = true, pki.Identity{PoolUID: string(pool.UID), Role: pki.RoleNode, Name: holder}
+	} else if holder, ok := strings.CutSuffix(secret.Name, "-client-tls"); ok {
+		wanted.Client, wanted.Identity = true, pki.Identity{PoolUID: string(pool.UID), Role: pki.RoleClient, Name: holder}
+	} else {
+		wanted.DNSNames = render.Pool{Name: pool.Name, Namespace: pool.Namespace, UID: pool.UID, Spec: pool.Spec}.RESPHosts()
+	}
+	data, _, _, err := authority.RenewCertificate(nil, wanted, now)
+	return data, err
+}
