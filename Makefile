@@ -85,6 +85,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
+	@$(STEP) "tools for Redis" $(MAKE) test-tools
 	@$(STEP) "verbs" $(MAKE) test-verbs
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
@@ -185,6 +186,10 @@ soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths i
 .PHONY: chaos
 chaos: release ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'
 	@go run ./hack/chaos $(ARGS)
+
+.PHONY: test-tools
+test-tools: deps release ## redis_exporter and redis-cli --stat read the figures of a compute shard
+	@go test -count=1 -timeout 5m -tags daemons $(GO_TEST_FLAGS) ./hack/local
 
 # Where the device is: a guest is slow, and has the program rather than the toolchain.
 .PHONY: chaos-verbs
