@@ -62,14 +62,20 @@ var _ = Describe("A pool in a cluster of another kind", Ordered, func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(host).To(Equal(pod.Status.PodIP))
 		}
+		const keys = 1000
 		target := p.target(ctx)
-		load(ctx, target, 1000)
+		load(ctx, target, keys)
+		killed := time.Now()
 		_, err := kind.Kill(ctx, &p.memoryNodes(ctx)[0], nodeProcess)
 		Expect(err).NotTo(HaveOccurred())
-		Eventually(func() error { return tryLoad(ctx, target, 1000) }).WithContext(ctx).Should(Succeed())
+		Eventually(func() error { return tryLoad(ctx, target, keys) }).WithContext(ctx).Should(Succeed())
+		node := time.Since(killed)
+		killed = time.Now()
 		_, err = kind.Kill(ctx, &p.shards(ctx)[0], shardProcess)
 		Expect(err).NotTo(HaveOccurred())
-		Eventually(func() error { return tryLoad(ctx, target, 1000) }).WithContext(ctx).Should(Succeed())
+		Eventually(func() error { return tryLoad(ctx, target, keys) }).WithContext(ctx).Should(Succeed())
+		AddReportEntry("served", fmt.Sprintf("pods have %d addresses each; %d keys written and read again %.0f s after a memory node's process was killed, and %.0f s after a shard's",
+			len(p.shards(ctx)[0].Status.PodIPs), keys, node.Seconds(), time.Since(killed).Seconds()))
 	}, SpecTimeout(5*time.Minute))
 
 	It("admits to each port who has business there, and nobody else", Label("policies"), func(ctx SpecContext) {
@@ -93,6 +99,7 @@ var _ = Describe("A pool in a cluster of another kind", Ordered, func() {
 			g.Expect(stranger.Status.Phase).To(Equal(corev1.PodRunning))
 		}).WithContext(ctx).Should(Succeed())
 		shard, node := &p.shards(ctx)[0], &p.memoryNodes(ctx)[0]
+		connected, refused := 0, 0
 		for _, attempt := range []struct {
 			name     string
 			from, to *corev1.Pod
@@ -112,9 +119,13 @@ var _ = Describe("A pool in a cluster of another kind", Ordered, func() {
 			admitted := BeEmpty()
 			if attempt.admitted {
 				admitted = HaveLen(len(attempt.to.Status.PodIPs))
+				connected += len(attempt.to.Status.PodIPs)
+			} else {
+				refused += len(attempt.to.Status.PodIPs)
 			}
 			Eventually(func() ([]string, error) { return connects(ctx, attempt.from, attempt.to, attempt.port) }).WithContext(ctx).WithTimeout(time.Minute).
 				Should(admitted, attempt.name)
 		}
+		AddReportEntry("policies", fmt.Sprintf("%d connections made that are allowed, %d kept away that are not", connected, refused))
 	}, SpecTimeout(5*time.Minute))
 })

@@ -333,6 +333,7 @@ var _ = Describe("A pod of high priority that finds no room", Label("long"), fun
 		}
 		Expect(p.memoryNodes(ctx)).To(HaveLen(len(before)))
 		p.whole(ctx, target, keys)
+		AddReportEntry("not preempted", fmt.Sprintf("%d memory nodes have the pods that they had, and %d keys are read back", len(before), keys))
 	}, SpecTimeout(8*time.Minute))
 })
 
