@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -169,6 +170,97 @@ func edits() map[string]anEdit {
 	return list
 }
 
+// wholes are edits that add or take away a part of a KVPool's spec that may be left out, by the part's JSON path.
+func wholes() map[string][]anEdit {
+	type spec = v1alpha1.KVPoolSpec
+	memory := func(change func(*v1alpha1.MemoryPool)) func(*spec) {
+		return func(s *spec) { change(&s.Memory.Pools[0]) }
+	}
+	compute := func(change func(*v1alpha1.ComputePool)) func(*spec) {
+		return func(s *spec) { change(&s.Compute.Pools[0]) }
+	}
+	// both directions: what is added to a pool without it, and what is taken from a pool with it.
+	both := func(class class, with, without func(*spec)) []anEdit {
+		return []anEdit{{class, without, with}, {class, with, without}}
+	}
+	processors := &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
+	tolerations := []v1alpha1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+	host := v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentHostNetwork, HostNetwork: &v1alpha1.HostNetworkAttachment{ResourceName: "rdma/hca", Interface: "ens2f0"}}
+	dra := v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic", Interface: "eth1"}}
+	sriov := v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSRIOV, SRIOV: &v1alpha1.SRIOVAttachment{ResourceName: "rdma/vf", Network: "net"}}
+	plugin := v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: "net"}}
+	// attachment of another kind is added beside the one that there is, and that one is taken away.
+	attachment := func(of, other v1alpha1.AttachmentSpec, change func(to *v1alpha1.AttachmentSpec, from v1alpha1.AttachmentSpec)) []anEdit {
+		add := func(s *spec) { change(s.Network.Attachment, of) }
+		remove := func(s *spec) { change(s.Network.Attachment, v1alpha1.AttachmentSpec{}) }
+		return []anEdit{{refused, overRoCE(other), add}, {refused, overRoCE(of), remove}}
+	}
+	return map[string][]anEdit{
+		"compute": both(rolls, func(s *spec) {
+			s.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 2}}}
+		}, func(s *spec) { s.Compute = nil }),
+		"compute.pools[]": both(elsewhere, func(s *spec) {
+			s.Compute.Pools = append(s.Compute.Pools, v1alpha1.ComputePool{Name: "more", Replicas: 1})
+		}, func(s *spec) { s.Compute.Pools = s.Compute.Pools[:1] }),
+		"compute.pools[].resources":    both(rolls, compute(func(p *v1alpha1.ComputePool) { p.Resources = processors }), compute(func(p *v1alpha1.ComputePool) { p.Resources = nil })),
+		"compute.pools[].nodeSelector": both(rolls, compute(func(p *v1alpha1.ComputePool) { p.NodeSelector = map[string]string{"rack": "a"} }), compute(func(p *v1alpha1.ComputePool) { p.NodeSelector = nil })),
+		"compute.pools[].tolerations[]": both(rolls, compute(func(p *v1alpha1.ComputePool) { p.Tolerations = tolerations }),
+			compute(func(p *v1alpha1.ComputePool) { p.Tolerations = nil })),
+		"memory.pools[]": both(refused, func(s *spec) {
+			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Memory: resource.MustParse("256Mi")})
+		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
+		"memory.pools[].capacity": both(elsewhere, memory(func(p *v1alpha1.MemoryPool) { p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2} }),
+			memory(func(p *v1alpha1.MemoryPool) { p.Capacity = nil })),
+		"memory.pools[].resources":       both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Resources = processors }), memory(func(p *v1alpha1.MemoryPool) { p.Resources = nil })),
+		"memory.pools[].nodeSelector":    both(kept, memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = map[string]string{"rack": "a"} }), memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = nil })),
+		"memory.pools[].tolerations[]":   both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = tolerations }), memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = nil })),
+		"index.race":                     {{refused, withRACE, func(s *spec) { s.Index.RACE = nil }}, {refused, nil, withRACE}},
+		"network.attachment":             {{refused, overRoCE(dra), func(s *spec) { s.Network.Attachment = nil }}, {refused, nil, func(s *spec) { s.Network.Attachment = &dra }}},
+		"network.attachment.dra":         attachment(dra, host, func(to *v1alpha1.AttachmentSpec, from v1alpha1.AttachmentSpec) { to.DRA = from.DRA }),
+		"network.attachment.hostNetwork": attachment(host, dra, func(to *v1alpha1.AttachmentSpec, from v1alpha1.AttachmentSpec) { to.HostNetwork = from.HostNetwork }),
+		"network.attachment.sriov":       attachment(sriov, dra, func(to *v1alpha1.AttachmentSpec, from v1alpha1.AttachmentSpec) { to.SRIOV = from.SRIOV }),
+		"network.attachment.sharedDevicePlugin": attachment(plugin, dra, func(to *v1alpha1.AttachmentSpec, from v1alpha1.AttachmentSpec) {
+			to.SharedDevicePlugin = from.SharedDevicePlugin
+		}),
+		"network.sharedMemory": both(refused, withSharedMemory, func(s *spec) { s.Network.SharedMemory = nil }),
+		"locks": {{refused, overRoCE(dra), func(s *spec) { s.Locks = &v1alpha1.LocksSpec{Placement: v1alpha1.LocksInDeviceMemoryPreferred} }},
+			{refused, func(s *spec) {
+				overRoCE(dra)(s)
+				s.Locks = &v1alpha1.LocksSpec{Placement: v1alpha1.LocksInDeviceMemoryPreferred}
+			}, func(s *spec) { s.Locks = nil }}},
+		"limits": both(rolls, func(s *spec) { s.Limits = &v1alpha1.LimitsSpec{MaxConnections: ptr.To(int32(7))} }, func(s *spec) { s.Limits = nil }),
+		"resize": both(elsewhere, func(s *spec) {
+			s.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired, Evacuation: v1alpha1.EvacuationDisabled}
+		}, func(s *spec) { s.Resize = nil }),
+	}
+}
+
+// parts are the JSON paths of structures, lists and maps that may be left out.
+func parts(of reflect.Type, path string) (found []string) {
+	switch of.Kind() {
+	case reflect.Pointer:
+		if of.Elem().Kind() == reflect.Struct {
+			found = append(found, path)
+		}
+		return append(found, parts(of.Elem(), path)...)
+	case reflect.Slice:
+		return append([]string{path + "[]"}, parts(of.Elem(), path+"[]")...)
+	case reflect.Map:
+		if of != reflect.TypeFor[corev1.ResourceList]() { // its structure may be left out
+			found = append(found, path)
+		}
+	case reflect.Struct:
+		if of == reflect.TypeFor[resource.Quantity]() {
+			return nil
+		}
+		for i := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+			found = append(found, parts(of.Field(i).Type, strings.TrimPrefix(path+"."+name, "."))...)
+		}
+	}
+	return found
+}
+
 // leaves are the JSON paths of everything that an edit can change by itself.
 func leaves(of reflect.Type, path string) []string {
 	switch of.Kind() {
@@ -199,18 +291,69 @@ func shape(g Gomega, pool *v1alpha1.KVPool, version int32) shapeOf {
 	rendered := render.Pool{Name: pool.Name, Namespace: pool.Namespace, UID: pool.UID, Spec: pool.Spec, Image: "i"}
 	pod, err := template.MemoryPod(rendered, pool.Spec.Memory.Pools[0], "cache-memory-0", types.UID("uid"))
 	g.Expect(err).NotTo(HaveOccurred())
-	deployment, err := template.ComputeDeployment(rendered, pool.Spec.Compute.Pools[0])
-	g.Expect(err).NotTo(HaveOccurred())
 	text := func(object any) string {
 		content, err := json.Marshal(object)
 		g.Expect(err).NotTo(HaveOccurred())
 		return string(content)
 	}
-	return shapeOf{
+	made := shapeOf{
 		memoryFile: render.Config(rendered, template).Data[pool.Spec.Memory.Pools[0].Name+".toml"],
 		memoryPod:  text(pod.Spec),
-		compute:    *deployment.Name + text(deployment.Spec.Template),
 	}
+	if pool.Spec.Compute != nil {
+		deployment, err := template.ComputeDeployment(rendered, pool.Spec.Compute.Pools[0])
+		g.Expect(err).NotTo(HaveOccurred())
+		made.compute = *deployment.Name + text(deployment.Spec.Template)
+	}
+	return made
+}
+
+// tryEdit edits a pool of which nothing is kept, and compares what its processes would be made from.
+func tryEdit(path string, edit anEdit) {
+	GinkgoHelper()
+	By(path)
+	w := newWorld(func(pool *v1alpha1.KVPool) {
+		pool.Spec.Memory.Pools[0].Replicas = 1
+		if edit.base != nil {
+			edit.base(&pool.Spec)
+		}
+	})
+	Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
+	if edit.class == kept {
+		// While it is unknown whether a template keeps what memory nodes start with, nothing that they start with may be edited.
+		Eventually(func() *v1alpha1.TemplateStatus { return w.current().Status.Template }, within, every).ShouldNot(BeNil())
+	}
+	var before, after *v1alpha1.KVPool
+	var err error
+	Eventually(func() bool {
+		before = w.current()
+		after = before.DeepCopy()
+		edit.edit(&after.Spec)
+		err = k8s.Update(w.ctx, after, client.DryRunAll)
+		return err == nil || !isConflict(err)
+	}, within, every).Should(BeTrue())
+	if edit.class == refused {
+		Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%s: %v", path, err)
+		return
+	}
+	Expect(err).NotTo(HaveOccurred(), path)
+	for version := int32(1); version <= render.Newest; version++ {
+		g := NewWithT(GinkgoT())
+		was, is := shape(g, before, version), shape(g, after, version)
+		switch path {
+		case "limits.maxSessions":
+			// The API server refuses it where memory nodes read a file: see TestValidation.
+		case "index.race.leastTables":
+			// Nothing that is formatted depends on it: see Restart.WhatIsTakenUpKeepsItsTables of the data plane.
+		default:
+			Expect(is.memoryFile).To(Equal(was.memoryFile), "%s: template %d", path, version)
+		}
+		if edit.class != kept && edit.class != amended {
+			Expect(is.memoryPod).To(Equal(was.memoryPod), "%s: template %d", path, version)
+		}
+		Expect(is.compute != was.compute).To(Equal(edit.class == rolls), "%s: template %d: compute shards", path, version)
+	}
+	Expect(k8s.Delete(w.ctx, w.pool)).To(Succeed())
 }
 
 var _ = Describe("edits of a KVPool", func() {
@@ -237,49 +380,18 @@ var _ = Describe("edits of a KVPool", func() {
 		}
 		slices.Sort(paths)
 		for _, path := range paths {
-			edit := known[path]
-			w := newWorld(func(pool *v1alpha1.KVPool) {
-				pool.Spec.Memory.Pools[0].Replicas = 1
-				if edit.base != nil {
-					edit.base(&pool.Spec)
-				}
-			})
-			Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
-			if edit.class == kept {
-				// While it is unknown whether a template keeps what memory nodes start with, nothing that they start with may be edited.
-				Eventually(func() *v1alpha1.TemplateStatus { return w.current().Status.Template }, within, every).ShouldNot(BeNil())
+			tryEdit(path, known[path])
+		}
+	})
+
+	It("refuses that what shapes memory is added or taken away as a whole, and changes nothing of memory nodes otherwise", func() {
+		known := wholes()
+		Expect(slices.Sorted(maps.Keys(known))).To(Equal(slices.Sorted(slices.Values(parts(reflect.TypeFor[v1alpha1.KVPoolSpec](), "")))),
+			"find out what it does to a memory node that holds data if this part of the spec is added or taken away, and add it to wholes()")
+		for _, path := range slices.Sorted(maps.Keys(known)) {
+			for _, edit := range known[path] {
+				tryEdit(path, edit)
 			}
-			var before, after *v1alpha1.KVPool
-			var err error
-			Eventually(func() bool {
-				before = w.current()
-				after = before.DeepCopy()
-				edit.edit(&after.Spec)
-				err = k8s.Update(w.ctx, after, client.DryRunAll)
-				return err == nil || !isConflict(err)
-			}, within, every).Should(BeTrue())
-			if edit.class == refused {
-				Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%s: %v", path, err)
-				continue
-			}
-			Expect(err).NotTo(HaveOccurred(), path)
-			for version := int32(1); version <= render.Newest; version++ {
-				g := NewWithT(GinkgoT())
-				was, is := shape(g, before, version), shape(g, after, version)
-				switch path {
-				case "limits.maxSessions":
-					// The API server refuses it where memory nodes read a file: see TestValidation.
-				case "index.race.leastTables":
-					// Nothing that is formatted depends on it: see Restart.WhatIsTakenUpKeepsItsTables of the data plane.
-				default:
-					Expect(is.memoryFile).To(Equal(was.memoryFile), "%s: template %d", path, version)
-				}
-				if edit.class != kept && edit.class != amended {
-					Expect(is.memoryPod).To(Equal(was.memoryPod), "%s: template %d", path, version)
-				}
-				Expect(is.compute != was.compute).To(Equal(edit.class == rolls), "%s: template %d: compute shards", path, version)
-			}
-			Expect(k8s.Delete(w.ctx, w.pool)).To(Succeed())
 		}
 	})
 
