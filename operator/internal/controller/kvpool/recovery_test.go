@@ -48,7 +48,7 @@ func (t *tries) apart() time.Duration {
 	return longest
 }
 
-// Each failure lasts until the operator waits as long between tries as it ever does: a minute or two. A longer one makes no difference.
+// Each failure lasts until the operator waits between tries for about as long as it ever does, which takes less than a minute. A longer failure makes no difference.
 var _ = Describe("a failure that lasts", func() {
 	const (
 		recovery = 30 * time.Second
