@@ -263,6 +263,8 @@ var _ = Describe("a pool whose memory nodes change", func() {
 				running = startOperator("farpool/dataplane:v1")
 			}
 		})
+		// several is for the operators that die on the way: another one has to start each time.
+		const several = 5
 		until := func(so func(g Gomega)) {
 			GinkgoHelper()
 			Eventually(func(g Gomega) {
@@ -278,7 +280,7 @@ var _ = Describe("a pool whose memory nodes change", func() {
 				}
 				Expect(open).To(BeNumerically("<=", 1), "ResizeOperations are open")
 				so(g)
-			}, within, every).Should(Succeed())
+			}, several*within, every).Should(Succeed())
 		}
 		for move, aim := range []int32{4, 2} {
 			lives++
