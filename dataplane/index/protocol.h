@@ -15,12 +15,16 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "fabric/fabric.h"
-#include "farpool/v1alpha1/agent.pb.h"
 #include "index/image.h"
 #include "index/table.h"
 #include "layout/geometry.h"
 #include "layout/operation_slot.h"
 #include "session/session.h"
+
+namespace farpool::v1alpha1 {
+class MemoryNodeEntry;
+class MemoryNodeFacts;
+}  // namespace farpool::v1alpha1
 
 namespace farpool::index {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index/race/protocol.h"
 
+#include "farpool/v1alpha1/agent.pb.h"
 #include "index/race/table.h"
 #include "index/race/verify.h"
 #include "layout/extent.h"

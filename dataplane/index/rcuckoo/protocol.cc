@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index/rcuckoo/protocol.h"
 
+#include "farpool/v1alpha1/agent.pb.h"
 #include "index/rcuckoo/layout.h"
 #include "index/rcuckoo/repair.h"
 #include "index/rcuckoo/table.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "farpool/v1alpha1/agent.pb.h"
 #include "layout/regions.h"
 
 namespace farpool::toy {
