@@ -6,7 +6,7 @@
 //
 // With the argument `verbs`: the same CALLs on the verbs wire, over connections and over datagrams, on the first RDMA
 // device of this machine, with threads that sleep in between and with threads that do not; beside them ib_send_lat's
-// SENDs of the same device, of queue pairs of the same kind. Prints rows of docs/measurements/calls.md.
+// SENDs of the same device, of queue pairs of the same kind. It polls. Prints rows of docs/measurements/calls.md.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -37,7 +37,7 @@ constexpr std::size_t kBytes = 64;
 // What the two frames of such a CALL come to (fabric/tcp/frame.h).
 constexpr std::size_t kThere = 16 + 24 + 8 + kBytes, kBack = 16 + 8 + kBytes;
 constexpr std::array<std::uint64_t, 3> kFlights{1, 16, 128};
-constexpr std::uint64_t kTimes = 1'000'000, kVerbsTimes = 20'000, kRawTimes = 2'000;
+constexpr std::uint64_t kTimes = 1'000'000, kVerbsTimes = 4'000, kRawTimes = 1'000;
 
 struct Shape {
   const char* name;
@@ -120,24 +120,28 @@ task::Task<void> measure_verbs(fabric::Port& port, const fabric::verbs::VerbsRes
   over.set_value();
 }
 
-// Returns how many SENDs ib_send_lat gets there and back in a second; 0: it told nothing.
-double raw_sends(const fabric::verbs::Device& device, const VerbsShape& shape, int port) {
+// What ib_send_lat told: how many SENDs go there and back in a second, by its typical time and by its mean.
+struct RawSends {
+  double typical = 0, mean = 0;  // 0: it told nothing
+};
+RawSends raw_sends(const fabric::verbs::Device& device, const VerbsShape& shape, int port) {
   const auto gid = device.find_gid();
-  if (!gid.ok()) return 0;
-  std::vector<std::string> flags{"-s", std::to_string(kBytes), "-c", shape.kind};
-  if (shape.spin == 0) flags.emplace_back("-e");  // it sleeps where our threads do
+  if (!gid.ok()) return {};
   const Directory directory;
   // bytes, rounds, and microseconds one way: shortest, longest, typical, mean
-  const auto told =
-      perftest("ib_send_lat", device.name(), static_cast<int>(gid->gid_index), kRawTimes, flags, port, directory);
-  return told.size() > 5 && told[5] > 0 ? 1e6 / (2 * told[5]) : 0;
+  const auto told = perftest("ib_send_lat", device.name(), static_cast<int>(gid->gid_index), kRawTimes,
+                             {"-s", std::to_string(kBytes), "-c", shape.kind}, port, directory);
+  if (told.size() <= 5 || told[4] <= 0 || told[5] <= 0) return {};
+  return {.typical = 1e6 / (2 * told[4]), .mean = 1e6 / (2 * told[5])};
 }
 
-void say_verbs(const VerbsShape& shape, const Counted& counted, double raw) {
+void say_verbs(const VerbsShape& shape, const Counted& counted, const RawSends& raw) {
   const double seconds = static_cast<double>(counted.took) / 1e9, count = static_cast<double>(counted.count);
+  const std::string beside = counted.flight > 1 || raw.mean == 0 ? " | "
+                                                                 : std::to_string(std::lround(raw.typical)) + " | " +
+                                                                       std::to_string(std::lround(raw.mean));
   std::printf("| %s | %lu | %.0f | %.1f | %s | %lu |\n", shape.name, static_cast<unsigned long>(counted.flight),
-              count / seconds, static_cast<double>(counted.cpu) / 1000 / count,
-              counted.flight > 1 || raw == 0 ? "" : std::to_string(std::lround(raw)).c_str(),
+              count / seconds, static_cast<double>(counted.cpu) / 1000 / count, beside.c_str(),
               static_cast<unsigned long>(counted.repeated));
   std::fflush(stdout);
 }
@@ -171,8 +175,8 @@ void run_verbs(const std::shared_ptr<fabric::verbs::Device>& device, const Verbs
   client_thread.join();
   control.stop();
   control_thread.join();
-  const double raw = raw_sends(*device, shape, raw_port);
-  if (raw == 0) std::fprintf(stderr, "%s: ib_send_lat told nothing: install perftest\n", shape.name);
+  const RawSends raw = raw_sends(*device, shape, raw_port);
+  if (raw.mean == 0) std::fprintf(stderr, "%s: ib_send_lat told nothing: install perftest\n", shape.name);
   for (const Counted& each : counted) say_verbs(shape, each, raw);
 }
 
@@ -184,8 +188,9 @@ int run_all_verbs() {
     return 1;
   }
   std::printf(
-      "| queue pairs | in flight | CALLs/s | us CPU per CALL | ib_send_lat, there and back/s | CALLs sent again |\n"
-      "| --- | --- | --- | --- | --- | --- |\n");
+      "| queue pairs | in flight | CALLs/s | us CPU per CALL | ib_send_lat/s, typical | ib_send_lat/s, mean | CALLs "
+      "sent again |\n"
+      "| --- | --- | --- | --- | --- | --- | --- |\n");
   for (const VerbsShape& shape :
        {VerbsShape{"RC", CallForm::connected, "RC"}, VerbsShape{"UD", CallForm::datagrams, "UD"},
         VerbsShape{"RC, spinning", CallForm::connected, "RC", kLongSpin},

@@ -103,6 +103,8 @@ inline int free_port(net::Loop& loop) {
   return std::atoi(address.substr(address.rfind(':') + 1).c_str());
 }
 
+inline constexpr std::chrono::seconds kPerftestPatience{60};
+
 // Runs one of perftest's programs against itself, and returns the only row of its table; empty: it told none.
 inline std::vector<double> perftest(const std::string& program, const std::string& device, int gid,
                                     std::uint64_t rounds, const std::vector<std::string>& more, int port,
@@ -112,9 +114,11 @@ inline std::vector<double> perftest(const std::string& program, const std::strin
   command.insert(command.end(), more.begin(), more.end());
   Child server(command, directory.file("server.txt"));
   command.push_back("127.0.0.1");
-  for (int attempt = 0; attempt < 50; ++attempt) {  // until the server listens
+  // Again until the server listens.
+  for (const auto limit = std::chrono::steady_clock::now() + kPerftestPatience;
+       std::chrono::steady_clock::now() < limit;) {
     Child client(command, directory.file("client.txt"));
-    if (client.wait(std::chrono::seconds(60)) == 0) break;
+    if (client.wait(kPerftestPatience) == 0) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   std::istringstream lines(Directory::text(directory.file("client.txt")));
