@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -48,27 +49,41 @@ type census struct {
 	byName    map[string]*corev1.Pod
 	// within are the processes that answer by pod.
 	within map[types.UID]string
+	// written says where in the list each process is that is written down: later ones of a pod come after earlier ones.
+	written map[string]int
+	// dead are the processes that RepairLeases of the operator name.
+	dead map[string]bool
 }
 
 func (d *decision) takeCensus() census {
-	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}}
+	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}, written: map[string]int{}, dead: map[string]bool{}}
+	for i, process := range d.Processes() {
+		c.written[process.Process] = i
+	}
 	// A process that the operator has found dead may still seem to answer: what it said is late, and another process may run in its pod by now. A RepairLease of a
 	// person may name a process that lives.
-	dead := map[string]bool{}
 	for _, lease := range d.Leases {
 		for _, client := range lease.Spec.Clients {
-			dead[client.Process] = dead[client.Process] || lease.Spec.Cause != v1alpha1.CauseRequested
+			c.dead[client.Process] = c.dead[client.Process] || lease.Spec.Cause != v1alpha1.CauseRequested
 		}
 	}
 	for _, pod := range d.ComputePods {
 		c.byUID[pod.UID], c.byName[pod.Name] = pod, pod
 		observed := d.Agents[pod.UID]
 		process := v1alpha1.ProcessID(observed.Facts.GetIncarnation())
-		if observed.State == agent.Connected && observed.Facts.GetIncarnation() != 0 && !dead[process] {
+		if observed.State == agent.Connected && observed.Facts.GetIncarnation() != 0 && !c.dead[process] {
 			c.answering[process], c.within[pod.UID] = pod, process
 		}
 	}
 	return c
+}
+
+// replaced says whether a later process than this one, which is written down, answers from its pod. What an earlier one said is late: another operator has heard
+// this one since.
+func (c census) replaced(process v1alpha1.ProcessStatus) bool {
+	other := c.within[types.UID(process.PodUID)]
+	at, known := c.written[other]
+	return other != "" && (!known || at > c.written[process.Process])
 }
 
 // judge says whether a process that was written down, when it answered, lives now.
@@ -103,8 +118,8 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 	if last != nil && !last.FinishedAt.IsZero() {
 		known.at = last.FinishedAt.DeepCopy()
 	}
-	// A kubelet starts a container only when the one before has ended, so another process that answers from the pod proves the end of this one.
-	over := PodEnded(pod) || c.within[pod.UID] != "" && last != nil
+	// A kubelet starts a container only when the one before has ended, so a later process that answers from the pod proves the end of this one.
+	over := PodEnded(pod) || c.replaced(process) && last != nil
 	switch {
 	case over && (last != nil && last.ExitCode == 0 || d.closedEverywhere(process.Process)):
 		// The kubelet may remember the end of a later process, which has come and gone since.
@@ -157,14 +172,14 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 	return dead, known
 }
 
-// findDeaths says which processes are dead, and writes down the processes that live or wait for a RepairLease.
+// findDeaths says which processes are dead, and writes down the processes that live or wait for a RepairLease, new ones last.
 func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []death, processes []v1alpha1.ProcessStatus) {
 	written := map[string]v1alpha1.ProcessStatus{}
 	found := map[string]death{}
 	for _, process := range d.Processes() {
 		written[process.Process] = process
 		switch judged, known := d.judge(c, process); {
-		case judged == ended, judged == dead && dealtWith[process.Process]:
+		case judged == ended, judged == dead && dealtWith[process.Process], c.dead[process.Process]:
 		case judged == dead:
 			found[process.Process] = known
 			processes = append(processes, process)
@@ -172,8 +187,9 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 			processes = append(processes, process)
 		}
 	}
-	for process, pod := range c.answering {
+	for _, process := range slices.Sorted(maps.Keys(c.answering)) {
 		if _, known := written[process]; !known {
+			pod := c.answering[process]
 			processes = append(processes, v1alpha1.ProcessStatus{Process: process, Name: pod.Name, PodUID: string(pod.UID), NodeName: pod.Spec.NodeName})
 		}
 	}
@@ -192,7 +208,6 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 		deaths = append(deaths, known)
 	}
 	slices.SortFunc(deaths, func(a, b death) int { return cmp.Compare(a.process, b.process) })
-	slices.SortFunc(processes, func(a, b v1alpha1.ProcessStatus) int { return cmp.Compare(a.Process, b.Process) })
 	return deaths, processes
 }
 

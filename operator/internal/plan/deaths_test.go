@@ -101,6 +101,7 @@ func TestTheExitOfALaterProcessIsNoDeathOfAnEarlierOne(t *testing.T) {
 			w.closes(0xa)
 		}
 		w.step()
+		w.step()
 		if len(w.Leases) != leases {
 			t.Errorf("closed everywhere: %v; %d RepairLeases", closed, len(w.Leases))
 		}
@@ -145,6 +146,34 @@ func TestALateReportOfADeadProcess(t *testing.T) {
 	for _, process := range w.Processes() {
 		if process.Process == v1alpha1.ProcessID(0xa) {
 			t.Error("the dead process is written down again")
+		}
+	}
+}
+
+// Two processes of a pod may be written down, while the earlier one waits for its RepairLease. An operator that still hears the earlier one does not take the later
+// one for dead.
+func TestALateReportOfAProcessThatWaitsForItsRepairLease(t *testing.T) {
+	for _, c := range []struct{ earlier, later uint64 }{{0xa, 0x1a}, {0xa, 0x9}} {
+		w := newWard(t)
+		pool := w.ComputePools["cache-shards"]
+		late := w.Agents["pod-a"]
+		w.shard("a", c.later).Status.ContainerStatuses[0].LastTerminationState.Terminated = terminated(137)
+		now := w.Agents["pod-a"]
+		// No RepairLease could be made in this look.
+		pool.Status = w.decide(t).Status.ComputePools["cache-shards"]
+		pool.Status.Processes = append([]v1alpha1.ProcessStatus{{Process: v1alpha1.ProcessID(c.earlier), Name: "a", PodUID: "pod-a", NodeName: "worker-a"}}, pool.Status.Processes...)
+		w.Agents["pod-a"] = late
+		w.step()
+		if len(w.Leases) != 0 {
+			t.Errorf("%+v: a RepairLease by what the earlier process said: %+v", c, w.Leases[0].Spec)
+		}
+		w.Agents["pod-a"] = now
+		w.step()
+		if len(w.Leases) != 1 || w.Leases[0].Spec.Clients[0].Process != v1alpha1.ProcessID(c.earlier) {
+			t.Errorf("%+v: %d RepairLeases, and the later process answers", c, len(w.Leases))
+		}
+		if !slices.ContainsFunc(w.Processes(), func(process v1alpha1.ProcessStatus) bool { return process.Process == v1alpha1.ProcessID(c.later) }) {
+			t.Errorf("%+v: the later process is not written down", c)
 		}
 	}
 }

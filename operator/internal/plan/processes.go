@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -88,9 +87,11 @@ func (d *decision) kept(name string, list []v1alpha1.ProcessStatus) []v1alpha1.P
 		}
 		return 0
 	}
-	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b v1alpha1.ProcessStatus) int { return rank(a) - rank(b) })
-	list = list[:processesKept]
-	slices.SortFunc(list, func(a, b v1alpha1.ProcessStatus) int { return cmp.Compare(a.Process, b.Process) })
-	return list
+	ranked := slices.Clone(list)
+	slices.SortStableFunc(ranked, func(a, b v1alpha1.ProcessStatus) int { return rank(a) - rank(b) })
+	beyond := map[string]bool{}
+	for _, process := range ranked[processesKept:] {
+		beyond[process.Process] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(process v1alpha1.ProcessStatus) bool { return beyond[process.Process] })
 }

@@ -87,6 +87,10 @@ func TestAComputeShardPoolGoesAfterItsProcesses(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		w.gone(name)
 	}
+	// A RepairLease that could not be made would be made at the next look.
+	if w.step(); len(object.Status.Processes) != 3 {
+		t.Fatalf("%v: what is dead is forgotten before a RepairLease is seen to name it", object.Status.Processes)
+	}
 	w.step()
 	if len(object.Status.Processes) != 0 || len(w.Leases) != 1 || len(w.Leases[0].Spec.Clients) != 3 {
 		t.Fatalf("%v; %d RepairLeases", object.Status.Processes, len(w.Leases))

@@ -79,22 +79,8 @@ func (d *decision) decideRepairs(act bool) {
 	}
 	var deaths []death
 	deaths, r.processes = d.findDeaths(r.census, dealtWith)
-	unleased := deaths
 	if act && !d.Status.Unsettled {
-		unleased = d.makeLeases(deaths)
-	}
-	// A process that a lease names from now on is remembered by the lease.
-	remembered := map[string]bool{}
-	for _, known := range unleased {
-		remembered[known.process] = true
-	}
-	leased := map[string]bool{}
-	for _, known := range deaths {
-		leased[known.process] = !remembered[known.process]
-	}
-	r.processes = slices.DeleteFunc(r.processes, func(process v1alpha1.ProcessStatus) bool { return leased[process.Process] })
-	if act && !d.Status.Unsettled {
-		r.waiting = len(unleased)
+		r.waiting = len(d.makeLeases(deaths))
 	}
 
 	var complete []*v1alpha1.RepairLease
