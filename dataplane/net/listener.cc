@@ -14,6 +14,8 @@
 #include <asio/ip/v6_only.hpp>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
 #include <unordered_map>
 #include <utility>
 
@@ -484,6 +486,24 @@ base::Status clear_stale(const std::string& path) {
 }
 
 }  // namespace
+
+// A socket that is young may belong to a process that is about to listen.
+void remove_left_over(const std::string& address) {
+  namespace fs = std::filesystem;
+  const fs::path own = address.substr(address.find(':') + 1);
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(own.parent_path(), error)) {
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(error);
+    if (error || entry.path().extension() != own.extension() || !entry.is_socket(error) ||
+        age < std::chrono::minutes(1))
+      continue;
+    asio::io_context context;
+    Local::socket probe(context);
+    asio::error_code refused;
+    probe.connect(Local::endpoint(entry.path().string()), refused);
+    if (refused == asio::error::connection_refused) fs::remove(entry.path(), error);
+  }
+}
 
 bool kernel_has_ipv6() {
   const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);

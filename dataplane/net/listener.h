@@ -67,4 +67,8 @@ class Listener {
   std::shared_ptr<State> state_;
 };
 
+// Removes the sockets in a local address's directory, with its extension, that nobody has listened on for a minute: they
+// are left over from processes that were killed, each of which had one of its own.
+void remove_left_over(const std::string& address);
+
 }  // namespace farpool::net

@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -781,6 +782,40 @@ TEST(Connect, SaysWhyNot) {
             [&](auto stream) { code.set_value(stream.code()); });
   });
   EXPECT_EQ(code.get_future().get(), base::Code::timed_out);
+}
+
+// Sockets of the dead go. One that is young may be about to listen, and others' files are nobody's business.
+TEST(Listener, RemovesWhatProcessesThatWereKilledHaveLeft) {
+  namespace fs = std::filesystem;
+  std::string directory = (fs::temp_directory_path() / "farpool-net-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  std::vector<int> listening;
+  const auto add = [&](const std::string& name, bool listens, bool old) {
+    const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    std::strncpy(address.sun_path, (directory + "/" + name).c_str(), sizeof address.sun_path - 1);
+    ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    if (listens) {
+      ASSERT_EQ(::listen(socket, 1), 0);
+      listening.push_back(socket);
+    } else {
+      ::close(socket);
+    }
+    if (old) fs::last_write_time(directory + "/" + name, fs::file_time_type::clock::now() - std::chrono::minutes(2));
+  };
+  add("dead.lanes", false, true);
+  add("young.lanes", false, false);
+  add("living.lanes", true, true);
+  add("other.sock", false, true);
+  std::ofstream(directory + "/file.lanes") << "no socket";
+  fs::last_write_time(directory + "/file.lanes", fs::file_time_type::clock::now() - std::chrono::minutes(2));
+  remove_left_over("shm:" + directory + "/own.lanes");
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(directory)) left.push_back(entry.path().filename());
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(left, (std::vector<std::string>{"file.lanes", "living.lanes", "other.sock", "young.lanes"}));
+  for (const int socket : listening) ::close(socket);
+  fs::remove_all(directory);
 }
 
 // A file that is no memory node's: something that takes connections and gives no rings.

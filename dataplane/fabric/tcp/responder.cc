@@ -4,12 +4,8 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <asio/io_context.hpp>
-#include <asio/local/stream_protocol.hpp>
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -45,25 +41,6 @@ struct Counters {
 };
 void add(Counters::Counter& counter, std::uint64_t amount) {
   counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-}
-
-// Every incarnation has a socket of its own, so that those of processes that were killed would pile up. One that is
-// young may be about to listen.
-void remove_left_over(const std::string& address) {
-  namespace fs = std::filesystem;
-  const fs::path own = address.substr(address.find(':') + 1);
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(own.parent_path(), error)) {
-    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(error);
-    if (error || entry.path().extension() != own.extension() || !entry.is_socket(error) ||
-        age < std::chrono::minutes(1))
-      continue;
-    asio::io_context context;
-    asio::local::stream_protocol::socket probe(context);
-    asio::error_code refused;
-    probe.connect(entry.path().string(), refused);
-    if (refused == asio::error::connection_refused) fs::remove(entry.path(), error);
-  }
 }
 
 }  // namespace
@@ -663,7 +640,7 @@ base::Status TcpResponder::serve(Host& host, LaneMaker* other) {
 
 base::Status TcpResponder::serve_rings(const std::string& address) {
   FARPOOL_CHECK(state_->host != nullptr && state_->rings == nullptr && state_->other == nullptr);
-  remove_left_over(address);
+  net::remove_left_over(address);
   auto rings = state_->listen(address, true);
   if (!rings.ok()) return rings.status();
   state_->rings = std::move(*rings);
