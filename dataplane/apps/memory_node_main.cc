@@ -21,6 +21,7 @@
 #include "apps/settings.h"
 #include "apps/startup.h"
 #include "apps/wire.h"
+#include "fabric/session_port/server.h"
 #include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
 #include "fabric/verbs/responder.h"
@@ -173,7 +174,7 @@ Status check(Settings& settings) {
 // The wire that was asked for.
 class Wire {
  public:
-  Wire(net::Loop& control, fabric::tcp::ResponderOptions session_port, std::shared_ptr<fabric::verbs::Device> device) {
+  Wire(net::Loop& control, fabric::session_port::Options session_port, std::shared_ptr<fabric::verbs::Device> device) {
     if (device != nullptr) {
       verbs_ =
           std::make_unique<fabric::verbs::VerbsResponder>(control, std::move(session_port), std::move(device),
@@ -190,7 +191,10 @@ class Wire {
   // Only with tcp: see check_wire.
   Status serve_rings(const std::string& address) { return tcp_->serve_rings(address); }
   const std::string& address() const { return verbs_ != nullptr ? verbs_->address() : tcp_->address(); }
-  fabric::tcp::ResponderStats stats() const { return verbs_ != nullptr ? verbs_->session_port_stats() : tcp_->stats(); }
+  // Chains and verbs of frames only with tcp.
+  fabric::tcp::ResponderStats stats() const {
+    return verbs_ != nullptr ? fabric::tcp::ResponderStats{verbs_->session_port_stats()} : tcp_->stats();
+  }
   // None on the tcp wire.
   std::optional<fabric::verbs::VerbsStats> verbs_stats() const {
     if (verbs_ == nullptr) return std::nullopt;
@@ -556,7 +560,7 @@ int run(const Settings& settings) {
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
   // Beside lanes there are handshakes, which come and go, as slowly as clients may be.
-  const auto patience = std::max(fabric::tcp::ResponderOptions().handshake_deadline, settings.failure_timeout);
+  const auto patience = std::max(fabric::session_port::Options().handshake_deadline, settings.failure_timeout);
   Wire wire(control,
             {.listen = settings.listen,
              .tls = *tls,

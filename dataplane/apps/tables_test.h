@@ -27,9 +27,10 @@
 #include "client/pool.h"
 #include "directory/directory.h"
 #include "fabric/service.h"
+#include "fabric/session_port/server.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
-#include "fabric/tcp/test_loop.h"
 #include "fabric/verbs/port.h"
 #include "fabric/verbs/responder.h"
 #include "fabric/words.h"
@@ -55,7 +56,7 @@ using base::Nanos;
 using base::Result;
 using base::Status;
 using fabric::Cost;
-using fabric::tcp::PortThread;
+using fabric::session_port::PortThread;
 using fabric::verbs::Device;
 using fabric::verbs::VerbsPort;
 using layout::Protocol;
@@ -132,7 +133,7 @@ struct Server {
         memory(std::make_unique<node::Memory>(
             std::move(*node::Memory::on_volume(ground->directory, name, shape.memory)))) {
     control.on([&] {
-      fabric::tcp::ResponderOptions session_port{.listen = "127.0.0.1:0", .executors = 2, .handshake_deadline = kLong};
+      fabric::session_port::Options session_port{.listen = "127.0.0.1:0", .executors = 2, .handshake_deadline = kLong};
       if (ground->wire == Wire::verbs) {
         session_port.executors = 1;
         verbs = std::make_unique<fabric::verbs::VerbsResponder>(control.loop, session_port, ground->device);
@@ -230,7 +231,7 @@ struct Server {
   const std::shared_ptr<Ground> ground;
   const std::string file;
   std::unique_ptr<node::Memory> memory;
-  fabric::tcp::LoopThread control;
+  fabric::session_port::LoopThread control;
   std::unique_ptr<fabric::tcp::TcpResponder> tcp;
   std::unique_ptr<fabric::verbs::VerbsResponder> verbs;
   std::unique_ptr<node::MemoryNode> node;

@@ -20,7 +20,7 @@
 
 #include "bench/perftest.h"
 #include "client/pool.h"
-#include "fabric/tcp/test_loop.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/verbs/port.h"
 #include "fabric/verbs/responder.h"
 #include "fabric/verbs/survey.h"
@@ -78,7 +78,7 @@ class Host final : public fabric::Host {
   std::vector<std::uint64_t> locks_ = std::vector<std::uint64_t>(kLockBytes / 8);
 };
 
-struct Client : fabric::tcp::PortThread<VerbsPort> {
+struct Client : fabric::session_port::PortThread<VerbsPort> {
   Client(std::shared_ptr<Device> device, Nanos spin) {
     on([&] {
       loop.set_spin(spin);
@@ -92,7 +92,7 @@ struct Client : fabric::tcp::PortThread<VerbsPort> {
   std::string said;
 };
 
-int port_of(fabric::tcp::LoopThread& control) {
+int port_of(fabric::session_port::LoopThread& control) {
   int port = 0;
   control.on([&] { port = free_port(control.loop); });
   return port;
@@ -374,7 +374,7 @@ Status time_a_pool(std::shared_ptr<Device> device, Client& client, std::uint64_t
   constexpr const char* kUid = "verify";
   auto memory = node::Memory::anonymous(64 << 20);
   if (!memory.ok()) return memory.status();
-  fabric::tcp::LoopThread control;
+  fabric::session_port::LoopThread control;
   std::unique_ptr<VerbsResponder> responder;
   std::unique_ptr<node::MemoryNode> node;
   Status status;
@@ -382,7 +382,7 @@ Status time_a_pool(std::shared_ptr<Device> device, Client& client, std::uint64_t
   control.on([&] {
     const std::string address = free_address(control.loop);  // told to clients before it listens
     responder = std::make_unique<VerbsResponder>(
-        control.loop, fabric::tcp::ResponderOptions{.listen = address, .handshake_deadline = kFailureTimeout}, device);
+        control.loop, fabric::session_port::Options{.listen = address, .handshake_deadline = kFailureTimeout}, device);
     auto made = node::MemoryNode::create({.name = "verify-0",
                                           .pool_uid = kUid,
                                           .endpoint = address,
@@ -475,13 +475,13 @@ int run(const Settings& settings) {
   Directory directory;
   Json checks = Json::array(), times = Json::array();
   Host host;
-  fabric::tcp::LoopThread control;
+  fabric::session_port::LoopThread control;
   std::unique_ptr<VerbsResponder> responder;
   Status placed, served;
   control.on([&] {
     responder = std::make_unique<VerbsResponder>(
         control.loop,
-        fabric::tcp::ResponderOptions{
+        fabric::session_port::Options{
             .listen = "127.0.0.1:0", .max_lanes_per_session = 64, .handshake_deadline = kFailureTimeout},
         *device);
     placed = responder->place_in_device(host.locks());

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "base/random.h"
+#include "fabric/session_port/server.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/tcp/responder.h"
 #include "fabric/tcp/test_loop.h"
 #include "heap/heap.h"
@@ -66,7 +68,7 @@ struct Server {
   explicit Server(std::uint64_t bytes, Nanos lease = kLongLease) : memory(std::move(*Memory::anonymous(bytes))) {
     control.on([this, lease] {
       responder = std::make_unique<fabric::tcp::TcpResponder>(
-          control.loop, fabric::tcp::ResponderOptions{.listen = "127.0.0.1:0", .tls = nullptr, .executors = 2});
+          control.loop, fabric::session_port::Options{.listen = "127.0.0.1:0", .tls = nullptr, .executors = 2});
       MemoryNode::Options options;
       options.name = "memory-0";
       options.pool_uid = "pool";
@@ -101,7 +103,7 @@ struct Server {
   }
 
   Memory memory;
-  fabric::tcp::LoopThread control;
+  fabric::session_port::LoopThread control;
   std::unique_ptr<fabric::tcp::TcpResponder> responder;
   std::unique_ptr<MemoryNode> node;
 };

@@ -103,7 +103,7 @@ func (a arrows) check(file, header string, angled bool) string {
 	if test && (strings.HasPrefix(target, "index/") || target == "heap") {
 		return ""
 	}
-	if test && (target == "fabric/sim" || target == "fabric/contract" || target == "sim" || target == "fabric/tcp" || target == "node") {
+	if test && (target == "fabric/sim" || target == "fabric/contract" || target == "sim" || target == "fabric/session_port" || target == "fabric/tcp" || target == "node") {
 		return ""
 	}
 	return fmt.Sprintf("%s may not include %s (%q): the arrows in rooms.arrows point elsewhere", room, target, header)

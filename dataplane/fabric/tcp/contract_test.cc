@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "fabric/contract/suite.h"
+#include "fabric/session_port/server.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/tcp/responder.h"
 #include "fabric/tcp/test_loop.h"
 #include "net/listener.h"
@@ -19,8 +21,8 @@
 namespace farpool::fabric::contract {
 namespace {
 
+using session_port::LoopThread;
 using tcp::ClientThread;
-using tcp::LoopThread;
 
 struct Shape {
   bool tls = false;
@@ -43,7 +45,7 @@ class TcpWire final : public Wire {
       directory_ = pattern;
     }
     responder_ = std::make_unique<tcp::TcpResponder>(
-        control_.loop, tcp::ResponderOptions{
+        control_.loop, session_port::Options{
                            .listen = "127.0.0.1:0", .tls = node_tls, .executors = shape.executors, .spin = shape.spin});
     control_.on([&] {
       base::Status status = responder_->serve(host);

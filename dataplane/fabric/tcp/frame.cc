@@ -9,7 +9,6 @@
 namespace farpool::fabric::tcp {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x316c7066;  // "fpl1"
 constexpr std::size_t kVerbHeader = 24;
 
 std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
@@ -81,25 +80,6 @@ std::uint64_t key_of(std::uint32_t region, Keys keys) {
 }
 
 }  // namespace
-
-void put_envelope(base::MutableBytes into, Envelope envelope) {
-  Writer writer{into.data()};
-  writer.put(kMagic);
-  writer.put(envelope.kind);
-  writer.put(envelope.length);
-  writer.put(std::uint32_t{0});
-}
-
-std::optional<Envelope> get_envelope(base::Bytes header, std::size_t most) {
-  Reader reader{header};
-  const auto magic = reader.get<std::uint32_t>();
-  Envelope envelope;
-  envelope.kind = reader.get<std::uint32_t>();
-  envelope.length = reader.get<std::uint32_t>();
-  reader.zero(reader.get<std::uint32_t>() == 0);
-  if (reader.failed || magic != kMagic || envelope.length > most) return std::nullopt;
-  return envelope;
-}
 
 std::size_t frame_length(base::Bytes header) {
   FARPOOL_CHECK(header.size() >= kHeaderBytes);

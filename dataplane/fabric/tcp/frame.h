@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of the tcp wire. Everything is little-endian and a multiple of 8 long. Pure: no sockets, no memory but the
-// caller's.
-//
-// OFFSET SIZE  greeting, and the reply to it
-//      0    4  magic     "fpl1"
-//      4    4  kind      greeting: 1 exchange, 2 lane, 3 lane of another wire, 4 proof; reply: 0 accepted, 1 refused
-//      8    4  length    of the body that follows: a request or its reply; a lane's token, and what the other wire says
-//     12    4  zero
-//
-// A lane over rings begins with two greetings, on a socket where nobody has shown a certificate, and its token never
-// crosses: with a proof (the token's name, and a nonce), which is answered by the memory node's nonce and its proof
-// that it knows the token of that name; and then with a lane, whose body is the client's proof in place of the token.
+// The bytes of a lane of the tcp wire, behind the greeting (fabric/session_port/greeting.h). Everything is little-endian
+// and a multiple of 8 long. Pure: no sockets, no memory but the caller's.
 //
 // OFFSET SIZE  chain: client to memory node, once the lane is open
 //      0    4  length    of the frame, header included
@@ -44,36 +34,15 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
 
 #include "base/bytes.h"
 #include "fabric/fabric.h"
 
 namespace farpool::fabric::tcp {
 
-inline constexpr std::size_t kHeaderBytes = 16;          // of greetings, chains and replies
+inline constexpr std::size_t kHeaderBytes = 16;          // of chains and replies
 inline constexpr std::size_t kMaxFrameBytes = 8u << 20;  // chains and replies
 inline constexpr std::size_t kMaxVerbBytes = 2u << 20;
-inline constexpr std::size_t kMaxRequestBytes = 64 * 1024;  // of an exchange
-inline constexpr std::size_t kTokenBytes = 16;
-inline constexpr std::size_t kProofBytes = 32;             // a name or proof, and a nonce
-inline constexpr std::size_t kMaxAnswerBytes = 16u << 20;  // to an exchange
-
-enum class Greeting : std::uint32_t { exchange = 1, lane = 2, attach = 3, proof = 4 };
-enum class Welcome : std::uint32_t { accepted = 0, refused = 1 };
-
-// What proofs of a lane's token are for: see net/proof.h.
-inline constexpr std::string_view kNameOfToken = "farpool lane token's name";
-inline constexpr std::string_view kProofOfNode = "farpool lane memory node";
-inline constexpr std::string_view kProofOfClient = "farpool lane client";
-
-struct Envelope {
-  std::uint32_t kind = 0;
-  std::uint32_t length = 0;  // of the body that follows
-};
-void put_envelope(base::MutableBytes into, Envelope envelope);  // kHeaderBytes
-// Nothing if the bytes cannot be an envelope, or its body is longer than `most`.
-std::optional<Envelope> get_envelope(base::Bytes header, std::size_t most);
 
 // The length that the first kHeaderBytes of a chain or reply claim, or 0 if no frame begins so.
 std::size_t frame_length(base::Bytes header);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever bytes a client sends as greeting or chains, or a memory node as replies: nothing outside the regions is
+// Whatever bytes a client sends as chains, or a memory node as replies: nothing outside the regions is
 // touched, and what is read comes from what was sent.
 #include <array>
 #include <cstdint>
@@ -67,7 +67,6 @@ void run_reply(base::Bytes input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   namespace tcp = farpool::fabric::tcp;
   const farpool::base::Bytes input = std::as_bytes(std::span(data, size));
-  if (const auto envelope = tcp::get_envelope(input, 4096)) FARPOOL_CHECK(envelope->length <= 4096);
   if (size >= tcp::kHeaderBytes) {
     const std::size_t length = tcp::frame_length(input);
     FARPOOL_CHECK(length == 0 || (length >= tcp::kHeaderBytes && length <= tcp::kMaxFrameBytes));

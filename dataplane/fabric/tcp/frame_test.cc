@@ -50,22 +50,6 @@ TEST(Frame, ChainsHaveTheGoldenBytes) {
   EXPECT_EQ(encode(9, golden.call, kKeys), annotated("call.txt"));
 }
 
-TEST(Frame, GreetingsHaveTheGoldenBytes) {
-  std::vector<std::byte> bytes(kHeaderBytes);
-  put_envelope(bytes, {.kind = static_cast<std::uint32_t>(Greeting::lane), .length = 16});
-  EXPECT_EQ(bytes, annotated("greeting.txt"));
-  const auto envelope = get_envelope(bytes, 16);
-  ASSERT_TRUE(envelope);
-  EXPECT_EQ(envelope->kind, 2u);
-  EXPECT_EQ(envelope->length, 16u);
-  EXPECT_FALSE(get_envelope(bytes, 15)) << "a body longer than the bound";
-  for (std::size_t i : {0u, 3u, 12u, 15u}) {
-    auto broken = bytes;
-    broken[i] ^= std::byte{1};
-    EXPECT_FALSE(get_envelope(broken, 1 << 20)) << "byte " << i;
-  }
-}
-
 TEST(Frame, RepliesHaveTheGoldenBytesAndAreTakenApart) {
   Golden golden;
   const auto reply = annotated("reply.txt");

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/session_port/greeting.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/tcp/test_loop.h"
 #include "net/listener.h"
@@ -18,6 +20,10 @@
 
 namespace farpool::fabric::tcp {
 namespace {
+
+using session_port::kEnvelopeBytes;
+using session_port::kTokenBytes;
+using session_port::LoopThread;
 
 // A memory node that admits a lane, takes some chains, and answers them by their ids in an order of its own: a CALL
 // with no bytes, and a READ with one word.
@@ -27,7 +33,7 @@ class WilfulNode final : public net::StreamHandler {
     thread_.on([this] {
       auto listener = net::Listener::open(thread_.loop, {.address = "127.0.0.1:0"}, [this](auto stream) {
         stream_ = std::move(stream);
-        stream_->need(kHeaderBytes + kTokenBytes);
+        stream_->need(kEnvelopeBytes + kTokenBytes);
         stream_->start(*this);
       });
       EXPECT_TRUE(listener.ok());
@@ -44,8 +50,9 @@ class WilfulNode final : public net::StreamHandler {
 
   void on_input() noexcept override {
     if (!std::exchange(greeted_, true)) {
-      put_envelope(stream_->reserve(kHeaderBytes), {.kind = static_cast<std::uint32_t>(Welcome::accepted)});
-      stream_->consume(kHeaderBytes + kTokenBytes);
+      session_port::put_envelope(stream_->reserve(kEnvelopeBytes),
+                                 {.kind = static_cast<std::uint32_t>(session_port::Welcome::accepted)});
+      stream_->consume(kEnvelopeBytes + kTokenBytes);
       stream_->need(kHeaderBytes);
     }
     for (;;) {

@@ -1,78 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of this room: loops on threads of their own, and coroutines run on them.
+// For tests: a port of this wire on a thread of its own.
 #pragma once
 
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <future>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
+#include "fabric/session_port/test_loop.h"
 #include "fabric/tcp/port.h"
-#include "net/loop.h"
 #include "net/tls.h"
-#include "task/scope.h"
 
 namespace farpool::fabric::tcp {
 
-struct LoopThread {
-  net::Loop loop;
-  std::thread thread{[this] { loop.run(); }};
-  ~LoopThread() {
-    loop.stop();
-    thread.join();
-  }
-  // On the loop's thread; returns when it has run.
-  void on(const std::function<void()>& what) {
-    std::promise<void> ran;
-    loop.post([&] {
-      what();
-      ran.set_value();
-    });
-    ran.get_future().get();
-  }
-};
-
-// A port of some wire on a loop of its own.
-template <class SomePort>
-struct PortThread : LoopThread {
-  ~PortThread() {
-    on([this] { port.reset(); });
-  }
-  std::future<void> spawn(task::Task<void> task) {
-    auto over = std::make_shared<std::promise<void>>();
-    loop.post([this, over, task = std::make_shared<task::Task<void>>(std::move(task))] {
-      scope.spawn(signal(std::move(*task), over));
-    });
-    return over->get_future();
-  }
-  // Spawns and waits for the end. A task that is stuck holds frames that are in use, so the process cannot go on then.
-  void run(task::Task<void> task) { wait(spawn(std::move(task))); }
-  static void wait(const std::future<void>& ended) {
-    if (ended.wait_for(std::chrono::minutes(5)) == std::future_status::ready) return;
-    std::fprintf(stderr, "a task did not end within five minutes\n");
-    std::abort();
-  }
-
-  std::unique_ptr<SomePort> port;
-  task::Scope scope;
-
- private:
-  static task::Task<void> signal(task::Task<void> task, std::shared_ptr<std::promise<void>> over) {
-    {
-      task::Task<void> owned = std::move(task);
-      co_await std::move(owned);
-    }
-    over->set_value();
-  }
-};
-
-struct ClientThread : PortThread<TcpPort> {
+struct ClientThread : session_port::PortThread<TcpPort> {
   explicit ClientThread(std::shared_ptr<net::Tls> tls, const std::string& rings = {}) {
     on([&] { port = std::make_unique<TcpPort>(loop, std::move(tls), rings); });
   }

@@ -63,7 +63,7 @@ class Cable : public ::testing::Test {
       if (where == Node::far) enter("/run/netns/far");
       responder = std::make_unique<VerbsResponder>(
           control.loop,
-          tcp::ResponderOptions{.listen = where == Node::far ? "10.77.0.2:0" : "127.0.0.1:0",
+          session_port::Options{.listen = where == Node::far ? "10.77.0.2:0" : "127.0.0.1:0",
                                 .max_lanes_per_session = 64,
                                 .handshake_deadline = kFailureTimeout},
           std::move(*far));
@@ -97,7 +97,7 @@ class Cable : public ::testing::Test {
   }
 
   TestHost host;
-  tcp::LoopThread control;
+  session_port::LoopThread control;
   std::shared_ptr<Device> device;
   CallForm calls = CallForm::connected;  // of the client, from when it is plugged in
   std::mutex mutex;

@@ -31,16 +31,13 @@ using contract::TestService;
 
 constexpr Nanos kPatience = 60 * base::kSecond;
 
-task::Task<void> attach(tcp::TcpPort& port, LaneGrant grant, AttachRequest request,
+task::Task<void> attach(session_port::LoopPort& port, LaneGrant grant, AttachRequest request,
                         std::unique_ptr<net::Stream>& stream, std::optional<AttachReply>& reply) {
-  std::string body(base::text_of(grant.token));
-  body += put(request);
-  auto answer = co_await port.ask(grant.endpoint, {}, tcp::Greeting::attach, std::move(body), port.now() + kPatience);
-  EXPECT_TRUE(answer.ok()) << answer.status().message();
-  if (!answer.ok()) co_return;
-  EXPECT_EQ(answer->welcome, tcp::Welcome::accepted) << answer->body;
-  reply = get_reply(base::bytes_of(answer->body));
-  stream = std::move(answer->stream);
+  auto begun = co_await port.begin_lane(session_port::Greeting::attach, grant, put(request), port.now() + kPatience);
+  EXPECT_TRUE(begun.ok()) << begun.status().message();
+  if (!begun.ok()) co_return;
+  reply = get_reply(base::bytes_of(begun->answer));
+  stream = std::move(begun->stream);
 }
 
 // A client that sends what it likes on the queue pair for its lane's CALLs.
@@ -137,7 +134,7 @@ class WilfulClient {
     EXPECT_EQ(::ibv_post_recv(raw(), &wr, &bad), 0);
   }
   const CallForm form_;
-  tcp::ClientThread thread_{nullptr};
+  session_port::BareThread thread_{nullptr};
   std::vector<std::byte> memory_ = std::vector<std::byte>(2 * kReceives * kStride);
   ProtectionDomain domain_;
   Completions completions_;
@@ -158,7 +155,7 @@ class Calls : public ::testing::TestWithParam<CallForm> {
     device = *opened;
     control.on([this] {
       responder = std::make_unique<VerbsResponder>(
-          control.loop, tcp::ResponderOptions{.listen = "127.0.0.1:0", .handshake_deadline = kPatience}, device);
+          control.loop, session_port::Options{.listen = "127.0.0.1:0", .handshake_deadline = kPatience}, device);
       EXPECT_TRUE(responder->serve(host).ok());
     });
   }
@@ -191,7 +188,7 @@ class Calls : public ::testing::TestWithParam<CallForm> {
   static std::uint64_t id_of(std::uint32_t line, std::uint64_t number) { return RequestId{line, number}.word(); }
 
   TestHost host;
-  tcp::LoopThread control;
+  session_port::LoopThread control;
   std::shared_ptr<Device> device;
   std::unique_ptr<VerbsResponder> responder;
 };

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fabric/contract/suite.h"
-#include "fabric/tcp/test_loop.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/verbs/lab_test.h"
 #include "fabric/verbs/responder.h"
 #include "net/listener.h"
@@ -18,7 +18,7 @@
 namespace farpool::fabric::contract {
 namespace {
 
-using tcp::LoopThread;
+using session_port::LoopThread;
 using verbs::VerbsThread;
 
 // Laboratories are slow: nothing here is about how soon a failure is noticed.
@@ -47,7 +47,7 @@ class VerbsWire final : public Wire {
     control_.on([&] {
       responder_ = std::make_unique<verbs::VerbsResponder>(
           control_.loop,
-          tcp::ResponderOptions{.listen = "127.0.0.1:0", .tls = node_tls, .handshake_deadline = kFailureTimeout},
+          session_port::Options{.listen = "127.0.0.1:0", .tls = node_tls, .handshake_deadline = kFailureTimeout},
           *device);
       const base::Status status = responder_->serve(host);
       EXPECT_TRUE(status.ok()) << status.message();

@@ -11,12 +11,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "fabric/contract/wire.h"
-#include "fabric/tcp/responder.h"
+#include "fabric/session_port/server.h"
 #include "fabric/verbs/call.h"
 #include "fabric/verbs/lab_test.h"
 #include "fabric/verbs/queue_pair.h"
@@ -30,7 +31,7 @@ using ::testing::HasSubstr;
 enum class Fault { none, wrong_key, no_receive, gone, in_error, long_answer, wrong_answer, no_manager };
 
 // One lane at a time, with a queue pair and a region made as a memory node's are.
-class FaultyNode final : public tcp::LaneMaker {
+class FaultyNode final : public session_port::AttachedWire {
  public:
   explicit FaultyNode(const Device& device) : device_(device) {
     domain_ = std::move(*make_protection_domain(device));
@@ -39,6 +40,7 @@ class FaultyNode final : public tcp::LaneMaker {
         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     memory_ = std::move(*register_memory(domain_.get(), words.data(), sizeof words, kAccess));
   }
+  std::string_view name() const override { return "verbs"; }
   void attach(std::uint64_t, const LaneRights&, base::Bytes bytes, Answer answer) override {
     const auto request = get_request(bytes);
     ASSERT_TRUE(request);
@@ -132,9 +134,9 @@ class Failures : public ::testing::Test {
     device = *opened;
     node = std::make_unique<FaultyNode>(*device);
     control.on([this] {
-      session_port = std::make_unique<tcp::TcpResponder>(
-          control.loop, tcp::ResponderOptions{.listen = "127.0.0.1:0", .handshake_deadline = 30 * base::kSecond});
-      const base::Status status = session_port->serve(host, node.get());
+      server = std::make_unique<session_port::Server>(
+          control.loop, session_port::Options{.listen = "127.0.0.1:0", .handshake_deadline = 30 * base::kSecond});
+      const base::Status status = server->serve(host, *node);
       EXPECT_TRUE(status.ok()) << status.message();
     });
     client = std::make_unique<VerbsThread>(nullptr, device, 0, [this](const std::string& line) {
@@ -145,12 +147,12 @@ class Failures : public ::testing::Test {
   ~Failures() override {
     if (client) client->on([this] { lane.reset(); });
     client.reset();
-    control.on([this] { session_port.reset(); });
+    control.on([this] { server.reset(); });
   }
   void open(Fault fault) {
     client->on([this] { lane.reset(); });
     control.on([&] { node->fault = fault; });
-    client->run(open_into(*client->port, host.grant(1, session_port->address()), lane));
+    client->run(open_into(*client->port, host.grant(1, server->address()), lane));
     ASSERT_NE(lane, nullptr);
   }
   Fate write() {
@@ -168,8 +170,7 @@ class Failures : public ::testing::Test {
     VerbsThread::wait(ended);
     EXPECT_EQ(outcome.fate, fate);
     client->on([this] { EXPECT_FALSE(lane->open()); });
-    EXPECT_THAT(log(),
-                HasSubstr("lane to " + session_port->address() + " by " + device->name() + " has ended: " + why));
+    EXPECT_THAT(log(), HasSubstr("lane to " + server->address() + " by " + device->name() + " has ended: " + why));
     ASSERT_NO_FATAL_FAILURE(open(Fault::none));
     EXPECT_EQ(write(), Fate::done) << "the next lane is not what the last one was";
   }
@@ -179,10 +180,10 @@ class Failures : public ::testing::Test {
   }
 
   TestHost host;
-  tcp::LoopThread control;
+  session_port::LoopThread control;
   std::shared_ptr<Device> device;
   std::unique_ptr<FaultyNode> node;
-  std::unique_ptr<tcp::TcpResponder> session_port;
+  std::unique_ptr<session_port::Server> server;
   std::mutex mutex;
   std::string said;
   std::unique_ptr<VerbsThread> client;
@@ -223,7 +224,7 @@ TEST_F(Failures, ALaneThatLibrdmacmDoesNotConnectIsFollowedByOneWithoutIt) {
   control.on([this] { node->fault = Fault::no_manager; });
   for (int i = 0; i < 2; ++i) {
     Outcome outcome;
-    other.run(open_twice(*other.port, host, session_port->address(), outcome));
+    other.run(open_twice(*other.port, host, server->address(), outcome));
     EXPECT_EQ(outcome.fate, Fate::done);
   }
 }

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "fabric/tcp/test_loop.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/verbs/port.h"
 
 namespace farpool::fabric::verbs {
 
-struct VerbsThread : tcp::PortThread<VerbsPort> {
+struct VerbsThread : session_port::PortThread<VerbsPort> {
   VerbsThread(std::shared_ptr<net::Tls> tls, std::shared_ptr<Device> device, Nanos spin = 0,
               std::function<void(const std::string&)> log = {}, CallForm calls = CallForm::connected) {
     on([&] {

@@ -50,7 +50,7 @@ class Laboratory : public ::testing::Test {
   void serve(Host& served, Shape shape) {
     control.on([&] {
       responder = std::make_unique<VerbsResponder>(control.loop,
-                                                   tcp::ResponderOptions{.listen = "127.0.0.1:0",
+                                                   session_port::Options{.listen = "127.0.0.1:0",
                                                                          .max_connections = shape.connections,
                                                                          .max_lanes_per_session = 64,
                                                                          .handshake_deadline = 30 * base::kSecond},
@@ -72,7 +72,7 @@ class Laboratory : public ::testing::Test {
   }
 
   TestHost host;
-  tcp::LoopThread control;
+  session_port::LoopThread control;
   std::shared_ptr<Device> device;
   std::string said;  // by the responder: control thread
   std::unique_ptr<VerbsResponder> responder;
@@ -358,8 +358,8 @@ struct Zombie final : net::StreamHandler {
   std::unique_ptr<net::Stream> stream;
 };
 
-task::Task<void> attach(const Device& device, ibv_pd* domain, tcp::TcpPort& port, LaneGrant grant, Zombie& zombie,
-                        bool managed = false) {
+task::Task<void> attach(const Device& device, ibv_pd* domain, session_port::LoopPort& port, LaneGrant grant,
+                        Zombie& zombie, bool managed = false) {
   zombie.completions.reset(::ibv_create_cq(device.context(), 16, nullptr, nullptr, 0));
   auto pair = QueuePair::make(device, domain, zombie.completions.get(), {.sends = 8, .receives = 1},
                               static_cast<std::uint32_t>(port.random()), 4);
@@ -369,17 +369,14 @@ task::Task<void> attach(const Device& device, ibv_pd* domain, tcp::TcpPort& port
   AttachRequest& request = zombie.request;
   request = {.client = zombie.pair->end(), .nonce = port.random(), .managed = managed, .keys = {}};
   for (const auto& region : grant.regions) request.keys.push_back({.region = region.id, .key = region.key});
-  std::string body(base::text_of(grant.token));
-  body += put(request);
-  auto answer = co_await port.ask(grant.endpoint, "", tcp::Greeting::attach, std::move(body), soon(port));
-  EXPECT_TRUE(answer.ok()) << answer.status().message();
-  if (!answer.ok()) co_return;
-  EXPECT_EQ(answer->welcome, tcp::Welcome::accepted) << answer->body;
-  const auto reply = get_reply(base::bytes_of(answer->body));
+  auto begun = co_await port.begin_lane(session_port::Greeting::attach, grant, put(request), soon(port));
+  EXPECT_TRUE(begun.ok()) << begun.status().message();
+  if (!begun.ok()) co_return;
+  const auto reply = get_reply(base::bytes_of(begun->answer));
   EXPECT_TRUE(reply);
   if (!reply) co_return;
   zombie.reply = *reply;
-  zombie.stream = std::move(answer->stream);
+  zombie.stream = std::move(begun->stream);
   zombie.stream->start(zombie);
   EXPECT_EQ(reply->manager_port != 0, managed);
   if (managed) co_return;
@@ -440,7 +437,7 @@ class Zombies : public Laboratory {
     ASSERT_NO_FATAL_FAILURE(start(base::kSecond, shape));
     domain = std::move(*make_protection_domain(*device));
     memory = std::move(*register_memory(domain.get(), words.data(), sizeof words, IBV_ACCESS_LOCAL_WRITE));
-    asker = std::make_unique<tcp::ClientThread>(nullptr);
+    asker = std::make_unique<session_port::BareThread>(nullptr);
     for (std::size_t i = 0; i < count; ++i) add_zombie(1);
   }
   void start_with(std::size_t count) { start_with(count, Shape()); }
@@ -471,7 +468,7 @@ class Zombies : public Laboratory {
   Registration memory;
   std::vector<std::unique_ptr<Zombie>> zombies;
   bool lost_a_refusal = false;
-  std::unique_ptr<tcp::ClientThread> asker;
+  std::unique_ptr<session_port::BareThread> asker;
 };
 
 TEST_F(Zombies, ALateWriteOfAFencedSessionIsRefusedByTheDevice) {
@@ -500,7 +497,7 @@ TEST_F(Zombies, ALateWriteOfAFencedSessionIsRefusedByTheDevice) {
 // ---- claims: what a connection has to bring, and from where
 
 struct Managed final {
-  Managed(const Device& device, tcp::ClientThread& asker) : asker(asker) {
+  Managed(const Device& device, session_port::BareThread& asker) : asker(asker) {
     asker.on([&] {
       auto opened = ConnectionManager::open(device);
       EXPECT_TRUE(opened.ok()) << opened.status().message();
@@ -514,12 +511,12 @@ struct Managed final {
       manager.reset();
     });
   }
-  tcp::ClientThread& asker;
+  session_port::BareThread& asker;
   std::unique_ptr<ConnectionManager> manager;
   std::unique_ptr<net::Watch> watch;
 };
 
-task::Task<void> claim(tcp::TcpPort& port, ConnectionManager& manager, Zombie& zombie, base::Status& status) {
+task::Task<void> claim(session_port::LoopPort& port, ConnectionManager& manager, Zombie& zombie, base::Status& status) {
   Connecting connecting(port, manager);
   auto connection = co_await connecting.run(zombie.request, zombie.reply, *zombie.pair, soon(port));
   status = connection.status();

@@ -37,11 +37,9 @@ Result<std::unique_ptr<VerbsPort>> VerbsPort::open(net::Loop& loop, std::shared_
 
 VerbsPort::VerbsPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, std::unique_ptr<Memory> memory,
                      PortOptions options)
-    : Port(memory->arena.get()),
-      loop_(loop),
+    : LoopPort(loop, std::move(tls), memory->arena.get()),
       memory_(std::move(memory)),
       options_(std::move(options)),
-      session_port_(loop, std::move(tls)),
       watch_(std::make_unique<net::Watch>(loop, memory_->events->fd, [this] { take_events(); })),
       events_watch_(std::make_unique<net::Watch>(loop, memory_->device->events_descriptor(),
                                                  [this] {
@@ -79,21 +77,12 @@ task::Task<Result<std::unique_ptr<Lane>>> VerbsPort::open_lane(LaneGrant grant, 
   auto lane = std::make_unique<VerbsLane>(*this);
   const auto request = lane->prepare(grant);
   if (!request.ok()) co_return request.status();
-  std::string body(base::text_of(grant.token));
-  body += put(*request);
-  auto answer =
-      co_await session_port_.ask(grant.endpoint, grant.node_name, tcp::Greeting::attach, std::move(body), deadline);
-  if (!answer.ok()) co_return answer.status();
-  if (answer->welcome != tcp::Welcome::accepted) {
-    co_return Status(
-        Code::forbidden,
-        grant.endpoint + " refused the lane: " +
-            (answer->body.empty() ? "its token is unknown, spent or too old; begin a new session" : answer->body));
-  }
-  const auto reply = get_reply(base::bytes_of(answer->body));
+  auto begun = co_await begin_lane(session_port::Greeting::attach, grant, put(*request), deadline);
+  if (!begun.ok()) co_return begun.status();
+  const auto reply = get_reply(base::bytes_of(begun->answer));
   if (!reply) co_return Status(Code::unavailable, grant.endpoint + " does not speak as a verbs memory node");
-  const Status begun = co_await lane->begin(grant, *request, *reply, std::move(answer->stream), deadline);
-  if (!begun.ok()) co_return begun;
+  const Status ready = co_await lane->begin(grant, *request, *reply, std::move(begun->stream), deadline);
+  if (!ready.ok()) co_return ready;
   if (Status status = co_await lane->try_masked_cas(deadline); !status.ok()) co_return status;
   std::unique_ptr<Lane> opened = std::move(lane);
   co_return std::move(opened);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client's end of the verbs wire: a port on a loop, and lanes that are queue pairs. Exchanges and the beginnings of
-// lanes go over the session port, as on the tcp wire.
+// lanes go over the session port, as on every wire.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fabric/fabric.h"
-#include "fabric/tcp/port.h"
+#include "fabric/session_port/port.h"
 #include "fabric/verbs/arena.h"
 #include "fabric/verbs/device.h"
 #include "fabric/verbs/manager.h"
@@ -31,25 +31,17 @@ Caps wire_caps(const Device& device, CallForm calls);
 class VerbsLane;
 
 // Lives on the loop's thread; the loop outlives it. The device may be shared by many ports.
-class VerbsPort final : public Port, private net::TurnHook, private net::Poller {
+class VerbsPort final : public session_port::LoopPort, private net::TurnHook, private net::Poller {
  public:
   static base::Result<std::unique_ptr<VerbsPort>> open(net::Loop& loop, std::shared_ptr<net::Tls> tls,
                                                        std::shared_ptr<Device> device, PortOptions options);
   ~VerbsPort() override;
 
   Caps caps() const override;
-  Nanos now() const override { return session_port_.now(); }
-  std::uint64_t random() override { return session_port_.random(); }
   task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) override;
-  void arm(Timer& timer) override { session_port_.arm(timer); }
-  void disarm(Timer& timer) override { session_port_.disarm(timer); }
 
  private:
   friend class VerbsLane;
-  task::Task<base::Result<std::string>> exchange_with(std::string node_name, std::string endpoint, std::string request,
-                                                      Nanos deadline) override {
-    return session_port_.exchange(std::move(endpoint), std::move(request), deadline, std::move(node_name));
-  }
   // What buffers are registered with, made before the port's own parts.
   struct Memory {
     std::shared_ptr<Device> device;
@@ -71,10 +63,8 @@ class VerbsPort final : public Port, private net::TurnHook, private net::Poller 
   void complete(Posting& posting);  // its waiter resumes when the turn ends
   void resume_completed();
 
-  net::Loop& loop_;
   const std::unique_ptr<Memory> memory_;
   const PortOptions options_;
-  tcp::TcpPort session_port_;
   std::unique_ptr<net::Watch> watch_, manager_watch_, events_watch_;
   std::shared_ptr<VerbsPort*> self_;  // what is posted to the loop may outlive the port
   std::uint64_t last_lane_ = 0;

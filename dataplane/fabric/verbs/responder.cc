@@ -48,9 +48,11 @@ constexpr std::uint64_t kKind = ~0ull << 32;
 
 }  // namespace
 
-class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook, private ConnectionManager::Listener {
+class VerbsResponder::Lanes final : public session_port::AttachedWire,
+                                    private net::TurnHook,
+                                    private ConnectionManager::Listener {
  public:
-  Lanes(net::Loop& control, std::shared_ptr<Device> device, Log log, const tcp::ResponderOptions& options)
+  Lanes(net::Loop& control, std::shared_ptr<Device> device, Log log, const session_port::Options& options)
       : control_(control),
         device_(std::move(device)),
         log_(std::move(log)),
@@ -64,6 +66,7 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   }
 
   const Device& device() const { return *device_; }
+  std::string_view name() const override { return "verbs"; }
 
   Status place_in_device(base::Bytes region) {
     if (Status status = have_domain(); !status.ok()) return status;
@@ -749,17 +752,17 @@ class VerbsResponder::Lanes final : public tcp::LaneMaker, private net::TurnHook
   std::atomic<std::uint64_t> count_{0}, managed_{0}, calls_{0}, waits_{0}, broken_{0}, windows_{0}, without_windows_{0};
 };
 
-VerbsResponder::VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device,
+VerbsResponder::VerbsResponder(net::Loop& control, session_port::Options options, std::shared_ptr<Device> device,
                                Log log)
     : lanes_(std::make_unique<Lanes>(
-          control, std::move(device), log ? std::move(log) : [](const std::string&) {}, session_port)),
-      session_port_(control, std::move(session_port)) {}
+          control, std::move(device), log ? std::move(log) : [](const std::string&) {}, options)),
+      session_port_(control, std::move(options)) {}
 
 VerbsResponder::~VerbsResponder() = default;
 
 Status VerbsResponder::serve(Host& host) {
   if (Status status = lanes_->begin(host, [this] { return session_port_.random(); }); !status.ok()) return status;
-  return session_port_.serve(host, lanes_.get());
+  return session_port_.serve(host, *lanes_);
 }
 
 // The longest form: what a client that asks for datagrams can send is its own wire's to say.

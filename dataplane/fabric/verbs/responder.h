@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory node's end of the verbs wire. Exchanges, tokens and the beginning of lanes go over the session port of the
-// tcp wire; verbs are executed by the device, on regions registered once, and no processor sees them. What is left to
-// the control thread are the beginnings and ends of lanes, and control CALLs. CALLs for data are executed by threads of
-// their own (call_server.h), as many as the session port has.
+// The memory node's end of the verbs wire. Exchanges, tokens and the beginning of lanes go over the session port; verbs
+// are executed by the device, on regions registered once, and no processor sees them. What is left to the control
+// thread are the beginnings and ends of lanes, and control CALLs. CALLs for data are executed by threads of their own
+// (call_server.h), as many as the session port has.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 #include "fabric/host.h"
-#include "fabric/tcp/responder.h"
+#include "fabric/session_port/server.h"
 #include "fabric/verbs/call_server.h"
 #include "fabric/verbs/device.h"
 #include "net/loop.h"
@@ -34,14 +34,14 @@ class VerbsResponder final : public Responder {
  public:
   using Log = std::function<void(const std::string&)>;
   // The control loop outlives the responder. Nothing listens until serve().
-  VerbsResponder(net::Loop& control, tcp::ResponderOptions session_port, std::shared_ptr<Device> device, Log log = {});
+  VerbsResponder(net::Loop& control, session_port::Options options, std::shared_ptr<Device> device, Log log = {});
   // On the control thread, or when the control loop does not run.
   ~VerbsResponder() override;
 
   // Listens and serves the host, which must live as long as this, and so must its regions.
   base::Status serve(Host& host);
   const std::string& address() const { return session_port_.address(); }
-  tcp::ResponderStats session_port_stats() const { return session_port_.stats(); }
+  session_port::Stats session_port_stats() const { return session_port_.stats(); }
   VerbsStats stats() const;  // any thread
 
   Caps caps() const override;
@@ -49,14 +49,14 @@ class VerbsResponder final : public Responder {
   void fence(std::uint64_t session_id, std::function<void()> done) override;
   base::Status place_in_device(base::Bytes region) override;
   void after(base::Nanos delay, std::function<void()> what) override { session_port_.after(delay, std::move(what)); }
-  base::Nanos now() const override { return session_port_.now(); }
+  base::Nanos now() const override { return net::Loop::now(); }
   std::uint64_t random() override { return session_port_.random(); }
 
   class Lanes;  // internal
 
  private:
   std::unique_ptr<Lanes> lanes_;
-  tcp::TcpResponder session_port_;  // goes first: it calls the lanes
+  session_port::Server session_port_;  // goes first: it calls the lanes
 };
 
 }  // namespace farpool::fabric::verbs

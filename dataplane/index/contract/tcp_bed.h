@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/session_port/server.h"
+#include "fabric/session_port/test_loop.h"
 #include "fabric/tcp/port.h"
 #include "fabric/tcp/responder.h"
 #include "fabric/tcp/test_loop.h"
@@ -94,7 +96,7 @@ class TcpBed final : public Bed {
   void serve(const layout::GeometryRequest& table) {
     responder_ = std::make_unique<fabric::tcp::TcpResponder>(
         control_.loop,
-        fabric::tcp::ResponderOptions{.listen = "127.0.0.1:0", .executors = 2, .handshake_deadline = kLong});
+        fabric::session_port::Options{.listen = "127.0.0.1:0", .executors = 2, .handshake_deadline = kLong});
     node::MemoryNode::Options options;
     options.name = "memory-0";
     options.pool_uid = kPool;
@@ -145,7 +147,7 @@ class TcpBed final : public Bed {
   const Lanes lanes_;
   std::string directory_;
   node::Memory memory_;
-  fabric::tcp::LoopThread control_;
+  fabric::session_port::LoopThread control_;
   std::unique_ptr<fabric::tcp::TcpResponder> responder_;
   std::unique_ptr<node::MemoryNode> node_;
   std::vector<std::unique_ptr<TcpMember>> clients_;

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's half of the session port: a port on a loop, which exchanges requests with memory nodes and begins lanes
+// there. What a lane is after that is the wire's business, whose port derives from this one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "fabric/fabric.h"
+#include "fabric/session_port/greeting.h"
+#include "fabric/timer.h"
+#include "net/loop.h"
+#include "net/stream.h"
+#include "net/tls.h"
+#include "task/task.h"
+
+namespace farpool::fabric::session_port {
+
+// Lives on the loop's thread; the loop outlives it. Where TLS is on, what it reaches must present the role `node` and
+// its own pool, and its name where one is wanted.
+class LoopPort : public Port {
+ public:
+  Nanos now() const final { return net::Loop::now(); }
+  std::uint64_t random() final;
+  void arm(Timer& timer) final;
+  void disarm(Timer& timer) final;
+
+  // A lane that a memory node has accepted: what it said, and the connection, which stays open as long as the lane.
+  struct Begun {
+    std::string answer;
+    std::unique_ptr<net::Stream> stream;
+  };
+  // Spends the grant's token, which has to outlive the task, and says `request` to the wire there. `kind`: lane, where
+  // the connection is to carry the lane, or attach. forbidden: the memory node refused.
+  task::Task<base::Result<Begun>> begin_lane(Greeting kind, const LaneGrant& grant, std::string request,
+                                             Nanos deadline);
+  // Begins a lane where nobody shows a certificate, at a socket of this host: both sides prove that they know the
+  // token. It is never sent: the listener there might use it. The token has to outlive the task.
+  task::Task<base::Result<Begun>> begin_lane_by_proof(std::string address, const Token& token, Nanos deadline);
+
+ protected:
+  LoopPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, SlabSource* registered = nullptr);
+
+  net::Loop& loop_;
+
+ private:
+  // One greeting and its answer; the connection stays open for the next.
+  struct Answer {
+    Welcome welcome = Welcome::refused;
+    std::string body;
+    std::unique_ptr<net::Stream> stream;
+  };
+  task::Task<base::Result<std::string>> exchange_with(std::string node_name, std::string endpoint, std::string request,
+                                                      Nanos deadline) final;
+  task::Task<base::Result<Answer>> greet(std::string endpoint, std::string node_name, std::shared_ptr<net::Tls> tls,
+                                         Greeting kind, std::string body, Nanos deadline);
+  task::Task<base::Status> say(Answer& answer, Greeting kind, std::string body, Nanos deadline);
+  void wake(Nanos when);
+
+  std::shared_ptr<net::Tls> tls_;
+  TimerQueue timers_;
+  net::Alarm alarm_;
+  Nanos alarm_at_ = base::kNever;
+  std::array<std::uint64_t, 64> entropy_{};
+  std::size_t entropy_left_ = 0;
+};
+
+}  // namespace farpool::fabric::session_port

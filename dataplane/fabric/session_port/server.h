@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory node's half of the session port: it accepts connections, looks at certificates, passes exchanges to the
+// host, and gives a client a lane for a token. What a lane is after that is the wire's business. There are two kinds: a
+// StreamWire takes the connection over (frames, over sockets and rings); an AttachedWire has connections of its own
+// (queue pairs), and the one that the lane began on is silent until it ends.
+//
+// Executor threads own the connections. The host is called on the control thread alone, so an exchange, a lane's token
+// and a control CALL hop there and back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "fabric/host.h"
+#include "net/loop.h"
+#include "net/stream.h"
+#include "net/tls.h"
+
+namespace farpool::fabric::session_port {
+
+struct Options {
+  std::string listen;             // host:port; port 0: any
+  std::shared_ptr<net::Tls> tls;  // none: plain
+  std::size_t executors = 1;      // threads
+  std::size_t max_connections = 4096;
+  std::size_t max_lanes_per_session = 16;
+  // How long a new connection may take to shake hands and to say what it wants, and an exchange to be answered and
+  // taken.
+  base::Nanos handshake_deadline = 5 * base::kSecond;
+  // How long an executor that has lanes over rings looks for chains before it sleeps.
+  base::Nanos spin = 0;
+};
+
+struct Stats {
+  std::uint64_t connections = 0;  // open now
+  std::uint64_t lanes = 0;        // open now
+  std::uint64_t ring_lanes = 0;   // of them over rings
+  std::uint64_t exchanges = 0;
+  std::uint64_t refusals = 0;   // lanes, and what was refused on them
+  std::uint64_t malformed = 0;  // connections closed for bytes that are no frame
+  std::uint64_t fences = 0;
+  std::uint64_t refused_connections = 0;  // too many
+  std::uint64_t failed_handshakes = 0;
+};
+
+// A connection that carries a lane, as the lane's wire sees it. All of it belongs to its executor's thread.
+class LaneConnection {
+ public:
+  LaneConnection(const LaneConnection&) = delete;
+
+  net::Stream& stream() const { return *stream_; }
+  std::size_t executor() const { return executor_; }
+  // Says whether verbs of the lane may execute. False once it has ended, or its session is fenced.
+  bool executes() const { return executes_; }
+
+  // Asks the host to handle a control CALL. StreamLane::on_reply gets the reply, unless the session is fenced meanwhile.
+  void call_host(std::uint64_t call, std::uint32_t opcode, std::string request, std::size_t room);
+  // Ends the lane and counts a refusal. The peer still gets what has been written.
+  void refuse();
+  // Closes at once, and counts a peer that has sent what is no frame.
+  void malformed();
+  // Closes at once.
+  void close();
+
+ protected:
+  LaneConnection(std::size_t executor, std::unique_ptr<net::Stream> stream)
+      : executor_(executor), stream_(std::move(stream)) {}
+  ~LaneConnection() = default;
+
+  const std::size_t executor_;
+  std::unique_ptr<net::Stream> stream_;
+  bool executes_ = false;
+};
+
+// One lane on a connection, as its wire makes it. It is the handler of the connection's stream, and tells the
+// connection when that has closed. The connection destroys it, at a later turn than it has ended.
+class StreamLane : public net::StreamHandler {
+ public:
+  virtual ~StreamLane() = default;
+  // Takes what the host replied to a CALL. Nothing: it refused.
+  virtual void on_reply(std::uint64_t call, const std::optional<std::string>& reply) = 0;
+};
+
+// A wire whose lanes are the connections that they began on. All of it is called on the executors' threads.
+class StreamWire {
+ public:
+  virtual ~StreamWire() = default;
+  virtual std::string_view name() const = 0;  // as --wire has it
+  // Makes a lane that starts the stream and reads on. What the client has sent behind its greeting may already be
+  // there.
+  virtual std::unique_ptr<StreamLane> begin(LaneConnection& connection, LaneRights rights) = 0;
+  // Calls `then` on the executor, now or later, once nothing is held there for a session whose lanes have all ended.
+  virtual void drain(std::size_t executor, std::uint64_t session_id, std::function<void()> then) = 0;
+};
+
+// A wire whose lanes have connections of their own. They begin on the session port with a token, over an authenticated
+// connection that stays open as long as the lane. All of it is called on the control thread.
+class AttachedWire {
+ public:
+  virtual ~AttachedWire() = default;
+  virtual std::string_view name() const = 0;  // as --wire has it
+  // Makes this side of a lane from what the client says. `answer` is called exactly once, now, later, or when this is
+  // destroyed: what it is given is said to the client. A failure refuses the lane, and its message reaches the client.
+  using Answer = std::function<void(base::Result<std::string>)>;
+  virtual void attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request, Answer answer) = 0;
+  // The connection of the lane has ended. Unknown lanes are of no consequence.
+  virtual void detach(std::uint64_t lane) = 0;
+  // Ends every lane of the session: no verb of it executes once this has returned.
+  virtual void fence(std::uint64_t session_id) = 0;
+};
+
+class Server {
+ public:
+  // The control loop outlives the server. Nothing listens until serve().
+  Server(net::Loop& control, Options options);
+  // On the control thread, or when the control loop does not run. The executors' threads have ended, every lane of a
+  // StreamWire is destroyed, and the host hears nothing afterwards.
+  ~Server();
+
+  // Listens and serves the host with the lanes of one wire. Both must live as long as this.
+  base::Status serve(Host& host, StreamWire& wire);
+  base::Status serve(Host& host, AttachedWire& wire);
+  // Once it serves a StreamWire: clients of this host may open lanes over rings at this address, too, which is the
+  // host's incarnation's own. Sockets there that nobody has listened on for a minute are left over from others' deaths,
+  // and go.
+  base::Status serve_rings(const std::string& address);
+  const std::string& address() const;  // once it serves: with the port that was really bound
+  Stats stats() const;                 // any thread
+
+  // Ends every lane of the session. Calls `done` on the control thread once none executes and the wire has drained.
+  void fence(std::uint64_t session_id, std::function<void()> done);
+  // Runs `what` on the control thread at or after the delay.
+  void after(base::Nanos delay, std::function<void()> what);
+  std::uint64_t random();
+  // Runs `what` on an executor's thread, or never, if this is destroyed before. Once it serves: any thread.
+  void post(std::size_t executor, std::function<void()> what);
+
+  struct State;  // internal
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace farpool::fabric::session_port
