@@ -20,11 +20,11 @@ TEST(Contract, KnowsEveryProtocol) {
   EXPECT_EQ(known, all) << "a protocol has no entry in samples.h";
 }
 
-const Ground kTcp{"Tcp", 2, false, [](const layout::GeometryRequest& table, std::uint64_t) {
-                    return std::make_unique<TcpBed>(table, TcpBed::Lanes::sockets);
+const Ground kTcp{"Tcp", 2, false, [](const layout::GeometryRequest& table, std::uint64_t seed) {
+                    return std::make_unique<TcpBed>(table, seed, TcpBed::Lanes::sockets);
                   }};
-const Ground kShm{"Shm", 2, false, [](const layout::GeometryRequest& table, std::uint64_t) {
-                    return std::make_unique<TcpBed>(table, TcpBed::Lanes::rings);
+const Ground kShm{"Shm", 2, false, [](const layout::GeometryRequest& table, std::uint64_t seed) {
+                    return std::make_unique<TcpBed>(table, seed, TcpBed::Lanes::rings);
                   }};
 
 const auto kAll = on({kSim, kTcp, kShm});

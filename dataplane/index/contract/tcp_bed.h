@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
+#include "fabric/host.h"
 #include "fabric/session_port/server.h"
 #include "fabric/session_port/test_loop.h"
 #include "fabric/tcp/port.h"
@@ -28,12 +30,30 @@
 
 namespace farpool::index::contract {
 
+// Draws from a seed what a memory node asks of chance, its tables' seeds above all: where keys lie, and how far a scan
+// comes with one look, is then the same in every run.
+class SeededResponder final : public fabric::Responder {
+ public:
+  SeededResponder(fabric::Responder& wire, std::uint64_t seed) : wire_(wire), random_(seed) {}
+  fabric::Caps caps() const override { return wire_.caps(); }
+  void fence(std::uint64_t session_id, std::function<void()> done) override {
+    wire_.fence(session_id, std::move(done));
+  }
+  void after(base::Nanos delay, std::function<void()> what) override { wire_.after(delay, std::move(what)); }
+  base::Nanos now() const override { return wire_.now(); }
+  std::uint64_t random() override { return random_.next(); }
+
+ private:
+  fabric::Responder& wire_;
+  base::Random random_;
+};
+
 class TcpBed final : public Bed {
  public:
   enum class Lanes : std::uint8_t { sockets, rings };
 
-  TcpBed(const layout::GeometryRequest& table, Lanes lanes)
-      : lanes_(lanes), memory_(std::move(*node::Memory::anonymous(table.memory_bytes))) {
+  TcpBed(const layout::GeometryRequest& table, std::uint64_t seed, Lanes lanes)
+      : lanes_(lanes), seed_(seed), memory_(std::move(*node::Memory::anonymous(table.memory_bytes))) {
     if (lanes == Lanes::rings) {
       std::string pattern = (std::filesystem::temp_directory_path() / "farpool-index-XXXXXX").string();
       EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
@@ -97,6 +117,7 @@ class TcpBed final : public Bed {
     responder_ = std::make_unique<fabric::tcp::TcpResponder>(
         control_.loop,
         fabric::session_port::Options{.listen = "127.0.0.1:0", .executors = 2, .handshake_deadline = kLong});
+    drawn_ = std::make_unique<SeededResponder>(*responder_, seed_);
     node::MemoryNode::Options options;
     options.name = "memory-0";
     options.pool_uid = kPool;
@@ -107,7 +128,7 @@ class TcpBed final : public Bed {
     options.require_authentication = false;
     options.log = [](bool, const std::string&) {};
     options.on_change = [] {};
-    auto created = node::MemoryNode::create(std::move(options), memory_.span(), *responder_);
+    auto created = node::MemoryNode::create(std::move(options), memory_.span(), *drawn_);
     ASSERT_TRUE(created.ok()) << created.status().message();
     node_ = std::move(*created);
     const base::Status served = responder_->serve(*node_);
@@ -145,10 +166,12 @@ class TcpBed final : public Bed {
   static constexpr char kPool[] = "pool";
 
   const Lanes lanes_;
+  const std::uint64_t seed_;
   std::string directory_;
   node::Memory memory_;
   fabric::session_port::LoopThread control_;
   std::unique_ptr<fabric::tcp::TcpResponder> responder_;
+  std::unique_ptr<SeededResponder> drawn_;
   std::unique_ptr<node::MemoryNode> node_;
   std::vector<std::unique_ptr<TcpMember>> clients_;
 };
