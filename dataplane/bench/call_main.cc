@@ -156,25 +156,15 @@ void run_verbs(const std::shared_ptr<fabric::verbs::Device>& device, const Verbs
   verbs::VerbsResponder responder(control, {.listen = "127.0.0.1:0", .spin = shape.spin}, device);
   FARPOOL_CHECK(responder.serve(host).ok());
   const int raw_port = free_port(control);
-  std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
-  std::promise<void> over;
   std::vector<Counted> counted;
-  task::Scope scope;
-  std::unique_ptr<verbs::VerbsPort> port;
-  client.post([&] {
-    auto opened = verbs::VerbsPort::open(client, nullptr, device, {.log = {}, .calls = shape.form});
-    FARPOOL_CHECK(opened.ok());
-    port = std::move(*opened);
-    scope.spawn(measure_verbs(*port, responder, counted, over));
-  });
-  over.get_future().get();
-  client.post([&] {
-    port.reset();
-    client.stop();
-  });
-  client_thread.join();
-  control.stop();
-  control_thread.join();
+  run_loops(
+      control, client,
+      [&](net::Loop& loop) {
+        auto opened = verbs::VerbsPort::open(loop, nullptr, device, {.log = {}, .calls = shape.form});
+        FARPOOL_CHECK(opened.ok());
+        return std::move(*opened);
+      },
+      [&](fabric::Port& port, std::promise<void>& over) { return measure_verbs(port, responder, counted, over); });
   const RawSends raw = raw_sends(*device, shape, raw_port);
   if (raw.mean == 0) std::fprintf(stderr, "%s: ib_send_lat told nothing: install perftest\n", shape.name);
   for (const Counted& each : counted) say_verbs(shape, each, raw);

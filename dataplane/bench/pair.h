@@ -83,23 +83,18 @@ inline task::Task<std::unique_ptr<fabric::Lane>> open_lane(fabric::Port& port, c
   co_return std::move(*lane);
 }
 
-// Runs what `measure` makes of a port and the memory node, on the client's thread, until it has set the promise.
-inline void run_pair(fabric::Host& host, const Pair& pair,
-                     const std::function<task::Task<void>(fabric::Port&, const fabric::tcp::TcpResponder&,
-                                                          std::promise<void>&)>& measure) {
-  net::Loop control, client;
-  client.set_spin(pair.spin);
-  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = pair.node_tls, .spin = pair.spin});
-  base::Status status = responder.serve(host);
-  if (status.ok() && !pair.rings.empty()) status = responder.serve_rings(fabric::tcp::rings_address(pair.rings, 0));
-  FARPOOL_CHECK(status.ok());
+// Runs both loops on threads of their own, and what `measure` makes of a port on the client's, until it has set the
+// promise. The port goes before the loops end.
+inline void run_loops(net::Loop& control, net::Loop& client,
+                      const std::function<std::unique_ptr<fabric::Port>(net::Loop&)>& make_port,
+                      const std::function<task::Task<void>(fabric::Port&, std::promise<void>&)>& measure) {
   std::thread control_thread([&] { control.run(); }), client_thread([&] { client.run(); });
   std::promise<void> over;
   task::Scope scope;
-  std::unique_ptr<fabric::tcp::TcpPort> port;
+  std::unique_ptr<fabric::Port> port;
   client.post([&] {
-    port = std::make_unique<fabric::tcp::TcpPort>(client, pair.client_tls, pair.rings);
-    scope.spawn(measure(*port, responder, over));
+    port = make_port(client);
+    scope.spawn(measure(*port, over));
   });
   over.get_future().get();
   client.post([&] {
@@ -109,6 +104,22 @@ inline void run_pair(fabric::Host& host, const Pair& pair,
   client_thread.join();
   control.stop();
   control_thread.join();
+}
+
+// Runs what `measure` makes of a port and a memory node over sockets or rings, until it has set the promise.
+inline void run_pair(fabric::Host& host, const Pair& pair,
+                     const std::function<task::Task<void>(fabric::Port&, const fabric::tcp::TcpResponder&,
+                                                          std::promise<void>&)>& measure) {
+  net::Loop control, client;
+  client.set_spin(pair.spin);
+  fabric::tcp::TcpResponder responder(control, {.listen = "127.0.0.1:0", .tls = pair.node_tls, .spin = pair.spin});
+  base::Status status = responder.serve(host);
+  if (status.ok() && !pair.rings.empty()) status = responder.serve_rings(fabric::tcp::rings_address(pair.rings, 0));
+  FARPOOL_CHECK(status.ok());
+  run_loops(
+      control, client,
+      [&](net::Loop& loop) { return std::make_unique<fabric::tcp::TcpPort>(loop, pair.client_tls, pair.rings); },
+      [&](fabric::Port& port, std::promise<void>& over) { return measure(port, responder, over); });
 }
 
 }  // namespace farpool::bench

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on keys. Each is tried again while attempts do nothing.
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "client/links.h"
@@ -29,8 +30,11 @@ Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
   }
 }
 
-Task<Status> Pool::put(std::string_view key, std::string_view value) {
-  Account account(*this, Operation::put);
+// Changes a key. Changes of one key go one at a time. `attempt` is one try at a table, and says whether the key
+// existed.
+template <class Answer, class Attempt>
+Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt attempt) {
+  Account account(*this, operation);
   const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
@@ -39,54 +43,36 @@ Task<Status> Pool::put(std::string_view key, std::string_view value) {
       account.close(bond.code());
       co_return bond.status();
     }
-    const Result<bool> existed = co_await bond->table().put(key, value, account.deadline, account.cost);
+    const Result<bool> existed = co_await attempt(bond->table(), account);
     if (!existed.ok()) {
       const bool retry = co_await again(existed.status(), *bond, account);
       if (retry) continue;
     }
     account.close(existed.code());
-    co_return existed.status();
+    if constexpr (std::is_same_v<Answer, Status>) {
+      co_return existed.status();
+    } else {
+      co_return existed;
+    }
   }
+}
+
+Task<Status> Pool::put(std::string_view key, std::string_view value) {
+  return change<Status>(key, Operation::put, [key, value](index::Table& table, Account& account) {
+    return table.put(key, value, account.deadline, account.cost);
+  });
 }
 
 Task<Result<bool>> Pool::erase(std::string_view key) {
-  Account account(*this, Operation::erase);
-  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
-  if (!pass) co_return account.late();
-  for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, account);
-    if (!bond.ok()) {
-      account.close(bond.code());
-      co_return bond.status();
-    }
-    const Result<bool> existed = co_await bond->table().remove(key, account.deadline, account.cost);
-    if (!existed.ok()) {
-      const bool retry = co_await again(existed.status(), *bond, account);
-      if (retry) continue;
-    }
-    account.close(existed.code());
-    co_return existed;
-  }
+  return change<Result<bool>>(key, Operation::erase, [key](index::Table& table, Account& account) {
+    return table.remove(key, account.deadline, account.cost);
+  });
 }
 
 Task<Status> Pool::modify(std::string_view key, Editor& editor) {
-  Account account(*this, Operation::modify);
-  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
-  if (!pass) co_return account.late();
-  for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, account);
-    if (!bond.ok()) {
-      account.close(bond.code());
-      co_return bond.status();
-    }
-    const Result<bool> existed = co_await bond->table().modify(key, editor, account.deadline, account.cost);
-    if (!existed.ok()) {
-      const bool retry = co_await again(existed.status(), *bond, account);
-      if (retry) continue;
-    }
-    account.close(existed.code());
-    co_return existed.status();
-  }
+  return change<Status>(key, Operation::modify, [key, &editor](index::Table& table, Account& account) {
+    return table.modify(key, editor, account.deadline, account.cost);
+  });
 }
 
 Task<void> Pool::get_into(std::string_view key, Result<std::optional<std::string>>& into) { into = co_await get(key); }

@@ -163,6 +163,8 @@ class Pool final : public Kv {
   Link* route(std::string_view key, Account& account) const;
   std::uint64_t epoch() const;  // followed; 0: none yet
   // The bond with the node that serves the key, or with that node of the map. Waits for it until the deadline.
+  template <class Answer, class Attempt>
+  task::Task<Answer> change(std::string_view key, Operation operation, Attempt attempt);
   task::Task<base::Result<Borrowed>> borrow(std::string_view key, Account& account);
   task::Task<base::Result<Borrowed>> borrow(std::size_t node, Nanos deadline);
   task::Task<base::Result<Borrowed>> borrow_by(const std::function<Link*()>& which, Nanos deadline);

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 
 #include "base/check.h"
 #include "fabric/fabric.h"
+#include "fabric/session_port/held_calls.h"
 #include "fabric/tcp/frame.h"
 #include "fabric/tcp/nic.h"
 #include "fabric/tcp/port.h"
@@ -37,22 +37,6 @@ void add(Counters::Counter& counter, std::uint64_t amount) {
 }  // namespace
 
 class FrameLane;
-struct FrameExecutor;
-
-// Where an executor's held CALLs are answered, from any thread. Tickets may outlive the executor: they find it closed.
-class ExecutorDesk final : public Desk {
- public:
-  explicit ExecutorDesk(FrameExecutor& executor) : executor_(&executor) {}
-  void settle(std::uint64_t lane, std::uint64_t call, std::optional<base::Bytes> reply) noexcept override;
-  void close() {
-    std::lock_guard lock(mutex_);
-    executor_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  FrameExecutor* executor_;
-};
 
 // What one executor of the session port has for the lanes that it serves.
 struct FrameExecutor {
@@ -67,48 +51,16 @@ struct FrameExecutor {
   ChainView chain;  // being executed
   std::uint64_t last_lane = 0;
   std::unordered_map<std::uint64_t, FrameLane*> lanes;
-  // CALLs that services hold: by number, which lane's each is; by session, how many.
+  // A CALL that a service holds: which lane's, and which chain.
   struct Held {
-    std::uint64_t session_id = 0;
     std::uint64_t lane = 0;
     std::uint64_t chain = 0;
   };
-  std::uint64_t last_held = 0;
-  std::unordered_map<std::uint64_t, Held> held;
-  struct HeldOf {
-    Service* service = nullptr;
-    std::size_t count = 0;
-    std::vector<std::function<void()>> drained;  // fences that wait for the last one
-  };
-  std::unordered_map<std::uint64_t, HeldOf> held_of;
-  std::shared_ptr<ExecutorDesk> desk = std::make_shared<ExecutorDesk>(*this);
+  session_port::HeldCalls<Held> held{[this](std::function<void()> what) { server.post(index, std::move(what)); },
+                                     [this](const Held& call, const auto& reply) { answer(call, reply); }};
 
-  Ticket hold(std::uint64_t session_id, Service& service, std::uint64_t lane, std::uint64_t chain, std::size_t room) {
-    held.emplace(++last_held, Held{session_id, lane, chain});
-    HeldOf& of = held_of[session_id];
-    of.service = &service;
-    ++of.count;
-    add(counters.held, 1);
-    return {desk, 0, last_held, room};
-  }
-  void settled(std::uint64_t number, const std::optional<std::string>& reply);
-  // No lane of the session executes any more. Calls `then` once nothing is held for it.
-  void drain(std::uint64_t session_id, std::function<void()> then) {
-    const auto of = held_of.find(session_id);
-    if (of == held_of.end()) return then();
-    of->second.drained.push_back(std::move(then));
-    of->second.service->release(session_id);
-  }
+  void answer(const Held& call, const std::optional<std::string>& reply);
 };
-
-void ExecutorDesk::settle(std::uint64_t, std::uint64_t number, std::optional<base::Bytes> reply) noexcept {
-  std::optional<std::string> copy;
-  if (reply) copy.emplace(base::text_of(*reply));
-  std::lock_guard lock(mutex_);
-  if (executor_ == nullptr) return;
-  executor_->server.post(executor_->index,
-                         [&executor = *executor_, number, copy = std::move(copy)] { executor.settled(number, copy); });
-}
 
 // One lane of frames, on its executor's thread.
 class FrameLane final : public session_port::StreamLane {
@@ -214,7 +166,8 @@ class FrameLane final : public session_port::StreamLane {
     Ticket hold() override {
       FARPOOL_CHECK(!std::exchange(taken_, true));
       ++lane_.held_;
-      return lane_.executor_.hold(session_id, *lane_.service_, lane_.id_, chain_, reply.size());
+      add(lane_.executor_.counters.held, 1);
+      return lane_.executor_.held.hold(session_id, *lane_.service_, {lane_.id_, chain_}, reply.size());
     }
     bool taken() const { return taken_; }
 
@@ -256,17 +209,9 @@ class FrameLane final : public session_port::StreamLane {
   bool away_ = false;       // a CALL is with the control thread
 };
 
-void FrameExecutor::settled(std::uint64_t number, const std::optional<std::string>& reply) {
-  const auto found = held.find(number);
-  const Held call = found->second;
-  held.erase(found);
+void FrameExecutor::answer(const Held& call, const std::optional<std::string>& reply) {
   add(counters.held, ~0ull);
   if (const auto lane = lanes.find(call.lane); lane != lanes.end()) lane->second->held_answered(call.chain, reply);
-  const auto of = held_of.find(call.session_id);
-  if (--of->second.count > 0) return;
-  const auto drained = std::move(of->second.drained);
-  held_of.erase(of);
-  for (const auto& then : drained) then();
 }
 
 class TcpResponder::Lanes final : public session_port::StreamWire {
@@ -285,12 +230,12 @@ class TcpResponder::Lanes final : public session_port::StreamWire {
     return lane;
   }
   void drain(std::size_t executor, std::uint64_t session_id, std::function<void()> then) override {
-    executors_[executor]->drain(session_id, std::move(then));
+    executors_[executor]->held.drain(session_id, std::move(then));
   }
 
   // Answers of services go nowhere from here on.
   void close() {
-    for (const auto& executor : executors_) executor->desk->close();
+    for (const auto& executor : executors_) executor->held.close();
   }
   void add_to(ResponderStats& sum) const {
     const auto get = [](const Counters::Counter& counter) { return counter.load(std::memory_order_relaxed); };

@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "fabric/once.h"
 #include "fabric/service.h"
+#include "fabric/session_port/held_calls.h"
 #include "fabric/verbs/data_call.h"
 #include "fabric/verbs/datagrams.h"
 #include "fabric/verbs/inbox.h"
@@ -66,8 +67,6 @@ struct Block {
   }
 };
 
-class HeldDesk;
-
 }  // namespace
 
 // What is not said to be of the control thread belongs to the server's once the link is open.
@@ -98,25 +97,6 @@ class CallServer::Link {
   }
 };
 
-namespace {
-
-// Where CALLs that are held are answered, from any thread. Tickets may outlive the server: they find it closed.
-class HeldDesk final : public Desk {
- public:
-  explicit HeldDesk(CallServer::State& server) : server_(&server) {}
-  void settle(std::uint64_t lane, std::uint64_t call, std::optional<base::Bytes> reply) noexcept override;
-  void close() {
-    std::lock_guard lock(mutex_);
-    server_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  CallServer::State* server_;
-};
-
-}  // namespace
-
 struct CallServer::State final : net::Poller {
   State(std::shared_ptr<Device> opened, ibv_pd* protection, Ended told)
       : device(std::move(opened)), domain(protection), ended(std::move(told)) {}
@@ -142,9 +122,12 @@ struct CallServer::State final : net::Poller {
     std::shared_ptr<Link> link;  // whose memory and address they name
     std::uint32_t line = 0;
   };
-  std::deque<Sent> sent;  // datagrams that are not reported, in order
+  // Datagrams that are not reported, in order: from `first_sent` on, around the end.
+  std::array<Sent, kDatagramSends> sent;
+  std::uint32_t first_sent = 0;
 
-  // The links that are open. The server's thread alone takes some out, so what it has found stays.
+  // The links that are open. The server's thread alone takes some out, so what it has found stays. It takes the mutex
+  // for each message, and finds it free: the control thread takes it only when a lane begins.
   mutable std::mutex mutex;
   std::unordered_map<std::uint32_t, std::shared_ptr<Link>> by_pair;
   std::unordered_map<std::uint64_t, std::shared_ptr<Link>> by_cookie;
@@ -155,18 +138,12 @@ struct CallServer::State final : net::Poller {
     std::shared_ptr<Link> link;
     std::uint32_t line = 0;
   };
-  std::uint64_t last_held = 0;
-  std::unordered_map<std::uint64_t, Held> held;
-  struct HeldOf {
-    Service* service = nullptr;
-    std::size_t count = 0;
-    std::vector<std::function<void()>> drained;  // fences that wait for the last one
-  };
-  std::unordered_map<std::uint64_t, HeldOf> held_of;  // by session
+  session_port::HeldCalls<Held> held{[this](std::function<void()> what) { loop.post(std::move(what)); },
+                                     [this](const Held& call, const auto& reply) { answer_held(call, reply); }};
 
-  std::deque<ibv_wc> arrived;
+  std::vector<ibv_wc> arrived;  // of these so many have been taken
+  std::size_t taken = 0;
   bool armed = false;
-  std::shared_ptr<HeldDesk> desk = std::make_shared<HeldDesk>(*this);
   net::Loop loop;
   std::unique_ptr<net::Watch> watch;
   std::thread thread;
@@ -378,11 +355,12 @@ struct CallServer::State final : net::Poller {
   }
   bool take_arrived() {
     const bool any = !arrived.empty();
-    while (!arrived.empty()) {
-      const ibv_wc done = arrived.front();
-      arrived.pop_front();
+    while (taken < arrived.size()) {
+      const ibv_wc done = arrived[taken++];
       take(done);
     }
+    arrived.clear();
+    taken = 0;
     return any;
   }
   // What came before the queue was armed wakes nobody.
@@ -456,8 +434,8 @@ struct CallServer::State final : net::Poller {
     send(link, line, link->lines[line].answer);
   }
   void datagram_left(ibv_wc_status status) {
-    const Sent one = std::move(sent.front());
-    sent.pop_front();
+    const Sent one = std::move(sent[first_sent]);
+    first_sent = (first_sent + 1) % kDatagramSends;
     --datagram_sends;
     --one.link->sends;
     if (one.line < kWindow) --one.link->lines[one.line].sends;
@@ -635,63 +613,26 @@ struct CallServer::State final : net::Poller {
     }
     ++link.sends;
     if (connected) return;
-    ++datagram_sends;
-    sent.push_back({.link = shared, .line = line});
+    sent[(first_sent + datagram_sends++) % kDatagramSends] = {.link = shared, .line = line};
     if (line < kWindow) ++link.lines[line].sends;
   }
 
   // ---- CALLs that are held
 
   Ticket hold(const std::shared_ptr<Link>& link, std::uint32_t line, std::size_t room) {
-    held.emplace(++last_held, Held{link, line});
-    HeldOf& of = held_of[link->wanted.session_id];
-    of.service = link->wanted.service;
-    ++of.count;
     holds.fetch_add(1, std::memory_order_relaxed);
-    return {desk, 0, last_held, room};
+    return held.hold(link->wanted.session_id, *link->wanted.service, {link, line}, room);
   }
-  void settled(std::uint64_t number, const std::optional<std::string>& reply) {
-    const auto found = held.find(number);
-    const Held call = std::move(found->second);
-    held.erase(found);
+  void answer_held(const Held& call, const std::optional<std::string>& reply) {
     holds.fetch_sub(1, std::memory_order_relaxed);
     Link& link = *call.link;
-    if (!link.closed && !link.refused) {
-      link.lines[call.line].runs = false;
-      if (reply) {
-        if (!reply->empty()) {
-          std::memcpy(link.answer_at(call.line).data() + kDataHeadBytes, reply->data(), reply->size());
-        }
-        reply_to(call.link, answer(link, call.line, reply->size()));
-      } else {
-        give_up(link, "its service has given back a CALL without an answer");
-      }
-    }
-    const auto of = held_of.find(link.wanted.session_id);
-    if (--of->second.count > 0) return;
-    const auto drained = std::move(of->second.drained);
-    held_of.erase(of);
-    for (const auto& then : drained) then();
-  }
-  void drain(std::uint64_t session_id, std::function<void()> then) {
-    const auto of = held_of.find(session_id);
-    if (of == held_of.end()) return then();
-    of->second.drained.push_back(std::move(then));
-    of->second.service->release(session_id);
+    if (link.closed || link.refused) return;
+    link.lines[call.line].runs = false;
+    if (!reply) return give_up(link, "its service has given back a CALL without an answer");
+    if (!reply->empty()) std::memcpy(link.answer_at(call.line).data() + kDataHeadBytes, reply->data(), reply->size());
+    reply_to(call.link, answer(link, call.line, reply->size()));
   }
 };
-
-namespace {
-
-void HeldDesk::settle(std::uint64_t, std::uint64_t number, std::optional<base::Bytes> reply) noexcept {
-  std::optional<std::string> copy;
-  if (reply) copy.emplace(base::text_of(*reply));
-  std::lock_guard lock(mutex_);
-  if (server_ == nullptr) return;
-  server_->loop.post([&server = *server_, number, copy = std::move(copy)] { server.settled(number, copy); });
-}
-
-}  // namespace
 
 Result<std::unique_ptr<CallServer>> CallServer::make(std::shared_ptr<Device> device, ibv_pd* domain, Nanos spin,
                                                      Ended ended) {
@@ -705,7 +646,7 @@ CallServer::CallServer(std::unique_ptr<State> state) : state_(std::move(state)) 
 CallServer::~CallServer() {
   state_->loop.stop();
   state_->thread.join();
-  state_->desk->close();
+  state_->held.close();
 }
 
 Result<std::shared_ptr<CallServer::Link>> CallServer::admit(const Wanted& wanted) { return state_->admit(wanted); }
@@ -716,7 +657,7 @@ Status CallServer::open(const std::shared_ptr<Link>& link, rdma_cm_id* connectio
 }
 void CallServer::close(std::shared_ptr<Link> link) { state_->close(std::move(link)); }
 void CallServer::drain(std::uint64_t session_id, std::function<void()> then) {
-  state_->loop.post([&state = *state_, session_id, then = std::move(then)] { state.drain(session_id, then); });
+  state_->loop.post([&state = *state_, session_id, then = std::move(then)] { state.held.drain(session_id, then); });
 }
 
 CallStats CallServer::stats() const {

@@ -41,7 +41,7 @@ var ErrDeleting = errors.New("it is still being deleted")
 var ErrTerminating = errors.New("the namespace is being deleted")
 
 // ErrLater: there is no time for a write now. It is left to the next look at the pool.
-var ErrLater = errors.New("it is written at the next look")
+var ErrLater = errors.New("left for the next look")
 
 // ConflictError: an object of the wanted name belongs to somebody else.
 type ConflictError struct {

@@ -254,7 +254,7 @@ const (
 	errInvalid  = apiError("the API server refuses what would be another object")
 	errConflict = apiError("an object of this name belongs to somebody else")
 	errFault    = apiError("the API server fails")
-	errLater    = apiError("it is written at the next look")
+	errLater    = apiError("left for the next look")
 	errNoAnswer = apiError("the agent does not answer")
 	errRefused  = apiError("the agent refuses")
 )
