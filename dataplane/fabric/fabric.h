@@ -10,7 +10,8 @@
 //     of its own. fabric/contract/ordering.md has every pair.
 //  2. Words. Every offset and length is a multiple of 8. Aligned 8-byte accesses are atomic; anything longer may tear
 //     at any word.
-//  3. Atomics are atomic against each other within one atomic domain.
+//  3. Atomics are atomic against each other within one atomic domain, and against READs. They are not against WRITEs of
+//     other lanes: a WRITE that lands while an atomic changes the word is lost.
 //  4. Fates. Each posting completes exactly once, never inline. A verb cannot be cancelled, only a lane severed: all
 //     that is pending on it then ends `maybe`. A `maybe` is resolved by reading after the responder has fenced, never
 //     by blind retry.

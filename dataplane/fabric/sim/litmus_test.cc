@@ -263,6 +263,27 @@ task::Task<void> two_lanes(World& world) {
 }
 TEST(Litmus, LanesAreNotOrdered) { EXPECT_EQ(outcomes(two_lanes), (Set{"1", "2"})); }
 
+// A WRITE of 2 and a CAS of 0 to 1, on two lanes: what the CAS found, and what is there behind both.
+task::Task<void> write_beside_cas(World& world, bool awaited) {
+  auto one = co_await open(world, 0), other = co_await open(world, 1);
+  Memory from(*world.ports[1], 2), into(*world.ports[0]);
+  std::uint64_t old = 9;
+  task::Scope scope;
+  std::vector<Op> write{Op::write(at(0), from.span().first(8))};
+  if (!awaited) scope.spawn(post(world, *other, write));
+  co_await post(world, *one, {Op::cas(at(0), old, 0, 1)});
+  if (awaited) scope.spawn(post(world, *other, write));
+  co_await scope.join();
+  co_await post(world, *one, {Op::read(at(0), into.span().first(8))});
+  world.outcome = std::to_string(old) + ", then " + std::to_string(into.word(0));
+}
+task::Task<void> write_in_flight(World& world) { return write_beside_cas(world, false); }
+task::Task<void> write_afterwards(World& world) { return write_beside_cas(world, true); }
+TEST(Litmus, AWriteIsLostWhileAnAtomicOfAnotherLaneChangesTheWord) {
+  EXPECT_EQ(outcomes(write_in_flight), (Set{"2, then 2", "0, then 2", "0, then 1"}));
+}
+TEST(Litmus, AWriteBehindAnAwaitedAtomicIsNotLost) { EXPECT_EQ(outcomes(write_afterwards), Set{"0, then 2"}); }
+
 // ---- fates ----------------------------------------------------------------------------------------------------------
 
 task::Task<void> add_with_losses(World& world) {

@@ -1016,7 +1016,8 @@ void Network::execute_words(const Ref<Flight>& flight, std::size_t verb, std::ui
   VerbRun& run = flight->verbs[verb];
   const std::uint64_t words = last - first;
   const bool reads = run.op.verb == Verb::read;
-  if (!steered_ && (reads || link.client->unmoved_by(words))) {  // nothing can come in between
+  const bool whole = reads || (link.client->unmoved_by(words) && !is_overwritten(link, run.target + 8 * first, words));
+  if (!steered_ && whole) {  // nothing can come in between
     if (!link.open || run.dropped) return;
     std::byte* const target = run.target + 8 * first;
     if (reads) {
@@ -1046,13 +1047,21 @@ void Network::execute_words(const Ref<Flight>& flight, std::size_t verb, std::ui
       if (steered_) {
         changed(link, {run.op.at.region, run.op.at.offset + 8 * i}, word.load(std::memory_order_relaxed), value);
       }
-      word.store(value, std::memory_order_relaxed);
+      if (!is_overwritten(link, run.target + 8 * i, 1)) word.store(value, std::memory_order_relaxed);
       trace_.note(run.op.at.offset + 8 * i, value, 2);
       link.client->landed();
     }
     --run.left;
   }
   if (run.left == 0) executed(flight, verb);
+}
+
+// Says whether an atomic of another lane that changes one of the words now is to store behind this WRITE.
+bool Network::is_overwritten(const Link& link, const std::byte* first, std::uint64_t words) {
+  while (!changing_.empty() && changing_.front().until <= now_) changing_.pop_front();
+  return std::any_of(changing_.begin(), changing_.end(), [&](const Changing& one) {
+    return one.lane != &link && one.word >= first && one.word < first + 8 * words;
+  });
 }
 
 void Network::execute_atomic(const Ref<Flight>& flight, std::size_t verb) {
@@ -1072,6 +1081,10 @@ void Network::execute_atomic(const Ref<Flight>& flight, std::size_t verb) {
       break;
   }
   if (flight->posting != nullptr && run.op.old != nullptr) *run.op.old = old;
+  const bool takes_time = !steered_ && times_ == nullptr && !options_.whole && options_.atomic_time > 0;
+  if (takes_time && word_at(run.target).load(std::memory_order_relaxed) != old) {
+    changing_.push_back({&link, run.target, now_ + options_.atomic_time});
+  }
   if (steered_) {
     run.seen = base::mix(old + 1);
     changed(link, run.op.at, old, word_at(run.target).load(std::memory_order_relaxed));

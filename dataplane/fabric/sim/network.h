@@ -4,7 +4,8 @@
 // It keeps the contract of fabric/fabric.h and nothing stronger. READs and WRITEs longer than a word execute word by
 // word, in any order, while others' verbs execute in between. A verb waits only for the earlier verbs of its lane that
 // the contract orders before it: two READs, two atomics, a READ and a later WRITE, or a CALL and what is posted behind
-// it change places. Lanes are not ordered. Postings complete in any order. A WRITE's payload is read as its words land,
+// it change places. Lanes are not ordered. A WRITE that lands while an atomic of another lane changes the same word is
+// lost. Postings complete in any order. A WRITE's payload is read as its words land,
 // so a buffer that is changed too early is seen. After a posting has ended `maybe` or `refused` its READ buffers hold
 // garbage.
 //
@@ -52,6 +53,9 @@ struct Options {
   // Each chain executes whole when it arrives, in one step. Stronger than any wire, and the cheapest to run: for what
   // takes very many operations and has no use for time or faults.
   bool whole = false;
+  // How long after an atomic has changed a word a WRITE of another lane to that word is lost. Shorter than the time in
+  // which anyone can hear of the atomic and WRITE.
+  Nanos atomic_time = 900;
   double lose_reply = 0;                        // chance that a chain executes and its completion never comes
   double lose_call = 0;                         // chance that the request of a CALL for data never comes
   double lose_exchange = 0;                     // chance that a message of the session port never comes
@@ -350,6 +354,7 @@ class Network {
   void cut_tail(SimLane& lane);
   bool fence_waits(SimResponder& node, std::uint64_t session_id, const std::function<void()>& done);
   void changed(const Link& link, Remote at, std::uint64_t before, std::uint64_t after);
+  bool is_overwritten(const Link& link, const std::byte* first, std::uint64_t words);
 
   Options options_;
   base::Random random_;
@@ -363,6 +368,14 @@ class Network {
   std::uint64_t lanes_opened_ = 0;
   std::unique_ptr<TimeModel> times_;  // none: delays by chance
   std::size_t unrung_ = 0;            // lanes with postings for which no doorbell has been rung
+
+  // Words that atomics have just changed: what other lanes WRITE there until then is lost.
+  struct Changing {
+    const Link* lane = nullptr;
+    const std::byte* word = nullptr;
+    Nanos until = 0;
+  };
+  std::deque<Changing> changing_;  // by `until`
 
   bool steered_ = false;
   bool lose_next_ = false;
