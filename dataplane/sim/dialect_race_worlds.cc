@@ -59,7 +59,7 @@ std::vector<SmallWorld> race_worlds() {
   const std::uint64_t group = look_ahead(options, one).rows.at(k);
   const std::uint64_t bits = layout::most_depth(options.geometry.tables);
   const auto scan = [&](std::uint64_t count) {
-    const World::Part part{.first = group << bits, .end = (group + 1) << bits, .count = count};
+    const World::ScanRange part{.first = group << bits, .end = (group + 1) << bits, .count = count};
     return Step{.call = {}, .scans = part};
   };
   const Bounds few{.preemptions = 1, .few = 8};  // a splitter has eight groups under way at once

@@ -155,7 +155,7 @@ class Worlds {
     all_.add("move-remove", 3, rows_.before, {{move_}, {call(Kind::remove, rows_.moved[0])}});
     all_.add("move-move", 3, rows_.before, {{move_}, {call(Kind::insert, rows_.moving[1], "2")}});
     // Scans of the rows, at once and in two steps.
-    const Step steps{.call = {}, .scans = World::Part{.first = 20, .end = 28, .count = 8}};
+    const Step steps{.call = {}, .scans = World::ScanRange{.first = 20, .end = 28, .count = 8}};
     all_.add("move-scan", 2, rows_.before, {{move_}, {scan_}});
     all_.add("move-scan-in-steps", 2, rows_.before, {{move_}, {steps}});
     // The second client finds no room any more, and needs none.
@@ -210,7 +210,7 @@ class Worlds {
   // Full rows, an insert that moves an entry, and a scan of all of them.
   const Crowded rows_ = crowded(tiny_);
   const Step move_ = call(Kind::insert, rows_.moving[0], "1");
-  const Step scan_{.call = {}, .scans = World::Part{.first = 20, .end = 28, .count = 16}};
+  const Step scan_{.call = {}, .scans = World::ScanRange{.first = 20, .end = 28, .count = 16}};
   Catalogue all_{tiny_};
 };
 

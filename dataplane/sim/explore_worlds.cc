@@ -33,48 +33,48 @@ std::vector<std::string> keys_of(const Plot& plot) {
 
 class PoolScene final : public Scene {
  public:
-  explicit PoolScene(const Plot& plot) : plot_(plot), parts_(plot.steps.size()), world_(plot.options) {
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      parts_[i].client = &world_.connect("client-" + std::to_string(i));
-      FARPOOL_CHECK(parts_[i].client->index() == i);
+  explicit PoolScene(const Plot& plot) : plot_(plot), progress_(plot.steps.size()), world_(plot.options) {
+    for (std::size_t i = 0; i < progress_.size(); ++i) {
+      progress_[i].client = &world_.connect("client-" + std::to_string(i));
+      FARPOOL_CHECK(progress_[i].client->index() == i);
     }
     for (const Plot::Before& before : plot_.before) {
-      Client& client = *parts_[before.client].client;
+      Client& client = *progress_[before.client].client;
       FARPOOL_CHECK(world_.run(client, world_.call(client, before.call, kPatience)));
     }
     FARPOOL_CHECK(world_.failures().empty() && world_.quiesce());
   }
   // What is under way is cut off, and the clients say no goodbye.
   ~PoolScene() override {
-    for (const Part& part : parts_) {
-      part.client->port().resume();
-      part.client->port().revive();
-      part.client->session().end({base::Code::unavailable, "the world ends"});
+    for (const Progress& progress : progress_) {
+      progress.client->port().resume();
+      progress.client->port().revive();
+      progress.client->session().end({base::Code::unavailable, "the world ends"});
     }
   }
 
   fabric::sim::Network& network() override { return world_.network(); }
-  std::size_t clients() const override { return parts_.size(); }
+  std::size_t clients() const override { return progress_.size(); }
   bool may_begin(std::size_t client) const override {
-    const Part& part = parts_[client];
+    const Progress& progress = progress_[client];
     const auto& steps = plot_.steps[client];
-    return part.begun < steps.size() && part.running == 0;
+    return progress.begun < steps.size() && progress.running == 0;
   }
   void begin(std::size_t client) override {
-    Part& part = parts_[client];
-    const Plot::Step& step = plot_.steps[client][part.begun++];
-    ++part.running;
+    Progress& progress = progress_[client];
+    const Plot::Step& step = plot_.steps[client][progress.begun++];
+    ++progress.running;
     order_ = base::mix(order_ ^ base::mix(client + 1) ^ ended_);
-    world_.spawn(*part.client, play(*this, part, step, client));
+    world_.spawn(*progress.client, play(*this, progress, step, client));
   }
-  bool busy(std::size_t client) const override { return parts_[client].running > 0; }
-  void crash(std::size_t client) override { parts_[client].client->port().crash(fabric::sim::InFlight::cut); }
-  void stop(std::size_t client) override { parts_[client].client->port().pause(); }
-  void resume(std::size_t client) override { parts_[client].client->port().resume(); }
+  bool busy(std::size_t client) const override { return progress_[client].running > 0; }
+  void crash(std::size_t client) override { progress_[client].client->port().crash(fabric::sim::InFlight::cut); }
+  void stop(std::size_t client) override { progress_[client].client->port().pause(); }
+  void resume(std::size_t client) override { progress_[client].client->port().resume(); }
 
   std::uint64_t fingerprint() const override {
     std::uint64_t hash = order_;
-    for (const Part& part : parts_) hash = base::mix(hash ^ part.begun) + part.running;
+    for (const Progress& progress : progress_) hash = base::mix(hash ^ progress.begun) + progress.running;
     return hash;
   }
 
@@ -98,10 +98,10 @@ class PoolScene final : public Scene {
         wrong.push_back("a call of client " + std::to_string(client) + " failed: " + status.message());
       }
     }
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      if (!mortal(i) && !parts_[i].client->session().alive()) {
+    for (std::size_t i = 0; i < progress_.size(); ++i) {
+      if (!mortal(i) && !progress_[i].client->session().alive()) {
         wrong.push_back("client " + std::to_string(i) +
-                        " was fenced, although nothing befell it: " + parts_[i].client->session().why().message());
+                        " was fenced, although nothing befell it: " + progress_[i].client->session().why().message());
       }
     }
     if (has_faults(plot_) && wrong.empty()) clean_up(wrong);
@@ -112,7 +112,7 @@ class PoolScene final : public Scene {
   }
 
   std::string next_name(std::size_t client) const override {
-    const Plot::Step& step = plot_.steps[client][parts_[client].begun];
+    const Plot::Step& step = plot_.steps[client][progress_[client].begun];
     if (step.wait > 0) return "to wait";
     if (step.splits) return "split of the table of " + step.call.key;
     if (step.scans) return "scan";
@@ -124,7 +124,7 @@ class PoolScene final : public Scene {
   }
 
  private:
-  struct Part {
+  struct Progress {
     Client* client = nullptr;
     std::size_t begun = 0, running = 0;  // steps
   };
@@ -164,25 +164,25 @@ class PoolScene final : public Scene {
       wrong.push_back("not all could be read in the end");
     }
   }
-  static task::Task<void> play(PoolScene& scene, Part& part, Plot::Step step, std::size_t client) {
+  static task::Task<void> play(PoolScene& scene, Progress& progress, Plot::Step step, std::size_t client) {
     if (step.wait > 0) {
-      co_await part.client->port().sleep_for(step.wait);
+      co_await progress.client->port().sleep_for(step.wait);
     } else if (step.splits) {
-      co_await split(*part.client, std::move(step.call.key));
+      co_await split(*progress.client, std::move(step.call.key));
     } else if (step.scans) {
-      co_await scene.world_.scan(*part.client, keys_of(scene.plot_), *step.scans, kPatience);
+      co_await scene.world_.scan(*progress.client, keys_of(scene.plot_), *step.scans, kPatience);
     } else {
       const Nanos patience = scene.plot_.bounds.losses > 0 ? kHaste : kPatience;
-      co_await scene.world_.call(*part.client, std::move(step.call), patience);
+      co_await scene.world_.call(*progress.client, std::move(step.call), patience);
     }
-    co_await split_no_more(*part.client);  // its own, or one that it has met and that stood still
-    --part.running;
+    co_await split_no_more(*progress.client);  // its own, or one that it has met and that stood still
+    --progress.running;
     // Only which steps had ended when another began matters, not in which order they ended.
-    scene.ended_ += base::mix(client + 1) * (part.begun - part.running);
+    scene.ended_ += base::mix(client + 1) * (progress.begun - progress.running);
   }
 
   const Plot& plot_;
-  std::vector<Part> parts_;
+  std::vector<Progress> progress_;
   std::uint64_t ended_ = 0;
   std::uint64_t order_ = 0;
   World world_;  // its end lets steps come to theirs

@@ -25,8 +25,8 @@ struct Plot {
   struct Step {
     Nanos wait = 0;  // time passes, instead of a call: sessions tick, and eras move
     Call call;
-    bool splits = false;                    // instead of a call, it splits the table that has its key
-    std::optional<World::Part> scans = {};  // instead of a call, this part, in which all keys lie
+    bool splits = false;                         // instead of a call, it splits the table that has its key
+    std::optional<World::ScanRange> scans = {};  // instead of a call, this part, in which all keys lie
   };
   using Steps = std::vector<std::vector<Step>>;  // of each client
 

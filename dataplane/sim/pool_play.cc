@@ -168,7 +168,7 @@ PoolPlay draw_pool_play(const PoolSetting& setting, std::uint64_t seed) {
   return play;
 }
 
-std::size_t leave_out(PoolPlay& play, const Part& part) {
+std::size_t leave_out(PoolPlay& play, const Selection& part) {
   std::size_t element = 0;
   const auto out = [&](const auto&) { return !part.has(element++); };
   const auto thin = [&out](PoolTasks& tasks) {

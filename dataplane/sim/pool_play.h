@@ -48,6 +48,6 @@ struct PoolPlay {
 
 PoolPlay draw_pool_play(const PoolSetting& setting, std::uint64_t seed);
 // Leaves out what `part` leaves out. Returns how many elements there were.
-std::size_t leave_out(PoolPlay& play, const Part& part);
+std::size_t leave_out(PoolPlay& play, const Selection& part);
 
 }  // namespace farpool::sim

@@ -133,7 +133,7 @@ std::string driver_of(layout::Protocol protocol) { return "--pools " + flag_of(p
 
 }  // namespace
 
-PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells, layout::Protocol protocol) {
+PoolVerdict run_pool(std::uint64_t seed, const Selection& part, bool tells, layout::Protocol protocol) {
   const LastWords words(driver_of(protocol) + "--seed " + std::to_string(seed) + " --only " + describe(part));
   PoolSetting setting = draw_pool(seed, protocol);
   setting.wire.seed += part.salt << 32;
@@ -174,7 +174,7 @@ PoolVerdict run_pool(std::uint64_t seed, const Part& part, bool tells, layout::P
 
 std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget, layout::Protocol protocol) {
   return explain(driver_of(protocol), seed, budget,
-                 [=](const Part& part, bool tells) -> Told { return run_pool(seed, part, tells, protocol); });
+                 [=](const Selection& part, bool tells) -> Told { return run_pool(seed, part, tells, protocol); });
 }
 
 namespace {

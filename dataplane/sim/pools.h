@@ -37,7 +37,8 @@ struct PoolVerdict : Told {
 // have gone, every key lies where the map says, and nowhere else. A memory node that loses its memory meanwhile takes
 // along what had not left it, or what had come. Where tables can be split, the operator also wants more tables than the
 // keys need, which the last client brings about if no other has.
-PoolVerdict run_pool(std::uint64_t seed, const Part& part = {}, bool tells = false, layout::Protocol protocol = {});
+PoolVerdict run_pool(std::uint64_t seed, const Selection& part = {}, bool tells = false,
+                     layout::Protocol protocol = {});
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
 std::string explain_pool(std::uint64_t seed, const ShrinkBudget& budget = {}, layout::Protocol protocol = {});
 

@@ -25,7 +25,7 @@ TEST(Pools, OfOneSeedAreTheSame) {
 TEST(Pools, APartOfASeedIsARunToo) {
   const PoolVerdict whole = run_pool(7);
   EXPECT_TRUE(whole.story.empty());
-  Part few;
+  Selection few;
   few.kept.assign(whole.elements, false);
   for (std::size_t i = 0; i < whole.elements; i += 9) few.kept[i] = true;
   const PoolVerdict part = run_pool(7, few, true);

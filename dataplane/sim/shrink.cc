@@ -15,13 +15,13 @@ constexpr std::uint64_t kSalts =
 
 class Shrinker {
  public:
-  Shrinker(const std::function<bool(const Part&)>& fails, std::size_t elements, const ShrinkBudget& budget)
+  Shrinker(const std::function<bool(const Selection&)>& fails, std::size_t elements, const ShrinkBudget& budget)
       : fails_(fails), budget_(budget), until_(Clock::now() + budget.time) {
     part_.kept.assign(elements, true);
   }
 
   // A stretch that is not needed goes at once; then smaller ones, down to single elements, until none goes.
-  Part run(std::uint64_t& runs) {
+  Selection run(std::uint64_t& runs) {
     std::size_t stretch = std::max<std::size_t>(1, part_.kept.size() / 2);
     while (going()) {
       const bool smaller = pass(stretch);
@@ -41,7 +41,7 @@ class Shrinker {
     const std::vector<std::size_t> kept = kept_elements();
     for (std::size_t end = kept.size(); end > 0 && going();) {
       const std::size_t begin = end > stretch ? end - stretch : 0;
-      Part without = part_;
+      Selection without = part_;
       for (std::size_t i = begin; i < end; ++i) without.kept[kept[i]] = false;
       any = still_fails(without) || any;
       end = begin;
@@ -49,7 +49,7 @@ class Shrinker {
     return any;
   }
 
-  bool still_fails(Part part) {
+  bool still_fails(Selection part) {
     const std::uint64_t first = part_.salt;
     for (std::uint64_t i = 0; i < kSalts && going(); ++i) {
       part.salt = (first + i) % kSalts;
@@ -69,21 +69,21 @@ class Shrinker {
     return kept;
   }
 
-  const std::function<bool(const Part&)>& fails_;
+  const std::function<bool(const Selection&)>& fails_;
   const ShrinkBudget budget_;
   const Clock::time_point until_;
-  Part part_;
+  Selection part_;
   std::uint64_t runs_ = 0;
 };
 
 }  // namespace
 
-Part shrink(std::size_t elements, const std::function<bool(const Part&)>& fails, const ShrinkBudget& budget,
-            std::uint64_t& runs) {
+Selection shrink(std::size_t elements, const std::function<bool(const Selection&)>& fails, const ShrinkBudget& budget,
+                 std::uint64_t& runs) {
   return Shrinker(fails, elements, budget).run(runs);
 }
 
-std::string describe(const Part& part) {
+std::string describe(const Selection& part) {
   if (part.kept.empty() && part.salt == 0) return "all";
   std::string text;
   for (std::size_t i = 0; i < part.kept.size(); ++i) {
@@ -97,9 +97,9 @@ std::string describe(const Part& part) {
   return part.salt == 0 ? text : text + "/" + std::to_string(part.salt);
 }
 
-std::optional<Part> parse_part(const std::string& text) {
+std::optional<Selection> parse_selection(const std::string& text) {
   constexpr std::size_t kMost = 100'000;
-  Part part;
+  Selection part;
   const char* at = text.data();
   const char* const end = at + text.size();
   const auto number = [&](std::size_t& into) {
@@ -134,11 +134,11 @@ std::optional<Part> parse_part(const std::string& text) {
 }
 
 std::string explain(const std::string& driver, std::uint64_t seed, const ShrinkBudget& budget,
-                    const std::function<Told(const Part&, bool tells)>& run) {
+                    const std::function<Told(const Selection&, bool tells)>& run) {
   const std::size_t elements = run({}, false).elements;
   std::uint64_t runs = 0;
-  const Part part = shrink(
-      elements, [&run](const Part& one) { return !run(one, false).wrong.empty(); }, budget, runs);
+  const Selection part = shrink(
+      elements, [&run](const Selection& one) { return !run(one, false).wrong.empty(); }, budget, runs);
   const Told told = run(part, true);
   const auto left = std::count(part.kept.begin(), part.kept.end(), true);
   std::string text = "seed " + std::to_string(seed) + ", commit " + commit() + ": " + told.setting + "\n";

@@ -12,14 +12,14 @@
 namespace farpool::sim {
 
 // Which elements that a seed draws are done, and which are left out: calls, task by task, then faults.
-struct Part {
+struct Selection {
   std::vector<bool> kept;  // empty: everything
   std::uint64_t salt = 0;  // other delays
   bool has(std::size_t element) const { return kept.empty() || (element < kept.size() && kept[element]); }
 };
 // `all`, `none`, or as in `3,7-9`; with `/2` behind it, salt 2.
-std::string describe(const Part& part);
-std::optional<Part> parse_part(const std::string& text);
+std::string describe(const Selection& part);
+std::optional<Selection> parse_selection(const std::string& text);
 
 struct ShrinkBudget {
   std::uint64_t runs = 1500;
@@ -27,8 +27,8 @@ struct ShrinkBudget {
 };
 // The smallest part that was found to fail like the whole: elements are left out, and delays drawn anew, until no
 // single one can be left out any more or the budget is spent.
-Part shrink(std::size_t elements, const std::function<bool(const Part&)>& fails, const ShrinkBudget& budget,
-            std::uint64_t& runs);
+Selection shrink(std::size_t elements, const std::function<bool(const Selection&)>& fails, const ShrinkBudget& budget,
+                 std::uint64_t& runs);
 
 // What is known of a run, whatever its driver.
 struct Told {
@@ -40,6 +40,6 @@ struct Told {
 // For a seed that fails: what is wrong, the shrunk story, and the command that replays it; `driver` are the arguments
 // of simulate that choose the driver, with a blank behind them.
 std::string explain(const std::string& driver, std::uint64_t seed, const ShrinkBudget& budget,
-                    const std::function<Told(const Part&, bool tells)>& run);
+                    const std::function<Told(const Selection&, bool tells)>& run);
 
 }  // namespace farpool::sim

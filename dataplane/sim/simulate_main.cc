@@ -237,7 +237,7 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
   return right ? 0 : 1;
 }
 
-int run_pools(std::uint64_t seed, std::uint64_t count, Protocol protocol, const farpool::sim::Part& part,
+int run_pools(std::uint64_t seed, std::uint64_t count, Protocol protocol, const farpool::sim::Selection& part,
               unsigned shrink_seconds) {
   constexpr std::uint64_t kEnough = 200;  // seeds, to meet everything that is rare
   const double begun = now_in_seconds();
@@ -339,7 +339,7 @@ int run(const Arguments& of) {
   }
   if (!of.name.empty()) return run_small_world(of);
   if (of.worlds) return run_worlds();
-  const auto part = farpool::sim::parse_part(of.part_text);
+  const auto part = farpool::sim::parse_selection(of.part_text);
   if (!part) {
     std::fprintf(stderr, "'%s' names no part of a world: write all, none, or N,N-M,... and perhaps /SALT\n",
                  of.part_text.c_str());

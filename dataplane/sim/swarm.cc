@@ -215,7 +215,7 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
 }
 
 // Leaves out what `part` leaves out. Returns how many elements there were.
-std::size_t leave_out(Play& play, const Part& part) {
+std::size_t leave_out(Play& play, const Selection& part) {
   std::size_t element = 0;
   const auto out = [&](const auto&) { return !part.has(element++); };
   std::erase_if(play.filling, out);
@@ -387,7 +387,7 @@ void strike(World& world, Client& client, const Play::Fault& fault, const Haunt&
     case Play::Fault::Kind::scan:
       network.at(now + fault.when, [&world, &storm, &client, &haunt, fault] {
         if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
-        const World::Part part{.first = haunt.first, .end = haunt.end, .count = fault.count, .rest = fault.rest};
+        const World::ScanRange part{.first = haunt.first, .end = haunt.end, .count = fault.count, .rest = fault.rest};
         world.spawn(client, world.scan(client, haunt.keys, part, 20 * base::kSecond));
         ++storm.scans;
       });
@@ -640,7 +640,7 @@ Verdict run_swarm(std::uint64_t seed, const Take& take) {
 }
 
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& take) {
-  return explain(driver_of(take), seed, budget, [seed, take](const Part& part, bool tells) -> Told {
+  return explain(driver_of(take), seed, budget, [seed, take](const Selection& part, bool tells) -> Told {
     return run_swarm(seed, {.part = part,
                             .tells = tells,
                             .protocol = take.protocol,

@@ -42,7 +42,7 @@ enum class Faults : std::uint8_t { every, as_once };
 // What of a seed is run: which part, with which faults, in which protocol; `tells`: with a story; `scans`: clients also
 // go through the keys, some at once, others with rests.
 struct Take {
-  Part part;
+  Selection part;
   Faults faults = Faults::every;
   bool tells = false;
   layout::Protocol protocol{};

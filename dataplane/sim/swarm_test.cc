@@ -182,7 +182,7 @@ TEST(Swarm, ASeedIsARun) {
 
 TEST(Swarm, APartOfASeedIsARunToo) {
   const Verdict whole = run_swarm(3);
-  Part half;
+  Selection half;
   half.kept.assign(whole.elements, false);
   std::fill_n(half.kept.begin(), whole.elements / 2, true);
   const Verdict part = run_swarm(3, {.part = half}), told = run_swarm(3, {.part = half, .tells = true});
@@ -199,9 +199,9 @@ TEST(Swarm, APartOfASeedIsARunToo) {
 // --- Shrinking.
 
 // Fails where these elements are kept, but not with every delay.
-Part shrink_to(std::size_t elements, const std::vector<std::size_t>& needed, const ShrinkBudget& budget,
-               std::uint64_t& runs) {
-  const auto fails = [&](const Part& part) {
+Selection shrink_to(std::size_t elements, const std::vector<std::size_t>& needed, const ShrinkBudget& budget,
+                    std::uint64_t& runs) {
+  const auto fails = [&](const Selection& part) {
     const bool all = std::all_of(needed.begin(), needed.end(), [&part](std::size_t one) { return part.has(one); });
     return all && (part.salt == 1 || std::count(part.kept.begin(), part.kept.end(), true) > 20);
   };
@@ -240,18 +240,18 @@ TEST(Shrink, LeavesWhatIsNeeded) {
 
 TEST(Shrink, KeepsToItsBudget) {
   std::uint64_t runs = 0;
-  const Part part = shrink_to(300, {7, 8, 211}, {.runs = 10}, runs);
+  const Selection part = shrink_to(300, {7, 8, 211}, {.runs = 10}, runs);
   EXPECT_EQ(runs, 10u);
   EXPECT_TRUE(part.has(7) && part.has(8) && part.has(211));
 }
 
-TEST(Part, IsReadAsItWasWritten) {
+TEST(Selection, IsReadAsItWasWritten) {
   for (const char* text : {"all", "3", "0,3", "1-4", "2,7-9,12", "none", "2-3/1"}) {
-    const auto part = parse_part(text);
+    const auto part = parse_selection(text);
     ASSERT_TRUE(part) << text;
     EXPECT_EQ(describe(*part), text);
   }
-  for (const char* bad : {"", "x", "3,", "4-2", "3-", "3/", "3/x", "3;4"}) EXPECT_FALSE(parse_part(bad)) << bad;
+  for (const char* bad : {"", "x", "3,", "4-2", "3-", "3/", "3/x", "3;4"}) EXPECT_FALSE(parse_selection(bad)) << bad;
 }
 
 }  // namespace

@@ -302,7 +302,7 @@ task::Task<void> World::call(Client& client, Call call, Nanos patience) {
   }
 }
 
-task::Task<void> World::scan(Client& client, std::vector<std::string> keys, Part part, Nanos patience) {
+task::Task<void> World::scan(Client& client, std::vector<std::string> keys, ScanRange range, Nanos patience) {
   fabric::Port& port = *client.port_;
   const Nanos deadline = port.now() + patience;
   const std::uint64_t lost = lost_;
@@ -314,8 +314,8 @@ task::Task<void> World::scan(Client& client, std::vector<std::string> keys, Part
   std::set<std::string> told;
   base::Status status;
   fabric::Cost cost;
-  for (std::uint64_t position = part.first; status.ok() && position < part.end;) {
-    auto page = co_await client.table().scan(position, part.count, deadline, cost);
+  for (std::uint64_t position = range.first; status.ok() && position < range.end;) {
+    auto page = co_await client.table().scan(position, range.count, deadline, cost);
     status = page.status();
     if (!status.ok()) break;
     ++pages_;
@@ -326,7 +326,7 @@ task::Task<void> World::scan(Client& client, std::vector<std::string> keys, Part
                 "a scan came from position " + std::to_string(position) + " to " + std::to_string(page->next)};
     }
     position = page->next;
-    if (part.rest > 0) co_await port.sleep_for(part.rest);
+    if (range.rest > 0) co_await port.sleep_for(range.rest);
   }
   if (!client.session().alive()) mark_end(status);
   if (!status.ok()) failures_.emplace_back(client.index(), status);

@@ -114,14 +114,15 @@ class World {
   // One call of a history on a table, with the answer noted. Failures without effect are forgotten, and their status
   // kept. A call in whose way nobody was may not need more trips than it has to.
   task::Task<void> call(Client& client, Call call, Nanos patience);
-  // A scan of a part of the table. For each of these keys, which all belong to the part and nowhere else, the world
-  // notes whether the scan told of them.
-  struct Part {
+  // Positions of the table that a scan covers.
+  struct ScanRange {
     std::uint64_t first = 0, end = ~0ull;  // positions
     std::uint64_t count = 1;               // keys that a step asks for
     Nanos rest = 0;                        // between two steps
   };
-  task::Task<void> scan(Client& client, std::vector<std::string> keys, Part part, Nanos patience);
+  // Scans the range. For each of these keys, which all belong to the range and nowhere else, the world notes whether the
+  // scan told of them.
+  task::Task<void> scan(Client& client, std::vector<std::string> keys, ScanRange range, Nanos patience);
 
   fabric::sim::Network& network() { return network_; }
   node::MemoryNode& node() { return *node_; }
