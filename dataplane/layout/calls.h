@@ -20,12 +20,34 @@ enum class Pressure : std::uint64_t {
   spent = 2,   // one for replacements was: give up every segment that you can do without, and add less
   dry = 3,     // blocks for replacements have been waited for in vain: add none
 };
+// A stretch of segments that the memory node clears for a run. A client that owns one in it gives it up, or empties it.
+struct Stretch {
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;  // 0: none
+  bool overlaps(std::uint64_t begin, std::uint64_t segments) const {
+    return count > 0 && begin < first + count && first < begin + segments;
+  }
+  friend bool operator==(const Stretch&, const Stretch&) = default;
+};
+// The word `hurry` of a tick's reply. While any bit is set, clients tick often. Bit 0: a client waits for an era. Bits 8
+// to 31 and 32 to 63: length and first segment of the stretch that is being cleared, of which clients of an earlier
+// version know nothing.
+struct Hurry {
+  static constexpr std::uint64_t kMostSegments = (1ull << 24) - 1;
+  static constexpr std::uint64_t with(std::uint64_t word, const Stretch& cleared) {
+    if (cleared.count == 0 || cleared.count > kMostSegments || cleared.first >> 32 != 0) return word;
+    return word | cleared.count << 8 | cleared.first << 32;
+  }
+  static constexpr Stretch cleared(std::uint64_t word) {
+    return {.first = word >> 32, .count = word >> 8 & kMostSegments};
+  }
+};
 struct TickReply {
   std::uint64_t era = 0;       // now
   std::uint64_t safe_era = 0;  // no session still runs an operation of an older era
   std::uint64_t epoch = 0;     // of the node's shard map: the client's is stale when it differs
   std::uint64_t pressure = 0;
-  std::uint64_t hurry = 0;          // 1: a client waits for an era: tick often for a while
+  std::uint64_t hurry = 0;          // as Hurry says
   std::uint64_t places = 0;         // sessions [0, places) were admitted at some time: no other slots were written
   std::uint64_t dead = 0;           // sessions that have ended and left operations half done
   std::uint64_t dead_segments = 0;  // that wait for a client to take them over
@@ -85,8 +107,9 @@ static_assert(base::wire_safe<FenceRequest> && base::wire_safe<FenceReply>);
 struct AdoptSegmentRequest {
   enum : std::uint64_t { kSparse = 0 };
   std::uint64_t size_class = 0;  // wanted, if there is one of it; else any
-  // Segments of a run. kSparse: an orphan of which much is free, of another size class than `size_class`; a memory node
-  // that knows no such request hands over a segment of the dead.
+  // Segments of a run. kSparse: an orphan of another size class than `size_class` that lies in the stretch which is
+  // being cleared, or else one of which a part is free; a memory node that knows no such request hands over a segment
+  // of the dead.
   std::uint64_t run = 1;
 };
 struct AdoptSegmentReply {

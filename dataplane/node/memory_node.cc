@@ -216,6 +216,7 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
       std::optional<layout::TickReply> told = registry_->tick(session_id, tick);
       if (!told) return std::nullopt;
       told->pressure = static_cast<std::uint64_t>(segments_.pressure(responder_.now()));
+      told->hurry = layout::Hurry::with(told->hurry, segments_.cleared(responder_.now()));
       told->dead_segments = segments_.ledger().counts().dead;
       told->deaths = segments_.ledger().deaths();
       return write_reply(reply, *told);

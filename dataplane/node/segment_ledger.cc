@@ -8,8 +8,9 @@
 
 namespace farpool::node {
 namespace {
-constexpr std::size_t kLooks = 64;         // at orphans, per call: the control thread does not stand still for them
-constexpr std::uint64_t kDoubted = ~0ull;  // for a number of deaths
+constexpr std::size_t kLooks = 64;            // at orphans, per call: the control thread does not stand still for them
+constexpr std::uint64_t kDoubted = ~0ull;     // for a number of deaths
+constexpr std::uint64_t kStretchLooks = 256;  // at segments, per look for a stretch
 
 // The first with room, taken out; the ones that were looked at before it go to the end.
 std::optional<std::uint64_t> take_with_room(std::deque<std::uint64_t>& segments,
@@ -55,22 +56,41 @@ void SegmentLedger::take_from_hole(std::map<std::uint64_t, std::uint64_t>::itera
   if (first + count < begin + length) holes_[first + count] = begin + length - first - count;
 }
 
-std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint64_t size_class,
-                                                  std::uint64_t session) {
-  if (count == 0 || count > segments_.size()) return std::nullopt;
-  auto chosen = holes_.end();
-  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-    if (hole->second < count) continue;
-    if (count > 1) {
-      chosen = hole;  // the last that fits
-    } else if (chosen == holes_.end() || hole->second < chosen->second) {
-      chosen = hole;
-      if (hole->second == 1) break;
+std::optional<std::uint64_t> SegmentLedger::find_free(std::uint64_t count, bool anywhere) const {
+  std::uint64_t first = 0, length = 0;
+  const auto consider = [&](std::uint64_t begin, std::uint64_t end) {
+    if (end < begin + count) return;
+    if (count > 1) {  // the last that fits
+      length = end - begin;
+      first = end - count;
+    } else if (length == 0 || end - begin < length) {
+      length = end - begin;
+      first = begin;
     }
+  };
+  for (const auto& [begin, count_of_hole] : holes_) {
+    const std::uint64_t end = begin + count_of_hole;
+    if (anywhere || !cleared_.overlaps(begin, count_of_hole)) {
+      consider(begin, end);
+    } else {
+      if (begin < cleared_.first) consider(begin, cleared_.first);
+      if (cleared_.first + cleared_.count < end) consider(cleared_.first + cleared_.count, end);
+    }
+    if (count == 1 && length == 1) break;
   }
-  if (chosen == holes_.end()) return std::nullopt;
-  const std::uint64_t first = count > 1 ? chosen->first + chosen->second - count : chosen->first;
-  take_from_hole(chosen, first, count);
+  return length > 0 ? std::optional(first) : std::nullopt;
+}
+
+std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session,
+                                                  bool anywhere) {
+  if (count == 0 || count > segments_.size()) return std::nullopt;
+  std::optional<std::uint64_t> found;
+  if (count < cleared_.count) found = find_free(count, false);
+  if (!found && (anywhere || count >= cleared_.count)) found = find_free(count, true);
+  if (!found) return std::nullopt;
+  const std::uint64_t first = *found;
+  if (count > 1 && cleared_.overlaps(first, count)) end_clearing();
+  take_from_hole(hole_of(first, count), first, count);
   for (std::uint64_t i = 0; i < count; ++i) segments_[first + i].state = State::rest_of_run;
   segments_[first].size_class = static_cast<std::uint8_t>(size_class);
   segments_[first].run = static_cast<std::uint32_t>(count);
@@ -99,11 +119,11 @@ std::optional<SegmentLedger::Adopted> SegmentLedger::adopt(std::uint64_t size_cl
   return Adopted{.first = *first, .doubted = true};
 }
 
-std::optional<std::uint64_t> SegmentLedger::adopt_sparse(
-    std::uint64_t except, std::uint64_t session, std::uint64_t segment_bytes,
-    const std::function<std::uint64_t(std::uint64_t, std::uint64_t)>& free_blocks) {
+std::optional<std::uint64_t> SegmentLedger::adopt_sparse(std::uint64_t except, std::uint64_t session,
+                                                         std::uint64_t segment_bytes, const FreeBlocks& free_blocks) {
+  if (const auto in_the_way = adopt_in_stretch(except, session)) return in_the_way;
   std::optional<std::uint64_t> best;
-  std::uint64_t best_used = 750;  // of a thousand
+  std::uint64_t best_used = 875;  // of a thousand
   for (auto& [size_class, orphans] : orphans_) {
     if (size_class == except || size_class == layout::kRun) continue;
     const std::uint64_t blocks = layout::segment_shape(size_class, segment_bytes).blocks;
@@ -122,6 +142,120 @@ std::optional<std::uint64_t> SegmentLedger::adopt_sparse(
   counts_.orphaned -= segments_[*best].run;
   own(*best, session);
   return best;
+}
+
+// A run that is no shorter than the stretch has nowhere to go.
+std::optional<std::uint64_t> SegmentLedger::adopt_in_stretch(std::uint64_t except, std::uint64_t session) {
+  if (cleared_.count == 0) return std::nullopt;
+  for (std::uint64_t at = begin_of(cleared_.first); at < cleared_.first + cleared_.count; ++at) {
+    const Segment& segment = segments_[at];
+    if (segment.state != State::orphan) continue;
+    if (segment.size_class == layout::kRun ? segment.run >= cleared_.count : segment.size_class == except) continue;
+    std::erase(orphans_.at(segment.size_class), at);
+    counts_.orphaned -= segment.run;
+    own(at, session);
+    return at;
+  }
+  return std::nullopt;
+}
+
+std::uint64_t SegmentLedger::begin_of(std::uint64_t index) const {
+  while (index > 0 && segments_[index].state == State::rest_of_run) --index;
+  return index;
+}
+
+std::vector<SegmentLedger::Part> SegmentLedger::parts_of(std::uint64_t begin, std::uint64_t end, std::uint64_t count,
+                                                         std::uint64_t segment_bytes,
+                                                         const FreeBlocks& free_blocks) const {
+  std::vector<Part> parts;
+  for (std::uint64_t at = begin; at < end; at += parts.back().length) {
+    const Segment& segment = segments_[at];
+    Part part{.first = at, .length = std::max<std::uint64_t>(1, segment.run), .size_class = segment.size_class};
+    part.free = segment.state == State::free || segment.state == State::resting;
+    part.stays = segment.state == State::damaged || segment.state == State::dead ||
+                 (!part.free && segment.size_class == layout::kRun && segment.run >= count);
+    if (!part.free && !part.stays) {
+      part.blocks = layout::segment_shape(segment.size_class, segment_bytes * part.length).blocks;
+      part.room = std::min(part.blocks, free_blocks(at, segment.size_class));
+      part.used = part.blocks - part.room;
+    }
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+// Chooses the last of those in which as much is in use: runs are granted from the far end, too.
+std::pair<std::size_t, std::size_t> SegmentLedger::least_used(const std::vector<Part>& parts, std::uint64_t count,
+                                                              bool packed) {
+  // Segments up to each part, and behind it, that lie in a row with it and may be part of a stretch.
+  std::vector<std::uint64_t> before(parts.size() + 1, 0), behind(parts.size() + 1, 0);
+  for (std::size_t i = 0; i < parts.size(); ++i) before[i + 1] = parts[i].stays ? 0 : before[i] + parts[i].length;
+  for (std::size_t i = parts.size(); i-- > 0;) behind[i] = parts[i].stays ? 0 : behind[i + 1] + parts[i].length;
+  std::pair<std::size_t, std::size_t> best{0, 0};
+  double best_used = 0;  // in segments
+  for (std::size_t from = 0; from < parts.size(); ++from) {
+    const std::uint64_t in_a_row = before[from] + behind[from], rest = behind[from] - std::min(count, behind[from]);
+    if (packed && before[from] / count + rest / count + 1 < in_a_row / count) continue;
+    double used = 0;
+    std::uint64_t length = 0;
+    std::size_t to = from;
+    for (; to < parts.size() && length < count && !parts[to].stays; ++to) {
+      length += parts[to].length;
+      used += static_cast<double>(parts[to].length * parts[to].used) / static_cast<double>(parts[to].blocks);
+    }
+    if (length < count || (best.second > 0 && used > best_used)) continue;
+    best = {from, to};
+    best_used = used;
+  }
+  return best;
+}
+
+bool SegmentLedger::fit_elsewhere(const std::vector<Part>& parts, std::pair<std::size_t, std::size_t> inside,
+                                  const layout::Stretch& stretch, std::uint64_t segment_bytes) const {
+  std::map<std::uint64_t, std::int64_t> homeless;  // blocks, less what others of the size class have room for
+  std::uint64_t wanted = 0, free = counts_.free + counts_.resting;
+  std::uint64_t runs = 0, longest = 1;  // that move
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Part& part = parts[i];
+    const bool is_inside = inside.first <= i && i < inside.second;
+    if (part.free) {
+      if (is_inside) free -= part.length;
+    } else if (part.size_class == layout::kRun) {
+      if (!is_inside || part.used == 0) continue;
+      wanted += part.length;
+      ++runs;
+      longest = std::max(longest, part.length);
+    } else if (!part.stays) {
+      homeless[part.size_class] +=
+          is_inside ? static_cast<std::int64_t>(part.used) : -static_cast<std::int64_t>(part.room);
+    }
+  }
+  for (const auto& [size_class, blocks] : homeless) {
+    const auto each = static_cast<std::int64_t>(layout::segment_shape(size_class, segment_bytes).blocks);
+    if (blocks > 0) wanted += static_cast<std::uint64_t>((blocks + each - 1) / each);
+  }
+  std::uint64_t rooms = 0;
+  for (const auto& [first, length] : holes_) {
+    if (!stretch.overlaps(first, length)) rooms += length / longest;
+  }
+  return wanted <= free && runs <= rooms;
+}
+
+std::optional<layout::Stretch> SegmentLedger::choose_stretch(std::uint64_t count, std::uint64_t segment_bytes,
+                                                             const FreeBlocks& free_blocks) {
+  const std::uint64_t total = segments_.size();
+  if (count == 0 || count > total || count > kStretchLooks / 2) return std::nullopt;
+  const std::uint64_t begin = begin_of(looked_for_stretch_ + count <= total ? looked_for_stretch_ : 0);
+  const std::uint64_t end = std::min(total, begin + kStretchLooks);
+  looked_for_stretch_ = end < total ? end - count : 0;
+  const std::vector<Part> parts = parts_of(begin, end, count, segment_bytes, free_blocks);
+  for (const bool packed : {true, false}) {
+    const auto best = least_used(parts, count, packed);
+    if (best.second == 0) continue;
+    const layout::Stretch stretch{.first = parts[best.first].first, .count = count};
+    if (fit_elsewhere(parts, best, stretch, segment_bytes)) return stretch;
+  }
+  return std::nullopt;
 }
 
 std::map<std::uint64_t, SegmentLedger::Counts> SegmentLedger::counts_by_class() const {

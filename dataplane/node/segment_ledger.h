@@ -11,7 +11,10 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
+
+#include "layout/calls.h"
 
 namespace farpool::node {
 
@@ -20,8 +23,10 @@ class SegmentLedger {
   explicit SegmentLedger(std::uint64_t segments);
 
   // Contiguous free segments. One segment comes from the smallest hole, a run from the far end of the last hole that
-  // holds it, so that single segments do not break up what runs need.
-  std::optional<std::uint64_t> grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session);
+  // holds it, so that single segments do not break up what runs need. What is free in the stretch that is being cleared
+  // goes to runs of its length, unless `anywhere`.
+  std::optional<std::uint64_t> grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session,
+                                     bool anywhere = false);
   // A segment of a class that, says `has_room`, has blocks marked free: an orphan, or else one of the dead, of which
   // what is marked is certain. Looks at a bounded number of each, others the next time.
   struct Adopted {
@@ -32,11 +37,23 @@ class SegmentLedger {
   std::optional<Adopted> adopt(std::uint64_t size_class, std::uint64_t session,
                                const std::function<bool(std::uint64_t first)>& has_room);
 
-  // Of some orphans of other classes than this one, the one with the least part in use, of at most three quarters, as
-  // `free_blocks` says. Looks at a bounded number, at others the next time.
-  std::optional<std::uint64_t> adopt_sparse(
-      std::uint64_t except, std::uint64_t session, std::uint64_t segment_bytes,
-      const std::function<std::uint64_t(std::uint64_t first, std::uint64_t size_class)>& free_blocks);
+  using FreeBlocks = std::function<std::uint64_t(std::uint64_t first, std::uint64_t size_class)>;
+  // An orphan of another class than this one: one that lies in the stretch that is being cleared; else, of some, the
+  // one with the least part in use, of at most seven eighths, as `free_blocks` says. Looks at a bounded number, at
+  // others the next time.
+  std::optional<std::uint64_t> adopt_sparse(std::uint64_t except, std::uint64_t session, std::uint64_t segment_bytes,
+                                            const FreeBlocks& free_blocks);
+
+  // --- A stretch of segments that is cleared for a run
+
+  // Chooses the stretch of so many segments in which the least is in use, of a bounded number of stretches, others the
+  // next time. Returns nothing if what is in use there would not fit elsewhere, as far as `free_blocks` says.
+  std::optional<layout::Stretch> choose_stretch(std::uint64_t count, std::uint64_t segment_bytes,
+                                                const FreeBlocks& free_blocks);
+  // There is one at a time. It ends when a run is granted in it.
+  void clear(const layout::Stretch& stretch) { cleared_ = stretch; }
+  void end_clearing() { cleared_ = {}; }
+  const layout::Stretch& cleared() const { return cleared_; }
 
   // What a session that has ended has not given back is of the dead. Returns how many segments.
   std::uint64_t bury(std::uint64_t session);
@@ -79,6 +96,7 @@ class SegmentLedger {
   std::map<std::uint64_t, Counts> counts_by_class() const;
   std::uint64_t largest_hole() const;
   std::uint64_t size_class_of(std::uint64_t first) const { return segments_[first].size_class; }
+  std::uint64_t run_of(std::uint64_t first) const { return segments_[first].run; }
 
  private:
   enum class State : std::uint8_t { free, owned, orphan, dead, resting, damaged, rest_of_run };
@@ -99,6 +117,24 @@ class SegmentLedger {
   void own(std::uint64_t first, std::uint64_t session);
   void to_the_dead(std::uint64_t first, std::uint64_t left_by);
   void from_the_dead(std::uint64_t first);
+  // A segment or a run, as a look for a stretch sees it.
+  struct Part {
+    std::uint64_t first = 0, length = 1, size_class = 0;
+    bool stays = false;  // nobody can empty it, or it has nowhere to go
+    bool free = false;
+    std::uint64_t used = 0, room = 0, blocks = 1;
+  };
+  std::vector<Part> parts_of(std::uint64_t begin, std::uint64_t end, std::uint64_t count, std::uint64_t segment_bytes,
+                             const FreeBlocks& free_blocks) const;
+  // Returns the first part and the one behind the last; none at all if that is the first of all. `packed`: of those
+  // beside which as many more have room as may be: runs of the same length cannot make room for each other later.
+  static std::pair<std::size_t, std::size_t> least_used(const std::vector<Part>& parts, std::uint64_t count,
+                                                        bool packed);
+  bool fit_elsewhere(const std::vector<Part>& parts, std::pair<std::size_t, std::size_t> inside,
+                     const layout::Stretch& stretch, std::uint64_t segment_bytes) const;
+  std::optional<std::uint64_t> adopt_in_stretch(std::uint64_t except, std::uint64_t session);
+  std::optional<std::uint64_t> find_free(std::uint64_t count, bool anywhere) const;
+  std::uint64_t begin_of(std::uint64_t index) const;
   std::map<std::uint64_t, std::uint64_t>::iterator hole_of(std::uint64_t first, std::uint64_t count);
 
   std::vector<Segment> segments_;
@@ -108,6 +144,8 @@ class SegmentLedger {
   std::map<std::uint64_t, std::uint64_t> left_by_;                                     // session -> segments of dead_
   std::deque<Resting> resting_;                                                        // oldest era first
   std::uint64_t deaths_ = 0;
+  layout::Stretch cleared_;
+  std::uint64_t looked_for_stretch_ = 0;  // where the next look for a stretch begins
   Counts counts_;
 };
 

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 
+#include "base/hash.h"
 #include "base/random.h"
 #include "layout/segment.h"
 
@@ -108,35 +110,162 @@ TEST(SegmentLedger, OrphansThatBecameEmptyRest) {
   EXPECT_EQ(ledger.counts(), (SegmentLedger::Counts{.free = 3, .orphaned = 1}));
 }
 
+constexpr std::uint64_t kSegmentBytes = 256 << 10;
+constexpr std::uint64_t kClass = 3;
+const std::uint64_t kBlocks = layout::segment_shape(kClass, kSegmentBytes).blocks;
+
+TEST(SegmentLedger, TheStretchIsChosenInWhichTheLeastIsInUseIfThatFitsElsewhere) {
+  SegmentLedger ledger(8);
+  std::map<std::uint64_t, std::uint64_t> free{{0, 0},           {1, kBlocks / 2}, {2, kBlocks - 1}, {3, 0},
+                                              {4, kBlocks - 9}, {5, kBlocks - 2}, {6, 20},          {7, kBlocks / 4}};
+  const auto free_blocks = [&](std::uint64_t first, std::uint64_t) { return free[first]; };
+  for (std::uint64_t i = 0; i < 8; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  for (const std::uint64_t first : {1u, 2u, 4u, 5u, 7u}) ASSERT_TRUE(ledger.orphan(first, 1, 7));
+  EXPECT_EQ(ledger.choose_stretch(2, kSegmentBytes, free_blocks), (layout::Stretch{.first = 4, .count = 2}));
+  // What is in 6 would not fit into what is left beside these.
+  free[1] = free[7] = free[2] = 0;
+  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), std::nullopt);
+  ASSERT_TRUE(ledger.give_back(0, 1, 7, 1));
+  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), (layout::Stretch{.first = 4, .count = 3}))
+      << "a segment that rests takes it";
+  EXPECT_EQ(ledger.choose_stretch(9, kSegmentBytes, free_blocks), std::nullopt);
+  // What cannot leave lies in no stretch.
+  EXPECT_EQ(ledger.bury(7), 2u);
+  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), std::nullopt);
+}
+
+// Where segments would be left between runs that are too few for another.
+TEST(SegmentLedger, AStretchTakesNoRoomFromOthersOfItsLength) {
+  SegmentLedger ledger(10);
+  constexpr std::array<std::uint64_t, 10> used{9, 9, 1, 1, 1, 9, 8, 9, 9, 0};
+  const auto free_blocks = [&](std::uint64_t first, std::uint64_t) { return kBlocks - used[first]; };
+  for (std::uint64_t i = 0; i < 10; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  for (std::uint64_t i = 0; i < 9; ++i) ASSERT_TRUE(ledger.orphan(i, 1, 7));
+  ASSERT_EQ(ledger.bury(7), 1u);  // the last stays where it is
+  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), (layout::Stretch{.first = 3, .count = 3}));
+}
+
+TEST(SegmentLedger, RunsLeaveAStretchForLongerOnes) {
+  SegmentLedger ledger(6);
+  const auto nothing = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
+  ASSERT_EQ(ledger.grant(2, kRun, 7), 4u);
+  ASSERT_EQ(ledger.grant(2, kRun, 7), 2u);
+  ASSERT_EQ(ledger.grant(2, kRun, 7), 0u);
+  ASSERT_TRUE(ledger.give_back(0, 2, 7, 1));
+  ASSERT_TRUE(ledger.give_back(4, 2, 7, 1));
+  ledger.settle(2);
+  EXPECT_EQ(ledger.choose_stretch(2, kSegmentBytes, nothing)->count, 2u);
+  const auto stretch = ledger.choose_stretch(3, kSegmentBytes, nothing);
+  ASSERT_TRUE(stretch.has_value());
+  ledger.clear(*stretch);
+  EXPECT_EQ(ledger.adopt_sparse(kRun, 8, kSegmentBytes, nothing), std::nullopt) << "it is owned";
+  ASSERT_TRUE(ledger.orphan(2, 2, 7));
+  EXPECT_EQ(ledger.adopt_sparse(kRun, 8, kSegmentBytes, nothing), 2u);
+}
+
+TEST(SegmentLedger, WhatIsFreeInAStretchThatIsClearedIsForRuns) {
+  SegmentLedger ledger(6);
+  for (std::uint64_t i = 0; i < 6; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  ledger.clear({.first = 1, .count = 3});
+  for (const std::uint64_t first : {1u, 3u, 5u}) ASSERT_TRUE(ledger.give_back(first, 1, 7, 1));
+  ledger.settle(2);
+  EXPECT_EQ(ledger.grant(1, kClass, 8), 5u);
+  EXPECT_EQ(ledger.grant(1, kClass, 8), std::nullopt);
+  EXPECT_EQ(ledger.grant(1, kClass, 8, true), 1u) << "asked for last";
+  ASSERT_TRUE(ledger.give_back(1, 1, 8, 3));
+  // What is in the way is adopted to be emptied, however full it is, but not for its own class.
+  const auto full = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
+  ASSERT_TRUE(ledger.orphan(2, 1, 7));
+  ASSERT_TRUE(ledger.orphan(4, 1, 7));
+  EXPECT_EQ(ledger.adopt_sparse(kClass, 8, kSegmentBytes, full), std::nullopt);
+  EXPECT_EQ(ledger.adopt_sparse(kRun, 8, kSegmentBytes, full), 2u);
+  EXPECT_EQ(ledger.adopt_sparse(kRun, 8, kSegmentBytes, full), std::nullopt) << "4 is full, and not in the way";
+  ASSERT_TRUE(ledger.give_back(2, 1, 8, 3));
+  ledger.settle(4);
+  EXPECT_EQ(ledger.grant(3, kRun, 8), 1u);
+  EXPECT_EQ(ledger.cleared().count, 0u);
+}
+
+// Also while stretches are cleared.
 TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
+  std::uint64_t stretches = 0, granted_in_one = 0, adopted = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     base::Random random(seed);
     constexpr std::uint64_t kSegments = 40;
     SegmentLedger ledger(kSegments);
-    std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> owned;  // first -> count, session
+    using Held = std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>>;  // first -> count, session
+    Held owned, orphans;
+    const auto free_blocks = [&](std::uint64_t first, std::uint64_t size_class) {
+      return size_class == kRun ? 0 : base::mix(first ^ seed << 32) % (kBlocks + 1);
+    };
     std::uint64_t era = 1;
-    for (int step = 0; step < 2000; ++step) {
-      switch (random.below(4)) {
+    const auto any_of = [&](Held& held) {
+      return std::next(held.begin(), static_cast<std::ptrdiff_t>(random.below(held.size())));
+    };
+    for (int step = 0; step < 3000; ++step) {
+      const std::uint64_t session = 1 + random.below(3);
+      switch (random.below(8)) {
         case 0:
-        case 1: {
+        case 1:
+        case 2: {
           const std::uint64_t count = random.chance(0.3) ? 2 + random.below(5) : 1;
-          const std::uint64_t session = 1 + random.below(3);
-          if (const auto first = ledger.grant(count, count > 1 ? kRun : 1, session)) {
-            for (const auto& [other, held] : owned) {
-              EXPECT_TRUE(*first + count <= other || other + held.first <= *first) << "shared, seed " << seed;
+          const bool anywhere = random.chance(0.2);
+          const layout::Stretch cleared = ledger.cleared();
+          const auto first = ledger.grant(count, count > 1 ? kRun : kClass, session, anywhere);
+          if (!first) break;
+          for (const Held& held : {owned, orphans}) {
+            for (const auto& [other, of] : held) {
+              EXPECT_TRUE(*first + count <= other || other + of.first <= *first) << "shared, seed " << seed;
             }
-            EXPECT_LE(*first + count, kSegments);
-            owned[*first] = {count, session};
           }
+          EXPECT_LE(*first + count, kSegments);
+          if (cleared.overlaps(*first, count)) {
+            EXPECT_TRUE(anywhere || count >= cleared.count) << "seed " << seed;
+            EXPECT_EQ(ledger.cleared().count, count > 1 ? 0 : cleared.count);
+            ++granted_in_one;
+          }
+          owned[*first] = {count, session};
           break;
         }
-        case 2:
+        case 3:
           if (!owned.empty()) {
-            auto entry = std::next(owned.begin(), static_cast<std::ptrdiff_t>(random.below(owned.size())));
+            const auto entry = any_of(owned);
             EXPECT_TRUE(ledger.give_back(entry->first, entry->second.first, entry->second.second, era));
             owned.erase(entry);
           }
           break;
+        case 4:
+          if (!owned.empty()) {
+            const auto entry = any_of(owned);
+            EXPECT_TRUE(ledger.orphan(entry->first, entry->second.first, entry->second.second));
+            orphans.insert(owned.extract(entry));
+          }
+          break;
+        case 5: {
+          const layout::Stretch cleared = ledger.cleared();
+          const auto first =
+              ledger.adopt_sparse(random.chance(0.5) ? kRun : kClass, session, kSegmentBytes, free_blocks);
+          if (!first) break;
+          ASSERT_TRUE(orphans.contains(*first)) << "seed " << seed;
+          const std::uint64_t count = orphans.at(*first).first;
+          EXPECT_EQ(ledger.run_of(*first), count);
+          EXPECT_TRUE(count == 1 || (cleared.overlaps(*first, count) && count < cleared.count)) << "seed " << seed;
+          orphans.erase(*first);
+          owned[*first] = {count, session};
+          ++adopted;
+          break;
+        }
+        case 6: {
+          if (random.chance(0.3)) ledger.end_clearing();
+          const std::uint64_t count = 2 + random.below(5);
+          const auto stretch = ledger.choose_stretch(count, kSegmentBytes, free_blocks);
+          if (!stretch) break;
+          EXPECT_EQ(stretch->count, count);
+          EXPECT_LE(stretch->first + count, kSegments);
+          ledger.clear(*stretch);
+          ++stretches;
+          break;
+        }
         default:
           ledger.settle(++era);
           break;
@@ -145,10 +274,14 @@ TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
       EXPECT_EQ(counts.free + counts.owned + counts.orphaned + counts.resting, kSegments);
     }
     for (const auto& [first, held] : owned) EXPECT_TRUE(ledger.give_back(first, held.first, held.second, era));
+    EXPECT_EQ(ledger.rest_empty_orphans(era, [](std::uint64_t, std::uint64_t) { return true; }), orphans.size());
     ledger.settle(era + 1);
     EXPECT_EQ(ledger.counts().free, kSegments);
     EXPECT_EQ(ledger.largest_hole(), kSegments);
   }
+  EXPECT_GT(stretches, 100u);
+  EXPECT_GT(granted_in_one, 100u);
+  EXPECT_GT(adopted, 100u);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ namespace farpool::node {
 namespace {
 
 constexpr std::uint64_t kKeptForReplacements = 16;  // one such part of the segments
+// A stretch is cleared for one such part of a lease, and for another since a client has last asked for the run.
+constexpr base::Nanos kClearing = 2, kForgotten = 8;
 
 }  // namespace
 
@@ -32,28 +34,36 @@ bool Segments::is_possible(const layout::AllocateSegmentsRequest& request) const
 
 layout::AllocateSegmentsReply Segments::grant(const Caller& caller, const layout::AllocateSegmentsRequest& request,
                                               const Moment& at) {
-  const bool run = request.size_class == layout::kRun;
-  if (!run) {
-    const auto adopted = ledger_.adopt(request.size_class, caller.session,
-                                       [&](std::uint64_t first) { return free_blocks(first, request.size_class) > 0; });
-    if (adopted) {
-      write_header(adopted->first, caller, request.size_class, 1);
-      return {.status = 0, .first = adopted->first, .adopted = adopted->doubted ? 2u : 1u};
-    }
-  }
+  if (cleared(at.now).count == 0) ledger_.end_clearing();
+  // What lies in a stretch that is being cleared is asked for last.
+  const auto adopt = [&](bool anywhere) -> std::optional<layout::AllocateSegmentsReply> {
+    if (request.size_class == layout::kRun) return std::nullopt;
+    const auto adopted = ledger_.adopt(request.size_class, caller.session, [&](std::uint64_t first) {
+      return (anywhere || !ledger_.cleared().overlaps(first, 1)) && free_blocks(first, request.size_class) > 0;
+    });
+    if (!adopted) return std::nullopt;
+    write_header(adopted->first, caller, request.size_class, 1);
+    return layout::AllocateSegmentsReply{.first = adopted->first, .adopted = adopted->doubted ? 2u : 1u};
+  };
+  if (const auto adopted = adopt(false)) return *adopted;
   const SegmentLedger::Counts& segments = ledger_.counts();
   const std::uint64_t kept = request.replaces != 0 ? 0 : geometry_.segments / kKeptForReplacements;
-  const auto granted = [&]() -> std::optional<std::uint64_t> {
+  const auto granted = [&](bool anywhere) -> std::optional<std::uint64_t> {
     if (segments.free < kept || segments.free - kept < request.count) return std::nullopt;
-    return ledger_.grant(request.count, request.size_class, caller.session);
+    return ledger_.grant(request.count, request.size_class, caller.session, anywhere);
   };
-  std::optional<std::uint64_t> first = granted();
+  std::optional<std::uint64_t> first = granted(false);
   if (!first) {
     settle(at);
-    first = granted();
+    first = granted(false);
+  }
+  if (!first && ledger_.cleared().count > 0) {
+    if (const auto adopted = adopt(true)) return *adopted;
+    if (request.replaces != 0) first = granted(true);
   }
   if (!first) {
     ++refusals_;
+    if (request.count > 1) look_for_stretch(request.count, at.now);
     const std::uint64_t coming = segments.free + segments.resting;
     const bool soon = segments.resting > 0 && request.count > 0 && coming >= kept && coming - kept >= request.count;
     scarce_until_ = at.now + lease_;
@@ -74,9 +84,9 @@ layout::AdoptSegmentReply Segments::bequeath(const Caller& caller, const layout:
         request.size_class, caller.session, geometry_.segment_bytes,
         [this](std::uint64_t one, std::uint64_t size_class) { return free_blocks(one, size_class); });
     if (!first) return {.status = 1};
-    const std::uint64_t size_class = ledger_.size_class_of(*first);
-    write_header(*first, caller, size_class, 1);
-    return {.first = *first, .run = 1 | layout::AdoptSegmentReply::kOrphan, .size_class = size_class};
+    const std::uint64_t size_class = ledger_.size_class_of(*first), run = ledger_.run_of(*first);
+    write_header(*first, caller, size_class, run);
+    return {.first = *first, .run = run | layout::AdoptSegmentReply::kOrphan, .size_class = size_class};
   }
   const auto segment = ledger_.inherit(request.size_class, request.run, caller.session);
   if (!segment) return {.status = 1};
@@ -106,6 +116,22 @@ layout::Pressure Segments::pressure(base::Nanos now) const {
   if (now < dry_until_) return layout::Pressure::dry;
   if (now < spent_until_) return layout::Pressure::spent;
   return now < scarce_until_ ? layout::Pressure::scarce : layout::Pressure::none;
+}
+
+layout::Stretch Segments::cleared(base::Nanos now) const {
+  return now < cleared_until_ ? ledger_.cleared() : layout::Stretch{};
+}
+
+void Segments::look_for_stretch(std::uint64_t count, base::Nanos now) {
+  if (cleared(now).count < count) {
+    const auto stretch = ledger_.choose_stretch(
+        count, geometry_.segment_bytes,
+        [this](std::uint64_t first, std::uint64_t size_class) { return free_blocks(first, size_class); });
+    if (!stretch) return;
+    ledger_.clear(*stretch);
+    clearing_since_ = now;
+  }
+  cleared_until_ = std::min(clearing_since_ + lease_ / kClearing, now + lease_ / kForgotten);
 }
 
 std::uint64_t Segments::used(std::uint64_t keys, std::uint64_t bytes) const {

@@ -42,6 +42,8 @@ class Segments {
   // Orphans that have become empty rest, and what rests since before the safe era is free.
   void settle(const Moment& at);
   layout::Pressure pressure(base::Nanos now) const;
+  // Returns the stretch that is being cleared for a run which was refused.
+  layout::Stretch cleared(base::Nanos now) const;
 
   // Takes over what an earlier life of the memory left of a segment. What no entry points to is marked free, where it
   // is known what entries point to.
@@ -64,6 +66,7 @@ class Segments {
   void mark_all_free(std::uint64_t first, std::uint64_t run);
   void clear_headers(std::uint64_t first, std::uint64_t count);
   void zero(std::uint64_t first, std::uint64_t count);
+  void look_for_stretch(std::uint64_t count, base::Nanos now);
   std::uint64_t free_blocks(std::uint64_t first, std::uint64_t size_class) const;
 
   const layout::Geometry geometry_;
@@ -72,6 +75,7 @@ class Segments {
   const std::uint64_t largest_class_;  // of blocks that share a segment
   SegmentLedger ledger_;
   std::vector<bool> written_;  // segments that were handed out before
+  base::Nanos clearing_since_ = 0, cleared_until_ = 0;
   base::Nanos scarce_until_ = 0, spent_until_ = 0, dry_until_ = 0;
   std::uint64_t refusals_ = 0;
 };

@@ -172,6 +172,53 @@ TEST(Segments, AShortageIsToldForALease) {
   EXPECT_EQ(heap.grant(kOne, 3, 1, kLate, true).first, taken[0]);
 }
 
+// A run that is refused has a stretch cleared for it, for as long as it is asked for, and not longer than half a lease.
+TEST(Segments, AStretchIsClearedForARunThatIsRefused) {
+  Heap heap;
+  const std::vector<std::uint64_t> taken = heap.grant_all(kOne, 3);
+  EXPECT_EQ(heap.grant(kOther, kRun, 3).status, 1u);
+  EXPECT_EQ(heap.segments->cleared(0).count, 0u) << "it would fit nowhere";
+  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
+  // Every second segment is free but for a block.
+  for (std::size_t i = 0; i < taken.size(); i += 2) {
+    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word)
+      base::store(heap.at(taken[i]) + sizeof(SegmentHeader) + word * 8,
+                  layout::blocks_of_word(shape, word) & ~(word == 0 ? 1ull : 0));
+    EXPECT_EQ(heap.segments->take_back(kOne, {.first = taken[i], .count = 1, .orphan = 1}, kEarly.era).status, 0u);
+  }
+  EXPECT_EQ(heap.grant(kOther, kRun, 3).status, 1u);
+  const layout::Stretch cleared = heap.segments->cleared(0);
+  EXPECT_EQ(cleared.count, 3u);
+  EXPECT_EQ(heap.segments->cleared(kLease / 8).count, 0u) << "nobody asks any more";
+  Segments::Moment now = kEarly;
+  for (; now.now < kLease / 2; now.now += kLease / 10) {
+    EXPECT_EQ(heap.segments->cleared(now.now), cleared);
+    EXPECT_EQ(heap.grant(kOther, kRun, 3, now).status, 1u);
+  }
+  EXPECT_EQ(heap.segments->cleared(now.now).count, 0u);
+  // Blocks of their class are taken from what lies elsewhere first.
+  EXPECT_EQ(heap.grant(kOther, kRun, 3, now).status, 1u);
+  const layout::Stretch again = heap.segments->cleared(now.now);
+  ASSERT_EQ(again.count, 3u);
+  for (auto reply = heap.grant(kOther, 3, 1, now); reply.adopted == 1; reply = heap.grant(kOther, 3, 1, now)) {
+    if (!again.overlaps(reply.first, 1)) continue;
+    for (const std::uint64_t first : taken) {
+      const bool outside = !again.overlaps(first, 1);
+      EXPECT_FALSE(outside && heap.header(first).owner == 0) << first << " was left, and " << reply.first << " given";
+    }
+  }
+}
+
+TEST(Segments, AStretchIsToldInAWordThatOthersTakeForAHurry) {
+  const layout::Stretch stretch{.first = 0xfffffff0, .count = 5};
+  EXPECT_EQ(layout::Hurry::cleared(layout::Hurry::with(0, stretch)), stretch);
+  EXPECT_EQ(layout::Hurry::cleared(layout::Hurry::with(1, stretch)), stretch);
+  EXPECT_EQ(layout::Hurry::with(1, {}), 1u);
+  EXPECT_EQ(layout::Hurry::with(0, {}), 0u);
+  EXPECT_EQ(layout::Hurry::cleared(1), layout::Stretch{});
+  EXPECT_EQ(layout::Hurry::with(1, {.first = 1ull << 32, .count = 5}), 1u) << "one that does not fit is not told";
+}
+
 TEST(Segments, TakesUpWhatAnEarlierLifeLeft) {
   Heap heap;
   const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);

@@ -95,6 +95,7 @@ struct Session::State {
   bool ticking = false;
   std::uint64_t ticks = 0;
   layout::Pressure pressure = layout::Pressure::none;
+  layout::Stretch cleared;
   std::uint64_t places = 0;
   std::uint64_t dead = 0;
   std::uint64_t dead_segments = 0;
@@ -234,6 +235,7 @@ task::Task<void> Session::State::tick() {
   dead_segments = told.dead_segments;
   deaths = told.deaths;
   node_hurries = told.hurry != 0;
+  cleared = layout::Hurry::cleared(told.hurry);
   epoch = told.epoch;
   places = told.places;
   dead = told.dead;
@@ -354,6 +356,7 @@ void Session::end(Status why) { state_->end(std::move(why)); }
 std::uint64_t Session::era() const { return state_->era; }
 std::uint64_t Session::safe_era() const { return state_->safe_era; }
 layout::Pressure Session::pressure() const { return state_->pressure; }
+layout::Stretch Session::cleared() const { return state_->cleared; }
 std::uint64_t Session::dead_segments() const { return state_->dead_segments; }
 std::uint64_t Session::deaths() const { return state_->deaths; }
 std::uint64_t Session::epoch() const { return state_->epoch; }

@@ -138,6 +138,8 @@ class Session {
   // Says whether the node is short of segments, as of the last tick. If it is, heap::Heap::maintain gives back free
   // blocks.
   layout::Pressure pressure() const;
+  // Returns the stretch of segments that the node is clearing for a run, as of the last tick.
+  layout::Stretch cleared() const;
   // Returns how many segments of the dead no client has taken over, as of the last tick.
   std::uint64_t dead_segments() const;
   // Returns how many sessions at the node had ended without a goodbye, as of the last tick.
