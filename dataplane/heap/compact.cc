@@ -7,7 +7,12 @@
 // is there. If it dies in the middle, it leaves what any writer leaves. While a segment is being emptied nothing in
 // it is handed out; so what is in use becomes less, until all of it is free and it goes back to the memory node,
 // where it becomes a segment of any class. Only segments are emptied whose blocks in use have room elsewhere, and of
-// each at least a quarter is free.
+// each at least an eighth is free.
+//
+// A run needs segments side by side. When the memory node refuses one, it chooses a stretch in which little is in use,
+// and whose contents fit elsewhere; it keeps what is free there for the run, and tells all clients with their ticks.
+// Each gives its segments in the stretch up, full ones and shorter runs, too; and the client that needs the run adopts
+// and empties them.
 #include <algorithm>
 #include <utility>
 
@@ -22,7 +27,7 @@ using base::Nanos;
 using base::Status;
 using task::Task;
 
-constexpr std::size_t kGathered = 16;  // orphans that one round of emptying takes on
+constexpr std::size_t kGathered = 32;  // orphans that one round of emptying takes on
 constexpr int kEmptyingEras = 8;       // that the last frees in segments that are emptied may take
 
 }  // namespace
@@ -40,8 +45,13 @@ bool Heap::State::empty_others(Self self, const SizeClass& wanted) {
 Task<void> Heap::State::empty_in_background(std::shared_ptr<State> self, std::uint64_t wanted) {
   const std::uint64_t before = self->emptied;
   co_await self->empty_some(wanted, self->sweep_deadline());
+  // At first the others have not yet given up what they can do without.
+  const Nanos tick = self->session.grant().tick;
   if (self->emptied == before) {
-    self->none_sparse_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
+    self->none_sparse_until = self->session.port().now() + self->barren_rest;
+    self->barren_rest = std::min(2 * self->barren_rest, kBarrenTicks * tick);
+  } else {
+    self->barren_rest = tick / 2;
   }
   self->emptying = false;
   self->swept.wake_all();
@@ -51,7 +61,7 @@ Task<void> Heap::State::empty_some(std::uint64_t wanted, Nanos deadline) {
   co_await gather(wanted);
   co_await pass_eras(deadline);
   if (!goes_on()) co_return;
-  const std::vector<Ledger::Sparse> chosen = ledger.choose_sparse(wanted);
+  const std::vector<Ledger::Sparse> chosen = ledger.choose_sparse(wanted, session.cleared());
   for (const Ledger::Sparse& one : chosen) one.size_class->begin_emptying(one.size_class->at(one.first));
   if (!co_await rewrite(chosen)) co_return;
   co_await return_emptied(chosen, deadline);
@@ -98,14 +108,15 @@ Task<void> Heap::State::pass_eras(Nanos deadline) {
 }
 
 Task<bool> Heap::State::rewrite(const std::vector<Ledger::Sparse>& chosen) {
+  const SizeClass* without_room = nullptr;
   for (const Ledger::Sparse& one : chosen) {
     const Segment* const segment = one.size_class->find(one.first);
-    if (segment == nullptr) continue;
+    if (segment == nullptr || one.size_class == without_room) continue;
     std::vector<std::uint64_t> units = one.size_class->in_use(*segment);
     const Status rewritten =
         co_await references->rewrite(std::move(units), one.size_class->shape.block_bytes, sweep_deadline(), background);
     if (!goes_on()) co_return false;
-    if (rewritten.code() == Code::out_of_memory) break;  // others have taken the room
+    if (rewritten.code() == Code::out_of_memory) without_room = one.size_class;  // others have taken it
   }
   co_return true;
 }
@@ -122,8 +133,8 @@ Task<void> Heap::State::return_emptied(const std::vector<Ledger::Sparse>& chosen
         segment = one.size_class->find(one.first);
         if (segment != nullptr && one.size_class->is_wholly_free(*segment)) {
           one.size_class->remove(one.first);
-          co_await give_back(one.first, 1, false, sweep_deadline(), background);
-          ++emptied;
+          co_await give_back(one.first, one.size_class->run, false, sweep_deadline(), background);
+          emptied += one.size_class->run;
         } else {
           left = left || segment != nullptr;
         }

@@ -25,10 +25,12 @@ using fabric::Op;
 using layout::kRun;
 using task::Task;
 
-// A full heap is believed after others had this many ticks to give back what they can spare; after that, requests fail
-// at once, and one in a while is tried in the background.
+// A full heap is believed after others had this many ticks to give back what they can spare. After that, requests fail
+// at once, but for one in a tick, which does not wait for others, and for one when this client has freed as much.
 constexpr int kPatienceTicks = 4, kPatienceTicksToReplace = 16;
-constexpr int kPatienceEras = 16;
+constexpr int kStepsInATick = 4;
+constexpr int kPatienceEras = 16, kImpatientEras = 4;
+constexpr int kBelievedTicks = 16;
 
 Status full(std::uint64_t bytes) {
   return {Code::out_of_memory, "the pool's heap has no room for a block of " + std::to_string(bytes) +
@@ -63,11 +65,12 @@ Task<void> Heap::State::hold(SizeClass& size_class) {
 }
 
 Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::uint64_t bytes, Purpose purpose,
-                                         Nanos deadline, Cost& cost) {
+                                         bool patient, Nanos deadline, Cost& cost) {
   fabric::Port& port = session.port();
   const Nanos tick = session.grant().tick;
-  const int most_patience = purpose == Purpose::replacement ? kPatienceTicksToReplace : kPatienceTicks;
-  int patience = most_patience, eras = kPatienceEras;
+  const bool replaces = purpose == Purpose::replacement;
+  const int most_steps = kStepsInATick * (!patient ? 0 : replaces ? kPatienceTicksToReplace : kPatienceTicks);
+  int steps = most_steps, eras = patient ? kPatienceEras : kImpatientEras;
   const Wait wait(size_class);
   std::optional<Block> block;
   while (!(block = size_class.take(purpose, session.safe_era(), session.pressure()))) {
@@ -81,7 +84,7 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
       continue;
     }
     size_class.busy = true;
-    const bool in_vain = most_patience - patience >= kPatienceTicks;
+    const bool in_vain = replaces && (!patient || most_steps - steps >= kStepsInATick * kPatienceTicks);
     auto refilled = co_await refill(size_class, purpose, true, in_vain, deadline, cost);
     if (refilled.ok() && *refilled == Refill::got) (void)co_await trim(size_class, false, deadline, cost);
     let_go(size_class);
@@ -109,32 +112,20 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
     if (co_await return_spares(deadline, cost)) {
       // Spares of other classes are free when the era is over.
       co_await next_era(size_class, purpose, deadline);
-    } else if (patience-- > 0) {
+    } else if (steps-- > 0) {
       // The node tells the others that it is short of segments.
-      co_await port.sleep_until(std::min(deadline, port.now() + tick));
+      co_await port.sleep_until(std::min(deadline, port.now() + tick / kStepsInATick));
     } else {
-      size_class.full_for(purpose) = {.found = true,
-                                      .tried_until = port.now() + kBarrenTicks * tick,
-                                      .believed_until = port.now() + 2 * kBarrenTicks * tick};
+      size_class.full_for(purpose) = {
+          .found = true,
+          .tried_until = port.now() + tick,
+          .believed_until = port.now() + kBelievedTicks * tick,
+          .tried_after = ledger.freed() + static_cast<std::int64_t>(size_class.shape.block_bytes)};
       co_return full(bytes);
     }
   }
   refill_ahead(self, size_class);
   co_return *block;
-}
-
-// Runs while the heap was found full, so that no operation waits for what is not there.
-Task<void> Heap::State::try_again(std::shared_ptr<State> self, SizeClass& size_class, std::uint64_t bytes,
-                                  Purpose purpose) {
-  const Nanos deadline = self->session.port().now() + 4 * self->session.grant().failure_timeout;
-  auto block = co_await self->acquire(self, size_class, bytes, purpose, deadline, self->background);
-  if (block.ok()) {
-    self->discard(self, *block);
-  } else {
-    SizeClass::Full& still = size_class.full_for(purpose);
-    still.tried_until = self->session.port().now() + kBarrenTicks * self->session.grant().tick;
-    still.believed_until = still.tried_until + kBarrenTicks * self->session.grant().tick;
-  }
 }
 
 // What is missing is an era.
@@ -195,13 +186,14 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Purpose purpose, Nanos d
   // What was found long ago, before a pause, says nothing any more: much may have been deleted since.
   if (!found_full.found || now >= found_full.believed_until || state.session.pressure() == layout::Pressure::none) {
     found_full.found = false;
-    co_return co_await state.acquire(state_, size_class, bytes, purpose, deadline, cost);
+    co_return co_await state.acquire(state_, size_class, bytes, purpose, true, deadline, cost);
   }
-  if (now >= found_full.tried_until) {
-    found_full.tried_until = std::numeric_limits<Nanos>::max();  // until it has been
-    state.session.background().spawn(State::try_again(state_, size_class, bytes, purpose));
-  }
-  co_return full(bytes);
+  const bool freed = state.ledger.freed() >= found_full.tried_after;
+  if (now < found_full.tried_until && !freed) co_return full(bytes);
+  // Others fail meanwhile.
+  found_full.tried_until = now + state.session.grant().tick;
+  found_full.tried_after = std::numeric_limits<std::int64_t>::max();
+  co_return co_await state.acquire(state_, size_class, bytes, purpose, freed, deadline, cost);
 }
 
 void Heap::published(Block block) { state_->ledger.published(block); }
@@ -240,16 +232,20 @@ Task<void> Heap::maintain(Nanos deadline) {
     if ((scarce || id == quiet) && !size_class.segments().empty()) {
       const Status scanned = co_await state->scan(
           size_class, scarce ? size_class.firsts() : size_class.next_few(kScanSegments), deadline, state->background);
-      if (scanned.ok()) {
+      // While segments are emptied, others of the class take what is in them.
+      if (scanned.ok() && !state->emptying) {
+        co_await state->orphan(size_class, size_class.in_the_way(state->session.cleared()), deadline,
+                               state->background);
         co_await state->orphan(size_class, size_class.surplus(pressure), deadline, state->background);
       }
     }
-    (void)co_await state->trim(size_class, false, deadline, state->background);
+    // A class that takes nothing keeps nothing where others are short.
+    (void)co_await state->trim(size_class, scarce && size_class.is_quiet(), deadline, state->background);
     state->let_go(size_class);
   }
 }
 
-Task<void> Heap::compact(Nanos deadline, bool room) {
+Task<void> Heap::compact(Nanos deadline, bool room, std::uint64_t run) {
   const std::shared_ptr<State> state = state_;
   if (state->references == nullptr || state->emptying || !state->goes_on()) co_return;
   state->emptying = true;
@@ -262,6 +258,15 @@ Task<void> Heap::compact(Nanos deadline, bool room) {
   co_await state->empty_some(kRun, deadline);
   state->emptying = false;
   state->swept.wake_all();
+  if (run == 0 || !state->goes_on() || !state->ledger.fits(run)) co_return;
+  SizeClass& size_class = state->ledger.class_for(run);
+  const auto block =
+      co_await state->acquire(state, size_class, run, Purpose::addition, true, deadline, state->background);
+  if (!block.ok()) co_return;
+  state->discard(state, *block);
+  co_await state->hold(size_class);
+  if (state->goes_on()) (void)co_await state->trim(size_class, true, deadline, state->background);
+  state->let_go(size_class);
 }
 
 Task<void> Heap::release(Nanos deadline) {

@@ -70,13 +70,15 @@ class Heap {
 
   // Housekeeping, to be called about once a tick, also by clients that allocate nothing: settles limbo and returns
   // spare segments. When the memory node is short of segments, it also gives up partly free ones, as orphans that
-  // others adopt; without that a client that has gone quiet would keep what others freed of it.
+  // others adopt; without that a client that has gone quiet would keep what others freed of it. When the node clears a
+  // stretch of segments for a run, it gives up all that it has there.
   task::Task<void> maintain(base::Nanos deadline);
 
   // Empties segments of which little is in use into others of their class, own ones and orphans, and returns them: what
   // allocate() has done in the background when it finds the heap full. Bounded work; needs References. `room`: takes a
-  // segment more of each class first, so that even a small heap has segments to empty.
-  task::Task<void> compact(base::Nanos deadline, bool room = false);
+  // segment more of each class first, so that even a small heap has segments to empty. `run`: and makes room for a
+  // block of so many bytes, if there is any, which goes back at once; 0: not.
+  task::Task<void> compact(base::Nanos deadline, bool room = false, std::uint64_t run = 0);
 
   // Returns every segment: wholly free ones to the node, the rest as orphans that others may adopt. Part of a clean
   // goodbye; no operation may run, and none may begin after it.

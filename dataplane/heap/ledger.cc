@@ -20,7 +20,8 @@ constexpr std::uint64_t kReserve = 16;     // of the blocks in use, one such par
 // One such part of the blocks is left for replacements: with them alone a class goes on, if slowly, when no segment is
 // to be had.
 constexpr std::uint64_t kKept = 16;
-constexpr std::uint64_t kSparse = 4;  // of a segment that is emptied, one such part is free at least
+constexpr std::uint64_t kSparse = 8;    // of a segment that is emptied, one such part is free at least
+constexpr std::uint64_t kSurplus = 16;  // of one that is given up while the node is short of segments
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
 std::uint64_t count_of(std::uint64_t bits) { return static_cast<std::uint64_t>(std::popcount(bits)); }
@@ -310,8 +311,11 @@ std::vector<std::uint64_t> SizeClass::surplus(layout::Pressure pressure) const {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> with_room;  // blocks, first
   for (const auto& [first, segment] : segments_) {
     const std::uint64_t here = segment.unused();
-    if (is_wholly_free(segment) || here < (spent ? 1 : shape.blocks / 4) || segment.out_count_ > 0 ||
-        segment.looked_through_ || segment.emptied_) {
+    const std::uint64_t least = pressure == layout::Pressure::none ? shape.blocks / 4
+                                : spent                            ? 1
+                                        : std::max<std::uint64_t>(1, shape.blocks / kSurplus);
+    if (is_wholly_free(segment) || here < least || segment.out_count_ > 0 || segment.looked_through_ ||
+        segment.emptied_) {
       continue;
     }
     with_room.emplace_back(here, first);
@@ -323,6 +327,16 @@ std::vector<std::uint64_t> SizeClass::surplus(layout::Pressure pressure) const {
     if (left < keep + here) continue;
     if (spent && firsts.size() == kMostSpentSurplus) break;
     left -= here;
+    firsts.push_back(first);
+  }
+  return firsts;
+}
+
+std::vector<std::uint64_t> SizeClass::in_the_way(const layout::Stretch& cleared) const {
+  std::vector<std::uint64_t> firsts;
+  for (const auto& [first, segment] : segments_) {
+    if (!is_in_the_way(first, cleared) || segment.out_count_ > 0 || segment.looked_through_ || segment.emptied_)
+      continue;
     firsts.push_back(first);
   }
   return firsts;
@@ -430,6 +444,7 @@ void Ledger::published(Block block) {
   SizeClass& size_class = class_for(block.bytes);
   const auto place = find_place(size_class, block.units);
   FARPOOL_CHECK(place.has_value());
+  freed_ -= static_cast<std::int64_t>(size_class.shape.block_bytes);
   // The segment is not there if the heap has been released.
   if (Segment* own = size_class.find(place->first); own != nullptr) size_class.published(*own, place->block);
 }
@@ -456,9 +471,14 @@ std::optional<BitmapAdd> Ledger::free(std::uint64_t units, std::uint64_t bytes, 
     return std::nullopt;
   }
   if (Segment* const own = size_class.find(place->first); own != nullptr) {  // its owner needs no message
-    if (!size_class.free(*own, place->block, era)) ++anomalies;
+    if (size_class.free(*own, place->block, era)) {
+      freed_ += static_cast<std::int64_t>(size_class.shape.block_bytes);
+    } else {
+      ++anomalies;
+    }
     return std::nullopt;
   }
+  freed_ += static_cast<std::int64_t>(size_class.shape.block_bytes);
   return BitmapAdd{size_class.bitmap_at(place->first, place->block / 64), 1ull << place->block % 64};
 }
 
@@ -490,21 +510,35 @@ std::optional<std::uint64_t> Ledger::next_quiet_class() {
   return looked_into_ = found->first;
 }
 
-std::vector<Ledger::Sparse> Ledger::choose_sparse(std::uint64_t wanted) {
+std::vector<Ledger::Sparse> Ledger::choose_sparse(std::uint64_t wanted, const layout::Stretch& cleared) {
   std::vector<Sparse> chosen;
+  const auto rests = [](const Segment& segment) {
+    return segment.out_count() == 0 && !segment.is_looked_through() && !segment.is_emptied();
+  };
+  for (auto& [id, size_class] : classes_) {
+    if (size_class.id == wanted && size_class.id != kRun) continue;
+    for (const std::uint64_t first : size_class.in_the_way(cleared)) {
+      if (chosen.size() < kEmptied) chosen.push_back({&size_class, first});
+    }
+  }
   for (auto& [id, size_class] : classes_) {
     if (size_class.id == wanted || size_class.id == kRun) continue;
     const std::uint64_t blocks = size_class.shape.blocks;
+    std::uint64_t needed = 0, room = size_class.free_count();
     std::vector<std::pair<std::uint64_t, std::uint64_t>> by_use;  // blocks in use, first
     for (const auto& [first, segment] : size_class.segments()) {
-      if (segment.out_count() > 0 || segment.is_looked_through() || segment.is_emptied()) continue;
+      if (!rests(segment)) continue;
       const std::uint64_t used = blocks - segment.unused();
-      if (used > 0 && used <= blocks - blocks / kSparse) by_use.emplace_back(used, first);
+      if (size_class.is_in_the_way(first, cleared)) {
+        needed += used;
+        room -= segment.free_count();
+      } else if (used > 0 && used <= blocks - blocks / kSparse) {
+        by_use.emplace_back(used, first);
+      }
     }
     std::sort(by_use.begin(), by_use.end());
-    std::uint64_t needed = 0, room = size_class.free_count();
     for (const auto& [used, first] : by_use) {
-      if (chosen.size() == kEmptied) return chosen;
+      if (chosen.size() >= kEmptied) return chosen;
       needed += used;
       room -= size_class.at(first).free_count();
       if (needed > room) break;

@@ -29,7 +29,7 @@
 namespace farpool::heap {
 
 inline constexpr std::size_t kRanks = 32;    // steps in which segments are told apart by how much of them is in use
-inline constexpr std::size_t kEmptied = 16;  // segments that are chosen to be emptied, at most
+inline constexpr std::size_t kEmptied = 32;  // segments that are chosen to be emptied, at most
 inline constexpr std::size_t kMostSpentSurplus = 16;  // segments that are given up at a time, where no segment is left
 
 // The era that a block found free now belongs to. The node's era is at most one above what the last tick told: it
@@ -108,6 +108,7 @@ class SizeClass {
     bool found = false;
     base::Nanos tried_until = 0;     // not tried again before
     base::Nanos believed_until = 0;  // unless it has been found again
+    std::int64_t tried_after = 0;    // but tried again once this client has freed so much
   };
   Full& full_for(Purpose purpose) { return full_[static_cast<std::size_t>(purpose)]; }
 
@@ -185,6 +186,13 @@ class SizeClass {
   // a block that is about to be published is kept: its owner after a death would take that block for lost. Under
   // pressure, a class that takes nothing keeps nothing; and where no segment is left, the least part is a good one.
   std::vector<std::uint64_t> surplus(layout::Pressure pressure) const;
+  // Says whether a segment, or a part of it, lies in a stretch that is being cleared, and may leave it: a run that is
+  // no shorter than the stretch has nowhere to go.
+  bool is_in_the_way(std::uint64_t first, const layout::Stretch& cleared) const {
+    return cleared.overlaps(first, run) && (id != layout::kRun || run < cleared.count);
+  }
+  // Returns segments that are in the way, but for those of which a block is about to be published, and so on as above.
+  std::vector<std::uint64_t> in_the_way(const layout::Stretch& cleared) const;
 
   // --- A look for blocks that got lost in a segment
 
@@ -294,9 +302,11 @@ class Ledger {
     SizeClass* size_class = nullptr;
     std::uint64_t first = 0;
   };
-  // Chooses segments to be emptied, of other classes than `wanted`: the emptiest first, as long as the others of the
-  // class have room for what is in them.
-  std::vector<Sparse> choose_sparse(std::uint64_t wanted);
+  // Chooses segments to be emptied, of other classes than `wanted`: those that are in the way, and of others the
+  // emptiest first, as long as the rest of the class has room for what is in them.
+  std::vector<Sparse> choose_sparse(std::uint64_t wanted, const layout::Stretch& cleared);
+  // Bytes of blocks that this client has freed, less what it has published.
+  std::int64_t freed() const { return freed_; }
 
   std::uint64_t anomalies = 0;  // frees that cannot be
 
@@ -305,6 +315,7 @@ class Ledger {
   std::uint64_t looked_into_ = 0;               // the last of the classes that had fallen quiet
   std::uint64_t examined_ = 0;                  // as of a segment: the least of any owned segment
   std::vector<BitmapAdd> noted_;
+  std::int64_t freed_ = 0;
 };
 
 }  // namespace farpool::heap

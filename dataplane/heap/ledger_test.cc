@@ -421,7 +421,7 @@ TEST(Ledger, TheEmptiestAreEmptiedIfTheOthersHaveRoom) {
   world.of.settle(world.safe_era);
   const auto firsts = [&](std::uint64_t wanted) {
     std::vector<std::uint64_t> firsts;
-    for (const Ledger::Sparse& one : world.ledger.choose_sparse(wanted)) firsts.push_back(one.first);
+    for (const Ledger::Sparse& one : world.ledger.choose_sparse(wanted, {})) firsts.push_back(one.first);
     return firsts;
   };
   EXPECT_THAT(firsts(layout::kRun), ElementsAre(2));  // what is in 1 would not have room
@@ -441,6 +441,51 @@ TEST(Ledger, TheEmptiestAreEmptiedIfTheOthersHaveRoom) {
   world.of.end_emptying(emptied);
   EXPECT_EQ(world.of.free_count(), blocks);
   EXPECT_EQ(world.place(*world.take()).first, 2u);
+}
+
+TEST(Ledger, WhatIsInTheWayOfARunIsEmptiedFirst) {
+  Ledgered world(4);
+  const std::uint64_t blocks = world.of.shape.blocks;
+  const std::vector<Block> used = world.use_all();
+  for (const Block& block : used) {
+    const Ledger::Place at = world.place(block);
+    if (at.first >= 2 && at.block >= blocks / 2) ASSERT_TRUE(world.free(block));
+  }
+  world.safe_era = 12;
+  world.of.settle(world.safe_era);
+  SizeClass& pair = world.ledger.class_for(2 * kSegmentBytes - layout::kRunHeader);
+  world.ledger.add(pair, 8, Origin::orphan, 0);
+  SizeClass& long_run = world.ledger.class_for(4 * kSegmentBytes - layout::kRunHeader);
+  world.ledger.add(long_run, 16, Origin::orphan, 0);
+  const auto firsts = [&](std::uint64_t wanted, layout::Stretch cleared) {
+    std::vector<std::uint64_t> firsts;
+    for (const Ledger::Sparse& one : world.ledger.choose_sparse(wanted, cleared)) firsts.push_back(one.first);
+    return firsts;
+  };
+  EXPECT_THAT(firsts(layout::kRun, {}), ElementsAre(2));
+  // One that is full takes the room that the half ones have.
+  EXPECT_THAT(firsts(layout::kRun, {.first = 0, .count = 1}), ElementsAre(0));
+  EXPECT_THAT(firsts(world.of.id, {.first = 0, .count = 1}), IsEmpty());
+  EXPECT_THAT(firsts(layout::kRun, {.first = 9, .count = 3}), ElementsAre(8, 2));
+  EXPECT_THAT(firsts(layout::kRun, {.first = 18, .count = 4}), ElementsAre(2)) << "a run as long has nowhere to go";
+  // What is about to be published stays.
+  EXPECT_THAT(world.of.in_the_way({.first = 0, .count = 4}), ElementsAre(0, 1, 2, 3));
+  const Block block = *world.take();
+  EXPECT_THAT(world.of.in_the_way({.first = 0, .count = 4}), testing::Not(testing::Contains(world.place(block).first)));
+}
+
+TEST(Ledger, CountsWhatItHasFreedLessWhatItHasPublished) {
+  Ledgered world;
+  const Block one = world.use(), other = world.use();
+  const auto each = static_cast<std::int64_t>(world.of.shape.block_bytes);
+  EXPECT_EQ(world.ledger.freed(), -2 * each);
+  ASSERT_TRUE(world.free(one));
+  ASSERT_TRUE(world.free(one));
+  EXPECT_EQ(world.ledger.freed(), -each) << "it was free already";
+  ASSERT_TRUE(world.ledger.free(world.of.block_at(9, 0).units, kBytes, world.era).has_value()) << "another's";
+  EXPECT_EQ(world.ledger.freed(), 0);
+  ASSERT_TRUE(world.free(other));
+  EXPECT_EQ(world.ledger.freed(), each);
 }
 
 // Does anything to a ledger, beside a model that says of each block what it is.

@@ -33,7 +33,11 @@ enum class Refill {
 // Tasks that outlive the call that began them hold the state: they are static, and take it as `self`.
 struct Heap::State {
   State(session::Session& session, std::uint64_t heap_bytes, std::uint64_t segment_bytes)
-      : session(session), ledger(heap_bytes, segment_bytes), ready(session.port()), swept(session.port()) {}
+      : session(session),
+        ledger(heap_bytes, segment_bytes),
+        ready(session.port()),
+        swept(session.port()),
+        barren_rest(session.grant().tick / 2) {}
 
   using Self = const std::shared_ptr<State>&;
 
@@ -54,6 +58,7 @@ struct Heap::State {
   base::Nanos none_dead_until = 0;  // the memory node has said that no segment waits
   bool emptying = false;
   base::Nanos none_sparse_until = 0;  // nothing came of emptying segments
+  base::Nanos barren_rest;            // how long that is believed the next time
   std::uint64_t emptied = 0;
   std::uint64_t taken_over = 0;
   std::uint64_t reclaimed = 0;
@@ -74,10 +79,9 @@ struct Heap::State {
   task::Task<void> hold(SizeClass& size_class);
 
   // --- Blocks for operations (heap.cc)
+  // `patient`: waits until others have given up what they can do without.
   task::Task<base::Result<Block>> acquire(Self self, SizeClass& size_class, std::uint64_t bytes, Purpose purpose,
-                                          base::Nanos deadline, fabric::Cost& cost);
-  static task::Task<void> try_again(std::shared_ptr<State> self, SizeClass& size_class, std::uint64_t bytes,
-                                    Purpose purpose);
+                                          bool patient, base::Nanos deadline, fabric::Cost& cost);
   task::Task<void> next_era(const SizeClass& size_class, Purpose purpose, base::Nanos deadline);
   void discard(Self self, Block block);
   void free(Self self, std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);

@@ -595,6 +595,51 @@ TEST(Heap, AQuietClientGivesUpWhatOthersHaveFreedOfIt) {
   world.leave(std::move(busy));
 }
 
+TEST(Heap, AQuietClientKeepsNoFreeRunWhereOthersAreShort) {
+  HeapWorld world;
+  HeapClient quiet = world.join(), busy = world.join();
+  const std::uint64_t two = 2 * world.geometry().segment_bytes - layout::kRunHeader;
+  std::vector<Block> blocks = world.fill(quiet, two);
+  ASSERT_GT(blocks.size(), 4u);
+  for (const Block& block : blocks) quiet.heap->free(block.units, two, world.cost);
+  Upkeep upkeep(world, quiet);
+  std::size_t got = 0;
+  while (world.allocate(busy, two).ok()) ++got;
+  EXPECT_EQ(got, blocks.size());
+  upkeep.end();
+  world.leave(std::move(quiet));
+  world.leave(std::move(busy));
+}
+
+// Full segments, too: the client that needs the run empties them.
+TEST(Heap, WhatLiesInTheWayOfARunIsGivenUp) {
+  HeapWorld world;
+  HeapClient owner = world.join(), other = world.join();
+  constexpr std::uint64_t kBytes = 4000;
+  const std::vector<Block> blocks = world.fill(owner, kBytes);
+  const std::uint64_t segment_bytes = world.geometry().segment_bytes;
+  // Every second segment is free but for a block.
+  std::set<std::uint64_t> left;
+  for (const Block& block : blocks) {
+    const std::uint64_t segment = layout::block_offset(block.units) / segment_bytes;
+    if (segment % 2 == 0 && !left.insert(segment).second) other.heap->free(block.units, kBytes, world.cost);
+  }
+  Upkeep upkeep(world, owner);
+  const auto block = world.allocate(other, 3 * segment_bytes - layout::kRunHeader);
+  EXPECT_EQ(block.code(), Code::out_of_memory) << "nobody here knows how to empty segments";
+  std::uint64_t side_by_side = 0, most = 0;
+  for (std::uint64_t i = 0; i < world.geometry().segments; ++i) {
+    const std::byte* at = world.at(i * segment_bytes / layout::kBlockUnit);
+    const auto header = base::load<layout::SegmentHeader>(at);
+    side_by_side = header.run != 0 && header.owner == 0 ? side_by_side + 1 : 0;
+    most = std::max(most, side_by_side);
+  }
+  EXPECT_GE(most, 3u);
+  upkeep.end();
+  world.leave(std::move(owner));
+  world.leave(std::move(other));
+}
+
 TEST(Heap, AFullHeapSaysSoAtOnceAndRecovers) {
   HeapWorld world;
   HeapClient client = world.join();
@@ -714,10 +759,15 @@ TEST(Heap, ShortDeadlinesAreKeptAndNothingIsLost) {
     if (!block.ok()) break;
     blocks.push_back(*block);
   }
-  for (const Block& block : blocks) client.heap->free(block.units, 20'000, world.cost);
-  const Nanos begun = world.network.now();
-  EXPECT_FALSE(world.allocate(client, 20'000, kMillisecond).ok());
-  EXPECT_LE(world.network.now() - begun, 3 * kMillisecond);
+  HeapClient reader = world.join();
+  {
+    const EraPin pin = reader.session->pin();  // so that nothing comes free
+    for (const Block& block : blocks) client.heap->free(block.units, 20'000, world.cost);
+    const Nanos begun = world.network.now();
+    EXPECT_FALSE(world.allocate(client, 20'000, kMillisecond).ok());
+    EXPECT_LE(world.network.now() - begun, 3 * kMillisecond);
+  }
+  world.leave(std::move(reader));
   world.pass(3 * kSecond);
   for (std::size_t i = 0; i < blocks.size(); ++i) EXPECT_TRUE(world.allocate(client, 20'000).ok()) << i;
   world.leave(std::move(client));
