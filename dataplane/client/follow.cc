@@ -21,6 +21,7 @@ constexpr Nanos kLongestBackoff = 2 * base::kSecond;
 constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
+constexpr int kLooksInATick = 8;  // where the memory node is short of segments
 
 }  // namespace
 
@@ -211,8 +212,11 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
 Task<void> Pool::watch(Link& link, Bond& bond) {
   const Nanos tick = bond.session->grant().tick;
   Nanos maintained = port_.now();
+  layout::Pressure pressure = layout::Pressure::none;
+  layout::Stretch cleared;
   while (bond.session->alive() && !closing_ && link.wanted()) {
-    (void)co_await links_due_.wait(port_.now() + std::min(tick, kLook));
+    const bool scarce = bond.session->pressure() != layout::Pressure::none;
+    (void)co_await links_due_.wait(port_.now() + std::min(scarce ? tick / kLooksInATick : tick, kLook));
     if (bond.session->epoch() > epoch() && bond.session->epoch() > wanted_epoch_) {
       wanted_epoch_ = bond.session->epoch();
       refresh_.wake_all();
@@ -222,7 +226,11 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
       moving_ = true;
       scope_.spawn(move_away(link, bond));
     }
-    if (port_.now() < maintained + tick) continue;
+    // Others wait for what this client can give up.
+    const bool news = bond.session->pressure() > pressure || !(bond.session->cleared() == cleared);
+    if (port_.now() < maintained + (news ? tick / kLooksInATick : tick)) continue;
+    pressure = bond.session->pressure();
+    cleared = bond.session->cleared();
     co_await bond.table->maintain(port_.now() + tick);
     maintained = port_.now();
     co_await split_ahead(link, bond);

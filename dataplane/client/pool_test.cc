@@ -16,11 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "fabric/sim/network.h"
 #include "index/race/layout.h"
 #include "layout/directory.h"
+#include "layout/extent.h"
 #include "layout/geometry.h"
 #include "layout/lease.h"
+#include "layout/segment.h"
 #include "node/audit.h"
 #include "node/memory_node.h"
 
@@ -1384,6 +1387,151 @@ class PoolFullTest : public PoolTest, public ::testing::WithParamInterface<layou
   }
 };
 
+// Which of the keys are left that a full memory node has had.
+enum class Left { every_second, one_in_twenty, one_in_a_hundred };
+
+// One memory node that is full of values of one size, until many of them are deleted.
+class PoolRoom : public PoolTest {
+ protected:
+  static layout::GeometryRequest with(layout::Protocol protocol) {
+    layout::GeometryRequest request = kGeometry;
+    request.protocol = protocol;
+    return request;
+  }
+  explicit PoolRoom(layout::Protocol protocol) : PoolTest(0, with(protocol), 40 * base::kMillisecond, 16 << 20) {
+    publish(map_of(1));
+    map_.emplace(*map::Map::from(map_of(1)));
+  }
+
+  static constexpr Nanos kTick = 100 * base::kMillisecond;  // a twentieth of the lease
+  static constexpr double kMostTicks = 10;                  // that a write may wait for room
+
+  static bool is_left(Left left, int key) {
+    switch (left) {
+      case Left::every_second:
+        return key % 2 == 0;
+      case Left::one_in_twenty:
+        return key % 20 == 0;
+      case Left::one_in_a_hundred:
+        return base::mix(static_cast<std::uint64_t>(key)) % 100 == 0;
+    }
+    return true;
+  }
+  static std::string value(int key, std::size_t bytes) { return std::string(bytes, static_cast<char>('a' + key % 26)); }
+  // The keys of one name that the first memory node serves.
+  std::string name(const std::string& stem, int key) {
+    std::vector<std::string>& names = names_[stem];
+    for (int& next = tried_[stem]; static_cast<int>(names.size()) <= key; ++next) {
+      std::string one = stem + "-" + std::to_string(next);
+      if (map_->table_of(map::directory_hash(kSecret, base::bytes_of(one))).node() == 0)
+        names.push_back(std::move(one));
+    }
+    return names[static_cast<std::size_t>(key)];
+  }
+
+  // Puts values by each of these clients in turn until one is refused.
+  Task<void> fill(std::vector<Client*> clients, std::size_t bytes, int& keys) {
+    for (keys = 0;; ++keys) {
+      const Client& client = *clients[static_cast<std::size_t>(keys) % clients.size()];
+      const base::Status status = co_await client.pool->put(name("old", keys), value(keys, bytes));
+      if (status.ok()) continue;
+      EXPECT_EQ(status.code(), Code::out_of_memory) << status.message();
+      break;
+    }
+  }
+  Task<void> erase_but(Client& client, Left left, int keys) {
+    for (int i = 0; i < keys; ++i) {
+      if (!is_left(left, i)) EXPECT_TRUE((co_await client.pool->erase(name("old", i))).ok());
+    }
+  }
+  Task<void> expect_left(Client& client, Left left, int keys, std::size_t bytes) {
+    for (int i = 0; i < keys; ++i) {
+      const auto got = co_await client.pool->get(name("old", i));
+      EXPECT_TRUE(got.ok()) << got.status().message();
+      if (got.ok()) EXPECT_TRUE(*got == (is_left(left, i) ? std::optional(value(i, bytes)) : std::nullopt)) << i;
+    }
+  }
+  // Each is accepted the first time.
+  Task<void> add(Client& client, int keys, std::size_t bytes) {
+    const std::string stem = std::to_string(bytes);
+    for (int i = 0; i < keys; ++i) {
+      const Nanos begun = client.port->now();
+      const base::Status status = co_await client.pool->put(name(stem, i), value(i, bytes));
+      const Nanos took = client.port->now() - begun;
+      if (took > longest_) longest_ = took;
+      EXPECT_TRUE(status.ok()) << i << " of " << keys << " of " << bytes << " bytes: " << status.message();
+      if (!status.ok()) co_return;
+    }
+  }
+  Task<void> expect_and_erase(Client& client, int keys, std::size_t bytes) {
+    const std::string stem = std::to_string(bytes);
+    for (int i = 0; i < keys; ++i) {
+      const auto got = co_await client.pool->get(name(stem, i));
+      EXPECT_TRUE(got.ok()) << got.status().message();
+      if (got.ok()) EXPECT_TRUE(*got == value(i, bytes)) << i;  // too long to be printed
+      EXPECT_TRUE((co_await client.pool->erase(name(stem, i))).ok());
+    }
+  }
+
+  std::uint64_t segments_for(std::uint64_t values, std::size_t bytes) const {
+    const std::uint64_t extent = layout::extent_bytes(12, bytes), segment = nodes_[0]->geometry().segment_bytes;
+    const std::uint64_t id = layout::size_class_for(extent, segment);
+    if (id == layout::kRun) return values * layout::run_segments(extent, segment);
+    const std::uint64_t blocks = layout::segment_shape(id, segment).blocks;
+    return (values + blocks - 1) / blocks;
+  }
+  // How many values of `bytes` fit beside `values` of `others`: in all segments but for what is kept for replacements,
+  // and `margin` that clients have in part.
+  std::uint64_t fit(std::uint64_t values, std::size_t others, std::size_t bytes, std::uint64_t margin) const {
+    const std::uint64_t segments = nodes_[0]->geometry().segments;
+    const std::uint64_t taken = segments / 16 + segments_for(values, others) + margin;
+    std::uint64_t fits = 0;
+    while (taken + segments_for(fits + 1, bytes) <= segments) ++fits;
+    return fits;
+  }
+  std::uint64_t count_left(Left left, int keys) const {
+    std::uint64_t count = 0;
+    for (int i = 0; i < keys; ++i) count += is_left(left, i) ? 1u : 0u;
+    return count;
+  }
+  // Every fourth key, again and again.
+  Task<void> write_over(Client& client, int from, int keys, std::size_t bytes, const bool& ended) {
+    int i = from;
+    while (!ended) {
+      const base::Status status = co_await client.pool->put(name("old", i), value(i, bytes));
+      EXPECT_TRUE(status.ok()) << i << ": " << status.message();
+      co_await client.port->sleep_for(base::kMillisecond);
+      i = i + 4 < keys ? i + 4 : from;
+    }
+  }
+  static Task<void> erase_one(Client& client, std::string key) { EXPECT_TRUE((co_await client.pool->erase(key)).ok()); }
+  static Task<void> put_sized(Client& client, std::string key, std::size_t bytes, base::Status& status) {
+    status = co_await client.pool->put(key, value(1, bytes));
+  }
+  static Task<void> nothing() { co_return; }
+  // How long the longest write has waited since, in ticks. The figure stands in the test's report, too.
+  double longest(const std::string& of) {
+    const double ticks = static_cast<double>(std::exchange(longest_, 0)) / static_cast<double>(kTick);
+    RecordProperty("longest_wait_in_ticks_" + of, std::to_string(ticks));
+    return ticks;
+  }
+
+  std::optional<map::Map> map_;
+  std::map<std::string, std::vector<std::string>> names_;
+  std::map<std::string, int> tried_;
+  Nanos longest_ = 0;
+};
+
+class PoolRoomTest : public PoolRoom, public ::testing::WithParamInterface<std::tuple<layout::Protocol, Left>> {
+ protected:
+  PoolRoomTest() : PoolRoom(std::get<0>(GetParam())) {}
+};
+
+class PoolRoomOfEitherTest : public PoolRoom, public ::testing::WithParamInterface<layout::Protocol> {
+ protected:
+  PoolRoomOfEitherTest() : PoolRoom(GetParam()) {}
+};
+
 class PoolSparseTest : public PoolTest, public ::testing::WithParamInterface<layout::Protocol> {
  protected:
   static layout::GeometryRequest with(layout::Protocol protocol) {
@@ -1434,6 +1582,101 @@ TEST_P(PoolFullTest, DeletingKeysMakesRoomForValuesOfAnySize) {
   EXPECT_TRUE(run_until([this] { return nodes_[0]->stats().segments_by_class.size() > 2; }));
 }
 INSTANTIATE_TEST_SUITE_P(Protocols, PoolFullTest, kProtocols, name_of_protocol);
+
+// What fits by arithmetic is accepted the first time, however the values that are left lie about, whatever was refused
+// before, and up to the largest value.
+TEST_P(PoolRoomTest, WhatFitsIsAccepted) {
+  constexpr std::size_t kOld = 2000;
+  const Left left = std::get<1>(GetParam());
+  Client &filler = connect(), &other = connect();
+  int keys = 0;
+  run(filler, fill({&filler}, kOld, keys));
+  EXPECT_GT(keys, 4000);
+  run(other, erase_but(other, left, keys));
+  const std::uint64_t there = count_left(left, keys);
+  for (const std::size_t bytes : {std::size_t{130}, layout::kMaxValueBytes, std::size_t{1000}, std::size_t{300'000},
+                                  std::size_t{300}, std::size_t{70'000}, std::size_t{10'000}}) {
+    const int fits = static_cast<int>(std::min<std::uint64_t>(fit(there, kOld, bytes, 3), 2500));
+    EXPECT_GT(fits, bytes > 500'000 ? 2 : 5);
+    run(other, add(other, fits, bytes));
+    EXPECT_LE(longest(std::to_string(bytes)), kMostTicks) << bytes;
+    run(other, expect_and_erase(other, fits, bytes));
+  }
+  run(other, expect_left(other, left, keys, kOld));
+}
+std::string name_of_room(const ::testing::TestParamInfo<PoolRoomTest::ParamType>& of) {
+  constexpr std::array kLeft{"EverySecond", "OneInTwenty", "OneInAHundred"};
+  return std::string(std::get<0>(of.param) == layout::Protocol::race ? "Race" : "Rcuckoo") +
+         kLeft[static_cast<std::size_t>(std::get<1>(of.param))];
+}
+const auto kLeftOver = ::testing::Values(Left::every_second, Left::one_in_twenty, Left::one_in_a_hundred);
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolRoomTest, ::testing::Combine(kProtocols, kLeftOver), name_of_room);
+
+// Values that take whole segments lie in the way of longer ones.
+TEST_P(PoolRoomOfEitherTest, LongValuesMakeRoomForLongerOnes) {
+  Client &filler = connect(), &other = connect();
+  for (const std::size_t old : {70'000u, 300'000u}) {
+    int keys = 0;
+    run(filler, fill({&filler}, old, keys));
+    run(other, erase_but(other, Left::every_second, keys));
+    const auto fits = static_cast<int>(fit(count_left(Left::every_second, keys), old, layout::kMaxValueBytes, 4));
+    EXPECT_GT(fits, 1);
+    run(other, add(other, fits, layout::kMaxValueBytes));
+    EXPECT_LE(longest(std::to_string(old)), kMostTicks) << old;
+    run(other, expect_and_erase(other, fits, layout::kMaxValueBytes));
+    run(other, expect_left(other, Left::every_second, keys, old));
+    for (int i = 0; i < keys; ++i) run(other, erase_one(other, name("old", i)));
+  }
+}
+
+// Half of each segment is in use by others, which go on to write over it.
+TEST_P(PoolRoomOfEitherTest, OthersWhoWriteMakeRoom) {
+  constexpr std::size_t kOld = 2000;
+  Client &one = connect(), &two = connect(), &other = connect();
+  int keys = 0;
+  run(one, fill({&one, &two}, kOld, keys));
+  run(other, erase_but(other, Left::every_second, keys));
+  bool ended = false;
+  one.scope.spawn(write_over(one, 0, keys, kOld, ended));
+  two.scope.spawn(write_over(two, 2, keys, kOld, ended));
+  for (const std::size_t bytes : {std::size_t{10'000}, layout::kMaxValueBytes, std::size_t{300}}) {
+    const std::uint64_t fits = fit(count_left(Left::every_second, keys), kOld, bytes, 6);
+    run(other, add(other, static_cast<int>(std::min<std::uint64_t>(fits, 2000)), bytes));
+    EXPECT_LE(longest(std::to_string(bytes)), kMostTicks) << bytes;
+    run(other, expect_and_erase(other, static_cast<int>(std::min<std::uint64_t>(fits, 2000)), bytes));
+  }
+  ended = true;
+  run(one, nothing());
+  run(two, nothing());
+  run(other, expect_left(other, Left::every_second, keys, kOld));
+}
+
+// A write that is refused says nothing of others, which fit; and what was full is not so any more once a client has
+// deleted something, this client or another.
+TEST_P(PoolRoomOfEitherTest, ARefusedWriteRefusesNoOther) {
+  constexpr std::size_t kOld = 2000;
+  Client &filler = connect(), &other = connect();
+  int keys = 0;
+  run(filler, fill({&filler}, kOld, keys));
+  const auto refused = [&](Client& client, std::size_t bytes) {
+    base::Status status;
+    run(client, put_sized(client, name("too-long", 0), bytes, status));
+    EXPECT_EQ(status.code(), Code::out_of_memory) << bytes << ": " << status.message();
+  };
+  refused(other, layout::kMaxValueBytes);
+  refused(other, 130);
+  refused(other, kOld);
+  int erased = 0;
+  for (int i = 1; i < keys && erased < keys / 16; i += 15, ++erased) run(other, erase_one(other, name("old", i)));
+  refused(other, 900'000);
+  run(other, add(other, erased / 4, kOld));
+  EXPECT_LE(longest("by_the_same"), kMostTicks);
+  // One that has deleted nothing looks again after a tick.
+  run_until([] { return false; }, 2 * kTick);
+  run(filler, add(filler, erased / 2, kOld));
+  EXPECT_LE(longest("by_another"), kMostTicks);
+}
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolRoomOfEitherTest, kProtocols, name_of_protocol);
 
 // A pool of which hardly anything is used costs what it contains: of the rows of its tables those are read that have
 // had entries.
