@@ -147,6 +147,85 @@ TEST_F(ComputeShardDaemon, ServesAPoolThatHasIpv6Alone) {
   EXPECT_EQ(shard.wait(), 0) << shard.output();
 }
 
+// A page of metrics says where the memory node's heap is held.
+class HeapMetrics {
+ public:
+  explicit HeapMetrics(const std::string& page) : page_(page) {}
+  double value(const std::string& series) const {
+    const std::size_t at = page_.find("\n" + series + " ");
+    return at == std::string::npos ? 0 : std::stod(page_.substr(at + series.size() + 2));
+  }
+  double bytes(const std::string& state) const { return value("farpool_node_heap_bytes{state=\"" + state + "\"}"); }
+  // Returns the segments of one size of block, of all owners and none.
+  double segments(const std::string& block_bytes) const {
+    double sum = 0;
+    for (const char* state : {"owned", "orphaned", "dead"}) {
+      sum += value("farpool_node_size_class_segments{block_bytes=\"" + block_bytes + "\",state=\"" + state + "\"}");
+    }
+    return sum;
+  }
+  double all_segments() const {
+    double sum = 0;
+    for (const char* state : {"free", "owned", "orphaned", "dead", "resting", "damaged"})
+      sum += value("farpool_node_segments{state=\"" + std::string(state) + "\"}");
+    return sum;
+  }
+  double segment_bytes() const { return value("farpool_node_segment_bytes"); }
+
+ private:
+  std::string page_;
+};
+
+TEST_F(ComputeShardDaemon, MetricsOfTheMemoryNodeSayWhereItsHeapIsHeld) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
+  ASSERT_TRUE(comes_up(node, node_http));
+  Daemon shard(FARPOOL_COMPUTE_SHARD, shard_flags(endpoint));
+  ASSERT_TRUE(comes_up(shard, http));
+  Line line(dial("127.0.0.1", resp));
+  constexpr int kKeys = 3000;
+  const auto name = [](int key) { return "key-" + std::to_string(1000 + key); };
+  const auto set = [&](int key, std::size_t bytes) {
+    line.send("*3\r\n$3\r\nSET\r\n$8\r\n" + name(key) + "\r\n$" + std::to_string(bytes) + "\r\n" +
+              std::string(bytes, 'v') + "\r\n");
+    return line.hear();
+  };
+  const auto metrics = [&] { return HeapMetrics(get(node_http, "/metrics").value_or("")); };
+  const HeapMetrics before = metrics();
+  const double heap = before.bytes("free");
+  EXPECT_EQ(heap, before.all_segments() * before.segment_bytes());
+  EXPECT_EQ(before.bytes("live"), 0);
+
+  // Key, value and 16 bytes are 1,024.
+  for (int key = 0; key < kKeys; ++key) ASSERT_EQ(set(key, 1000), "+OK\r\n");
+  ASSERT_TRUE(eventually([&] { return metrics().bytes("live") == kKeys * 1024; })) << metrics().bytes("live");
+  const HeapMetrics full = metrics();
+  const double in_a_segment = full.segment_bytes() / 1024;
+  EXPECT_GE(full.segments("1024"), kKeys / in_a_segment);
+  EXPECT_LE(full.segments("1024"), kKeys / in_a_segment + 2 * 2) << "two for each thread of the shard";
+  EXPECT_EQ(full.bytes("live") + full.bytes("reclaimable") + full.bytes("free"), heap);
+  EXPECT_EQ(full.bytes("free"), full.value("farpool_node_segments{state=\"free\"}") * full.segment_bytes());
+
+  // What is deleted is free within segments until others need it.
+  for (int key = 0; key < kKeys; ++key) {
+    if (key % 100 != 0) ASSERT_EQ(line.ask("DEL " + name(key)), ":1\r\n");
+  }
+  ASSERT_TRUE(eventually([&] { return metrics().bytes("live") == kKeys / 100 * 1024; })) << metrics().bytes("live");
+  const HeapMetrics sparse = metrics();
+  EXPECT_EQ(sparse.bytes("live") + sparse.bytes("reclaimable") + sparse.bytes("free"), heap);
+  EXPECT_EQ(sparse.bytes("reclaimable"),
+            (sparse.all_segments() * sparse.segment_bytes()) - sparse.bytes("free") - sparse.bytes("live"));
+
+  // Values that take segments of their own.
+  for (int key = 0; key < 4; ++key) ASSERT_EQ(set(key, 300'000), "+OK\r\n");
+  const double in_a_run = 300'000 / sparse.segment_bytes() + 1;
+  ASSERT_TRUE(eventually([&] { return metrics().segments("run") >= 4 * static_cast<int>(in_a_run); }))
+      << metrics().segments("run");
+  line.send("FLUSHALL\r\n");
+  EXPECT_EQ(line.hear(), "+OK\r\n");
+  ASSERT_TRUE(eventually([&] { return metrics().bytes("live") == 0; })) << metrics().bytes("live");
+}
+
 // The shard follows a memory node that comes back empty, and needs no restart of its own.
 TEST_F(ComputeShardDaemon, FollowsAStandaloneMemoryNodeThatComesBackWithoutItsMemory) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(session);
