@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "directory/directory.h"
 #include "layout/lease.h"
+#include "layout/segment.h"
 #include "node/memory_node.h"
 #include "protocols/protocols.h"
 #include "sim/dialect.h"
@@ -205,10 +206,11 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
     fault.rest = yet_more.chance(0.5) ? static_cast<Nanos>(yet_more.below(100'000)) : 0;
     play.faults.push_back(fault);
   }
-  Random still_more(base::mix(seed) ^ 0xc0de);
+  Random still_more(base::mix(seed) ^ 0xc0de), runs(base::mix(seed) ^ 0x5e95);
   for (std::size_t i = 0; i < setting.compactions; ++i) {
     Fault fault{.kind = Fault::Kind::compaction, .client = still_more.below(setting.clients)};
     fault.when = static_cast<Nanos>(still_more.below(static_cast<std::uint64_t>(long_enough)));
+    fault.count = runs.chance(0.5) ? 2 + runs.below(4) : 0;
     play.faults.push_back(fault);
   }
   return play;
@@ -304,7 +306,11 @@ std::string describe(const Setting& s) {
   return text.str();
 }
 
-task::Task<void> compact(Client& client) { co_await client.heap().compact(client.port().now() + base::kSecond, true); }
+// With a run of so many segments, if any.
+task::Task<void> compact(Client& client, std::uint64_t segments, std::uint64_t segment_bytes) {
+  const std::uint64_t run = segments == 0 ? 0 : segments * segment_bytes - layout::kRunHeader;
+  co_await client.heap().compact(client.port().now() + base::kSecond, true, run);
+}
 
 task::Task<void> sweep(Client& client) {
   fabric::Cost cost;
@@ -393,9 +399,15 @@ void strike(World& world, Client& client, const Play::Fault& fault, const Haunt&
       });
       return;
     case Play::Fault::Kind::compaction:
-      network.at(now + fault.when, [&world, &storm, &client] {
+      network.at(now + fault.when, [&world, &storm, &client, fault] {
         if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
-        world.spawn(client, compact(client));
+        world.spawn(client, compact(client, fault.count, world.geometry().segment_bytes));
+        if (fault.count == 0) return;
+        // The others give up what lies in the way of the run.
+        for (const auto& other : world.clients()) {
+          if (other.get() == &client || other->crashed() || !other->connected() || !other->session().alive()) continue;
+          world.spawn(*other, keep_house(*other));
+        }
       });
       return;
     case Play::Fault::Kind::revocation:
