@@ -27,8 +27,7 @@ using base::Nanos;
 using base::Status;
 using task::Task;
 
-constexpr std::size_t kGathered = 32;  // orphans that one round of emptying takes on
-constexpr int kEmptyingEras = 8;       // that the last frees in segments that are emptied may take
+constexpr std::size_t kGathered = 16;  // orphans that one round of emptying takes on
 
 }  // namespace
 
@@ -61,7 +60,7 @@ Task<void> Heap::State::empty_some(std::uint64_t wanted, Nanos deadline) {
   co_await gather(wanted);
   co_await pass_eras(deadline);
   if (!goes_on()) co_return;
-  const std::vector<Ledger::Sparse> chosen = ledger.choose_sparse(wanted, session.cleared());
+  std::vector<Ledger::Sparse> chosen = ledger.choose_sparse(wanted, session.cleared());
   for (const Ledger::Sparse& one : chosen) one.size_class->begin_emptying(one.size_class->at(one.first));
   if (!co_await rewrite(chosen)) co_return;
   co_await return_emptied(chosen, deadline);
@@ -121,10 +120,11 @@ Task<bool> Heap::State::rewrite(const std::vector<Ledger::Sparse>& chosen) {
   co_return true;
 }
 
-Task<void> Heap::State::return_emptied(const std::vector<Ledger::Sparse>& chosen, Nanos deadline) {
-  for (int eras = kEmptyingEras; eras > 0 && goes_on(); --eras) {
+// A segment in which nothing comes free from one look to the next serves requests again: others may be short of it.
+Task<void> Heap::State::return_emptied(std::vector<Ledger::Sparse>& chosen, Nanos deadline) {
+  while (goes_on()) {
     bool left = false;
-    for (const Ledger::Sparse& one : chosen) {
+    for (Ledger::Sparse& one : chosen) {
       co_await hold(*one.size_class);
       Segment* segment = one.size_class->find(one.first);
       if (segment != nullptr && segment->is_emptied() && goes_on()) {
@@ -135,8 +135,14 @@ Task<void> Heap::State::return_emptied(const std::vector<Ledger::Sparse>& chosen
           one.size_class->remove(one.first);
           co_await give_back(one.first, one.size_class->run, false, sweep_deadline(), background);
           emptied += one.size_class->run;
-        } else {
-          left = left || segment != nullptr;
+        } else if (segment != nullptr) {
+          const std::uint64_t used = one.size_class->shape.blocks - segment->unused();
+          if (used > 0 && used >= one.used) {
+            one.size_class->end_emptying(*segment);
+          } else {
+            left = true;
+          }
+          one.used = used;
         }
       }
       let_go(*one.size_class);

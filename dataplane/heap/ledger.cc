@@ -518,7 +518,8 @@ std::vector<Ledger::Sparse> Ledger::choose_sparse(std::uint64_t wanted, const la
   for (auto& [id, size_class] : classes_) {
     if (size_class.id == wanted && size_class.id != kRun) continue;
     for (const std::uint64_t first : size_class.in_the_way(cleared)) {
-      if (chosen.size() < kEmptied) chosen.push_back({&size_class, first});
+      if (chosen.size() == kEmptied) break;
+      chosen.push_back({&size_class, first, size_class.shape.blocks - size_class.at(first).unused()});
     }
   }
   for (auto& [id, size_class] : classes_) {
@@ -542,7 +543,7 @@ std::vector<Ledger::Sparse> Ledger::choose_sparse(std::uint64_t wanted, const la
       needed += used;
       room -= size_class.at(first).free_count();
       if (needed > room) break;
-      chosen.push_back({&size_class, first});
+      chosen.push_back({&size_class, first, used});
     }
   }
   return chosen;

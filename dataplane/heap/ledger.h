@@ -29,7 +29,7 @@
 namespace farpool::heap {
 
 inline constexpr std::size_t kRanks = 32;    // steps in which segments are told apart by how much of them is in use
-inline constexpr std::size_t kEmptied = 32;  // segments that are chosen to be emptied, at most
+inline constexpr std::size_t kEmptied = 16;  // segments that are chosen to be emptied, at most
 inline constexpr std::size_t kMostSpentSurplus = 16;  // segments that are given up at a time, where no segment is left
 
 // The era that a block found free now belongs to. The node's era is at most one above what the last tick told: it
@@ -301,6 +301,7 @@ class Ledger {
   struct Sparse {
     SizeClass* size_class = nullptr;
     std::uint64_t first = 0;
+    std::uint64_t used = 0;  // blocks, at the last look
   };
   // Chooses segments to be emptied, of other classes than `wanted`: those that are in the way, and of others the
   // emptiest first, as long as the rest of the class has room for what is in them.

@@ -158,7 +158,7 @@ struct Heap::State {
   // Writes the pairs in these segments anew. Returns false if the heap does not go on.
   task::Task<bool> rewrite(const std::vector<Ledger::Sparse>& chosen);
   // Returns those of which everything comes to be free; what others have freed there, their bitmaps say.
-  task::Task<void> return_emptied(const std::vector<Ledger::Sparse>& chosen, base::Nanos deadline);
+  task::Task<void> return_emptied(std::vector<Ledger::Sparse>& chosen, base::Nanos deadline);
 };
 
 }  // namespace farpool::heap
