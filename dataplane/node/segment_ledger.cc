@@ -81,11 +81,36 @@ std::optional<std::uint64_t> SegmentLedger::find_free(std::uint64_t count, bool 
   return length > 0 ? std::optional(first) : std::nullopt;
 }
 
+// Chooses the last such place. A long hole has one among its last `count` places.
+std::optional<std::uint64_t> SegmentLedger::find_packed(std::uint64_t count) const {
+  std::size_t looks = kLooks;
+  for (auto hole = holes_.rbegin(); hole != holes_.rend() && looks > 0; ++hole) {
+    if (hole->second < count) continue;
+    --looks;
+    const std::uint64_t begin = hole->first, end = begin + hole->second;
+    std::uint64_t row_begin = begin, row_end = end;
+    while (row_begin > 0 && begin - row_begin < kStretchLooks) {
+      const std::uint64_t before = begin_of(row_begin - 1);
+      if (stays(segments_[before], count)) break;
+      row_begin = before;
+    }
+    while (row_end < segments_.size() && row_end - end < kStretchLooks && !stays(segments_[row_end], count))
+      row_end += std::max<std::uint64_t>(1, segments_[row_end].run);
+    const std::uint64_t most = (row_end - row_begin) / count;
+    for (std::uint64_t at = end - count, tries = 0; tries < count; --at, ++tries) {
+      if ((at - row_begin) / count + 1 + (row_end - at - count) / count == most) return at;
+      if (at == begin) break;
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session,
                                                   bool anywhere) {
   if (count == 0 || count > segments_.size()) return std::nullopt;
   std::optional<std::uint64_t> found;
   if (count < cleared_.count) found = find_free(count, false);
+  if (count > 1 && count >= cleared_.count) found = find_packed(count);
   if (!found && (anywhere || count >= cleared_.count)) found = find_free(count, true);
   if (!found) return std::nullopt;
   const std::uint64_t first = *found;
@@ -159,6 +184,12 @@ std::optional<std::uint64_t> SegmentLedger::adopt_in_stretch(std::uint64_t excep
   return std::nullopt;
 }
 
+bool SegmentLedger::stays(const Segment& segment, std::uint64_t count) {
+  if (segment.state == State::free || segment.state == State::resting) return false;
+  return segment.state == State::damaged || segment.state == State::dead ||
+         (segment.size_class == layout::kRun && segment.run >= count);
+}
+
 std::uint64_t SegmentLedger::begin_of(std::uint64_t index) const {
   while (index > 0 && segments_[index].state == State::rest_of_run) --index;
   return index;
@@ -172,8 +203,7 @@ std::vector<SegmentLedger::Part> SegmentLedger::parts_of(std::uint64_t begin, st
     const Segment& segment = segments_[at];
     Part part{.first = at, .length = std::max<std::uint64_t>(1, segment.run), .size_class = segment.size_class};
     part.free = segment.state == State::free || segment.state == State::resting;
-    part.stays = segment.state == State::damaged || segment.state == State::dead ||
-                 (!part.free && segment.size_class == layout::kRun && segment.run >= count);
+    part.stays = stays(segment, count);
     if (!part.free && !part.stays) {
       part.blocks = layout::segment_shape(segment.size_class, segment_bytes * part.length).blocks;
       part.room = std::min(part.blocks, free_blocks(at, segment.size_class));

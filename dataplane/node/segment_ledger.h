@@ -22,9 +22,10 @@ class SegmentLedger {
  public:
   explicit SegmentLedger(std::uint64_t segments);
 
-  // Contiguous free segments. One segment comes from the smallest hole, a run from the far end of the last hole that
-  // holds it, so that single segments do not break up what runs need. What is free in the stretch that is being cleared
-  // goes to runs of its length, unless `anywhere`.
+  // Contiguous free segments. One segment comes from the smallest hole, so that single segments do not break up what
+  // runs need; a run from the far end of the last hole that holds it, or as near to that end as leaves room beside it
+  // for as many more of its length as may be. What is free in the stretch that is being cleared goes to runs of its
+  // length, unless `anywhere`.
   std::optional<std::uint64_t> grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session,
                                      bool anywhere = false);
   // A segment of a class that, says `has_room`, has blocks marked free: an orphan, or else one of the dead, of which
@@ -124,6 +125,8 @@ class SegmentLedger {
     bool free = false;
     std::uint64_t used = 0, room = 0, blocks = 1;
   };
+  // Says whether it stays where it is when a stretch of so many segments is cleared.
+  static bool stays(const Segment& segment, std::uint64_t count);
   std::vector<Part> parts_of(std::uint64_t begin, std::uint64_t end, std::uint64_t count, std::uint64_t segment_bytes,
                              const FreeBlocks& free_blocks) const;
   // Returns the first part and the one behind the last; none at all if that is the first of all. `packed`: of those
@@ -134,6 +137,9 @@ class SegmentLedger {
                      const layout::Stretch& stretch, std::uint64_t segment_bytes) const;
   std::optional<std::uint64_t> adopt_in_stretch(std::uint64_t except, std::uint64_t session);
   std::optional<std::uint64_t> find_free(std::uint64_t count, bool anywhere) const;
+  // Returns the place of a run in a hole beside which as many more of its length have room as may be, once what is in
+  // the row has been moved.
+  std::optional<std::uint64_t> find_packed(std::uint64_t count) const;
   std::uint64_t begin_of(std::uint64_t index) const;
   std::map<std::uint64_t, std::uint64_t>::iterator hole_of(std::uint64_t first, std::uint64_t count);
 

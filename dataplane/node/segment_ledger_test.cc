@@ -55,6 +55,22 @@ TEST(SegmentLedger, SinglesFillSmallHolesAndLeaveLargeOnesToRuns) {
   EXPECT_EQ(ledger.largest_hole(), 8u);
 }
 
+// What lies beside a hole can be moved, but for runs.
+TEST(SegmentLedger, ARunTakesNoRoomFromOthersOfItsLength) {
+  SegmentLedger ledger(12);
+  for (std::uint64_t i = 0; i < 12; ++i) ASSERT_EQ(ledger.grant(1, 0, 7), i);
+  for (std::uint64_t i = 5; i < 10; ++i) ASSERT_TRUE(ledger.give_back(i, 1, 7, 1));
+  ledger.settle(2);
+  EXPECT_EQ(ledger.grant(3, kRun, 7), 6u);
+  for (std::uint64_t i = 2; i < 5; ++i) ASSERT_TRUE(ledger.give_back(i, 1, 7, 2));
+  ledger.settle(3);
+  EXPECT_EQ(ledger.grant(3, kRun, 7), 3u);
+  ASSERT_TRUE(ledger.give_back(10, 1, 7, 3));
+  ASSERT_TRUE(ledger.give_back(11, 1, 7, 3));
+  ledger.settle(4);
+  EXPECT_EQ(ledger.grant(3, kRun, 7), 9u);
+}
+
 TEST(SegmentLedger, OrphansAreAdoptedByClassIfTheyHaveRoom) {
   SegmentLedger ledger(3);
   ASSERT_EQ(ledger.grant(1, 2, 7), 0u);
