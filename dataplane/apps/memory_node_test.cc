@@ -15,6 +15,7 @@
 #include "farpool/v1alpha1/session.pb.h"
 #include "farpool/v1alpha1/shard_map.pb.h"
 #include "net/throwaway_ca.h"
+#include "session/handshake.h"
 
 namespace farpool::apps {
 namespace {
@@ -50,7 +51,7 @@ class MemoryNodeDaemon : public testing::Test {
 
 task::Task<void> read_map(fabric::Port& port, std::string endpoint, std::string pool, v1alpha1::SessionReply& reply) {
   v1alpha1::SessionRequest request;
-  request.set_protocol_version(1);
+  request.set_protocol_version(session::kProtocolVersion);
   request.set_pool_uid(pool);
   request.mutable_read_map();
   const auto answer = co_await port.exchange(endpoint, request.SerializeAsString(), port.now() + 30 * base::kSecond);

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -1713,6 +1714,106 @@ TEST_P(PoolSparseTest, CostsWhatItContains) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Protocols, PoolSparseTest, kProtocols, name_of_protocol);
+
+// The same of a pool of which much was used once. Tables of two sizes: what the cost must not follow.
+class PoolSparseOnceFullTest : public PoolTest,
+                               public ::testing::WithParamInterface<std::tuple<layout::Protocol, std::uint64_t>> {
+ protected:
+  static layout::GeometryRequest with(layout::Protocol protocol) {
+    layout::GeometryRequest request = kGeometry;
+    request.protocol = protocol;
+    request.table_percent = 10;
+    return request;
+  }
+  PoolSparseOnceFullTest()
+      : PoolTest(0, with(std::get<0>(GetParam())), 40 * base::kMillisecond, std::get<1>(GetParam()) << 20) {}
+
+  // What a command reads of the tables.
+  std::uint64_t bytes_of(Client& client, Task<void> command) {
+    const auto& scans = client.pool->counters().operations[static_cast<std::size_t>(Operation::scan)];
+    const std::uint64_t before = scans.bytes.get();
+    run(client, std::move(command));
+    return scans.bytes.get() - before;
+  }
+  static Task<void> keys_into(Client& client, std::map<std::string, int>& times) {
+    std::uint64_t cursor = 0;
+    times.clear();
+    co_await scan_into(client, 4096, true, cursor, times);
+  }
+  static Task<void> flush(Client& client) {
+    std::uint64_t cursor = 0;
+    do {
+      const auto page = co_await client.pool->scan(cursor, 1024);
+      EXPECT_TRUE(page.ok()) << page.status().message();
+      if (!page.ok()) co_return;
+      for (const std::string& key : page->keys) EXPECT_TRUE((co_await client.pool->erase(key)).ok());
+      cursor = page->next;
+    } while (cursor != 0);
+  }
+  static Task<void> erase_from(Client& client, int from, int to) {
+    for (int i = from; i < to; ++i) EXPECT_TRUE((co_await client.pool->erase("key-" + std::to_string(i))).ok());
+  }
+  // Every client of the pool that has read rows and found them empty clears their marks.
+  void outlast_clearing(Client& client) {
+    std::uint64_t cleared = 0;
+    do {
+      cleared = client.pool->counters().index.get(&index::Marks::cleared_marks);
+      run_until([] { return false; }, 8 * base::kSecond);
+    } while (client.pool->counters().index.get(&index::Marks::cleared_marks) != cleared);
+  }
+  std::uint64_t any(Client& client) {
+    std::optional<std::string> key;
+    const std::uint64_t bytes = bytes_of(client, any_into(client, key));
+    EXPECT_EQ(key, "key-0");
+    return bytes;
+  }
+  std::uint64_t all(Client& client, std::size_t keys) {
+    std::map<std::string, int> times;
+    const std::uint64_t bytes = bytes_of(client, keys_into(client, times));
+    EXPECT_EQ(times.size(), keys);
+    return bytes;
+  }
+};
+
+TEST_P(PoolSparseOnceFullTest, CostsWhatAPoolCostsThatWasNeverFull) {
+  publish(map_of(1));
+  Client &client = connect(), &other = connect();
+  run(client, put_all(client, 0, 1, "v"));
+  // Where a RANDOMKEY begins is chance.
+  const auto most_of_any = [&] {
+    std::uint64_t most = 0;
+    for (int i = 0; i < 10; ++i) most = std::max(most, any(client));
+    return most;
+  };
+  const std::uint64_t all_of_new = all(client, 1), any_of_new = most_of_any();
+  const int keys = static_cast<int>(1000 * std::get<1>(GetParam()));
+  for (const bool flushes : {false, true}) {
+    run(other, put_all(other, 1, keys, "v"));
+    const std::uint64_t full = all(client, static_cast<std::size_t>(keys));
+    ASSERT_GT(full, 8 * all_of_new) << "the test is too small";
+    if (flushes) {
+      run(client, flush(client));
+      run(client, put_all(client, 0, 1, "v"));
+    } else {
+      run(client, erase_from(client, 1, keys));
+    }
+    (void)all(client, 1);  // it finds out, and pays for the others
+    outlast_clearing(client);
+    EXPECT_LT(all(client, 1), 2 * all_of_new);
+    EXPECT_LT(most_of_any(), 2 * any_of_new);
+    EXPECT_LT(bytes_of(client, flush(client)), 2 * all_of_new);
+    EXPECT_LT(all(client, 0), 2 * all_of_new);
+    run(client, put_all(client, 0, 1, "v"));
+  }
+  run(other, put_all(other, 1, keys, "w"));
+  EXPECT_GT(all(client, static_cast<std::size_t>(keys)), 8 * all_of_new);
+}
+INSTANTIATE_TEST_SUITE_P(Protocols, PoolSparseOnceFullTest,
+                         ::testing::Combine(kProtocols, ::testing::Values(std::uint64_t{4}, std::uint64_t{16})),
+                         [](const auto& of) {
+                           return std::string(std::get<0>(of.param) == layout::Protocol::race ? "Race" : "Rcuckoo") +
+                                  std::to_string(std::get<1>(of.param)) + "MiB";
+                         });
 
 // Effects between two deaths that are tried: of RCuckoo each word of each row that is closed is one. With
 // FARPOOL_EVERY_EFFECT all are, which takes minutes.

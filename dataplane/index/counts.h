@@ -25,6 +25,8 @@ struct Marks {
   std::uint64_t move_waits = 0;
   std::uint64_t moved_away = 0;
   std::uint64_t restless_scans = 0;
+  std::uint64_t cleared_marks = 0;
+  std::uint64_t kept_marks = 0;
   std::uint64_t lock_conflicts = 0;
   std::uint64_t lock_restarts = 0;
   std::uint64_t torn_rows = 0;
@@ -41,6 +43,10 @@ inline constexpr auto kMarks = std::to_array<base::Count<Marks>>({
     {&Marks::stale_extents, "stale_extents", "Extents read after their reuse, and looked up again."},
     {&Marks::move_waits, "move_waits", "Attempts that waited for a key on its way to another memory node."},
     {&Marks::moved_away, "keys_moved_away", "Keys moved to other memory nodes."},
+    {&Marks::cleared_marks, "marks_cleared",
+     "Stretches of rows that scans pass over from then on, because they are empty."},
+    {&Marks::kept_marks, "marks_kept",
+     "Stretches of rows found empty by a scan, that got entries before their mark was cleared."},
     {&Marks::slot_conflicts, "slot_conflicts", "Slots that another client changed before a CAS.", "race"},
     {&Marks::rivals, "rivals", "Inserts that met another insert of their key.", "race"},
     {&Marks::removed, "tentative_slots_removed", "Tentative slots of other clients that were taken away.", "race"},

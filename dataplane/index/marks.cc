@@ -2,6 +2,7 @@
 #include "index/marks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 #include "layout/regions.h"
@@ -15,13 +16,27 @@ using fabric::Op;
 using task::Task;
 
 RowMarks::RowMarks(session::Session& session, const layout::Geometry& geometry)
-    : geometry_(geometry), known_(geometry.marks(), false), one_(session.port().buffer(8)) {
-  base::store(one_.data(), std::uint64_t{1});
+    : session_(session), geometry_(geometry), known_(geometry.marks(), false), set_(session.port().buffer(8)) {
+  base::store(set_.data(), std::uint64_t{layout::MarkWord::set});
+}
+
+void RowMarks::forget_what_is_old() {
+  if (std::exchange(known_since_, forgets()) != forgets()) known_.assign(known_.size(), false);
 }
 
 void RowMarks::add_to(Chain& chain, std::uint64_t row) {
-  const std::uint64_t mark = geometry_.mark_of(row);
-  if (!known_[mark]) chain.add(Op::write({layout::kTable, geometry_.mark_offset(mark)}, one_.first(8)));
+  forget_what_is_old();
+  if (!known_[geometry_.mark_of(row)]) add_anew_to(chain, row);
+}
+
+void RowMarks::add_anew_to(Chain& chain, std::uint64_t row) {
+  chain.add(Op::write({layout::kTable, geometry_.mark_offset(geometry_.mark_of(row))}, set_.first(8)));
+}
+
+// A WRITE that was posted before others were to forget may have executed before, too.
+void RowMarks::landed(std::uint64_t row, std::uint64_t forgets) {
+  forget_what_is_old();
+  if (forgets == known_since_) known_[geometry_.mark_of(row)] = true;
 }
 
 Task<Result<std::vector<bool>>> read_marks(session::Session& session, const layout::Geometry& geometry,

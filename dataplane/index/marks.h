@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks of rows that have had entries (layout/geometry.h), as a client sets them and a scan reads them.
+// Marks of rows that may have entries (layout/geometry.h), as a client sets them and a scan reads them. How they are
+// cleared: index/clearing.h.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@
 
 namespace farpool::index {
 
-// Knows which marks are set. None is ever cleared while the memory node lives, so what is known stays true.
+// Knows which marks this client has set. What it knows counts until the memory node has sessions forget it, so an
+// operation that uses it holds an era until the entry has been put.
 class RowMarks {
  public:
   RowMarks(session::Session& session, const layout::Geometry& geometry);
@@ -22,16 +24,23 @@ class RowMarks {
   // Adds the WRITE of the row's mark, unless it is known to be set. To be called before what puts an entry into the row
   // is added to the chain.
   void add_to(Chain& chain, std::uint64_t row);
-  // The chain has been executed.
-  void landed(std::uint64_t row) { known_[geometry_.mark_of(row)] = true; }
+  // The same, whatever is known.
+  void add_anew_to(Chain& chain, std::uint64_t row);
+  // The chain has been executed that was made when forgets() was this.
+  void landed(std::uint64_t row, std::uint64_t forgets);
+  std::uint64_t forgets() const { return session_.forgets(); }
 
  private:
+  void forget_what_is_old();
+
+  session::Session& session_;
   const layout::Geometry& geometry_;
   std::vector<bool> known_;
-  fabric::Buffer one_;
+  std::uint64_t known_since_ = 0;  // forgets() when all of it was learned
+  fabric::Buffer set_;
 };
 
-// Reads `count` marks from `first` on, and behind them the first `also` marks of the table.
+// Reads `count` marks from `first` on, and behind them the first `also` marks of the table. Says which are not clear.
 task::Task<base::Result<std::vector<bool>>> read_marks(session::Session& session, const layout::Geometry& geometry,
                                                        std::uint64_t first, std::uint64_t count, std::uint64_t also,
                                                        base::Nanos deadline, fabric::Cost& cost);

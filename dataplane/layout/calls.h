@@ -11,7 +11,8 @@ namespace farpool::layout {
 struct TickRequest {
   std::uint64_t era =
       0;  // every operation of this session that still runs began when this era, or a later one, had been seen
-  std::uint64_t hurry = 0;  // 1: this session waits for an era
+  std::uint64_t hurry = 0;   // 1: this session waits for an era
+  std::uint64_t forget = 0;  // 1: every session is to forget which marks of rows it has seen set
 };
 // How short of segments the node is. Each holds for a lease.
 enum class Pressure : std::uint64_t {
@@ -52,6 +53,7 @@ struct TickReply {
   std::uint64_t dead = 0;           // sessions that have ended and left operations half done
   std::uint64_t dead_segments = 0;  // that wait for a client to take them over
   std::uint64_t deaths = 0;         // sessions that have ended without a goodbye
+  std::uint64_t forgets = 0;        // ticks so far that asked to forget: what a session knew before has to be forgotten
 };
 
 struct AllocateSegmentsRequest {

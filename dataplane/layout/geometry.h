@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "layout/protocol.h"
 #include "layout/regions.h"
+#include "layout/word.h"
 
 namespace farpool::layout {
 
@@ -24,12 +25,29 @@ inline constexpr std::uint64_t kMaxEntriesPerRow = 16;
 inline constexpr std::uint64_t kMaxEntryBytes = 64;
 inline constexpr std::uint64_t kMaxRowsPerLock = 64;
 
-// Behind the rows of the table region lie their marks, a word for a stretch of rows: 0, no entry has been put there
-// since the memory was formatted, or taken up. The client of the first entry WRITEs a 1 before it, in the same
-// chain. So scans pass over what has never been used (docs/adr/0018). Where there are several tables, rows are numbered
-// within one: all tables share marks, and a split changes none.
+// Behind the rows of the table region lie their marks, a MarkWord for a stretch of rows. Clear: the rows are empty. The
+// client of the first entry WRITEs `set` before it, in the same chain. So scans pass over what is not used
+// (docs/adr/0018). Where there are several tables, rows are numbered within one: all tables share marks, and a split
+// changes none.
 inline constexpr std::uint64_t kFewestRowsPerMark = 8;
 inline constexpr std::uint64_t kMostMarks = 1 << 17;  // 1 MiB of them
+
+//    63                              32 31                            2 1     0
+//   +----------------------------------+-------------------------------+-------+
+//   | nonce                         32 | era                        30 | state |
+//   +----------------------------------+-------------------------------+-------+
+// Clearing: a client intends to clear the mark, and has yet to find out whether it may (docs/adr/0029). It counts as
+// set. Era and nonce say whose intention it is; they are 0 in other states.
+struct MarkWord {
+  enum State : std::uint64_t { clear = 0, set = 1, clearing = 2 };
+  using StateOf = Field<0, 2>;
+  using Era = Field<2, 30>;
+  using Nonce = Field<32, 32>;
+  static_assert(tiles_a_word<StateOf, Era, Nonce>);
+  static constexpr std::uint64_t clearing_of(std::uint64_t era, std::uint64_t nonce) {
+    return StateOf::put(clearing) | Era::put(era) | Nonce::put(nonce);
+  }
+};
 
 struct GeometryRequest {
   std::uint64_t memory_bytes = 0;  // a multiple of the page

@@ -43,7 +43,7 @@ TEST(Handshake, RefusesEachFieldOutOfBoundsAndSaysWhich) {
     std::function<void(SessionRequest&)> spoil;
   };
   const Case cases[] = {
-      {"protocol version 2", [](SessionRequest& r) { r.set_protocol_version(2); }},
+      {"protocol version 1", [](SessionRequest& r) { r.set_protocol_version(1); }},
       {"pool_uid is empty", [](SessionRequest& r) { r.clear_pool_uid(); }},
       {"pool_uid has 300 bytes", [](SessionRequest& r) { r.set_pool_uid(std::string(300, 'p')); }},
       {"pool_uid has bytes that are not printable", [](SessionRequest& r) { r.set_pool_uid("a\nb"); }},

@@ -333,12 +333,14 @@ std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const 
   }
   const Nanos now = responder_.now();
   if (request.hurry != 0) hurry_until_ = now + 2 * tick_interval();
+  if (request.forget != 0) ++forgets_;
   return layout::TickReply{.era = era_,
                            .safe_era = safe_era(),
                            .epoch = map_.epoch(),
                            .hurry = now < hurry_until_ ? 1u : 0u,
                            .places = next_group_,
-                           .dead = dead_.size()};
+                           .dead = dead_.size(),
+                           .forgets = forgets_};
 }
 
 // Every session has published the era: the next one begins, and all lag until they have published it.

@@ -242,6 +242,7 @@ class Registry {
   std::size_t lagging_ = 0;  // sessions whose published era is era_ - 1
   Nanos era_since_ = 0;
   Nanos hurry_until_ = 0;  // somebody waits for an era
+  std::uint64_t forgets_ = 0;
 
   double open_permits_ = 0;
   Nanos permits_at_ = 0;

@@ -101,6 +101,12 @@ struct Session::State {
   std::uint64_t dead_segments = 0;
   std::uint64_t deaths = 0;
 
+  std::uint64_t forgets = 0;
+  bool forget_wanted = false;       // the next tick asks to forget
+  bool forget_asked = false;        // the tick under way does
+  std::uint64_t forgets_asked = 0;  // ticks of this session that did, and were answered
+  std::uint64_t forgets_era = 0;    // of the node, at the latest of these
+
   fabric::Buffer slots;
   std::vector<std::uint32_t> free_slots;
   fabric::Buffer nothing;     // a zero
@@ -210,7 +216,10 @@ task::Task<void> Session::State::tick() {
   tick_wanted = false;
   ticking = true;
   published = oldest_pin();
-  base::store(request.data(), layout::TickRequest{.era = published, .hurry = sent < hurry_until ? 1u : 0u});
+  forget_asked = std::exchange(forget_wanted, false);
+  base::store(
+      request.data(),
+      layout::TickRequest{.era = published, .hurry = sent < hurry_until ? 1u : 0u, .forget = forget_asked ? 1u : 0u});
   const std::array ops{
       Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
   const Outcome outcome = co_await lane->post(ops, lease_end);
@@ -239,6 +248,11 @@ task::Task<void> Session::State::tick() {
   epoch = told.epoch;
   places = told.places;
   dead = told.dead;
+  forgets = told.forgets;
+  if (std::exchange(forget_asked, false)) {
+    ++forgets_asked;
+    forgets_era = told.era;
+  }
   tick_done.wake_all();
 }
 
@@ -360,6 +374,7 @@ layout::Stretch Session::cleared() const { return state_->cleared; }
 std::uint64_t Session::dead_segments() const { return state_->dead_segments; }
 std::uint64_t Session::deaths() const { return state_->deaths; }
 std::uint64_t Session::epoch() const { return state_->epoch; }
+std::uint64_t Session::forgets() const { return state_->forgets; }
 std::uint64_t Session::places() const { return state_->places; }
 std::uint64_t Session::dead() const { return state_->dead; }
 std::uint64_t Session::region_bytes(std::uint32_t region) const {
@@ -428,6 +443,22 @@ task::Task<void> Session::tick_now(Nanos deadline) {
     state.tick_due.wake_all();
     (void)co_await state.tick_done.wait(deadline);
   }
+}
+
+task::Task<Result<std::uint64_t>> Session::ask_to_forget(Nanos deadline) {
+  State& state = *state_;
+  // What a tick that is under way asks may have been answered before the caller's reason arose.
+  const std::uint64_t wanted = state.forgets_asked + (state.forget_asked ? 2 : 1);
+  while (state.forgets_asked < wanted) {
+    if (!state.alive()) co_return state.why();
+    if (state.leaving || state.port.now() >= deadline) {
+      co_return Status(Code::timed_out,
+                       "memory node " + state.options.endpoint + " was not asked in time to have marks forgotten");
+    }
+    state.forget_wanted = true;
+    (void)co_await state.tick_done.wait(deadline);
+  }
+  co_return state.forgets_era;
 }
 
 task::Task<void> Session::close(Nanos deadline) {

@@ -44,6 +44,20 @@ std::vector<SmallWorld> race_worlds() {
   const Step wait{.wait = 2 * base::kSecond, .call = {}};
   all.add("race-reuse-lookup", 3, {there(0, k, "1")},
           {{wait, call(Kind::update, k, "2"), wait, call(Kind::put, k, "3")}, {call(Kind::get, k)}}, patient);
+  // The mark of groups that have become empty is cleared while a slot comes, by a client that knows the mark.
+  const std::vector<Plot::Before> emptied{there(0, k, "1"), {0, {.kind = Kind::remove, .key = k}}};
+  const Step whole{.call = {.key = k}, .scans = World::Part{.count = 16}};
+  const Step clear{.call = {}, .clears = true};
+  all.add("race-clear-insert", 3, emptied, {{call(Kind::insert, k, "2")}, {whole, clear}}, patient);
+  // Among three clients the one that clears may ask in an era that it has not brought about, and in which the one that
+  // inserts has begun.
+  const Step two_ticks{.wait = 200 * base::kMillisecond, .call = {}},
+      a_tick{.wait = 100 * base::kMillisecond, .call = {}};
+  all.add("race-clear-insert-of-three", 3, emptied, {{call(Kind::insert, k, "2")}, {two_ticks, whole, clear}, {a_tick}},
+          patient);
+  all.add("race-clear-insert-scan", 2, emptied, {{call(Kind::insert, k, "2")}, {whole, clear, whole}}, patient);
+  all.add("race-clear-insert-dies", Bounds{.preemptions = 1, .crashes = 1, .mortal = {0}}, emptied,
+          {{call(Kind::insert, k, "2")}, {whole, clear, whole}}, patient);
   // A split beside each operation on a key that it moves.
   all.add("split-lookup", 2, {there(0, k, "1"), there(0, stays, "1")}, {{split}, {call(Kind::get, k)}});
   all.add("split-update", 1, {there(0, k, "1")}, {{split}, {call(Kind::update, k, "2")}});

@@ -100,6 +100,7 @@ class Worlds {
     of_two_clients();
     extents();
     moves();
+    clearings();
     of_three_clients();
     with_deaths();
     with_stalls();
@@ -162,6 +163,20 @@ class Worlds {
     const Crowded last = last_room(tiny_);
     all_.add("put-put-last-room", 2, last.before,
              {{call(Kind::put, last.moving[0], "1")}, {call(Kind::put, last.moving[0], "2")}});
+  }
+
+  // The mark of rows that have become empty is cleared while an entry comes, by a client that knows the mark.
+  void clearings() {
+    WorldOptions patient = tiny_;
+    patient.failure_timeout = 10 * base::kSecond;
+    const std::vector<Plot::Before> emptied{there(0, k_, "1"), {0, {.kind = Kind::remove, .key = k_}}};
+    const Step scan{.call = {.key = k_}, .scans = World::Part{.count = 16}};
+    const Step clear{.call = {}, .clears = true};
+    all_.add("clear-insert", 3, emptied, {{call(Kind::insert, k_, "2")}, {scan, clear}}, patient);
+    all_.add("clear-insert-scan", 2, emptied, {{call(Kind::insert, k_, "2")}, {scan, clear, scan}}, patient);
+    const Bounds dies{.preemptions = 1, .crashes = 1, .mortal = {0}};
+    all_.add("clear-insert-dies", dies, emptied, {{call(Kind::insert, k_, "2")}, {scan, clear, scan}}, patient);
+    all_.add("clear-dies-insert", dies, emptied, {{scan, clear}, {call(Kind::insert, k_, "2"), scan}}, patient);
   }
 
   // Three clients.

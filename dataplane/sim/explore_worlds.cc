@@ -116,6 +116,7 @@ class PoolScene final : public Scene {
     if (step.wait > 0) return "to wait";
     if (step.splits) return "split of the table of " + step.call.key;
     if (step.scans) return "scan";
+    if (step.clears) return "clearing of marks";
     const std::string value = step.call.value.substr(0, 12) + (step.call.value.size() > 12 ? "..." : "");
     return std::string(name_of(step.call.kind)) + " " + step.call.key + (value.empty() ? "" : " " + value);
   }
@@ -171,6 +172,8 @@ class PoolScene final : public Scene {
       co_await split(*progress.client, std::move(step.call.key));
     } else if (step.scans) {
       co_await scene.world_.scan(*progress.client, keys_of(scene.plot_), *step.scans, kPatience);
+    } else if (step.clears) {
+      co_await clear_marks(*progress.client);
     } else {
       const Nanos patience = scene.plot_.bounds.losses > 0 ? kHaste : kPatience;
       co_await scene.world_.call(*progress.client, std::move(step.call), patience);

@@ -10,7 +10,16 @@ namespace farpool::sim {
 
 task::Task<void> keep_house(Client& client) {
   for (int ticks = 0; ticks < 8; ++ticks) {
-    co_await client.heap().maintain(client.port().now() + base::kSecond);
+    co_await client.table().maintain(client.port().now() + base::kSecond);
+    co_await client.port().sleep_for(client.session().grant().tick);
+  }
+}
+
+task::Task<void> clear_marks(Client& client) {
+  const auto done = [&client] { return client.table().marks().cleared_marks + client.table().marks().kept_marks; };
+  const std::uint64_t before = done();
+  for (int ticks = 0; ticks < 40 && done() == before && client.session().alive(); ++ticks) {
+    co_await client.table().maintain(client.port().now() + base::kSecond);
     co_await client.port().sleep_for(client.session().grant().tick);
   }
 }

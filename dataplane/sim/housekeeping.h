@@ -12,6 +12,10 @@ namespace farpool::sim {
 // Some ticks of a client thread that has nothing else to do.
 task::Task<void> keep_house(Client& client);
 
+// Clears the marks of rows that the client's scans have found empty. Returns when a round has ended, or there was none
+// for some ticks.
+task::Task<void> clear_marks(Client& client);
+
 // Asks for a split of the table that has the key; nothing comes of it where there is one table only.
 task::Task<void> split(Client& client, std::string key);
 // Waits until the client splits nothing.

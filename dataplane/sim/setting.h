@@ -28,6 +28,7 @@ struct SwarmSetting {
   std::size_t splits = 0;       // that clients ask for, of tables
   std::size_t scans = 0;        // of the rows that the keys lie in
   std::size_t compactions = 0;  // of a client's segments
+  std::size_t clearings = 0;    // of marks of rows that have become empty
   Nanos thought = 0;            // between two calls of a task, at most
   bool border = false;          // the rows of the window lie where one lock word ends and the next begins
   bool pauses = false;

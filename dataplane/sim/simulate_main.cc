@@ -212,10 +212,15 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
               number(reached.restarts + reached.losses), number(reached.losses));
   if (take.scans) std::printf("  %llu scans in %llu steps\n", number(reached.scans), number(reached.pages));
   if (take.compactions) std::printf("  %llu segments emptied\n", number(reached.emptied));
+  const std::uint64_t cleared = reached.marks.cleared_marks, kept = reached.marks.kept_marks;
+  if (take.clearings)
+    std::printf("  %llu marks cleared, %llu not, as an entry had come\n", number(cleared), number(kept));
   bool right = wrong == 0;
   if (right && done >= kEnough) {
     std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol, take.scans);
     if (take.compactions && reached.emptied < done / 4) never.emplace_back("segments that were emptied");
+    if (take.clearings && cleared < done / 4) never.emplace_back("marks that were cleared");
+    if (take.clearings && kept == 0) never.emplace_back("marks that got entries before they were cleared");
     if (reached.losses == 0) never.emplace_back("losses of memory");
     if (take.scans && reached.pages < 2 * reached.scans) never.emplace_back("scans of several steps");
     if (farpool::layout::shape_of(take.protocol).locks) {
@@ -230,6 +235,7 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
       "their fence\n",
       number(done - wrong), number(done), of_protocol(take.protocol).c_str(),
       take.compactions ? " with compactions"
+      : take.clearings ? " with clearings"
       : take.scans     ? " with scans"
                        : "",
       number(reached.calls), took > 0 ? static_cast<double>(done) / took * 60 : 0.0, number(reached.late_writes),
@@ -269,7 +275,8 @@ int run_pools(std::uint64_t seed, std::uint64_t count, Protocol protocol, const 
 struct Arguments {
   std::uint64_t seed = 1, count = 0;
   unsigned shrink_seconds = 20;
-  bool crash = false, scans = false, compactions = false, worlds = false, pools = false, calibrate = false;
+  bool crash = false, scans = false, compactions = false, clearings = false, worlds = false, pools = false,
+       calibrate = false;
   std::string name, branch, death_text, tape_text, part_text = "all";
   farpool::sim::Reach reach;
   Protocol protocol{};
@@ -310,6 +317,8 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_flag("--scans", to.scans, "in random worlds clients also scan the keys, beside everything else");
   app.add_flag("--compactions", to.compactions,
                "in random worlds clients also empty segments of the heap, beside everything else");
+  app.add_flag("--clearings", to.clearings,
+               "in random worlds clients also clear marks of rows that have become empty, beside everything else");
   app.add_flag("--worlds", to.worlds, "explore every small world");
   app.add_option("--world", to.name, "explore this small world");
   app.add_option("--tape", to.tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
@@ -357,7 +366,11 @@ int run(const Arguments& of) {
   if (of.pools) return run_pools(of.seed, count, of.protocol, *part, of.shrink_seconds);
   if (of.crash) return run_crashes(of.seed, count, of.protocol, of.branch, of.reach);
   return run_seeds(of.seed, count,
-                   {.part = *part, .protocol = of.protocol, .scans = of.scans, .compactions = of.compactions},
+                   {.part = *part,
+                    .protocol = of.protocol,
+                    .scans = of.scans,
+                    .compactions = of.compactions,
+                    .clearings = of.clearings},
                    of.shrink_seconds);
 }
 

@@ -28,7 +28,7 @@ class Surveyor {
       found_.keys[std::string(at.key)].push_back({at.row, at.slot, std::string(at.value)});
       const std::uint64_t mark = g_.mark_of(at.row % g_.rows_per_table());
       const auto word = base::load<std::uint64_t>(world_.region(layout::kTable).data() + g_.mark_offset(mark));
-      if (word == 0) wrong("row " + std::to_string(at.row) + " has an entry, and its mark says that it was never used");
+      if (word == layout::MarkWord::clear) unmarked_.insert(at.row);
     };
     const auto segment = [this](const node::FoundSegment& found, const node::Audit&) { count_blocks(found); };
     const node::Audit audit = node::audit_regions(g_, world_.memory(), world_.table_seed(), world_.pool_secret(),
@@ -37,6 +37,11 @@ class Surveyor {
       if (node::kind_of(finding.wrong).damage) wrong(finding.what);
       if (finding.wrong == node::Wrong::counters_off && !dialect_.explains_counters(audit.keys_off, ended()))
         wrong(finding.what);
+    }
+    // What is half done counts as done in the audit. The client that finishes it sets the mark.
+    for (const std::uint64_t row : unmarked_) {
+      if (audit.half_done.rows.contains(row)) continue;
+      wrong("row " + std::to_string(row) + " has an entry, and its mark says that it has none");
     }
     found_.tentative = audit.count(node::Wrong::insert_half_done);
     if (found_.tentative > 0 && ended() == 0) wrong("slots are tentative, and no client has ended");
@@ -47,7 +52,6 @@ class Surveyor {
     for (std::uint64_t table = 0; table < g_.tables; ++table) found_.splits += directory.split(table) != 0 ? 1 : 0;
     look_at_slots(audit);
     look_at_leases(audit);
-    // What is half done counts as done in the audit.
     if (audit.table.torn_rows > 0 || !audit.half_done.rows.empty()) found_.torn_rows = dialect_.torn_rows(world_);
     look_at_owners();
     return std::move(found_);
@@ -134,6 +138,7 @@ class Surveyor {
   const Geometry& g_;
   const Dialect& dialect_;
   std::set<std::uint64_t> dead_;
+  std::set<std::uint64_t> unmarked_;                   // rows with entries
   std::map<std::uint64_t, std::uint64_t> with_owner_;  // session -> blocks that are neither in use nor marked free
   Survey found_;
 };

@@ -88,6 +88,26 @@ void draw_more(std::uint64_t seed, Setting& s) {
   s.world.device_locks = Random(base::mix(seed) ^ 0xd31ce).chance(0.3);
 }
 
+// Few keys, so that rows become empty, and calls that take as long as eras do.
+void draw_clearings(Setting& s, std::uint64_t seed) {
+  Random random(base::mix(seed) ^ 0xc1ea4);
+  s.clearings = 4 + random.below(5);
+  // In the others entries are displaced.
+  if (random.chance(0.75)) {
+    s.crowded = false;
+    s.keys = 2 + random.below(3);
+  }
+  s.calls = 30 + random.below(150 / (s.clients * s.tasks));
+  // Messages straggle for as long as an era takes.
+  if (random.chance(0.5)) {
+    s.world.wire.straggle_delay = base::kMillisecond;
+    s.world.failure_timeout = std::max(s.world.failure_timeout, 50 * s.world.wire.straggle_delay);
+  }
+  s.world.lease = std::max<Nanos>(60 * base::kMillisecond, 4 * s.world.failure_timeout);
+  const Nanos tick = s.world.lease / 20;
+  s.thought = static_cast<Nanos>((1 + random.below(8)) * s.clients * s.tasks) * tick / 2;
+}
+
 // What a seed's world does, one element after the other; any of them may be left out.
 struct Play {
   std::vector<Call> filling;            // by the first client, before all else
@@ -101,7 +121,8 @@ struct Play {
       revocation,
       split,
       scan,
-      compaction
+      compaction,
+      clearing
     } kind = Kind::pause;
     std::size_t client = 0;     // not of a restart
     std::string key = {};       // whose table is split
@@ -131,6 +152,8 @@ std::vector<Call> draw_calls(const Setting& setting, const std::vector<std::stri
     const std::uint64_t die = random.below(100);
     if (random.chance(setting.reads)) {
       call.kind = Call::Kind::get;
+    } else if (setting.clearings > 0 && random.chance(0.6)) {
+      call.kind = Call::Kind::remove;  // or rows would hardly ever be empty
     } else if (counts) {
       call.kind = die < 20 ? Call::Kind::remove : Call::Kind::add;
     } else {
@@ -211,6 +234,12 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
     Fault fault{.kind = Fault::Kind::compaction, .client = still_more.below(setting.clients)};
     fault.when = static_cast<Nanos>(still_more.below(static_cast<std::uint64_t>(long_enough)));
     fault.count = runs.chance(0.5) ? 2 + runs.below(4) : 0;
+    play.faults.push_back(fault);
+  }
+  Random once_more(base::mix(seed) ^ 0xc1ea);
+  for (std::size_t i = 0; i < setting.clearings; ++i) {
+    Fault fault{.kind = Fault::Kind::clearing, .client = once_more.below(setting.clients), .count = 64};
+    fault.when = static_cast<Nanos>(once_more.below(static_cast<std::uint64_t>(long_enough / 4)));
     play.faults.push_back(fault);
   }
   return play;
@@ -312,6 +341,12 @@ task::Task<void> compact(Client& client, std::uint64_t segments, std::uint64_t s
   co_await client.heap().compact(client.port().now() + base::kSecond, true, run);
 }
 
+// Finds rows that are empty, and clears their marks.
+task::Task<void> clear(World& world, Client& client, std::vector<std::string> keys, World::Part part) {
+  co_await world.scan(client, std::move(keys), part, 20 * base::kSecond);
+  if (client.session().alive()) co_await clear_marks(client);
+}
+
 task::Task<void> sweep(Client& client) {
   fabric::Cost cost;
   (void)co_await client.table().sweep(client.port().now() + base::kSecond, cost);
@@ -410,6 +445,12 @@ void strike(World& world, Client& client, const Play::Fault& fault, const Haunt&
         }
       });
       return;
+    case Play::Fault::Kind::clearing:
+      network.at(now + fault.when, [&world, &storm, &client, &haunt, fault] {
+        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
+        world.spawn(client, clear(world, client, haunt.keys, {.first = 0, .count = fault.count}));
+      });
+      return;
     case Play::Fault::Kind::revocation:
       network.at(now + fault.when, [&world, &storm, &client] {
         if (storm.over) return;
@@ -432,7 +473,8 @@ void look(const World& world, const char* when, bool to_the_last, Verdict& verdi
 
 // Arguments of simulate that choose this driver.
 std::string driver_of(const Take& take) {
-  return flag_of(take.protocol) + (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "");
+  return flag_of(take.protocol) + (take.scans ? "--scans " : "") + (take.compactions ? "--compactions " : "") +
+         (take.clearings ? "--clearings " : "");
 }
 
 // One world, from its draw to its verdict.
@@ -484,6 +526,7 @@ Setting Run::setting_of(std::uint64_t seed, const Take& take) {
   if (take.faults == Faults::every) draw_more(seed, setting);
   if (take.scans) setting.scans = 4 + seed % 5;
   if (take.compactions) setting.compactions = 2 + seed % 5;
+  if (take.clearings) draw_clearings(setting, seed);
   setting.world.wire.seed += take.part.salt << 32;
   setting.world.wire.keep_chains = take.tells;
   return setting;
@@ -527,7 +570,8 @@ bool Run::play() {
   for (const Play::Fault& fault : play_.faults) {
     if (fault.kind == Play::Fault::Kind::restart) sound_.assign(clients_.size(), false);
     const bool harmless = fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split ||
-                          fault.kind == Play::Fault::Kind::scan || fault.kind == Play::Fault::Kind::compaction;
+                          fault.kind == Play::Fault::Kind::scan || fault.kind == Play::Fault::Kind::compaction ||
+                          fault.kind == Play::Fault::Kind::clearing;
     sound_[fault.client] = sound_[fault.client] && harmless;
     strike(world_, *clients_[fault.client], fault, haunt_, storm_);
   }
@@ -657,7 +701,8 @@ std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& 
                             .tells = tells,
                             .protocol = take.protocol,
                             .scans = take.scans,
-                            .compactions = take.compactions});
+                            .compactions = take.compactions,
+                            .clearings = take.clearings});
   });
 }
 

@@ -48,6 +48,7 @@ struct Take {
   layout::Protocol protocol{};
   bool scans = false;
   bool compactions = false;  // clients also empty segments of theirs, beside everything else
+  bool clearings = false;    // clients also clear marks of rows that have become empty, beside everything else
 };
 Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 

@@ -353,12 +353,13 @@ Task<Result<std::optional<Step>>> Change::place() {
   std::uint64_t before = 0;
   Chain chain;
   add_write(chain);
+  const std::uint64_t forgets = state_.row_marks.forgets();
   state_.row_marks.add_to(chain, group);
   chain.add(Op::cas({layout::kTable, offset}, before, 0, own_.as(Slot::State::tentative).word()));
   buckets_.add_reads(chain);
   exposed_ = true;
   if (Status status = co_await post(chain, Code::unavailable); !status.ok()) co_return status;
-  state_.row_marks.landed(group);
+  state_.row_marks.landed(group, forgets);
   if (before == 0) {
     placed_ = offset;
     placed_among_ = buckets_.places();

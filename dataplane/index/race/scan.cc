@@ -22,6 +22,8 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -185,12 +187,14 @@ Task<Result<index::Page>> Scan::run() {
       for (Part& part : parts_) {
         if (part.position < at_) continue;  // an earlier one was larger than the directory says
         if (part.position > at_) break;     // or smaller
+        const std::size_t before = found_.size();
         const Result<Sight> seen = look(part);
         if (!seen.ok()) co_return seen.status();
         sight = *seen;
         if (sight != Sight::good) break;
         misled_since_ = 0;
         ++parts;
+        state_.clearing.seen(part.position, at_, found_.size() == before);
         at_ = used_from(at_);
       }
       if (sight == Sight::good && !outrun_) {
@@ -364,6 +368,36 @@ Task<Result<bool>> Scan::read_keys(index::Page& page) {
 }
 
 }  // namespace
+
+// What a split copies lies in the old table until every operation has ended that held an era when the new one had no
+// copy yet: so under one era a slot is seen in the one or in the other. The directory names the new table before.
+Task<Result<std::vector<bool>>> Table::State::empty(std::span<const std::uint64_t> of_marks, Nanos deadline,
+                                                    Cost& cost) {
+  const session::EraPin pin = session.pin();
+  if (Status status = co_await directory.refresh(deadline, cost); !status.ok()) co_return status;
+  std::set<std::uint64_t> tables;
+  const directory::View view = directory.view();
+  for (std::uint64_t i = 0; i < 1ull << view.depth(); ++i) {
+    tables.insert(layout::EntryWord::Table::get(view.entry(i)));
+  }
+  if (*tables.rbegin() >= geometry.tables)
+    co_return Status(Code::corrupt, "the directory names a table that cannot be");
+  std::vector<index::RowsOfMark> rows;
+  for (std::size_t i = 0; i < of_marks.size(); ++i) {
+    const std::uint64_t first = of_marks[i] * geometry.rows_per_mark();
+    const std::uint64_t count = std::min(geometry.rows_per_mark(), geometry.rows_per_table() - first);
+    for (const std::uint64_t table : tables) rows.push_back({i, group_offset(table, first), count});
+  }
+  const auto empty_group = [](base::Bytes bytes) {
+    const GroupView group(bytes);
+    for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) {
+      if (!group.slot(slot).empty()) return false;
+    }
+    return true;
+  };
+  co_return co_await index::are_empty(session, of_marks.size(), std::move(rows), kGroupBytes, empty_group, deadline,
+                                      cost);
+}
 
 // A memory node has fewer than 2^32 groups in all its tables together (layout/geometry.cc).
 static_assert(index::kPositionBits >= 32);

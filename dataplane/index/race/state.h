@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "directory/cache.h"
 #include "directory/splitter.h"
+#include "index/clearing.h"
 #include "index/marks.h"
 #include "index/operation.h"
 #include "index/race/layout.h"
@@ -57,7 +59,7 @@ class Tally {
 class Groups;
 class Relocation;
 
-struct Table::State final : session::Repairable, heap::References {
+struct Table::State final : session::Repairable, heap::References, index::Stretches {
   // On a heap of its own if there is no other.
   State(session::Session& session, heap::Heap* other_heap, const layout::Geometry& geometry, std::uint32_t table_id);
   ~State() override;
@@ -69,6 +71,7 @@ struct Table::State final : session::Repairable, heap::References {
   const std::uint32_t table_id;  // of the map
   Marks marks;
   index::RowMarks row_marks;
+  index::Clearing clearing;
   Tally tally;
   session::Repairer repairer;
   directory::Cache directory;
@@ -79,6 +82,7 @@ struct Table::State final : session::Repairable, heap::References {
 
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
+  Task<Result<std::vector<bool>>> empty(std::span<const std::uint64_t> marks, Nanos deadline, Cost& cost) override;
   Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) override;
   Task<Status> rewrite(std::vector<std::uint64_t> units, std::uint64_t block_bytes, Nanos deadline,
                        Cost& cost) override;

@@ -31,6 +31,7 @@ Table::State::State(session::Session& session, heap::Heap* other_heap, const lay
       geometry(geometry),
       table_id(table_id),
       row_marks(session, this->geometry),
+      clearing(session, this->geometry, layout::most_depth(geometry.tables), *this, marks),
       tally(session),
       repairer(session, *this),
       directory(session, geometry.tables),
@@ -49,7 +50,10 @@ const Marks& Table::marks() const {
   state_->marks.splits_taken_over = splits.taken_over;
   return state_->marks;
 }
-Task<void> Table::maintain(Nanos deadline) { return state_->heap.maintain(deadline); }
+Task<void> Table::maintain(Nanos deadline) {
+  state_->clearing.maintain();
+  return state_->heap.maintain(deadline);
+}
 Task<void> Table::release(Nanos deadline) { return state_->heap.release(deadline); }
 heap::Heap* Table::heap() { return &state_->heap; }
 session::Repairer* Table::repairer() { return &state_->repairer; }

@@ -752,6 +752,7 @@ Task<Result<Change::Next>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   }
   // Before the plan: whatever repairs finish lies in marked rows. Where the key was there are marks already.
   const bool comes = !found_.present;
+  const std::uint64_t forgets = state_.row_marks.forgets();
   for (std::size_t i = 0; comes && i < path_.length; ++i) state_.row_marks.add_to(chain, path_.step[i].row);
   chain.add(slot.plan());
   for (std::size_t i = path_.length; i-- > 0;) {
@@ -762,7 +763,7 @@ Task<Result<Change::Next>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   }
   chain.add(slot.settle());
   if (Status status = co_await carry_out(chain); !status.ok()) co_return status;
-  for (std::size_t i = 0; comes && i < path_.length; ++i) state_.row_marks.landed(path_.step[i].row);
+  for (std::size_t i = 0; comes && i < path_.length; ++i) state_.row_marks.landed(path_.step[i].row, forgets);
   for (std::size_t i = 0; i < path_.length; ++i) state_.cache.learn(path_.step[i].row, row(path_.step[i].row));
   state_.marks.displaced += path_.length - 1;
 

@@ -239,6 +239,8 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlo
   if (!rows || SlotState::Table::get(slot.state) != table_id) {
     co_return std::optional<std::string>("its plan is none of table " + std::to_string(table_id));
   }
+  // A client that clears marks of rows waits for this as for an operation.
+  const session::EraPin pin = session.pin();
   const std::uint64_t bytes = geometry.row_bytes();
   fabric::Buffer buffer = port().buffer(rows->size() * bytes);
   std::vector<base::MutableBytes> images;
@@ -253,6 +255,9 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlo
   if (!finished.unexplained.empty()) co_return std::optional<std::string>(finished.unexplained);
   if (finished.first < images.size()) {
     chain.clear();
+    // The dead may have gone by marks that have been cleared since.
+    const bool puts = !SlotState::closes(slot.state);
+    for (std::size_t i = finished.first; puts && i < images.size(); ++i) row_marks.add_anew_to(chain, (*rows)[i]);
     for (std::size_t i = finished.first; i < images.size(); ++i) chain.add(Op::write(row_at((*rows)[i]), images[i]));
     outcome = co_await session.post(chain.ops(), deadline, cost);
     if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "the session ended in the middle of a repair");

@@ -14,7 +14,8 @@
 //
 // Rows that were never used (layout/geometry.h) are passed over. An entry may be displaced to such a row meanwhile, and
 // its mark is set before: so the marks are read again behind the last round, and the step begins anew if one has come.
-// A page of none but such rows misses nothing: an entry that is there all the while lies in a row with a mark.
+// A page of none but such rows misses nothing: an entry that is there all the while lies in a row with a mark, and no
+// mark is cleared that the entry had while the page was read (docs/adr/0029).
 #include <algorithm>
 #include <array>
 #include <map>
@@ -64,6 +65,7 @@ class Scan {
   std::size_t place_of(std::uint64_t row) const;  // of its mark, in marks_
   bool marked(std::uint64_t row) const { return marks_[place_of(row)]; }
   Task<Result<bool>> anything_new();
+  void tell_of_empty_rows();
   Task<Status> read_rows();
   Task<Status> read_round(const Rows& rows);
   Status collect(const Row& row);
@@ -151,6 +153,20 @@ Task<Result<bool>> Scan::anything_new() {
   co_return std::any_of(passed_.begin(), passed_.end(), [&now](std::size_t place) { return (*now)[place]; });
 }
 
+bool is_empty(const RowView& row, std::uint64_t entries) {
+  for (std::uint64_t slot = 0; slot < entries; ++slot) {
+    if (!row.entry(slot).empty()) return false;
+  }
+  return true;
+}
+
+void Scan::tell_of_empty_rows() {
+  for (const Row& row : all_) {
+    if (!row.ours) continue;
+    state_.clearing.seen(row.number, row.number + 1, is_empty(view(row), state_.geometry.entries_per_row));
+  }
+}
+
 Task<Result<index::Page>> Scan::run() {
   const session::EraPin pin = state_.session.pin();
   for (bool again = true; again;) {
@@ -169,6 +185,7 @@ Task<Result<index::Page>> Scan::run() {
     co_return Status(Code::corrupt, "an extent of " + state_.name_row(first_) + " or of the " +
                                         std::to_string(rows_ + reach_ - 1) + " rows behind it is damaged");
   }
+  tell_of_empty_rows();
   index::Page page;
   page.keys.reserve(keys_.size());
   while (!keys_.empty()) page.keys.push_back(std::move(keys_.extract(keys_.begin()).value()));
@@ -292,6 +309,17 @@ Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t coun
       co_await rcuckoo::scan(*state_, position * unit, base::round_up(rows, unit), deadline, cost);
   if (page.ok()) page->next /= unit;  // a step that is not the last one covers whole positions
   co_return page;
+}
+
+Task<Result<std::vector<bool>>> Table::State::empty(std::span<const std::uint64_t> of_marks, Nanos deadline,
+                                                    Cost& cost) {
+  std::vector<index::RowsOfMark> rows;
+  for (std::size_t i = 0; i < of_marks.size(); ++i) {
+    const std::uint64_t first = of_marks[i] * geometry.rows_per_mark();
+    rows.push_back({i, first * geometry.row_bytes(), std::min(geometry.rows_per_mark(), geometry.rows - first)});
+  }
+  const auto empty_row = [this](base::Bytes row) { return is_empty({geometry, row}, geometry.entries_per_row); };
+  return index::are_empty(session, of_marks.size(), std::move(rows), geometry.row_bytes(), empty_row, deadline, cost);
 }
 
 Task<Result<index::Page>> scan(Table::State& state, std::uint64_t first, std::uint64_t rows, Nanos deadline,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "index/clearing.h"
 #include "index/marks.h"
 #include "index/operation.h"
 #include "index/rcuckoo/layout.h"
@@ -77,7 +78,7 @@ class Turns {
 
 class Relocation;
 
-struct Table::State final : session::Repairable, heap::References {
+struct Table::State final : session::Repairable, heap::References, index::Stretches {
   // On a heap of its own if there is no other.
   State(session::Session& session, heap::Heap* other_heap, const Geometry& geometry, std::uint32_t table_id);
   ~State() override;
@@ -91,6 +92,7 @@ struct Table::State final : session::Repairable, heap::References {
   PathSearch search;  // scratch; never in use across a suspension
   Marks marks;
   index::RowMarks row_marks;
+  index::Clearing clearing;
   Turns turns;
   session::Repairer repairer;
   index::Move move;  // the pool's latest, as far as this client knows
@@ -98,6 +100,7 @@ struct Table::State final : session::Repairable, heap::References {
 
   Task<Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                   Cost& cost) override;
+  Task<Result<std::vector<bool>>> empty(std::span<const std::uint64_t> marks, Nanos deadline, Cost& cost) override;
   Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) override;
   Task<Status> rewrite(std::vector<std::uint64_t> units, std::uint64_t block_bytes, Nanos deadline,
                        Cost& cost) override;

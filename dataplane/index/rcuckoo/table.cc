@@ -24,6 +24,7 @@ Table::State::State(session::Session& session, heap::Heap* other_heap, const Geo
       table_id(table_id),
       cache(geometry),
       row_marks(session, this->geometry),
+      clearing(session, this->geometry, 0, *this, marks),
       turns(session.port()),
       repairer(session, *this),
       relocation(std::make_unique<Relocation>(*this)) {
@@ -33,7 +34,10 @@ Table::State::~State() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->geometry; }
 const Marks& Table::marks() const { return state_->marks; }
-Task<void> Table::maintain(Nanos deadline) { return state_->heap.maintain(deadline); }
+Task<void> Table::maintain(Nanos deadline) {
+  state_->clearing.maintain();
+  return state_->heap.maintain(deadline);
+}
 Task<void> Table::release(Nanos deadline) { return state_->heap.release(deadline); }
 heap::Heap* Table::heap() { return &state_->heap; }
 session::Repairer* Table::repairer() { return &state_->repairer; }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/clearing.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "index/operation.h"
+#include "layout/regions.h"
+
+namespace farpool::index {
+
+using base::Code;
+using base::Result;
+using base::Status;
+using fabric::Op;
+using layout::MarkWord;
+using task::Task;
+
+namespace {
+
+// Every round costs each client a WRITE for each stretch that it goes on putting entries into.
+constexpr base::Nanos kTicksBetweenRounds = 16;
+// A client that lives needs few eras for a round.
+constexpr std::uint64_t kErasOfARound = 64;
+constexpr std::size_t kMarksAtOnce = 16;
+constexpr std::uint64_t kReadBytes = 256 << 10;  // of a chain
+
+}  // namespace
+
+Task<Result<std::vector<bool>>> are_empty(session::Session& session, std::size_t marks, std::vector<RowsOfMark> rows,
+                                          std::uint64_t row_bytes, std::function<bool(base::Bytes row)> is_empty,
+                                          base::Nanos deadline, fabric::Cost& cost) {
+  std::vector<bool> empty(marks, true);
+  const std::uint64_t most = kReadBytes / row_bytes;  // rows of a chain
+  fabric::Buffer buffer = session.port().buffer(most * row_bytes);
+  for (std::size_t next = 0; next < rows.size();) {
+    struct Part {
+      std::size_t of = 0;
+      std::uint64_t end = 0;  // in the buffer
+    };
+    std::vector<Part> parts;
+    Chain chain;
+    for (std::uint64_t left = most; left > 0 && next < rows.size() && chain.size() < fabric::kMaxChain;) {
+      RowsOfMark& from = rows[next];
+      const std::uint64_t count = std::min(left, from.count), at = (most - left) * row_bytes;
+      chain.add(Op::read({layout::kTable, from.offset}, buffer.span().subspan(at, count * row_bytes)));
+      parts.push_back({from.of, at + count * row_bytes});
+      left -= count;
+      from.offset += count * row_bytes;
+      from.count -= count;
+      if (from.count == 0) ++next;
+    }
+    const fabric::Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
+    if (outcome.fate != fabric::Fate::done) co_return gone(session, Code::unavailable, "rows could not be read");
+    std::uint64_t at = 0;
+    for (const Part& part : parts) {
+      for (; at < part.end; at += row_bytes) {
+        empty[part.of] = empty[part.of] && is_empty(buffer.span().subspan(at, row_bytes));
+      }
+    }
+  }
+  co_return empty;
+}
+
+Clearing::Clearing(session::Session& session, const layout::Geometry& geometry, std::uint64_t position_bits,
+                   Stretches& rows, Marks& marks)
+    : session_(session),
+      geometry_(geometry),
+      stretch_(geometry.rows_per_mark() << position_bits),
+      end_(geometry.rows_per_table() << position_bits),
+      rows_(rows),
+      counts_(marks),
+      suspected_(geometry.marks(), false) {}
+
+void Clearing::seen(std::uint64_t first, std::uint64_t end, bool empty) {
+  if (!empty) {
+    run_end_ = run_first_ = 0;
+    return;
+  }
+  if (first != run_end_) run_first_ = first;
+  run_end_ = end;
+  for (std::uint64_t mark = (run_first_ + stretch_ - 1) / stretch_; mark < suspected_.size(); ++mark) {
+    const std::uint64_t behind = std::min((mark + 1) * stretch_, end_);
+    if (behind > run_end_) break;
+    run_first_ = behind;
+    if (!suspected_[mark]) ++suspects_;
+    suspected_[mark] = true;
+  }
+}
+
+void Clearing::maintain() {
+  if (running_ || suspects_ == 0 || session_.port().now() < due_ || !goes_on()) return;
+  running_ = true;
+  session_.background().spawn(round());
+}
+
+Task<void> Clearing::round() {
+  Marked marks;
+  for (std::uint64_t mark = 0; mark < suspected_.size(); ++mark) {
+    if (suspected_[mark]) marks.push_back(mark);
+  }
+  suspected_.assign(suspected_.size(), false);
+  suspects_ = 0;
+  // What does not come to its end is found again by another scan.
+  (void)co_await clear(std::move(marks));
+  running_ = false;
+  due_ = session_.port().now() + kTicksBetweenRounds * session_.grant().tick;
+}
+
+Task<Status> Clearing::clear(Marked marks) {
+  const std::uint64_t own = MarkWord::clearing_of(session_.era(), session_.grant().session_id);
+  if (Status status = co_await announce(marks, own); !status.ok() || marks.empty()) co_return status;
+  const Result<std::uint64_t> era = co_await session_.ask_to_forget(session_.port().now() + session_.grant().lease);
+  if (!era.ok()) co_return era.status();
+  if (Status status = co_await outlast(*era); !status.ok()) co_return status;
+  for (std::size_t first = 0; first < marks.size() && goes_on(); first += kMarksAtOnce) {
+    const std::size_t count = std::min(kMarksAtOnce, marks.size() - first);
+    if (Status status = co_await settle(std::span(marks).subspan(first, count), own); !status.ok()) co_return status;
+  }
+  co_return Status();
+}
+
+// Leaves out marks that another client clears, or has cleared.
+Task<Status> Clearing::announce(Marked& marks, std::uint64_t own) {
+  Marked ours;
+  for (std::size_t first = 0; first < marks.size() && goes_on(); first += fabric::kMaxChain) {
+    const auto some = std::span(marks).subspan(first, std::min(fabric::kMaxChain, marks.size() - first));
+    const Marked to(some.size(), own);
+    const Result<Marked> were = co_await swap(some, Marked(some.size(), MarkWord::set), to);
+    if (!were.ok()) co_return were.status();
+    Marked left, from;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      if ((*were)[i] == MarkWord::set || (*were)[i] == own) {
+        ours.push_back(some[i]);
+      } else if (forsaken((*were)[i])) {
+        left.push_back(some[i]);
+        from.push_back((*were)[i]);
+      }
+    }
+    if (left.empty()) continue;
+    const Result<Marked> found = co_await swap(left, from, Marked(left.size(), own));
+    if (!found.ok()) co_return found.status();
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      if ((*found)[i] == from[i]) ours.push_back(left[i]);
+    }
+  }
+  marks = std::move(ours);
+  co_return Status();
+}
+
+// Says whether the client that wrote this is hardly still about it.
+bool Clearing::forsaken(std::uint64_t word) const {
+  if (MarkWord::StateOf::get(word) != MarkWord::clearing) return false;
+  return ((session_.era() - MarkWord::Era::get(word)) & MarkWord::Era::kMax) > kErasOfARound;
+}
+
+// An operation that holds this era may go by what it knew, and a scan that holds the next one may have begun beside it.
+Task<Status> Clearing::outlast(std::uint64_t era) {
+  while (session_.safe_era() <= era + 1) {
+    if (!goes_on()) co_return Status(Code::unavailable, "the session ends before the marks of rows could be cleared");
+    co_await session_.port().sleep_for(session_.grant().tick / 4);
+  }
+  co_return Status();
+}
+
+Task<Status> Clearing::settle(std::span<const std::uint64_t> marks, std::uint64_t own) {
+  const Result<std::vector<bool>> empty = co_await rows_.empty(marks, soon(), cost_);
+  if (!empty.ok()) co_return empty.status();
+  Marked to;
+  for (const bool is_empty : *empty) to.push_back(is_empty ? MarkWord::clear : MarkWord::set);
+  const Result<Marked> were = co_await swap(marks, Marked(marks.size(), own), to);
+  if (!were.ok()) co_return were.status();
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    ++((*were)[i] == own && (*empty)[i] ? counts_.cleared_marks : counts_.kept_marks);
+  }
+  co_return Status();
+}
+
+Task<Result<Clearing::Marked>> Clearing::swap(std::span<const std::uint64_t> marks, std::span<const std::uint64_t> from,
+                                              std::span<const std::uint64_t> to) {
+  Marked were(marks.size(), 0);
+  Chain chain;
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    chain.add(Op::cas({layout::kTable, geometry_.mark_offset(marks[i])}, were[i], from[i], to[i]));
+  }
+  const fabric::Outcome outcome = co_await session_.post(chain.ops(), soon(), cost_);
+  if (outcome.fate == fabric::Fate::done) co_return were;
+  co_return gone(session_, Code::unavailable, "marks of rows could not be cleared");
+}
+
+}  // namespace farpool::index
