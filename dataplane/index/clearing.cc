@@ -19,10 +19,8 @@ using task::Task;
 
 namespace {
 
-// Every round costs each client a WRITE for each stretch that it goes on putting entries into.
+// Every round costs each client an FAA for each stretch that it goes on putting entries into.
 constexpr base::Nanos kTicksBetweenRounds = 16;
-// A client that lives needs few eras for a round.
-constexpr std::uint64_t kErasOfARound = 64;
 constexpr std::size_t kMarksAtOnce = 16;
 constexpr std::uint64_t kReadBytes = 256 << 10;  // of a chain
 
@@ -96,7 +94,7 @@ void Clearing::maintain() {
 }
 
 Task<void> Clearing::round() {
-  Marked marks;
+  std::vector<std::uint64_t> marks;
   for (std::uint64_t mark = 0; mark < suspected_.size(); ++mark) {
     if (suspected_[mark]) marks.push_back(mark);
   }
@@ -108,85 +106,74 @@ Task<void> Clearing::round() {
   due_ = session_.port().now() + kTicksBetweenRounds * session_.grant().tick;
 }
 
-Task<Status> Clearing::clear(Marked marks) {
-  const std::uint64_t own = MarkWord::clearing_of(session_.era(), session_.grant().session_id);
-  if (Status status = co_await announce(marks, own); !status.ok() || marks.empty()) co_return status;
+Task<Status> Clearing::clear(std::vector<std::uint64_t> marks) {
+  const Result<Suspects> suspects = co_await read(marks);
+  if (!suspects.ok() || suspects->empty()) co_return suspects.status();
   const Result<std::uint64_t> era = co_await session_.ask_to_forget(session_.port().now() + session_.grant().lease);
   if (!era.ok()) co_return era.status();
   if (Status status = co_await outlast(*era); !status.ok()) co_return status;
-  for (std::size_t first = 0; first < marks.size() && goes_on(); first += kMarksAtOnce) {
-    const std::size_t count = std::min(kMarksAtOnce, marks.size() - first);
-    if (Status status = co_await settle(std::span(marks).subspan(first, count), own); !status.ok()) co_return status;
+  for (std::size_t first = 0; first < suspects->size() && goes_on(); first += kMarksAtOnce) {
+    const std::size_t count = std::min(kMarksAtOnce, suspects->size() - first);
+    if (Status status = co_await settle(std::span(*suspects).subspan(first, count)); !status.ok()) co_return status;
   }
   co_return Status();
 }
 
-// Leaves out marks that another client clears, or has cleared.
-Task<Status> Clearing::announce(Marked& marks, std::uint64_t own) {
-  Marked ours;
-  for (std::size_t first = 0; first < marks.size() && goes_on(); first += fabric::kMaxChain) {
-    const auto some = std::span(marks).subspan(first, std::min(fabric::kMaxChain, marks.size() - first));
-    const Marked to(some.size(), own);
-    const Result<Marked> were = co_await swap(some, Marked(some.size(), MarkWord::set), to);
-    if (!were.ok()) co_return were.status();
-    Marked left, from;
+Task<Result<Clearing::Suspects>> Clearing::read(std::span<const std::uint64_t> marks) {
+  Suspects set;
+  fabric::Buffer buffer = session_.port().buffer(fabric::kMaxChain * 8);
+  for (std::size_t first = 0; first < marks.size(); first += fabric::kMaxChain) {
+    const auto some = marks.subspan(first, std::min(fabric::kMaxChain, marks.size() - first));
+    Chain chain;
     for (std::size_t i = 0; i < some.size(); ++i) {
-      if ((*were)[i] == MarkWord::set || (*were)[i] == own) {
-        ours.push_back(some[i]);
-      } else if (forsaken((*were)[i])) {
-        left.push_back(some[i]);
-        from.push_back((*were)[i]);
-      }
+      chain.add(Op::read({layout::kTable, geometry_.mark_offset(some[i])}, buffer.span().subspan(i * 8, 8)));
     }
-    if (left.empty()) continue;
-    const Result<Marked> found = co_await swap(left, from, Marked(left.size(), own));
-    if (!found.ok()) co_return found.status();
-    for (std::size_t i = 0; i < left.size(); ++i) {
-      if ((*found)[i] == from[i]) ours.push_back(left[i]);
+    const fabric::Outcome outcome = co_await session_.post(chain.ops(), soon(), cost_);
+    if (outcome.fate != fabric::Fate::done) co_return cut_short();
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const auto word = base::load<std::uint64_t>(buffer.data() + i * 8);
+      if (MarkWord::is_set(word)) set.push_back({some[i], word});
     }
   }
-  marks = std::move(ours);
-  co_return Status();
-}
-
-// Says whether the client that wrote this is hardly still about it.
-bool Clearing::forsaken(std::uint64_t word) const {
-  if (MarkWord::StateOf::get(word) != MarkWord::clearing) return false;
-  return ((session_.era() - MarkWord::Era::get(word)) & MarkWord::Era::kMax) > kErasOfARound;
+  co_return set;
 }
 
 // An operation that holds this era may go by what it knew, and a scan that holds the next one may have begun beside it.
 Task<Status> Clearing::outlast(std::uint64_t era) {
   while (session_.safe_era() <= era + 1) {
-    if (!goes_on()) co_return Status(Code::unavailable, "the session ends before the marks of rows could be cleared");
+    if (!goes_on()) co_return cut_short();
     co_await session_.port().sleep_for(session_.grant().tick / 4);
   }
   co_return Status();
 }
 
-Task<Status> Clearing::settle(std::span<const std::uint64_t> marks, std::uint64_t own) {
+Task<Status> Clearing::settle(std::span<const Suspect> suspects) {
+  std::vector<std::uint64_t> marks;
+  for (const Suspect& one : suspects) marks.push_back(one.mark);
   const Result<std::vector<bool>> empty = co_await rows_.empty(marks, soon(), cost_);
   if (!empty.ok()) co_return empty.status();
-  Marked to;
-  for (const bool is_empty : *empty) to.push_back(is_empty ? MarkWord::clear : MarkWord::set);
-  const Result<Marked> were = co_await swap(marks, Marked(marks.size(), own), to);
-  if (!were.ok()) co_return were.status();
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    ++((*were)[i] == own && (*empty)[i] ? counts_.cleared_marks : counts_.kept_marks);
+  Suspects found;
+  for (std::size_t i = 0; i < suspects.size(); ++i) {
+    if ((*empty)[i]) found.push_back(suspects[i]);
+  }
+  counts_.kept_marks += suspects.size() - found.size();
+  if (found.empty()) co_return Status();
+  std::array<std::uint64_t, kMarksAtOnce> before{};
+  Chain chain;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::uint64_t offset = geometry_.mark_offset(found[i].mark);
+    chain.add(Op::cas({layout::kTable, offset}, before[i], found[i].word, MarkWord::cleared(found[i].word)));
+  }
+  const fabric::Outcome outcome = co_await session_.post(chain.ops(), soon(), cost_);
+  if (outcome.fate != fabric::Fate::done) co_return cut_short();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    ++(before[i] == found[i].word ? counts_.cleared_marks : counts_.kept_marks);
   }
   co_return Status();
 }
 
-Task<Result<Clearing::Marked>> Clearing::swap(std::span<const std::uint64_t> marks, std::span<const std::uint64_t> from,
-                                              std::span<const std::uint64_t> to) {
-  Marked were(marks.size(), 0);
-  Chain chain;
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    chain.add(Op::cas({layout::kTable, geometry_.mark_offset(marks[i])}, were[i], from[i], to[i]));
-  }
-  const fabric::Outcome outcome = co_await session_.post(chain.ops(), soon(), cost_);
-  if (outcome.fate == fabric::Fate::done) co_return were;
-  co_return gone(session_, Code::unavailable, "marks of rows could not be cleared");
+Status Clearing::cut_short() const {
+  return gone(session_, Code::unavailable, "the session ends before the marks of rows could be cleared");
 }
 
 }  // namespace farpool::index

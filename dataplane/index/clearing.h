@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How marks of rows are cleared (docs/adr/0029). A client whose scan has found a stretch of rows empty clears its mark,
 // in the background, in a round for all that its scans have found:
-//  1. It CASes the mark from `set` to `clearing`, with its session and era. Everybody takes `clearing` for `set`, so a
-//     client may die here: another one goes on with a mark that has been left so for some eras.
-//  2. It has the sessions of the memory node forget which marks they have seen set. From then on the first client to
-//     put an entry into the stretch WRITEs `set`, ahead of the entry.
+//  1. It reads the marks.
+//  2. It has the sessions of the memory node forget which marks they have set. From then on every client sets a mark
+//     anew before it puts an entry into the stretch, which changes the word.
 //  3. It waits until no operation is under way that goes by what it knew before, and no scan that began beside one.
-//  4. It reads the rows. If they are empty, it CASes the mark from its own `clearing` to `clear`, otherwise to `set`.
-//     An entry that is put between the READ and the CAS has changed the word before: the CAS fails.
+//  4. It reads the rows. If they are empty, it CASes the mark from what step 1 read to clear, in the next generation.
+// A client that dies amid a round leaves nothing behind.
 #pragma once
 
 #include <cstddef>
@@ -63,17 +62,19 @@ class Clearing {
   bool idle() const { return !running_ && suspects_ == 0; }
 
  private:
-  using Marked = std::vector<std::uint64_t>;  // numbers of marks
+  struct Suspect {
+    std::uint64_t mark = 0;
+    std::uint64_t word = 0;  // as it was at the beginning of the round
+  };
+  using Suspects = std::vector<Suspect>;
 
   task::Task<void> round();
-  task::Task<base::Status> clear(Marked marks);
-  task::Task<base::Status> announce(Marked& marks, std::uint64_t own);
+  task::Task<base::Status> clear(std::vector<std::uint64_t> marks);
+  // Leaves out marks that are clear already.
+  task::Task<base::Result<Suspects>> read(std::span<const std::uint64_t> marks);
   task::Task<base::Status> outlast(std::uint64_t era);
-  task::Task<base::Status> settle(std::span<const std::uint64_t> marks, std::uint64_t own);
-  // CASes each mark from one word to another. Returns what the marks were.
-  task::Task<base::Result<Marked>> swap(std::span<const std::uint64_t> marks, std::span<const std::uint64_t> from,
-                                        std::span<const std::uint64_t> to);
-  bool forsaken(std::uint64_t word) const;
+  task::Task<base::Status> settle(std::span<const Suspect> suspects);
+  base::Status cut_short() const;
   bool goes_on() const { return session_.alive() && !session_.leaving(); }
   base::Nanos soon() const { return session_.port().now() + session_.grant().failure_timeout; }
 

@@ -16,24 +16,25 @@ using fabric::Op;
 using task::Task;
 
 RowMarks::RowMarks(session::Session& session, const layout::Geometry& geometry)
-    : session_(session), geometry_(geometry), known_(geometry.marks(), false), set_(session.port().buffer(8)) {
-  base::store(set_.data(), std::uint64_t{layout::MarkWord::set});
-}
+    : session_(session), geometry_(geometry), known_(geometry.marks(), false) {}
 
 void RowMarks::forget_what_is_old() {
   if (std::exchange(known_since_, forgets()) != forgets()) known_.assign(known_.size(), false);
 }
 
-void RowMarks::add_to(Chain& chain, std::uint64_t row) {
+bool RowMarks::add_to(Chain& chain, std::uint64_t row) {
   forget_what_is_old();
-  if (!known_[geometry_.mark_of(row)]) add_anew_to(chain, row);
+  if (known_[geometry_.mark_of(row)]) return false;
+  add_anew_to(chain, row);
+  return true;
 }
 
 void RowMarks::add_anew_to(Chain& chain, std::uint64_t row) {
-  chain.add(Op::write({layout::kTable, geometry_.mark_offset(geometry_.mark_of(row))}, set_.first(8)));
+  const std::uint64_t offset = geometry_.mark_offset(geometry_.mark_of(row));
+  chain.add(Op::fetch_add({layout::kTable, offset}, before_, layout::MarkWord::kSetOnce));
 }
 
-// A WRITE that was posted before others were to forget may have executed before, too.
+// An FAA that was posted before others were to forget may have executed before, too.
 void RowMarks::landed(std::uint64_t row, std::uint64_t forgets) {
   forget_what_is_old();
   if (forgets == known_since_) known_[geometry_.mark_of(row)] = true;
@@ -51,7 +52,9 @@ Task<Result<std::vector<bool>>> read_marks(session::Session& session, const layo
   const fabric::Outcome outcome = co_await session.post(chain.ops(), deadline, cost);
   if (outcome.fate != fabric::Fate::done) co_return gone(session, Code::unavailable, "marks of rows could not be read");
   std::vector<bool> marks(count + also, false);
-  for (std::uint64_t i = 0; i < marks.size(); ++i) marks[i] = base::load<std::uint64_t>(buffer.data() + i * 8) != 0;
+  for (std::uint64_t i = 0; i < marks.size(); ++i) {
+    marks[i] = layout::MarkWord::is_set(base::load<std::uint64_t>(buffer.data() + i * 8));
+  }
   co_return marks;
 }
 

@@ -21,9 +21,9 @@ class RowMarks {
  public:
   RowMarks(session::Session& session, const layout::Geometry& geometry);
 
-  // Adds the WRITE of the row's mark, unless it is known to be set. To be called before what puts an entry into the row
-  // is added to the chain.
-  void add_to(Chain& chain, std::uint64_t row);
+  // Adds what sets the row's mark, unless the mark is known to be set. To be called before what puts an entry into the
+  // row is added to the chain. Returns true if it added something: then a WRITE of the row needs a fence.
+  bool add_to(Chain& chain, std::uint64_t row);
   // The same, whatever is known.
   void add_anew_to(Chain& chain, std::uint64_t row);
   // The chain has been executed that was made when forgets() was this.
@@ -37,10 +37,10 @@ class RowMarks {
   const layout::Geometry& geometry_;
   std::vector<bool> known_;
   std::uint64_t known_since_ = 0;  // forgets() when all of it was learned
-  fabric::Buffer set_;
+  std::uint64_t before_ = 0;       // what a mark was that was set; nobody asks
 };
 
-// Reads `count` marks from `first` on, and behind them the first `also` marks of the table. Says which are not clear.
+// Reads `count` marks from `first` on, and behind them the first `also` marks of the table. Says which are set.
 task::Task<base::Result<std::vector<bool>>> read_marks(session::Session& session, const layout::Geometry& geometry,
                                                        std::uint64_t first, std::uint64_t count, std::uint64_t also,
                                                        base::Nanos deadline, fabric::Cost& cost);

@@ -12,7 +12,7 @@ struct TickRequest {
   std::uint64_t era =
       0;  // every operation of this session that still runs began when this era, or a later one, had been seen
   std::uint64_t hurry = 0;   // 1: this session waits for an era
-  std::uint64_t forget = 0;  // 1: every session is to forget which marks of rows it has seen set
+  std::uint64_t forget = 0;  // 1: every session is to forget which marks of rows it has set
 };
 // How short of segments the node is. Each holds for a lease.
 enum class Pressure : std::uint64_t {

@@ -25,28 +25,27 @@ inline constexpr std::uint64_t kMaxEntriesPerRow = 16;
 inline constexpr std::uint64_t kMaxEntryBytes = 64;
 inline constexpr std::uint64_t kMaxRowsPerLock = 64;
 
-// Behind the rows of the table region lie their marks, a MarkWord for a stretch of rows. Clear: the rows are empty. The
-// client of the first entry WRITEs `set` before it, in the same chain. So scans pass over what is not used
-// (docs/adr/0018). Where there are several tables, rows are numbered within one: all tables share marks, and a split
-// changes none.
+// Behind the rows of the table region lie their marks, a MarkWord for a stretch of rows. A mark that is not set: the rows
+// are empty. A client that puts the first entry there sets the mark ahead of it, in the same chain. So scans pass over
+// what is not used (docs/adr/0018). Where there are several tables, rows are numbered within one: all tables share
+// marks, and a split changes none.
 inline constexpr std::uint64_t kFewestRowsPerMark = 8;
 inline constexpr std::uint64_t kMostMarks = 1 << 17;  // 1 MiB of them
 
-//    63                              32 31                            2 1     0
-//   +----------------------------------+-------------------------------+-------+
-//   | nonce                         32 | era                        30 | state |
-//   +----------------------------------+-------------------------------+-------+
-// Clearing: a client intends to clear the mark, and has yet to find out whether it may (docs/adr/0029). It counts as
-// set. Era and nonce say whose intention it is; they are 0 in other states.
+//    63            48 47                                              0
+//   +----------------+-------------------------------------------------+
+//   | generation  16 | times set                                    48 |
+//   +----------------+-------------------------------------------------+
+// A mark is set if it has been set once or more since it was cleared. Clients change it by atomics alone: they set it by
+// an FAA, and clear it by a CAS to the next generation, which fails if the mark has been set meanwhile (docs/adr/0029).
+// Only a memory node that serves no client yet stores a mark.
 struct MarkWord {
-  enum State : std::uint64_t { clear = 0, set = 1, clearing = 2 };
-  using StateOf = Field<0, 2>;
-  using Era = Field<2, 30>;
-  using Nonce = Field<32, 32>;
-  static_assert(tiles_a_word<StateOf, Era, Nonce>);
-  static constexpr std::uint64_t clearing_of(std::uint64_t era, std::uint64_t nonce) {
-    return StateOf::put(clearing) | Era::put(era) | Nonce::put(nonce);
-  }
+  using TimesSet = Field<0, 48>;
+  using Generation = Field<48, 16>;
+  static_assert(tiles_a_word<TimesSet, Generation>);
+  static constexpr std::uint64_t kSetOnce = TimesSet::put(1);  // what an FAA adds
+  static constexpr bool is_set(std::uint64_t word) { return TimesSet::get(word) != 0; }
+  static constexpr std::uint64_t cleared(std::uint64_t word) { return Generation::put(Generation::get(word) + 1); }
 };
 
 struct GeometryRequest {

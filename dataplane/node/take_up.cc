@@ -150,7 +150,7 @@ void MemoryNode::verify() {
   // Marks of rows that have become empty go, where it is certain that they are: so scans are quick again.
   for (std::uint64_t mark = 0; mark < used.size(); ++mark) {
     if (!used[mark] && (!audit.reach_known() || audit.damage() > 0)) continue;
-    base::store(region(layout::kTable) + geometry_.mark_offset(mark), std::uint64_t{used[mark] ? 1u : 0u});
+    base::store(region(layout::kTable) + geometry_.mark_offset(mark), used[mark] ? layout::MarkWord::kSetOnce : 0);
   }
   segments_.all_written();
   settle_counters(audit.table.keys, audit.table.bytes);

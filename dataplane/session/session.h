@@ -159,7 +159,7 @@ class Session {
   // Tasks of this session that nobody waits for (freeing, clearing); joined by close().
   task::Scope& background();
 
-  // How often sessions of the node were asked to forget which marks of rows they have seen set (docs/adr/0029), as of
+  // How often sessions of the node were asked to forget which marks of rows they have set (docs/adr/0029), as of
   // the last tick. What an operation knows of marks counts for as long as this stays the same.
   std::uint64_t forgets() const;
   // Asks all sessions, this one included, to forget. Returns the era of the node when it was asked: once safe_era() is

@@ -46,7 +46,7 @@ std::vector<SmallWorld> race_worlds() {
           {{wait, call(Kind::update, k, "2"), wait, call(Kind::put, k, "3")}, {call(Kind::get, k)}}, patient);
   // The mark of groups that have become empty is cleared while a slot comes, by a client that knows the mark.
   const std::vector<Plot::Before> emptied{there(0, k, "1"), {0, {.kind = Kind::remove, .key = k}}};
-  const Step whole{.call = {.key = k}, .scans = World::Part{.count = 16}};
+  const Step whole{.call = {.key = k}, .scans = World::ScanRange{.count = 16}};
   const Step clear{.call = {}, .clears = true};
   all.add("race-clear-insert", 3, emptied, {{call(Kind::insert, k, "2")}, {whole, clear}}, patient);
   // Among three clients the one that clears may ask in an era that it has not brought about, and in which the one that

@@ -170,7 +170,7 @@ class Worlds {
     WorldOptions patient = tiny_;
     patient.failure_timeout = 10 * base::kSecond;
     const std::vector<Plot::Before> emptied{there(0, k_, "1"), {0, {.kind = Kind::remove, .key = k_}}};
-    const Step scan{.call = {.key = k_}, .scans = World::Part{.count = 16}};
+    const Step scan{.call = {.key = k_}, .scans = World::ScanRange{.count = 16}};
     const Step clear{.call = {}, .clears = true};
     all_.add("clear-insert", 3, emptied, {{call(Kind::insert, k_, "2")}, {scan, clear}}, patient);
     all_.add("clear-insert-scan", 2, emptied, {{call(Kind::insert, k_, "2")}, {scan, clear, scan}}, patient);

@@ -28,7 +28,7 @@ class Surveyor {
       found_.keys[std::string(at.key)].push_back({at.row, at.slot, std::string(at.value)});
       const std::uint64_t mark = g_.mark_of(at.row % g_.rows_per_table());
       const auto word = base::load<std::uint64_t>(world_.region(layout::kTable).data() + g_.mark_offset(mark));
-      if (word == layout::MarkWord::clear) unmarked_.insert(at.row);
+      if (!layout::MarkWord::is_set(word)) unmarked_.insert(at.row);
     };
     const auto segment = [this](const node::FoundSegment& found, const node::Audit&) { count_blocks(found); };
     const node::Audit audit = node::audit_regions(g_, world_.memory(), world_.table_seed(), world_.pool_secret(),

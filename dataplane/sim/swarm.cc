@@ -168,6 +168,32 @@ std::vector<Call> draw_calls(const Setting& setting, const std::vector<std::stri
   return calls;
 }
 
+// What clients do beside the calls, in the time that these take.
+void draw_upkeep(const Setting& setting, std::uint64_t seed, Play& play) {
+  Random yet_more(base::mix(seed) ^ 0x5ca9);
+  const Nanos long_enough = static_cast<Nanos>(setting.calls) * (2 * setting.thought + 30 * base::kMicrosecond);
+  for (std::size_t i = 0; i < setting.scans; ++i) {
+    Play::Fault fault{.kind = Play::Fault::Kind::scan, .client = yet_more.below(setting.clients)};
+    fault.when = static_cast<Nanos>(yet_more.below(static_cast<std::uint64_t>(long_enough)));
+    fault.count = 1 + yet_more.below(yet_more.chance(0.9) ? 2 : 40);  // most take several steps
+    fault.rest = yet_more.chance(0.5) ? static_cast<Nanos>(yet_more.below(100'000)) : 0;
+    play.faults.push_back(fault);
+  }
+  Random still_more(base::mix(seed) ^ 0xc0de), runs(base::mix(seed) ^ 0x5e95);
+  for (std::size_t i = 0; i < setting.compactions; ++i) {
+    Play::Fault fault{.kind = Play::Fault::Kind::compaction, .client = still_more.below(setting.clients)};
+    fault.when = static_cast<Nanos>(still_more.below(static_cast<std::uint64_t>(long_enough)));
+    fault.count = runs.chance(0.5) ? 2 + runs.below(4) : 0;
+    play.faults.push_back(fault);
+  }
+  Random once_more(base::mix(seed) ^ 0xc1ea);
+  for (std::size_t i = 0; i < setting.clearings; ++i) {
+    Play::Fault fault{.kind = Play::Fault::Kind::clearing, .client = once_more.below(setting.clients), .count = 64};
+    fault.when = static_cast<Nanos>(once_more.below(static_cast<std::uint64_t>(long_enough / 4)));
+    play.faults.push_back(fault);
+  }
+}
+
 Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std::uint64_t seed) {
   Random random(seed ^ 0x5eed);
   Play play;
@@ -219,29 +245,7 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
     fault.when = static_cast<Nanos>(more.below(static_cast<std::uint64_t>(setting.thought) * setting.calls / 2 + 1));
     play.faults.push_back(fault);
   }
-  // In the time that the calls take.
-  Random yet_more(base::mix(seed) ^ 0x5ca9);
-  const Nanos long_enough = static_cast<Nanos>(setting.calls) * (2 * setting.thought + 30 * base::kMicrosecond);
-  for (std::size_t i = 0; i < setting.scans; ++i) {
-    Fault fault{.kind = Fault::Kind::scan, .client = yet_more.below(setting.clients)};
-    fault.when = static_cast<Nanos>(yet_more.below(static_cast<std::uint64_t>(long_enough)));
-    fault.count = 1 + yet_more.below(yet_more.chance(0.9) ? 2 : 40);  // most take several steps
-    fault.rest = yet_more.chance(0.5) ? static_cast<Nanos>(yet_more.below(100'000)) : 0;
-    play.faults.push_back(fault);
-  }
-  Random still_more(base::mix(seed) ^ 0xc0de), runs(base::mix(seed) ^ 0x5e95);
-  for (std::size_t i = 0; i < setting.compactions; ++i) {
-    Fault fault{.kind = Fault::Kind::compaction, .client = still_more.below(setting.clients)};
-    fault.when = static_cast<Nanos>(still_more.below(static_cast<std::uint64_t>(long_enough)));
-    fault.count = runs.chance(0.5) ? 2 + runs.below(4) : 0;
-    play.faults.push_back(fault);
-  }
-  Random once_more(base::mix(seed) ^ 0xc1ea);
-  for (std::size_t i = 0; i < setting.clearings; ++i) {
-    Fault fault{.kind = Fault::Kind::clearing, .client = once_more.below(setting.clients), .count = 64};
-    fault.when = static_cast<Nanos>(once_more.below(static_cast<std::uint64_t>(long_enough / 4)));
-    play.faults.push_back(fault);
-  }
+  draw_upkeep(setting, seed, play);
   return play;
 }
 
@@ -342,7 +346,7 @@ task::Task<void> compact(Client& client, std::uint64_t segments, std::uint64_t s
 }
 
 // Finds rows that are empty, and clears their marks.
-task::Task<void> clear(World& world, Client& client, std::vector<std::string> keys, World::Part part) {
+task::Task<void> clear(World& world, Client& client, std::vector<std::string> keys, World::ScanRange part) {
   co_await world.scan(client, std::move(keys), part, 20 * base::kSecond);
   if (client.session().alive()) co_await clear_marks(client);
 }

@@ -405,6 +405,8 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
     case layout::kLocks:
       return "lock word " + std::to_string(at.offset / 8);
     case layout::kTable:
+      if (at.offset >= geometry.mark_offset(0))
+        return range((at.offset - geometry.mark_offset(0)) / 8, bytes / 8, "mark");
       return dialect_of(geometry.protocol).name_row(geometry, at.offset, bytes);
     case layout::kDirectory:
       return name_in_directory(geometry.tables, at.offset, bytes);

@@ -354,7 +354,8 @@ Task<Result<std::optional<Step>>> Change::place() {
   Chain chain;
   add_write(chain);
   const std::uint64_t forgets = state_.row_marks.forgets();
-  state_.row_marks.add_to(chain, group);
+  // No fence: a scan passes over a tentative slot in any case, and the slot is committed behind this chain.
+  (void)state_.row_marks.add_to(chain, group);
   chain.add(Op::cas({layout::kTable, offset}, before, 0, own_.as(Slot::State::tentative).word()));
   buckets_.add_reads(chain);
   exposed_ = true;

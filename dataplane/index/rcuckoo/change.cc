@@ -750,11 +750,14 @@ Task<Result<Change::Next>> Change::commit(session::Slot& slot, Edit::Kind kind) 
     said.bytes_after -= found_.bytes;
     if (kind == Edit::Kind::erase) --said.keys_after;
   }
-  // Before the plan: whatever repairs finish lies in marked rows. Where the key was there are marks already.
+  // Where the key was there are marks already. The fence on the plan holds back the rows, too.
   const bool comes = !found_.present;
   const std::uint64_t forgets = state_.row_marks.forgets();
-  for (std::size_t i = 0; comes && i < path_.length; ++i) state_.row_marks.add_to(chain, path_.step[i].row);
-  chain.add(slot.plan());
+  bool marks = false;
+  for (std::size_t i = 0; comes && i < path_.length; ++i) {
+    marks = state_.row_marks.add_to(chain, path_.step[i].row) || marks;
+  }
+  chain.add(marks ? slot.plan().fenced() : slot.plan());
   for (std::size_t i = path_.length; i-- > 0;) {
     const Displacement& step = path_.step[i];
     const Entry moved = i == 0 ? entry : view(path_.step[i - 1].row).entry(path_.step[i - 1].slot);

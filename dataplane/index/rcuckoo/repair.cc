@@ -258,7 +258,10 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlo
     // The dead may have gone by marks that have been cleared since.
     const bool puts = !SlotState::closes(slot.state);
     for (std::size_t i = finished.first; puts && i < images.size(); ++i) row_marks.add_anew_to(chain, (*rows)[i]);
-    for (std::size_t i = finished.first; i < images.size(); ++i) chain.add(Op::write(row_at((*rows)[i]), images[i]));
+    for (std::size_t i = finished.first; i < images.size(); ++i) {
+      const Op write = Op::write(row_at((*rows)[i]), images[i]);
+      chain.add(i == finished.first ? write.fenced() : write);
+    }
     outcome = co_await session.post(chain.ops(), deadline, cost);
     if (outcome.fate != Fate::done) co_return gone(Code::unavailable, "the session ended in the middle of a repair");
     for (std::size_t i = finished.first; i < images.size(); ++i) cache.learn((*rows)[i], images[i]);

@@ -240,7 +240,7 @@ class Stage {
     } else {
       std::snprintf(text, sizeof text, "%llu B", static_cast<unsigned long long>(verb.bytes));
     }
-    return text;
+    return std::string(text) + (verb.fence ? ", fenced" : "");
   }
 
   mutable World world_;
@@ -308,7 +308,7 @@ TEST(Facts, HoldForEveryOperation) {
   };
 #define EXPECT_COSTS(line, figures) EXPECT_EQ(print(costs(line)), print(figures)) << line
   using facts::Rows;
-  const facts::Figures mark{0, 1, facts::write(8)};  // of rows that had no entry before
+  const facts::Figures mark{0, 1, facts::kFetchAdd};  // of rows that had no entry before
   for (const auto& [name, rows] : {std::pair("adjacent", Rows::adjacent), std::pair("apart", Rows::apart)}) {
     const std::string key = name;
     EXPECT_COSTS("lookup " + key, facts::lookup_miss(ours, rows));
