@@ -27,7 +27,7 @@ struct Plot {
     Call call;
     bool splits = false;                         // instead of a call, it splits the table that has its key
     std::optional<World::ScanRange> scans = {};  // instead of a call, this part, in which all keys lie
-    bool clears = false;                         // instead of a call, marks of rows that scans have found empty are cleared
+    bool clears = false;  // instead of a call, marks of rows that scans have found empty are cleared
   };
   using Steps = std::vector<std::vector<Step>>;  // of each client
 
