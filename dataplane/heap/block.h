@@ -11,7 +11,7 @@ struct Block {
   friend bool operator==(const Block&, const Block&) = default;
 };
 
-// What a block is for. In a full heap replacements go on when nothing can be added any more.
+// What a block is for. A full heap still serves replacements when it refuses additions.
 enum class Purpose : std::uint8_t {
   addition,
   replacement,  // of a published block that is freed soon after, and is no smaller

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments of which little is in use are emptied into others of their class.
+// Empties sparsely used segments into others of their class.
 //
-// A heap may be full of segments of which hardly anything is in use, each of a size of block that nobody wants any
-// more. Some of these are emptied into the others of their class: a client that needs room writes the pairs in them
-// anew, each by an ordinary replace of the index, so that nobody can tell it from a client that puts the value that
-// is there. If it dies in the middle, it leaves what any writer leaves. While a segment is being emptied nothing in
-// it is handed out; so what is in use becomes less, until all of it is free and it goes back to the memory node,
-// where it becomes a segment of any class. Only segments are emptied whose blocks in use have room elsewhere, and of
-// each at least an eighth is free.
+// A heap may be full of sparsely used segments, each of a block size that nobody wants any more. A client that needs
+// room empties some of them into the others of their class: it rewrites the pairs in them, each by an ordinary replace
+// of the index, so that other clients see only a client that puts the value that is there already. If it dies in the
+// middle, it leaves what any writer leaves. While a segment is being emptied, no block in it is handed out; so its use
+// falls until it is wholly free and goes back to the memory node, which can give it to any class. A segment is emptied
+// only if its blocks in use have room elsewhere and at least an eighth of it is free.
 //
-// A run needs segments side by side. When the memory node refuses one, it chooses a stretch in which little is in use,
-// and whose contents fit elsewhere; it keeps what is free there for the run, and tells all clients with their ticks.
-// Each gives its segments in the stretch up, full ones and shorter runs, too; and the client that needs the run adopts
-// and empties them.
+// A run needs adjacent segments. When the memory node refuses a run, it chooses a stretch in which little is in use and
+// whose contents fit elsewhere; it keeps the free segments there for the run, and tells all clients with their ticks.
+// Each client gives up its segments in the stretch, even full ones and shorter runs; the client that needs the run
+// adopts and empties them.
 #include <algorithm>
 #include <utility>
 
@@ -33,7 +32,7 @@ constexpr std::size_t kGathered = 16;  // orphans that one round of emptying tak
 
 bool Heap::State::empty_others(Self self, const SizeClass& wanted) {
   if (references == nullptr || released || !session.alive()) return false;
-  // What is copied needs blocks of the class that is being emptied: it must not wait for itself.
+  // Copies need blocks of the class that is being emptied: it must not wait for itself.
   if (emptying) return !wanted.has_emptied();
   if (session.port().now() < none_sparse_until) return false;
   emptying = true;
@@ -44,7 +43,7 @@ bool Heap::State::empty_others(Self self, const SizeClass& wanted) {
 Task<void> Heap::State::empty_in_background(std::shared_ptr<State> self, std::uint64_t wanted) {
   const std::uint64_t before = self->emptied;
   co_await self->empty_some(wanted, self->sweep_deadline());
-  // At first the others have not yet given up what they can do without.
+  // At first the other clients have not yet given up what they can spare.
   const Nanos tick = self->session.grant().tick;
   if (self->emptied == before) {
     self->none_sparse_until = self->session.port().now() + self->barren_rest;
@@ -68,7 +67,7 @@ Task<void> Heap::State::empty_some(std::uint64_t wanted, Nanos deadline) {
     Segment* const segment = one.size_class->find(one.first);
     if (segment != nullptr && segment->is_emptied()) one.size_class->end_emptying(*segment);
   }
-  // What this client can do without, others may be short of.
+  // Other clients may be short of what this client can spare.
   for (auto& [id, size_class] : ledger.classes()) co_await orphan_surplus(size_class);
 }
 
@@ -120,7 +119,7 @@ Task<bool> Heap::State::rewrite(const std::vector<Ledger::Sparse>& chosen) {
   co_return true;
 }
 
-// A segment in which nothing comes free from one look to the next serves requests again: others may be short of it.
+// Lets a segment serve requests again if no block in it comes free between two looks: other clients may be short of it.
 Task<void> Heap::State::return_emptied(std::vector<Ledger::Sparse>& chosen, Nanos deadline) {
   while (goes_on()) {
     bool left = false;

@@ -25,8 +25,9 @@ using fabric::Op;
 using layout::kRun;
 using task::Task;
 
-// A full heap is believed after others had this many ticks to give back what they can spare. After that, requests fail
-// at once, but for one in a tick, which does not wait for others, and for one when this client has freed as much.
+// A full heap is believed after other clients had this many ticks to give back what they can spare. From then on
+// requests fail at once, with two exceptions: one request in a tick, which does not wait for others; and one when this
+// client has freed as much as it asks for.
 constexpr int kPatienceTicks = 4, kPatienceTicksToReplace = 16;
 constexpr int kStepsInATick = 4;
 constexpr int kPatienceEras = 16, kImpatientEras = 4;
@@ -37,7 +38,7 @@ Status full(std::uint64_t bytes) {
                                    " bytes; delete keys or give the pool more memory"};
 }
 
-// While it lives, what the class has come by is not given up before a block of it is free.
+// While one lives, the class keeps what it has gained until a block of it is free.
 class Wait {
  public:
   explicit Wait(SizeClass& size_class) : size_class_(size_class) { ++size_class_.waiting; }
@@ -110,10 +111,10 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
       continue;
     }
     if (co_await return_spares(deadline, cost)) {
-      // Spares of other classes are free when the era is over.
+      // Spare segments of other classes are free when the era is over.
       co_await next_era(size_class, purpose, deadline);
     } else if (steps-- > 0) {
-      // The node tells the others that it is short of segments.
+      // The node tells the other clients that it is short of segments.
       co_await port.sleep_until(std::min(deadline, port.now() + tick / kStepsInATick));
     } else {
       size_class.full_for(purpose) = {
@@ -128,7 +129,7 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
   co_return *block;
 }
 
-// What is missing is an era.
+// Waits for the era that is missing.
 Task<void> Heap::State::next_era(const SizeClass& size_class, Purpose purpose, Nanos deadline) {
   const std::uint64_t safe = session.safe_era();
   while (session.alive() && session.safe_era() == safe && !has_room(size_class, purpose) &&
@@ -183,14 +184,14 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Purpose purpose, Nanos d
   SizeClass& size_class = state.ledger.class_for(bytes);
   SizeClass::Full& found_full = size_class.full_for(purpose);
   const Nanos now = state.session.port().now();
-  // What was found long ago, before a pause, says nothing any more: much may have been deleted since.
+  // A result from long ago, before a pause, no longer counts: much may have been deleted since.
   if (!found_full.found || now >= found_full.believed_until || state.session.pressure() == layout::Pressure::none) {
     found_full.found = false;
     co_return co_await state.acquire(state_, size_class, bytes, purpose, true, deadline, cost);
   }
   const bool freed = state.ledger.freed() >= found_full.tried_after;
   if (now < found_full.tried_until && !freed) co_return full(bytes);
-  // Others fail meanwhile.
+  // Other requests fail meanwhile.
   found_full.tried_until = now + state.session.grant().tick;
   found_full.tried_after = std::numeric_limits<std::int64_t>::max();
   co_return co_await state.acquire(state_, size_class, bytes, purpose, freed, deadline, cost);
@@ -232,14 +233,14 @@ Task<void> Heap::maintain(Nanos deadline) {
     if ((scarce || id == quiet) && !size_class.segments().empty()) {
       const Status scanned = co_await state->scan(
           size_class, scarce ? size_class.firsts() : size_class.next_few(kScanSegments), deadline, state->background);
-      // While segments are emptied, others of the class take what is in them.
+      // While segments are being emptied, others of the class take their contents.
       if (scanned.ok() && !state->emptying) {
         co_await state->orphan(size_class, size_class.in_the_way(state->session.cleared()), deadline,
                                state->background);
         co_await state->orphan(size_class, size_class.surplus(pressure), deadline, state->background);
       }
     }
-    // A class that takes nothing keeps nothing where others are short.
+    // A class that takes nothing keeps nothing when other clients are short.
     (void)co_await state->trim(size_class, scarce && size_class.is_quiet(), deadline, state->background);
     state->let_go(size_class);
   }
@@ -278,7 +279,7 @@ Task<void> Heap::release(Nanos deadline) {
     if (size_class.busy) continue;
     size_class.busy = true;
     (void)co_await state->trim(size_class, true, deadline, cost);
-    // One that is being looked through goes to the dead when the session has ended.
+    // A segment that is being looked through goes to the dead when the session has ended.
     std::vector<std::uint64_t> known = size_class.firsts();
     std::erase_if(known, [&size_class](std::uint64_t first) { return size_class.at(first).is_looked_through(); });
     if (state->session.alive()) co_await state->orphan(size_class, std::move(known), deadline, cost);

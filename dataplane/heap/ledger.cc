@@ -16,12 +16,12 @@ using base::Nanos;
 using layout::kRun;
 
 constexpr std::uint64_t kDemandTicks = 4;  // of demand: about what is in limbo while nobody hurries
-constexpr std::uint64_t kReserve = 16;     // of the blocks in use, one such part may be kept free for that
-// One such part of the blocks is left for replacements: with them alone a class goes on, if slowly, when no segment is
-// to be had.
+constexpr std::uint64_t kReserve = 16;     // 1/kReserve of the blocks in use may be kept free for that
+// 1/kKept of the blocks is left for replacements: with these alone a class goes on, if slowly, when no segment is
+// available.
 constexpr std::uint64_t kKept = 16;
-constexpr std::uint64_t kSparse = 8;    // of a segment that is emptied, one such part is free at least
-constexpr std::uint64_t kSurplus = 16;  // of one that is given up while the node is short of segments
+constexpr std::uint64_t kSparse = 8;    // at least 1/kSparse of a segment is free when it is emptied
+constexpr std::uint64_t kSurplus = 16;  // 1/kSurplus when it is given up while the node is short of segments
 constexpr std::uint64_t kBitmapOffset = sizeof(layout::SegmentHeader);
 
 std::uint64_t count_of(std::uint64_t bits) { return static_cast<std::uint64_t>(std::popcount(bits)); }
@@ -113,7 +113,7 @@ void SizeClass::unlink(Segment& segment) {
   segment.rank_ = kRanks;
 }
 
-// To be called when the number of free blocks in the segment has changed, or of those in limbo.
+// Updates the segment's rank; called when its number of free blocks, or of blocks in limbo, has changed.
 void SizeClass::put_in_rank(Segment& segment) {
   const std::uint64_t used = shape.blocks - segment.unused();
   const bool none = segment.free_count_ == 0 || segment.emptied_;
@@ -137,7 +137,7 @@ void SizeClass::add_free(Segment& segment, std::size_t word, std::uint64_t bits)
   put_in_rank(segment);
 }
 
-// They are not out, whatever became of them.
+// Takes blocks in that are no longer out, whatever happened to them.
 void SizeClass::take_in(Segment& segment, std::size_t word, std::uint64_t bits) {
   segment.out_count_ -= count_of(segment.out_[word] & bits);
   segment.out_[word] &= ~bits;
@@ -174,9 +174,9 @@ void SizeClass::settle(std::uint64_t safe_era) {
 
 std::uint64_t SizeClass::kept(Purpose purpose, layout::Pressure pressure) const {
   if (purpose == Purpose::replacement) return 0;
-  // What comes free is for those who have run out of replacements.
+  // Blocks that come free go to clients that have run out of replacements.
   if (pressure == layout::Pressure::dry) return std::numeric_limits<std::uint64_t>::max();
-  // A share of one segment's blocks; of all segments' blocks where no further segment comes.
+  // A share of one segment's blocks; of all segments' blocks when no further segment comes.
   const std::uint64_t segments = pressure == layout::Pressure::spent ? segments_.size() : 1;
   return segments * shape.blocks / kKept;
 }
@@ -186,7 +186,7 @@ std::optional<Block> SizeClass::take(Purpose purpose, std::uint64_t safe_era, la
   if (!has_room(purpose, pressure)) return std::nullopt;
   full_for(purpose).found = false;
   waiting_since_ = 0;
-  // From the fullest segments: so that others become empty and can go back to the node.
+  // Takes from the fullest segments, so that others become empty and can go back to the node.
   Segment& segment = *ranks_[static_cast<std::size_t>(std::bit_width(ranked_)) - 1];
   while (segment.free_[segment.hint_] == 0) ++segment.hint_;
   std::uint64_t& bits = segment.free_[segment.hint_];
@@ -226,7 +226,8 @@ std::uint64_t SizeClass::take_marks(std::uint64_t first, base::Bytes bitmap, std
     const std::uint64_t bits = word_of(bitmap, word);
     if (bits == 0) continue;
     back.push_back({bitmap_at(first, word), ~bits + 1});
-    // Bits of what is free already, or of no block, are somebody's error: taken back, and believed no further.
+    // Bits of blocks that are free already, or of no block, are another client's error: they are taken back and
+    // ignored.
     const std::uint64_t good =
         bits & layout::blocks_of_word(shape, word) & ~segment.free_[word] & ~segment.limbo_[word];
     anomalies += count_of(bits ^ good);
@@ -246,16 +247,16 @@ void SizeClass::give_up(std::uint64_t first, std::vector<BitmapAdd>& marks) {
 
 // --- How much the class needs
 
-// Blocks that may be free or in limbo before the class takes another segment. Those of a tick that nobody hurries are
-// in limbo for three ticks; where that would be much beside what is in use, eras are hurried, and those of a quarter of
-// a tick are enough.
+// Returns how many blocks may be free or in limbo before the class takes another segment. Without haste, the blocks of
+// a tick are in limbo for three ticks. If that is much beside the blocks in use, eras are hurried, and a quarter of a
+// tick's blocks is enough.
 std::uint64_t SizeClass::reserve() const {
   const std::uint64_t demand = std::max(demand_, taken_);
   const std::uint64_t used = segments_.size() * shape.blocks - unused();
   return std::max({std::min(kDemandTicks * demand, used / kReserve), demand / 4, shape.blocks / 8, std::uint64_t{1}});
 }
 
-// Blocks that may be gone before others have come through an era that is hurried.
+// Returns how many blocks may be taken before others have come through a hurried era.
 std::uint64_t SizeClass::few() const { return std::max({shape.blocks / 8, demand_ / 8, std::uint64_t{1}}); }
 
 void SizeClass::look_at_demand(Nanos now, Nanos tick) {
@@ -273,8 +274,8 @@ bool SizeClass::needs_era() const { return limbo_count_ > 0 && (kDemandTicks * d
 bool SizeClass::waits_for_era(bool hurried, Nanos now, Nanos tick) {
   const bool enough = unused() >= reserve();
   if (!hurried && (enough || !runs_low())) return true;
-  // A class that has its reserve does not grow, nor one of which most is in limbo, or fast writers would spread over
-  // the whole heap: it waits for an era, though not for long.
+  // A class that has its reserve does not grow, and neither does a class with most of its blocks in limbo: otherwise
+  // fast writers would spread over the whole heap. It waits for an era, but not for long.
   if (limbo_count_ == 0 || (!enough && limbo_count_ * 2 < segments_.size() * shape.blocks)) return false;
   if (waiting_since_ == 0) waiting_since_ = now;
   return now - waiting_since_ < tick;
@@ -445,7 +446,7 @@ void Ledger::published(Block block) {
   const auto place = find_place(size_class, block.units);
   FARPOOL_CHECK(place.has_value());
   freed_ -= static_cast<std::int64_t>(size_class.shape.block_bytes);
-  // The segment is not there if the heap has been released.
+  // The segment is gone if the heap has been released.
   if (Segment* own = size_class.find(place->first); own != nullptr) size_class.published(*own, place->block);
 }
 

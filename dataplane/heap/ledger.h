@@ -8,8 +8,8 @@
 //   out      it was handed out, and nobody has said yet whether an entry points to it
 //   in use   anything else, as far as this client knows
 //
-// Eras are those that the session's last tick told: a block found free when era() was e is reused once safe_era() is
-// beyond e + 1.
+// Eras are the session's, from its last tick: a block found free when era() was e is reused once safe_era() is beyond
+// e + 1.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ namespace farpool::heap {
 
 inline constexpr std::size_t kRanks = 32;    // steps in which segments are told apart by how much of them is in use
 inline constexpr std::size_t kEmptied = 16;  // segments that are chosen to be emptied, at most
-inline constexpr std::size_t kMostSpentSurplus = 16;  // segments that are given up at a time, where no segment is left
+inline constexpr std::size_t kMostSpentSurplus = 16;  // segments that are given up at a time when none is left
 
 // The era that a block found free now belongs to. The node's era is at most one above what the last tick told: it
 // advances only when every live session, this one among them, has published the era before.
@@ -54,14 +54,14 @@ class Segment {
   std::uint64_t free_count() const { return free_count_; }
   std::uint64_t limbo_count() const { return limbo_count_; }
   std::uint64_t unused() const { return free_count_ + limbo_count_; }
-  // Blocks that were handed out, and are not yet published or discarded.
+  // Returns the number of blocks that were handed out and are not yet published or discarded.
   std::uint64_t out_count() const { return out_count_; }
   bool is_unused(std::uint64_t block) const { return bit(free_, block) || bit(limbo_, block); }
-  // A look for lost blocks is under way here, and this block may be one.
+  // Says whether a look for lost blocks is under way here and this block may be lost.
   bool is_doubted(std::uint64_t block) const { return bit(doubted_, block); }
   bool is_looked_through() const { return looked_through_; }
   bool is_emptied() const { return emptied_; }
-  // One more than the deaths up to which nothing is lost in it; 0: nobody knows.
+  // Returns one more than the deaths up to which nothing is lost in it; 0: nobody knows.
   std::uint64_t examined() const { return examined_; }
 
  private:
@@ -97,18 +97,18 @@ class SizeClass {
   const std::uint64_t run;  // segments that one of this class takes
   const layout::SegmentShape shape;
 
-  // What tasks that work on the class tell each other.
+  // The tasks that work on the class share these.
   std::size_t waiting = 0;  // requests that wait for a block
-  // Held by the task that scans, grows or shrinks the class: a bitmap is taken back by one, and not while its segment
-  // is given away.
+  // Held by the task that scans, grows or shrinks the class: only one task takes a bitmap's marks back, and none does
+  // while its segment is being given away.
   bool busy = false;
   base::Nanos quiet_until = 0;  // no refill in the background before
-  // The heap was found full, for either purpose.
+  // When the heap was found full, for either purpose.
   struct Full {
     bool found = false;
     base::Nanos tried_until = 0;     // not tried again before
     base::Nanos believed_until = 0;  // unless it has been found again
-    std::int64_t tried_after = 0;    // but tried again once this client has freed so much
+    std::int64_t tried_after = 0;    // tried again earlier once this client has freed so much
   };
   Full& full_for(Purpose purpose) { return full_[static_cast<std::size_t>(purpose)]; }
 
@@ -121,7 +121,7 @@ class SizeClass {
   };
   Segment& add(std::uint64_t first, Origin origin, std::uint64_t deaths);
   void remove(std::uint64_t first);
-  // Returns null if it is not owned, or not any more.
+  // Returns null if this client does not own it, or no longer does.
   Segment* find(std::uint64_t first);
   Segment& at(std::uint64_t first) { return segments_.at(first); }
   const std::map<std::uint64_t, Segment>& segments() const { return segments_; }  // by first
@@ -141,23 +141,23 @@ class SizeClass {
   std::uint64_t unused() const { return free_count_ + limbo_count_; }
   // Grows by each block that comes free, and never falls.
   std::uint64_t ever_free() const { return takes_ + unused(); }
-  // Returns how many blocks of the class are not for this purpose.
+  // Returns how many blocks of the class are kept from this purpose.
   std::uint64_t kept(Purpose purpose, layout::Pressure pressure) const;
   bool has_room(Purpose purpose, layout::Pressure pressure) const { return free_count_ > kept(purpose, pressure); }
   // Hands out a block, from the fullest segment that has one.
   std::optional<Block> take(Purpose purpose, std::uint64_t safe_era, layout::Pressure pressure);
-  // A block that was handed out is in use, or reusable at once.
+  // A block that was handed out is now in use; `discard` makes it reusable at once.
   void published(Segment& segment, std::uint64_t block);
   void discard(Segment& segment, std::uint64_t block);
-  // A block in use comes free. Returns false, and nothing changes, if it was free already.
+  // Frees a block in use. Returns false, and changes nothing, if it was free already.
   bool free(Segment& segment, std::uint64_t block, std::uint64_t era);
-  // Takes over what others have marked in a segment's bitmap: those blocks go into limbo. Appends to `back` what takes
-  // the marks back. Returns how many marks cannot be.
+  // Takes over the marks of other clients in a segment's bitmap: those blocks go into limbo. Appends to `back` the FAAs
+  // that take the marks back. Returns the number of impossible marks.
   std::uint64_t take_marks(std::uint64_t first, base::Bytes bitmap, std::uint64_t era, std::vector<BitmapAdd>& back);
   // Moves what no session can read any more from limbo to the free blocks.
   void settle(std::uint64_t safe_era);
-  // Removes a segment. Appends to `marks` what marks all in it that this client knows to be free. Blocks in limbo are
-  // free as far as the bitmap goes: the client that adopts the segment waits for an era of its own.
+  // Removes a segment. Appends to `marks` the FAAs that mark every block in it that this client knows to be free.
+  // Blocks in limbo count as free in the bitmap: the client that adopts the segment waits for an era of its own.
   void give_up(std::uint64_t first, std::vector<BitmapAdd>& marks);
 
   // --- How much the class needs
@@ -165,11 +165,11 @@ class SizeClass {
   // Learns at most once a tick how many blocks a tick takes.
   void look_at_demand(base::Nanos now, base::Nanos tick);
   bool is_quiet() const { return demand_ == 0 && taken_ == 0 && waiting == 0; }
-  // Says whether others should be told to let the era pass: before free blocks run out, because they learn of it with their
-  // next tick, which may be a whole one away.
+  // Says whether other clients should be told to let the era pass. It does so before free blocks run out, because they
+  // learn of it with their next tick, which may be a whole tick away.
   bool needs_era() const;
   bool runs_low() const { return free_count_ < few(); }
-  // Says whether the class waits for an era rather than take another segment. It does so for at most a tick, and `hurried`
+  // Says whether the class waits for an era instead of taking another segment. It waits for at most a tick; `hurried`
   // says that a request waits.
   bool waits_for_era(bool hurried, base::Nanos now, base::Nanos tick);
   // Says whether blocks should be looked for before operations miss them.
@@ -177,36 +177,37 @@ class SizeClass {
   // Says whether a scan of bitmaps may find something.
   bool scan_is_due() const { return takes_ >= scan_at_ && !segments_.empty(); }
   void scan_soon() { scan_at_ = takes_; }
-  // A few segments have been scanned; `before` is what ever_free() was.
+  // Learns from a scan of a few segments; `before` is what ever_free() was.
   void scanned(std::uint64_t before);
-  // Returns wholly free segments but for what the class may need soon, and not all that is left at once; with `all`,
-  // every one.
+  // Returns wholly free segments except what the class may need soon, and only a part of them at a time; with `all`,
+  // returns every one.
   std::vector<std::uint64_t> spare(bool all) const;
-  // Returns segments of which a good part is free, as far as this client can do without what is free in them. One with
-  // a block that is about to be published is kept: its owner after a death would take that block for lost. Under
-  // pressure, a class that takes nothing keeps nothing; and where no segment is left, the least part is a good one.
+  // Returns segments of which a good part is free, if this client can do without their free blocks. Keeps a segment
+  // with a block that is about to be published: a client that inherits it after a death would take that block for lost.
+  // Under pressure, a class that takes nothing keeps nothing; and when no segment is left, the smallest free part is
+  // enough.
   std::vector<std::uint64_t> surplus(layout::Pressure pressure) const;
-  // Says whether a segment, or a part of it, lies in a stretch that is being cleared, and may leave it: a run that is
-  // no shorter than the stretch has nowhere to go.
+  // Says whether a segment, or a part of it, lies in a stretch that is being cleared and may leave it: a run as long as
+  // the stretch, or longer, has nowhere to go.
   bool is_in_the_way(std::uint64_t first, const layout::Stretch& cleared) const {
     return cleared.overlaps(first, run) && (id != layout::kRun || run < cleared.count);
   }
-  // Returns segments that are in the way, but for those of which a block is about to be published, and so on as above.
+  // Returns segments that are in the way, except those with a block that is about to be published, as above.
   std::vector<std::uint64_t> in_the_way(const layout::Stretch& cleared) const;
 
   // --- A look for blocks that got lost in a segment
 
-  // Doubts all that may be in use but for what is out.
+  // Doubts every block that may be in use, except blocks that are out.
   void begin_look(Segment& segment);
-  // What is marked is not lost: the next scan finds it.
+  // Stops doubting marked blocks: they are not lost, since the next scan finds them.
   void believe_marks(Segment& segment, base::Bytes bitmap);
   void believe(Segment& segment, std::uint64_t block);
   bool has_doubts(const Segment& segment) const;
-  // Frees what is still doubted, and not marked. Returns how many blocks.
+  // Frees blocks that are still doubted and not marked. Returns how many.
   std::uint64_t reclaim(Segment& segment, base::Bytes bitmap);
   void end_look(Segment& segment, std::uint64_t deaths);
 
-  // --- A segment that is emptied: nothing in it is handed out
+  // --- A segment that is being emptied: nothing in it is handed out
 
   void begin_emptying(Segment& segment);
   void end_emptying(Segment& segment);
@@ -259,7 +260,8 @@ class Ledger {
   bool has_segments(std::uint64_t first, std::uint64_t count) const {
     return first < heap_segments && count <= heap_segments - first;
   }
-  // What a block of `bytes` is for that takes the place of one that was asked for with `before`; 0: of none.
+  // Returns what a block of `bytes` is for that replaces a block that was requested with `before` bytes; 0: it replaces
+  // none.
   Purpose purpose_of(std::uint64_t bytes, std::uint64_t before) const;
 
   std::map<std::uint64_t, SizeClass>& classes() { return classes_; }
@@ -275,27 +277,29 @@ class Ledger {
   // Returns nothing if no block of the class begins there.
   std::optional<Place> find_place(const SizeClass& size_class, std::uint64_t units) const;
 
-  // A segment becomes this client's.
+  // Makes a segment this client's.
   void add(SizeClass& size_class, std::uint64_t first, SizeClass::Origin origin, std::uint64_t deaths);
 
-  // One of these becomes known of a block that was taken. `discard` returns false if its segment was given up meanwhile.
+  // The caller reports one of the two for each block that was taken. `discard` returns false if its segment was given
+  // up meanwhile.
   void published(Block block);
   bool discard(Block block);
-  // A published block comes free. Returns the mark that its owner has to find, if that is another client. A place that
-  // cannot be a block, or is free already, is counted as an anomaly.
+  // Frees a published block. Returns the mark for its owner if that is another client. Counts an impossible place, or a
+  // block that is free already, as an anomaly.
   std::optional<BitmapAdd> free(std::uint64_t units, std::uint64_t bytes, std::uint64_t era);
 
-  // Marks that have not been posted, one for each word. `note` returns false if the mark needs no message of its own.
+  // Keeps marks that have not been posted, one for each word. `note` returns false if the mark needs no message of its
+  // own.
   bool note(BitmapAdd mark);
   bool has_noted() const { return !noted_.empty(); }
   std::vector<BitmapAdd> take_noted();
 
-  // Says whether nothing that the dead had unlinked is lost in any segment, after so many deaths.
+  // Says whether no segment has lost a block that a dead client unlinked, after so many deaths.
   bool is_examined(std::uint64_t deaths) const { return examined_ > deaths; }
   void all_examined(std::uint64_t deaths) { examined_ = deaths + 1; }
 
   void settle(std::uint64_t safe_era);
-  // Returns a class that has been taking nothing, in turn: what others free there would be missed.
+  // Returns a class that has been taking nothing, in turn: otherwise what others free there would be missed.
   std::optional<std::uint64_t> next_quiet_class();
 
   struct Sparse {
@@ -303,18 +307,18 @@ class Ledger {
     std::uint64_t first = 0;
     std::uint64_t used = 0;  // blocks, at the last look
   };
-  // Chooses segments to be emptied, of other classes than `wanted`: those that are in the way, and of others the
-  // emptiest first, as long as the rest of the class has room for what is in them.
+  // Chooses segments to empty, of classes other than `wanted`: the segments in the way, then the emptiest, as long as
+  // the rest of their class has room for their contents.
   std::vector<Sparse> choose_sparse(std::uint64_t wanted, const layout::Stretch& cleared);
-  // Bytes of blocks that this client has freed, less what it has published.
+  // Returns the bytes of blocks that this client has freed, minus those that it has published.
   std::int64_t freed() const { return freed_; }
 
-  std::uint64_t anomalies = 0;  // frees that cannot be
+  std::uint64_t anomalies = 0;  // impossible frees
 
  private:
   std::map<std::uint64_t, SizeClass> classes_;  // by size class; runs of n segments at kRun + n
   std::uint64_t looked_into_ = 0;               // the last of the classes that had fallen quiet
-  std::uint64_t examined_ = 0;                  // as of a segment: the least of any owned segment
+  std::uint64_t examined_ = 0;                  // the smallest `examined` of any owned segment
   std::vector<BitmapAdd> noted_;
   std::int64_t freed_ = 0;
 };

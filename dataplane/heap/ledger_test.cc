@@ -51,7 +51,7 @@ struct Ledgered {
   }
   bool free(Block block) { return !ledger.free(block.units, block.bytes, era).has_value(); }
   Ledger::Place place(Block block) const { return ledger.find_place(of, block.units).value(); }
-  // A bitmap with the marks of these blocks of one segment.
+  // Returns a bitmap with the marks of these blocks of one segment.
   std::vector<std::byte> marks(const std::vector<Block>& blocks) const {
     std::vector<std::uint64_t> words(of.shape.bitmap_words);
     for (const Block& block : blocks) words[place(block).block / 64] |= 1ull << place(block).block % 64;
@@ -144,7 +144,7 @@ TEST(Ledger, ADiscardedBlockIsReusableAtOnce) {
   const Block again = *world.take();
   world.of.remove(7);
   EXPECT_FALSE(world.ledger.discard(again));  // its segment is another's now
-  world.ledger.published(again);              // of no consequence
+  world.ledger.published(again);              // has no effect
 }
 
 TEST(Ledger, FreesThatCannotBeAreCountedAndChangeNothing) {
@@ -219,7 +219,7 @@ TEST(Ledger, WhatIsGivenUpIsMarkedFreeAsFarAsItIsKnownToBe) {
   EXPECT_EQ(world.of.unused(), 0u);
   EXPECT_EQ(world.take(), std::nullopt);
   world.safe_era = 20;
-  world.of.settle(world.safe_era);  // the limbo of a segment that is not there any more is forgotten
+  world.of.settle(world.safe_era);  // forgets the limbo of a segment that is gone
   EXPECT_EQ(world.of.free_count(), 0u);
 }
 
@@ -281,14 +281,15 @@ TEST(Ledger, SurplusIsWhatHasRoomAndIsNotNeeded) {
   for (base::Nanos now = kTick; now < 100 * kTick; now += kTick) world.of.look_at_demand(now, kTick);
   ASSERT_TRUE(world.of.is_quiet());
   EXPECT_THAT(world.of.surplus(Pressure::none), ElementsAre(0));  // the other one is kept
-  // A class that takes nothing keeps nothing where others are short, and the least room counts where none is left.
+  // A class that takes nothing keeps nothing when others are short; the smallest free part counts when no segment is
+  // left.
   EXPECT_THAT(world.of.surplus(Pressure::scarce), ElementsAre(0, 1));
   EXPECT_THAT(world.of.surplus(Pressure::dry), ElementsAre(1, 0, 2));
-  // One that waits keeps what it may need.
+  // A class with a waiting request keeps what it may need.
   world.of.waiting = 1;
   EXPECT_THAT(world.of.surplus(Pressure::scarce), ElementsAre(0));
   world.of.waiting = 0;
-  // What is about to be published, looked through or emptied is kept.
+  // Keeps segments with a block that is about to be published, and segments that are being looked through or emptied.
   const Block block = *world.take();
   const std::uint64_t out = world.place(block).first;
   EXPECT_THAT(world.of.surplus(Pressure::dry), testing::Not(testing::Contains(out)));
@@ -381,7 +382,7 @@ TEST(Ledger, ALookDoubtsWhatMayBeInUseAndReclaimsWhatNothingSpeaksFor) {
   EXPECT_FALSE(segment.is_doubted(2));
   for (std::uint64_t block = 3; block + 3 < blocks; ++block) world.of.believe(segment, block);
   EXPECT_TRUE(world.of.has_doubts(segment));
-  // Three are left. One is freed meanwhile by an operation of this client, one is marked by another client.
+  // Three are left. An operation of this client frees one of them meanwhile; another client marks one.
   ASSERT_TRUE(world.free(world.of.block_at(0, blocks - 3)));
   EXPECT_FALSE(segment.is_doubted(blocks - 3));
   EXPECT_EQ(world.of.reclaim(segment, world.marks({world.of.block_at(0, blocks - 2)})), 1u);
@@ -463,12 +464,12 @@ TEST(Ledger, WhatIsInTheWayOfARunIsEmptiedFirst) {
     return firsts;
   };
   EXPECT_THAT(firsts(layout::kRun, {}), ElementsAre(2));
-  // One that is full takes the room that the half ones have.
+  // A full segment takes the room in the half-full ones.
   EXPECT_THAT(firsts(layout::kRun, {.first = 0, .count = 1}), ElementsAre(0));
   EXPECT_THAT(firsts(world.of.id, {.first = 0, .count = 1}), IsEmpty());
   EXPECT_THAT(firsts(layout::kRun, {.first = 9, .count = 3}), ElementsAre(8, 2));
   EXPECT_THAT(firsts(layout::kRun, {.first = 18, .count = 4}), ElementsAre(2)) << "a run as long has nowhere to go";
-  // What is about to be published stays.
+  // A block that is about to be published stays.
   EXPECT_THAT(world.of.in_the_way({.first = 0, .count = 4}), ElementsAre(0, 1, 2, 3));
   const Block block = *world.take();
   EXPECT_THAT(world.of.in_the_way({.first = 0, .count = 4}), testing::Not(testing::Contains(world.place(block).first)));
@@ -488,7 +489,7 @@ TEST(Ledger, CountsWhatItHasFreedLessWhatItHasPublished) {
   EXPECT_EQ(world.ledger.freed(), each);
 }
 
-// Does anything to a ledger, beside a model that says of each block what it is.
+// Does random things to a ledger, beside a model that knows the state of each block.
 class Walk {
  public:
   explicit Walk(std::uint64_t seed) : random_(seed) {}

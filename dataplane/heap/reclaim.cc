@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that got lost when clients died.
+// Looks for blocks that got lost when clients died.
 //
-// What a client that died leaves in its segments: blocks that entries point to; blocks that others have freed, marked
-// so in the bitmap; and blocks that were free as far as it alone knew, or that it had filled and not published, or
-// that somebody unlinked and died before marking them. The last kind it leaves in the segments of the living, too.
-// Only what nobody has marked is in question, and the bytes tell: a block is garbage if it does not hold a whole
-// extent, since an extent is whole before an entry points to it and as long as one does; or if the index says that no
-// entry points to it.
+// A client that died leaves these blocks in its segments: blocks that entries point to; blocks that others have freed
+// and marked in the bitmap; blocks that were free as far as it alone knew, or that it had filled and not published; and
+// blocks that a client unlinked and died before marking them. The last kind also lies in the segments of living
+// clients. Only unmarked blocks are in question, and their bytes decide. A block is garbage if it does not hold a whole
+// extent, because an extent is whole from before an entry points to it until no entry does. It is also garbage if the
+// index says that no entry points to it.
 //
-// A block found so is not free yet, because somebody may still have its address or be about to mark it free: X was
-// unlinked, by client B, before the index answered, when this session's era was e. The node's era was at most e + 1
-// then, so B's operation had pinned an era of at most e + 1. As long as it runs, the node's era goes no further than
-// e + 2; before it ends it tells B's heap of the block, which pins what B knows as the era then, at most e + 2, until
-// the mark is in the bitmap. So once the safe era is beyond e + 2, every mark that a live client makes for X is
-// there, the others are fenced and make none, and readers that saw the entry are gone. The bitmap is read again: a
-// marked block is left to the ordinary scan, which takes the mark back, and one that is not marked never will be. It
-// is counted here, and only here.
+// A block found so is not free yet, because another client may still have its address or be about to mark it free.
+// Suppose that client B unlinked X before the index answered, when this session's era was e. The node's era was at most
+// e + 1 then, so B's operation had pinned an era of at most e + 1. As long as it runs, the node's era does not pass
+// e + 2. Before it ends, it tells B's heap of the block; that heap pins what B knows as the era then, at most e + 2,
+// until the mark is in the bitmap. So once the safe era is beyond e + 2, every mark that a live client makes for X is
+// there, the dead clients are fenced and make none, and readers that saw the entry are gone. The bitmap is read again:
+// a marked block is left to the ordinary scan, which takes the mark back; an unmarked block will never be marked. It is
+// counted here, and only here.
 //
-// Meanwhile this client goes on to use the segment. What is about to be published is not doubted to begin with; and a
-// block that is freed, and perhaps handed out anew, has come to be known as free in between, and is doubted no more.
+// This client uses the segment meanwhile. It never doubts a block that is about to be published, and stops doubting a
+// block that is freed in between, even if it hands that block out again.
 //
-// Nothing is written before that. A client that dies in the middle leaves a segment of the dead, as it found it.
+// Nothing is written before that. If this client dies in the middle, the segment is a dead client's again, unchanged.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -45,9 +45,9 @@ using layout::kRun;
 using task::Task;
 
 constexpr std::size_t kSweeps = 4;                // segments of the dead that one client looks through at a time
-constexpr std::uint64_t kSweepBytes = 64 * 1024;  // of a segment, in one READ
-constexpr Nanos kSweepRest = 3;  // times as long as a piece of the own segments has taken, before the next
-constexpr int kJudgements = 4;   // times that the index is asked about one block before it is taken to be in use
+constexpr std::uint64_t kSweepBytes = 64 * 1024;  // that one READ of a segment reads
+constexpr Nanos kSweepRest = 3;  // rests so many times as long as a piece of its own segments has taken
+constexpr int kJudgements = 4;   // questions to the index about one block before it counts as in use
 
 }  // namespace
 
@@ -58,7 +58,7 @@ Task<void> Heap::State::sweep(std::shared_ptr<State> self, std::uint64_t size_cl
     SizeClass& of = self->ledger.class_of(segment->size_class, segment->run);
     self->ledger.add(of, segment->first, SizeClass::Origin::dead, self->session.deaths());
     co_await self->look_through(of, segment->first, true);
-    // Clients that have come in place of the dead would take anew what this client can do without.
+    // Clients that have come in place of the dead would otherwise take new segments for what this client can spare.
     co_await self->orphan_surplus(of);
   }
   --self->sweeping;
@@ -129,7 +129,7 @@ void Heap::State::look_after_own(Self self) {
   session.background().spawn(look_through_own(self));
 }
 
-// Between any two awaits the segment may be given up, and even come back: then nothing of it is doubted.
+// At any await the segment may be given up, and even come back: then none of its blocks is doubted.
 Task<void> Heap::State::look_through(SizeClass& size_class, std::uint64_t first, bool hurried) {
   const std::uint64_t deaths = session.deaths();
   fabric::Buffer buffer = session.port().buffer(size_class.shape.bitmap_words * 8);
@@ -176,7 +176,7 @@ Task<bool> Heap::State::ask_index(SizeClass& size_class, std::uint64_t first, bo
 Task<bool> Heap::State::ask_about(SizeClass& size_class, std::uint64_t first, std::uint64_t from, std::uint64_t count,
                                   base::MutableBytes piece) {
   const std::uint64_t block_bytes = size_class.shape.block_bytes;
-  // Runs can be longer than what one READ may carry.
+  // A run can be longer than one READ.
   const std::uint64_t offset = layout::block_offset(size_class.block_at(first, from).units);
   for (std::uint64_t at = 0; at < piece.size(); at += kSweepBytes) {
     const std::uint64_t bytes = std::min<std::uint64_t>(kSweepBytes, piece.size() - at);
@@ -206,7 +206,7 @@ Task<void> Heap::State::outlast_marks() {
   }
 }
 
-// Returns whether a block may be in use.
+// Says whether a block may be in use.
 Task<bool> Heap::State::used(std::uint64_t units, base::Bytes block) {
   const auto extent = layout::read_extent(block, units);
   if (!extent) co_return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a size class comes by blocks, and gives segments back.
+// How a size class gets blocks, and gives segments back.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -27,7 +27,7 @@ constexpr std::size_t kAtomicsPerChain = 16;  // within what a responder grants
 
 }  // namespace
 
-// As many to a chain as a responder grants.
+// Posts as many in a chain as a responder grants.
 Task<bool> Heap::State::add_all(std::vector<BitmapAdd> adds, Nanos deadline, Cost& cost) {
   std::array<std::uint64_t, kAtomicsPerChain> before{};
   std::array<Op, kAtomicsPerChain> chain;
@@ -106,7 +106,7 @@ bool Heap::State::add_granted(SizeClass& size_class, const layout::AllocateSegme
   return origin == fresh;
 }
 
-// What the node answers does not matter: the segment is not this client's any more.
+// Ignores what the node answers: the segment is no longer this client's.
 Task<void> Heap::State::give_back(std::uint64_t first, std::uint64_t count, bool orphan, Nanos deadline, Cost& cost) {
   fabric::Buffer request = session.port().buffer(sizeof(layout::ReturnSegmentsRequest));
   fabric::Buffer reply = session.port().buffer(sizeof(layout::ReturnSegmentsReply));
@@ -138,7 +138,7 @@ Task<Result<Refill>> Heap::State::refill(SizeClass& size_class, Purpose purpose,
     if (!scanned.ok()) co_return scanned;
     co_return Refill::wait;  // its free blocks are in limbo
   }
-  // Nothing more to be had: only what others have freed, wherever it is.
+  // The node has no more: only blocks that others have freed are left, in any segment.
   while (size_class.limbo_count() == 0 && !has_room(size_class, purpose) && looked_at < size_class.segments().size()) {
     auto scanned = co_await scan_some(size_class, deadline, cost);
     if (!scanned.ok()) co_return scanned.status();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the heap does with its ledger at a memory node: the ledger decides, and the coroutines here post, wait and tell
-// it what came of that. For the room's own sources.
+// What the heap does with its ledger at a memory node: the ledger decides; the coroutines here post, wait, and tell it
+// the result. For the room's own sources.
 //
 //   heap.cc     blocks for operations, frees, housekeeping
 //   refill.cc   how a size class grows and shrinks
 //   reclaim.cc  blocks that got lost when clients died
-//   compact.cc  segments of which little is in use are emptied into others
+//   compact.cc  empties sparsely used segments into others
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace farpool::heap {
 
 inline constexpr std::size_t kScanSegments = 16;  // bitmaps read in one chain
-inline constexpr int kBarrenTicks = 8;            // before what was done in vain is tried again
+inline constexpr int kBarrenTicks = 8;            // before an attempt that gained nothing is repeated
 
 enum class Refill {
   got,
@@ -57,7 +57,7 @@ struct Heap::State {
   bool looking_through_own = false;
   base::Nanos none_dead_until = 0;  // the memory node has said that no segment waits
   bool emptying = false;
-  base::Nanos none_sparse_until = 0;  // nothing came of emptying segments
+  base::Nanos none_sparse_until = 0;  // emptying segments has gained nothing
   base::Nanos barren_rest;            // how long that is believed the next time
   std::uint64_t emptied = 0;
   std::uint64_t taken_over = 0;
@@ -79,7 +79,7 @@ struct Heap::State {
   task::Task<void> hold(SizeClass& size_class);
 
   // --- Blocks for operations (heap.cc)
-  // `patient`: waits until others have given up what they can do without.
+  // `patient`: waits until other clients have given up what they can spare.
   task::Task<base::Result<Block>> acquire(Self self, SizeClass& size_class, std::uint64_t bytes, Purpose purpose,
                                           bool patient, base::Nanos deadline, fabric::Cost& cost);
   task::Task<void> next_era(const SizeClass& size_class, Purpose purpose, base::Nanos deadline);
@@ -101,63 +101,63 @@ struct Heap::State {
   task::Task<base::Result<layout::AllocateSegmentsReply>> ask_for_segments(const SizeClass& size_class, Purpose purpose,
                                                                            bool in_vain, base::Nanos deadline,
                                                                            fabric::Cost& cost);
-  // Adds what the memory node granted. Returns whether all of it is free at once.
+  // Adds what the memory node granted. Says whether all of it is free at once.
   bool add_granted(SizeClass& size_class, const layout::AllocateSegmentsReply& granted);
   task::Task<void> give_back(std::uint64_t first, std::uint64_t count, bool orphan, base::Nanos deadline,
                              fabric::Cost& cost);
-  // Brings blocks: what others have freed, else a segment from the node. An unhurried refill leaves the class as large
-  // as it is if enough is in limbo. `in_vain`: the caller has been short of them for some ticks.
+  // Brings blocks: those that others have freed, otherwise a segment from the node. An unhurried refill leaves the
+  // class at its size if enough is in limbo. `in_vain`: the caller has been short of blocks for some ticks.
   task::Task<base::Result<Refill>> refill(SizeClass& size_class, Purpose purpose, bool hurried, bool in_vain,
                                           base::Nanos deadline, fabric::Cost& cost);
-  // Returns segments that the class can spare to the node; with `all`, every wholly free one. Returns whether there
-  // were any.
+  // Returns segments that the class can spare to the node; with `all`, every wholly free one. Says whether there were
+  // any.
   task::Task<bool> trim(SizeClass& size_class, bool all, base::Nanos deadline, fabric::Cost& cost);
   // Gives segments up with all that this client knows to be free in them.
   task::Task<void> orphan(SizeClass& size_class, std::vector<std::uint64_t> firsts, base::Nanos deadline,
                           fabric::Cost& cost);
-  // Gives up what this client can do without, in the background.
+  // Gives up, in the background, what this client can do without.
   task::Task<void> orphan_surplus(SizeClass& size_class);
   // Returns wholly free segments of all classes, so that the node can make something else of them.
   task::Task<bool> return_spares(base::Nanos deadline, fabric::Cost& cost);
-  // Refills a class that runs low before it is empty, so that operations do not wait. What others have freed is looked
-  // for before that: it takes an era to become free.
+  // Refills a class that runs low before it is empty, so that operations do not wait. It looks for blocks that others
+  // have freed before that, because those take an era to become free.
   void refill_ahead(Self self, SizeClass& size_class);
   static task::Task<void> refill_in_background(std::shared_ptr<State> self, SizeClass& size_class);
 
   // --- Blocks that got lost (reclaim.cc)
-  // Begins to take over what the node has, as far as it is known to have any. Returns whether this client is at it.
+  // Starts to take over segments of the dead if the node may have any. Says whether this client is doing so.
   bool take_over(Self self, const SizeClass* wanted);
   void look_after_own(Self self);
   static task::Task<void> sweep(std::shared_ptr<State> self, std::uint64_t size_class, std::uint64_t run);
   // Asks the node for a segment of the dead, or an orphan.
   task::Task<std::optional<layout::AdoptSegmentReply>> inherit(std::uint64_t size_class, std::uint64_t run,
                                                                bool& orphan);
-  // After each death, one segment after the other, and slowly: nobody waits for it.
+  // Looks through its own segments after each death, one after the other and slowly, because nobody waits for it.
   static task::Task<void> look_through_own(std::shared_ptr<State> self);
   task::Task<void> look_through(SizeClass& size_class, std::uint64_t first, bool hurried);
-  // Asks the index about each doubted block of the segment. Returns false if the segment has been given up meanwhile, or
-  // the heap does not go on.
+  // Asks the index about each doubted block of the segment. Returns false if the segment has been given up meanwhile,
+  // or the heap stops.
   task::Task<bool> ask_index(SizeClass& size_class, std::uint64_t first, bool hurried);
   task::Task<bool> ask_about(SizeClass& size_class, std::uint64_t first, std::uint64_t from, std::uint64_t count,
                              base::MutableBytes piece);
-  // Waits until every mark that a live client makes for a block that was unlinked by now is in its bitmap.
+  // Waits until the bitmaps hold every mark that live clients make for blocks unlinked by now.
   task::Task<void> outlast_marks();
   task::Task<bool> used(std::uint64_t units, base::Bytes block);
   task::Task<bool> read(std::uint64_t offset, base::MutableBytes into);
 
   // --- Segments of other classes are emptied (compact.cc)
-  // Returns whether this client is at it, for this class or another.
+  // Says whether this client is emptying segments, for this class or another.
   bool empty_others(Self self, const SizeClass& wanted);
   static task::Task<void> empty_in_background(std::shared_ptr<State> self, std::uint64_t wanted);
   task::Task<void> empty_some(std::uint64_t wanted, base::Nanos deadline);
-  // Takes on sparse orphans of other classes, which may be of no use to anybody as they are.
+  // Adopts sparse orphans of other classes, which may be useless to every client in their present class.
   task::Task<void> gather(std::uint64_t wanted);
   task::Task<void> add_fresh(SizeClass& size_class, base::Nanos deadline);
   // Waits until what is in limbo now is free.
   task::Task<void> pass_eras(base::Nanos deadline);
-  // Writes the pairs in these segments anew. Returns false if the heap does not go on.
+  // Rewrites the pairs in these segments. Returns false if the heap stops.
   task::Task<bool> rewrite(const std::vector<Ledger::Sparse>& chosen);
-  // Returns those of which everything comes to be free; what others have freed there, their bitmaps say.
+  // Returns the segments that become wholly free; their bitmaps tell what others have freed there.
   task::Task<void> return_emptied(std::vector<Ledger::Sparse>& chosen, base::Nanos deadline);
 };
 
