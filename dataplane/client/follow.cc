@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows the pool: its map, and a session with each memory node of it that serves.
+// Follows the pool: reads its map, and keeps a session with each memory node that serves.
 #include <algorithm>
 #include <utility>
 
@@ -21,7 +21,7 @@ constexpr Nanos kLongestBackoff = 2 * base::kSecond;
 constexpr Nanos kMapInterval = 15 * base::kSecond;
 // How often a link looks at its session.
 constexpr Nanos kLook = 100 * base::kMillisecond;
-constexpr int kLooksInATick = 8;  // where the memory node is short of segments
+constexpr int kLooksInATick = 8;  // when the memory node is short of segments
 
 }  // namespace
 
@@ -40,7 +40,8 @@ Task<void> Pool::follow_map() {
                                                    std::max(epoch(), wanted_epoch_), port_.now() + patience(), trust);
     counters_.map_fetches.add();
     if (fetched.code() == Code::stale && wanted_epoch_ > epoch() + 1 && !closing_) {
-      // A memory node has told of an epoch that none can show. It may lie: what there is until then counts.
+      // A memory node has reported an epoch whose map no node can show. It may lie: until the map is there, the epochs
+      // below it count.
       Result<map::Map> older = co_await map::fetch(port_, std::move(endpoints), options_.pool_uid, epoch() + 1,
                                                    port_.now() + patience(), trust);
       counters_.map_fetches.add();
@@ -68,7 +69,7 @@ Task<void> Pool::follow_map() {
       backoff = kFirstBackoff;
       (void)co_await refresh_.wait(port_.now() + jittered(kMapInterval));
     } else {
-      // Even when somebody asks for it, the map is not read more often than this.
+      // Even when a task asks for it, the map is not read more often than this.
       co_await port_.sleep_for(kFirstBackoff / 2);
       if (!closing_) (void)co_await refresh_.wait(port_.now() + jittered(backoff));
     }
@@ -108,7 +109,7 @@ void Pool::adopt(map::Map map) {
     link->move = move_of(*link);
     if (link->bond == nullptr) continue;
     if (index::Movable* movable = link->bond->table->movable()) movable->follow(link->move);
-    // Other clients should know by then.
+    // Other clients should know of the move by then.
     link->bond->move_due = port_.now() + jittered(link->bond->session->grant().tick);
     link->bond->split_due = link->bond->move_due;
   }
@@ -122,7 +123,7 @@ void Pool::adopt(map::Map map) {
   changed();
 }
 
-// Holds a session with a node for as long as it is wanted.
+// Keeps a session with a node open for as long as the map wants it.
 Task<void> Pool::keep(Link& link) {
   Nanos backoff = kFirstBackoff;
   while (!closing_ && link.wanted()) {
@@ -156,7 +157,7 @@ Task<void> Pool::keep(Link& link) {
         log(true, "no session with memory node " + link.name + " at " + link.endpoint + ": " + link.trouble.message());
         changed();
       }
-      // The node may have begun another life, or follow another epoch.
+      // The node may have begun another life, or may follow another epoch.
       refresh_.wake_all();
       co_await pause(link, port_.now() + jittered(backoff));
       backoff = std::min(2 * backoff, kLongestBackoff);
@@ -186,7 +187,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   fabric::Cost cost;
   Result<layout::Superblock> superblock = co_await index::read_superblock(*bond->session, deadline, cost);
   Status status = superblock.status();
-  // With one table no key is looked for elsewhere: its node may have begun anew, with a secret of its own.
+  // With one table, keys are never looked for elsewhere, and the node may have begun anew with a secret of its own.
   if (status.ok() && pool_secret_ && *pool_secret_ != secret && map_->message().tables_size() > 1) {
     status = {
         Code::corrupt,
@@ -208,7 +209,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
   co_return bond;
 }
 
-// Until the session has ended, or is not wanted any more.
+// Watches a session until it has ended or is no longer wanted.
 Task<void> Pool::watch(Link& link, Bond& bond) {
   const Nanos tick = bond.session->grant().tick;
   Nanos maintained = port_.now();
@@ -226,7 +227,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
       moving_ = true;
       scope_.spawn(move_away(link, bond));
     }
-    // Others wait for what this client can give up.
+    // Other clients wait for what this client can give up.
     const bool news = bond.session->pressure() > pressure || !(bond.session->cleared() == cleared);
     if (port_.now() < maintained + (news ? tick / kLooksInATick : tick)) continue;
     pressure = bond.session->pressure();
@@ -250,8 +251,8 @@ void Pool::tell_split_trouble(const Link& link, Bond& bond) {
 
 Task<void> Pool::repair_after_deaths(const Link& link, Bond& bond) {
   const Nanos timeout = bond.session->grant().failure_timeout;
-  // Where tables are split, a client that dies may leave a split and no operation slot that says so; so may an earlier
-  // life of the memory node.
+  // Where tables are split, a client that dies may leave a split without an operation slot that says so. So may an
+  // earlier life of the memory node.
   const bool splits = bond.table->geometry().tables > 1;
   const std::uint64_t deaths = bond.session->deaths();
   if (bond.session->dead() == 0 && (!splits || bond.deaths_repaired == deaths)) {
@@ -278,7 +279,8 @@ Task<void> Pool::repair_after_deaths(const Link& link, Bond& bond) {
 }
 
 Task<void> Pool::part(std::unique_ptr<Bond> bond) {
-  // No operation finds the bond any more; those that have it end by their deadlines, at once if the session has ended.
+  // No operation finds the bond any more. Operations that hold it end by their deadlines, or at once if the session has
+  // ended.
   while (bond->uses > 0) {
     if (port_.now() >= close_deadline_) bond->session->end({Code::unavailable, "this client of the pool has closed"});
     (void)co_await links_due_.wait(port_.now() + kLook);

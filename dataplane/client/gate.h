@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Within one client, changes of one key take turns here and not at the table's locks: a hot key then costs each client
-// one attempt at the lock at a time, and clients go in the order in which they came. Keys that share a gate merely wait
-// for each other.
+// Within one client, changes of one key take turns here and not at the table's locks. A hot key then costs each client
+// one attempt at the lock at a time, and changes go in the order of their arrival. Keys that share a gate only wait for
+// each other.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class Gates {
   };
 
  public:
-  // The holder of one has the gate to itself. Empty: the deadline passed first.
+  // Holds the gate for its holder alone. Empty: the deadline passed first.
   class Pass {
    public:
     Pass() = default;
@@ -41,7 +41,7 @@ class Gates {
     Pass& operator=(Pass&&) = delete;
     ~Pass() {
       if (gate_ == nullptr) return;
-      // The gate stays busy for whom it is handed to.
+      // If the gate is handed to the next in the queue, it stays busy.
       gate_->queue.empty() ? void(gate_->busy = false) : gate_->queue.wake_one();
     }
     explicit operator bool() const { return gate_ != nullptr; }

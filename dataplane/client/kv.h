@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rest of the world sees of a pool: a key-value service. One thread; every call is one operation of the index,
-// atomic across all clients of the pool.
+// What other rooms see of a pool: a key-value service. It belongs to one thread; every call is one operation of the
+// index, atomic across all clients of the pool.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,22 @@ class Kv {
   virtual ~Kv() = default;
 
   virtual task::Task<base::Result<std::optional<std::string>>> get(std::string_view key) = 0;
-  // Sets the key whether or not it exists.
+  // Sets the key, whether or not it exists.
   virtual task::Task<base::Status> put(std::string_view key, std::string_view value) = 0;
-  // True if the key existed.
+  // Returns whether the key existed.
   virtual task::Task<base::Result<bool>> erase(std::string_view key) = 0;
-  // Reads, decides and writes as one atomic step. Status unknown_outcome: it may or may not have taken effect.
+  // Reads, decides and writes as one atomic step. With status unknown_outcome it may or may not have taken effect.
   virtual task::Task<base::Status> modify(std::string_view key, Editor& editor) = 0;
-  // One value per key, each read on its own (no snapshot across keys), in parallel.
+  // Returns one value per key; reads them in parallel, each on its own (no snapshot across keys).
   virtual task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
       std::vector<std::string_view> keys) = 0;
-  // Keys in the pool. Exact when nothing changes; counts what was acknowledged before the call by the same client.
+  // Returns the number of keys in the pool. It is exact when nothing changes, and includes every change that the same
+  // client had acknowledged before the call.
   virtual task::Task<base::Result<std::uint64_t>> count() = 0;
-  // A step of a scan of the whole pool, of about so many keys: see index::Page. An error leaves the cursor as it was;
-  // the step may be tried again.
+  // Takes one step of a scan of the whole pool, of about so many keys: see index::Page. An error leaves the cursor as
+  // it was; the caller may try the step again.
   virtual task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count) = 0;
-  // Some key by chance, though not each with the same; nothing if there was none.
+  // Returns some key by chance, though not every key with the same chance; nothing if there was none.
   virtual task::Task<base::Result<std::optional<std::string>>> any_key() = 0;
 };
 

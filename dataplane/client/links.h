@@ -30,15 +30,15 @@ struct Pool::Bond {
   // The last move of keys that is known to be finished at the node, and when to look again.
   std::uint64_t moved = 0;
   Nanos move_due = 0;
-  std::uint64_t move_lease = 0;  // as it was when another client was at it
+  std::uint64_t move_lease = 0;  // as last read, when another client was moving keys
   std::string move_trouble;
-  // As many tables as the node is known to have in use of those that the map asks for, and when to look again.
+  // How many of the tables that the map asks for are known to be in use at the node, and when to look again.
   std::uint64_t split_into = 0;
   Nanos split_due = 0;
   std::string split_trouble;
-  Nanos repair_due = 0;                          // 0: nobody is known to have died
+  Nanos repair_due = 0;                          // 0: no client is known to have died
   std::optional<std::uint64_t> deaths_repaired;  // up to which no split is left
-  fabric::Cost repair_cost;                      // of what no operation waited for
+  fabric::Cost repair_cost;                      // of repairs that no operation waited for
 };
 
 // A node of the map.
@@ -52,17 +52,17 @@ struct Pool::Link {
   bool kept = false;     // its keep() runs, and refers to it
   index::Move move;      // of keys between memory nodes, as the map has it
   std::unique_ptr<Bond> bond;
-  // The session before, if it did not end by a goodbye: its incarnation, and its first lane token.
+  // The session before, if it ended without a goodbye: its incarnation, and its first lane token.
   std::uint64_t previous = 0;
   std::array<std::byte, 16> previous_token{};
   base::Status trouble{base::Code::unavailable, "no session has been opened yet"};
 
   bool wanted() const { return !stopped && !retired; }
-  // Keys are to move away, and this client does not know that all have.
+  // Says whether keys are to move away and this client does not yet know that all have.
   bool leaving() const { return !retired && !move.leaving.empty() && (bond == nullptr || bond->moved < move.number); }
 };
 
-// The bond that an operation uses. It is not given up while one lives.
+// The bond that an operation uses. The pool does not give a bond up while one of these lives.
 class Pool::Borrowed {
  public:
   Borrowed(Pool& pool, Bond& bond) : pool_(&pool), bond_(&bond) { ++bond_->uses; }
@@ -81,7 +81,7 @@ class Pool::Borrowed {
   Bond* bond_;
 };
 
-// What an operation cost and came to.
+// What an operation cost, and how it ended.
 class Pool::Account {
  public:
   Account(Pool& pool, Operation operation)
@@ -106,8 +106,8 @@ class Pool::Account {
 
   const Nanos deadline;
   fabric::Cost cost;
-  // Epochs of the attempt under way, and of one whose key had left the node that its part leaves: as long as that epoch
-  // is followed, it is at the next.
+  // The epoch of the current attempt, and the epoch in which the key had already left the node that its part is
+  // leaving: while the pool follows that epoch, the key is at the next node.
   std::uint64_t routed_in = 0, left_in = 0;
 
  private:

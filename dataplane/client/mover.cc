@@ -20,7 +20,7 @@ Task<Status> Mover::run(std::uint64_t number) {
   Status status;
   for (const End& end : ends) {
     tenures_.push_back(std::make_unique<session::Tenure>(*end.session));
-    // Long enough for a holder that does not move to be fenced.
+    // Long enough to fence a holder that does not renew its lease.
     const Nanos patience = 2 * end.session->grant().failure_timeout;
     status = co_await tenures_.back()->take(layout::kMoveLease, end.session->port().now() + patience);
     if (!status.ok()) break;
@@ -58,7 +58,8 @@ Task<Status> Mover::take_in(std::string_view key, std::string_view value) {
   co_return added.status();
 }
 
-// Under the key's locks, where there are such: what a mover that died has begun to write there is finished first.
+// Looks under the key's locks where there are locks, because that finishes first what a dead mover has begun to write
+// there.
 Task<Result<bool>> Mover::has(std::string_view key) {
   class Look final : public index::Editor {
    public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves keys from one memory node to others, as the shard map has it (docs/adr/0012). A client that dies over it leaves
-// what the next one goes on with.
+// Moves keys from one memory node to others, as the shard map says (docs/adr/0012). If a client dies during a move, the
+// next one continues it.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ class Mover final : public index::Arrivals {
     session::Session* session = nullptr;
     index::Table* table = nullptr;  // that has a movable()
   };
-  // All outlive it. `target_of` gives the index in `targets` of a key's; `go_on` tells whether the move is still
-  // wanted, and that the ends are all there.
+  // All of these outlive the mover. `target_of` returns the index in `targets` of a key's target; `go_on` says whether
+  // the move is still wanted and its ends are all there.
   Mover(End source, std::vector<End> targets, std::function<std::size_t(std::string_view key)> target_of,
         index::Movable::GoOn go_on)
       : source_(source), targets_(std::move(targets)), target_of_(std::move(target_of)), go_on_(std::move(go_on)) {}
 
-  // Ok: move `number` is finished, by this client or another.
+  // Returns ok when move `number` is finished, by this client or another.
   task::Task<base::Status> run(std::uint64_t number);
-  // Whether it came by all leases.
+  // Says whether it acquired all leases.
   bool begun() const { return begun_; }
 
   task::Task<base::Status> take_in(std::string_view key, std::string_view value) override;

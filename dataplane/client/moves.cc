@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client does for the pool beside its operations: splits of tables ahead of need, and moves of keys.
+// What a client does for the pool besides its operations: it splits tables ahead of need, and moves keys.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -17,8 +17,8 @@ using base::Result;
 using base::Status;
 using task::Task;
 
-// Each client splits one table after the other, whichever it comes upon, until all have been. A split belongs to the
-// holder of a lease, so that clients that choose the same one do no harm.
+// Splits one table after the other, in any order, until all have been split. A split belongs to the holder of a lease,
+// so clients that choose the same table do no harm.
 Task<void> Pool::split_ahead(const Link& link, Bond& bond) {
   const std::uint64_t tables = map_->message().least_tables();
   if (tables <= bond.split_into || port_.now() < bond.split_due) co_return;
@@ -34,7 +34,7 @@ Task<void> Pool::split_ahead(const Link& link, Bond& bond) {
   bond.split_due = port_.now() + jittered(more.ok() ? bond.session->grant().tick : timeout);
 }
 
-// What the map says of the pool's latest move, to the table of one of its nodes.
+// Returns what the map says of the pool's latest move, for the table of one of its nodes.
 index::Move Pool::move_of(const Link& link) const {
   const v1alpha1::ShardMap& message = map_->message();
   index::Move move{.number = message.move(), .depth = message.directory_depth(), .leaving = {}};
@@ -46,7 +46,7 @@ index::Move Pool::move_of(const Link& link) const {
   return move;
 }
 
-// Everybody tries, and one at a time comes to do it: if it dies over it, the next one follows.
+// Every client tries this, and one at a time succeeds: if it dies, the next one continues.
 Task<void> Pool::move_away(Link& link, Bond& bond) {
   const std::uint64_t number = link.move.number;
   Status status;
@@ -66,7 +66,7 @@ Task<void> Pool::move_away(Link& link, Bond& bond) {
       log(true, "move " + std::to_string(number) + " of keys away from memory node " + link.name +
                     " is not finished: " + bond.move_trouble);
     }
-    // A target that is full will hardly have room at once.
+    // A full target will hardly have room at once.
     const Nanos timeout = bond.session->grant().failure_timeout;
     bond.move_due = port_.now() + jittered(status.code() == Code::out_of_memory ? 16 * timeout : timeout);
   }
@@ -85,7 +85,7 @@ Task<Status> Pool::try_to_move(Link& link, Bond& bond, std::uint64_t number) {
   std::vector<Borrowed> borrowed;
   std::vector<Mover::End> targets;
   const map::Map map = *map_;
-  // In the order of nodes: movers of several sources take the leases of the same targets.
+  // Takes leases in the order of nodes, because movers of several sources take the leases of the same targets.
   std::set<std::uint32_t> nodes;
   for (const v1alpha1::Departure& departure : map.message().departures()) {
     if (departure.from() != link.table) continue;

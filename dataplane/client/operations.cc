@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on keys. Each is tried again while attempts do nothing.
+// Operations on keys. Each is tried again if an attempt did nothing.
 #include <algorithm>
 #include <type_traits>
 #include <utility>
@@ -30,7 +30,7 @@ Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
   }
 }
 
-// Changes a key. Changes of one key go one at a time. `attempt` is one try at a table, and says whether the key
+// Changes a key. Changes of one key run one at a time. `attempt` is one try at a table, and returns whether the key
 // existed.
 template <class Answer, class Attempt>
 Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt attempt) {
@@ -96,7 +96,7 @@ Task<Result<std::uint64_t>> Pool::count() {
   Account account(*this, Operation::count);
   Status failure;
   std::uint64_t keys = 0;
-  // Another epoch may have other nodes: then all are counted again.
+  // Another epoch may have other nodes: then all of them are counted again.
   for (bool whole = false; failure.ok() && !whole;) {
     const std::uint64_t begun_in = epoch();
     keys = 0;

@@ -94,7 +94,7 @@ Status Pool::why_not(const Link* link) const {
   if (closing_) return {Code::unavailable, "this client of the pool is closing"};
   if (!map_) return {Code::unavailable, map_trouble_};
   if (link == nullptr) {
-    // Any session would do. What keeps the first one from opening is as good an answer as any.
+    // Any session would do. The reason that keeps the first one from opening is as good an answer as any.
     std::string text = "no session with any memory node of epoch " + std::to_string(map_->epoch()) + " could be opened";
     for (const Link* one : link_of_node_) {
       if (one == nullptr || one->stopped) continue;
@@ -124,7 +124,7 @@ Task<Result<Pool::Borrowed>> Pool::borrow_by(const std::function<Link*()>& which
     if (link != nullptr && link->bond != nullptr && link->bond->session->alive() && !closing_) {
       co_return Borrowed(*this, *link->bond);
     }
-    // A stopped node stays so until a person has acted: nothing to wait for.
+    // A stopped node stays stopped until a person has acted: waiting is useless.
     if (closing_ || (link != nullptr && link->stopped) || port_.now() >= deadline) co_return why_not(link);
     if (link != nullptr && link->bond != nullptr) links_due_.wake_all();
     (void)co_await changed_.wait(deadline);
@@ -134,7 +134,7 @@ Task<Result<Pool::Borrowed>> Pool::borrow_by(const std::function<Link*()>& which
 Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& account) {
   if (status.code() == Code::moved) {
     account.left_in = account.routed_in;
-    co_return true;  // to the node where it is, which a deadline does not forbid
+    co_return true;  // to the node that has the key; the deadline does not forbid that
   }
   if (status.code() != Code::unavailable && status.code() != Code::stale) co_return false;
   account.left_in = 0;
@@ -145,7 +145,7 @@ Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& acco
       wanted_epoch_ = std::max(wanted_epoch_, account.routed_in + 1);
       refresh_.wake_all();
     }
-    // Refused although the session lives: whatever it is takes a moment.
+    // The node refused although the session lives: the cause takes a moment to pass.
     co_await port_.sleep_until(std::min(account.deadline, port_.now() + jittered(kFirstBackoff)));
   } else {
     links_due_.wake_all();

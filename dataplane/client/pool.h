@@ -8,23 +8,23 @@
 //   co_await pool.close(port.now() + base::kSecond);
 //
 // Threads: a pool, its port and every coroutine that awaits it belong to one thread; other threads have pools of their
-// own. What is said to be for any thread may be read from any. Units: times are nanoseconds on the port's clock; sizes
-// are bytes. Keys have up to 64 KiB, values up to 1 MiB. Keys and values are views of the caller's memory, which must
-// live until the operation has ended.
+// own. Members marked "any thread" may be read from any. Units: times are nanoseconds on the port's clock; sizes are
+// bytes. Keys have up to 64 KiB, values up to 1 MiB. Keys and values are views of the caller's memory, which must live
+// until the operation has ended.
 //
-// The pool reads the shard map from any memory node that it can reach, holds one session with each node that serves,
-// and follows new epochs, restarted nodes, and nodes that come and go. An operation waits for that within
+// The pool reads the shard map from any memory node that it can reach, and holds one session with each node that
+// serves. It follows new epochs, restarted nodes, and nodes that come and go. An operation waits for that within
 // Options::operation_deadline, and is tried again if an attempt did nothing. It ends with one of
-//
+// 
 //   ok
-//   too_large        the key or the value is; nothing was done
+//   too_large        the key or the value is too large; nothing was done
 //   out_of_memory    the node that serves the key is full; nothing was done
 //   timed_out        nothing was done by the deadline
 //   locked           a lock of the key has stood past the pool's failure timeout; the message names the holder; nothing
 //                    was done
 //   unavailable      the node that serves the key could not be reached by the deadline, or is stopped; nothing was done
 //   forbidden        the certificate was refused; nothing was done
-//   corrupt          the pool holds bytes that cannot be
+//   corrupt          the pool holds impossible bytes
 //   unknown_outcome  the session ended in the middle: the operation took effect or did not. Read before trying again
 #pragma once
 
@@ -59,7 +59,7 @@ inline constexpr std::size_t kOperations = 6;
 inline constexpr std::size_t kCodes = static_cast<std::size_t>(base::Code::internal) + 1;
 std::string_view name_of(Operation operation);
 
-// What this thread's operations came to and what they cost on the wire. Any thread may read it.
+// What this thread's operations came to, and what they cost on the wire. Any thread may read it.
 struct PoolCounters {
   struct PerOperation {
     std::array<base::Counter, kCodes> outcomes;  // by base::Code
@@ -73,12 +73,12 @@ struct PoolCounters {
   std::array<PerOperation, kOperations> operations;
   base::Counter sessions;  // open now
   base::Counter sessions_opened;
-  base::Counter sessions_lost;  // ended otherwise than by this client's goodbye
+  base::Counter sessions_lost;  // ended without this client's goodbye
   base::Counter failed_opens;
   base::Counter epoch;  // followed; 0: none
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
-  base::Counter forged_maps;  // that memory nodes showed, and the operator has not signed
+  base::Counter forged_maps;  // shown by memory nodes, but not signed by the operator
   // Sums over the tables, as of the last second.
   base::PublishedCounts<index::Marks, index::kMarks.size()> index{index::kMarks};
   base::PublishedCounts<session::RepairMarks, session::kRepairMarks.size()> repair{session::kRepairMarks};
@@ -91,7 +91,7 @@ struct NodeState {
   bool stopped = false;  // by the map: its memory was lost and a person decides
   bool open = false;     // a session is
   std::string trouble;   // why there is none
-  bool leaving = false;  // keys are to move away, and not all are known to have
+  bool leaving = false;  // keys are to move away, and some may still be there
 };
 struct PoolState {
   std::uint64_t epoch = 0;  // followed; 0: none yet
@@ -105,17 +105,17 @@ class Pool final : public Kv {
   struct Options {
     std::string pool_uid;
     std::string client_name;             // for people
-    std::uint64_t process = 0;           // that this thread belongs to, as its agent reports it; 0: none
+    std::uint64_t process = 0;           // of this thread, as its agent reports it; 0: none
     std::vector<std::string> bootstrap;  // host:port of memory nodes; more by set_bootstrap()
     // Checks the operator's signature. With it, the pool follows only maps that the operator has signed, and each
-    // memory node has to show the certificate of the name that the map gives it. Without it, the pool follows any map.
+    // memory node must show the certificate of the name that the map gives it. Without it, the pool follows any map.
     std::shared_ptr<const base::SignatureCheck> map_key;
     Nanos operation_deadline = 5 * base::kSecond;
-    // The deadline of a handshake, and of a read of the map; the pool's failure timeout where that is longer and known.
+    // The deadline of a handshake, and of a read of the map; once known, the pool's failure timeout if that is longer.
     Nanos connect_deadline = 3 * base::kSecond;
-    // The epoch, or the sessions with its nodes, have changed. Not called inline from an operation.
+    // Called when the epoch, or the sessions with its nodes, have changed; never inline from an operation.
     std::function<void(const PoolState&)> on_change;
-    // What happened, in one line for people, without key or value bytes.
+    // Receives what happened, as one line for people, without bytes of keys or values.
     std::function<void(bool warning, const std::string& line)> log;
   };
 
@@ -123,11 +123,11 @@ class Pool final : public Kv {
   ~Pool() override;  // must have been closed, if it was started
   Pool(const Pool&) = delete;
 
-  // Begins to follow the pool. Operations may be called at once; they wait for it.
+  // Starts to follow the pool. Operations may be called at once; they wait for it.
   void start();
-  // Other addresses to begin with, and to fall back to.
+  // Replaces the addresses to begin with, and to fall back to.
   void set_bootstrap(std::vector<std::string> endpoints);
-  // Says goodbye to every node: what the sessions held is free at once. Operations under way end first, new ones are
+  // Says goodbye to every node: what the sessions held is free at once. Running operations end first; new ones are
   // refused.
   task::Task<void> close(Nanos deadline);
 
@@ -159,26 +159,27 @@ class Pool final : public Kv {
   class Borrowed;  // the bond that an operation uses
   class Account;   // what an operation cost and came to
 
-  // The node that serves a key, for the attempt that is about to be made; nullptr: that is not known yet.
+  // Returns the node that serves a key, for the next attempt; nullptr: not known yet.
   Link* route(std::string_view key, Account& account) const;
   std::uint64_t epoch() const;  // followed; 0: none yet
-  // The bond with the node that serves the key, or with that node of the map. Waits for it until the deadline.
+  // Returns the bond with the node that serves the key, or with that node of the map. Waits for it until the deadline.
   template <class Answer, class Attempt>
   task::Task<Answer> change(std::string_view key, Operation operation, Attempt attempt);
   task::Task<base::Result<Borrowed>> borrow(std::string_view key, Account& account);
   task::Task<base::Result<Borrowed>> borrow(std::size_t node, Nanos deadline);
   task::Task<base::Result<Borrowed>> borrow_by(const std::function<Link*()>& which, Nanos deadline);
   base::Status why_not(const Link* link) const;
-  // Whether an attempt that ended so should be followed by another; waits until that makes sense.
+  // Says whether another attempt should follow one with this outcome; waits until that makes sense.
   task::Task<bool> again(const base::Status& status, const Borrowed& used, Account& account);
-  // By the map.
+  // Says whether keys leave the table, by the map.
   bool keys_leave(const v1alpha1::TableEntry& table) const;
-  // The map's first table of that id or a higher one, of those that keys leave or of the others; nullptr: there is
-  // none. Needs a map.
+  // Returns the map's first table with that id or a higher one, among the tables that keys leave or among the others;
+  // nullptr: there is none. Needs a map.
   const v1alpha1::TableEntry* table_from(std::uint64_t id, bool left) const;
-  // The table of the map that a scan reads next: `place` goes on to it; nullptr: the scan has ended. Needs a map.
+  // Returns the table of the map that a scan reads next, and moves `place` to it; nullptr: the scan has ended. Needs a
+  // map.
   const v1alpha1::TableEntry* table_at(ScanPlace& place) const;
-  // Until there is a map.
+  // Waits until there is a map.
   task::Task<base::Status> follow(Nanos deadline);
   task::Task<base::Result<Page>> scan_from(std::uint64_t cursor, std::uint64_t count, Account& account);
   task::Task<base::Result<std::optional<std::string>>> look_for_any(Account& account);
@@ -190,13 +191,13 @@ class Pool final : public Kv {
   task::Task<base::Result<std::unique_ptr<Bond>>> bind(Link& link);
   task::Task<void> watch(Link& link, Bond& bond);
   void tell_split_trouble(const Link& link, Bond& bond);
-  // Repairs what ended clients left although nobody is blocked on it: the first client that comes to it does.
+  // Repairs what ended clients left although it blocks nobody: the first client that gets to it does.
   task::Task<void> repair_after_deaths(const Link& link, Bond& bond);
   task::Task<void> part(std::unique_ptr<Bond> bond);
   task::Task<void> split_ahead(const Link& link, Bond& bond);
   index::Move move_of(const Link& link) const;
   task::Task<void> move_away(Link& link, Bond& bond);
-  // stale: another client is at it, or another map has come.
+  // Returns stale if another client is moving the keys, or another map has come.
   task::Task<base::Status> try_to_move(Link& link, Bond& bond, std::uint64_t number);
   task::Task<void> pause(const Link& link, Nanos until);
   Nanos jittered(Nanos bound);
@@ -209,12 +210,12 @@ class Pool final : public Kv {
   Options options_;
   PoolCounters counters_;
   std::optional<map::Map> map_;
-  std::optional<base::HashSecret> pool_secret_;  // as every node of the pool grants it
+  std::optional<base::HashSecret> pool_secret_;  // the same at every node of the pool
   Nanos failure_timeout_ = 0;                    // of the pool; 0: no session has been granted yet
   std::vector<std::unique_ptr<Link>> links_;     // of this epoch, and of earlier ones until they have parted
   std::vector<Link*> link_of_node_;              // by index in the map
   std::string map_trouble_ = "no shard map has been read yet";
-  std::uint64_t wanted_epoch_ = 0;  // a node has told of it
+  std::uint64_t wanted_epoch_ = 0;  // that a node has reported
   index::Marks marks_of_the_past_;
   session::RepairMarks repairs_of_the_past_;
   bool moving_ = false;  // keys between memory nodes

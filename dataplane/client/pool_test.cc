@@ -168,14 +168,14 @@ class PoolTest : public ::testing::Test {
     client.pool.reset();
   }
 
-  // Operations with what is expected of them.
+  // Runs operations, each with its expected result.
   static Task<void> put_all(Client& client, int from, int to, std::string value) {
     for (int i = from; i < to; ++i) {
       const base::Status status = co_await client.pool->put("key-" + std::to_string(i), value + std::to_string(i));
       EXPECT_TRUE(status.ok()) << i << ": " << status.message();
     }
   }
-  // By a client that may be stopped in the middle. Which of them are there for certain.
+  // Like put_all, for a client that may be stopped in the middle. `there` receives the keys that are there for certain.
   static Task<void> put_known(Client& client, int from, int to, std::string value, std::set<int>& there) {
     for (int i = from; i < to; ++i) {
       const base::Status status = co_await client.pool->put("key-" + std::to_string(i), value + std::to_string(i));
@@ -193,7 +193,7 @@ class PoolTest : public ::testing::Test {
   static Task<void> count_into(Client& client, base::Result<std::uint64_t>& into) {
     into = co_await client.pool->count();
   }
-  // A step of a scan, or all steps from there on. How often each key came.
+  // Takes one step of a scan, or all steps from there on. Counts how often each key came.
   static Task<void> scan_into(Client& client, std::uint64_t count, bool whole, std::uint64_t& cursor,
                               std::map<std::string, int>& times) {
     do {
@@ -201,7 +201,7 @@ class PoolTest : public ::testing::Test {
       EXPECT_TRUE(page.ok()) << page.status().message();
       if (!page.ok()) co_return;
       for (const std::string& key : page->keys) ++times[key];
-      // As a client would hand it back that holds numbers as doubles.
+      // Gives the cursor back like a client that holds numbers as doubles.
       cursor = static_cast<std::uint64_t>(static_cast<double>(page->next));
       EXPECT_EQ(cursor, page->next);
     } while (whole && cursor != 0);
@@ -262,7 +262,7 @@ class PoolTest : public ::testing::Test {
   bool run_until_ready(const Client& client) {
     return run_until([&client] { return client.pool->state().ready; }, 10 * base::kSecond);
   }
-  // A key that the given node serves.
+  // Returns a key that the given node serves.
   std::string key_on(std::uint32_t node) {
     for (int i = 0;; ++i) {
       std::string key = "at-" + std::to_string(i);
@@ -389,7 +389,7 @@ TEST_F(PoolTest, ScansTheKeysOfAllNodes) {
     EXPECT_EQ(times.size(), 710u) << count;
     for (const auto& [key, often] : times) EXPECT_EQ(often, 1) << key;
   }
-  // A cursor may be gone on from anywhere, and may be nonsense.
+  // A scan may continue from any cursor, and a cursor may be nonsense.
   std::map<std::string, int> times;
   std::uint64_t cursor = 0;
   run(client, scan_into(client, 10, false, cursor, times));
@@ -414,7 +414,7 @@ TEST_F(PoolTest, ScansTheKeysOfAllNodes) {
   EXPECT_GT(client.pool->counters().operations[static_cast<std::size_t>(Operation::scan)].trips.get(), 0u);
 }
 
-// Cursors of the highest numbers of tables and moves are doubles, too; a table that has no place in a cursor is
+// Cursors with the highest numbers of tables and moves are doubles, too; a table without a place in a cursor is
 // refused.
 TEST_F(PoolTest, CursorsOfTheHighestNumbersAreDoubles) {
   for (const std::uint64_t move : std::array{126ul, 127ul, 128ul, 254ul, layout::kMostMoves}) {
@@ -473,7 +473,7 @@ TEST_F(PoolTest, FollowsANewEpochAndKeepsItsSessions) {
   EXPECT_EQ(client.pool->counters().sessions_lost.get(), 0u);
 }
 
-// In the place of a key: a signature is a digest of the text under a secret.
+// Stands for a key: a signature is a digest of the text under a secret.
 struct Seal final : base::SignatureCheck {
   static std::string of(std::string_view text) {
     return std::to_string(base::keyed_hash({3, 4}, base::bytes_of(text))) + std::string(64, 's');
@@ -492,7 +492,7 @@ TEST_F(PoolTest, BelievesNoMemoryNodeAboutMapsAndEpochs) {
   publish(Seal::sealed(map_of(1)));
   Client& client = connect();
   run(client, put_all(client, 0, 50, "v"));
-  // A map that has all keys at the liar, under an epoch that the operator will not reach.
+  // A map that gives all keys to the liar, under an epoch that the operator will not reach.
   v1alpha1::ShardMap forged = Seal::sealed(map_of(2));
   forged.set_epoch(9'999'999'999);
   for (int i = 0; i < forged.directory_size(); ++i) forged.set_directory(i, 1);
@@ -502,11 +502,11 @@ TEST_F(PoolTest, BelievesNoMemoryNodeAboutMapsAndEpochs) {
   EXPECT_GT(client.pool->counters().forged_maps.get(), 0u);
   EXPECT_EQ(client.pool->state().epoch, 1u);
   run(client, expect_all(client, 0, 50, "v"));
-  // What the operator says still arrives, though it is older than what the liar claims.
+  // What the operator says still arrives, though its epoch is older than the liar's.
   ASSERT_EQ(nodes_[0]->publish(Seal::sealed(map_of(2)), kSecret).verdict, node::MemoryNode::Verdict::adopted);
   ASSERT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; }, 10 * base::kSecond));
   run(client, expect_all(client, 0, 50, "v"));
-  // An old map with a good signature takes nobody back.
+  // An old map with a good signature takes no client back.
   EXPECT_EQ(nodes_[0]->publish(Seal::sealed(map_of(1)), kSecret).verdict, node::MemoryNode::Verdict::older_epoch);
 }
 
@@ -514,7 +514,7 @@ TEST_F(PoolTest, FindsARestartedNodeAgainWithoutAnErrorToItsCallers) {
   publish(map_of(1));
   Client& client = connect({"node-0:7400", "node-1:7400"}, 30 * base::kSecond);
   run(client, put_all(client, 0, 100, "v"));
-  // What a restart does to others: the old life serves no more, the new one begins empty and is in the next epoch.
+  // What a restart does to others: the old life serves no more; the new one begins empty and is in the next epoch.
   node::MemoryNode* before = nodes_[1];
   begin_life(1);
   const v1alpha1::ShardMap map = map_of(2);
@@ -530,7 +530,7 @@ TEST_F(PoolTest, FindsARestartedNodeAgainWithoutAnErrorToItsCallers) {
   EXPECT_EQ(count(client).value(), 100u);
 }
 
-// Whatever an operation was about when its session was cut.
+// Every operation continues when its session is cut.
 TEST_F(PoolTest, EveryOperationGoesOnInANewSession) {
   publish(map_of(1));
   Client& client = connect({"node-0:7400", "node-1:7400"}, 30 * base::kSecond);
@@ -602,7 +602,7 @@ TEST_F(PoolTest, WhatReadsIsTriedAgainUntilItsDeadline) {
   }
 }
 
-// Changes of one key take turns: one whose turn does not come in time has done nothing, and says why.
+// Changes of one key take turns: a change whose turn does not come in time has done nothing, and says why.
 TEST_F(PoolTest, AChangeWhoseTurnDoesNotComeDoesNothing) {
   publish(map_of(1));
   Client& client = connect({"node-0:7400", "node-1:7400"}, 10 * base::kMillisecond);
@@ -650,7 +650,7 @@ TEST_F(PoolTest, AScanOfADamagedTableSaysSo) {
   EXPECT_EQ(retries(client, Operation::scan), 0u);
 }
 
-// Such as a node that all keys have left.
+// A memory node that all keys have left is an example.
 TEST_F(PoolTest, AMemoryNodeWithoutATableIsNotWaitedFor) {
   v1alpha1::ShardMap map = map_of(1);
   map.mutable_tables()->RemoveLast();
@@ -673,7 +673,7 @@ TEST_F(PoolTest, AMemoryNodeWithoutATableIsNotWaitedFor) {
   EXPECT_EQ(client.pool->state().nodes.size(), 1u);
 }
 
-// As one whose first memory node is still to come.
+// A pool whose first memory node is still to come is an example.
 TEST_F(PoolTest, APoolWithoutMemoryNodesHasNoKeys) {
   v1alpha1::ShardMap map;
   map.set_pool_uid(kUid);
@@ -867,7 +867,7 @@ class PatientPoolTest : public PoolTest {
   void take(Nanos message) { network_.options().min_delay = network_.options().max_delay = message; }
 };
 
-// Who may stand still for so long without passing for dead has so long to answer.
+// A client that may stand still for so long without being taken for dead has so long to answer.
 TEST_F(PatientPoolTest, ConnectsForAsLongAsThePoolsFailureTimeout) {
   publish(map_of(1));
   take(700 * base::kMillisecond);  // each answer comes in time, a whole handshake does not
@@ -887,7 +887,7 @@ class PoolOfManyTablesTest : public PoolTest {
   static constexpr layout::GeometryRequest kManyTables{
       .table_percent = 10, .max_sessions = 8, .slots_per_session = 4, .protocol = layout::Protocol::race, .tables = 64};
   PoolOfManyTablesTest() : PoolTest(0, kManyTables) {}
-  // Tables of a memory node that are being split.
+  // Returns how many tables of a memory node are being split.
   std::uint64_t splitting(std::size_t i) const {
     const layout::Span& directory = nodes_[i]->geometry().at(layout::kDirectory);
     std::uint64_t count = 0;
@@ -918,7 +918,7 @@ TEST_F(PoolOfManyTablesTest, EverySplitMovesKeys) {
   EXPECT_GT(counts.get(&index::Marks::moved), 100 * splits);
 }
 
-// A scan that goes on while tables are split tells of all that was there when it began.
+// A scan that continues while tables are split returns every key that was there when it began.
 TEST_F(PoolOfManyTablesTest, AScanGoesOnThroughSplits) {
   publish(map_of(1));
   Client& client = connect();
@@ -969,7 +969,7 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
   EXPECT_GT(other.pool->counters().index.get(&index::Marks::splits_taken_over), 0u);
 }
 
-// Nobody adds a key. One of those who split dies over it.
+// No client adds a key. One of the splitters dies.
 TEST_F(PoolOfManyTablesTest, TablesAreSplitAheadWhileClientsWork) {
   publish(map_of(1));
   Client& client = connect();
@@ -994,7 +994,7 @@ TEST_F(PoolOfManyTablesTest, TablesAreSplitAheadWhileClientsWork) {
   EXPECT_EQ(count(client).value(), 200u);
   doomed.port->resume();
 
-  // No more than was asked for.
+  // Splits no more than the map asked for.
   map.set_epoch(3);
   publish(map);
   const Nanos then = network_.now() + 2 * base::kSecond;
@@ -1004,7 +1004,7 @@ TEST_F(PoolOfManyTablesTest, TablesAreSplitAheadWhileClientsWork) {
   EXPECT_EQ(splitting(0) + splitting(1), 0u);
 }
 
-// Who says goodbye leaves its splits where they are, and nobody works on a key of theirs.
+// A client that says goodbye leaves its splits unfinished, and no client works on a key of theirs.
 TEST_F(PoolOfManyTablesTest, SplitsAheadThatWereLeftAreFinished) {
   publish(map_of(1));
   Client& other = connect();
@@ -1066,7 +1066,7 @@ class PoolMoveTest : public PoolTest {
     return state.epoch >= 2 && state.ready &&
            std::none_of(state.nodes.begin(), state.nodes.end(), [](const auto& node) { return node.leaving; });
   }
-  // Keys that lie at a node.
+  // Returns the keys that lie at a node.
   std::set<std::string> keys_at(std::size_t i) {
     std::set<std::string> keys;
     const auto found =
@@ -1104,7 +1104,7 @@ class PoolMoveTest : public PoolTest {
   };
 };
 
-// RACE counts a change behind it, and a count waits for that.
+// RACE counts a change after it has taken effect, and a count waits for that.
 TEST_F(PoolMoveTest, ACountThatIsNotDoneInTimeSaysSo) {
   publish(map_of(1));
   Client& client = connect({"node-0:7400", "node-1:7400"}, 10 * base::kMillisecond);
@@ -1129,7 +1129,7 @@ TEST_P(PoolMoveOfEitherTest, ANodeIsDrainedWhileClientsWork) {
   run(client, put_all(client, 0, 600, "v"));
   EXPECT_GT(keys_at(0).size(), 200u);
   publish(drain(2));
-  // Keys come, change and go, while their parts leave, and what is added up does not get lost.
+  // Keys come, change and go while their parts leave, and no increment gets lost.
   client.scope.spawn(put_all(client, 0, 300, "w"));
   client.scope.spawn(put_all(client, 600, 900, "w"));
   client.scope.spawn(increment(client, 200));
@@ -1152,8 +1152,8 @@ TEST_P(PoolMoveOfEitherTest, ANodeIsDrainedWhileClientsWork) {
   run(client, expect_all(client, 0, 300, "w"));
 }
 
-// A scan that goes on while keys leave for a table that it has been through, or for one that is still to come, tells of
-// all that was there when it began.
+// A scan that continues while keys leave for a table that it has already read, or for one that is still to come,
+// returns every key that was there when it began.
 TEST_P(PoolMoveOfEitherTest, AScanGoesOnThroughAMove) {
   publish(drain(1));
   Client& client = connect();
@@ -1166,7 +1166,7 @@ TEST_P(PoolMoveOfEitherTest, AScanGoesOnThroughAMove) {
     }
   }
   publish(drain(2, 1));
-  // One of them goes on beside the move.
+  // One of them continues beside the move.
   Reader& beside = readers[2];
   beside.client->scope.spawn(scan_into(*beside.client, 1, true, beside.cursor, beside.times));
   for (const Reader& reader : readers) {
@@ -1183,7 +1183,7 @@ TEST_P(PoolMoveOfEitherTest, AScanGoesOnThroughAMove) {
   EXPECT_GT(half_way, 6u) << "the test is too small";
 }
 
-// A key that leaves in the middle of a scan must not come to lie where the scan has been.
+// A key that leaves in the middle of a scan must not land where the scan has been.
 TEST_F(PoolMoveTest, AScanThatBeginsInTheMiddleOfAMoveMissesNothing) {
   publish(drain(1));
   Client& client = connect();
@@ -1205,7 +1205,7 @@ TEST_F(PoolMoveTest, AScanThatBeginsInTheMiddleOfAMoveMissesNothing) {
   }
 }
 
-// A client that follows an older map learns of the move where keys come, too.
+// A client that follows an older map learns of the move at the target, too.
 TEST_F(PoolMoveTest, ItsNumberIsInTheHeadersOfBothEnds) {
   publish(drain(1));
   Client& client = connect();
@@ -1222,7 +1222,7 @@ TEST_F(PoolMoveTest, ItsNumberIsInTheHeadersOfBothEnds) {
   }
 }
 
-// So the client that takes over from it has it fenced at both.
+// So the client that takes over from it makes both nodes fence it.
 TEST_F(PoolMoveTest, AMoverHoldsTheLeasesOfBothEnds) {
   publish(drain(1));
   Client& client = connect();
@@ -1241,7 +1241,7 @@ TEST_F(PoolMoveTest, AMoverHoldsTheLeasesOfBothEnds) {
   EXPECT_FALSE(held(1));
 }
 
-// Nodes are in the order of their names: in the next map another one may stand where the target stood.
+// Nodes are in the order of their names: in the next map another node may stand in the target's place.
 TEST_P(PoolMoveOfEitherTest, AMoverThatWaitsForATargetGoesByTheMapThatComesMeanwhile) {
   publish(drain(1));
   Client& writer = connect();
@@ -1314,7 +1314,7 @@ class PoolFullTest : public PoolTest, public ::testing::WithParamInterface<layou
       ++refused;
       EXPECT_EQ(status.code(), Code::out_of_memory) << status.message();
       EXPECT_NE(status.message().find("delete keys or give the pool more memory"), std::string::npos);
-      // The next may be of the other memory node.
+      // The next key may belong to the other memory node.
       if (!(co_await client.pool->put("other-" + std::to_string(tried % 100), value(keys, 'a'))).ok()) ++refused;
     }
   }
@@ -1348,7 +1348,7 @@ class PoolFullTest : public PoolTest, public ::testing::WithParamInterface<layou
       EXPECT_TRUE(status.ok()) << i << ": " << status.message();
     }
   }
-  // All but every twentieth.
+  // Erases all but every twentieth key.
   static Task<void> erase_most(Client& client, int keys) {
     for (int i = 0; i < keys; ++i) {
       if (i % 20 != 0) EXPECT_TRUE((co_await client.pool->erase(name(i))).ok());
@@ -1365,7 +1365,7 @@ class PoolFullTest : public PoolTest, public ::testing::WithParamInterface<layou
   static Task<void> add_large(Client& client, int keys, std::size_t bytes) {
     for (int i = 0; i < keys; ++i) {
       const std::string key = std::to_string(bytes) + "-" + std::to_string(i);
-      // A full heap is believed to be so for a moment after it was.
+      // A full heap is believed full for a moment longer.
       base::Status status;
       for (int tries = 0; tries < 40; ++tries) {
         status = co_await client.pool->put(key, large(i, bytes));
@@ -1388,7 +1388,7 @@ class PoolFullTest : public PoolTest, public ::testing::WithParamInterface<layou
   }
 };
 
-// Which of the keys are left that a full memory node has had.
+// Which of its keys a full memory node keeps.
 enum class Left { every_second, one_in_twenty, one_in_a_hundred };
 
 // One memory node that is full of values of one size, until many of them are deleted.
@@ -1419,7 +1419,7 @@ class PoolRoom : public PoolTest {
     return true;
   }
   static std::string value(int key, std::size_t bytes) { return std::string(bytes, static_cast<char>('a' + key % 26)); }
-  // The keys of one name that the first memory node serves.
+  // Returns the keys of one name that the first memory node serves.
   std::string name(const std::string& stem, int key) {
     std::vector<std::string>& names = names_[stem];
     for (int& next = tried_[stem]; static_cast<int>(names.size()) <= key; ++next) {
@@ -1481,8 +1481,8 @@ class PoolRoom : public PoolTest {
     const std::uint64_t blocks = layout::segment_shape(id, segment).blocks;
     return (values + blocks - 1) / blocks;
   }
-  // How many values of `bytes` fit beside `values` of `others`: in all segments but for what is kept for replacements,
-  // and `margin` that clients have in part.
+  // Returns how many values of `bytes` fit beside `values` of `others`: in all segments, without what is kept for
+  // replacements and `margin` that clients have in part.
   std::uint64_t fit(std::uint64_t values, std::size_t others, std::size_t bytes, std::uint64_t margin) const {
     const std::uint64_t segments = nodes_[0]->geometry().segments;
     const std::uint64_t taken = segments / 16 + segments_for(values, others) + margin;
@@ -1495,7 +1495,7 @@ class PoolRoom : public PoolTest {
     for (int i = 0; i < keys; ++i) count += is_left(left, i) ? 1u : 0u;
     return count;
   }
-  // Every fourth key, again and again.
+  // Writes every fourth key, again and again.
   Task<void> write_over(Client& client, int from, int keys, std::size_t bytes, const bool& ended) {
     int i = from;
     while (!ended) {
@@ -1510,7 +1510,7 @@ class PoolRoom : public PoolTest {
     status = co_await client.pool->put(key, value(1, bytes));
   }
   static Task<void> nothing() { co_return; }
-  // How long the longest write has waited since, in ticks. The figure stands in the test's report, too.
+  // Returns how long the longest write has waited since the last call, in ticks. The test's report has the figure, too.
   double longest(const std::string& of) {
     const double ticks = static_cast<double>(std::exchange(longest_, 0)) / static_cast<double>(kTick);
     RecordProperty("longest_wait_in_ticks_" + of, std::to_string(ticks));
@@ -1551,7 +1551,7 @@ TEST_P(PoolFullTest, ReadsAndWritesWhatThereIsAndTakesNewKeysWhenSomeHaveGone) {
   run(filler, fill(filler, keys));
   const int first = keys;
   EXPECT_GT(keys, 5000);
-  // Any client puts anything, any of it comes free, any number of times.
+  // Any client puts any value, and any value is freed, any number of times.
   for (const char round : {'b', 'c', 'd'}) {
     run(filler, put_over(filler, keys, round));
     run(other, fill(other, keys));
@@ -1567,7 +1567,7 @@ TEST_P(PoolFullTest, ReadsAndWritesWhatThereIsAndTakesNewKeysWhenSomeHaveGone) {
   run(filler, add(filler, keys / 3));
 }
 
-// Hardly any values of one size are left, some in every segment: then there is room for others of any size.
+// When few values of one size are left, some of them in every segment, there is room for others of any size.
 TEST_P(PoolFullTest, DeletingKeysMakesRoomForValuesOfAnySize) {
   publish(map_of(1));
   Client &filler = connect(), &other = connect();
@@ -1584,8 +1584,8 @@ TEST_P(PoolFullTest, DeletingKeysMakesRoomForValuesOfAnySize) {
 }
 INSTANTIATE_TEST_SUITE_P(Protocols, PoolFullTest, kProtocols, name_of_protocol);
 
-// What fits by arithmetic is accepted the first time, however the values that are left lie about, whatever was refused
-// before, and up to the largest value.
+// What fits by arithmetic is accepted the first time, wherever the remaining values lie, whatever was refused before,
+// and up to the largest value.
 TEST_P(PoolRoomTest, WhatFitsIsAccepted) {
   constexpr std::size_t kOld = 2000;
   const Left left = std::get<1>(GetParam());
@@ -1630,7 +1630,7 @@ TEST_P(PoolRoomOfEitherTest, LongValuesMakeRoomForLongerOnes) {
   }
 }
 
-// Half of each segment is in use by others, which go on to write over it.
+// Other clients use half of each segment, and continue to overwrite it.
 TEST_P(PoolRoomOfEitherTest, OthersWhoWriteMakeRoom) {
   constexpr std::size_t kOld = 2000;
   Client &one = connect(), &two = connect(), &other = connect();
@@ -1652,8 +1652,8 @@ TEST_P(PoolRoomOfEitherTest, OthersWhoWriteMakeRoom) {
   run(other, expect_left(other, Left::every_second, keys, kOld));
 }
 
-// A write that is refused says nothing of others, which fit; and what was full is not so any more once a client has
-// deleted something, this client or another.
+// A refused write says nothing of other writes, which fit. A full heap stops being full when this client or another has
+// deleted something.
 TEST_P(PoolRoomOfEitherTest, ARefusedWriteRefusesNoOther) {
   constexpr std::size_t kOld = 2000;
   Client &filler = connect(), &other = connect();
@@ -1672,15 +1672,14 @@ TEST_P(PoolRoomOfEitherTest, ARefusedWriteRefusesNoOther) {
   refused(other, 900'000);
   run(other, add(other, erased / 4, kOld));
   EXPECT_LE(longest("by_the_same"), kMostTicks);
-  // One that has deleted nothing looks again after a tick.
+  // A client that has deleted nothing looks again after a tick.
   run_until([] { return false; }, 2 * kTick);
   run(filler, add(filler, erased / 2, kOld));
   EXPECT_LE(longest("by_another"), kMostTicks);
 }
 INSTANTIATE_TEST_SUITE_P(Protocols, PoolRoomOfEitherTest, kProtocols, name_of_protocol);
 
-// A pool of which hardly anything is used costs what it contains: of the rows of its tables those are read that have
-// had entries.
+// A sparse pool costs what it contains: of its tables, a scan reads only rows that have had entries.
 TEST_P(PoolSparseTest, CostsWhatItContains) {
   publish(map_of(1));
   Client& client = connect();
@@ -1715,7 +1714,7 @@ TEST_P(PoolSparseTest, CostsWhatItContains) {
 }
 INSTANTIATE_TEST_SUITE_P(Protocols, PoolSparseTest, kProtocols, name_of_protocol);
 
-// The same of a pool of which much was used once. Tables of two sizes: what the cost must not follow.
+// The same for a pool that was once well filled. Two table sizes, because the cost must not follow the size.
 class PoolSparseOnceFullTest : public PoolTest,
                                public ::testing::WithParamInterface<std::tuple<layout::Protocol, std::uint64_t>> {
  protected:
@@ -1728,7 +1727,7 @@ class PoolSparseOnceFullTest : public PoolTest,
   PoolSparseOnceFullTest()
       : PoolTest(0, with(std::get<0>(GetParam())), 40 * base::kMillisecond, std::get<1>(GetParam()) << 20) {}
 
-  // What a command reads of the tables.
+  // Returns the bytes of tables that a command reads.
   std::uint64_t bytes_of(Client& client, Task<void> command) {
     const auto& scans = client.pool->counters().operations[static_cast<std::size_t>(Operation::scan)];
     const std::uint64_t before = scans.bytes.get();
@@ -1753,7 +1752,7 @@ class PoolSparseOnceFullTest : public PoolTest,
   static Task<void> erase_from(Client& client, int from, int to) {
     for (int i = from; i < to; ++i) EXPECT_TRUE((co_await client.pool->erase("key-" + std::to_string(i))).ok());
   }
-  // Every client of the pool that has read rows and found them empty clears their marks.
+  // Waits until every client of the pool that has read rows and found them empty has cleared their marks.
   void outlast_clearing(Client& client) {
     std::uint64_t cleared = 0;
     do {
@@ -1779,7 +1778,7 @@ TEST_P(PoolSparseOnceFullTest, CostsWhatAPoolCostsThatWasNeverFull) {
   publish(map_of(1));
   Client &client = connect(), &other = connect();
   run(client, put_all(client, 0, 1, "v"));
-  // Where a RANDOMKEY begins is chance.
+  // A RANDOMKEY begins at a random place.
   const auto most_of_any = [&] {
     std::uint64_t most = 0;
     for (int i = 0; i < 10; ++i) most = std::max(most, any(client));
@@ -1815,8 +1814,8 @@ INSTANTIATE_TEST_SUITE_P(Protocols, PoolSparseOnceFullTest,
                                   std::to_string(std::get<1>(of.param)) + "MiB";
                          });
 
-// Effects between two deaths that are tried: of RCuckoo each word of each row that is closed is one. With
-// FARPOOL_EVERY_EFFECT all are, which takes minutes.
+// Returns the number of effects between two deaths that are tried: with RCuckoo each word of each closed row is an
+// effect. FARPOOL_EVERY_EFFECT tries all, which takes minutes.
 std::uint64_t stride(layout::Protocol protocol) {
   if (std::getenv("FARPOOL_EVERY_EFFECT") != nullptr) return 1;
   return protocol == layout::Protocol::race ? 7 : 89;
@@ -1828,7 +1827,7 @@ class DeadMover : public PoolMoveTest {
   explicit DeadMover(layout::Protocol protocol) : PoolMoveTest(protocol) {}
   static constexpr int kKeys = 24;
   void TestBody() override {}
-  // False: the mover came to the end.
+  // Returns false if the mover finished.
   bool dies_after(std::uint64_t effects, fabric::sim::InFlight posted) {
     publish(drain(1));
     Client& doomed = connect();
@@ -1881,13 +1880,13 @@ TEST_P(PoolDeadMoverTest, WhateverItLeavesTheNextGoesOnWith) {
   EXPECT_GT(left_at_both, 0u) << "no mover died between the copy and the end of the original";
 }
 
-// One world, in which the mover stands still after so many effects, and is given up.
+// One world, in which the mover stands still after so many effects and is taken for dead.
 class StoppedMover : public PoolMoveTest {
  public:
   explicit StoppedMover(layout::Protocol protocol) : PoolMoveTest(protocol) {}
   static constexpr int kKeys = 24;
   void TestBody() override {}
-  // False: the mover came to the end.
+  // Returns false if the mover finished.
   bool stops_after(std::uint64_t effects) {
     publish(drain(1));
     Client& slow = connect();

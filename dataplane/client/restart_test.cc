@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A memory node whose process is killed at any moment of a load, and another that takes its memory up: everything that
-// was acknowledged is there.
+// A memory node's process is killed at any moment of a load, and another one takes its memory up: everything that was
+// acknowledged is there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ using task::Task;
 
 constexpr char kUid[] = "pool-1";
 
-// One writer has a key of its own, so what it may hold is known at any time.
+// One writer has this key to itself, so its possible values are known at any time.
 struct Key {
   std::string name;
   std::optional<std::string> value;                 // acknowledged
@@ -159,7 +159,7 @@ TEST(Restart, EverythingAcknowledgedIsThere) {
       repaired += world.node->stats().repaired;
       EXPECT_EQ(world.node->stats().defects, 0u) << "seed " << seed << ", life " << life;
       EXPECT_FALSE(world.node->facts().memory_node().memory_fresh());
-      // From the first moment on: the operator plans from it.
+      // The audit explains every byte from the first moment on: the operator plans from it.
       const auto audited = node::audit_memory(world.memory.span());
       ASSERT_TRUE(audited.ok()) << audited.status().message();
       EXPECT_GT(audited->audit.table.keys, 0u);
@@ -189,8 +189,8 @@ Task<void> get_one(Pool& pool, std::string key, base::Result<std::optional<std::
   value = co_await pool.get(key);
 }
 
-// Two rows of one path are torn, which no order of WRITEs leaves: the plan is not followed, the rows stay as they are
-// and locked, and clients that want them are told so. Everything else goes on.
+// Two rows of one path are torn, which no order of WRITEs causes. Nobody follows the plan: the rows stay unchanged and
+// locked, and clients that need them get an error that says so. Everything else continues.
 TEST(Restart, RowsThatNoCrashExplainsAreQuarantined) {
   RestartWorld world(5);
   fabric::sim::SimPort& port =

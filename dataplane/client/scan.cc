@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans: which table comes next, and where in it a scan goes on.
+// Scans: which table comes next, and where in it a scan continues.
 #include <algorithm>
 #include <utility>
 
@@ -21,9 +21,8 @@ Status no_cursor_for(std::uint64_t table) {
                               std::to_string(Cursor::Table::kMax)};
 }
 
-// A step of a scan asks for at least kFewestKeys, which come with rows that are read anyway, and for more, up to
-// kManyKeys, where it finds few. It ends when it has the keys that were asked for, or kMostStepBytes of them, or has
-// asked kMostPages times.
+// A step of a scan asks for at least kFewestKeys, which come with rows that are read anyway, and for up to kManyKeys
+// where it finds few. It ends when it has the requested keys, or kMostStepBytes of them, or has asked kMostPages times.
 constexpr std::uint64_t kFewestKeys = 64, kManyKeys = 4096;
 constexpr std::size_t kMostStepBytes = 1 << 20;
 constexpr int kMostPages = 32;
@@ -90,7 +89,7 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
     }
     at.position = page->next;
     step.next = at.cursor(move);
-    // Under another move this page may lack what has left for a table that was gone through.
+    // Under another move, this page may lack keys that have left for a table that was read before.
     if (page->next != 0 || map_->message().move() != move) continue;
     if (const v1alpha1::TableEntry* following = table_from(at.table + 1, at.pass == kDeparted)) {
       if (following->id() > Cursor::Table::kMax) co_return no_cursor_for(following->id());
@@ -112,13 +111,13 @@ Task<Result<Page>> Pool::scan(std::uint64_t cursor, std::uint64_t count) {
   co_return page;
 }
 
-// From some position on, and once around.
+// Looks from some position on, and once around.
 Task<Result<std::optional<std::string>>> Pool::look_for_any(Account& account) {
   if (Status status = co_await follow(account.deadline); !status.ok()) co_return status;
   const auto tables = static_cast<std::uint64_t>(map_->message().tables_size());
   if (tables == 0) co_return why_not(nullptr);
   const v1alpha1::TableEntry& table = map_->message().tables(static_cast<int>(port_.random() % tables));
-  // The map may be another one behind a co_await.
+  // The map may change during a co_await.
   std::uint64_t begin = cursor_of(map_->message().move(), keys_leave(table) ? kDeparted : kOthers,
                                   std::min(std::uint64_t{table.id()}, Cursor::Table::kMax), 0);
   {
@@ -132,7 +131,7 @@ Task<Result<std::optional<std::string>>> Pool::look_for_any(Account& account) {
     const Result<Page> page = co_await scan_from(cursor, 1, account);
     if (!page.ok()) co_return page.status();
     if (!page->keys.empty()) co_return page->keys[port_.random() % page->keys.size()];
-    // Much may have been deleted: what is counted tells sooner than rows that there is nothing.
+    // Much may have been deleted: a count tells sooner than rows that the pool is empty.
     if (!counted) {
       counted = true;
       const Result<std::uint64_t> keys = co_await count();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cursors come from outside, and any number is one: whatever it is, a step of a scan ends, tells of keys that there
-// are, each once, and of a cursor below 2^53, which a double holds exactly. From a cursor that the pool itself gave
-// scans only go forward, and from 0 they come to every key. The input chooses a pool of either protocol, before a move
-// of keys between its two memory nodes or behind one, and makes cursors. Nothing changes what the pools hold: only
-// their clocks go on from input to input.
+// Cursors come from outside, and any number is one. For each, a step of a scan ends, returns existing keys, each once,
+// and a cursor below 2^53, which a double holds exactly. From a cursor that the pool itself returned, scans only go
+// forward; from 0 they come to every key. The input chooses a pool of either protocol, before or after a move of keys
+// between its two memory nodes, and makes cursors. Nothing changes what the pools hold: only their clocks advance from
+// input to input.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -53,7 +53,7 @@ class World {
   }
 
   const std::set<std::string>& keys() const { return keys_; }
-  // Any number of keys may be asked for.
+  // Asks for any number of keys.
   Page scan(std::uint64_t cursor, std::uint64_t count) {
     base::Result<Page> page = Page();
     run(scan_into(*pool_, cursor, count, page));
@@ -86,7 +86,7 @@ class World {
     nodes_.push_back(std::move(*node));
     responder.serve(*nodes_.back());
   }
-  // The parts are shared out; from epoch 2 on half of node 1's have left for node 0.
+  // Shares the parts out; from epoch 2 on, half of node 1's parts have left for node 0.
   void publish(std::uint64_t epoch) {
     v1alpha1::ShardMap map;
     map.set_pool_uid(kUid);
@@ -125,7 +125,7 @@ class World {
   static Task<void> scan_into(client::Pool& pool, std::uint64_t cursor, std::uint64_t count, base::Result<Page>& into) {
     into = co_await pool.scan(cursor, count);
   }
-  // Within virtual time, and in no end of events: what loops for ever fails here.
+  // Runs within virtual time and a bounded number of events: an endless loop fails here.
   void run_until(const std::function<bool()>& done) {
     FARPOOL_CHECK(network_.run_until(done, network_.now() + 60 * base::kSecond));
   }
@@ -146,7 +146,7 @@ class World {
   std::set<std::string> keys_;
 };
 
-// For ever: pools say goodbye before they end, and nobody waits for that.
+// Keeps the worlds for the whole process: pools must say goodbye before they end, and nobody waits for that.
 World& world(std::size_t which) {
   static auto* const kWorlds = new std::vector<std::unique_ptr<World>>(4);
   std::unique_ptr<World>& world = (*kWorlds)[which % 4];
