@@ -15,7 +15,7 @@
 // The pool reads the shard map from any memory node that it can reach, and holds one session with each node that
 // serves. It follows new epochs, restarted nodes, and nodes that come and go. An operation waits for that within
 // Options::operation_deadline, and is tried again if an attempt did nothing. It ends with one of
-// 
+//
 //   ok
 //   too_large        the key or the value is too large; nothing was done
 //   out_of_memory    the node that serves the key is full; nothing was done

@@ -92,9 +92,8 @@ class Heap {
     std::uint64_t taken_over = 0;    // segments of the dead
     std::uint64_t emptied = 0;       // segments that were emptied into others, and returned
     std::uint64_t reclaimed = 0;     // blocks there, and in its own segments, that were free but not marked so
-    std::uint64_t anomalies =
-        0;                    // impossible frees: a block freed twice, a place that is no block; ignored
-    fabric::Cost background;  // of refills that no operation waited for
+    std::uint64_t anomalies = 0;     // impossible frees: a block freed twice, a place that is no block; ignored
+    fabric::Cost background;         // of refills that no operation waited for
   };
   Usage usage() const;
 

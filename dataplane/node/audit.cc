@@ -157,7 +157,7 @@ class Auditor {
     audit_.findings.push_back(std::move(finding));
   }
 
-  // Where there are no locks nobody plans anything, either.
+  // A protocol without locks plans nothing, either.
   void look_for_claims() {
     const base::Bytes slots = region(layout::kSlots);
     for (std::uint64_t i = 0; (i + 1) * sizeof(OperationSlot) <= slots.size(); ++i) {
@@ -304,7 +304,7 @@ class Auditor {
     use(Use::entries_free, (readable * g_.entries_per_row - table.entries) * g_.entry_bytes);
   }
 
-  // Net figures: only their sum means something. What is half done counts as it does when it is finished.
+  // The counters are net figures: only their sum means something. Half-done operations count as if finished.
   void look_at_counters() {
     if (audit_.damage() > 0) return;  // what is there cannot be counted
     const base::Bytes slots = region(layout::kSlots);
@@ -386,7 +386,7 @@ class Auditor {
     audit_.findings.push_back(std::move(finding));
   }
 
-  // --- What lies between the regions. Nobody writes there.
+  // --- What lies between the regions. Nothing is written there.
   void look_at_padding() {
     std::uint64_t begin = 0;
     const auto gap = [&](std::uint64_t end) {
@@ -418,7 +418,7 @@ class Auditor {
   Audit audit_;
 };
 
-// Superblock and private page say the same, as far as both can be read.
+// Compares what superblock and private page say, as far as both can be read.
 void compare_pages(base::Bytes memory, const layout::PrivatePage& page, Audit& audit) {
   const auto tell = [&audit](Wrong wrong, std::string_view region, std::uint64_t offset, std::string what) {
     ++audit.of_kind[static_cast<std::size_t>(wrong)];

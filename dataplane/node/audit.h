@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// An account of every byte of a memory that no client changes any more: what it is used for, what an operation that was
-// cut short explains, and what nothing explains. The one checker that the memory node, the simulator and farpool-fsck
-// have. Pure, never writes; any bytes may be given.
+// An account of every byte of a memory that no client changes any more: its use, what an interrupted operation
+// explains, and what nothing explains. It is the one checker of the memory node, the simulator and farpool-fsck. Pure:
+// it writes nothing, and takes any bytes.
 //
-// What operation slots say is half done is finished on copies, as the memory node does when it takes the memory up, and
-// the memory judged as it is then: so a row that is torn, or a key that lies twice, is damage unless a plan mends it.
+// It finishes what operation slots call half done, on copies, as the memory node does when it takes the memory up, and
+// judges the memory in that state. So a torn row, or a key that lies twice, is damage unless a plan mends it.
 #pragma once
 
 #include <array>
@@ -64,14 +64,14 @@ enum class Wrong : std::uint8_t {
   block_size_wrong,
   entry_to_no_block,
   blocks_lost,
-  // Bytes that nothing is kept in.
+  // Bytes that hold nothing.
   padding_written,
 };
 inline constexpr std::size_t kWrongs = static_cast<std::size_t>(Wrong::padding_written) + 1;
 
 struct WrongKind {
   std::string_view name;    // for programs; does not change
-  bool damage = false;      // false: what a process leaves that dies in the middle of its work
+  bool damage = false;      // false: a process that dies in the middle of its work leaves this
   bool mended = false;      // by the memory node that takes the memory up
   std::string_view remedy;  // for people
 };
@@ -81,7 +81,7 @@ struct Finding {
   Wrong wrong = Wrong::row_torn;
   std::string_view region;   // "heap", ...
   std::uint64_t offset = 0;  // in the memory
-  // Which one of its kind, where it has a number.
+  // Which one of its kind, if it has a number.
   std::optional<std::uint64_t> row, entry, segment, operation_slot, lock_word;
   std::string what;
 };
@@ -96,14 +96,14 @@ enum class Use : std::uint8_t {
   entries_free,
   rows_unreadable,
   directory,
-  row_trailers,  // what of a row is no entry
+  row_trailers,  // the rest of a row, behind its entries
   row_marks,     // which rows have been used
   segments_free,
   segments_damaged,
-  segment_headers,  // with their bitmaps, and what is left behind the last block
+  segment_headers,  // with their bitmaps, and the rest behind the last block
   blocks_in_use,
   blocks_marked_free,
-  blocks_with_owner,  // of a session: free as far as it knew, or about to be published
+  blocks_with_owner,  // of a session: free as far as it knows, or about to be published
   blocks_lost,
   private_page,
   padding,
@@ -119,7 +119,7 @@ struct Audit {
   std::uint64_t damage() const;
   std::uint64_t explained() const;
   std::uint64_t bytes(Use use) const { return bytes_of_use[static_cast<std::size_t>(use)]; }
-  // Whether it is known of every block if an entry points to it.
+  // Says whether the audit knows of every block if an entry points to it.
   bool reach_known() const;
 
   std::vector<Finding> findings;
@@ -129,22 +129,22 @@ struct Audit {
   std::uint64_t lock_bits = 0;        // that are set
   std::uint64_t barriers = 0;         // that are set
   std::vector<std::uint64_t> leases;  // words that are held
-  std::int64_t keys_off = 0;          // that the operation slots count more than there are
-  index::Report table;                // rows as they are when what is half done is finished
+  std::int64_t keys_off = 0;          // how many too many the operation slots count
+  index::Report table;                // rows, after half-done operations are finished
   std::uint64_t blocks_in_use = 0, blocks_marked_free = 0, blocks_with_owner = 0;
   std::uint64_t segments_free = 0, segments_owned = 0, segments_orphaned = 0, segments_damaged = 0;
 };
 
 struct Auditing {
-  // Keys, in the order of rows.
+  // Receives each key, in the order of rows.
   std::function<void(const index::Sighting&)> visit;
-  // Segments, behind the last row, with what has been found so far. It may change the segment.
+  // Receives each segment, after the last row, with what has been found so far. It may change the segment.
   std::function<void(const FoundSegment&, const Audit&)> segment;
-  // Told of now and then: bytes that have been looked at, of all.
+  // Called now and then: how many bytes of all have been read.
   std::function<void(std::uint64_t done, std::uint64_t of)> progress;
 };
 
-// The regions of a memory whose geometry and hash secrets are known.
+// Audits the regions of a memory whose geometry and hash secrets are known.
 Audit audit_regions(const layout::Geometry& geometry, base::Bytes memory, const base::HashSecret& seed,
                     const base::HashSecret& pool_secret, const Auditing& how = {});
 
@@ -153,7 +153,7 @@ struct MemoryAudit {
   layout::PrivateRecord record;
   Audit audit;
 };
-// corrupt: it is not known what the bytes are, and why.
+// Returns corrupt if it is unknown what the bytes are, and says why.
 base::Result<MemoryAudit> audit_memory(base::Bytes memory, const Auditing& how = {});
 
 }  // namespace farpool::node

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever bytes a memory holds, its account comes to an end, reads nothing outside, and adds up; and a memory node
-// that takes it up leaves nothing half done, every key if nothing was damaged, and what it cannot tell of is not free.
-// The input chooses a good image, of RCuckoo or of a moment in the life of RACE tables, and edits it; checksums are
-// made good again where it says so, or nothing behind them would be reached.
+// For any bytes of a memory: its account ends, reads nothing outside of it, and adds up. A memory node that takes it up
+// leaves nothing half done, keeps every key if nothing was damaged, and frees nothing of which it knows too little. The
+// input chooses a good image, of RCuckoo or of a moment in the life of RACE tables, and edits it. It may make checksums
+// right again, because otherwise no edit would get past them.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -161,7 +161,7 @@ class Editor {
         return base::store(&at, load(at) + (1ull << (rest % 2 * 32)) * (rest / 2 % 16));
     }
   }
-  // Words of another moment of the same life, which some have seen and others have not.
+  // Copies words of another moment of the same life, which some clients have seen and others have not.
   void other_moment(std::uint64_t where, std::uint64_t value) const {
     if (!start_.race()) return;
     const std::vector<std::byte>& other = starts()[1 + value % (starts().size() - 1)].bytes;
@@ -223,7 +223,7 @@ class Editor {
         return base::store(&at, load(tables[rest % count * size]));
     }
   }
-  // Its lengths, or its key under a checksum that is right: another key in another's place.
+  // Edits its lengths, or its key under a right checksum: another key in the place of this one.
   void extent(std::uint64_t where, std::uint64_t value) const {
     const base::MutableBytes heap = region(layout::kHeap);
     const std::uint64_t units = with(load(taken(where)), 46, 18, 0), rest = value / 4;
@@ -248,14 +248,14 @@ class Editor {
   const base::MutableBytes all_;
 };
 
-// What is kept for the pool: the same sum, the same keys and values. And the segments that there are.
+// What a memory node keeps for the pool: the sums, the keys and values, and the segments.
 struct Kept {
   std::uint64_t keys = 0, sum = 0;
   std::map<std::uint64_t, node::FoundSegment> segments;
   bool same(const Kept& other) const { return keys == other.keys && sum == other.sum; }
 };
 
-// No block is free that was neither free before nor in use.
+// Checks that a free block was free or in use before.
 void check_nothing_freed(const Kept& before, const Kept& after) {
   for (const auto& [first, was] : before.segments) {
     const auto now = after.segments.find(first);
@@ -275,7 +275,7 @@ base::Result<node::MemoryAudit> audit(base::Bytes memory, Kept& kept) {
     return begin >= memory.data() && bytes.size() <= static_cast<std::size_t>(memory.data() + memory.size() - begin);
   };
   const auto visit = [&](const index::Sighting& at) {
-    // In place they may lie in rows as they will be.
+    // Values in place may lie in rows as they will be.
     if (at.block_bytes != 0) FARPOOL_CHECK(inside(at.key) && inside(at.value));
     ++kept.keys;
     kept.sum += base::mix(base::keyed_hash({1, 2}, base::bytes_of(at.key))) *
@@ -298,7 +298,7 @@ base::Result<node::MemoryAudit> audit(base::Bytes memory, Kept& kept) {
   return found;
 }
 
-// Whether all that is found goes away when a memory node takes the memory up, but splits: clients go on with them.
+// Says whether a memory node that takes the memory up mends all that is found, except splits: clients continue those.
 bool mended(const node::Audit& audit) {
   for (std::size_t i = 0; i < node::kWrongs; ++i) {
     const auto wrong = static_cast<node::Wrong>(i);
@@ -307,7 +307,7 @@ bool mended(const node::Audit& audit) {
   return true;
 }
 
-// A page-aligned memory, as memory nodes have it.
+// Returns a page-aligned memory, as memory nodes have it.
 base::MutableBytes memory_of(std::size_t bytes) {
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
@@ -354,7 +354,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                memory, network.add_node("node-0:7400"));
   if (!taken_up.ok()) {
     FARPOOL_CHECK(!taken_up.status().message().empty());
-    // Only of another pool, or cut otherwise.
+    // A memory node refuses it only if it is another pool's or cut otherwise.
     FARPOOL_CHECK(!before.ok() || !mended(before->audit) || before->record.geometry != start.record.geometry ||
                   before->record.pool != start.record.pool);
     return 0;

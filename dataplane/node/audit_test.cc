@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kind of damage is planted, found and named; what a death explains is not taken for damage.
+// Every kind of damage is planted, found and named; the audit does not take for damage what a death explains.
 #include "node/audit.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST(Audit, FindsAndNamesEveryKindOfDamage) {
   const auto put_entry = [](TestImage& image, const TestImage::Place& at, const rcuckoo::Entry& entry) {
     rcuckoo::edit_row(image.geometry(), image.row(at.row), at.row, at.slot, entry);
   };
-  // Somewhere that is not a row of the key.
+  // Returns a row that is not one of the key's.
   const auto elsewhere = [](TestImage& image, const std::string& key) {
     const auto rows = rcuckoo::locate(image.hash(key), image.geometry().rows);
     std::uint64_t row = 0;
@@ -235,7 +235,7 @@ TEST(Audit, SaysWhatADeathExplains) {
              layout::write_superblock({.incarnation = 78, .pool = image.record().pool, .geometry = image.geometry()});
          std::copy(page.begin(), page.end(), image.bytes().begin());
        }},
-      // A claim whose first WRITE was cut short, one that takes its locks, and one that gives them back.
+      // A claim whose first WRITE was cut short, a claim that takes its locks, and one that releases them.
       {Wrong::operation_half_done, [](TestImage& image) { image.slot(2).holder = TestImage::kHolder; }},
       {Wrong::operation_half_done,
        [](TestImage& image) {
@@ -267,7 +267,7 @@ TEST(Audit, SaysWhatADeathExplains) {
     EXPECT_EQ(audit.count(each.wrong), 1u) << kind_of(each.wrong).name << ":\n" << text(audit);
     EXPECT_TRUE(kind_of(each.wrong).mended);
   }
-  // Of RACE: index/race/table_test.cc.
+  // RACE's kinds: index/race/table_test.cc.
   planted.insert(Wrong::insert_half_done);
   planted.insert(Wrong::split_half_done);
   for (std::size_t i = 0; i < kWrongs; ++i) {
@@ -276,7 +276,7 @@ TEST(Audit, SaysWhatADeathExplains) {
   }
 }
 
-// Words of a row land in any order. Whatever has landed when the client dies, the plan explains it.
+// Words of a row land in any order. The plan explains any part of them that has landed when the client dies.
 TEST(Audit, APlanExplainsAnyPartOfItsRow) {
   TestImage planned;
   const auto at = planned.plan(2, "new", "v");
@@ -298,13 +298,14 @@ TEST(Audit, APlanExplainsAnyPartOfItsRow) {
     EXPECT_EQ(audit.damage(), 0u) << landed << ":\n" << text(audit);
     EXPECT_EQ(audit.table.keys, 28u);
     EXPECT_EQ(audit.count(Wrong::counters_off), 0u);
-    // And nothing else does.
+    // Nothing else explains it.
     image.slot(2).holder = 0;
     EXPECT_GT(audit_of(image).damage(), 0u) << landed;
   }
 }
 
-// The order that repair_image keeps to: cut short after any word, what is left is explained, and repaired by the next.
+// The order of repair_image: if it is cut short after any word, what is left is explained, and the next repair finishes
+// it.
 TEST(Audit, ARepairThatIsCutShortLeavesNoDamage) {
   TestImage before;
   const auto at = before.plan(2, "new", "v");
@@ -348,7 +349,7 @@ TEST(Audit, ARepairThatIsCutShortLeavesNoDamage) {
   }
 }
 
-// Lock words that lay in a NIC are lost: slots say what to finish, and what stays locked.
+// Lock words in a NIC's memory are lost with it: the slots say what to finish, and what stays locked.
 TEST(Audit, ARepairNeedsNoLockWords) {
   TestImage before;
   const auto at = before.plan(2, "new", "v");
@@ -369,7 +370,7 @@ TEST(Audit, ARepairNeedsNoLockWords) {
   const Audit repaired = audit_of(image);
   EXPECT_EQ(repaired.damage(), 1u) << text(repaired);
   EXPECT_EQ(repaired.count(Wrong::operation_quarantined), 1u);
-  // The same as with the words at hand.
+  // The result is the same as with the lock words at hand.
   (void)rcuckoo::repair_image(before.geometry(), before.bytes());
   EXPECT_TRUE(std::ranges::equal(before.bytes(), image.bytes()));
 }
@@ -391,7 +392,7 @@ TEST(Audit, FindsNoDamageAtAnyMomentOfTheLifeOfRaceTables) {
   EXPECT_EQ(inserts.at("keys that come"), 1u);
 }
 
-// Where there are no locks nobody has to say which of them it holds.
+// A protocol without locks has no claims of locks.
 TEST(Audit, AClaimOfLocksThatAProtocolDoesNotHaveIsDamage) {
   RaceImage image = RaceLife::images().front();
   const layout::Geometry g = audit_memory(image.bytes)->record.geometry;

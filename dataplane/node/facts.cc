@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a memory node tells of itself: to the operator, in facts, and in numbers.
+// What a memory node reports: facts to the operator, and numbers.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -21,7 +21,7 @@ using layout::OperationSlot;
 
 constexpr std::size_t kMaxDeadTold = 256;  // in the facts
 
-// Whether a coarse counter moved by more than a percent of `scale`, or to or from nothing.
+// Says whether a coarse counter moved by more than a percent of `scale`, or from or to zero.
 bool moved(std::uint64_t from, std::uint64_t to, std::uint64_t scale) {
   const std::uint64_t distance = from > to ? from - to : to - from;
   return distance * 100 > scale || (from == 0) != (to == 0);
@@ -144,7 +144,7 @@ v1alpha1::Facts MemoryNode::tell() {
 }
 
 void MemoryNode::refresh_facts() {
-  if (!registry_) return;  // told of while it is being made
+  if (!registry_) return;  // called while it is being made
   const Stats stats = take_stock();
   v1alpha1::Facts facts = tell();
   auto& node = *facts.mutable_memory_node();
@@ -156,8 +156,8 @@ void MemoryNode::refresh_facts() {
       return moved(from, to, scale) ? to : from;
     };
     node.set_sessions(coarse(before.sessions(), stats.sessions, geometry_.max_sessions));
-    // A percent of the keys, not of the room for them: long values fill a node with few of them, and these tell how far
-    // a drain has come. Few keys go by tens, as each that comes or goes would be news.
+    // The step is a percent of the keys, not of the room for them: a few long values fill a node, and the number of
+    // keys tells how far a drain has come. Small numbers go in steps of ten, because otherwise each key would be news.
     node.set_keys(coarse(before.keys(), keys_, std::max({before.keys(), keys_, std::uint64_t{1000}})));
     node.set_heap_bytes_used(coarse(before.heap_bytes_used(), stats.heap_live, stats.heap_bytes));
     changed = facts.SerializeAsString() != facts_.SerializeAsString();
@@ -177,7 +177,7 @@ MemoryNode::Stats MemoryNode::stats() const {
   return stats_;
 }
 
-// Clients count in their own slots what they added. A slot that is being written is counted as it was before.
+// Sums what clients count in their own slots. A slot that is being written counts with its value before.
 void MemoryNode::count_keys() {
   slot_counts_.resize(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session);
   keys_ = bytes_ = 0;
@@ -188,13 +188,13 @@ void MemoryNode::count_keys() {
     keys_ += slot_counts_[i].keys;
     bytes_ += slot_counts_[i].bytes;
   }
-  // A key that one client added and another removed is counted in two slots, which are not read in one instant.
+  // If one client added a key and another removed it, two slots count that, and they are not read in one instant.
   if (static_cast<std::int64_t>(keys_) < 0) keys_ = 0;
   if (static_cast<std::int64_t>(bytes_) < 0) bytes_ = 0;
 }
 
-// Slots in quarantine are of the dead, whether a client's repair or a life's beginning put them there. A plan that is
-// none of this table counts as one row.
+// Slots in quarantine are dead clients': a client's repair, or the start of a life, put them there. A plan of another
+// table counts as one row.
 void MemoryNode::count_quarantined() {
   std::set<std::uint64_t> rows;
   std::uint64_t unnamed = 0;
@@ -211,7 +211,7 @@ void MemoryNode::count_quarantined() {
   quarantined_rows_ = rows.size() + unnamed;
 }
 
-// Whichever client moves keys writes it over the wire (docs/adr/0012).
+// The client that moves keys writes it over the wire (docs/adr/0012).
 std::uint64_t MemoryNode::move_finished() const {
   std::uint64_t word = 0;
   fabric::read_words(region(layout::kDirectory) + layout::move_offset(geometry_.tables), base::mutable_bytes_of(word));

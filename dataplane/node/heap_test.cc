@@ -64,7 +64,7 @@ struct HeapWorld : TestWorld {
     run(allocating(*client.heap, bytes, purpose, network.now() + patience, cost, block));
     return block;
   }
-  // One that takes the place of another, which is freed.
+  // Allocates a block in the place of another one, and frees that.
   Result<Block> replace(HeapClient& client, const Block& old, std::uint64_t bytes, Nanos patience = 30 * kSecond) {
     Result<Block> block = allocate(client, bytes, patience, Purpose::replacement);
     if (block.ok()) {
@@ -95,7 +95,7 @@ struct HeapWorld : TestWorld {
   Cost cost;
 };
 
-// Maintains a client's heap until it is ended.
+// Maintains a client's heap until it ends.
 class Upkeep {
  public:
   Upkeep(HeapWorld& world, HeapClient& client) : world_(world) { scope_.spawn(maintain(client)); }
@@ -139,7 +139,7 @@ TEST(Heap, HandsOutDistinctBlocksOfAtLeastTheSize) {
   world.leave(std::move(client));
 }
 
-// What is told of how full it is: what keys take, and not what clients have been handed for them.
+// The reported fill counts what keys take, without blocks that clients hold in stock.
 TEST(Heap, IsAsFullAsItsKeysAreLong) {
   HeapWorld world;
   HeapClient client = world.join();
@@ -194,7 +194,7 @@ TEST(Heap, AnUnpublishedBlockIsReusableAtOnceAndAFreedOneAfterItsEra) {
   world.leave(std::move(other));
 }
 
-// The node's era may be one ahead of what the owner has been told, and a reader may have begun in it.
+// The node's era may be one ahead of the owner's, and a reader may have begun in it.
 TEST(Heap, AReaderThatIsAnEraAheadOfTheOwnerIsWaitedForToo) {
   HeapWorld world;
   HeapClient owner = world.join(), reader = world.join();
@@ -220,7 +220,7 @@ TEST(Heap, AReaderThatIsAnEraAheadOfTheOwnerIsWaitedForToo) {
 TEST(Heap, OneClientFreesWhatAnotherOwns) {
   HeapWorld world;
   HeapClient owner = world.join(), other = world.join();
-  // All that there is, in blocks of one class.
+  // Takes the whole heap, in blocks of one class.
   std::vector<Block> blocks;
   for (;;) {
     const auto block = world.allocate(owner, 8000);
@@ -261,7 +261,7 @@ TEST(Heap, RunsOfSegmentsComeAndGo) {
       runs.push_back(*run);
     }
     ASSERT_GE(runs.size(), (world.geometry().segments - 1) / 3) << round;
-    // A value goes where it fits, without touching the next run's header.
+    // A value fits without touching the next run's header.
     for (const Block& run : runs) std::memset(world.at(run.units), round, run.bytes);
     for (std::size_t i = 0; i < runs.size(); ++i)
       (i % 2 == 0 ? owner : other).heap->free(runs[i].units, bytes, world.cost);
@@ -273,9 +273,9 @@ TEST(Heap, RunsOfSegmentsComeAndGo) {
   EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
 }
 
-// A small store over the heap, as an index would use it: a key's block is written, published, and freed when it is
-// replaced. The content of a block names its key and version, so that a reader can tell whether it was reused under its
-// eyes.
+// A small store over the heap, as an index would use it: it writes and publishes a key's block, and frees it when the
+// key is replaced. The content of a block names its key and version, so that a reader notices a block that is reused
+// while it reads.
 struct Store {
   struct Entry {
     std::uint64_t units = 0, bytes = 0, stamp = 0;
@@ -302,7 +302,7 @@ Task<void> put(Store& store, HeapClient& client, std::size_t key, std::uint64_t 
   }
   const EraPin pin = client.session->pin();
   const std::uint64_t stamp = ++store.stamps * 1000 + key;
-  // The ends of the block are enough to tell; long ones would only make the test slow.
+  // The ends of the block are enough to tell; writing long ones would only make the test slow.
   const std::uint64_t ends = std::min<std::uint64_t>(base::round_up(bytes, 8), 256);
   fabric::Buffer buffer = port.buffer(ends);
   for (std::uint64_t i = 0; i < ends; i += 8) base::store(buffer.data() + i, stamp);
@@ -313,7 +313,7 @@ Task<void> put(Store& store, HeapClient& client, std::size_t key, std::uint64_t 
     store.failed = client.session->why();
     co_return;
   }
-  // Published and unlinked in one step, as under a row's lock.
+  // Publishes and unlinks in one step, as under a row's lock.
   const auto old = std::exchange(store.entries[key], Store::Entry{block->units, bytes, stamp});
   store.written += block->bytes;
   if (old) client.heap->free(old->units, old->bytes, cost);
@@ -322,7 +322,7 @@ Task<void> put(Store& store, HeapClient& client, std::size_t key, std::uint64_t 
 Task<void> write_on(Store& store, HeapClient& client, std::uint64_t seed, std::uint64_t until) {
   base::Random random(seed);
   while (store.written < until && store.failed.ok() && !store.stop) {
-    // Few classes: each takes a segment, and a small heap has few.
+    // Few classes, because each takes a segment and a small heap has few.
     constexpr std::uint64_t kSizes[] = {100, 3000, 20'000, 150'000};
     const std::uint64_t bytes = kSizes[random.chance(0.03) ? 3 : random.below(3)];
     co_await put(store, client, random.below(store.entries.size()), bytes);
@@ -337,7 +337,7 @@ Task<void> read_on(Store& store, HeapClient& client, std::uint64_t seed) {
     const EraPin pin = client.session->pin();
     const auto entry = store.entries[random.below(store.entries.size())];
     if (entry) {
-      // A slow reader: it follows the address long after it has seen it.
+      // A slow reader: it follows the address long after it has read it.
       for (int i = 0; i < 3; ++i) {
         co_await port.sleep_for(static_cast<Nanos>(random.below(400'000'000)));
         Cost cost;
@@ -384,14 +384,14 @@ Task<void> write_over(Store& store, HeapClient& client, std::uint64_t seed, std:
   }
 }
 
-// Each finds in its own segments what the other has freed there, before it takes another one.
+// Each client finds in its own segments what the other has freed there, before it takes another one.
 TEST(Heap, WhatIsWrittenOverTakesNoMoreAndMoreSegments) {
   HeapWorld world(5, 16 << 20);
   HeapClient writers[] = {world.join(), world.join()};
   constexpr std::uint64_t kBytes = 500;
   Store store(world, 4000);
   task::Scope scope;
-  // All is written over once in 20 ticks.
+  // Overwrites everything once in 20 ticks.
   const Nanos rest = 20 * writers[0].session->grant().tick / 4000 * 2;
   for (std::uint64_t i = 0; i < 2; ++i) scope.spawn(write_over(store, writers[i], i, kBytes, rest));
   const auto segments = [&] { return writers[0].heap->usage().segments + writers[1].heap->usage().segments; };
@@ -479,7 +479,7 @@ TEST(Heap, WhatALeavingClientLeavesBehindIsAdopted) {
     if (!block.ok()) break;
     blocks.push_back(*block);
   }
-  // Every other block lives on.
+  // Every other block stays in use.
   for (std::size_t i = 0; i < blocks.size(); i += 2) first.heap->free(blocks[i].units, 4000, world.cost);
   world.leave(std::move(first));
   EXPECT_EQ(world.segments().orphaned, world.geometry().segments);
@@ -497,7 +497,7 @@ TEST(Heap, WhatALeavingClientLeavesBehindIsAdopted) {
   EXPECT_EQ(world.segments(), (SegmentLedger::Counts{.free = world.geometry().segments}));
 }
 
-// What an index asks of the heap, without the values.
+// Asks of the heap what an index does, without the values.
 Task<void> replace(Store& store, HeapClient& client, std::uint64_t seed, std::uint64_t bytes, Nanos rest) {
   base::Random random(seed);
   Cost cost;
@@ -521,7 +521,7 @@ Task<void> replace(Store& store, HeapClient& client, std::uint64_t seed, std::ui
   }
 }
 
-// All of it in so many ticks: what is in limbo for three of them, while nobody hurries, would be much or little.
+// Overwrites everything in so many ticks: what is in limbo for three of them, without haste, would be much or little.
 TEST(Heap, TakesAFifthMoreThanLivesAtMostHoweverOftenItIsWrittenOver) {
   for (const Nanos ticks : {12, 40}) {
     HeapWorld world(5, 64 << 20);
@@ -549,7 +549,7 @@ TEST(Heap, TakesAFifthMoreThanLivesAtMostHoweverOftenItIsWrittenOver) {
   }
 }
 
-// Though nobody is short of segments: what it keeps, others would take anew.
+// This holds even if no client is short of segments: others would take new segments for what it keeps.
 TEST(Heap, AQuietClientGivesUpWhatIsMostlyFree) {
   HeapWorld world(1, 64 << 20);
   HeapClient quiet = world.join(), busy = world.join();
@@ -611,14 +611,14 @@ TEST(Heap, AQuietClientKeepsNoFreeRunWhereOthersAreShort) {
   world.leave(std::move(busy));
 }
 
-// Full segments, too: the client that needs the run empties them.
+// It gives up full segments, too: the client that needs the run empties them.
 TEST(Heap, WhatLiesInTheWayOfARunIsGivenUp) {
   HeapWorld world;
   HeapClient owner = world.join(), other = world.join();
   constexpr std::uint64_t kBytes = 4000;
   const std::vector<Block> blocks = world.fill(owner, kBytes);
   const std::uint64_t segment_bytes = world.geometry().segment_bytes;
-  // Every second segment is free but for a block.
+  // In every second segment, all blocks but one are free.
   std::set<std::uint64_t> left;
   for (const Block& block : blocks) {
     const std::uint64_t segment = layout::block_offset(block.units) / segment_bytes;
@@ -661,7 +661,7 @@ TEST(Heap, AFullHeapSaysSoAtOnceAndRecovers) {
   world.leave(std::move(client));
 }
 
-// The client that filled it, each class by itself, and a client that has come since.
+// Two clients replace, each class by itself: the one that filled the heap, and one that has come since.
 TEST(Heap, AFullHeapStillReplaces) {
   HeapWorld world(1, 16 << 20);
   HeapClient filler = world.join(), newcomer = world.join();
@@ -680,9 +680,10 @@ TEST(Heap, AFullHeapStillReplaces) {
         block = *other;
         longest = std::max(longest, world.network.now() - begun);
       }
-      // There are fewer segments left than classes: one is waited for, until the other client has given up what it can.
+      // There are fewer segments left than classes: a class waits for one until the other client has given up what it
+      // can.
       EXPECT_LT(longest, 16 * client->session->grant().tick) << "blocks of " << bytes;
-      // What little is left besides may be added; then all is replaced as before.
+      // What little room is left may be added; then everything is replaced as before.
       EXPECT_LE(world.fill(*client, bytes).size(), blocks.size() / 16) << bytes;
     }
   }
@@ -693,7 +694,7 @@ TEST(Heap, AFullHeapStillReplaces) {
       block = *other;
     }
   }
-  // What is deleted makes room for as much.
+  // Deleting makes room for as much.
   std::vector<Block>& small = filled[1000];
   const std::size_t half = small.size() / 2;
   for (std::size_t i = 0; i < half; ++i) filler.heap->free(small[i].units, 1000, world.cost);
@@ -742,7 +743,7 @@ TEST(Heap, WhatReplacementsNeedIsNotAdded) {
   }
   stop = true;  // NOLINT(clang-analyzer-deadcode.DeadStores): the task has a reference to it
   ASSERT_TRUE(world.wait_until([&] { return scope.running() == 0; }));
-  // A tick's worth, before the client is told to stop.
+  // At most a tick's worth, before the client learns that it must stop.
   EXPECT_LT(added.size(), blocks.size() / 8);
   upkeep_of_one.end();
   upkeep_of_other.end();
@@ -835,9 +836,9 @@ void write_extent_at(HeapWorld& world, const Block& block, std::uint64_t bytes, 
                        base::bytes_of(std::string_view("the key.")), base::bytes_of(std::string_view(value)));
 }
 
-// A client that fills what is left of the heap and then dies: a third of its blocks is published, a third was filled
-// and never published, a third is as it was found; some of the published ones have been freed since.
-// Returns the ones that are in use.
+// A client that fills the rest of the heap and then dies. It published a third of its blocks, filled a third without
+// publishing them, and left a third untouched; some of the published ones have been freed since. Returns the blocks in
+// use.
 std::set<std::uint64_t> fill_and_die(HeapWorld& world, FakeIndex& index, std::uint64_t bytes, HeapClient& other) {
   HeapClient client = world.join();
   std::vector<Block> blocks;
@@ -854,7 +855,7 @@ std::set<std::uint64_t> fill_and_die(HeapWorld& world, FakeIndex& index, std::ui
     in_use.insert(blocks[i].units);
     index.entries.insert(blocks[i].units);
     if (i % 9 != 0) continue;
-    // Unlinked by itself, which tells nobody, or by another client, which marks it.
+    // Either it unlinks the block itself, and tells nobody, or another client does, and marks it.
     in_use.erase(blocks[i].units);
     index.entries.erase(blocks[i].units);
     (i % 2 == 0 ? client : other).heap->free(blocks[i].units, bytes, world.cost);
@@ -933,7 +934,7 @@ TEST(HeapOfTheDead, IsTakenOverInQuietTimesToo) {
   world.leave(std::move(survivor));
 }
 
-// Without an index to ask, only that is used which is marked free: every eighteenth block.
+// Without an index to ask, only blocks that are marked free are used: every eighteenth.
 TEST(HeapOfTheDead, StaysWhereNobodyCanJudgeIt) {
   constexpr std::uint64_t kBytes = 3000;
   HeapWorld world;
@@ -962,7 +963,7 @@ TEST(HeapOfTheDead, StaysWhereNobodyCanJudgeIt) {
   world.leave(std::move(survivor));
 }
 
-// An index that cannot answer keeps the block, and only that block.
+// If the index cannot answer, the heap keeps the block, and only that block.
 TEST(HeapOfTheDead, ABlockThatCannotBeJudgedIsKept) {
   HeapWorld world;
   FakeIndex index(world);
@@ -984,7 +985,7 @@ TEST(HeapOfTheDead, ABlockThatCannotBeJudgedIsKept) {
   world.leave(std::move(survivor));
 }
 
-// A client that dies before it has marked what it unlinked leaves the block lost in its owner's segment.
+// A client that dies before it has marked a block that it unlinked leaves it lost in its owner's segment.
 TEST(HeapOfTheDead, WhatTheDeadUnlinkedIsFoundInTheSegmentsOfTheLiving) {
   constexpr std::uint64_t kBytes = 3000;
   HeapWorld world;
@@ -999,7 +1000,7 @@ TEST(HeapOfTheDead, WhatTheDeadUnlinkedIsFoundInTheSegmentsOfTheLiving) {
     index.entries.insert(blocks.back().units);
     owner.heap->published(blocks.back());
   }
-  // One it unlinks and tells its heap of, which marks it; others nobody is told of.
+  // It tells its heap of one block that it unlinks, and the heap marks it; nobody learns of the others.
   std::set<std::uint64_t> lost;
   for (std::size_t i = 0; i < blocks.size(); i += 30) {
     index.entries.erase(blocks[i].units);
@@ -1030,7 +1031,7 @@ TEST(HeapOfTheDead, WhatTheDeadUnlinkedIsFoundInTheSegmentsOfTheLiving) {
   world.leave(std::move(mortal));
 }
 
-// Nobody is waited for before it serves; what is lost in it is found all the same.
+// The segment serves at once; the client finds what is lost in it all the same.
 TEST(HeapOfTheDead, WhatIsAdoptedForItsMarksIsLookedThrough) {
   constexpr std::uint64_t kBytes = 3000;
   HeapWorld world;
@@ -1075,7 +1076,7 @@ TEST(HeapOfTheDead, WhatIsAdoptedForItsMarksIsLookedThrough) {
   world.leave(std::move(mortal));
 }
 
-// The segment's owner after a death would take the block for lost, and hand it out.
+// A client that inherits the segment would take the block for lost, and hand it out.
 TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
   constexpr std::uint64_t kBytes = 3000;
   HeapWorld world;
@@ -1094,7 +1095,7 @@ TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
     }
   }
   Upkeep upkeep(world, owner);
-  // The other wants all there is, again and again.
+  // The other client wants everything, again and again.
   const auto press = [&](std::uint64_t orphaned) {
     for (int i = 0; i < 40; ++i) {
       while (world.allocate(other, 200'000, kSecond).ok()) {
@@ -1161,7 +1162,7 @@ Task<void> take_all(HeapClient& client, std::uint64_t bytes, std::vector<Block>&
   over = true;
 }
 
-// The client that takes over dies after its 0th, 1st, 2nd ... effect; the next one finds all there is to find.
+// The client that takes over dies after its 0th, 1st, 2nd ... effect; the next one finds everything.
 TEST(HeapOfTheDead, ACrashAfterAnyEffectOfTakingOverLosesNothing) {
   constexpr std::uint64_t kBytes = 20'000;
   for (const auto posted : {fabric::sim::InFlight::lands, fabric::sim::InFlight::cut}) {
@@ -1200,7 +1201,7 @@ TEST(HeapOfTheDead, ACrashAfterAnyEffectOfTakingOverLosesNothing) {
         port.crash_after(~0ull >> 1, posted);
         world.leave(std::move(*doomed));
       }
-      // What the doomed client had been given was never published.
+      // The doomed client never published what it had been given.
       ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions == 1; }, 600 * kSecond));
       world.tick(last);
       std::vector<Block> rest;
@@ -1211,7 +1212,7 @@ TEST(HeapOfTheDead, ACrashAfterAnyEffectOfTakingOverLosesNothing) {
         EXPECT_TRUE(got.insert(block.units).second) << "after " << after;
         EXPECT_FALSE(in_use.contains(block.units)) << "after " << after;
       }
-      // A client that leaves with blocks that it allocated and never published keeps them.
+      // A client that leaves keeps the blocks that it allocated and never published.
       if (!survived) EXPECT_EQ(got.size() + in_use.size(), blocks) << "after " << after;
       EXPECT_EQ(last.heap->usage().anomalies, 0u) << "after " << after;
       world.leave(std::move(last));
@@ -1221,8 +1222,8 @@ TEST(HeapOfTheDead, ACrashAfterAnyEffectOfTakingOverLosesNothing) {
   }
 }
 
-// Clients write over each other's keys, and die; others take over what they had while blocks in it are being unlinked
-// and marked. No block is ever handed out that an entry points to or that somebody was given, and in the end all of the
+// Clients overwrite each other's keys, and die. Others take over their segments while blocks in them are being unlinked
+// and marked. The heap never hands out a block that an entry points to or that a client holds, and in the end the whole
 // heap is there.
 struct Mortals {
   Mortals(HeapWorld& world, std::size_t keys, std::uint64_t least_bytes, std::uint64_t most_bytes)
@@ -1265,7 +1266,7 @@ Task<void> mortal_put(std::shared_ptr<Mortals> all, HeapClient& client, std::siz
   all->index.entries.insert(block->units);
   if (old.bytes != 0) all->index.entries.erase(old.units);
   ++all->puts;
-  // Between unlinking and marking there may be a while.
+  // There may be a while between unlinking and marking.
   co_await port.sleep_for(static_cast<Nanos>(random.below(300'000'000)));
   if (old.bytes != 0) client.heap->free(old.units, old.bytes, cost);
 }
@@ -1289,8 +1290,7 @@ struct Life {
   SimPort* port = nullptr;
 };
 
-// Three clients that live and die so often. Returns the clients that are left, which have come to rest, and
-// adds up what they found again.
+// Lets three clients live and die so often. Returns the last clients, at rest, and adds up what they found again.
 std::vector<std::shared_ptr<Life>> live_and_die(HeapWorld& world, const std::shared_ptr<Mortals>& all,
                                                 std::uint64_t seed, std::uint64_t deaths, std::uint64_t& reclaimed) {
   const auto begin = [&](std::uint64_t number) {
@@ -1334,7 +1334,7 @@ TEST(HeapOfTheDead, NothingIsHandedOutThatIsInUseWhileClientsDie) {
     HeapWorld world(seed, 4 << 20);
     auto all = std::make_shared<Mortals>(world, 150, kMortalBytes, kMortalBytes);
     const auto lives = live_and_die(world, all, seed, 8, reclaimed);
-    // Everything again, by one of them; the others leave.
+    // One of them gets everything again; the others leave.
     HeapClient heir = std::move(lives[0]->client);
     world.leave(std::move(lives[1]->client));
     world.leave(std::move(lives[2]->client));
@@ -1351,8 +1351,8 @@ TEST(HeapOfTheDead, NothingIsHandedOutThatIsInUseWhileClientsDie) {
   EXPECT_GT(reclaimed, 0u);
 }
 
-// After each death all segments that nobody owned are of the dead, and each client that begins needs one of every
-// class. What is marked free in them serves meanwhile: where much of a heap is free, and where little is.
+// After each death all segments without an owner are dead clients', and each client that begins needs one of every
+// class. Their blocks that are marked free serve meanwhile, in a heap with much room and in one with little.
 TEST(HeapOfTheDead, IsNotFullWhileLittleLives) {
   constexpr std::array<std::pair<std::uint64_t, std::uint64_t>, 2> kBytesAndKeys{{{24 << 20, 600}, {17 << 20, 300}}};
   for (const auto& [bytes, keys] : kBytesAndKeys) {

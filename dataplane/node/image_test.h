@@ -56,8 +56,8 @@ class TestImage {
     for (int i = 0; i < 20; ++i) put("small" + std::to_string(i), "v");
     for (int i = 0; i < 6; ++i) put("large" + std::to_string(i), std::string(150, 'x'));
     put("huge", std::string(300'000, 'y'));
-    // Segment 0 is owned, with blocks that its owner alone knows of; segment 1 has been given up, and says what is
-    // free. Then the run, and one that is free.
+    // Segment 0 has an owner, and blocks that this owner alone knows of; segment 1 has been given up, and its bitmap
+    // says what is free. Then come the run, and a free segment.
     header(0).owner = kOwner;
     header(1).owner = 0;
     for (std::uint64_t block = 0; block < shape(1).blocks; ++block) {
@@ -73,7 +73,7 @@ class TestImage {
   }
   const Place& place(const std::string& key) const { return places_.at(key); }
 
-  // Both records of the private page, and the superblock.
+  // Writes both records of the private page, and the superblock.
   void write_pages() {
     const auto superblock = layout::write_superblock(
         {.incarnation = record_.incarnation, .pool = record_.pool, .geometry = record_.geometry});
@@ -98,7 +98,7 @@ class TestImage {
     layout::write_extent(region(layout::kHeap).subspan(layout::block_offset(units), size), units, k, v);
     return rcuckoo::Entry::extent(units, size, hash(key));
   }
-  // The first free place of the key's rows.
+  // Returns the first free place in the key's rows.
   Place room(const std::string& key) {
     const auto rows = rcuckoo::locate(hash(key), geometry().rows);
     for (const std::uint64_t number : {rows.first, rows.second}) {
@@ -137,7 +137,7 @@ class TestImage {
     return layout::segment_shape(of.size_class, of.run * geometry().segment_bytes);
   }
 
-  // A claim of these rows' locks, with the locks taken.
+  // Claims these rows' locks, and takes them.
   layout::OperationSlot& claim(std::uint64_t index, const std::vector<std::uint64_t>& rows) {
     layout::OperationSlot& said = slot(index);
     said.holder = kHolder;
@@ -156,7 +156,7 @@ class TestImage {
     said.seal_claim();
     return said;
   }
-  // A plan to put a new key where there is room, locks and all; no row of it has been written yet.
+  // Plans to put a new key where there is room, and takes its locks; writes no row yet.
   Place plan(std::uint64_t index, const std::string& key, const std::string& value) {
     const Place at = room(key);
     const auto rows = rcuckoo::locate(hash(key), geometry().rows);
@@ -175,7 +175,7 @@ class TestImage {
   std::byte* heap_at(std::uint64_t segment) {
     return region(layout::kHeap).data() + segment * geometry().segment_bytes;
   }
-  // Blocks alternate between segments 0 and 1; a run lies in 2 and what follows.
+  // Returns the next block: blocks alternate between segments 0 and 1; a run lies in segment 2 and behind it.
   std::uint64_t block(std::uint64_t bytes) {
     const std::uint64_t size_class = layout::size_class_for(bytes, geometry().segment_bytes);
     const bool run = size_class == layout::kRun;

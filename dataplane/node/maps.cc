@@ -15,7 +15,7 @@ namespace {
 
 using base::Status;
 
-// Whether two entries of a map say the same of the table and its locks: these are their parts that are messages.
+// Says whether two entries of a map agree on the table and its locks: their parts that are messages.
 bool same_shape(const v1alpha1::MemoryNodeEntry& one, const v1alpha1::MemoryNodeEntry& other) {
   using google::protobuf::FieldDescriptor;
   const google::protobuf::Descriptor& fields = *v1alpha1::MemoryNodeEntry::descriptor();
@@ -87,7 +87,7 @@ std::optional<Maps::Refusal> Maps::refusal(const v1alpha1::ShardMap& map, const 
   return std::nullopt;
 }
 
-// A memory that lost its map knows of the moves that keys have left it in.
+// A memory that lost its map still knows the moves in which keys have left it.
 std::uint64_t Maps::move(const Memory& memory) const {
   return std::max(newest().move(), memory.move_finished <= layout::kMostMoves ? memory.move_finished : 0);
 }

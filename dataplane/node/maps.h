@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shard maps that a memory node holds: one that it follows, and one that it is prepared for or that an earlier
-// process has kept. Decides which map may come next; epochs and moves only go forward. Pure.
+// process has kept. Decides which map may come next: epochs and moves only increase. Pure.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 
 namespace farpool::node {
 
-// What becomes of a map that a memory node is told.
+// What a memory node answers to a map.
 enum class Verdict : std::uint8_t {
-  adopted,      // or prepared; or that already, byte for byte
+  adopted,      // or prepared; or held already, byte for byte
   older_epoch,  // than the one held
   conflicting,  // the epoch, or the pool's secret, is held with different content, or the move is before the one held
   invalid,
@@ -29,11 +29,11 @@ const v1alpha1::MemoryNodeEntry* entry_of(const v1alpha1::ShardMap& map, std::ui
 
 class Maps {
  public:
-  // `kept` is what an earlier process was given last. It counts only if it is whole, of this pool, and signed where
+  // `kept` is the last map that an earlier process got. It counts only if it is whole, of this pool, and signed where
   // there is a key.
   Maps(std::string pool_uid, std::shared_ptr<const base::SignatureCheck> key, const std::string& kept);
 
-  // What the memory tells, which may know of later epochs and moves than any map that is held.
+  // What the memory says; it may know of later epochs and moves than any map that is held.
   struct Memory {
     std::uint64_t epoch = 0;
     base::HashSecret pool_secret;
@@ -43,7 +43,7 @@ class Maps {
     Verdict verdict = Verdict::invalid;
     std::string why;
   };
-  // Says why a map cannot be held, if it cannot. `own` is this memory node's entry.
+  // Returns why a map cannot be held; nothing if it can. `own` is this memory node's entry.
   std::optional<Refusal> refusal(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret,
                                  const Memory& memory, const v1alpha1::MemoryNodeEntry& own) const;
   void hold(const v1alpha1::ShardMap& map) { held_ = map; }
@@ -52,11 +52,11 @@ class Maps {
   bool knows_kept() const { return held_.epoch() != 0; }
   const v1alpha1::ShardMap& followed() const { return followed_; }
   const v1alpha1::ShardMap& newest() const { return held_.epoch() != 0 ? held_ : followed_; }
-  // The epoch and the move before which no map is taken any more.
+  // Returns the epoch below which no map is accepted any more; `move` returns the move.
   std::uint64_t epoch(const Memory& memory) const { return std::max(memory.epoch, newest().epoch()); }
   std::uint64_t move(const Memory& memory) const;
-  // The reply to a read of the map that is followed: a word with its length, then the map, padded to a word; the length
-  // alone if the rest has no room.
+  // Writes the reply to a read of the map that the node follows: a word with its length, then the map, padded to a
+  // word. Writes the length alone if the rest has no room.
   std::optional<std::size_t> read(base::MutableBytes reply) const;
 
  private:

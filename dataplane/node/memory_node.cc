@@ -20,7 +20,7 @@ using base::Status;
 
 constexpr base::Nanos kHousekeeping = base::kSecond;
 
-// A request or reply of a CALL, if the bytes are exactly one.
+// Returns the request or reply of a CALL if the bytes are exactly one.
 template <class T>
 bool read_request(base::Bytes bytes, T& request) {
   if (bytes.size() != sizeof(T)) return false;
@@ -103,7 +103,7 @@ void MemoryNode::serve_sessions() {
   }
   session::SessionObserver& observer = *this;
   registry_ = std::make_unique<session::Registry>(std::move(config), std::move(regions), responder_, observer);
-  // Before anybody can ask: what was taken up is known by now, and the operator plans from these numbers.
+  // Counts before any request arrives: it is known by now what was taken up, and the operator plans from these numbers.
   count_keys();
   count_quarantined();
   refresh_facts();
@@ -145,7 +145,7 @@ MemoryNode::Published MemoryNode::prepare(const v1alpha1::ShardMap& map, const b
 MemoryNode::Published MemoryNode::publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) {
   if (std::optional<Published> refused = refusal(map, pool_secret)) return *refused;
   if (map.epoch() == maps_.followed().epoch()) return {Verdict::adopted, map.epoch(), ""};
-  // First: no later process remembers an epoch without its map.
+  // Keeps the map first: so no later process remembers an epoch without its map.
   if (map.epoch() != maps_.newest().epoch()) keep(map);
   maps_.follow(map);
   record_.epoch = map.epoch();
@@ -265,7 +265,7 @@ void MemoryNode::on_ended(const Ended& ended) {
                      ended.client_name + "': " + ended.why;
   if (ended.holds) line += "; its operation slots say that it left an operation half done, and stay as they are";
   log(!ended.clean || ended.holds, line);
-  // Blocks that it unlinked, and had not freed yet, are nobody's now.
+  // Blocks that it had unlinked and not freed yet are lost now.
   if (!ended.clean) segments_.ledger().doubt();
   const std::uint64_t buried = segments_.ledger().bury(ended.session_id);
   if (buried > 0) {

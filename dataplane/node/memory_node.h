@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A memory node: the memory it lends, who may touch it, and the little that its CPU does: handshakes, ticks, segments.
+// A memory node: the memory it lends, the clients that may touch it, and the little that its CPU does: handshakes,
+// ticks, segments.
 //
-// Everything but facts() and stats() belongs to the wire's control thread. It begins in take_up.cc, serves sessions in
-// memory_node.cc, and tells of itself in facts.cc; Segments and Maps decide by themselves.
-// The node's CPU never read-modify-writes a
-// word that clients change: free bitmaps and lock words are only read, memory that nobody holds is formatted.
+// Everything but facts() and stats() belongs to the wire's control thread. A node starts in take_up.cc, serves sessions
+// in memory_node.cc, and reports in facts.cc; Segments and Maps decide by themselves. The node's CPU never reads,
+// modifies and writes a word that clients change: it only reads free bitmaps and lock words, and formats memory that
+// nobody holds.
 #pragma once
 
 #include <algorithm>
@@ -34,11 +35,11 @@
 
 namespace farpool::node {
 
-// Where the locks of a table are to lie, if its protocol has such.
+// Where the locks of a table are to lie, if its protocol has any.
 enum class LockPlacement : std::uint8_t {
   host,
-  device_preferred,  // in the NIC's memory, or else in the host's
-  device_required,   // or else there is no memory node
+  device_preferred,  // in the NIC's memory if it has room, else in the host's
+  device_required,   // in the NIC's memory, or the memory node does not start
 };
 
 class MemoryNode final : public fabric::Host, private session::SessionObserver {
@@ -46,10 +47,10 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   struct Options {
     std::string name;
     std::string pool_uid;
-    std::string endpoint;              // host:port that clients are told
+    std::string endpoint;              // host:port for clients
     std::string version;               // of the binary
     layout::GeometryRequest geometry;  // memory_bytes is taken from the memory itself
-    std::uint64_t initial_tables = 1;  // that a memory which is formatted begins with
+    std::uint64_t initial_tables = 1;  // that a newly formatted memory begins with
     base::Nanos lease = 5 * base::kSecond;
     base::Nanos failure_timeout = 2 * base::kSecond;
     std::uint32_t max_lanes = 1024;
@@ -59,26 +60,29 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     // clients open sessions under the names of their certificates.
     std::shared_ptr<const base::SignatureCheck> map_key;
     LockPlacement locks = LockPlacement::host;
-    // Executes the CALLs for data of every session; none: they are refused. It outlives the responder.
+    // Executes the CALLs for data of every session; without one they are refused. It outlives the responder.
     fabric::Service* service = nullptr;
-    // What `keep_map` of an earlier process of this node was given last, if that is known.
+    // The last map that `keep_map` of an earlier process of this node got, if it is known.
     std::string kept_map;
-    // A map is held: to be kept for the next process, which may be the only one to know of it. Control thread.
+    // Called when a map is held: it must be kept for the next process, which may be the only one to know of it. Control
+    // thread.
     std::function<void(const std::string& map)> keep_map;
-    // Structured logs are the application's: what happened, in one line without key or value bytes. Control thread.
+    // Receives what happened, as one line without bytes of keys or values; the application writes structured logs.
+    // Control thread.
     std::function<void(bool warning, const std::string& line)> log;
-    // How far create has come. Where it is created.
+    // Receives how far create has come, on the thread that calls it.
     Progress progress;
-    // The facts have changed. Control thread.
+    // Called when the facts have changed. Control thread.
     std::function<void()> on_change;
   };
 
-  // A new incarnation over page-aligned memory, which with the responder outlives the node. Zeros are formatted. What
-  // an earlier incarnation left is taken up: nothing of its clients can execute any more, so what they left half done
-  // is finished or undone, the locks are freed, every byte is checked, and what nobody points to is free. A life that
-  // is cut short while it does this leaves memory that the next can take up. invalid_argument says which figure of the
-  // geometry cannot work, what the protocol needs and the wire has not, or which flags the memory was formatted with instead; corrupt, why the memory cannot be taken
-  // up: nothing in it has been changed then; unavailable, why locks that have to lie in the NIC's memory do not.
+  // Starts a new incarnation over page-aligned memory. The memory and the responder outlive the node. Formats a memory
+  // of zeros. Takes up what an earlier incarnation left: nothing of its clients can execute any more, so the node
+  // finishes or undoes their half-done operations, releases the locks, checks every byte, and frees what no entry
+  // points to. If it dies while it does this, the next life can take the memory up. Errors: invalid_argument says which
+  // figure of the geometry cannot work, what the protocol needs and the wire lacks, or with which other flags the
+  // memory was formatted. corrupt says why the memory cannot be taken up; nothing in it has been changed then.
+  // unavailable says why locks that must lie in the NIC's memory do not.
   static base::Result<std::unique_ptr<MemoryNode>> create(Options options, base::MutableBytes memory,
                                                           fabric::Responder& responder);
   ~MemoryNode() override;
@@ -89,24 +93,24 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t epoch = 0;  // held afterwards
     std::string message;      // why not, for people
   };
-  // An epoch is published in two phases. Prepared, its map is held: none before it is taken any more, and it is kept
-  // for the next process, but clients are told nothing. What is held is the map that was prepared or followed last or,
-  // before there is one, what an earlier life has kept and what the memory tells: epochs and moves only go forward,
-  // over all lives of the memory.
+  // Prepares an epoch: the first of two phases. The node holds its map: it accepts no earlier one any more, and keeps
+  // it for the next process, but tells clients nothing. The map that it holds is the last one that was prepared or
+  // followed. Before there is one, it holds what an earlier life has kept and what the memory says: epochs and moves
+  // only increase, over all lives of the memory.
   Published prepare(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
-  // Follows an epoch, whether it has been prepared or not. One that does not contain this incarnation, or stops it,
-  // cuts every session.
+  // Follows an epoch, prepared or not. An epoch that does not contain this incarnation, or stops it, ends every
+  // session.
   Published publish(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
-  // Publishes an epoch of its own with itself as the one node: no operator. The epoch is above every one that its
-  // memory knows of, and no lower than `at_least`: clients that followed an earlier life, whose memory is gone, take a
-  // map for news by its epoch alone.
+  // Publishes an epoch of its own with itself as the one node: without an operator. The epoch is above every one that
+  // its memory knows of, and no lower than `at_least`: clients that followed an earlier life, whose memory is gone,
+  // recognise a new map by its epoch alone.
   Published stand_alone(std::uint64_t at_least = 1);
 
-  // Ends every session of these processes, for ever, and says what of them is left here once nothing of them can
+  // Ends every session of these processes, for ever. Calls `done` with what they left here, once nothing of them can
   // execute any more.
   void fence(const std::vector<std::uint64_t>& processes, std::function<void(v1alpha1::FenceResponse)> done);
 
-  // This node as an entry of a shard map.
+  // Returns this node as an entry of a shard map.
   v1alpha1::MemoryNodeEntry entry() const;
   std::uint64_t incarnation() const { return incarnation_; }
   const layout::Geometry& geometry() const { return geometry_; }
@@ -126,13 +130,13 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     };
     std::vector<OfClass> segments_by_class;
     std::uint64_t heap_bytes = 0;
-    std::uint64_t heap_live = 0;  // about: of blocks that entries point to
+    std::uint64_t heap_live = 0;  // of blocks that entries point to, approximately
     bool serving = false;
     bool locks_in_device = false;
-    std::uint64_t lives = 0;             // incarnations that have served from this memory, this one among them
-    std::uint64_t repaired = 0;          // operations that this one found half done, and finished or undid
+    std::uint64_t lives = 0;             // incarnations that have served from this memory, with this one
+    std::uint64_t repaired = 0;          // half-done operations that this one finished or undid
     std::uint64_t defects = 0;           // found when this one took the memory up
-    std::uint64_t quarantined_rows = 0;  // that no crash explains: locked until a person has looked at them
+    std::uint64_t quarantined_rows = 0;  // that no crash explains: locked until a person looks at them
     base::Nanos verification = 0;        // how long looking for them took
   };
   Stats stats() const;
@@ -176,15 +180,15 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void count_keys();
   void count_quarantined();
   std::uint64_t move_finished() const;
-  // Why a map cannot be held, if it cannot.
+  // Returns why a map cannot be held; nothing if it can.
   std::optional<Published> refusal(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret) const;
   Maps::Memory remembered() const;
   void keep(const v1alpha1::ShardMap& map);
   std::uint64_t even_tables() const;
-  // What ended processes left here, the ones that ended first before others.
+  // Returns what ended processes left here, the earliest first.
   std::vector<v1alpha1::DeadClient> dead();
   Stats take_stock() const;
-  v1alpha1::Facts tell();  // but for coarse numbers
+  v1alpha1::Facts tell();  // without coarse numbers
   void refresh_facts();
 
   const Options options_;
@@ -215,7 +219,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t keys = 0, bytes = 0;
   };
   std::vector<SlotCount> slot_counts_;
-  std::uint32_t places_ = 0;  // groups of slots from 0 that earlier lives have granted
+  std::uint32_t places_ = 0;  // slot groups [0, places_) were granted by earlier lives
   std::uint64_t repaired_ = 0;
   std::uint64_t quarantined_rows_ = 0;
   std::uint64_t defects_ = 0;

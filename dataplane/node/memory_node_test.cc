@@ -168,7 +168,7 @@ TEST(MemoryNode, HoldsAnEpochBeforeItFollowsIt) {
     EXPECT_EQ(world.node->stats().sessions, 1u);
     EXPECT_EQ(world.node->facts().memory_node().map().SerializeAsString(), without.SerializeAsString());
   }
-  // Neither phase takes back what has been promised, and what the second would refuse the first does.
+  // Neither phase revokes a promise, and the first refuses what the second would refuse.
   const auto older = world.node->publish(map_with(*world.node, 5), secret);
   EXPECT_EQ(older.verdict, Verdict::older_epoch);
   EXPECT_EQ(older.epoch, 6u);
@@ -182,7 +182,7 @@ TEST(MemoryNode, HoldsAnEpochBeforeItFollowsIt) {
   EXPECT_EQ(kept.size(), 2u) << "what is refused is not kept";
   EXPECT_EQ(world.node->facts().memory_node().map().epoch(), 6u);
 
-  // An epoch that was abandoned is passed over.
+  // It passes over an abandoned epoch.
   EXPECT_EQ(world.node->prepare(map_with(*world.node, 7), secret).verdict, Verdict::adopted);
   EXPECT_EQ(world.node->publish(without, secret).verdict, Verdict::older_epoch);
   EXPECT_EQ(world.node->publish(map_with(*world.node, 7), secret).verdict, Verdict::adopted);
@@ -190,7 +190,7 @@ TEST(MemoryNode, HoldsAnEpochBeforeItFollowsIt) {
   EXPECT_EQ(world.node->stats().sessions, 1u);
   EXPECT_EQ(world.node->prepare(map_with(*world.node, 7), secret).verdict, Verdict::adopted) << "it follows it";
   EXPECT_EQ(kept.size(), 3u);
-  // One that was not prepared is held when it is followed.
+  // An epoch that was not prepared is held when the node follows it.
   EXPECT_EQ(world.node->publish(map_with(*world.node, 8), secret).verdict, Verdict::adopted);
   EXPECT_EQ(kept.size(), 4u);
   world.close(std::move(session));
@@ -254,7 +254,7 @@ task::Task<void> write_word(Session& session, fabric::Remote at, std::uint64_t w
   fate = outcome.fate;
 }
 
-// Clients move keys away without a word to the node's processor: it looks, and its next life does.
+// Clients move keys away without the node's processor: the node looks, and so does its next life.
 class OfProtocol : public ::testing::TestWithParam<layout::Protocol> {};
 INSTANTIATE_TEST_SUITE_P(Both, OfProtocol, ::testing::Values(layout::Protocol::rcuckoo, layout::Protocol::race));
 
@@ -314,7 +314,7 @@ TEST(MemoryNode, ASegmentNamesItsOwnerAndComesBackZeroed) {
   EXPECT_EQ(header.size_class, 3u);
   EXPECT_EQ(header.run, 1u);
 
-  // Everything else as well, in runs of two; then there is no more, and the node says so in every tick.
+  // Takes the rest as well, in runs of two; then nothing is left, and the node says so in every tick.
   std::vector<std::uint64_t> runs;
   for (;;) {
     const auto run = must_call<AllocateSegmentsReply>(world, *session, layout::kAllocateSegments,
@@ -361,7 +361,7 @@ TEST(MemoryNode, CallsThatCannotBeEndTheLane) {
   };
   const auto text = [](const auto& request) { return std::string(base::text_of(base::bytes_of(request))); };
   const Case cases[] = {
-      // The replies have room for what a memory node answers.
+      // The replies have room for a memory node's answer.
       {"no such call", 77, text(layout::TickRequest{}), 128},
       {"short request", layout::kAllocateSegments, std::string(8, '\0'), 128},
       {"long request", layout::kTick, std::string(64, '\0'), 128},
@@ -386,7 +386,7 @@ TEST(MemoryNode, CallsThatCannotBeEndTheLane) {
   }
 }
 
-// Clients go by it: a client that is told nothing adds keys to a node that has no room for overwrites.
+// Clients rely on it: a client that learns nothing adds keys to a node that has no room for overwrites.
 TEST(MemoryNode, TicksSayHowShortOfSegmentsItIs) {
   TestWorld world;
   world.node->stand_alone();
@@ -443,7 +443,7 @@ TEST(MemoryNode, WhatTheThreadsOfAProcessLeftIsToldOfOnce) {
   for (auto& session : threads) world.close(std::move(session));
 }
 
-// A CALL of each kind, and how long its reply is at least.
+// A CALL of each kind, and its shortest reply.
 struct Asked {
   const char* what;
   std::uint32_t opcode;
@@ -466,8 +466,8 @@ std::vector<Asked> calls_of(const Session& session, std::uint64_t segment) {
   };
 }
 
-// What a client is not told of must not have happened: it would go on with a segment that is another's by now, or never
-// use one that is its own. And a reply never goes beyond the bytes that the client has for it.
+// What a client does not learn of must not have happened: otherwise it would use a segment that is another client's by
+// now, or never use one of its own. A reply never exceeds the bytes that the client has for it.
 TEST(MemoryNode, ACallThatIsRefusedChangesNothing) {
   TestWorld world;
   world.node->stand_alone();
@@ -477,7 +477,7 @@ TEST(MemoryNode, ACallThatIsRefusedChangesNothing) {
   const auto own = must_call<layout::AllocateSegmentsReply>(world, *session, layout::kAllocateSegments,
                                                             layout::AllocateSegmentsRequest{.size_class = 3});
   ASSERT_EQ(own.status, 0u);
-  // A segment of a client that died, too.
+  // A dead client's segment, too.
   Session::Options options = world.session_options(port);
   options.client_process = 7;
   auto dying = world.try_open(port, options);
@@ -593,7 +593,7 @@ task::Task<void> fetch(fabric::Port& port, std::vector<std::string> endpoints, s
                              trust != nullptr ? *trust : all);
 }
 
-// In the place of a key: a signature is a digest of the text under a secret.
+// Stands for a key: a signature is a digest of the text under a secret.
 struct Seal final : base::SignatureCheck {
   static v1alpha1::ShardMap sealed(v1alpha1::ShardMap map) {
     map.set_signature(of(map::signed_text(map)));
@@ -605,7 +605,7 @@ struct Seal final : base::SignatureCheck {
   bool holds(std::string_view text, std::string_view signature) const override { return signature == of(text); }
 };
 
-// Attacks with maps of other makers: on a memory node by its agent and by the file beside its memory, and on clients.
+// Attacks with maps that others made: on a memory node, by its agent and by the file beside its memory; and on clients.
 TEST(MemoryNode, OnlyMapsThatTheOperatorHasSignedCount) {
   TestWorld world;
   const auto seal = std::make_shared<Seal>();
@@ -628,7 +628,7 @@ TEST(MemoryNode, OnlyMapsThatTheOperatorHasSignedCount) {
   ASSERT_EQ(world.node->publish(Seal::sealed(unsigned_map), {1, 2}).verdict, Verdict::adopted);
   EXPECT_EQ(world.node->facts().memory_node().map().signature().size(), 64u) << "the operator believes no other";
 
-  // Beside the memory.
+  // The file beside the memory.
   const std::string kept = world.options.kept_map;
   for (const std::string& file : {later.SerializeAsString(), redirected.SerializeAsString(), kept}) {
     world.kill();
@@ -638,7 +638,7 @@ TEST(MemoryNode, OnlyMapsThatTheOperatorHasSignedCount) {
   }
   ASSERT_EQ(world.node->publish(Seal::sealed(map_with(*world.node, 7)), {1, 2}).verdict, Verdict::adopted);
 
-  // A memory node that shows a map of its own making, of a later epoch.
+  // A memory node that shows a map of its own making, with a later epoch.
   fabric::sim::SimResponder& lying = world.network.add_node("node-1:7400");
   Memory memory = std::move(*Memory::anonymous(4 << 20));
   MemoryNode::Options options;
@@ -694,7 +694,7 @@ TEST(MemoryNode, TheNewestMapOfAllEndpointsWins) {
   EXPECT_EQ(got.code(), Code::invalid_argument);
 }
 
-// As on a machine that has other things to do than TLS handshakes.
+// So it is on a machine that is busy with more than TLS handshakes.
 TEST(MemoryNode, AMapThatTakesLongIsWaitedFor) {
   TestWorld world(1, 4 << 20, 4, 900 * kMillisecond);
   ASSERT_EQ(world.node->publish(map_with(*world.node, 3), {1, 2}).verdict, Verdict::adopted);
@@ -704,7 +704,7 @@ TEST(MemoryNode, AMapThatTakesLongIsWaitedFor) {
   world.run(fetch(port, endpoints, 0, got));
   ASSERT_TRUE(got.ok()) << got.status().message();
   EXPECT_EQ(got->epoch(), 3u);
-  // Behind others, too, that never answer.
+  // Even behind other nodes that never answer.
   for (int i = 1; i < 9; ++i) endpoints.insert(endpoints.begin(), "node-" + std::to_string(i) + ":7400");
   for (int i = 1; i < 9; ++i) world.network.add_node("node-" + std::to_string(i) + ":7400");
   const Nanos before = port.now();
@@ -738,7 +738,7 @@ TEST(Memory, OnAVolumeIsKeptOnceItHasBeenFormatted) {
   for (int life = 0; life < 4; ++life) {
     auto memory = Memory::on_volume(volume.path(), "memory-0", kBytes);
     ASSERT_TRUE(memory.ok()) << memory.status().message();
-    // Life 0 is killed before it has formatted what it got, so life 1 gets zeros too.
+    // Life 0 is killed before it has formatted its memory, so life 1 gets zeros too.
     EXPECT_EQ(memory->span()[4096], life < 2 ? std::byte{0} : std::byte{1}) << life;
     memory->span()[4096] = std::byte{1};
     if (life == 1) layout::write_private_page(memory->span().last(layout::kPage), some_record(kBytes));

@@ -38,7 +38,7 @@ TEST(Numa, OneNodeIsWantedOrACertainOne) {
   EXPECT_THAT(judge_numa({{0, 1}, {1, 1}}, 1).message(), HasSubstr("topologyManagerPolicy"));
 }
 
-// Tests run where there is one node, as a rule; memory of a thread that has asked for it lies there.
+// Test machines usually have one node; a thread that has asked for it gets memory there.
 TEST(Numa, MemoryThatWasAskedForLiesThere) {
   const NumaPreference here(0);
   const auto memory = Memory::anonymous(1 << 20);

@@ -8,7 +8,7 @@
 
 namespace farpool::node {
 
-// Is told the step, and how many bytes of how many are done. Called often, on the thread that starts the node.
+// Receives the step, and how many bytes of how many are done. Called often, on the thread that starts the node.
 using Progress = std::function<void(std::string_view step, std::uint64_t done, std::uint64_t of)>;
 
 }  // namespace farpool::node

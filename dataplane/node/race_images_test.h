@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lies in a memory node with RACE tables at moments of a busy life: long values, splits of two tables at once
-// under a doubled directory, keys that leave for another memory node and keys that come from one. Clients have made it,
-// in the simulator, and each moment is one at which all processes may die. For tests that damage it, and for the
-// fuzzer.
+// under a doubled directory, keys that leave for another memory node and keys that come from one. Clients have made it
+// in the simulator, and all processes may die at each of these moments. For tests that damage it, and for the fuzzer.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +24,7 @@
 
 namespace farpool::node {
 
-// All of one pool and one memory: what is in one of them may stand in another.
+// All images are of one pool and one memory: what is in one of them may stand in another.
 struct RaceImage {
   std::string name;
   std::vector<std::byte> bytes;
@@ -38,7 +37,7 @@ class RaceLife {
     life.live();
     return std::move(life.images_);
   }
-  static constexpr char kPool[] = "pool-of-the-simulation";  // as sim/world.cc has it
+  static constexpr char kPool[] = "pool-of-the-simulation";  // the same in sim/world.cc
   static constexpr layout::GeometryRequest kGeometry{.memory_bytes = 2816 << 10,
                                                      .table_percent = 1,
                                                      .max_sessions = 4,
@@ -46,7 +45,7 @@ class RaceLife {
                                                      .protocol = layout::Protocol::race,
                                                      .tables = 8};
 
-  // What a slot's word says, as index/race/layout.h has it.
+  // The fields of a slot's word; index/race/layout.h has the same.
   static constexpr std::uint64_t kStateMask = 3ull << 46, kTentative = 1ull << 46, kMoving = 2ull << 46,
                                  kLeaving = 3ull << 46;
   static constexpr std::uint64_t kBucketBytes = 64, kMoveShift = 41;
@@ -141,7 +140,7 @@ class RaceLife {
   void put_all(Client& client, int from, int to) {
     for (int i = from; i < to; ++i) run(client, put(&client, "key-" + std::to_string(i), "v" + std::to_string(i)));
   }
-  // Some key of the table's, which it is told by.
+  // Returns some key of the table, which the key tells the client of.
   std::string key_in(std::uint64_t table) const {
     for (int i = 0;; ++i) {
       std::string key = "key-" + std::to_string(i);
@@ -177,7 +176,7 @@ class RaceLife {
     keep_when("two splits whose slots move", [this] { return slots(kMoving) >= 8; });
     keep_when("four tables", [this] { return at_rest(); });
 
-    // Half of the keys leave; who moves them dies over it, and a table is split with keys on their way.
+    // Half of the keys leave. The mover dies in the middle, and a table is split with keys on their way.
     Client& mover = world_.connect("mover");
     for (Client* client : {&a, &b, &mover}) client->table().movable()->follow(move(1, {true, false}));
     world_.spawn(mover, close(&mover, &elsewhere_));

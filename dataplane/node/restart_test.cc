@@ -64,7 +64,7 @@ TEST(Restart, GoesOnFromTheEpochItFollowed) {
   world.close(std::move(session));
 }
 
-// A process that knows no map tells of the one that an earlier process has kept, and of the epoch that its memory has
+// A process that knows no map reports the one that an earlier process has kept, and the epoch that its memory has
 // followed.
 TEST(Restart, TellsOfAMapThatWasKept) {
   TestWorld world;
@@ -95,8 +95,8 @@ TEST(Restart, TellsOfAMapThatWasKept) {
   EXPECT_FALSE(world.node->facts().memory_node().has_map()) << "of another pool";
 }
 
-// An operator whose API server came back from an old backup tells a new life of what was before. The map that was kept
-// says otherwise.
+// An operator whose API server came back from an old backup sends a new life an old map. The map that was kept
+// contradicts it.
 struct Kept {
   Kept(std::uint64_t epoch, std::uint64_t move) {
     world.options.keep_map = [this](const std::string& map) { world.options.kept_map = map; };
@@ -114,7 +114,7 @@ struct Kept {
     return map;
   }
   MemoryNode::Published publish(const v1alpha1::ShardMap& map) { return world.node->publish(map, {1, 2}); }
-  // With all of what is held, what was told and what to do.
+  // The refusal names what the node holds, what it received, and what to do.
   void expect_refused(const v1alpha1::ShardMap& map, Verdict verdict, const std::vector<const char*>& says) {
     const std::string kept = world.options.kept_map;
     const v1alpha1::Facts facts = world.node->facts();
@@ -137,7 +137,7 @@ TEST(Restart, RefusesWhatIsBeforeTheMapThatWasKept) {
   const auto refuses = [&kept](const char* holds) {
     kept.expect_refused(kept.map_of(6, 3), Verdict::older_epoch,
                         {holds, "epoch 7, move 3", "is told epoch 6, move 3", "Make the next epoch from the map in"});
-    // As an operator makes it that knows of the epoch, by its agent, and of no later move than its backup's.
+    // The operator learned of the epoch from its agent, but knows no later move than its backup's.
     kept.expect_refused(kept.map_of(8, 2), Verdict::conflicting,
                         {holds, "epoch 7, move 3", "is told epoch 8, move 2", "with its move"});
     kept.expect_refused(kept.map_of(8, 0), Verdict::conflicting, {holds, "is told epoch 8, move 0"});
@@ -148,7 +148,7 @@ TEST(Restart, RefusesWhatIsBeforeTheMapThatWasKept) {
     refuses("has kept a map with its memory");
     kept.expect_refused(kept.map_of(7, 3), Verdict::conflicting, {"the same epoch with different content", "epoch 7"});
   }
-  // The very map is no other, and a map with the next epoch and that move is what was asked for.
+  // The same map is accepted, and so is a map with the next epoch and that move.
   EXPECT_EQ(kept.publish(kept.before).verdict, Verdict::adopted);
   EXPECT_FALSE(kept.world.node->facts().ready()) << "it names an earlier life";
   EXPECT_EQ(kept.publish(kept.map_of(8, 3)).verdict, Verdict::adopted);
@@ -157,7 +157,7 @@ TEST(Restart, RefusesWhatIsBeforeTheMapThatWasKept) {
   EXPECT_EQ(kept.publish(kept.map_of(9, 4)).verdict, Verdict::adopted);
 }
 
-// A process may be killed between the two phases: what it has promised binds the next.
+// A process may be killed between the two phases: its promise binds the next process.
 TEST(Restart, AMapThatWasPreparedAndNotFollowedCounts) {
   Kept kept(7, 3);
   ASSERT_EQ(kept.world.node->prepare(kept.map_of(9, 4), {1, 2}).verdict, Verdict::adopted);
@@ -172,7 +172,7 @@ TEST(Restart, AMapThatWasPreparedAndNotFollowedCounts) {
   EXPECT_EQ(kept.world.node->facts().memory_node().map().move(), 4u);
 }
 
-// Without the file the memory itself knows its epoch, and which move keys have left it in.
+// Without the file, the memory itself knows its epoch, and the move in which keys have left it.
 TEST(Restart, AMemoryThatLostItsMapKnowsEpochAndMove) {
   Kept kept(7, 3);
   for (const char* left : {"", "no map at all"}) {
@@ -195,7 +195,7 @@ TEST(Restart, AMemoryThatLostItsMapKnowsEpochAndMove) {
   EXPECT_EQ(kept.publish(kept.map_of(8, 3)).verdict, Verdict::adopted);
 }
 
-// A memory that has to begin empty beside the map of the one before: that is still the newest that this node knows of.
+// A memory that has to begin empty beside the map of the one before: that map is still the newest that this node knows.
 TEST(Restart, AnEmptyMemoryBesideAMapThatWasKept) {
   Kept kept(7, 3);
   kept.world.kill();
@@ -207,8 +207,8 @@ TEST(Restart, AnEmptyMemoryBesideAMapThatWasKept) {
   EXPECT_EQ(kept.world.node->stand_alone().epoch, 8u);
 }
 
-// A memory that begins empty and is told the map of its node's earlier life has an epoch, and no keys. The
-// operator must not take it for the memory of that earlier life when it hears of a later one.
+// A memory that begins empty and receives the map of its node's earlier life has an epoch, and no keys. When the
+// operator hears of a later life, it must not take this memory for the earlier one's.
 TEST(Restart, AMemoryThatNoMapHasNamedIsEmptyInLaterLivesToo) {
   TestWorld world;
   const v1alpha1::ShardMap of_earlier_life = map_with(*world.node, 7);
@@ -228,7 +228,7 @@ TEST(Restart, AMemoryThatNoMapHasNamedIsEmptyInLaterLivesToo) {
   world.kill();
   world.begin_life();
   EXPECT_FALSE(world.node->facts().memory_node().memory_fresh());
-  // A life between two maps follows the old one, which names its predecessor: the keys are there all the same.
+  // A life between two maps follows the old one, which names its predecessor: the keys are there.
   ASSERT_EQ(world.node->publish(map_with(*world.node, 9), {1, 2}).verdict, Verdict::adopted);
   world.kill();
   world.begin_life();
@@ -251,7 +251,7 @@ TEST(Restart, WhatCannotBeTakenUpIsLeftAsItIs) {
     std::function<void(TestWorld&)> change;
     Code code = Code::corrupt;
   };
-  // Flags that another process was given are no damage: nobody may begin empty because of them.
+  // Other flags of the earlier process are no damage: no memory may begin empty because of them.
   const Case cases[] = {
       {"another pool", [](TestWorld& world) { world.options.pool_uid = "other"; }},
       {"with other flags: --entries-per-row was 8 and is 4; give the earlier flags again",
@@ -290,7 +290,7 @@ TEST(Restart, WhatCannotBeTakenUpIsLeftAsItIs) {
   }
 }
 
-// How many tables a memory begins with is asked when it is formatted, and never again.
+// The number of tables that a memory begins with is used when it is formatted, and never again.
 TEST(Restart, WhatIsTakenUpKeepsItsTables) {
   TestWorld world;
   world.kill();
@@ -311,7 +311,7 @@ TEST(Restart, WhatIsTakenUpKeepsItsTables) {
   EXPECT_EQ(directory(), before);
 }
 
-// Scans pass over rows whose mark is zero: a mark goes only where it is certain that the rows behind it are empty.
+// Scans pass over rows whose mark is zero: a mark is cleared only if its rows are certain to be empty.
 TEST(Restart, MarksOfEmptyRowsGoIfNothingIsDamaged) {
   for (const bool damaged : {false, true}) {
     TestWorld world;
@@ -329,8 +329,8 @@ TEST(Restart, MarksOfEmptyRowsGoIfNothingIsDamaged) {
   }
 }
 
-// The sum of the slots' counters is how many keys there are. It is set right in a slot that nobody holds, and left alone
-// where it is right.
+// The sum of the slots' counters is the number of keys. The node corrects it in a slot that nobody holds, and leaves a
+// right sum alone.
 TEST(Restart, CountersThatDoNotAddUpAreSetRight) {
   for (const std::uint64_t keys : {0u, 5u}) {
     TestWorld world;
@@ -392,7 +392,7 @@ TEST(Restart, WhatNoEntryPointsToIsFree) {
       if (life == 0) most = owner.blocks.size();
       EXPECT_EQ(owner.blocks.size(), most) << bytes << ", life " << life;
       EXPECT_EQ(world.node->stats().segments.damaged, 0u);
-      // Where a later segment of a run has its header, a value has anything.
+      // Where a later segment of a run would have its header, a value has any bytes.
       for (const heap::Block& block : owner.blocks) {
         std::byte* at =
             world.memory.span().data() + world.geometry().at(layout::kHeap).offset + layout::block_offset(block.units);
@@ -442,7 +442,7 @@ TEST(Restart, LocksInTheNicAreThisLifesAlone) {
     EXPECT_EQ(in_memory(), 0u);
     world.close(std::move(session));
   }
-  // What is published must be what was granted.
+  // The map must name what was granted.
   auto map = map_with(*world.node, 99);
   map.mutable_nodes(0)->mutable_lock_region()->set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
   EXPECT_EQ(world.node->publish(map, world.record().pool_secret).verdict, Verdict::invalid);
@@ -464,7 +464,7 @@ TEST(Restart, ANicThatIsTooSmallIsToldOfOrRefused) {
   const base::Status status = world.try_begin_life();
   EXPECT_EQ(status.code(), Code::unavailable);
   EXPECT_NE(status.message().find("have to lie in the NIC's memory"), std::string::npos) << status.message();
-  // The memory can be taken up all the same, by a life that asks for less.
+  // Another life that asks for less can still take the memory up.
   world.options.locks = LockPlacement::host;
   world.begin_life();
   EXPECT_EQ(world.node->stats().defects, 0u);

@@ -8,11 +8,11 @@
 
 namespace farpool::node {
 namespace {
-constexpr std::size_t kLooks = 64;            // at orphans, per call: the control thread does not stand still for them
+constexpr std::size_t kLooks = 64;            // at orphans, per call: the control thread must not stand still
 constexpr std::uint64_t kDoubted = ~0ull;     // for a number of deaths
 constexpr std::uint64_t kStretchLooks = 256;  // at segments, per look for a stretch
 
-// The first with room, taken out; the ones that were looked at before it go to the end.
+// Takes out the first segment with room; moves the segments that it looked at before to the end.
 std::optional<std::uint64_t> take_with_room(std::deque<std::uint64_t>& segments,
                                             const std::function<bool(std::uint64_t)>& has_room) {
   for (std::size_t looks = std::min(kLooks, segments.size()); looks > 0; --looks) {
@@ -81,7 +81,7 @@ std::optional<std::uint64_t> SegmentLedger::find_free(std::uint64_t count, bool 
   return length > 0 ? std::optional(first) : std::nullopt;
 }
 
-// Chooses the last such place. A long hole has one among its last `count` places.
+// Returns the last such place. A long hole has one among its last `count` places.
 std::optional<std::uint64_t> SegmentLedger::find_packed(std::uint64_t count) const {
   std::size_t looks = kLooks;
   for (auto hole = holes_.rbegin(); hole != holes_.rend() && looks > 0; ++hole) {
@@ -169,7 +169,7 @@ std::optional<std::uint64_t> SegmentLedger::adopt_sparse(std::uint64_t except, s
   return best;
 }
 
-// A run that is no shorter than the stretch has nowhere to go.
+// A run as long as the stretch, or longer, has nowhere to go.
 std::optional<std::uint64_t> SegmentLedger::adopt_in_stretch(std::uint64_t except, std::uint64_t session) {
   if (cleared_.count == 0) return std::nullopt;
   for (std::uint64_t at = begin_of(cleared_.first); at < cleared_.first + cleared_.count; ++at) {
@@ -214,10 +214,10 @@ std::vector<SegmentLedger::Part> SegmentLedger::parts_of(std::uint64_t begin, st
   return parts;
 }
 
-// Chooses the last of those in which as much is in use: runs are granted from the far end, too.
+// Chooses the last one among stretches with equal use, because runs are granted from the far end, too.
 std::pair<std::size_t, std::size_t> SegmentLedger::least_used(const std::vector<Part>& parts, std::uint64_t count,
                                                               bool packed) {
-  // Segments up to each part, and behind it, that lie in a row with it and may be part of a stretch.
+  // Segments before and behind each part that are adjacent to it and may be part of a stretch.
   std::vector<std::uint64_t> before(parts.size() + 1, 0), behind(parts.size() + 1, 0);
   for (std::size_t i = 0; i < parts.size(); ++i) before[i + 1] = parts[i].stays ? 0 : before[i] + parts[i].length;
   for (std::size_t i = parts.size(); i-- > 0;) behind[i] = parts[i].stays ? 0 : behind[i + 1] + parts[i].length;
@@ -242,7 +242,7 @@ std::pair<std::size_t, std::size_t> SegmentLedger::least_used(const std::vector<
 
 bool SegmentLedger::fit_elsewhere(const std::vector<Part>& parts, std::pair<std::size_t, std::size_t> inside,
                                   const layout::Stretch& stretch, std::uint64_t segment_bytes) const {
-  std::map<std::uint64_t, std::int64_t> homeless;  // blocks, less what others of the size class have room for
+  std::map<std::uint64_t, std::int64_t> homeless;  // blocks, minus the room in others of the size class
   std::uint64_t wanted = 0, free = counts_.free + counts_.resting;
   std::uint64_t runs = 0, longest = 1;  // that move
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has which segments of the heap. Pure bookkeeping: it sees neither memory nor sessions.
+// Which client has which segments of the heap. Pure bookkeeping: it sees neither memory nor sessions.
 //
-// A segment, or a run of them, is free; owned by a session; an orphan, given up by its owner while blocks in it live on
-// and with all that is free in it marked so; of the dead, where that is not certain; resting, given back whole and
-// waiting until no session of an older era can still read it; or set aside, because it is damaged.
+// A segment, or a run of them, is in one of these states:
+//
+//   free       nobody has it
+//   owned      by a session
+//   orphan     its owner gave it up while blocks in it live on, and has marked everything else in it free
+//   dead       the same, but the marks may be incomplete: its owner died, or a client that had unlinked blocks in it
+//   resting    it was given back whole, and waits until no session of an older era can still read it
+//   set aside  it is damaged
 #pragma once
 
 #include <cstdint>
@@ -22,69 +27,69 @@ class SegmentLedger {
  public:
   explicit SegmentLedger(std::uint64_t segments);
 
-  // Contiguous free segments. One segment comes from the smallest hole, so that single segments do not break up what
-  // runs need; a run from the far end of the last hole that holds it, or as near to that end as leaves room beside it
-  // for as many more of its length as may be. What is free in the stretch that is being cleared goes to runs of its
-  // length, unless `anywhere`.
+  // Grants contiguous free segments. A single segment comes from the smallest hole, so that it does not break up room
+  // for runs. A run comes from the far end of the last hole that holds it, or as near to that end as leaves room beside
+  // it for the most further runs of its length. The free segments in the stretch that is being cleared go to runs of
+  // its length, unless `anywhere`.
   std::optional<std::uint64_t> grant(std::uint64_t count, std::uint64_t size_class, std::uint64_t session,
                                      bool anywhere = false);
-  // A segment of a class that, says `has_room`, has blocks marked free: an orphan, or else one of the dead, of which
-  // what is marked is certain. Looks at a bounded number of each, others the next time.
+  // Hands over a segment of a class in which `has_room` finds blocks marked free: an orphan, otherwise a dead client's,
+  // where marks are certain. Looks at a bounded number of each, and at others the next time.
   struct Adopted {
     std::uint64_t first = 0;
-    bool doubted = false;  // of the dead. What else in it is free nobody has found out yet
+    bool doubted = false;  // a dead client's: what else in it is free is still unknown
     friend bool operator==(const Adopted&, const Adopted&) = default;
   };
   std::optional<Adopted> adopt(std::uint64_t size_class, std::uint64_t session,
                                const std::function<bool(std::uint64_t first)>& has_room);
 
   using FreeBlocks = std::function<std::uint64_t(std::uint64_t first, std::uint64_t size_class)>;
-  // An orphan of another class than this one: one that lies in the stretch that is being cleared; else, of some, the
-  // one with the least part in use, of at most seven eighths, as `free_blocks` says. Looks at a bounded number, at
-  // others the next time.
+  // Hands over an orphan of another class than this one. One in the stretch that is being cleared goes first;
+  // otherwise, among some, the one with the smallest part in use by `free_blocks`, if that is at most seven eighths.
+  // Looks at a bounded number, and at others the next time.
   std::optional<std::uint64_t> adopt_sparse(std::uint64_t except, std::uint64_t session, std::uint64_t segment_bytes,
                                             const FreeBlocks& free_blocks);
 
-  // --- A stretch of segments that is cleared for a run
+  // --- A stretch of segments that is being cleared for a run
 
-  // Chooses the stretch of so many segments in which the least is in use, of a bounded number of stretches, others the
-  // next time. Returns nothing if what is in use there would not fit elsewhere, as far as `free_blocks` says.
+  // Chooses the stretch of so many segments with the least in use, among a bounded number of stretches, and among
+  // others the next time. Returns nothing if the contents would not fit elsewhere, by `free_blocks`.
   std::optional<layout::Stretch> choose_stretch(std::uint64_t count, std::uint64_t segment_bytes,
                                                 const FreeBlocks& free_blocks);
-  // There is one at a time. It ends when a run is granted in it.
+  // One stretch is cleared at a time. It ends when a run is granted in it.
   void clear(const layout::Stretch& stretch) { cleared_ = stretch; }
   void end_clearing() { cleared_ = {}; }
   const layout::Stretch& cleared() const { return cleared_; }
 
-  // What a session that has ended has not given back is of the dead. Returns how many segments.
+  // Makes the segments of a session that has ended the dead's. Returns how many.
   std::uint64_t bury(std::uint64_t session);
-  // A session has ended without a goodbye: a block that it unlinked may not be marked free, wherever it lies. Orphans,
-  // and whatever is given up that was granted before now, are of the dead from here on.
+  // Records that a session has ended without a goodbye: a block that it unlinked may not be marked free, wherever it
+  // lies. From now on, orphans are the dead's, and so is any segment that was granted before now and is given up.
   void doubt();
-  // A segment, or run, of the dead: one of that size if there is one, else any.
+  // Hands over a segment, or run, of the dead: one of that size if there is one, otherwise any.
   struct Inherited {
     std::uint64_t first = 0, run = 0, size_class = 0;
   };
   std::optional<Inherited> inherit(std::uint64_t size_class, std::uint64_t count, std::uint64_t session);
 
-  // Segments that a session which has ended left, and nobody has taken over.
+  // Returns how many segments a session that has ended left which no client has taken over.
   std::uint64_t left_by(std::uint64_t session) const;
-  // Sessions that have ended without a goodbye.
+  // Returns how many sessions have ended without a goodbye.
   std::uint64_t deaths() const { return deaths_; }
 
-  // False, and nothing happens, unless these are exactly what was granted to the session at `first`.
+  // Returns false, and does nothing, unless exactly these were granted to the session at `first`.
   bool give_back(std::uint64_t first, std::uint64_t count, std::uint64_t session, std::uint64_t era);
   bool orphan(std::uint64_t first, std::uint64_t count, std::uint64_t session);
 
-  // Puts orphans of which `wholly_free` holds to rest. Looks at a bounded number of them. Returns how many.
+  // Puts orphans for which `wholly_free` holds to rest. Looks at a bounded number of them. Returns how many rest.
   std::size_t rest_empty_orphans(std::uint64_t era,
                                  const std::function<bool(std::uint64_t first, std::uint64_t size_class)>& wholly_free);
-  // What an earlier life of the node left, of segments that are still free in this ledger: an orphan, or what is never
-  // handed out.
+  // Takes over what an earlier life of the node left, from segments that are still free in this ledger: an orphan, or a
+  // segment that is set aside.
   void restore_orphan(std::uint64_t first, std::uint64_t count, std::uint64_t size_class);
   void set_aside(std::uint64_t first, std::uint64_t count);
-  // Frees what rests since before the safe era, each run told of before it is free. Returns how many segments became
-  // free.
+  // Frees what has rested since before the safe era, and reports each run before it is free. Returns how many segments
+  // became free.
   std::uint64_t settle(std::uint64_t safe_era,
                        const std::function<void(std::uint64_t first, std::uint64_t count)>& freed = {});
 
@@ -93,7 +98,7 @@ class SegmentLedger {
     friend bool operator==(const Counts&, const Counts&) = default;
   };
   const Counts& counts() const { return counts_; }
-  // Segments by size class: the ones that are handed out or were.
+  // Returns the segments that are or were handed out, by size class.
   std::map<std::uint64_t, Counts> counts_by_class() const;
   std::uint64_t largest_hole() const;
   std::uint64_t size_class_of(std::uint64_t first) const { return segments_[first].size_class; }
@@ -105,8 +110,8 @@ class SegmentLedger {
     State state = State::free;
     std::uint8_t size_class = 0;
     std::uint32_t run = 0;
-    std::uint64_t session = 0;  // that owns it, or left it
-    std::uint64_t deaths = 0;   // that there had been when the session got it; none: it is doubted as it was
+    std::uint64_t session = 0;  // its owner, or the session that left it
+    std::uint64_t deaths = 0;   // before the session got it; none: it was doubted before
   };
   struct Resting {
     std::uint64_t era, first, count;
@@ -118,27 +123,28 @@ class SegmentLedger {
   void own(std::uint64_t first, std::uint64_t session);
   void to_the_dead(std::uint64_t first, std::uint64_t left_by);
   void from_the_dead(std::uint64_t first);
-  // A segment or a run, as a look for a stretch sees it.
+  // A segment or a run, as the search for a stretch sees it.
   struct Part {
     std::uint64_t first = 0, length = 1, size_class = 0;
-    bool stays = false;  // nobody can empty it, or it has nowhere to go
+    bool stays = false;  // no client can empty it, or it has nowhere to go
     bool free = false;
     std::uint64_t used = 0, room = 0, blocks = 1;
   };
-  // Says whether it stays where it is when a stretch of so many segments is cleared.
+  // Says whether it stays in place when a stretch of so many segments is cleared.
   static bool stays(const Segment& segment, std::uint64_t count);
   std::vector<Part> parts_of(std::uint64_t begin, std::uint64_t end, std::uint64_t count, std::uint64_t segment_bytes,
                              const FreeBlocks& free_blocks) const;
-  // Returns the first part and the one behind the last; none at all if that is the first of all. `packed`: of those
-  // beside which as many more have room as may be: runs of the same length cannot make room for each other later.
+  // Returns the first part, and the one behind the last; {0, 0} if there is none.
+  // `packed`: considers only stretches beside which the most further ones have room: runs of the same length cannot
+  // make room for each other later.
   static std::pair<std::size_t, std::size_t> least_used(const std::vector<Part>& parts, std::uint64_t count,
                                                         bool packed);
   bool fit_elsewhere(const std::vector<Part>& parts, std::pair<std::size_t, std::size_t> inside,
                      const layout::Stretch& stretch, std::uint64_t segment_bytes) const;
   std::optional<std::uint64_t> adopt_in_stretch(std::uint64_t except, std::uint64_t session);
   std::optional<std::uint64_t> find_free(std::uint64_t count, bool anywhere) const;
-  // Returns the place of a run in a hole beside which as many more of its length have room as may be, once what is in
-  // the row has been moved.
+  // Returns the place of a run in a hole beside which the most further runs of its length have room, once the contents
+  // of the adjacent segments have moved.
   std::optional<std::uint64_t> find_packed(std::uint64_t count) const;
   std::uint64_t begin_of(std::uint64_t index) const;
   std::map<std::uint64_t, std::uint64_t>::iterator hole_of(std::uint64_t first, std::uint64_t count);

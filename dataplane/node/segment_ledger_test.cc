@@ -55,7 +55,7 @@ TEST(SegmentLedger, SinglesFillSmallHolesAndLeaveLargeOnesToRuns) {
   EXPECT_EQ(ledger.largest_hole(), 8u);
 }
 
-// What lies beside a hole can be moved, but for runs.
+// Everything beside a hole can be moved, except runs.
 TEST(SegmentLedger, ARunTakesNoRoomFromOthersOfItsLength) {
   SegmentLedger ledger(12);
   for (std::uint64_t i = 0; i < 12; ++i) ASSERT_EQ(ledger.grant(1, 0, 7), i);
@@ -85,8 +85,8 @@ TEST(SegmentLedger, OrphansAreAdoptedByClassIfTheyHaveRoom) {
   EXPECT_TRUE(ledger.give_back(1, 1, 8, 1));
 }
 
-// What is marked free in them is, no matter who has died. Given up, they are what they were: nobody has looked through
-// them.
+// What is marked free in them is free, whoever has died. If they are given up, they are the dead's again: nobody has
+// looked through them.
 TEST(SegmentLedger, SegmentsOfTheDeadAreAdoptedByClassAfterOrphans) {
   SegmentLedger ledger(4);
   for (std::uint64_t i = 0; i < 4; ++i) ASSERT_EQ(ledger.grant(1, i == 3 ? 2 : 3, 7 + i), i);
@@ -138,7 +138,7 @@ TEST(SegmentLedger, TheStretchIsChosenInWhichTheLeastIsInUseIfThatFitsElsewhere)
   for (std::uint64_t i = 0; i < 8; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
   for (const std::uint64_t first : {1u, 2u, 4u, 5u, 7u}) ASSERT_TRUE(ledger.orphan(first, 1, 7));
   EXPECT_EQ(ledger.choose_stretch(2, kSegmentBytes, free_blocks), (layout::Stretch{.first = 4, .count = 2}));
-  // What is in 6 would not fit into what is left beside these.
+  // The contents of 6 would not fit into what is left beside these.
   free[1] = free[7] = free[2] = 0;
   EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), std::nullopt);
   ASSERT_TRUE(ledger.give_back(0, 1, 7, 1));
@@ -150,7 +150,7 @@ TEST(SegmentLedger, TheStretchIsChosenInWhichTheLeastIsInUseIfThatFitsElsewhere)
   EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), std::nullopt);
 }
 
-// Where segments would be left between runs that are too few for another.
+// A stretch may not leave too few segments between runs for another run.
 TEST(SegmentLedger, AStretchTakesNoRoomFromOthersOfItsLength) {
   SegmentLedger ledger(10);
   constexpr std::array<std::uint64_t, 10> used{9, 9, 1, 1, 1, 9, 8, 9, 9, 0};
@@ -189,7 +189,7 @@ TEST(SegmentLedger, WhatIsFreeInAStretchThatIsClearedIsForRuns) {
   EXPECT_EQ(ledger.grant(1, kClass, 8), std::nullopt);
   EXPECT_EQ(ledger.grant(1, kClass, 8, true), 1u) << "asked for last";
   ASSERT_TRUE(ledger.give_back(1, 1, 8, 3));
-  // What is in the way is adopted to be emptied, however full it is, but not for its own class.
+  // A segment in the way is adopted and emptied, however full it is, but not for its own class.
   const auto full = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
   ASSERT_TRUE(ledger.orphan(2, 1, 7));
   ASSERT_TRUE(ledger.orphan(4, 1, 7));
@@ -202,7 +202,7 @@ TEST(SegmentLedger, WhatIsFreeInAStretchThatIsClearedIsForRuns) {
   EXPECT_EQ(ledger.cleared().count, 0u);
 }
 
-// Also while stretches are cleared.
+// This holds while stretches are being cleared, too.
 TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
   std::uint64_t stretches = 0, granted_in_one = 0, adopted = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

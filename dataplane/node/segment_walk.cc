@@ -19,7 +19,7 @@ FoundSegment classify(const layout::Geometry& g, base::Bytes heap, std::uint64_t
   FoundSegment found{.first = first};
   const bool zeros =
       std::all_of(std::begin(header.reserved), std::end(header.reserved), [](std::uint64_t word) { return word == 0; });
-  // The memory node writes the length last when it hands a segment out, and takes it away first.
+  // The memory node writes the length last when it hands a segment out, and removes it first.
   if (header.run == 0) {
     found.kind = zeros ? Kind::free : Kind::damaged;
     return found;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the heap of a memory that nobody changes consists of: segment by segment, as their headers say, and which of
-// their blocks are in use. Pure; any bytes may be given.
+// What the heap of a memory that nobody changes consists of, segment by segment as their headers say, and which of
+// their blocks are in use. Pure; takes any bytes.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct FoundSegment {
     free,     // not handed out
     owned,    // by a session: what is not marked free may be used, or free with its owner
     orphan,   // given up by its owner: what is free in it is marked so
-    damaged,  // its header cannot be, or an entry points into it where no block begins
+    damaged,  // its header is impossible, or an entry points into it where no block begins
   };
   Kind kind = Kind::free;
   std::uint64_t first = 0;
@@ -29,7 +29,7 @@ struct FoundSegment {
   std::uint64_t size_class = 0;
   layout::SegmentShape shape;         // of owned ones and orphans
   std::vector<std::uint64_t> in_use;  // bits of blocks that an entry points to
-  std::vector<std::uint64_t> marked;  // bits of blocks that are marked free, and of none else
+  std::vector<std::uint64_t> marked;  // bits of blocks that are marked free, and of no other blocks
 };
 
 // What must not be in the heap.
@@ -48,7 +48,7 @@ struct SegmentDefect {
   std::string what;
 };
 
-// Visits every segment once, in order. What entries point to is taken out of `reached` as it is found.
+// Visits every segment once, in order. Removes from `reached` what entries point to as it finds it.
 void walk_segments(const layout::Geometry& geometry, base::Bytes heap, index::Reached& reached,
                    const std::function<void(const FoundSegment&)>& visit,
                    const std::function<void(SegmentDefect)>& defect);

@@ -14,8 +14,9 @@
 namespace farpool::node {
 namespace {
 
-constexpr std::uint64_t kKeptForReplacements = 16;  // one such part of the segments
-// A stretch is cleared for one such part of a lease, and for another since a client has last asked for the run.
+constexpr std::uint64_t kKeptForReplacements = 16;  // 1/16 of the segments
+// A stretch is cleared for 1/kClearing of a lease, and for another 1/kForgotten after a client has last asked for the
+// run.
 constexpr base::Nanos kClearing = 2, kForgotten = 8;
 
 }  // namespace
@@ -35,7 +36,7 @@ bool Segments::is_possible(const layout::AllocateSegmentsRequest& request) const
 layout::AllocateSegmentsReply Segments::grant(const Caller& caller, const layout::AllocateSegmentsRequest& request,
                                               const Moment& at) {
   if (cleared(at.now).count == 0) ledger_.end_clearing();
-  // What lies in a stretch that is being cleared is asked for last.
+  // The stretch that is being cleared comes last.
   const auto adopt = [&](bool anywhere) -> std::optional<layout::AllocateSegmentsReply> {
     if (request.size_class == layout::kRun) return std::nullopt;
     const auto adopted = ledger_.adopt(request.size_class, caller.session, [&](std::uint64_t first) {
@@ -100,7 +101,7 @@ layout::ReturnSegmentsReply Segments::take_back(const Caller& caller, const layo
                                          : ledger_.give_back(request.first, request.count, caller.session, era);
   if (!taken) return {.status = 1};
   if (request.orphan == 0) mark_all_free(request.first, request.count);
-  // Without an owner, but with a class: blocks in it live on, or an older era may still read them.
+  // Without an owner, but with a class: blocks in it live on, or a session of an older era may still read them.
   write_header(request.first, {}, ledger_.size_class_of(request.first), request.count);
   return {.status = 0};
 }
@@ -145,8 +146,8 @@ std::uint64_t Segments::used(std::uint64_t keys, std::uint64_t bytes) const {
 void Segments::write_header(std::uint64_t first, const Caller& owner, std::uint64_t size_class, std::uint64_t run) {
   const layout::SegmentHeader header{
       .owner = owner.session, .size_class = size_class, .run = run, .incarnation = owner.incarnation};
-  // The length goes first when it is taken away and comes last when it is given, whatever word a kill comes after: a
-  // segment that has none is free.
+  // The length goes first when it is removed and comes last when it is given, after whatever word the process is
+  // killed: a segment without a length is free.
   const auto put_run = [&] {
     fabric::word_at(segment(first) + offsetof(layout::SegmentHeader, run)).store(run, std::memory_order_release);
   };
@@ -160,7 +161,7 @@ void Segments::write_header(std::uint64_t first, const Caller& owner, std::uint6
   if (run != 0) put_run();
 }
 
-// Nobody frees a block of what has been given back whole.
+// No client frees a block of a segment that was given back whole.
 void Segments::mark_all_free(std::uint64_t first, std::uint64_t run) {
   const std::uint64_t size_class = ledger_.size_class_of(first);
   const layout::SegmentShape shape = layout::segment_shape(size_class, run * geometry_.segment_bytes);
@@ -170,8 +171,8 @@ void Segments::mark_all_free(std::uint64_t first, std::uint64_t run) {
   }
 }
 
-// Only once nobody reads it any more: within a run, a later segment's header is in the middle of a value. The first
-// goes last, or what is left of the value would pass for headers after a kill.
+// Clears headers only when no client reads the run any more: within a run, a later segment's header lies in the middle
+// of a value. The first header goes last, because otherwise the rest of the value would pass for headers after a kill.
 void Segments::clear_headers(std::uint64_t first, std::uint64_t count) {
   for (std::uint64_t index = first + count; index-- > first;) write_header(index, {}, 0, 0);
 }
@@ -187,7 +188,7 @@ void Segments::zero(std::uint64_t first, std::uint64_t count) {
   }
 }
 
-// Only read, never written: freed blocks are marked by clients' atomics.
+// Only reads: clients' atomics mark freed blocks.
 std::uint64_t Segments::free_blocks(std::uint64_t first, std::uint64_t size_class) const {
   const layout::SegmentShape shape = layout::segment_shape(size_class, geometry_.segment_bytes);
   std::uint64_t count = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The segments of the heap as a memory node has them: who has which, in its ledger, and what their headers and bitmaps
-// in the memory say of it. Serves the CALLs that are about segments. It sees no sessions, and has no clock.
+// The segments of the heap in a memory node: which client has which, by its ledger, and what their headers and bitmaps
+// in the memory say. Serves the CALLs that are about segments. It sees no sessions, and has no clock.
 //
-// Free bitmaps of segments that somebody owns are only read here; memory that nobody holds is formatted.
+// Only reads the free bitmaps of segments with an owner; formats memory that nobody holds.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace farpool::node {
 
 class Segments {
  public:
-  // `lease`: for how long clients are told of a shortage.
+  // `lease`: how long clients hear of a shortage.
   Segments(const layout::Geometry& geometry, base::MutableBytes memory, base::Nanos lease);
 
   struct Caller {
@@ -32,30 +32,30 @@ class Segments {
     std::uint64_t safe_era = 0;
   };
 
-  // Says whether segments of this class may be asked for in this number.
+  // Says whether a client may ask for so many segments of this class.
   bool is_possible(const layout::AllocateSegmentsRequest& request) const;
   layout::AllocateSegmentsReply grant(const Caller& caller, const layout::AllocateSegmentsRequest& request,
                                       const Moment& at);
   layout::AdoptSegmentReply bequeath(const Caller& caller, const layout::AdoptSegmentRequest& request);
   layout::ReturnSegmentsReply take_back(const Caller& caller, const layout::ReturnSegmentsRequest& request,
                                         std::uint64_t era);
-  // Orphans that have become empty rest, and what rests since before the safe era is free.
+  // Puts orphans that have become empty to rest, and frees what has rested since before the safe era.
   void settle(const Moment& at);
   layout::Pressure pressure(base::Nanos now) const;
   // Returns the stretch that is being cleared for a run which was refused.
   layout::Stretch cleared(base::Nanos now) const;
 
-  // Takes over what an earlier life of the memory left of a segment. What no entry points to is marked free, where it
-  // is known what entries point to.
+  // Takes over what an earlier life of the memory left of a segment. If it is known what entries point to, marks
+  // everything else free.
   void take_up(const FoundSegment& found, bool in_use_is_known);
-  // All segments may have been written to: each is zeroed before it is handed out.
+  // Notes that all segments may have been written to: each is zeroed before it is handed out.
   void all_written() { written_.assign(geometry_.segments, true); }
 
   SegmentLedger& ledger() { return ledger_; }
   const SegmentLedger& ledger() const { return ledger_; }
   std::uint64_t refusals() const { return refusals_; }
-  // Returns about how many bytes blocks have that entries point to, as if all keys were alike. What else is handed out
-  // lies free in clients' hands.
+  // Returns about how many bytes are in blocks that entries point to, as if all keys were alike. The rest of the
+  // handed-out memory lies free in clients' hands.
   std::uint64_t used(std::uint64_t keys, std::uint64_t bytes) const;
 
  private:

@@ -53,7 +53,7 @@ struct Heap {
     EXPECT_TRUE(segments->is_possible(request));
     return segments->grant(caller, request, when);
   }
-  // All that is to be had for keys that are new.
+  // Grants everything that new keys may have.
   std::vector<std::uint64_t> grant_all(const Segments::Caller& caller, std::uint64_t size_class) {
     std::vector<std::uint64_t> firsts;
     for (;;) {
@@ -165,21 +165,22 @@ TEST(Segments, AShortageIsToldForALease) {
   EXPECT_EQ(heap.grant(kOne, 3, 1, kEarly, true, true).status, 1u);
   EXPECT_EQ(heap.segments->pressure(kLease - 1), Pressure::dry);
   EXPECT_EQ(heap.segments->pressure(kLease), Pressure::none);
-  // What rests comes soon: nobody has to go without.
+  // A resting segment is free soon: no client has to go without.
   EXPECT_EQ(heap.segments->take_back(kOne, {.first = taken[0], .count = 1}, kEarly.era).status, 0u);
   EXPECT_EQ(heap.grant(kOne, 3, 1, {.now = 2 * kLease, .era = 5, .safe_era = 4}, true, true).status, 2u);
   EXPECT_EQ(heap.segments->pressure(3 * kLease - 1), Pressure::scarce);
   EXPECT_EQ(heap.grant(kOne, 3, 1, kLate, true).first, taken[0]);
 }
 
-// A run that is refused has a stretch cleared for it, for as long as it is asked for, and not longer than half a lease.
+// A run that is refused starts the clearing of a stretch, for as long as clients ask for it, and for at most half a
+// lease.
 TEST(Segments, AStretchIsClearedForARunThatIsRefused) {
   Heap heap;
   const std::vector<std::uint64_t> taken = heap.grant_all(kOne, 3);
   EXPECT_EQ(heap.grant(kOther, kRun, 3).status, 1u);
   EXPECT_EQ(heap.segments->cleared(0).count, 0u) << "it would fit nowhere";
   const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
-  // Every second segment is free but for a block.
+  // In every second segment, all blocks but one are free.
   for (std::size_t i = 0; i < taken.size(); i += 2) {
     for (std::uint64_t word = 0; word < shape.bitmap_words; ++word)
       base::store(heap.at(taken[i]) + sizeof(SegmentHeader) + word * 8,
@@ -196,7 +197,7 @@ TEST(Segments, AStretchIsClearedForARunThatIsRefused) {
     EXPECT_EQ(heap.grant(kOther, kRun, 3, now).status, 1u);
   }
   EXPECT_EQ(heap.segments->cleared(now.now).count, 0u);
-  // Blocks of their class are taken from what lies elsewhere first.
+  // Blocks of their class come first from other segments.
   EXPECT_EQ(heap.grant(kOther, kRun, 3, now).status, 1u);
   const layout::Stretch again = heap.segments->cleared(now.now);
   ASSERT_EQ(again.count, 3u);

@@ -24,7 +24,7 @@ using fabric::Op;
 using fabric::Outcome;
 using session::EraPin;
 
-// A word of the table region, which nothing else touches here.
+// A word of the table region that nothing else touches here.
 constexpr fabric::Remote kWord{layout::kTable, 0};
 
 task::Task<void> post_one(Session& session, Op op, Outcome& outcome) {
@@ -132,8 +132,8 @@ task::Task<void> open_and_add(SimPort& port, Session::Options options, std::uniq
   }
 }
 
-// A session may be fenced while its client is about to open the lane: at whatever moment that is, nothing of it lands
-// once the memory node says that it has ended.
+// A session may be fenced while its client is about to open the lane. At whatever moment that is, nothing of the
+// session lands once the memory node says that it has ended.
 TEST(Session, ALaneThatIsOpenedWhileItsSessionIsBeingFencedCarriesNothing) {
   int opened = 0, refused = 0;
   for (std::uint64_t seed = 1; seed <= 400; ++seed) {
@@ -165,7 +165,8 @@ TEST(Session, ALaneThatIsOpenedWhileItsSessionIsBeingFencedCarriesNothing) {
   EXPECT_GT(refused, 20);
 }
 
-// Clocks are never compared: the client goes by when it sent its last answered tick, and stops before the node lets go.
+// Clocks are never compared: the client counts from when it sent its last answered tick, and stops before the node lets
+// go.
 TEST(Session, TheClientStopsBeforeTheNodeFencesIt) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     TestWorld world(seed);
@@ -255,7 +256,7 @@ TEST(Session, SlotsNameTheirHolderAndCountersOutliveTheSession) {
   EXPECT_EQ(world.node->stats().keys, 15u);
 }
 
-// Drains are followed by them. The table has room for far more keys than a hundred times as many.
+// Drains rely on this. The table has room for a hundred times as many keys.
 TEST(Session, KeysAreToldOfByTheHundredthOfThemselves) {
   TestWorld world(1, 64 << 20);
   world.node->stand_alone();
@@ -378,7 +379,7 @@ TEST(Session, APinHoldsTheEraBackForEverybody) {
   world.close(std::move(writer));
 }
 
-// A memory node that answers what it should not.
+// A memory node with wrong answers.
 class Liar final : public fabric::Host {
  public:
   Liar(TestWorld& world) : world_(world) { world.wire.serve(*this); }
@@ -407,7 +408,7 @@ class Liar final : public fabric::Host {
   TestWorld& world_;
 };
 
-// Eras say what memory may be used again: an answer that cannot be is believed in no part.
+// Eras say which memory may be used again: a client believes no part of an impossible answer.
 TEST(Session, ATickThatCannotBeEndsTheSession) {
   struct Case {
     const char* what;
@@ -465,7 +466,7 @@ TEST(Session, AGrantThatCannotBeIsNotTaken) {
   }
 }
 
-// A slot that says something is of a client that has died: what it left half done would be forgotten.
+// A slot that is not idle is a dead client's: its half-done operation would be forgotten.
 TEST(Session, OperationSlotsThatAreNotIdleAreNotTaken) {
   TestWorld world;
   world.node->stand_alone();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a memory node comes by its memory: it formats zeros, and takes up what an earlier life has left.
+// How a memory node gets its memory: it formats zeros, and takes up what an earlier life has left.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -22,7 +22,7 @@ using layout::OperationSlot;
 constexpr base::Nanos kProgress = 5 * base::kSecond;  // between lines that say how far a verification has come
 constexpr std::size_t kDefectsLogged = 20;
 
-// Names the flags by which a memory node got one geometry and not the other, with what each of them was and is.
+// Names the flags by which one geometry differs from the other, with their old and new values.
 std::string differing_flags(const layout::Geometry& was, const layout::Geometry& is) {
   std::string flags;
   const auto compare = [&flags](const std::string& flag, const std::string& before, const std::string& now) {
@@ -40,7 +40,7 @@ std::string differing_flags(const layout::Geometry& was, const layout::Geometry&
   }
   number("--tables", was.tables, is.tables);
   number("--max-sessions", was.max_sessions, is.max_sessions);
-  // What is left follows from the others, but for the percentage, which the memory does not tell.
+  // The rest follows from the others, except the percentage, which the memory does not record.
   if (flags.empty() && was.rows != is.rows) {
     flags = "--table-percent is another, as the table had " + std::to_string(was.rows) + " rows and would have " +
             std::to_string(is.rows);
@@ -51,7 +51,7 @@ std::string differing_flags(const layout::Geometry& was, const layout::Geometry&
 
 }  // namespace
 
-// Tells how far a step is that goes through the rows of the table.
+// Reports how far a step through the rows of the table has come.
 std::function<void(std::uint64_t)> MemoryNode::rows_done(const char* step) const {
   if (!options_.progress) return {};
   return [this, step](std::uint64_t rows) {
@@ -59,8 +59,8 @@ std::function<void(std::uint64_t)> MemoryNode::rows_done(const char* step) const
   };
 }
 
-// The memory is zero: slots are idle, locks and leases free, no segment is handed out. What is not zero when empty is
-// written here. The private page comes last: a half-formatted memory is never taken for a whole one.
+// Formats memory of zeros: slots are idle, locks and leases free, no segment is handed out. Writes only what is not
+// zero when empty. The private page comes last, so that no process takes a half-formatted memory for a whole one.
 void MemoryNode::format() {
   const auto progress = rows_done("formats its table");
   if (progress) progress(0);
@@ -73,8 +73,8 @@ void MemoryNode::format() {
              .geometry = geometry_};
 }
 
-// The memory keeps the locks that this life begins with: the locks of what no crash explains. Locks that clients take in
-// the NIC's memory end with the process, as every session does; the next life learns from the slots who held what.
+// Places the locks that this life begins with: the locks of what no crash explains. Locks that clients take in the
+// NIC's memory end with the process, as every session does; the next life learns from the slots who held what.
 Status MemoryNode::place_locks() {
   if (options_.locks == LockPlacement::host || !geometry_.shape().locks) return {};
   const layout::Span& at = geometry_.at(layout::kLocks);
@@ -88,8 +88,8 @@ Status MemoryNode::place_locks() {
   return {};
 }
 
-// The superblock says what the private page says, and is written again from it in every life: one that is torn, because
-// a process died just here, is no loss.
+// Begins a life. The superblock repeats what the private page says, and every life writes it again: a superblock that
+// is torn, because a process died just here, is no loss.
 void MemoryNode::begin_life() {
   const auto superblock = layout::write_superblock(
       {.incarnation = incarnation_, .pool = layout::pool_tag(options_.pool_uid), .geometry = geometry_});
@@ -114,8 +114,8 @@ Status MemoryNode::take_up() {
     return corrupt("its superblock contradicts its private page");
   }
   record_ = *page.record;
-  // Keys come into a memory through sessions, and sessions open where a map names this life. An earlier life that began
-  // empty and was told maps of the life before alone has an epoch, and no keys.
+  // Keys come into a memory through sessions, and sessions open when a map names this life. An earlier life that began
+  // empty and only received maps of the life before has an epoch, and no keys.
   fresh_ = record_.unnamed;
 
   const index::Mended mended = protocol_.mend(geometry_, memory_, rows_done("repairs the table that it found"));
@@ -126,8 +126,8 @@ Status MemoryNode::take_up() {
   return {};
 }
 
-// Reads everything, and makes the heap anew from it: what no entry points to is free, marked so, and any client that
-// asks may have it. Where it cannot be told what is in use, nothing becomes free that was not.
+// Reads everything, and rebuilds the heap from it: what no entry points to is marked free, and any client that asks may
+// have it. Where it is unknown what is in use, nothing more becomes free.
 void MemoryNode::verify() {
   const base::Nanos begun = responder_.now();
   base::Nanos told = begun;
@@ -147,7 +147,7 @@ void MemoryNode::verify() {
   };
   const Audit audit = audit_regions(geometry_, memory_, record_.table_seed, record_.pool_secret,
                                     {.visit = use, .segment = rebuild, .progress = progress});
-  // Marks of rows that have become empty go, where it is certain that they are: so scans are quick again.
+  // Clears marks of rows that are certain to be empty now: so scans are quick again.
   for (std::uint64_t mark = 0; mark < used.size(); ++mark) {
     if (!used[mark] && (!audit.reach_known() || audit.damage() > 0)) continue;
     base::store(region(layout::kTable) + geometry_.mark_offset(mark), used[mark] ? layout::MarkWord::kSetOnce : 0);
@@ -166,7 +166,7 @@ void MemoryNode::verify() {
                         " defects");
 }
 
-// The slots' counters are net figures: only their sum means something. Nobody writes them now.
+// Corrects the slots' counters. They are net figures: only their sum means something. Nobody writes them now.
 void MemoryNode::settle_counters(std::uint64_t keys, std::uint64_t bytes) {
   const std::uint64_t slots = geometry_.max_sessions * geometry_.slots_per_session;
   std::uint64_t idle = slots;

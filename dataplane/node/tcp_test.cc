@@ -46,14 +46,14 @@ using session::Session;
 using task::Task;
 
 constexpr Nanos kPatience = 60 * kSecond;
-// No machine stands still for as long as the long one; the short one is for a client that does.
+// No machine stands still for as long as the long lease; the short one is for a client that does.
 constexpr Nanos kLongLease = 20 * kSecond;
 constexpr Nanos kShortLease = kSecond;
 
-// A word of the table region, which nothing else touches here.
+// A word of the table region that nothing else touches here.
 constexpr Remote kWord{layout::kTable, 0};
 
-// Waits for what other threads bring about.
+// Waits until other threads have made `done` true.
 bool eventually(const std::function<bool()>& done) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kPatience);
   while (!done()) {
@@ -93,7 +93,7 @@ struct Server {
       node.reset();
     });
   }
-  // A goodbye is answered before the figures of it are published.
+  // Waits, because a goodbye is answered before its figures are published.
   bool closes(std::uint64_t sessions) const {
     return eventually([&] { return node->stats().sessions_closed == sessions; });
   }
@@ -177,7 +177,7 @@ Task<void> add_one(Client& client, std::uint64_t& old, Outcome& outcome, std::sh
   over->set_value();
 }
 
-// A client whose thread stands still, as behind SIGSTOP, with verbs that it has posted and not sent.
+// A client whose thread stands still, as after SIGSTOP, with verbs that it has posted and not sent.
 TEST(OverTcp, WhatAFencedClientHadPostedNeverExecutes) {
   Server server(8 << 20, kShortLease);
   {
@@ -229,7 +229,7 @@ Task<void> churn(Client& client, std::uint64_t mark, std::uint64_t rounds, std::
       std::swap(left.back(), left[random.below(left.size())]);
       const Block old = left.back();
       left.pop_back();
-      // Nobody else may have written to it since.
+      // No other client may have written to it since.
       std::array<std::uint64_t, kBytes / 8> now{};
       const std::array look{
           Op::read({layout::kHeap, layout::block_offset(old.units)}, std::as_writable_bytes(std::span(now)))};

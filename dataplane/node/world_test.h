@@ -29,7 +29,7 @@ using Verdict = MemoryNode::Verdict;
 
 inline const fabric::Peer kClientPeer{.pool_uid = "pool", .role = "client", .name = "test", .authenticated = true};
 
-// A shard map with this node alone in it.
+// Returns a shard map with this node alone in it.
 inline v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) {
   v1alpha1::ShardMap map;
   map.set_pool_uid("pool");
@@ -41,7 +41,7 @@ inline v1alpha1::ShardMap map_with(const MemoryNode& node, std::uint64_t epoch) 
 }
 
 struct TestWorld {
-  // Every message is `slow` longer under way.
+  // Delays every message by `slow`.
   explicit TestWorld(std::uint64_t seed = 1, std::uint64_t memory_bytes = 4 << 20, std::uint32_t max_sessions = 4,
                      Nanos slow = 0)
       : network({.seed = seed, .min_delay = 500 + slow, .max_delay = 3000 + slow}),
@@ -72,7 +72,7 @@ struct TestWorld {
     const base::Status status = try_begin_life();
     EXPECT_TRUE(status.ok()) << status.message();
   }
-  // As kill -9 does: the memory stays.
+  // Ends the process as kill -9 does: the memory stays.
   void kill() {
     wire.stop();
     node.reset();
@@ -85,15 +85,15 @@ struct TestWorld {
     co_await std::move(task);
     ended = true;
   }
-  // Runs a task to its end, within virtual time. A task that does not end fails the test at once: its frame cannot be
-  // destroyed.
+  // Runs a task to its end, within virtual time. A task that does not end fails the test at once, because its frame
+  // cannot be destroyed.
   void run(task::Task<void> task, Nanos within = 600 * kSecond) {
     bool ended = false;
     task::Scope scope;
     scope.spawn(note_end(std::move(task), ended));
     FARPOOL_CHECK(network.run_until([&] { return ended; }, network.now() + within));
   }
-  // Lets time pass while everything goes on.
+  // Lets time pass while everything continues.
   void pass(Nanos time) {
     bool over = false;
     network.at(network.now() + time, [&over] { over = true; });
