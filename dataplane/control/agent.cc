@@ -40,7 +40,7 @@ std::string without_port(const std::string& address) { return address.substr(0, 
 struct Agent::State final : v1alpha1::Agent::Service {
   State(Options options, Subject& subject) : options(std::move(options)), subject(subject) {}
 
-  // Says whether the caller may speak to this pool's processes at all.
+  // Says whether the caller may speak to this pool's processes.
   grpc::Status admit(const grpc::ServerContext& context, const std::string& pool_uid) const {
     if (secured()) {
       std::optional<net::Identity> identity;
@@ -102,7 +102,7 @@ struct Agent::State final : v1alpha1::Agent::Service {
     if (stopping) return {grpc::StatusCode::UNAVAILABLE, "the process is shutting down"};
     return grpc::Status::OK;
   }
-  // Keeps to the interval between two messages.
+  // Waits for the interval between two messages.
   void hold(std::unique_lock<std::mutex>& lock, const grpc::ServerContext& context, milliseconds interval) {
     const auto until = std::chrono::steady_clock::now() + interval;
     while (!stopping && !context.IsCancelled()) {
@@ -164,7 +164,7 @@ struct Agent::State final : v1alpha1::Agent::Service {
                       v1alpha1::RepairResponse* response) override {
     if (grpc::Status status = admit(*context, request->pool_uid()); !status.ok()) return status;
     if (grpc::Status status = check(request->processes()); !status.ok()) return status;
-    // What is left when the caller's deadline is near is told, not lost with the call.
+    // The response tells what is left when the caller's deadline is near; otherwise that would be lost with the call.
     const auto left = std::clamp<std::chrono::nanoseconds>(
         context->deadline() - std::chrono::system_clock::now() - kRepairMargin, kRepairMargin, kLongestRepair);
     const auto repaired = subject.repair(*request, std::chrono::steady_clock::now() + left);
@@ -232,7 +232,7 @@ base::Result<std::unique_ptr<Agent>> Agent::start(Options options, Subject& subj
     return base::Status(base::Code::invalid_argument, "the agent needs CA, certificate and key, or none of them");
   }
   if (!tls.cert.empty()) {
-    // gRPC says nothing of files it cannot use, so they are tried here first.
+    // gRPC does not report files that it cannot use, so they are tried here first.
     if (auto loaded = net::Tls::load(tls, net::Tls::Kind::mutual); !loaded.ok()) return loaded.status();
   }
   auto state = std::make_unique<State>(std::move(options), subject);

@@ -13,7 +13,7 @@
 
 namespace farpool::control {
 
-// What an agent speaks for. Called from gRPC's threads: implementations hand over to their own.
+// What an agent speaks for. gRPC's threads call it: implementations hand over to their own threads.
 class Subject {
  public:
   virtual ~Subject() = default;
@@ -23,7 +23,7 @@ class Subject {
     adopted,      // or held already, byte for byte
     older_epoch,  // than the one held
     conflicting,  // the epoch is held with different content
-    invalid,      // the map or secret cannot be
+    invalid,      // the map or secret is impossible
     unsupported,  // this process takes no maps
     unavailable,  // shutting down, or no answer in time
   };

@@ -30,7 +30,7 @@ std::string contents(const fs::path& path) {
   return text.str();
 }
 
-// A throw-away CA and certificates that it signs, made by the openssl command.
+// A throw-away CA with certificates that it signs, made by the openssl command.
 class Certificates {
  public:
   Certificates() {
@@ -40,7 +40,7 @@ class Certificates {
         "-out ca.crt");
   }
   ~Certificates() { fs::remove_all(directory_); }
-  // `names`: what stands in subjectAltName, as openssl reads it.
+  // `names`: the subjectAltName, as openssl reads it.
   net::TlsFiles issue(const std::string& name, const std::string& names) {
     std::ofstream(directory_ / (name + ".ext")) << "subjectAltName=" << names << "\n";
     run("openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=" + name + " -keyout " + name +
@@ -92,7 +92,7 @@ class Process final : public Subject {
     const std::lock_guard lock(mutex_);
     return patience_;
   }
-  // Calls of fence and repair.
+  // Returns how often fence and repair were called.
   std::uint64_t calls() const {
     const std::lock_guard lock(mutex_);
     return calls_;
@@ -214,7 +214,7 @@ TEST(Agent, WatchSendsTheFactsNowAndAfterEachChangeOfMeaning) {
 
 using Stub = std::unique_ptr<v1alpha1::Agent::Stub>;
 
-// Calls each method of the agent, and returns what became of it by the method's name.
+// Calls each method of the agent, and returns each result by the method's name.
 std::map<std::string, grpc::Status> call_all(const Stub& stub, const std::string& pool) {
   std::map<std::string, grpc::Status> became;
   const auto call = [&became](const char* name, const auto& with) {
@@ -269,7 +269,8 @@ std::shared_ptr<grpc::ChannelCredentials> credentials_of(const net::TlsFiles& fi
   options.set_certificate_provider(provider);
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  // The host is not what identifies an agent, so the check of its name is off and the CA's signature stands.
+  // An agent is not identified by its host, so the check of the host's name is off; the CA's signature is still
+  // checked.
   options.set_check_call_host(false);
   options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
   return grpc::experimental::TlsCredentials(options);

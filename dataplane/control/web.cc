@@ -27,9 +27,9 @@ using Clock = std::chrono::steady_clock;
 constexpr unsigned kMostConnections = 16;
 // Connections that are being closed have descriptors, too.
 constexpr unsigned kMostDescriptors = 24;
-// A connection that is older is closed when the next comes: its client sends or reads too slowly.
+// An older connection is closed when the next comes: its client sends or reads too slowly.
 constexpr std::chrono::seconds kDeadline(10);
-// A connection is closed that moves no byte for so long.
+// A connection that moves no byte for so long is closed.
 constexpr unsigned kIdleSeconds = 5;
 // Each connection has so much memory for its request and for the headers of its answer.
 constexpr std::size_t kBuffer = std::size_t{16} << 10;
@@ -52,8 +52,8 @@ struct AddressInfo {
 
 }  // namespace
 
-// libmicrohttpd serves all connections on one thread, which waits for none of them. In a server that gives a thread to
-// each connection, as many idle clients as it has threads would keep out the kubelet.
+// libmicrohttpd serves all connections on one thread, which waits for none of them. A server with a thread for each
+// connection would keep the kubelet out as soon as there are as many idle clients as threads.
 struct Web::State {
   explicit State(Options options) : options(std::move(options)) {}
   State(const State&) = delete;
@@ -117,7 +117,7 @@ struct Web::State {
     return trouble.empty() ? Answer{.body = "ok\n"} : Answer{.status = 503, .body = trouble + "\n"};
   }
 
-  // Answers a request whose headers are there. It waits for no body: nothing here reads one.
+  // Answers a request when its headers are there. It waits for no body: nothing here reads one.
   static MHD_Result request(void* self, MHD_Connection* connection, const char* path, const char* method, const char*,
                             const char*, std::size_t*, void**) {
     Answer answer = static_cast<const State*>(self)->answer(method, path);
@@ -145,7 +145,7 @@ struct Web::State {
     const auto now = Clock::now();
     open.push_back({MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd, now});
     *context = &open.back();
-    // They end when the thread looks at them next.
+    // They end when the thread next looks at them.
     std::size_t younger = 0;
     for (auto one = open.rbegin(); one != open.rend(); ++one, ++younger) {
       if (younger >= kMostConnections || now - one->since > kDeadline) ::shutdown(one->socket, SHUT_RDWR);

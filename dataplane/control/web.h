@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a data-plane process shows over plain HTTP: /metrics for Prometheus, /healthz and /readyz for the kubelet. All
-// from local state.
+// What a data-plane process shows over plain HTTP, all from local state: /metrics for Prometheus, /healthz and /readyz
+// for the kubelet.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace farpool::control {
 
 class Web {
  public:
-  // Says why not; empty: all is well. Called on threads of the web server, so it must not wait for anything remote.
+  // Returns why not; empty: all is well. Called on threads of the web server, so it must not wait for anything remote.
   using Probe = std::function<std::string()>;
 
   struct Options {
@@ -28,7 +28,7 @@ class Web {
     Probe alive;  // false restarts the container: only what a restart cures
     Probe ready;  // false takes the pod out of its Service
   };
-  // Errors: unavailable (the address cannot be listened on).
+  // Starts serving. Errors: unavailable (it cannot listen on the address).
   static base::Result<std::unique_ptr<Web>> start(Options options);
   ~Web();
 

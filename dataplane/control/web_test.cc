@@ -27,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The kubelet gives a probe so long.
+// How long the kubelet waits for a probe.
 constexpr auto kSoon = std::chrono::seconds(1);
 
 constexpr const char* kGet = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -62,7 +62,7 @@ class Client {
     return send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
   void end_of_request() const { shutdown(fd_, SHUT_WR); }
-  // All that the server says until it closes the connection, or nothing for 20 s.
+  // Returns all that the server says until it closes the connection, or nothing after 20 s.
   std::string hear() const {
     std::string answer;
     char buffer[4096];
@@ -161,7 +161,7 @@ TEST(Web, RefusesWhatIsNoAddress) {
 }
 
 TEST(Web, ServesIpv4AloneWhereTheKernelHasNoOther) {
-  // In a process of its own: what was forked from threads starts none under the thread sanitizer.
+  // Runs in a process of its own: under the thread sanitizer, a process that threads have forked starts no threads.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -187,7 +187,7 @@ TEST(Web, AnswersClientsThatHaveClosedTheirHalf) {
   }
 }
 
-// Probes that fail restart the container.
+// Failing probes restart the container.
 TEST(Web, KeepsNoProbeWaitingForConnectionsThatAreIdleOrSlow) {
   const auto web = serve("[::]:0");
   ASSERT_NE(web, nullptr);

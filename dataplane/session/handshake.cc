@@ -21,7 +21,7 @@ Status corrupt(const std::string& endpoint, std::string why) {
   return {Code::corrupt, "memory node " + endpoint + " sent a grant that cannot be: " + std::move(why)};
 }
 
-// Names end up in logs and in messages for people: plain printable text only.
+// Says whether a name is plain printable text: names end up in logs and in messages for people.
 bool printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts of the handshake: parsing and validation as pure functions of bytes that came from outside.
+// The messages of the handshake: pure functions that parse and validate bytes from outside.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ inline constexpr std::size_t kMaxNameBytes = 253;       // of a Kubernetes objec
 inline constexpr std::uint32_t kMaxSessionLanes = 16;
 inline constexpr std::uint32_t kMaxSlots = 4096;
 
-// A request with every field in its bounds; whether it may be granted is the registry's to say.
+// Returns a request with every field in its bounds; the registry decides whether to grant it.
 base::Result<v1alpha1::SessionRequest> parse_request(std::string_view bytes);
 
-// A reply as it came; its code decides what else is in it.
+// Returns a reply as it came; its code decides what else is in it.
 base::Result<v1alpha1::SessionReply> parse_reply(std::string_view bytes);
 
-// Ok, or the reply's refusal as a status that names the endpoint.
+// Returns ok, or the reply's refusal as a status that names the endpoint.
 base::Status status_of(const v1alpha1::SessionReply& reply, std::string_view endpoint);
 
-// The grant of an accepted open, checked field by field: `expected_node` is the incarnation that was asked for.
+// Returns the grant of an accepted open, checked field by field; `expected_node` is the incarnation that the client
+// asked for.
 base::Result<Grant> parse_grant(const v1alpha1::SessionReply& reply, const std::string& endpoint,
                                 std::uint64_t client_incarnation, std::uint64_t expected_node);
 
-// Sixteen bytes of a secret on the wire.
+// Converts sixteen bytes of a secret from the wire.
 base::HashSecret secret_from(std::string_view bytes);  // exactly 16
 std::string secret_bytes(const base::HashSecret& secret);
 

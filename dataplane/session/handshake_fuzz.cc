@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes on the session port: a request either has every field in its bounds or is refused with a reason.
+// For any bytes on the session port: a request has every field in its bounds, or is refused with a reason.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -73,7 +73,7 @@ TEST(Handshake, RefusesEachFieldOutOfBoundsAndSaysWhich) {
     EXPECT_EQ(parsed.code(), Code::invalid_argument);
     EXPECT_NE(parsed.status().message().find(c.says), std::string::npos) << parsed.status().message();
   }
-  // What is read before the end of a request that breaks off counts for nothing.
+  // The part before the end of a broken request does not count.
   const auto broken = parse_request(open_request().SerializeAsString() + "\xff");
   ASSERT_FALSE(broken.ok());
   EXPECT_NE(broken.status().message().find("does not parse"), std::string::npos) << broken.status().message();
@@ -171,7 +171,7 @@ TEST(Handshake, RefusesRepliesThatAreNone) {
   ASSERT_TRUE(whole.ok()) << whole.status().message();
   EXPECT_EQ(whole->grant().session_id(), 5u);
   EXPECT_EQ(parse_reply("\x0a\xff").code(), Code::corrupt);  // a field that goes on beyond the end
-  // A field that nobody reads, of 5 MiB: it parses, and is longer than any reply.
+  // An unknown field of 5 MiB: it parses, and is longer than any reply.
   const std::string unknown = std::string("\xc2\x3e\x80\x80\xc0\x02") + std::string(5 << 20, 'x');
   ASSERT_GT(unknown.size(), kMaxReplyBytes);
   EXPECT_TRUE(SessionReply().ParseFromString(unknown));
@@ -188,7 +188,7 @@ TEST(Handshake, RefusalsBecomeStatusesThatNameTheNode) {
   const base::Status status = status_of(reply, "node:7400");
   EXPECT_EQ(status.code(), Code::stale);
   EXPECT_EQ(status.message(), "node:7400: stale epoch: the node follows epoch 4");
-  // What a node says goes to people's terminals: only if it is short, and text.
+  // A node's text goes to people's terminals: only if it is short, and text.
   for (const std::string& message : {std::string("\x1b[2J"), std::string(1025, 'm'), std::string()}) {
     reply.set_message(message);
     EXPECT_EQ(status_of(reply, "node:7400").message(), "node:7400: stale epoch");

@@ -32,7 +32,7 @@ Status late(const std::string& what) {
 
 Leases::Leases(Session& session) : session_(session), put_down_(session.port()) {}
 
-// Asks the memory node about the holder that the word of a lease names: FenceReply's status.
+// Asks the memory node about the holder that a lease's word names. Returns FenceReply's status.
 Task<Result<std::uint64_t>> Leases::ask(std::uint64_t index, std::uint64_t says, bool only_ask, Nanos deadline,
                                         Cost& cost) {
   const Result<FenceReply> reply = co_await ask_fence(
@@ -51,7 +51,8 @@ Task<Result<bool>> Leases::attempt(std::uint64_t index, std::vector<Lease>& held
   return contend(index, false, held, deadline, cost);
 }
 
-// False: `waits` is, and the holder lives, or is another task of this client: a word tells clients apart, and no tasks.
+// Returns false if `waits` is false and the holder lives or is another task of this client: a word tells clients apart,
+// but not tasks.
 Task<Result<bool>> Leases::contend(std::uint64_t index, bool waits, std::vector<Lease>& held, Nanos deadline,
                                    Cost& cost) {
   while (in_hand_.contains(index)) {
@@ -75,7 +76,7 @@ void Leases::put_down(std::uint64_t index) {
   put_down_.wake_all();
 }
 
-// What the word says that is this session's own was taken by a task that was never told so.
+// A word with this session's own name belongs to a task that never learned that it had taken the lease.
 Task<Result<bool>> Leases::contend_with_others(std::uint64_t index, bool waits, std::vector<Lease>& held,
                                                Nanos deadline, Cost& cost) {
   const Remote at{layout::kLeases, index * 8};
@@ -126,7 +127,7 @@ Task<Result<bool>> Leases::contend_with_others(std::uint64_t index, bool waits, 
   }
 }
 
-// A lease that does not change for the failure timeout is stolen.
+// Other clients steal a lease that does not change for the failure timeout.
 Task<Status> Leases::renew(std::vector<Lease>& held, Nanos deadline, Cost& cost) {
   for (Lease& lease : held) {
     if (session_.port().now() - lease.at < session_.grant().failure_timeout / 8) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A responder for unit tests of a memory node's state machines: no lanes, time moves by hand, fences end when they are
-// told to.
+// A responder for unit tests of a memory node's state machines: it has no lanes; tests move its time and end its
+// fences.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class ManualResponder final : public fabric::Responder {
     }
     now_ = until;
   }
-  // Completes what is being fenced; returns the sessions.
+  // Completes the fences under way; returns their sessions.
   std::vector<std::uint64_t> finish_fences() {
     std::vector<std::uint64_t> done;
     for (auto& [session, callback] : std::exchange(fences, {})) {

@@ -18,7 +18,7 @@ using v1alpha1::SessionReply;
 
 namespace {
 
-// Returns whether a certificate of that name speaks for a client: for itself, a pod of its Deployment, or a thread.
+// Says whether a certificate of that name speaks for a client: for itself, a pod of its Deployment, or a thread.
 bool under(std::string_view certificate, std::string_view client) {
   return client.starts_with(certificate) && (client.size() == certificate.size() || client[certificate.size()] == '-' ||
                                              client[certificate.size()] == '/');
@@ -54,8 +54,8 @@ Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Respo
 
 Registry::~Registry() = default;
 
-// Eras move with ticks, and freed memory waits for eras: often enough that little waits, seldom enough that the CPU
-// does not notice.
+// Returns the interval of ticks. Eras advance with ticks, and freed memory waits for eras: ticks come often enough that
+// little memory waits, and seldom enough to cost the CPU little.
 Nanos Registry::tick_interval() const {
   return std::clamp(config_.lease / 20, base::kMillisecond, 250 * base::kMillisecond);
 }
@@ -86,7 +86,7 @@ SessionReply Registry::refusal(SessionReply::Code code, std::string message) con
   return reply;
 }
 
-// Says which role may ask for what. The code that carries out a request judges everything else about it.
+// Says which role may ask for what. The code that carries out a request checks everything else about it.
 SessionReply Registry::admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const {
   if (request.pool_uid() != config_.pool_uid) {
     return refusal(SessionReply::CODE_WRONG_POOL, "this memory node belongs to another pool than the request names");
@@ -99,7 +99,7 @@ SessionReply Registry::admit(const fabric::Peer& peer, const v1alpha1::SessionRe
   if (peer.pool_uid != config_.pool_uid) {
     return refusal(SessionReply::CODE_WRONG_POOL, "the certificate is of another pool");
   }
-  // Others may read the map alone.
+  // Other roles may only read the map.
   if (peer.role == "client" || (request.has_read_map() && (peer.role == "operator" || peer.role == "node"))) {
     return refusal(SessionReply::CODE_OK, "");
   }
@@ -193,7 +193,7 @@ std::optional<SessionReply> Registry::may_not_open(const fabric::Peer& peer,
   return std::nullopt;
 }
 
-// The lane was lost and the client came back: no verb of its earlier session may still be on its way.
+// The client lost its lane and came back: no verb of its earlier session may still be on its way.
 void Registry::cut_previous(const fabric::Peer& peer, const v1alpha1::OpenSession& request) {
   if (const auto previous = by_incarnation_.find(request.previous_incarnation());
       request.previous_incarnation() != 0 && previous != by_incarnation_.end()) {
@@ -343,7 +343,7 @@ std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const 
                            .forgets = forgets_};
 }
 
-// Every session has published the era: the next one begins, and all lag until they have published it.
+// Starts the next era when every session has published this one; all lag until they have published the new one.
 void Registry::advance_era() {
   ++era_;
   era_since_ = responder_.now();
@@ -363,7 +363,7 @@ std::uint64_t Registry::incarnation_of(std::uint64_t session_id) const {
 void Registry::close(const fabric::Peer& peer, const v1alpha1::CloseSession& request,
                      std::function<void(std::string)> reply) {
   const auto found = sessions_.find(request.session_id());
-  // Session ids are counted and incarnations stand in operation slots: every client can know another's.
+  // Session ids are counted, and incarnations are in operation slots: every client can know another's.
   if (found == sessions_.end() || found->second.incarnation != request.client_incarnation() ||
       found->second.owner != peer.name || found->second.token != request.token()) {
     ++counters_.refused;
@@ -397,7 +397,7 @@ std::byte* Registry::region(std::uint32_t id, std::uint64_t& bytes) const {
   return nullptr;
 }
 
-// When no verb of a session can execute any more, its words stand still, except for what repairers write.
+// Counts slots that are not idle. When no verb of a session can execute any more, only repairers change its words.
 std::uint32_t Registry::busy_slots(std::uint32_t group) const {
   std::uint64_t bytes = 0;
   std::byte* slots = region(layout::kSlots, bytes);
@@ -509,7 +509,7 @@ void Registry::fenced(std::uint64_t session_id) {
   if (entry.era < era_) --lagging_;
   if (lagging_ == 0) advance_era();
 
-  // Slots that name what was held stay until they are repaired; idle ones serve the next session.
+  // Slots that name what was held stay until they are repaired; idle slots serve the next session.
   const bool holds = busy_slots(entry.group) > 0;
   if (holds) {
     dead_.push_back(
@@ -538,8 +538,8 @@ void Registry::fenced(std::uint64_t session_id) {
   for (const Farewell& farewell : over) farewell.done(farewell.count);
 }
 
-// Notes whether a process closed the last of its sessions. That another of them was fenced before says nothing of its
-// end: its client came back.
+// Notes whether a process closed the last of its sessions. If another one was fenced before, that says nothing about
+// the end of the process: its client came back.
 void Registry::remember_end(const Entry& entry) {
   if (entry.process == 0) return;
   std::erase(closed_, entry.process);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory node's side of sessions: who was admitted, with which keys and slots, for how long, and in which era. A
-// state machine: it has no thread, clock or randomness of its own (the responder gives time, randomness, timers and the
-// fence), and it belongs to the control thread.
+// The memory node's side of sessions: the clients that were admitted, with which keys and slots, for how long, and in
+// which era. A state machine without a thread, clock or randomness of its own: the responder provides time, randomness,
+// timers and the fence. It belongs to the control thread.
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@ struct RegionSpan {
   bool read_only = false;
 };
 
-// Hears what becomes of sessions, on the control thread. The registry may call it from within the observer's own calls
-// into the registry, and it must not call back from there.
+// Receives the ends of sessions, on the control thread. The registry may call it from within the observer's own calls
+// into the registry; the observer must not call back from there.
 class SessionObserver {
  public:
   virtual ~SessionObserver() = default;
@@ -54,7 +54,7 @@ class SessionObserver {
     bool holds = false;  // its operation slots say that it left something half done; they stay
     std::string why;
   };
-  // No verb of the session can execute any more.
+  // Called when no verb of the session can execute any more.
   virtual void on_ended(const Ended& ended) = 0;
 };
 
@@ -70,12 +70,12 @@ class Registry {
     std::uint32_t max_lanes = 1024;           // over all sessions
     std::uint32_t slots_per_session = 64;
     std::uint32_t opens_per_second = 200;           // sustained; as many again at once
-    std::size_t remembered_incarnations = 1 << 17;  // ended clients that are recognised should they come back
+    std::size_t remembered_incarnations = 1 << 17;  // ended clients that it recognises if they come back
     std::size_t remembered_closed = 1024;           // processes that closed their last session
     bool require_authentication = true;             // false: a session port without TLS, for local use
     bool check_names = false;                       // a client's name has to begin with the name in its certificate
     base::HashSecret table_seed;
-    // Executes the CALLs for data of every session; none: they are refused. It outlives the responder.
+    // Executes the CALLs for data of every session; without one they are refused. It outlives the responder.
     fabric::Service* service = nullptr;
     // Groups of slots [0, places) were granted before this process started. Idle ones are granted again; the others
     // belong to dead clients.
@@ -87,25 +87,26 @@ class Registry {
   Registry(const Registry&) = delete;
   ~Registry();
 
-  // How often clients are asked to tick.
+  // Returns how often clients should tick.
   Nanos tick_interval() const;
 
-  // Admits sessions that follow this map's epoch. Sessions of earlier epochs go on; their next tick tells them.
+  // Admits sessions that follow this map's epoch. Sessions of earlier epochs continue; their next tick reports the new
+  // epoch.
   void serve(const v1alpha1::ShardMap& map, const base::HashSecret& pool_secret);
-  // Admits nobody, for the reason given, and cuts every session. A map, if there is one, can still be read.
+  // Admits no session, for the given reason, and ends every session. Clients can still read a map, if there is one.
   void refuse(const v1alpha1::ShardMap* map, std::string why);
 
-  // fabric::Host, as far as sessions go.
+  // Serves fabric::Host's exchanges that concern sessions.
   void on_exchange(const fabric::Peer& peer, std::string_view request, std::function<void(std::string)> reply);
   std::optional<fabric::LaneRights> on_open_lane(const std::array<std::byte, 16>& token);
   std::vector<std::array<std::byte, 16>> unspent_tokens() const;
-  // Says whether a client that a slot or a lease names has ended, and ends it if it has stood still for the failure
-  // timeout. Nothing: the request is impossible.
+  // Says whether the client that a slot or a lease names has ended, and ends it if it has stood still for the failure
+  // timeout. Returns nothing if the request is impossible.
   std::optional<layout::FenceReply> fence(const layout::FenceRequest& request);
-  // Ends every session of these processes, now and for ever: none of them is admitted again. Calls `done` with their
-  // number, once no verb of these sessions can execute any more.
+  // Ends every session of these processes, now and for ever: it admits none of them again. Calls `done` with the number
+  // of sessions, once no verb of them can execute any more.
   void fence_processes(const std::vector<std::uint64_t>& processes, std::function<void(std::uint32_t sessions)> done);
-  // Renews the lease. Nothing: the session is not live, or the request is impossible, and the lane has to end.
+  // Renews the lease. Returns nothing if the session is not live or the request is impossible: then the lane must end.
   std::optional<layout::TickReply> tick(std::uint64_t session_id, const layout::TickRequest& request);
 
   bool live(std::uint64_t session_id) const;
@@ -118,7 +119,7 @@ class Registry {
 
   std::size_t sessions() const { return sessions_.size(); }
   std::uint64_t lanes() const { return lanes_; }
-  // Session slots that dead clients left with something in them.
+  // Returns the number of session places whose dead clients left something in their slots.
   std::uint64_t held_by_the_dead() const { return dead_.size(); }
   struct Dead {
     std::uint32_t group = 0;  // of slots
@@ -126,16 +127,16 @@ class Registry {
     std::uint64_t process = 0;
     std::string name;
   };
-  // The clients that left them, in the order in which they ended.
+  // Returns the clients that left them, in the order in which they ended.
   const std::deque<Dead>& dead() const { return dead_; }
-  // Processes without a session here that closed their last one themselves, in the order in which they closed it. A
-  // process is removed if it opens another session, or one of its sessions is fenced.
+  // Returns the processes without a session here that closed their last one themselves, in that order. A process is
+  // removed if it opens another session, or if one of its sessions is fenced.
   const std::deque<std::uint64_t>& closed() const { return closed_; }
   // Returns how many slots of a group are not idle.
   std::uint32_t busy_slots(std::uint32_t group) const;
-  // Takes back the slots of the dead that have been repaired since.
+  // Takes back slots of dead clients that have been repaired since.
   void reclaim();
-  // Groups [0, n) were granted at some time; the others are as they were formatted. Returns n.
+  // Returns n: groups [0, n) have been granted at some time; the others are as they were formatted.
   std::uint32_t groups_used() const { return next_group_; }
 
   struct Counters {
@@ -161,12 +162,12 @@ class Registry {
     std::string why;
     std::vector<std::function<void(std::string)>> goodbyes;
   };
-  // What a slot or a lease said when somebody first complained of it.
+  // What a slot or a lease said when a client first complained of it.
   struct Complaint {
     std::uint64_t says = 0;
     Nanos since = 0;
   };
-  // Sessions that somebody waits for the end of.
+  // An end that a caller waits for, of these sessions.
   struct Farewell {
     std::set<std::uint64_t> sessions;
     std::uint32_t count = 0;
@@ -186,7 +187,7 @@ class Registry {
 
   v1alpha1::SessionReply admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const;
   v1alpha1::SessionReply open(const fabric::Peer& peer, const v1alpha1::OpenSession& request);
-  // Refuses what no free session would help.
+  // Returns a refusal for requests that would fail even with a free session.
   std::optional<v1alpha1::SessionReply> may_not_open(const fabric::Peer& peer,
                                                      const v1alpha1::OpenSession& request) const;
   void cut_previous(const fabric::Peer& peer, const v1alpha1::OpenSession& request);
@@ -196,7 +197,7 @@ class Registry {
   v1alpha1::SessionReply refusal(v1alpha1::SessionReply::Code code, std::string message) const;
   bool take_open_permit();
   std::optional<std::uint32_t> take_group();
-  // A bounded set that forgets what it learned first.
+  // A bounded set that forgets its oldest members.
   struct Memory {
     std::unordered_set<std::uint64_t> known;
     std::vector<std::uint64_t> order;  // a ring
@@ -215,7 +216,7 @@ class Registry {
   std::vector<RegionSpan> regions_;
   fabric::Responder& responder_;
   SessionObserver& observer_;
-  // Callbacks of the responder hold this weakly: they may come after the registry is gone.
+  // Callbacks of the responder hold this weakly, because they may come after the registry is gone.
   std::shared_ptr<bool> here_ = std::make_shared<bool>(true);
 
   v1alpha1::ShardMap map_;
@@ -241,7 +242,7 @@ class Registry {
   std::uint64_t era_ = 1;
   std::size_t lagging_ = 0;  // sessions whose published era is era_ - 1
   Nanos era_since_ = 0;
-  Nanos hurry_until_ = 0;  // somebody waits for an era
+  Nanos hurry_until_ = 0;  // until then a client waits for an era
   std::uint64_t forgets_ = 0;
 
   double open_permits_ = 0;

@@ -220,7 +220,7 @@ TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
   };
   std::uint64_t client = 1;
   for (const Case& c : cases) EXPECT_EQ(open(client++, 5, 1, c.peer).code(), c.code) << c.what;
-  // Members of the pool that get no session may read its map.
+  // Members of the pool that get no session may still read its map.
   SessionRequest read = request();
   read.mutable_read_map();
   for (const Case& c : cases) {
@@ -278,7 +278,7 @@ TEST_F(RegistryTest, TokensAreGoodForOneLaneAndExpire) {
   EXPECT_FALSE(registry->on_open_lane({}));
 }
 
-// The registry looks for tokens that have expired now and then: what it has not come upon is refused all the same.
+// The registry looks for expired tokens now and then: it refuses a token that it has not found yet, too.
 TEST_F(RegistryTest, ATokenExpiresByItsOwnTime) {
   publish(1);
   const std::uint64_t first = must_open(1);  // its timer runs now, and not when the tokens of the next expire
@@ -298,7 +298,7 @@ TEST_F(RegistryTest, ATokenExpiresByItsOwnTime) {
   EXPECT_FALSE(registry->on_open_lane(token(second, 1)));
 }
 
-// While a session is being fenced nothing new of it may begin: what is cut is what there was when the fence began.
+// While a session is being fenced nothing new of it may begin: the fence cuts what existed when it began.
 TEST_F(RegistryTest, ALaneTokenIsRefusedFromTheMomentThatItsSessionIsBeingFenced) {
   for (const bool by_operator : {false, true}) {
     rebuild({});
@@ -320,7 +320,7 @@ TEST_F(RegistryTest, ALaneTokenIsRefusedFromTheMomentThatItsSessionIsBeingFenced
       registry->refuse(nullptr, "another epoch");
     }
     ASSERT_EQ(responder.fences.size(), 1u);
-    EXPECT_TRUE(registry->unspent_tokens().empty()) << "who knows one of them proves nothing";
+    EXPECT_TRUE(registry->unspent_tokens().empty()) << "a token proves nothing any more";
     EXPECT_FALSE(registry->on_open_lane(token(opened, 1))) << "while it is being fenced";
     EXPECT_EQ(responder.finish_fences(), std::vector{opened.grant().session_id()});
     EXPECT_FALSE(registry->on_open_lane(token(opened, 2))) << "when it has been";
@@ -464,8 +464,8 @@ TEST_F(RegistryTest, AClientIsFencedOnlyIfItsSlotStandsStillForTheFailureTimeout
   EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kNoted);
   responder.advance(1900 * kMillisecond);
   EXPECT_EQ(status(complaint(0, 1, 256)), FenceReply::kNoted);
-  // It moves, and the complaint begins anew: whether the move is noticed by who complains of the old sequence, or by
-  // who complains of the new one.
+  // When it moves, the complaint begins anew, whether the complaint that notices the move names the old sequence or the
+  // new one.
   for (const bool old_is_named : {true, false}) {
     const std::uint64_t before = old_is_named ? 256 : 384, after = old_is_named ? 384 : 512;
     set_slot(0, 1, after);
@@ -480,7 +480,7 @@ TEST_F(RegistryTest, AClientIsFencedOnlyIfItsSlotStandsStillForTheFailureTimeout
   responder.advance(200 * kMillisecond);
   layout::FenceRequest ask = complaint(0, 1, 512);
   ask.ask = 1;
-  EXPECT_EQ(status(ask), FenceReply::kNoted) << "who only asks fences nobody";
+  EXPECT_EQ(status(ask), FenceReply::kNoted) << "a question fences nobody";
   EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kEnding);
   EXPECT_FALSE(registry->live(id));
   EXPECT_EQ(status(complaint(0, 1, 512)), FenceReply::kEnding);
@@ -492,7 +492,8 @@ TEST_F(RegistryTest, AClientIsFencedOnlyIfItsSlotStandsStillForTheFailureTimeout
   odd.of = 2;
   EXPECT_FALSE(registry->fence(odd));
   EXPECT_EQ(registry->fence(ask)->places, 1u);
-  // What was complained of is the fenced client's: the next that has the slot stands still from its own first complaint on.
+  // The complaints were about the fenced client: for the next client with the slot, time counts from its own first
+  // complaint.
   must_open(2);
   set_slot(0, 2, 512);
   EXPECT_EQ(status(complaint(0, 2, 512)), FenceReply::kNoted);
@@ -557,7 +558,7 @@ TEST_F(RegistryTest, WhatBeganAFenceIsTheReasonThatIsTold) {
   EXPECT_EQ(registry->counters().closed, 1u);
 }
 
-// A client that complains of a lease has read its word before. Meanwhile the lease may be given back.
+// A client reads a lease's word before it complains of it. Meanwhile the holder may give the lease back.
 TEST_F(RegistryTest, ALeaseThatMovedOnSaysNothingOfItsHolder) {
   using layout::FenceReply;
   std::vector<std::uint64_t> leases(64);
@@ -594,8 +595,8 @@ TEST_F(RegistryTest, AClientThatComesBackEndsItsLifeBefore) {
   EXPECT_FALSE(registry->live(id));
 }
 
-// Incarnations, names and processes stand in operation slots, statuses and logs: knowing another client's is not enough
-// to end its session.
+// Incarnations, names and processes are in operation slots, statuses and logs: a client that knows those of another
+// cannot end its session.
 TEST_F(RegistryTest, NobodyEndsTheSessionOfAnother) {
   publish(1);
   const std::uint64_t id = must_open(1);
@@ -690,7 +691,7 @@ TEST_F(RegistryTest, AGoodbyeIsAnsweredAfterTheFence) {
   EXPECT_EQ(open(2).grant().slots_offset(), 0u);
 }
 
-// An operator that was not there when a process ended asks which sessions were closed in order.
+// An operator that was away when a process ended asks which sessions were closed in order.
 TEST_F(RegistryTest, AProcessThatClosedItsLastSessionIsToldFromOneThatDied) {
   Registry::Config config;
   config.remembered_closed = 2;
@@ -736,7 +737,7 @@ TEST_F(RegistryTest, AProcessThatClosedItsLastSessionIsToldFromOneThatDied) {
   die();
   EXPECT_EQ(registry->closed(), Closed{}) << "it died";
 
-  // A session that is lost on the way says nothing, if its process closes the last one; one that is lost last does.
+  // A session that is lost earlier says nothing if its process closes the last one; a session that is lost last does.
   begin(4, 78);
   die();
   begin(5, 78);
@@ -747,7 +748,7 @@ TEST_F(RegistryTest, AProcessThatClosedItsLastSessionIsToldFromOneThatDied) {
   close(6);
   die();
   EXPECT_EQ(registry->closed(), Closed{78});
-  // While one of two is being fenced, the other is not the last.
+  // While one of two sessions is being fenced, the other is not the last.
   begin(8, 79);
   begin(9, 79);
   registry->fence_processes({79}, [](std::uint32_t) {});
@@ -755,7 +756,7 @@ TEST_F(RegistryTest, AProcessThatClosedItsLastSessionIsToldFromOneThatDied) {
   responder.finish_fences();
   EXPECT_EQ(registry->closed(), Closed{78}) << "the operator ended it";
 
-  // Clients that are no process of the pool's are not named, and the oldest are forgotten.
+  // Clients without a process of the pool are not named, and the oldest processes are forgotten.
   begin(10, 0);
   close(10);
   EXPECT_EQ(registry->closed(), Closed{78});
@@ -781,7 +782,7 @@ TEST_F(RegistryTest, ErasAdvanceWhenEveryLiveSessionHasPublished) {
   EXPECT_FALSE(registry->tick(a, {.era = 4}));  // an era that never was
 }
 
-// That a session has ended says nothing about what the others still read.
+// The end of a session says nothing about what the others still read.
 TEST_F(RegistryTest, AnEraOutlivesSessionsThatHadPublishedIt) {
   publish(1);
   const std::uint64_t a = must_open(1), b = must_open(2), c = must_open(3);

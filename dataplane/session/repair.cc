@@ -44,7 +44,7 @@ std::uint64_t bits_named(const layout::OperationSlot& slot, std::uint64_t offset
 
 }  // namespace
 
-// All slots of sessions that were ever admitted. Each word is of some moment of the READ.
+// The slots of all sessions that were ever admitted. Each word is from some moment of the READ.
 struct Repairer::Snapshot {
   fabric::Buffer image;
   std::uint64_t slots = 0;
@@ -94,8 +94,8 @@ Task<Result<std::uint64_t>> Repairer::ask_node(std::uint64_t index, std::uint64_
 }
 
 Task<Status> Repairer::snapshot(Nanos deadline, Cost& cost, Snapshot& into) {
-  // Asks about itself, for the number of places. It asks first, so that clients that are admitted later have claimed
-  // nothing before.
+  // Asks about itself, to learn the number of places. It asks before it reads the slots, so that clients admitted later
+  // have claimed nothing yet.
   const Result<FenceReply> reply = co_await ask_fence(session_,
                                                       {.of = FenceRequest::kSlot,
                                                        .index = session_.grant().slots_offset / sizeof(Slot),
@@ -195,8 +195,7 @@ Task<Result<Repairer::Swept>> Repairer::sweep(Nanos deadline, Cost& cost) {
   Swept swept;
   Snapshot now;
   if (Status status = co_await snapshot(deadline, cost, now); !status.ok()) co_return status;
-  std::map<std::uint64_t, bool> ended{
-      {session_.grant().client_incarnation, false}};  // by holder: each is asked for once
+  std::map<std::uint64_t, bool> ended{{session_.grant().client_incarnation, false}};  // by holder: asks about each once
   for (std::uint64_t i = 0; i < now.slots; ++i) {
     const Slot& slot = now.at(i);
     if (slot.holder == 0) continue;
@@ -216,7 +215,7 @@ Task<Result<Repairer::Swept>> Repairer::sweep(Nanos deadline, Cost& cost) {
     ++swept.left;
     swept.trouble = status.message();
   }
-  // A repairer that died behind its last step left nothing but its lease.
+  // A repairer that died after its last step left only its lease.
   if (Status status = co_await session_.leases().sweep(deadline, cost); !status.ok()) co_return status;
   co_return swept;
 }
@@ -228,7 +227,7 @@ Task<Status> Repairer::repair_one(std::uint64_t index, Nanos deadline, Cost& cos
   if (!found.ok()) co_return found.status();
   const std::uint64_t holder = found->holder;
   if (holder == 0) co_return Status();
-  // Fence first. Afterwards its words stand still.
+  // Fences first: afterwards the words of its client stand still.
   const Result<bool> over = co_await ended(index, *found, deadline, cost);
   if (!over.ok()) co_return over.status();
   if (!*over) co_return Status();
@@ -290,7 +289,7 @@ Task<Status> Repairer::repair_under_leases(std::uint64_t index, std::uint64_t ho
       co_return Status(Code::locked, "what " + name + " left is quarantined: " + **finished);
     }
     ++marks_.finished;
-    // From here on the locks may be released in part: `done` comes first.
+    // From here on the locks may be released in part, so `done` comes first.
     slot.settle();
     if (Status status = co_await release_certain(index, slot, deadline, cost); !status.ok()) co_return status;
   } else if (slot.claims()) {
@@ -305,7 +304,7 @@ Task<Status> Repairer::repair_under_leases(std::uint64_t index, std::uint64_t ho
       if (Status status = co_await release_word(index, named, leases, deadline, cost); !status.ok()) co_return status;
     }
   } else {
-    ++marks_.unmade;  // no lock was taken behind a claim that has not landed whole
+    ++marks_.unmade;  // a client takes locks only after its whole claim has landed
   }
   slot.holder = 0;
   std::vector<Op> clear(1, Op::write(part_of(index, layout::kSlotHolder), base::mutable_bytes_of(slot.holder)));
@@ -314,7 +313,7 @@ Task<Status> Repairer::repair_under_leases(std::uint64_t index, std::uint64_t ho
   co_return Status();
 }
 
-// The counters and `done`, then all locks: WRITE before atomic, in one chain.
+// Writes the counters and `done`, then releases all locks: WRITE before atomic, in one chain.
 Task<Status> Repairer::release_certain(std::uint64_t index, Slot& slot, Nanos deadline, Cost& cost) {
   std::array<std::uint64_t, Slot::kLockWords> before{};
   std::vector<Op> chain;
@@ -337,7 +336,7 @@ Task<Status> Repairer::release_certain(std::uint64_t index, Slot& slot, Nanos de
   co_return Status();
 }
 
-// Finds out which locks of one word the dead hold, and releases them.
+// Finds out which locks of one word the dead client holds, and releases them.
 Task<Status> Repairer::release_word(std::uint64_t index, const HeldLocks& named, std::vector<Lease>& leases,
                                     Nanos deadline, Cost& cost) {
   const Remote word{layout::kLocks, named.offset};
@@ -348,13 +347,14 @@ Task<Status> Repairer::release_word(std::uint64_t index, const HeldLocks& named,
   Uncertain bits{named.offset, *before & named.mask};
   const Status status = co_await outwait(index, bits, leases, deadline, cost);
   if (!status.ok() && !session_.alive()) co_return status;
-  // The barrier is lowered in any case: others wait for it.
+  // The barrier is lowered in any case: other clients wait for that.
   const Status lowered = co_await lower_barrier(named, status.ok() ? bits.mask : 0, deadline, cost);
   co_return status.ok() ? lowered : status;
 }
 
 // Waits until no living client can hold one of the bits. Behind the barrier no lock of the word is taken: a living
-// client that names one of the bits holds it already, or never will. So it is enough to see once that it does not.
+// client that names one of the bits holds it already, or never will. So one look that finds it without the bit is
+// enough.
 Task<Status> Repairer::outwait(std::uint64_t index, Uncertain& bits, std::vector<Lease>& leases, Nanos deadline,
                                Cost& cost) {
   if (bits.mask == 0) co_return Status();
@@ -385,21 +385,21 @@ Task<Status> Repairer::outwait(std::uint64_t index, Uncertain& bits, std::vector
   co_return Status();
 }
 
-// Returns whether the witness holds none of the bits, and takes those away that it holds although it is dead.
+// Says whether the witness holds none of the bits. Takes away bits that a dead witness holds.
 Task<Result<bool>> Repairer::moved_on(const Witness& witness, Uncertain& bits, Nanos deadline, Cost& cost) {
   Result<Slot> slot = co_await read_slot(witness.index, deadline, cost);
   if (!slot.ok()) co_return slot.status();
   if (slot->holder != witness.holder || cleared_of(*slot, bits.offset, bits.mask)) co_return true;
-  // It gave the word back, or has not come to it, and tries in vain since the word was barred.
+  // It has given the word back, or has not reached it and tries in vain since the word was barred.
   std::size_t place = 0;
   while (place < Slot::kLockWords && slot->lock_word[place].offset != bits.offset) ++place;
   if (slot->number() > witness.number && Sequence::word(slot->sequence) <= place) co_return true;
   if (slot->holder == session_.grant().client_incarnation) co_return false;
   const Result<bool> dead = co_await ended(witness.index, *slot, deadline, cost);
   if (!dead.ok() || !*dead) co_return dead;
-  // Its words stand still now. In the middle of writing rows, or quarantined, it holds what it names, and its own repair
-  // releases it. Else it is as uncertain as this one, with no row left to write either: if nobody who lives holds a bit,
-  // one of the dead does.
+  // The witness is dead and its words stand still. If it was in the middle of writing rows, or is quarantined, it holds
+  // what it names, and its own repair releases that. Otherwise it is as uncertain as this slot, and has no row left to
+  // write either: a bit that no living client holds is held by one of the dead.
   slot = co_await read_slot(witness.index, deadline, cost);
   if (!slot.ok()) co_return slot.status();
   if (slot->holder == witness.holder && slot->claims() && (slot->writing() || slot->quarantined())) {
@@ -408,7 +408,7 @@ Task<Result<bool>> Repairer::moved_on(const Witness& witness, Uncertain& bits, N
   co_return true;
 }
 
-// Releases what of `mask` is still set in the word, and lowers its barrier, in one step.
+// Releases the bits of `mask` that are still set in the word, and lowers its barrier, in one step.
 Task<Status> Repairer::lower_barrier(const HeldLocks& named, std::uint64_t mask, Nanos deadline, Cost& cost) {
   const Remote word{layout::kLocks, named.offset};
   std::uint64_t held = 0;
@@ -457,14 +457,14 @@ Task<Result<bool>> Suspicion::judge(Nanos deadline, Cost& cost) {
   if (mask_ == 0) co_return false;
   const Nanos timeout = session_.grant().failure_timeout;
   const Nanos now = session_.port().now();
-  // Contention is over long before; where clients are known to have died, it is likelier that one of them is met.
+  // Contention is over long before that; a pool with known deaths suspects earlier.
   const Nanos patience = session_.dead() > 0 ? timeout / 64 : timeout / 8;
   const bool ends = now + timeout / 64 >= deadline;
   if (now - since_ < patience) co_return false;
   if (looked_at_ != 0 && now - looked_at_ < timeout / 8 && !ends) co_return false;
   looked_at_ = now;
-  // The client that held the place at the last look and has stood still since is looked at again; if all have moved, it
-  // may be somebody else.
+  // Looks again at the client that held the place at the last look and has stood still since; if all of them have
+  // moved, another client may hold it.
   Result<Repairer::Suspects> suspects = co_await repairer_.accuse_again(unmoved_, deadline, cost);
   if (suspects.ok() && suspects->ended.empty() && suspects->quarantined.empty() && suspects->unmoved.empty()) {
     suspects = co_await repairer_.accuse(offset_, mask_, deadline, cost);

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Living clients find what dead clients left under locks, ask the memory node to fence them, and repair it (RCuckoo
+// Living clients find what dead clients left under locks, ask the memory node to fence these, and repair it (RCuckoo
 // section 4.2, with its holes closed).
 //
-//  - The suspects of a lock bit that is set are the operation slots that name it. The memory node decides which of
-//    their clients have ended, and fences one whose slot stands still for the failure timeout. Writes come after that.
+//  - The suspects of a set lock bit are the operation slots that name it. The memory node decides which of their
+//    clients have ended, and fences a client whose slot stands still for the failure timeout. Repairers write only
+//    after that.
 //  - A repairer holds the leases of all lock words that a dead slot names. A repairer that stands still is fenced like
-//    any client, and its leases stolen: each step can be done again from what is there.
+//    any client, and another client steals its leases: each step can be done again from what is there.
 //  - A slot that says `writing` holds all its locks: the protocol finishes its rows from the plan. Any other slot has
-//    no row left to write, and may hold each of its locks or not. To find out, the repairer bars the lock word, so that
-//    no lock of it is taken any more, and waits until every slot of the living that names one of these bits has moved
-//    on: bits that are still set then are held by the dead.
-//  - The release and the lowering of the barrier are one masked CAS. Only then the slot claims nothing any more.
+//    no row left to write, and may or may not hold each of its locks. To find out, the repairer bars the lock word, so
+//    that no client takes a lock of it any more, and waits until every slot of a living client that names one of these
+//    bits has moved on: the dead hold the bits that are still set then.
+//  - One masked CAS releases the locks and lowers the barrier. Only after it the slot claims nothing any more.
 //
-// A client that repairs, or waits for another to repair, claims nothing itself: its own slots would stand still.
+// A client that repairs, or waits for another to repair, claims nothing itself: otherwise its own slots would stand
+// still.
 #pragma once
 
 #include <array>
@@ -36,9 +38,9 @@ namespace farpool::session {
 class Repairable {
  public:
   virtual ~Repairable() = default;
-  // Writes what a dead client's plan says and its rows do not have yet; may be done again at any point. The dead client
-  // holds all locks of the slot, and the caller their leases. A text: no crash can have left what is there, and nothing
-  // was written.
+  // Writes what a dead client's plan says and its rows do not have yet; may run again at any point. The dead client
+  // holds all locks of the slot, and the caller holds their leases. Returns a text, and writes nothing, if no crash can
+  // have left what is there.
   virtual task::Task<base::Result<std::optional<std::string>>> finish(const layout::OperationSlot& slot, Nanos deadline,
                                                                       fabric::Cost& cost) = 0;
 };
@@ -86,29 +88,30 @@ class Repairer {
   Repairer(Session& session, Repairable& protocol);
   Repairer(const Repairer&) = delete;
 
-  // Finds the slots that name a bit of `mask` in the lock word at `offset`, or have barred it. Tells the memory node.
+  // Finds the slots that name a bit of `mask` in the lock word at `offset`, or have barred it, and reports them to the
+  // memory node.
   struct Suspects {
     std::vector<std::uint64_t> ended;  // operation slots of clients that have ended
-    std::string quarantined;           // for people: which of them are; others wait for a person
-    std::string living;                // for people: which clients are not known to have ended
+    std::string quarantined;           // for people: which of these are quarantined and wait for a person
+    std::string living;                // for people: which clients may still live
     struct Unmoved {
       std::uint64_t slot = 0;
       std::uint64_t holder = 0;
       std::uint64_t sequence = 0;
     };
-    std::vector<Unmoved> unmoved;  // slots of the living that had not moved when the memory node looked
+    std::vector<Unmoved> unmoved;  // living clients' slots that had not moved when the memory node looked
   };
   task::Task<base::Result<Suspects>> accuse(std::uint64_t offset, std::uint64_t mask, Nanos deadline,
                                             fabric::Cost& cost);
-  // The same for some of them alone, which spares the READ of all slots. Leaves out clients whose slots have moved.
+  // Does the same for some of them alone, without the READ of all slots. Leaves out clients whose slots have moved.
   task::Task<base::Result<Suspects>> accuse_again(std::vector<Suspects::Unmoved> before, Nanos deadline,
                                                   fabric::Cost& cost);
 
-  // Repairs the slots, unless other clients have. The calling operation claims nothing. Errors:
-  // timed_out, the session's, and locked: quarantined, see there.
+  // Repairs the slots, unless other clients have done it. The calling operation claims nothing. Errors: timed_out, the
+  // session's, and locked: quarantined, see Suspects.
   task::Task<base::Status> repair(std::vector<std::uint64_t> slots, Nanos deadline, fabric::Cost& cost);
 
-  // Repairs every slot of a client that has ended, and gives back the leases of repairers that have.
+  // Repairs every slot of a client that has ended, and gives back the leases of repairers that have ended.
   struct Swept {
     std::uint64_t repaired = 0;
     std::uint64_t left = 0;  // quarantined, or `trouble` came first
@@ -116,7 +119,7 @@ class Repairer {
   };
   task::Task<base::Result<Swept>> sweep(Nanos deadline, fabric::Cost& cost);
 
-  // Without those of the session's leases: see marks_of.
+  // Returns the counts without those of the session's leases: see marks_of.
   const RepairMarks& marks() const { return marks_; }
 
  private:
@@ -136,7 +139,7 @@ class Repairer {
   };
 
   task::Task<base::Status> snapshot(Nanos deadline, fabric::Cost& cost, Snapshot& into);
-  // Asks the memory node about a slot's holder: FenceReply's status.
+  // Asks the memory node about a slot's holder. Returns FenceReply's status.
   task::Task<base::Result<std::uint64_t>> ask_node(std::uint64_t index, std::uint64_t holder, std::uint64_t says,
                                                    bool only_ask, Nanos deadline, fabric::Cost& cost);
   task::Task<base::Result<bool>> ended(std::uint64_t index, const Slot& slot, Nanos deadline, fabric::Cost& cost);
@@ -172,21 +175,21 @@ class Repairer {
 // Returns what a client counted in its repairs and in its leases at one memory node. `repairer` may be nullptr.
 RepairMarks marks_of(Session& session, const Repairer* repairer);
 
-// Tells a lock whose holder is dead from one that is contended, for one operation and the place that it waits for.
+// For one operation and the place that it waits for: tells a lock with a dead holder from contention.
 class Suspicion {
  public:
   explicit Suspicion(Session& session, Repairer& repairer) : session_(session), repairer_(repairer) {}
 
-  // Notes that the place is blocked now. Bits that came free in between start it anew.
+  // Notes that the place is blocked now. If bits came free in between, suspicion starts anew.
   void blocked(std::uint64_t offset, std::uint64_t mask);
   // Notes that the lock word at `offset` was taken.
   void came_free(std::uint64_t offset) {
     if (offset == offset_) mask_ = 0;
   }
 
-  // True: a client that may hold the place has ended. The caller gives back what it holds, claims nothing, calls
-  // repair() and begins anew. False: go on trying. Errors: locked, which names the holder, when the deadline is near
-  // or a person has to look.
+  // Returns true if a client that may hold the place has ended: the caller gives back what it holds, claims nothing,
+  // calls repair() and begins anew. Returns false if the caller should continue to try. Errors: locked, which names the
+  // holder, when the deadline is near or a person has to look.
   task::Task<base::Result<bool>> judge(Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair(Nanos deadline, fabric::Cost& cost);
 
@@ -197,7 +200,7 @@ class Suspicion {
   std::uint64_t mask_ = 0;
   Nanos since_ = 0;
   Nanos looked_at_ = 0;
-  std::vector<Repairer::Suspects::Unmoved> unmoved_;  // those whom the last look found, and who had not ended
+  std::vector<Repairer::Suspects::Unmoved> unmoved_;  // clients that the last look found alive
   std::vector<std::uint64_t> ended_;
 };
 

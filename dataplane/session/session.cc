@@ -44,8 +44,8 @@ struct Session::State {
     for (std::uint32_t i = this->grant.slots; i > 0; --i) free_slots.push_back(i - 1);
   }
 
-  // The node counts the lease from when the tick arrived, the client from when it was sent: earlier, whatever the
-  // clocks say. The margin covers clocks that run at different speeds.
+  // The node counts the lease from the tick's arrival; the client counts from its sending, which is earlier by any
+  // clock. The margin covers clocks that run at different speeds.
   void lease_from(Nanos sent) { lease_end = sent + grant.lease - grant.lease / 8; }
 
   bool alive() const { return !ended && lane->open() && port.now() < lease_end; }
@@ -84,13 +84,13 @@ struct Session::State {
   std::uint64_t era;
   std::uint64_t safe_era;
   std::uint64_t epoch;
-  // Pins by era. The node's era is at most one beyond what this session published, so live pins lie in two eras.
+  // Pins by era. The node's era is at most one above what this session published, so live pins lie in two eras.
   std::array<std::uint32_t, 4> pins{};
   std::uint64_t published;
 
   Nanos last_sent;
   bool tick_wanted = false;
-  Nanos hurry_until = 0;  // this session waits for an era
+  Nanos hurry_until = 0;  // until then this session waits for an era
   bool node_hurries = false;
   bool ticking = false;
   std::uint64_t ticks = 0;
@@ -103,9 +103,9 @@ struct Session::State {
 
   std::uint64_t forgets = 0;
   bool forget_wanted = false;       // the next tick asks to forget
-  bool forget_asked = false;        // the tick under way does
-  std::uint64_t forgets_asked = 0;  // ticks of this session that did, and were answered
-  std::uint64_t forgets_era = 0;    // of the node, at the latest of these
+  bool forget_asked = false;        // the present tick asks
+  std::uint64_t forgets_asked = 0;  // ticks of this session that asked and were answered
+  std::uint64_t forgets_era = 0;    // of the node, at the latest of these ticks
 
   fabric::Buffer slots;
   std::vector<std::uint32_t> free_slots;
@@ -188,8 +188,8 @@ task::Task<Status> Session::State::read_slots(Nanos deadline) {
 
 task::Task<void> Session::State::keep_ticking() {
   while (!closing && alive()) {
-    // Ticks on request are spaced, too: eras move when all sessions tick, not when one ticks often. A session tells
-    // soon that nothing of the era before is under way here any more: others wait for that.
+    // Ticks on request are spaced, too: eras advance when all sessions tick, not when one ticks often. A session soon
+    // reports that it runs no operation of the era before: other sessions wait for that.
     const Nanos now = port.now(), soon = grant.tick / 256;
     const bool often = tick_wanted || node_hurries || now < hurry_until;
     const bool tells = often && oldest_pin() > published;
@@ -340,8 +340,8 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
                          " ms to send again what it lost: give the memory node a --failure-timeout of at least that");
   }
 
-  // A session whose lane does not open is left to its lease: it holds nothing. What goes over the lane has the pool's
-  // failure timeout in any case: for so long the wire may send again what it lost.
+  // A session whose lane does not open is left to its lease: it holds nothing. Chains on the lane always get the pool's
+  // failure timeout, because the wire may send lost packets again for so long.
   const Nanos deadline = std::max(options.deadline, port.now() + grant->failure_timeout);
   Result<std::unique_ptr<fabric::Lane>> lane = co_await port.open_lane(grant->lane, deadline);
   if (!lane.ok()) co_return lane.status();
@@ -436,7 +436,7 @@ void Session::hurry_eras() {
 task::Task<void> Session::tick_now(Nanos deadline) {
   State& state = *state_;
   hurry_eras();
-  // One that is under way may have been answered before the caller's reason arose.
+  // The tick under way may have been answered before the caller's reason arose.
   const std::uint64_t wanted = state.ticks + (state.ticking ? 2 : 1);
   while (state.alive() && !state.closing && state.ticks < wanted && state.port.now() < deadline) {
     state.tick_wanted = true;
@@ -447,7 +447,7 @@ task::Task<void> Session::tick_now(Nanos deadline) {
 
 task::Task<Result<std::uint64_t>> Session::ask_to_forget(Nanos deadline) {
   State& state = *state_;
-  // What a tick that is under way asks may have been answered before the caller's reason arose.
+  // What the present tick asks may have been answered before the caller's reason arose.
   const std::uint64_t wanted = state.forgets_asked + (state.forget_asked ? 2 : 1);
   while (state.forgets_asked < wanted) {
     if (!state.alive()) co_return state.why();
@@ -469,7 +469,7 @@ task::Task<void> Session::close(Nanos deadline) {
   state.tick_due.wake_all();
   state.slot_free.wake_all();
   co_await state.ticker.join();
-  // Without a goodbye the lease runs out and the node fences the session: slower, and just as safe.
+  // Without a goodbye the lease runs out and the node fences the session: that is slower, and just as safe.
   v1alpha1::SessionRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_pool_uid(state.options.pool_uid);

@@ -42,28 +42,29 @@ struct Grant {
 class Session;
 class Leases;
 
-// One operation slot, held while an operation changes something. Move-only; returns to the session when destroyed, and
-// is cleared then if it claims something and the session lives. Counters and numbers go on from what the slot's last
-// user left in the memory node.
+// One operation slot, held while an operation changes something. Move-only. It returns to the session when it is
+// destroyed, and is cleared then if it claims something and the session lives. Counters and numbers continue from what
+// the slot's last user left in the memory node.
 //
-// The WRITEs view the client's copy of the words: one is not edited before the chain that carries it has completed.
+// The WRITEs view the client's copy of the words: the caller edits none before the chain that carries it has completed.
 class Slot {
  public:
   Slot(Slot&&) noexcept;
   Slot& operator=(Slot&&) = delete;
   ~Slot();
 
-  // The client's copy of the slot's words, in registered memory. The holder fills in state and lock words, later rows,
-  // replaced, rest, keys_after, bytes_after and redo.
+  // Returns the client's copy of the slot's words, in registered memory. The holder fills in state and lock words,
+  // later rows, replaced, rest, keys_after, bytes_after and redo.
   layout::OperationSlot& words();
-  // The WRITE that goes before an attempt at the `word`th of its lock words.
+  // Returns the WRITE that goes before an attempt at the `word`th of its lock words.
   fabric::Op claim(std::uint64_t word);
-  // The WRITE that goes before the rows.
+  // Returns the WRITE that goes before the rows.
   fabric::Op plan();
-  // The WRITE that goes after the rows and before the release: all rows are written, the counters are as after.
+  // Returns the WRITE that goes after the rows and before the release: all rows are written, and the counters have
+  // their new values.
   fabric::Op settle();
-  // Clears the claim. Posts without waiting, because what follows on the lane is ordered behind it. Charged to `cost`
-  // as background.
+  // Clears the claim. Posts without waiting, because the lane orders whatever follows behind it. Charges `cost` as
+  // background.
   void clear(fabric::Cost& cost);
 
  private:
@@ -73,8 +74,8 @@ class Slot {
   std::uint32_t index_;
 };
 
-// Keeps every block that was reachable when it began from being reused, for as long as it lives. Every operation that
-// follows a pointer holds one.
+// Keeps every block that was reachable when it began from being reused while it lives. Every operation that follows a
+// pointer holds one.
 class EraPin {
  public:
   EraPin(EraPin&&) noexcept;
@@ -98,10 +99,10 @@ class Session {
     std::uint64_t epoch = 0;
     std::uint64_t node_incarnation = 0;
     std::uint64_t client_incarnation = 0;        // 0: drawn from the port
-    std::uint64_t client_process = 0;            // that the thread belongs to; 0: none that anybody names
+    std::uint64_t client_process = 0;            // of the thread; 0: no process that an operator names
     std::uint64_t previous_incarnation = 0;      // of this thread, whose session here has been given up; 0: none
-    std::array<std::byte, 16> previous_token{};  // of that session's lane
-    std::string node_name;                       // that the memory node's certificate has to bear; empty: any
+    std::array<std::byte, 16> previous_token{};  // of the earlier session's lane
+    std::string node_name;                       // in the memory node's certificate; empty: any
     Nanos deadline = 0;                          // absolute
   };
   static task::Task<base::Result<std::unique_ptr<Session>>> open(fabric::Port& port, Options options);
@@ -112,26 +113,27 @@ class Session {
   const Grant& grant() const;
   std::uint64_t region_bytes(std::uint32_t region) const;  // layout::RegionId; 0: not granted
 
-  // False once the lane is gone, the lease may have run out, or end() was called. Nothing is posted after that.
+  // Returns false once the lane is gone, the lease may have run out, or end() was called. Nothing is posted after that.
   bool alive() const;
-  // Why not, for people.
+  // Returns why not, for people.
   base::Status why() const;
-  // close() has been called and waits for background work: what takes long and others can go on with ends soon.
+  // Says whether close() has been called and waits for background work: long tasks that others can continue should end
+  // soon.
   bool leaving() const;
   // Ends this incarnation at once: severs the lane. Used after a `maybe` on a chain that takes or drops a lock, and on
   // a refusal.
   void end(base::Status why);
 
-  // Posts a chain that the caller waits for, charged to `cost`. Not posted (fate `refused`, why() says) if the session
-  // is not alive. A `maybe` or `refused` fate ends the session. A late posting severs the lane, so the wire always gets
-  // the pool's failure timeout: a caller whose own deadline is shorter looks at the clock between its trips.
+  // Posts a chain, waits for it, and charges it to `cost`. If the session is not alive it posts nothing (fate
+  // `refused`; why() says why). A `maybe` or `refused` fate ends the session. A late posting severs the lane, so the
+  // wire always gets the pool's failure timeout: a caller with a shorter deadline checks the clock between its trips.
   task::Task<fabric::Outcome> post(std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost);
 
-  // Waits until a slot is free (bounds the changing operations in flight), or the deadline passes.
+  // Waits until a slot is free, or the deadline passes. The slots bound the changing operations in flight.
   task::Task<base::Result<Slot>> take_slot(Nanos deadline);
   EraPin pin();
 
-  // Eras: what the last tick told. The node's era may be one ahead of era(), never more, so a reader may have begun in
+  // Eras, as of the last tick. The node's era may be one ahead of era(), never more, so a reader may have begun in
   // era() + 1: a block found free when era() was e may be reused once safe_era() > e + 1.
   std::uint64_t era() const;
   std::uint64_t safe_era() const;
@@ -144,19 +146,19 @@ class Session {
   std::uint64_t dead_segments() const;
   // Returns how many sessions at the node had ended without a goodbye, as of the last tick.
   std::uint64_t deaths() const;
-  // The epoch of the node's shard map at the last tick; the session's map is stale when it differs.
+  // Returns the epoch of the node's shard map at the last tick; the session's map is stale if it differs.
   std::uint64_t epoch() const;
-  // As of the last tick: sessions [0, places) were admitted to the node at some time; `dead` have ended and left
-  // operations half done.
+  // Returns the node's session places as of the last tick: sessions [0, places) were admitted at some time; `dead` of
+  // them have ended and left operations half done.
   std::uint64_t places() const;
   std::uint64_t dead() const;
-  // Makes this session, and through the node all others, tick often for a while, so that eras move on: the heap has
-  // much in limbo.
+  // Makes this session, and through the node all others, tick often for a while, so that eras advance: much of the heap
+  // is in limbo.
   void hurry_eras();
-  // Asks for a tick soon (the heap is short of blocks); resumes after it, or at the deadline. Hurries eras too.
+  // Asks for a tick soon, because the heap is short of blocks; resumes after it, or at the deadline. Hurries eras, too.
   task::Task<void> tick_now(Nanos deadline);
 
-  // Tasks of this session that nobody waits for (freeing, clearing); joined by close().
+  // Runs tasks of this session that no operation waits for (freeing, clearing); close() joins them.
   task::Scope& background();
 
   // How often sessions of the node were asked to forget which marks of rows they have set (docs/adr/0029), as of
@@ -167,11 +169,11 @@ class Session {
   // timed_out.
   task::Task<base::Result<std::uint64_t>> ask_to_forget(Nanos deadline);
 
-  // The memory node's leases, as this client has them.
+  // Returns the memory node's leases, as this client has them.
   Leases& leases();
 
   // Says goodbye: waits for background work, clears the slots, closes the session at the node (its lease and slots are
-  // free at once) and drains the lane. Also drains a session that has ended. After it the session may be destroyed.
+  // free at once) and drains the lane. Also drains a session that has ended. Afterwards the session may be destroyed.
   task::Task<void> close(Nanos deadline);
 
  private:
@@ -183,7 +185,7 @@ class Session {
   std::unique_ptr<Leases> leases_;
 };
 
-// Fills `into` from a place in a region, in as many chains as that takes. What is read may tear anywhere.
+// Fills `into` from a place in a region, in as many chains as that takes. The bytes may be torn anywhere.
 task::Task<fabric::Outcome> read_long(Session& session, std::uint32_t region, std::uint64_t offset,
                                       base::MutableBytes into, base::Nanos deadline, fabric::Cost& cost);
 

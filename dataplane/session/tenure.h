@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lease that is renewed for as long as its holder works under it, however long one step of that takes.
+// A lease that is renewed while its holder works under it, however long one step of the work takes.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace farpool::session {
 
 class Tenure {
  public:
-  // The session outlives it. To be given back before it is destroyed, whether or not it was taken.
+  // The session outlives it. The holder gives it back before it is destroyed, whether or not it was taken.
   explicit Tenure(Session& session) : session_(session), over_(session.port()) {}
 
   task::Task<base::Status> take(std::uint64_t lease, Nanos deadline);
   task::Task<void> give_back(Nanos deadline);
-  // An error: the lease was lost, and the memory node has fenced this session for its present holder.
+  // Returns an error if the lease was lost: the memory node has fenced this session for the lease's present holder.
   const base::Status& trouble() const { return trouble_; }
 
  private:

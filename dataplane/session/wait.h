@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits for something that another coroutine of the same port brings about, until a deadline. Waiters never resume
-// inline: a wake is a timer that is due at once, so that the caller can finish what it is doing.
+// Waits until another coroutine of the same port wakes it, or until a deadline. Waiters never resume inline: a wake is
+// a timer that is due at once, so the waking coroutine can finish its work first.
 #pragma once
 
 #include <coroutine>
@@ -16,8 +16,7 @@ class WaitQueue {
   WaitQueue(const WaitQueue&) = delete;
   ~WaitQueue();
 
-  // co_await queue.wait(deadline): true if woken, false at the deadline. Waiters are woken in the order in which they
-  // came.
+  // co_await queue.wait(deadline): true if woken, false at the deadline. Waiters wake in the order of their arrival.
   class [[nodiscard]] Waiter final : public fabric::Timer {
    public:
     Waiter(WaitQueue& queue, base::Nanos deadline) : queue_(queue) { when = deadline; }
