@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that verbs may read and write. On a NIC it must be registered, so it comes from the port in slabs that are
-// kept.
+// Memory that verbs may read and write. A NIC needs it registered, so it comes from the port, in slabs that are kept.
 #pragma once
 
 #include <array>
@@ -45,19 +44,20 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-// Where registered memory comes from. What was given stays until the source ends, which is after the last buffer.
+// Where registered memory comes from. A slab stays until the source ends, which is after the last buffer.
 class SlabSource {
  public:
   virtual ~SlabSource() = default;
-  virtual std::size_t slab_bytes() const = 0;  // a power of two: what is asked for unless one buffer is larger
-  // 64-byte aligned; `bytes` is a multiple of slab_bytes(). A source that has no more ends the process with the reason.
+  virtual std::size_t slab_bytes() const = 0;  // a power of two: the usual size of a request
+  // Returns memory that is 64-byte aligned; `bytes` is a multiple of slab_bytes(). A source without memory ends the
+  // process and says why.
   virtual std::byte* slab(std::size_t bytes) = 0;
 };
 
 // Free lists by power-of-two size. One thread. Buffers must not outlive the pool.
 class BufferPool {
  public:
-  // Without a source: ordinary memory.
+  // Without a source it uses ordinary memory.
   explicit BufferPool(SlabSource* source = nullptr) : source_(source) {}
   BufferPool(const BufferPool&) = delete;
   ~BufferPool();

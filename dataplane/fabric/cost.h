@@ -9,11 +9,11 @@
 
 namespace farpool::fabric {
 
-// Bytes on a RoCEv2 wire without the frame check sequence, request and reply together. Every packet has Ethernet 14,
-// IPv4 20, UDP 8, BTH 12 and ICRC 4; then RETH 16 (READ, WRITE), AETH 4 (replies), AtomicETH 28, and for a masked CAS
-// 16 more for the two masks. `mtu` splits longer payloads into packets.
+// Returns the bytes on a RoCEv2 wire without the frame check sequence, request and reply together. Every packet has
+// Ethernet 14, IPv4 20, UDP 8, BTH 12 and ICRC 4; then RETH 16 (READ, WRITE), AETH 4 (replies), AtomicETH 28, and for a
+// masked CAS 16 more for the two masks. `mtu` splits longer payloads into packets.
 std::uint64_t wire_bytes(const Op& op, std::uint64_t mtu = 4096);
-// The two directions of it: towards the memory node, and back.
+// Return its two directions: towards the memory node, and back.
 std::uint64_t request_bytes(const Op& op, std::uint64_t mtu = 4096);
 std::uint64_t reply_bytes(const Op& op, std::uint64_t mtu = 4096);
 
@@ -23,12 +23,12 @@ struct Cost {
   std::uint32_t messages = 0;
   std::uint64_t bytes = 0;
 
-  // A chain that the operation waits for.
+  // Counts a chain that the operation waits for.
   void charge(std::span<const Op> ops) {
     ++trips;
     charge_background(ops);
   }
-  // A chain that nobody waits for (a slot that is cleared, a block that is freed).
+  // Counts a chain that no operation waits for (it clears a slot, or frees a block).
   void charge_background(std::span<const Op> ops) {
     ++chains;
     messages += static_cast<std::uint32_t>(ops.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam: the only door between a protocol and a wire. A protocol is written once, as coroutines that build a short
-// array of verbs, await one chain, and judge the bytes that came back; every wire (verbs, tcp, shm, sim) runs
-// that text.
+// array of verbs, await one chain, and judge the bytes that come back; every wire (verbs, tcp, shm, sim) runs that
+// code.
 //
 // The contract, held by one suite (fabric/contract) that every wire passes:
 //  1. Order. Within a lane, and none between lanes: a WRITE before anything, and an atomic before a READ, execute in
@@ -48,15 +48,14 @@ using base::Nanos;
 
 enum class Verb : std::uint8_t { read, write, cas, masked_cas, fetch_add, call };
 
-// A place in a memory node. Never a raw pointer: a region id means something only within a session, which holds its
-// key.
+// A place in a memory node. Never a raw pointer: a region id has a meaning only within a session, which holds its key.
 struct Remote {
   std::uint32_t region = 0;
   std::uint64_t offset = 0;  // bytes from the region's start; a multiple of 8
 };
 
-// One verb. Plain data, copied by the wire when it is enqueued; what `local` and `old` point to must outlive the
-// completion.
+// One verb. Plain data, which the wire copies when the verb is enqueued; the memory behind `local` and `old` must
+// outlive the completion.
 struct Op {
   Verb verb = Verb::read;
   bool fence = false;  // start only when all earlier READs and atomics of this lane have completed
@@ -99,13 +98,13 @@ struct Op {
   }
 };
 
-// CALLs from this opcode on are for data, and go to the session's service. CALLs below it are the Host's.
+// CALLs from this opcode on are for data, and go to the session's service. CALLs below it go to the Host.
 inline constexpr std::uint32_t kFirstServiceOpcode = 0x100;
 inline bool is_service_call(const Op& op) { return op.verb == Verb::call && op.opcode >= kFirstServiceOpcode; }
 
-// Why a CALL was refused, where that is known. The numbers are those of the wire.
+// Why a CALL was refused, if that is known. The numbers are those of the wire.
 enum class Refusal : std::uint8_t {
-  none = 0,            // not refused, or for no reason that was told
+  none = 0,            // not refused, or without a reason
   too_long = 1,        // the request, or the room for the reply
   no_service = 2,      // the memory node offers this session no service: it has none, or not for this role
   too_many = 3,        // more CALLs in flight than a lane may have
@@ -127,7 +126,7 @@ enum class Fate : std::uint8_t {
 struct Outcome {
   Fate fate = Fate::maybe;
   std::uint32_t reply_bytes = 0;  // CALL: length of the reply
-  std::uint8_t extra_trips = 0;   // where the wire had to cut the chain (masked CAS without hardware)
+  std::uint8_t extra_trips = 0;   // if the wire had to cut the chain (masked CAS without hardware)
   Refusal why = Refusal::none;    // of a CALL that was refused
 };
 
@@ -164,18 +163,18 @@ class Lane {
   virtual ~Lane() = default;
 
   // Posts a chain: one trip. `ops` must hold 1 to kMaxChain verbs, whose READs and WRITEs carry no more than
-  // kMaxChainBytes together; a CALL stands alone. The deadline is absolute.
+  // kMaxChainBytes together; a CALL must be alone. The deadline is absolute.
   Posting post(std::span<const Op> ops, Nanos deadline) { return Posting(*this, ops, deadline); }
 
-  // Queues the posting; the port rings one doorbell for all that is queued in a turn. Called by Posting only. On a lane
-  // that is not open the posting completes, at the next turn, with `maybe` if nothing can be known and `refused` after
-  // a refusal.
+  // Queues the posting; the port rings one doorbell for everything queued in a turn. Only Posting calls it. If the lane
+  // is not open, the posting completes at the next turn: with `refused` after a refusal, otherwise with `maybe`.
   virtual void enqueue(Posting& posting) noexcept = 0;
 
-  // The only cancellation there is: everything pending ends `maybe` (at a later turn) and the lane never opens again.
+  // Severs the lane, which is the only way to cancel: every pending posting ends `maybe` (at a later turn), and the
+  // lane never opens again.
   virtual void sever() noexcept = 0;
   virtual bool open() const noexcept = 0;
-  // Postings not yet completed. A lane may be destroyed only when there are none.
+  // Returns the number of postings that have not completed. A lane may be destroyed only when there are none.
   virtual std::size_t pending() const noexcept = 0;
 
   const LaneStats& stats() const { return stats_; }
@@ -187,38 +186,38 @@ class Lane {
 inline constexpr std::size_t kMaxChain = 64;
 inline constexpr std::uint64_t kMaxChainBytes = 4ull << 20;
 inline constexpr std::size_t kMaxCallBytes = 64 * 1024;  // of a control CALL, and of its reply
-// The same of a CALL for data, on any wire; Caps::call_bytes is what one carries. Room for a key of 64 KiB, a value of
-// 1 MiB and what stands before them.
+// The same for a CALL for data, on any wire; Caps::call_bytes is what one wire carries. It has room for a key of 64
+// KiB, a value of 1 MiB, and a head.
 inline constexpr std::size_t kMaxServiceBytes = (1u << 20) + 64 * 1024 + 4096;
 inline constexpr std::size_t longest_call(std::uint32_t opcode) {
   return opcode < kFirstServiceOpcode ? kMaxCallBytes : kMaxServiceBytes;
 }
 
-// Says whether these verbs are a chain, as far as the poster can tell. No wire sends anything else.
+// Says whether these verbs are a chain, as far as the poster can tell. Wires send nothing but chains.
 bool is_chain(std::span<const Op> ops);
-// Says why these verbs are no chain, if there is a name for it.
+// Returns why these verbs are no chain, if there is a name for the reason.
 Refusal why_no_chain(std::span<const Op> ops);
 
-// What a wire can do. Asked once: by a memory node when it starts, and by a client when it opens a table.
+// What a wire can do. A memory node asks once when it starts, and a client once when it opens a table.
 struct Caps {
   bool masked_cas = true;  // native; otherwise the lane emulates it and says so in extra_trips
   std::uint32_t max_chain = kMaxChain;
   std::uint64_t max_verb_bytes = 2ull << 20;
   std::uint32_t calls_in_flight = 0;  // CALLs for data on one lane; 0: this wire has none
   std::uint64_t call_bytes = 0;       // the longest request of one, and the longest reply
-  // The wire sends again what it lost within this time: a client that is silent for less may well live.
+  // The wire sends lost packets again within this time: a client that is silent for less may well live.
   Nanos retry_time = 0;
 };
 
 // What a memory node granted one session, as far as a wire needs it.
 struct LaneGrant {
   std::string endpoint;   // host:port of the session port
-  std::string node_name;  // that the certificate there has to bear; empty: any memory node's of the pool
+  std::string node_name;  // in the certificate there; empty: any memory node's of the pool
   std::uint64_t session_id = 0;
   std::uint64_t node_incarnation = 0;
   std::array<std::byte, 16> token{};  // good for one lane
-  // The memory node takes CALLs for data on this session's lanes, as it said when the session began. Wires that have to
-  // prepare for them do so where this is set.
+  // The memory node takes CALLs for data on this session's lanes, as it said when the session began. A wire that has to
+  // prepare for them does so if this is set.
   bool calls = false;
   struct Region {
     std::uint32_t id = 0;
@@ -228,7 +227,7 @@ struct LaneGrant {
   std::vector<Region> regions;
 };
 
-// One thread's access to the fabric: lanes, time, sleeping, randomness, registered buffers. Nothing else may read a
+// One thread's access to the fabric: lanes, time, sleeping, randomness, registered buffers. No other code may read a
 // clock.
 class Port {
  public:
@@ -238,9 +237,9 @@ class Port {
   virtual Nanos now() const = 0;
   virtual std::uint64_t random() = 0;  // from the operating system's secure generator, or from the simulation's seed
 
-  // One request and one reply on a memory node's authenticated session port. Errors: unavailable, timed_out, forbidden.
-  // Where peers show certificates, the other side's has to bear `node_name`, if one is given, before it is sent
-  // anything.
+  // Sends one request to a memory node's authenticated session port, and returns the reply. If peers show certificates
+  // and `node_name` is given, the other side's certificate must have that name before anything is sent. Errors:
+  // unavailable, timed_out, forbidden.
   task::Task<base::Result<std::string>> exchange(std::string endpoint, std::string request, Nanos deadline,
                                                  std::string node_name = {}) {
     return exchange_with(std::move(node_name), std::move(endpoint), std::move(request), deadline);
@@ -248,7 +247,7 @@ class Port {
   // Opens a lane with a token from such an exchange.
   virtual task::Task<base::Result<std::unique_ptr<Lane>>> open_lane(LaneGrant grant, Nanos deadline) = 0;
 
-  // Registered memory for verbs, 64-byte aligned, from per-size free lists: no allocation in steady state.
+  // Returns registered memory for verbs, 64-byte aligned, from per-size free lists: no allocation in steady state.
   Buffer buffer(std::size_t bytes) { return buffers_.take(bytes); }
 
   // Resumes the awaiter at or after `when`; never inline.

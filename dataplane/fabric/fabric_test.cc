@@ -25,7 +25,7 @@ TEST(Cost, FollowsTheRoceHeaderArithmetic) {
 }
 
 TEST(Cost, ReproducesThePapersRows) {
-  // RCuckoo, 73-byte rows, 16 rows a lock (digest 6.1): read of separate rows, update, insert without cuckoo.
+  // RCuckoo, 73-byte rows, 16 rows a lock (digest 6.1): a read of separate rows, an update, an insert without cuckoo.
   const std::array read{sized(Verb::read, 73), sized(Verb::read, 73)};
   const std::array lock{sized(Verb::masked_cas, 0), sized(Verb::read, 73), sized(Verb::read, 73)};
   const std::array unlock{sized(Verb::write, 73), sized(Verb::masked_cas, 0)};

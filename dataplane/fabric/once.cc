@@ -34,7 +34,8 @@ Once::Turn Once::begin(RequestId id, base::MutableBytes outcome, std::size_t& by
     const std::uint64_t last = state >> 1;
     if (id.number < last) return Turn::old;
     if ((state & 1) == kRunning) {
-      // A later request of a line whose last one still runs waits for it, or there would be two outcomes to remember.
+      // A later request of a line waits while the line's last one still runs; otherwise there would be two outcomes to
+      // remember.
       return Turn::running;
     }
     if (id.number == last) break;
@@ -43,7 +44,8 @@ Once::Turn Once::begin(RequestId id, base::MutableBytes outcome, std::size_t& by
     line->before.store(before, std::memory_order_relaxed);
     return Turn::first;
   }
-  // By words, as another thread may begin the line's next request meanwhile: then this outcome is forgotten.
+  // Copies word by word, because another thread may begin the line's next request meanwhile: then this outcome is
+  // forgotten.
   const std::uint64_t length = line->bytes.load(std::memory_order_acquire);
   const std::size_t taken = std::min<std::size_t>(length, outcome.size());
   for (std::size_t i = 0; i < taken; i += 8) {

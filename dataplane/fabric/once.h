@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests of its clients a service has carried out, and with what outcome: a client that learned nothing
-// (`maybe`) asks again with the same id, and gets the outcome instead of a second effect.
+// Remembers which requests of its clients a service has carried out, and with what outcome. A client that learned
+// nothing (`maybe`) asks again with the same id, and gets the outcome instead of a second effect.
 //
-// A client numbers its requests in lines. A line carries one request after another: the client uses it for the next one
-// when it knows the outcome of the last one, or does not want to know it any more. So one outcome is remembered for
-// each line, and a client needs as many lines as requests that it has under way at once. The memory is bounded by
-// clients, lines and the longest outcome, and is taken when a client is admitted: none is allocated for a request.
+// A client numbers its requests in lines. A line carries one request after another: the client uses it for the next
+// request when it knows the outcome of the last one, or no longer needs it. So the table remembers one outcome for each
+// line, and a client needs one line for each request that it has under way at once. Clients, lines and the longest
+// outcome bound the memory, which is taken when a client is admitted: a request allocates nothing.
 //
-// Threads: any may ask at once, also for the same request, which then runs on one of them. A table is volatile. A
-// service that writes the ids into its own memory, together with the effects, fills a new table from there after a
-// restart (restore) and promises exactly once over restarts; any other says in its own words that a restart forgets.
+// Threads: any thread may ask at any time, even for the same request, which then runs on one of them. A table is
+// volatile. A service that writes the ids into its own memory, together with the effects, fills a new table from there
+// after a restart (restore), and so promises exactly once over restarts. Any other service must say that a restart
+// forgets.
 #pragma once
 
 #include <atomic>
@@ -40,7 +41,7 @@ struct RequestId {
 // One client's lines.
 class Once {
  public:
-  // The longest outcome is rounded up to words.
+  // Rounds the longest outcome up to words.
   Once(std::uint32_t lines, std::size_t longest_outcome);
 
   enum class Turn : std::uint8_t {
@@ -50,12 +51,13 @@ class Once {
     old,      // the line has gone on to a later request: this one's outcome is forgotten
     bad,      // no such line, or no number
   };
-  // Asks for a turn. `outcome` gets the recorded one, if it is carried out and there is room for it; `bytes` its
-  // length.
+  // Asks for a turn. If the request was carried out, `outcome` receives the recorded outcome as far as there is room,
+  // and `bytes` its length.
   Turn begin(RequestId id, base::MutableBytes outcome, std::size_t& bytes);
-  // Records the outcome of a request whose turn was first. False: it is too long, and the request still runs.
+  // Records the outcome of a request whose turn was first. Returns false if it is too long; then the request still
+  // runs.
   bool finish(RequestId id, base::Bytes outcome);
-  // The request had no effect and is forgotten: the next client that asks has the first turn.
+  // Forgets a request that had no effect: the next client that asks has the first turn.
   void abandon(RequestId id);
   // Takes over what the memory of an earlier process says, before any client asks. A line's latest request counts.
   bool restore(RequestId id, base::Bytes outcome);

@@ -101,7 +101,8 @@ TEST(Once, RemembersWhatAnEarlierLifeWroteDown) {
   EXPECT_EQ(ask(once, {1, 1}).turn, Turn::first);
 }
 
-// Two threads ask for the same requests all the time: each is carried out once, and both learn its outcome.
+// Two threads ask for the same requests all the time: each request is carried out once, and both threads learn its
+// outcome.
 TEST(Once, ARequestHasItsEffectOnceAmongThreads) {
   constexpr std::uint64_t kRequests = 20'000;
   Once once(1, 16);

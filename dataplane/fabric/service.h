@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CALLs for data: what a memory node executes for its sessions on the threads that receive them, beside the control
-// CALLs of its Host. A lane may have many of them in flight (Caps::calls_in_flight). They are ordered behind other
-// verbs as contract/ordering.md says, and never among themselves.
+// CALLs for data: a memory node executes them for its sessions on the threads that receive them, beside the control
+// CALLs of its Host. A lane may have many of them in flight (Caps::calls_in_flight). contract/ordering.md says how they
+// are ordered behind other verbs; among themselves they have no order.
 //
-// A service answers at once, or holds a CALL and answers later with its Ticket. What a service writes into memory that
-// outlives its process passes through a Hand: the simulator kills the memory node after any of those words.
+// A service answers at once, or holds a CALL and answers later with its Ticket. A service writes into memory that
+// outlives its process through a Hand: the simulator kills the memory node after any of those words.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace farpool::fabric {
 
-// Where a wire takes the answers of CALLs that were held.
+// Where a wire takes the answers of held CALLs.
 class Desk {
  public:
   virtual ~Desk() = default;
@@ -29,7 +29,7 @@ class Desk {
   virtual void settle(std::uint64_t lane, std::uint64_t call, std::optional<base::Bytes> reply) noexcept = 0;
 };
 
-// The duty to answer one CALL. It may outlive the lane, the session and the wire: the answer then goes nowhere. Any
+// The duty to answer one CALL. It may outlive the lane, the session and the wire: then the answer goes nowhere. Any
 // thread may have it, one at a time. A ticket that is destroyed without an answer ends the lane: its client then knows
 // as much as after a lost reply.
 class [[nodiscard]] Ticket {
@@ -49,7 +49,7 @@ class [[nodiscard]] Ticket {
   ~Ticket() { settle(std::nullopt); }
 
   explicit operator bool() const { return desk_ != nullptr; }
-  // The longest reply that the client has room for.
+  // Returns the longest reply that the client has room for.
   std::size_t room() const { return room_; }
   void answer(base::Bytes reply) {
     FARPOOL_CHECK(desk_ != nullptr && reply.size() <= room_);
@@ -65,10 +65,10 @@ class [[nodiscard]] Ticket {
   std::size_t room_ = 0;
 };
 
-// How a service writes words that outlive its process. Each is one effect: after any of them the process may be gone.
+// Writes words that outlive the process of a service. Each is one effect: the process may be gone after any of them.
 class Hand {
  public:
-  // Decides in a simulation whether the next effect still happens: false once the memory node is dead.
+  // Decides in a simulation whether the next effect still happens: not once the memory node is dead.
   class Watch {
    public:
     virtual bool may_write() noexcept = 0;
@@ -79,11 +79,11 @@ class Hand {
   Hand() = default;
   explicit Hand(Watch* watch) : watch_(watch) {}
 
-  // `at` is 8-byte aligned. What was written before it is seen before it.
+  // Writes a word; `at` is 8-byte aligned. A reader that sees it sees everything that was written before.
   void write(std::byte* at, std::uint64_t word) const {
     if (watch_ == nullptr || watch_->may_write()) word_at(at).store(word, std::memory_order_release);
   }
-  // A multiple of 8 bytes, word by word, in ascending order.
+  // Writes a multiple of 8 bytes, word by word, in ascending order.
   void write(std::byte* at, base::Bytes words) const {
     for (std::size_t i = 0; i < words.size(); i += 8) write(at + i, base::load<std::uint64_t>(words.data() + i));
   }
@@ -103,7 +103,7 @@ class Hand {
   Watch* watch_ = nullptr;
 };
 
-// One CALL as its service sees it. All of it is gone when serve() returns.
+// One CALL as its service sees it. It lives until serve() returns.
 class Call {
  public:
   Call(std::uint64_t session, std::uint32_t code, base::Bytes asked, base::MutableBytes room, Hand memory)
@@ -113,23 +113,24 @@ class Call {
   const std::uint64_t session_id;
   const std::uint32_t opcode;  // kFirstServiceOpcode or more
   const base::Bytes request;
-  const base::MutableBytes reply;  // room for it, as long as the client's
+  const base::MutableBytes reply;  // as long as the client's room for it
   const Hand hand;
 
-  // Takes the CALL away from the wire, for serve() to return Served::held(). The request is the service's to copy.
+  // Takes the CALL away from the wire; serve() then returns Served::held(). The service must copy the request if it
+  // needs it later.
   virtual Ticket hold() = 0;
 
  protected:
   ~Call() = default;
 };
 
-// What became of a CALL.
+// The result of a CALL.
 class Served {
  public:
   enum class Kind : std::uint8_t { done, held, refused };
   static Served done(std::size_t bytes) { return Served(Kind::done, bytes, Refusal::none); }
   static Served held() { return Served(Kind::held, 0, Refusal::none); }
-  // The lane ends, as behind any verb that is refused. What concerns one key or table is better said in a reply.
+  // Ends the lane, as after any refused verb. A reply is the better place for what concerns one key or table.
   static Served refused(Refusal why) { return Served(Kind::refused, 0, why); }
 
   Kind kind() const { return kind_; }
@@ -147,11 +148,11 @@ class Service {
  public:
   virtual ~Service() = default;
   // Carries out one CALL on the thread that received it. Several threads call at once. It returns after a bounded
-  // number of steps and waits for nobody: what has to wait is held.
+  // number of steps and waits for no other: it holds a CALL that has to wait.
   virtual Served serve(Call& call) noexcept = 0;
-  // The session is being fenced: its tickets are to be given back soon, answered or not, and have no effect on memory
-  // afterwards. The fence waits for that. On some thread of the wire's, which has executed the last CALL of the
-  // session.
+  // Called when the session is being fenced: the service must give its tickets back soon, answered or not, and they
+  // have no effect on memory afterwards. The fence waits for that. Runs on some thread of the wire, after the session's
+  // last CALL has executed.
   virtual void release(std::uint64_t session_id) noexcept { (void)session_id; }
 };
 

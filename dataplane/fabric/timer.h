@@ -33,8 +33,8 @@ class TimerQueue {
   void arm(Timer& timer);
   void disarm(Timer& timer);
   base::Nanos next() const { return heap_.empty() ? base::kNever : heap_.front()->when; }
-  // Fires everything due at `now`; timers armed meanwhile for a time <= now fire in the next call. Returns how many
-  // fired.
+  // Fires everything due at `now`; timers that are armed meanwhile for a time <= now fire in the next call. Returns how
+  // many fired.
   std::size_t fire_due(base::Nanos now);
 
  private:

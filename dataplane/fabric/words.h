@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an executor touches region memory: by relaxed 8-byte atomics, so that words never tear and anything longer may.
+// How an executor accesses region memory: by relaxed 8-byte atomics, so that words never tear but anything longer may.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ inline std::atomic_ref<std::uint64_t> word_at(std::byte* at) {
   return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at));
 }
 
-// Both multiples of 8; `from` lies in a region.
+// Reads words; both are multiples of 8, and `from` lies in a region.
 inline void read_words(std::byte* from, base::MutableBytes into) {
   for (std::size_t i = 0; i < into.size(); i += 8) {
     const std::uint64_t word = word_at(from + i).load(std::memory_order_relaxed);
@@ -24,7 +24,7 @@ inline void read_words(std::byte* from, base::MutableBytes into) {
   std::atomic_thread_fence(std::memory_order_acquire);
 }
 
-// `to` lies in a region. The words of one WRITE land in ascending order after everything before it.
+// Writes words; `to` lies in a region. The words of one WRITE land in ascending order, after everything before it.
 inline void write_words(std::byte* to, base::Bytes from) {
   std::atomic_thread_fence(std::memory_order_release);
   for (std::size_t i = 0; i < from.size(); i += 8) {

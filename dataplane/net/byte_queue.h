@@ -18,7 +18,7 @@ class ByteQueue {
   bool empty() const { return begin_ == end_; }
   base::MutableBytes bytes() const { return {data_.get() + begin_, size()}; }
 
-  // Room at the tail; what stands in the queue may move.
+  // Returns room at the tail; the bytes in the queue may move.
   base::MutableBytes room(std::size_t bytes) {
     if (capacity_ - end_ < bytes) {
       if (begin_ >= size() && capacity_ - size() >= bytes) {  // moving less than is free keeps appending linear
@@ -38,9 +38,9 @@ class ByteQueue {
   }
   void commit(std::size_t bytes) { end_ += bytes; }
   void take_back(std::size_t bytes) { end_ -= bytes; }  // of what was committed last
-  // Never moves the tail: a read into room() may be under way.
+  // Never moves the tail, because a read into room() may be under way.
   void consume(std::size_t bytes) { begin_ += bytes; }
-  // With nothing under way: starts over at the front, and gives memory back after a burst.
+  // Starts over at the front, and gives memory back after a burst. No read or write may be under way.
   void rewind() {
     if (!empty()) return;
     begin_ = end_ = 0;

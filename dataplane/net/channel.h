@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind a Stream: its buffers, and the socket's operations under way, which may outlive the Stream.
-// Internal to net.
+// What is behind a Stream: its buffers, and the socket's operations under way, which may outlive the Stream. Internal
+// to net.
 #pragma once
 
 #include <atomic>
@@ -79,13 +79,13 @@ class Channel : public TurnHook {
 
  protected:
   virtual ~Channel() = default;
-  // One read and one write at a time.
+  // One read and one write run at a time.
   virtual void begin_read(base::MutableBytes into) = 0;
   virtual void begin_write(base::Bytes from) = 0;
   // Writes what the socket takes at once, possibly nothing; the rest is for begin_write.
   virtual base::Status write_now(base::Bytes from, std::size_t& taken) = 0;
-  // Tells the peer that nothing more will come. Returns false where the peer's end of the stream must be read to know
-  // that it has heard; otherwise goodbye_done follows.
+  // Tells the peer that nothing more will come. Returns true if goodbye_done follows; false if only the end of the
+  // peer's stream shows that the peer has received it.
   virtual bool begin_goodbye() = 0;
   virtual void close_socket() = 0;
 

@@ -19,8 +19,8 @@ struct Identity {
   bool authenticated = false;
 };
 
-// Strict: the scheme in lower case, exactly three parts, a known role, and in pool and name only letters, digits, `-`,
-// `.` and `_`, at most 253 of them and at least one. Nothing is decoded or folded.
+// Parses a name strictly: the scheme in lower case, exactly three parts, a known role; pool and name have 1 to 253
+// characters, all of them letters, digits, `-`, `.` or `_`. Decodes and folds nothing.
 std::optional<Identity> parse_identity(std::string_view uri);
 
 }  // namespace farpool::net

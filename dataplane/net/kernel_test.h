@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests take from the kernel that they run on.
+// Takes features of the kernel away from tests.
 #pragma once
 
 #include <linux/filter.h>
@@ -15,7 +15,7 @@
 
 namespace farpool::net {
 
-// From here on this process is on a kernel that was built without IPv6.
+// Makes this process run as if on a kernel that was built without IPv6.
 inline void lose_ipv6() {
   std::array<sock_filter, 6> filter{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -32,7 +32,8 @@ using detail::Seat;
 using detail::Tcp;
 using detail::TlsSocket;
 
-// An IPv4 peer of a socket for both families has its own number, not the one that IPv6 wraps it in.
+// Returns the number of a peer. An IPv4 peer of a socket for both families has its own number, not the one that IPv6
+// wraps it in.
 std::string text_of(const Tcp::endpoint& endpoint) {
   asio::ip::address address = endpoint.address();
   if (address.is_v6() && address.to_v6().is_v4_mapped())
@@ -50,14 +51,14 @@ void tune(Tcp::socket& socket) {
   asio::error_code ignored;
   socket.set_option(Tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
-  // A third of the first silence between further questions, and three of those, as Redis has it.
+  // Asks again after a third of the first silence, and three times, as Redis does.
   constexpr std::array<std::pair<int, int>, 3> kProbing{
       {{TCP_KEEPIDLE, kKeepAliveSeconds}, {TCP_KEEPINTVL, kKeepAliveSeconds / 3}, {TCP_KEEPCNT, 3}}};
   for (const auto& [option, value] : kProbing)
     ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
 }
 
-// A TLS handshake with its deadline, either side.
+// A TLS handshake with its deadline, on either side.
 class Handshake : public std::enable_shared_from_this<Handshake> {
  public:
   using Done = std::function<void(base::Result<std::unique_ptr<Stream>>)>;
@@ -255,13 +256,13 @@ struct Listener::State : std::enable_shared_from_this<Listener::State> {
 
 namespace {
 
-// How long to wait when the process has run out of descriptors, and not even one can be freed to refuse a peer.
+// How long to wait when the process has run out of descriptors and cannot free one to refuse a peer.
 constexpr Nanos kAcceptPause = 100 * base::kMillisecond;
-// Peers that are refused at once with more than a closed connection, and how long such a peer may take over TLS.
+// How many peers are refused at once with a text, and how long such a peer may take over TLS.
 constexpr std::size_t kFarewells = kRefusalsAtOnce;
 constexpr Nanos kFarewellHandshake = 2 * base::kSecond;
 
-// Tells a peer for which there is no room, and closes.
+// Sends the refusal to a peer for which there is no room, and closes.
 class Farewell final : public StreamHandler {
  public:
   Farewell(std::unique_ptr<Stream> stream, const std::string& text, std::function<void()> over)
@@ -332,13 +333,13 @@ class Acceptor final : public Base {
       take(socket.release());
     } else if (error == asio::error::no_descriptors || error == asio::error::no_memory ||
                error == asio::error::no_buffer_space) {
-      // The peer would wait for ever, and the accept would fail for ever.
+      // Otherwise the peer would wait for ever, and the accept would fail for ever.
       if (!refuse_with_the_spare()) return pause_.set(Loop::now() + kAcceptPause);
     }
     accept();
   }
 
-  // The next connection that waits, if there is one.
+  // Returns the next waiting connection, if there is one.
   std::optional<int> accept_now() {
     const int descriptor = ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     return descriptor < 0 ? std::nullopt : std::optional(descriptor);
@@ -352,7 +353,8 @@ class Acceptor final : public Base {
     }
     return spare_.keep();
   }
-  // The peer may not hear it, depending on what it has sent: a socket closed with unread input resets the connection.
+  // The peer may not receive it, depending on what it has sent: a socket closed with unread input resets the
+  // connection.
   void refuse_at_once(int descriptor) {
     const std::string& text = this->options.when_full;
     if (!this->options.tls && !text.empty()) {
@@ -369,7 +371,7 @@ class Acceptor final : public Base {
       return refuse(descriptor);
     }
     ++this->accepted_count;
-    // It moves to its loop only now, so that no operation of this one holds a socket of a loop that may end before it.
+    // It moves to its loop only now, so that no operation of this loop holds a socket of a loop that may end earlier.
     Loop& to = this->options.place ? this->options.place() : this->loop;
     Socket moved(to.context(), protocol_, descriptor);
     asio::post(to.context(), [self = self(), &to, socket = std::move(moved), seat = Seat(this->taken)]() mutable {
@@ -429,7 +431,7 @@ class Acceptor final : public Base {
     }
   }
 
-  // Where there is no memory for rings the peer finds the connection closed.
+  // If there is no memory for rings, the peer finds the connection closed.
   void give_rings(Loop& to, Local::socket socket, Seat seat) {
     if (!detail::same_user(socket.native_handle())) {
       ++this->failed_handshakes;
@@ -444,7 +446,7 @@ class Acceptor final : public Base {
         new detail::RingChannel(to, std::move(seat), std::move(socket), std::move(*memory), /*accepted=*/true)));
   }
 
-  // A descriptor that can be given up, to refuse a peer when there is no other.
+  // A descriptor to give up, to refuse a peer when no other is left.
   class Spare {
    public:
     Spare() { keep(); }
@@ -468,7 +470,7 @@ class Acceptor final : public Base {
   Alarm pause_{this->loop, [this] { accept(); }};
 };
 
-// A socket file that nobody listens on is left over from a process that died.
+// Removes a socket file that nobody listens on: a dead process left it.
 base::Status clear_stale(const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return {};
@@ -487,7 +489,7 @@ base::Status clear_stale(const std::string& path) {
 
 }  // namespace
 
-// A socket that is young may belong to a process that is about to listen.
+// Keeps young sockets: their process may be about to listen.
 void remove_left_over(const std::string& address) {
   namespace fs = std::filesystem;
   const fs::path own = address.substr(address.find(':') + 1);

@@ -15,7 +15,7 @@
 namespace farpool::net {
 namespace {
 
-// The most events of a turn, before the loop looks at the pollers.
+// The largest number of events in a turn, before the loop looks at the pollers.
 constexpr std::size_t kMostHandlers = 256;
 
 }  // namespace
@@ -36,7 +36,7 @@ Loop::~Loop() = default;
 
 void Loop::run() {
   for (;;) {
-    // A stop of the context counts until it is restarted: one that came before this has left its flag.
+    // A stop of the context counts until it is restarted: an earlier stop has left its flag.
     state_->context.restart();
     if (state_->stopping.exchange(false)) return;
     if (state_->pollers.empty()) {
@@ -55,7 +55,7 @@ void Loop::stop() {
 void Loop::run_pollers() {
   Nanos idle_since = 0;
   while (!state_->stopping && !state_->pollers.empty()) {
-    // Handlers that make others ready at once could go on for ever.
+    // Handlers that make others ready at once could continue for ever.
     std::size_t handled = 0;
     while (handled < kMostHandlers && state_->context.poll_one() > 0) ++handled;
     if (poll_all() || handled > 0) {

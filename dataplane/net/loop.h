@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread's event loop. A loop and everything that lives on it (streams, alarms, ports) belong to the thread that
-// runs it, except what says otherwise.
+// One thread's event loop. A loop and everything on it (streams, alarms, ports) belong to the thread that runs it;
+// exceptions are marked.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ namespace farpool::net {
 
 using base::Nanos;
 
-// Something that wants to act once when the current turn ends: when all that had become ready with it has been handled.
-// What a turn has queued then leaves with one system call, one doorbell.
+// A hook that runs once when the current turn ends: when everything that became ready with it has been handled. So what
+// a turn has queued leaves with one system call, one doorbell.
 struct TurnLink {
   TurnLink* next = this;
   TurnLink* previous = this;
@@ -30,7 +30,7 @@ class TurnHook : private TurnLink {
  protected:
   TurnHook() = default;
   TurnHook(const TurnHook&) = delete;
-  ~TurnHook() { unlink(); }  // forgotten, should the end of the turn still be to come
+  ~TurnHook() { unlink(); }  // does not run any more
 
  private:
   friend class Loop;
@@ -41,13 +41,14 @@ class TurnHook : private TurnLink {
   }
 };
 
-// Something that the loop looks at in every turn, because no system call tells of it: a ring in shared memory, a
-// completion queue. While none does anything the loop sleeps, after spinning for as long as it was told.
+// A source that the loop looks at in every turn, because no system call reports it: a ring in shared memory, a
+// completion queue. If no poller does anything, the loop spins for its set time and then sleeps.
 class Poller {
  public:
-  // Handles what is there; false if that was nothing. May remove any poller, and destroy others than itself.
+  // Handles what is there; returns false if there was nothing. May remove any poller, and may destroy others but not
+  // itself.
   virtual bool poll() noexcept = 0;
-  // The loop is about to sleep: arranges to be woken. False if something is there already.
+  // Called when the loop is about to sleep: arranges to be woken. Returns false if something is there already.
   virtual bool may_sleep() noexcept = 0;
 
  protected:
@@ -70,8 +71,8 @@ class Loop {
 
   void add(Poller& poller);
   void remove(Poller& poller);  // no effect if it is not there
-  // How long to look at the pollers in vain before sleeping: latency for CPU. Default: not at all. Before run(), or
-  // on the loop's thread.
+  // Sets how long to look at the pollers in vain before sleeping: that trades CPU for latency. Default: not at all.
+  // Called before run(), or on the loop's thread.
   void set_spin(Nanos spin);
 
   static Nanos now();  // the monotonic clock; any thread
@@ -87,7 +88,7 @@ class Loop {
   std::unique_ptr<State> state_;
 };
 
-// Calls a function at or after a time, on the loop's thread. Setting it again moves it; destroying it forgets it.
+// Calls a function at or after a time, on the loop's thread. Setting it again moves it; destroying it cancels it.
 class Alarm {
  public:
   Alarm(Loop& loop, std::function<void()> what);
@@ -101,8 +102,8 @@ class Alarm {
   std::shared_ptr<State> state_;
 };
 
-// Calls a function, on the loop's thread, whenever a descriptor can be read, as long as it lives. The descriptor is its
-// owner's: it must be non-blocking and stay open. The function reads until there is nothing more, and may destroy the
+// Calls a function, on the loop's thread, whenever a descriptor can be read, as long as the watch lives. The
+// descriptor's owner keeps it non-blocking and open. The function reads until nothing is left, and may destroy the
 // watch.
 class Watch {
  public:

@@ -165,7 +165,7 @@ TEST(Rings, CarryBytesInOrderAndTellWhenToRing) {
   EXPECT_FALSE(producer.may_sleep());
 }
 
-// What was in the same place a round before is never the same.
+// The same place in the ring never holds the bytes of the round before.
 TEST(Rings, BytesGoOnAtTheBeginningWhereTheRingEnds) {
   constexpr std::size_t kCapacity = 64;
   detail::RingWords words{};
@@ -183,7 +183,7 @@ TEST(Rings, BytesGoOnAtTheBeginningWhereTheRingEnds) {
   }
 }
 
-// The words are in memory that the peer writes.
+// The positions are in memory that the peer writes.
 TEST(Rings, PositionsThatCannotBeBreakThemForGood) {
   constexpr std::size_t kCapacity = 64;
   const std::array<std::byte, 10> ten{};
@@ -319,7 +319,7 @@ struct LoopThread {
     loop.stop();
     thread.join();
   }
-  // On the loop's thread, waited for.
+  // Runs a function on the loop's thread, and waits for it.
   template <class F>
   auto on(F what) {
     std::promise<decltype(what())> promise;
@@ -439,7 +439,7 @@ TEST(Alarm, FiresWhenSetAgainAndNotWhenCancelled) {
   EXPECT_GE(Loop::now(), begin + base::kMillisecond);
 }
 
-// Sends back what comes in, stops reading while too much is unsent.
+// Sends back what comes in; stops reading while too much is unsent.
 struct Echo final : StreamHandler {
   explicit Echo(std::unique_ptr<Stream> incoming) : stream(std::move(incoming)) { stream->start(*this); }
   void on_input() noexcept override {
@@ -506,7 +506,7 @@ class Streams : public testing::TestWithParam<Kind> {
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     listener = std::move(*opened);
   }
-  // The echo of a text, or why there is none.
+  // Returns the echo of a text, or the reason why there is none.
   base::Result<std::string> call(std::string text, std::shared_ptr<Tls> tls) {
     std::promise<base::Result<std::string>> promise;
     auto future = promise.get_future();
@@ -588,7 +588,7 @@ TEST_P(Streams, AreBoundedInNumber) {
 
 class TcpStreams : public Streams {
  protected:
-  // Where the listener listens, as seen from this machine.
+  // Returns the listener's address, as seen from this machine.
   std::string at(const std::string& host) const {
     return host + listener->address().substr(listener->address().rfind(':'));
   }
@@ -664,7 +664,7 @@ TEST(Listener, TakesIpv4AloneWhereTheKernelHasNoOther) {
       testing::ExitedWithCode(0), "0.0.0.0:");
 }
 
-// A process that has no descriptor left, and peers that come then.
+// Says whether a process that has no descriptor left refuses peers that come then.
 bool refuses_without_descriptors() {
   constexpr std::size_t kPeers = 20;
   LoopThread thread;
@@ -707,8 +707,8 @@ TEST_P(TlsStreams, RefuseStrangersAndForgedNames) {
   ThrowawayCa other;
   const auto stranger = call("x", *Tls::load(other.issue("farpool://pool/client/c0"), Tls::Kind::mutual));
   EXPECT_EQ(stranger.code(), base::Code::forbidden);
-  // A certificate of the right authority without a farpool name is not even loaded; one that slips in is refused by the
-  // peer.
+  // A certificate of the right authority without a farpool name is not even loaded; if one slips in, the peer refuses
+  // it.
   for (const char* uri : {"", "https://example.org/", "farpool://pool/admin/x"}) {
     const auto nameless = Tls::load(ca.issue(uri), Tls::Kind::mutual);
     EXPECT_EQ(nameless.code(), base::Code::invalid_argument) << uri;
@@ -784,7 +784,8 @@ TEST(Connect, SaysWhyNot) {
   EXPECT_EQ(code.get_future().get(), base::Code::timed_out);
 }
 
-// Sockets of the dead go. One that is young may be about to listen, and others' files are nobody's business.
+// Removes the sockets of dead processes. A young socket's process may be about to listen, and other files do not
+// matter.
 TEST(Listener, RemovesWhatProcessesThatWereKilledHaveLeft) {
   namespace fs = std::filesystem;
   std::string directory = (fs::temp_directory_path() / "farpool-net-XXXXXX").string();
@@ -818,7 +819,7 @@ TEST(Listener, RemovesWhatProcessesThatWereKilledHaveLeft) {
   fs::remove_all(directory);
 }
 
-// A file that is no memory node's: something that takes connections and gives no rings.
+// The socket of another program: it takes connections and gives no rings.
 TEST(Connect, WantsRingsFromWhoHasThem) {
   LoopThread thread;
   std::string pattern = (std::filesystem::temp_directory_path() / "farpool-net-XXXXXX").string();
@@ -842,8 +843,8 @@ TEST(Connect, WantsRingsFromWhoHasThem) {
   std::filesystem::remove_all(pattern);
 }
 
-// Only processes of one user speak over rings. Another user's is known by what the kernel says of the socket's other
-// end, so that root alone can pose as one here.
+// Only processes of one user speak over rings. The kernel names the user at the other end of the socket, so that only
+// root can pose as another here.
 TEST(Connect, GivesRingsToNoOtherUser) {
   LoopThread thread;
   std::string pattern = (std::filesystem::temp_directory_path() / "farpool-net-XXXXXX").string();
@@ -852,11 +853,12 @@ TEST(Connect, GivesRingsToNoOtherUser) {
   auto listener = Listener::open(thread.loop, {.address = "shm:" + pattern + "/s", .unix_mode = 0777},
                                  [](std::unique_ptr<Stream> stream) { stream->close({}); });
   ASSERT_TRUE(listener.ok()) << listener.status().message();
-  // What the listener sends to a process of this user, or of another: its greeting, or the end of the connection.
+  // Returns what the listener sends to a process of this user, or of another: its greeting, or the end of the
+  // connection.
   const auto greeted = [&](uid_t user) {
     ssize_t got = -1;
     std::thread([&] {
-      // Counts this thread alone, which the C library's own function would not do.
+      // Changes this thread alone; the C library's own function would change all.
       ASSERT_EQ(::syscall(SYS_setresuid, -1, user, -1), 0);
       const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
       sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
@@ -889,7 +891,7 @@ TEST(Proof, IsOfOneSecretPurposeAndPairOfNonces) {
     EXPECT_FALSE(same_proof(proof, other));
   }
   EXPECT_FALSE(same_proof(proof, base::Bytes(proof).first(15)));
-  // As Python's hmac has it, of "node", a zero byte, 16 zero bytes and the bytes from 0 to 15.
+  // Python's hmac of "node", a zero byte, 16 zero bytes and the bytes from 0 to 15.
   Nonce counted;
   for (std::size_t i = 0; i < counted.size(); ++i) counted[i] = static_cast<std::byte>(i);
   constexpr std::array<std::uint8_t, 16> kKnown{0xbe, 0xb2, 0x8d, 0xbc, 0xcf, 0x2c, 0xe1, 0xba,

@@ -15,7 +15,7 @@ namespace farpool::net {
 
 Nonce draw_nonce() {
   Nonce nonce;
-  // So few bytes come whole and uninterrupted; the seed has long been there.
+  // So few bytes come whole and uninterrupted; the kernel was seeded long ago.
   FARPOOL_CHECK(::getrandom(nonce.data(), nonce.size(), 0) == static_cast<ssize_t>(nonce.size()));
   return nonce;
 }

@@ -46,8 +46,8 @@ std::size_t RingProducer::write(base::Bytes from) {
   return count;
 }
 
-// The position goes before the look at the flag, as the sleeper's flag goes before its look at the position: one of the
-// two sees the other.
+// The position is written before the look at the flag, and the sleeper writes its flag before it looks at the position:
+// so one of the two sees the other.
 bool RingProducer::must_ring() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return words_->consumer_sleeps.load(std::memory_order_relaxed) != 0 &&

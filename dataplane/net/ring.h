@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two rings of bytes in memory that two processes share, one for each direction. Neither end trusts the other: whatever
-// the peer writes into the memory, an end neither reads nor writes outside its rings, and never waits in here.
+// the peer writes into the memory, an end reads and writes only inside its rings, and never waits in here.
 //
-// One producer and one consumer to a ring, each of one thread. A position counts bytes since the beginning; the place
-// of a byte is its position modulo the capacity. Each end goes by its own copy of its own position.
+// Each ring has one producer and one consumer, each of one thread. A position counts bytes since the beginning; the
+// place of a byte is its position modulo the capacity. Each end uses its own copy of its own position.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ struct RingWords {
 };
 static_assert(sizeof(RingWords) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
 
-// What one end does with a ring. After `broken()` the peer has written what no peer may write: nothing moves any more.
+// What one end does with a ring. After `broken()`, which means that the peer has written impossible words, nothing
+// moves any more.
 class RingEnd {
  public:
   bool broken() const { return broken_; }
@@ -45,9 +46,9 @@ class RingProducer : public RingEnd {
   std::size_t room();
   // Copies as much as there is room for, and returns how much that was.
   std::size_t write(base::Bytes from);
-  // Says, once, whether the consumer sleeps and has to be rung. To be asked after a write.
+  // Says, once, whether the consumer sleeps and has to be rung. Called after a write.
   bool must_ring();
-  // Says that this end is about to sleep for room. False: there is some, do not.
+  // Says that this end is about to sleep for room. Returns false if there is some: then it must not sleep.
   bool may_sleep();
 };
 
@@ -60,14 +61,14 @@ class RingConsumer : public RingEnd {
   bool may_sleep();
 };
 
-// A mapping of the two rings, and the descriptor that it came from. It cannot change its size: neither end can take
-// the memory away from under the other.
+// A mapping of the two rings, and the descriptor that it came from. Its size is fixed, so neither end can take the
+// memory away from the other.
 class RingMemory {
  public:
   static constexpr std::size_t kCapacity = 256 * 1024;  // of each ring
 
   static base::Result<RingMemory> create();
-  // Takes the descriptor. corrupt: it is no memory that create() makes.
+  // Takes the descriptor. corrupt: create() did not make this memory.
   static base::Result<RingMemory> adopt(int descriptor);
   RingMemory(RingMemory&& other) noexcept;
   RingMemory& operator=(RingMemory&&) = delete;
@@ -75,7 +76,7 @@ class RingMemory {
 
   int descriptor() const { return descriptor_; }
   void close_descriptor();  // the mapping stays
-  // The end that accepted the connection writes the first ring, the end that began it the second.
+  // Returns the producer: the end that accepted the connection writes the first ring, the other end the second.
   RingProducer producer(bool accepted) { return {words(accepted ? 0 : 1), bytes(accepted ? 0 : 1), kCapacity}; }
   RingConsumer consumer(bool accepted) { return {words(accepted ? 1 : 0), bytes(accepted ? 1 : 0), kCapacity}; }
 

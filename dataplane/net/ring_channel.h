@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream over rings in shared memory. The Unix socket over which their descriptor came stays open: a byte on it rings
-// the peer when it sleeps, and its end is the end of the stream. Internal to net.
+// A stream over rings in shared memory. The Unix socket that carried their descriptor stays open: a byte on it rings
+// the peer when it sleeps, and the end of the socket is the end of the stream. Internal to net.
 //
-// Sixteen bytes come first, from the end that accepts to the end that connects, with the descriptor: "fplrings", and
-// the capacity of a ring as a little-endian word.
+// The accepting end first sends sixteen bytes with the descriptor: "fplrings", and the capacity of a ring as a
+// little-endian word.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,10 +18,10 @@
 
 namespace farpool::net::detail {
 
-// Says whether the process at the other end of a connected Unix socket runs as this one's user: no other is offered
-// rings, or trusted to offer some.
+// Says whether the process at the other end of a connected Unix socket runs as the same user: rings are offered to, and
+// taken from, no other.
 bool same_user(int socket);
-// Both on a connected socket, and neither waits. receive_rings: nothing if nothing has come yet.
+// Send and receive rings on a connected socket, without waiting. receive_rings returns nothing if nothing has come yet.
 base::Status send_rings(int socket, const RingMemory& memory);
 base::Result<std::optional<RingMemory>> receive_rings(int socket);
 
@@ -42,7 +42,7 @@ class RingChannel final : public Channel, public Poller {
  private:
   ~RingChannel() override = default;  // closed before: the loop knows it no more
 
-  // The peer sends at least one byte to wake this side; how many came does not matter.
+  // The peer sends at least one byte to wake this side; their number does not matter.
   void listen() {
     socket_.async_wait(Local::socket::wait_read, [self = Ref(this), this](const asio::error_code& error) {
       if (error || !open()) return;
@@ -55,7 +55,7 @@ class RingChannel final : public Channel, public Poller {
       }
     });
   }
-  // A full socket is a peer that has bells enough. It is never waited for.
+  // Rings the peer. If the socket is full, the peer has enough bells: it never waits for room.
   void ring() {
     const std::byte bell{};
     (void)::send(socket_.native_handle(), &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);

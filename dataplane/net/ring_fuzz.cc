@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer that writes whatever it likes into the words and bytes of the rings: an end of them never leaves its memory,
-// moves no more than there is, and stays broken once it has seen what cannot be.
+// The peer writes arbitrary words and bytes into the rings: an end never leaves its memory, moves no more bytes than
+// there are, and stays broken once it has seen an impossible word.
 #include <cstdint>
 #include <cstring>
 #include <vector>

@@ -43,7 +43,7 @@ class Ed25519 final : public base::SignatureCheck {
 base::Result<std::shared_ptr<const base::SignatureCheck>> ed25519_key(std::string_view base64) {
   std::array<unsigned char, kKeyText> bytes{};
   std::unique_ptr<EVP_PKEY, FreeKey> key;
-  // What decodes to 33 bytes, one of them padding, is a key.
+  // 33 decoded bytes, of which one is padding, are a key.
   if (base64.size() == kKeyText && base64.back() == '=' && base64[kKeyText - 2] != '=' &&
       EVP_DecodeBlock(bytes.data(), reinterpret_cast<const unsigned char*>(base64.data()), kKeyText) == kKeyBytes + 1) {
     key.reset(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, bytes.data(), kKeyBytes));

@@ -12,9 +12,9 @@ namespace detail {
 namespace {
 
 constexpr std::size_t kMaxChunk = 256 * 1024;
-// Read ahead of a handler that leaves input unconsumed, beyond what it said it needs.
+// How many bytes to read ahead of a handler that leaves input unconsumed, beyond what it said it needs.
 constexpr std::size_t kMaxAhead = 256 * 1024;
-// How long a peer may take to receive the last of what was written, and then to answer a goodbye.
+// How long a peer may take to receive the last bytes written, and then to answer a goodbye.
 constexpr Nanos kLastWords = 10 * base::kSecond;
 constexpr Nanos kGoodbye = base::kSecond;
 
@@ -74,7 +74,7 @@ void Channel::read_done(bool failed, base::Status why, std::size_t bytes) {
 
 void Channel::input_ended(base::Status why) {
   input_ended_ = true;
-  // What has been written is still sent to a peer that has only ended its own half.
+  // A peer that has only ended its own half still gets what has been written.
   if (finishing_ && !discarding_ && why.ok()) return;
   if (finishing_ || !why.ok() || handler_ == nullptr) return close(std::move(why));
   in_handler_ = true;
@@ -83,7 +83,7 @@ void Channel::input_ended(base::Status why) {
   goes_on ? send() : close({});
 }
 
-// What the peer has sent before it went, or before it broke the connection, may still be read.
+// What the peer sent before it went, or before it broke the connection, may still be read.
 void Channel::output_ended(base::Status why) {
   output_ended_ = true;
   out_.clear();
@@ -140,8 +140,8 @@ void Channel::finish() {
   if (unsent() == 0) say_goodbye();
 }
 
-// A socket closed with unread input resets the connection, and the peer may lose what was sent last: read on until it
-// closes too.
+// A socket closed with unread input resets the connection, and the peer may lose what was sent last: so this reads
+// until the peer closes, too.
 void Channel::say_goodbye() {
   if (output_ended_) return close({});
   goodbye_->set(Loop::now() + kGoodbye);

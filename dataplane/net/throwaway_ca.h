@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A certificate authority that lives as long as one process, for tests of what speaks TLS.
+// A certificate authority that lives as long as one process, for tests of TLS.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ class ThrowawayCa {
   ~ThrowawayCa();
   ThrowawayCa(const ThrowawayCa&) = delete;
 
-  // Writes ca.crt, tls.crt and tls.key for this URI name into a directory of its own, which goes with the authority.
+  // Writes ca.crt, tls.crt and tls.key for this URI name into a directory of its own, which is removed with the
+  // authority.
   TlsFiles issue(const std::string& uri);
   // Replaces the files of an earlier issue, as a renewal does.
   void issue_into(const TlsFiles& files, const std::string& uri);

@@ -17,7 +17,7 @@
 namespace farpool::net {
 namespace {
 
-// What a file is, as far as a change can be seen. Follows links, so that a projected volume's swap shows.
+// What identifies a version of a file. Follows links, so that a projected volume's swap shows.
 struct Stamp {
   dev_t device = 0;
   ino_t inode = 0;

@@ -31,10 +31,10 @@ class Tls {
   ~Tls();
 
   Kind kind() const;
-  // Own identity, from the certificate; Kind::mutual only.
+  // Returns its own identity, from the certificate; Kind::mutual only.
   Identity self() const;
-  // What a new connection begins with. Looks at the files at most once a second; a pair that cannot be read or does not
-  // fit together leaves the old one in use and trouble() says why.
+  // Returns the context for a new connection. Looks at the files at most once a second; if a pair cannot be read or
+  // does not fit together, the old one stays in use and trouble() says why.
   std::shared_ptr<asio::ssl::context> context();
   base::Status trouble() const;
   std::uint64_t generation() const;  // raised by every successful re-read

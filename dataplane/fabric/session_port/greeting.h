@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes with which every connection to a session port begins. Everything is little-endian. Pure: no sockets, no
+// The bytes with which every connection to a session port begins. Everything is little-endian. Pure: no sockets, and no
 // memory but the caller's.
 //
 // OFFSET SIZE  greeting, and the reply to it
@@ -8,9 +8,10 @@
 //      8    4  length    of the body that follows: a request or its reply; a lane's token, and what the other wire says
 //     12    4  zero
 //
-// A lane over rings begins with two greetings, on a socket where nobody has shown a certificate, and its token never
-// crosses: with a proof (the token's name, and a nonce), which is answered by the memory node's nonce and its proof
-// that it knows the token of that name; and then with a lane, whose body is the client's proof in place of the token.
+// A lane over rings begins with two greetings, because its peers show no certificates on that socket, and its token
+// never crosses. The first is a proof: the token's name, and a nonce. The memory node answers with its nonce, and its
+// proof that it knows the token of that name. The second is a lane, whose body is the client's proof in place of the
+// token.
 #pragma once
 
 #include <array>
@@ -44,7 +45,7 @@ struct Envelope {
   std::uint32_t length = 0;  // of the body that follows
 };
 void put_envelope(base::MutableBytes into, Envelope envelope);  // kEnvelopeBytes
-// Returns nothing if the bytes cannot be an envelope, or its body is longer than `most`.
+// Returns nothing if the bytes cannot be an envelope, or if its body is longer than `most`.
 std::optional<Envelope> get_envelope(base::Bytes header, std::size_t most);
 
 }  // namespace farpool::fabric::session_port

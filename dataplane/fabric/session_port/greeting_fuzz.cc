@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever bytes a peer sends as a greeting, or in answer to one: they say how long their body is, within the bound, or
-// they are none.
+// Any bytes that a peer sends as a greeting, or in answer to one, give the length of their body, within the bound, or
+// are refused.
 #include <array>
 #include <cstdint>
 #include <cstring>

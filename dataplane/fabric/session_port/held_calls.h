@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CALLs for data that services hold on one thread of a wire: where their answers come in, from any thread, and when a
-// session has none left. What an answer does then is the wire's business.
+// CALLs for data that services hold on one thread of a wire: takes their answers from any thread, and knows when a
+// session has none left. The wire decides what an answer does then.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@
 
 namespace farpool::fabric::session_port {
 
-// `Where` is what the wire needs to find the CALL again. All of it is called on the wire's thread, but for close().
+// `Where` is what the wire needs to find the CALL again. All of it is called on the wire's thread, except close().
 template <class Where>
 class HeldCalls {
  public:
-  // Runs what it is given on the wire's thread, later, or never once that has ended. Called on any thread.
+  // Runs a function on the wire's thread, later, or never if that thread has ended. Called on any thread.
   using Post = std::function<void(std::function<void()>)>;
   // Sends an answer; nothing: the service has given the CALL back without one.
   using Answer = std::function<void(const Where&, const std::optional<std::string>& reply)>;
@@ -41,8 +41,8 @@ class HeldCalls {
     ++session.count;
     return {desk_, 0, last_, room};
   }
-  // No lane of the session executes any more. Has its service give back what it holds, and calls `then` once that is
-  // nothing.
+  // Called when no lane of the session executes any more. Asks its service to give back what it holds, and calls `then`
+  // once it holds nothing.
   void drain(std::uint64_t session_id, std::function<void()> then) {
     const auto session = sessions_.find(session_id);
     if (session == sessions_.end()) return then();

@@ -36,7 +36,7 @@ bool eventually(F condition) {
   return true;
 }
 
-// A peer that says what it likes.
+// A peer that sends arbitrary bytes.
 class RawPeer final : public net::StreamHandler {
  public:
   RawPeer(LoopThread& thread, const std::string& endpoint) : thread_(thread) {
@@ -114,7 +114,7 @@ inline std::vector<std::byte> greeting(Greeting kind, base::Bytes body) {
   return bytes;
 }
 
-// A directory for sockets of rings, gone with the test.
+// A directory for sockets of rings, removed with the test.
 struct RingsDirectory {
   std::string path = (std::filesystem::temp_directory_path() / "farpool-rings-XXXXXX").string();
   RingsDirectory() { EXPECT_NE(::mkdtemp(path.data()), nullptr); }

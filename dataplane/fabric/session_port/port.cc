@@ -105,7 +105,7 @@ void LoopPort::arm(Timer& timer) {
 
 void LoopPort::disarm(Timer& timer) { timers_.disarm(timer); }
 
-// An alarm that is early finds nothing due and is set again: cheaper than moving it with every timer that goes.
+// If an alarm is early, it finds nothing due and is set again: that is cheaper than moving it whenever a timer goes.
 void LoopPort::wake(Nanos when) {
   if (when >= alarm_at_) return;
   alarm_at_ = when;

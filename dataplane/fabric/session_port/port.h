@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's half of the session port: a port on a loop, which exchanges requests with memory nodes and begins lanes
-// there. What a lane is after that is the wire's business, whose port derives from this one.
+// The client's half of the session port: a port on a loop that exchanges requests with memory nodes and begins lanes
+// there. The wire's port, which derives from this one, does the rest with a lane.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@
 
 namespace farpool::fabric::session_port {
 
-// Lives on the loop's thread; the loop outlives it. Where TLS is on, what it reaches must present the role `node` and
-// its own pool, and its name where one is wanted.
+// Lives on the loop's thread; the loop outlives it. If TLS is on, its peers must present the role `node` and its own
+// pool, and the wanted name if there is one.
 class LoopPort : public Port {
  public:
   Nanos now() const final { return net::Loop::now(); }
@@ -34,12 +34,12 @@ class LoopPort : public Port {
     std::string answer;
     std::unique_ptr<net::Stream> stream;
   };
-  // Spends the grant's token, which has to outlive the task, and says `request` to the wire there. `kind`: lane, where
-  // the connection is to carry the lane, or attach. forbidden: the memory node refused.
+  // Spends the grant's token, which must outlive the task, and passes `request` to the wire there. `kind`: lane if the
+  // connection is to carry the lane, otherwise attach. forbidden: the memory node refused.
   task::Task<base::Result<Begun>> begin_lane(Greeting kind, const LaneGrant& grant, std::string request,
                                              Nanos deadline);
-  // Begins a lane where nobody shows a certificate, at a socket of this host: both sides prove that they know the
-  // token. It is never sent: the listener there might use it. The token has to outlive the task.
+  // Begins a lane where peers show no certificates, at a socket of this machine: both sides prove that they know the
+  // token. The token is never sent, because the listener there might use it. It must outlive the task.
   task::Task<base::Result<Begun>> begin_lane_by_proof(std::string address, const Token& token, Nanos deadline);
 
  protected:

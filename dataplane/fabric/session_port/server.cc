@@ -42,7 +42,8 @@ void add(Counters::Counter& counter, std::uint64_t amount) {
 
 class Connection;
 
-// One thread and its connections. What waits in the loop may hold connections, so the loop goes before what they use.
+// One thread and its connections. Handlers that wait in the loop may hold connections, so the loop is destroyed before
+// what they use.
 struct Executor {
   explicit Executor(std::size_t index) : index(index) {}
   Executor(const Executor&) = delete;
@@ -84,7 +85,7 @@ struct Server::State : std::enable_shared_from_this<State> {
   base::Status serve(Host& host, StreamWire* streams, AttachedWire* others);
   base::Result<std::unique_ptr<net::Listener>> listen(const std::string& address, bool rings);
   void came(Executor& executor, std::unique_ptr<net::Stream> stream, bool rings);
-  // On the control thread, for a connection of the executor, which may be gone when the answer comes.
+  // Names a connection of an executor on the control thread; the connection may be gone when the answer comes.
   struct From {
     Executor& executor;
     std::uint64_t connection;
@@ -122,13 +123,13 @@ class Connection final : public LaneConnection, private net::StreamHandler {
     if (record_) count_lane(~0ull);
   }
 
-  // From the control thread, by way of the executor's loop.
+  // Takes an answer from the control thread, by way of the executor's loop.
   void answer(base::Bytes body) {
     welcome(Welcome::accepted, body);
     phase_ = Phase::ended;
     stream_->finish();
   }
-  // A lane that has a connection of its own says all it has to say there: this one is silent until it ends.
+  // Begins a lane. A lane with a connection of its own sends everything there: this one is silent until it ends.
   void begin_lane(std::shared_ptr<LaneRecord> record, LaneRights rights, base::Bytes said) {
     record_ = std::move(record);
     home_.lanes[record_->session_id].insert(this);
@@ -178,7 +179,7 @@ class Connection final : public LaneConnection, private net::StreamHandler {
     add(home_.counters.malformed, 1);
     die();
   }
-  // Nothing of this connection executes from here on.
+  // From here on nothing of this connection executes.
   void die() {
     if (std::exchange(dead_, true)) return;
     retire();
@@ -196,7 +197,7 @@ class Connection final : public LaneConnection, private net::StreamHandler {
  private:
   enum class Phase { greeting, waiting, proving, lane, ended };
 
-  // Until a lane has taken the stream over.
+  // Serves the stream until a lane has taken it over.
   void on_input() noexcept override {
     if (phase_ == Phase::greeting || phase_ == Phase::proving) return greet();
     end_malformed();  // nothing may come here
@@ -220,8 +221,8 @@ class Connection final : public LaneConnection, private net::StreamHandler {
   void greet() {
     const base::MutableBytes input = stream_->input();
     const auto envelope = get_envelope(input, kMaxRequestBytes);
-    // A client shows no certificate on a Unix socket. What counts there is that it knows a token, which was given to a
-    // client that has shown one.
+    // A client shows no certificate on a Unix socket. There it must know a token, which a client with a certificate has
+    // got.
     const auto is = [&](Greeting kind) { return envelope && envelope->kind == static_cast<std::uint32_t>(kind); };
     const bool exchange = !rings_ && is(Greeting::exchange);
     const bool lane = is(Greeting::lane) && envelope->length == kTokenBytes && rings_ == (phase_ == Phase::proving);
@@ -324,7 +325,7 @@ void Server::State::asked(From from, const Peer& peer, std::string request) {
   });
 }
 
-// There are few that are not spent: each lives for one lease at most.
+// Few tokens are unspent: each lives for at most one lease.
 void Server::State::token_named(From from, const net::Proof& name, const net::Nonce& theirs) {
   if (host == nullptr) return;
   std::optional<Token> found;
@@ -372,7 +373,7 @@ void Server::State::lane_wanted(From from, const Token& token, bool attach, cons
                  });
 }
 
-// A fence that comes from here on is posted behind this, so the executor knows the lane when it is to cut it.
+// A fence that comes from here on is posted behind this, so the executor knows the lane when it has to cut it.
 void Server::State::lane_made(From from, std::shared_ptr<LaneRecord> record, LaneRights rights, std::string said) {
   from.executor.loop.post([state = shared_from_this(), from, record = std::move(record), rights = std::move(rights),
                            said = std::move(said)] {
@@ -422,7 +423,7 @@ Server::~Server() {
   for (const auto& executor : state_->executors) executor->loop.stop();
   for (const auto& executor : state_->executors) executor->thread.join();
   for (const auto& executor : state_->executors) executor->connections.clear();
-  // What is still posted to the executors holds the state, and goes with their loops.
+  // Functions that are still posted to the executors hold the state, and go with their loops.
   state_->executors.clear();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory node's half of the session port: it accepts connections, looks at certificates, passes exchanges to the
-// host, and gives a client a lane for a token. What a lane is after that is the wire's business. There are two kinds: a
+// The memory node's half of the session port: it accepts connections, checks certificates, passes exchanges to the
+// host, and gives a client a lane for a token. The wire does the rest with a lane. There are two kinds of wires: a
 // StreamWire takes the connection over (frames, over sockets and rings); an AttachedWire has connections of its own
 // (queue pairs), and the one that the lane began on is silent until it ends.
 //
@@ -32,10 +32,10 @@ struct Options {
   std::size_t executors = 1;      // threads
   std::size_t max_connections = 4096;
   std::size_t max_lanes_per_session = 16;
-  // How long a new connection may take to shake hands and to say what it wants, and an exchange to be answered and
-  // taken.
+  // How long a new connection may take for its handshake and its greeting, and how long an exchange may take to be
+  // answered and read.
   base::Nanos handshake_deadline = 5 * base::kSecond;
-  // How long an executor that has lanes over rings looks for chains before it sleeps.
+  // How long an executor with lanes over rings looks for chains before it sleeps.
   base::Nanos spin = 0;
 };
 
@@ -61,11 +61,12 @@ class LaneConnection {
   // Says whether verbs of the lane may execute. False once it has ended, or its session is fenced.
   bool executes() const { return executes_; }
 
-  // Asks the host to handle a control CALL. StreamLane::on_reply gets the reply, unless the session is fenced meanwhile.
+  // Asks the host to handle a control CALL. StreamLane::on_reply gets the reply, unless the session is fenced
+  // meanwhile.
   void call_host(std::uint64_t call, std::uint32_t opcode, std::string request, std::size_t room);
   // Ends the lane and counts a refusal. The peer still gets what has been written.
   void refuse();
-  // Closes at once, and counts a peer that has sent what is no frame.
+  // Closes at once, and counts a peer whose bytes are no frame.
   void malformed();
   // Closes at once.
   void close();
@@ -81,11 +82,11 @@ class LaneConnection {
 };
 
 // One lane on a connection, as its wire makes it. It is the handler of the connection's stream, and tells the
-// connection when that has closed. The connection destroys it, at a later turn than it has ended.
+// connection when that has closed. The connection destroys it at a later turn.
 class StreamLane : public net::StreamHandler {
  public:
   virtual ~StreamLane() = default;
-  // Takes what the host replied to a CALL. Nothing: it refused.
+  // Takes the host's reply to a CALL; nothing: the host refused.
   virtual void on_reply(std::uint64_t call, const std::optional<std::string>& reply) = 0;
 };
 
@@ -94,10 +95,11 @@ class StreamWire {
  public:
   virtual ~StreamWire() = default;
   virtual std::string_view name() const = 0;  // as --wire has it
-  // Makes a lane that starts the stream and reads on. What the client has sent behind its greeting may already be
-  // there.
+  // Makes a lane, which starts the stream and reads on. Bytes that the client has sent behind its greeting may already
+  // be there.
   virtual std::unique_ptr<StreamLane> begin(LaneConnection& connection, LaneRights rights) = 0;
-  // Calls `then` on the executor, now or later, once nothing is held there for a session whose lanes have all ended.
+  // Calls `then` on the executor, now or later, once the executor holds nothing for a session whose lanes have all
+  // ended.
   virtual void drain(std::size_t executor, std::uint64_t session_id, std::function<void()> then) = 0;
 };
 
@@ -107,11 +109,11 @@ class AttachedWire {
  public:
   virtual ~AttachedWire() = default;
   virtual std::string_view name() const = 0;  // as --wire has it
-  // Makes this side of a lane from what the client says. `answer` is called exactly once, now, later, or when this is
-  // destroyed: what it is given is said to the client. A failure refuses the lane, and its message reaches the client.
+  // Makes this side of a lane from what the client says. Calls `answer` exactly once, now, later, or when this is
+  // destroyed; the client receives its text. A failure refuses the lane, and its message reaches the client.
   using Answer = std::function<void(base::Result<std::string>)>;
   virtual void attach(std::uint64_t lane, const LaneRights& rights, base::Bytes request, Answer answer) = 0;
-  // The connection of the lane has ended. Unknown lanes are of no consequence.
+  // Called when the connection of the lane has ended. Ignores unknown lanes.
   virtual void detach(std::uint64_t lane) = 0;
   // Ends every lane of the session: no verb of it executes once this has returned.
   virtual void fence(std::uint64_t session_id) = 0;
@@ -119,18 +121,18 @@ class AttachedWire {
 
 class Server {
  public:
-  // The control loop outlives the server. Nothing listens until serve().
+  // The control loop outlives the server. It listens from serve() on.
   Server(net::Loop& control, Options options);
-  // On the control thread, or when the control loop does not run. The executors' threads have ended, every lane of a
-  // StreamWire is destroyed, and the host hears nothing afterwards.
+  // Ends on the control thread, or when the control loop does not run. Afterwards the executors' threads have ended,
+  // every lane of a StreamWire is destroyed, and nothing calls the host.
   ~Server();
 
   // Listens and serves the host with the lanes of one wire. Both must live as long as this.
   base::Status serve(Host& host, StreamWire& wire);
   base::Status serve(Host& host, AttachedWire& wire);
-  // Once it serves a StreamWire: clients of this host may open lanes over rings at this address, too, which is the
-  // host's incarnation's own. Sockets there that nobody has listened on for a minute are left over from others' deaths,
-  // and go.
+  // Lets clients on the same machine open lanes over rings at this address, too; called once it serves a StreamWire.
+  // The address is the host's incarnation's own. Removes sockets there that nobody has listened on for a minute: dead
+  // processes left them.
   base::Status serve_rings(const std::string& address);
   const std::string& address() const;  // once it serves: with the port that was really bound
   Stats stats() const;                 // any thread
@@ -140,7 +142,7 @@ class Server {
   // Runs `what` on the control thread at or after the delay.
   void after(base::Nanos delay, std::function<void()> what);
   std::uint64_t random();
-  // Runs `what` on an executor's thread, or never, if this is destroyed before. Once it serves: any thread.
+  // Runs `what` on an executor's thread, or never if this is destroyed before. Once it serves; any thread.
   void post(std::size_t executor, std::function<void()> what);
 
   struct State;  // internal

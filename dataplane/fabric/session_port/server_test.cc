@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both halves of the session port, with wires that do next to nothing; and peers that do not keep to the protocol:
-// their connection ends, and nothing else.
+// Both halves of the session port, with wires that do next to nothing, and peers that break the protocol: it ends their
+// connection, and nothing else.
 #include "fabric/session_port/server.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ namespace {
 
 using contract::TestHost;
 
-// A lane that sends back what comes, or does what it is told.
+// A lane that echoes what comes, or does what the text says.
 class Echo final : public StreamLane {
  public:
   explicit Echo(LaneConnection& connection) : connection_(connection) {
@@ -74,7 +74,7 @@ class Echoes final : public StreamWire {
     const std::lock_guard lock(mutex_);
     slow_ = true;
   }
-  // The executors that drain, and what each is to call.
+  // Returns the executors that drain, and what each has to call.
   std::vector<std::pair<std::size_t, std::function<void()>>> draining() {
     const std::lock_guard lock(mutex_);
     return draining_;
@@ -86,7 +86,7 @@ class Echoes final : public StreamWire {
   std::vector<std::pair<std::size_t, std::function<void()>>> draining_;
 };
 
-// A wire whose lanes have connections of their own: notes what it is asked.
+// A wire whose lanes have connections of their own: it notes its calls.
 class Noting final : public AttachedWire {
  public:
   std::string_view name() const override { return "other"; }
@@ -142,12 +142,12 @@ class Node : public testing::Test {
     return raw;
   }
   static void say(RawPeer& lane, std::string_view text) { lane.send(base::bytes_of(text)); }
-  // What has come on a lane after its welcome.
+  // Returns what has come on a lane after its welcome.
   static std::string heard(RawPeer& lane, std::size_t bytes) {
     const auto got = lane.receive(kEnvelopeBytes + bytes);
     return std::string(base::text_of(base::Bytes(got).subspan(std::min(got.size(), kEnvelopeBytes))));
   }
-  // The memory node serves on: an exchange, and a lane.
+  // Checks that the memory node still serves: an exchange, and a lane.
   void expect_service() {
     BareThread client(client_tls);
     client.run(work(*client.port, grant(77)));
@@ -277,7 +277,7 @@ std::vector<std::byte> attaching(const LaneGrant& grant, std::string_view says) 
   body.insert(body.end(), base::bytes_of(says).begin(), base::bytes_of(says).end());
   return greeting(Greeting::attach, body);
 }
-// What is answered: the verdict, and what is said besides.
+// Returns the answer: the verdict, and its text.
 std::pair<Welcome, std::string> answer(RawPeer& raw, std::size_t bytes) {
   const auto got = raw.receive(kEnvelopeBytes + bytes);
   const auto envelope = got.size() < kEnvelopeBytes ? std::nullopt : get_envelope(got, kMaxAnswerBytes);
@@ -304,13 +304,13 @@ TEST_F(Node, BeginsAndEndsTheLanesOfAnotherWire) {
   twice.token[0] ^= std::byte{1};
   spent.send(attaching(twice, "again"));
   EXPECT_EQ(answer(spent, 0).first, Welcome::refused);
-  // No processor changes what a device changes by atomics.
+  // No processor may change what a device changes by atomics.
   RawPeer same(peer, server->address());
   same.send(greeting(Greeting::lane, grant(9).token));
   const std::string why = "this memory node serves the other wire; ask for --wire other";
   EXPECT_EQ(answer(same, why.size()), std::pair(Welcome::refused, why));
 
-  // The end of a connection is the end of its lane, and so is a fence.
+  // The end of a connection ends its lane, and so does a fence.
   first.reset();
   EXPECT_TRUE(eventually([&] { return other->said().ends_with("detach 1\n"); }));
   std::promise<void> fenced;
@@ -322,7 +322,7 @@ TEST_F(Node, BeginsAndEndsTheLanesOfAnotherWire) {
   EXPECT_NE(other->said().find("fence 6\n"), std::string::npos);
 }
 
-// The other wire may take its time. A session that is fenced meanwhile gets no lane, whatever it answers.
+// The other wire may take its time. A session that is fenced meanwhile gets no lane, whatever the wire answers.
 TEST_F(Node, ALaneOfAnotherWireBeginsWhenItIsReady) {
   other = std::make_unique<Noting>();
   serve();
@@ -431,7 +431,7 @@ TEST_F(Node, WhoProvesNoTokenGetsNoLaneOverRings) {
     const auto challenge = raw.receive(kEnvelopeBytes + kProofBytes);
     ASSERT_EQ(challenge.size(), kEnvelopeBytes + kProofBytes);
     EXPECT_EQ(base::text_of(challenge).find(base::text_of(granted.token)), std::string::npos);
-    // What the node has proved with proves nothing of a client.
+    // A client cannot use the node's own proof.
     raw.send(greeting(Greeting::lane, base::Bytes(challenge).subspan(kEnvelopeBytes, sizeof(net::Proof))));
     EXPECT_TRUE(raw.ends());
   }

@@ -27,7 +27,7 @@ struct LoopThread {
     loop.stop();
     thread.join();
   }
-  // On the loop's thread; returns when it has run.
+  // Runs a function on the loop's thread; returns when it has run.
   void on(const std::function<void()>& what) {
     std::promise<void> ran;
     loop.post([&] {
@@ -51,7 +51,7 @@ struct PortThread : LoopThread {
     });
     return over->get_future();
   }
-  // Spawns and waits for the end. A task that is stuck holds frames that are in use, so the process cannot go on then.
+  // Spawns a task and waits for its end. A stuck task holds frames in use, so the process cannot continue then.
   void run(task::Task<void> task) { wait(spawn(std::move(task))); }
   static void wait(const std::future<void>& ended) {
     if (ended.wait_for(std::chrono::minutes(5)) == std::future_status::ready) return;

@@ -53,7 +53,7 @@ class TcpWire final : public Wire {
       if (shape.rings) status = responder_->serve_rings(tcp::rings_address(directory_, 1));
       EXPECT_TRUE(status.ok()) << status.message();
     });
-    // A port that was free and is nobody's now.
+    // Finds a free port.
     control_.on([&] {
       auto listener = net::Listener::open(control_.loop, {.address = "127.0.0.1:0"}, [](auto) {});
       dead_ = (*listener)->address();
@@ -63,7 +63,7 @@ class TcpWire final : public Wire {
   }
   ~TcpWire() override {
     if (!directory_.empty()) {
-      // One that ends is counted out of all lanes first.
+      // A lane that ends leaves the count of all lanes first.
       const auto stats = responder_->stats();
       EXPECT_LE(stats.lanes, stats.ring_lanes) << "a lane over TCP";
     }

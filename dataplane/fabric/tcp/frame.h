@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a lane of the tcp wire, behind the greeting (fabric/session_port/greeting.h). Everything is little-endian
-// and a multiple of 8 long. Pure: no sockets, no memory but the caller's.
+// The bytes of a lane of the tcp wire, behind the greeting (fabric/session_port/greeting.h). Everything is
+// little-endian, and its length a multiple of 8. Pure: no sockets, and no memory but the caller's.
 //
 // OFFSET SIZE  chain: client to memory node, once the lane is open
 //      0    4  length    of the frame, header included
@@ -44,15 +44,16 @@ inline constexpr std::size_t kHeaderBytes = 16;          // of chains and replie
 inline constexpr std::size_t kMaxFrameBytes = 8u << 20;  // chains and replies
 inline constexpr std::size_t kMaxVerbBytes = 2u << 20;
 
-// The length that the first kHeaderBytes of a chain or reply claim, or 0 if no frame begins so.
+// Returns the length that the first kHeaderBytes of a chain or reply claim, or 0 if no frame begins so.
 std::size_t frame_length(base::Bytes header);
 
-// A chain's frame. Zero where no frame can carry the chain: none or too many verbs, or too many bytes, out or back.
+// Returns the length of a chain's frame, or 0 if no frame can carry the chain: it has no verbs, too many, or too many
+// bytes in either direction.
 std::size_t chain_length(std::span<const Op> ops);
 using Keys = std::span<const LaneGrant::Region>;
 void put_chain(base::MutableBytes into, std::uint64_t id, std::span<const Op> ops, Keys keys);  // exactly chain_length
 
-// One verb of a received chain; the bytes stay where they came in.
+// One verb of a received chain; its bytes stay where they arrived.
 struct VerbView {
   Verb verb = Verb::read;
   bool fence = false;
@@ -71,7 +72,7 @@ struct ChainView {
   std::size_t count = 0;
   std::array<VerbView, kMaxChain> verbs;
 };
-// False if the frame (of exactly frame_length) is no chain.
+// Returns false if the frame (of exactly frame_length) is no chain.
 bool get_chain(base::Bytes frame, ChainView& into);
 
 struct ReplyHeader {
@@ -89,12 +90,13 @@ inline constexpr std::uint32_t kCallsInFlight = 128;
 // Returns the length of the reply to a chain without CALL that is done, header included.
 std::size_t reply_length(const ChainView& chain);
 std::size_t call_reply_length(std::size_t bytes);
-// The reply to a CALL: all of it but its bytes, which the caller puts behind the first kCallReplyHeaderBytes.
+// A reply to a CALL: put_call_reply writes all of it except its bytes, which the caller puts behind the first
+// kCallReplyHeaderBytes.
 inline constexpr std::size_t kCallReplyHeaderBytes = kHeaderBytes + 8;
 void put_call_reply(base::MutableBytes into, std::uint64_t id, std::size_t bytes);  // exactly call_reply_length
 
-// Takes a whole `done` reply apart into the buffers of the chain it answers. False, and nothing stored, if it does not
-// fit the chain.
+// Takes a whole `done` reply apart into the buffers of the chain that it answers. Returns false, and stores nothing, if
+// it does not fit the chain.
 bool take_reply(base::Bytes frame, std::span<const Op> ops, std::uint32_t& call_reply_bytes);
 
 }  // namespace farpool::fabric::tcp

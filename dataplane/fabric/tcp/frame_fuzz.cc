@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever bytes a client sends as chains, or a memory node as replies: nothing outside the regions is
-// touched, and what is read comes from what was sent.
+// For any bytes that a client sends as chains, or a memory node as replies: nothing outside the regions is touched, and
+// what is read comes from what was sent.
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -22,7 +22,7 @@ void run_chain(base::Bytes input) {
   memory.fill(kGuard);
   auto* base = reinterpret_cast<std::byte*>(memory.data() + kGuards);
   std::memset(base, 0, kWords * 8);
-  // Region 0 under key 0, which a fuzzer hits by itself, and another that it has to find.
+  // Region 0 under key 0, which a fuzzer hits by itself, and a region that it has to find.
   const std::array<RegionRight, 3> rights{
       RegionRight{.id = 0, .key = 0, .base = base, .bytes = kWords * 8},
       RegionRight{.id = 1, .key = 0x0101010101010101, .base = base, .bytes = 64},
@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   tcp::run_chain(input);
   tcp::run_reply(input);
-  // Once more with a length that is right, so that most inputs get beyond the header.
+  // Runs once more with a right length, so that most inputs get beyond the header.
   std::vector<std::byte> honest(input.begin(), input.end());
   if (honest.size() >= tcp::kHeaderBytes) {
     const auto length = static_cast<std::uint32_t>(honest.size());

@@ -231,7 +231,7 @@ TEST(Nic, JudgesAChainWholeAndExecutesInOrder) {
   EXPECT_EQ(old, 8u);
   EXPECT_EQ(into, (std::array<std::uint64_t, 2>{7, 10}));
 
-  // The last word of the region, and one beyond; a length that would wrap.
+  // The last word of the region, and one beyond it; a length that would wrap.
   for (const auto& [op, good] :
        std::vector<std::pair<Op, bool>>{{Op::fetch_add({2, sizeof memory - 8}, old, 0), true},
                                         {Op::fetch_add({2, sizeof memory}, old, 0), false},

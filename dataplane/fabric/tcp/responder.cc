@@ -89,7 +89,7 @@ class FrameLane final : public session_port::StreamLane {
   }
   void on_closed(const base::Status&) noexcept override { connection_.close(); }
 
-  // From the host, by way of the executor's loop.
+  // Takes a reply from the host, by way of the executor's loop.
   void on_reply(std::uint64_t id, const std::optional<std::string>& reply) override {
     away_ = false;
     if (!reply) return refuse(id);
@@ -97,7 +97,7 @@ class FrameLane final : public session_port::StreamLane {
     stream_.resume_reading();
     serve();
   }
-  // From a service that held the CALL.
+  // Takes a reply from a service that held the CALL.
   void held_answered(std::uint64_t id, const std::optional<std::string>& reply) {
     --held_;
     if (!connection_.executes()) return;
@@ -105,7 +105,7 @@ class FrameLane final : public session_port::StreamLane {
     send(id, *reply);
   }
 
-  // Executes what has come in, until something is missing, a CALL is away, or the peer does not take its replies.
+  // Executes what has arrived, until something is missing, a CALL is away, or the peer does not take its replies.
   void serve() {
     while (connection_.executes() && !away_) {
       if (stream_.unsent() > executor_.max_unsent) return stream_.pause_reading();
@@ -139,7 +139,7 @@ class FrameLane final : public session_port::StreamLane {
   }
 
  private:
-  // One of the session's service, executed here and now. Anything but `none` refuses it.
+  // Executes a CALL of the session's service, here and now. Any result but `none` refuses it.
   Refusal serve_call(const ChainView& chain) {
     if (service_ == nullptr) return Refusal::no_service;
     if (held_ == kCallsInFlight) return Refusal::too_many;
@@ -191,7 +191,7 @@ class FrameLane final : public session_port::StreamLane {
     connection_.call_host(chain.id, verb.region, std::string(base::text_of(verb.data)), verb.offset);
   }
 
-  // The lane ends: its peer learns why, and nothing more of it executes.
+  // Ends the lane: its peer learns why, and nothing more of it executes.
   void refuse(std::uint64_t id, Refusal why = Refusal::none) {
     put_reply_header(stream_.reserve(kHeaderBytes), {.length = kHeaderBytes, .refused = true, .why = why, .id = id});
     connection_.refuse();
@@ -233,7 +233,7 @@ class TcpResponder::Lanes final : public session_port::StreamWire {
     executors_[executor]->held.drain(session_id, std::move(then));
   }
 
-  // Answers of services go nowhere from here on.
+  // From here on, answers of services go nowhere.
   void close() {
     for (const auto& executor : executors_) executor->held.close();
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory node's end of the tcp wire: a software NIC that executes chains on the regions of a host, behind the
-// session port. The shm wire is the same but for its lanes: rings in shared memory (net/ring.h), which a client of this
-// host gets on a Unix socket, for the token that it was given on the session port.
+// session port. The shm wire differs only in its lanes: rings in shared memory (net/ring.h), which a client on the same
+// machine gets on a Unix socket, for the token that it got on the session port.
 //
-// The session port's executors read frames, execute them in order and answer. A CALL for data is executed there as
-// well, by the session's service. While a control CALL is with the host, its lane executes nothing else.
+// The session port's executors read frames, execute them in order and answer. The session's service executes a CALL for
+// data there as well. While a control CALL is with the host, its lane executes nothing else.
 #pragma once
 
 #include <array>
@@ -32,18 +32,18 @@ struct ResponderStats : session_port::Stats {
 
 class TcpResponder final : public Responder {
  public:
-  // The control loop outlives the responder. Nothing listens until serve(). A lane that has not taken more than
-  // `max_unsent` bytes of its replies is not read.
+  // The control loop outlives the responder. It listens from serve() on. It does not read a lane that has more than
+  // `max_unsent` bytes of replies to take.
   TcpResponder(net::Loop& control, session_port::Options options, std::size_t max_unsent = 4u << 20);
-  // On the control thread, or when the control loop does not run. No verb executes and the host hears nothing
-  // afterwards.
+  // Ends on the control thread, or when the control loop does not run. Afterwards no verb executes, and nothing calls
+  // the host.
   ~TcpResponder() override;
 
-  // Listens and serves the host, which must live as long as this. The regions of its rights must, too.
+  // Listens and serves the host. The host, and the regions of its rights, must live as long as this.
   base::Status serve(Host& host);
-  // Once it serves: clients of this host may open lanes over rings, too. `address` is a port's rings_address for the
-  // host's incarnation. Sockets there that nobody has listened on for a minute are left over from others' deaths, and
-  // go.
+  // Lets clients on the same machine open lanes over rings, too; called once it serves. `address` is a port's
+  // rings_address for the host's incarnation. Removes sockets there that nobody has listened on for a minute: dead
+  // processes left them.
   base::Status serve_rings(const std::string& address) { return session_port_.serve_rings(address); }
   const std::string& address() const { return session_port_.address(); }
   ResponderStats stats() const;  // any thread

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a memory node does with peers whose frames do not keep to the protocol: their connection ends, and nothing else.
+// How a memory node treats peers whose frames break the protocol: it ends their connection, and nothing else.
 #include "fabric/tcp/responder.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class Node : public testing::Test {
     EXPECT_EQ(raw->welcome(), Welcome::accepted);
     return raw;
   }
-  // The memory node serves on: one lane, one chain.
+  // Checks that the memory node still serves: one lane, one chain.
   void expect_service() {
     ClientThread client(nullptr);
     client.run(work(*client.port, grant(77)));
@@ -157,8 +157,7 @@ TEST_F(Node, DoesNotReadALaneThatDoesNotTakeItsReplies) {
     bytes.insert(bytes.end(), frame.begin(), frame.end());
   }
   lane.send(bytes);
-  // It executes until its bound is reached and the sockets are full, and there it stays, while its executor serves
-  // others.
+  // It executes until it reaches its bound and the sockets are full, and stays there while its executor serves others.
   std::uint64_t before = 0, others = 0;
   ASSERT_TRUE(eventually([&] {
     const std::uint64_t chains = responder->stats().chains - others;
@@ -171,7 +170,7 @@ TEST_F(Node, DoesNotReadALaneThatDoesNotTakeItsReplies) {
   EXPECT_TRUE(eventually([&] { return responder->stats().chains - others == kChains; }));
 }
 
-// The client's lane keeps to the bound by itself (contract/suite.h); who does not is refused.
+// The client's lane keeps to the bound by itself (contract/suite.h); a client that ignores it is refused.
 TEST_F(Node, RefusesCallsBeyondThoseThatALaneMayHaveInFlight) {
   serve();
   auto lane = open_lane();
@@ -225,7 +224,7 @@ TEST_F(Node, CountsWhatItDoes) {
   EXPECT_EQ(stats.refusals, 0u);
 }
 
-// Listens where a memory node would, notes what it is told, and gives an answer to each greeting.
+// Listens in a memory node's place, notes what it hears, and answers each greeting.
 class Impostor final : public net::StreamHandler {
  public:
   Impostor(LoopThread& thread, const std::string& address, std::vector<std::byte> answer)
@@ -274,8 +273,8 @@ std::vector<std::byte> reply(Welcome welcome, std::size_t bytes) {
   return whole;
 }
 
-// Another process has taken the place of a memory node's socket: it does not hear the token, and gets no lane. The lane
-// goes over the session port, where the memory node shows a certificate.
+// Another process has taken the place of a memory node's socket: it does not receive the token, and gets no lane. The
+// lane goes over the session port, where the memory node shows a certificate.
 TEST_F(Node, AnImpostorOnItsSocketOfRingsHearsNoToken) {
   serve();
   for (const auto& answer :
