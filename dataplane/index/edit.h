@@ -20,13 +20,14 @@ struct Edit {
 };
 
 // Looks at the value that a key has (nothing: the key is absent) while no other client can change it, and says what to
-// do. It may run again if an attempt came to nothing, and must then start afresh; what it said last is what took
+// do. It may run again if an attempt did nothing, and must then start afresh; its last answer is the one that took
 // effect. It must not block or suspend.
 class Editor {
  public:
   virtual ~Editor() = default;
   virtual Edit edit(std::optional<std::string_view> value) = 0;
-  // False: it only asks whether the key exists, and gets an empty view. Saves reading the value of an extent.
+  // Returns false if it only asks whether the key exists, and gets an empty view: that saves reading the value of an
+  // extent.
   virtual bool wants_value() const { return true; }
 };
 

@@ -30,7 +30,7 @@ Task<Status> post(session::Session& session, const Chain& chain, Nanos deadline,
   co_return gone(session, Code::unavailable, "the keys of extents could not be read");
 }
 
-// Reads the rest of those keys that are longer than what has been read of them.
+// Reads the rest of the keys that are longer than what has been read of them.
 class Rests {
  public:
   Rests(session::Session& session, Nanos deadline, fabric::Cost& cost)

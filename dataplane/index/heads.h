@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of extents, read without their values. The caller holds an era from before it saw what points to them.
+// Reads the keys of extents without their values. The caller holds an era from before it saw what points to them.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace farpool::index {
 struct Head {
   std::uint64_t block = 0;         // in units
   std::uint64_t most = 0;          // bytes that may be read from there
-  std::uint64_t extent_bytes = 0;  // as its lengths say; 0: they cannot be
+  std::uint64_t extent_bytes = 0;  // by its lengths; 0: they are impossible
   std::string key;
 };
 
-// Fills in what is there. One trip for so many of them as fit a chain, and one more where keys are long.
+// Fills in the heads. One trip for as many as fit a chain, and one more where keys are long.
 task::Task<base::Status> read_heads(session::Session& session, std::vector<Head>& heads, base::Nanos deadline,
                                     fabric::Cost& cost);
 

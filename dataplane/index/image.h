@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a look through a table's bytes finds while nobody changes them, in any protocol. For memory
-// nodes that take their memory up again, tests, simulation and offline checkers.
+// What a look through a table's bytes finds while nobody changes them, in any protocol: for memory nodes that take
+// their memory up again, tests, simulation and offline checkers.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace farpool::index {
 
-// One key, where it lies. The views are into the image, or into the rows that are looked at instead.
+// One key, in its place. The views are into the image, or into the rows that replace those of the image.
 struct Sighting {
   std::string_view key;
   std::string_view value;
@@ -27,14 +27,14 @@ struct Sighting {
   std::uint64_t block_bytes = 0;  // 0: in place
 };
 
-// Which units of the heap index entries point to: the blocks that are in use.
+// The units of the heap that index entries point to: the blocks in use.
 class Reached {
  public:
   explicit Reached(std::uint64_t heap_bytes);
   bool at(std::uint64_t unit) const { return (words_[unit / 64] >> (unit % 64) & 1) != 0; }
   bool any(std::uint64_t first, std::uint64_t count) const;
   std::uint64_t units() const { return units_; }
-  // False, if another entry points to one of the units. All are marked.
+  // Marks all units. Returns false if another entry points to one of them.
   bool mark(std::uint64_t first, std::uint64_t count);
   void clear(std::uint64_t first, std::uint64_t count);
 
@@ -43,8 +43,8 @@ class Reached {
   std::vector<std::uint64_t> words_;
 };
 
-// The unfinished operations that operation slots name, in a memory that no client changes any more, and what becomes of
-// them: every claim is a dead client's.
+// The unfinished operations that operation slots name, in a memory that no client changes any more, and their outcome:
+// every claim is a dead client's.
 struct HalfDone {
   enum class State : std::uint8_t {
     begun,        // its claim was being written: it holds nothing
@@ -61,22 +61,22 @@ struct HalfDone {
     std::string why;                  // it is quarantined
   };
   std::vector<Slot> slots;
-  // What these rows become; empty for what is in quarantine.
+  // What these rows become; empty for rows in quarantine.
   std::map<std::uint64_t, std::vector<std::byte>> rows;
 };
 
-// A defect, or something that is half done. Its words name the place and the defect; never key or value bytes.
+// A defect, or something half done. Its words name the place and the defect; they never contain key or value bytes.
 struct Defect {
   enum class Kind : std::uint8_t {
-    torn,         // a row does not match its checksum, or a header cannot be: nobody can read its entries
-    impossible,   // an entry that nobody writes
-    beyond_heap,  // an extent that cannot be there
+    torn,         // a row does not match its checksum, or a header is impossible: its entries cannot be read
+    impossible,   // an entry that no client writes
+    beyond_heap,  // an extent outside the heap
     extent,       // an extent that is not whole
     hash,         // not the key's
     misplaced,    // in no place of its key
     twice,        // a key that lies somewhere else, too
     shared,       // a block that is another entry's, too
-    tentative,    // not wrong: an insert that was not over
+    tentative,    // not wrong: an unfinished insert
   };
   static constexpr std::size_t kKinds = 9;
   Kind kind = Kind::torn;
@@ -110,12 +110,12 @@ struct Report {
 
 struct Verification {
   std::function<void(const Sighting&)> visit;
-  // Told of now and then: how many rows have been looked at.
+  // Called now and then: how many rows have been looked at.
   std::function<void(std::uint64_t rows)> progress;
-  // Rows that are looked at instead of those of the image: what they become when what is under way is finished. May be
-  // null. Of RCuckoo; whatever is under way in a RACE table is over or was never done.
+  // Rows to look at instead of the image's: what they become when operations under way are finished. May be null. For
+  // RCuckoo; in a RACE table, an operation under way is either over or was never done.
   const std::map<std::uint64_t, std::vector<std::byte>>* instead = nullptr;
-  // Of RACE: which table has which keys, and the hash that says so.
+  // For RACE: which table has which keys, and the hash that decides it.
   base::Bytes directory;
   base::HashSecret pool_secret;
 };

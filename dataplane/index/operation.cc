@@ -79,13 +79,13 @@ Task<Result<Totals>> count_slots(session::Session& session, Nanos deadline, Cost
                                                         image.first(bytes), deadline, cost);
     if (outcome.fate != Fate::done) co_return gone(session, Code::unavailable, "the keys could not be counted");
     for (std::uint64_t i = 0; i < count; ++i) {
-      // One word each, so never torn; a slot takes keys away that another has added, so single counters wrap.
+      // Reads one word each, so none is torn. A slot may remove keys that another has added, so single counters wrap.
       totals.keys += slot_in(image.span(), i).keys;
       totals.bytes += slot_in(image.span(), i).bytes;
     }
   }
-  // A WRITE of a counter may be under way for an add and not for the remove that followed it elsewhere, or the other
-  // way round.
+  // The WRITE of a counter may be under way for an add and not for the later remove in another slot, or the other way
+  // round.
   if (static_cast<std::int64_t>(totals.keys) < 0) totals.keys = 0;
   if (static_cast<std::int64_t>(totals.bytes) < 0) totals.bytes = 0;
   co_return totals;
@@ -136,8 +136,9 @@ Status check_sizes(std::string_view key, std::size_t value_bytes) {
 }
 
 Task<void> Backoff::wait(Nanos deadline) {
-  // Once at once, then by chance within a bound that doubles: from a hundred-thousandth of the failure timeout, about
-  // a trip's time on any wire, to a hundredth. With less, throughput falls where hundreds want one key.
+  // Waits by chance, after the first time, within a bound that doubles: from a hundred-thousandth of the failure
+  // timeout, about a trip's time on any wire, to a hundredth. With less, throughput falls when hundreds of clients want
+  // one key.
   if (++times_ <= 1) co_return;
   fabric::Port& port = session_.port();
   const Nanos timeout = session_.grant().failure_timeout;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operations of every protocol are made of.
+// The common parts of every protocol's operations.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class Chain {
   };
 };
 
-// Waits longer after each time, by chance: clients that collide must not do so in step for ever.
+// Waits longer after each time, by chance, because clients that collide must not stay in step.
 class Backoff {
  public:
   explicit Backoff(session::Session& session) : session_(session) {}
@@ -61,13 +61,13 @@ base::Status check_sizes(std::string_view key, std::size_t value_bytes);
 base::Status map_is_old(std::uint64_t known_move);
 base::Status moved_away();
 
-// Movable::standing(), and the word that says that a move is finished.
+// Implement Movable::standing(), and write the word that says that a move is finished.
 task::Task<base::Result<Movable::Standing>> move_standing(session::Session& session, std::uint64_t tables,
                                                           base::Nanos deadline, fabric::Cost& cost);
 task::Task<base::Status> finish_move(session::Session& session, std::uint64_t tables, std::uint64_t number,
                                      base::Nanos deadline, fabric::Cost& cost);
 
-// index::Table::count().
+// Implements index::Table::count().
 task::Task<base::Result<Totals>> count_slots(session::Session& session, base::Nanos deadline, fabric::Cost& cost);
 
 }  // namespace farpool::index

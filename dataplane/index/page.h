@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some of the keys of a table or of a pool: what one step of a scan finds.
+// Some of the keys of a table or of a pool: the result of one step of a scan.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace farpool::index {
 
-// Bounds the positions of every protocol's table: a cursor of a pool has this many bits for one (client/cursor.h).
+// Bounds the positions of every protocol's table: a pool's cursor has so many bits for a position (client/cursor.h).
 inline constexpr std::uint64_t kPositionBits = 35;
 
-// A scan begins at 0 and goes on from `next` until that is 0. Nobody remembers it meanwhile: a scan may go on from any
-// number, at any time. A key that exists from the first step's beginning to the last one's end is on a page; a key that
-// does not exist at any time in between is on none; any key may be there twice.
+// A scan begins at 0 and continues from `next` until that is 0. No state is kept between steps: a scan may continue
+// from any number, at any time. A key that exists from the beginning of the first step to the end of the last is on a
+// page; a key that exists at no time in between is on none; any key may come twice.
 struct Page {
   std::vector<std::string> keys;  // in no order, perhaps none
   std::uint64_t next = 0;         // 0: that was all

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One index protocol: all that memory nodes, clients and checkers ask of it, except the numbers in layout/protocol.h.
-// A protocol is one such object; the room `protocols` has the list. These functions are called when a memory is
-// formatted, taken up or audited, and when a client opens a table: never by an operation.
+// One index protocol: everything that memory nodes, clients and checkers ask of it, except the numbers in
+// layout/protocol.h. A protocol is one such object; the room `protocols` has the list. Memory nodes call these
+// functions when they format, take up or audit a memory, and clients when they open a table; operations never do.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ struct Needs {
   std::uint32_t calls_in_flight = 0;  // CALLs for data on one lane; 0: it has none
   std::uint64_t call_bytes = 0;       // the longest request of one, and the longest reply
 };
-// Says what of the needs the wire cannot serve, or ok. `name` is the protocol's.
+// Says which needs the wire cannot serve, or ok. `name` is the protocol's.
 base::Status check_wire(std::string_view name, const Needs& needs, const fabric::Caps& caps);
 
-// What became of operations that an earlier process over the memory had left half done.
+// What became of half-done operations of an earlier process over the memory.
 struct Mended {
   std::uint64_t operations = 0;
   std::string what;               // for people: "found 3 inserts half done, and undid them"
-  std::vector<std::string> left;  // for people: what no crash explains; it stays as it is
+  std::vector<std::string> left;  // for people: what no crash explains; it stays unchanged
 };
 
 class Protocol {
@@ -59,11 +59,11 @@ class Protocol {
 
   // --- The memory node: bytes that no client changes. `memory` is all of them, cut by the geometry.
 
-  // Makes the tables of a zeroed memory empty. The directory is formatted apart.
+  // Makes the tables of a zeroed memory empty. The directory is formatted separately.
   virtual void format(const layout::Geometry& geometry, base::MutableBytes memory, std::uint64_t initial_tables,
                       const Progress& progress) const = 0;
-  // Finishes or undoes operations that clients left half done, all of which have ended, and frees what they held. If it
-  // is cut short after any word, another call does the rest.
+  // Finishes or undoes the half-done operations of clients, which have all ended, and frees what they held. If it is
+  // cut short after any word, another call does the rest.
   virtual Mended mend(const layout::Geometry& geometry, base::MutableBytes memory, const Progress& progress) const = 0;
   // Says what operation slots plan, and what rows become once the plans are carried out.
   virtual HalfDone half_done(const layout::Geometry&, base::Bytes) const { return {}; }

@@ -56,7 +56,7 @@ Task<Status> rewrite(session::Session& session, const std::vector<std::uint64_t>
       for (Status& status : done) {
         if (first.ok() && !status.ok()) first = std::move(status);
       }
-      // Where there is no room for one there is none for others.
+      // If there is no room for one, there is none for others.
       if (first.code() == Code::out_of_memory || !session.alive()) co_return first;
     }
   }

@@ -17,8 +17,8 @@ namespace farpool::index {
 
 using Modify = std::function<task::Task<base::Result<bool>>(std::string_view key, Editor& editor)>;
 
-// Reads the keys of the extents in these blocks, and puts each key's value in place of itself. The bytes of a block
-// that is not in use may be any: the key that they seem to name is absent, or is written again for nothing.
+// Reads the keys of the extents in these blocks, and replaces each key's value by itself. A block that is not in use
+// may hold any bytes: the key that they seem to name is absent, or is rewritten for nothing.
 task::Task<base::Status> rewrite(session::Session& session, const std::vector<std::uint64_t>& units,
                                  std::uint64_t block_bytes, const Modify& modify, base::Nanos deadline,
                                  fabric::Cost& cost);

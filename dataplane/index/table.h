@@ -2,8 +2,8 @@
 // What every index protocol offers its callers: one table on one memory node, used by one client thread through its
 // session. Every operation is atomic against those of all clients of the table, and linearizable per key.
 //
-// Every operation takes an absolute deadline and adds what it cost. The deadline is looked at between trips: a trip
-// once posted is given at least the pool's failure timeout, because to give up on it ends the session. Errors:
+// Every operation takes an absolute deadline and adds what it cost. It checks the deadline between trips: a posted trip
+// always gets at least the pool's failure timeout, because giving up on it ends the session. Errors:
 //   too_large        key or value beyond the limits
 //   out_of_memory    the table has no room for the key, or the heap no block
 //   timed_out        the deadline passed; nothing was done
@@ -14,7 +14,7 @@
 //   moved            the key is not here, and will not be until the next move: ask the memory node that its part
 //                    moves to; nothing was done
 //   unknown_outcome  the session ended in the middle of the write
-//   corrupt          bytes in the table that cannot be
+//   corrupt          the table holds impossible bytes
 // Keys and values are views of the caller's memory and must live until the task has ended.
 #pragma once
 
@@ -47,10 +47,10 @@ struct Totals {
   std::uint64_t bytes = 0;  // of keys and values
 };
 
-// What became of a repair of what dead clients left.
+// The result of a repair of what dead clients left.
 struct Swept : session::Repairer::Swept {
-  std::uint64_t splits = 0;     // of tables, brought to an end
-  std::uint64_t splitting = 0;  // others are about these, as far as is known, or `trouble` came first
+  std::uint64_t splits = 0;     // of tables, finished
+  std::uint64_t splitting = 0;  // that other clients seem to be working on, or `trouble` came first
 };
 
 // The pool's latest move of parts of the hash space between memory nodes, as one memory node sees it (docs/adr/0012).
@@ -61,17 +61,17 @@ struct Move {
   bool leaves(std::uint64_t pool_hash) const { return !leaving.empty() && leaving[pool_hash & ((1ull << depth) - 1)]; }
 };
 
-// The memory node that receives moved keys. While a key is on its way, nobody else changes it there.
+// The memory node that receives moved keys. While a key is on its way, no other client changes it there.
 class Arrivals {
  public:
   virtual ~Arrivals() = default;
-  // Adds the key, unless it is there already. After an error, nobody knows whether it is there.
+  // Adds the key, unless it is there already. After an error it may or may not be there.
   virtual task::Task<base::Status> take_in(std::string_view key, std::string_view value) = 0;
   virtual task::Task<base::Result<bool>> has(std::string_view key) = 0;
 };
 
 // The part of a protocol that moves keys between memory nodes. The caller holds the lease for moves at the memory node
-// (layout::kMoveLease) for as long as a call takes. Everything may be done again at any point.
+// (layout::kMoveLease) during each call. Every step may be repeated at any point.
 class Movable {
  public:
   using GoOn = std::function<base::Status()>;  // asked from time to time; an error ends the work
@@ -79,8 +79,8 @@ class Movable {
   virtual ~Movable() = default;
   // Takes over what the map says now.
   virtual void follow(Move move) = 0;
-  // Adds a key that comes from another memory node, so that only clients that know of the move change it. False: it
-  // was here.
+  // Adds a key that comes from another memory node, so that only clients that know of the move change it. Returns false
+  // if it was here already.
   virtual task::Task<base::Result<bool>> admit(std::string_view key, std::string_view value, base::Nanos deadline,
                                                fabric::Cost& cost) = 0;
   // Says how far moves are at this memory node.
@@ -89,10 +89,10 @@ class Movable {
     std::uint64_t lease = 0;     // layout::LeaseWord
   };
   virtual task::Task<base::Result<Standing>> standing() = 0;
-  // Closes the table to clients that do not know of the move, and to additions of keys that leave.
+  // Closes the table to clients that do not know of the move, and to new keys of parts that leave.
   virtual task::Task<base::Status> close(Arrivals* arrivals, const GoOn& go_on) = 0;
-  // Moves every key that leaves, and writes down that the move is finished. To be called when source and targets have
-  // been closed.
+  // Moves every key that leaves, and records that the move is finished. Called when source and targets have been
+  // closed.
   virtual task::Task<base::Status> move_away(Arrivals& arrivals, const GoOn& go_on) = 0;
 };
 
@@ -102,53 +102,54 @@ class Table {
 
   virtual task::Task<base::Result<std::optional<std::string>>> lookup(std::string_view key, base::Nanos deadline,
                                                                       fabric::Cost& cost) = 0;
-  // Adds the key. False: it existed, and nothing was changed.
+  // Adds the key. Returns false, and changes nothing, if it existed.
   virtual task::Task<base::Result<bool>> insert(std::string_view key, std::string_view value, base::Nanos deadline,
                                                 fabric::Cost& cost) = 0;
-  // Gives an existing key another value. False: it did not exist.
+  // Gives an existing key another value. Returns false if it did not exist.
   virtual task::Task<base::Result<bool>> update(std::string_view key, std::string_view value, base::Nanos deadline,
                                                 fabric::Cost& cost) = 0;
-  // True if the key existed.
+  // Removes the key. Returns whether it existed.
   virtual task::Task<base::Result<bool>> remove(std::string_view key, base::Nanos deadline, fabric::Cost& cost) = 0;
-  // Sets the key whether or not it exists. True if it existed.
+  // Sets the key, whether or not it exists. Returns whether it existed.
   virtual task::Task<base::Result<bool>> put(std::string_view key, std::string_view value, base::Nanos deadline,
                                              fabric::Cost& cost) = 0;
-  // Reads, decides and writes as one atomic step. True if the key existed before.
+  // Reads, decides and writes as one atomic step. Returns whether the key existed before.
   virtual task::Task<base::Result<bool>> modify(std::string_view key, Editor& editor, base::Nanos deadline,
                                                 fabric::Cost& cost) = 0;
   // Sums the counters of all operation slots of the memory node. Exact when nothing changes.
   virtual task::Task<base::Result<Totals>> count(base::Nanos deadline, fabric::Cost& cost) = 0;
   // Returns one step of a scan, of about as many keys as a single read of that part of the table finds: see Page. A
-  // position behind the last one has no keys. Takes no locks, and writes nothing except what a lookup has to repair.
+  // position behind the last one has no keys. Takes no locks, and writes only what a lookup would have to repair.
   virtual task::Task<base::Result<Page>> scan(std::uint64_t position, std::uint64_t count, base::Nanos deadline,
                                               fabric::Cost& cost) = 0;
-  // At most 2^kPositionBits.
+  // Returns the number of positions: at most 2^kPositionBits.
   virtual std::uint64_t positions() const = 0;
 
   virtual const layout::Geometry& geometry() const = 0;
   virtual const Marks& marks() const = 0;
   // Starts a split, in the background, of a table that has been split fewer than `depth` times, to make room ahead of
-  // keys. `chance` spreads clients over such tables. False: there is none. out_of_memory: the table cannot be
+  // keys. `chance` spreads clients over such tables. Returns false if there is none. out_of_memory: the table cannot be
   // split.
   virtual task::Task<base::Result<bool>> split_ahead(std::uint64_t depth, std::uint64_t chance, base::Nanos deadline,
                                                      fabric::Cost& cost);
-  // Starts a split of the table that has the key, in the background, unless one is under way: for clients that want
-  // room before it is needed. out_of_memory: it cannot be split.
+  // Starts a split of the table that has the key, in the background, unless one is under way, for clients that want
+  // room before they need it. out_of_memory: it cannot be split.
   virtual task::Task<base::Status> split(std::string_view key, base::Nanos deadline, fabric::Cost& cost);
-  // Returns when this client splits nothing, or at the deadline.
+  // Returns when this client is splitting nothing, or at the deadline.
   virtual task::Task<base::Status> idle(base::Nanos deadline);
-  // Says why this client's latest split is stuck; ok if it has gone on with one since. For people.
+  // Says why this client's latest split is stuck; ok if the client has resumed one since. For people.
   virtual base::Status split_trouble() const { return {}; }
-  // Repairs what dead clients left in the table, for a client that is not blocked by it.
+  // Repairs what dead clients left in the table, for a client that it does not block.
   virtual task::Task<base::Result<Swept>> sweep(base::Nanos deadline, fabric::Cost& cost);
-  // Housekeeping, to be called about once a tick, also by clients that do nothing else.
+  // Does the housekeeping. Every client calls it about once a tick, even one that does nothing else.
   virtual task::Task<void> maintain(base::Nanos deadline);
-  // Gives back to the memory node what the client held there for later. Part of a clean goodbye; no operation may run,
-  // and none may begin after it.
+  // Returns to the memory node what the client held there for later. Part of a clean goodbye: no operation may run
+  // then, and none may begin afterwards.
   virtual task::Task<void> release(base::Nanos deadline);
-  // The heap that the table takes its blocks from; nullptr: this client takes none. For tests and figures.
+  // Returns the heap that the table takes its blocks from; nullptr: this client takes none. For tests and figures.
   virtual heap::Heap* heap() { return nullptr; }
-  // Repairs what the dead left under locks; nullptr: the protocol leaves nothing that clients repair.
+  // Returns the repairer of what dead clients left under locks; nullptr: the protocol leaves nothing that clients
+  // repair.
   virtual session::Repairer* repairer() { return nullptr; }
   virtual Movable* movable() { return nullptr; }
 };

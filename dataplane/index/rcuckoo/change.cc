@@ -15,13 +15,13 @@ namespace {
 
 // Failed attempts at one lock word after which the words before it are given back.
 constexpr unsigned kHoldPatience = 8;
-// Failed attempts after which the rows are not read with the lock any more: a client that waits for long, as behind a
-// client that has died, would fill the link with them. They are read once it is taken, in one trip more.
+// Failed attempts after which the rows are no longer read with the lock: a client that waits for long, for example
+// behind a dead one, would fill the link with them. It reads them once it has the lock, in one more trip.
 constexpr unsigned kReadPatience = 4;
-// Failed searches among held rows after which the client stops to guess and fetches what its search looks at.
+// Failed searches among held rows after which the client stops guessing and fetches what its search looks at.
 constexpr unsigned kGuesses = 3;
 
-// Rows that lie together, and where their bytes are in the operation's buffer.
+// Adjacent rows, and the place of their bytes in the operation's buffer.
 struct Stretch {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
@@ -34,8 +34,8 @@ struct LockWord {
   std::uint64_t old = 0;
 };
 
-// The key's rows, those of a path, and no row twice: a path never holds a row twice, but may begin in either of the
-// key's.
+// The key's rows and those of a path, each once: a path never holds a row twice, but may begin in either of the key's
+// rows.
 constexpr std::size_t kMaxRows = Path::kMaxSteps + 2;
 
 class Change {
@@ -58,7 +58,7 @@ class Change {
   Task<Result<bool>> run();
 
  private:
-  // What an attempt came to: the change is over, or another attempt may succeed.
+  // The result of an attempt: the change is over, or another attempt may succeed.
   enum class Next : std::uint8_t {
     finished,
     after_repair,  // a client that may hold one of the locks has ended
@@ -77,8 +77,8 @@ class Change {
   };
 
   using HeldSlot = std::optional<session::Slot>;
-  // What an attempt holds that others of this client may wait for, until it ends: its turn at the locks, and an era
-  // while it follows pointers.
+  // What an attempt holds until it ends, and other operations of this client may wait for: its turn at the locks, and
+  // an era while it follows pointers.
   class Attempt {
    public:
     explicit Attempt(Change& change) : change_(change) {}
@@ -88,7 +88,7 @@ class Change {
       change_.leave_turn();
     }
     void pin() { pin_.emplace(change_.state_.session.pin()); }
-    // Gives up the operation slot, too, before a wait that can end only if others get it.
+    // Gives up the operation slot, too, before a wait that can end only if other operations get it.
     void give_up(HeldSlot& slot) {
       change_.leave_turn();
       slot.reset();
@@ -101,8 +101,7 @@ class Change {
   };
   Task<Status> take_slot(HeldSlot& slot);
   Task<Result<bool>> attempts(HeldSlot& slot);
-  // Locks the rows, and changes them if that can be done at once. Locks that are held afterwards are the caller's to
-  // release.
+  // Locks the rows, and changes them if that is possible at once. The caller releases locks that are held afterwards.
   Task<Result<Next>> attempt(session::Slot& slot, Attempt& held);
   // Waits for what the next attempt needs. No locks are held.
   Task<Status> prepare(Next next, Attempt& held, HeldSlot& slot);
@@ -114,7 +113,8 @@ class Change {
   void leave_turn() { state_.turns.give_back(std::span(turn_).first(std::exchange(turn_count_, 0))); }
   void say_in(session::Slot& slot) const;
   std::uint64_t reaches() const { return wish_.arrives || wish_.close.count > 0 ? known_move_ : 0; }
-  // True: all locks are held and the rows are read. False: somebody who may hold one has ended; nothing is held.
+  // Returns true if all locks are held and the rows are read. Returns false if a client that may hold one of them has
+  // ended; then nothing is held.
   Task<Result<bool>> lock(session::Slot& slot);
   Task<void> release();
   void add_reads(Chain& chain);
@@ -133,7 +133,7 @@ class Change {
   // What to write.
   Edit::Kind decide();
   Edit::Kind decide_to_leave();
-  // The entry's pair stays the same.
+  // Says whether the entry's pair stays the same.
   bool only_marks() const { return wish_.leave == Wish::Leave::begin || wish_.leave == Wish::Leave::give_up; }
   bool compose();
   heap::Purpose purpose_of(std::uint64_t bytes) const;
@@ -160,7 +160,7 @@ class Change {
   session::Suspicion suspicion_;
   Backoff backoff_;
   bool sweeps_;        // locks a path and reads all rows of every lock, instead of the key's two rows
-  bool full_ = false;  // there is no path: an error, unless another has put the key there meanwhile, or made room
+  bool full_ = false;  // there is no path: an error, unless another client has put the key there, or made room
   unsigned failed_searches_ = 0;
 
   // This attempt: rows wanted, their locks, and the bytes read under them.
@@ -222,13 +222,13 @@ Task<Result<bool>> Change::run() {
   const bool known =
       wish_.editor == nullptr && (wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put);
   if (known) value_ = wish_.value;
-  // For a key that may have left, room is asked for when it is found: a full memory node must not keep it from its
-  // next.
+  // If the key may have left, room is requested only when it is found: a full memory node must not keep it from its
+  // next one.
   if (known && !leaves_) {
     Status status;
     if (!compose()) status = co_await fetch_block();
     if (status.ok()) (void)compose();
-    // In a full heap there may be room yet to replace what the key has.
+    // A full heap may still have room to replace what the key has.
     if (!status.ok() && status.code() != Code::out_of_memory) co_return status;
   }
   HeldSlot slot;
@@ -238,7 +238,7 @@ Task<Result<bool>> Change::run() {
   } else {
     existed = co_await attempts(slot);
   }
-  // A block that no entry points to was never published, unless nobody knows.
+  // A block that no entry points to was never published, unless the outcome is unknown.
   if (block_.bytes != 0 && existed.code() != Code::unknown_outcome) state_.heap.discard(block_);
   if (slot) slot->clear(cost_);
   co_return existed;
@@ -255,7 +255,7 @@ Task<Result<bool>> Change::attempts(HeldSlot& slot) {
     if (state_.now() >= deadline_) co_return timed_out();
     Attempt held(*this);
     const Result<Next> next = co_await attempt(*slot, held);
-    if (taken_ > 0) co_await release();  // whatever it came to: others wait for the locks
+    if (taken_ > 0) co_await release();  // after any result: others wait for the locks
     if (!next.ok()) co_return next.status();
     if (*next == Next::finished) co_return found_.present;
     if (Status status = co_await prepare(*next, held, slot); !status.ok()) co_return status;
@@ -282,10 +282,10 @@ Task<Result<Change::Next>> Change::attempt(session::Slot& slot, Attempt& held) {
   const std::uint64_t reached = move_of_key_rows();
   if (reached > known_move_) co_return index::map_is_old(known_move_);
   if (Status status = co_await find(); !status.ok()) co_return status;
-  // No key that leaves comes to a row that the move has reached: one that is not here now will not be.
+  // A leaving key cannot come to a row that the move has reached: if it is not here now, it will not be.
   if (!found_.present && leaves_ && reached == known_move_) co_return index::moved_away();
   const Edit::Kind kind = decide();
-  // Nothing is written, and the answer is true while the locks are held: whatever becomes of the release.
+  // Nothing is written, and the answer is true while the locks are held, whatever the release does.
   if (kind == Edit::Kind::keep) co_return Next::finished;
   if (found_.entry.leaving() && wish_.leave == Wish::Leave::none) {
     ++state_.marks.move_waits;
@@ -362,7 +362,7 @@ void Change::plan_locks() {
   const auto begin = sorted.begin();
   std::sort(begin, begin + static_cast<std::ptrdiff_t>(row_count_));
 
-  // Lock words in increasing order; locks that share a physical bit need it once.
+  // Takes lock words in increasing order; locks that share a physical bit take it once.
   word_count_ = 0;
   for (std::size_t i = 0; i < row_count_; ++i) {
     const LockBit bit = lock_bit(g, lock_of(g, sorted[i]));
@@ -380,7 +380,7 @@ void Change::plan_locks() {
   FARPOOL_CHECK(word_count_ <= layout::OperationSlot::kLockWords);
   if (word_count_ > 1) ++state_.marks.multi_word_locks;
 
-  // Rows to read: the wanted ones, or all that their locks cover. Neighbours share a READ.
+  // Reads the wanted rows, or all rows that their locks cover. Neighbours share a READ.
   stretch_count_ = 0;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < row_count_; ++i) {
@@ -420,9 +420,9 @@ void Change::say_in(session::Slot& slot) const {
   for (std::size_t i = 0; i < word_count_; ++i) said.lock_word[i] = {words_[i].offset, words_[i].mask};
 }
 
-// One masked CAS a trip, in increasing order; the READs ride with the last. An atomic executes before a READ that
-// follows it, so the rows are read under the locks. The claim is written before the first lock, and again whenever an
-// attempt has failed: a slot that moves is not of the dead. No lock of a word that is barred is taken.
+// Takes one lock word a trip by masked CAS, in increasing order; the READs go with the last. An atomic executes before
+// a READ that follows it, so the rows are read under the locks. The claim is written before the first lock, and again
+// after each failed attempt: a slot that changes is not a dead client's. A lock of a barred word is never taken.
 Task<Result<bool>> Change::lock(session::Slot& slot) {
   say_in(slot);
   taken_ = 0;
@@ -525,7 +525,7 @@ base::MutableBytes Change::row(std::uint64_t number) {
   return {};
 }
 
-// A row under its lock is whole: a WRITE and the release that follows it land in that order.
+// Checks the key's rows. A row under its lock is whole: a WRITE and the release that follows it land in that order.
 Status Change::check_key_rows() {
   for (std::size_t i = 0; i < stretch_count_; ++i) {
     for (std::uint64_t n = 0; n < stretches_[i].count; ++n) {
@@ -578,7 +578,7 @@ Task<Status> Change::find() {
         continue;
       }
       found_ = std::move(candidate);
-      // A view into found_ itself, or into the buffer that it owns.
+      // Views found_ itself, or the buffer that it owns.
       if (found_.entry.type() == EntryType::in_place) found_.value = base::text_of(found_.entry.value());
       co_return Status();
     }
@@ -586,8 +586,8 @@ Task<Status> Change::find() {
   co_return Status();
 }
 
-// Under its lock an entry's extent is live, so what does not fit is damage. The value is read only where it is wanted;
-// then the checksum is checked too.
+// Reads the candidate's extent. Under its lock it is live, so an extent that does not fit is damage. The value is read
+// only if it is wanted; then the checksum is checked, too.
 Task<Status> Change::read_extent_of(Found& candidate) {
   const Entry& entry = candidate.entry;
   const bool all = wish_.leave == Wish::Leave::begin || (wish_.editor != nullptr && wish_.editor->wants_value());
@@ -645,7 +645,8 @@ Edit::Kind Change::decide_to_leave() {
   return Edit::Kind::put;
 }
 
-// Makes the entry for value_, and the extent in a block where it does not fit the entry. False: no block is at hand.
+// Makes the entry for value_, and the extent in a block if it does not fit the entry. Returns false if no block is at
+// hand.
 bool Change::compose() {
   const base::Bytes key = base::bytes_of(key_), value = base::bytes_of(value_);
   extent_used_ = false;
@@ -654,8 +655,8 @@ bool Change::compose() {
     return composed_ = true;
   }
   const std::uint64_t bytes = layout::extent_bytes(key.size(), value.size());
-  // The client that frees the block knows its class from the entry's size alone: a block asked for another class will
-  // not do.
+  // The client that frees the block knows its class only from the entry's size, so a block that was allocated for
+  // another class will not do.
   const auto same_block = [this](std::uint64_t a, std::uint64_t b) {
     const std::uint64_t segment = state_.geometry.segment_bytes;
     const std::uint64_t size_class = layout::size_class_for(a, segment);
@@ -683,7 +684,7 @@ heap::Purpose Change::purpose_of(std::uint64_t bytes) const {
   return state_.heap.purpose_of(bytes, replaces ? found_.entry.bytes() : 0);
 }
 
-// For value_, where there was none at hand. The caller holds neither locks nor an era.
+// Allocates a block for value_ if none was at hand. The caller holds neither locks nor an era.
 Task<Status> Change::fetch_block() {
   const std::uint64_t bytes = layout::extent_bytes(key_.size(), value_.size());
   Result<heap::Block> block = co_await state_.heap.allocate(bytes, purpose_of(bytes), deadline_, cost_);
@@ -693,7 +694,7 @@ Task<Status> Change::fetch_block() {
   co_return Status();
 }
 
-// Where the new entry goes: the head of path_. False if the held rows have no room.
+// Finds the place of the new entry: the head of path_. Returns false if the held rows have no room.
 bool Change::place() {
   if (sweeps_) {
     struct Held {
@@ -716,9 +717,9 @@ bool Change::place() {
   return false;
 }
 
-// One chain: the extent if it has not been sent, the slot, the rows from the end of the path on, and the release.
-// WRITEs land in that order and before the atomics, so at no moment is a moved entry in neither of its rows, and none
-// is seen half done under a lock.
+// Posts one chain: the extent if it has not been sent, the slot, the rows from the end of the path on, and the release.
+// The WRITEs land in that order and before the atomics, so a moved entry is always in one of its rows, and no reader
+// under a lock sees a row half done.
 Task<Result<Change::Next>> Change::commit(session::Slot& slot, Edit::Kind kind) {
   const Geometry& g = state_.geometry;
   const Entry entry = kind == Edit::Kind::put ? entry_ : Entry();
@@ -777,7 +778,7 @@ Task<Result<Change::Next>> Change::commit(session::Slot& slot, Edit::Kind kind) 
   co_return Next::finished;
 }
 
-// As commit(), but what changes in each row is the last move that has reached it.
+// Does the same as commit(), but changes in each row only the last move that has reached it.
 Task<Result<Change::Next>> Change::close(session::Slot& slot) {
   layout::OperationSlot& said = slot.words();
   said.row = {};
@@ -801,7 +802,7 @@ Task<Result<Change::Next>> Change::close(session::Slot& slot) {
   co_return Next::finished;
 }
 
-// Posts what writes the rows, and the release behind it.
+// Posts the chain that writes the rows, with the release behind it.
 Task<Status> Change::carry_out(Chain& chain) {
   add_releases(chain, word_count_);
   if (!state_.session.alive()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one engine beneath all operations that change something: take the locks of the key's rows, read them, decide,
-// write, release. insert.cc, update.cc, remove.cc, put.cc and modify.cc say what each wants. Internal to the room.
+// The engine of all operations that change something: it takes the locks of the key's rows, reads them, decides,
+// writes, releases. insert.cc, update.cc, remove.cc, put.cc and modify.cc say what each operation wants. Internal to
+// the room.
 #pragma once
 
 #include <optional>
@@ -10,7 +11,7 @@
 
 namespace farpool::rcuckoo {
 
-// What an operation wants to do with the key, if it is there and if it is not.
+// What an operation wants to do with the key, present or absent.
 struct Wish {
   Operation kind = Operation::none;
   Edit::Kind if_present = Edit::Kind::keep;
@@ -18,20 +19,20 @@ struct Wish {
   std::string_view value = {};              // of a put, known beforehand
   Editor* editor = nullptr;                 // decides instead of all of these
   bool expects_absent = false;              // locks a whole path at once, not just the key's two rows
-  // Only asks, under the locks, whether an entry of the key's rows points to this block; the answer is as if the key
-  // existed or not.
+  // Only asks, under the locks, whether an entry of the key's rows points to this block; the answer takes the form of
+  // whether the key existed.
   std::optional<std::uint64_t> block = {};
   // What a mover does with a key that is here (relocate.cc).
   enum class Leave : std::uint8_t {
     none,
-    begin,    // from here on nobody else changes it
+    begin,    // from here on only the mover changes it
     end,      // it is elsewhere by now
     give_up,  // it is not elsewhere
   } leave = Leave::none;
   std::string* leaving_value = nullptr;  // of `begin`
   // The move that the client knows of reaches the row that the key comes to.
   bool arrives = false;
-  // Concerns no key: closes neighbouring rows to keys that leave in the move that the client knows, and changes nothing
+  // Concerns no key: closes adjacent rows to keys that leave in the move that the client knows of, and changes nothing
   // else. At most as many rows as a plan has room for.
   struct Rows {
     std::uint64_t first = 0;
@@ -39,9 +40,9 @@ struct Wish {
   } close = {};
 };
 
-// True if the key existed.
+// Changes the key. Returns whether it existed.
 Task<Result<bool>> change(Table::State& state, std::string_view key, Wish wish, Nanos deadline, Cost& cost);
-// False if it existed, and nothing was changed.
+// Adds the key. Returns false, and changes nothing, if it existed.
 Task<Result<bool>> add(Table::State& state, std::string_view key, std::string_view value, bool arrives, Nanos deadline,
                        Cost& cost);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each operation costs when nobody is in the way: trips, messages and bytes by arithmetic, which tests hold the
-// code to. In the paper's plain form the figures are those of the literature; with operation slots the trips are the
-// same.
+// What each operation costs without contention: trips, messages and bytes by arithmetic; tests compare the code with
+// them. In the paper's plain form the figures are those of the literature; operation slots do not change the trips.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +39,7 @@ struct Shape {
   std::uint64_t rows_per_lock = 16;
   bool slots = true;
 };
-// Entries of 8 bytes, an 8-bit version and a 64-bit checksum, and nobody says who holds a lock.
+// Entries of 8 bytes, an 8-bit version and a 64-bit checksum, and locks without a holder's name.
 inline constexpr Shape kPaper = {.row_bytes = 73, .rows_per_lock = 16, .slots = false};
 
 // How far apart the rows of a key lie.
@@ -51,20 +50,20 @@ constexpr Figures read_rows(const Shape& shape, Rows rows) {
 }
 constexpr Figures trip() { return {.trips = 1}; }
 
-// A key whose value is in its entry, or that a block of `extent` bytes holds.
+// A key whose value is in its entry, or in a block of `extent` bytes.
 constexpr Figures lookup_hit(const Shape& shape, Rows rows, std::uint64_t extent = 0) {
   const Figures hit = trip() + read_rows(shape, rows);
   return extent == 0 ? hit : hit + Figures{1, 1, read(extent)};
 }
-// Read twice, so that a key which moves is not missed; the paper reads once.
+// Reads twice, so that it does not miss a key that moves; the paper reads once.
 constexpr Figures lookup_miss(const Shape& shape, Rows rows) {
   const Figures once = trip() + read_rows(shape, rows);
   return shape.slots ? once + once : once;
 }
 
-// What naming the locks' holder adds: the claim before they are taken and the clearing, for which nobody waits.
+// What naming the locks' holder adds: the claim before they are taken, and the clearing, which no operation waits for.
 constexpr Figures claimed(const Shape& shape) { return shape.slots ? Figures{0, 2, kClaim + kClear} : Figures{}; }
-// Where rows are written: also the plan before them, and the counters behind.
+// What written rows add besides: the plan before them, and the counters behind.
 constexpr Figures planned(const Shape& shape) {
   return shape.slots ? claimed(shape) + Figures{0, 2, kPlan + kSettle} : Figures{};
 }
@@ -74,12 +73,12 @@ constexpr Figures change(const Shape& shape, Rows rows, unsigned lock_words = 1)
   return Figures{lock_words + 1, 2 * lock_words, 2 * lock_words * kMaskedCas} + read_rows(shape, rows) +
          Figures{0, 1, write(shape.row_bytes)} + planned(shape);
 }
-// The same locks and nothing written: update or remove of a key that is absent.
+// Takes the same locks and writes nothing: update or remove of an absent key.
 constexpr Figures change_nothing(const Shape& shape, Rows rows, unsigned lock_words = 1) {
   return Figures{lock_words + 1, 2 * lock_words, 2 * lock_words * kMaskedCas} + read_rows(shape, rows) + claimed(shape);
 }
-// An extent is written in the trip that takes the locks; the old one's key is compared before it is unlinked, in one
-// trip more.
+// The extent is written in the trip that takes the locks; the old one's key is compared before it is unlinked, in one
+// more trip.
 constexpr Figures change_extent(const Shape& shape, Rows rows, std::uint64_t key_bytes, std::uint64_t old_extent,
                                 std::uint64_t new_extent, bool own_block) {
   const std::uint64_t compared = std::min(old_extent, (16 + key_bytes + 7) / 8 * 8);
@@ -88,8 +87,7 @@ constexpr Figures change_extent(const Shape& shape, Rows rows, std::uint64_t key
          (own_block ? Figures{} : Figures{0, 1, kFetchAdd});
 }
 
-// An insert that guessed its path right. `locks`: how many it needs, in runs of neighbours whose rows are read
-// together.
+// An insert that guessed its path right. `locks`: how many it needs, in runs of adjacent rows that are read together.
 constexpr Figures insert(const Shape& shape, unsigned path_rows, unsigned locks, unsigned runs) {
   const std::uint64_t rows = locks * shape.rows_per_lock * shape.row_bytes;
   return Figures{2, 2 + runs + path_rows,

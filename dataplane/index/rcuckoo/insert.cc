@@ -3,7 +3,7 @@
 
 namespace farpool::rcuckoo {
 
-// Locks the rows of a cuckoo path and both rows of the key: no other client can add the same key in its other row.
+// Locks the rows of a cuckoo path and both rows of the key: so no other client can add the same key in its other row.
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
   return add(*state_, key, value, false, deadline, cost);
 }

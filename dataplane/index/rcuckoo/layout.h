@@ -69,7 +69,7 @@ inline constexpr std::uint64_t kInlineHeader = 2;
 static_assert(layout::extent_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes) <=
               EntryWord::Units::kMax * layout::kBlockUnit);
 
-// An entry by value, so that a row can be edited while another keeps a copy of what it held.
+// An entry by value: a row can be edited while the caller keeps a copy of its old entry.
 class Entry {
  public:
   Entry() = default;
@@ -91,7 +91,7 @@ class Entry {
     if (!value.empty()) std::memcpy(body + key.size(), value.data(), value.size());
     return entry;
   }
-  // `bytes` of the extent, at `block` in units.
+  // Makes an entry for `bytes` of an extent at `block`, in units.
   static Entry extent(std::uint64_t block, std::uint64_t bytes, std::uint64_t hash) {
     const std::uint64_t units = (bytes + layout::kBlockUnit - 1) / layout::kBlockUnit;
     FARPOOL_CHECK(block <= EntryWord::Block::kMax && units <= EntryWord::Units::kMax);
@@ -111,7 +111,7 @@ class Entry {
     return EntryWord::Type::get(words_[0]) == EntryWord::kLeavingInPlace ||
            (type() == EntryType::extent && EntryWord::Leaving::get(words_[0]) != 0);
   }
-  // The same pair, on its way or not.
+  // Returns the same pair, on its way or not.
   Entry as_leaving(bool leaving) const {
     constexpr std::uint64_t kInPlace = EntryWord::Type::put(EntryWord::kLeavingInPlace ^ 1);
     const std::uint64_t bit = type() == EntryType::extent ? EntryWord::Leaving::put(1) : kInPlace;
@@ -120,17 +120,17 @@ class Entry {
     return entry;
   }
 
-  // In place.
+  // Of an entry in place.
   base::Bytes key() const { return body().first(EntryWord::KeyBytes::get(words_[0])); }
   base::Bytes value() const {
     return body().subspan(EntryWord::KeyBytes::get(words_[0]), EntryWord::ValueBytes::get(words_[0]));
   }
-  // Extent.
+  // Belongs to an extent.
   std::uint64_t block() const { return EntryWord::Block::get(words_[0]); }
   std::uint64_t bytes() const { return EntryWord::Units::get(words_[0]) * layout::kBlockUnit; }
   std::uint64_t hash() const { return words_[1]; }
 
-  // Says whether the words can be an entry of this size at all: a checksum says only that they are what somebody wrote.
+  // Says whether the words can be an entry of this size: a checksum says only that some client wrote them.
   bool well_formed(std::uint64_t entry_bytes) const {
     std::uint64_t used = 0;
     if (type() == EntryType::in_place) {
@@ -155,7 +155,7 @@ class Entry {
   std::array<std::uint64_t, layout::kMaxEntryBytes / 8> words_{};
 };
 
-// The hash from which an entry's two rows derive.
+// Returns the hash from which an entry's two rows derive.
 inline std::uint64_t hash_of(const Entry& entry, const base::HashSecret& seed) {
   return entry.type() == EntryType::extent ? entry.hash() : base::keyed_hash(seed, entry.key());
 }
@@ -173,17 +173,17 @@ struct VersionWord {
   using Count = Field<0, 41>;
   using Move = Field<41, 23>;
   static_assert(layout::tiles_a_word<Count, Move> && Move::kMax == layout::kMostMoves);
-  // As the next WRITE has it.
+  // Returns the word for the next WRITE.
   static constexpr std::uint64_t raised(std::uint64_t word, std::uint64_t move = 0) {
     return Count::put((Count::get(word) + 1) & Count::kMax) | Move::put(std::max(Move::get(word), move));
   }
-  // As it was before that WRITE, if that brought no move.
+  // Returns the word before that WRITE, if that brought no move.
   static constexpr std::uint64_t lowered(std::uint64_t word) {
     return Count::put((Count::get(word) - 1) & Count::kMax) | Move::put(Move::get(word));
   }
 };
 
-// A row's bytes where they lie: in a buffer, a cache, or an image.
+// A row's bytes in their place: in a buffer, a cache, or an image.
 class RowView {
  public:
   RowView(const Geometry& geometry, base::Bytes bytes) : geometry_(&geometry), bytes_(bytes) {}
@@ -219,7 +219,7 @@ inline void seal_row(base::MutableBytes bytes, std::uint64_t row, std::uint64_t 
   base::store(trailer + 8, base::crc64(bytes.first(bytes.size() - 8), row));
 }
 
-// Puts an entry in a row, and seals that.
+// Puts an entry in a row, and seals the row.
 inline void edit_row(const Geometry& geometry, base::MutableBytes bytes, std::uint64_t row, std::uint64_t slot,
                      const Entry& entry, std::uint64_t move = 0) {
   std::memcpy(bytes.data() + slot * geometry.entry_bytes, entry.raw().data(), geometry.entry_bytes);
@@ -271,9 +271,9 @@ struct SlotState {
   }
 };
 
-// A plan names the rows in the order in which they are WRITTEN, each with the entry that changes. The last gets the
-// entry in `redo`, every other the entry that the next row in order has in its changing place: whatever part of these
-// WRITEs has landed, the rest can be told. repair.h does.
+// A plan names the rows in the order in which they are WRITTEN, each with the entry that changes. The last row gets the
+// entry in `redo`; every other row gets the entry that the next row in order has in its changing place. So whatever
+// part of these WRITEs has landed, repair.h can tell the rest.
 // OperationSlot::row: a row, and which of its entries changes; 0 behind the last.
 struct SlotRow {
   using Row = Field<0, 56>;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dependent hashing: key hash -> the two rows where its entry may lie. Both derive from one 64-bit keyed hash, so that
-// an entry which holds only the hash can be moved without reading its key.
+// Dependent hashing: key hash -> the two rows where its entry may lie. Both derive from one 64-bit keyed hash, so an
+// entry that holds only the hash can be moved without reading its key.
 //
 //   L1 = h1 mod T        L2 = (L1 + offset) mod T
 //   offset from h2 mod floor(f^(f+Z)), Z = trailing zeros of h3, f = 2.3
 //
-// The printed formula puts 10.5 percent of the keys on one row twice; nine such keys of one row fill the table for
+// The printed formula gives 10.5 percent of the keys the same row twice; nine such keys of one row fill the table for
 // ever. With one added to the offset every key has two rows. docs/measurements/rcuckoo-fill.md has both; the table uses
 // `plus_one`.
 #pragma once
@@ -23,7 +23,7 @@ namespace farpool::rcuckoo {
 enum class Offset : std::uint8_t { printed, plus_one };
 inline constexpr Offset kOffset = Offset::plus_one;
 
-// floor(2.3^(2.3+z)) for z = 0 to 64; larger ones than a table can have rows are cut off.
+// floor(2.3^(2.3+z)) for z = 0 to 64; values above the largest number of rows are cut off.
 inline constexpr std::array<std::uint64_t, 65> kRange = [] {
   constexpr double kBase = 2.3;
   constexpr double kPower = 6.791630075247877;  // 2.3^2.3
@@ -54,14 +54,14 @@ constexpr Places locate(std::uint64_t hash, std::uint64_t rows, Offset offset = 
   return {first, second < rows ? second : second - rows};
 }
 
-// Where an entry of `row` may also lie.
+// Returns the other row where an entry of `row` may lie.
 constexpr std::uint64_t alternate(std::uint64_t hash, std::uint64_t row, std::uint64_t rows, Offset offset = kOffset) {
   const Places places = locate(hash, rows, offset);
   return places.first == row ? places.second : places.first;
 }
 
-// Entries are displaced to and fro only between rows that are no further apart than this. The others, two of a hundred,
-// are displaced once, to the row of the higher number, and never back. So a client that reads some rows, and so many
+// Entries are displaced to and fro only between rows that are at most so far apart. The others, two of a hundred, are
+// displaced once, to the row with the higher number, and never back. So a client that reads some rows, and so many
 // behind them, has read all places of entries that may come back; and a client that reads the rows in ascending order
 // does not miss an entry that goes up (scan.cc).
 inline constexpr std::uint64_t kReach = 256;
@@ -71,7 +71,7 @@ constexpr bool near(const Places& places, std::uint64_t rows) {
   return distance <= kReach;
 }
 
-// Where an entry of `row` may be displaced to; `row` itself if it stays where it is.
+// Returns the row that an entry of `row` may be displaced to; `row` itself if it stays.
 constexpr std::uint64_t displaced_to(std::uint64_t hash, std::uint64_t row, std::uint64_t rows,
                                      Offset offset = kOffset) {
   const Places places = locate(hash, rows, offset);

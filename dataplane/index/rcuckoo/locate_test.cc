@@ -73,7 +73,7 @@ TEST(Locate, DistancesAreThoseOfThePaper) {
   EXPECT_NEAR(100.0 * near / kKeys, 62.7, 0.5);
 }
 
-// The table's bytes depend on these: another answer is another version of the layout.
+// The table's bytes depend on these values: other values are another version of the layout.
 TEST(Locate, Golden) {
   EXPECT_EQ(locate(0, 1000).first, 586u);
   EXPECT_EQ(locate(0, 1000).second, 600u);
@@ -201,7 +201,7 @@ TEST(Row, AnyMixOfTwoVersionsIsSeen) {
   edit_row(g, before, 0, 3, Entry::extent(7, 64, 1));
   std::vector<std::byte> after = before;
   edit_row(g, after, 0, 3, Entry::extent(9, 64, 2));
-  // Entry (2 words), version, checksum differ.
+  // The entry (2 words), the version and the checksum differ.
   const std::size_t words[] = {6, 7, 16, 17};
   for (unsigned mask = 1; mask < 15; ++mask) {
     std::vector<std::byte> torn = before;

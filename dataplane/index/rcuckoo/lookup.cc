@@ -24,7 +24,7 @@ class Lookup {
   Task<Result<std::optional<std::string>>> run();
 
  private:
-  // What a row was when it was read: rows with the same stamp twice did not change in between.
+  // The state of a row when it was read: a row with the same stamp twice did not change in between.
   struct Stamp {
     std::uint64_t version = 0;
     std::uint64_t checksum = 0;
@@ -80,7 +80,7 @@ Task<Result<std::optional<std::string>>> Lookup::run() {
       if (Status status = co_await torn_.wait(unsure_row_, checksum, deadline_, cost_); !status.ok()) co_return status;
       continue;
     }
-    // The rows were read one after the other, and an entry may have moved between them the other way round. Only if
+    // The rows were read one after the other, and an entry may have moved between them in the other direction. Only if
     // neither has changed while both were read again was there a moment at which the key was in neither.
     torn_.came_good();
     const Stamps now = {Stamp{view(0).version(), view(0).checksum()}, Stamp{view(1).version(), view(1).checksum()}};
@@ -95,7 +95,7 @@ Task<Result<std::optional<std::string>>> Lookup::run() {
   }
 }
 
-// One READ that covers both rows where they are neighbours, otherwise two.
+// Posts one READ that covers both rows if they are adjacent, otherwise two.
 Task<Status> Lookup::read_rows() {
   const std::uint64_t bytes = state_.geometry.row_bytes();
   const std::uint64_t low = std::min(places_.first, places_.second), high = std::max(places_.first, places_.second);
@@ -160,7 +160,7 @@ Task<Result<Lookup::Sighted>> Lookup::read_extent_of(const Entry& entry, std::st
   if (outcome.fate != Fate::done) co_return state_.gone(Code::unavailable, "the extent could not be read");
   const auto whole = layout::read_extent(extent.first(bytes), block);
   if (!whole) {
-    // Unlinked and reused since the row was read, unless it stays so.
+    // The block was reused since the row was read, unless it stays so.
     ++state_.marks.stale_extents;
     co_return Sighted::unsure;
   }

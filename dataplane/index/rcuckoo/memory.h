@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client remembers of the table: some rows, perhaps stale. Only searches for a cuckoo path use it, and a path
-// counts for nothing until its rows have been read under their locks; so a stale row costs a trip and never an error.
+// What a client remembers of the table: some rows, perhaps stale. Only searches for a cuckoo path use it, and no path
+// is used before its rows have been read under their locks. So a stale row costs a trip and never causes an error.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace farpool::rcuckoo {
 
 inline constexpr std::uint64_t kCacheBytes = 64 * 1024;
 
-// Direct-mapped: neighbours never displace each other, and a table's hot stretch stays.
+// A direct-mapped cache: neighbours never displace each other, and a table's hot stretch stays.
 class RowCache {
  public:
   explicit RowCache(const Geometry& geometry)
@@ -22,13 +22,13 @@ class RowCache {
         rows_(kCacheBytes / geometry.row_bytes() == 0 ? 1 : kCacheBytes / geometry.row_bytes(), kNothing),
         bytes_(rows_.size() * geometry.row_bytes()) {}
 
-  // Whole rows only.
+  // Learns whole rows only.
   void learn(std::uint64_t row, base::Bytes bytes) {
     const std::size_t at = row % rows_.size();
     rows_[at] = row;
     std::memcpy(bytes_.data() + at * row_bytes_, bytes.data(), row_bytes_);
   }
-  // Empty if nothing is remembered.
+  // Returns the row's bytes; empty if it remembers none.
   base::Bytes recall(std::uint64_t row) const {
     const std::size_t at = row % rows_.size();
     return rows_[at] == row ? base::Bytes(bytes_).subspan(at * row_bytes_, row_bytes_) : base::Bytes();

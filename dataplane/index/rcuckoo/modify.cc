@@ -3,7 +3,7 @@
 
 namespace farpool::rcuckoo {
 
-// The editor runs between the locked read and the write: nobody else changes the key in between.
+// Runs the editor between the locked read and the write: no other client changes the key in between.
 Task<Result<bool>> Table::modify(std::string_view key, Editor& editor, Nanos deadline, Cost& cost) {
   return change(*state_, key, {.kind = Operation::modify, .editor = &editor}, deadline, cost);
 }

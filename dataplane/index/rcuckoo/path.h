@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Breadth-first search for a cuckoo path, over whatever is known of the rows. The client's search, the search among
-// locked rows and the fill measurements are this one piece of code.
+// Breadth-first search for a cuckoo path, over what is known of the rows. The client's search, the search among locked
+// rows and the fill measurements all use this code.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Displacement {
   std::uint32_t slot = 0;  // of the entry that moves to the next step's row; at the end of the path, the empty slot
 };
 
-// From one of the new key's rows to a row with room. No row occurs twice.
+// Leads from one of the new key's rows to a row with room. No row occurs twice.
 struct Path {
   static constexpr std::size_t kMaxSteps = 16;
   std::array<Displacement, kMaxSteps> step{};
@@ -85,7 +85,7 @@ class PathSearch {
       path.presumed = sight == Sight::unknown;
       if (rows.accepts(path)) return true;
     }
-    // A row with room never needs to lose an entry; an unknown one cannot be looked into.
+    // A row with room never needs to lose an entry; the entries of an unknown row are unknown.
     if (empty < 0) nodes_.push_back(node);
     return false;
   }
@@ -102,7 +102,7 @@ class PathSearch {
     }
   }
 
-  // A set of rows that empties in no time: open addressing, stamped with the search's number.
+  // A set of rows that is emptied in constant time: open addressing, stamped with the search's number.
   void begin_visit() {
     if (seen_.empty()) seen_.resize(1024);
     if (++stamp_ == 0) {

@@ -13,7 +13,7 @@ struct FromCache {
   base::Bytes operator()(std::uint64_t row) const { return cache.recall(row); }
 };
 
-// Knows what was fetched, and notes what was asked for besides.
+// Knows the fetched rows, and notes which others the search asked for.
 struct FromFetched {
   const std::unordered_map<std::uint64_t, std::vector<std::byte>>& rows;
   std::vector<std::uint64_t>& missing;
@@ -50,7 +50,7 @@ Task<Result<bool>> Planner::explore(Path& path, Nanos deadline, Cost& cost) {
                                             std::to_string(fetched_.size()) +
                                             " rows had been looked at: try again with a longer one");
     }
-    // In the order of the search, so that short paths are found first.
+    // Fetches in the order of the search, so that short paths are found first.
     if (missing.size() > fabric::kMaxChain) missing.resize(fabric::kMaxChain);
     if (Status status = co_await fetch(missing, deadline, cost); !status.ok()) co_return status;
     if (!torn_) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where an insert would go: a cuckoo path, guessed from what the client remembers or found among rows fetched for the
-// purpose. Internal to the room.
+// Finds the place of an insert: a cuckoo path, guessed from what the client remembers, or found among rows that it
+// fetches for that. Internal to the room.
 #pragma once
 
 #include <optional>
@@ -15,14 +15,14 @@ class Planner {
  public:
   Planner(Table::State& state, Places places) : state_(state), roots_{places.first, places.second} {}
 
-  // From memory alone. Rows of which nothing is known are presumed to have room.
+  // Uses memory alone. Presumes that unknown rows have room.
   bool speculate(Path& path);
 
-  // Fetches, without locks, every row that the search looks at. Returns false only if no path exists among them: the
-  // table is full as far as this key is concerned.
+  // Fetches, without locks, every row that the search looks at. Returns false only if there is no path among them: the
+  // table is full for this key.
   Task<Result<bool>> explore(Path& path, Nanos deadline, Cost& cost);
 
-  // Among the given rows only, which are held and have just been read. `at` gives a row's bytes, or none.
+  // Searches only among the given rows, which are held and have just been read. `at` returns a row's bytes, or none.
   template <class At>
   bool search_held(const At& at, Path& path);
 
@@ -32,7 +32,7 @@ class Planner {
   Table::State& state_;
   const std::array<std::uint64_t, 2> roots_;
   std::unordered_map<std::uint64_t, std::vector<std::byte>> fetched_;
-  // A row that was torn when it was last fetched, if any was.
+  // A row that was torn when it was last fetched, if there was one.
   struct Torn {
     std::uint64_t row = 0;
     std::uint64_t checksum = 0;
@@ -40,7 +40,7 @@ class Planner {
   std::optional<Torn> torn_;
 };
 
-// What the searches share: how to look into a row's bytes, and that an operation slot must be able to name the locks.
+// The searches share this: how to look into a row's bytes, and that an operation slot must be able to name the locks.
 template <class At, Sight kOther>
 class RowsAt {
  public:

@@ -3,7 +3,7 @@
 
 namespace farpool::rcuckoo {
 
-// As an update while the key exists or either of its rows has room; only then as an insert, with a path.
+// Proceeds like an update while the key exists or either of its rows has room; otherwise like an insert, with a path.
 Task<Result<bool>> Table::put(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
   return change(*state_, key,
                 {.kind = Operation::put, .if_present = Edit::Kind::put, .if_absent = Edit::Kind::put, .value = value},

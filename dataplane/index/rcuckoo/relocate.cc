@@ -19,8 +19,8 @@ constexpr std::uint64_t kRowsOfAPage = 1024;
 
 }  // namespace
 
-// The row that the key comes to is closed to clients that do not know of the move: by an older map this memory node may
-// be the one that the key was leaving.
+// Closes the row that the key comes to, to clients that do not know of the move: by an older map, the key may have been
+// leaving this memory node.
 Task<Result<bool>> Relocation::admit(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
   return add(state_, key, value, true, deadline, cost);
 }
@@ -29,7 +29,7 @@ Task<Result<index::Movable::Standing>> Relocation::standing() {
   return index::move_standing(state_.session, state_.geometry.tables, soon(), cost_);
 }
 
-// Where keys come, rows are closed one by one, by admit().
+// At a target, admit() closes rows one by one.
 Task<Status> Relocation::close(index::Arrivals* arrivals, const GoOn& go_on) {
   if (arrivals == nullptr) co_return Status();
   for (std::uint64_t row = 0; row < state_.geometry.rows; row += kRowsAtOnce) {
@@ -41,7 +41,7 @@ Task<Status> Relocation::close(index::Arrivals* arrivals, const GoOn& go_on) {
   co_return Status();
 }
 
-// Rows that the move has reached already are passed over. A row's number never goes back, so this is all that is
+// Skips rows that the move has reached already. A row's number never decreases, so it is the only thing that can be
 // believed of what is read here.
 Task<Status> Relocation::close_some(std::uint64_t first, std::uint64_t count) {
   const std::uint64_t bytes = state_.geometry.row_bytes(), end = first + count;
@@ -81,7 +81,7 @@ Task<void> Relocation::close_neighbours(std::uint64_t first, std::uint64_t count
   status = done.status();
 }
 
-// No key that leaves comes any more, so a scan meets all that are there.
+// No leaving key comes any more, so a scan meets all of them.
 Task<Status> Relocation::move_away(index::Arrivals& arrivals, const GoOn& go_on) {
   const std::uint64_t number = state_.move.number;
   std::uint64_t position = 0;
@@ -111,7 +111,8 @@ Task<Status> Relocation::send_all(index::Arrivals& arrivals, const std::vector<s
   co_return go_on();
 }
 
-// From the first step to the last nobody else changes the key, here or there: it is read here until it is there.
+// From the first step to the last only the mover changes the key, here and there: it can be read here until it is
+// there.
 Task<void> Relocation::send(index::Arrivals& arrivals, const std::string& key, Status& status) {
   std::string value;
   const Wish begin{.kind = Operation::modify, .leave = Wish::Leave::begin, .leaving_value = &value};
@@ -130,8 +131,7 @@ Task<void> Relocation::send(index::Arrivals& arrivals, const std::string& key, S
   status = here.status();
 }
 
-// A key that is not sent, now that something is in the way: if it is known not to be there, clients may go on with it
-// here.
+// Handles a key that could not be sent: if it is certain not to be at the target, clients may use it here again.
 Task<void> Relocation::spare(index::Arrivals& arrivals, const std::string& key) {
   const Result<bool> has = co_await arrivals.has(key);
   if (!has.ok() || *has) co_return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How keys of this memory node leave for others: docs/adr/0015-rcuckoo-moves.md. Internal to the room.
+// How keys leave this memory node for others: docs/adr/0015-rcuckoo-moves.md. Internal to the room.
 #pragma once
 
 #include <string>

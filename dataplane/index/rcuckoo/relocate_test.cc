@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys leave for another memory node while clients work: what only RCuckoo has of the source's side, with a map in the
-// other's place, and of the target's. What every table has: index/contract/moves.h.
+// Keys leave for another memory node while clients work. These tests cover what only RCuckoo does at the source, with a
+// map in the other node's place, and at the target. index/contract/moves.h has what every table does.
 #include "index/rcuckoo/relocate.h"
 
 #include <gtest/gtest.h>
@@ -115,7 +115,7 @@ struct RcuckooMove : ::testing::Test {
     }
     return leaving;
   }
-  // All keys that leave are left on their way, as by a mover that cannot tell whether the target has them.
+  // Leaves all leaving keys on their way, as a mover does that cannot tell whether the target has them.
   void strand() {
     class Unsure final : public index::Arrivals {
      public:
@@ -137,7 +137,7 @@ struct RcuckooMove : ::testing::Test {
   }
 };
 
-// A row that is closed already is passed over.
+// A row that is closed already is skipped.
 TEST_F(RcuckooMove, ClosingAgainWritesNothing) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());
@@ -147,7 +147,7 @@ TEST_F(RcuckooMove, ClosingAgainWritesNothing) {
   EXPECT_TRUE(std::equal(before.begin(), before.end(), world.region(layout::kTable).begin()));
 }
 
-// Cuckoo moves carry what is leaving to and fro like anything else.
+// Cuckoo moves carry leaving entries to and fro like others.
 TEST_F(RcuckooMove, ATableThatFillsUpLosesNoKeyThatIsLeaving) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());
@@ -165,7 +165,7 @@ TEST_F(RcuckooMove, ATableThatFillsUpLosesNoKeyThatIsLeaving) {
   in_order();
 }
 
-// By a map of before the key may have been leaving this memory node, and its rows say no more than that.
+// By an earlier map, the key may have been leaving this memory node, and its rows say no more than that.
 TEST_F(RcuckooMove, AKeyThatComesIsNotChangedByWhoFollowsAnOlderMap) {
   movable(client).follow(move());
   movable(ignorant).follow(move());
@@ -179,14 +179,14 @@ TEST_F(RcuckooMove, AKeyThatComesIsNotChangedByWhoFollowsAnOlderMap) {
   EXPECT_EQ(put(ignorant, back, "w").code(), Code::stale);
   EXPECT_EQ(remove(ignorant, back).code(), Code::stale);
   EXPECT_EQ(closed_rows(2), 1u);
-  // What others put closes nothing.
+  // Puts of other clients close nothing.
   EXPECT_EQ(put(client, "another", "w").code(), Code::ok);
   EXPECT_EQ(closed_rows(2), 1u);
   in_order();
 }
 
-// A client that finishes what a dead mover had planned closes the row that the key comes to; and the rows that were to
-// be closed.
+// A client that finishes a dead mover's plan closes the row that the key comes to, and the rows that the plan was to
+// close.
 TEST(RcuckooMoveRepair, APlanOfAMoverIsFinishedWithItsNumber) {
   const auto geometry = layout::plan_geometry(options().geometry).value();
   std::vector<std::byte> table(geometry.at(layout::kTable).bytes);

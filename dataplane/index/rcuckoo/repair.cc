@@ -26,9 +26,8 @@ bool same(const Geometry& geometry, const Entry& a, const Entry& b) {
   return std::equal(a.words().begin(), end, b.words().begin());
 }
 
-// Says whether a row that is not whole is one in the middle of a WRITE that changes `slot` from `before` to `after`,
-// and which no move reaches with it: then its checksum is that of the one or of the other, with the version that goes
-// with it.
+// Says whether a torn row is in the middle of a WRITE that changes `slot` from `before` to `after` and that brings no
+// move: then its checksum is that of one of the two, with the matching version.
 bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t number, std::uint64_t slot,
                   const Entry& before, const Entry& after) {
   std::vector<std::byte> guess(row.begin(), row.end());
@@ -43,7 +42,7 @@ bool torn_between(const Geometry& geometry, base::Bytes row, std::uint64_t numbe
          fits(after, VersionWord::raised(version));
 }
 
-// Rows that a move was to reach, and in which nothing else was to change.
+// Finishes rows that a move was to reach and in which nothing else was to change.
 Finish finish_closing(const Geometry& geometry, const OperationSlot& slot, std::span<const base::MutableBytes> rows) {
   const std::uint64_t move = SlotState::Move::get(slot.state);
   const auto number = [&](std::size_t i) { return SlotRow::row(slot.row[i]); };
@@ -100,14 +99,14 @@ Finish finish_rows(const Geometry& geometry, const OperationSlot& slot, std::spa
       return unexplained("more than one row of its path is torn, row " + std::to_string(number(i)) + " too");
   }
   if (SlotState::closes(slot.state)) return finish_closing(geometry, slot, rows);
-  // From the last row to be written back to the first that is as before: what each becomes.
+  // Goes from the last row to be written back to the first unchanged row, and works out what each becomes.
   std::array<Entry, OperationSlot::kRows> becomes;
   becomes[count - 1] = Entry(std::as_bytes(std::span(slot.redo)).first(geometry.entry_bytes));
   std::size_t first = count;
   for (std::size_t i = count; i-- > 0;) {
     const Entry entry = view(i).entry(place(i));
     if (!view(i).whole(number(i))) {
-      // What it was: in a path the entry that the row before it has got, at the path's end nothing.
+      // Its old state: in a path, the entry that the row before it has got; at the path's end, nothing.
       bool explained = false;
       if (i + 1 == count) {
         explained = rest_of(geometry, rows[i], place(i)) == slot.rest;
@@ -190,7 +189,7 @@ ImageRepair repair_image(const Geometry& geometry, base::MutableBytes memory) {
   const base::MutableBytes slots = region(layout::kSlots), locks = region(layout::kLocks),
                            table = region(layout::kTable);
   const HalfDone found = half_done(geometry, memory);
-  // What goes before must be there when what comes after is: a kill comes between any two stores.
+  // The first store must be visible before the second: a kill may come between any two.
   const auto then = [] { std::atomic_signal_fence(std::memory_order_seq_cst); };
 
   std::vector<std::uint64_t> kept(locks.size() / 8, 0);
@@ -200,7 +199,7 @@ ImageRepair repair_image(const Geometry& geometry, base::MutableBytes memory) {
     if (one.state == State::quarantined) {
       done.quarantined.push_back("operation slot " + std::to_string(one.index) + ": " + one.why);
       slot.done = OperationSlot::kQuarantined;
-      // Locks that lay in a NIC's memory were lost with the process: what a whole claim names is locked again.
+      // Locks in a NIC's memory were lost with the process: what a whole claim names is locked again.
       for (const layout::HeldLocks& held : slot.lock_word) {
         if (held.mask == 0 || held.offset % 8 != 0 || held.offset >= locks.size()) continue;
         const auto stands = slot.claims() ? ~0ull : base::load<std::uint64_t>(locks.data() + held.offset);
@@ -255,7 +254,7 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlo
   if (!finished.unexplained.empty()) co_return std::optional<std::string>(finished.unexplained);
   if (finished.first < images.size()) {
     chain.clear();
-    // The dead may have gone by marks that have been cleared since.
+    // The dead client may have relied on marks that have been cleared since.
     const bool puts = !SlotState::closes(slot.state);
     for (std::size_t i = finished.first; puts && i < images.size(); ++i) row_marks.add_anew_to(chain, (*rows)[i]);
     for (std::size_t i = finished.first; i < images.size(); ++i) {
@@ -272,8 +271,9 @@ Task<Result<std::optional<std::string>>> Table::State::finish(const OperationSlo
 Task<Result<bool>> Table::State::refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) {
   const auto whole = layout::read_extent(extent, units);
   if (!whole || whole->key.size() > layout::kMaxKeyBytes) co_return false;
-  // Most are in use, which rows that nobody holds tell without their locks. The locks are read before the rows: what
-  // anybody who was dead by then had unlinked is seen, for a lock stands until the dead's rows are written.
+  // Most blocks are in use, and rows that no client holds show that without their locks. The locks are read before the
+  // rows: so a block that was unlinked by a client that was dead by then is seen, because a lock stands until the dead
+  // client's rows are written.
   const Places places = locate(hash(base::text_of(whole->key)), geometry.rows);
   const std::array rows{places.first, places.second};
   const std::uint64_t bytes = geometry.row_bytes();

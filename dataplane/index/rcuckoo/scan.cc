@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scan goes through the rows in order. An entry belongs to its first row, wherever it lies, unless its two rows are
-// far from each other: then it belongs to the row that it is found in, and is displaced upwards alone, to where a scan
-// has yet to come. So a client that reads rows and the kReach behind them has read every place from which what belongs
-// to these rows could escape.
+// A scan reads the rows in order. An entry belongs to its first row, in whichever row it lies, unless its two rows are
+// far apart: then it belongs to the row that it is found in, and is only displaced upwards, to rows that the scan has
+// yet to read. So a client that reads rows and the kReach behind them has read every place to which their entries could
+// escape.
 //
-// The rows are not read at one moment, and an entry may be displaced against the order in which they are. A row's
-// version tells what it has been: of a row that was read with versions v and v + 1 every state has been seen. So rows
-// are read in rounds, one after the other, until no entry can have been missed:
-//  - Between two rounds there is a moment. If in none of the rows a state was left out between the last two, an entry
-//    that was never seen was in neither of its rows at that moment.
-//  - If a row was read in three rounds without leaving out a state, the other rows were read in the middle round. An
-//    entry that was never seen in it lay in its other row then, and was seen there. That row need not be read again.
+// The rows are not read at one moment, and an entry may be displaced against the order of reading. A row's version
+// tells its history: of a row that was read with versions v and v + 1, every state has been seen. So rows are read in
+// rounds, one after the other, until no entry can have been missed:
+//  - There is a moment between two rounds. If no row skipped a state between the last two, an entry that was never seen
+//    was in neither of its rows at that moment.
+//  - If a row was read in three rounds without skipping a state, the other rows were read in the middle round. An entry
+//    that was never seen in it lay in its other row then, and was seen there. That row need not be read again.
 //
-// Rows that were never used (layout/geometry.h) are passed over. An entry may be displaced to such a row meanwhile, and
-// its mark is set before: so the marks are read again behind the last round, and the step begins anew if one has come.
-// A page of none but such rows misses nothing: an entry that is there all the while lies in a row with a mark, and no
-// mark is cleared that the entry had while the page was read (docs/adr/0029).
+// Rows that were never used (layout/geometry.h) are skipped. An entry may be displaced to such a row meanwhile, and its
+// mark is set before: so the marks are read again behind the last round, and the step begins anew if one has been set.
+// A page of only such rows misses nothing: an entry that is there all the while lies in a row with a mark, and no mark
+// of such a row is cleared while the page is read (docs/adr/0029).
 #include <algorithm>
 #include <array>
 #include <map>
@@ -55,7 +55,7 @@ class Scan {
   struct Row {
     std::uint64_t number = 0;
     std::uint64_t at = 0;      // in the buffer
-    bool ours = false;         // of the page; others are read because of their guests
+    bool ours = false;         // of the page; other rows are read for entries that belong to the page
     std::array<Stamp, 3> was;  // in the last rounds, the last one first
   };
   using Rows = std::vector<Row*>;
@@ -84,7 +84,7 @@ class Scan {
   const std::uint64_t first_;
   const std::uint64_t wanted_;  // rows to be read, as long as there are so many
   const std::uint64_t reach_;
-  std::uint64_t rows_ = 0;  // that the page covers
+  std::uint64_t rows_ = 0;  // covered by the page
   std::uint64_t marks_first_ = 0, marks_count_ = 0, marks_wrapped_ = 0;
   std::vector<bool> marks_;          // of the rows from first_ on; behind them, of the table's first rows
   std::vector<std::size_t> passed_;  // places of marks whose rows are passed over
@@ -108,7 +108,7 @@ Task<Result<std::vector<bool>>> Scan::read_marks() {
                            cost_);
 }
 
-// How far the page goes, and which of the rows there, and of those behind in which guests lie, are to be read.
+// Decides how far the page goes, and which rows to read there and behind, where displaced entries may lie.
 Task<Status> Scan::choose_rows() {
   const Geometry& g = state_.geometry;
   const std::uint64_t in_reach = (reach_ + g.rows_per_mark() - 1) / g.rows_per_mark() + 1;
@@ -145,7 +145,7 @@ Task<Status> Scan::choose_rows() {
   co_return Status();
 }
 
-// Says whether a row that has been passed over may have entries by now.
+// Says whether a skipped row may have entries by now.
 Task<Result<bool>> Scan::anything_new() {
   if (all_.empty() || passed_.empty()) co_return false;
   const Result<std::vector<bool>> now = co_await read_marks();
@@ -215,7 +215,7 @@ Task<Status> Scan::read_rows() {
   co_return Status();
 }
 
-// Each row once, and again until it was whole.
+// Reads each row once, and again until it is whole.
 Task<Status> Scan::read_round(const Rows& rows) {
   for (Rows left = rows; !left.empty();) {
     for (std::size_t first = 0; first < left.size();) {
@@ -225,7 +225,7 @@ Task<Status> Scan::read_round(const Rows& rows) {
       }
       Chain chain;
       while (first < left.size() && chain.size() < fabric::kMaxChain) {
-        // Neighbours in one READ.
+        // Adjacent rows share a READ.
         std::size_t end = first + 1;
         const auto follows = [&](std::size_t i) {
           return left[i]->number == left[i - 1]->number + 1 && left[i]->at > left[i - 1]->at &&
@@ -275,7 +275,7 @@ Status Scan::collect(const Row& row) {
   return {};
 }
 
-// False: one is not what its entry says, although no block is reused while the era is held.
+// Returns false if an extent is not what its entry says, although no block is reused while the era is held.
 Task<Result<bool>> Scan::read_keys() {
   std::vector<index::Head> heads;
   heads.reserve(extents_.size());

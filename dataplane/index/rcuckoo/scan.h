@@ -10,14 +10,14 @@
 
 namespace farpool::rcuckoo {
 
-// Rows of one position of a scan: a power of two, 1 in tables of up to 2^35 rows. So the positions of the largest table
-// that a memory node can have fit into a cursor, and a step covers whole positions.
+// Returns the rows of one position of a scan: a power of two, 1 in tables of up to 2^35 rows. So the positions of the
+// largest table that a memory node can have fit into a cursor, and a step covers whole positions.
 constexpr std::uint64_t rows_per_position(std::uint64_t rows) {
   return std::bit_ceil((rows + (1ull << index::kPositionBits) - 1) >> index::kPositionBits);
 }
 
-// Does index::Table::scan() for so many rows from `first` on. It reads as much behind them, to find all that belongs to
-// them, for many rows as for few.
+// Does index::Table::scan() for so many rows from `first` on. For few rows it reads as far behind them as for many, to
+// find every entry that belongs to them.
 Task<Result<index::Page>> scan(Table::State& state, std::uint64_t first, std::uint64_t rows, Nanos deadline,
                                Cost& cost);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans of a table whose entries are displaced or have rows far apart, and of a damaged one. All else: index/contract, and sim.
+// Scans of a table whose entries are displaced or have rows far apart, and of a damaged one. index/contract and sim have
+// everything else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +56,7 @@ Result<index::Page> scan(World& world, Client& client, std::uint64_t position, s
   return page;
 }
 
-// Short keys and long ones, in place and in extents, in a table with keys whose rows are far from each other.
+// Short keys and long ones, in place and in extents, in a table with keys whose rows are far apart.
 TEST(RCuckooScan, TellsOnceOfKeysWhoseRowsAreFarApart) {
   World world(options_of(3));
   ASSERT_GT(world.geometry().rows, 4 * kReach);
@@ -82,7 +83,7 @@ TEST(RCuckooScan, TellsOnceOfKeysWhoseRowsAreFarApart) {
   }
 }
 
-// Where each key that is held in place lies.
+// Returns the row of each key that is held in place.
 std::map<std::string, std::uint64_t> rows_of(const World& world) {
   const layout::Geometry& geometry = world.geometry();
   const base::Bytes table = world.memory().subspan(geometry.at(layout::kTable).offset);
@@ -97,8 +98,8 @@ std::map<std::string, std::uint64_t> rows_of(const World& world) {
   return rows;
 }
 
-// A table fills up while a scan goes through it, and entries are displaced from where it has yet to come and from where
-// it has been, near and far.
+// A table fills up during a scan, and entries are displaced from rows that it has yet to read and from rows that it has
+// read, near and far.
 TEST(RCuckooScan, GoesOnThroughDisplacements) {
   std::size_t far = 0, moved = 0;
   for (int world_number = 0; world_number < 4; ++world_number) {

@@ -42,8 +42,8 @@ using index::Chain;
 using index::check_sizes;
 using task::Task;
 
-// Operations of one client that want the same lock take turns here, instead of against each other on the memory node:
-// however many wait for a popular key, one of them asks for its lock.
+// Operations of one client that want the same lock take turns here, not against each other on the memory node: however
+// many wait for a popular key, one of them asks for its lock.
 class Turns {
  public:
   explicit Turns(fabric::Port& port) : queue_(port) {}
@@ -79,7 +79,7 @@ class Turns {
 class Relocation;
 
 struct Table::State final : session::Repairable, heap::References, index::Stretches {
-  // On a heap of its own if there is no other.
+  // Uses a heap of its own if there is no other.
   State(session::Session& session, heap::Heap* other_heap, const Geometry& geometry, std::uint32_t table_id);
   ~State() override;
 
@@ -115,7 +115,7 @@ struct Table::State final : session::Repairable, heap::References, index::Stretc
 
   Remote row_at(std::uint64_t row) const { return {layout::kTable, row * geometry.row_bytes()}; }
   Remote block_at(std::uint64_t units) const { return {layout::kHeap, layout::block_offset(units)}; }
-  // Says whether an entry points into the heap at all; a READ beyond it would end the session.
+  // Says whether an entry points into the heap; a READ beyond it would end the session.
   bool in_heap(const Entry& entry) const {
     const std::uint64_t bytes = geometry.at(layout::kHeap).bytes;
     return entry.block() <= bytes / layout::kBlockUnit && entry.bytes() <= bytes - layout::block_offset(entry.block());
@@ -128,14 +128,14 @@ struct Table::State final : session::Repairable, heap::References, index::Stretc
 };
 
 // Waits for a row that does not match its checksum, or whose extent does not. A row in the middle of a WRITE is whole
-// again a moment later. A row that stays so was left by a client that died, as its lock shows, or is damaged.
+// again a moment later. A row that stays torn was left by a client that died, as its lock shows, or is damaged.
 class TornRow {
  public:
   explicit TornRow(Table::State& state)
       : state_(state), suspicion_(state.session, state.repairer), backoff_(state.session) {}
 
-  // The row was read and was not sure, with this checksum in it. Returns when it is worth reading again. The caller
-  // holds no lock and claims none.
+  // Called when the row was read and was torn, with this checksum in it. Returns when it is worth reading again. The
+  // caller holds no lock and claims none.
   Task<Status> wait(std::uint64_t row, std::uint64_t checksum, Nanos deadline, Cost& cost);
   void came_good() { since_ = 0; }
 

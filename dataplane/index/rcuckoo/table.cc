@@ -56,8 +56,8 @@ Task<Status> TornRow::wait(std::uint64_t row, std::uint64_t checksum, Nanos dead
     was_free_ = false;
   }
   if (state_.now() - since_ >= timeout / 16) {
-    // Read before, torn, and after its lock was free, and still the same: nobody is writing it. Once is not enough, for
-    // it may have been finished between the two.
+    // The row was read torn before and after its lock was free, and is unchanged: no client is writing it. One reading
+    // is not enough, because the row may have been finished between the two.
     if (was_free_) {
       co_return Status(Code::corrupt, state_.name_row(row) +
                                           " or an extent of it is damaged: it does not match its "

@@ -26,9 +26,9 @@ using index::Marks;
 
 class Table final : public index::Table {
  public:
-  // The session outlives the table, and the table its operations. It has a heap of its own.
+  // The session outlives the table, and the table outlives its operations. It has a heap of its own.
   Table(session::Session& session, const layout::Geometry& geometry, std::uint32_t table_id = 0);
-  // The same on a heap that outlives it.
+  // Uses a heap that outlives it.
   Table(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id = 0);
   ~Table() override;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only this table has, over the simulated wire: weak, seeded, and told to tear. What every table has:
-// index/contract.
+// What only this table does, over the simulated wire, which is weak, seeded, and set to tear. index/contract has what
+// every table does.
 #include "index/rcuckoo/table.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ WorldOptions options_of(std::uint64_t rows, std::uint64_t seed = 1, std::uint64_
                       .rows_per_lock = 16,
                       .max_sessions = 8,
                       .slots_per_session = 4};
-  // The table's share is in percent: round down by making the memory as large as it takes.
+  // The table's share is in percent: rounds down by making the memory large enough.
   const std::uint64_t table = rows * (entry_bytes * 8 + kRowTrailer);
   options.geometry.table_percent = std::max<std::uint64_t>(1, table * 100 / options.geometry.memory_bytes);
   return options;
@@ -62,7 +62,7 @@ Result<T> run(World& world, Client& client, Task<Result<T>> task) {
   return *std::move(result);
 }
 
-// The operations of one client, awaited.
+// One client's operations, awaited.
 struct User {
   World& world;
   Client& client;
@@ -100,7 +100,7 @@ std::uint64_t bits_set(const World& world) {
   }
   return bits;
 }
-// Everything whole, no lock held, and the counters right.
+// Expects whole rows, no held lock, and right counters.
 void expect_sound(World& world, User& user) {
   const Report report = image_of(world);
   for (const Defect& defect : report.defects) ADD_FAILURE() << defect.what;
@@ -154,7 +154,7 @@ void teleport(World& world, std::string_view key) {
   ADD_FAILURE() << "the key is nowhere";
 }
 
-// The same, exhaustively: one move after every number of events of a lookup.
+// Does the same exhaustively: one move after every number of events of a lookup.
 TEST(Table, AKeyThatMovesAtAnyMomentOfALookupIsFound) {
   World world(options_of(1000));
   User a{world, world.connect("a")};
@@ -182,7 +182,7 @@ TEST(Table, AKeyThatMovesAtAnyMomentOfALookupIsFound) {
 
 // --- Failures
 
-// A client that dies with its locks held, after `effects` words of a put.
+// Lets a client die with its locks held, after `effects` words of a put.
 void die_in_put(World& world, Client& victim, const std::string& key, const std::string& value, std::uint64_t effects) {
   Cost cost;
   std::optional<Result<bool>> result;
@@ -200,7 +200,7 @@ std::string hex(std::uint64_t word) {
 
 constexpr std::uint64_t kClaimWords = layout::kSlotClaim.bytes / 8, kPlanWords = layout::kSlotPlan.bytes / 8;
 
-// Nothing of the dead is left: no lock, no barrier, no lease, no claim.
+// Expects that dead clients left nothing: no lock, barrier, lease or claim.
 void expect_repaired(const World& world) {
   EXPECT_EQ(bits_set(world), 0u);
   const base::Bytes slots = world.region(layout::kSlots);
@@ -283,7 +283,7 @@ TEST(Table, ARowLeftHalfWrittenIsFinished) {
   Client& victim = world.connect("victim");
   User b{world, world.connect("survivor")};
   ASSERT_FALSE(*b.put("apple", "red"));
-  // The claim, the lock, the plan, and one word of the row: a client that only reads finishes it as well.
+  // The claim, the lock, the plan, and one word of the row: even a client that only reads finishes it.
   std::uint64_t row_words = 1;
   die_in_put(world, victim, "apple", "green", kClaimWords + 1 + kPlanWords + row_words);
   const bool torn = !image_of(world).defects.empty();
@@ -304,7 +304,7 @@ TEST(Table, WhatNoCrashExplainsIsQuarantined) {
   User b{world, world.connect("survivor")};
   ASSERT_FALSE(*b.put("apple", "red"));
   die_in_put(world, victim, "apple", "green", kClaimWords + 1 + kPlanWords);
-  // The row changes under the lock of the dead: damage.
+  // The row changes under the dead client's lock: damage.
   const Places places =
       locate(base::keyed_hash(world.table_seed(), base::bytes_of(std::string_view("apple"))), world.geometry().rows);
   std::uint64_t at = 0;
@@ -353,8 +353,7 @@ Task<void> append_to(Client& client, std::string key, std::string more, Result<b
   into = co_await client.table().modify(key, append, client.port().now() + 600 * base::kSecond, cost);
 }
 
-// All slots are with operations that wait for memory, and to find some the heap has to ask the index, which takes a
-// slot.
+// Operations that wait for memory hold all slots, and the heap has to ask the index to find some, which takes a slot.
 TEST(Table, WhoWaitsForMemoryHoldsNoSlotThatFindingItNeeds) {
   World world(options_of(1000));
   Client& hoarder = world.connect("hoarder");
@@ -446,7 +445,7 @@ Task<void> hold_lock(Client& client, std::uint64_t offset, std::uint64_t mask, N
   (void)co_await client.session().post(drop, client.port().now() + kPatience, cost);
 }
 
-// The word that comes later is taken by a client that lives but is slow: the earlier one must not stay taken meanwhile.
+// A slow but living client holds the later word: the earlier one must not stay taken meanwhile.
 TEST(Table, LocksOfSeveralWordsAreTakenInOrderAndGivenBack) {
   WorldOptions options = options_of(4000);
   options.geometry.rows_per_lock = 1;

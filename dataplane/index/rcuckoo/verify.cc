@@ -119,7 +119,7 @@ class Verifier {
     if (how_.visit) how_.visit(sighting);
   }
 
-  // An entry that was looked at before and has the same key. Only the key's two rows can have one.
+  // Finds an entry that was looked at before and has the same key. Only the key's two rows can have one.
   void look_for_first(const Places& places, const Sighting& of, std::uint64_t hash) {
     for (const std::uint64_t row : {places.first, places.second}) {
       if (row > of.row || !view(row).whole(row)) continue;

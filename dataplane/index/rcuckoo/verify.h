@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of a table's bytes when nobody changes it, checked over an image of the memory. For memory nodes that
-// take their memory up again, tests, simulation and offline checkers; includes no I/O. Any bytes may be given.
+// Checks over an image of the memory what must hold of a table's bytes when nobody changes them: for memory nodes that
+// take their memory up again, tests, simulation and offline checkers; without I/O. Takes any bytes.
 #pragma once
 
 #include "base/bytes.h"
@@ -16,9 +16,9 @@ using index::Report;
 using index::Sighting;
 using index::Verification;
 
-// Every row is whole; every entry is well formed, lies in a row of its key, and its extent is whole and of its hash; no
-// key occurs twice, and no block. `table` and `heap` are the regions' bytes. Beside the image it needs a bit for each
-// unit of the heap.
+// Checks that every row is whole; that every entry is well formed and in a row of its key, with a whole extent of its
+// hash; and that no key and no block occurs twice. `table` and `heap` are the regions' bytes. Besides the image it
+// needs a bit for each unit of the heap.
 Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
               const Verification& how = {});
 
