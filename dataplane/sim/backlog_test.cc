@@ -17,7 +17,7 @@ task::Task<void> sweep(Client& client) {
 }
 
 // More clients die at once than there are repair leases, each with a lock in a word of its own: repairs wait for each
-// other, the memory node says how many are to come, and none is left.
+// other, the memory node says how many are left, and in the end none is.
 TEST(Backlog, MoreDeadThanRepairLeasesWaitForEachOther) {
   constexpr std::uint64_t kDead = 100, kRepairers = 6;
   static_assert(kDead > layout::kRepairLeases);

@@ -36,7 +36,7 @@ task::Task<void> flagged(task::Task<void> task, bool& over) {
   over = true;
 }
 
-// Reads the keys, then writes them. They are its own: where something is wrong it outlives who asked for it.
+// Reads the keys, then writes them. The task owns the keys: if something is wrong, it outlives its caller.
 task::Task<void> go_on(World& world, Client& survivor, std::vector<std::string> keys) {
   for (const std::string& key : keys) co_await world.call(survivor, {.kind = Kind::get, .key = key}, kPatience);
   for (const std::string& key : keys) {
@@ -85,7 +85,7 @@ std::vector<Scenario> branches(std::uint64_t seed, layout::Protocol protocol) {
       make("modify, new", {}, {.kind = Kind::add, .key = "k"}),
       make("modify, there", {inserted("k", "41")}, {.kind = Kind::add, .key = "k"}),
   };
-  // The freed block is the survivor's: it is told by an atomic.
+  // The freed block is the survivor's: an atomic marks it.
   all.push_back(make("remove, extent of another client", {}, {.kind = Kind::remove, .key = "k"}));
   all.back().before.push_back({.by_survivor = true, .call = {.kind = Kind::insert, .key = "k", .value = large}});
   all.push_back(make("update, lock conflict", {inserted("k", "1")}, {.kind = Kind::update, .key = "k", .value = "2"}));
@@ -110,7 +110,7 @@ class Crash {
  public:
   Crash(const Scenario& scenario, const Death& death, bool tells)
       : scenario_(scenario), death_(death), tells_(tells), world_(options_of(scenario, tells)) {}
-  // There are many worlds: the dead come to an end with all that they held, instead of being kept for ever.
+  // There are many worlds: a crashed client ends with everything that it held, instead of being kept.
   ~Crash() {
     for (const auto& client : world_.clients()) {
       if (!client->crashed()) continue;
@@ -212,8 +212,8 @@ class Crash {
 
   bool only_stops() const { return death_.how == Death::How::zombie || death_.how == Death::How::asleep; }
 
-  // It has counted its lease from when it asked for it and has a margin besides, so it knows before the memory node
-  // does, and posts nothing any more.
+  // The client counts its lease from its request, with a margin, so it knows before the memory node does, and posts
+  // nothing any more.
   void oversleep() {
     const Nanos wake_at = died_at_ + scenario_.options.lease / 100 * 92;
     world_.run_until([&] { return world_.network().now() >= wake_at; });
@@ -224,7 +224,7 @@ class Crash {
     if (verdict_.late_effects > 0) wrong("verbs of a client executed although its lease may have run out");
   }
 
-  // What is left before anybody has repaired it.
+  // Inspects what is left before any client has repaired it.
   void inspect() {
     verdict_.locks_left = std::any_of(world_.region(layout::kLocks).begin(), world_.region(layout::kLocks).end(),
                                       [](std::byte b) { return b != std::byte{0}; });
@@ -256,8 +256,8 @@ class Crash {
   }
 
   void repair() {
-    if (death_.repair == Death::Repair::blocked || death_.repair == Death::Repair::crowd) return;  // by going on
-    // The memory node notices by itself: the lease runs out.
+    if (death_.repair == Death::Repair::blocked || death_.repair == Death::Repair::crowd) return;  // go_on() repairs
+    // The memory node notices by itself, because the lease runs out.
     const auto noticed = [this] { return world_.node().stats().sessions_fenced > 0; };
     if (!world_.run_until(noticed)) wrong("the memory node did not notice that a client had ended");
     Client* repairer = survivor_;
@@ -283,7 +283,7 @@ class Crash {
     }
     sweep_to_the_end(*repairer);
     if (repairer_died_) {
-      // It may have left nothing but its lease, which blocks nobody until it is wanted.
+      // The repairer may have left only its lease, which blocks no client until one needs it.
       if (!world_.run_until([this] { return world_.node().stats().sessions_fenced > 1; })) {
         wrong("the memory node did not notice that a repairer had ended");
       }
@@ -292,7 +292,7 @@ class Crash {
     check_repaired("after the repair");
   }
 
-  // A client that met a split whose client stood still has taken it over behind its operation.
+  // A client that met a split whose client stood still has taken the split over behind its operation.
   void end_splits() {
     if (scenario_.splits.empty()) return;
     for (const auto& client : world_.clients()) {
@@ -301,7 +301,7 @@ class Crash {
     }
   }
 
-  // A repairer stops; another repairs, and works on; then the first goes on.
+  // One repairer stops; another repairs, and works on; then the first continues.
   void stop_in_the_middle() {
     Client& slow = world_.connect("repairer");
     slow.port().pause_after(death_.repairer_after);
@@ -334,7 +334,7 @@ class Crash {
     end_splits();
     if (!world_.quiesce()) wrong(when + ": verbs are under way for ever");
     verdict_.repaired_in = world_.network().now() - died_at_;
-    // A client that is granted a segment of the dead looks for blocks that got lost in it when it keeps house.
+    // A client that gets a segment of the dead looks for lost blocks in it during its housekeeping.
     constexpr std::uint64_t kOfASegment = 1000;
     if (survey(world_).blocks_lost > kOfASegment) {
       for (const std::string& what : reclaim(world_)) wrong(when + ": " + what);
@@ -344,7 +344,7 @@ class Crash {
     for (const std::string& what : now.unrepaired()) wrong(when + ": " + what);
   }
 
-  // The living read and write as if nothing had happened.
+  // The living clients read and write as if nothing had happened.
   void work_on() {
     std::vector<std::string> keys{scenario_.doomed.key};
     if (!scenario_.before.empty() && scenario_.before[0].call.key != keys[0]) {
@@ -361,7 +361,7 @@ class Crash {
     }
   }
 
-  // A zombie wakes and changes nothing.
+  // The zombie wakes and changes nothing.
   void go_on() {
     const std::size_t expected = world_.failures().size();
     work_on();
@@ -376,7 +376,7 @@ class Crash {
     }
     verdict_.repairs += session::marks_of(survivor_->session(), survivor_->table().repairer());
     if (!verdict_.survived && death_.how == Death::How::zombie) wake();
-    // Where nothing was held nobody was blocked, and nobody had to repair.
+    // If the victim held nothing, it blocked no client, and no client had to repair.
     const bool ended = victim_->crashed() || !victim_->session().alive();
     const bool by_going_on = death_.repair == Death::Repair::blocked || death_.repair == Death::Repair::crowd;
     if (ended && !verdict_.locks_left && by_going_on) {
@@ -506,7 +506,7 @@ std::string explain(const Scenario& scenario, const Death& death) {
 CrashTally die_everywhere(const Scenario& scenario, Death::How how, Death::Repair repair, const Reach& reach) {
   CrashTally tally;
   const std::uint64_t stride = scenario.stride;
-  // Where a repairer ends, too, there are as many worlds as its effects times the victim's.
+  // If the repairer ends, too, there are as many worlds as its effects times the victim's.
   const std::uint64_t of_repairer = stride > 1 && ends_repairer(repair) ? 8 * stride : stride;
   const std::uint64_t of_victim = reach.every_effect ? 1 : of_repairer;
   Death death{.how = how, .repair = repair};

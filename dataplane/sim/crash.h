@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client dies after the 0th, 1st, 2nd ... effect of one operation. What it left is inspected, others repair it, and
-// nothing of it may be left.
+// A client dies after the 0th, 1st, 2nd ... effect of one operation. The test inspects what it left, other clients
+// repair it, and nothing of it may remain.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace farpool::sim {
 
-// Which branch of which operation. Calls before it are acknowledged; `rival` runs at the same time, by the survivor.
+// Names one branch of one operation. The calls before it are acknowledged; the survivor runs `rival` at the same time.
 struct Scenario {
   std::string name;
-  std::uint64_t seed = 0;  // that scenarios() was given
+  std::uint64_t seed = 0;  // the argument of scenarios()
   WorldOptions options;
   struct Before {
     bool by_survivor = false;
@@ -29,19 +29,19 @@ struct Scenario {
   std::vector<std::string> splits = {};  // instead, it splits the tables that have these keys, all at once
   std::optional<Call> rival;
   std::string rival_splits;  // instead, the table that has this key
-  // An operation of very many effects has a stride: deaths are tried after every stride-th effect, each way to die from
-  // another one on.
+  // A scenario of an operation with very many effects has a stride: deaths are tried after every stride-th effect. Each
+  // way to die begins at another offset.
   std::uint64_t stride = 1;
 };
 
 // Returns every branch of every operation: values in place and in extents, a free slot, keys that are there or not, a
-// conflict with another operation on the key; and the branches that only this protocol has, from its dialect.
+// conflict with another operation on the key; and, from its dialect, the branches that only this protocol has.
 std::vector<Scenario> scenarios(std::uint64_t seed, layout::Protocol protocol = {});
-// Returns what the worlds of scenarios have in common: a client that meets a dead client's lock waits, but not for
+// Returns what the worlds of all scenarios have in common: a client that meets a dead client's lock waits, but not for
 // long.
 WorldOptions crash_options(std::uint64_t seed, layout::Protocol protocol);
 
-// How the victim dies, and who repairs what it left.
+// How the victim dies, and which client repairs what it left.
 struct Death {
   std::uint64_t after = 0;  // effects of the operation
   enum class How : std::uint8_t {
@@ -52,9 +52,9 @@ struct Death {
   } how = How::cut;
   enum class Repair : std::uint8_t {
     blocked,   // another client, whose operations meet what is left
-    sweep,     // a client that is told that somebody has ended
-    repairer,  // the same, and it dies, too: another finishes
-    stopped,   // it only stops: another finishes, works on, and then it wakes
+    sweep,     // a client that learns that another has ended
+    repairer,  // the same, but it dies, too: another finishes
+    stopped,   // the same, but it stops: another finishes and works on, and then it wakes
     crowd,     // two others at once, whose operations meet what is left
   } repair = Repair::blocked;
   std::uint64_t repairer_after = 0;  // effects of its repair
@@ -78,11 +78,11 @@ struct CrashVerdict {
 };
 CrashVerdict run_crash(const Scenario& scenario, const Death& death, bool tells = false);
 
-// For a death that is wrong in a scenario: what happened, what is wrong, and the command that replays it.
+// Returns, for a wrong death in a scenario, what happened, what is wrong, and the command that replays it.
 std::string explain(const Scenario& scenario, const Death& death);
 
-// Every death of one scenario until the operation survives; with Repair::repairer and Repair::stopped also every end of
-// the repairer.
+// The sums over every death of one scenario until the operation survives; with Repair::repairer and Repair::stopped,
+// also over every end of the repairer.
 struct CrashTally {
   std::uint64_t worlds = 0, locks_left = 0, late_effects = 0;
   index::Marks marks;  // of the run that survived
@@ -90,8 +90,8 @@ struct CrashTally {
   std::optional<Death> wrong;  // the first that was, of the fewest effects
 };
 // Says which deaths to try. A scenario with a stride tries every stride-th effect from `offset` on, so runs with other
-// offsets try others. `every_effect` sets the victim's stride to 1. Repairers keep theirs, or there would be a world
-// for each pair of effects; they begin one effect later for each further effect of the victim.
+// offsets try others. `every_effect` sets the victim's stride to 1. Repairers keep theirs, because otherwise there
+// would be a world for each pair of effects; they begin one effect later for each further effect of the victim.
 struct Reach {
   std::uint64_t step = 1;  // every so many deaths
   bool every_effect = false;

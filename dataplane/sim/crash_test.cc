@@ -107,7 +107,7 @@ TEST(Crash, RepairersOfSplitsDieToo) {
   }
 }
 
-// So that different runs try different effects, and some run each.
+// Different runs try different effects, and a set of runs tries all.
 TEST(Crash, AnOffsetChoosesOtherEffects) {
   std::vector<Scenario> all = scenarios(1, layout::Protocol::race);
   Scenario& scenario = all[1];  // of a few effects, and with a stride as if they were many
@@ -129,7 +129,7 @@ TEST(Crash, AnOffsetChoosesOtherEffects) {
   EXPECT_EQ(of_pairs, pairs + 23 * singles);
 }
 
-// A failure names its scenario by a part of the name: the first that has it is run again.
+// A failure names its scenario by a part of the name: the first scenario with that part is run again.
 TEST(Crash, NamesOfScenariosAreFoundAgain) {
   for (const auto protocol : {layout::Protocol::rcuckoo, layout::Protocol::race}) {
     const std::vector<Scenario> all = scenarios(1, protocol);

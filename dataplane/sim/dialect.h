@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What worlds and judges know of one index protocol: how its worlds are drawn, where its keys can lie, which branches
-// its operations have, which small worlds are explored, and what a death may leave. A protocol has two files, and a line
-// in dialect.cc.
+// its operations have, which small worlds are explored, and what a death may leave. A protocol has two files, and a
+// line in dialect.cc.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Dialect {
 
   // --- Random worlds
 
-  // Changes what a seed has drawn to what suits the protocol. Draws more from streams of its own.
+  // Changes what a seed has drawn to suit the protocol. It draws more from streams of its own.
   virtual void adapt(SwarmSetting&, std::uint64_t /*seed*/) const {}
   virtual void adapt(PoolSetting& setting, std::uint64_t seed) const = 0;
   // Says whether all places of the key are among these rows of its table.
@@ -40,7 +40,7 @@ class Dialect {
 
   // --- Small worlds
 
-  // Returns the worlds of which every order is explored.
+  // Returns the worlds whose every order is explored.
   virtual std::vector<SmallWorld> small_worlds() const = 0;
 
   // --- Judges
@@ -48,18 +48,18 @@ class Dialect {
   // Returns how many trips a call may need when nothing is in its way; nothing if there is no such limit.
   virtual std::optional<std::uint32_t> trips(const layout::Geometry& geometry, const Call& call,
                                              const std::optional<std::string>& found) const = 0;
-  // Says whether the end of so many clients explains that counters are off by so many keys.
+  // Says whether the end of so many clients explains counters that are off by so many keys.
   virtual bool explains_counters(std::int64_t /*keys_off*/, std::uint64_t /*ended*/) const { return false; }
   // Returns the rows that a death left half written.
   virtual std::set<std::uint64_t> torn_rows(const World&) const { return {}; }
   // Says whether an operation under way is in the way of another one of its key.
   virtual bool hinders(const World& world) const = 0;
-  // Returns how the table after an operation contradicts the table before it.
+  // Returns the contradictions between the table before and after an operation.
   virtual std::vector<std::string> impossible_rows(const layout::Geometry&, base::Bytes /*before*/,
                                                    base::Bytes /*after*/) const {
     return {};
   }
-  // Returns what an operation slot of a dead client does not explain of the difference between the two tables.
+  // Returns the differences between the two tables that a dead client's operation slot does not explain.
   virtual std::vector<std::string> unexplained(const layout::Geometry&, base::Bytes /*before*/, base::Bytes /*after*/,
                                                const layout::OperationSlot&) const {
     return {"an operation slot says something, and operations of this protocol say nothing there"};

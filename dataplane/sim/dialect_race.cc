@@ -21,10 +21,10 @@ using base::Random;
 using Kind = Call::Kind;
 
 // Small tables, with keys that the split of the first one moves and keys that stay, and more than one row of them in a
-// turn of the splitter. The first key stays, and the doomed one moves.
+// turn of the splitter. The first key stays; the key of the doomed operation moves.
 struct Splitting {
   Scenario scenario;
-  // A key of each of eight parts of the hash space. The part's lowest bits tell which of so many tables has the key.
+  // One key in each of eight parts of the hash space. The part's lowest bits say which of so many tables has the key.
   std::string of_part[8];
 };
 Splitting splitting(std::uint64_t seed, std::string name, std::uint64_t tables, std::uint64_t stride) {
@@ -85,7 +85,7 @@ class Race final : public Dialect {
       s.keys = 38 + random.below(6);
       s.calls = 600 / (s.clients * s.tasks);
     }
-    // An era is over soon, and calls take as long as splits do.
+    // Eras end soon, and calls take as long as splits do.
     Random more(base::mix(seed) ^ 0x5b117);
     if (!more.chance(0.6)) return;
     s.world.geometry.tables = 2ull << more.below(3);
@@ -97,7 +97,7 @@ class Race final : public Dialect {
       s.world.initial_tables = layout::kRepairLeases;  // the last has the lease of the first
       s.splits += 2;
     }
-    // A splitter makes several trips before it says that it lives.
+    // A splitter makes several trips before it renews its lease.
     s.world.failure_timeout = std::max(s.world.failure_timeout, 50 * s.world.wire.straggle_delay);
     s.world.lease = std::max<Nanos>(40 * base::kMillisecond, 4 * s.world.failure_timeout);
     s.thought = static_cast<Nanos>(more.below(2) == 0 ? 50 : 1000) * base::kMicrosecond;
@@ -117,7 +117,7 @@ class Race final : public Dialect {
     s.wishes = random.below(3);
     // Nodes that no keys move to have less memory, so that some are full.
     if (random.chance(0.25)) s.moves = 0;
-    // With so many tables, some share a lease. They take long.
+    // With so many tables, some share a lease. These worlds take long.
     if (random.chance(0.03)) {
       s.geometry.tables = 128;
       s.geometry.table_percent = 20;
@@ -136,8 +136,8 @@ class Race final : public Dialect {
            (world.initial_tables() < many || layout::table_lease(of_many) == layout::table_lease(0));
   }
 
-  // Counts the READs of the buckets and of the block, and the CAS that empties the slot. A put may have to get a block
-  // first.
+  // Counts the READs of the buckets and of the block, and the CAS that empties the slot. A put may have to allocate a
+  // block first.
   std::optional<std::uint32_t> trips(const layout::Geometry&, const Call& call,
                                      const std::optional<std::string>&) const override {
     if (call.kind == Kind::get) return 2;
@@ -145,8 +145,8 @@ class Race final : public Dialect {
     return std::nullopt;
   }
 
-  // Allows for keys that a client had not yet counted when it ended: of operations under way, or, when a completion
-  // never came, of all that it did until it gave up.
+  // Allows for keys that a client had not yet counted when it ended: those of operations under way or, if a completion
+  // never came, of everything that it did until it gave up.
   bool explains_counters(std::int64_t keys_off, std::uint64_t ended) const override {
     constexpr std::uint64_t kUncounted = 16;  // by one client
     return static_cast<std::uint64_t>(std::abs(keys_off)) <= kUncounted * ended;

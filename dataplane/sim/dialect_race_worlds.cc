@@ -49,8 +49,8 @@ std::vector<SmallWorld> race_worlds() {
   const Step whole{.call = {.key = k}, .scans = World::ScanRange{.count = 16}};
   const Step clear{.call = {}, .clears = true};
   all.add("race-clear-insert", 3, emptied, {{call(Kind::insert, k, "2")}, {whole, clear}}, patient);
-  // Among three clients the one that clears may ask in an era that it has not brought about, and in which the one that
-  // inserts has begun.
+  // Among three clients, the one that clears may ask in an era that another client has brought about, and in which the
+  // one that inserts has begun.
   const Step two_ticks{.wait = 200 * base::kMillisecond, .call = {}},
       a_tick{.wait = 100 * base::kMillisecond, .call = {}};
   all.add("race-clear-insert-of-three", 3, emptied, {{call(Kind::insert, k, "2")}, {two_ticks, whole, clear}, {a_tick}},
@@ -66,7 +66,7 @@ std::vector<SmallWorld> race_worlds() {
   const std::vector<Plot::Before> both{there(0, k, "1"), there(1, stays, "1")};
   all.add("split-modify", 2, both, {{split}, {call(Kind::add, k)}}, patient);
   all.add("split-split", Bounds{.preemptions = 2, .few = 1}, both, {{split}, {split}}, patient);
-  // Twice, while another client's directory is as it was before.
+  // Splits twice, while another client's directory is still the old one.
   all.add("split-split-lookup", 2, both, {{split, split}, {call(Kind::get, k), call(Kind::get, k)}}, patient);
   // The group that the key lies in is split, at once and in steps.
   const std::vector<Plot::Before> one{there(0, k, "1")};
@@ -82,7 +82,7 @@ std::vector<SmallWorld> race_worlds() {
   all.add("split-insert-insert", 1, {there(0, stays, "1")},
           {{split}, {call(Kind::insert, k, "1")}, {call(Kind::insert, k, "2")}}, patient);
   all.add("split-put-remove", 1, both, {{split}, {call(Kind::put, k, "2")}, {call(Kind::remove, k)}}, patient);
-  // The splitter dies, and who meets its split goes on with it.
+  // The splitter dies, and the client that meets its split continues it.
   WorldOptions mortal = options;
   mortal.failure_timeout = 200 * base::kMillisecond;
   const Bounds dies{.preemptions = 1, .crashes = 1, .mortal = {0}, .few = 1};

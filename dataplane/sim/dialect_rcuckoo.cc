@@ -31,8 +31,8 @@ using Kind = Call::Kind;
 
 constexpr Nanos kPatience = 10 * base::kSecond;
 
-// Fills a crowd of rows until an insert displaces `moves` entries, for each number of moves that a path can have.
-// Returns that insert and the inserts before it, by number of moves.
+// Fills a few rows until an insert displaces `moves` entries, for each number of moves that a path can have. Returns
+// that insert and the inserts before it, by number of moves.
 std::map<std::uint64_t, Scenario> paths(std::uint64_t seed) {
   std::map<std::uint64_t, Scenario> found;
   for (std::uint64_t attempt = 0; attempt < 60 && found.size() < rcuckoo::kDepth; ++attempt) {
@@ -121,7 +121,7 @@ class RCuckoo final : public Dialect {
   std::string title() const override { return "RCuckoo"; }
 
   using Dialect::adapt;  // of random worlds, which need no change
-  // Lets keys move in half of the pools.
+  // Moves keys in half of the pools.
   void adapt(PoolSetting& s, std::uint64_t seed) const override {
     Random random(base::mix(seed) ^ 0x4c0e);
     if (random.chance(0.5)) return;
@@ -145,9 +145,9 @@ class RCuckoo final : public Dialect {
     };
     // An extent is a second READ; a miss is confirmed.
     if (call.kind == Kind::get) return found && in_place(*found) ? 1 : 2;
-    // Lock and read, perhaps compare with an extent that is there, write and release.
+    // Locks and reads, perhaps compares with an extent that is there, writes and releases.
     if (in_place(call.value)) return 3;
-    // A block may have to be had first.
+    // It may have to allocate a block first.
     return std::nullopt;
   }
 
@@ -167,7 +167,7 @@ class RCuckoo final : public Dialect {
     return std::any_of(locks.begin(), locks.end(), [](std::byte b) { return b != std::byte{0}; });
   }
 
-  // Requires a higher version of a row that changed: readers tell by it that the row changed, even back to what it was.
+  // Requires a higher version of a changed row: it tells readers that the row changed, even if it changed back.
   std::vector<std::string> impossible_rows(const Geometry& geometry, base::Bytes image,
                                            base::Bytes table) const override {
     std::vector<std::string> wrong;
@@ -208,7 +208,8 @@ class RCuckoo final : public Dialect {
       return wrong;
     }
     const std::uint64_t named = rows->size();
-    // A path, end first: each row takes the entry of the row that is written after it, the last one takes the new entry.
+    // A path, end first: each row takes the entry of the row that is written after it; the last one takes the new
+    // entry.
     bool unfinished = false;
     for (std::uint64_t i = 0; i < named; ++i) {
       const std::uint64_t row = SlotRow::row(slot.row[i]);
@@ -255,8 +256,8 @@ class RCuckoo final : public Dialect {
         all.push_back(path);
         all.back().name += ", extent";
         all.back().doomed.value = std::string(100, 'a');
-        // The survivor fills rows that the victim remembers as empty: its path leads nowhere and the search under the
-        // locks is another.
+        // The survivor fills rows that the victim remembers as empty: its path leads nowhere, and the search under the
+        // locks finds another.
         all.push_back(path);
         all.back().name = "insert, stale memory";
         for (std::size_t i = 1; i < all.back().before.size(); ++i) all.back().before[i].by_survivor = true;

@@ -53,7 +53,8 @@ Crowded crowded(const WorldOptions& options) {
   return found;
 }
 
-// Rows that the first client remembers as full. The other has made room for one entry, which a key gets only by a move.
+// Rows that the first client remembers as full. The other client has made room for one entry, which a key gets only by
+// a move.
 Crowded last_room(const WorldOptions& options) {
   constexpr std::uint64_t kWindow = 3;
   const std::uint64_t room = kWindow * options.geometry.entries_per_row;
@@ -124,8 +125,8 @@ class Worlds {
     all_.add("modify-beside-modify", 3, {}, {{call(Kind::add, left)}, {call(Kind::add, right), call(Kind::add, left)}});
   }
 
-  // Extents that are replaced while they are read, that are freed by another client than their owner, or whose blocks
-  // are used again as soon as eras allow.
+  // Extents that are replaced while they are read, that another client than their owner frees, or whose blocks are used
+  // again as soon as eras allow.
   void extents() {
     all_.add("extent-update-lookup", 4, {there(0, k_, large_)},
              {{call(Kind::update, k_, larger_)}, {call(Kind::get, k_), call(Kind::get, k_)}});
@@ -139,11 +140,11 @@ class Worlds {
     all_.add("extent-reuse-lookup", 3, {there(0, k_, large_)},
              {{wait, call(Kind::update, k_, larger_), wait, call(Kind::put, k_, other_)}, {call(Kind::get, k_)}},
              patient);
-    // Eras move unevenly: the reader knows of one that the writer has not been told of.
+    // Eras advance unevenly: the reader knows of one that the writer has not learned of.
     all_.add("extent-reuse-ahead", 2, {there(0, k_, large_)},
              {{wait, call(Kind::update, k_, larger_), wait, call(Kind::put, k_, other_)}, {wait, call(Kind::get, k_)}},
              patient);
-    // Three of these fill a segment: what another client has freed in it is looked for when a fourth is asked for.
+    // Three of these fill a segment: when a fourth is requested, the client looks for what another has freed in it.
     const std::string huge(60'000, 'h');
     all_.add("extent-far-free", 2, {there(0, "k1", huge), there(0, "k2", huge), there(0, "k3", huge)},
              {{call(Kind::put, k_, huge)}, {call(Kind::remove, "k2")}});
@@ -199,7 +200,7 @@ class Worlds {
     all_.add("move-dies-lookup", dies, rows_.before, {{move_}, {call(Kind::get, rows_.moved[0])}});
   }
 
-  // A client stops with all that it has under way, is suspected, and is fenced in the middle of it.
+  // A client stops with everything that it has under way, is suspected, and is fenced in the middle of it.
   void with_stalls() {
     const Bounds stalls{.preemptions = 1, .stalls = 1, .mortal = {0}};
     all_.add("update-stalls-remove", stalls, {there(0, k_, "1")},

@@ -30,7 +30,7 @@ constexpr std::size_t kEnough = ~std::size_t{0};  // instead of a choice: the re
 
 bool reads_only(const Waiting& one) { return !one.fence && one.op.verb == Verb::read; }
 
-// Words of a memory node that a verb touches. A CALL touches the memory node as a whole.
+// The words of a memory node that a verb touches. A CALL touches the memory node as a whole.
 struct Words {
   std::size_t region = 0;
   std::uint64_t first = 0, last = 0;
@@ -49,7 +49,7 @@ bool conflict(const Waiting& a, const Waiting& b) {
   return x.region == y.region && x.first < y.last && y.first < x.last && !(reads_only(a) && reads_only(b));
 }
 
-// Which client has touched which word, in all runs.
+// Records which client has touched which word, in all runs.
 class Knowledge {
  public:
   void touch(const Network& network, std::size_t which, std::uint64_t first, std::uint64_t last) {
@@ -89,7 +89,7 @@ class Knowledge {
  private:
   struct Access {
     std::uint16_t readers = 0, writers = 0;
-    std::uint16_t changers = 0;  // writers that once wrote something else than was there
+    std::uint16_t changers = 0;  // writers that once changed its value
   };
   static unsigned degree(const Access& access) {
     const auto all = static_cast<std::uint16_t>(access.readers | access.writers);
@@ -111,7 +111,7 @@ struct Move {
 
 std::uint64_t identity(const Waiting& one) { return (one.lane << 40) + (one.chain << 8) + one.verb; }
 
-// What a move was, in terms that hold in every run that came the same way.
+// Identifies a move in every run that came the same way.
 struct Deed {
   Move::Kind kind = Move::Kind::verb;
   std::size_t client = 0;
@@ -119,7 +119,7 @@ struct Deed {
   friend bool operator==(const Deed&, const Deed&) = default;
 };
 
-// One run. Without knowledge everything is decided and nothing is bounded: for replays.
+// One run. Without knowledge, everything is decided and nothing is bounded: for replays.
 class Run {
  public:
   Run(const SmallWorld& world, const Knowledge* knowledge, Knowledge* learns, std::string* story = nullptr)
@@ -141,7 +141,7 @@ class Run {
     follow();
   }
 
-  // Asks `choose` at every decision, with the moves that there are, and returns what is wrong in the end.
+  // Calls `choose` at every decision with the possible moves, and returns what is wrong in the end.
   template <class Choose>
   std::vector<std::string> go(Choose&& choose) {
     for (std::uint64_t decisions = 0, passes = 0;;) {
@@ -226,7 +226,7 @@ class Run {
     if (stalled_[client]) return has_fence(client);
     return begins(client) || has_verbs(client);
   }
-  // A stalled client goes on when no other client has anything under way.
+  // Lets a stalled client continue when no other client has anything under way.
   bool thaw() {
     bool any = false;
     for (std::size_t client = 0; client < scene_->clients(); ++client) {
@@ -291,7 +291,7 @@ class Run {
 
   void add(std::size_t client, unsigned cost, std::vector<Move>& all) const {
     const auto& waiting = network_.waiting();
-    // Another client may go on after this move, at the price of a preemption more.
+    // Another client may continue after this move, at the price of one more preemption.
     bool others = false;
     for (std::size_t other = 0; other < scene_->clients(); ++other) others |= other != client && enabled(other);
     const bool interrupts = others && may(cost + 1) && has_few(client);
@@ -329,7 +329,7 @@ class Run {
     }
   }
 
-  // The verb's first or last words alone. Only where on both sides of the cut there is something that others touch.
+  // Adds the verb's first or last words alone, but only if other clients touch something on both sides of the cut.
   void add_parts(std::size_t which, std::vector<Move>& all) const {
     const Waiting& one = network_.waiting()[which];
     if (one.op.verb != Verb::read && one.op.verb != Verb::write) return;
@@ -443,7 +443,7 @@ class Run {
     if (busy && !scene_->busy(client) && !crashed_[client]) tell(client, "ends its operation");
   }
 
-  // What nobody else can tell from its happening later.
+  // Executes verbs whose later execution no other client could notice.
   void follow() {
     for (bool again = true; again;) {
       again = false;
@@ -474,7 +474,7 @@ class Run {
   Nanos end_ = 0;
   unsigned preemptions_ = 0, losses_ = 0, crashes_ = 0, stalls_ = 0;
   std::size_t current_ = kNobody;
-  bool yields_ = false;  // the current client's verb is torn: another is next
+  bool yields_ = false;  // the current client's verb is torn: another client is next
   bool fresh_ = false;   // the current client has been switched to, and has done nothing yet
   std::set<std::uint64_t> asleep_;
   std::vector<bool> crashed_, stalled_;
@@ -483,13 +483,13 @@ class Run {
   std::string objection_;  // the first
 };
 
-// The search: one decision deeper after the other, back to the last one that has another way.
+// The search: goes one decision deeper after the other, and back to the last one that has another way.
 class Search {
  public:
   Search(const SmallWorld& world, std::uint64_t most) : world_(world), most_(most) {}
 
   Explored run() {
-    // Few preemptions first: they show who touches what at little cost, and what fails, fails with few.
+    // Few preemptions first: they show at little cost which client touches what, and failures need few.
     for (unsigned preemptions = 0; preemptions <= world_.bounds.preemptions; ++preemptions) {
       if (preemptions > 1 && preemptions < world_.bounds.preemptions) continue;
       SmallWorld bounded = world_;
@@ -570,7 +570,7 @@ class Search {
     return true;
   }
 
-  // The failing run as a tape that needs no knowledge of other runs, and as short as leaving decisions out makes it.
+  // Makes the failing run a tape that needs no knowledge of other runs, as short as leaving decisions out makes it.
   void explain(const std::vector<Deed>& deeds) {
     Tape tape;
     std::size_t at = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The explorer finds what is planted, with no more of the bound than it takes, and finds nothing where nothing is.
+// The explorer finds planted faults within the smallest bound that allows them, and finds none where there are none.
 #include "sim/explore.h"
 
 #include <gtest/gtest.h>
@@ -146,7 +146,7 @@ TEST(Explore, FindsALockThatIsNoLockWithAsManyPreemptionsAsItTakes) {
   ASSERT_TRUE(found.failure);
   EXPECT_EQ(found.failure->wrong, std::vector<std::string>{"the counter is 1"});
   EXPECT_NE(found.failure->story.find("client 1  READ  word 0"), std::string::npos) << found.failure->story;
-  // Its tape tells the same story again, and no decision of it is idle.
+  // Its tape tells the same story again, and every decision of it matters.
   EXPECT_EQ(replay(broken, found.failure->tape).wrong, found.failure->wrong);
   EXPECT_EQ(replay(broken, found.failure->tape).story, found.failure->story);
   for (const auto& [decision, way] : found.failure->tape) {

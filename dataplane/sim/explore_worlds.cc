@@ -16,7 +16,7 @@ namespace {
 
 using Kind = Call::Kind;
 constexpr Nanos kPatience = 100 * base::kSecond;
-constexpr Nanos kHaste = 2 * base::kSecond;  // where answers get lost, their clients wait so long
+constexpr Nanos kHaste = 2 * base::kSecond;  // how long clients wait for lost answers
 constexpr int kSweeps = 6;
 
 bool has_faults(const Plot& plot) { return plot.bounds.crashes + plot.bounds.stalls + plot.bounds.losses > 0; }
@@ -44,7 +44,7 @@ class PoolScene final : public Scene {
     }
     FARPOOL_CHECK(world_.failures().empty() && world_.quiesce());
   }
-  // What is under way is cut off, and the clients say no goodbye.
+  // Cuts off what is under way; the clients say no goodbye.
   ~PoolScene() override {
     for (const Progress& progress : progress_) {
       progress.client->port().resume();
@@ -81,7 +81,7 @@ class PoolScene final : public Scene {
   bool at_once(const fabric::sim::Waiting& one) const override {
     return one.op.verb == fabric::Verb::call && one.op.opcode == layout::kTick;
   }
-  // Blocks that are free are written, and a block that somebody may still read is not free.
+  // A write to a block that a client may still read is wrong: only free blocks are written.
   std::string objection(const fabric::sim::Waiting& one, const fabric::sim::Waiting& other) const override {
     if (one.op.verb != fabric::Verb::write || other.op.verb != fabric::Verb::read) return {};
     if (one.op.at.region != layout::kHeap || other.torn) return {};
@@ -142,7 +142,7 @@ class PoolScene final : public Scene {
       co_await scene.world_.call(client, {.kind = Kind::get, .key = key}, kHaste);
     }
   }
-  // Faults have ended: nothing of the dead may stay, and everything is read once more.
+  // Faults have ended: nothing of dead clients may stay, and everything is read once more.
   void clean_up(std::vector<std::string>& wrong) {
     world_.network().let_go();
     Client& cleaner = world_.connect("cleaner");
@@ -180,7 +180,7 @@ class PoolScene final : public Scene {
     }
     co_await split_no_more(*progress.client);  // its own, or one that it has met and that stood still
     --progress.running;
-    // Only which steps had ended when another began matters, not in which order they ended.
+    // Only which steps had ended when another began matters; the order of their ends does not.
     scene.ended_ += base::mix(client + 1) * (progress.begun - progress.running);
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small worlds of the pool that are explored: two or three clients, one or two keys, one or two operations each, on
-// a memory node, all of them the code that runs on real wires. The dialect of each protocol lists its own.
+// a memory node, all of them the code that runs on real wires. Each protocol's dialect lists its own.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Plot {
     Call call;
     bool splits = false;                         // instead of a call, it splits the table that has its key
     std::optional<World::ScanRange> scans = {};  // instead of a call, this part, in which all keys lie
-    bool clears = false;  // instead of a call, marks of rows that scans have found empty are cleared
+    bool clears = false;                         // instead of a call, it clears marks of rows found empty by scans
   };
   using Steps = std::vector<std::vector<Step>>;  // of each client
 
@@ -42,7 +42,7 @@ Plot::Step call(Call::Kind kind, std::string key, std::string value = "");
 // Returns a memory and a table as small as they can be.
 WorldOptions tiny(layout::Protocol protocol);
 
-// Where each key lies after the calls, and how many entries they displaced.
+// Says where each key lies after the calls, and how many entries they displaced.
 struct Outlook {
   std::map<std::string, std::uint64_t> rows;
   std::uint64_t displaced = 0;
@@ -50,10 +50,10 @@ struct Outlook {
 };
 Outlook look_ahead(const WorldOptions& options, const std::vector<Plot::Before>& before);
 
-// The worlds of one protocol, as they are written down.
+// The worlds of one protocol, as its dialect lists them.
 class Catalogue {
  public:
-  // Worlds that say nothing else are made with these options.
+  // Uses these options for worlds without options of their own.
   explicit Catalogue(const WorldOptions& usual) : usual_(usual) {}
   void add(std::string name, const Bounds& bounds, std::vector<Plot::Before> before, Plot::Steps steps,
            const std::optional<WorldOptions>& options = {});

@@ -15,7 +15,7 @@ namespace {
 
 using State = std::optional<std::string>;
 
-// Applies the call to the state. False: its answer contradicts it.
+// Applies the call to the state. Returns false if its answer contradicts the state.
 bool apply(const Call& call, State& state) {
   const bool there = state.has_value();
   const bool told_there = call.found.has_value();
@@ -45,8 +45,8 @@ bool apply(const Call& call, State& state) {
   return false;
 }
 
-// Wing and Gong's search: any call that was asked before every pending one was answered may be next. What was tried is
-// remembered by the set of calls that took effect and the state that they left.
+// Wing and Gong's search: any call that was asked before every pending one was answered may be next. It remembers what
+// it tried as the set of calls that took effect and the state that they left.
 class Search {
  public:
   explicit Search(const std::vector<Call>& calls) : calls_(calls), taken_(calls.size(), false) {
@@ -73,7 +73,7 @@ class Search {
     return false;
   }
 
-  // What nobody knows of, and can only have happened before something that has.
+  // Says whether a call with an unknown outcome can only have happened before one that has already taken effect.
   bool too_late(const Call& call) const {
     if (call.known || call.answered == std::numeric_limits<Nanos>::max()) return false;
     for (std::size_t i = 0; i < calls_.size(); ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients asked of single keys and what the answers were, and whether one order of all of it explains the answers.
+// Records clients' calls on single keys and their answers, and says whether one order of all of them explains the
+// answers.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,14 @@ namespace farpool::sim {
 
 using base::Nanos;
 
-// One call on one key. Its effect lies somewhere between `asked` and `answered`, or, if nobody knows whether it had
-// one, there or nowhere: of a call whose answer never came, anywhere after `asked`. Calls that failed without effect
-// are no part of a history.
+// One call on one key. Its effect lies somewhere between `asked` and `answered`. If its outcome is unknown, it has its
+// effect there or none; if its answer never came, its effect may lie anywhere after `asked`. Calls that failed without
+// effect are no part of a history.
 struct Call {
   enum class Kind : std::uint8_t {
     get,     // found: the value
     put,     // sets
-    insert,  // sets if absent; `found` says that it was there already
+    insert,  // sets if absent; `found`: it was there already
     update,  // sets if present; `found` says that it was
     remove,  // `found` says that it was there
     add,     // adds one to a decimal number (absent: 0); found: the sum
@@ -41,23 +42,23 @@ const char* name_of(Call::Kind kind);
 
 class History {
  public:
-  // Notes a call that begins; `answer` or `forget` it.
+  // Notes a call that begins; `answer` or `forget` ends it.
   std::size_t ask(Call call);
   void answer(std::size_t call, Nanos now, std::optional<std::string> found);
   void unknown(std::size_t call) { calls_[call].known = false; }
-  // Nobody knows whether it had an effect, but if it had it was not after that.
+  // Notes that the call, if it had an effect, had it before `last`.
   void until(std::size_t call, Nanos last) { calls_[call].answered = last; }
-  // It failed, and had no effect.
+  // Notes that the call failed without effect.
   void forget(std::size_t call) { calls_[call].key.clear(), forgotten_[call] = true; }
 
   std::size_t size() const { return calls_.size(); }
-  // In the order in which they were asked; forgotten ones have no key.
+  // Returns the calls in the order in which they were asked; forgotten ones have no key.
   const std::vector<Call>& calls() const { return calls_; }
   std::vector<Call> of(const std::string& key) const;
   std::vector<std::string> keys() const;
 
-  // Nothing if every key's calls are linearizable; else what cannot be explained. Keys and values are those of a
-  // simulation.
+  // Returns nothing if every key's calls are linearizable, otherwise what cannot be explained. Keys and values are
+  // those of a simulation.
   std::optional<std::string> judge() const;
 
  private:

@@ -55,8 +55,8 @@ TEST(History, EverySumIsToldOnce) {
   EXPECT_FALSE(linearizable({call(Kind::add, 0, 9, "", "1"), call(Kind::add, 0, 9, "", "1")})) << "a lost increment";
 }
 
-// As when a memory node that may have had the key lost its memory: the key was gone from then on, or is not gone at
-// all.
+// As when a memory node that may have had the key lost its memory: either the key was gone from then on, or it is still
+// there.
 TEST(History, AnUnknownCallHappenedInTimeOrNot) {
   Call lost = unknown(Kind::remove, 4, "");
   lost.answered = 4;

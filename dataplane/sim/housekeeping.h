@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What client threads do between operations, and what comes of it: the memory of the dead.
+// What client threads do between operations, and its result for the memory of dead clients.
 #pragma once
 
 #include <string>
@@ -9,21 +9,21 @@
 
 namespace farpool::sim {
 
-// Some ticks of a client thread that has nothing else to do.
+// Runs some ticks of an idle client thread.
 task::Task<void> keep_house(Client& client);
 
-// Clears the marks of rows that the client's scans have found empty. Returns when a round has ended, or there was none
-// for some ticks.
+// Clears the marks of rows that the client's scans have found empty. Returns when a round has ended, or after some
+// ticks without one.
 task::Task<void> clear_marks(Client& client);
 
-// Asks for a split of the table that has the key; nothing comes of it where there is one table only.
+// Asks for a split of the table that has the key; does nothing if there is only one table.
 task::Task<void> split(Client& client, std::string key);
-// Waits until the client splits nothing.
+// Waits until the client is splitting nothing.
 task::Task<void> split_no_more(Client& client);
 
-// All who live keep house until the memory of the dead has come back: their segments, and blocks that they had
-// unlinked, or not published yet, in segments of the living. Returns what has not. Their ends have been noticed, and
-// what they left has been repaired.
+// Lets all living clients do their housekeeping until the memory of dead clients has come back: their segments, and
+// blocks in segments of living clients that they had unlinked, or not yet published. Returns what has not. The ends of
+// the dead clients have been noticed before, and what they left has been repaired.
 std::vector<std::string> reclaim(World& world);
 
 }  // namespace farpool::sim

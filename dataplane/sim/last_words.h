@@ -5,11 +5,11 @@
 
 namespace farpool::sim {
 
-// Says on standard error how to replay what runs while this lives, should a broken invariant abort the process: nobody
-// returns then to tell a seed. The youngest of several counts. One thread.
+// Says on standard error how to replay the current run if a broken invariant aborts the process while this lives,
+// because then no function returns to report a seed. The youngest of several counts. One thread.
 class LastWords {
  public:
-  // `replay` are arguments of simulate; what goes beyond 1,000 bytes is cut.
+  // `replay` are arguments of simulate; text beyond 1,000 bytes is cut.
   explicit LastWords(const std::string& replay);
   LastWords(const LastWords&) = delete;
   LastWords& operator=(const LastWords&) = delete;

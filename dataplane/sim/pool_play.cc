@@ -15,7 +15,7 @@ using base::kMillisecond;
 using base::kSecond;
 using base::Random;
 
-// Where keys move memory is lost, too: with keys that have not left, or with keys that have come.
+// Where keys move, memory is lost, too: with keys that have not left, or with keys that have arrived.
 void lose_memory(PoolSetting& s, std::uint64_t seed) {
   Random random(base::mix(seed) ^ 0x105e5);
   if (s.moves > 0 && random.chance(0.3)) s.losses_of_some = 1 + random.below(2);
@@ -48,13 +48,13 @@ PoolSetting draw(std::uint64_t seed) {
     s.wire.max_offset = 3600 * kSecond;
     s.wire.max_drift_ppm = 50'000;
   }
-  // From a stream of its own: what was drawn before stays as it was.
+  // Draws from a stream of its own, so that earlier draws stay the same.
   Random more(base::mix(seed) ^ 0x5ca9);
   if (more.chance(0.3)) s.scans = 1 + more.below(3);
   return s;
 }
 
-// Every value is written once, so that a read tells whose it was. Every fourth key holds numbers.
+// Every value is written once, so that a read tells which write it saw. Every fourth key holds numbers.
 std::vector<TimedCall> draw_steps(const PoolSetting& setting, std::uint64_t seed) {
   Random random(seed);
   std::vector<TimedCall> steps;
@@ -158,7 +158,7 @@ PoolPlay draw_pool_play(const PoolSetting& setting, std::uint64_t seed) {
     wish.effects = std::uint64_t{1} << random.below(setting.geometry.tables > 16 ? 8 : 5);
     play.faults.push_back(std::move(wish));
   }
-  // From a stream of its own: what was drawn before stays as it was.
+  // Draws from a stream of its own, so that earlier draws stay the same.
   Random more(base::mix(seed) ^ 0x1057);
   for (std::size_t i = 0; i < setting.losses_of_some; ++i) {
     PoolFault loss{.kind = PoolFault::Kind::loss, .whom = more.below(setting.nodes)};

@@ -25,7 +25,7 @@ std::string describe(const PoolSetting& setting);
 
 std::string key_named(std::size_t index);
 
-// What a seed's pool does, one element after the other; any of them may be left out.
+// What a seed's pool does, one element after the other; any element may be left out.
 struct TimedCall {
   Call call;
   Nanos rest = 0;  // after it
@@ -35,7 +35,7 @@ using PoolTasks = std::vector<std::vector<TimedCall>>;  // of one client
 struct PoolFault {
   enum class Kind : std::uint8_t { death, stop, restart, loss, epoch, arrival, move, wish } kind = Kind::epoch;
   std::size_t whom = 0;       // a client, or a memory node
-  Nanos when = 0;             // of a stop: it goes on
+  Nanos when = 0;             // of a stop: the client continues
   std::uint64_t effects = 0;  // after which a death or a stop strikes; which parts move; tables
   fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
   PoolTasks tasks;  // of a client that comes
@@ -47,7 +47,7 @@ struct PoolPlay {
 };
 
 PoolPlay draw_pool_play(const PoolSetting& setting, std::uint64_t seed);
-// Leaves out what `part` leaves out. Returns how many elements there were.
+// Removes what `part` leaves out. Returns how many elements there were.
 std::size_t leave_out(PoolPlay& play, const Selection& part);
 
 }  // namespace farpool::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool of several memory nodes, the clients of it, and an operator that publishes epochs, with the history of every
-// key and what is wrong with it.
+// A pool of several memory nodes, its clients, and an operator that publishes epochs, with the history of every key and
+// what is wrong with it.
 #pragma once
 
 #include <algorithm>
@@ -30,12 +30,12 @@ namespace farpool::sim {
 
 inline constexpr Nanos kPoolPatience = 20 * base::kSecond;  // of a call
 
-// A call under way, as long as its caller may still be told what came of it.
+// A call under way, while its caller may still learn its outcome.
 struct Asked {
   Call call;
   std::size_t number = 0;  // in its memory node's history
   bool over = false;
-  bool straddles = false;  // it began before a loss of memory: what it did, and what it is told, may be of either pool
+  bool straddles = false;  // it began before a loss of memory: its effect and its answer may be of either pool
 };
 
 // A memory node, through all its lives, with the history of the keys that it serves at first.
@@ -47,13 +47,13 @@ struct PoolMember {
   node::Memory memory;
   std::unique_ptr<node::MemoryNode> node;
   v1alpha1::MemoryNodeEntry entry;  // of its last life
-  bool fresh = false;               // its memory was lost, and nobody has been told yet
+  bool fresh = false;               // its memory was lost, and the operator does not know yet
   std::string kept;                 // its newest map, beside its memory
   History history;
   std::vector<std::shared_ptr<Asked>> asked;
 };
 
-// A client thread. What its coroutines refer to is buried with it if it crashes.
+// A client thread. If it crashes, the objects that its coroutines refer to are kept with it.
 struct PoolClient {
   struct Body {
     std::unique_ptr<client::Pool> pool;
@@ -86,14 +86,16 @@ class PoolWorld {
     return run_until([&] { return over(client); }, within);
   }
 
-  // A memory node's process is killed, and comes back later, when the operator is told of it.
+  // Kills a memory node's process. It comes back later, when the operator learns of it.
   void kill(std::size_t which, bool keeps_memory);
 
-  // The operator makes an epoch of the lives that it knows. In the first phase it has one memory node after the other
-  // hold it, in the second follow it. It may be another operator by then: the phases of several epochs overlap.
+  // Lets the operator make an epoch of the lives that it knows. In the first phase one memory node after the other
+  // holds it; in the second they follow it. Another operator may take over in between: the phases of several epochs
+  // overlap.
   void publish();
 
-  // The operator wants so many tables at each memory node, ahead of keys; fewer than before where a resize is aborted.
+  // Lets the operator ask for so many tables at each memory node, ahead of keys; for fewer than before if a resize is
+  // aborted.
   void wish(std::uint64_t tables);
   bool split_ahead() const {
     return std::all_of(members_.begin(), members_.end(), [this](const auto& member) {
@@ -101,19 +103,19 @@ class PoolWorld {
     });
   }
 
-  // A scan is a look at each key.
+  // Runs a scan, which is a look at each key.
   task::Task<void> scan(PoolClient& client, std::vector<std::string> keys, std::uint64_t count);
 
-  // The operator has some of a member's parts moved, to one or more others. While another move is under way it waits.
+  // Lets the operator move some of a member's parts to one or more others. While another move is under way, it waits.
   void begin_move(std::size_t from, std::uint64_t which);
   bool moving() const { return !departures_.empty() || moves_waiting_ > 0; }
 
   task::Task<void> call(PoolClient& client, Call call);
 
-  // Faults end: no client dies any more, and stopped clients go on. Memory nodes that are down come back by
+  // Ends faults: no client dies any more, and stopped clients continue. Memory nodes that are down come back by
   // themselves.
   void calm();
-  // The answers that never came.
+  // Closes calls whose answers never came.
   void close_books();
   void judge_histories() {
     for (const auto& member : members_) {
@@ -121,16 +123,16 @@ class PoolWorld {
     }
   }
 
-  // What is wrong with a memory, or left in it by the dead.
+  // Returns what is wrong with a memory, or what dead clients have left in it.
   std::vector<std::string> leftovers() const;
 
   // Says whether all keys are counted: no session can have ended in the middle.
   bool exact() const;
 
-  // Keys that lie where the map does not say.
+  // Returns keys that lie where the map does not say.
   std::vector<std::string> strays() const;
 
-  // What has happened since then, as far as the history of memory that is still there goes.
+  // Returns what has happened since then, as far as the history of memory that still exists goes.
   std::string story(Nanos from);
 
   std::uint64_t up() const {
@@ -141,8 +143,8 @@ class PoolWorld {
 
  private:
   static constexpr std::uint64_t kMemory = 2560 << 10;
-  // Where keys move, all may come to lie at one node, in segments of many clients. A segment has blocks of one size,
-  // and blocks stay where they are: a node of few segments is full with few keys, and no move to it would end.
+  // If keys move, all may come to lie at one node, in segments of many clients. A segment has blocks of one size, and
+  // blocks never move: so a node of few segments is full with few keys, and no move to it would end.
   std::uint64_t memory() const { return (setting_.moves > 0 ? 3 : 1) * kMemory; }
   static constexpr Nanos kMoveLook = 5 * base::kMillisecond;
 
@@ -153,8 +155,8 @@ class PoolWorld {
 
   void begin_life(PoolMember& member);
 
-  // Forgets what callers knew of its keys. A client that waits may yet write to the memory that follows. In a part that
-  // is on its way, nobody knows which keys were here.
+  // Forgets what callers knew of its keys. A waiting client may still write to the memory that follows. In a part that
+  // is on its way, it is unknown which keys were here.
   void lose(PoolMember& lost);
 
   using Phase = node::MemoryNode::Published (node::MemoryNode::*)(const v1alpha1::ShardMap&, const base::HashSecret&);
@@ -170,11 +172,11 @@ class PoolWorld {
   base::Random random_;
   std::vector<std::unique_ptr<PoolMember>> members_;
   std::vector<std::unique_ptr<PoolClient>> clients_;
-  std::optional<map::Map> map_;        // by which histories are told apart
+  std::optional<map::Map> map_;        // says which history a key belongs to
   std::vector<std::uint32_t> owners_;  // members, by part of the hash space
   std::uint64_t least_tables_ = 0;
   std::uint64_t move_ = 0;
-  std::uint64_t moves_waiting_ = 0;                    // for the one that is under way
+  std::uint64_t moves_waiting_ = 0;                    // for the present one
   std::map<std::uint32_t, std::uint32_t> departures_;  // of the move that is under way: part, and where it comes from
 };
 

@@ -24,7 +24,7 @@ task::Task<void> work(PoolWorld& world, PoolClient& client, std::vector<TimedCal
   }
 }
 
-// Looks at all keys, time and again.
+// Looks at all keys, again and again.
 task::Task<void> scan(PoolWorld& world, PoolClient& client, const PoolSetting& setting) {
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < setting.keys; ++i) keys.push_back(key_named(i));
@@ -90,7 +90,7 @@ void strike(PoolWorld& world, const PoolFault& fault, PoolVerdict& verdict) {
   }
 }
 
-// Faults have ended. Somebody comes, has all repaired and finds everything; then all leave.
+// Faults have ended. A client comes, repairs everything and finds everything; then all clients leave.
 void look_after(PoolWorld& world, const PoolSetting& setting) {
   const Nanos leases_over = world.network().now() + 2 * kPoolLease;
   world.run_until([&] { return world.network().now() >= leases_over; }, 3 * kPoolLease);

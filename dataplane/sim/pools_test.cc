@@ -21,7 +21,7 @@ TEST(Pools, OfOneSeedAreTheSame) {
   EXPECT_NE(run_pool(7).trace_hash, run_pool(8).trace_hash);
 }
 
-// What a failure prints is made of parts: each is a run of its own, which is judged, told, and the same every time.
+// A failure prints parts: each is a run of its own, which is judged and told, and is the same every time.
 TEST(Pools, APartOfASeedIsARunToo) {
   const PoolVerdict whole = run_pool(7);
   EXPECT_TRUE(whole.story.empty());

@@ -20,7 +20,7 @@ class Shrinker {
     part_.kept.assign(elements, true);
   }
 
-  // A stretch that is not needed goes at once; then smaller ones, down to single elements, until none goes.
+  // Removes stretches that are not needed, then smaller ones, down to single elements, until none can go.
   Selection run(std::uint64_t& runs) {
     std::size_t stretch = std::max<std::size_t>(1, part_.kept.size() / 2);
     while (going()) {
@@ -35,7 +35,7 @@ class Shrinker {
  private:
   bool going() const { return runs_ < budget_.runs && Clock::now() < until_; }
 
-  // Tries to leave out each stretch of what is kept, the last one first. True: something went.
+  // Tries to leave out each stretch of what is kept, the last one first. Returns whether one went.
   bool pass(std::size_t stretch) {
     bool any = false;
     const std::vector<std::size_t> kept = kept_elements();

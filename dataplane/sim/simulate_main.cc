@@ -29,7 +29,7 @@ std::string of_protocol(Protocol protocol) {
 
 unsigned long long number(std::uint64_t of) { return of; }
 
-// Sums over all that was run, so that a branch that was never reached is seen.
+// Sums over everything that was run, so that a branch that was never reached is seen.
 struct Reached {
   farpool::index::Marks marks;
   farpool::session::RepairMarks repairs;
@@ -104,7 +104,7 @@ bool crashes(std::uint64_t seed, Protocol protocol, const std::string& branch, c
   return true;
 }
 
-// One death again, in the first branch whose name has this in it.
+// Replays one death, in the first branch whose name contains `branch`.
 int replay_death(std::uint64_t seed, Protocol protocol, const std::string& branch, const farpool::sim::Death& death) {
   for (const auto& scenario : farpool::sim::scenarios(seed, protocol)) {
     if (scenario.name.find(branch) == std::string::npos) continue;
@@ -156,7 +156,7 @@ bool replay_one(const SmallWorld& world, const farpool::sim::Tape& tape) {
   return replayed.wrong.empty();
 }
 
-// Every branch that is rare must have been reached by somebody, or nothing was shown of it.
+// Says whether every rare branch has been reached: otherwise the run has shown nothing of it.
 bool all_reached(const std::vector<std::string>& never) {
   for (const std::string& what : never) std::printf("  wrong: in all of these worlds there were no %s\n", what.c_str());
   return never.empty();
@@ -377,7 +377,7 @@ int run(const Arguments& of) {
 }  // namespace
 
 int main(int count_of_words, char** words) {
-  // Worlds come and go by the thousand, as large as the one before: their memory is kept, and not given back to the
+  // Worlds are made by the thousand, each as large as the one before: their memory is kept, and not given back to the
   // kernel each time.
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_MMAP_THRESHOLD, 1 << 30);

@@ -11,17 +11,17 @@
 
 namespace farpool::sim {
 
-// Line by line, in order of time.
+// Tells what happened line by line, in order of time.
 class Story {
  public:
-  // What was asked and answered.
+  // Adds questions and answers.
   void add(const History& history);
-  // Every chain that was posted, if the trace keeps them; upkeep is left out.
+  // Adds every posted chain, if the trace keeps them; leaves upkeep out.
   void add(const fabric::sim::Trace& trace, const layout::Geometry& geometry);
-  // What befell somebody.
+  // Adds what happened to a client or a memory node.
   void add(Nanos when, const std::string& who, const std::string& what);
 
-  // From a moment on. At most so many lines; the middle goes first.
+  // Returns the story from a moment on, in at most so many lines; the middle is cut first.
   std::string tell(Nanos from, std::size_t most_lines = 160) const;
 
  private:
@@ -34,10 +34,10 @@ class Story {
   std::vector<Line> lines_;
 };
 
-// The story of a world with one memory node, from a moment on.
+// Returns the story of a world with one memory node, from a moment on.
 std::string story(World& world, Nanos from);
 
-// What stood at the time of a call: which build this is, for people who want to see the same.
+// Returns the commit of this build, for people who want to see the same.
 std::string commit();
 
 }  // namespace farpool::sim

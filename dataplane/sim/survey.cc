@@ -38,7 +38,7 @@ class Surveyor {
       if (finding.wrong == node::Wrong::counters_off && !dialect_.explains_counters(audit.keys_off, ended()))
         wrong(finding.what);
     }
-    // What is half done counts as done in the audit. The client that finishes it sets the mark.
+    // The audit counts half-done operations as done. The client that finishes one sets the mark.
     for (const std::uint64_t row : unmarked_) {
       if (audit.half_done.rows.contains(row)) continue;
       wrong("row " + std::to_string(row) + " has an entry, and its mark says that it has none");
@@ -120,8 +120,7 @@ class Surveyor {
       if (blocks < kept) wrong("a client holds more free blocks than its segments have");
       found_.blocks_lost += blocks > kept ? blocks - kept : 0;
     }
-    // A few for each life that ended between the clearing of its slots and the frees of what its operations had
-    // replaced.
+    // Allows a few for each life that ended between clearing its slots and freeing what its operations had replaced.
     constexpr std::uint64_t kFreesOnTheirWay = 16;
     if (found_.blocks_lost > found_.slots_of_the_dead + kFreesOnTheirWay * ended()) {
       wrong(std::to_string(found_.blocks_lost) + " blocks are neither reachable, nor free, nor with an owner");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in a memory node when nothing moves, and what of it is wrong: an inspection of the bytes, with no client's
-// help.
+// Inspects the bytes of a memory node when nothing moves, and says what is wrong with them, without a client's help.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +30,15 @@ struct Survey {
   std::uint64_t tentative = 0;          // of inserts that never came to an end: they hinder nobody for long
   std::uint64_t blocks_lost = 0;        // neither in use, nor marked free, nor known to the client that owns them
 
-  // Nothing of the dead is left but memory: no lock, barrier or lease, no slot that says anything, no split, no torn
-  // row, no key twice.
+  // Returns what dead clients left besides memory: a lock, a barrier, a lease, a slot that says something, a split, a
+  // torn row, a key that lies twice.
   std::vector<std::string> unrepaired() const;
   std::string report() const;
 };
 
-// Inspects the memory of a world in which no live client has anything to do. It is what the memory node's own audit
-// demands (node/audit.h), with nothing in it that only a death explains unless it is of a crashed client; and every
-// block of a segment is reachable, marked free, or with the live client that owns the segment. Only the dead leak.
+// Inspects the memory of a world whose live clients are idle. It must satisfy the memory node's own audit
+// (node/audit.h); only a crashed client may leave what a death explains. Every block of a segment is reachable, marked
+// free, or with the live client that owns the segment: only dead clients leak.
 Survey survey(const World& world);
 
 }  // namespace farpool::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random worlds: everything about them is drawn from a seed, everything that happens in them is judged.
+// Random worlds: a seed decides everything about them, and everything that happens in them is judged.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,18 @@ struct Verdict : Told {
   std::uint64_t emptied = 0;           // segments, by compactions
 };
 
-// Two to four clients work on a few keys of a few rows, with delays, tearing and pauses; some die, some are stopped for
-// longer than the failure timeout, some completions never come. Every history must be linearizable, and every task of
-// living clients must end. Then faults stop: nothing of the dead may be left, and the memory must be in order, before
-// and after the clients have said goodbye.
+// Two to four clients work on a few keys of a few rows, with delays, tearing and pauses. Some die, some are stopped for
+// longer than the failure timeout, and some completions never come. Every history must be linearizable, and every task
+// of a living client must end. Then faults stop: nothing of dead clients may be left, and the memory must be in order,
+// before and after the clients have said goodbye.
 //
-// Every fault is also: clocks of different pace, a memory node that is killed and comes back with its memory or
-// without, sessions whose keys are revoked in the middle of a chain; a client that has lost its session begins a new
-// life. Without them worlds are drawn as they once were, for seeds that have found something.
+// Every fault also includes: clocks of different pace; a memory node that is killed and comes back, with its memory or
+// without; sessions whose keys are revoked in the middle of a chain; and a new life of a client that has lost its
+// session. `as_once` draws worlds as earlier versions did, for seeds that have found something.
 enum class Faults : std::uint8_t { every, as_once };
 
-// What of a seed is run: which part, with which faults, in which protocol; `tells`: with a story; `scans`: clients also
-// go through the keys, some at once, others with rests.
+// Says what of a seed is run: which part, with which faults, in which protocol. `tells`: with a story. `scans`: clients
+// also scan the keys, some at once, others with rests.
 struct Take {
   Selection part;
   Faults faults = Faults::every;
@@ -52,16 +52,16 @@ struct Take {
 };
 Verdict run_swarm(std::uint64_t seed, const Take& take = {});
 
-// For a seed that fails: what is wrong, the shrunk story, and the command that replays it.
+// Returns, for a failing seed, what is wrong, the shrunk story, and the command that replays it.
 std::string explain(std::uint64_t seed, const ShrinkBudget& budget = {}, const Take& take = {});
 
-// Keys whose rows all lie in [first, first + rows): so that a few keys crowd a table of any size. With very many
-// tables, keys of tables that share the lease of the first.
+// Returns keys whose rows all lie in [first, first + rows), so that a few keys crowd a table of any size. With very
+// many tables, returns keys of tables that share the lease of the first.
 std::vector<std::string> crowd(const World& world, std::uint64_t first, std::uint64_t rows, std::size_t count,
                                const std::string& prefix);
 
-// Return the rare events that were never counted, for people: of the protocol, with those of scans if there were any, and
-// of repair.
+// Return, for people, the rare events that were never counted: of the protocol, with those of scans if there were any,
+// and of repair.
 std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol, bool scans);
 std::vector<std::string> never_reached(const session::RepairMarks& marks);
 

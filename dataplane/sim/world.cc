@@ -32,7 +32,7 @@ fabric::Peer peer_named(const std::string& name) {
   return {.pool_uid = kPool, .role = "client", .name = name, .authenticated = true};
 }
 
-// A client was ended while it lived; its callers are told what became of their calls.
+// Marks that a client was ended while it lived; its callers learn the outcome of their calls.
 void mark_end(const base::Status& status) {
   if (status.ok()) {
     FARPOOL_MARK(sim_ended_while_alive_done);
@@ -54,7 +54,7 @@ class AddOne final : public index::Editor {
 
 }  // namespace
 
-// Page-aligned and zeroed; pages that nobody touches cost nothing, and most worlds touch few.
+// Page-aligned and zeroed; untouched pages cost nothing, and most worlds touch few.
 struct World::Memory {
   explicit Memory(std::uint64_t bytes)
       : data(static_cast<std::byte*>(

@@ -53,7 +53,7 @@ class Client {
   index::Table& table() { return *body_->table; }
   bool connected() const { return body_->table != nullptr; }
   bool crashed() const { return port_->crashed(); }
-  // Its session ended otherwise than by a goodbye.
+  // Says whether its session ended without a goodbye.
   bool ended() const { return ended_ || (body_->session != nullptr && !closed_ && !body_->session->alive()); }
   std::uint64_t incarnation() const { return incarnation_; }
   std::uint64_t slots_offset() const { return slots_offset_; }
@@ -61,7 +61,7 @@ class Client {
 
  private:
   friend class World;
-  // What coroutines of the client refer to. It is buried with a client that crashed.
+  // The objects that the client's coroutines refer to. They are kept if the client crashed.
   struct Body {
     task::Scope scope;
     std::unique_ptr<session::Session> session;
@@ -82,12 +82,13 @@ class World {
  public:
   explicit World(WorldOptions options = {});
   World(const World&) = delete;
-  // Living clients say goodbye; crashed ones are buried with their frames.
+  // Lets living clients say goodbye; keeps crashed ones with their frames.
   ~World();
 
   // Opens a session, reads the superblock and opens the table. Must succeed.
   Client& connect(const std::string& name);
-  // The same while the world runs: a client without a session, and the task that opens one (connected() tells).
+  // Does the same while the world runs: returns a client without a session, and starts the task that opens one
+  // (connected() tells).
   Client& add(const std::string& name);
   task::Task<void> open(Client& client);
   // Returns the client's segments and closes its session.
@@ -95,40 +96,40 @@ class World {
 
   // Starts a task of the client: it runs as the world runs.
   void spawn(Client& client, task::Task<void> task);
-  // Runs until the client has nothing left to do, or has crashed. False: virtual time ran out.
+  // Runs until the client has nothing left to do, or has crashed. Returns false if virtual time ran out.
   bool settle(Client& client, Nanos within = 60 * base::kSecond);
-  // spawn and settle.
+  // Does both, spawn and settle.
   bool run(Client& client, task::Task<void> task, Nanos within = 60 * base::kSecond);
   bool run_until(const std::function<bool()>& done, Nanos within = 60 * base::kSecond);
   // Runs until no live client has anything posted: slots are cleared and blocks freed behind a call's back.
   bool quiesce(Nanos within = 60 * base::kSecond);
 
-  // The memory node's process is killed, and another begins over what it left, or over nothing. All sessions end; what
-  // was under way stops at any word. Without its memory the pool begins anew, and so does the history. False: the
+  // Kills the memory node's process and starts another over what it left, or over nothing. All sessions end; what was
+  // under way stops at any word. Without its memory the pool begins anew, and so does the history. Returns false if the
   // memory could not be taken up.
   bool restart(bool keeps_memory);
-  // The keys of a client's session end, as when the memory node's NIC destroys its queue pairs: at any word of whatever
-  // is under way. The memory node's sessions know nothing of it.
+  // Ends the keys of a client's session, as when the memory node's NIC destroys its queue pairs, at any word of what is
+  // under way. The memory node's sessions learn nothing of it.
   void revoke(Client& client);
 
-  // One call of a history on a table, with the answer noted. Failures without effect are forgotten, and their status
-  // kept. A call in whose way nobody was may not need more trips than it has to.
+  // Makes one call of a history on a table, and notes the answer. Forgets failures without effect, and keeps their
+  // status. A call that no other client hindered may not need more trips than it has to.
   task::Task<void> call(Client& client, Call call, Nanos patience);
-  // Positions of the table that a scan covers.
+  // The positions of the table that a scan covers.
   struct ScanRange {
     std::uint64_t first = 0, end = ~0ull;  // positions
     std::uint64_t count = 1;               // keys that a step asks for
     Nanos rest = 0;                        // between two steps
   };
-  // Scans the range. For each of these keys, which all belong to the range and nowhere else, the world notes whether the
-  // scan told of them.
+  // Scans the range. For each of these keys, which all belong to the range alone, the world notes whether the scan
+  // returned it.
   task::Task<void> scan(Client& client, std::vector<std::string> keys, ScanRange range, Nanos patience);
 
   fabric::sim::Network& network() { return network_; }
   node::MemoryNode& node() { return *node_; }
   const layout::Geometry& geometry() const { return geometry_; }
   std::uint64_t initial_tables() const { return options_.initial_tables; }
-  // With the locks as they are, wherever they lie.
+  // Returns the memory with its locks, wherever they lie.
   base::Bytes memory() const;
   base::Bytes region(layout::RegionId id) const {
     return memory().subspan(geometry().at(id).offset, geometry().at(id).bytes);
@@ -137,13 +138,13 @@ class World {
   const base::HashSecret& pool_secret() const { return pool_secret_; }
   History& history() { return history_; }
   const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
-  // The calls that failed without effect, newest last: client and status.
+  // Returns the calls that failed without effect, newest last: client and status.
   const std::vector<std::pair<std::size_t, base::Status>>& failures() const { return failures_; }
   const std::string& endpoint() const { return endpoint_; }
-  // Keys that scans told of and nobody has ever written.
+  // Returns keys that scans returned and no client has ever written.
   const std::vector<std::string>& strays() const { return strays_; }
   std::uint64_t pages() const { return pages_; }  // of all scans
-  // Calls in whose way nobody was, and those of them that needed more trips than they had to.
+  // Count the calls that no other client hindered, and list those of them that needed more trips than they had to.
   std::uint64_t budgeted() const { return budgeted_; }
   const std::vector<std::string>& over_budget() const { return over_budget_; }
 
@@ -174,8 +175,8 @@ class World {
   std::uint64_t pages_ = 0;
 };
 
-// The names that golden verb traces call places by: "slot 3", "lock word 0", "row 17", "rows 16..17", "block 0x40".
-// With many tables "slot 1/3.14" is slot 14 of group 3 of table 1.
+// Returns the names that golden verb traces call places by: "slot 3", "lock word 0", "row 17", "rows 16..17", "block
+// 0x40". With many tables "slot 1/3.14" is slot 14 of group 3 of table 1.
 std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std::uint64_t bytes);
 
 }  // namespace farpool::sim

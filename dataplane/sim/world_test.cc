@@ -35,7 +35,7 @@ TEST(World, OneClientReadsWhatItWrote) {
   EXPECT_EQ(world.history().of("y").back().found, "6");
 }
 
-// The locks of a life end with it where they lie in the NIC, no matter who held them.
+// If locks lie in the NIC, they end with their life, whichever clients held them.
 TEST(World, LocksInTheNicGoWithTheProcessAndWhatTheyGuardedIsRepaired) {
   int held = 0;
   for (std::uint64_t effect = 1; effect <= 24; ++effect) {
@@ -62,7 +62,7 @@ TEST(World, LocksInTheNicGoWithTheProcessAndWhatTheyGuardedIsRepaired) {
   EXPECT_GT(held, 0) << "no death left a lock";
 }
 
-// Every machine's clock has its own pace and beginning: nothing may compare what two of them show.
+// Every machine's clock has its own pace and beginning: no code may compare two clocks.
 TEST(World, ClocksMayDrift) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     World world({.wire = {.seed = seed, .max_offset = 3600 * base::kSecond, .max_drift_ppm = 50'000},
