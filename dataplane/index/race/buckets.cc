@@ -13,7 +13,7 @@ using layout::kExtentHeader;
 
 namespace {
 
-// Free slots of 28 that are so few that more room should be on its way: a client that finds none has to wait until a
+// If at most so many of 28 slots are free, more room should be on its way: a client that finds none has to wait until a
 // split has outlived an era.
 constexpr std::uint64_t kCrowded = 4;
 
@@ -102,7 +102,7 @@ Result<Buckets::Sight> Buckets::look() {
   return sight;
 }
 
-// Says whether the word had been seen before: then its header is younger than it.
+// Says whether the word had been seen before: then it is left over, because its header is younger.
 bool Buckets::left_over(std::uint64_t offset, Slot slot) {
   for (std::size_t i = 0; i < seen_count_; ++i) {
     if (seen_moving_[i] == std::pair(offset, slot)) return true;
@@ -153,7 +153,7 @@ std::optional<Buckets::Copy> Buckets::committed() const {
   return copy;
 }
 
-// Bytes to read of a block to tell whether it has the key; 0: its length alone says that it does not.
+// Returns how many bytes of a block to read to tell whether it has the key; 0: its length alone says that it does not.
 std::uint64_t Buckets::wanted_of(Slot slot, bool values) const {
   const std::uint64_t least = layout::extent_bytes(key_.size(), 0);
   if (!slot.open_ended() && slot.bytes() < least) return 0;
@@ -161,8 +161,8 @@ std::uint64_t Buckets::wanted_of(Slot slot, bool values) const {
   return std::min(least, state_.heap_bytes() - layout::block_offset(slot.block()));
 }
 
-// From the bytes that were read. False: they are no extent of the slot's length. With `values` and a block longer than
-// what is read at once, the checksum comes later.
+// Learns from the bytes that were read. Returns false if they are no extent of the slot's length. With `values` and a
+// block longer than what is read at once, the checksum is checked later.
 bool Buckets::learn(Known& known, bool values) const {
   const base::Bytes read = known.bytes.span();
   const auto lengths = base::load<std::uint64_t>(read.data());
@@ -182,14 +182,14 @@ bool Buckets::learn(Known& known, bool values) const {
     known.value = base::text_of(whole->value);
     return true;
   }
-  // Longer than what was read: the rest is fetched if the key may be this one.
+  // It is longer than what was read: the rest is fetched if the key may be this one.
   known.ours = key_bytes == key_.size();
   const std::uint64_t there = std::min<std::uint64_t>(key_bytes, read.size() - kExtentHeader);
   known.ours = known.ours && base::text_of(read.subspan(kExtentHeader, there)) == key_.substr(0, there);
   return true;
 }
 
-// The whole of an extent that is longer than what its slot says.
+// Reads the whole of an extent that is longer than its slot says.
 Task<Status> Buckets::read_rest(Known& known, Nanos deadline, Cost& cost) {
   fabric::Buffer whole = state_.port().buffer(known.extent_bytes);
   const std::uint64_t there = known.bytes.size();

@@ -12,11 +12,11 @@
 namespace farpool::race {
 namespace {
 
-// What an attempt came to.
+// The result of an attempt.
 enum class Step : std::uint8_t {
   finished,
-  again,  // somebody was in the way
-  room,   // a block for purpose_ is wanted and none is at hand: it is waited for without an era
+  again,  // another client was in the way
+  room,   // a block for purpose_ is needed and none is at hand: the operation waits for it without an era
 };
 
 class Change {
@@ -49,7 +49,7 @@ class Change {
   void drop_block();
   void add_write(Chain& chain);
 
-  // Each posts a chain and judges it. Nothing: the buckets were read again, look anew.
+  // Each posts a chain and judges it. Returns nothing if the buckets were read again: the caller looks anew.
   Task<Result<Step>> take_over(const Copy& found, Edit::Kind kind);
   Task<Result<std::optional<Step>>> place();
   Task<Result<std::optional<Step>>> make_room();
@@ -94,13 +94,13 @@ Task<Result<bool>> Change::run() {
   if (Status status = index::check_sizes(key_, wish_.value.size()); !status.ok()) co_return status;
   const bool may_put = wish_.if_present == Edit::Kind::put || wish_.if_absent == Edit::Kind::put;
   if (wish_.editor == nullptr && may_put) value_ = wish_.value;
-  // For a key that may have left, room is asked for when it is found: a full memory node must not keep it from its
-  // next.
+  // If the key may have left, room is requested only when it is found: a full memory node must not keep it from its
+  // next one.
   if (wish_.editor == nullptr && may_put && !buckets_.leaves()) {
     extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
     Status status = co_await fetch_block();
     if (status.ok()) write_extent();
-    // In a full heap there may be room yet to replace what the key has.
+    // A full heap may still have room to replace what the key has.
     if (!status.ok() && status.code() != Code::out_of_memory) co_return status;
   }
   Result<bool> existed = co_await attempts();
@@ -115,7 +115,7 @@ Task<Result<bool>> Change::attempts() {
     }
     Result<Step> step = co_await attempt();
     if (!step.ok()) {
-      // What is tentative does no harm, but in nobody's way it need not be either.
+      // A tentative slot does no harm, but it need not stay in another client's way either.
       if (placed_ && state_.session.alive()) (void)co_await retract();
       co_return step.status();
     }
@@ -129,7 +129,7 @@ Task<Result<bool>> Change::attempts() {
 }
 
 Task<Result<Step>> Change::attempt() {
-  // Until the end: what was read of a slot's word stays true of it, and a word that went never comes back.
+  // Held until the end: what was read of a slot's word stays true of it, and a word that went never comes back.
   const session::EraPin pin = state_.session.pin();
   buckets_.forget();
   seen_closed_ = false;
@@ -193,7 +193,7 @@ Task<Result<Step>> Change::attempt() {
   }
 }
 
-// The key, or a group of it, is or goes somewhere else: what lies tentative here would never be committed.
+// The key, or a group of it, is or goes somewhere else: a tentative slot here would never be committed.
 Task<Result<Step>> Change::elsewhere(Buckets::Sight sight) {
   if (placed_) {
     if (Status status = co_await retract(); !status.ok()) co_return status;
@@ -206,8 +206,9 @@ Task<Result<Step>> Change::elsewhere(Buckets::Sight sight) {
   co_return Step::again;
 }
 
-// The key is not here, and its buckets are closed. Who placed it tentatively before they were may not have committed
-// yet; so they are read once more, and what is tentative is taken away. False: they were read again, look anew.
+// Makes sure that the key is not here; its buckets are closed. A client that placed it tentatively before may not have
+// committed yet; so this reads the buckets once more, and takes tentative slots away. Returns false if they were read
+// again: the caller looks anew.
 Task<Result<bool>> Change::gone_for_good() {
   std::array<std::uint64_t, 2 * kCombinedSlots> before{};
   std::array<Slot, 2 * kCombinedSlots> tentative;
@@ -225,7 +226,7 @@ Task<Result<bool>> Change::gone_for_good() {
   co_return false;
 }
 
-// A block that is not what its slot says was reused, which an era forbids, or is damaged.
+// Judges a block that is not what its slot says: it was reused, which an era forbids, or is damaged.
 Task<Result<Step>> Change::doubt(Slot slot) {
   if (placed_) {
     if (Status status = co_await retract(); !status.ok()) co_return status;
@@ -262,7 +263,7 @@ Edit::Kind Change::decide(const std::optional<Copy>& found) {
   return edit.kind;
 }
 
-// For extent_bytes_. The caller holds no era.
+// Allocates a block for extent_bytes_. The caller holds no era.
 Task<Status> Change::fetch_block() {
   drop_block();
   Result<heap::Block> block = co_await state_.heap.allocate(extent_bytes_, purpose_, deadline_, cost_);
@@ -272,19 +273,19 @@ Task<Status> Change::fetch_block() {
   co_return Status();
 }
 
-// False: there is no block at hand.
+// Returns false if there is no block at hand.
 bool Change::compose(std::uint64_t bytes_before) {
   extent_bytes_ = layout::extent_bytes(key_.size(), value_.size());
   purpose_ = state_.heap.purpose_of(extent_bytes_, bytes_before);
-  // The client that frees a block knows its class from its extent alone: one that was asked for for another will not
-  // do.
+  // The client that frees a block knows its class only from its extent, so a block that was allocated for another class
+  // will not do.
   const auto same_block = [this](std::uint64_t a, std::uint64_t b) {
     const std::uint64_t segment = state_.geometry.segment_bytes;
     const std::uint64_t size_class = layout::size_class_for(a, segment);
     return size_class == layout::size_class_for(b, segment) &&
            (size_class != layout::kRun || layout::run_segments(a, segment) == layout::run_segments(b, segment));
   };
-  // What others may be reading is not written over.
+  // A block that other clients may be reading is not overwritten.
   if (block_.bytes != 0 && (exposed_ || !same_block(block_for_, extent_bytes_))) drop_block();
   if (block_.bytes == 0) {
     const std::optional<heap::Block> block = state_.heap.take(extent_bytes_, purpose_);
@@ -304,7 +305,7 @@ void Change::write_extent() {
   composed_ = true;
 }
 
-// A block that no committed slot points to, and of this operation's no tentative one any more.
+// Discards a block that no committed slot points to, and no tentative slot of this operation any more.
 void Change::drop_block() {
   if (block_.bytes == 0) return;
   if (exposed_) {
@@ -354,7 +355,7 @@ Task<Result<std::optional<Step>>> Change::place() {
   Chain chain;
   add_write(chain);
   const std::uint64_t forgets = state_.row_marks.forgets();
-  // No fence: a scan passes over a tentative slot in any case, and the slot is committed behind this chain.
+  // It needs no fence: a scan skips tentative slots in any case, and the slot is committed behind this chain.
   (void)state_.row_marks.add_to(chain, group);
   chain.add(Op::cas({layout::kTable, offset}, before, 0, own_.as(Slot::State::tentative).word()));
   buckets_.add_reads(chain);
@@ -370,7 +371,7 @@ Task<Result<std::optional<Step>>> Change::place() {
   co_return std::nullopt;
 }
 
-// All slots are taken, but one whose insert does not come to an end may be had.
+// All slots are taken; takes one away whose insert does not end, if there is one.
 Task<Result<std::optional<Step>>> Change::make_room() {
   std::optional<Copy> tentative;
   buckets_.each(false, [&tentative](std::uint64_t offset, Slot slot) {
@@ -400,8 +401,8 @@ Task<Result<std::optional<Step>>> Change::make_room() {
   co_return std::nullopt;
 }
 
-// The own tentative slot lies there, and the buckets were read behind it. A committed copy wins; of tentative ones the
-// lowest, and the others give way.
+// The own tentative slot lies there, and the buckets were read behind it. A committed copy wins; of tentative copies,
+// the lowest one wins and the others give way.
 Task<Result<std::optional<Step>>> Change::vie() {
   if (buckets_.committed()) {
     ++state_.marks.rivals;
@@ -442,8 +443,8 @@ Task<Result<std::optional<Step>>> Change::vie() {
   co_return std::nullopt;
 }
 
-// No other client was there when the buckets were read behind the own slot: later ones see it. If it still lies
-// there, the key is there from now on.
+// No other client was there when the buckets were read behind the own slot: later ones see it. If it still lies there,
+// the key exists from now on.
 Task<Result<Step>> Change::commit() {
   const std::uint64_t tentative = own_.as(Slot::State::tentative).word();
   std::uint64_t before = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one engine beneath all operations that change something: read the key's buckets, decide, take a slot over by CAS.
-// table.cc says what each wants. Internal to the room.
+// The engine of all operations that change something: it reads the key's buckets, decides, and takes a slot over by
+// CAS. table.cc says what each operation wants. Internal to the room.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace farpool::race {
 
-// What an operation wants to do with the key, if it is there and if it is not.
+// What an operation wants to do with the key, present or absent.
 struct Wish {
   std::string_view name;  // for people
   Edit::Kind if_present = Edit::Kind::keep;
@@ -18,9 +18,9 @@ struct Wish {
   Editor* editor = nullptr;                 // decides instead of all of these
 };
 
-// True if the key existed.
+// Changes the key. Returns whether it existed.
 Task<Result<bool>> change(Table::State& state, std::string_view key, Wish wish, Nanos deadline, Cost& cost);
-// False if it existed, and nothing was changed.
+// Adds the key. Returns false, and changes nothing, if it existed.
 Task<Result<bool>> add(Table::State& state, std::string_view key, std::string_view value, Nanos deadline, Cost& cost);
 
 }  // namespace farpool::race

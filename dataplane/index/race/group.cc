@@ -9,7 +9,7 @@
 namespace farpool::race {
 namespace {
 
-// Read of a block at first: most keys end before.
+// How much of a block is read at first: most keys end before.
 constexpr std::uint64_t kHead = 128;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of buckets as a mover of slots sees it: all its words, and whose keys its slots are. Internal to the room.
+// A group of buckets as a mover of slots sees it: all its words, and the keys of its slots. Internal to the room.
 #pragma once
 
 #include <array>
@@ -21,13 +21,13 @@ class Group {
 
   Remote header_at(std::uint64_t bucket) const { return {layout::kTable, at_ + bucket * kBucketBytes}; }
   std::uint64_t header(std::uint64_t bucket) const { return word(bucket * kBucketBytes); }
-  // As they lie: 0 to 20.
+  // Returns the place of a slot, 0 to 20 in the order of memory.
   Remote slot_at(std::uint64_t slot) const { return {layout::kTable, at_ + within(slot)}; }
   Slot slot(std::uint64_t slot) const { return Slot(word(within(slot))); }
   void set(std::uint64_t slot, Slot word) { base::store(bytes_.data() + within(slot), word.word()); }
 
-  // Finds the keys of slots, from their blocks. While an era is held, a word that has been seen stays what it is,
-  // and is not asked for again. Errors: corrupt, and the session's.
+  // Finds the keys of slots, from their blocks. While an era is held, a word that has been seen keeps its meaning, and
+  // is not read again. Errors: corrupt, and the session's.
   struct Known {
     Slot slot;  // as if committed
     bool readable = false;

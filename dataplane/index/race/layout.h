@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of a RACE subtable on its memory node. Pure functions; clients, memory nodes and offline checkers read with
-// them. Tables of equal size lie one behind the other, and the directory says which keys each has
-// (layout/directory.h).
+// them. Tables of equal size are adjacent, and the directory says which keys each has (layout/directory.h).
 //
-// A subtable is an array of groups of three buckets. Only the outer two are hashed to; each is read together with the
-// one in the middle, which takes what overflows from either.
+// A subtable is an array of groups of three buckets. Keys hash only to the outer two; each is read together with the
+// one in the middle, which takes the overflow of both.
 //
 //   group   | main 0       64 | overflow     64 | main 1       64 |
 //           |<-- combined bucket, 128 B ------->|
@@ -21,9 +20,9 @@
 //           +--------------------+------+---------------------------------+--------+
 //
 // `move` is the number of the last move of keys between memory nodes that has reached the bucket (docs/adr/0012). The
-// whole word 0 is an empty slot, or the header of a bucket that is closed: its table is being made by a split, and what
-// belongs here still lies in the old table. `units` is how much of the block is read at once, 1 to 255: with 255 the
-// extent may be longer, as its own lengths say (the paper chains a second block; here a block has any length).
+// whole word 0 is an empty slot, or the header of a closed bucket: a split is making its table, and what belongs here
+// still lies in the old table. `units` says how much of the block is read at once, 1 to 255: with 255 the extent may be
+// longer, as its own lengths say (the paper chains a second block; here a block has any length).
 #pragma once
 
 #include <algorithm>
@@ -53,14 +52,14 @@ struct SlotWord {
   static_assert(layout::tiles_a_word<Block, State, Units, Print>);
 };
 
-// One word, changed by CAS alone.
+// One word, which only a CAS changes.
 class Slot {
  public:
   enum class State : std::uint64_t {
     committed = 0,  // the key is there
     tentative = 1,  // its inserter has yet to see that no other copy of the key is there; others ignore it
-    moving = 2,     // of a table that is split: a copy lies in the new table, or is about to; nobody changes it here
-    leaving = 3,    // for another memory node: the key is there, and nobody changes it here or there
+    moving = 2,     // a split copies it, or has copied it, to the new table; no client changes it here
+    leaving = 3,    // to another memory node: the key is there, and only the mover changes it, here or there
   };
 
   constexpr Slot() = default;
@@ -78,13 +77,13 @@ class Slot {
   constexpr bool moving() const { return state() == static_cast<std::uint64_t>(State::moving); }
   constexpr bool leaving() const { return state() == static_cast<std::uint64_t>(State::leaving); }
   constexpr bool committed() const { return !empty() && state() == static_cast<std::uint64_t>(State::committed); }
-  // Says whether it is empty or can point to anything at all.
+  // Says whether it is empty or can point to anything.
   constexpr bool well_formed() const { return empty() || SlotWord::Units::get(word_) != 0; }
   constexpr std::uint64_t print() const { return SlotWord::Print::get(word_); }
   constexpr std::uint64_t block() const { return SlotWord::Block::get(word_); }
-  // How much of the block is read at once.
+  // Returns how much of the block is read at once.
   constexpr std::uint64_t bytes() const { return SlotWord::Units::get(word_) * layout::kBlockUnit; }
-  // The extent may be longer than that.
+  // Says whether the extent may be longer than that.
   constexpr bool open_ended() const { return SlotWord::Units::get(word_) == SlotWord::Units::kMax; }
   // Says whether an extent of these bytes has such a slot.
   constexpr bool fits(std::uint64_t extent_bytes) const {
@@ -101,7 +100,7 @@ class Slot {
   std::uint64_t word_ = 0;
 };
 
-// Which keys a bucket holds: those whose directory hash ends in the suffix.
+// Says which keys a bucket holds: keys whose directory hash ends in the suffix.
 struct HeaderWord {
   using Depth = layout::Field<0, 8>;
   using Suffix = layout::Field<8, 32>;
@@ -112,7 +111,7 @@ struct HeaderWord {
   static constexpr std::uint64_t of(std::uint64_t depth, std::uint64_t suffix, std::uint64_t move = 0) {
     return Depth::put(depth) | Suffix::put(suffix) | Open::put(1) | Move::put(move);
   }
-  // The same keys, whatever has moved.
+  // Returns the header without its move: the same keys, whatever has moved.
   static constexpr std::uint64_t keys(std::uint64_t header) { return header & ~Move::kMask; }
   static constexpr std::uint64_t reached_by(std::uint64_t header, std::uint64_t move) {
     return keys(header) | Move::put(move);
@@ -130,11 +129,12 @@ struct HeaderWord {
   }
 };
 
-// A split that has filled a group's buckets opens the one in the middle first: a client that sees one side
-// closed sees there that the other may be open, and so that what the old table has in the middle may be of the past.
+// A split that has filled a group's buckets opens the one in the middle first. So a client that sees one side closed
+// learns there that the other may be open, and that the old table's middle bucket may be out of date.
 inline constexpr std::uint64_t kOpenedFirst = 1;
 
-// A combined bucket's bytes as they were read. Slots are numbered main bucket first: 0 to 6, then 7 to 13 overflow.
+// A combined bucket's bytes as they were read. Slots are numbered from the main bucket: 0 to 6, then 7 to 13 in the
+// overflow bucket.
 class CombinedView {
  public:
   CombinedView(base::Bytes bytes, std::uint64_t side) : bytes_(bytes), side_(side) {
@@ -145,13 +145,13 @@ class CombinedView {
   std::uint64_t overflow_header() const {
     return base::load<std::uint64_t>(bytes_.data() + (side_ == 0 ? kBucketBytes : 0));
   }
-  // Slots that are taken, in the main bucket or in the overflow bucket.
+  // Returns how many slots are taken, in the main bucket or in the overflow bucket.
   std::uint64_t load(bool overflow) const {
     std::uint64_t taken = 0;
     for (std::uint64_t i = 0; i < kBucketSlots; ++i) taken += slot(i + (overflow ? kBucketSlots : 0)).empty() ? 0 : 1;
     return taken;
   }
-  // Where the slot lies in the combined bucket.
+  // Returns the offset of a slot in the combined bucket.
   static constexpr std::uint64_t offset(std::uint64_t side, std::uint64_t index) {
     const bool second = (side == 0) == (index >= kBucketSlots);
     return (second ? kBucketBytes : 0) + 8 + index % kBucketSlots * 8;

@@ -56,7 +56,8 @@ TEST(Slot, KnowsWhatCannotBe) {
   EXPECT_FALSE(Slot(SlotWord::State::put(3)).well_formed());
 }
 
-// The digest's three cases: only one whose suffix is another has moved, whatever depth the reader believed in.
+// The digest's three cases: a header with another suffix shows that the key has moved, whatever depth the reader
+// expected.
 TEST(Header, SaysWhichKeysItsBucketHolds) {
   EXPECT_TRUE(HeaderWord::covers(HeaderWord::of(0, 0), 0x1234));  // a table that was never split
   EXPECT_FALSE(HeaderWord::covers(0, 0)) << "closed";
@@ -73,7 +74,7 @@ TEST(Header, SaysWhichKeysItsBucketHolds) {
   EXPECT_FALSE(HeaderWord::well_formed(1)) << "neither open nor closed";
 }
 
-// Which keys are the bucket's, and which move between memory nodes has reached it, do not touch each other.
+// The keys of a bucket and the number of the last move that has reached it are independent.
 TEST(Header, CountsMoves) {
   for (const std::uint64_t move : {std::uint64_t{1}, std::uint64_t{7}, layout::kMostMoves}) {
     const std::uint64_t header = HeaderWord::reached_by(HeaderWord::of(2, 2, 5), move);
@@ -132,13 +133,13 @@ TEST(Locate, GivesTwoGroupsAndEveryBucketItsShare) {
   for (const int count : prints) EXPECT_NEAR(count, kKeys / 256.0, 150);
 }
 
-// What lies in a pool's memory has to be found by the next version, too.
+// The next version must find what lies in a pool's memory, too.
 TEST(Locate, IsForGood) {
   EXPECT_EQ(locate(0x0123456789abcdef, 1000), (Places{Place{450, 0}, Place{503, 1}}));
   EXPECT_EQ(print_of(0x0123456789abcdef), 162u);
 }
 
-// A subtable without a fabric: what choose() does, one key after the other.
+// A subtable without a fabric: fills it as choose() says, one key after the other.
 class Filler {
  public:
   Filler(std::uint64_t groups, std::uint64_t seed) : table_(groups * kGroupBytes / 8), groups_(groups), random_(seed) {}

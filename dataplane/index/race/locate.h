@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a key may lie: two combined buckets in two groups, and a print of eight bits that tells most other keys from
-// it. All three derive from disjoint bits of a mix of one keyed hash, none of which the directory looks at: that has a
+// it. All three derive from disjoint bits of a mix of one keyed hash. The directory uses none of these bits: it has a
 // hash of its own.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace farpool::race {
 struct Place {
   std::uint64_t group = 0;
   std::uint64_t side = 0;  // 0: main 0 and overflow, 1: overflow and main 1
-  // In the table region.
+  // Returns the place in the table region.
   constexpr std::uint64_t offset() const { return group * kGroupBytes + side * kBucketBytes; }
   constexpr std::uint64_t slot_offset(std::uint64_t index) const {
     return offset() + CombinedView::offset(side, index);
@@ -26,7 +26,7 @@ struct Place {
 };
 using Places = std::array<Place, 2>;
 
-// `groups` is at least 2, and less than 2^32.
+// Returns a key's places; `groups` is at least 2, and less than 2^32.
 constexpr Places locate(std::uint64_t hash, std::uint64_t groups) {
   FARPOOL_CHECK(groups >= 2 && groups >> 32 == 0);
   // The high half of each mix scales to a group, its lowest bit is the side.
@@ -40,8 +40,8 @@ constexpr Places locate(std::uint64_t hash, std::uint64_t groups) {
 
 constexpr std::uint64_t print_of(std::uint64_t hash) { return base::mix(hash ^ 0x94d049bb133111ebull) >> 56; }
 
-// The slot that an insert takes: of the less loaded main bucket, and only if both are full of the less loaded overflow
-// bucket. Without the balance a table is full at 72 percent instead of 90.
+// The slot that an insert takes: in the less loaded main bucket, or, only if both are full, in the less loaded overflow
+// bucket. Without this balance a table is full at 72 percent instead of 90.
 struct Choice {
   std::size_t place = 0;    // which of the two
   std::uint64_t index = 0;  // of the slot in the combined bucket

@@ -4,7 +4,7 @@
 namespace farpool::race {
 
 // One READ of both buckets and one of the block. A key has one committed copy at a time, and a copy moves only with its
-// group. So a key that is in no slot, each as it was when it was read, was absent at some moment in between: a miss
+// group. So a key that was in no slot, each at the moment of its reading, was absent at some moment in between: a miss
 // needs no second look.
 Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost) {
   State& state = *state_;

@@ -19,7 +19,7 @@ using layout::SplitWord;
 namespace {
 
 constexpr std::uint64_t kGroupsAtOnce = 8;
-// Groups of a table that are moved under one lease: a splitter waits for so many.
+// How many groups of a table are moved under one lease: a splitter waits for so many.
 constexpr std::uint64_t kStretch = 256;
 
 bool tentative(Slot slot) { return slot.tentative(); }
@@ -37,7 +37,7 @@ Task<Result<index::Movable::Standing>> Relocation::standing() {
   return index::move_standing(state_.session, state_.geometry.tables, soon(), cost_);
 }
 
-// Its buckets have been closed.
+// Adds a key; its buckets have been closed.
 Task<Result<bool>> Relocation::admit(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
   return add(state_, key, value, deadline, cost);
 }
@@ -56,8 +56,8 @@ Task<Status> Relocation::move_away(index::Arrivals& arrivals, const GoOn& go_on)
   co_return co_await index::finish_move(state_.session, state_.geometry.tables, number, soon(), cost_);
 }
 
-// A table that a split makes has a higher number than all that are there, and what its old table had been given. So who
-// goes through the tables in their order meets every key: in the old table before the split, or in the new one.
+// A table that a split makes has a higher number than all others, and what its old table had received. So a mover that
+// goes through the tables in order meets every key: in the old table before the split, or in the new one.
 Task<Status> Relocation::each_group(const Work& work) {
   for (std::uint64_t table = 0; table < state_.geometry.tables; ++table) {
     for (std::uint64_t row = 0; row < state_.geometry.rows_per_table();) {
@@ -86,15 +86,15 @@ Task<Status> Relocation::each_group(const Work& work) {
   co_return Status();
 }
 
-// Works on some groups from `row` on, and raises it. No table: nor one behind it. A split: it was left, for others to
-// finish; first, what it waits for is seen to.
+// Works on some groups from `row` on, and raises it. No table: neither this one nor any behind it exists. A split: it
+// was abandoned, for other clients to finish; before that, this does what the split waits for.
 Task<Result<Relocation::Found>> Relocation::stretch(const Work& work, std::uint64_t table, std::uint64_t& row) {
   const std::uint64_t rows = state_.geometry.rows_per_table();
   const Result<Found> found = co_await look_up(table);
   if (!found.ok() || *found == Found::no_table) co_return found;
   const bool split = *found == Found::split;
   if (split && work.arrivals == nullptr) co_return found;
-  // Keys that a mover left on their way may lie anywhere.
+  // Keys that a dead mover left on their way may lie anywhere.
   const std::uint64_t first = split ? 0 : row, end = split ? rows : std::min(row + kStretch, rows);
   for (std::uint64_t at = first; at < end; at += kGroupsAtOnce) {
     Status status = co_await some_groups(work, split, table, at, std::min(at + kGroupsAtOnce, end));
@@ -149,7 +149,7 @@ Task<void> Relocation::one_group(const Work& work, bool split, std::uint64_t tab
   }
 }
 
-// A header of 0 is one that a split has yet to write, with the number of the old table's.
+// A split has yet to write a header of 0, with the number of the old table's.
 Task<Status> Relocation::close_group(const Work& work, Group& group) {
   const session::EraPin pin = state_.session.pin();
   Chain chain;
@@ -177,7 +177,7 @@ Task<Status> Relocation::close_group(const Work& work, Group& group) {
   }
 }
 
-// Committed slots of keys that leave are leaving afterwards. None comes: all headers are closed.
+// Makes committed slots of leaving keys leaving. No new ones come: all headers are closed.
 Task<Status> Relocation::freeze(Group& group) {
   const session::EraPin pin = state_.session.pin();
   Chain chain;
@@ -201,7 +201,7 @@ Task<Status> Relocation::freeze(Group& group) {
   }
 }
 
-// Nobody but the holder of the lease changes a slot that is leaving.
+// Changes a leaving slot, which only the holder of the lease does.
 Task<Result<bool>> Relocation::change(Remote at, Slot from, Slot to) {
   std::uint64_t before = 0;
   Chain chain;
@@ -210,7 +210,7 @@ Task<Result<bool>> Relocation::change(Remote at, Slot from, Slot to) {
   co_return before == from.word();
 }
 
-// A key on its way: first it is there, then it is here no more.
+// Sends a key: first it exists there, then no longer here.
 Task<Status> Relocation::send(index::Arrivals& arrivals, Group& group, std::uint64_t slot) {
   if (Status status = co_await group.learn(there, soon(), cost_); !status.ok()) co_return status;
   const Slot leaving = group.slot(slot);
@@ -238,8 +238,7 @@ Task<Status> Relocation::send(index::Arrivals& arrivals, Group& group, std::uint
   co_return Status();
 }
 
-// A key that is not sent, now that something is in the way: if it is known not to be there, clients may go on with it
-// here.
+// Handles a key that could not be sent: if it is certain not to be at the target, clients may use it here again.
 Task<void> Relocation::spare(index::Arrivals& arrivals, Group& group, std::uint64_t slot) {
   const Status learned = co_await group.learn(there, soon(), cost_);
   const Group::Known& known = group.known(slot);
@@ -251,8 +250,8 @@ Task<void> Relocation::spare(index::Arrivals& arrivals, Group& group, std::uint6
   (void)co_await change(group.slot_at(slot), leaving, leaving.as(Slot::State::committed));
 }
 
-// Every operation that read a header as it was before it was closed has ended. A client may have begun in the era after
-// the one that the last tick told of.
+// Waits until every operation that read a header before it was closed has ended. A client may have begun in the era
+// after the one that the last tick reported.
 Task<Status> Relocation::outlive_clients(const GoOn& go_on) {
   const std::uint64_t era = state_.session.era();
   while (state_.session.safe_era() <= era + 1) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How keys of this memory node leave for others: what docs/adr/0012-moves-between-memory-nodes.md says, group by group.
-// Internal to the room.
+// How keys leave this memory node for others: docs/adr/0012-moves-between-memory-nodes.md, group by group. Internal to
+// the room.
 #pragma once
 
 #include "index/race/group.h"

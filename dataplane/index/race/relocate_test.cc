@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys leave for another memory node while clients work: what only RACE has of the source's side, with a map in the
-// other's place. What every table has: index/contract/moves.h.
+// Keys leave for another memory node while clients work. These tests cover what only RACE does at the source, with a
+// map in the other node's place. index/contract/moves.h has what every table does.
 #include "index/race/relocate.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ struct RaceMove : ::testing::Test {
   Status move_away(Client& by) {
     return run(by, movable(by).move_away(elsewhere, [] { return Status(); }));
   }
-  // The first slot in that state of a key that leaves, or stays.
+  // Returns the first slot in that state of a key that leaves, or stays.
   std::optional<std::uint64_t> find(Slot::State state, const std::string& wanted) {
     const base::Bytes table = world.region(layout::kTable);
     for (std::uint64_t at = 0; at < table.size(); at += 8) {
@@ -121,8 +121,8 @@ struct RaceMove : ::testing::Test {
   }
 };
 
-// The words of a READ come in any order, so a header may be younger than the slots beside it. A client that goes
-// elsewhere with a change has seen twice that the key is not here. Readers may have looked before it came.
+// The words of a READ come in any order, so a header may be younger than the slots beside it. A client that takes a
+// change elsewhere has seen twice that the key is not here. Readers may have looked before it came.
 TEST_F(RaceMove, AWriterBelievesNoMissUnderAHeaderThatItSeesClosedForTheFirstTime) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());
@@ -136,7 +136,7 @@ TEST_F(RaceMove, AWriterBelievesNoMissUnderAHeaderThatItSeesClosedForTheFirstTim
   EXPECT_EQ(changed.trips, 2u);
 }
 
-// Its inserter, who has seen open headers, would commit it.
+// Its inserter, which has seen open headers, would commit it.
 TEST_F(RaceMove, AWriterTakesAwayWhatIsTentativeBeforeItGoesElsewhere) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());
@@ -146,7 +146,7 @@ TEST_F(RaceMove, AWriterTakesAwayWhatIsTentativeBeforeItGoesElsewhere) {
   EXPECT_FALSE(find(Slot::State::tentative, gone));
 }
 
-// A client that has read a header as it was before may yet read a slot as it will be.
+// A client that has read an old header may still read a new slot.
 TEST_F(RaceMove, NoKeyLeavesBeforeThoseHaveEndedWhoMayNotKnow) {
   movable(client).follow(move());
   const index::Movable::GoOn go_on = [] { return Status(); };
@@ -161,7 +161,7 @@ TEST_F(RaceMove, NoKeyLeavesBeforeThoseHaveEndedWhoMayNotKnow) {
   EXPECT_TRUE(closed.ok()) << closed.message();
 }
 
-// The new table's headers have the number, and what was on its way when its mover died does not get lost.
+// The new table's headers have the number, and what was on its way when its mover died is not lost.
 TEST_F(RaceMove, SplitsAndMovesTakeTurns) {
   movable(client).follow(move());
   ASSERT_TRUE(close().ok());

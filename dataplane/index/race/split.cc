@@ -47,8 +47,8 @@ class Moving {
   Group old_, new_;
 };
 
-// From here on no key that moves is placed here and committed: an inserter reads the headers behind its CAS. Each keeps
-// its number of a move of keys to other memory nodes.
+// Changes the headers: from here on no moving key is placed here and committed, because an inserter reads the headers
+// behind its CAS. Each header keeps its number of a move of keys to other memory nodes.
 Task<Status> Moving::change_headers() {
   const std::uint64_t before = HeaderWord::of(split_.depth - 1, split_.suffix);
   const std::uint64_t after = HeaderWord::of(split_.depth, split_.suffix);
@@ -81,7 +81,8 @@ Task<Status> Moving::run() {
   const session::EraPin pin = state_.session.pin();
   if (Status status = co_await change_headers(); !status.ok()) co_return status;
   Chain chain;
-  // The first header is written when all slots are there. What a splitter that died has opened is others' by now.
+  // The first header is written when all slots are there. Other clients may already use what a dead splitter has
+  // opened.
   if (!HeaderWord::open(new_.header(kOpenedFirst))) {
     for (;;) {
       if (Status status = co_await old_.learn(may_move, deadline_, cost_); !status.ok()) co_return status;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a group's slots move when their table is split: what the directory's splitter asks of the protocol. Internal to
-// the room.
+// How a group's slots move when their table is split: the protocol's part of the directory's splitter. Internal to the
+// room.
 //
-// Both tables have the same shape and seed, so a slot moves to the same place of the same group, which nobody else
-// writes to while the group is closed there. A key's two groups move each on its own.
+// Both tables have the same shape and seed, so a slot moves to the same place of the same group, which no other client
+// writes to while the group is closed there. A key's two groups move independently.
 #pragma once
 
 #include "directory/splitter.h"

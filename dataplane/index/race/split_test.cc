@@ -98,7 +98,7 @@ struct Splits {
     return status;
   }
   void settle() {
-    // A client that has met a split may look once more whether it goes on.
+    // A client that has met a split may look once more whether it continues.
     const Nanos since = world.network().now();
     EXPECT_TRUE(world.run_until(
         [&] { return world.network().now() > since + base::kSecond && !splitting() && leases_of_the_living() == 0; }));
@@ -109,7 +109,7 @@ struct Splits {
   World world;
 };
 
-// RA-02 and growth: an insert that finds no room starts a split of its table, until there are no tables left.
+// RA-02 and growth: an insert that finds no room starts a split of its table, until no tables are left.
 TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
   Splits it(options_of(8));
   Client& client = it.world.connect("a");
@@ -140,7 +140,7 @@ TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
   EXPECT_TRUE(found.unrepaired().empty());
 }
 
-// Split ahead: no insert waits for a split before keys fill what there is from the start, and then they go on as ever.
+// Split ahead: no insert waits for a split before keys fill the first tables; then splits continue as usual.
 TEST(RaceSplit, TablesThatAreThereFromTheStart) {
   sim::WorldOptions options = options_of(8);
   options.initial_tables = 4;
@@ -168,7 +168,7 @@ TEST(RaceSplit, OneTableStaysOne) {
   EXPECT_EQ(it.split(client, "k").code(), Code::out_of_memory);
 }
 
-// Others look on and write while tables are split one after the other.
+// Other clients read and write while tables are split one after the other.
 TEST(RaceSplit, EverythingGoesOnMeanwhile) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     sim::WorldOptions options = options_of(8);
@@ -203,7 +203,7 @@ TEST(RaceSplit, EverythingGoesOnMeanwhile) {
   }
 }
 
-// Whatever a splitter has come to when it dies: nothing is lost meanwhile, and who needs the table finishes its split.
+// However far a splitter has come when it dies, nothing is lost, and a client that needs the table finishes its split.
 TEST(RaceSplit, ASplitterMayDieBehindAnyEffect) {
   std::uint64_t taken_over = 0;
   bool died = true;
@@ -253,8 +253,8 @@ TEST(RaceSplit, ASplitterMayDieBehindAnyEffect) {
   EXPECT_GT(taken_over, 10u);
 }
 
-// A splitter dies when it has opened one side of a group and not yet the other. What both can overflow into is changed
-// through the side that is open; who comes through the other does not look at it where it was.
+// A splitter dies when it has opened one side of a group and not yet the other. Clients change the shared bucket
+// through the open side; a client that comes through the other side does not look at it in its old place.
 TEST(RaceSplit, AGroupThatIsHalfOpenIsNotReadWhereItWas) {
   std::uint64_t met = 0;
   for (std::uint64_t effects = 1; effects < 400; ++effects) {
@@ -291,7 +291,7 @@ TEST(RaceSplit, AGroupThatIsHalfOpenIsNotReadWhereItWas) {
   EXPECT_GT(met, 3u);
 }
 
-// Keys of two tables that are being split: which lead to each, and of these, which the split moves.
+// Keys of two tables that are being split: keys that lead to each, and among them the keys that the split moves.
 struct TwoTables {
   explicit TwoTables(const World& world) {
     for (int i = 0; i < 300; ++i) {
@@ -385,7 +385,7 @@ TEST(RaceSplit, TwoClientsSplitTwoTablesAtOnce) {
   }
 }
 
-// A lease word tells clients apart, and no tasks: of one client they have it one after the other.
+// A lease word tells clients apart, but not tasks: tasks of one client have it one after the other.
 TEST(RaceSplit, TablesOfOneLeaseAreSplitOneAfterTheOther) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     sim::WorldOptions options = options_of(128);
@@ -460,7 +460,7 @@ TEST(RaceSplit, ALeaseIsOneTasksAtATime) {
   EXPECT_TRUE(client.session().alive());
 }
 
-// Nobody waits for a split of the living with a split of its own to begin.
+// No client waits for a living client's split before it starts one of its own.
 TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
   sim::WorldOptions options = options_of(8);
   options.geometry.memory_bytes = 32 << 20;
@@ -484,7 +484,7 @@ TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
       co_await split_into(client, key, &status);
     }
   };
-  // By then it has met the other's split for long enough to have had a look.
+  // By then it has met the other's split for long enough to have looked at it.
   const Nanos then = it.world.network().now() + options.failure_timeout / 2;
   it.world.run_until([&] { return it.world.network().now() > then; });
   it.world.spawn(client, wants(&it, &client, keys.of[1][0]));
@@ -496,11 +496,12 @@ TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
   EXPECT_EQ(client.table().marks().splits_taken_over, 0u);
 }
 
-// A reader beside a split, both told step by step when their verbs execute.
+// A reader beside a split: the test decides when each of their verbs executes.
 class Steered : public ::testing::Test {
  protected:
   Steered() {
-    // One key in the groups that are moved first, which nobody ever wrote, and one in the groups that are moved later.
+    // One key in the groups that are moved first, which no client ever wrote, and one in the groups that are moved
+    // later.
     for (std::uint64_t i = 0; first_.empty() || key_.empty(); ++i) {
       std::string key = "k" + std::to_string(i);
       if ((directory::hash_of(it_.world.pool_secret(), base::bytes_of(key)) & 1) == 0) continue;
@@ -537,7 +538,7 @@ class Steered : public ::testing::Test {
     return HeaderWord::open(header(1, places[0])) && HeaderWord::open(header(1, places[1]));
   }
 
-  // The client's verbs execute, one after the other, until then.
+  // Executes the client's verbs, one after the other, until `done`.
   template <class Done>
   void run(const Client& client, Done&& done) {
     for (int steps = 0; !done(); ++steps) {
@@ -560,7 +561,7 @@ class Steered : public ::testing::Test {
     }
     return false;
   }
-  // Everything but the header, for each READ of buckets that the client waits for.
+  // Executes everything but the header, for each READ of buckets that the client waits for.
   std::size_t read_slots(const Client& client) {
     std::size_t torn = 0;
     for (std::size_t i = 0; i < network().waiting().size();) {
@@ -578,14 +579,14 @@ class Steered : public ::testing::Test {
     }
     return torn;
   }
-  // What one table has of the key's first group, or with `half` what goes to the new table of the first split.
+  // Scans one table's part of the key's first group, or with `half` what goes to the new table of the first split.
   Task<void> scan_group(std::string key, bool half, Result<index::Page>* into) {
     Cost cost;
     const std::uint64_t bits = layout::most_depth(it_.world.geometry().tables);
     const std::uint64_t position = places_of(key)[0].group << bits | (half ? 1ull << (bits - 1) : 0);
     *into = co_await reader_.table().scan(position, 1, reader_.port().now() + kPatience, cost);
   }
-  // The marks have been read, and the groups are about to be.
+  // Says whether the marks have been read, and the groups are about to be.
   bool groups_are_read() {
     const auto& waiting = network().waiting();
     return std::any_of(waiting.begin(), waiting.end(), [this](const auto& one) {

@@ -36,8 +36,8 @@ using index::Backoff;
 using index::Chain;
 using task::Task;
 
-// Keys and bytes that this client has added, net, on their way to the counters of an operation slot: what
-// changes while a WRITE is under way goes in the next. Nobody waits for them but count().
+// Keys and bytes that this client has added, net, on their way to the counters of an operation slot: what changes while
+// a WRITE is under way goes into the next one. Only count() waits for them.
 class Tally {
  public:
   explicit Tally(session::Session& session) : session_(session), flushed_(session.port()) {}
@@ -60,7 +60,7 @@ class Groups;
 class Relocation;
 
 struct Table::State final : session::Repairable, heap::References, index::Stretches {
-  // On a heap of its own if there is no other.
+  // Uses a heap of its own if there is no other.
   State(session::Session& session, heap::Heap* other_heap, const layout::Geometry& geometry, std::uint32_t table_id);
   ~State() override;
 
@@ -92,16 +92,16 @@ struct Table::State final : session::Repairable, heap::References, index::Stretc
   fabric::Port& port() { return session.port(); }
   Nanos now() { return session.port().now(); }
   Nanos failure_timeout() { return session.grant().failure_timeout; }
-  // Returns how long a client waits before it clears a tentative slot of another client that hinders it.
+  // Returns how long a client waits before it clears another client's tentative slot that is in its way.
   Nanos patience() { return failure_timeout() / 16; }
 
-  // The offset of a group of a table, in the table region.
+  // Returns the offset of a group of a table, in the table region.
   std::uint64_t group_offset(std::uint64_t table, std::uint64_t group) const {
     return (table * geometry.rows_per_table() + group) * kGroupBytes;
   }
   Remote block_at(std::uint64_t units) const { return {layout::kHeap, layout::block_offset(units)}; }
   std::uint64_t heap_bytes() const { return geometry.at(layout::kHeap).bytes; }
-  // Says whether a slot points into the heap at all; a READ beyond it would end the session.
+  // Says whether a slot points into the heap; a READ beyond it would end the session.
   bool in_heap(Slot slot) const {
     return slot.block() <= heap_bytes() / layout::kBlockUnit &&
            slot.bytes() <= heap_bytes() - layout::block_offset(slot.block());
@@ -109,7 +109,7 @@ struct Table::State final : session::Repairable, heap::References, index::Stretc
   Status gone(Code otherwise, const std::string& what) { return index::gone(session, otherwise, what); }
 };
 
-// How long a word has stood in its place, as far as one operation has seen.
+// Measures how long a word has stood in its place, as far as one operation has seen.
 class Stillness {
  public:
   Nanos since(std::uint64_t offset, std::uint64_t word, Nanos now) {

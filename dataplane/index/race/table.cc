@@ -80,7 +80,7 @@ Task<Result<bool>> Table::put(std::string_view key, std::string_view value, Nano
                 deadline, cost);
 }
 
-// Exact: the CAS succeeds only on the slot whose block the editor has seen, or where no other copy has been committed.
+// Is exact: the CAS succeeds only on the slot whose block the editor has seen, or if no other copy has been committed.
 Task<Result<bool>> Table::modify(std::string_view key, Editor& editor, Nanos deadline, Cost& cost) {
   return change(*state_, key, {.name = "a modify", .editor = &editor}, deadline, cost);
 }
@@ -106,7 +106,7 @@ Task<Result<bool>> Table::split_ahead(std::uint64_t depth, std::uint64_t chance,
   if (const auto next = directory::shallow_table(view, depth, chance)) {
     if (Status status = state_->splitter.grow(next->table, next->depth); !status.ok()) co_return status;
   } else {
-    // A client that said goodbye has left its split to others, and maybe nobody works on a key of it.
+    // A client that said goodbye has left its split to others, and perhaps no client works on a key of it.
     (void)co_await state_->splitter.sweep(deadline);
   }
   co_return true;
@@ -116,7 +116,7 @@ Status Table::split_trouble() const { return state_->splitter.trouble(); }
 
 Task<Status> Table::idle(Nanos deadline) { return state_->splitter.idle(deadline); }
 
-// First the leases of the dead are given back, which says whose splits are nobody's.
+// First gives back the leases of dead clients: that shows which splits nobody holds.
 Task<Result<index::Swept>> Table::sweep(Nanos deadline, Cost& cost) {
   Result<index::Swept> swept = co_await index::Table::sweep(deadline, cost);
   if (!swept.ok()) co_return swept;
@@ -132,13 +132,13 @@ Task<Result<index::Totals>> Table::count(Nanos deadline, Cost& cost) {
   co_return co_await index::count_slots(state_->session, deadline, cost);
 }
 
-// No operation of this protocol claims or plans anything.
+// Operations of this protocol claim and plan nothing.
 Task<Result<std::optional<std::string>>> Table::State::finish(const layout::OperationSlot&, Nanos, Cost&) {
   co_return std::optional<std::string>("a plan, and operations of RACE make none");
 }
 
-// The block is of a client that has ended, or has been published: nobody is still to commit a slot that points to it.
-// Inserts that were not over may have left a tentative slot in any table that the key has been in.
+// Looks for slots that point to the block. Its client has ended, or it has been published, so no client will still
+// commit a slot that points to it. Unfinished inserts may have left a tentative slot in any table that has had the key.
 Task<Result<bool>> Table::State::refers(std::uint64_t units, base::Bytes extent, Nanos deadline, Cost& cost) {
   const auto whole = layout::read_extent(extent, units);
   if (!whole || whole->key.size() > layout::kMaxKeyBytes) co_return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RACE behind index::Table, on the tables that a memory node has room for: no locks and no operation slots, a CAS on
-// one word is where a change takes effect. docs/adr/0009-one-directory-and-race-without-locks.md says why that is safe.
+// RACE behind index::Table, on the tables that a memory node has room for. It has no locks and no operation slots: a
+// change takes effect by a CAS on one word. docs/adr/0009-one-directory-and-race-without-locks.md says why that is
+// safe.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,10 @@ using index::Marks;
 
 class Table final : public index::Table {
  public:
-  // The session outlives the table, and the table its operations and the session's background tasks. It has a heap of its own.
+  // The session outlives the table, and the table outlives its operations and the session's background tasks. It has a
+  // heap of its own.
   Table(session::Session& session, const layout::Geometry& geometry, std::uint32_t table_id = 0);
-  // The same on a heap that outlives it.
+  // Uses a heap that outlives it.
   Table(session::Session& session, heap::Heap& heap, const layout::Geometry& geometry, std::uint32_t table_id = 0);
   ~Table() override;
 

@@ -111,7 +111,7 @@ struct RaceTable : ::testing::Test {
   }
 };
 
-// The key hash is the table's, so a slot can be written by hand where a client looks for it.
+// The key hash is the table's, so a test can write a slot where a client looks for it.
 struct RaceSlots : RaceTable {
   static Task<void> cas_into(Client* client, std::uint64_t offset, std::uint64_t compare, std::uint64_t swap,
                              std::uint64_t* before) {
@@ -127,7 +127,7 @@ struct RaceSlots : RaceTable {
   Slot slot_at(std::uint64_t offset) const {
     return Slot(base::load<std::uint64_t>(world.region(layout::kTable).data() + offset));
   }
-  // Where a key's committed or tentative slot lies.
+  // Returns the place of a key's committed or tentative slot.
   std::optional<std::uint64_t> find(const std::string& key) const {
     const std::uint64_t hash = base::keyed_hash(world.table_seed(), base::bytes_of(key));
     for (const Place& place : locate(hash, world.geometry().rows)) {
@@ -171,7 +171,7 @@ TEST_F(RaceSlots, AnInsertTakesARivalAwayThatStands) {
   EXPECT_LT(world.network().now() - begun, options_of().failure_timeout / 4);
 }
 
-// All slots of a key's buckets are taken, one of them by an insert that never comes to an end.
+// All slots of a key's buckets are taken, one of them by an insert that never ends.
 TEST_F(RaceSlots, AFullBucketGivesUpATentativeSlot) {
   const std::string wanted = "wanted";
   const Places places = locate(base::keyed_hash(world.table_seed(), base::bytes_of(wanted)), world.geometry().rows);
@@ -207,7 +207,7 @@ TEST_F(RaceSlots, SaysWhatCannotBe) {
               1u);
     cas(offset, word, slot.word());
   }
-  // A block that is another one's.
+  // The block of another slot.
   const Slot other = Slot::of(slot.print(), slot.block() + 1, 64, Slot::State::committed);
   cas(offset, slot.word(), other.word());
   EXPECT_EQ(look(), Code::corrupt);
@@ -226,7 +226,7 @@ TEST_F(RaceSlots, SaysWhatCannotBe) {
   EXPECT_EQ(get("k"), "v");
 }
 
-// What a client holds when it dies in the middle of an insert goes when its segments change hands.
+// What a client holds when it dies in the middle of an insert is freed when its segments change hands.
 TEST_F(RaceSlots, WhatTheDeadLeftIsFoundAndFreed) {
   Client& victim = world.connect("victim");
   const auto die = [](Client* who) -> Task<void> {
@@ -259,7 +259,7 @@ TEST_F(RaceSlots, WhatTheDeadLeftIsFoundAndFreed) {
   in_order();
 }
 
-// A memory node that finds the memory of its last life: what is tentative goes, all else is there.
+// A memory node that takes up the memory of its last life removes tentative slots and keeps everything else.
 TEST_F(RaceSlots, AMemoryNodeTakesItUpAgain) {
   for (int i = 0; i < 50; ++i)
     EXPECT_FALSE(put("key" + std::to_string(i), std::string(static_cast<std::size_t>(i) * 9, 'v')));
@@ -281,7 +281,7 @@ TEST_F(RaceSlots, AMemoryNodeTakesItUpAgain) {
   EXPECT_EQ(before->audit.damage(), 0u);
   EXPECT_EQ(before->audit.count(node::Wrong::insert_half_done), 1u);
   EXPECT_EQ(before->audit.table.keys, 49u);
-  // What this protocol never writes is damage, and does not last.
+  // What this protocol never writes is damage, and is removed.
   std::byte* const locks = memory.data + world.geometry().at(layout::kLocks).offset;
   std::byte* const slots = memory.data + world.geometry().at(layout::kSlots).offset;
   base::store(locks, std::uint64_t{1});

@@ -24,7 +24,7 @@ using index::Verification;
 
 constexpr std::uint64_t kProgressGroups = 1 << 18;
 
-// Slots of a group are numbered as they lie: 0 to 20.
+// Slots of a group are numbered in the order of memory: 0 to 20.
 constexpr std::uint64_t offset_of(std::uint64_t group, std::uint64_t slot) {
   return group * kGroupBytes + slot / kBucketSlots * kBucketBytes + 8 + slot % kBucketSlots * 8;
 }
@@ -66,7 +66,7 @@ class Verifier {
       }
       for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) look_at(group, slot);
     }
-    // Last, because a slot that nobody will commit any more may point to a block that is another key's by now.
+    // Last, because a slot that no client will commit any more may point to another key's block by now.
     for (const auto& [block, units] : tentative_) (void)report_.reached.mark(block, units);
     if (how_.progress) how_.progress(g_.rows);
     return std::move(report_);
@@ -113,7 +113,7 @@ class Verifier {
     return route && route->table == table;
   }
 
-  // The extent behind a slot, and how long it is; nothing if it is not whole.
+  // Returns the extent behind a slot, and its length; nothing if it is not whole.
   std::optional<layout::ExtentView> extent_of(Slot slot, std::uint64_t& bytes) const {
     const std::uint64_t units = heap_.size() / layout::kBlockUnit;
     bytes = 0;
@@ -129,7 +129,7 @@ class Verifier {
     return layout::read_extent(rest.first(told), slot.block());
   }
 
-  // Which bucket's header decides for the key in this slot: 0 or 2; nothing if the key has no place here.
+  // Returns the bucket whose header decides for the key in this slot: 0 or 2; nothing if the key has no place here.
   std::optional<std::uint64_t> main_of(std::uint64_t hash, std::uint64_t group, std::uint64_t slot) const {
     for (const Place& place : locate(hash, rows_)) {
       if (place.group != group % rows_) continue;
@@ -140,8 +140,8 @@ class Verifier {
     return std::nullopt;
   }
 
-  // What a committed or moving slot is. While its group is on its way, the slot of the old table holds the key until
-  // the new one is open.
+  // The meaning of a committed or moving slot. While its group is on its way, the slot of the old table holds the key
+  // until the new one is open.
   enum class SlotState : std::uint8_t { holds, copied, misplaced, impossible };
   SlotState state_of(std::uint64_t group, std::uint64_t number, const std::optional<layout::ExtentView>& extent) const {
     const std::uint64_t table = group / rows_, within = group % rows_;
@@ -151,7 +151,7 @@ class Verifier {
       if (out == nullptr) return SlotState::impossible;
       const std::uint64_t there = out->to * rows_ + within;
       if (!HeaderWord::open(header(there, kOpenedFirst))) return SlotState::holds;
-      // All copies have been made. One that is not the same any more is in use.
+      // All copies have been made. A slot that differs now is in use.
       if (at(there, number) != slot.as(Slot::State::committed) || !extent) return SlotState::copied;
     } else if (!extent) {
       return SlotState::holds;
@@ -162,7 +162,7 @@ class Verifier {
     const bool opened_there = out != nullptr && HeaderWord::open(header(out->to * rows_ + within, *main));
     const std::uint64_t here = header(group, *main);
     if (slot.moving()) return opened_there ? SlotState::copied : SlotState::holds;
-    // One that cannot be says nothing of any key.
+    // An impossible header says nothing of any key.
     if (HeaderWord::well_formed(here) && HeaderWord::covers(here, hash)) return SlotState::holds;
     if (!HeaderWord::open(here)) {
       return split_of(of_new_, table) != nullptr ? SlotState::copied : SlotState::misplaced;
@@ -170,7 +170,7 @@ class Verifier {
     return out != nullptr && out->moves(hash) && !opened_there ? SlotState::holds : SlotState::misplaced;
   }
 
-  // Says whether another slot holds the key: one before it in its table, or any in the old table of its split.
+  // Says whether another slot holds the key: an earlier one in its table, or any in the old table of its split.
   bool elsewhere(std::uint64_t group, std::uint64_t number, std::uint64_t hash, base::Bytes key) const {
     const auto holds = [&](std::uint64_t other_group, std::uint64_t other) {
       const Slot slot = at(other_group, other);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of a RACE table's bytes when nobody changes it, checked over an image of the memory. Pure; any bytes
-// may be given.
+// Checks over an image of the memory what must hold of a RACE table's bytes when nobody changes them. Pure; takes any
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace farpool::race {
 
-// Empty tables, as many as the directory is formatted with, in zeroed memory.
+// Formats empty tables, as many as the directory is formatted with, in zeroed memory.
 void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, std::uint64_t in_use,
                    const std::function<void(std::uint64_t groups)>& progress = {});
 
@@ -24,9 +24,9 @@ void format_tables(const layout::Geometry& geometry, base::MutableBytes tables, 
 index::Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes heap,
                      const base::HashSecret& seed, const index::Verification& how = {});
 
-// In a memory whose clients have all ended: takes every tentative slot away, and leases of dead repairers. Locks and
-// claims, which this protocol does not have, are damage, and go too. Returns how many inserts were undone. Cut short
-// after any word, another call does the rest. Splits stay as they are: clients go on with them.
+// Removes every tentative slot, and leases of dead repairers, from a memory whose clients have all ended. Locks and
+// claims, which this protocol does not have, are damage, and go too. Returns how many inserts were undone. If it is cut
+// short after any word, another call does the rest. Splits stay: clients continue them.
 std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory,
                            const std::function<void(std::uint64_t groups)>& progress = {});
 
