@@ -37,7 +37,7 @@ std::byte* Arena::slab(std::size_t bytes) {
     registrations_.push_back(std::move(*registration));
     return static_cast<std::byte*>(slab);
   }
-  // As where ordinary memory has run out: nothing can go on.
+  // As when ordinary memory has run out: the process cannot continue.
   std::fprintf(stderr, "%s, after %zu MiB of buffers\n", status.message().c_str(), taken >> 20);
   std::abort();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registered memory of one port: slabs within one stretch of addresses, so that the key of any buffer is found by
-// its address alone.
+// The registered memory of one port: slabs within one stretch of addresses, so that a buffer's address alone gives its
+// key.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Arena final : public SlabSource {
   std::size_t slab_bytes() const override { return kSlabBytes; }
   std::byte* slab(std::size_t bytes) override;
 
-  // The local key of memory within one buffer; nothing but a buffer may be asked for.
+  // Returns the local key of memory within one buffer; the address must lie in a buffer.
   std::uint32_t key_of(const void* at) const {
     const auto slab = (reinterpret_cast<std::uintptr_t>(at) - begin_) / kSlabBytes;
     FARPOOL_CHECK(slab < keys_.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a network does to lanes: two SoftRoCE devices with a cable between them, which is slow, loses packets, is cut
-// and plugged in again. Sessions begin on the loopback interface, which stays whole, so that only verbs are hurt. It
+// and is plugged in again. Sessions begin on the loopback interface, which stays whole, so that only verbs suffer. It
 // needs the laboratory's guest, or another machine that may make network namespaces and SoftRoCE devices.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -40,12 +40,12 @@ class Cable : public ::testing::Test {
  protected:
   static constexpr Nanos kFailureTimeout = 10 * base::kSecond;
 
-  // A memory node whose own network namespace the far end's is can be reached by librdmacm. All of it goes by the cable
-  // then, sessions too.
+  // If a memory node's own network namespace is the far end's, librdmacm can reach it. Then everything goes over the
+  // cable, sessions too.
   enum class Node : std::uint8_t { near, far };
   void plug(int mtu, Node where = Node::near) {
     const std::string bytes = std::to_string(mtu);
-    // Few commands: in an emulated guest to start one costs more than what it does.
+    // Few commands: in an emulated guest, starting one costs more than its work.
     for (const std::string& command :
          {"printf 'netns add far\nlink add near mtu " + bytes + " type veth peer name far netns far mtu " + bytes +
               "\naddr add 10.77.0.1/24 dev near\nlink set near up\n' | ip -batch -",
@@ -76,7 +76,7 @@ class Cable : public ::testing::Test {
     };
     client = std::make_unique<VerbsThread>(nullptr, device, 0, log, calls);
   }
-  // A device that is open cannot go.
+  // An open device cannot be removed.
   ~Cable() override {
     client.reset();
     control.on([this] { responder.reset(); });
@@ -122,8 +122,7 @@ task::Task<void> write_into(VerbsPort& port, Lane& lane, std::uint64_t word, Out
   outcome = co_await lane.post(ops, soon(port));
 }
 
-// Opens a lane and writes with it, as often as it takes until what was known of the far end before a cut is learnt
-// anew.
+// Opens a lane and writes with it, repeatedly, until what was known of the far end before a cut has been learned again.
 void Cable::connect(std::unique_ptr<Lane>& lane, std::uint64_t word) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   base::Status status;
@@ -136,9 +135,9 @@ void Cable::connect(std::unique_ptr<Lane>& lane, std::uint64_t word) {
   ASSERT_EQ(outcome.fate, Fate::done) << status.message();
 }
 
-// A READ sees the WRITE before it, and every FAA happens once. The FAA is sent after the WRITE has been reported: SoftRoCE
-// acknowledges a WRITE that arrives again with the number of the last request that it executed, and its other end takes
-// that for the answer to an FAA behind the WRITE. It then reports the FAA as done without the word that was there.
+// A READ sees the WRITE before it, and every FAA happens once. The FAA is sent after the WRITE has been reported:
+// SoftRoCE acknowledges a repeated WRITE with the number of the last request that it executed, and its other end takes
+// that for the answer to an FAA behind the WRITE. It then reports the FAA as done without the old word.
 task::Task<void> write_read_add(VerbsPort& port, Lane& lane, std::uint64_t rounds) {
   Buffer out = port.buffer(4096), in = port.buffer(4096);
   for (std::uint64_t round = 0; round < rounds; ++round) {
@@ -186,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Netem, BadWeather,
 
 // ---- CALLs for data, as datagrams
 
-// Counts a word of its own up, and has much echoed between: every answer is of this very CALL.
+// Counts a word of its own up, and echoes long bodies in between: every answer must belong to its CALL.
 task::Task<void> count_up(VerbsPort& port, Lane& lane, std::uint64_t which, std::uint64_t rounds, std::uint64_t& done) {
   constexpr std::size_t kMuch = 800;  // more than a device copies when it is sent
   Buffer place = port.buffer(8), old = port.buffer(8), out = port.buffer(kMuch), in = port.buffer(kMuch);
@@ -215,7 +214,7 @@ task::Task<void> count_up_side_by_side(VerbsPort& port, Lane& lane, std::uint64_
   co_await scope.join();
 }
 
-// Where packets of one direction are hurt: requests leave the near end, answers the far one.
+// In which direction packets are damaged: requests leave the near end, answers the far one.
 constexpr const char* kRequests = "tc qdisc add dev near root netem ";
 constexpr const char* kAnswers = "tc -n far qdisc add dev far root netem ";
 
@@ -256,7 +255,7 @@ class LostDatagrams : public Cable {
   std::uint64_t executed = 0;  // until then
 };
 
-// How many packets a qdisc has dropped.
+// Returns how many packets a qdisc has dropped.
 std::uint64_t dropped(const char* show) {
   std::uint64_t count = 0;
   if (FILE* pipe = ::popen(show, "r"); pipe != nullptr) {
@@ -271,7 +270,7 @@ std::uint64_t dropped(const char* show) {
   return count;
 }
 
-// One direction loses everything, until as much was lost as could be the first time and again.
+// One direction loses everything, until as much was lost as could be sent the first time and again.
 TEST_F(LostDatagrams, AreSentAgainUntilACutIsMended) {
   struct Cut {
     const char* cut;
@@ -358,7 +357,7 @@ TEST_F(Cable, ACutEndsALaneInTimeAndSaysSoAndANewOneWorksOnceItIsMended) {
   EXPECT_EQ(host.word(TestHost::kSmall, 0), 3u);
 }
 
-// The path is librdmacm's: both ends have their addresses where it looks for them.
+// librdmacm makes the path: both ends have their addresses where it looks for them.
 TEST_F(Cable, AManagedLaneEndsWithACutAndTheNextIsConnectedOnceItIsMended) {
   ASSERT_NO_FATAL_FAILURE(plug(1500, Node::far));
   std::unique_ptr<Lane> lane;
@@ -381,7 +380,7 @@ TEST_F(Cable, AManagedLaneEndsWithACutAndTheNextIsConnectedOnceItIsMended) {
   EXPECT_EQ(host.word(TestHost::kSmall, 0), 3u);
 }
 
-// An address that goes and comes back stands elsewhere in the device's table.
+// An address that goes and comes back has another place in the device's table.
 TEST_F(Cable, ANewLaneFindsTheAddressWhereverItStandsNow) {
   ASSERT_NO_FATAL_FAILURE(plug(1500));
   const auto index = device->find_gid()->gid_index;
@@ -427,7 +426,7 @@ TEST_P(Packets, AreAsLargeAsTheInterfaceLets) {
 INSTANTIATE_TEST_SUITE_P(Mtu, Packets, ::testing::Values(std::pair{1500, IBV_MTU_1024}, std::pair{4300, IBV_MTU_4096}),
                          [](const auto& tested) { return std::to_string(tested.param.first); });
 
-// A peer that posts no receive is not waited for for ever: the device ends the queue pair.
+// Nobody waits for ever for a peer that posts no receive: the device ends the queue pair.
 TEST_F(Cable, AReceiverThatIsNeverReadyIsAnError) {
   ASSERT_NO_FATAL_FAILURE(plug(1500));
   auto far = Device::open({.device = "rxe_far"});

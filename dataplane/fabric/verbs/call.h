@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CALL on SEND and RECV. A lane has one CALL out at a time, and a memory node a receive for each lane that it lets
-// begin, posted before the CALL can come: nobody is ever not ready to receive. All lanes of a memory node share those
-// receives, which are small. A request that does not fit is fetched by a READ from where its client says, when there is
-// room for it: what is large waits at the client.
+// CALL on SEND and RECV. A lane has one CALL out at a time. A memory node has a receive for each lane that it admits,
+// posted before the CALL can come, so that it is always ready to receive. All lanes of a memory node share those
+// receives, which are small. If a request does not fit, the memory node fetches it by a READ from where its client
+// says, when it has room: large requests wait at the client.
 //
 // OFFSET SIZE  request                                       reply
 //      0    4  opcode                                        0 done, 1 refused
@@ -37,8 +37,8 @@ inline constexpr std::size_t kAnswerHeadBytes = 16;
 static_assert(sizeof(CallHead) == kCallHeadBytes && base::wire_safe<CallHead>);
 static_assert(sizeof(AnswerHead) == kAnswerHeadBytes && base::wire_safe<AnswerHead>);
 
-// A receive holds less than the smallest packet there is can carry: a message of several packets does not fit into it
-// from its first on, so none can hold a receive while it waits for the rest.
+// A receive holds less than the smallest packet can carry: a message of several packets does not fit from its first
+// packet on, so none can occupy a receive while it waits for the rest.
 inline constexpr std::size_t kReceiveBytes = 240;
 inline constexpr std::size_t kSmallestMtu = 256;
 static_assert(kReceiveBytes < kSmallestMtu);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CALLs for data on the verbs wire, as the contract suite cannot see them: clients that do not keep to the protocol,
-// and datagrams that come again or get lost.
+// CALLs for data on the verbs wire, beyond the contract suite: clients that break the protocol, and datagrams that come
+// again or get lost.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -40,7 +40,7 @@ task::Task<void> attach(session_port::LoopPort& port, LaneGrant grant, AttachReq
   stream = std::move(begun->stream);
 }
 
-// A client that sends what it likes on the queue pair for its lane's CALLs.
+// A client that sends arbitrary messages on the queue pair for its lane's CALLs.
 class WilfulClient {
  public:
   WilfulClient(const Device& device, const LaneGrant& grant, CallForm form) : form_(form) {
@@ -107,7 +107,7 @@ class WilfulClient {
     if (!body.empty()) std::memcpy(message.data() + kDataHeadBytes, body.data(), body.size());
     send(message);
   }
-  // The next answer; nothing once the queue pair has ended, or after a while.
+  // Returns the next answer; nothing once the queue pair has ended, or after a while.
   std::optional<DataAnswer> receive() {
     const Nanos limit = net::Loop::now() + kPatience;
     while (net::Loop::now() < limit) {
@@ -163,8 +163,8 @@ class Calls : public ::testing::TestWithParam<CallForm> {
     control.on([this] { responder.reset(); });
     EXPECT_TRUE(host.guards_whole());
   }
-  // Sends one request, and expects that it is refused for this reason, or ends the lane where it has no reason to be
-  // told. The service has not run since.
+  // Sends one request. Expects that it is refused for this reason or, if there is no reason, that the lane ends. The
+  // service has not run since.
   void expect_refused(const std::function<void(WilfulClient&)>& send, std::optional<Refusal> why) {
     WilfulClient caller(*device, host.grant(1, responder->address()), GetParam());
     const std::uint64_t served = host.service().served();
@@ -233,7 +233,7 @@ TEST_P(Calls, RequestsThatMayNotBeAreRefused) {
 }
 
 TEST_P(Calls, MessagesThatAreNoneEndTheLaneOrAreIgnored) {
-  // To a connected client its mistake is told. A datagram may be anybody's.
+  // A connected client learns of its mistake. A datagram may come from anybody.
   const auto why = GetParam() == CallForm::connected ? std::optional(Refusal::malformed) : std::nullopt;
   const auto spoil = [](std::size_t at, std::uint32_t word) {
     return [at, word](WilfulClient& caller) {
@@ -242,7 +242,7 @@ TEST_P(Calls, MessagesThatAreNoneEndTheLaneOrAreIgnored) {
       base::store(message.data() + at, word);
       caller.send(message);
       if (caller.granted().form == CallForm::connected) return;
-      // What is ignored has no answer; the next request has.
+      // An ignored request has no answer; the next request has one.
       caller.send({.cookie = caller.cookie(), .id = id_of(0, 1), .opcode = TestService::kUnknown}, {});
     };
   };
@@ -302,7 +302,7 @@ TEST_P(DatagramCalls, ARequestThatComesAgainExecutesOnceAndIsAnsweredAgain) {
     EXPECT_EQ(base::load<std::uint64_t>(answer->body.data()), 0u) << "the word before the first";
   }
   EXPECT_EQ(host.word(TestHost::kSmall, 0), 1u);
-  // The line has gone on: what comes late is not even answered.
+  // The line has gone on: a late message is not even answered.
   DataRequest next = bump;
   next.id = id_of(1, 2);
   caller.send(next, place);
@@ -326,8 +326,8 @@ class NoLane final : public Lane {
   std::size_t pending() const noexcept override { return 0; }
 };
 
-// A request that is too long to be copied when it is sent is read by the device some time later. The line takes no other
-// CALL before that, though it has its answer: half of the request that follows might leave in place of it.
+// The device reads a request that is too long to be copied when it is sent some time later. Until then the line takes
+// no other CALL, though it has its answer: half of the next request might leave in place of this one.
 TEST_P(DatagramCalls, ALineTakesNoOtherCallBeforeWhatWasSentAgainHasLeft) {
   const auto domain = std::move(*make_protection_domain(*device));
   const Completions node_queue(::ibv_create_cq(device->context(), 16, nullptr, nullptr, 0));

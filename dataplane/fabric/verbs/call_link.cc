@@ -140,7 +140,7 @@ CallLink::Answer CallLink::take_received(const ibv_wc& completion) {
   const auto answer = completion.byte_len < before
                           ? std::nullopt
                           : get_data_answer({receive_at(slot) + before, completion.byte_len - before});
-  // What comes as a datagram may come from anybody, at any time: what cannot be is not there.
+  // A datagram may come from anybody, at any time: impossible ones are ignored.
   const RequestId id = RequestId::of(answer ? answer->id : 0);
   const bool expected = answer && answer->cookie == node_.cookie && id.line < node_.window &&
                         lines_[id.line].posting != nullptr && lines_[id.line].number == id.number &&

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's side of a lane's CALLs for data: a queue pair beside the lane's, with a receive for each CALL that may be
-// in flight, and a buffer of its own for each request. Completions go to the lane's queue.
+// The client's side of a lane's CALLs for data: a queue pair beside the lane's, with a receive for each CALL that may
+// be in flight, and a buffer of its own for each request. Completions go to the lane's queue.
 //
-// Datagrams may get lost, or arrive more than once. A request that has no answer is sent again, first after kFirstPatience,
-// then after twice as long each time; answers that nobody waits for are ignored. An answer may be here before the device
-// has read the request for the last time: until it has, the line takes no other.
+// Datagrams may get lost, or arrive more than once. A request without an answer is sent again, first after
+// kFirstPatience, then after twice as long each time; answers that no request waits for are ignored. An answer may be
+// here before the device has read the request for the last time: until then, the line takes no other request.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -31,17 +31,17 @@ class CallLink {
   static constexpr std::uint32_t kSends = 2 * kMostDataCalls, kReceives = 2 * kMostDataCalls;
   static constexpr Nanos kFirstPatience = 10 * base::kMillisecond, kLastPatience = base::kSecond;
 
-  // `memory` has kMemoryBytes, under `key`.
+  // Makes a link; `memory` has kMemoryBytes, under `key`.
   static base::Result<std::unique_ptr<CallLink>> make(const Device& device, ibv_pd* domain, ibv_cq* completions,
                                                       CallForm form, Buffer memory, std::uint32_t key,
                                                       std::uint64_t random);
   static constexpr std::size_t kReceiveStride = 4224, kSendStride = 4160;
   static constexpr std::size_t kMemoryBytes = kReceives * kReceiveStride + kMostDataCalls * kSendStride;
 
-  // What the memory node is told of it.
+  // Returns what the memory node learns of it.
   const CallEnd& wanted() const { return wanted_; }
-  // Ready for CALLs: to the end that the memory node tells of, which is within what was wanted, on the way to the
-  // lane's. `connection`: the lane's, where there is one.
+  // Makes it ready for CALLs: to the memory node's end, which is within what was wanted, on the path to the lane's.
+  // `connection`: the lane's, if there is one.
   base::Status connect(const CallEnd& node, const End& lane, rdma_cm_id* connection, std::uint8_t mtu,
                        Patience patience);
 
@@ -49,9 +49,9 @@ class CallLink {
   std::uint64_t call_bytes() const { return node_.bytes; }
   std::size_t out() const { return node_.window - free_.size(); }
   bool room() const { return !free_.empty() && sends_ < kSends; }
-  // Adds the CALL to what flush() sends. The caller has seen that there is room.
+  // Adds the CALL to what flush() sends. The caller has checked that there is room.
   void stage(Posting& posting, Nanos now);
-  // Sends what was staged; false: the lane is to end. `rang` tells whether there was anything.
+  // Sends what was staged. Returns false if the lane must end. `rang` says whether there was anything.
   bool flush(bool& rang);
 
   void take_sent(const ibv_wc& completion);
@@ -63,7 +63,7 @@ class CallLink {
     std::uint32_t bytes = 0;
   };
   Answer take_received(const ibv_wc& completion);
-  // Sends again what has waited for too long, and returns when to look the next time.
+  // Sends again what has waited for too long, and returns when to look next.
   Nanos send_again(Nanos now);
 
  private:
@@ -81,7 +81,8 @@ class CallLink {
     return memory_.data() + kReceives * kReceiveStride + line * kSendStride;
   }
   bool post_receive(std::uint32_t slot);
-  // A connected device reads a request that was answered no more, or sends what its peer drops.
+  // Says whether a line is free. A connected device no longer reads a request that was answered, or sends what its peer
+  // drops.
   bool done(const Line& line) const {
     return line.posting == nullptr && (form_ == CallForm::connected || line.sends == 0);
   }

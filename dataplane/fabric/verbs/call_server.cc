@@ -37,7 +37,7 @@ namespace {
 constexpr std::uint32_t kMostLinks = 256;
 constexpr std::uint32_t kWindow = kMostDataCalls;
 constexpr std::uint32_t kSends = 2 * kWindow;  // of a connected link
-// The queue pair for datagrams has so much room. An answer that finds none is lost, as datagrams may be.
+// The queue pair for datagrams has so much room. An answer without room is lost, as datagrams may be.
 constexpr std::uint32_t kDatagramSends = 512, kDatagramReceives = 1024;
 constexpr std::uint32_t kInlineBytes = 220;
 constexpr std::size_t kReceiveStride = 4224, kSendStride = 4160;
@@ -46,7 +46,7 @@ constexpr std::size_t kReceivesBytes = kWindow * kReceiveStride;
 // A link has one answer for each line, and a refusal.
 constexpr std::size_t kAnswersBytes = (kWindow + 1) * kSendStride;
 
-// What a completion is of, in the low byte; a receive has its place above it.
+// The kind of a completion, in the low byte; a receive has its place above it.
 constexpr std::uint64_t kShared = 1, kDatagram = 2, kAnswer = 3, kRefusal = 4, kSentDatagram = 5;
 
 // Memory that the device knows.
@@ -69,7 +69,7 @@ struct Block {
 
 }  // namespace
 
-// What is not said to be of the control thread belongs to the server's once the link is open.
+// Everything that is not marked as the control thread's belongs to the server's thread once the link is open.
 class CallServer::Link {
  public:
   struct Line {
@@ -106,14 +106,14 @@ struct CallServer::State final : net::Poller {
   const Ended ended;
   std::atomic<std::uint64_t> links{0}, calls{0}, holds{0}, repeated{0}, ignored{0};
 
-  // Destroyed from the bottom up: what waits in the loop may hold links.
+  // Destroyed from the bottom up: functions that wait in the loop may hold links.
   CompletionEvents events;
   Completions completions;
   std::uint32_t most_links = 0;
   Owned<ibv_srq, ibv_destroy_srq> receives;  // that connected links share
   std::vector<Block> receive_blocks;         // under the mutex: one for each connected link that there ever was at once
   std::vector<Block> free_answers;           // under the mutex
-  // Once there is a link that wants them: made under the mutex, and read by a thread that has held it since.
+  // Made once a link wants datagrams: under the mutex, and read by a thread that has held it since.
   Block datagram_memory;
   std::unique_ptr<Datagrams> datagrams;
   std::uint32_t datagram_sends = 0;
@@ -126,8 +126,8 @@ struct CallServer::State final : net::Poller {
   std::array<Sent, kDatagramSends> sent;
   std::uint32_t first_sent = 0;
 
-  // The links that are open. The server's thread alone takes some out, so what it has found stays. It takes the mutex
-  // for each message, and finds it free: the control thread takes it only when a lane begins.
+  // The open links. Only the server's thread removes links, so what it has found stays. It takes the mutex for each
+  // message, and finds it free: the control thread takes it only when a lane begins.
   mutable std::mutex mutex;
   std::unordered_map<std::uint32_t, std::shared_ptr<Link>> by_pair;
   std::unordered_map<std::uint64_t, std::shared_ptr<Link>> by_cookie;
@@ -363,7 +363,7 @@ struct CallServer::State final : net::Poller {
     taken = 0;
     return any;
   }
-  // What came before the queue was armed wakes nobody.
+  // A completion that came before the queue was armed wakes no thread.
   bool may_sleep() noexcept override {
     if (armed) return true;
     if (::ibv_req_notify_cq(completions.get(), 0) != 0) return false;
@@ -405,7 +405,7 @@ struct CallServer::State final : net::Poller {
     } else if (link != nullptr) {
       give_up(*link, ::ibv_wc_status_str(done.status));
     }
-    // Before the answer leaves, since the next CALL may follow it at once.
+    // Posts it before the answer leaves, because the next CALL may follow at once.
     if (!post_shared(place) && link != nullptr) give_up(*link, "a receive for CALLs cannot be posted again");
     if (link != nullptr) reply_to(link, reply);
   }
@@ -468,7 +468,7 @@ struct CallServer::State final : net::Poller {
       links.fetch_sub(1, std::memory_order_relaxed);
     }
     if (link.pair != nullptr) {
-      // What is left of its receives would be lost to all.
+      // Otherwise the rest of its receives would be lost to all links.
       collect();
       take_arrived();
       link.sends = 0;
@@ -488,7 +488,7 @@ struct CallServer::State final : net::Poller {
       if (done.qp_num == number) done.qp_num = kNobody;
     }
   }
-  // What its messages name, once all of them have left.
+  // Releases what its messages name, once all of them have left.
   void release(Link& link) {
     if (link.sends > 0) return;
     take_answers_back(link);
@@ -497,7 +497,7 @@ struct CallServer::State final : net::Poller {
 
   // ---- CALLs
 
-  // What is to be sent: nothing, if it has no bytes.
+  // What to send: nothing, if it has no bytes.
   struct Reply {
     std::uint32_t line = 0;
     std::uint32_t bytes = 0;
@@ -545,7 +545,7 @@ struct CallServer::State final : net::Poller {
       return {.line = id.line, .bytes = line.answer};
     }
     if (line.runs) return refuse(link, request->id, Refusal::too_many);
-    // An answer that has not left would become another; the client sends again.
+    // An unsent answer would be overwritten by another; the client sends again.
     if (line.sends > 0) return {};
     if (request->body.size() > link.said.bytes || request->room > link.said.bytes) {
       return refuse(link, request->id, Refusal::too_long);
@@ -563,7 +563,7 @@ struct CallServer::State final : net::Poller {
     return answer(link, id.line, served.bytes());
   }
 
-  // The reply stands behind the head already.
+  // The reply is behind the head already.
   Reply answer(Link& link, std::uint32_t number, std::size_t bytes) {
     Link::Line& line = link.lines[number];
     const base::MutableBytes message = link.answer_at(number);
@@ -573,7 +573,7 @@ struct CallServer::State final : net::Poller {
     line.answer = static_cast<std::uint32_t>(kDataHeadBytes + bytes);
     return {.line = number, .bytes = line.answer};
   }
-  // Nothing of the link executes any more.
+  // Refuses a CALL: nothing of the link executes any more.
   Reply refuse(Link& link, std::uint64_t id, Refusal why) {
     link.refused = true;
     link.refused_id = id;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory node's side of CALLs for data: one thread that receives, executes and answers those of its lanes. A lane has
-// a link here: a queue pair of its own that takes its receives from a queue that all links share, or an address for
-// datagrams, which all come to one queue pair. The queue always holds a receive for every CALL that the lanes may have
-// in flight, so that a client that keeps to its window is never told to wait.
+// The memory node's side of CALLs for data: one thread that receives, executes and answers the CALLs of its lanes. A
+// lane has a link here: a queue pair of its own, whose receives come from a queue that all links share, or an address
+// for datagrams, which all come to one queue pair. The queue always holds a receive for every CALL that the lanes may
+// have in flight, so a client that keeps to its window never has to wait.
 //
 // Each CALL has a line of its link, and the line keeps the answer until its next CALL comes: a datagram that arrives
-// again finds it there, and executes nothing.
+// again finds the answer there, and executes nothing.
 #pragma once
 
 #include <cstddef>
@@ -32,15 +32,15 @@ struct CallStats {
 
 class CallServer {
  public:
-  // Called on the server's thread: the link of this lane does not go on.
+  // Called on the server's thread when the link of this lane must end.
   using Ended = std::function<void(std::uint64_t lane, const std::string& why)>;
   // The domain outlives the server.
   static base::Result<std::unique_ptr<CallServer>> make(std::shared_ptr<Device> device, ibv_pd* domain, Nanos spin,
                                                         Ended ended);
-  // Joins the thread. Tickets that are still held go nowhere. No link is used afterwards.
+  // Joins the thread. The answers of tickets that are still held go nowhere. No link is used afterwards.
   ~CallServer();
 
-  // The functions from here on are called on one thread, the control thread.
+  // The control thread calls the functions from here on.
 
   class Link;
   struct Wanted {
@@ -53,14 +53,14 @@ class CallServer {
     std::uint64_t cookie = 0;
   };
   base::Result<std::shared_ptr<Link>> admit(const Wanted& wanted);
-  // What the client is told of the link.
+  // Returns what the client learns of the link.
   static const CallEnd& said(const Link& link);
-  // From here on its CALLs are executed. `connection`: the lane's, where there is one.
+  // Starts to execute its CALLs. `connection`: the lane's, if there is one.
   base::Status open(const std::shared_ptr<Link>& link, rdma_cm_id* connection, std::uint8_t mtu, Patience patience);
-  // Executes no CALL of the link any more, from some time on; see drain().
+  // Stops executing CALLs of the link, some time later: see drain().
   void close(std::shared_ptr<Link> link);
-  // The session's links have been closed. Calls `then`, on the server's thread, once none of them executes any more and
-  // the service has given back what it held.
+  // Called when the session's links have been closed. Calls `then`, on the server's thread, once none of them executes
+  // any more and the service has given back what it held.
   void drain(std::uint64_t session_id, std::function<void()> then);
 
   CallStats stats() const;  // any thread

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs wire under the contract suite, on the first RDMA device of this machine. Without one it fails: see
+// The verbs wire under the contract suite, on the first RDMA device of this machine. It fails without one: see
 // hack/lab.
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 using session_port::LoopThread;
 using verbs::VerbsThread;
 
-// Laboratories are slow: nothing here is about how soon a failure is noticed.
+// Laboratories are slow, and these tests do not measure how soon a failure is noticed.
 constexpr Nanos kFailureTimeout = 20 * base::kSecond;
 
 struct Shape {
@@ -51,7 +51,7 @@ class VerbsWire final : public Wire {
           *device);
       const base::Status status = responder_->serve(host);
       EXPECT_TRUE(status.ok()) << status.message();
-      // A port that was free and is nobody's now.
+      // Finds a free port.
       auto listener = net::Listener::open(control_.loop, {.address = "127.0.0.1:0"}, [](auto) {});
       dead_ = (*listener)->address();
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of CALLs for data: one SEND there and one back, over a queue pair of their own beside the lane's. Pure,
-// and strict with what came from outside. Little-endian.
+// The messages of CALLs for data: one SEND in each direction, over a queue pair of their own beside the lane's. Pure,
+// and strict with bytes from outside. Little-endian.
 //
 // OFFSET SIZE  request                                    answer
 //      0    8  cookie of the lane                         the same
@@ -10,8 +10,8 @@
 //     24    4  bytes that follow                          the same; 0 if refused
 //     28    4  zero                                       zero
 //
-// A lane has as many lines as CALLs that it may have in flight. Each line carries one CALL after another, numbered 1, 2,
-// 3 ...: a number is used when the CALL before it has been answered.
+// A lane has as many lines as CALLs that it may have in flight. Each line carries one CALL after another, numbered 1,
+// 2, 3 ...: a number is used when the CALL before it has been answered.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ inline constexpr std::size_t kDataHeadBytes = 32;
 inline constexpr std::size_t kMaxDataBytes = 4096;  // that follow a head: a request, or its reply
 inline constexpr std::size_t kMaxDataMessage = kDataHeadBytes + kMaxDataBytes;
 inline constexpr std::uint32_t kMostDataCalls = 16;  // in flight on one lane
-// What stands before a datagram where it was received.
+// Comes before a datagram in its receive buffer.
 inline constexpr std::size_t kGlobalHeaderBytes = 40;
 
 struct DataRequest {
@@ -48,7 +48,7 @@ struct DataAnswer {
 // Writes the head alone, for a body of as many bytes behind it.
 void put_head(base::MutableBytes into, const DataRequest& request);
 void put_head(base::MutableBytes into, const DataAnswer& answer);
-// Returns nothing if the message cannot be what it should be. The body stays where it is.
+// Return nothing if the message is impossible. The body stays in place.
 std::optional<DataRequest> get_data_request(base::Bytes message);
 std::optional<DataAnswer> get_data_answer(base::Bytes message);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes in on the queue pairs of CALLs for data: whatever is read is written again as it came.
+// Messages that arrive on the queue pairs of CALLs for data: whatever is read is written again unchanged.
 #include <cstdint>
 #include <cstring>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue pair for datagrams, which reaches any number of peers: each by an address, its number and its key.
+// A queue pair for datagrams, which reaches any number of peers, each by an address, its number and its key.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -14,14 +14,14 @@
 
 namespace farpool::fabric::verbs {
 
-// The longest message that a datagram of this device carries, on its side of a path.
+// Returns the longest message that a datagram of this device carries, on its side of a path.
 std::size_t datagram_bytes(const Device& device);
 
 using Address = Owned<ibv_ah, ibv_destroy_ah>;
 
 class Datagrams {
  public:
-  // Completions of both kinds go to `completions`. The key is drawn by the caller.
+  // Sends completions of both kinds to `completions`. The caller draws the key.
   static base::Result<std::unique_ptr<Datagrams>> make(const Device& device, ibv_pd* domain, ibv_cq* completions,
                                                        std::uint32_t sends, std::uint32_t receives,
                                                        std::uint32_t inline_bytes, std::uint32_t key);

@@ -21,7 +21,7 @@ using base::Code;
 using base::Result;
 using base::Status;
 
-// An address as a GID has it; false if it is none.
+// Converts an address to a GID; returns false if it is none.
 bool gid_of(const std::string& address, ibv_gid& gid) {
   std::memset(&gid, 0, sizeof gid);
   if (::inet_pton(AF_INET6, address.c_str(), gid.raw) == 1) return true;
@@ -140,7 +140,7 @@ Status Device::look() {
   if (const int error = ::ibv_query_device(context_, &limits_)) return failure(name() + ": its limits", error);
   const auto gid = find_gid();
   if (!gid.ok()) return gid.status();
-  // What was chosen stays the choice, whatever other addresses come.
+  // The chosen address stays, whatever other addresses come.
   options_.address = text_of(gid->gid);
   ibv_port_attr port{};
   if (const int error = ::ibv_query_port(context_, static_cast<std::uint8_t>(gid->port_num), &port)) {
@@ -200,8 +200,8 @@ Result<Registration> register_memory(ibv_pd* domain, void* memory, std::size_t b
 
 Result<Registration> register_memory_at_random(ibv_pd* domain, void* memory, std::size_t bytes, int access,
                                                std::uint64_t random, std::uint64_t& base) {
-  // Page tables want the low bits as they are, up to the largest pages there are; what is above them is drawn, with
-  // room for the region below the top.
+  // Page tables want the low bits unchanged, up to the largest pages; the bits above them are drawn, with room for the
+  // region below the top.
   constexpr std::uint64_t kKept = (1ull << 30) - 1, kTop = 1ull << 62;
   FARPOOL_CHECK(bytes < kTop / 2);
   const std::uint64_t low = reinterpret_cast<std::uintptr_t>(memory) & kKept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An RDMA device as opened by one process: which one, through which of its addresses, and what it can do.
+// An RDMA device as one process opens it: the device, its address, and what it can do.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -22,30 +22,30 @@ struct DeviceOptions {
   std::string device;   // "mlx5_0"; empty: the first that has a fitting address
   std::string address;  // of the interface that the device belongs to; empty: see pick_gid
   std::uint8_t traffic_class = 0;
-  bool masked_cas = false;     // its own is tried, and relied on if it is one: see masked_cas.h
-  bool memory_windows = true;  // of a memory node: each lane gets keys of its own, where the device has windows
+  bool masked_cas = false;     // tries the device's own, and uses it if it works: see masked_cas.h
+  bool memory_windows = true;  // of a memory node: each lane gets keys of its own, if the device has windows
   bool connection_manager =
       true;  // lanes are connected by librdmacm, where both sides' addresses let it: see manager.h
   base::Nanos failure_timeout = 2 * base::kSecond;  // of the pool: the memory node's says how patient lanes are
 };
 
-// Which entry of a device's table to use: of type RoCEv2 and for this address, never by index, which changes with every
-// address that comes and goes. Without an address: IPv4 first, then IPv6 that is routed, then link-local. Nothing: why
-// not, and what there is.
+// Chooses the entry of a device's table: by type RoCEv2 and this address, never by index, which changes whenever an
+// address comes or goes. Without an address it prefers IPv4, then routed IPv6, then link-local. An error says why there
+// is none, and which entries there are.
 base::Result<ibv_gid_entry> pick_gid(std::span<const ibv_gid_entry> table, const std::string& address,
                                      const std::string& device);
 bool is_ipv4(const ibv_gid& gid);
 bool is_link_local(const ibv_gid& gid);
-// A GID for people: "10.0.0.3", "fe80::1".
+// Writes a GID for people: "10.0.0.3", "fe80::1".
 std::string text_of(const ibv_gid& gid);
-// None: a virtual device, or not known.
+// Returns nothing for a virtual device, or if the node is unknown.
 std::optional<int> numa_node_of(const std::string& device);
-// All of a device's entries, of all its ports.
+// Returns all entries of a device, of all its ports.
 base::Result<std::vector<ibv_gid_entry>> gid_table(ibv_context* context);
 
 class Device {
  public:
-  // Errors say what is missing and how it is had.
+  // Opens a device. Errors say what is missing and how to get it.
   static base::Result<std::shared_ptr<Device>> open(const DeviceOptions& options);
   Device(const Device&) = delete;
   ~Device();
@@ -53,20 +53,20 @@ class Device {
   const DeviceOptions& options() const { return options_; }
   ibv_context* context() const { return context_; }
   const ibv_device_attr& limits() const { return limits_; }
-  // Where the address stands now: entries move when others come and go.
+  // Returns the entry that now has the address: entries move when others come and go.
   base::Result<ibv_gid_entry> find_gid() const;
   // Says whether all of this memory can be registered at once, for peers to read and write; nothing stays registered.
   base::Status try_registration(base::MutableBytes memory) const;
   ibv_mtu mtu() const { return mtu_; }
-  // Says whether lanes ask it for masked CASes of its own: until one of them has seen that it does not do what it should.
+  // Says whether lanes ask the device for masked CASes of its own, until one of them has seen that these do not work.
   bool masked_cas() const { return masked_cas_.load(std::memory_order_relaxed); }
-  // Any thread. True the first time.
+  // Stops that; returns true the first time. Any thread.
   bool give_up_masked_cas() { return masked_cas_.exchange(false, std::memory_order_relaxed); }
-  // The most bytes that a memory window of type 2B may span; 0: there are none, or they are not to be used.
+  // Returns the most bytes that a memory window of type 2B may span; 0: there are none, or they must not be used.
   std::uint64_t largest_window() const { return largest_window_.load(std::memory_order_relaxed); }
-  // Can be read when take_events has something to take.
+  // Returns a descriptor that can be read when take_events has something to take.
   int events_descriptor() const { return context_->async_fd; }
-  // Any thread. Hands on what the device has told, and returns what is for the log.
+  // Hands on the device's events, and returns what is for the log. Any thread.
   std::vector<std::string> take_events();
   DeviceEvents& events() { return events_; }
   void give_up_windows() { largest_window_.store(0, std::memory_order_relaxed); }
@@ -86,7 +86,7 @@ class Device {
   std::atomic<std::uint64_t> largest_window_{0};
 };
 
-// What owns an object of the library, and destroys it.
+// Owns an object of the library, and destroys it.
 template <class T, int (*kDestroy)(T*)>
 struct Destroyer {
   void operator()(T* object) const { kDestroy(object); }
@@ -98,17 +98,17 @@ using Registration = Owned<ibv_mr, ibv_dereg_mr>;
 using Completions = Owned<ibv_cq, ibv_destroy_cq>;
 using CompletionEvents = Owned<ibv_comp_channel, ibv_destroy_comp_channel>;
 
-// False: it blocks.
+// Makes a descriptor non-blocking; returns false if that failed.
 bool stop_blocking(int descriptor);
 
-// What failed, with the operating system's reason and what to do about the usual one.
+// Says what failed, with the operating system's reason, and what to do about the usual one.
 base::Status failure(const std::string& what, int error);
 
 base::Result<ProtectionDomain> make_protection_domain(const Device& device);
-// Its descriptor does not block.
+// Makes a completion channel whose descriptor does not block.
 base::Result<CompletionEvents> make_completion_events(const Device& device);
-// Remote access as in IBV_ACCESS_*. With a random base, peers name the memory by addresses that say nothing about this
-// process.
+// Registers memory, with remote access as in IBV_ACCESS_*. With a random base, peers name the memory by addresses that
+// reveal nothing about this process.
 base::Result<Registration> register_memory(ibv_pd* domain, void* memory, std::size_t bytes, int access);
 base::Result<Registration> register_memory_at_random(ibv_pd* domain, void* memory, std::size_t bytes, int access,
                                                      std::uint64_t random, std::uint64_t& base);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Words in the NIC's own memory, where atomics on them need not cross PCIe. They end with the process. Not yet run on
-// hardware: SoftRoCE has none, and what is asked of libibverbs, in which order, is tested against functions that note
-// it.
+// hardware: SoftRoCE has none, so tests check the order of calls to libibverbs with functions that note them.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -17,12 +16,12 @@ namespace farpool::fabric::verbs {
 
 class DeviceMemory {
  public:
-  // Registered for peers of the domain, to read, write and change by atomics; holds `words`. unavailable: the device
-  // has none, or not enough is left, which all processes share.
+  // Registers memory that holds `words`, for peers of the domain to read, write and change by atomics. unavailable: the
+  // device has none, or too little of what all processes share is left.
   static base::Result<std::unique_ptr<DeviceMemory>> make(ibv_pd* domain, base::Bytes words);
 
   std::uint64_t bytes() const { return bytes_; }
-  // Peers count from its beginning: it has no address.
+  // Returns the key; peers count from its beginning, because it has no address.
   std::uint32_t key() const { return registration_->rkey; }
 
  private:
@@ -36,7 +35,7 @@ class DeviceMemory {
   Registration registration_;
 };
 
-// How much of it a device has for all processes; 0: none.
+// Returns how much a device has for all processes; 0: none.
 std::uint64_t device_memory_of(ibv_context* context);
 
 }  // namespace farpool::fabric::verbs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device tells of by itself, and not as the end of a request: a queue that has overrun, a queue pair in error, a
-// port that went down. Nothing else may tell of these: requests in a queue that has overrun never end.
+// Events that a device reports by itself, and not as the end of a request: a queue that has overrun, a queue pair in
+// error, a port that went down. Often nothing else reports these: requests in an overrun queue never end.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,16 +15,17 @@
 
 namespace farpool::fabric::verbs {
 
-// The events of one device. Any thread: the one that takes an event hands it to its owner.
+// The events of one device. Any thread: the thread that takes an event hands it to its owner.
 class DeviceEvents {
  public:
-  // What somebody wants to hear of, besides the device itself; null: nothing.
+  // The objects whose events the subscriber wants, besides the device itself; null: none.
   struct Elements {
     const ibv_cq* completions = nullptr;
     const ibv_qp* pair = nullptr;
     const ibv_srq* receives = nullptr;
   };
-  // What has happened to them, for people. On the thread that took the event, which may only post it on.
+  // Says, for people, what has happened to them. Called on the thread that took the event; the function may only post
+  // it on.
   using Told = std::function<void(const std::string& why)>;
   class Subscription {
    public:
@@ -41,8 +42,8 @@ class DeviceEvents {
   };
   std::unique_ptr<Subscription> subscribe(Elements elements, Told told);
 
-  // Takes what there is, without waiting: the context's descriptor does not block. What concerns the whole device is
-  // returned, for the log.
+  // Takes the present events without waiting, because the context's descriptor does not block. Returns what concerns
+  // the whole device, for the log.
   std::vector<std::string> take(ibv_context* context);
   std::optional<std::string> tell(const ibv_async_event& event);
 

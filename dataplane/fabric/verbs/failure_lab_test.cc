@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a lane when its memory node, its keys or its device fail: a fate and a line in the log each time, and
-// the port goes on with another lane. The memory node of these tests does what none should.
+// What happens to a lane when its memory node, its keys or its device fail: each time it has a fate and a line in the
+// log, and the port continues with another lane. The memory node of these tests misbehaves on purpose.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 
 enum class Fault { none, wrong_key, no_receive, gone, in_error, long_answer, wrong_answer, no_manager };
 
-// One lane at a time, with a queue pair and a region made as a memory node's are.
+// One lane at a time, with a queue pair and a region like a memory node's.
 class FaultyNode final : public session_port::AttachedWire {
  public:
   explicit FaultyNode(const Device& device) : device_(device) {
@@ -160,7 +160,7 @@ class Failures : public ::testing::Test {
     client->run(write_into(*client->port, *lane, outcome));
     return outcome.fate;
   }
-  // The fate that a verb on such a lane has. What was said begins with which lane it was.
+  // Expects a verb on such a lane to have this fate. The log line begins with the name of the lane.
   void expect(Fault fault, Fate fate, bool call, const std::string& why) {
     ASSERT_NO_FATAL_FAILURE(open(fault));
     Outcome outcome;
@@ -243,7 +243,7 @@ TEST_F(Failures, ALaneEndsWithItsDevice) {
   EXPECT_EQ(write(), Fate::done);
 }
 
-// A queue for one completion, and two that come. Lanes subscribe to theirs as this test does.
+// A queue for one completion, and two that come. Lanes subscribe to their events as this test does.
 TEST_F(Failures, ACompletionQueueThatOverrunsIsToldOf) {
   ASSERT_NO_FATAL_FAILURE(open(Fault::none));
   const auto domain = std::move(*make_protection_domain(*device));

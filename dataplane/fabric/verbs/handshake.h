@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two sides of a lane tell each other over the authenticated session port before any packet flows. Pure, and
-// strict with what came from outside. Little-endian; a GID stands as it is on the wire.
+// What the two sides of a lane exchange over the authenticated session port before any packet flows. Pure, and strict
+// with bytes from outside. Little-endian; a GID has its form on the wire.
 //
 // OFFSET SIZE  both directions
 //      0    4  magic     "fpv1"
@@ -42,11 +42,11 @@ namespace farpool::fabric::verbs {
 using Gid = std::array<std::byte, 16>;
 
 inline constexpr std::size_t kMaxRegions = 64;
-// Not a region: a word of the lane's own, for a client to try its device's masked CAS on. Asked for under key 0.
+// Not a region: a word of the lane's own, on which a client tries its device's masked CAS. It is requested under key 0.
 inline constexpr std::uint32_t kTrialWord = 0xffff'ffff;
 inline constexpr std::uint32_t kMask24 = 0xff'ffff;
 
-// How one side is reached.
+// How to reach one side.
 struct End {
   std::uint32_t queue_pair = 0;
   std::uint32_t sequence = 0;
@@ -81,15 +81,15 @@ struct AttachRequest {
   std::optional<CallEnd> calls = {};
 };
 
-// When a packet that nobody acknowledges is sent again, and how often, as queue pairs have it.
+// When a queue pair sends an unacknowledged packet again, and how often.
 struct Patience {
   std::uint8_t timeout = 0;  // 4.096 us times two to this
   std::uint8_t retries = 0;
 };
-// The longest that ends within half of the failure timeout: a lane that fails is noticed before its client passes for
-// dead. Devices may wait up to four times as long as they are told.
+// Returns the longest patience that ends within half of the failure timeout: so a lane's failure is noticed before its
+// client is taken for dead. Devices may wait up to four times as long as they are told.
 Patience patience_within(base::Nanos failure_timeout);
-// Below it no patience fits: a lost packet is sent again after a millisecond at the least, or four.
+// With less no patience fits: a lost packet is sent again after one millisecond at the earliest, or four.
 inline constexpr base::Nanos kShortestFailureTimeout = 20 * base::kMillisecond;
 
 struct AttachReply {
@@ -109,12 +109,12 @@ struct AttachReply {
 
 std::string put(const AttachRequest& request);
 std::string put(const AttachReply& reply);
-// Nothing if the bytes cannot be what they should be.
+// Return nothing if the bytes are impossible.
 std::optional<AttachRequest> get_request(base::Bytes bytes);
 std::optional<AttachReply> get_reply(base::Bytes bytes);
 
-// What a connection request of librdmacm brings along: which lane it is of, as the session port told both sides. It
-// passes by packets that nobody has authenticated, and is good once, for the very queue pairs of that lane.
+// What a connection request of librdmacm carries: the lane that it belongs to, as the session port told both sides. It
+// travels in unauthenticated packets, and is good once, for the very queue pairs of that lane.
 //
 // OFFSET SIZE
 //      0    4  magic "fpc1"
@@ -126,7 +126,7 @@ struct Claim {
 };
 inline constexpr std::size_t kClaimBytes = 16;
 std::array<std::byte, kClaimBytes> put(const Claim& claim);
-// Devices fill up what they carry with zeros, so there may be more.
+// Returns the claim. Devices pad what they carry with zeros, so there may be more bytes.
 std::optional<Claim> get_claim(base::Bytes bytes);
 
 }  // namespace farpool::fabric::verbs

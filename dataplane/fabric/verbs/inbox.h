@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that CALLs of all lanes share on a memory node. It is registered when the node begins to serve, and does
-// not grow with lanes: a small receive and a small reply for each lane that there may be, and a few rooms for what is
-// large.
+// The memory that CALLs of all lanes share on a memory node. It is registered when the node starts to serve, and does
+// not grow with lanes: it has a small receive and a small reply for each possible lane, and a few rooms for large
+// CALLs.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -18,7 +18,7 @@
 
 namespace farpool::fabric::verbs {
 
-// Unmaps memory when its owner goes.
+// Unmaps memory when its owner is destroyed.
 struct Unmap {
   std::size_t bytes = 0;
   void operator()(std::byte* memory) const;
@@ -26,19 +26,19 @@ struct Unmap {
 
 class Inbox {
  public:
-  // Receives are posted. The domain outlives the inbox, and queue pairs that use its queue do not.
+  // Makes an inbox with posted receives. The domain outlives the inbox; queue pairs that use its queue do not.
   static base::Result<std::unique_ptr<Inbox>> make(const Device& device, ibv_pd* domain, std::uint32_t lanes);
 
   ibv_srq* queue() const { return queue_.get(); }
   std::uint32_t lanes() const { return lanes_; }
 
-  // A receive is named by a number below lanes(), which is also its request's.
+  // Posts a receive, which is named by a number below lanes(); its request has the same number.
   base::Status post(std::uint32_t receive);
   base::Bytes received(std::uint32_t receive, std::size_t bytes) const { return {receive_at(receive), bytes}; }
-  // Replies have numbers of their own, below lanes().
+  // Returns the room for a reply; replies have numbers of their own, below lanes().
   base::MutableBytes reply(std::uint32_t number) { return {replies_at(number), kReceiveBytes}; }
 
-  // One CALL at a time: its request, where that was fetched, and its reply behind a head.
+  // Holds one CALL at a time: its request, if it was fetched, and its reply behind a head.
   class Room {
    public:
     base::MutableBytes request() const { return {memory_, kMaxCallBytes}; }
@@ -53,7 +53,7 @@ class Inbox {
   Room* take_room();  // null: all are taken
   void give_back(Room* room) { free_.push_back(room); }
 
-  // All of this memory is one registration.
+  // Returns the key of all of this memory, which is one registration.
   std::uint32_t key() const { return registration_->lkey; }
 
  private:

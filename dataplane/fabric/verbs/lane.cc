@@ -17,7 +17,7 @@ using base::Status;
 
 namespace {
 
-// What the library's words leave open.
+// Adds what the library's words leave open.
 std::string_view meaning_of(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
@@ -47,7 +47,7 @@ VerbsLane::~VerbsLane() {
 Result<AttachRequest> VerbsLane::prepare(const LaneGrant& grant) {
   const Device& device = *port_.memory_->device;
   endpoint_ = grant.endpoint;
-  // Every request may report, when the queue pair fails.
+  // Every request may report when the queue pair fails.
   const std::uint32_t of_calls = grant.calls ? CallLink::kSends + CallLink::kReceives : 0;
   completions_.reset(
       ::ibv_create_cq(device.context(), static_cast<int>(kDepth + 1 + of_calls), this, port_.memory_->events.get(), 0));
@@ -183,8 +183,9 @@ const VerbsLane::Region* VerbsLane::region(std::uint32_t id) const {
   return nullptr;
 }
 
-// What the device would not refuse itself, or not in time: the rest (keys, and regions as long as the memory node says)
-// is the device's to refuse, which does not look at the key of a WRITE of nothing.
+// Says whether the lane may send the verbs. It checks what the device would not refuse itself, or not in time. The
+// device refuses the rest (keys, and regions as long as the memory node says), but does not check the key of an empty
+// WRITE.
 bool VerbsLane::permitted(std::span<const Op> ops) const {
   if (!is_chain(ops)) return false;
   for (const Op& op : ops) {
@@ -289,7 +290,7 @@ void VerbsLane::stage_atomic(const Op& op, std::uint64_t compare, std::uint64_t 
   if (op.fence) wr.send_flags |= IBV_SEND_FENCE;
 }
 
-// What was staged since `burst.slot` reports together.
+// Lets what was staged since `burst.slot` report together.
 void VerbsLane::close_burst(Burst burst) {
   burst.wrs = slots_ - burst.slot;
   wrs_[staged_ - 1].send_flags |= IBV_SEND_SIGNALED;
@@ -317,7 +318,7 @@ void VerbsLane::stage_repeats(Burst burst) {
   close_burst(burst);
 }
 
-// The next verbs, as far as they may go now; true if there may be more to stage.
+// Stages the next verbs, as far as they may go now. Returns true if there may be more to stage.
 bool VerbsLane::stage_verbs() {
   Posting& posting = *next_;
   Burst burst{.posting = &posting, .first = static_cast<std::uint8_t>(next_op_), .slot = slots_};
@@ -401,7 +402,7 @@ bool VerbsLane::stage_call() {
   return true;
 }
 
-// Behind all that was sent before: a report says that it has executed.
+// Sends it behind everything that was sent before: a report says that it has executed.
 bool VerbsLane::stage_service_call() {
   if (!bursts_.empty() || in_doubt() || !link_->room()) return false;
   const Nanos now = port_.now();
@@ -519,7 +520,7 @@ void VerbsLane::take_burst() {
   if (next_ != nullptr || !wrong_guesses_.empty() || !stale_reads_.empty()) port_.ring_soon(*this);
 }
 
-// A guess was right, or the word would not have done, or it has to be made again.
+// Judges a guess: it was right, or the word would not have matched, or the guess has to be made again.
 void VerbsLane::take_guess(const Burst& burst, std::uint64_t seen) {
   Posting& posting = *burst.posting;
   const Op& op = posting.ops[std::size_t{burst.first} + burst.count - 1];
@@ -528,7 +529,7 @@ void VerbsLane::take_guess(const Burst& burst, std::uint64_t seen) {
   if (swapped || (seen & op.compare_mask) != (op.compare & op.compare_mask)) {
     *op.old = seen;
     --guesses_;
-    // The READs in front of it in its burst may have to go again all the same; then it is settled with them.
+    // The READs before it in its burst may have to go again; then it is settled with them.
     if (!burst.repeat) settle(posting);
     return;
   }
@@ -584,7 +585,7 @@ void VerbsLane::settle(Posting& posting) {
   finish(posting, Fate::done);
 }
 
-// Requests report in order, so what has failed is the oldest burst.
+// Requests report in order, so the oldest burst has failed.
 void VerbsLane::broke(ibv_wc_status status, bool receive) {
   const bool refused =
       !receive && !bursts_.empty() && (status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR);
@@ -605,7 +606,7 @@ void VerbsLane::say_ended(const std::string& why) const {
 
 // ---- the end
 
-// The queue pair goes first: nothing that is pending touches its buffers from then on, and none of it is sent.
+// The queue pair goes first: from then on nothing touches the buffers of pending requests, and none of these is sent.
 void VerbsLane::end(bool refused, Posting* refusal) {
   events_.reset();
   link_events_.reset();
@@ -633,7 +634,7 @@ void VerbsLane::finish(Posting& posting, Fate fate) {
   port_.complete(posting);
 }
 
-// Most are the oldest.
+// Unlinks a posting; most are the oldest.
 void VerbsLane::unlink(Posting& posting) {
   Posting* before = nullptr;
   for (Posting* each = oldest_; each != &posting; each = each->next) before = each;
@@ -664,7 +665,7 @@ void VerbsLane::fire() noexcept {
   watch(earliest);
 }
 
-// The memory node has no more to say on the stream: it closes it when the lane is fenced.
+// The memory node sends nothing more on the stream: it closes it when the lane is fenced.
 void VerbsLane::on_input() noexcept { on_closed({}); }
 void VerbsLane::on_closed(const base::Status&) noexcept {
   if (connecting_ == nullptr) return end(false, nullptr);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One queue pair as a lane. A chain becomes linked work requests of which the last reports; what is queued in a turn
-// leaves with one doorbell. Nothing is allocated for an operation.
+// One queue pair as a lane. A chain becomes linked work requests, of which the last reports; everything queued in a
+// turn leaves with one doorbell. An operation allocates nothing.
 //
-// Masked CAS. A device without it compares whole words, so a masked CAS is sent as a CAS against a guess of the word:
-// what the lane last saw of it, with the compared bits as they have to be. A guess that was wrong, of a word that would
-// have done, costs another trip. What stands behind it need not wait: unfenced WRITEs, atomics and CALLs may execute
-// before an atomic anyway. READs may not, so READs that were sent behind a guess that was wrong are sent again behind
-// the next, and what is fenced waits until nothing is in doubt. A device that has one, and is to use it, is sent that.
+// Masked CAS. A device without it compares whole words, so the lane sends a masked CAS as a CAS against a guess of the
+// word: what it last saw of the word, with the compared bits as they have to be. If the guess was wrong although the
+// word would have matched, that costs another trip. Verbs behind it need not wait: unfenced WRITEs, atomics and CALLs
+// may execute before an atomic anyway. READs may not, so READs behind a wrong guess are sent again behind the next one,
+// and fenced verbs wait until nothing is in doubt. If the device has a masked CAS and may use it, the lane sends that.
 //
-// CALLs for data have a queue pair of their own (call_link.h). Nothing is ordered between two queue pairs, so such a CALL
-// is sent when all that the lane has sent before it has been reported.
+// CALLs for data have a queue pair of their own (call_link.h). Nothing is ordered between two queue pairs, so the lane
+// sends such a CALL when everything that it has sent before has been reported.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ namespace farpool::fabric::verbs {
 inline constexpr std::size_t kMaxVerbBytes = 2u << 20;
 inline constexpr int kMostReads = 16;  // READs and atomics that a lane has outstanding, if the device can do so many
 
-// A queue of at most as many as it was made for.
+// A queue of at most as many elements as it was made for.
 template <class T>
 class Ring {
  public:
@@ -58,13 +58,13 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   explicit VerbsLane(VerbsPort& port);
   ~VerbsLane() override;
 
-  // This side's queue pair, and what the memory node is told of it.
+  // Makes this side's queue pair, and returns what the memory node learns of it.
   base::Result<AttachRequest> prepare(const LaneGrant& grant);
   // Opens the lane, which ends when the stream does.
   task::Task<base::Status> begin(const LaneGrant& grant, const AttachRequest& asked, AttachReply reply,
                                  std::unique_ptr<net::Stream> stream, Nanos deadline);
-  // Tries the device's masked CAS on a lane that has begun, where it is to be used. If the device has none, no lane asks
-  // it any more, and this one goes on with guesses unless the trial has ended it.
+  // Tries the device's masked CAS on a lane that has begun, if it may be used. If it does not work, no lane uses it any
+  // more; this lane continues with guesses unless the trial has ended it.
   task::Task<base::Status> try_masked_cas(Nanos deadline);
 
   void enqueue(Posting& posting) noexcept override;
@@ -103,7 +103,7 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   const Region* region(std::uint32_t id) const;
   bool permitted(std::span<const Op> ops) const;
 
-  // All that is queued and can be sent now, with one doorbell.
+  // Sends everything that is queued and may go now, with one doorbell.
   void ring();
   bool stage_next();
   bool stage_verbs();
@@ -151,7 +151,8 @@ class VerbsLane final : public Lane, private net::StreamHandler, private Timer {
   std::vector<Region> regions_;
   Buffer memory_;  // words that atomics bring back, and the heads of a CALL and its answer
   std::uint32_t memory_key_ = 0;
-  // A request that the memory node fetches, once there was one. The node may read it, and nothing else of this process.
+  // A request that the memory node fetches, once there was one. The node may read this and no other memory of the
+  // process.
   std::unique_ptr<std::byte[]> shown_;
   Registration shown_memory_;
   std::uint64_t shown_at_ = 0;

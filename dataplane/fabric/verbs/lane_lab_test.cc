@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the contract suite cannot see: guesses of masked CAS that were wrong, CALLs of very many lanes, and what the
-// device itself refuses.
+// What the contract suite cannot see: wrong guesses of masked CAS, CALLs of very many lanes, and what the device itself
+// refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ class Laboratory : public ::testing::Test {
     control.on([this] { responder.reset(); });
   }
   ~Laboratory() override { stop(); }
-  // Without CALLs for data, of which fewer lanes may be: call_lab_test.cc.
+  // Without CALLs for data, which fewer lanes may have: call_lab_test.cc.
   LaneGrant grant(std::uint64_t session) {
     LaneGrant granted = host.grant(session, responder->address());
     granted.calls = false;
@@ -122,7 +122,7 @@ task::Task<void> guess_wrong(TestHost& host, VerbsPort& port, LaneGrant grant, b
     EXPECT_EQ(base::load<std::uint64_t>(seen.data()), others | 1) << "a READ behind a masked CAS went before it";
     EXPECT_EQ(host.word(TestHost::kSmall, 0), others | 1);
     EXPECT_EQ(host.word(TestHost::kSmall, 64), round);
-    // A guess that is right costs nothing, and one of a word that would not do neither.
+    // A right guess costs nothing, and neither does a guess of a word that does not match.
     const std::array drop{Op::masked_cas(at(0), old, 1, 1, 0, 1)}, miss{Op::masked_cas(at(0), old, 1, 1, 0, 1)};
     EXPECT_EQ((co_await lane.post(drop, soon(port))).extra_trips, 0);
     EXPECT_EQ(old, others | 1);
@@ -136,7 +136,7 @@ TEST_F(Laboratory, AWrongGuessCostsATripAndNoOrder) {
   for (bool one_chain : {true, false}) client->run(guess_wrong(host, *client->port, grant(1), one_chain));
 }
 
-// Several masked CASes in one chain, every guess of them wrong, with READs between and behind.
+// Several masked CASes in one chain, all guesses wrong, with READs between and behind them.
 task::Task<void> guess_many_wrong(TestHost& host, VerbsPort& port, LaneGrant grant) {
   auto opened = co_await port.open_lane(std::move(grant), soon(port));
   EXPECT_TRUE(opened.ok());
@@ -189,7 +189,7 @@ TEST_F(Laboratory, AMaskedCasThatIsNoneIsFoundOutBeforeALaneReliesOnIt) {
 
 // ---- CALLs
 
-// How often this machine's SoftRoCE has told a peer, or been told, that nobody was ready to receive.
+// Returns how often this machine's SoftRoCE has told a peer, or learned from one, that a receiver was not ready.
 std::uint64_t times_not_ready(const Device& device) {
   std::uint64_t sum = 0;
   for (const char* counter : {"send_rnr_err", "rcvd_rnr_err"}) {
@@ -255,7 +255,7 @@ TEST_F(Laboratory, CallsOfAllLanesAtOnceFindAReceive) {
   EXPECT_EQ(responder->stats().broken, 0u);
 }
 
-// Their requests wait with them, and what a memory node holds of them is for few at a time.
+// Large requests wait at their clients, because a memory node has room for few at a time.
 TEST_F(Laboratory, LargeCallsOfManyLanesTakeTurns) {
   constexpr std::size_t kLanes = Inbox::kRooms + 8;
   ASSERT_NO_FATAL_FAILURE(start(20 * base::kSecond, {.connections = kLanes}));
@@ -346,7 +346,7 @@ TEST_F(Laboratory, ALaneThatIsBeingMadeEndsWithItsMemoryNode) {
 
 // ---- the device's own refusals
 
-// A client that does not hear that its session is fenced: a queue pair, and all keys.
+// A client that does not learn that its session is fenced: a queue pair, and all keys.
 struct Zombie final : net::StreamHandler {
   void on_input() noexcept override {}
   void on_closed(const base::Status&) noexcept override {}
@@ -423,8 +423,8 @@ ibv_wc_status await_completion(Zombie& zombie) {
 
 class Zombies : public Laboratory {
  protected:
-  // The device has refused. It says so once, and answers nothing after it: a refusal that a busy machine loses looks
-  // like a peer that is gone (Wire::loses_refusals()), which is believed once.
+  // The device has refused. It says so once, and answers nothing afterwards: a refusal that a busy machine loses looks
+  // like a peer that is gone (Wire::loses_refusals()), which is accepted once.
   void expect_refused(Zombie& zombie, const char* why) {
     const ibv_wc_status status = await_completion(zombie);
     if (status == IBV_WC_RETRY_EXC_ERR && !lost_a_refusal) {
@@ -574,7 +574,7 @@ TEST_F(Zombies, OnlyTheLanesOwnQueuePairClaimsItAndOnlyOnce) {
   EXPECT_TRUE(refused(first)) << "the same claim again";
   asker->on([&kept] { kept.reset(); });
 
-  // What was told of a lane that has ended is worth nothing.
+  // What a client learned of an ended lane is worthless.
   asker->on([&] { second.stream.reset(); });
   ASSERT_TRUE(eventually([this] { return responder->stats().lanes == 2; }));
   EXPECT_TRUE(refused(second)) << "its lane has ended";
@@ -583,7 +583,7 @@ TEST_F(Zombies, OnlyTheLanesOwnQueuePairClaimsItAndOnlyOnce) {
   asker->on([this] { zombies.clear(); });
 }
 
-// Windows: what one lane was told is worth nothing on another, be it of its own session, and nowhere after a fence.
+// Windows: a lane's keys are worthless on another lane, even of its own session, and everywhere after a fence.
 TEST_F(Zombies, AKeyIsGoodOnItsOwnLaneAlone) {
   ASSERT_NO_FATAL_FAILURE(start_with(2));
   if (device->largest_window() == 0) GTEST_SKIP() << device->name() << " has no memory windows";
@@ -621,7 +621,7 @@ TEST_F(Zombies, WithoutWindowsAKeyIsGoodOnEveryLaneAndTheNodeSaysSo) {
   EXPECT_EQ(responder->stats().lanes_without_windows, 0u);
 }
 
-// CALLs out of turn, and messages that no receive can hold, end their lane and keep nobody's receive.
+// CALLs out of turn, and messages that no receive can hold, end their lane and occupy no other lane's receive.
 TEST_F(Zombies, AClientThatCallsOutOfTurnHarmsItselfAlone) {
   constexpr std::size_t kConnections = 8;
   ASSERT_NO_FATAL_FAILURE(start_with(0, {.connections = kConnections}));
@@ -647,7 +647,7 @@ TEST_F(Zombies, AClientThatCallsOutOfTurnHarmsItselfAlone) {
   EXPECT_EQ(times_not_ready(*device), before);
 }
 
-// What a client could only ask for by going round its own lane.
+// Requests that a client could only make by going round its own lane.
 TEST_F(Zombies, TheDeviceKnowsTheBoundsAndRightsOfRegions) {
   struct Case {
     const char* why;

@@ -19,7 +19,7 @@ namespace {
 
 sockaddr* raw(sockaddr_storage& address) { return reinterpret_cast<sockaddr*>(&address); }
 
-// The session port tells of a connection's end.
+// Ignores events: the session port reports a connection's end.
 class Nobody final : public ConnectionManager::Listener {
   void on_connection_event(const ConnectionEvent&) override {}
 } nobody;
@@ -55,13 +55,13 @@ Result<std::unique_ptr<ConnectionManager>> ConnectionManager::open(const Device&
   if (channel == nullptr) return failure("librdmacm has no connections here", errno);
   if (!stop_blocking(channel->fd)) return failure("a channel of librdmacm that does not block", errno);
   std::unique_ptr<ConnectionManager> manager(new ConnectionManager(device, std::move(channel)));
-  // It finds a device by an address of this network namespace; it has to be the same device.
+  // It finds a device by an address of this network namespace; it must be the same device.
   const auto tried = manager->make(nobody);
   if (!tried.ok()) return tried.status();
   return manager;
 }
 
-// A port and, for link-local addresses, an interface besides what a GID says.
+// Adds to a GID's address a port and, if it is link-local, an interface.
 sockaddr_storage ConnectionManager::address_of(const Gid& gid, std::uint16_t port) const {
   sockaddr_storage storage{};
   ibv_gid raw_gid;
@@ -182,7 +182,7 @@ task::Task<Status> Connecting::next(rdma_cm_event_type due) {
   co_return Status();
 }
 
-// The coroutine that waits resumes at a later turn: it may destroy what called this.
+// The waiting coroutine resumes at a later turn, because it may destroy the caller of this.
 void Connecting::on_connection_event(const ConnectionEvent& event) {
   if (came_) return;
   came_ = event;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections by librdmacm, as far as lanes need them. It resolves addresses and paths (which device and port, the
 // peer's hardware address, service level, hop limit, packet size), and carries queue pair numbers from one side to the
-// other. It knows no certificates: what is connected was agreed on the session port before (see handshake.h).
+// other. It knows no certificates: both sides have agreed on the connection over the session port before (see
+// handshake.h).
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -24,10 +25,10 @@
 
 namespace farpool::fabric::verbs {
 
-// Its end tells the peer, and refuses a request that was not answered.
+// Destroying it tells the peer, and refuses an unanswered request.
 using Connection = Owned<rdma_cm_id, rdma_destroy_id>;
 
-// What has become of a connection, as librdmacm tells it once.
+// The state of a connection, as librdmacm reports it once.
 struct ConnectionEvent {
   rdma_cm_event_type type = RDMA_CM_EVENT_ADDR_ERROR;
   int status = 0;  // of failures: an error number, negative, or the peer's reason
@@ -46,17 +47,18 @@ class ConnectionManager {
     virtual void on_connection_event(const ConnectionEvent& event) = 0;
   };
 
-  // Fails where there is none, or where the device's address is not one that it can use: the loopback interface's, or
+  // Opens librdmacm. Fails if there is none, or if it cannot use the device's address: the loopback interface's, or
   // another network namespace's, as in a pod that shares the device of its Kubernetes node.
   static base::Result<std::unique_ptr<ConnectionManager>> open(const Device& device);
 
-  // Can be read when there is something to take. It does not block.
+  // Returns a non-blocking descriptor that can be read when there is something to take.
   int descriptor() const { return channel_->fd; }
-  // A connection that is to go from the device's address. The listener outlives it.
+  // Makes a connection from the device's address. The listener outlives it.
   base::Result<Connection> make(Listener& listener);
-  // For requests to the device's address, at a port that it chooses: requests come with connections of their own.
+  // Listens for requests to the device's address, at a port that it chooses: requests come with connections of their
+  // own.
   base::Result<Connection> listen(Listener& listener, std::uint16_t& port);
-  // Hands on all that there is. A listener may do anything but destroy this.
+  // Hands on all events. A listener may do anything except destroy this.
   void take_events();
   base::Status resolve_address(rdma_cm_id& id, const Gid& peer, std::uint16_t port, base::Nanos patience) const;
 
@@ -74,16 +76,16 @@ class Connecting final : public ConnectionManager::Listener, private Timer {
   Connecting(Port& port, ConnectionManager& manager) : port_(port), manager_(manager) {}
   ~Connecting() override { port_.disarm(*this); }
 
-  // `request` and `reply` are what both sides said on the session port.
+  // Connects; `request` and `reply` are what both sides said on the session port.
   task::Task<base::Result<Connection>> run(const AttachRequest& request, const AttachReply& reply, QueuePair& pair,
                                            base::Nanos deadline);
-  // run() ends with this, soon.
+  // Makes run() end with this error soon.
   void give_up(base::Status why);
 
   void on_connection_event(const ConnectionEvent& event) override;
 
  private:
-  // The next event of the connection, if it is the one that is due.
+  // Waits for the next event of the connection; fails if it is not the one that is due.
   task::Task<base::Status> next(rdma_cm_event_type due);
   void fire() noexcept override { happened_.set(); }
   Port& port_;

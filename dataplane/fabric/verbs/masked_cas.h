@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masked CAS by the device itself, which mlx5 NICs have and no common verb asks for: a work queue entry of ours, posted
-// as a raw one through mlx5dv among requests that libibverbs builds. Not yet run on hardware: the bytes are tested
-// against the layouts of rdma-core and Linux, the posting against functions that note what they are asked.
+// Masked CAS by the device itself, which mlx5 NICs have and no common verb offers: a work queue entry of ours, posted
+// as a raw one through mlx5dv among requests that libibverbs builds. Not yet run on hardware: tests compare the bytes
+// with the layouts of rdma-core and Linux, and the posting with functions that note their calls.
 //
 // OFFSET SIZE  big-endian
 //      0    4  control: opcode modifier 9 (an extended atomic of 8 bytes), index (the library's), opcode 0x14
@@ -42,14 +42,14 @@ using MaskedCasEntry = std::array<std::byte, 80>;
 // Returns the entry for a request that is an ordinary CAS except for its masks.
 MaskedCasEntry masked_cas_entry(std::uint32_t queue_pair, const ibv_send_wr& request, Masks masks);
 
-// Rings once for all of the requests, of which those with masks are masked CASes. Returns 0, or the error; then none of
+// Rings once for all of the requests; the requests with masks are masked CASes. Returns 0, or the error; then none of
 // them is sent.
 int post_with_masks(ibv_qp_ex& pair, mlx5dv_qp_ex& raw, std::span<const ibv_send_wr> requests,
                     std::span<const std::optional<Masks>> masks);
 
-// What a device is asked before its masked CAS is relied on: three of them on a word made for it, with a READ behind
-// each. One that matches, one that does not, and one that compares nothing; with masks that differ, and bits outside
-// of them that a device without masks would trip over.
+// The trial that a device must pass before lanes rely on its masked CAS: three of them on a word made for it, with a
+// READ behind each. One matches, one does not, and one compares nothing; their masks differ, and bits outside of the
+// masks would betray a device that ignores them.
 struct MaskedCasTrial {
   static constexpr std::uint64_t kWord = 0x0123'4567'89ab'cdef;  // what it is at first
   struct Step {
@@ -62,10 +62,10 @@ struct MaskedCasTrial {
   }};
   std::array<std::uint64_t, kSteps.size()> came{};   // the word before, as each brought it back
   std::array<std::uint64_t, kSteps.size()> after{};  // as it was read
-  // What is wrong with it; nothing, if it is as it should be.
+  // Returns what is wrong; nothing, if all is right.
   std::string judge() const;
 };
-// What a queue pair has to be made for, besides raw entries.
+// The operations that a queue pair has to be made for, besides raw entries.
 inline constexpr std::uint64_t kSendOperations = IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE |
                                                  IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
                                                  IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_SEND;

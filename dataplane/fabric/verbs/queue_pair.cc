@@ -24,7 +24,7 @@ ibv_qp* create(const Device& device, ibv_pd* domain, ibv_qp_init_attr& wanted, b
   extended.pd = domain;
   extended.send_ops_flags = kSendOperations;
   mlx5dv_qp_init_attr raw{};
-  // The library copies what comes back in a completion for opcodes that it knows; this is none of them.
+  // The library copies a completion's result for opcodes that it knows; this is none of them.
   raw.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS | MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
   raw.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
   raw.send_ops_flags = MLX5DV_QP_EX_WITH_RAW_WQE;
@@ -146,7 +146,7 @@ Status QueuePair::connect_beside(rdma_cm_id& connection, const End& peer, std::u
   return become_ready(receive, send, depth, patience);
 }
 
-// What both kinds of connection have from this side: the entry of the address, and what was agreed on the session port.
+// Sets what both kinds of connection have from this side: the entry of the address, and what the session port agreed.
 Status QueuePair::become_ready(ibv_qp_attr receive, ibv_qp_attr send, std::uint8_t depth, Patience patience) {
   // A receive is always there (see call.h); these are for a peer that is slow to post it again.
   constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One reliable connection's queue pair, from its making to its end. One-shot: what has failed is destroyed, and another
-// is made.
+// One reliable connection's queue pair, from its making to its end. One-shot: a failed one is destroyed, and another is
+// made.
 #pragma once
 
 #include <infiniband/mlx5dv.h>
@@ -18,7 +18,7 @@
 
 namespace farpool::fabric::verbs {
 
-// How often a peer that posts no receive is waited for: finitely, as 7 would not be.
+// How often it waits for a peer that posts no receive: a finite number, which 7 would not be.
 inline constexpr std::uint8_t kReceiverNotReadyRetries = 6;
 
 struct QueuePairOptions {
@@ -34,7 +34,7 @@ struct QueuePairOptions {
 
 class QueuePair {
  public:
-  // Completions of both kinds go to `completions`. The sequence number is drawn by the caller.
+  // Sends completions of both kinds to `completions`. The caller draws the sequence number.
   static base::Result<std::unique_ptr<QueuePair>> make(const Device& device, ibv_pd* domain, ibv_cq* completions,
                                                        const QueuePairOptions& options, std::uint32_t sequence,
                                                        std::uint8_t depth);
@@ -43,25 +43,25 @@ class QueuePair {
   // memory for one of ours.
   ~QueuePair();
 
-  // Nothing of either side is executed from here on, and it cannot be used again.
+  // Ends it: nothing of either side executes from here on, and it cannot be used again.
   void stop();
 
-  // Ready to receive, and to send: on a path made of what the peer said of itself.
+  // Makes it ready to receive and to send, on a path made of what the peer said of itself.
   base::Status connect(const End& peer, std::uint8_t mtu, std::uint8_t depth, Patience patience);
-  // The same on the path that librdmacm has resolved, of a connection that has been asked for, or answered: to that
-  // peer and no other.
+  // Does the same on the path that librdmacm has resolved, for a connection that has been requested or answered: to
+  // that peer and no other.
   base::Status connect(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
                        Patience patience);
-  // The same for a queue pair beside the connection's own: on its path, to another queue pair of its peer's.
+  // Does the same for a queue pair beside the connection's own: on its path, to another queue pair of its peer.
   base::Status connect_beside(rdma_cm_id& connection, const End& peer, std::uint8_t mtu, std::uint8_t depth,
                               Patience patience);
 
   ibv_qp* raw() const { return pair_; }
-  // Sends all of the requests, which are linked, or none; 0, or the error. A queue pair that cannot be given raw
-  // entries takes a masked CAS for an ordinary one, as some devices might: that is for a trial to find out.
+  // Sends all of the linked requests, or none. Returns 0, or the error. A queue pair without raw entries executes a
+  // masked CAS as an ordinary one, as some devices might: the trial finds that out.
   int post(std::span<ibv_send_wr> requests, std::span<const std::optional<Masks>> masks);
   std::uint32_t inline_bytes() const { return inline_bytes_; }
-  // What the peer is told.
+  // Returns what the peer learns of it.
   const End& end() const { return end_; }
 
  private:

@@ -30,7 +30,7 @@ using base::Result;
 using base::Status;
 
 constexpr std::uint8_t kMostOutstanding = 16;  // READs and atomics of one lane
-// A CALL may take a READ and a SEND, and what the one before took may not be acknowledged yet.
+// A CALL may take a READ and a SEND, and those of the CALL before may not be acknowledged yet.
 constexpr std::uint32_t kSends = 6;
 
 // A region as the device knows it.
@@ -42,7 +42,7 @@ struct Exposed {
   std::unique_ptr<DeviceMemory> device_memory;  // or this
 };
 
-// What a completion is of: a receive is its number alone.
+// The kind of a completion: a receive is its number alone.
 enum Request : std::uint64_t { kAnswer = 1ull << 32, kFetch = 2ull << 32, kBind = 3ull << 32 };
 constexpr std::uint64_t kKind = ~0ull << 32;
 
@@ -83,7 +83,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     if (!events.ok()) return events.status();
     events_ = std::move(*events);
     const ibv_device_attr& limits = device_->limits();
-    // No more can ever be in the queue of completions than it holds.
+    // The queue of completions can never hold more than its length.
     const auto lanes =
         static_cast<std::uint32_t>(std::min({most_, static_cast<std::size_t>(std::max(limits.max_srq_wr, 1)),
                                              static_cast<std::size_t>(std::max(limits.max_cqe, 1)) / (1 + kSends)}));
@@ -148,8 +148,8 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     }
   }
 
-  // The session's lanes have ended. Calls `done` on the control thread once none of its CALLs for data executes, and its
-  // service holds none.
+  // Called when the session's lanes have ended. Calls `done` on the control thread once none of its CALLs for data
+  // executes, and its service holds none.
   void drain(std::uint64_t session_id, std::function<void()> done) {
     auto left = std::make_shared<std::size_t>(1);
     const auto one_less = [left, done = std::move(done)] {
@@ -180,10 +180,10 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   }
 
  private:
-  // What a lane may do to a region, by a key of its own; or nothing but by windows that are bound to it.
+  // What a lane may do to a region by a key of its own, or only through windows that are bound to the lane.
   enum class Access : std::uint8_t { read, write, windows };
   using MemoryWindow = Owned<ibv_mw, ibv_dealloc_mw>;
-  // A region under a key that is good on one queue pair, and of no use as soon as this ends.
+  // A region under a key that is good on one queue pair, and worthless as soon as this ends.
   struct Window {
     MemoryWindow memory_window;
     std::size_t place = 0;  // in the reply
@@ -228,7 +228,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   };
 
   using Place = std::unordered_map<std::uint64_t, std::unique_ptr<Lane>>::iterator;
-  // No verb of its peer executes once this has returned.
+  // Ends a lane: no verb of its peer executes once this has returned.
   Place end(Place place, Status why) {
     Lane& lane = *place->second;
     lane.events.reset();
@@ -239,7 +239,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
       windows_.fetch_sub(lane.windows.size(), std::memory_order_relaxed);
       without_windows_.fetch_sub(lane.without_windows ? 1 : 0, std::memory_order_relaxed);
     }
-    // What it received is still to be found by its number: receives that nobody names any more would be lost to all.
+    // Finds what it received by its number now; later those receives would be lost to all lanes.
     collect();
     by_number_.erase(lane.pair->end().queue_pair);
     lane.windows.clear();
@@ -258,7 +258,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     return next;
   }
 
-  // What it holds of what all share.
+  // Releases what it holds of the shared resources.
   void release(Lane& lane) {
     if (lane.link != nullptr) lane.server->close(std::exchange(lane.link, nullptr));
     if (lane.receive) post(*std::exchange(lane.receive, std::nullopt));
@@ -272,7 +272,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     inbox_->give_back(std::exchange(lane.room, nullptr));
     if (!waiting_.empty()) control_.at_turn_end(*this);
   }
-  // A receive that cannot be posted is one lane's less; the device does not work any more.
+  // Posts a receive. If that fails, one lane has none, and the device no longer works.
   void post(std::uint32_t receive) {
     if (Status status = inbox_->post(receive); !status.ok()) log_(status.message());
   }
@@ -281,7 +281,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     return static_cast<std::uint8_t>(std::clamp<int>(limit, 1, wanted));
   }
 
-  // On the control thread, if this is still there then.
+  // Posts a function to the control thread; it runs if this still exists then.
   DeviceEvents::Told tell(std::function<void(const std::string&)> what) {
     return [&control = control_, alive = std::weak_ptr(alive_), what = std::move(what)](const std::string& why) {
       control.post([alive, what, why] {
@@ -290,7 +290,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     };
   }
 
-  // What all lanes share does not work any more. Another process may be luckier.
+  // Ends every lane when what they share no longer works. Another process may have more luck.
   void fail(const std::string& why) {
     failed_ = {Code::unavailable,
                "the memory node serves no lanes any more, restart it: " + device_->name() + ": " + why};
@@ -388,7 +388,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     if (lane.link == nullptr) return {};
     return lane.server->open(lane.link, lane.connection.get(), lane.said.node.mtu, lane.said.patience);
   }
-  // On the server's thread: the lane ends on the control thread, if it is still there then.
+  // Called on the server's thread: the lane ends on the control thread, if this still exists then.
   CallServer::Ended end_of_calls() {
     return [this, &control = control_, alive = std::weak_ptr(alive_)](std::uint64_t lane, const std::string& why) {
       control.post([this, alive, lane, why] {
@@ -411,8 +411,9 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
 
   void answer_client(Lane& lane) { std::exchange(lane.begun, nullptr)(put(lane.said)); }
 
-  // A connection is a lane's if it brings what the session port told of it, and comes from the queue pair that the
-  // client told of there: once, and as long as the session port's own connection stands. All others are refused.
+  // A connection becomes a lane's if it brings what the session port told its client, and comes from the queue pair
+  // that the client named there: once, and only while the session port's own connection is open. All others are
+  // refused.
   void on_connection_event(const ConnectionEvent& event) override {
     if (event.type != RDMA_CM_EVENT_CONNECT_REQUEST) return;  // the session port tells of the end of what there is
     Connection connection(event.id);
@@ -460,7 +461,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     lane.said.places.push_back(place);
     return {};
   }
-  // None: of a region in the device's own memory there can be none, and of others not with every device.
+  // Returns no window for a region in the device's own memory, which cannot have one, and with some devices for none.
   MemoryWindow make_window(const RegionRight& right) {
     const auto placed = exposed_.find({right.base, Access::write});
     const bool in_device = placed != exposed_.end() && placed->second.device_memory != nullptr;
@@ -480,7 +481,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     log_(device_->name() + " " + why + ": keys of regions are good on every lane of this memory node");
   }
 
-  // Registered when a client first asks for it, and for good: what revokes rights is the end of queue pairs.
+  // Registers it when a client first asks for it, for good: ending queue pairs revokes rights.
   Result<const Exposed*> expose(const RegionRight& right, Access wanted) {
     auto [place, fresh] = exposed_.try_emplace({right.base, wanted});
     Exposed& exposed = place->second;
@@ -517,7 +518,8 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     return {};
   }
 
-  // Its client may use the lane when its windows are bound, one after the other. False: the lane is to end.
+  // Binds windows one after the other; its client may use the lane when all are bound. Returns false if the lane must
+  // end.
   bool bind_next(Lane& lane) {
     if (lane.bound == lane.windows.size()) return open(lane);
     Window& window = lane.windows[lane.bound];
@@ -534,7 +536,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     return post(lane, wr);
   }
 
-  // Counted before it is told: who is told looks at once.
+  // Counts the lane before it tells the client, which looks at once.
   bool open(Lane& lane) {
     lane.open = true;
     managed_.fetch_add(lane.connection != nullptr ? 1 : 0, std::memory_order_relaxed);
@@ -568,7 +570,8 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     }
   }
 
-  // Takes completions whose lanes are known. Some may be taken off the queue before their event, which then still comes.
+  // Takes completions whose lanes are known. Some may be taken off the queue before their event, which still comes
+  // then.
   void collect() {
     ibv_wc done{};
     while (::ibv_poll_cq(completions_.get(), 1, &done) > 0) {
@@ -612,7 +615,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     }
     if (!goes_on) end_broken(arrival.lane);  // unless a CALL has fenced its own session
   }
-  // A lane that is there.
+  // Ends a lane that exists.
   void broke(std::uint64_t id, const std::string& why) {
     broken_.fetch_add(1, std::memory_order_relaxed);
     log_("a lane by " + device_->name() + " has ended: " + why);
@@ -622,7 +625,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     const auto lane = lanes_.find(id);
     if (lane != lanes_.end()) end(lane, {Code::unavailable, device_->name() + " broke the memory node's queue pair"});
   }
-  // Nobody has done anything on that queue pair but bind. The client's next lane goes without.
+  // That queue pair has done nothing except bind. The client's next lane goes without windows.
   void give_up_windows(ibv_wc_status status) {
     device_->give_up_windows();
     say_without_windows(std::string("does not bind memory windows, ") + ::ibv_wc_status_str(status));
@@ -642,7 +645,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     }
     lane.head = head;
     if (near && head.room <= kNearReplyBytes) return execute(lane, message.subspan(kCallHeadBytes));
-    // Rooms come back: what holds one waits for devices alone, which give up in time.
+    // Rooms come back: their holders wait only for devices, which give up in time.
     if (lane.room == nullptr) lane.room = inbox_->take_room();
     if (lane.room != nullptr) return start(lane);
     waits_.fetch_add(1, std::memory_order_relaxed);
@@ -700,7 +703,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     if (length) answer.bytes = static_cast<std::uint32_t>(*length);
     base::store(reply.data(), answer);
     lane.refused = !length;
-    // Before the reply leaves, since the next CALL may follow it at once.
+    // Posts it before the reply leaves, because the next CALL may follow at once.
     if (Status status = inbox_->post(*std::exchange(lane.receive, std::nullopt)); !status.ok()) return false;
     ibv_sge part{.addr = reinterpret_cast<std::uintptr_t>(reply.data()),
                  .length = static_cast<std::uint32_t>(kAnswerHeadBytes + answer.bytes),
@@ -765,7 +768,7 @@ Status VerbsResponder::serve(Host& host) {
   return session_port_.serve(host, *lanes_);
 }
 
-// The longest form: what a client that asks for datagrams can send is its own wire's to say.
+// Returns the longest form: what a client with datagrams can send is up to its own wire.
 Caps VerbsResponder::caps() const { return wire_caps(lanes_->device(), CallForm::connected); }
 
 void VerbsResponder::fence(std::uint64_t session_id, std::function<void()> done) {

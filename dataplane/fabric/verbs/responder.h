@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory node's end of the verbs wire. Exchanges, tokens and the beginning of lanes go over the session port; verbs
-// are executed by the device, on regions registered once, and no processor sees them. What is left to the control
-// thread are the beginnings and ends of lanes, and control CALLs. CALLs for data are executed by threads of their own
-// (call_server.h), as many as the session port has.
+// The memory node's end of the verbs wire. Exchanges, tokens and the beginning of lanes go over the session port; the
+// device executes verbs, on regions that are registered once, without a processor. The control thread begins and ends
+// lanes and executes control CALLs. Threads of their own (call_server.h), as many as the session port has, execute
+// CALLs for data.
 #pragma once
 
 #include <cstdint>
@@ -33,19 +33,19 @@ struct VerbsStats {
 class VerbsResponder final : public Responder {
  public:
   using Log = std::function<void(const std::string&)>;
-  // The control loop outlives the responder. Nothing listens until serve().
+  // The control loop outlives the responder. It listens from serve() on.
   VerbsResponder(net::Loop& control, session_port::Options options, std::shared_ptr<Device> device, Log log = {});
-  // On the control thread, or when the control loop does not run.
+  // Ends on the control thread, or when the control loop does not run.
   ~VerbsResponder() override;
 
-  // Listens and serves the host, which must live as long as this, and so must its regions.
+  // Listens and serves the host, which must live as long as this; so must its regions.
   base::Status serve(Host& host);
   const std::string& address() const { return session_port_.address(); }
   session_port::Stats session_port_stats() const { return session_port_.stats(); }
   VerbsStats stats() const;  // any thread
 
   Caps caps() const override;
-  // The session's queue pairs are gone when `done` is called, and its service has drained.
+  // Calls `done` when the session's queue pairs are gone and its service has drained.
   void fence(std::uint64_t session_id, std::function<void()> done) override;
   base::Status place_in_device(base::Bytes region) override;
   void after(base::Nanos delay, std::function<void()> what) override { session_port_.after(delay, std::move(what)); }

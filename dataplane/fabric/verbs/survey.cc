@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line of a file of /proc or /sys; empty where it cannot be read.
+// Returns the first line of a file of /proc or /sys; empty if it cannot be read.
 std::string line_of(const fs::path& path) {
   std::ifstream file(path);
   std::string line;

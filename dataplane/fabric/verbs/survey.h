@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process has of RDMA: its devices, and what they need of the kernel and the container. Facts only; what they
-// are worth is judged elsewhere.
+// Reports what a process has of RDMA: its devices, and what they need of the kernel and the container. Facts only;
+// another room judges them.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ struct SurveyOptions {
 };
 // Returns the addresses of this network namespace.
 std::vector<InterfaceAddress> interface_addresses();
-// The one that lanes go from: IPv4 first, then IPv6 that is routed, then link-local.
+// Returns the address that lanes go from: IPv4 first, then routed IPv6, then link-local.
 base::Result<std::string> address_of(std::span<const InterfaceAddress> addresses, const std::string& interface);
 
 // Registers memory with each device, and frees it again.
