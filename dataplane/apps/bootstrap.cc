@@ -31,7 +31,7 @@ bool is_port(const std::string& text) {
   return port > 0 && port < 65536;
 }
 
-// "host" and "port" of "host:port"; both empty if it is not that.
+// Returns "host" and "port" of "host:port"; both are empty if the text has another form.
 std::pair<std::string, std::string> split(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return {};

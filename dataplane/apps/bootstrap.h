@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a client of a pool begins: addresses of memory nodes from flags, from DNS, and from the file of those last
-// known.
+// Where a client of a pool begins: addresses of memory nodes from flags, from DNS, and from the file with the last
+// known ones.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +14,7 @@
 
 namespace farpool::apps {
 
-// `host:port`, separated by commas; `dns:name:port` stands for every address of a name.
+// Addresses `host:port`, separated by commas; `dns:name:port` stands for every address of a name.
 struct BootstrapSpec {
   std::vector<std::string> fixed;
   struct Name {
@@ -25,20 +25,20 @@ struct BootstrapSpec {
 };
 base::Result<BootstrapSpec> parse_bootstrap(const std::string& text);
 
-// Every address of the names, and the fixed ones, sorted. May wait for a name server. A name that does not resolve adds
-// its reason to `trouble`.
+// Returns every address of the names, and the fixed ones, sorted. May wait for a name server. If a name does not
+// resolve, adds the reason to `trouble`.
 std::vector<std::string> resolve(const BootstrapSpec& spec, std::string& trouble);
 
-// The file of addresses, one a line. Reading a file that is not there, or not one of these, gives none.
+// Reads the file of addresses, one a line. Returns none if the file is missing or has another form.
 std::vector<std::string> read_addresses(const std::string& path);
 // Replaces the file as a whole.
 base::Status write_addresses(const std::string& path, const std::vector<std::string>& addresses);
 
-// Looks the names up on a thread of its own, often until satisfied, rarely afterwards. A name server that hangs holds
-// up nobody else.
+// Looks the names up on a thread of its own, often until satisfied, rarely afterwards. A hanging name server holds up
+// no other thread.
 class Resolver {
  public:
-  // Both are called on the resolver's thread.
+  // Calls both functions on the resolver's thread.
   Resolver(BootstrapSpec spec, std::function<void(std::vector<std::string>, const std::string& trouble)> found,
            std::function<bool()> satisfied);
   ~Resolver();

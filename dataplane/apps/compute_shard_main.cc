@@ -37,13 +37,13 @@ namespace resp = front::resp;
 constexpr char kProgram[] = "farpool-compute-shard";
 constexpr Nanos kBeat = base::kSecond;
 constexpr Nanos kLongestSilence = 30 * base::kSecond;
-constexpr auto kRepairGrace = std::chrono::seconds(2);  // after its deadline a repair tells what is left
-// At the end, when no more connections are taken: connections may take this long to come to rest, of that so long
-// without anything more being read from them, and sessions to say goodbye.
+constexpr auto kRepairGrace = std::chrono::seconds(2);  // after its deadline a repair reports what is left
+// At the end, when no more connections are accepted: how long connections may take to become idle, how long of that
+// without reading more from them, and how long sessions may take to say goodbye.
 constexpr Nanos kRest = 10 * base::kSecond;
 constexpr Nanos kLastReplies = 2 * base::kSecond;
 constexpr Nanos kGoodbye = 3 * base::kSecond;
-// Descriptors that are kept for all but clients: of the process (the agent, probes and scrapes, logs and files), and of
+// Descriptors kept for everything but clients: by the process (the agent, probes and scrapes, logs and files), and by
 // each worker (its loop, and sessions with memory nodes and their lanes).
 constexpr std::uint64_t kProcessDescriptors = 96 + net::kRefusalsAtOnce;
 constexpr std::uint64_t kWorkerDescriptors = 64;
@@ -132,7 +132,7 @@ Status check(Settings& settings) {
   if (settings.allow_empty_password && settings.password_file.empty()) {
     return {Code::invalid_argument, "--allow-empty-password says nothing without --password-file: leave it out"};
   }
-  // Below this the largest value could not be read.
+  // With less the largest value could not be read.
   if (settings.resp.max_reply_bytes < 2 * settings.resp.max_value_bytes) {
     return {Code::invalid_argument, "--max-reply-bytes must be at least 2Mi"};
   }
@@ -145,7 +145,7 @@ Status check(Settings& settings) {
   return {};
 }
 
-// One worker thread: a loop, a port, its own way into the pool, and the connections it was dealt.
+// One worker thread: a loop, a port, its own way into the pool, and the connections that it was given.
 class Shard {
  public:
   Shard(const Settings& settings, std::size_t index, std::unique_ptr<net::Loop> loop,
@@ -187,8 +187,8 @@ class Shard {
   void set_password(const std::string& password) {
     loop_->post([this, password] { worker_.set_password(password); });
   }
-  // Ends the worker: each connection ends when it has come to rest; shortly before the deadline nothing more is read,
-  // and then what is left is cut. Sessions say goodbye. Any thread; join() waits.
+  // Ends the worker: each connection ends when it is idle; shortly before the deadline it reads no more, and then cuts
+  // what is left. Sessions say goodbye. Any thread; join() waits.
   void stop(Nanos deadline) {
     loop_->post([this, deadline] {
       hush_.emplace(*loop_, [this] { worker_.hush(); });
@@ -254,7 +254,7 @@ class Shard {
   std::thread thread_;
 };
 
-// What the agent, the probes and the metrics ask, on threads of their own.
+// Answers the agent, the probes and the metrics, on threads of their own.
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
   Process(const Settings& settings, const std::vector<std::unique_ptr<Shard>>& shards, net::Loop& control,
@@ -305,7 +305,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     return figures;
   }
 
-  // Says whether a write was refused for want of memory since a while ago. Called again and again, by the agent.
+  // Says whether a write was refused lately because there was no memory. The agent calls it again and again.
   bool out_of_memory() const {
     constexpr std::chrono::seconds kWhile(30);
     std::uint64_t refused = 0;
@@ -332,7 +332,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     facts.set_ready(facts.message().empty());
     facts.mutable_compute_shard()->set_resp_endpoint(settings_.listen.empty() ? "unix:" + settings_.unix_socket
                                                                               : settings_.listen);
-    // Coarse: a connection more or less is no news.
+    // Coarse: one connection more or less is no change.
     std::uint64_t open = connections();
     if (open >= 16) open -= open % (open / 8);
     facts.mutable_compute_shard()->set_connections(open);
@@ -692,7 +692,7 @@ void Daemon::begin_to_leave(int signal) {
                signal, settings_.drain / base::kMillisecond);
   process_->set_leaving();
   if (agent_ != nullptr) agent_->changed();
-  // Endpoints name it until they have heard.
+  // Endpoints name the shard until they have learned of its end.
   leave_.emplace(control_, [this] { leave(); });
   leave_->set(net::Loop::now() + settings_.drain);
 }
@@ -753,7 +753,7 @@ int Daemon::run() {
   if (Status status = make_shards(); !status.ok()) return fail(kProgram, status);
   start_logging(settings_.common);
   if (!few_connections_.empty()) spdlog::warn("{}", few_connections_);
-  // Before anyone can see that it is up, and have a reason to end it.
+  // Before anyone can see that the process is up, and have a reason to end it.
   on_signal(control_, [this](int number) { begin_to_leave(number); });
   if (Status status = open_front(); !status.ok()) return fail(kProgram, status);
   if (Status status = answer_operator(); !status.ok()) return fail(kProgram, status);

@@ -41,7 +41,7 @@ int dial(const std::string& host, int port) {
   return fd;
 }
 
-// A connection that sends bytes and hears what comes until the other side closes.
+// A connection that sends bytes and receives what comes until the other side closes.
 class Line {
  public:
   // Takes over a connected socket.
@@ -61,7 +61,7 @@ class Line {
     }
   }
   void half_close() { ::shutdown(fd_, SHUT_WR); }
-  // One line, or nothing when the other side has closed.
+  // Returns one line, or nothing when the other side has closed.
   std::string hear() {
     std::string line;
     for (char c; !line.ends_with("\r\n") && ::read(fd_, &c, 1) == 1;) line.push_back(c);
@@ -83,7 +83,7 @@ class Line {
   int fd_;
 };
 
-// One command's reply, or what came of it.
+// Returns one command's reply, or the reason why there is none.
 std::string ask(const std::string& host, int port, const std::string& command) {
   const int fd = dial(host, port);
   if (fd < 0) return "not connected";
@@ -123,7 +123,7 @@ class ComputeShardDaemon : public testing::Test {
                   "--agent-listen=[::]:0", "--metrics-listen=127.0.0.1:" + std::to_string(http), "--drain=0s"});
     return flags;
   }
-  // At once, as a projected volume changes.
+  // Replaces the file at once, as a projected volume does.
   void write_password(const std::string& password) {
     std::ofstream(directory + "/new") << password;
     std::filesystem::rename(directory + "/new", directory + "/password");
@@ -136,7 +136,7 @@ class ComputeShardDaemon : public testing::Test {
 
 TEST_F(ComputeShardDaemon, ServesAPoolThatHasIpv6Alone) {
   const std::string port = std::to_string(session);
-  // As a pod gives its address: without brackets.
+  // The address in the form of a pod's: without brackets.
   Daemon node(FARPOOL_MEMORY_NODE, node_flags("[::1]:" + port, "::1:" + port));
   ASSERT_TRUE(comes_up(node, node_http));
   Daemon shard(FARPOOL_COMPUTE_SHARD, shard_flags("[::1]:" + port));
@@ -206,7 +206,7 @@ TEST_F(ComputeShardDaemon, MetricsOfTheMemoryNodeSayWhereItsHeapIsHeld) {
   EXPECT_EQ(full.bytes("live") + full.bytes("reclaimable") + full.bytes("free"), heap);
   EXPECT_EQ(full.bytes("free"), full.value("farpool_node_segments{state=\"free\"}") * full.segment_bytes());
 
-  // What is deleted is free within segments until others need it.
+  // Deleted values are free within segments until other values need that room.
   for (int key = 0; key < kKeys; ++key) {
     if (key % 100 != 0) ASSERT_EQ(line.ask("DEL " + name(key)), ":1\r\n");
   }
@@ -260,7 +260,7 @@ TEST_F(ComputeShardDaemon, ReachesAMemoryNodeOfItsHostOverRings) {
   const std::string page = get(node_http, "/metrics").value_or("");
   EXPECT_NE(page.find("\nfarpool_wire_ring_lanes 1"), std::string::npos) << page;
   EXPECT_NE(page.find("\nfarpool_wire_lanes 1"), std::string::npos) << "a lane over TCP";
-  // Its socket goes with it, and one that was killed leaves it to its successors.
+  // Its socket goes with it; the socket of a killed node is left to its successors.
   node.signal(SIGTERM);
   EXPECT_EQ(node.wait(), 0) << node.output();
   for (const auto& left : std::filesystem::directory_iterator(directory)) EXPECT_NE(left.path().extension(), ".lanes");
@@ -319,7 +319,7 @@ TEST_F(ComputeShardDaemon, WantsAPasswordInItsPasswordFile) {
   EXPECT_EQ(ask("127.0.0.1", resp, "PING"), "+PONG\r\n");
 }
 
-// As `nc -N` sends a file of commands.
+// Like a file of commands from `nc -N`.
 TEST_F(ComputeShardDaemon, RunsAndAnswersAllThatCameBeforeAHalfClose) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(session);
   Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
@@ -338,7 +338,7 @@ TEST_F(ComputeShardDaemon, RunsAndAnswersAllThatCameBeforeAHalfClose) {
   EXPECT_EQ(line.rest(), oks);
   EXPECT_EQ(ask("127.0.0.1", resp, "DBSIZE"), ":" + std::to_string(kSets) + "\r\n");
   EXPECT_EQ(ask("127.0.0.1", resp, "FLUSHALL"), "+OK\r\n");
-  // One who closes at once does not hear, but has been heard.
+  // The commands of a client that closes at once run, though it gets no replies.
   {
     Line hasty(dial("127.0.0.1", resp));
     hasty.send(sets);
@@ -346,7 +346,7 @@ TEST_F(ComputeShardDaemon, RunsAndAnswersAllThatCameBeforeAHalfClose) {
   EXPECT_TRUE(eventually([&] { return ask("127.0.0.1", resp, "DBSIZE") == ":" + std::to_string(kSets) + "\r\n"; }));
 }
 
-// The kubelet's probes and the way to memory nodes do not depend on how many clients there are.
+// The kubelet's probes and the lanes to memory nodes do not depend on how many clients there are.
 TEST_F(ComputeShardDaemon, KeepsDescriptorsForAllButClients) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(session);
   auto of_node = node_flags(endpoint, endpoint);
@@ -393,8 +393,8 @@ TEST_F(ComputeShardDaemon, KeepsDescriptorsForAllButClients) {
       << shard.output();
 }
 
-// A rollout ends shards while endpoints still name them and clients are in the middle of commands: every command that
-// was taken is answered, and none is run without an answer.
+// A rollout ends shards while endpoints still name them and clients are in the middle of commands: every accepted
+// command is answered, and none runs without an answer.
 TEST_F(ComputeShardDaemon, LosesNoCommandWhenItIsToldToEnd) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(session);
   Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
@@ -412,7 +412,8 @@ TEST_F(ComputeShardDaemon, LosesNoCommandWhenItIsToldToEnd) {
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) {
     clients.emplace_back([&, i] {
-      // Half of the clients keep a connection, the others come anew for each command, as long as they are let in.
+      // Half of the clients keep a connection; the others connect anew for each command, as long as the shard lets them
+      // in.
       std::optional<Line> line;
       for (const auto limit = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < limit;) {
         if (!line || i % 2 == 0) {

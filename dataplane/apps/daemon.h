@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both daemons offer beside their work: the agent for the operator, and metrics and probes over HTTP. Each may be
-// turned off by its flag.
+// What both daemons offer besides their work: the agent for the operator, and metrics and probes over HTTP. A flag
+// turns each off.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ inline base::Result<std::unique_ptr<control::Agent>> start_agent(const CommonSet
                                subject);
 }
 
-// Likewise. `process` has metrics, and says why it is not alive or not ready.
+// Starts the web server, likewise. `process` has metrics, and says why it is not alive or not ready.
 template <class Process>
 base::Result<std::unique_ptr<control::Web>> start_web(const CommonSettings& settings,
                                                       const std::shared_ptr<Process>& process) {

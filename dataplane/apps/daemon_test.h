@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of the daemons share: a child process, a free port, a page over HTTP.
+// Shared by tests of the daemons: a child process, a free port, a page over HTTP.
 #pragma once
 
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ inline int free_port() {
   return ntohs(address.sin_port);
 }
 
-// A connection to a port of this machine, or of another; -1 when nobody listens.
+// Connects to a port of this machine, or of another; returns -1 if nobody listens.
 inline int connect_to(int port, const std::string& host = "127.0.0.1") {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -50,7 +50,7 @@ inline int connect_to(int port, const std::string& host = "127.0.0.1") {
   return -1;
 }
 
-// Status line and body, or nothing when nobody listens.
+// Returns status line and body, or nothing if nobody listens.
 inline std::optional<std::string> get(int port, const std::string& path, const std::string& host = "127.0.0.1") {
   const int fd = connect_to(port, host);
   std::optional<std::string> text;
@@ -68,7 +68,7 @@ inline std::optional<std::string> get(int port, const std::string& path, const s
   return text;
 }
 
-// A sample of a daemon's metrics; -1 while it is not there.
+// Returns a sample of a daemon's metrics; -1 while it does not exist.
 inline double sample_of(const std::string& name, int http_port, const std::string& host = "127.0.0.1") {
   const std::string text = get(http_port, "/metrics", host).value_or("");
   const auto at = text.find("\n" + name + " ");
@@ -117,7 +117,7 @@ class Daemon {
     if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
     return !status_;
   }
-  // Exit status, or minus the signal that ended it; -1000 if it did not end.
+  // Returns the exit status, or minus the signal that ended it; -1000 if it did not end.
   int wait() {
     const auto limit = std::chrono::steady_clock::now() + kPatience;
     while (running() && std::chrono::steady_clock::now() < limit)

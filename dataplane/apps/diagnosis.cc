@@ -65,7 +65,7 @@ void judge_link(const DeviceFacts& device, Findings& findings) {
            " up; if it is, look at cable and switch"});
 }
 
-// Addresses that the process's own interface has, where it is named.
+// Returns the addresses of the process's own interface, if it is named.
 std::vector<std::string> of_interface(const RdmaFacts& facts, const std::string& interface) {
   std::vector<std::string> addresses;
   for (const InterfaceAddress& each : facts.addresses) {

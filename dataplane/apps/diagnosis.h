@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the facts of a node or pod mean for the verbs wire, and what to do about it. Pure.
+// Says what the facts of a node or pod mean for the verbs wire, and what to do about it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace farpool::apps {
 
 enum class Level : std::uint8_t {
   good,
-  note,     // as it may be
+  note,     // neither good nor bad
   warning,  // it works, and could be better, or may fail later
   problem,  // the wire will not work
 };
@@ -24,10 +24,10 @@ struct Finding {
   std::string subject;  // the device, or "process", "kernel"
   Level level;
   std::string found;
-  std::string fix;  // empty where nothing is to be done
+  std::string fix;  // empty if there is nothing to do
 };
 
-// What the daemons are to be given; empty or 0 asks for nothing.
+// What the daemons will be given; empty or 0 asks for nothing.
 struct Wanted {
   std::string device;
   std::string address;
@@ -40,7 +40,7 @@ struct Diagnosis {
   std::vector<Finding> findings;
   bool ready() const;
 };
-// Only the best of several devices has to be as wanted; what ails the others is reported, and is no obstacle.
+// Judges the best of several devices; reports the faults of the others, which are no obstacle.
 Diagnosis diagnose(const fabric::verbs::RdmaFacts& facts, const Wanted& wanted);
 
 }  // namespace farpool::apps

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts as they were found on machines, and what is said of them.
+// Facts that were found on machines, and what the doctor says of them.
 #include "apps/diagnosis.h"
 
 #include <gmock/gmock.h>

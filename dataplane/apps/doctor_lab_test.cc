@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// farpool-doctor beside a device that works, and beside what is broken on purpose. It needs the laboratory's guest, or
-// another machine that may make interfaces and SoftRoCE devices: `make test-verbs`.
+// farpool-doctor beside a working device, and beside devices that are broken on purpose. It needs the laboratory's
+// guest, or another machine that may make interfaces and SoftRoCE devices: `make test-verbs`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What the doctor says as a child of another command, such as prlimit.
+// Runs the doctor as a child of another command, such as prlimit.
 class Doctor {
  public:
   explicit Doctor(std::vector<std::string> flags, std::vector<std::string> under = {}) {
@@ -31,7 +31,7 @@ class Doctor {
   }
   int status() const { return status_; }
   const std::string& said() const { return said_; }
-  // What was found by a check at a level, and the fix; empty if it was not.
+  // Returns what a check found at a level, and the fix; empty if it found nothing.
   std::string finding(const std::string& check, const std::string& level) const {
     if (!json_.is_object()) return "";
     for (const auto& each : json_.at("findings")) {
@@ -62,7 +62,7 @@ TEST(Doctor, FindsThatMemoryCannotBeLocked) {
   EXPECT_EQ(doctor.status(), 1) << doctor.said();
   EXPECT_THAT(doctor.finding("registration", "problem"), HasSubstr("the limit on locked memory is 64 KiB"));
   EXPECT_THAT(doctor.finding("ipc-lock", "warning"), HasSubstr("IPC_LOCK is not granted"));
-  // The same limit hurts nobody who has the capability.
+  // The same limit does not matter for a process with the capability.
   EXPECT_EQ(Doctor({}, {"prlimit", "--memlock=65536"}).status(), 0);
 }
 
@@ -73,7 +73,7 @@ TEST(Doctor, FindsThatThePodHasNoFileOfTheDevice) {
   EXPECT_THAT(doctor.finding("devices", "problem"), HasSubstr("ask for the device plugin's resource"));
 }
 
-// A SoftRoCE device of its own, to be hurt.
+// A SoftRoCE device of its own, for the test to break.
 class DoctorOfADevice : public testing::Test {
  protected:
   void SetUp() override {
@@ -87,7 +87,7 @@ class DoctorOfADevice : public testing::Test {
     succeeds("ip link delete ailing");
   }
   static bool succeeds(const std::string& command) { return std::system(command.c_str()) == 0; }
-  // What is changed about an interface reaches its device a little later.
+  // Changes of an interface reach its device a little later.
   static Doctor once(int status, const std::vector<std::string>& flags) {
     const auto limit = std::chrono::steady_clock::now() + kPatience;
     while (true) {
@@ -120,8 +120,8 @@ TEST_F(DoctorOfADevice, FindsThatItsAddressIsGone) {
   EXPECT_THAT(doctor.finding("address", "problem"), HasSubstr("no RoCEv2 address 10.78.0.1"));
 }
 
-// A memory node takes the address from the interface that it is given; and what ends it says so in words by which the
-// operator knows that it was for lack of RDMA (plan/status.go).
+// A memory node takes the address from the interface that it is given. If it ends, its message lets the operator
+// recognise a lack of RDMA (plan/status.go).
 class NodeOfADevice : public DoctorOfADevice {
  protected:
   std::vector<std::string> under(std::vector<std::string> command, const std::string& interface) const {

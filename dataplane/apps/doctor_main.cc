@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// farpool-doctor: whether this node or pod has what the verbs wire needs.
+// farpool-doctor: says whether this node or pod has what the verbs wire needs.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -14,7 +14,7 @@
 namespace farpool::apps {
 namespace {
 
-// Keys stand in the order in which they are written.
+// Keys keep the order in which they are written.
 using Json = nlohmann::ordered_json;
 
 constexpr int kReady = 0, kNotReady = 1, kMisused = 2;

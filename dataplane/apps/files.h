@@ -9,9 +9,9 @@
 
 namespace farpool::apps {
 
-// All of it; nothing, if it is not there or cannot be read.
+// Returns the whole file; nothing if it does not exist or cannot be read.
 std::string read_file(const std::string& path);
-// Replaces the file as a whole: a reader finds what was there before, or all of this.
+// Replaces the file as a whole: a reader finds the old content or all of the new.
 base::Status replace_file(const std::string& path, std::string_view contents);
 
 }  // namespace farpool::apps

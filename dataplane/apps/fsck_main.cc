@@ -22,7 +22,7 @@ using node::Finding;
 using node::kind_of;
 using node::Use;
 using node::Wrong;
-// Keys stand in the order in which they are written.
+// Keys keep the order in which they are written.
 using Json = nlohmann::ordered_json;
 
 constexpr int kClean = 0, kDamaged = 1, kUnreadable = 2;

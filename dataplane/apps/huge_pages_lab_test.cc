@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A memory node over huge pages, which it reserves: in the laboratory's guest, or where root may do so.
+// A memory node over huge pages, which the test reserves: in the laboratory's guest, or where root may do so.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 

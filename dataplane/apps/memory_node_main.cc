@@ -39,10 +39,10 @@ using base::Result;
 using base::Status;
 
 constexpr char kProgram[] = "farpool-memory-node";
-// Descriptors that are kept for all but sessions and lanes: the agent, probes and scrapes, logs and files.
+// Descriptors kept for everything but sessions and lanes: the agent, probes and scrapes, logs and files.
 constexpr std::uint64_t kProcessDescriptors = 96;
 constexpr auto kPublishPatience = std::chrono::seconds(5);
-// The process is alive as long as its control loop turned over this recently.
+// The process is alive if its control loop has turned this recently.
 constexpr base::Nanos kBeat = base::kSecond;
 constexpr base::Nanos kLongestSilence = 30 * base::kSecond;
 
@@ -171,7 +171,7 @@ Status check(Settings& settings) {
   return {};
 }
 
-// The wire that was asked for.
+// The wire that the flags name.
 class Wire {
  public:
   Wire(net::Loop& control, fabric::session_port::Options session_port, std::shared_ptr<fabric::verbs::Device> device) {
@@ -188,14 +188,14 @@ class Wire {
     return *tcp_;
   }
   Status serve(fabric::Host& host) { return verbs_ != nullptr ? verbs_->serve(host) : tcp_->serve(host); }
-  // Only with tcp: see check_wire.
+  // Only for tcp: see check_wire.
   Status serve_rings(const std::string& address) { return tcp_->serve_rings(address); }
   const std::string& address() const { return verbs_ != nullptr ? verbs_->address() : tcp_->address(); }
-  // Chains and verbs of frames only with tcp.
+  // Counts chains and verbs of frames only on tcp.
   fabric::tcp::ResponderStats stats() const {
     return verbs_ != nullptr ? fabric::tcp::ResponderStats{verbs_->session_port_stats()} : tcp_->stats();
   }
-  // None on the tcp wire.
+  // Returns none on the tcp wire.
   std::optional<fabric::verbs::VerbsStats> verbs_stats() const {
     if (verbs_ == nullptr) return std::nullopt;
     return verbs_->stats();
@@ -317,7 +317,7 @@ void collect_verbs(Samples& s, const fabric::verbs::VerbsStats& verbs) {
           "Queue pairs open that use a key of host memory which is good on others, too.", verbs.lanes_without_windows);
 }
 
-// What the agent, the probes and the metrics ask, on threads of their own, from before the memory is there.
+// Answers the agent, the probes and the metrics, on threads of their own, from before the memory is ready.
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
   Process(net::Loop& control, const Wire& wire, const CommonSettings& settings, const Startup& startup)
@@ -327,7 +327,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     starting_.set_name(settings.name);
     starting_.set_version(FARPOOL_VERSION);
   }
-  // The node has started, and outlives every later question. Control thread.
+  // Called when the node has started; the node outlives every later question. Control thread.
   void started(node::MemoryNode& node) {
     node_ = &node;
     beat();
@@ -347,7 +347,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
       return {Verdict::invalid, 0,
               "the pool secret has " + std::to_string(request.pool_secret().size()) + " bytes, not 16"};
     }
-    // Shared: on a time-out the loop may still run it later.
+    // Shared, because after a time-out the loop may still run it later.
     auto answer = std::make_shared<std::promise<node::MemoryNode::Published>>();
     auto published = answer->get_future();
     control_.post([node, request, answer] {
@@ -390,8 +390,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
     if (silence < kLongestSilence) return {};
     return "the control loop has not turned for " + std::to_string(silence / base::kSecond) + " s";
   }
-  // A node without an epoch is ready: the operator must reach it to publish one. That it does not serve yet is in its
-  // facts.
+  // A node without an epoch is ready, because the operator must reach it to publish one. Its facts say that it does not
+  // serve yet.
   std::string ready() const { return node_ == nullptr ? startup_.message() : alive(); }
 
   std::vector<prometheus::MetricFamily> Collect() const override {
@@ -425,7 +425,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
   net::Alarm alarm_;
 };
 
-// Memory, and a node over it. What lies on the volume is taken up; what cannot be gives way, unless that is forbidden.
+// Memory, and a node over it. The node takes up what lies on the volume; what it cannot take up is replaced, unless a
+// flag forbids that.
 struct Lender {
   std::unique_ptr<node::Memory> memory;
   std::unique_ptr<node::MemoryNode> node;
@@ -462,12 +463,12 @@ Result<Lender> lend(const Settings& settings, std::optional<int> numa_node, cons
   return attempt(Earlier::replaced);
 }
 
-// A session has a lane, and more sessions than lanes would be turned away.
+// Each session has a lane; a session beyond the lanes would be refused.
 std::uint32_t lanes_of(const Settings& settings) {
   return std::max(settings.max_lanes, static_cast<std::uint32_t>(settings.geometry.max_sessions));
 }
 
-// So many that sessions and lanes of one never keep out probes, the agent and files.
+// Leaves so many descriptors that sessions and lanes never keep out probes, the agent and files.
 Result<std::size_t> connections_for(const Settings& settings) {
   const std::uint64_t descriptors = raise_descriptor_limit();
   const std::size_t wanted = lanes_of(settings) + settings.geometry.max_sessions;
@@ -481,7 +482,8 @@ Result<std::size_t> connections_for(const Settings& settings) {
   return connections;
 }
 
-// Beside the memory. What lies on a volume of huge pages cannot be written as files are. Empty: none is kept.
+// Returns the file's path, beside the memory. Empty: no map is kept, because ordinary files cannot be written on a
+// volume of huge pages.
 std::string map_file_of(const Settings& settings) {
   if (settings.memory_path.empty() || settings.huge_pages != 0) return "";
   return settings.memory_path + "/" + settings.common.name + ".map";
@@ -514,8 +516,8 @@ node::MemoryNode::Options node_options(const Settings& settings) {
                 const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); }};
 }
 
-// An epoch of its own, from the clock: a life whose memory is empty does not know the epochs of the lives before, and
-// has to be above them.
+// Publishes an epoch of its own, from the clock: a life with empty memory does not know the epochs of earlier lives,
+// and has to be above them.
 Status stand_alone(node::MemoryNode& node) {
   const auto now =
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
@@ -530,7 +532,7 @@ Status serve(const Settings& settings, Wire& wire, node::MemoryNode& node) {
     const auto rings = fabric::tcp::rings_address(settings.wire.shm_directory, node.incarnation());
     if (Status status = wire.serve_rings(rings); !status.ok()) return status;
   }
-  // Before it is seen to be ready: a client that needs no operator is served from then on.
+  // Before anyone sees that it is ready: from then on it serves clients that need no operator.
   return settings.standalone ? stand_alone(node) : Status();
 }
 
@@ -542,8 +544,8 @@ void announce(const Settings& settings, const Wire& wire, const node::MemoryNode
       node.incarnation(), node.geometry().rows, node.geometry().segments, node.geometry().segment_bytes);
 }
 
-// Regions are registered when a client asks for them: better that this process ends than that each of its clients is
-// refused.
+// Tries to register the memory. Regions are registered when a client asks for them: if that cannot work, this process
+// should end instead of refusing each of its clients.
 Status try_registration(fabric::verbs::Device& device, const node::Memory& memory) {
   const Status status = device.try_registration(memory.span());
   return status.ok() ? status : Status(status.code(), "--wire verbs: " + status.message());
@@ -559,7 +561,7 @@ int run(const Settings& settings) {
 
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
   net::Loop control;
-  // Beside lanes there are handshakes, which come and go, as slowly as clients may be.
+  // Besides lanes there are handshakes, which come and go as slowly as clients may be.
   const auto patience = std::max(fabric::session_port::Options().handshake_deadline, settings.failure_timeout);
   Wire wire(control,
             {.listen = settings.listen,
@@ -599,7 +601,7 @@ int run(const Settings& settings) {
     if (Status status = try_registration(**device, *memory); !status.ok()) return fail(kProgram, status);
   }
 
-  // Before anyone can see that it is up, and have a reason to end it.
+  // Before anyone can see that the process is up, and have a reason to end it.
   on_signal(control, [&](int number) {
     spdlog::info("memory node {} ends on signal {}; what it lends {}", settings.common.name, number,
                  settings.memory_path.empty() ? "is lost" : "stays in " + settings.memory_path);

@@ -22,7 +22,7 @@ namespace {
 
 class MemoryNodeDaemon : public testing::Test {
  protected:
-  // Flags of a node that works, on free ports.
+  // Returns the flags of a working node, on free ports.
   std::vector<std::string> flags() {
     const net::TlsFiles files = ca.issue("farpool://pool-1/node/m0");
     return {"--name=m0",
@@ -81,7 +81,7 @@ TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
   EXPECT_EQ(metric("farpool_node_memory_fresh"), "1");
   EXPECT_EQ(metric("farpool_wire_malformed_total"), "0");
 
-  // Bytes that are no TLS, on the session port, end that connection alone.
+  // Bytes that are no TLS, on the session port, end only that connection.
   EXPECT_TRUE(get(session_port, "/").has_value());
   EXPECT_EQ(metric("farpool_wire_handshakes_failed_total"), "1");
   EXPECT_TRUE(daemon.running());
@@ -91,7 +91,7 @@ TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
   EXPECT_NE(daemon.output().find("signal 15"), std::string::npos) << daemon.output();
 }
 
-// The next process has the map beside the memory, whether anybody else knows of it or not.
+// The next process has the map beside the memory, whether or not anyone else knows it.
 TEST_F(MemoryNodeDaemon, KeepsItsMapForTheNextProcess) {
   const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
   auto arguments = flags();
@@ -108,8 +108,8 @@ TEST_F(MemoryNodeDaemon, KeepsItsMapForTheNextProcess) {
   }
 }
 
-// It is alive while it starts, and says how far it is. What makes it wait here is a map that it reads before it takes
-// its memory: a pipe that nobody has written to yet.
+// The process is alive while it starts, and says how far it is. What it waits for here is a map that it reads before it
+// takes its memory: a pipe that nobody has written to yet.
 TEST_F(MemoryNodeDaemon, AnswersProbesWhileItStarts) {
   const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
   const std::string pipe = directory + "/m0.map";
@@ -130,7 +130,7 @@ TEST_F(MemoryNodeDaemon, AnswersProbesWhileItStarts) {
   EXPECT_EQ(metric("farpool_node_serving"), "1");
 }
 
-// A flag that was edited is no reason to give up what the memory holds: neither of a cache, nor of a store.
+// An edited flag is no reason to give up what the memory holds, for a cache or for a store.
 TEST_F(MemoryNodeDaemon, DoesNotBeginEmptyBecauseOfAFlag) {
   const std::string directory = std::filesystem::path(ca.issue("farpool://pool-1/node/m0").cert).parent_path();
   auto arguments = flags();
@@ -231,7 +231,7 @@ TEST_F(MemoryNodeDaemon, SaysWhatIsWrongWithItsFlags) {
 TEST_F(MemoryNodeDaemon, SaysThatItsPortIsTaken) {
   Daemon first(FARPOOL_MEMORY_NODE, flags());
   ASSERT_TRUE(comes_up(first, http_port));
-  // The port of the probes is taken first, and the session port when the memory is there.
+  // The process takes the port of the probes first, and the session port when the memory is ready.
   auto arguments = flags();
   for (const int port : {http_port, session_port}) {
     Daemon second(FARPOOL_MEMORY_NODE, arguments);

@@ -22,7 +22,7 @@ class PasswordFile : public testing::Test {
     path = directory + "/password";
   }
   ~PasswordFile() override { std::filesystem::remove_all(directory); }
-  // At once, as a projected volume changes.
+  // Replaces the file at once, as a projected volume does.
   void write(const std::string& content) {
     std::ofstream(path + ".new", std::ios::binary) << content;
     std::filesystem::rename(path + ".new", path);
@@ -68,7 +68,7 @@ TEST_F(PasswordFile, IsFollowedAndNeverOpensThePoolByMistake) {
   write("one");
   net::Loop loop;
   std::vector<std::string> events;
-  // What happens to the file after each event; the loop's time limit is the test's.
+  // Changes the file after each event; the loop's time limit is the test's.
   std::vector<std::function<void()>> steps{
       [&] { write(""); },                      // refused: empty
       [&] { write(std::string(5000, 'p')); },  // refused: too long

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metric families made from counters that the process keeps anyway, at the moment of a scrape.
+// Metric families made, at the moment of a scrape, from counters that the process keeps anyway.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -23,7 +23,7 @@ class Samples {
   void gauge(const std::string& name, const std::string& help, Number value, const Labels& labels = {}) {
     add(name, help, prometheus::MetricType::Gauge, labels).gauge.value = static_cast<double>(value);
   }
-  // Cumulative counts by upper bound in ascending order, without the last, which is the count of all.
+  // Takes cumulative counts by upper bound in ascending order, without the last, which is the count of all.
   void histogram(const std::string& name, const std::string& help,
                  const std::vector<std::pair<double, std::uint64_t>>& buckets, std::uint64_t count, double sum,
                  const Labels& labels = {}) {

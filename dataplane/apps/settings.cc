@@ -47,7 +47,7 @@ Result<std::uint64_t> parse_with_units(const std::string& text, const std::vecto
   return Status(Code::invalid_argument, "\"" + text + "\" is not " + form);
 }
 
-// One JSON object a line; spdlog's %v is not escaped, so a formatter flag does that.
+// Writes one JSON object a line; spdlog's %v is not escaped, so a formatter flag does that.
 class EscapedMessage final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the daemons share at their edges: flags with units, a TOML file of the same names, logging, and signals.
+// Shared by the daemons: flags with units, a TOML file of the same names, logging, and signals.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ namespace farpool::apps {
 base::Result<std::uint64_t> parse_size(const std::string& text);
 base::Result<base::Nanos> parse_duration(const std::string& text);
 
-// Options of one command line or file, each validated as it is read; the message of what is wrong names the flag.
+// Options of one command line or file, each validated as it is read; an error names the flag.
 void add_size(CLI::App& app, const std::string& flag, std::uint64_t& into, const std::string& what);
 void add_duration(CLI::App& app, const std::string& flag, base::Nanos& into, const std::string& what);
 
@@ -41,11 +41,11 @@ void add_common(CLI::App& app, CommonSettings& settings);
 // Parses; on --help, --version or an error prints and returns the exit status, otherwise nothing.
 std::optional<int> parse(CLI::App& app, int argc, char** argv);
 
-// The address that others are told, as they write it: `host:port` or `[v6]:port`. A port always stands at the end, so
-// an IPv6 number may come without its brackets, as a pod's own address does.
+// Returns the address for other processes, in their form: `host:port` or `[v6]:port`. A port always ends it, so an IPv6
+// number may come without its brackets, as a pod's own address does.
 base::Result<std::string> advertised(const std::string& flag, const std::string& address);
 
-// What the flags together must satisfy: TLS files or --insecure-plaintext, and not both. Empty TLS when plaintext.
+// Checks the flags together: TLS files or --insecure-plaintext, and not both. Empty TLS when plaintext.
 base::Result<std::shared_ptr<net::Tls>> load_tls(const CommonSettings& settings);
 
 // One line of log has time, level, process name and message; JSON or text, written by a thread of its own.
@@ -55,7 +55,7 @@ void stop_logging();
 // Calls `what` on the loop's thread at the first SIGTERM or SIGINT; the second ends the process at once.
 void on_signal(net::Loop& loop, std::function<void(int)> what);
 
-// Prints the error for a person, and logs nothing: for what goes wrong before logging has begun.
+// Prints the error for a person, and logs nothing: for errors before logging has begun.
 int fail(const std::string& program, const base::Status& status);
 
 }  // namespace farpool::apps

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a memory node tells while it starts: taking, zeroing and looking through a large memory takes
-// minutes.
+// What a memory node reports while it starts, because it takes minutes to get, zero and look through a large memory.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +15,20 @@ namespace farpool::apps {
 // Any thread.
 class Startup {
  public:
-  // The clock is asked at every call.
+  // Reads the clock at every call.
   explicit Startup(std::function<base::Nanos()> now, std::function<void(const std::string&)> log = {});
 
-  // A step has come so far. A step may be silent for kLongestSilence, and longer where the bytes that are left need it.
+  // Notes how far a step has come. A step may be silent for kLongestSilence, or longer if its remaining bytes need it.
   void progress(std::string_view step, std::uint64_t done, std::uint64_t of);
-  // The node has started.
+  // Notes that the node has started.
   void finish();
 
   bool finished() const;
-  // The step, and how much of it is done, in steps of 5 percent; empty when the node has started.
+  // Returns the step, and how much of it is done, in steps of 5 percent; empty when the node has started.
   std::string message() const;
-  // Why the start is taken for stuck; empty: it is not.
+  // Says why the start seems to be stuck; empty: it is not.
   std::string stuck() const;
-  // How far the present step is, from 0 to 1; 1 when the node has started.
+  // Returns how far the present step is, from 0 to 1; 1 when the node has started.
   double ratio() const;
 
   static constexpr base::Nanos kLongestSilence = 30 * base::kSecond;
