@@ -63,7 +63,7 @@ std::optional<Maps::Refusal> Maps::refusal(const v1alpha1::ShardMap& map, const 
     return refuse(Verdict::invalid, status.message());
   }
   const auto backwards = [&] {
-    return "this memory node " + what_is_held(memory) + ", and is told epoch " + std::to_string(map.epoch()) +
+    return "this memory node " + what_is_held(memory) + ", and receives epoch " + std::to_string(map.epoch()) +
            ", move " + std::to_string(map.move()) + ": keys lie where the later map says. " +
            (newest().epoch() == epoch(memory)
                 ? "Make the next epoch from the map in this node's facts, with its move"
@@ -75,8 +75,9 @@ std::optional<Maps::Refusal> Maps::refusal(const v1alpha1::ShardMap& map, const 
     return refuse(Verdict::conflicting, "the pool's hash secret is not the one of the epochs before");
   }
   if (map.epoch() == newest().epoch() && map::deterministic_bytes(map) != map::deterministic_bytes(newest())) {
-    return refuse(Verdict::conflicting, "this memory node " + what_is_held(memory) +
-                                            ", and is told the same epoch with different content: make the next epoch");
+    return refuse(Verdict::conflicting,
+                  "this memory node " + what_is_held(memory) +
+                      ", and receives the same epoch with different content: make the next epoch");
   }
   if (map.move() < move(memory)) return refuse(Verdict::conflicting, backwards());
   const v1alpha1::MemoryNodeEntry* listed = entry_of(map, own.incarnation());

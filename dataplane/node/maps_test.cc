@@ -74,8 +74,8 @@ TEST(Maps, EpochsAndMovesGoForwardAlone) {
   EXPECT_FALSE(held.refusal(map_of(5, 2))) << "the same again";
   EXPECT_FALSE(held.refusal(map_of(6, 2)));
   EXPECT_FALSE(held.refusal(map_of(6, 3)));
-  held.expect_refused(map_of(4, 2), Verdict::older_epoch, "follows epoch 5, move 2, and is told epoch 4, move 2");
-  held.expect_refused(map_of(6, 1), Verdict::conflicting, "follows epoch 5, move 2, and is told epoch 6, move 1");
+  held.expect_refused(map_of(4, 2), Verdict::older_epoch, "follows epoch 5, move 2, and receives epoch 4, move 2");
+  held.expect_refused(map_of(6, 1), Verdict::conflicting, "follows epoch 5, move 2, and receives epoch 6, move 1");
   ShardMap other = map_of(5, 2);
   other.mutable_nodes(0)->set_endpoint("10.0.0.2:7400");
   held.expect_refused(other, Verdict::conflicting, "the same epoch with different content");

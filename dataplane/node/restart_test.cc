@@ -136,11 +136,11 @@ TEST(Restart, RefusesWhatIsBeforeTheMapThatWasKept) {
   Kept kept(7, 3);
   const auto refuses = [&kept](const char* holds) {
     kept.expect_refused(kept.map_of(6, 3), Verdict::older_epoch,
-                        {holds, "epoch 7, move 3", "is told epoch 6, move 3", "Make the next epoch from the map in"});
+                        {holds, "epoch 7, move 3", "receives epoch 6, move 3", "Make the next epoch from the map in"});
     // The operator learned of the epoch from its agent, but knows no later move than its backup's.
     kept.expect_refused(kept.map_of(8, 2), Verdict::conflicting,
-                        {holds, "epoch 7, move 3", "is told epoch 8, move 2", "with its move"});
-    kept.expect_refused(kept.map_of(8, 0), Verdict::conflicting, {holds, "is told epoch 8, move 0"});
+                        {holds, "epoch 7, move 3", "receives epoch 8, move 2", "with its move"});
+    kept.expect_refused(kept.map_of(8, 0), Verdict::conflicting, {holds, "receives epoch 8, move 0"});
   };
   refuses("follows");
   for (int life = 0; life < 3; ++life) {
