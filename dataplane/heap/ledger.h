@@ -310,7 +310,7 @@ class Ledger {
   // Chooses segments to empty, of classes other than `wanted`: the segments in the way, then the emptiest, as long as
   // the rest of their class has room for their contents.
   std::vector<Sparse> choose_sparse(std::uint64_t wanted, const layout::Stretch& cleared);
-  // Returns the bytes of blocks that this client has freed, minus those that it has published.
+  // Returns the bytes of blocks that this client has freed, minus the bytes of blocks that it has published.
   std::int64_t freed() const { return freed_; }
 
   std::uint64_t anomalies = 0;  // impossible frees

@@ -105,8 +105,8 @@ struct Heap::State {
   bool add_granted(SizeClass& size_class, const layout::AllocateSegmentsReply& granted);
   task::Task<void> give_back(std::uint64_t first, std::uint64_t count, bool orphan, base::Nanos deadline,
                              fabric::Cost& cost);
-  // Brings blocks: those that others have freed, otherwise a segment from the node. An unhurried refill leaves the
-  // class at its size if enough is in limbo. `in_vain`: the caller has been short of blocks for some ticks.
+  // Brings blocks that others have freed, or else a segment from the node. An unhurried refill leaves the class at its
+  // size if enough is in limbo. `in_vain`: the caller has been short of blocks for some ticks.
   task::Task<base::Result<Refill>> refill(SizeClass& size_class, Purpose purpose, bool hurried, bool in_vain,
                                           base::Nanos deadline, fabric::Cost& cost);
   // Returns segments that the class can spare to the node; with `all`, every wholly free one. Says whether there were

@@ -85,7 +85,7 @@ TEST(SegmentLedger, OrphansAreAdoptedByClassIfTheyHaveRoom) {
   EXPECT_TRUE(ledger.give_back(1, 1, 8, 1));
 }
 
-// What is marked free in them is free, whoever has died. If they are given up, they are the dead's again: nobody has
+// What is marked free in them is free, whichever client has died. If they are given up, they are the dead's again: nobody has
 // looked through them.
 TEST(SegmentLedger, SegmentsOfTheDeadAreAdoptedByClassAfterOrphans) {
   SegmentLedger ledger(4);

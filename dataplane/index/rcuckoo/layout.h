@@ -120,7 +120,7 @@ class Entry {
     return entry;
   }
 
-  // Of an entry in place.
+  // Returns the key of an entry in place.
   base::Bytes key() const { return body().first(EntryWord::KeyBytes::get(words_[0])); }
   base::Bytes value() const {
     return body().subspan(EntryWord::KeyBytes::get(words_[0]), EntryWord::ValueBytes::get(words_[0]));
