@@ -13,7 +13,7 @@ namespace farpool::race {
 namespace {
 
 // The result of an attempt.
-enum class Step : std::uint8_t {
+enum class Next : std::uint8_t {
   finished,
   again,  // another client was in the way
   room,   // a block for purpose_ is needed and none is at hand: the operation waits for it without an era
@@ -36,10 +36,10 @@ class Change {
   using Copy = Buckets::Copy;
 
   Task<Result<bool>> attempts();
-  Task<Result<Step>> attempt();
-  Task<Result<Step>> doubt(Slot slot);
+  Task<Result<Next>> attempt();
+  Task<Result<Next>> doubt(Slot slot);
   Task<Result<bool>> gone_for_good();
-  Task<Result<Step>> elsewhere(Buckets::Sight sight);
+  Task<Result<Next>> elsewhere(Buckets::Sight sight);
 
   // The new value's block.
   Edit::Kind decide(const std::optional<Copy>& found);
@@ -50,11 +50,11 @@ class Change {
   void add_write(Chain& chain);
 
   // Each posts a chain and judges it. Returns nothing if the buckets were read again: the caller looks anew.
-  Task<Result<Step>> take_over(const Copy& found, Edit::Kind kind);
-  Task<Result<std::optional<Step>>> place();
-  Task<Result<std::optional<Step>>> make_room();
-  Task<Result<std::optional<Step>>> vie();
-  Task<Result<Step>> commit();
+  Task<Result<Next>> take_over(const Copy& found, Edit::Kind kind);
+  Task<Result<std::optional<Next>>> place();
+  Task<Result<std::optional<Next>>> make_room();
+  Task<Result<std::optional<Next>>> vie();
+  Task<Result<Next>> commit();
   Task<Status> retract();
 
   Task<Status> post(const Chain& chain, Code otherwise);
@@ -113,14 +113,14 @@ Task<Result<bool>> Change::attempts() {
     if (state_.now() >= deadline_) {
       co_return nothing_done(Code::timed_out, "the deadline passed before others let through");
     }
-    Result<Step> step = co_await attempt();
+    Result<Next> step = co_await attempt();
     if (!step.ok()) {
       // A tentative slot does no harm, but it need not stay in another client's way either.
       if (placed_ && state_.session.alive()) (void)co_await retract();
       co_return step.status();
     }
-    if (*step == Step::finished) co_return existed_;
-    if (*step == Step::again) {
+    if (*step == Next::finished) co_return existed_;
+    if (*step == Next::again) {
       co_await backoff_.wait(deadline_);
     } else if (Status status = co_await fetch_block(); !status.ok()) {
       co_return status;
@@ -128,7 +128,7 @@ Task<Result<bool>> Change::attempts() {
   }
 }
 
-Task<Result<Step>> Change::attempt() {
+Task<Result<Next>> Change::attempt() {
   // Held until the end: what was read of a slot's word stays true of it, and a word that went never comes back.
   const session::EraPin pin = state_.session.pin();
   buckets_.forget();
@@ -162,7 +162,7 @@ Task<Result<Step>> Change::attempt() {
       continue;
     }
     if (placed_) {
-      Result<std::optional<Step>> step = co_await vie();
+      Result<std::optional<Next>> step = co_await vie();
       if (!step.ok()) co_return step.status();
       if (*step) co_return **step;
       continue;
@@ -176,25 +176,25 @@ Task<Result<Step>> Change::attempt() {
     }
     existed_ = found.has_value();
     const Edit::Kind kind = decide(found);
-    if (kind == Edit::Kind::keep) co_return Step::finished;
+    if (kind == Edit::Kind::keep) co_return Next::finished;
     if (found && found->slot.leaving()) {
       ++state_.marks.move_waits;
-      co_return Step::again;
+      co_return Next::again;
     }
     if (kind == Edit::Kind::put && !composed_) {
       if (status = index::check_sizes(key_, value_.size()); !status.ok()) co_return status;
-      if (!compose(found ? found->known->extent_bytes : 0)) co_return Step::room;
+      if (!compose(found ? found->known->extent_bytes : 0)) co_return Next::room;
     }
     // Settle.
     if (found) co_return co_await take_over(*found, kind);
-    Result<std::optional<Step>> step = co_await place();
+    Result<std::optional<Next>> step = co_await place();
     if (!step.ok()) co_return step.status();
     if (*step) co_return **step;
   }
 }
 
 // The key, or a group of it, is or goes somewhere else: a tentative slot here would never be committed.
-Task<Result<Step>> Change::elsewhere(Buckets::Sight sight) {
+Task<Result<Next>> Change::elsewhere(Buckets::Sight sight) {
   if (placed_) {
     if (Status status = co_await retract(); !status.ok()) co_return status;
   }
@@ -203,7 +203,7 @@ Task<Result<Step>> Change::elsewhere(Buckets::Sight sight) {
   } else if (sight == Buckets::Sight::in_motion) {
     ++state_.marks.split_waits;
   }
-  co_return Step::again;
+  co_return Next::again;
 }
 
 // Makes sure that the key is not here; its buckets are closed. A client that placed it tentatively before may not have
@@ -227,7 +227,7 @@ Task<Result<bool>> Change::gone_for_good() {
 }
 
 // Judges a block that is not what its slot says: it was reused, which an era forbids, or is damaged.
-Task<Result<Step>> Change::doubt(Slot slot) {
+Task<Result<Next>> Change::doubt(Slot slot) {
   if (placed_) {
     if (Status status = co_await retract(); !status.ok()) co_return status;
   }
@@ -236,7 +236,7 @@ Task<Result<Step>> Change::doubt(Slot slot) {
                                         ", to which a slot of table " + std::to_string(state_.table_id) +
                                         " points, is damaged");
   }
-  co_return Step::again;
+  co_return Next::again;
 }
 
 Task<Status> Change::post(const Chain& chain, Code otherwise) {
@@ -325,7 +325,7 @@ void Change::add_write(Chain& chain) {
 // --- The slot
 
 // The key is there: the CAS of its slot is where the change takes effect.
-Task<Result<Step>> Change::take_over(const Copy& found, Edit::Kind kind) {
+Task<Result<Next>> Change::take_over(const Copy& found, Edit::Kind kind) {
   const bool puts = kind == Edit::Kind::put;
   std::uint64_t before = 0;
   Chain chain;
@@ -334,18 +334,18 @@ Task<Result<Step>> Change::take_over(const Copy& found, Edit::Kind kind) {
   if (Status status = co_await post(chain, Code::unknown_outcome); !status.ok()) co_return status;
   if (before != found.slot.word()) {
     ++state_.marks.slot_conflicts;
-    co_return Step::again;
+    co_return Next::again;
   }
   state_.heap.free(found.slot.block(), found.known->extent_bytes, cost_);
   const auto pair = static_cast<std::int64_t>(puts ? key_.size() + value_.size() : 0);
   state_.tally.add(puts ? 0 : -1, pair - static_cast<std::int64_t>(found.known->pair_bytes), cost_);
   if (puts) state_.heap.published(std::exchange(block_, {}));
-  co_return Step::finished;
+  co_return Next::finished;
 }
 
 // The key is not there: writes a tentative slot first, and reads both buckets again behind it, in the same chain. If
 // two clients do this, at least one sees the other.
-Task<Result<std::optional<Step>>> Change::place() {
+Task<Result<std::optional<Next>>> Change::place() {
   const auto choice = choose(buckets_.views());
   if (!choice) co_return co_await make_room();
   if (state_.geometry.tables > 1 && buckets_.crowded()) (void)buckets_.grow();
@@ -372,7 +372,7 @@ Task<Result<std::optional<Step>>> Change::place() {
 }
 
 // All slots are taken; takes one away whose insert does not end, if there is one.
-Task<Result<std::optional<Step>>> Change::make_room() {
+Task<Result<std::optional<Next>>> Change::make_room() {
   std::optional<Copy> tentative;
   buckets_.each(false, [&tentative](std::uint64_t offset, Slot slot) {
     if (slot.tentative() && !tentative) tentative = Copy{offset, slot};
@@ -381,7 +381,7 @@ Task<Result<std::optional<Step>>> Change::make_room() {
     Status full = buckets_.grow();
     if (full.ok()) {
       ++state_.marks.split_waits;
-      co_return Step::again;
+      co_return Next::again;
     }
     const Places places = buckets_.places();
     co_return nothing_done(Code::out_of_memory, "table " + std::to_string(state_.table_id) +
@@ -390,7 +390,7 @@ Task<Result<std::optional<Step>>> Change::make_room() {
                                                     full.message() + ", for");
   }
   if (hindrance_.since(tentative->offset, tentative->slot.word(), state_.now()) < state_.patience()) {
-    co_return Step::again;
+    co_return Next::again;
   }
   std::uint64_t before = 0;
   Chain chain;
@@ -403,7 +403,7 @@ Task<Result<std::optional<Step>>> Change::make_room() {
 
 // The own tentative slot lies there, and the buckets were read behind it. A committed copy wins; of tentative copies,
 // the lowest one wins and the others give way.
-Task<Result<std::optional<Step>>> Change::vie() {
+Task<Result<std::optional<Next>>> Change::vie() {
   if (buckets_.committed()) {
     ++state_.marks.rivals;
     std::uint64_t before = 0;
@@ -423,14 +423,14 @@ Task<Result<std::optional<Step>>> Change::vie() {
     ++count;
   });
   if (count == 0) {
-    Result<Step> step = co_await commit();
+    Result<Next> step = co_await commit();
     if (!step.ok()) co_return step.status();
     co_return *step;
   }
   ++state_.marks.rivals;
   if (lower != nullptr && rival_.since(lower->offset, lower->slot.word(), state_.now()) < state_.patience()) {
     if (Status status = co_await retract(); !status.ok()) co_return status;
-    co_return Step::again;
+    co_return Next::again;
   }
   std::array<std::uint64_t, 2 * kCombinedSlots> before{};
   Chain chain;
@@ -445,7 +445,7 @@ Task<Result<std::optional<Step>>> Change::vie() {
 
 // No other client was there when the buckets were read behind the own slot: later ones see it. If it still lies there,
 // the key exists from now on.
-Task<Result<Step>> Change::commit() {
+Task<Result<Next>> Change::commit() {
   const std::uint64_t tentative = own_.as(Slot::State::tentative).word();
   std::uint64_t before = 0;
   Chain chain;
@@ -454,11 +454,11 @@ Task<Result<Step>> Change::commit() {
   if (Status status = co_await post(chain, Code::unknown_outcome); !status.ok()) co_return status;
   if (before != tentative) {
     ++state_.marks.slot_conflicts;
-    co_return Step::again;
+    co_return Next::again;
   }
   state_.tally.add(1, static_cast<std::int64_t>(key_.size() + value_.size()), cost_);
   state_.heap.published(std::exchange(block_, {}));
-  co_return Step::finished;
+  co_return Next::finished;
 }
 
 Task<Status> Change::retract() {
