@@ -85,8 +85,8 @@ TEST(SegmentLedger, OrphansAreAdoptedByClassIfTheyHaveRoom) {
   EXPECT_TRUE(ledger.give_back(1, 1, 8, 1));
 }
 
-// What is marked free in them is free, whichever client has died. If they are given up, they are the dead's again: nobody has
-// looked through them.
+// What is marked free in them is free, whichever client has died. If they are given up, they are the dead's again:
+// nobody has looked through them.
 TEST(SegmentLedger, SegmentsOfTheDeadAreAdoptedByClassAfterOrphans) {
   SegmentLedger ledger(4);
   for (std::uint64_t i = 0; i < 4; ++i) ASSERT_EQ(ledger.grant(1, i == 3 ? 2 : 3, 7 + i), i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans of a table whose entries are displaced or have rows far apart, and of a damaged one. index/contract and sim have
-// everything else.
+// Scans of a table whose entries are displaced or have rows far apart, and of a damaged one. index/contract and sim
+// have everything else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
