@@ -165,10 +165,9 @@ TEST_P(BadWeather, CostsTimeAndNothingElse) {
   ASSERT_NO_FATAL_FAILURE(plug(1500));
   const std::string weather = std::string("tc qdisc add dev near root netem ") + GetParam().netem;
   ASSERT_TRUE(succeeds(weather)) << weather;
+  // What asks for the far end's address may be lost, too, and the kernel gives up after a second.
   std::unique_ptr<Lane> lane;
-  base::Status status;
-  client->run(open_into(*client->port, grant(), lane, status));
-  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_NO_FATAL_FAILURE(connect(lane, 0));
   host.set_word(TestHost::kSmall, 8, 0);
   constexpr std::uint64_t kRounds = 40;
   client->run(write_read_add(*client->port, *lane, kRounds));
