@@ -26,7 +26,8 @@ using base::Nanos;
 using base::Status;
 using task::Task;
 
-constexpr std::size_t kGathered = 16;  // orphans that one round of emptying takes on
+constexpr std::size_t kGathered = 16;      // orphans that one round of emptying takes on
+constexpr std::ptrdiff_t kRewritten = 64;  // blocks, between two looks at the clock
 
 }  // namespace
 
@@ -56,12 +57,12 @@ Task<void> Heap::State::empty_in_background(std::shared_ptr<State> self, std::ui
 }
 
 Task<void> Heap::State::empty_some(std::uint64_t wanted, Nanos deadline) {
-  co_await gather(wanted);
+  co_await gather(wanted, deadline);
   co_await pass_eras(deadline);
   if (!goes_on()) co_return;
   std::vector<Ledger::Sparse> chosen = ledger.choose_sparse(wanted, session.cleared());
   for (const Ledger::Sparse& one : chosen) one.size_class->begin_emptying(one.size_class->at(one.first));
-  if (!co_await rewrite(chosen)) co_return;
+  if (!co_await rewrite(chosen, deadline)) co_return;
   co_await return_emptied(chosen, deadline);
   for (const Ledger::Sparse& one : chosen) {
     Segment* const segment = one.size_class->find(one.first);
@@ -71,9 +72,9 @@ Task<void> Heap::State::empty_some(std::uint64_t wanted, Nanos deadline) {
   for (auto& [id, size_class] : ledger.classes()) co_await orphan_surplus(size_class);
 }
 
-Task<void> Heap::State::gather(std::uint64_t wanted) {
+Task<void> Heap::State::gather(std::uint64_t wanted, Nanos deadline) {
   std::vector<Ledger::Sparse> gathered;
-  while (gathered.size() < kGathered && goes_on()) {
+  while (gathered.size() < kGathered && goes_on() && session.port().now() < deadline) {
     bool orphan = false;
     const auto got = co_await inherit(wanted, layout::AdoptSegmentRequest::kSparse, orphan);
     if (!got) break;
@@ -105,16 +106,22 @@ Task<void> Heap::State::pass_eras(Nanos deadline) {
   ledger.settle(session.safe_era());
 }
 
-Task<bool> Heap::State::rewrite(const std::vector<Ledger::Sparse>& chosen) {
+Task<bool> Heap::State::rewrite(const std::vector<Ledger::Sparse>& chosen, Nanos deadline) {
   const SizeClass* without_room = nullptr;
   for (const Ledger::Sparse& one : chosen) {
     const Segment* const segment = one.size_class->find(one.first);
-    if (segment == nullptr || one.size_class == without_room) continue;
-    std::vector<std::uint64_t> units = one.size_class->in_use(*segment);
-    const Status rewritten =
-        co_await references->rewrite(std::move(units), one.size_class->shape.block_bytes, sweep_deadline(), background);
-    if (!goes_on()) co_return false;
-    if (rewritten.code() == Code::out_of_memory) without_room = one.size_class;  // others have taken it
+    if (segment == nullptr) continue;
+    const std::vector<std::uint64_t> units = one.size_class->in_use(*segment);
+    for (auto at = units.begin(); at != units.end() && one.size_class != without_room;) {
+      if (session.port().now() >= deadline) co_return true;
+      const auto end = at + std::min<std::ptrdiff_t>(kRewritten, units.end() - at);
+      // What has begun comes to its end.
+      const Status rewritten =
+          co_await references->rewrite({at, end}, one.size_class->shape.block_bytes, sweep_deadline(), background);
+      if (!goes_on()) co_return false;
+      if (rewritten.code() == Code::out_of_memory) without_room = one.size_class;  // others have taken it
+      at = end;
+    }
   }
   co_return true;
 }

@@ -41,7 +41,7 @@ SizeClass::SizeClass(std::uint64_t class_id, std::uint64_t segments, std::uint64
 // --- Segments
 
 Segment& SizeClass::add(std::uint64_t first, Origin origin, std::uint64_t deaths) {
-  const auto [entry, added] = segments_.try_emplace(first, first, shape.bitmap_words);
+  const auto [entry, added] = segments_.try_emplace(first, Segment::Life{first, ++lives_}, shape.bitmap_words);
   FARPOOL_CHECK(added);
   Segment& segment = entry->second;
   segment.examined_ = origin == Origin::dead ? 0 : deaths + 1;
@@ -65,6 +65,11 @@ void SizeClass::remove(std::uint64_t first) {
 Segment* SizeClass::find(std::uint64_t first) {
   const auto found = segments_.find(first);
   return found == segments_.end() ? nullptr : &found->second;
+}
+
+Segment* SizeClass::find(const Segment::Life& life) {
+  Segment* const segment = find(life.first);
+  return segment == nullptr || segment->life().number != life.number ? nullptr : segment;
 }
 
 std::vector<std::uint64_t> SizeClass::firsts() const {
@@ -152,12 +157,12 @@ void SizeClass::add_limbo(Segment& segment, std::size_t word, std::uint64_t bits
   put_in_rank(segment);
   if (!limbo_.empty()) {
     Limbo& last = limbo_.back();
-    if (last.era == limbo_era(era) && last.first == segment.first_ && last.word == word) {
+    if (last.era == limbo_era(era) && last.first == segment.first() && last.word == word) {
       last.bits |= bits;
       return;
     }
   }
-  limbo_.push_back({limbo_era(era), segment.first_, static_cast<std::uint32_t>(word), bits});
+  limbo_.push_back({limbo_era(era), segment.first(), static_cast<std::uint32_t>(word), bits});
 }
 
 void SizeClass::settle(std::uint64_t safe_era) {
@@ -193,7 +198,7 @@ std::optional<Block> SizeClass::take(Purpose purpose, std::uint64_t safe_era, la
   segment.out_[segment.hint_] |= bits & -bits;
   ++segment.out_count_;
   const auto bit = static_cast<std::uint64_t>(std::countr_zero(bits));
-  const Block block = block_at(segment.first_, segment.hint_ * 64 + bit);
+  const Block block = block_at(segment.first(), segment.hint_ * 64 + bit);
   bits &= bits - 1;
   --segment.free_count_;
   --free_count_;
@@ -401,7 +406,7 @@ std::vector<std::uint64_t> SizeClass::in_use(const Segment& segment) const {
   std::vector<std::uint64_t> units;
   for (std::uint64_t block = 0; block < shape.blocks; ++block) {
     if (segment.is_unused(block)) continue;
-    units.push_back(block_at(segment.first_, block).units);
+    units.push_back(block_at(segment.first(), block).units);
   }
   return units;
 }

@@ -46,11 +46,19 @@ struct BitmapAdd {
 // A segment of blocks that this client owns, or a run, which is a segment of one block.
 class Segment {
  public:
-  Segment(std::uint64_t first, std::uint64_t bitmap_words)
-      : first_(first), free_(bitmap_words), limbo_(bitmap_words), out_(bitmap_words), doubted_(bitmap_words) {}
+  // From when this client gets a segment until it gives it up. A task that has waited finds with it the segment that it
+  // began with: meanwhile this client may have given the segment up, and got the same one again.
+  struct Life {
+    std::uint64_t first = 0;
+    std::uint64_t number = 0;
+  };
+
+  Segment(Life life, std::uint64_t bitmap_words)
+      : life_(life), free_(bitmap_words), limbo_(bitmap_words), out_(bitmap_words), doubted_(bitmap_words) {}
   Segment(const Segment&) = delete;
 
-  std::uint64_t first() const { return first_; }  // index in the heap region
+  std::uint64_t first() const { return life_.first; }  // index in the heap region
+  Life life() const { return life_; }
   std::uint64_t free_count() const { return free_count_; }
   std::uint64_t limbo_count() const { return limbo_count_; }
   std::uint64_t unused() const { return free_count_ + limbo_count_; }
@@ -70,7 +78,7 @@ class Segment {
     return (of[block / 64] >> (block % 64) & 1) != 0;
   }
 
-  std::uint64_t first_;
+  const Life life_;
   // A bit for each block.
   std::vector<std::uint64_t> free_, limbo_, out_;
   std::vector<std::uint64_t> doubted_;  // may be lost, less what has come to be known as free since
@@ -123,6 +131,8 @@ class SizeClass {
   void remove(std::uint64_t first);
   // Returns null if this client does not own it, or no longer does.
   Segment* find(std::uint64_t first);
+  // Returns null if that life is over.
+  Segment* find(const Segment::Life& life);
   Segment& at(std::uint64_t first) { return segments_.at(first); }
   const std::map<std::uint64_t, Segment>& segments() const { return segments_; }  // by first
   std::vector<std::uint64_t> firsts() const;
@@ -231,6 +241,7 @@ class SizeClass {
   std::uint64_t few() const;
 
   const std::uint64_t segment_bytes_;
+  std::uint64_t lives_ = 0;  // of segments, ever
   std::map<std::uint64_t, Segment> segments_;
   std::array<Segment*, kRanks> ranks_{};  // segments with free blocks, by how much of them is in use
   std::uint64_t ranked_ = 0;              // bits of the ranks that have segments

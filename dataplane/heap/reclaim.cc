@@ -129,66 +129,69 @@ void Heap::State::look_after_own(Self self) {
   session.background().spawn(look_through_own(self));
 }
 
-// At any await the segment may be given up, and even come back: then none of its blocks is doubted.
+// While it waits, the segment may be given up. This client may even get the same one again, and look through it anew:
+// what this look has learned is not true there.
 Task<void> Heap::State::look_through(SizeClass& size_class, std::uint64_t first, bool hurried) {
   const std::uint64_t deaths = session.deaths();
   fabric::Buffer buffer = session.port().buffer(size_class.shape.bitmap_words * 8);
   const base::MutableBytes bitmap = buffer.first(size_class.shape.bitmap_words * 8);
   const std::uint64_t bitmap_at = size_class.bitmap_at(first, 0);
+  const Segment::Life life = size_class.at(first).life();
   size_class.begin_look(size_class.at(first));
   if (!co_await read(bitmap_at, bitmap)) co_return;
-  Segment* segment = size_class.find(first);
+  Segment* segment = size_class.find(life);
   if (segment == nullptr) co_return;
   size_class.believe_marks(*segment, bitmap);
-  if (!co_await ask_index(size_class, first, hurried)) co_return;
-  segment = &size_class.at(first);
+  if (!co_await ask_index(size_class, life, hurried)) co_return;
+  if (segment = size_class.find(life); segment == nullptr) co_return;
   if (size_class.has_doubts(*segment)) {
     co_await outlast_marks();
     if (!goes_on()) co_return;
     const bool again = co_await read(bitmap_at, bitmap);
-    if (segment = size_class.find(first); !again || segment == nullptr || !goes_on()) co_return;
+    if (segment = size_class.find(life); !again || segment == nullptr || !goes_on()) co_return;
     reclaimed += size_class.reclaim(*segment, bitmap);
   }
   size_class.end_look(*segment, deaths);
 }
 
-Task<bool> Heap::State::ask_index(SizeClass& size_class, std::uint64_t first, bool hurried) {
+Task<bool> Heap::State::ask_index(SizeClass& size_class, Segment::Life life, bool hurried) {
   const layout::SegmentShape& shape = size_class.shape;
   const std::uint64_t at_once = std::max<std::uint64_t>(1, kSweepBytes / shape.block_bytes);
   fabric::Buffer bytes = session.port().buffer(std::min(at_once, shape.blocks) * shape.block_bytes);
   for (std::uint64_t from = 0; from < shape.blocks; from += at_once) {
     const std::uint64_t count = std::min(at_once, shape.blocks - from);
-    const Segment& segment = size_class.at(first);
+    const Segment* const segment = size_class.find(life);
+    if (segment == nullptr) co_return false;
     bool any = false;
-    for (std::uint64_t i = 0; i < count; ++i) any = any || segment.is_doubted(from + i);
+    for (std::uint64_t i = 0; i < count; ++i) any = any || segment->is_doubted(from + i);
     if (!any) continue;
     const Nanos begun = session.port().now();
-    if (!co_await ask_about(size_class, first, from, count, bytes.first(count * shape.block_bytes))) co_return false;
+    if (!co_await ask_about(size_class, life, from, count, bytes.first(count * shape.block_bytes))) co_return false;
     if (!hurried && hungry == 0) {
       const Nanos took = session.port().now() - begun;
       co_await session.port().sleep_for(kSweepRest * took);
-      if (size_class.find(first) == nullptr || !goes_on()) co_return false;
+      if (!goes_on()) co_return false;
     }
   }
   co_return true;
 }
 
-Task<bool> Heap::State::ask_about(SizeClass& size_class, std::uint64_t first, std::uint64_t from, std::uint64_t count,
+Task<bool> Heap::State::ask_about(SizeClass& size_class, Segment::Life life, std::uint64_t from, std::uint64_t count,
                                   base::MutableBytes piece) {
   const std::uint64_t block_bytes = size_class.shape.block_bytes;
   // A run can be longer than one READ.
-  const std::uint64_t offset = layout::block_offset(size_class.block_at(first, from).units);
+  const std::uint64_t offset = layout::block_offset(size_class.block_at(life.first, from).units);
   for (std::uint64_t at = 0; at < piece.size(); at += kSweepBytes) {
     const std::uint64_t bytes = std::min<std::uint64_t>(kSweepBytes, piece.size() - at);
     if (!co_await read(offset + at, piece.subspan(at, bytes))) co_return false;
   }
   for (std::uint64_t i = 0; i < count; ++i) {
-    Segment* segment = size_class.find(first);
+    Segment* segment = size_class.find(life);
     if (segment == nullptr || !goes_on()) co_return false;
     if (!segment->is_doubted(from + i)) continue;
-    const std::uint64_t units = size_class.block_at(first, from + i).units;
+    const std::uint64_t units = size_class.block_at(life.first, from + i).units;
     const bool in_use = co_await used(units, piece.subspan(i * block_bytes, block_bytes));
-    if (segment = size_class.find(first); segment == nullptr || !goes_on()) co_return false;
+    if (segment = size_class.find(life); segment == nullptr || !goes_on()) co_return false;
     if (in_use) size_class.believe(*segment, from + i);
   }
   co_return true;

@@ -137,8 +137,8 @@ struct Heap::State {
   task::Task<void> look_through(SizeClass& size_class, std::uint64_t first, bool hurried);
   // Asks the index about each doubted block of the segment. Returns false if the segment has been given up meanwhile,
   // or the heap stops.
-  task::Task<bool> ask_index(SizeClass& size_class, std::uint64_t first, bool hurried);
-  task::Task<bool> ask_about(SizeClass& size_class, std::uint64_t first, std::uint64_t from, std::uint64_t count,
+  task::Task<bool> ask_index(SizeClass& size_class, Segment::Life life, bool hurried);
+  task::Task<bool> ask_about(SizeClass& size_class, Segment::Life life, std::uint64_t from, std::uint64_t count,
                              base::MutableBytes piece);
   // Waits until the bitmaps hold every mark that live clients make for blocks unlinked by now.
   task::Task<void> outlast_marks();
@@ -151,12 +151,12 @@ struct Heap::State {
   static task::Task<void> empty_in_background(std::shared_ptr<State> self, std::uint64_t wanted);
   task::Task<void> empty_some(std::uint64_t wanted, base::Nanos deadline);
   // Adopts sparse orphans of other classes, which may be useless to every client in their present class.
-  task::Task<void> gather(std::uint64_t wanted);
+  task::Task<void> gather(std::uint64_t wanted, base::Nanos deadline);
   task::Task<void> add_fresh(SizeClass& size_class, base::Nanos deadline);
   // Waits until what is in limbo now is free.
   task::Task<void> pass_eras(base::Nanos deadline);
-  // Rewrites the pairs in these segments. Returns false if the heap stops.
-  task::Task<bool> rewrite(const std::vector<Ledger::Sparse>& chosen);
+  // Rewrites the pairs in these segments, as far as the deadline lets it. Returns false if the heap stops.
+  task::Task<bool> rewrite(const std::vector<Ledger::Sparse>& chosen, base::Nanos deadline);
   // Returns the segments that become wholly free; their bitmaps tell what others have freed there.
   task::Task<void> return_emptied(std::vector<Ledger::Sparse>& chosen, base::Nanos deadline);
 };

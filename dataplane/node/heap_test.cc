@@ -1076,6 +1076,83 @@ TEST(HeapOfTheDead, WhatIsAdoptedForItsMarksIsLookedThrough) {
   world.leave(std::move(mortal));
 }
 
+// Answers by what the blocks hold, and some questions late.
+struct SlowIndex final : heap::References {
+  Task<Result<bool>> refers(std::uint64_t units, base::Bytes extent, Nanos, Cost&) override {
+    const auto read = layout::read_extent(extent, units);
+    EXPECT_TRUE(read.has_value());
+    const char letter = static_cast<char>(read->value[0]);
+    if (units == slow) ++asked[letter];
+    while (units == slow && !answered.contains(letter)) co_await port->sleep_for(kMillisecond);
+    const auto entry = entries.find(units);
+    co_return entry != entries.end() && entry->second == letter;
+  }
+  Task<base::Status> rewrite(std::vector<std::uint64_t>, std::uint64_t, Nanos, Cost&) override {
+    co_return base::Status();
+  }
+  SimPort* port = nullptr;
+  std::map<std::uint64_t, char> entries;  // block, letter of its value
+  std::uint64_t slow = 0;                 // the block about which questions are answered late
+  std::set<char> answered;
+  std::map<char, int> asked;
+};
+
+// The client gives a segment up while it is looking through it, another one fills it and dies, and the client inherits
+// it once more: what the first look has learned must not be taken for what is there now.
+TEST(HeapOfTheDead, ALookEndsWithTheSegmentItIsIn) {
+  constexpr std::uint64_t kBytes = 60'000;
+  HeapWorld world;
+  SlowIndex index;
+  SimPort& port = world.client();
+  index.port = &port;
+  HeapClient survivor = world.join(port);
+  survivor.heap->set_references(index);
+  const auto use_two_segments_and_die = [&](char letter) {
+    HeapClient client = world.join();
+    std::vector<Block> blocks;
+    while (client.heap->usage().segments < 2 || client.heap->usage().blocks_free > 0) {
+      blocks.push_back(*world.allocate(client, kBytes));
+      write_extent_at(world, blocks.back(), kBytes, letter);
+      index.entries[blocks.back().units] = letter;
+      client.heap->published(blocks.back());
+    }
+    if (index.slow == 0) index.slow = blocks[0].units;
+    client.session->end({Code::unavailable, "died"});
+    world.leave(std::move(client));
+    return blocks;
+  };
+  const std::vector<Block> first = use_two_segments_and_die('a');
+  Upkeep upkeep(world, survivor);
+  ASSERT_TRUE(world.wait_until([&] { return index.asked['a'] == 1 && survivor.heap->usage().taken_over == 2; }));
+  for (const Block& block : first) {
+    index.entries.erase(block.units);
+    survivor.heap->free(block.units, kBytes, world.cost);
+  }
+  // A client that quietly holds what others lack gives it back.
+  HeapClient filler = world.join();
+  while (world.allocate(filler, 1'000'000, kSecond).ok()) {
+  }
+  ASSERT_TRUE(world.wait_until([&] { return survivor.heap->usage().segments == 0; }));
+  world.pass(5 * kSecond);
+  const std::vector<Block> second = use_two_segments_and_die('b');
+  ASSERT_EQ(second[0].units, first[0].units) << "the segment that was given up";
+  ASSERT_TRUE(world.wait_until([&] { return index.asked['b'] == 1; }));
+  index.answered.insert('a');
+  world.pass(10 * kSecond);
+  EXPECT_EQ(index.asked['a'], 1);
+  std::set<std::uint64_t> in_use;
+  for (const Block& block : second) in_use.insert(block.units);
+  for (;;) {
+    const auto block = world.allocate(survivor, kBytes, 30 * kSecond, Purpose::replacement);
+    if (!block.ok()) break;
+    EXPECT_FALSE(in_use.contains(block->units)) << "a block in use was handed out";
+  }
+  index.answered.insert('b');
+  upkeep.end();
+  world.leave(std::move(survivor));
+  world.leave(std::move(filler));
+}
+
 // A client that inherits the segment would take the block for lost, and hand it out.
 TEST(HeapOfTheDead, ASegmentWithABlockThatIsAboutToBePublishedIsKept) {
   constexpr std::uint64_t kBytes = 3000;
