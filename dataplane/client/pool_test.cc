@@ -1652,6 +1652,30 @@ TEST_P(PoolRoomOfEitherTest, OthersWhoWriteMakeRoom) {
   run(other, expect_left(other, Left::every_second, keys, kOld));
 }
 
+// The client that wrote it all is dead, and others must look through its segments first.
+TEST_P(PoolRoomOfEitherTest, WhatTheDeadLeftMakesRoom) {
+  constexpr std::size_t kOld = 2000;
+  Client &filler = connect(), &other = connect();
+  int keys = 0;
+  run(filler, fill({&filler}, kOld, keys));
+  run(other, erase_but(other, Left::every_second, keys));
+  filler.port->crash(fabric::sim::InFlight::cut);
+  ASSERT_TRUE(run_until([this] { return nodes_[0]->stats().segments.dead > 0; }));
+  const std::uint64_t there = count_left(Left::every_second, keys);
+  for (const std::size_t bytes : {layout::kMaxValueBytes, std::size_t{10'000}}) {
+    const int fits = static_cast<int>(fit(there, kOld, bytes, 4));
+    EXPECT_GT(fits, 2);
+    run(other, add(other, fits, bytes));
+    EXPECT_LE(longest(std::to_string(bytes)), 2 * kMostTicks) << bytes;
+    run(other, expect_and_erase(other, fits, bytes));
+  }
+  run(other, expect_left(other, Left::every_second, keys, kOld));
+  for (std::unique_ptr<Client>& client : clients_) {
+    if (client->port->crashed()) fabric::sim::bury(std::shared_ptr<Client>(std::move(client)));
+  }
+  std::erase(clients_, nullptr);
+}
+
 // A refused write says nothing of other writes, which fit. A full heap stops being full when this client or another has
 // deleted something.
 TEST_P(PoolRoomOfEitherTest, ARefusedWriteRefusesNoOther) {

@@ -114,7 +114,7 @@ std::optional<std::uint64_t> SegmentLedger::grant(std::uint64_t count, std::uint
   if (!found && (anywhere || count >= cleared_.count)) found = find_free(count, true);
   if (!found) return std::nullopt;
   const std::uint64_t first = *found;
-  if (count > 1 && cleared_.overlaps(first, count)) end_clearing();
+  if (count > 1 && cleared_.overlaps(first, count)) cleared_ = {};
   take_from_hole(hole_of(first, count), first, count);
   for (std::uint64_t i = 0; i < count; ++i) segments_[first + i].state = State::rest_of_run;
   segments_[first].size_class = static_cast<std::uint8_t>(size_class);
@@ -204,6 +204,7 @@ std::vector<SegmentLedger::Part> SegmentLedger::parts_of(std::uint64_t begin, st
     Part part{.first = at, .length = std::max<std::uint64_t>(1, segment.run), .size_class = segment.size_class};
     part.free = segment.state == State::free || segment.state == State::resting;
     part.stays = stays(segment, count);
+    part.stuck = segment.stuck && !part.free;
     if (!part.free && !part.stays) {
       part.blocks = layout::segment_shape(segment.size_class, segment_bytes * part.length).blocks;
       part.room = std::min(part.blocks, free_blocks(at, segment.size_class));
@@ -219,8 +220,9 @@ std::pair<std::size_t, std::size_t> SegmentLedger::least_used(const std::vector<
                                                               bool packed) {
   // Segments before and behind each part that are adjacent to it and may be part of a stretch.
   std::vector<std::uint64_t> before(parts.size() + 1, 0), behind(parts.size() + 1, 0);
-  for (std::size_t i = 0; i < parts.size(); ++i) before[i + 1] = parts[i].stays ? 0 : before[i] + parts[i].length;
-  for (std::size_t i = parts.size(); i-- > 0;) behind[i] = parts[i].stays ? 0 : behind[i + 1] + parts[i].length;
+  const auto bars = [&parts](std::size_t i) { return parts[i].stays || parts[i].stuck; };
+  for (std::size_t i = 0; i < parts.size(); ++i) before[i + 1] = bars(i) ? 0 : before[i] + parts[i].length;
+  for (std::size_t i = parts.size(); i-- > 0;) behind[i] = bars(i) ? 0 : behind[i + 1] + parts[i].length;
   std::pair<std::size_t, std::size_t> best{0, 0};
   double best_used = 0;  // in segments
   for (std::size_t from = 0; from < parts.size(); ++from) {
@@ -229,7 +231,7 @@ std::pair<std::size_t, std::size_t> SegmentLedger::least_used(const std::vector<
     double used = 0;
     std::uint64_t length = 0;
     std::size_t to = from;
-    for (; to < parts.size() && length < count && !parts[to].stays; ++to) {
+    for (; to < parts.size() && length < count && !bars(to); ++to) {
       length += parts[to].length;
       used += static_cast<double>(parts[to].length * parts[to].used) / static_cast<double>(parts[to].blocks);
     }
@@ -241,7 +243,8 @@ std::pair<std::size_t, std::size_t> SegmentLedger::least_used(const std::vector<
 }
 
 bool SegmentLedger::fit_elsewhere(const std::vector<Part>& parts, std::pair<std::size_t, std::size_t> inside,
-                                  const layout::Stretch& stretch, std::uint64_t segment_bytes) const {
+                                  const layout::Stretch& stretch, std::uint64_t kept,
+                                  std::uint64_t segment_bytes) const {
   std::map<std::uint64_t, std::int64_t> homeless;  // blocks, minus the room in others of the size class
   std::uint64_t wanted = 0, free = counts_.free + counts_.resting;
   std::uint64_t runs = 0, longest = 1;  // that move
@@ -268,10 +271,11 @@ bool SegmentLedger::fit_elsewhere(const std::vector<Part>& parts, std::pair<std:
   for (const auto& [first, length] : holes_) {
     if (!stretch.overlaps(first, length)) rooms += length / longest;
   }
-  return wanted <= free && runs <= rooms;
+  return wanted + kept <= free && runs <= rooms;
 }
 
-std::optional<layout::Stretch> SegmentLedger::choose_stretch(std::uint64_t count, std::uint64_t segment_bytes,
+std::optional<layout::Stretch> SegmentLedger::choose_stretch(std::uint64_t count, std::uint64_t kept,
+                                                             std::uint64_t segment_bytes,
                                                              const FreeBlocks& free_blocks) {
   const std::uint64_t total = segments_.size();
   if (count == 0 || count > total || count > kStretchLooks / 2) return std::nullopt;
@@ -283,9 +287,32 @@ std::optional<layout::Stretch> SegmentLedger::choose_stretch(std::uint64_t count
     const auto best = least_used(parts, count, packed);
     if (best.second == 0) continue;
     const layout::Stretch stretch{.first = parts[best.first].first, .count = count};
-    if (fit_elsewhere(parts, best, stretch, segment_bytes)) return stretch;
+    if (fit_elsewhere(parts, best, stretch, kept, segment_bytes)) return stretch;
   }
+  for (const Part& part : parts) segments_[part.first].stuck = false;
   return std::nullopt;
+}
+
+double SegmentLedger::used_in_stretch(std::uint64_t segment_bytes, const FreeBlocks& free_blocks) const {
+  double used = 0;
+  const std::uint64_t end = cleared_.first + cleared_.count;
+  for (const Part& part : parts_of(begin_of(cleared_.first), end, cleared_.count, segment_bytes, free_blocks)) {
+    if (!part.free) used += static_cast<double>(part.length * part.used) / static_cast<double>(part.blocks);
+  }
+  return used;
+}
+
+void SegmentLedger::clear(const layout::Stretch& stretch, std::uint64_t segment_bytes, const FreeBlocks& free_blocks) {
+  cleared_ = stretch;
+  used_before_ = used_in_stretch(segment_bytes, free_blocks);
+}
+
+void SegmentLedger::end_clearing(std::uint64_t segment_bytes, const FreeBlocks& free_blocks) {
+  if (cleared_.count == 0) return;
+  if (used_in_stretch(segment_bytes, free_blocks) >= used_before_) {
+    for (std::uint64_t i = 0; i < cleared_.count; ++i) segments_[begin_of(cleared_.first + i)].stuck = true;
+  }
+  cleared_ = {};
 }
 
 std::map<std::uint64_t, SegmentLedger::Counts> SegmentLedger::counts_by_class() const {
@@ -313,6 +340,7 @@ void SegmentLedger::own(std::uint64_t first, std::uint64_t session) {
   segment.state = State::owned;
   segment.session = session;
   segment.deaths = deaths_;
+  segment.stuck = false;
   counts_.owned += segment.run;
 }
 

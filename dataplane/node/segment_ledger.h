@@ -53,12 +53,15 @@ class SegmentLedger {
   // --- A stretch of segments that is being cleared for a run
 
   // Chooses the stretch of so many segments with the least in use, among a bounded number of stretches, and among
-  // others the next time. Returns nothing if the contents would not fit elsewhere, by `free_blocks`.
-  std::optional<layout::Stretch> choose_stretch(std::uint64_t count, std::uint64_t segment_bytes,
+  // others the next time. Returns nothing if the contents would not fit elsewhere, by `free_blocks`, with `kept`
+  // segments left free. Passes over segments that are stuck; if there is no other stretch, considers them the next
+  // time.
+  std::optional<layout::Stretch> choose_stretch(std::uint64_t count, std::uint64_t kept, std::uint64_t segment_bytes,
                                                 const FreeBlocks& free_blocks);
   // One stretch is cleared at a time. It ends when a run is granted in it.
-  void clear(const layout::Stretch& stretch) { cleared_ = stretch; }
-  void end_clearing() { cleared_ = {}; }
+  void clear(const layout::Stretch& stretch, std::uint64_t segment_bytes, const FreeBlocks& free_blocks);
+  // Ends it without a run. If nothing in it has come free meanwhile, what is in use there is stuck.
+  void end_clearing(std::uint64_t segment_bytes, const FreeBlocks& free_blocks);
   const layout::Stretch& cleared() const { return cleared_; }
 
   // Makes the segments of a session that has ended the dead's. Returns how many.
@@ -112,6 +115,7 @@ class SegmentLedger {
     std::uint32_t run = 0;
     std::uint64_t session = 0;  // its owner, or the session that left it
     std::uint64_t deaths = 0;   // before the session got it; none: it was doubted before
+    bool stuck = false;         // nothing came free while a stretch with it was being cleared
   };
   struct Resting {
     std::uint64_t era, first, count;
@@ -127,6 +131,7 @@ class SegmentLedger {
   struct Part {
     std::uint64_t first = 0, length = 1, size_class = 0;
     bool stays = false;  // no client can empty it, or it has nowhere to go
+    bool stuck = false;  // clients have not emptied it
     bool free = false;
     std::uint64_t used = 0, room = 0, blocks = 1;
   };
@@ -140,7 +145,9 @@ class SegmentLedger {
   static std::pair<std::size_t, std::size_t> least_used(const std::vector<Part>& parts, std::uint64_t count,
                                                         bool packed);
   bool fit_elsewhere(const std::vector<Part>& parts, std::pair<std::size_t, std::size_t> inside,
-                     const layout::Stretch& stretch, std::uint64_t segment_bytes) const;
+                     const layout::Stretch& stretch, std::uint64_t kept, std::uint64_t segment_bytes) const;
+  // Returns how much of the stretch that is being cleared is in use, in segments.
+  double used_in_stretch(std::uint64_t segment_bytes, const FreeBlocks& free_blocks) const;
   std::optional<std::uint64_t> adopt_in_stretch(std::uint64_t except, std::uint64_t session);
   std::optional<std::uint64_t> find_free(std::uint64_t count, bool anywhere) const;
   // Returns the place of a run in a hole beside which the most further runs of its length have room, once the contents
@@ -157,6 +164,7 @@ class SegmentLedger {
   std::deque<Resting> resting_;                                                        // oldest era first
   std::uint64_t deaths_ = 0;
   layout::Stretch cleared_;
+  double used_before_ = 0;                // in it, when it was chosen
   std::uint64_t looked_for_stretch_ = 0;  // where the next look for a stretch begins
   Counts counts_;
 };

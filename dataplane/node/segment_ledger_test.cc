@@ -137,17 +137,17 @@ TEST(SegmentLedger, TheStretchIsChosenInWhichTheLeastIsInUseIfThatFitsElsewhere)
   const auto free_blocks = [&](std::uint64_t first, std::uint64_t) { return free[first]; };
   for (std::uint64_t i = 0; i < 8; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
   for (const std::uint64_t first : {1u, 2u, 4u, 5u, 7u}) ASSERT_TRUE(ledger.orphan(first, 1, 7));
-  EXPECT_EQ(ledger.choose_stretch(2, kSegmentBytes, free_blocks), (layout::Stretch{.first = 4, .count = 2}));
+  EXPECT_EQ(ledger.choose_stretch(2, 0, kSegmentBytes, free_blocks), (layout::Stretch{.first = 4, .count = 2}));
   // The contents of 6 would not fit into what is left beside these.
   free[1] = free[7] = free[2] = 0;
-  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), std::nullopt);
+  EXPECT_EQ(ledger.choose_stretch(3, 0, kSegmentBytes, free_blocks), std::nullopt);
   ASSERT_TRUE(ledger.give_back(0, 1, 7, 1));
-  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), (layout::Stretch{.first = 4, .count = 3}))
+  EXPECT_EQ(ledger.choose_stretch(3, 0, kSegmentBytes, free_blocks), (layout::Stretch{.first = 4, .count = 3}))
       << "a segment that rests takes it";
-  EXPECT_EQ(ledger.choose_stretch(9, kSegmentBytes, free_blocks), std::nullopt);
+  EXPECT_EQ(ledger.choose_stretch(9, 0, kSegmentBytes, free_blocks), std::nullopt);
   // What cannot leave lies in no stretch.
   EXPECT_EQ(ledger.bury(7), 2u);
-  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), std::nullopt);
+  EXPECT_EQ(ledger.choose_stretch(3, 0, kSegmentBytes, free_blocks), std::nullopt);
 }
 
 // A stretch may not leave too few segments between runs for another run.
@@ -158,7 +158,7 @@ TEST(SegmentLedger, AStretchTakesNoRoomFromOthersOfItsLength) {
   for (std::uint64_t i = 0; i < 10; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
   for (std::uint64_t i = 0; i < 9; ++i) ASSERT_TRUE(ledger.orphan(i, 1, 7));
   ASSERT_EQ(ledger.bury(7), 1u);  // the last stays where it is
-  EXPECT_EQ(ledger.choose_stretch(3, kSegmentBytes, free_blocks), (layout::Stretch{.first = 3, .count = 3}));
+  EXPECT_EQ(ledger.choose_stretch(3, 0, kSegmentBytes, free_blocks), (layout::Stretch{.first = 3, .count = 3}));
 }
 
 TEST(SegmentLedger, RunsLeaveAStretchForLongerOnes) {
@@ -170,10 +170,10 @@ TEST(SegmentLedger, RunsLeaveAStretchForLongerOnes) {
   ASSERT_TRUE(ledger.give_back(0, 2, 7, 1));
   ASSERT_TRUE(ledger.give_back(4, 2, 7, 1));
   ledger.settle(2);
-  EXPECT_EQ(ledger.choose_stretch(2, kSegmentBytes, nothing)->count, 2u);
-  const auto stretch = ledger.choose_stretch(3, kSegmentBytes, nothing);
+  EXPECT_EQ(ledger.choose_stretch(2, 0, kSegmentBytes, nothing)->count, 2u);
+  const auto stretch = ledger.choose_stretch(3, 0, kSegmentBytes, nothing);
   ASSERT_TRUE(stretch.has_value());
-  ledger.clear(*stretch);
+  ledger.clear(*stretch, kSegmentBytes, nothing);
   EXPECT_EQ(ledger.adopt_sparse(kRun, 8, kSegmentBytes, nothing), std::nullopt) << "it is owned";
   ASSERT_TRUE(ledger.orphan(2, 2, 7));
   EXPECT_EQ(ledger.adopt_sparse(kRun, 8, kSegmentBytes, nothing), 2u);
@@ -182,7 +182,8 @@ TEST(SegmentLedger, RunsLeaveAStretchForLongerOnes) {
 TEST(SegmentLedger, WhatIsFreeInAStretchThatIsClearedIsForRuns) {
   SegmentLedger ledger(6);
   for (std::uint64_t i = 0; i < 6; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
-  ledger.clear({.first = 1, .count = 3});
+  const auto full = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
+  ledger.clear({.first = 1, .count = 3}, kSegmentBytes, full);
   for (const std::uint64_t first : {1u, 3u, 5u}) ASSERT_TRUE(ledger.give_back(first, 1, 7, 1));
   ledger.settle(2);
   EXPECT_EQ(ledger.grant(1, kClass, 8), 5u);
@@ -190,7 +191,6 @@ TEST(SegmentLedger, WhatIsFreeInAStretchThatIsClearedIsForRuns) {
   EXPECT_EQ(ledger.grant(1, kClass, 8, true), 1u) << "asked for last";
   ASSERT_TRUE(ledger.give_back(1, 1, 8, 3));
   // A segment in the way is adopted and emptied, however full it is, but not for its own class.
-  const auto full = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
   ASSERT_TRUE(ledger.orphan(2, 1, 7));
   ASSERT_TRUE(ledger.orphan(4, 1, 7));
   EXPECT_EQ(ledger.adopt_sparse(kClass, 8, kSegmentBytes, full), std::nullopt);
@@ -202,25 +202,74 @@ TEST(SegmentLedger, WhatIsFreeInAStretchThatIsClearedIsForRuns) {
   EXPECT_EQ(ledger.cleared().count, 0u);
 }
 
-// This holds while stretches are being cleared, too.
+// A client that has a segment there may never empty it.
+TEST(SegmentLedger, AStretchInWhichNothingComesFreeIsPassedOver) {
+  SegmentLedger ledger(8);
+  std::array<std::uint64_t, 8> used{5, 5, 1, 1, 3, 3, 9, 9};
+  const auto free_blocks = [&](std::uint64_t first, std::uint64_t) { return kBlocks - used[first]; };
+  for (std::uint64_t i = 0; i < 8; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  const auto choose = [&] { return ledger.choose_stretch(2, 0, kSegmentBytes, free_blocks); };
+  const auto clear = [&](std::uint64_t first) {
+    const auto stretch = choose();
+    ASSERT_TRUE(stretch.has_value());
+    EXPECT_EQ(*stretch, (layout::Stretch{.first = first, .count = 2}));
+    ledger.clear(*stretch, kSegmentBytes, free_blocks);
+  };
+  clear(2);
+  used[3] = 0;
+  ledger.end_clearing(kSegmentBytes, free_blocks);
+  clear(2);  // it comes free
+  ledger.end_clearing(kSegmentBytes, free_blocks);
+  clear(4);
+  ledger.end_clearing(kSegmentBytes, free_blocks);
+  clear(0);
+  ledger.end_clearing(kSegmentBytes, free_blocks);
+  clear(6);
+  ledger.end_clearing(kSegmentBytes, free_blocks);
+  EXPECT_EQ(choose(), std::nullopt);
+  clear(2);  // from the beginning
+  ledger.end_clearing(kSegmentBytes, free_blocks);
+  // Others have it now.
+  ASSERT_TRUE(ledger.orphan(2, 1, 7));
+  ASSERT_EQ(ledger.adopt(kClass, 8, [](std::uint64_t) { return true; }), (SegmentLedger::Adopted{.first = 2}));
+  ASSERT_TRUE(ledger.give_back(3, 1, 7, 1));
+  clear(2);
+}
+
+// Some segments are kept from requests for new keys.
+TEST(SegmentLedger, NoStretchIsClearedForARunThatWouldStillBeRefused) {
+  SegmentLedger ledger(6);
+  const auto free_blocks = [](std::uint64_t, std::uint64_t) { return kBlocks - 1; };
+  for (std::uint64_t i = 0; i < 6; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  for (const std::uint64_t first : {0u, 5u}) ASSERT_TRUE(ledger.give_back(first, 1, 7, 1));
+  EXPECT_TRUE(ledger.choose_stretch(2, 1, kSegmentBytes, free_blocks).has_value());
+  EXPECT_EQ(ledger.choose_stretch(2, 2, kSegmentBytes, free_blocks), std::nullopt);
+}
+
+// This holds while stretches are being cleared and clients die, too.
 TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
-  std::uint64_t stretches = 0, granted_in_one = 0, adopted = 0;
+  std::uint64_t stretches = 0, granted_in_one = 0, adopted = 0, deaths = 0, inherited = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     base::Random random(seed);
     constexpr std::uint64_t kSegments = 40;
     SegmentLedger ledger(kSegments);
     using Held = std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>>;  // first -> count, session
-    Held owned, orphans;
+    Held owned, orphans, dead;  // of orphans and dead, the session does not count
     const auto free_blocks = [&](std::uint64_t first, std::uint64_t size_class) {
       return size_class == kRun ? 0 : base::mix(first ^ seed << 32) % (kBlocks + 1);
     };
     std::uint64_t era = 1;
+    const auto of_the_dead = [](const Held& segments) {
+      std::uint64_t count = 0;
+      for (const auto& [first, held] : segments) count += held.first;
+      return count;
+    };
     const auto any_of = [&](Held& held) {
       return std::next(held.begin(), static_cast<std::ptrdiff_t>(random.below(held.size())));
     };
     for (int step = 0; step < 3000; ++step) {
       const std::uint64_t session = 1 + random.below(3);
-      switch (random.below(8)) {
+      switch (random.below(9)) {
         case 0:
         case 1:
         case 2: {
@@ -229,7 +278,7 @@ TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
           const layout::Stretch cleared = ledger.cleared();
           const auto first = ledger.grant(count, count > 1 ? kRun : kClass, session, anywhere);
           if (!first) break;
-          for (const Held& held : {owned, orphans}) {
+          for (const Held& held : {owned, orphans, dead}) {
             for (const auto& [other, of] : held) {
               EXPECT_TRUE(*first + count <= other || other + of.first <= *first) << "shared, seed " << seed;
             }
@@ -254,7 +303,7 @@ TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
           if (!owned.empty()) {
             const auto entry = any_of(owned);
             EXPECT_TRUE(ledger.orphan(entry->first, entry->second.first, entry->second.second));
-            orphans.insert(owned.extract(entry));
+            (ledger.counts().dead > of_the_dead(dead) ? dead : orphans).insert(owned.extract(entry));
           }
           break;
         case 5: {
@@ -272,23 +321,51 @@ TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
           break;
         }
         case 6: {
-          if (random.chance(0.3)) ledger.end_clearing();
+          if (random.chance(0.3)) ledger.end_clearing(kSegmentBytes, free_blocks);
           const std::uint64_t count = 2 + random.below(5);
-          const auto stretch = ledger.choose_stretch(count, kSegmentBytes, free_blocks);
+          const auto stretch = ledger.choose_stretch(count, 0, kSegmentBytes, free_blocks);
           if (!stretch) break;
           EXPECT_EQ(stretch->count, count);
           EXPECT_LE(stretch->first + count, kSegments);
-          ledger.clear(*stretch);
+          ledger.clear(*stretch, kSegmentBytes, free_blocks);
           ++stretches;
           break;
         }
+        case 7:
+          if (random.chance(0.1)) {  // a client dies
+            ledger.doubt();
+            const std::uint64_t buried = ledger.bury(session);
+            std::uint64_t had = 0;
+            for (auto entry = owned.begin(); entry != owned.end();) {
+              const auto next = std::next(entry);
+              if (entry->second.second == session) {
+                had += entry->second.first;
+                dead.insert(owned.extract(entry));
+              }
+              entry = next;
+            }
+            EXPECT_EQ(buried, had) << "seed " << seed;
+            dead.merge(orphans);
+            ++deaths;
+          } else if (const auto got = ledger.inherit(kClass, 1, session)) {
+            ASSERT_TRUE(dead.contains(got->first)) << "seed " << seed;
+            EXPECT_EQ(got->run, dead.at(got->first).first);
+            dead.erase(got->first);
+            owned[got->first] = {got->run, session};
+            ++inherited;
+          } else {
+            EXPECT_TRUE(dead.empty()) << "seed " << seed;
+          }
+          break;
         default:
           ledger.settle(++era);
           break;
       }
       const auto& counts = ledger.counts();
-      EXPECT_EQ(counts.free + counts.owned + counts.orphaned + counts.resting, kSegments);
+      EXPECT_EQ(counts.free + counts.owned + counts.orphaned + counts.dead + counts.resting, kSegments);
+      EXPECT_EQ(counts.dead, of_the_dead(dead)) << "seed " << seed;
     }
+    while (const auto got = ledger.inherit(kClass, 1, 1)) owned[got->first] = {got->run, 1};
     for (const auto& [first, held] : owned) EXPECT_TRUE(ledger.give_back(first, held.first, held.second, era));
     EXPECT_EQ(ledger.rest_empty_orphans(era, [](std::uint64_t, std::uint64_t) { return true; }), orphans.size());
     ledger.settle(era + 1);
@@ -298,6 +375,8 @@ TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
   EXPECT_GT(stretches, 100u);
   EXPECT_GT(granted_in_one, 100u);
   EXPECT_GT(adopted, 100u);
+  EXPECT_GT(deaths, 100u);
+  EXPECT_GT(inherited, 100u);
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ Segments::Segments(const layout::Geometry& geometry, base::MutableBytes memory, 
       lease_(lease),
       largest_class_(layout::largest_class(geometry.segment_bytes)),
       ledger_(geometry.segments),
-      written_(geometry.segments, false) {}
+      written_(geometry.segments, false),
+      free_blocks_([this](std::uint64_t first, std::uint64_t size_class) { return free_blocks(first, size_class); }) {}
 
 bool Segments::is_possible(const layout::AllocateSegmentsRequest& request) const {
   return request.size_class == layout::kRun || (request.count == 1 && request.size_class <= largest_class_);
@@ -35,7 +36,7 @@ bool Segments::is_possible(const layout::AllocateSegmentsRequest& request) const
 
 layout::AllocateSegmentsReply Segments::grant(const Caller& caller, const layout::AllocateSegmentsRequest& request,
                                               const Moment& at) {
-  if (cleared(at.now).count == 0) ledger_.end_clearing();
+  if (cleared(at.now).count == 0) ledger_.end_clearing(geometry_.segment_bytes, free_blocks_);
   // The stretch that is being cleared comes last.
   const auto adopt = [&](bool anywhere) -> std::optional<layout::AllocateSegmentsReply> {
     if (request.size_class == layout::kRun) return std::nullopt;
@@ -64,13 +65,14 @@ layout::AllocateSegmentsReply Segments::grant(const Caller& caller, const layout
   }
   if (!first) {
     ++refusals_;
-    if (request.count > 1) look_for_stretch(request.count, at.now);
+    if (request.count > 1) look_for_stretch(request.count, kept, at.now);
     const std::uint64_t coming = segments.free + segments.resting;
     const bool soon = segments.resting > 0 && request.count > 0 && coming >= kept && coming - kept >= request.count;
     scarce_until_ = at.now + lease_;
     if (request.replaces != 0 && !soon) {
       spent_until_ = scarce_until_;
-      if (request.in_vain != 0) dry_until_ = scarce_until_;
+      // A run finds none because they are not adjacent. New keys that take single segments are not in its way.
+      if (request.in_vain != 0 && request.count == 1) dry_until_ = scarce_until_;
     }
     return {.status = soon ? 2u : 1u};
   }
@@ -81,9 +83,7 @@ layout::AllocateSegmentsReply Segments::grant(const Caller& caller, const layout
 
 layout::AdoptSegmentReply Segments::bequeath(const Caller& caller, const layout::AdoptSegmentRequest& request) {
   if (request.run == layout::AdoptSegmentRequest::kSparse) {
-    const auto first = ledger_.adopt_sparse(
-        request.size_class, caller.session, geometry_.segment_bytes,
-        [this](std::uint64_t one, std::uint64_t size_class) { return free_blocks(one, size_class); });
+    const auto first = ledger_.adopt_sparse(request.size_class, caller.session, geometry_.segment_bytes, free_blocks_);
     if (!first) return {.status = 1};
     const std::uint64_t size_class = ledger_.size_class_of(*first), run = ledger_.run_of(*first);
     write_header(*first, caller, size_class, run);
@@ -123,13 +123,11 @@ layout::Stretch Segments::cleared(base::Nanos now) const {
   return now < cleared_until_ ? ledger_.cleared() : layout::Stretch{};
 }
 
-void Segments::look_for_stretch(std::uint64_t count, base::Nanos now) {
+void Segments::look_for_stretch(std::uint64_t count, std::uint64_t kept, base::Nanos now) {
   if (cleared(now).count < count) {
-    const auto stretch = ledger_.choose_stretch(
-        count, geometry_.segment_bytes,
-        [this](std::uint64_t first, std::uint64_t size_class) { return free_blocks(first, size_class); });
+    const auto stretch = ledger_.choose_stretch(count, kept, geometry_.segment_bytes, free_blocks_);
     if (!stretch) return;
-    ledger_.clear(*stretch);
+    ledger_.clear(*stretch, geometry_.segment_bytes, free_blocks_);
     clearing_since_ = now;
   }
   cleared_until_ = std::min(clearing_since_ + lease_ / kClearing, now + lease_ / kForgotten);

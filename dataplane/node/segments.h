@@ -21,6 +21,7 @@ class Segments {
  public:
   // `lease`: how long clients hear of a shortage.
   Segments(const layout::Geometry& geometry, base::MutableBytes memory, base::Nanos lease);
+  Segments(const Segments&) = delete;
 
   struct Caller {
     std::uint64_t session = 0;
@@ -66,7 +67,8 @@ class Segments {
   void mark_all_free(std::uint64_t first, std::uint64_t run);
   void clear_headers(std::uint64_t first, std::uint64_t count);
   void zero(std::uint64_t first, std::uint64_t count);
-  void look_for_stretch(std::uint64_t count, base::Nanos now);
+  // `kept`: segments that the request may not take.
+  void look_for_stretch(std::uint64_t count, std::uint64_t kept, base::Nanos now);
   std::uint64_t free_blocks(std::uint64_t first, std::uint64_t size_class) const;
 
   const layout::Geometry geometry_;
@@ -75,6 +77,7 @@ class Segments {
   const std::uint64_t largest_class_;  // of blocks that share a segment
   SegmentLedger ledger_;
   std::vector<bool> written_;  // segments that were handed out before
+  const SegmentLedger::FreeBlocks free_blocks_;
   base::Nanos clearing_since_ = 0, cleared_until_ = 0;
   base::Nanos scarce_until_ = 0, spent_until_ = 0, dry_until_ = 0;
   std::uint64_t refusals_ = 0;

@@ -172,6 +172,17 @@ TEST(Segments, AShortageIsToldForALease) {
   EXPECT_EQ(heap.grant(kOne, 3, 1, kLate, true).first, taken[0]);
 }
 
+// What a run lacks is segments side by side. New keys may still take those that there are.
+TEST(Segments, ARunThatIsRefusedKeepsNewKeysFromNothing) {
+  Heap heap;
+  while (heap.grant(kOne, 3, 1, kEarly, true).status == 0) {
+  }
+  EXPECT_EQ(heap.grant(kOther, kRun, 3, kEarly, true, true).status, 1u);
+  EXPECT_EQ(heap.segments->pressure(kLease - 1), Pressure::spent);
+  EXPECT_EQ(heap.grant(kOther, 4, 1, kEarly, true, true).status, 1u);
+  EXPECT_EQ(heap.segments->pressure(kLease - 1), Pressure::dry);
+}
+
 // A run that is refused starts the clearing of a stretch, for as long as clients ask for it, and for at most half a
 // lease.
 TEST(Segments, AStretchIsClearedForARunThatIsRefused) {
