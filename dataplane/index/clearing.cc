@@ -72,16 +72,21 @@ Clearing::Clearing(session::Session& session, const layout::Geometry& geometry, 
       suspected_(geometry.marks(), false) {}
 
 void Clearing::seen(std::uint64_t first, std::uint64_t end, bool empty) {
+  auto run = std::find_if(runs_.begin(), runs_.end(), [first](const Run& one) { return one.end == first; });
   if (!empty) {
-    run_end_ = run_first_ = 0;
+    if (run != runs_.end()) *run = {};
     return;
   }
-  if (first != run_end_) run_first_ = first;
-  run_end_ = end;
-  for (std::uint64_t mark = (run_first_ + stretch_ - 1) / stretch_; mark < suspected_.size(); ++mark) {
+  if (run == runs_.end()) {
+    run = runs_.begin() + static_cast<std::ptrdiff_t>(next_run_);
+    next_run_ = (next_run_ + 1) % kScansAtOnce;
+    run->first = first;
+  }
+  run->end = end;
+  for (std::uint64_t mark = (run->first + stretch_ - 1) / stretch_; mark < suspected_.size(); ++mark) {
     const std::uint64_t behind = std::min((mark + 1) * stretch_, end_);
-    if (behind > run_end_) break;
-    run_first_ = behind;
+    if (behind > run->end) break;
+    run->first = behind;
     if (!suspected_[mark]) ++suspects_;
     suspected_[mark] = true;
   }

@@ -9,6 +9,7 @@
 // A client that dies amid a round leaves nothing behind.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -55,7 +56,7 @@ class Clearing {
   Clearing(const Clearing&) = delete;
 
   // A scan has read the positions from `first` to `end`, and found them empty or not. A mark is to be cleared when all
-  // of its positions have been found empty one after the other.
+  // of its positions have been found empty one after the other. Follows a few scans that take turns.
   void seen(std::uint64_t first, std::uint64_t end, bool empty);
   // Begins a round in the background, if there is something to clear. To be called about once a tick.
   void maintain();
@@ -84,7 +85,13 @@ class Clearing {
   const std::uint64_t end_;      // of all positions
   Stretches& rows_;
   Marks& counts_;
-  std::uint64_t run_first_ = 0, run_end_ = 0;  // positions seen empty one after the other
+  // Positions that one scan has seen empty, one after the other. It goes on at `end`.
+  struct Run {
+    std::uint64_t first = 0, end = 0;
+  };
+  static constexpr std::size_t kScansAtOnce = 8;
+  std::array<Run, kScansAtOnce> runs_{};
+  std::size_t next_run_ = 0;  // the one that a new scan takes
   std::vector<bool> suspected_;
   std::uint64_t suspects_ = 0;
   bool running_ = false;

@@ -132,6 +132,20 @@ TEST_P(ClearingTest, OfRowsThatHaveBecomeEmpty) {
   expect_right(world);
 }
 
+TEST_P(ClearingTest, ByScansThatTakeTurns) {
+  World world(options());
+  Client &a = world.connect("a"), &b = world.connect("b");
+  for (int i = 0; i < 60; ++i) put(world, a, "k" + std::to_string(i));
+  for (int i = 0; i < 60; ++i) remove(world, a, "k" + std::to_string(i));
+  const std::uint64_t before = set_marks(world);
+  const auto one = std::make_shared<bool>(false), other = std::make_shared<bool>(false);
+  for (const auto& over : {one, other}) world.spawn(b, flagged(world.scan(b, {}, {.count = 1}, kPatience), over));
+  ASSERT_TRUE(world.run_until([&] { return *one && *other; }));
+  clear(world, b);
+  EXPECT_EQ(b.table().marks().cleared_marks, before);
+  expect_right(world);
+}
+
 TEST_P(ClearingTest, CostsAnInsertOneMessageAndNoTrip) {
   World world(options());
   Client &a = world.connect("a"), &b = world.connect("b");

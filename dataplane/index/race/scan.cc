@@ -56,6 +56,15 @@ class GroupView {
   base::Bytes bytes_;
 };
 
+// Tentative slots count as entries: their mark cannot be cleared.
+bool is_empty_group(base::Bytes bytes) {
+  const GroupView group(bytes);
+  for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) {
+    if (!group.slot(slot).empty()) return false;
+  }
+  return true;
+}
+
 class Scan {
  public:
   Scan(Table::State& state, std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost)
@@ -81,6 +90,7 @@ class Scan {
     directory::Route route;
     bool opened = false;  // in the new table of a split, when it was read before: the old one is not asked any more
     std::array<std::byte, kGroupBytes> bytes{}, old{};
+    bool is_empty() const { return is_empty_group(bytes) && is_empty_group(old); }
   };
   enum class Sight : std::uint8_t { good, again, stale };
   struct Found {
@@ -194,7 +204,7 @@ Task<Result<index::Page>> Scan::run() {
         if (sight != Sight::good) break;
         misled_since_ = 0;
         ++parts;
-        state_.clearing.seen(part.position, at_, found_.size() == before);
+        state_.clearing.seen(part.position, at_, found_.size() == before && part.is_empty());
         at_ = used_from(at_);
       }
       if (sight == Sight::good && !outrun_) {
@@ -388,14 +398,7 @@ Task<Result<std::vector<bool>>> Table::State::empty(std::span<const std::uint64_
     const std::uint64_t count = std::min(geometry.rows_per_mark(), geometry.rows_per_table() - first);
     for (const std::uint64_t table : tables) rows.push_back({i, group_offset(table, first), count});
   }
-  const auto empty_group = [](base::Bytes bytes) {
-    const GroupView group(bytes);
-    for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) {
-      if (!group.slot(slot).empty()) return false;
-    }
-    return true;
-  };
-  co_return co_await index::are_empty(session, of_marks.size(), std::move(rows), kGroupBytes, empty_group, deadline,
+  co_return co_await index::are_empty(session, of_marks.size(), std::move(rows), kGroupBytes, is_empty_group, deadline,
                                       cost);
 }
 

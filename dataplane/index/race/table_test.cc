@@ -19,6 +19,7 @@
 #include "layout/operation_slot.h"
 #include "node/audit.h"
 #include "node/memory_node.h"
+#include "sim/housekeeping.h"
 #include "sim/survey.h"
 #include "sim/world.h"
 
@@ -224,6 +225,14 @@ TEST_F(RaceSlots, SaysWhatCannotBe) {
   EXPECT_EQ(look(), Code::corrupt);
   cas(main, HeaderWord::of(1, 1 - (hash & 1)), HeaderWord::of(1, hash & 1));
   EXPECT_EQ(get("k"), "v");
+}
+
+// Its group's mark stays, so a scan that finds nothing else begins no round in vain.
+TEST_F(RaceSlots, AScanAsksForNoClearingWhereATentativeSlotLies) {
+  leave_tentative("k");
+  ASSERT_TRUE(world.run(client, world.scan(client, {}, {.count = 64}, kPatience)));
+  ASSERT_TRUE(world.run(client, sim::clear_marks(client)));
+  EXPECT_EQ(table().marks().cleared_marks + table().marks().kept_marks, 0u);
 }
 
 // What a client holds when it dies in the middle of an insert is freed when its segments change hands.
