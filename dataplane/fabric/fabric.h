@@ -257,6 +257,12 @@ class Port {
   // Timers, for wires and for Sleep.
   virtual void arm(Timer& timer) = 0;     // timer.when must be set; fires once
   virtual void disarm(Timer& timer) = 0;  // no effect if not armed
+  // Fires a timer that is not armed once the caller has suspended or returned; where a thread has turns, before the
+  // present one ends. It cannot be disarmed any more.
+  virtual void fire_soon(Timer& timer) {
+    timer.when = now();
+    arm(timer);
+  }
 
  protected:
   virtual task::Task<base::Result<std::string>> exchange_with(std::string node_name, std::string endpoint,

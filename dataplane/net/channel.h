@@ -82,6 +82,9 @@ class Channel : public TurnHook {
   // One read and one write run at a time.
   virtual void begin_read(base::MutableBytes into) = 0;
   virtual void begin_write(base::Bytes from) = 0;
+  // Reads what has come in already, without waiting; 0 if that is nothing, or an error that the next read will tell.
+  // Called while neither a read nor a write is under way.
+  virtual std::size_t read_now(base::MutableBytes) { return 0; }
   // Writes what the socket takes at once, possibly nothing; the rest is for begin_write.
   virtual base::Status write_now(base::Bytes from, std::size_t& taken) = 0;
   // Tells the peer that nothing more will come. Returns true if goodbye_done follows; false if only the end of the

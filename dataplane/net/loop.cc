@@ -15,16 +15,22 @@
 namespace farpool::net {
 namespace {
 
+// How often hooks of a turn may make new work for it before it ends.
+constexpr int kMostRounds = 16;
 // The largest number of events in a turn, before the loop looks at the pollers.
 constexpr std::size_t kMostHandlers = 256;
+
+thread_local const Loop* running = nullptr;  // on this thread
 
 }  // namespace
 
 struct Loop::State {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard{context.get_executor()};
-  TurnLink hooks;  // head of a ring
+  TurnLink early_hooks, hooks;  // heads of rings
   bool turn_end_posted = false;
+  bool polls = false;            // each look at the pollers begins a turn
+  Nanos turn_time = 0;           // 0: nobody has asked for it in this turn
   std::vector<Poller*> pollers;  // none where one was removed in this turn
   Nanos spin = 0;
   std::atomic<bool> stopping = false;
@@ -35,16 +41,18 @@ Loop::Loop() : state_(std::make_unique<State>()) {}
 Loop::~Loop() = default;
 
 void Loop::run() {
+  const Loop* const before = std::exchange(running, this);
   for (;;) {
     // A stop of the context counts until it is restarted: an earlier stop has left its flag.
     state_->context.restart();
-    if (state_->stopping.exchange(false)) return;
+    if (state_->stopping.exchange(false)) break;
     if (state_->pollers.empty()) {
       state_->context.run();  // until stop(), or the first poller
     } else {
       run_pollers();
     }
   }
+  running = before;
 }
 
 void Loop::stop() {
@@ -54,7 +62,9 @@ void Loop::stop() {
 
 void Loop::run_pollers() {
   Nanos idle_since = 0;
+  state_->polls = true;
   while (!state_->stopping && !state_->pollers.empty()) {
+    state_->turn_time = 0;
     // Handlers that make others ready at once could continue for ever.
     std::size_t handled = 0;
     while (handled < kMostHandlers && state_->context.poll_one() > 0) ++handled;
@@ -66,9 +76,12 @@ void Loop::run_pollers() {
       if (idle_since == 0) idle_since = now();
       if (now() - idle_since < state_->spin) continue;
     }
+    state_->turn_time = 0;
     if (may_sleep()) state_->context.run_one();
     idle_since = 0;
   }
+  state_->polls = false;
+  state_->turn_time = 0;
 }
 
 bool Loop::poll_all() {
@@ -98,23 +111,38 @@ void Loop::set_spin(Nanos spin) { state_->spin = spin; }
 
 void Loop::post(std::function<void()> what) { asio::post(state_->context, std::move(what)); }
 
-void Loop::at_turn_end(TurnHook& hook) {
+void Loop::add_to(TurnLink& head, TurnHook& hook) {
   if (hook.next != &hook) return;
-  TurnLink& head = state_->hooks;
   hook.previous = head.previous;
   hook.next = &head;
   head.previous->next = &hook;
   head.previous = &hook;
+  end_turn_soon();
+}
+
+void Loop::at_turn_end(TurnHook& hook) { add_to(state_->hooks, hook); }
+
+void Loop::before_turn_end(TurnHook& hook) { add_to(state_->early_hooks, hook); }
+
+void Loop::end_turn_soon() {
   if (std::exchange(state_->turn_end_posted, true)) return;
   // Asio runs handlers in the order in which they became ready: this one comes after all that are ready now.
   asio::post(state_->context, [this] { end_turn(); });
 }
 
 void Loop::end_turn() {
+  for (int round = 0; round < kMostRounds && state_->early_hooks.next != &state_->early_hooks; ++round) {
+    call_all(state_->early_hooks);
+  }
   state_->turn_end_posted = false;
-  // Hooks that are queued from here on wait for the next turn.
+  if (state_->early_hooks.next != &state_->early_hooks) end_turn_soon();
+  call_all(state_->hooks);
+  state_->turn_time = 0;
+}
+
+// Hooks that are queued from here on are called the next time.
+void Loop::call_all(TurnLink& head) {
   TurnLink now;
-  TurnLink& head = state_->hooks;
   if (head.next == &head) return;
   now.next = head.next;
   now.previous = head.previous;
@@ -126,6 +154,15 @@ void Loop::end_turn() {
     hook->unlink();
     hook->on_turn_end();
   }
+}
+
+Nanos Loop::turn_time() {
+  if (running != this) return now();
+  if (state_->turn_time == 0) {
+    state_->turn_time = now();
+    if (!state_->polls) end_turn_soon();
+  }
+  return state_->turn_time;
 }
 
 Nanos Loop::now() {

@@ -68,6 +68,8 @@ class Loop {
 
   // Calls the hook once when the current turn ends; further calls before then change nothing.
   void at_turn_end(TurnHook& hook);
+  // The same, before the hooks that are called at the turn's end: what it does still belongs to the turn.
+  void before_turn_end(TurnHook& hook);
 
   void add(Poller& poller);
   void remove(Poller& poller);  // no effect if it is not there
@@ -76,11 +78,17 @@ class Loop {
   void set_spin(Nanos spin);
 
   static Nanos now();  // the monotonic clock; any thread
+  // Returns the time at which the current turn first asked for it: the clock is read once a turn. Never later than
+  // now(); the same as now() outside of run() and on other threads.
+  Nanos turn_time();
 
   asio::io_context& context();
 
  private:
   void end_turn();
+  void end_turn_soon();
+  void add_to(TurnLink& head, TurnHook& hook);
+  static void call_all(TurnLink& head);
   void run_pollers();
   bool poll_all();
   bool may_sleep();

@@ -366,6 +366,55 @@ TEST(Loop, CallsAHookOnceAtTheEndOfItsTurn) {
 }
 
 // A coroutine that sleeps for next to no time, again and again, is such an alarm.
+// What a hook does before the end still belongs to the turn, and so does what it queues.
+TEST(Loop, CallsHooksOfTheTurnBeforeThoseOfItsEnd) {
+  struct Hook final : TurnHook {
+    explicit Hook(std::function<void()> does) : does(std::move(does)) {}
+    void on_turn_end() noexcept override { does(); }
+    std::function<void()> does;
+  };
+  Loop loop;
+  std::string order;
+  int left = 3;
+  Hook end([&] {
+    order += 'e';
+    loop.stop();
+  });
+  Hook early([&] {
+    order += 'w';
+    if (--left > 0) loop.before_turn_end(early);
+  });
+  loop.post([&] {
+    loop.at_turn_end(end);
+    loop.before_turn_end(early);
+    order += 'h';
+  });
+  loop.run();
+  EXPECT_EQ(order, "hwwwe");
+}
+
+TEST(Loop, ReadsTheClockOnceATurn) {
+  Loop loop;
+  Nanos first = 0, second = 0;
+  loop.post([&] {
+    first = loop.turn_time();
+    EXPECT_LE(first, Loop::now());
+    while (Loop::now() == first) {
+    }
+    EXPECT_EQ(loop.turn_time(), first) << "the same turn";
+  });
+  Alarm alarm(loop, [&] {
+    second = loop.turn_time();
+    loop.stop();
+  });
+  const Nanos when = Loop::now() + base::kMillisecond;
+  alarm.set(when);
+  loop.run();
+  EXPECT_GE(second, when);
+  const Nanos outside = Loop::now();
+  EXPECT_GE(loop.turn_time(), outside) << "nobody is in a turn";
+}
+
 TEST(Loop, LooksAtPollersWhateverElseIsAlwaysReady) {
   struct Count final : Poller {
     bool poll() noexcept override {
@@ -559,6 +608,70 @@ TEST_P(Streams, CarryBytesBothWaysAndCloseCleanly) {
     EXPECT_LT(echo->most_unsent, 2u << 20) << "the writer was not held back";
     EXPECT_EQ(echo->stream->peer().name, GetParam() == Kind::tls ? "c0" : "");
   }
+}
+
+// Writes pieces, each as soon as the one before has left.
+struct Piecemeal final : StreamHandler {
+  Piecemeal(std::unique_ptr<Stream> connected, int pieces, std::promise<void>& all_sent)
+      : stream(std::move(connected)), left(pieces), all_sent(all_sent) {
+    stream->start(*this);
+    on_sent();
+  }
+  void on_input() noexcept override {}
+  void on_sent() noexcept override {
+    if (left-- > 0) return stream->write("piece");
+    if (left == -1) all_sent.set_value();
+  }
+  void on_closed(const base::Status&) noexcept override {}
+  std::unique_ptr<Stream> stream;
+  int left;
+  std::promise<void>& all_sent;
+};
+// Is busy until all has been sent, and counts how often it is called.
+struct Busy final : StreamHandler {
+  Busy(std::unique_ptr<Stream> incoming, std::size_t bytes, std::shared_future<void> sent, std::promise<void>& all_read)
+      : stream(std::move(incoming)), left(bytes), sent(std::move(sent)), all_read(all_read) {
+    stream->start(*this);
+  }
+  void on_input() noexcept override {
+    ++calls;
+    sent.wait();
+    left -= stream->input().size();
+    stream->consume(stream->input().size());
+    if (left == 0) all_read.set_value();
+  }
+  void on_closed(const base::Status&) noexcept override {}
+  std::unique_ptr<Stream> stream;
+  std::size_t left;
+  std::shared_future<void> sent;
+  std::promise<void>& all_read;
+  int calls = 0;
+};
+
+// Over TLS each piece is a record. A handler that got one record a call would answer each by one of its own, for ever.
+TEST_P(Streams, ShowAllThatHasComeInAtOnce) {
+  constexpr int kPieces = 60;
+  std::promise<void> all_sent, all_read;
+  const std::shared_future<void> sent = all_sent.get_future().share();
+  std::unique_ptr<Busy> busy;
+  std::unique_ptr<Piecemeal> writer;
+  auto opened = Listener::open(server.loop, options, [&](std::unique_ptr<Stream> stream) {
+    busy = std::make_unique<Busy>(std::move(stream), kPieces * 5, sent, all_read);
+  });
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  listener = std::move(*opened);
+  client.loop.post([&] {
+    connect(client.loop, listener->address(), client_tls, Loop::now() + kPatience, [&](auto stream) {
+      ASSERT_TRUE(stream.ok()) << stream.status().message();
+      writer = std::make_unique<Piecemeal>(std::move(*stream), kPieces, all_sent);
+    });
+  });
+  ASSERT_EQ(all_read.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  server.on([&] {
+    EXPECT_LE(busy->calls, 5) << "for " << kPieces << " pieces";
+    busy.reset();
+  });
+  client.on([&] { writer.reset(); });
 }
 
 TEST_P(Streams, AreBoundedInNumber) {

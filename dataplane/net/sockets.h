@@ -32,10 +32,8 @@ class SocketChannel final : public Channel {
  public:
   SocketChannel(Loop& loop, Identity peer, std::string remote, Seat seat, Socket socket)
       : Channel(loop, std::move(peer), std::move(remote), std::move(seat)), socket_(std::move(socket)) {
-    if constexpr (!kTls) {
-      asio::error_code ignored;
-      socket_.non_blocking(true, ignored);
-    }
+    asio::error_code ignored;
+    wire().lowest_layer().non_blocking(true, ignored);
   }
 
   bool readable() override {
@@ -74,6 +72,18 @@ class SocketChannel final : public Channel {
   }
   void begin_write(base::Bytes from) override {
     asio::async_write(wire(), asio::buffer(from.data(), from.size()), WriteDone{Ref(this)});
+  }
+  // A read yields one TLS record, and a peer that answers each record by one of its own would keep both sides at records
+  // with one answer each. So the handler sees all records that have come in.
+  std::size_t read_now([[maybe_unused]] base::MutableBytes into) override {
+    if constexpr (kTls) {
+      SSL* const tls = wire().native_handle();
+      if (SSL_pending(tls) == 0 && BIO_ctrl_pending(SSL_get_rbio(tls)) == 0) return 0;
+      asio::error_code error;
+      const std::size_t bytes = wire().read_some(asio::buffer(into.data(), into.size()), error);
+      return error ? 0 : bytes;
+    }
+    return 0;
   }
   base::Status write_now([[maybe_unused]] base::Bytes from, [[maybe_unused]] std::size_t& taken) override {
     if constexpr (!kTls) {  // a TLS record that has been cut off half way cannot be taken up again

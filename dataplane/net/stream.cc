@@ -63,6 +63,12 @@ void Channel::read_done(bool failed, base::Status why, std::size_t bytes) {
   }
   in_.commit(bytes);
   if (bytes == asked_) chunk_ = std::min(chunk_ * 2, kMaxChunk);
+  if (!writing_) {
+    while (bytes > 0 && in_.size() < std::max(need_, kMaxAhead)) {
+      bytes = read_now(in_.room(chunk_));
+      in_.commit(bytes);
+    }
+  }
   if (in_.size() >= need_ && handler_ != nullptr) {
     in_handler_ = true;
     handler_->on_input();

@@ -31,8 +31,7 @@ void WaitQueue::wake_one() {
   unlink(waiter);
   waiter.woken_ = true;
   port_.disarm(waiter);
-  waiter.when = port_.now();
-  port_.arm(waiter);
+  port_.fire_soon(waiter);
 }
 
 void WaitQueue::wake_all() {

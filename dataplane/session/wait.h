@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits until another coroutine of the same port wakes it, or until a deadline. Waiters never resume inline: a wake is
-// a timer that is due at once, so the waking coroutine can finish its work first.
+// Waits until another coroutine of the same port wakes it, or until a deadline. Waiters never resume inline, so the
+// waking coroutine can finish its work first.
 #pragma once
 
 #include <coroutine>

@@ -83,7 +83,7 @@ class Reception final : public net::StreamHandler, public Timer {
 }  // namespace
 
 LoopPort::LoopPort(net::Loop& loop, std::shared_ptr<net::Tls> tls, SlabSource* registered)
-    : Port(registered), loop_(loop), tls_(std::move(tls)), alarm_(loop, [this] {
+    : Port(registered), loop_(loop), tls_(std::move(tls)), soon_(loop), alarm_(loop, [this] {
         alarm_at_ = base::kNever;
         timers_.fire_due(now());
         wake(timers_.next());
@@ -104,6 +104,19 @@ void LoopPort::arm(Timer& timer) {
 }
 
 void LoopPort::disarm(Timer& timer) { timers_.disarm(timer); }
+
+void LoopPort::fire_soon(Timer& timer) { soon_.add(timer); }
+
+void LoopPort::Soon::add(Timer& timer) {
+  timers_.push_back(&timer);
+  loop_.before_turn_end(*this);
+}
+
+void LoopPort::Soon::on_turn_end() noexcept {
+  std::swap(timers_, firing_);
+  for (Timer* const timer : firing_) timer->fire();
+  firing_.clear();
+}
 
 // If an alarm is early, it finds nothing due and is set again: that is cheaper than moving it whenever a timer goes.
 void LoopPort::wake(Nanos when) {

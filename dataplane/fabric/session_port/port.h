@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "fabric/fabric.h"
@@ -24,10 +25,12 @@ namespace farpool::fabric::session_port {
 // pool, and the wanted name if there is one.
 class LoopPort : public Port {
  public:
-  Nanos now() const final { return net::Loop::now(); }
+  // The turn's time: a turn reads the clock once.
+  Nanos now() const final { return loop_.turn_time(); }
   std::uint64_t random() final;
   void arm(Timer& timer) final;
   void disarm(Timer& timer) final;
+  void fire_soon(Timer& timer) final;
 
   // A lane that a memory node has accepted: what it said, and the connection, which stays open as long as the lane.
   struct Begun {
@@ -61,7 +64,20 @@ class LoopPort : public Port {
   task::Task<base::Status> say(Answer& answer, Greeting kind, std::string body, Nanos deadline);
   void wake(Nanos when);
 
+  // Fires timers before the turn ends.
+  class Soon final : public net::TurnHook {
+   public:
+    explicit Soon(net::Loop& loop) : loop_(loop) {}
+    void add(Timer& timer);
+    void on_turn_end() noexcept override;
+
+   private:
+    net::Loop& loop_;
+    std::vector<Timer*> timers_, firing_;
+  };
+
   std::shared_ptr<net::Tls> tls_;
+  Soon soon_;
   TimerQueue timers_;
   net::Alarm alarm_;
   Nanos alarm_at_ = base::kNever;
