@@ -86,6 +86,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
 	@$(STEP) "tools for Redis" $(MAKE) test-tools
+	@$(STEP) "coroutine frames" $(MAKE) frames
 	@$(STEP) "verbs" $(MAKE) test-verbs
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
@@ -177,6 +178,11 @@ mutants-operator: ## conditions and loops of the operator changed one at a time,
 mutants-cpp: ## conditions and statements of the data plane changed one at a time, which unit tests should notice: ARGS='--near --only handshake session'
 	@go run ./hack/mutants-cpp $(ARGS)
 
+# What an operation holds while it waits: a frame that its pool does not serve costs a malloc, and cold memory, each time.
+.PHONY: frames
+frames: release ## the coroutines of the compute shard by the size of their frames, none of which may be too large
+	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,client,front,session,index build/release/apps/farpool-compute-shard
+
 .PHONY: soak
 soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong
 	@cmake --build build/release -j $(JOBS) --target simulate
@@ -203,7 +209,8 @@ growth: release ## a RACE pool of processes that comes to hold 16 times as many 
 	@go run ./hack/growth $(ARGS)
 
 .PHONY: bench
-bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run
+bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run: ARGS='-memcached -values 16,16384', ARGS=-help
+	@hack/deps bench >&2
 	@go run ./dataplane/bench/resp $(ARGS)
 
 .PHONY: bench-operator

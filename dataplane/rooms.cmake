@@ -3,7 +3,8 @@ farpool_room(base LIBS PkgConfig::XXHASH PkgConfig::ISAL)
 farpool_room(task DEPS base)
 # Asio detects aligned_alloc by a macro of whatever header came before it: off, so that all files agree on how it allocates.
 add_library(asio INTERFACE)
-target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_SEPARATE_COMPILATION ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC)
+target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_SEPARATE_COMPILATION ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC
+                                          ASIO_RECYCLING_ALLOCATOR_CACHE_SIZE=8)
 target_link_libraries(asio INTERFACE OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 farpool_room(net DEPS task base LIBS asio THREADS)
 include(proto/proto.cmake)

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <string>
 
 #include "base/bytes.h"
 #include "base/crc64.h"
 #include "base/hash.h"
+#include "base/queue.h"
 #include "base/random.h"
 #include "base/result.h"
 
@@ -33,6 +35,30 @@ TEST(Random, IsAFunctionOfItsSeedAndStaysInBounds) {
   EXPECT_EQ(a.next(), b.next());
   EXPECT_NE(a.next(), c.next());
   for (int i = 0; i < 1000; ++i) EXPECT_LT(a.below(7), 7u);
+}
+
+TEST(Queue, IsADeque) {
+  Random random(7);
+  Queue<std::string> queue;
+  std::deque<std::string> model;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t what = random.below(20);
+    if (what < 11 && model.size() < 100) {
+      queue.push_back(std::to_string(i));
+      model.push_back(std::to_string(i));
+    } else if (what == 11) {
+      const auto is_gone = [](const std::string& one) { return one.back() < '3'; };
+      queue.erase_if(is_gone);
+      std::erase_if(model, is_gone);
+    } else if (what > 11 && !model.empty()) {
+      ASSERT_EQ(queue.front(), model.front());
+      ASSERT_EQ(queue.back(), model.back());
+      what < 18 ? queue.pop_front() : queue.pop_back();
+      what < 18 ? model.pop_front() : model.pop_back();
+    }
+    ASSERT_EQ(queue.size(), model.size());
+    for (std::size_t at = 0; at < model.size(); ++at) ASSERT_EQ(queue[at], model[at]);
+  }
 }
 
 TEST(Result, HoldsEitherAValueOrAReason) {

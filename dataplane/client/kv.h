@@ -24,7 +24,8 @@ class Kv {
  public:
   virtual ~Kv() = default;
 
-  virtual task::Task<base::Result<std::optional<std::string>>> get(std::string_view key) = 0;
+  // The value may use the memory of `room`.
+  virtual task::Task<base::Result<std::optional<std::string>>> get(std::string_view key, std::string room = {}) = 0;
   // Sets the key, whether or not it exists.
   virtual task::Task<base::Status> put(std::string_view key, std::string_view value) = 0;
   // Returns whether the key existed.

@@ -12,15 +12,20 @@ using base::Result;
 using base::Status;
 using task::Task;
 
-Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
+Task<Result<std::optional<std::string>>> Pool::get(std::string_view key, std::string room) {
   Account account(*this, Operation::get);
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, account);
-    if (!bond.ok()) {
-      account.close(bond.code());
-      co_return bond.status();
+    std::optional<Borrowed> bond = borrow_now(key, account);
+    if (!bond) {
+      Result<Borrowed> borrowed = co_await borrow(key, account);
+      if (!borrowed.ok()) {
+        account.close(borrowed.code());
+        co_return borrowed.status();
+      }
+      bond.emplace(std::move(*borrowed));
     }
-    Result<std::optional<std::string>> value = co_await bond->table().lookup(key, account.deadline, account.cost);
+    Result<std::optional<std::string>> value =
+        co_await bond->table().lookup(key, account.deadline, account.cost, std::exchange(room, {}));
     if (!value.ok()) {
       const bool retry = co_await again(value.status(), *bond, account);
       if (retry) continue;
@@ -35,13 +40,19 @@ Task<Result<std::optional<std::string>>> Pool::get(std::string_view key) {
 template <class Answer, class Attempt>
 Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt attempt) {
   Account account(*this, operation);
-  const Gates::Pass pass = co_await gates_.enter(key, account.deadline);
+  const std::uint64_t hash = Gates::hash(key);
+  Gates::Pass pass = gates_.enter_now(hash);
+  if (!pass) pass = co_await gates_.enter(hash, account.deadline);
   if (!pass) co_return account.late();
   for (;;) {
-    Result<Borrowed> bond = co_await borrow(key, account);
-    if (!bond.ok()) {
-      account.close(bond.code());
-      co_return bond.status();
+    std::optional<Borrowed> bond = borrow_now(key, account);
+    if (!bond) {
+      Result<Borrowed> borrowed = co_await borrow(key, account);
+      if (!borrowed.ok()) {
+        account.close(borrowed.code());
+        co_return borrowed.status();
+      }
+      bond.emplace(std::move(*borrowed));
     }
     const Result<bool> existed = co_await attempt(bond->table(), account);
     if (!existed.ok()) {

@@ -110,6 +110,12 @@ Status Pool::why_not(const Link* link) const {
   return {Code::unavailable, "memory node " + link->name + " at " + link->endpoint + ": " + link->trouble.message()};
 }
 
+std::optional<Pool::Borrowed> Pool::borrow_now(std::string_view key, Account& account) {
+  const Link* const link = route(key, account);
+  if (link == nullptr || link->bond == nullptr || !link->bond->session->alive() || closing_) return std::nullopt;
+  return Borrowed(*this, *link->bond);
+}
+
 Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, Account& account) {
   co_return co_await borrow_by([&] { return route(key, account); }, account.deadline);
 }

@@ -143,7 +143,7 @@ class Pool final : public Kv {
   PoolState state() const;
   const PoolCounters& counters() const { return counters_; }  // any thread
 
-  task::Task<base::Result<std::optional<std::string>>> get(std::string_view key) override;
+  task::Task<base::Result<std::optional<std::string>>> get(std::string_view key, std::string room = {}) override;
   task::Task<base::Status> put(std::string_view key, std::string_view value) override;
   task::Task<base::Result<bool>> erase(std::string_view key) override;
   task::Task<base::Status> modify(std::string_view key, Editor& editor) override;
@@ -165,6 +165,8 @@ class Pool final : public Kv {
   // Returns the bond with the node that serves the key, or with that node of the map. Waits for it until the deadline.
   template <class Answer, class Attempt>
   task::Task<Answer> change(std::string_view key, Operation operation, Attempt attempt);
+  // Returns nothing if there is a reason to wait, or to give up.
+  std::optional<Borrowed> borrow_now(std::string_view key, Account& account);
   task::Task<base::Result<Borrowed>> borrow(std::string_view key, Account& account);
   task::Task<base::Result<Borrowed>> borrow(std::size_t node, Nanos deadline);
   task::Task<base::Result<Borrowed>> borrow_by(const std::function<Link*()>& which, Nanos deadline);

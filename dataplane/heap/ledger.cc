@@ -58,7 +58,7 @@ void SizeClass::remove(std::uint64_t first) {
   unlink(segment);
   if (!segment.emptied_) free_count_ -= segment.free_count_;
   limbo_count_ -= segment.limbo_count_;
-  if (segment.limbo_count_ > 0) std::erase_if(limbo_, [&](const Limbo& limbo) { return limbo.first == first; });
+  if (segment.limbo_count_ > 0) limbo_.erase_if([&](const Limbo& limbo) { return limbo.first == first; });
   segments_.erase(entry);
 }
 

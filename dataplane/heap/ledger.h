@@ -15,12 +15,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/queue.h"
 #include "base/time.h"
 #include "heap/block.h"
 #include "layout/calls.h"
@@ -247,8 +247,8 @@ class SizeClass {
   std::uint64_t ranked_ = 0;              // bits of the ranks that have segments
   std::uint64_t free_count_ = 0;
   std::uint64_t limbo_count_ = 0;
-  std::deque<Limbo> limbo_;  // oldest era first
-  std::uint64_t taken_ = 0;  // blocks, since the last look at the demand
+  base::Queue<Limbo> limbo_;  // oldest era first
+  std::uint64_t taken_ = 0;   // blocks, since the last look at the demand
   base::Nanos looked_at_ = 0;
   std::uint64_t demand_ = 0;       // blocks a tick, of late
   base::Nanos waiting_since_ = 0;  // for an era, rather than grow; 0: not

@@ -28,6 +28,15 @@ const layout::OperationSlot& slot_in(base::Bytes image, std::uint64_t index) {
 
 }  // namespace
 
+void Chain::grow() {
+  const std::size_t room = room_ == 0 ? kFew : fabric::kMaxChain;
+  auto* const ops = static_cast<Op*>(task::allocate_frame(room * sizeof(Op)));
+  std::uninitialized_copy_n(ops_, count_, ops);
+  if (ops_ != nullptr) task::free_frame(ops_, room_ * sizeof(Op));
+  ops_ = ops;
+  room_ = room;
+}
+
 Task<Result<bool>> Table::split_ahead(std::uint64_t, std::uint64_t, Nanos, Cost&) { co_return false; }
 
 Task<Status> Table::split(std::string_view, Nanos, Cost&) {

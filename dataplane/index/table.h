@@ -100,8 +100,9 @@ class Table {
  public:
   virtual ~Table() = default;
 
+  // The value may use the memory of `room`.
   virtual task::Task<base::Result<std::optional<std::string>>> lookup(std::string_view key, base::Nanos deadline,
-                                                                      fabric::Cost& cost) = 0;
+                                                                      fabric::Cost& cost, std::string room = {}) = 0;
   // Adds the key. Returns false, and changes nothing, if it existed.
   virtual task::Task<base::Result<bool>> insert(std::string_view key, std::string_view value, base::Nanos deadline,
                                                 fabric::Cost& cost) = 0;

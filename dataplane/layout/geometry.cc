@@ -22,7 +22,7 @@ constexpr std::uint64_t kMaxSegment = 2 << 20;
 constexpr std::uint64_t kWantedSegments = 1024;
 constexpr std::uint64_t kMinRowsPerTable = 8;
 constexpr std::uint64_t kMinSegments = 8;  // the largest value fits one run of five small segments
-constexpr std::uint64_t kMostSlots = 64, kLeastSlots = 16;
+constexpr std::uint64_t kMostSlots = 256, kUsualSlots = 64, kLeastSlots = 16;
 constexpr std::uint64_t kMaxMemory = 1ull << 52;
 
 Status invalid(std::string message) { return {Code::invalid_argument, std::move(message)}; }
@@ -39,12 +39,15 @@ Status check_shape(Protocol protocol, const TableFigures& figures, std::uint64_t
   return shape.check(figures);
 }
 
-// As many operation slots for a session as its pipelines can use, where the memory has room for them.
+// As many operation slots for a session as its pipelines can use, where the memory has room for them: a sixty-fourth of
+// it for many, a sixteenth for a few.
 std::uint64_t fitting_slots(const GeometryRequest& request) {
   std::uint64_t slots = kMostSlots;
-  while (slots > kLeastSlots && request.max_sessions * slots * sizeof(OperationSlot) > request.memory_bytes / 16) {
-    slots /= 2;
-  }
+  const auto fits = [&request](std::uint64_t count) {
+    const std::uint64_t most = request.memory_bytes / (count > kUsualSlots ? 64 : 16);
+    return request.max_sessions * count * sizeof(OperationSlot) <= most;
+  };
+  while (slots > kLeastSlots && !fits(slots)) slots /= 2;
   return slots;
 }
 

@@ -337,7 +337,9 @@ TEST(Geometry, OperationSlotsTakeNoMoreThanASixteenthIfThatHasSixteenForEach) {
   EXPECT_EQ(plan_geometry(request_of(16 << 20))->slots_per_session, 16u);
   EXPECT_EQ(plan_geometry(request_of(64 << 20))->slots_per_session, 32u);
   EXPECT_EQ(plan_geometry(request_of(128 << 20))->slots_per_session, 64u);
-  EXPECT_EQ(plan_geometry(request_of(1ull << 40))->slots_per_session, 64u);
+  EXPECT_EQ(plan_geometry(request_of(1ull << 30))->slots_per_session, 128u) << "a sixty-fourth has room for no more";
+  EXPECT_EQ(plan_geometry(request_of(2ull << 30))->slots_per_session, 256u);
+  EXPECT_EQ(plan_geometry(request_of(1ull << 40))->slots_per_session, 256u);
   GeometryRequest request = request_of(64 << 20);
   request.max_sessions = 64;
   EXPECT_EQ(plan_geometry(request)->slots_per_session, 64u);

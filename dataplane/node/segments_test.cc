@@ -172,7 +172,7 @@ TEST(Segments, AShortageIsToldForALease) {
   EXPECT_EQ(heap.grant(kOne, 3, 1, kLate, true).first, taken[0]);
 }
 
-// What a run lacks is segments side by side. New keys may still take those that there are.
+// What a run lacks is segments side by side. New keys may still take single ones.
 TEST(Segments, ARunThatIsRefusedKeepsNewKeysFromNothing) {
   Heap heap;
   while (heap.grant(kOne, 3, 1, kEarly, true).status == 0) {

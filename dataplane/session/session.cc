@@ -385,12 +385,22 @@ std::uint64_t Session::region_bytes(std::uint32_t region) const {
 }
 task::Scope& Session::background() { return state_->background; }
 
-task::Task<Outcome> Session::post(std::span<const Op> ops, Nanos deadline, fabric::Cost& cost) {
-  State& state = *state_;
-  if (!state.alive()) co_return Outcome{.fate = Fate::refused};
-  cost.charge(ops);
-  const Outcome outcome =
-      co_await state.lane->post(ops, std::max(deadline, state.port.now() + state.grant.failure_timeout));
+bool Session::Trip::await_ready() {
+  State& state = *session_.state_;
+  if (!state.alive()) {
+    posting_.outcome.fate = fabric::Fate::refused;
+    return true;
+  }
+  cost_.charge(posting_.ops);
+  posting_.deadline = std::max(posting_.deadline, state.port.now() + state.grant.failure_timeout);
+  return false;
+}
+
+Outcome Session::Trip::await_resume() {
+  const Outcome outcome = posting_.await_resume();
+  State& state = *session_.state_;
+  // It never left, because the session had ended.
+  if (!posting_.waiter) return outcome;
   if (outcome.fate == Fate::refused) {
     state.end({Code::stale,
                "memory node " + state.options.endpoint + " refused a verb: the session was cut, begin a new one"});
@@ -398,7 +408,7 @@ task::Task<Outcome> Session::post(std::span<const Op> ops, Nanos deadline, fabri
     state.end({Code::unavailable, "memory node " + state.options.endpoint +
                                       " did not confirm a chain: its effects are unknown, begin a new session"});
   }
-  co_return outcome;
+  return outcome;
 }
 
 task::Task<Result<Slot>> Session::take_slot(Nanos deadline) {

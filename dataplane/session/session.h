@@ -127,7 +127,8 @@ class Session {
   // Posts a chain, waits for it, and charges it to `cost`. If the session is not alive it posts nothing (fate
   // `refused`; why() says why). A `maybe` or `refused` fate ends the session. A late posting severs the lane, so the
   // wire always gets the pool's failure timeout: a caller with a shorter deadline checks the clock between its trips.
-  task::Task<fabric::Outcome> post(std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost);
+  class Trip;
+  Trip post(std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost);
 
   // Waits until a slot is free, or the deadline passes. The slots bound the changing operations in flight.
   task::Task<base::Result<Slot>> take_slot(Nanos deadline);
@@ -188,5 +189,23 @@ class Session {
 // Fills `into` from a place in a region, in as many chains as that takes. The bytes may be torn anywhere.
 task::Task<fabric::Outcome> read_long(Session& session, std::uint32_t region, std::uint64_t offset,
                                       base::MutableBytes into, base::Nanos deadline, fabric::Cost& cost);
+
+// The awaiter of Session::post: an operation's trip needs no coroutine of its own.
+class [[nodiscard]] Session::Trip {
+ public:
+  Trip(Session& session, std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost)
+      : session_(session), cost_(cost), posting_(session.lane(), ops, deadline) {}
+  bool await_ready();
+  void await_suspend(std::coroutine_handle<> handle) noexcept { posting_.await_suspend(handle); }
+  fabric::Outcome await_resume();
+
+ private:
+  Session& session_;
+  fabric::Cost& cost_;
+  fabric::Posting posting_;
+};
+inline Session::Trip Session::post(std::span<const fabric::Op> ops, Nanos deadline, fabric::Cost& cost) {
+  return {*this, ops, deadline, cost};
+}
 
 }  // namespace farpool::session

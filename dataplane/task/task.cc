@@ -2,14 +2,15 @@
 #include "task/task.h"
 
 #include <array>
+#include <cstdlib>
 #include <new>
 
 namespace farpool::task {
 namespace {
 
-constexpr std::size_t kStep = 128;    // size classes are multiples of this
-constexpr std::size_t kClasses = 64;  // up to 8 KiB
-constexpr std::size_t kKeep = 1024;   // frames kept per class and thread
+constexpr std::size_t kStep = 128;     // size classes are multiples of this
+constexpr std::size_t kClasses = 128;  // up to 16 KiB
+constexpr std::size_t kKeep = 1024;    // frames kept per class and thread
 
 struct FreeFrame {
   FreeFrame* next;
@@ -44,7 +45,12 @@ thread_local Pool pool;
 
 void* allocate_frame(std::size_t bytes) {
   const std::size_t index = (bytes + kStep - 1) / kStep;
-  if (index >= kClasses || !kPoolFrames) return ::operator new(bytes);
+  if (!kPoolFrames) {
+    void* const frame = std::malloc(bytes);
+    FARPOOL_CHECK(frame != nullptr);
+    return frame;
+  }
+  if (index >= kClasses) return ::operator new(bytes);
   if (FreeFrame* head = pool.free[index]; head != nullptr) {
     pool.free[index] = head->next;
     --pool.count[index];
@@ -55,7 +61,8 @@ void* allocate_frame(std::size_t bytes) {
 
 void free_frame(void* frame, std::size_t bytes) noexcept {
   const std::size_t index = (bytes + kStep - 1) / kStep;
-  if (index >= kClasses || !kPoolFrames || pool.count[index] >= kKeep) {
+  if (!kPoolFrames) return std::free(frame);
+  if (index >= kClasses || pool.count[index] >= kKeep) {
     ::operator delete(frame);
     return;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lazily started coroutine that yields one T to the one that awaits it. Single-threaded: a task runs, suspends and
-// ends on the thread of the fabric port that resumes it. Frames of up to 8 KiB come from a per-thread
+// ends on the thread of the fabric port that resumes it. Frames of up to 16 KiB come from a per-thread
 // pool. Exceptions do not cross a task: operating errors are values (base/result.h),
 // anything thrown ends the process.
 #pragma once
@@ -15,7 +15,8 @@
 
 namespace farpool::task {
 
-// Per-thread free lists of coroutine frames by size class. Frames beyond the largest class go to the heap.
+// Per-thread free lists of coroutine frames, and of what else lives as long as one, by size class. Frames beyond the
+// largest class go to the heap.
 void* allocate_frame(std::size_t bytes);
 void free_frame(void* frame, std::size_t bytes) noexcept;
 

@@ -177,7 +177,7 @@ void Conversation::cut() {
 }
 
 void Conversation::receive(std::string_view& input) {
-  if (!input.empty()) last_input_ = net::Loop::now();
+  if (!input.empty()) last_input_ = service_.now();
   pump(input);
 }
 
@@ -242,6 +242,7 @@ std::unique_ptr<Request> Conversation::new_request() {
   request->exclusive = request->done = request->failed = false;
   if (request->reply.capacity() > kKeepReplyBytes) std::string().swap(request->reply);
   request->reply.clear();
+  if (request->room.capacity() > kKeepReplyBytes) std::string().swap(request->room);
   return request;
 }
 
@@ -289,7 +290,7 @@ void Conversation::admit() {
   request.spec = spec;
   last_command_ = spec->name;
   if (spec->instant != nullptr) {
-    request.begun = net::Loop::now();
+    request.begun = service_.now();
     spec->instant(*this, request);
     finish(request);
     return;
@@ -329,7 +330,7 @@ void Conversation::start_ready() {
 void Conversation::start(Request& request) {
   ++running_;
   service_.counters.in_flight.add();
-  request.begun = net::Loop::now();
+  request.begun = service_.now();
   scope_.spawn(run(request));
 }
 
@@ -350,7 +351,7 @@ void Conversation::finish(Request& request) {
   Counters::PerCommand& counters = service_.counters.commands[number_of(*request.spec)];
   counters.calls.add();
   if (request.failed) counters.errors.add();
-  counters.latencies.record(net::Loop::now() - request.begun);
+  counters.latencies.record(service_.now() - request.begun);
 }
 
 }  // namespace farpool::front::resp

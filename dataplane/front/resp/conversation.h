@@ -19,13 +19,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/queue.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "client/kv.h"
@@ -34,6 +34,7 @@
 #include "front/resp/parser.h"
 #include "front/resp/reply.h"
 #include "front/resp/table.h"
+#include "net/loop.h"
 #include "task/scope.h"
 
 namespace farpool::front::resp {
@@ -79,6 +80,7 @@ struct Service {
   Budget* budget = nullptr;    // of the process; none: of this worker alone
   std::size_t told_bytes = 0;  // of held_bytes, to the budget
   base::Nanos begun = 0;
+  net::Loop* loop = nullptr;  // whose turns' time is taken; none: the clock is read each time
   // Sections that the process adds to INFO ("# Pool\r\n..."), or nothing.
   std::function<std::string()> info = {};
   // None: of this worker alone.
@@ -94,6 +96,7 @@ struct Service {
     budget->held.fetch_add(held_bytes - told_bytes, std::memory_order_relaxed);
     told_bytes = held_bytes;
   }
+  base::Nanos now() const { return loop == nullptr ? net::Loop::now() : loop->turn_time(); }
   // All conversations of the process hold too much.
   bool pressed() const {
     const std::size_t held = budget == nullptr ? held_bytes : budget->held.load(std::memory_order_relaxed);
@@ -118,6 +121,7 @@ struct Request {
   std::uint64_t key_hash = 0;
   base::Nanos begun = 0;
   std::string reply;
+  std::string room;  // for the value that a command reads
 
   Reply answer() { return Reply(reply, protocol); }
   void error(std::string_view text) {
@@ -220,7 +224,7 @@ class Conversation {
   base::Nanos opened_;
   base::Nanos last_input_;
 
-  std::deque<std::unique_ptr<Request>> requests_;  // in order; the first `started_` have been started
+  base::Queue<std::unique_ptr<Request>> requests_;  // in order; the first `started_` have been started
   std::vector<std::unique_ptr<Request>> spare_;
   std::size_t started_ = 0;
   std::size_t running_ = 0;

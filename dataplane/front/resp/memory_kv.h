@@ -33,7 +33,7 @@ class MemoryKv final : public client::Kv {
     handle.resume();
   }
 
-  task::Task<base::Result<std::optional<std::string>>> get(std::string_view key) override {
+  task::Task<base::Result<std::optional<std::string>>> get(std::string_view key, std::string = {}) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
     co_return find(key);

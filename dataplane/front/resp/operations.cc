@@ -198,7 +198,8 @@ void count_read(Conversation& conversation, bool found) {
 
 // The value at the command's key; outer nothing: the request has been answered with an error.
 Task<std::optional<std::optional<std::string>>> fetch(Conversation& conversation, Request& request) {
-  Result<std::optional<std::string>> value = co_await conversation.kv().get(request.command[1]);
+  Result<std::optional<std::string>> value =
+      co_await conversation.kv().get(request.command[1], std::move(request.room));
   if (value.ok()) {
     count_read(conversation, value->has_value());
     co_return std::optional(std::move(*value));
@@ -288,8 +289,10 @@ std::optional<SetOptions> parse_set_options(Request& request) {
 }  // namespace
 
 Task<void> op_get(Conversation& conversation, Request& request) {
-  const auto value = co_await fetch(conversation, request);
-  if (value) bulk_or_null(request, *value);
+  auto value = co_await fetch(conversation, request);
+  if (!value) co_return;
+  bulk_or_null(request, *value);
+  if (*value) request.room = std::move(**value);
 }
 
 Task<void> op_set(Conversation& conversation, Request& request) {
@@ -472,6 +475,12 @@ Task<void> op_mset(Conversation& conversation, Request& request) {
 
 Task<void> op_del(Conversation& conversation, Request& request) {
   const Command& command = request.command;
+  if (command.size() == 2) {
+    const Result<bool> existed = co_await conversation.kv().erase(command[1]);
+    existed.ok() ? request.answer().integer(*existed ? 1 : 0)
+                 : pool_error(request, existed.status(), conversation.service().counters);
+    co_return;
+  }
   std::unordered_set<std::string_view> seen;
   Tally tally;
   for (std::size_t i = 1; i < command.size();) {

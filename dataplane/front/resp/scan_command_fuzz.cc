@@ -36,7 +36,7 @@ class Asked final : public farpool::client::Kv {
     co_return page;
   }
 
-  Task<Result<std::optional<std::string>>> get(std::string_view) override { co_return none(); }
+  Task<Result<std::optional<std::string>>> get(std::string_view, std::string) override { co_return none(); }
   Task<Status> put(std::string_view, std::string_view) override { co_return none(); }
   Task<Result<bool>> erase(std::string_view) override { co_return none(); }
   Task<Status> modify(std::string_view, farpool::client::Editor&) override { co_return none(); }

@@ -170,7 +170,7 @@ class Worker::Connection final : public net::StreamHandler, public net::TurnHook
 
 Worker::Worker(net::Loop& loop, client::Kv& kv, const Settings& settings)
     : loop_(loop),
-      service_{.kv = kv, .settings = settings, .counters = counters_, .begun = net::Loop::now()},
+      service_{.kv = kv, .settings = settings, .counters = counters_, .begun = net::Loop::now(), .loop = &loop},
       watch_(loop, [this] { look(); }) {}
 
 Worker::~Worker() { FARPOOL_CHECK(idle()); }

@@ -6,7 +6,8 @@ namespace farpool::race {
 // One READ of both buckets and one of the block. A key has one committed copy at a time, and a copy moves only with its
 // group. So a key that was in no slot, each at the moment of its reading, was absent at some moment in between: a miss
 // needs no second look.
-Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost) {
+Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost,
+                                                       std::string room) {
   State& state = *state_;
   if (Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
   Buckets buckets(state, key);
@@ -38,7 +39,10 @@ Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nan
       if (!sure.ok()) co_return sure.status();
       if (*sure) {
         const auto found = buckets.committed();
-        if (found) co_return std::optional(std::string(found->known->value));
+        if (found) {
+          room = found->known->value;
+          co_return std::optional(std::move(room));
+        }
         if (!buckets.unsure()) {
           if (buckets.outdated()) co_return index::map_is_old(buckets.known_move());
           if (buckets.closed()) co_return index::moved_away();

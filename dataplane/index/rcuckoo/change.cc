@@ -47,6 +47,7 @@ class Change {
         deadline_(deadline),
         cost_(cost),
         hash_(state.hash(key)),
+        sought_(base::bytes_of(key), hash_),
         places_(locate(hash_, state.geometry.rows)),
         known_move_(state.move.number),
         leaves_(state.leaves(key)),
@@ -153,6 +154,7 @@ class Change {
   const Nanos deadline_;
   Cost& cost_;
   const std::uint64_t hash_;
+  const Sought sought_;
   const Places places_;
   const std::uint64_t known_move_;  // of the map by which the key is looked for here
   const bool leaves_;               // the key's part, in that move
@@ -534,12 +536,8 @@ Status Change::check_key_rows() {
       if (view(number).whole(number)) {
         state_.cache.learn(number, row(number));
         if (!ours) continue;
-        for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
-          const Entry entry = view(number).entry(slot);
-          if (!entry.well_formed(state_.geometry.entry_bytes) ||
-              (entry.type() == EntryType::extent && !state_.in_heap(entry))) {
-            return {Code::corrupt, "entry " + std::to_string(slot) + " of " + state_.name_row(number) + " cannot be"};
-          }
+        if (const auto slot = state_.impossible(view(number))) {
+          return {Code::corrupt, "entry " + std::to_string(*slot) + " of " + state_.name_row(number) + " cannot be"};
         }
       } else if (ours) {
         return {Code::corrupt,
@@ -564,18 +562,18 @@ bool Change::points_to(std::uint64_t block) {
 Task<Status> Change::find() {
   found_ = Found{};
   for (const std::uint64_t number : {places_.first, places_.second}) {
+    const RowView held = view(number);
     for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
-      const Entry entry = view(number).entry(slot);
+      if (!held.may_be(slot, sought_)) continue;
+      const Entry entry = held.entry(slot);
       Found candidate{.row = number, .slot = slot, .entry = entry};
       if (entry.type() == EntryType::in_place) {
         if (base::text_of(entry.key()) != key_) continue;
         candidate.present = true;
         candidate.bytes = entry.key().size() + entry.value().size();
-      } else if (entry.type() == EntryType::extent && entry.hash() == hash_) {
+      } else {
         if (Status status = co_await read_extent_of(candidate); !status.ok()) co_return status;
         if (!candidate.present) continue;  // another key of the same hash
-      } else {
-        continue;
       }
       found_ = std::move(candidate);
       // Views found_ itself, or the buffer that it owns.

@@ -28,6 +28,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "base/bytes.h"
@@ -65,6 +66,57 @@ struct EntryWord {
   static constexpr std::uint64_t kLeavingInPlace = 3;
 };
 inline constexpr std::uint64_t kInlineHeader = 2;
+constexpr EntryType type_of(std::uint64_t first_word) {
+  const std::uint64_t type = EntryWord::Type::get(first_word);
+  return type == EntryWord::kLeavingInPlace ? EntryType::in_place : static_cast<EntryType>(type);
+}
+
+// Says whether so many bytes can be an entry: a checksum says only that some client wrote them.
+inline bool can_be_entry(base::Bytes bytes) {
+  const auto word = [&bytes](std::uint64_t i) { return base::load<std::uint64_t>(bytes.data() + i * 8); };
+  std::uint64_t used = 0;
+  if (type_of(word(0)) == EntryType::in_place) {
+    used = kInlineHeader + EntryWord::KeyBytes::get(word(0)) + EntryWord::ValueBytes::get(word(0));
+  } else if (type_of(word(0)) == EntryType::extent) {
+    if (EntryWord::Units::get(word(0)) == 0) return false;
+    used = 16;
+  }
+  if (used > bytes.size()) return false;
+  const std::uint64_t words = bytes.size() / 8;
+  std::uint64_t rest = used / 8 < words ? word(used / 8) >> (used % 8 * 8) : 0;
+  for (std::uint64_t i = used / 8 + 1; i < words; ++i) rest |= word(i);
+  return rest == 0;
+}
+
+// Says whether an entry that begins with this word points nowhere but into a heap of so many bytes.
+inline bool within_heap(std::uint64_t first_word, std::uint64_t heap_bytes) {
+  if (type_of(first_word) != EntryType::extent) return true;
+  const std::uint64_t block = EntryWord::Block::get(first_word);
+  return block <= heap_bytes / layout::kBlockUnit &&
+         EntryWord::Units::get(first_word) * layout::kBlockUnit <= heap_bytes - layout::block_offset(block);
+}
+
+// What an entry of a key looks like in its first words.
+class Sought {
+ public:
+  Sought(base::Bytes key, std::uint64_t hash) : hash_(hash) {
+    if (key.size() > EntryWord::KeyBytes::kMax) return;
+    const std::uint64_t here = std::min<std::uint64_t>(key.size(), 8 - kInlineHeader);
+    std::uint64_t bytes = 0;
+    if (here > 0) std::memcpy(&bytes, key.data(), here);
+    word_ = EntryWord::KeyBytes::put(key.size()) | bytes << (8 * kInlineHeader);
+    mask_ = EntryWord::KeyBytes::put(EntryWord::KeyBytes::kMax) | ((1ull << (8 * here)) - 1) << (8 * kInlineHeader);
+  }
+  // False: the entry is another key's. These two words decide for nearly all others.
+  bool may_be(std::uint64_t first, std::uint64_t second) const {
+    const EntryType type = type_of(first);
+    return type == EntryType::extent ? second == hash_ : type == EntryType::in_place && (first & mask_) == word_;
+  }
+
+ private:
+  std::uint64_t hash_;
+  std::uint64_t word_ = 1, mask_ = 0;  // of an entry in place; no word is this one unless the key may lie there
+};
 // The largest pair fits the size field.
 static_assert(layout::extent_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes) <=
               EntryWord::Units::kMax * layout::kBlockUnit);
@@ -102,10 +154,7 @@ class Entry {
     return entry;
   }
 
-  EntryType type() const {
-    const std::uint64_t type = EntryWord::Type::get(words_[0]);
-    return type == EntryWord::kLeavingInPlace ? EntryType::in_place : static_cast<EntryType>(type);
-  }
+  EntryType type() const { return type_of(words_[0]); }
   bool empty() const { return words_[0] == 0; }
   bool leaving() const {
     return EntryWord::Type::get(words_[0]) == EntryWord::kLeavingInPlace ||
@@ -130,21 +179,7 @@ class Entry {
   std::uint64_t bytes() const { return EntryWord::Units::get(words_[0]) * layout::kBlockUnit; }
   std::uint64_t hash() const { return words_[1]; }
 
-  // Says whether the words can be an entry of this size: a checksum says only that some client wrote them.
-  bool well_formed(std::uint64_t entry_bytes) const {
-    std::uint64_t used = 0;
-    if (type() == EntryType::in_place) {
-      used = kInlineHeader + EntryWord::KeyBytes::get(words_[0]) + EntryWord::ValueBytes::get(words_[0]);
-    } else if (type() == EntryType::extent) {
-      if (EntryWord::Units::get(words_[0]) == 0) return false;
-      used = 16;
-    } else if (words_[0] != 0) {
-      return false;
-    }
-    if (used > entry_bytes) return false;
-    const base::Bytes rest = raw().subspan(used);
-    return std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; });
-  }
+  bool well_formed(std::uint64_t entry_bytes) const { return can_be_entry(raw().first(entry_bytes)); }
 
   base::Bytes raw() const { return std::as_bytes(std::span(words_)); }
   const std::array<std::uint64_t, layout::kMaxEntryBytes / 8>& words() const { return words_; }
@@ -191,8 +226,18 @@ class RowView {
   Entry entry(std::uint64_t slot) const {
     return Entry(bytes_.subspan(slot * geometry_->entry_bytes, geometry_->entry_bytes));
   }
-  bool empty(std::uint64_t slot) const {
-    return base::load<std::uint64_t>(bytes_.data() + slot * geometry_->entry_bytes) == 0;
+  bool empty(std::uint64_t slot) const { return word(slot, 0) == 0; }
+  bool may_be(std::uint64_t slot, const Sought& sought) const { return sought.may_be(word(slot, 0), word(slot, 1)); }
+  // Says whether each entry can be one, and an extent lies within a heap of so many bytes. Otherwise returns the slot of
+  // one that cannot be.
+  std::optional<std::uint64_t> impossible(std::uint64_t heap_bytes) const {
+    for (std::uint64_t slot = 0; slot < geometry_->entries_per_row; ++slot) {
+      if (!can_be_entry(bytes_.subspan(slot * geometry_->entry_bytes, geometry_->entry_bytes)) ||
+          !within_heap(word(slot, 0), heap_bytes)) {
+        return slot;
+      }
+    }
+    return std::nullopt;
   }
   int empty_slot() const {
     for (std::uint64_t slot = 0; slot < geometry_->entries_per_row; ++slot) {
@@ -206,6 +251,9 @@ class RowView {
   bool whole(std::uint64_t row) const { return checksum() == base::crc64(bytes_.first(bytes_.size() - 8), row); }
 
  private:
+  std::uint64_t word(std::uint64_t slot, std::uint64_t i) const {
+    return base::load<std::uint64_t>(bytes_.data() + slot * geometry_->entry_bytes + i * 8);
+  }
   std::uint64_t version_word() const { return base::load<std::uint64_t>(bytes_.data() + bytes_.size() - 16); }
 
   const Geometry* geometry_;

@@ -127,6 +127,50 @@ TEST(Entry, ImpossibleWordsAreSeen) {
   EXPECT_FALSE(bytes(1, 1).well_formed(16)) << "bytes after the end";
 }
 
+// By words or byte by byte: the same.
+TEST(Entry, AnyBytesAreJudgedAlike) {
+  base::Random random(1);
+  for (int i = 0; i < 100'000; ++i) {
+    const std::uint64_t size = 16 + 8 * random.below(7);
+    std::array<std::uint64_t, layout::kMaxEntryBytes / 8> words{};
+    for (std::uint64_t w = 0; w < size / 8; ++w) words[w] = random.chance(0.5) ? 0 : random.next() >> random.below(64);
+    const base::Bytes bytes = std::as_bytes(std::span(words)).first(size);
+    const Entry entry(bytes);
+    std::uint64_t used = 0;
+    if (entry.type() == EntryType::in_place)
+      used = 2 + EntryWord::KeyBytes::get(words[0]) + EntryWord::ValueBytes::get(words[0]);
+    if (entry.type() == EntryType::extent) used = 16;
+    bool can_be = used <= size && (entry.type() != EntryType::extent || entry.bytes() > 0);
+    for (std::uint64_t at = used; can_be && at < size; ++at) can_be = bytes[at] == std::byte{0};
+    ASSERT_EQ(can_be_entry(bytes), can_be) << std::hex << words[0] << " " << words[1];
+  }
+}
+
+// A key is found by its own entry alone, or by one that has the same first bytes.
+TEST(Entry, FewOthersMayBeASoughtKey) {
+  constexpr std::uint64_t kHash = 0xfeed;
+  for (std::size_t size = 0; size <= 100; ++size) {
+    const std::string key(size, 'k');
+    const Sought sought(base::bytes_of(key), kHash);
+    const auto may_be = [&](const Entry& entry) { return sought.may_be(entry.words()[0], entry.words()[1]); };
+    EXPECT_TRUE(may_be(Entry::extent(1, 100, kHash)));
+    EXPECT_TRUE(may_be(Entry::extent(1, 100, kHash).as_leaving(true)));
+    EXPECT_FALSE(may_be(Entry::extent(1, 100, kHash + 1)));
+    EXPECT_FALSE(may_be(Entry()));
+    if (!Entry::fits(64, size, 0)) continue;
+    EXPECT_TRUE(may_be(Entry::in_place(base::bytes_of(key), {})));
+    EXPECT_TRUE(may_be(Entry::in_place(base::bytes_of(key), {}).as_leaving(true)));
+    if (size > 0) {
+      std::string other = key;
+      other[size > 6 ? 5 : size - 1] = 'l';
+      EXPECT_FALSE(may_be(Entry::in_place(base::bytes_of(other), {}))) << size;
+    }
+    const std::string longer = key + "k";
+    if (!Entry::fits(64, size + 1, 0)) continue;
+    EXPECT_FALSE(may_be(Entry::in_place(base::bytes_of(longer), {}))) << size;
+  }
+}
+
 TEST(Entry, Golden) {
   const Entry in_place = Entry::in_place(base::bytes_of("apple"sv), base::bytes_of("red"sv));
   EXPECT_EQ(in_place.words()[0], 0x7070'6103'15ull | 0x656cull << 40 | 0x72ull << 56);

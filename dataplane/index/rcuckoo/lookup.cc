@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "index/rcuckoo/state.h"
 #include "layout/extent.h"
@@ -10,15 +11,17 @@ namespace {
 
 class Lookup {
  public:
-  Lookup(Table::State& state, std::string_view key, Nanos deadline, Cost& cost)
+  Lookup(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string room)
       : state_(state),
         key_(key),
         deadline_(deadline),
         cost_(cost),
         hash_(state.hash(key)),
+        sought_(base::bytes_of(key), hash_),
         places_(locate(hash_, state.geometry.rows)),
         known_move_(state.move.number),
         leaves_(state.leaves(key)),
+        value_(std::move(room)),
         torn_(state) {}
 
   Task<Result<std::optional<std::string>>> run();
@@ -34,8 +37,8 @@ class Lookup {
   enum class Sighted : std::uint8_t { hit, absent, unsure };
 
   Task<Status> read_rows();
-  Task<Result<Sighted>> search(std::string& value);
-  Task<Result<Sighted>> read_extent_of(const Entry& entry, std::string& value);
+  Task<Result<Sighted>> search();
+  Task<Result<Sighted>> read_extent_of(const Entry& entry);
 
   RowView view(std::size_t place) const {
     return {state_.geometry, buffer_.span().subspan(at_[place], state_.geometry.row_bytes())};
@@ -46,9 +49,11 @@ class Lookup {
   const Nanos deadline_;
   Cost& cost_;
   const std::uint64_t hash_;
+  const Sought sought_;
   const Places places_;
   const std::uint64_t known_move_;  // of the map by which the key is looked for here
   const bool leaves_;               // the key's part, in that move
+  std::string value_;
   TornRow torn_;
   fabric::Buffer buffer_;
   std::array<std::uint64_t, 2> at_{};  // of each row in the buffer
@@ -58,7 +63,6 @@ class Lookup {
 Task<Result<std::optional<std::string>>> Lookup::run() {
   if (Status status = check_sizes(key_, 0); !status.ok()) co_return status;
   const session::EraPin pin = state_.session.pin();
-  std::string value;
   std::optional<Stamps> before;
   for (;;) {
     if (state_.now() >= deadline_) {
@@ -68,11 +72,11 @@ Task<Result<std::optional<std::string>>> Lookup::run() {
     // Ask.
     if (Status status = co_await read_rows(); !status.ok()) co_return status;
     // Judge.
-    Result<Sighted> sighted = co_await search(value);
+    Result<Sighted> sighted = co_await search();
     if (!sighted.ok()) co_return sighted.status();
     if (*sighted == Sighted::hit) {
       if (before) ++state_.marks.changed_misses;
-      co_return std::optional(std::move(value));
+      co_return std::optional(std::move(value_));
     }
     if (*sighted == Sighted::unsure) {
       before.reset();
@@ -114,7 +118,7 @@ Task<Status> Lookup::read_rows() {
   co_return Status();
 }
 
-Task<Result<Lookup::Sighted>> Lookup::search(std::string& value) {
+Task<Result<Lookup::Sighted>> Lookup::search() {
   bool unsure = false;
   for (const std::size_t place : {0u, 1u}) {
     const std::uint64_t number = place == 0 ? places_.first : places_.second;
@@ -126,21 +130,19 @@ Task<Result<Lookup::Sighted>> Lookup::search(std::string& value) {
       continue;
     }
     state_.cache.learn(number, buffer_.span().subspan(at_[place], state_.geometry.row_bytes()));
+    if (const auto slot = state_.impossible(row)) {
+      co_return Status(Code::corrupt,
+                       "entry " + std::to_string(*slot) + " of " + state_.name_row(number) + " cannot be");
+    }
     for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
+      if (!row.may_be(slot, sought_)) continue;
       const Entry entry = row.entry(slot);
-      if (entry.type() == EntryType::empty) continue;
-      if (!entry.well_formed(state_.geometry.entry_bytes) ||
-          (entry.type() == EntryType::extent && !state_.in_heap(entry))) {
-        co_return Status(Code::corrupt,
-                         "entry " + std::to_string(slot) + " of " + state_.name_row(number) + " cannot be");
-      }
       if (entry.type() == EntryType::in_place) {
         if (base::text_of(entry.key()) != key_) continue;
-        value = base::text_of(entry.value());
+        value_ = base::text_of(entry.value());
         co_return Sighted::hit;
       }
-      if (entry.hash() != hash_) continue;
-      Result<Sighted> extent = co_await read_extent_of(entry, value);
+      Result<Sighted> extent = co_await read_extent_of(entry);
       if (!extent.ok() || *extent == Sighted::hit) co_return extent;
       if (*extent == Sighted::unsure) {
         unsure = true;
@@ -151,7 +153,7 @@ Task<Result<Lookup::Sighted>> Lookup::search(std::string& value) {
   co_return unsure ? Sighted::unsure : Sighted::absent;
 }
 
-Task<Result<Lookup::Sighted>> Lookup::read_extent_of(const Entry& entry, std::string& value) {
+Task<Result<Lookup::Sighted>> Lookup::read_extent_of(const Entry& entry) {
   const std::uint64_t block = entry.block(), bytes = entry.bytes();
   fabric::Buffer extent = state_.port().buffer(bytes);
   Chain chain;
@@ -165,14 +167,15 @@ Task<Result<Lookup::Sighted>> Lookup::read_extent_of(const Entry& entry, std::st
     co_return Sighted::unsure;
   }
   if (base::text_of(whole->key) != key_) co_return Sighted::absent;  // another key of the same hash
-  value = base::text_of(whole->value);
+  value_ = base::text_of(whole->value);
   co_return Sighted::hit;
 }
 
 }  // namespace
 
-Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost) {
-  Lookup lookup(*state_, key, deadline, cost);
+Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost,
+                                                       std::string room) {
+  Lookup lookup(*state_, key, deadline, cost, std::move(room));
   co_return co_await lookup.run();
 }
 

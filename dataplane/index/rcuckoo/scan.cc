@@ -255,13 +255,12 @@ Task<Status> Scan::read_round(const Rows& rows) {
 // that knows of the move scans later.
 Status Scan::collect(const Row& row) {
   if (view(row).move() > known_move_) return index::map_is_old(known_move_);
+  if (const auto slot = state_.impossible(view(row))) {
+    return {Code::corrupt, "entry " + std::to_string(*slot) + " of " + state_.name_row(row.number) + " cannot be"};
+  }
   for (std::uint64_t slot = 0; slot < state_.geometry.entries_per_row; ++slot) {
     const Entry entry = view(row).entry(slot);
     if (entry.empty()) continue;
-    if (!entry.well_formed(state_.geometry.entry_bytes) ||
-        (entry.type() == EntryType::extent && !state_.in_heap(entry))) {
-      return {Code::corrupt, "entry " + std::to_string(slot) + " of " + state_.name_row(row.number) + " cannot be"};
-    }
     const Places places = locate(hash_of(entry, state_.seed()), state_.geometry.rows);
     const bool belongs =
         near(places, state_.geometry.rows) ? places.first - first_ < rows_ : row.ours;  // below first_: a large number

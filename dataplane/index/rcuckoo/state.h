@@ -115,10 +115,9 @@ struct Table::State final : session::Repairable, heap::References, index::Stretc
 
   Remote row_at(std::uint64_t row) const { return {layout::kTable, row * geometry.row_bytes()}; }
   Remote block_at(std::uint64_t units) const { return {layout::kHeap, layout::block_offset(units)}; }
-  // Says whether an entry points into the heap; a READ beyond it would end the session.
-  bool in_heap(const Entry& entry) const {
-    const std::uint64_t bytes = geometry.at(layout::kHeap).bytes;
-    return entry.block() <= bytes / layout::kBlockUnit && entry.bytes() <= bytes - layout::block_offset(entry.block());
+  // Returns the slot of an entry that cannot be, or points out of the heap; a READ there would end the session.
+  std::optional<std::uint64_t> impossible(const RowView& row) const {
+    return row.impossible(geometry.at(layout::kHeap).bytes);
   }
 
   std::string name_row(std::uint64_t row) const {

@@ -33,7 +33,7 @@ class Table final : public index::Table {
   ~Table() override;
 
   task::Task<base::Result<std::optional<std::string>>> lookup(std::string_view key, base::Nanos deadline,
-                                                              fabric::Cost& cost) override;
+                                                              fabric::Cost& cost, std::string room = {}) override;
   task::Task<base::Result<bool>> insert(std::string_view key, std::string_view value, base::Nanos deadline,
                                         fabric::Cost& cost) override;
   task::Task<base::Result<bool>> update(std::string_view key, std::string_view value, base::Nanos deadline,

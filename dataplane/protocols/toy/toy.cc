@@ -39,7 +39,7 @@ class Table final : public index::Table {
  public:
   Table(session::Session& session, const layout::Geometry& geometry) : session_(session), geometry_(geometry) {}
 
-  Task<Result<Value>> lookup(std::string_view key, Nanos deadline, Cost& cost) override {
+  Task<Result<Value>> lookup(std::string_view key, Nanos deadline, Cost& cost, std::string) override {
     const Result<std::uint64_t> word = co_await read(key, deadline, cost);
     if (!word.ok()) co_return word.status();
     co_return value_of(*word);
