@@ -21,7 +21,7 @@ const longest = 70
 // How many functions are longer, tests aside. These numbers may only fall: a change that splits one of these functions lowers its number.
 const (
 	longFunctionsOfCpp = 3
-	longFunctionsOfGo  = 17
+	longFunctionsOfGo  = 16
 )
 
 func TestFewFunctionsAreLong(t *testing.T) {
