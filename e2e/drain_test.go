@@ -49,6 +49,8 @@ var _ = Describe("A Kubernetes node that is drained", Label("long"), func() {
 		load(ctx, target, keys)
 
 		var said strings.Builder
+		var took, settled time.Duration
+		var answered int64
 		tries := 0
 		begun := time.Now()
 		refused := p.underLoad(ctx, "evicted:", func(l *chaos.Load) {
@@ -65,12 +67,12 @@ var _ = Describe("A Kubernetes node that is drained", Label("long"), func() {
 				said.WriteString(out)
 				return err
 			}).WithContext(ctx).WithTimeout(6 * time.Minute).Should(Succeed())
-			took := time.Since(begun)
+			took = time.Since(begun)
 			Eventually(func(g Gomega) {
 				g.Expect(p.memoryNodes(ctx)).To(And(HaveLen(2), HaveEach(HaveField("Spec.NodeName", other))))
 				g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionProgressing)).To(haveStatus("False", farpoolv1alpha1.ReasonSettled))
 			}).WithContext(ctx).WithTimeout(2 * patience).Should(Succeed())
-			AddReportEntry("drained", fmt.Sprintf("%s: after %.0f s, by %d runs of kubectl drain; settled after %.0f s", index, took.Seconds(), tries, time.Since(begun).Seconds()))
+			settled, answered = time.Since(begun), l.Answered()
 			Expect(l.Progress(ctx, 500)).To(Succeed())
 		})
 		AddReportEntry("kubectl drain", said.String())
@@ -91,7 +93,10 @@ var _ = Describe("A Kubernetes node that is drained", Label("long"), func() {
 		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
 		defer r.Close()
-		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), "%v", r.Errors.Err())
+		present := r.ReadAll(ctx, keys)
+		Expect(present).To(BeEquivalentTo(keys), "%v", r.Errors.Err())
+		AddReportEntry("drained", fmt.Sprintf("%s: after %.0f s, by %d runs of kubectl drain; settled after %.0f s, with %d commands answered by then; failed: %d; %d of %d keys are read back",
+			index, took.Seconds(), tries, settled.Seconds(), answered, refused, present, keys))
 		p.clean(ctx)
 	},
 		Entry("of RACE", SpecTimeout(15*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
@@ -125,11 +130,13 @@ var _ = Describe("A Kubernetes node that is drained", Label("long"), func() {
 			g.Expect(p.memoryNodes(ctx)).To(And(HaveLen(2), HaveEach(HaveField("Spec.NodeName", other))))
 			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionProgressing)).To(haveStatus("False", farpoolv1alpha1.ReasonSettled))
 		}).WithContext(ctx).WithTimeout(2 * patience).Should(Succeed())
-		AddReportEntry("tainted", fmt.Sprintf("its memory node is elsewhere with its keys after %.0f s", time.Since(begun).Seconds()))
+		settled := time.Since(begun)
 		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
 		defer r.Close()
-		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), "%v", r.Errors.Err())
+		present := r.ReadAll(ctx, keys)
+		Expect(present).To(BeEquivalentTo(keys), "%v", r.Errors.Err())
+		AddReportEntry("tainted", fmt.Sprintf("its memory node is elsewhere after %.0f s; %d of %d keys are read back", settled.Seconds(), present, keys))
 		p.clean(ctx)
 	}, SpecTimeout(8*time.Minute))
 

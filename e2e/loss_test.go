@@ -25,8 +25,8 @@ import (
 var _ = Describe("A memory node that is lost", Label("short"), func() {
 	const keys = 2000
 
-	// lose makes a pool of two memory nodes, loads it, and deletes the first node's pod, and its memory with it.
-	lose := func(ctx context.Context, policy string) (pool, workload.Target, *corev1.Pod) {
+	// lose makes a pool of two memory nodes, loads it, and deletes the first node's pod, and its memory with it. It says when.
+	lose := func(ctx context.Context, policy string) (pool, workload.Target, *corev1.Pod, time.Time) {
 		GinkgoHelper()
 		p := apply(ctx, namespace(ctx, "loss"), small("losing", 2, 1, "  dataPolicy: "+policy))
 		p.ready(ctx)
@@ -38,6 +38,7 @@ var _ = Describe("A memory node that is lost", Label("short"), func() {
 		epoch := p.get(ctx).Status.ShardMap.Epoch
 
 		// The process alone would find its memory again in the pod's volume.
+		begun := time.Now()
 		Expect(kind.Delete(ctx, &victim)).To(Succeed())
 		By("waiting until the operator has published what became of it")
 		Eventually(func(g Gomega) {
@@ -49,17 +50,18 @@ var _ = Describe("A memory node that is lost", Label("short"), func() {
 			g.Expect(lost.Message).NotTo(BeEmpty())
 			g.Expect(p.get(ctx).Status.ShardMap.Epoch).To(BeNumerically(">", epoch))
 		}).WithContext(ctx).Should(Succeed())
-		return p, target, &victim
+		return p, target, &victim, begun
 	}
 
 	It("comes back empty under policy Cache, and resource, event and metric say so", func(ctx SpecContext) {
-		p, target, victim := lose(ctx, "Cache")
+		p, target, victim, begun := lose(ctx, "Cache")
 		Eventually(func(g Gomega) {
 			g.Expect(p.events(ctx, farpoolv1alpha1.ReasonTablesLost, farpoolv1alpha1.ReasonDataLost)).NotTo(BeEmpty())
 		}).WithContext(ctx).Should(Succeed())
 		p.ready(ctx)
 		Eventually(lossMetric).WithContext(ctx).WithArguments(p).Should(Equal("1"))
 		Eventually(nodeMetric).WithContext(ctx).WithArguments(p, victim.Name, "farpool_node_serving").Should(Equal("1"))
+		serves := time.Since(begun)
 
 		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
@@ -71,12 +73,13 @@ var _ = Describe("A memory node that is lost", Label("short"), func() {
 			g.Expect(r.Errors.Count()).To(Equal(before))
 		}).WithContext(ctx).Should(Succeed())
 		Expect(present).To(And(BeNumerically(">", keys/10), BeNumerically("<", keys)), "of two memory nodes one lost what it held, and only it")
+		AddReportEntry("lost", fmt.Sprintf("its memory node serves again, empty, after %.0f s; %d of %d keys are there: the other memory node's", serves.Seconds(), present, keys))
 		By("writing to it again")
 		load(ctx, target, keys)
 	}, SpecTimeout(5*time.Minute))
 
 	It("stops under policy Store until a person accepts the loss", func(ctx SpecContext) {
-		p, target, victim := lose(ctx, "Store")
+		p, target, victim, begun := lose(ctx, "Store")
 		Eventually(func(g Gomega) {
 			g.Expect(p.events(ctx, farpoolv1alpha1.ReasonTablesStopped, farpoolv1alpha1.ReasonDataLost)).NotTo(BeEmpty())
 			g.Expect(p.condition(ctx, farpoolv1alpha1.ConditionAvailable)).To(haveStatus(metav1.ConditionFalse))
@@ -86,13 +89,15 @@ var _ = Describe("A memory node that is lost", Label("short"), func() {
 		}).WithContext(ctx).Should(Succeed())
 		Eventually(lossMetric).WithContext(ctx).WithArguments(p).Should(Equal("1"))
 		Eventually(nodeMetric).WithContext(ctx).WithArguments(p, victim.Name, "farpool_node_serving").Should(Equal("0"))
+		stopped := time.Since(begun)
 
 		By("finding that its part answers with an error, never with absence, and the other part as before")
 		r, err := workload.NewRun(target, 1, "load:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
 		defer r.Close()
+		var refused, present int
 		Eventually(func(g Gomega) {
-			var refused, present int
+			refused, present = 0, 0
 			for key := range uint32(200) {
 				op, err := r.Do(ctx, history.Get, key)
 				if err != nil {
@@ -107,12 +112,16 @@ var _ = Describe("A memory node that is lost", Label("short"), func() {
 		}).WithContext(ctx).Should(Succeed())
 
 		By("accepting the loss")
+		accepted := time.Now()
 		node := p.memoryNode(ctx, victim.Name)
 		_, err = kind.Kubectl(ctx, "", "-n", p.namespace, "annotate", "memorynode", victim.Name, "--overwrite",
 			fmt.Sprintf("%s=%s", farpoolv1alpha1.AnnotationAcceptDataLoss, node.Status.Incarnation))
 		Expect(err).NotTo(HaveOccurred())
 		p.ready(ctx)
+		serves := time.Since(accepted)
 		Eventually(func() error { return tryLoad(ctx, target, keys) }).WithContext(ctx).Should(Succeed())
+		AddReportEntry("stopped", fmt.Sprintf("resource, event and metric say so after %.0f s; of 200 keys %d are read and %d answer with an error; the pool is ready %.0f s after the loss is accepted",
+			stopped.Seconds(), present, refused, serves.Seconds()))
 	}, SpecTimeout(5*time.Minute))
 })
 
@@ -125,6 +134,7 @@ var _ = Describe("A memory node whose process is killed", Label("short"), func()
 		load(ctx, target, keys)
 		node := p.memoryNodes(ctx)[0]
 		before := p.memoryNode(ctx, node.Name).Status.Incarnation
+		killed := time.Now()
 		_, err := kind.Kill(ctx, &node, "farpool-memory-node")
 		Expect(err).NotTo(HaveOccurred())
 		By("waiting until its next life serves")
@@ -137,16 +147,19 @@ var _ = Describe("A memory node whose process is killed", Label("short"), func()
 		}).WithContext(ctx).Should(Succeed())
 		p.ready(ctx)
 		Eventually(nodeMetric).WithContext(ctx).WithArguments(p, node.Name, "farpool_node_serving").Should(Equal("1"))
+		serves := time.Since(killed)
 
 		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
 		defer r.Close()
+		var present uint32
 		Eventually(func(g Gomega) {
 			failed := r.Errors.Count()
-			present := r.ReadAll(ctx, keys)
+			present = r.ReadAll(ctx, keys)
 			g.Expect(r.Errors.Count()).To(Equal(failed))
 			g.Expect(present).To(BeEquivalentTo(keys))
 		}).WithContext(ctx).Should(Succeed())
+		AddReportEntry("found again", fmt.Sprintf("its next life serves after %.0f s; %d of %d keys are read back", serves.Seconds(), present, keys))
 		load(ctx, target, keys)
 	}, SpecTimeout(5*time.Minute))
 })

@@ -237,13 +237,14 @@ var _ = Describe("A MemoryNode that is deleted", Label("short"), func() {
 			g.Expect(kind.Get(ctx, client.ObjectKeyFromObject(victim), &pod)).To(Succeed())
 			g.Expect(pod.OwnerReferences).To(ContainElement(HaveField("UID", again.UID)))
 		})
-		AddReportEntry("deleted", fmt.Sprintf("MemoryNode %s is there again, with its pod, after %.0f s", victim.Name, time.Since(begun).Seconds()))
+		again := time.Since(begun)
 		Expect(p.memoryNodes(ctx)).To(HaveLen(len(before)))
 		for i, pod := range p.memoryNodes(ctx) {
 			Expect(pod.UID).To(Equal(before[i].UID), "memory node %s has another pod", pod.Name)
 			Expect(p.memoryNode(ctx, pod.Name).Status.LostIncarnation).To(BeEmpty())
 		}
 		p.whole(ctx, target, keys)
+		AddReportEntry("deleted", fmt.Sprintf("MemoryNode %s is there again, with its pod, after %.0f s, and %d keys are read back", victim.Name, again.Seconds(), keys))
 	}, SpecTimeout(8*time.Minute))
 })
 
@@ -258,6 +259,7 @@ var _ = Describe("A pool of which all pods go at once", Label("short"), func() {
 			lives[pod.Name] = p.memoryNode(ctx, pod.Name).Status.Incarnation
 		}
 		Expect(lives).To(HaveLen(2))
+		begun := time.Now()
 		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 		Expect(err).NotTo(HaveOccurred())
 		p.ready(ctx, func(g Gomega) {
@@ -267,6 +269,7 @@ var _ = Describe("A pool of which all pods go at once", Label("short"), func() {
 				g.Expect(node.Status.LostIncarnation).To(Equal(incarnation))
 			}
 		})
+		serves := time.Since(begun)
 		target := p.target(ctx)
 		r, err := workload.NewRun(target, 4, "load:", workload.DefaultSizes)
 		Expect(err).NotTo(HaveOccurred())
@@ -276,6 +279,7 @@ var _ = Describe("A pool of which all pods go at once", Label("short"), func() {
 			g.Expect(r.ReadAll(ctx, keys)).To(BeZero())
 			g.Expect(r.Errors.Count()).To(Equal(before))
 		}).WithContext(ctx).Should(Succeed())
+		AddReportEntry("empty", fmt.Sprintf("the pool is ready after %.0f s, none of %d keys is there, and each of %d memory nodes says so", serves.Seconds(), keys, len(lives)))
 		load(ctx, target, keys)
 	}, SpecTimeout(8*time.Minute))
 })

@@ -195,6 +195,11 @@ func arguments(tests []string) []string {
 	return []string{"--gtest_brief=1", "--gtest_fail_fast", "--gtest_filter=" + strings.Join(tests, ":")}
 }
 
+// survivors counts mutants that tests reached and did not notice.
+func survivors(fates []mutation.Fate) int {
+	return mutation.Count(fates, mutation.Lived) + mutation.Count(fates, mutation.Undecided)
+}
+
 // report prints what became of the mutants of each room and file.
 func report(trials []mutation.Trial, fates []mutation.Fate, known *mutation.Known) error {
 	byFile, byRoom := map[string][]mutation.Fate{}, map[string][]mutation.Fate{}
@@ -204,7 +209,7 @@ func report(trials []mutation.Trial, fates []mutation.Fate, known *mutation.Know
 		byRoom[room] = append(byRoom[room], fates[i])
 	}
 	line := func(what string, fates []mutation.Fate) {
-		fmt.Printf("%-32s %8d %8d %10d %10d\n", what, mutation.Count(fates, mutation.Killed)+mutation.Count(fates, mutation.Late), mutation.Count(fates, mutation.Lived),
+		fmt.Printf("%-32s %8d %8d %10d %10d\n", what, mutation.Count(fates, mutation.Killed)+mutation.Count(fates, mutation.Late), survivors(fates),
 			mutation.Count(fates, mutation.Unreached), mutation.Count(fates, mutation.Equivalent))
 	}
 	fmt.Printf("%-32s %8s %8s %10s %10s\n", "", "killed", "survived", "unreached", "equivalent")
@@ -217,7 +222,7 @@ func report(trials []mutation.Trial, fates []mutation.Fate, known *mutation.Know
 		}
 		line("  "+filepath.Base(file), byFile[file])
 		if slices.Contains(known.Whole, file) {
-			whole += mutation.Count(byFile[file], mutation.Lived) + mutation.Count(byFile[file], mutation.Unreached)
+			whole += survivors(byFile[file]) + mutation.Count(byFile[file], mutation.Unreached)
 		}
 	}
 	line("total: C++ mutants", fates)

@@ -28,6 +28,8 @@ type Mutant struct {
 
 func (m *Mutant) key() string { return m.File + "|" + m.Kind + "|" + m.Code }
 
+func (m *Mutant) place() string { return fmt.Sprintf("%s:%d:%d %s", m.File, m.Line, m.Column, m.Kind) }
+
 // Known is a file that lists other files of which no mutant survives (whole FILE), files whose mutants are tried only if somebody names them (untried FILE |
 // REASON), and mutants that are the program itself (FILE | KIND | LINE OF CODE | REASON).
 type Known struct {
@@ -123,9 +125,11 @@ type Fate string
 // What can become of a mutant.
 const (
 	Killed Fate = "killed"
-	// Late: tests were stopped, as they took too long.
-	Late       Fate = "killed by a deadline"
-	Lived      Fate = "lived"
+	// Late: tests were stopped, as they took too long. Without the mutant they ended in that time, right afterwards.
+	Late  Fate = "killed by a deadline"
+	Lived Fate = "lived"
+	// Undecided: tests took too long with the mutant and without it, as the machine was busy with something else.
+	Undecided  Fate = "undecided: its tests are late without it, too"
 	Unreached  Fate = "not covered"
 	Equivalent Fate = "equivalent"
 )
@@ -147,10 +151,10 @@ func Judge(trials []Trial, known *Known, workers int) ([]Fate, error) {
 				case err != nil:
 					failure = err
 				case fate == Killed:
-				case fate != Late && known.equivalent[t.key()]:
+				case fate != Late && fate != Undecided && known.equivalent[t.key()]:
 					fate = Equivalent
 				default:
-					fmt.Printf("%s:%d:%d %s (%s): %s\n", t.File, t.Line, t.Column, t.Kind, fate, t.Code)
+					fmt.Printf("%s (%s): %s\n", t.place(), fate, t.Code)
 				}
 				fates[i] = fate
 				mu.Unlock()
@@ -171,8 +175,8 @@ func (t Trial) judge() (Fate, error) {
 		switch one, err := suite.try(t.Mutant); {
 		case err != nil || one == Killed || one == Late:
 			return one, err
-		case one == Lived:
-			fate = Lived
+		case one == Undecided || one == Lived && fate == Unreached:
+			fate = one
 		}
 	}
 	return fate, nil

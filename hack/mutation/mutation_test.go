@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// program is a suite in shell: `one` comes to mutants 1 and 2 and notices 1, `two` comes to 2 and to 4, which has it wait for ever.
+// program is a suite in shell: `one` comes to mutants 1 and 2 and notices 1, `two` comes to 2 and to 4, which has it wait for ever. `slow` is late, whichever
+// mutant lives, and `flaky` is late with 1 and fails without any.
 const program = `[ -z "$MUTANTS_REACHED" ] || case "$*" in *one*) echo 1; echo 2;; *two*) echo 2; echo 4;; esac > "$MUTANTS_REACHED"
-case "$*$MUTANT" in *one*1) exit 1;; *two*4) while :; do :; done;; *none*) exit 2;; esac
+case "$*$MUTANT" in *one*1) exit 1;; *two*4|*slow*|*flaky*1) while :; do :; done;; *none*|*flaky*0) exit 2;; esac
 `
 
 func TestFatesOfMutants(t *testing.T) {
@@ -49,6 +50,13 @@ func TestFatesOfMutants(t *testing.T) {
 	}
 	if got := Count(fates, Killed); got != 1 {
 		t.Errorf("%d were killed by tests, not 1", got)
+	}
+
+	if fate, err := suite.attempt(trials[0].Mutant, []string{"slow"}, 100*time.Millisecond); err != nil || fate != Undecided {
+		t.Errorf("a mutant whose tests are late without it, too, is %s, %v", fate, err)
+	}
+	if _, err := suite.attempt(trials[0].Mutant, []string{"flaky"}, 100*time.Millisecond); err == nil {
+		t.Error("tests that fail with no mutant are taken")
 	}
 
 	suite.Tests = []string{"none"}

@@ -20,6 +20,8 @@ const (
 	// A mutant that goes round for ever ends when its tests have used this much more time than they need, or this much memory.
 	patience  = 20
 	kibibytes = 6 << 20
+	// So often tests are tried that are late with a mutant and without it.
+	attempts = 3
 	// Tests that a mutant is tried with after the first, before tests that take longer.
 	quickly = 10 * time.Millisecond
 )
@@ -95,17 +97,18 @@ func (s *Suite) try(m *Mutant) (Fate, error) {
 	reached := false
 	most = quickly
 	few := 1
-	kill := Killed
-	fails := func() (bool, error) {
+	fate := Lived
+	// over: no other test has to be tried.
+	over := func() (bool, error) {
 		if len(batch) == 0 {
 			return false, nil
 		}
-		ended, err := s.run(batch, patience*takes+10*time.Second, "MUTANT="+strconv.Itoa(m.Number))
+		one, err := s.attempt(m, batch, patience*takes+10*time.Second)
 		batch, takes = nil, 0
-		if ended.late {
-			kill = Late
+		if one != Lived {
+			fate = one
 		}
-		return !ended.passed, err
+		return one == Killed || one == Late, err
 	}
 	for _, t := range s.tests {
 		if !t.reaches[m.Number] {
@@ -114,8 +117,8 @@ func (s *Suite) try(m *Mutant) (Fate, error) {
 		reached = true
 		itself := max(0, t.takes-s.starts)
 		if len(batch) == few || len(batch) > 0 && takes+itself > most {
-			if failed, err := fails(); failed || err != nil {
-				return kill, err
+			if ends, err := over(); ends || err != nil {
+				return fate, err
 			}
 			few, most = 4*few, 4*most
 		}
@@ -125,10 +128,34 @@ func (s *Suite) try(m *Mutant) (Fate, error) {
 	if !reached {
 		return Unreached, nil
 	}
-	if failed, err := fails(); failed || err != nil {
-		return kill, err
+	_, err := over()
+	return fate, err
+}
+
+// attempt runs tests with a mutant. If they are late, it runs them without the mutant: if they are late then, too, the machine is busy with something else, and
+// it begins again. Undecided: they were late both ways each time.
+func (s *Suite) attempt(m *Mutant, tests []string, most time.Duration) (Fate, error) {
+	for range attempts {
+		ended, err := s.run(tests, most, "MUTANT="+strconv.Itoa(m.Number))
+		switch {
+		case err != nil:
+			return "", err
+		case ended.passed:
+			return Lived, nil
+		case !ended.late:
+			return Killed, nil
+		}
+		without, err := s.run(tests, most, "MUTANT=0")
+		switch {
+		case err != nil:
+			return "", err
+		case without.passed:
+			return Late, nil
+		case !without.late:
+			return "", fmt.Errorf("%s of %s: %s fail with no mutant: %s", m.place(), s.Directory, strings.Join(tests, ", "), without.said)
+		}
 	}
-	return Lived, nil
+	return Undecided, nil
 }
 
 // ending is how tests ended.
