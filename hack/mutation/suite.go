@@ -132,8 +132,8 @@ func (s *Suite) try(m *Mutant) (Fate, error) {
 	return fate, err
 }
 
-// attempt runs tests with a mutant. If they are late, it runs them without the mutant: if they are late then, too, the machine is busy with something else, and
-// it begins again. Undecided: they were late both ways each time.
+// attempt runs tests with a mutant. If they are late, it runs them without the mutant right afterwards: if they are late then, too, or take more than a small part
+// of that time, the machine is busy with something else, and it begins again with more time. Undecided: that was so each time.
 func (s *Suite) attempt(m *Mutant, tests []string, most time.Duration) (Fate, error) {
 	for range attempts {
 		ended, err := s.run(tests, most, "MUTANT="+strconv.Itoa(m.Number))
@@ -145,12 +145,16 @@ func (s *Suite) attempt(m *Mutant, tests []string, most time.Duration) (Fate, er
 		case !ended.late:
 			return Killed, nil
 		}
+		began := time.Now()
 		without, err := s.run(tests, most, "MUTANT=0")
+		took := time.Since(began)
 		switch {
 		case err != nil:
 			return "", err
-		case without.passed:
+		case without.passed && patience*took <= most:
 			return Late, nil
+		case without.passed:
+			most = patience * took
 		case !without.late:
 			return "", fmt.Errorf("%s of %s: %s fail with no mutant: %s", m.place(), s.Directory, strings.Join(tests, ", "), without.said)
 		}

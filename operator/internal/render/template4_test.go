@@ -46,6 +46,35 @@ func TestMemoryNodesAreConfiguredByTheirPods(t *testing.T) {
 }
 
 // A Kubernetes node that cannot be reached keeps its memory nodes; compute shards are made anew elsewhere soon.
+// A socket of 0.0.0.0 is out of reach in a cluster that has IPv6 alone.
+func TestProcessesListenOnAddressesOfEitherFamily(t *testing.T) {
+	for name, pool := range pools(t) {
+		var configs []string
+		for _, memoryPool := range pool.Spec.Memory.Pools {
+			configs = append(configs, (template4{}).MemoryConfig(pool, memoryPool))
+		}
+		for _, computePool := range pool.ComputePools() {
+			configs = append(configs, (template4{}).ComputeConfig(pool, computePool))
+		}
+		for _, config := range configs {
+			sockets := 0
+			for _, line := range strings.Split(config, "\n") {
+				key, value, _ := strings.Cut(line, " = ")
+				if !strings.HasSuffix(key, "listen") {
+					continue
+				}
+				sockets++
+				if !strings.HasPrefix(value, `"[::]:`) {
+					t.Errorf("%s: %s", name, line)
+				}
+			}
+			if sockets != 3 {
+				t.Errorf("%s: %d sockets in\n%s", name, sockets, config)
+			}
+		}
+	}
+}
+
 func TestTolerationsOfUnreachableKubernetesNodes(t *testing.T) {
 	pool := pools(t)["kvpool"]
 	memoryPool, computePool := pool.Spec.Memory.Pools[0], pool.Spec.Compute.Pools[0]
