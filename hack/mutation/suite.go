@@ -155,7 +155,9 @@ func (s *Suite) attempt(m *Mutant, tests []string, most time.Duration) (Fate, er
 			return Late, nil
 		case without.passed:
 			most = patience * took
-		case !without.late:
+		case without.late:
+			most *= 4
+		default:
 			return "", fmt.Errorf("%s of %s: %s fail with no mutant: %s", m.place(), s.Directory, strings.Join(tests, ", "), without.said)
 		}
 	}
