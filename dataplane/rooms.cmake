@@ -27,6 +27,7 @@ farpool_room(index DEPS proto session layout fabric task base)
 farpool_room(index/race DEPS index directory heap session layout fabric task base TEST_DEPS sim node fabric/sim
              FUZZED scan.cc verify.cc)
 farpool_room(index/rcuckoo DEPS index heap session layout fabric task base TEST_DEPS sim node fabric/sim FUZZED repair.cc scan.cc verify.cc)
+farpool_room(index/outback DEPS index session layout fabric task base TEST_DEPS fabric/sim TEST_LIBS rapidcheck)
 farpool_room(protocols DEPS index/race index/rcuckoo index layout base)
 add_executable(rcuckoo_fill bench/rcuckoo_fill_main.cc)
 target_link_libraries(rcuckoo_fill PRIVATE index_rcuckoo)

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/outback/locator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/crc64.h"
+
+namespace farpool::outback {
+
+using base::Code;
+using base::Status;
+
+namespace {
+
+// Bits of A, and of B, for each key. A random graph whose edges are fewer than the mean of both sides' vertices has few
+// cycles; 2.33 bits for both together is what Othello takes.
+constexpr double kArrayBitsOfKey = 1.165;
+
+constexpr std::uint64_t halves(std::uint32_t low, std::uint32_t high) { return std::uint64_t{high} << 32 | low; }
+
+std::uint64_t checksum_of(std::span<const std::uint64_t> words, std::uint64_t seed = 0) {
+  return base::crc64(std::as_bytes(words), seed);
+}
+
+std::uint64_t arrays_checksum(const LocatorShape& shape, std::span<const std::uint64_t> words) {
+  std::uint64_t checksum = 0;
+  for (std::uint64_t partition = 0; partition < shape.partitions; ++partition) {
+    checksum = checksum_of(words.subspan(LocatorHeader::kWords + partition * shape.partition_words(),
+                                         1 + 2 * std::uint64_t{shape.array_words}),
+                           checksum);
+  }
+  return checksum;
+}
+
+// A word of Locator::learned_.
+struct Learned {
+  static constexpr std::uint64_t of(std::uint32_t bucket, Seed seed) {
+    return (std::uint64_t{bucket} + 1) << 24 | std::uint64_t{seed.version} << 8 | seed.value;
+  }
+  static constexpr bool is_of(std::uint64_t word, std::uint32_t bucket) {
+    return word >> 24 == std::uint64_t{bucket} + 1;
+  }
+  static constexpr Seed seed(std::uint64_t word) {
+    return {static_cast<std::uint8_t>(word), static_cast<std::uint16_t>(word >> 8)};
+  }
+};
+
+}  // namespace
+
+base::Result<LocatorShape> LocatorShape::of(std::uint64_t table_buckets, std::uint64_t keys) {
+  if (table_buckets == 0 || table_buckets > kMostBuckets) {
+    return Status{Code::invalid_argument, "a table has 1 to " + std::to_string(kMostBuckets) + " buckets, not " +
+                                              std::to_string(table_buckets)};
+  }
+  LocatorShape shape;
+  shape.partitions = static_cast<std::uint32_t>((table_buckets + kPartitionBuckets - 1) / kPartitionBuckets);
+  shape.buckets = static_cast<std::uint32_t>((table_buckets + shape.partitions - 1) / shape.partitions);
+  if (keys > shape.table_slots()) {
+    return Status{Code::invalid_argument, "a table of " + std::to_string(shape.table_slots()) +
+                                              " slots is too small for " + std::to_string(keys) +
+                                              " keys: it needs more buckets"};
+  }
+  const double bits = std::ceil(static_cast<double>(keys) / shape.partitions * kArrayBitsOfKey);
+  shape.array_words = std::clamp(static_cast<std::uint32_t>(bits / 64) + 1, 1u, kMostArrayWords);
+  return shape;
+}
+
+std::uint64_t LocatorShape::buckets_for(std::uint64_t keys, double load) {
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(std::ceil(static_cast<double>(keys) / load / kBucketSlots)));
+}
+
+Status LocatorShape::check() const {
+  const auto wrong = [](const std::string& what) { return Status{Code::corrupt, "a locator " + what}; };
+  if (partitions == 0 || buckets == 0 || table_buckets() > kMostBuckets + partitions) {
+    return wrong("has " + std::to_string(partitions) + " partitions of " + std::to_string(buckets) + " buckets");
+  }
+  if (buckets > kPartitionBuckets) {
+    return wrong("has " + std::to_string(buckets) + " buckets in a partition, more than " +
+                 std::to_string(kPartitionBuckets));
+  }
+  if (array_words == 0 || array_words > kMostArrayWords) {
+    return wrong("has arrays of " + std::to_string(array_words) + " words, not 1 to " +
+                 std::to_string(kMostArrayWords));
+  }
+  return {};
+}
+
+std::uint64_t LocatorShape::words() const { return LocatorHeader::kWords + partitions * partition_words(); }
+
+base::Result<LocatorHeader> LocatorHeader::parse(base::Bytes bytes) {
+  const auto wrong = [](const std::string& what) { return Status{Code::corrupt, "the header of a locator " + what}; };
+  if (bytes.size() < kBytes) {
+    return wrong("has " + std::to_string(kBytes) + " bytes, and there are " + std::to_string(bytes.size()));
+  }
+  std::array<std::uint64_t, kWords> words;
+  std::memcpy(words.data(), bytes.data(), kBytes);
+  if (words[0] != kMagic) return wrong("does not begin as one: there is no locator here");
+  if (words[1] != kFormat) {
+    return wrong("has format " + std::to_string(words[1]) + ", and this program reads format " +
+                 std::to_string(kFormat));
+  }
+  if (words[9] != checksum_of(std::span(words).first(9))) return wrong("does not match its checksum");
+  LocatorHeader header;
+  header.generation = words[2];
+  header.salt = words[3];
+  header.keys = words[4];
+  header.shape.partitions = static_cast<std::uint32_t>(words[5]);
+  header.shape.buckets = static_cast<std::uint32_t>(words[5] >> 32);
+  header.shape.array_words = static_cast<std::uint32_t>(std::min<std::uint64_t>(words[6], ~0u));
+  header.arrays_checksum = words[8];
+  if (Status status = header.shape.check(); !status.ok()) return status;
+  if (header.generation == 0) return wrong("has the generation 0");
+  if (header.keys > header.shape.table_slots()) {
+    return wrong("has " + std::to_string(header.keys) + " keys in " + std::to_string(header.shape.table_slots()) +
+                 " slots");
+  }
+  if (words[7] != header.shape.words()) {
+    return wrong("says " + std::to_string(words[7]) + " words, and its shape has " +
+                 std::to_string(header.shape.words()));
+  }
+  return header;
+}
+
+void LocatorHeader::put(std::span<std::uint64_t> words) const {
+  FARPOOL_CHECK(words.size() >= kWords);
+  words[0] = kMagic;
+  words[1] = kFormat;
+  words[2] = generation;
+  words[3] = salt;
+  words[4] = keys;
+  words[5] = halves(shape.partitions, shape.buckets);
+  words[6] = shape.array_words;
+  words[7] = shape.words();
+  words[8] = arrays_checksum;
+  words[9] = checksum_of(words.first(9));
+}
+
+Locator::Locator(LocatorHeader header, std::vector<std::uint64_t> words) : header_(header), words_(std::move(words)) {
+  const std::uint64_t versions = std::clamp<std::uint64_t>(header_.shape.table_buckets() / 256, 64, 65536);
+  learned_.resize(std::bit_floor(versions));
+}
+
+base::Result<Locator> Locator::parse(std::vector<std::uint64_t> words) {
+  const auto header = LocatorHeader::parse(std::as_bytes(std::span(words)));
+  if (!header.ok()) return header.status();
+  if (words.size() != header->shape.words()) {
+    return Status{Code::corrupt, "a locator has " + std::to_string(header->shape.words()) + " words, and there are " +
+                                     std::to_string(words.size())};
+  }
+  if (arrays_checksum(header->shape, words) != header->arrays_checksum) {
+    return Status{Code::corrupt, "the arrays of a locator do not match their checksum"};
+  }
+  return Locator(*header, std::move(words));
+}
+
+Spot Locator::find(std::uint64_t hash) const {
+  const LocatorShape& shape = header_.shape;
+  const Candidates candidates = Candidates::of(hash, shape);
+  const std::uint64_t* const partition =
+      words_.data() + LocatorHeader::kWords + candidates.partition * shape.partition_words();
+  const ArrayPlaces places = ArrayPlaces::of(hash, partition[0], shape.array_bits());
+  const auto bit = [](const std::uint64_t* words, std::uint32_t place) {
+    return words[place / 64] >> (place % 64) & 1;
+  };
+  const std::uint64_t which = bit(partition + 1, places.a) ^ bit(partition + 1 + shape.array_words, places.b);
+  const std::uint32_t bucket = candidates.partition * shape.buckets + candidates.buckets[which];
+  const std::uint8_t seed = seed_of(bucket);
+  return {bucket, slot_of(hash, seed), seed};
+}
+
+std::uint8_t* Locator::seed_at(std::uint32_t bucket) const {
+  const LocatorShape& shape = header_.shape;
+  const std::uint64_t partition = bucket / shape.buckets;
+  const std::uint64_t* const seeds = words_.data() + LocatorHeader::kWords + partition * shape.partition_words() + 1 +
+                                     2 * std::uint64_t{shape.array_words};
+  // Bytes of words that are this object's own: learn() changes them, and nothing else does.
+  return reinterpret_cast<std::uint8_t*>(const_cast<std::uint64_t*>(seeds)) + bucket % shape.buckets;
+}
+
+std::uint8_t Locator::seed_of(std::uint32_t bucket) const {
+  FARPOOL_CHECK(bucket < header_.shape.table_buckets());
+  return std::atomic_ref(*seed_at(bucket)).load(std::memory_order_relaxed);
+}
+
+bool Locator::learn(std::uint32_t bucket, Seed seed) {
+  if (bucket >= header_.shape.table_buckets()) return false;
+  std::atomic_ref learned(learned_[bucket & (learned_.size() - 1)]);
+  const std::uint64_t word = Learned::of(bucket, seed);
+  std::uint64_t before = learned.load(std::memory_order_acquire);
+  do {
+    if (Learned::is_of(before, bucket)) {
+      const Seed known = Learned::seed(before);
+      if (!newer(seed.version, known.version)) return false;
+    } else if (seed_of(bucket) == seed.value) {
+      return false;  // most replies: nothing to remember
+    }
+  } while (!learned.compare_exchange_weak(before, word, std::memory_order_acq_rel));
+  // Another thread may have learned a newer one since: the last one to store stores what the word says.
+  std::atomic_ref byte(*seed_at(bucket));
+  const bool changed = byte.exchange(seed.value, std::memory_order_acq_rel) != seed.value;
+  for (std::uint64_t now = learned.load(std::memory_order_acquire); now != word;) {
+    if (!Learned::is_of(now, bucket)) break;
+    byte.store(Learned::seed(now).value, std::memory_order_release);
+    const std::uint64_t then = learned.load(std::memory_order_acquire);
+    if (then == now) break;
+    now = then;
+  }
+  return changed;
+}
+
+std::uint64_t Locator::bytes() const { return (words_.size() + learned_.size()) * 8; }
+
+}  // namespace farpool::outback
