@@ -38,6 +38,11 @@ std::uint64_t arrays_checksum(const LocatorShape& shape, std::span<const std::ui
   return checksum;
 }
 
+// How many versions a client remembers.
+std::uint64_t versions_of(const LocatorShape& shape) {
+  return std::bit_floor(std::clamp<std::uint64_t>(shape.table_buckets() / 256, 64, 65536));
+}
+
 // A word of Locator::learned_.
 struct Learned {
   static constexpr std::uint64_t of(std::uint32_t bucket, Seed seed) {
@@ -143,8 +148,7 @@ void LocatorHeader::put(std::span<std::uint64_t> words) const {
 }
 
 Locator::Locator(LocatorHeader header, std::vector<std::uint64_t> words) : header_(header), words_(std::move(words)) {
-  const std::uint64_t versions = std::clamp<std::uint64_t>(header_.shape.table_buckets() / 256, 64, 65536);
-  learned_.resize(std::bit_floor(versions));
+  learned_.resize(versions_of(header_.shape));
 }
 
 base::Result<Locator> Locator::parse(std::vector<std::uint64_t> words) {
@@ -215,6 +219,6 @@ bool Locator::learn(std::uint32_t bucket, Seed seed) {
   return changed;
 }
 
-std::uint64_t Locator::bytes() const { return (words_.size() + learned_.size()) * 8; }
+std::uint64_t Locator::bytes_of(const LocatorShape& shape) { return (shape.words() + versions_of(shape)) * 8; }
 
 }  // namespace farpool::outback

@@ -139,9 +139,12 @@ class Locator {
   bool learn(std::uint32_t bucket, Seed seed);
   // Returns the serialised form. Seeds in it are those that are known now.
   std::span<const std::uint64_t> words() const { return words_; }
-  std::uint64_t bytes() const;  // of this client's memory
+  // Returns the bytes of a client's memory that it takes.
+  std::uint64_t bytes() const { return bytes_of(header_.shape); }
+  static std::uint64_t bytes_of(const LocatorShape& shape);
 
  private:
+  friend class Builder;
   Locator(LocatorHeader header, std::vector<std::uint64_t> words);
   std::uint8_t* seed_at(std::uint32_t bucket) const;
 
