@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   --size;
   if (how % 4 == 0) {
     std::vector<std::uint64_t> words(size / 8);
-    std::memcpy(words.data(), data, words.size() * 8);
+    if (!words.empty()) std::memcpy(words.data(), data, words.size() * 8);
     ask(std::move(words));
     return 0;
   }
