@@ -43,6 +43,11 @@ std::uint64_t versions_of(const LocatorShape& shape) {
   return std::bit_floor(std::clamp<std::uint64_t>(shape.table_buckets() / 256, 64, 65536));
 }
 
+// Other threads may learn seeds meanwhile.
+std::uint8_t load_seed(const std::uint8_t* at) {
+  return std::atomic_ref(*const_cast<std::uint8_t*>(at)).load(std::memory_order_relaxed);
+}
+
 // A word of Locator::learned_.
 struct Learned {
   static constexpr std::uint64_t of(std::uint32_t bucket, Seed seed) {
@@ -148,6 +153,10 @@ void LocatorHeader::put(std::span<std::uint64_t> words) const {
 }
 
 Locator::Locator(LocatorHeader header, std::vector<std::uint64_t> words) : header_(header), words_(std::move(words)) {
+  salts_.reserve(header_.shape.partitions);
+  for (std::uint64_t partition = 0; partition < header_.shape.partitions; ++partition) {
+    salts_.push_back(words_[LocatorHeader::kWords + partition * header_.shape.partition_words()]);
+  }
   learned_.resize(versions_of(header_.shape));
 }
 
@@ -164,33 +173,34 @@ base::Result<Locator> Locator::parse(std::vector<std::uint64_t> words) {
   return Locator(*header, std::move(words));
 }
 
+// Nothing that is read waits for anything else that is: both buckets' seeds are fetched while the arrays are.
 Spot Locator::find(std::uint64_t hash) const {
   const LocatorShape& shape = header_.shape;
   const Candidates candidates = Candidates::of(hash, shape);
-  const std::uint64_t* const partition =
-      words_.data() + LocatorHeader::kWords + candidates.partition * shape.partition_words();
-  const ArrayPlaces places = ArrayPlaces::of(hash, partition[0], shape.array_bits());
+  const std::uint64_t* const a =
+      words_.data() + LocatorHeader::kWords + candidates.partition * shape.partition_words() + 1;
+  const std::uint64_t* const b = a + shape.array_words;
+  const auto* const seeds = reinterpret_cast<const std::uint8_t*>(b + shape.array_words);
+  for (const std::uint32_t bucket : candidates.buckets) __builtin_prefetch(seeds + bucket);
+  const ArrayPlaces places = ArrayPlaces::of(hash, salts_[candidates.partition], shape.array_bits());
   const auto bit = [](const std::uint64_t* words, std::uint32_t place) {
     return words[place / 64] >> (place % 64) & 1;
   };
-  const std::uint64_t which = bit(partition + 1, places.a) ^ bit(partition + 1 + shape.array_words, places.b);
-  const std::uint32_t bucket = candidates.partition * shape.buckets + candidates.buckets[which];
-  const std::uint8_t seed = seed_of(bucket);
-  return {bucket, slot_of(hash, seed), seed};
+  const std::uint32_t bucket = candidates.buckets[bit(a, places.a) ^ bit(b, places.b)];
+  const std::uint8_t seed = load_seed(seeds + bucket);
+  return {candidates.partition * shape.buckets + bucket, slot_of(hash, seed), seed};
 }
 
-std::uint8_t* Locator::seed_at(std::uint32_t bucket) const {
+std::uint8_t* Locator::seed_at(std::uint32_t bucket) {
   const LocatorShape& shape = header_.shape;
-  const std::uint64_t partition = bucket / shape.buckets;
-  const std::uint64_t* const seeds = words_.data() + LocatorHeader::kWords + partition * shape.partition_words() + 1 +
-                                     2 * std::uint64_t{shape.array_words};
-  // Bytes of words that are this object's own: learn() changes them, and nothing else does.
-  return reinterpret_cast<std::uint8_t*>(const_cast<std::uint64_t*>(seeds)) + bucket % shape.buckets;
+  std::uint64_t* const partition =
+      words_.data() + LocatorHeader::kWords + bucket / shape.buckets * shape.partition_words();
+  return reinterpret_cast<std::uint8_t*>(partition + 1 + 2 * std::uint64_t{shape.array_words}) + bucket % shape.buckets;
 }
 
 std::uint8_t Locator::seed_of(std::uint32_t bucket) const {
   FARPOOL_CHECK(bucket < header_.shape.table_buckets());
-  return std::atomic_ref(*seed_at(bucket)).load(std::memory_order_relaxed);
+  return load_seed(const_cast<Locator*>(this)->seed_at(bucket));
 }
 
 bool Locator::learn(std::uint32_t bucket, Seed seed) {
@@ -219,6 +229,8 @@ bool Locator::learn(std::uint32_t bucket, Seed seed) {
   return changed;
 }
 
-std::uint64_t Locator::bytes_of(const LocatorShape& shape) { return (shape.words() + versions_of(shape)) * 8; }
+std::uint64_t Locator::bytes_of(const LocatorShape& shape) {
+  return (shape.words() + shape.partitions + versions_of(shape)) * 8;
+}
 
 }  // namespace farpool::outback

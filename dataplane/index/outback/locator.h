@@ -146,10 +146,11 @@ class Locator {
  private:
   friend class Builder;
   Locator(LocatorHeader header, std::vector<std::uint64_t> words);
-  std::uint8_t* seed_at(std::uint32_t bucket) const;
+  std::uint8_t* seed_at(std::uint32_t bucket);
 
   LocatorHeader header_;
   std::vector<std::uint64_t> words_;
+  std::vector<std::uint64_t> salts_;  // of partitions, together: find() looks at one first
   // Versions of the seeds that were learned last. A word is a bucket, its seed and the version, and has its place by the
   // bucket's low bits. A bucket that has lost its place to another one takes any seed.
   std::vector<std::uint64_t> learned_;
