@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "front/resp/number.h"
+#include "base/number.h"
 #include "front/resp/operations.h"
 #include "front/resp/text.h"
 #include "net/loop.h"
@@ -120,7 +120,7 @@ void do_help(Conversation&, Request& request) {
 }
 
 void do_select(Conversation&, Request& request) {
-  const std::optional<std::int64_t> index = parse_integer(request.command[1]);
+  const std::optional<std::int64_t> index = base::parse_integer(request.command[1]);
   if (!index) return request.error(kNotAnInteger);
   if (*index < std::numeric_limits<int>::min() || *index > std::numeric_limits<int>::max()) {
     return request.error("ERR value is out of range, value must between -2147483648 and 2147483647");
@@ -150,7 +150,7 @@ void do_hello(Conversation& conversation, Request& request) {
   std::optional<Protocol> version;
   std::size_t next = 1;
   if (command.size() > next) {
-    const std::optional<std::int64_t> number = parse_integer(command[next++]);
+    const std::optional<std::int64_t> number = base::parse_integer(command[next++]);
     if (!number) return request.error("ERR Protocol version is not an integer or out of range");
     if (*number != 2 && *number != 3) return request.error("NOPROTO unsupported protocol version");
     version = *number == 3 ? Protocol::resp3 : Protocol::resp2;
@@ -244,7 +244,7 @@ void do_client_list(Conversation& conversation, Request& request) {
   } else if (command.size() > 3 && same_word(command[2], "ID")) {
     listed = false;
     for (std::size_t i = 3; i < command.size(); ++i) {
-      const std::optional<std::int64_t> id = parse_integer(command[i]);
+      const std::optional<std::int64_t> id = base::parse_integer(command[i]);
       if (!id || *id <= 0) return request.error("ERR Invalid client ID");
       listed = listed || static_cast<std::uint64_t>(*id) == conversation.endpoints().id;
     }

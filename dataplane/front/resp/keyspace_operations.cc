@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "front/resp/number.h"
 #include "front/resp/operations.h"
+#include "base/number.h"
 #include "front/resp/text.h"
 
 namespace farpool::front::resp {
@@ -55,7 +55,7 @@ std::optional<ScanOptions> parse_scan(Request& request) {
   for (std::size_t i = 2; i < command.size(); i += 2) {
     const bool more = i + 1 < command.size();
     if (more && same_word(command[i], "COUNT")) {
-      const std::optional<std::int64_t> count = parse_integer(command[i + 1]);
+      const std::optional<std::int64_t> count = base::parse_integer(command[i + 1]);
       if (!count) {
         request.error(kNotAnInteger);
         return std::nullopt;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "front/resp/number.h"
+#include "base/number.h"
 #include "front/resp/text.h"
 
 namespace farpool::front::resp {
@@ -143,7 +143,7 @@ class AddEditor final : public CheckedEditor {
 
  protected:
   Edit change(std::optional<std::string_view> value) override {
-    const std::optional<std::int64_t> number = value ? parse_integer(*value) : 0;
+    const std::optional<std::int64_t> number = value ? base::parse_integer(*value) : 0;
     if (!number) return refuse(kNotAnInteger);
     if (__builtin_add_overflow(*number, addend_, &sum_)) return refuse("ERR increment or decrement would overflow");
     return Edit::put(std::to_string(sum_));
@@ -161,12 +161,12 @@ class AddFloatEditor final : public CheckedEditor {
 
  protected:
   Edit change(std::optional<std::string_view> value) override {
-    const std::optional<long double> number = value ? parse_float(*value) : 0.0L;
-    const std::optional<long double> addend = parse_float(addend_);
+    const std::optional<long double> number = value ? base::parse_float(*value) : 0.0L;
+    const std::optional<long double> addend = base::parse_float(addend_);
     if (!number || !addend) return refuse("ERR value is not a valid float");
     const long double sum = *number + *addend;
     if (!(sum - sum == 0)) return refuse("ERR increment would produce NaN or Infinity");
-    sum_ = format_float(sum);
+    sum_ = base::format_float(sum);
     return Edit::put(sum_);
   }
 
@@ -353,7 +353,7 @@ Task<void> op_type(Conversation& conversation, Request& request) {
 }
 
 Task<void> op_setrange(Conversation& conversation, Request& request) {
-  const std::optional<std::int64_t> offset = parse_integer(request.command[2]);
+  const std::optional<std::int64_t> offset = base::parse_integer(request.command[2]);
   if (!offset) {
     request.error(kNotAnInteger);
     co_return;
@@ -369,8 +369,8 @@ Task<void> op_setrange(Conversation& conversation, Request& request) {
 }
 
 Task<void> op_getrange(Conversation& conversation, Request& request) {
-  const std::optional<std::int64_t> first = parse_integer(request.command[2]);
-  const std::optional<std::int64_t> last = parse_integer(request.command[3]);
+  const std::optional<std::int64_t> first = base::parse_integer(request.command[2]);
+  const std::optional<std::int64_t> last = base::parse_integer(request.command[3]);
   if (!first || !last) {
     request.error(kNotAnInteger);
     co_return;
@@ -396,7 +396,7 @@ Task<void> op_incr(Conversation& conversation, Request& request) { return add(co
 Task<void> op_decr(Conversation& conversation, Request& request) { return add(conversation, request, -1); }
 
 Task<void> op_incrby(Conversation& conversation, Request& request) {
-  const std::optional<std::int64_t> addend = parse_integer(request.command[2]);
+  const std::optional<std::int64_t> addend = base::parse_integer(request.command[2]);
   if (!addend) {
     request.error(kNotAnInteger);
     co_return;
@@ -405,7 +405,7 @@ Task<void> op_incrby(Conversation& conversation, Request& request) {
 }
 
 Task<void> op_decrby(Conversation& conversation, Request& request) {
-  const std::optional<std::int64_t> subtrahend = parse_integer(request.command[2]);
+  const std::optional<std::int64_t> subtrahend = base::parse_integer(request.command[2]);
   if (!subtrahend) {
     request.error(kNotAnInteger);
     co_return;

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "front/resp/number.h"
+#include "base/number.h"
 
 namespace farpool::front::resp {
 namespace {
@@ -141,7 +141,7 @@ Parser::Outcome Parser::feed(std::string_view& input) {
         if (too_long()) return fail("too big mbulk count string");
         if (!whole) return Outcome::need_more;
         skip_ = 1;
-        const std::optional<std::int64_t> count = parse_integer(std::string_view(line_).substr(1));
+        const std::optional<std::int64_t> count = base::parse_integer(std::string_view(line_).substr(1));
         if (!count || *count > static_cast<std::int64_t>(
                                    std::min<std::size_t>(limits_.arguments, std::numeric_limits<int>::max()))) {
           return fail("invalid multibulk length");
@@ -163,7 +163,7 @@ Parser::Outcome Parser::feed(std::string_view& input) {
         if (line_.empty() || line_[0] != '$') {
           return fail(std::string("expected '$', got '") + (line_.empty() ? '\r' : line_[0]) + "'");
         }
-        const std::optional<std::int64_t> length = parse_integer(std::string_view(line_).substr(1));
+        const std::optional<std::int64_t> length = base::parse_integer(std::string_view(line_).substr(1));
         if (!length || *length < 0) return fail("invalid bulk length");
         if (*length > static_cast<std::int64_t>(limits_.bulk_bytes)) {
           return fail("invalid bulk length: a key, value or other argument may have at most " +

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace farpool::front::resp {
+namespace farpool::base {
 
 // A decimal integer in its one canonical form: no sign but '-', no leading zero, no space, within 64 bits.
 std::optional<std::int64_t> parse_integer(std::string_view text);
@@ -19,4 +19,4 @@ std::optional<long double> parse_float(std::string_view text);
 // Fixed notation with at most 17 decimals and no trailing zeros.
 std::string format_float(long double value);
 
-}  // namespace farpool::front::resp
+}  // namespace farpool::base

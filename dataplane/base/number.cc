@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "front/resp/number.h"
+#include "base/number.h"
 
 #include <array>
 #include <cctype>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace farpool::front::resp {
+namespace farpool::base {
 namespace {
 // The longest text that Redis accepts as a float.
 constexpr std::size_t kFloatChars = 5 * 1024;
@@ -52,4 +52,4 @@ std::string format_float(long double value) {
   return digits == "-0" ? "0" : std::string(digits);
 }
 
-}  // namespace farpool::front::resp
+}  // namespace farpool::base
