@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each operation makes of a key's value. Pure; the rules of Redis for the operations that it has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "index/outback/layout.h"
+#include "index/outback/message.h"
+
+namespace farpool::outback {
+
+struct Decision {
+  enum class Kind : std::uint8_t { keep, put, erase };
+  // What the reply has beside status and number.
+  enum class Text : std::uint8_t { none, before, after };
+  Kind kind = Kind::keep;
+  Status status = Status::done;
+  Text text = Text::none;
+  std::uint64_t number = 0;
+  base::Bytes value;  // that the key gets; in the request or in `scratch`
+};
+
+// `entry` is what is there now. `scratch` holds a value that is new.
+Decision decide(const Request& request, const std::optional<BlockView>& entry, std::vector<std::byte>& scratch);
+
+}  // namespace farpool::outback

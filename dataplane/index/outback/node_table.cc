@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/outback/node_table.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "index/outback/verify.h"
+
+namespace farpool::outback {
+namespace {
+
+// A step of a scan looks at no more than so many buckets, and replies with no more bytes.
+constexpr std::uint64_t kMostScanned = 1024;
+constexpr std::size_t kMostScanBytes = 64 * 1024;
+
+bool has_bucket(Op op) { return op <= Op::scan; }
+
+}  // namespace
+
+base::Result<std::unique_ptr<NodeTable>> NodeTable::open(base::MutableBytes memory, const Settings& settings,
+                                                         fabric::Hand hand) {
+  auto cut = parse(memory);
+  if (!cut) return cut.status();
+  const std::uint64_t life = base::load<std::uint64_t>(memory.data() + kLifeAt) + 1;
+  if (life > kMostLives) {
+    return base::Status{base::Code::corrupt, "the Outback table says that " + std::to_string(life - 1) +
+                                                 " processes have served it, which cannot be"};
+  }
+  auto finished = finish_decided(*cut, memory, hand);
+  if (!finished) return finished.status();
+  hand.write(memory.data() + kLifeAt, life);
+  const Ground ground{.cut = *cut, .memory = memory, .settings = settings, .life = life};
+  std::unique_ptr<NodeTable> table(new NodeTable(ground, std::make_unique<Chunks>(*cut)));
+  if (base::Status status = table->adopt(); !status.ok()) return status;
+  return table;
+}
+
+base::Status NodeTable::adopt() {
+  const std::uint64_t parts = cut().figures.parts;
+  for (std::uint64_t i = 0; i < parts; ++i) parts_.push_back(std::make_unique<Part>(ground_, *chunks_, i));
+  scanned_.resize(parts);
+  bool sound = true;
+  const auto visit = [&](const Seen& seen) {
+    Part& part = *parts_[cut().part_of(seen.bucket)];
+    const bool key = seen.by != Seen::By::line;
+    sound = part.adopt(seen.address, seen.bytes, key ? &seen.block : nullptr, seen.by == Seen::By::list) && sound;
+  };
+  const index::Report report = verify(cut(), ground_.memory, ground_.settings.secret, {.visit = visit, .progress = {}});
+  if (report.defect_count() > 0) {
+    return {base::Code::corrupt, "the Outback table has " + std::to_string(report.defect_count()) +
+                                     " defects, the first of them: " + report.defects.front().what +
+                                     "; let farpool-fsck look at the memory"};
+  }
+  for (const auto& part : parts_) sound = part->adopted_all() && sound;
+  if (!sound) return {base::Code::corrupt, "blocks of the Outback table overlap: let farpool-fsck look at the memory"};
+  lines_ = std::make_unique<Lines>(cut(), ground_.memory);
+  return {};
+}
+
+std::optional<std::uint64_t> NodeTable::part_of(const Request& request) const {
+  if (!has_bucket(request.op) || request.bucket >= cut().bucket_count) return std::nullopt;
+  return cut().part_of(request.bucket);
+}
+
+NodeTable::Totals NodeTable::totals() const {
+  Totals totals;
+  for (const auto& part : parts_) {
+    const Counters& of = part->counters();
+    totals.keys += of.keys.load(std::memory_order_relaxed);
+    totals.bytes += of.bytes.load(std::memory_order_relaxed);
+    totals.overflow += of.overflow.load(std::memory_order_relaxed);
+    totals.reseeds += of.reseeds.load(std::memory_order_relaxed);
+    totals.pulled += of.pulled.load(std::memory_order_relaxed);
+    totals.moved += of.moved.load(std::memory_order_relaxed);
+    totals.in_place += of.in_place.load(std::memory_order_relaxed);
+    totals.make_ups += of.make_ups.load(std::memory_order_relaxed);
+  }
+  return totals;
+}
+
+// Why a request cannot be, whatever the table's keys are.
+Status NodeTable::judge(const Request& request) const {
+  if (!has_bucket(request.op)) return Status::done;
+  if (request.generation != cut().figures.generation) return Status::stale;
+  if (request.bucket >= cut().bucket_count) return Status::bad_bucket;
+  if (request.op == Op::get && request.argument >= kBucketSlots) return Status::bad_bucket;
+  return Status::done;
+}
+
+// Frees a block that a line held.
+void NodeTable::drop(std::uint64_t address) const {
+  if (address == 0) return;
+  const auto block = view_block(cut(), ground_.memory, address);
+  if (!block || block->head.bucket >= cut().bucket_count) return;  // open() has checked it: this process is ending
+  parts_[cut().part_of(block->head.bucket)]->give_back(address, block->head.bytes());
+}
+
+Status NodeTable::change(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer) {
+  const fabric::RequestId id = fabric::RequestId::of(request.request_id);
+  Part& part = *parts_[cut().part_of(request.bucket)];
+  switch (lines_->begin(session, request.client, id, answer.reply)) {
+    case Lines::Turn::first:
+      break;
+    case Lines::Turn::recorded: {
+      // The line is ours while its record is read. A block that it holds stays as it is while we have the part's lock.
+      const Status status = part.recall(lines_->record_of(request.client, id), answer);
+      lines_->release(request.client, id);
+      part.describe(request.bucket, answer.reply);
+      return status;
+    }
+    case Lines::Turn::again:
+      answer.reply.flags |= Reply::kAgain;
+      part.describe(request.bucket, answer.reply);
+      return answer.reply.status;
+    case Lines::Turn::running:
+      return Status::running;
+    case Lines::Turn::old:
+      return Status::forgotten;
+    case Lines::Turn::not_attached:
+      return Status::not_attached;
+    case Lines::Turn::bad:
+      return Status::bad_request_id;
+  }
+  Part::Done done;
+  const Status status = part.change(request, hand, lines_->record_of(request.client, id), answer, done);
+  answer.reply.status = status;
+  drop(done.dropped);
+  lines_->finish(request.client, id, answer.reply, done.changed);
+  part.describe(request.bucket, answer.reply);
+  return status;
+}
+
+Status NodeTable::attach(const Request& request, std::uint64_t session, fabric::Hand hand, Reply& reply) {
+  const Lines::Attached attached = request.op == Op::attach ? lines_->attach(session, request.argument, hand)
+                                                            : lines_->detach(session, request.client, hand);
+  for (const std::uint64_t address : attached.dropped) drop(address);
+  reply.number = attached.client;
+  if (attached.fresh) reply.flags |= Reply::kFresh;
+  if (attached.status == Status::done) reply.version = cut().figures.lines;
+  return attached.status;
+}
+
+Status NodeTable::scan(const Request& request, Answer& answer, std::size_t room) {
+  const std::uint64_t part = cut().part_of(request.bucket);
+  std::vector<std::byte>& keys = scanned_[part];
+  std::uint64_t next = 0;
+  const std::uint64_t count = std::clamp<std::uint64_t>(request.argument, 1, kMostScanned);
+  const std::size_t most = std::min((room - kReplyHead) / 8 * 8, kMostScanBytes);
+  const Status status = parts_[part]->scan(request.bucket, count, most, keys, next);
+  answer.reply.value = keys;
+  answer.reply.number = next == cut().bucket_count ? 0 : next;
+  return status;
+}
+
+Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer,
+                            std::size_t room) {
+  if (const Status status = judge(request); status != Status::done) return status;
+  switch (request.op) {
+    case Op::get:
+      return parts_[cut().part_of(request.bucket)]->get(request.bucket, request.argument, answer);
+    case Op::find:
+      return parts_[cut().part_of(request.bucket)]->find(request, answer);
+    case Op::scan:
+      return scan(request, answer, room);
+    case Op::count: {
+      const Totals all = totals();
+      answer.reply.number = all.keys;
+      answer.reply.version = all.bytes;
+      return Status::done;
+    }
+    case Op::attach:
+    case Op::detach:
+      return attach(request, session, hand, answer.reply);
+    default:
+      return change(request, session, hand, answer);
+  }
+}
+
+std::size_t NodeTable::run(const Request& request, std::uint64_t session, fabric::Hand hand, base::MutableBytes room) {
+  Answer answer;
+  const Status status = carry_out(request, session, hand, answer, room.size());
+  Reply& reply = answer.reply;
+  reply.status = status;
+  reply.generation = cut().figures.generation;
+  if (grows_.load(std::memory_order_relaxed)) reply.flags |= Reply::kGrows;
+  if (is_refusal(status)) reply.key = reply.value = {};
+  if (reply_bytes(reply.key.size(), reply.value.size()) > room.size() && answer.block != 0) {
+    // The client reads the block itself: key and value lie there as the lengths say.
+    reply.flags |= Reply::kElsewhere;
+    reply.key_bytes = request.op == Op::get ? static_cast<std::uint32_t>(reply.key.size()) : answer.key_bytes;
+    reply.value_bytes = static_cast<std::uint32_t>(reply.value.size());
+    reply.number = answer.block;
+  }
+  return put_reply(reply, room);
+}
+
+}  // namespace farpool::outback

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// A memory of an Outback table and a client of it, for tests: without a wire, and with processes that die after any word
+// that they write.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fabric/service.h"
+#include "index/outback/build.h"
+#include "index/outback/node_table.h"
+#include "index/outback/verify.h"
+
+namespace farpool::outback {
+
+// Counts the words that a process writes, and ends it after some.
+class Death final : public fabric::Hand::Watch {
+ public:
+  bool may_write() noexcept override {
+    if (written_ == last_) dead_ = true;
+    if (dead_) return false;
+    ++written_;
+    return true;
+  }
+  fabric::Hand hand() { return fabric::Hand(this); }
+  std::uint64_t written() const { return written_; }
+  bool dead() const { return dead_; }
+  // The process dies when it is about to write another word after so many more.
+  void after(std::uint64_t words) {
+    last_ = words == ~0ull ? words : written_ + words;
+    dead_ = false;
+  }
+
+ private:
+  std::uint64_t written_ = 0, last_ = ~0ull;
+  bool dead_ = false;
+};
+
+class TestEras final : public Eras {
+ public:
+  std::uint64_t now() const override { return now_; }
+  std::uint64_t safe() const override { return safe_; }
+  std::uint64_t now_ = 1, safe_ = 1;
+};
+
+struct Told {
+  Status status = Status::done;
+  std::uint16_t flags = 0;
+  Seed seed;
+  std::uint64_t version = 0, number = 0;
+  std::string key, value;
+  std::uint32_t value_bytes = 0;
+  bool is(Status expected) const { return status == expected; }
+};
+
+class TestTable {
+ public:
+  static constexpr base::HashSecret kSecret{0x1234, 0x5678};
+  static constexpr std::uint64_t kSession = 7, kToken = 0xabcdef;
+
+  static Figures figures(std::uint64_t buckets, std::uint64_t memory_bytes = 512 << 10, std::uint64_t parts = 1) {
+    return {.memory_bytes = memory_bytes,
+            .salt = 99,
+            .partitions = 1,
+            .partition_buckets = buckets,
+            .parts = parts,
+            .overflow = 4 * parts,
+            .clients = 2,
+            .lines = 4,
+            .chunk_bytes = 32 * 1024};
+  }
+  explicit TestTable(const Figures& figures, Settings settings = {.secret = kSecret})
+      : settings_(settings), words_(figures.memory_bytes / 8) {
+    EXPECT_TRUE(format(memory(), figures).ok());
+    start();
+    attach();
+  }
+  // The same memory, as another process finds it.
+  TestTable(const TestTable& other) : settings_(other.settings_), words_(other.words_), numbers_(other.numbers_) {
+    start();
+    attach();
+  }
+  TestTable& operator=(const TestTable&) = delete;
+  base::MutableBytes memory() { return std::as_writable_bytes(std::span(words_)); }
+  NodeTable& table() { return *table_; }
+  Death& death() { return death_; }
+
+  // A new process takes the memory over. Its own words count, too: false, if it died of that.
+  bool start() {
+    table_.reset();
+    auto opened = NodeTable::open(memory(), settings_, death_.hand());
+    if (opened.ok()) table_ = std::move(*opened);
+    if (!opened.ok() && !death_.dead()) ADD_FAILURE() << opened.status().message();
+    return opened.ok() && !death_.dead();
+  }
+  void attach(std::uint64_t session = kSession, std::uint64_t token = kToken) {
+    const Told told = ask({.op = Op::attach, .argument = token}, session);
+    EXPECT_EQ(told.status, Status::done);
+    client_ = static_cast<std::uint16_t>(told.number);
+  }
+
+  // A bucket that a key may lie in: the same one for the same key.
+  std::uint32_t bucket_of(std::string_view key) {
+    const Figures& f = table_->cut().figures;
+    const std::uint64_t hash = hash_of(kSecret, f.salt, base::bytes_of(key));
+    const Candidates at = Candidates::of(hash, {.partitions = static_cast<std::uint32_t>(f.partitions),
+                                                .buckets = static_cast<std::uint32_t>(f.partition_buckets)});
+    return at.partition * static_cast<std::uint32_t>(f.partition_buckets) + at.buckets[hash & 1];
+  }
+  Request request(Op op, std::string_view key, std::string_view value = {}) {
+    Request request{
+        .op = op, .client = client_, .generation = 1, .key = base::bytes_of(key), .value = base::bytes_of(value)};
+    if (has_key(op)) request.bucket = bucket_of(key);
+    return request;
+  }
+  // Gives the request the next number of a line.
+  Request numbered(Request request, std::uint32_t line = 0) {
+    request.request_id = fabric::RequestId{line, ++numbers_[line]}.word();
+    return request;
+  }
+  Told ask(const Request& request, std::uint64_t session = kSession, std::size_t room = 8192) {
+    std::vector<std::byte> sent(request_bytes(request.key.size(), request.value.size())), reply(room);
+    std::size_t bytes = 0;
+    Told told;
+    told.status = put_request(request, sent, bytes);
+    if (told.status != Status::done) return told;
+    sent.resize(bytes);
+    Request got;
+    EXPECT_EQ(get_request(sent, got), Status::done);
+    const auto part = table_->part_of(got);
+    if (part) EXPECT_TRUE(table_->part(*part).try_lock());
+    bytes = table_->run(got, session, death_.hand(), reply);
+    if (part) table_->part(*part).unlock();
+    Reply says;
+    EXPECT_TRUE(get_reply(base::Bytes(reply).first(bytes), says));
+    return {.status = says.status,
+            .flags = says.flags,
+            .seed = says.seed,
+            .version = says.version,
+            .number = says.number,
+            .key = std::string(base::text_of(says.key)),
+            .value = std::string(base::text_of(says.value)),
+            .value_bytes = says.value_bytes};
+  }
+  Told change(Op op, std::string_view key, std::string_view value = {}, std::uint32_t line = 0) {
+    return ask(numbered(request(op, key, value), line));
+  }
+  std::optional<std::string> value_of(std::string_view key) {
+    Told told = ask(request(Op::find, key));
+    if ((told.flags & Reply::kElsewhere) != 0) told = ask(request(Op::find, key), kSession, kMostRequest);
+    EXPECT_TRUE(told.is(Status::done) || told.is(Status::absent)) << text_of(told.status);
+    return told.is(Status::done) ? std::optional(told.value) : std::nullopt;
+  }
+
+  using Model = std::map<std::string, std::string, std::less<>>;
+  // Everything that the memory has, if nothing is wrong with it.
+  std::optional<Model> content(std::string& wrong) {
+    Model found;
+    const auto cut = parse(memory());
+    if (!cut.ok()) {
+      wrong = cut.status().message();
+      return std::nullopt;
+    }
+    const auto visit = [&](const Seen& seen) {
+      if (seen.by == Seen::By::line) return;
+      found.emplace(base::text_of(seen.block.key), base::text_of(seen.block.value));
+    };
+    const index::Report report = verify(*cut, memory(), kSecret, {.visit = visit, .progress = {}});
+    if (report.defect_count() > 0) {
+      wrong = report.defects.front().what;
+      return std::nullopt;
+    }
+    if (report.keys != found.size()) wrong = "a key is there twice";
+    return found;
+  }
+
+ private:
+  Settings settings_;
+  std::vector<std::uint64_t> words_;
+  Death death_;
+  std::unique_ptr<NodeTable> table_;
+  std::uint16_t client_ = 0;
+  std::map<std::uint32_t, std::uint64_t> numbers_;
+};
+
+}  // namespace farpool::outback

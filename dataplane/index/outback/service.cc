@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/outback/service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/marks.h"
+
+namespace farpool::outback {
+
+using fabric::Served;
+
+NodeService::NodeService(NodeTable& table) : table_(table), waiting_(table.parts()) {}
+
+NodeService::~NodeService() {
+  for (auto& waiting : waiting_) {
+    for (Held* held = waiting.load(); held != nullptr;) delete std::exchange(held, held->next);
+  }
+}
+
+Served NodeService::serve(fabric::Call& call) noexcept {
+  if (call.opcode != kCall) return Served::refused(fabric::Refusal::unknown_opcode);
+  if (call.reply.size() < kReplyHead) return Served::refused(fabric::Refusal::malformed);
+  Request request;
+  if (const Status status = get_request(call.request, request); status != Status::done) {
+    return Served::done(put_reply({.status = status, .generation = table_.cut().figures.generation}, call.reply));
+  }
+  const auto part = table_.part_of(request);
+  if (!part) return Served::done(table_.run(request, call.session_id, call.hand, call.reply));
+  if (table_.part(*part).try_lock()) {
+    const std::size_t bytes = table_.run(request, call.session_id, call.hand, call.reply);
+    leave(*part);
+    return Served::done(bytes);
+  }
+  held_.fetch_add(1, std::memory_order_relaxed);
+  FARPOOL_MARK(outback_call_held);
+  auto* held = new Held{.session = call.session_id,
+                        .hand = call.hand,
+                        .request = {call.request.begin(), call.request.end()},
+                        .ticket = call.hold()};
+  auto& waiting = waiting_[*part];
+  held->next = waiting.load(std::memory_order_relaxed);
+  while (!waiting.compare_exchange_weak(held->next, held, std::memory_order_seq_cst)) {
+  }
+  // The other thread may have left before it could see this CALL.
+  if (table_.part(*part).try_lock()) leave(*part);
+  return Served::held();
+}
+
+void NodeService::answer(Held* held) {
+  Request request;
+  FARPOOL_CHECK(get_request(held->request, request) == Status::done);
+  // No reply is longer than the longest block, or than a step of a scan.
+  std::vector<std::byte> reply(
+      std::min(held->ticket.room(), reply_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes)));
+  const std::size_t bytes = table_.run(request, held->session, held->hand, reply);
+  held->ticket.answer(base::Bytes(reply).first(bytes));
+  delete held;
+}
+
+void NodeService::leave(std::uint64_t part) {
+  auto& waiting = waiting_[part];
+  for (;;) {
+    Held* latest = waiting.exchange(nullptr, std::memory_order_seq_cst);
+    Held* first = nullptr;
+    while (latest != nullptr) first = std::exchange(latest, std::exchange(latest->next, first));
+    while (first != nullptr) answer(std::exchange(first, first->next));
+    table_.part(part).unlock();
+    if (waiting.load(std::memory_order_seq_cst) == nullptr || !table_.part(part).try_lock()) return;
+  }
+}
+
+void NodeService::release(std::uint64_t session_id) noexcept { table_.forget_session(session_id); }
+
+}  // namespace farpool::outback
