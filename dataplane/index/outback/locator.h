@@ -137,7 +137,7 @@ class Locator {
   // Takes over a bucket's seed from a reply or a tick, unless it is older than the one that is known. Returns whether
   // the bucket's seed is another one now. A bucket that there is not is ignored.
   bool learn(std::uint32_t bucket, Seed seed);
-  // Returns the serialised form. Seeds in it are those that are known now.
+  // Returns the serialised form. Its seeds are those known now.
   std::span<const std::uint64_t> words() const { return words_; }
   // Returns the bytes of a client's memory that it takes.
   std::uint64_t bytes() const { return bytes_of(header_.shape); }

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/outback/client_state.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "fabric/once.h"
+
+namespace farpool::outback {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using fabric::Cost;
+using fabric::Fate;
+using task::Task;
+
+namespace {
+
+constexpr std::size_t kScanRoom = 16 * 1024;
+constexpr std::size_t kMostRead = 512 * 1024;  // in one READ
+constexpr Nanos kShortPause = 200 * base::kMicrosecond;
+constexpr Nanos kLongPause = 20 * base::kMillisecond;  // while a locator is being built
+constexpr int kMostDamaged = 10;                       // times that a locator is read that is not whole
+
+base::Status late(const std::string& what) { return {Code::timed_out, what + " did not end in time"}; }
+
+}  // namespace
+
+Line::~Line() {
+  if (state_ == nullptr) return;
+  state_->free_lines.push_back(index_);
+  state_->line_free.wake_one();
+}
+
+std::uint64_t Line::next() { return fabric::RequestId{index_, ++state_->numbers[index_]}.word(); }
+
+class Table::State::Turn {
+ public:
+  explicit Turn(State& state) : state_(&state) { state.turn_taken_ = true; }
+  Turn(Turn&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Turn& operator=(Turn&&) = delete;
+  ~Turn() {
+    if (state_ == nullptr) return;
+    state_->turn_taken_ = false;
+    state_->turn_free_.wake_one();
+  }
+
+ private:
+  State* state_;
+};
+
+Table::State::State(Connections& all_connections, Options all_options)
+    : connections(all_connections),
+      port(all_connections.port()),
+      options(std::move(all_options)),
+      line_free(port),
+      turn_free_(port) {
+  while (token_ == 0) token_ = port.random();
+}
+
+Task<Result<Table::State::Turn>> Table::State::take_turn(Nanos deadline) {
+  while (turn_taken_) {
+    if (!co_await turn_free_.wait(deadline) && turn_taken_) {
+      co_return late("another operation's connection to the memory node");
+    }
+  }
+  co_return Turn(*this);
+}
+
+Task<void> Table::State::pause(Nanos deadline, int times) {
+  const Nanos longest = std::min(kShortPause << std::min(times, 10), kLongPause);
+  const Nanos length = 1 + static_cast<Nanos>(port.random() % static_cast<std::uint64_t>(longest));
+  co_await port.sleep_until(std::min(deadline, port.now() + length));
+}
+
+base::Status Table::State::refusal(Status status) {
+  Code code = Code::internal;
+  if (status == Status::long_key || status == Status::long_value) code = Code::too_large;
+  if (status == Status::damaged) code = Code::corrupt;
+  if (status == Status::no_client) code = Code::unavailable;
+  return {code, std::string("the memory node refuses a request: ") + text_of(status)};
+}
+
+// --- connection, locator, lines
+
+Task<base::Status> Table::State::connect(Nanos deadline) {
+  const Result<Turn> turn = co_await take_turn(deadline);
+  if (!turn.ok()) co_return turn.status();
+  if (alive()) co_return base::Status();
+  Result<std::shared_ptr<Connection>> another = co_await connections.connect(deadline);
+  if (!another.ok()) co_return another.status();
+  if (connection) ++counts.reconnected;
+  connection = std::move(*another);
+  ++connects_;
+  co_return base::Status();
+}
+
+Task<base::Status> Table::State::ready(Nanos deadline, Cost& cost) {
+  while (!alive() || !locator) {
+    if (port.now() >= deadline) co_return late("the connection to a memory node");
+    base::Status status;
+    if (!alive()) {
+      status = co_await connect(deadline);
+    } else {
+      status = co_await renew(0, deadline, cost);
+    }
+    if (!status.ok()) co_return status;
+  }
+  co_return base::Status();
+}
+
+Task<base::Status> Table::State::read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into,
+                                      Nanos deadline, Cost& cost) {
+  const std::shared_ptr<Connection> held = connection;
+  const std::size_t most = std::min<std::uint64_t>(kMostRead, port.caps().max_verb_bytes);
+  fabric::Buffer buffer = port.buffer(std::min(most, into.size()));
+  for (std::size_t at = 0; at < into.size();) {
+    const std::size_t bytes = std::min(most, into.size() - at);
+    const std::array ops{fabric::Op::read({region, offset + at}, buffer.first(bytes))};
+    const fabric::Outcome outcome = co_await held->post(ops, deadline, cost);
+    if (outcome.fate != Fate::done) {
+      co_return base::Status(Code::unavailable,
+                             "a READ of the memory node ended with the connection: " + held->why().message());
+    }
+    std::copy_n(buffer.data(), bytes, into.data() + at);
+    at += bytes;
+  }
+  co_return base::Status();
+}
+
+// Reads header, arrays, and header again. False: there is no newer one yet. corrupt: it is not whole, perhaps because it
+// is being written.
+Task<Result<bool>> Table::State::fetch(std::uint64_t generation, Nanos deadline, Cost& cost) {
+  const std::uint32_t region = options.locator_region;
+  std::array<std::uint64_t, LocatorHeader::kWords> words{}, again{};
+  base::Status status = co_await read(region, 0, std::as_writable_bytes(std::span(words)), deadline, cost);
+  if (!status.ok()) co_return status;
+  const auto header = LocatorHeader::parse(std::as_bytes(std::span(words)));
+  if (!header.ok()) co_return header.status();
+  if (header->generation == generation) co_return false;
+  const std::uint64_t room = connection->region_bytes(region);
+  if (header->bytes() > room) {
+    co_return base::Status(Code::corrupt, "a locator of " + std::to_string(header->bytes()) +
+                                              " bytes is said to lie in a region of " + std::to_string(room));
+  }
+  std::vector<std::uint64_t> all(header->bytes() / 8);
+  status = co_await read(region, 0, std::as_writable_bytes(std::span(all)), deadline, cost);
+  if (status.ok()) status = co_await read(region, 0, std::as_writable_bytes(std::span(again)), deadline, cost);
+  if (!status.ok()) co_return status;
+  if (again != words) co_return base::Status(Code::corrupt, "a locator has changed while it was read");
+  Result<Locator> parsed = Locator::parse(std::move(all));
+  if (!parsed.ok()) co_return parsed.status();
+  locator = std::make_shared<Locator>(std::move(*parsed));
+  if (options.shelf) options.shelf->put(locator);
+  ++counts.fetched;
+  co_return true;
+}
+
+Task<base::Status> Table::State::renew(std::uint64_t generation, Nanos deadline, Cost& cost) {
+  int damaged = 0;
+  for (int times = 0;; ++times) {
+    if (!alive()) {
+      if (base::Status status = co_await connect(deadline); !status.ok()) co_return status;
+    }
+    {
+      const Result<Turn> turn = co_await take_turn(deadline);
+      if (!turn.ok()) co_return turn.status();
+      if (locator && locator->header().generation != generation) co_return base::Status();
+      // Another thread has perhaps read it.
+      const std::shared_ptr<Locator> shared = options.shelf ? options.shelf->get() : nullptr;
+      if (shared && shared->header().generation > generation) {
+        locator = shared;
+        co_return base::Status();
+      }
+      const Result<bool> fetched = co_await fetch(generation, deadline, cost);
+      if (fetched.ok() && *fetched) co_return base::Status();
+      const bool late_now = port.now() >= deadline;
+      if (fetched.ok() && late_now) co_return late("the publication of a new locator");
+      damaged += fetched.code() == Code::corrupt ? 1 : 0;
+      if (!fetched.ok() && (late_now || damaged == kMostDamaged)) co_return fetched.status();
+    }
+    co_await pause(deadline, times);
+  }
+}
+
+Task<Result<Reply>> Table::State::ask_to_attach(Nanos deadline, Cost& cost) {
+  fabric::Buffer bytes, room;
+  const Asked asked = co_await post({.op = Op::attach, .argument = token_}, bytes, room, deadline, cost);
+  if (!asked.trouble.ok()) co_return asked.trouble;
+  co_return asked.reply;
+}
+
+Task<base::Status> Table::State::attach(Nanos deadline, Cost& cost) {
+  for (;;) {
+    if (base::Status status = co_await ready(deadline, cost); !status.ok()) co_return status;
+    if (attached_ == connects_) co_return base::Status();
+    {
+      const Result<Turn> turn = co_await take_turn(deadline);
+      if (!turn.ok()) co_return turn.status();
+      if (attached_ == connects_ && alive()) co_return base::Status();
+      const std::uint64_t on = connects_;
+      const Result<Reply> reply = co_await ask_to_attach(deadline, cost);
+      if (!reply.ok() && alive()) co_return reply.status();
+      if (reply.ok() && is_refusal(reply->status)) co_return refusal(reply->status);
+      if (reply.ok() && reply->status == Status::done) {
+        if ((reply->flags & Reply::kFresh) != 0) ++life_;
+        client_ = static_cast<std::uint16_t>(reply->number);
+        attached_ = on;
+        const std::uint64_t lines = std::min<std::uint64_t>(reply->version, fabric::RequestId::kMostLines);
+        for (auto line = static_cast<std::uint32_t>(numbers.size()); line < lines; ++line) {
+          numbers.push_back(0);
+          free_lines.push_back(line);
+        }
+        line_free.wake_all();
+        continue;
+      }
+    }
+    if (port.now() >= deadline) co_return late("the request for this client's lines");
+    co_await pause(deadline);
+  }
+}
+
+Task<void> Table::State::detach(Nanos deadline, Cost& cost) {
+  if (!alive() || attached_ != connects_) co_return;
+  fabric::Buffer bytes, room;
+  (void)co_await post({.op = Op::detach, .client = client_}, bytes, room, deadline, cost);
+  attached_ = 0;
+}
+
+Task<Result<Line>> Table::State::take_line(Nanos deadline, Cost& cost) {
+  for (;;) {
+    if (base::Status status = co_await attach(deadline, cost); !status.ok()) co_return status;
+    if (!free_lines.empty()) {
+      const std::uint32_t line = free_lines.back();
+      free_lines.pop_back();
+      co_return Line(*this, line);
+    }
+    if (!co_await line_free.wait(deadline) && free_lines.empty()) {
+      co_return late("the change of another key, whose request line this one waits for,");
+    }
+  }
+}
+
+// --- asking
+
+Task<Table::State::Asked> Table::State::post(const Request& request, fabric::Buffer& bytes, fabric::Buffer& room,
+                                             Nanos deadline, Cost& cost) {
+  Asked asked;
+  const std::uint64_t most = port.caps().call_bytes;
+  const std::size_t length = request_bytes(request.key.size(), request.value.size());
+  if (length > most) {
+    asked.trouble = {Code::too_large, "a request of " + std::to_string(length) + " bytes, where this wire carries " +
+                                          std::to_string(most)};
+    co_return asked;
+  }
+  if (bytes.size() < length) bytes = port.buffer(length);
+  const std::size_t wanted = std::min<std::uint64_t>(request.op == Op::scan ? kScanRoom : kReplyRoom, most);
+  if (room.size() < wanted) room = port.buffer(wanted);
+  std::size_t written = 0;
+  if (const Status status = put_request(request, bytes.first(length), written); status != Status::done) {
+    asked.trouble = refusal(status);
+    co_return asked;
+  }
+  const std::shared_ptr<Connection> held = connection;
+  const std::array ops{fabric::Op::call(options.opcode, bytes.first(written), room.first(wanted))};
+  const fabric::Outcome outcome = co_await held->post(ops, deadline, cost);
+  asked.fate = outcome.fate;
+  if (outcome.fate != Fate::done) {
+    const std::string why =
+        outcome.why == fabric::Refusal::none ? held->why().message() : std::string(fabric::text_of(outcome.why));
+    asked.trouble = {Code::unavailable, "a request ended with the connection to the memory node: " + why};
+  } else if (outcome.reply_bytes > wanted || !get_reply(room.first(outcome.reply_bytes), asked.reply)) {
+    asked.trouble = {Code::corrupt, "the memory node replied with bytes that are no reply"};
+  }
+  co_return asked;
+}
+
+void Table::State::learn(const Request& request, const Reply& reply) {
+  if (request.op > Op::add_float || !locator || reply.generation != locator->header().generation ||
+      request.generation != reply.generation || is_refusal(reply.status) || reply.status == Status::stale ||
+      reply.status == Status::running || reply.status == Status::forgotten) {
+    return;
+  }
+  if (locator->learn(request.bucket, reply.seed)) ++counts.learned;
+}
+
+Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fabric::Buffer& room, Nanos deadline,
+                                      Cost& cost) {
+  const bool change = changes(request.op);
+  bool perhaps = false;  // the change may have taken effect
+  std::uint64_t asked_in = 0;
+  base::Status trouble;
+  const auto unknown = [](const base::Status& why) {
+    return base::Status(Code::unknown_outcome,
+                        "a change may have taken effect, and its outcome is lost: " + why.message());
+  };
+  for (;;) {
+    base::Status status;
+    if (change) {
+      status = co_await attach(deadline, cost);
+    } else {
+      status = co_await ready(deadline, cost);
+    }
+    if (status.ok() && port.now() >= deadline) status = trouble.ok() ? late("a request to a memory node") : trouble;
+    const bool none_now = status.code() == Code::unavailable && perhaps && port.now() < deadline;
+    if (!status.ok() && !none_now) co_return perhaps ? unknown(status) : status;
+    if (none_now) {
+      co_await pause(deadline);
+      continue;
+    }
+    if (perhaps && asked_in != life_) {
+      co_return unknown({Code::unavailable, "the memory node has forgotten this client's requests"});
+    }
+    asked_in = life_;
+    request.client = change ? client_ : std::uint16_t{0};
+    counts.asked_again += perhaps ? 1 : 0;
+    const std::uint64_t on = connects_;
+    const Asked asked = co_await post(request, bytes, room, deadline, cost);
+    if (asked.fate != Fate::done) {
+      if (asked.trouble.code() != Code::unavailable || alive()) co_return asked.trouble;
+      trouble = asked.trouble;
+      if (change && asked.fate == Fate::maybe && !perhaps) {
+        perhaps = true;
+        deadline = std::max(deadline, port.now() + options.patience);
+      }
+      if (connects_ > on + 1) co_await pause(deadline);
+      continue;
+    }
+    if (!asked.trouble.ok()) co_return change ? unknown(asked.trouble) : asked.trouble;
+    switch (asked.reply.status) {
+      case Status::running:
+        perhaps = change;
+        co_await pause(deadline);
+        continue;
+      case Status::not_attached:
+        if (attached_ == on) attached_ = 0;
+        co_await pause(deadline);
+        continue;
+      case Status::forgotten:
+        co_return unknown({Code::unavailable, text_of(asked.reply.status)});
+      case Status::stale:
+        if (perhaps) co_return unknown({Code::stale, text_of(asked.reply.status)});
+        break;
+      default:
+        break;
+    }
+    learn(request, asked.reply);
+    co_return asked.reply;
+  }
+}
+
+// --- blocks that had no room
+
+Task<Result<std::optional<BlockView>>> Table::State::read_elsewhere(const Reply& reply, fabric::Buffer& block,
+                                                                    Nanos deadline, Cost& cost) {
+  const std::uint64_t bytes = block_bytes(reply.key_bytes, reply.value_bytes);
+  const std::uint64_t room = connection->region_bytes(options.blocks_region);
+  if (reply.number % kBlockAlign != 0 || bytes > room || reply.number > room - bytes) {
+    co_return base::Status(Code::corrupt, "the memory node named a block of " + std::to_string(bytes) +
+                                              " bytes that lies outside of its region");
+  }
+  block = port.buffer(bytes);
+  base::Status status = co_await read(options.blocks_region, reply.number, block.first(bytes), deadline, cost);
+  if (!status.ok()) co_return status;
+  ++counts.elsewhere;
+  co_return read_block(block.first(bytes), reply.number);
+}
+
+Task<Result<std::optional<std::string>>> Table::State::read_key(ScanKey key, Nanos deadline, Cost& cost) {
+  std::array<std::uint64_t, kBlockHeader / 8> head{};
+  const std::uint64_t room = connection->region_bytes(options.blocks_region);
+  if (key.address % kBlockAlign != 0 || room < sizeof head || key.address > room - sizeof head) {
+    co_return base::Status(Code::corrupt, "the memory node named a block that lies outside of its region");
+  }
+  base::Status status =
+      co_await read(options.blocks_region, key.address, std::as_writable_bytes(std::span(head)), deadline, cost);
+  if (!status.ok()) co_return status;
+  Reply named{.number = key.address};
+  named.key_bytes = static_cast<std::uint32_t>(head[0]);
+  named.value_bytes = static_cast<std::uint32_t>(head[0] >> 32);
+  if (named.key_bytes != key.key_bytes || named.value_bytes > layout::kMaxValueBytes) co_return std::nullopt;
+  fabric::Buffer block;
+  const auto view = co_await read_elsewhere(named, block, deadline, cost);
+  if (!view.ok()) co_return view.status();
+  if (!*view) co_return std::nullopt;
+  co_return std::optional(std::string(base::text_of((*view)->key)));
+}
+
+}  // namespace farpool::outback

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client's table holds: its connection, its locator and its request lines; and how it asks the memory node.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "index/outback/layout.h"
+#include "index/outback/table.h"
+#include "session/wait.h"
+
+namespace farpool::outback {
+
+// A request line, held for one operation.
+class Line {
+ public:
+  Line(Table::State& state, std::uint32_t index) : state_(&state), index_(index) {}
+  Line(Line&& other) noexcept : state_(std::exchange(other.state_, nullptr)), index_(other.index_) {}
+  Line& operator=(Line&&) = delete;
+  ~Line();
+  // Returns the id of another request.
+  std::uint64_t next();
+
+ private:
+  Table::State* state_;
+  std::uint32_t index_;
+};
+
+struct Table::State {
+  State(Connections& all_connections, Options all_options);
+
+  // Returns when there is a connection that lives, and a locator.
+  task::Task<base::Status> ready(base::Nanos deadline, fabric::Cost& cost);
+  // Returns when, besides, the memory node knows this client's lines as those of this connection.
+  task::Task<base::Status> attach(base::Nanos deadline, fabric::Cost& cost);
+  // Returns when there is another locator than the one of `generation`.
+  task::Task<base::Status> renew(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);
+  task::Task<void> detach(base::Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Result<Line>> take_line(base::Nanos deadline, fabric::Cost& cost);
+
+  // Asks, and asks again where the answer was lost. The reply lies in `room`. Learns the bucket's seed from it.
+  task::Task<base::Result<Reply>> ask(Request request, fabric::Buffer& bytes, fabric::Buffer& room,
+                                      base::Nanos deadline, fabric::Cost& cost);
+
+  // Reads a block that had no room in a reply. Nothing: it is not whole, because it has been changed or used again.
+  task::Task<base::Result<std::optional<BlockView>>> read_elsewhere(const Reply& reply, fabric::Buffer& block,
+                                                                    base::Nanos deadline, fabric::Cost& cost);
+  // Reads the key of a block that a scan names. Nothing: as above.
+  task::Task<base::Result<std::optional<std::string>>> read_key(ScanKey key, base::Nanos deadline, fabric::Cost& cost);
+
+  // Returns the error for a request that the memory node refuses.
+  static base::Status refusal(Status status);
+  // Waits for a time by chance, the longer the more often an operation has waited.
+  task::Task<void> pause(base::Nanos deadline, int times = 0);
+
+  Connections& connections;
+  fabric::Port& port;
+  const Options options;
+  const index::Marks marks;  // Outback's counts are ClientCounts
+  ClientCounts counts;
+  std::shared_ptr<Connection> connection;
+  std::shared_ptr<Locator> locator;
+  std::vector<std::uint64_t> numbers;  // of the last request, by line
+  std::vector<std::uint32_t> free_lines;
+  session::WaitQueue line_free;
+
+ private:
+  // One coroutine at a time connects, reads the locator or attaches; the others wait for it.
+  class Turn;
+  task::Task<base::Result<Turn>> take_turn(base::Nanos deadline);
+  task::Task<base::Status> connect(base::Nanos deadline);
+  task::Task<base::Result<bool>> fetch(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Result<Reply>> ask_to_attach(base::Nanos deadline, fabric::Cost& cost);
+  struct Asked {
+    fabric::Fate fate = fabric::Fate::refused;
+    base::Status trouble;
+    Reply reply;
+  };
+  task::Task<Asked> post(const Request& request, fabric::Buffer& bytes, fabric::Buffer& room, base::Nanos deadline,
+                         fabric::Cost& cost);
+  task::Task<base::Status> read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into,
+                                base::Nanos deadline, fabric::Cost& cost);
+  bool alive() const { return connection && connection->alive(); }
+  void learn(const Request& request, const Reply& reply);
+
+  bool turn_taken_ = false;
+  session::WaitQueue turn_free_;
+  std::uint64_t token_ = 0;  // by which the memory node knows this client
+  std::uint16_t client_ = 0;
+  std::uint64_t connects_ = 0, attached_ = 0;  // connections so far, and the one on which it has attached last
+  std::uint64_t life_ = 0;                     // how often the memory node has begun with empty lines
+};
+
+}  // namespace farpool::outback

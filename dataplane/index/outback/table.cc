@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/outback/table.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "index/operation.h"
+#include "index/outback/client_state.h"
+#include "index/outback/layout.h"
+
+namespace farpool::outback {
+
+using base::Code;
+using base::Nanos;
+using base::Result;
+using fabric::Cost;
+using index::Edit;
+using task::Task;
+
+void Shelf::lock() const {
+  while (taken_.exchange(true, std::memory_order_acquire)) {
+  }
+}
+
+std::shared_ptr<Locator> Shelf::get() const {
+  lock();
+  std::shared_ptr<Locator> locator = locator_;
+  taken_.store(false, std::memory_order_release);
+  return locator;
+}
+
+void Shelf::put(std::shared_ptr<Locator> locator) {
+  lock();
+  locator_.swap(locator);
+  taken_.store(false, std::memory_order_release);
+}
+
+Table::Table(Connections& connections, Options options)
+    : state_(std::make_unique<State>(connections, std::move(options))) {}
+Table::~Table() = default;
+
+const layout::Geometry& Table::geometry() const { return state_->options.geometry; }
+const index::Marks& Table::marks() const { return state_->marks; }
+const ClientCounts& Table::counts() const { return state_->counts; }
+const Locator* Table::locator() const { return state_->locator.get(); }
+std::uint64_t Table::positions() const { return state_->locator ? state_->locator->header().shape.table_buckets() : 0; }
+
+Task<base::Status> Table::open(Nanos deadline, Cost& cost) {
+  if (base::Status status = co_await state_->ready(deadline, cost); !status.ok()) co_return status;
+  co_return co_await state_->attach(deadline, cost);
+}
+
+// --- reading
+
+namespace {
+
+// What an operation holds while it may read blocks.
+struct Hold {
+  explicit Hold(const Table::State& state) : connection(state.connection), pin(connection->pin()) {}
+  const std::shared_ptr<Connection> connection;
+  const std::optional<session::EraPin> pin;
+};
+
+// What a key was found to be.
+struct Sight {
+  std::optional<std::string> value;
+  std::uint64_t version = 0;
+};
+
+base::Status late(const std::string& what) { return {Code::timed_out, what + " did not end in time"}; }
+
+// Reads a key where the locator says it is, and if that does not tell, wherever it is in its bucket.
+Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost) {
+  if (base::Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
+  if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
+  const Hold hold(state);
+  const base::Bytes bytes = base::bytes_of(key);
+  fabric::Buffer request, room;
+  for (bool make_up = false;;) {
+    const std::uint64_t generation = state.locator->header().generation;
+    const std::uint64_t hash = hash_of(state.options.secret, state.locator->header().salt, bytes);
+    const Spot spot = state.locator->find(hash);
+    Request asked{.op = make_up ? Op::find : Op::get, .bucket = spot.bucket, .generation = generation};
+    if (make_up) {
+      asked.key = bytes;
+    } else {
+      asked.argument = spot.slot;
+    }
+    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == Status::absent) co_return Sight{};
+    if (reply->status == Status::stale) {
+      make_up = false;
+      if (base::Status status = co_await state.renew(generation, deadline, cost); !status.ok()) co_return status;
+      continue;
+    }
+    if (reply->status != Status::done) co_return state.refusal(reply->status);
+    const bool elsewhere = (reply->flags & Reply::kElsewhere) != 0;
+    const bool empty = (reply->flags & Reply::kEmpty) != 0;
+    const bool may_be =
+        make_up || (!empty && (elsewhere ? reply->key_bytes == bytes.size() : std::ranges::equal(reply->key, bytes)));
+    if (may_be && !elsewhere) co_return Sight{std::string(base::text_of(reply->value)), reply->version};
+    if (may_be) {
+      fabric::Buffer block;
+      const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
+      if (!view.ok()) co_return view.status();
+      if (*view && std::ranges::equal((*view)->key, bytes)) {
+        co_return Sight{std::string(base::text_of((*view)->value)), (*view)->head.version};
+      }
+      if (state.port.now() >= deadline) co_return late("a lookup, whose value changes all the time,");
+    }
+    // The bucket has no such key if this was its slot under the newest seed, and nothing of it is in overflow.
+    if (!make_up && !may_be && (reply->flags & Reply::kCached) == 0 && slot_of(hash, reply->seed.value) == spot.slot) {
+      co_return Sight{};
+    }
+    state.counts.make_ups += make_up ? 0 : 1;
+    make_up = true;
+  }
+}
+
+}  // namespace
+
+Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost,
+                                                       std::string /*room*/) {
+  Result<Sight> sight = co_await look(*state_, key, deadline, cost);
+  if (!sight.ok()) co_return sight.status();
+  co_return std::move(sight->value);
+}
+
+// --- changing
+
+namespace {
+
+using Changed = Table::Changed;
+
+struct Wish {
+  Op op = Op::put;
+  std::string_view key;
+  std::string_view value;
+  std::uint64_t argument = 0;
+  std::uint64_t version = 0;  // that the entry must have; 0: any
+};
+
+Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
+  if (base::Status status = index::check_sizes(wish.key, wish.value.size()); !status.ok()) co_return status;
+  if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
+  Result<Line> line = co_await state.take_line(deadline, cost);
+  if (!line.ok()) co_return line.status();
+  const Hold hold(state);
+  const base::Bytes key = base::bytes_of(wish.key);
+  fabric::Buffer request, room;
+  for (;;) {
+    const std::uint64_t generation = state.locator->header().generation;
+    const Spot spot = state.locator->find(hash_of(state.options.secret, state.locator->header().salt, key));
+    const Request asked{.op = wish.op,
+                        .flags = wish.version != 0 ? Request::kIfVersion : std::uint8_t{0},
+                        .bucket = spot.bucket,
+                        .generation = generation,
+                        .request_id = line->next(),
+                        .version = wish.version,
+                        .argument = wish.argument,
+                        .key = key,
+                        .value = base::bytes_of(wish.value)};
+    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
+    if (!reply.ok()) co_return reply.status();
+    if (is_refusal(reply->status)) co_return state.refusal(reply->status);
+    if (reply->status == Status::stale) {
+      if (base::Status status = co_await state.renew(generation, deadline, cost); !status.ok()) co_return status;
+      continue;
+    }
+    if (reply->status == Status::full) {
+      if ((reply->flags & Reply::kWaits) == 0) {
+        co_return base::Status(Code::out_of_memory,
+                               "the memory node has no room for the key: delete keys, or add memory");
+      }
+      if (state.port.now() >= deadline) co_return late("a change, which waits for room,");
+      co_await state.pause(deadline);
+      continue;
+    }
+    Changed changed{.status = reply->status,
+                    .existed = (reply->flags & Reply::kExisted) != 0,
+                    .number = static_cast<std::int64_t>(reply->number)};
+    const bool has_text = wish.op == Op::swap || wish.op == Op::take || wish.op == Op::add_float;
+    if (!has_text || reply->status != Status::done || (wish.op == Op::swap && !changed.existed)) co_return changed;
+    if ((reply->flags & Reply::kElsewhere) == 0) {
+      changed.text = base::text_of(reply->value);
+      co_return changed;
+    }
+    // The line holds the block until its next request.
+    fabric::Buffer block;
+    const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
+    if (!view.ok()) co_return view.status();
+    if (!*view)
+      co_return base::Status(Code::corrupt, "a block that the memory node holds for this client is not whole");
+    changed.text = base::text_of((*view)->value);
+    co_return changed;
+  }
+}
+
+// A change whose outcome is whether it took place, or whether the key was there.
+Task<Result<bool>> whether(Table::State& state, Wish wish, bool Changed::*existed, Nanos deadline, Cost& cost) {
+  const Result<Changed> changed = co_await carry_out(state, wish, deadline, cost);
+  if (!changed.ok()) co_return changed.status();
+  co_return existed != nullptr ? *changed.*existed : changed->status == Status::done;
+}
+
+}  // namespace
+
+Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
+  return whether(*state_, {.op = Op::insert, .key = key, .value = value}, nullptr, deadline, cost);
+}
+Task<Result<bool>> Table::update(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
+  return whether(*state_, {.op = Op::update, .key = key, .value = value}, nullptr, deadline, cost);
+}
+Task<Result<bool>> Table::remove(std::string_view key, Nanos deadline, Cost& cost) {
+  return whether(*state_, {.op = Op::remove, .key = key}, nullptr, deadline, cost);
+}
+Task<Result<bool>> Table::put(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
+  return whether(*state_, {.op = Op::put, .key = key, .value = value}, &Changed::existed, deadline, cost);
+}
+
+Task<Result<Table::Changed>> Table::change(Op op, std::string_view key, std::string_view value, std::uint64_t argument,
+                                           Nanos deadline, Cost& cost) {
+  FARPOOL_CHECK(changes(op));
+  return carry_out(*state_, {.op = op, .key = key, .value = value, .argument = argument}, deadline, cost);
+}
+
+// A read, and a change on condition that nothing has changed since.
+Task<Result<bool>> Table::modify(std::string_view key, index::Editor& editor, Nanos deadline, Cost& cost) {
+  for (;;) {
+    const Result<Sight> sight = co_await look(*state_, key, deadline, cost);
+    if (!sight.ok()) co_return sight.status();
+    const bool there = sight->value.has_value();
+    const Edit edit = editor.edit(there ? std::optional<std::string_view>(*sight->value) : std::nullopt);
+    if (edit.kind == Edit::Kind::keep || (edit.kind == Edit::Kind::erase && !there)) co_return there;
+    Wish wish{.op = Op::insert, .key = key};
+    if (edit.kind == Edit::Kind::put) wish.value = edit.value;
+    if (there) {
+      wish.op = edit.kind == Edit::Kind::put ? Op::update : Op::remove;
+      wish.version = sight->version;
+    }
+    const Result<Changed> changed = co_await carry_out(*state_, wish, deadline, cost);
+    if (!changed.ok()) co_return changed.status();
+    if (changed->status == Status::done) co_return there;
+    if (state_->port.now() >= deadline) co_return late("a modify, whose key changes all the time,");
+  }
+}
+
+// --- the rest
+
+Task<Result<index::Totals>> Table::count(Nanos deadline, Cost& cost) {
+  if (base::Status status = co_await state_->ready(deadline, cost); !status.ok()) co_return status;
+  fabric::Buffer request, room;
+  const Result<Reply> reply = co_await state_->ask({.op = Op::count}, request, room, deadline, cost);
+  if (!reply.ok()) co_return reply.status();
+  if (reply->status != Status::done) co_return state_->refusal(reply->status);
+  co_return index::Totals{.keys = reply->number, .bytes = reply->version};
+}
+
+Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost) {
+  if (base::Status status = co_await state_->ready(deadline, cost); !status.ok()) co_return status;
+  const Hold hold(*state_);
+  fabric::Buffer request, room;
+  for (;;) {
+    index::Page page;
+    const LocatorHeader& header = state_->locator->header();
+    if (position >= header.shape.table_buckets()) co_return page;
+    const std::uint64_t generation = header.generation;
+    // About three keys lie in a bucket.
+    const Request asked{.op = Op::scan,
+                        .bucket = static_cast<std::uint32_t>(position),
+                        .generation = generation,
+                        .argument = std::max<std::uint64_t>(1, count / 3)};
+    const Result<Reply> reply = co_await state_->ask(asked, request, room, deadline, cost);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->status == Status::stale) {
+      if (base::Status status = co_await state_->renew(generation, deadline, cost); !status.ok()) co_return status;
+      continue;
+    }
+    if (reply->status != Status::done) co_return state_->refusal(reply->status);
+    page.next = reply->number;
+    base::Bytes rest = reply->value;
+    bool bad = false, again = false;
+    for (ScanKey key; !again && next_scan_key(rest, key, bad);) {
+      if (key.address == 0) {
+        page.keys.emplace_back(base::text_of(key.key));
+        continue;
+      }
+      Result<std::optional<std::string>> named = co_await state_->read_key(key, deadline, cost);
+      if (!named.ok()) co_return named.status();
+      again = !*named;
+      if (*named) page.keys.push_back(std::move(**named));
+    }
+    if (bad) co_return base::Status(Code::corrupt, "a memory node replied to a scan with bytes that are no keys");
+    if (!again) co_return page;
+    if (state_->port.now() >= deadline) co_return late("a scan, whose keys change all the time,");
+  }
+}
+
+Task<void> Table::release(Nanos deadline) {
+  Cost cost;
+  co_await state_->detach(deadline, cost);
+}
+
+}  // namespace farpool::outback
