@@ -189,7 +189,8 @@ struct Agent::State final : v1alpha1::Agent::Service {
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second process on the port is an error, not a partner
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * kMaxWatches);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               static_cast<int>(options.shortest_ping_interval.count()));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddListeningPort(options.listen, credentials(), &port);
     builder.RegisterService(this);
@@ -202,16 +203,15 @@ struct Agent::State final : v1alpha1::Agent::Service {
     return {};
   }
 
+  // Ends what serve() began.
   void stop() {
     {
       const std::lock_guard lock(mutex);
       stopping = true;
     }
     wake.notify_all();
-    if (server != nullptr) {
-      server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
-      server->Wait();
-    }
+    server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+    server->Wait();
   }
 
   const Options options;

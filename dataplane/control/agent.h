@@ -50,6 +50,8 @@ class Agent {
     std::string listen;    // host:port; port 0 takes a free one
     std::string pool_uid;  // requests for another pool are refused
     net::TlsFiles tls;     // re-read when they change; all empty: plaintext, for local use only
+    // A client that pings more often loses its connection.
+    std::chrono::milliseconds shortest_ping_interval = std::chrono::seconds(5);
   };
   // Serves until destroyed; the subject outlives the agent. Errors: unavailable (the port), invalid_argument (address,
   // files).

@@ -68,7 +68,6 @@ struct Web::State {
     if (parsed->local()) return trouble("it takes a host and a port");
     if (parsed->host == "::" && !net::kernel_has_ipv6()) parsed->host = "0.0.0.0";
     addrinfo hints{};
-    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
     hints.ai_socktype = SOCK_STREAM;
     AddressInfo addresses;
     const int failed =

@@ -110,7 +110,11 @@ TEST(Web, ShowsMetricsAndProbesAndNothingElse) {
                          }});
   ASSERT_TRUE(web.ok()) << web.status().message();
   const std::string& address = (*web)->address();
-  EXPECT_NE(get(address, "/metrics").find("farpool_test_total{kind=\"a\"} 3"), std::string::npos);
+  const std::string metrics = get(address, "/metrics");
+  EXPECT_NE(metrics.find("farpool_test_total{kind=\"a\"} 3"), std::string::npos);
+  EXPECT_NE(metrics.find("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find("\r\nConnection: close\r\n"), std::string::npos) << metrics;
   EXPECT_TRUE(get(address, "/healthz").starts_with("HTTP/1.1 200"));
   EXPECT_TRUE(get(address, "/healthz?verbose").starts_with("HTTP/1.1 200"));
   EXPECT_TRUE(get(address, "/readyz").starts_with("HTTP/1.1 503"));
@@ -158,6 +162,8 @@ TEST(Web, RefusesWhatIsNoAddress) {
     ASSERT_FALSE(web.ok()) << listen;
     EXPECT_NE(web.status().message().find("metrics port"), std::string::npos) << web.status().message();
   }
+  const auto local = Web::start({.listen = "unix:/tmp/web", .metrics = {}, .alive = {}, .ready = {}});
+  EXPECT_NE(local.status().message().find("it takes a host and a port"), std::string::npos) << local.status().message();
 }
 
 TEST(Web, ServesIpv4AloneWhereTheKernelHasNoOther) {
@@ -222,6 +228,7 @@ TEST(Web, ReadsNoRequestThatIsLongerThanProbesAre) {
 }
 
 TEST(Web, EndsAtOnce) {
+  const std::size_t before = open_descriptors();
   auto web = serve("[::]:0");
   ASSERT_NE(web, nullptr);
   const Client idle(web->address());
@@ -229,6 +236,7 @@ TEST(Web, EndsAtOnce) {
   const auto told = Clock::now();
   web.reset();
   EXPECT_LT(Clock::now() - told, kSoon);
+  EXPECT_LE(open_descriptors(), before + 1) << "it still listens";  // the client's is open
 }
 
 }  // namespace
