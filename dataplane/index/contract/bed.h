@@ -84,6 +84,7 @@ struct Ground {
   std::string name;
   int rounds = 1;
   bool simulated = false;  // what is rare happens for sure
+  int portion = 1;         // long tests do one part in so many of what they do elsewhere
   std::function<std::unique_ptr<Bed>(const layout::GeometryRequest& table, std::uint64_t seed)> make;
 };
 

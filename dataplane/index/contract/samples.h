@@ -45,6 +45,12 @@ struct Sample {
   std::uint64_t Marks::*moved = nullptr;
   // What counts splits that are over: nullptr, if a table cannot be split.
   std::uint64_t Marks::*splits = nullptr;
+  // What counts lookups that go where a split has taken the keys away: a client needs no more of them than `astray`.
+  std::uint64_t Marks::*stale = nullptr;
+  std::uint64_t astray = 0;
+  // A table that can be split, and the share of places that have keys when it cannot any more, at the least.
+  layout::GeometryRequest grows;
+  double grown = 0;
   Budget budget;
   // What counts operations that take a trip more: nullptr, if none does.
   std::uint64_t Marks::*one_more = nullptr;
@@ -115,6 +121,10 @@ inline Sample sample_of_race() {
           .page = 20,
           .crowd = {&Marks::slot_conflicts},
           .splits = &Marks::splits_finished,
+          .stale = &Marks::stale_routes,
+          .astray = 4,
+          .grows = request(kProtocol, 4 << 20, many),
+          .grown = 0.6,
           .budget = {.lookup_hit = 2,
                      .lookup_miss = 1,
                      .insert = 3,

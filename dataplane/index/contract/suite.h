@@ -5,13 +5,14 @@
 //   INSTANTIATE_TEST_SUITE_P(Sim, Results, on({{"Sim", 12, true, make_sim_bed}}), name_of_setting);
 //
 // Families: results of operations, bad input, agreement with a map, tables that are full, concurrency, scans; in
-// moves.h keys that leave for another memory node; in failures.h what operations cost, and clients that die. What only
+// growth.h tables that are split; in moves.h keys that leave for another memory node; in failures.h what operations cost, and clients that die. What only
 // one protocol has (what its bytes mean, and what becomes of them) is tested in its room.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -163,6 +164,11 @@ using Image = std::map<std::string, std::string>;
 
 inline Task<void> stop_splitting(Member& member, Status& into) {
   into = co_await member.table().idle(member.port().now() + kPatience);
+}
+inline Task<void> split_and_wait(Member& member, std::string_view key, Status& into) {
+  Cost cost;
+  into = co_await member.table().split(key, member.port().now() + kPatience, cost);
+  (void)co_await member.table().idle(member.port().now() + kPatience);
 }
 // Blocks that the client has and has not used.
 inline Task<void> look_at_heap(Member& member, std::uint64_t& blocks) {
@@ -404,6 +410,15 @@ TEST_P(Results, AreRightForEverySizeUpToTheLimits) {
   expect_sound(*bed);
 }
 
+TEST_P(Results, ATableThatCannotBeSplitSaysSo) {
+  const auto bed = make(sample.tables[0]);
+  ASSERT_EQ(bed->geometry().tables, 1u);
+  User a(*bed);
+  Status split;
+  bed->run(a.member, split_and_wait(a.member, "k", split));
+  EXPECT_EQ(split.code(), Code::out_of_memory) << text(split);
+}
+
 // ---- bad input ------------------------------------------------------------------------------------------------------
 
 class BadInput : public Suite {};
@@ -543,10 +558,10 @@ TEST_P(Results, AgreeWithAMapInEveryShapeOfTable) {
   for (std::size_t i = 0; i < sample.tables.size(); ++i) {
     SCOPED_TRACE("table " + std::to_string(i));
     // A block of keys that is looked at over and over, and one of which most are seen once.
-    for (const auto& [operations, keys] : {std::pair(1500, 300u), std::pair(1500, 1200u)}) {
+    for (const std::uint64_t keys : {300u, 1200u}) {
       const std::uint64_t seed = 10 * i + keys;
       const auto bed = make(sample.tables[i], seed);
-      compare_with_map(*bed, seed, operations, keys);
+      compare_with_map(*bed, seed, 1500 / ground.portion, keys / static_cast<std::uint64_t>(ground.portion));
       if (HasFatalFailure()) return;
     }
   }
@@ -727,12 +742,13 @@ TEST_P(Concurrency, AKeyThatStaysIsNeverMissedInAFullTable) {
   const std::uint64_t moved = sample.moved == nullptr ? 0 : marked(*bed, sample.moved);
   Watch watch;
   std::vector<Bed::Job> jobs;
-  jobs.push_back({&a.member, come_and_go(a.member, 250, 9, watch)});
+  jobs.push_back({&a.member, come_and_go(a.member, 250 / ground.portion, 9, watch)});
   for (std::uint64_t i = 0; i < 4; ++i) jobs.push_back({&reader, look_for(reader, keys, 10 + i, watch)});
   bed->run(std::move(jobs));
   EXPECT_EQ(watch.missing, 0);
   EXPECT_GT(watch.looked, ground.simulated ? 300 : 0);
-  if (sample.moved != nullptr) EXPECT_GT(marked(*bed, sample.moved), moved + 50);
+  if (sample.moved != nullptr)
+    EXPECT_GT(marked(*bed, sample.moved), moved + 50 / static_cast<std::uint64_t>(ground.portion));
   expect_sound(*bed);
 }
 
@@ -764,7 +780,7 @@ TEST_P(Concurrency, BlocksAreUsedAgainUnderTheEyesOfReaders) {
   ASSERT_TRUE(a.put("big", std::string(100, 'a')).ok());
   Watch watch;
   std::vector<Bed::Job> jobs;
-  jobs.push_back({&a.member, overwrite(a.member, 600, watch)});
+  jobs.push_back({&a.member, overwrite(a.member, 600 / ground.portion, watch)});
   for (int i = 0; i < 3; ++i) jobs.push_back({&reader, read_big(reader, watch)});
   bed->run(std::move(jobs));
   EXPECT_GT(watch.looked, ground.simulated ? 200 : 0);
@@ -804,12 +820,6 @@ inline std::vector<std::string> put_keys(User& user, int count) {
     EXPECT_TRUE(inserted.ok() && *inserted) << text(inserted.status());
   }
   return keys;
-}
-
-inline Task<void> split_and_wait(Member& member, std::string_view key, Status& into) {
-  Cost cost;
-  into = co_await member.table().split(key, member.port().now() + kPatience, cost);
-  (void)co_await member.table().idle(member.port().now() + kPatience);
 }
 
 TEST_P(Scans, TellOfEveryKeyOnceWhereNothingChanges) {
@@ -878,6 +888,72 @@ TEST_P(Scans, TellOfAllThatStaysWhileOthersComeAndGo) {
   for (const std::string& key : stay) EXPECT_TRUE(times.contains(key)) << key;
   for (const auto& [key, often] : times) EXPECT_TRUE(stay.contains(key) || key.starts_with("guest")) << key;
   if (sample.moved != nullptr) EXPECT_GT(marked(*bed, sample.moved), 20u);
+  expect_sound(*bed);
+}
+
+struct Traffic {
+  std::atomic<bool> over = false;
+  std::atomic<int> changes = 0;
+};
+inline Task<void> visit(Member& member, std::uint64_t seed, int keys, Traffic& traffic) {
+  Cost cost;
+  for (int i = 0; !traffic.over; ++i, ++traffic.changes) {
+    const std::string key = "guest" + std::to_string(seed) + "/" + std::to_string(i % keys);
+    const Nanos by = member.port().now() + kPatience;
+    const auto changed = i % (2 * keys) < keys ? co_await member.table().put(key, "v", by, cost)
+                                               : co_await member.table().remove(key, by, cost);
+    EXPECT_TRUE(changed.ok() || changed.code() == Code::out_of_memory) << text(changed.status());
+  }
+}
+// Scans by pages of several sizes, until others have made so many changes.
+inline Task<void> scan_until(Member& member, std::vector<std::set<std::string>>& scans, Traffic& traffic, int changes) {
+  while (traffic.changes < changes || scans.size() < 3) {
+    std::uint64_t position = 0;
+    const std::uint64_t count = std::array{1u, 10u, 1000u}[scans.size() % 3];
+    std::set<std::string>& seen = scans.emplace_back();
+    do {
+      Cost cost;
+      const auto page = co_await member.table().scan(position, count, member.port().now() + kPatience, cost);
+      EXPECT_TRUE(page.ok()) << text(page.status());
+      if (!page.ok()) break;
+      seen.insert(page->keys.begin(), page->keys.end());
+      position = page->next;
+    } while (position != 0);
+  }
+  traffic.over = true;
+}
+
+// The same by clients that work at the same time. Entries move meanwhile, or tables are split.
+TEST_P(Scans, TellOfAllThatStaysWhileOtherClientsWork) {
+  const bool grows = sample.splits != nullptr;
+  const auto bed = make(grows ? sample.grows : sample.few);
+  User reader(*bed);
+  const auto places = static_cast<int>(bed->geometry().entries());
+  const int staying = grows ? places / 8 : places / 2, visiting = grows ? places / 2 : places / 10;
+  std::set<std::string> stay;
+  for (int i = 0; i < staying; ++i) {
+    stay.insert("stays" + std::to_string(i));
+    ASSERT_TRUE(*reader.insert("stays" + std::to_string(i), "v"));
+  }
+  const std::uint64_t splits = grows ? marked(*bed, sample.splits) : 0;
+  Traffic traffic;
+  std::vector<std::set<std::string>> scans;
+  std::vector<Bed::Job> jobs;
+  for (int i = 0; i < 2; ++i) bed->connect();
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    Member& member = *bed->members()[1 + i / 2];
+    jobs.push_back({&member, visit(member, i, visiting / 4, traffic)});
+  }
+  jobs.push_back({&reader.member, scan_until(reader.member, scans, traffic, 2 * visiting)});
+  bed->run(std::move(jobs));
+  std::size_t guests = 0;
+  for (const std::set<std::string>& seen : scans) {
+    for (const std::string& key : stay) EXPECT_TRUE(seen.contains(key)) << key;
+    for (const std::string& key : seen) EXPECT_TRUE(stay.contains(key) || key.starts_with("guest")) << key;
+    guests += seen.size() - stay.size();
+  }
+  EXPECT_GT(guests, 0u) << "no key came while a scan was under way";
+  if (grows) EXPECT_GT(marked(*bed, sample.splits), splits);
   expect_sound(*bed);
 }
 

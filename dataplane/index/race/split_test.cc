@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables that are split while clients work.
+// Splits: which tables, by whom, and what becomes of those of the dead. index/contract has tables that are split while
+// clients work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -109,37 +110,6 @@ struct Splits {
   World world;
 };
 
-// RA-02 and growth: an insert that finds no room starts a split of its table, until no tables are left.
-TEST(RaceSplit, InsertsSplitUntilMemoryEnds) {
-  Splits it(options_of(8));
-  Client& client = it.world.connect("a");
-  Client& other = it.world.connect("b");  // knows of one table only
-  std::uint64_t keys = 0;
-  for (;; ++keys) {
-    const auto inserted = it.insert(client, "n" + std::to_string(keys), "v" + std::to_string(keys));
-    if (inserted.ok()) continue;
-    EXPECT_EQ(inserted.code(), Code::out_of_memory) << inserted.status().message();
-    break;
-  }
-  it.settle();
-  EXPECT_EQ(it.tables(), 8u);
-  const index::Marks& marks = client.table().marks();
-  EXPECT_EQ(marks.splits, 7u);
-  EXPECT_EQ(marks.splits_finished, 7u);
-  EXPECT_GT(marks.moved, keys / 3);
-  RecordProperty("fill",
-                 std::to_string(static_cast<double>(keys) / static_cast<double>(it.world.geometry().entries())));
-  EXPECT_GT(static_cast<double>(keys) / static_cast<double>(it.world.geometry().entries()), 0.6);
-  for (std::uint64_t i = 0; i < keys; ++i) {
-    ASSERT_EQ(it.get(other, "n" + std::to_string(i)), "v" + std::to_string(i)) << i;
-  }
-  EXPECT_GT(other.table().marks().stale_routes, 0u);
-  EXPECT_LE(other.table().marks().stale_routes, 4u) << "a client that has read the directory is led astray no more";
-  const sim::Survey found = sim::survey(it.world);
-  EXPECT_EQ(found.keys.size(), keys);
-  EXPECT_TRUE(found.unrepaired().empty());
-}
-
 // Split ahead: no insert waits for a split before keys fill the first tables; then splits continue as usual.
 TEST(RaceSplit, TablesThatAreThereFromTheStart) {
   sim::WorldOptions options = options_of(8);
@@ -160,47 +130,6 @@ TEST(RaceSplit, TablesThatAreThereFromTheStart) {
   Client& other = it.world.connect("b");
   for (std::uint64_t i = 0; i < keys; ++i) ASSERT_EQ(it.get(other, "n" + std::to_string(i)), "v") << i;
   EXPECT_EQ(sim::survey(it.world).keys.size(), keys);
-}
-
-TEST(RaceSplit, OneTableStaysOne) {
-  Splits it(options_of(1));
-  Client& client = it.world.connect("a");
-  EXPECT_EQ(it.split(client, "k").code(), Code::out_of_memory);
-}
-
-// Other clients read and write while tables are split one after the other.
-TEST(RaceSplit, EverythingGoesOnMeanwhile) {
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-    sim::WorldOptions options = options_of(8);
-    options.wire.seed = seed;
-    Splits it(options);
-    std::vector<Client*> clients;
-    for (const char* name : {"a", "b", "c"}) clients.push_back(&it.world.connect(name));
-    const auto work = [](World* world, Client* client, std::uint64_t seed) -> Task<void> {
-      base::Random random(seed);
-      for (int i = 0; i < 150; ++i) {
-        sim::Call call{.key = "key" + std::to_string(random.below(24)),
-                       .value = std::to_string(seed * 1000) + "v" + std::to_string(i)};
-        constexpr std::array kKinds = {sim::Call::Kind::get,    sim::Call::Kind::put,    sim::Call::Kind::insert,
-                                       sim::Call::Kind::update, sim::Call::Kind::remove, sim::Call::Kind::get};
-        call.kind = kKinds[random.below(kKinds.size())];
-        co_await world->call(*client, std::move(call), kPatience);
-        co_await client->port().sleep_for(static_cast<Nanos>(random.below(10'000'000)));
-        if (i % 25 == 10) {
-          Status status;
-          co_await split_into(client, "key" + std::to_string(random.below(24)), &status);
-        }
-      }
-    };
-    for (std::size_t i = 0; i < 3; ++i) it.world.spawn(*clients[i], work(&it.world, clients[i], seed * 3 + i));
-    for (Client* client : clients) ASSERT_TRUE(it.world.settle(*client));
-    it.settle();
-    EXPECT_GT(it.tables(), 2u) << seed;
-    EXPECT_TRUE(it.world.failures().empty()) << it.world.failures().front().second.message();
-    const auto judged = it.world.history().judge();
-    EXPECT_FALSE(judged) << seed << ": " << *judged;
-    for (const std::string& what : it.world.over_budget()) ADD_FAILURE() << what;
-  }
 }
 
 // However far a splitter has come when it dies, nothing is lost, and a client that needs the table finishes its split.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans of a table whose entries are displaced or have rows far apart, and of a damaged one. index/contract and sim
-// have everything else.
+// Scans of a table whose entries are displaced, and of a damaged one. index/contract and sim have everything else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,11 +27,11 @@ using task::Task;
 
 constexpr Nanos kPatience = 20 * base::kSecond;
 
-sim::WorldOptions options_of(std::uint64_t percent) {
+sim::WorldOptions options() {
   sim::WorldOptions options;
   options.wire.seed = 3;
   options.geometry = {.memory_bytes = 4 << 20,
-                      .table_percent = percent,
+                      .table_percent = 1,
                       .entry_bytes = 16,
                       .entries_per_row = 4,
                       .rows_per_lock = 4,
@@ -56,33 +55,6 @@ Result<index::Page> scan(World& world, Client& client, std::uint64_t position, s
   return page;
 }
 
-// Short keys and long ones, in place and in extents, in a table with keys whose rows are far apart.
-TEST(RCuckooScan, TellsOnceOfKeysWhoseRowsAreFarApart) {
-  World world(options_of(3));
-  ASSERT_GT(world.geometry().rows, 4 * kReach);
-  Client& client = world.connect("a");
-  std::size_t far = 0;
-  for (int i = 0; i < 600; ++i) {
-    const std::string key = "key" + std::to_string(i);
-    ASSERT_TRUE(world.run(client, insert(&client, key, i % 3 == 0 ? "v" : std::string(30, 'v'))));
-    const auto places = locate(base::keyed_hash(world.table_seed(), base::bytes_of(key)), world.geometry().rows);
-    far += near(places, world.geometry().rows) ? 0 : 1;
-  }
-  EXPECT_GT(far, 3u);
-  for (const std::uint64_t count : {40ull, 100ull, 1ull << 63}) {
-    std::map<std::string, int> times;
-    std::uint64_t position = 0;
-    do {
-      const auto page = scan(world, client, position, count);
-      ASSERT_TRUE(page.ok()) << page.status().message();
-      for (const std::string& key : page->keys) ++times[key];
-      position = page->next;
-    } while (position != 0);
-    EXPECT_EQ(times.size(), 600u) << count;
-    for (const auto& [key, often] : times) EXPECT_EQ(often, 1) << count << " " << key;
-  }
-}
-
 // Returns the row of each key that is held in place.
 std::map<std::string, std::uint64_t> rows_of(const World& world) {
   const layout::Geometry& geometry = world.geometry();
@@ -103,7 +75,7 @@ std::map<std::string, std::uint64_t> rows_of(const World& world) {
 TEST(RCuckooScan, GoesOnThroughDisplacements) {
   std::size_t far = 0, moved = 0;
   for (int world_number = 0; world_number < 4; ++world_number) {
-    World world(options_of(1));
+    World world(options());
     const layout::Geometry& geometry = world.geometry();
     ASSERT_GT(geometry.rows, kReach);
     Client& client = world.connect("a");
@@ -142,7 +114,7 @@ TEST(RCuckooScan, GoesOnThroughDisplacements) {
 }
 
 TEST(RCuckooScan, DamageIsSaid) {
-  World world(options_of(1));
+  World world(options());
   Client& client = world.connect("a");
   ASSERT_TRUE(world.run(client, insert(&client, "key", std::string(100, 'v'))));
   ASSERT_TRUE(world.quiesce());

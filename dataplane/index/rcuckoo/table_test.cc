@@ -394,44 +394,6 @@ TEST(Table, ADamagedRowIsNamed) {
   EXPECT_EQ(**a.lookup("apple"), "red");
 }
 
-TEST(Table, ALostReplyIsUnknownOnlyWhereTheWriteMayHaveLanded) {
-  int unknown = 0, unavailable = 0, succeeded = 0;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
-    WorldOptions options = options_of(1000, seed);
-    World world(options);
-    User a{world, world.connect("a")};
-    ASSERT_FALSE(*a.put("apple", "red"));
-    world.network().options().lose_reply = 0.3;
-    const auto put = a.put("apple", "green");
-    world.network().options().lose_reply = 0;
-    world.network().drain(a.client.port(), world.network().now() + base::kSecond);
-    User b{world, world.connect("b")};
-    const auto found = b.lookup("apple");
-    ASSERT_TRUE(found.ok()) << text(found.status());
-    switch (put.code()) {
-      case Code::ok:
-        ++succeeded;
-        EXPECT_EQ(**found, "green");
-        break;
-      case Code::unavailable:
-        ++unavailable;
-        EXPECT_EQ(**found, "red") << "it said that nothing was done";
-        break;
-      default:
-        EXPECT_EQ(put.code(), Code::unknown_outcome) << text(put.status());
-        ++unknown;
-    }
-    if (put.code() != Code::ok) {
-      EXPECT_FALSE(a.client.session().alive()) << "locks may be held: this life has ended";
-      EXPECT_EQ(a.put("pear", "x").code(), Code::unavailable);
-      EXPECT_EQ(a.lookup("pear").code(), Code::unavailable);
-    }
-  }
-  EXPECT_GT(unknown, 0);
-  EXPECT_GT(unavailable, 0);
-  EXPECT_GT(succeeded, 0);
-}
-
 Task<void> hold_lock(Client& client, std::uint64_t offset, std::uint64_t mask, Nanos until) {
   Cost cost;
   std::uint64_t old = 0;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tcp and shm wires for the suite of index protocols: a memory node in this process, whose control loop and
-// executors have threads, and clients on threads of their own. What tears and reorders are sockets, rings, and the
-// processors between them.
+// The real wires for the suite of index protocols: a memory node in this process, whose control loop and executors have
+// threads, and clients on threads of their own. What tears and reorders are sockets or rings, and the
+// processors between them. A wire brings its two ends: tcp_ends.h.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
@@ -18,17 +19,32 @@
 
 #include "base/random.h"
 #include "fabric/host.h"
-#include "fabric/session_port/server.h"
 #include "fabric/session_port/test_loop.h"
-#include "fabric/tcp/port.h"
-#include "fabric/tcp/responder.h"
-#include "fabric/tcp/test_loop.h"
 #include "index/contract/bed.h"
 #include "node/memory.h"
 #include "node/memory_node.h"
 #include "protocols/protocols.h"
 
 namespace farpool::index::contract {
+
+// No machine stands still for so long: only clients that the test kills count as dead.
+inline constexpr base::Nanos kLong = 20 * base::kSecond;
+
+// What a wire brings to a bed.
+class WireEnds {
+ public:
+  virtual ~WireEnds() = default;
+  // The control thread calls these: makes the memory node's end, serves, and ends.
+  virtual fabric::Responder& respond(net::Loop& control) = 0;
+  virtual base::Status serve(fabric::Host& host, std::uint64_t incarnation) = 0;
+  virtual void end() = 0;
+  // Any thread.
+  virtual const std::string& address() const = 0;
+  // Makes a client's port, on its loop's thread.
+  virtual std::unique_ptr<fabric::Port> port(net::Loop& loop) = 0;
+  // Fails the test if a lane is not of this wire. Called after each client has come.
+  virtual void look_at_lanes() = 0;
+};
 
 // Draws from a seed what a memory node asks of chance, its tables' seeds above all: where keys lie, and how far a scan
 // comes with one look, is then the same in every run.
@@ -48,43 +64,33 @@ class SeededResponder final : public fabric::Responder {
   base::Random random_;
 };
 
-class TcpBed final : public Bed {
+class ThreadBed final : public Bed {
  public:
-  enum class Lanes : std::uint8_t { sockets, rings };
-
-  TcpBed(const layout::GeometryRequest& table, std::uint64_t seed, Lanes lanes)
-      : lanes_(lanes), seed_(seed), memory_(std::move(*node::Memory::anonymous(table.memory_bytes))) {
-    if (lanes == Lanes::rings) {
-      std::string pattern = (std::filesystem::temp_directory_path() / "farpool-index-XXXXXX").string();
-      EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
-      directory_ = pattern;
-    }
+  ThreadBed(const layout::GeometryRequest& table, std::uint64_t seed, std::unique_ptr<WireEnds> wire)
+      : seed_(seed), memory_(std::move(*node::Memory::anonymous(table.memory_bytes))), wire_(std::move(wire)) {
     control_.on([&] { serve(table); });
   }
-  ~TcpBed() override {
+  ~ThreadBed() override {
     for (const auto& client : clients_) client->run(leave(*client));
-    EXPECT_GT(responder_->stats().chains, 0u);
     clients_.clear();
     control_.on([this] {
-      responder_.reset();
+      wire_->end();
       node_.reset();
     });
-    if (!directory_.empty()) std::filesystem::remove_all(directory_);
   }
 
   Member& connect() override {
-    clients_.push_back(std::make_unique<TcpMember>(directory_));
-    TcpMember& client = *clients_.back();
+    clients_.push_back(std::make_unique<ThreadMember>(*wire_));
+    ThreadMember& client = *clients_.back();
     client.run(open(client));
     members_.push_back(&client);
-    const auto stats = responder_->stats();
-    EXPECT_EQ(stats.ring_lanes, lanes_ == Lanes::rings ? stats.lanes : 0u) << "its lanes are not of this wire";
+    wire_->look_at_lanes();
     return client;
   }
   void run(std::vector<Job> jobs) override {
     std::vector<std::future<void>> ended;
-    for (Job& job : jobs) ended.push_back(static_cast<TcpMember&>(*job.by).spawn(std::move(job.task)));
-    for (const auto& each : ended) TcpMember::wait(each);
+    for (Job& job : jobs) ended.push_back(static_cast<ThreadMember&>(*job.by).spawn(std::move(job.task)));
+    for (const auto& each : ended) ThreadMember::wait(each);
   }
   base::Nanos moment() override { return net::Loop::now(); }
   void quiesce() override {
@@ -103,9 +109,11 @@ class TcpBed final : public Bed {
   base::Bytes memory() override { return memory_.span(); }
 
  private:
-  struct TcpMember final : Member, fabric::tcp::ClientThread {
-    explicit TcpMember(const std::string& directory) : ClientThread(nullptr, directory) {}
-    fabric::Port& port() override { return *ClientThread::port; }
+  struct ThreadMember final : Member, fabric::session_port::PortThread<fabric::Port> {
+    explicit ThreadMember(WireEnds& wire) {
+      on([&] { PortThread::port = wire.port(loop); });
+    }
+    fabric::Port& port() override { return *PortThread::port; }
     session::Session& session() override { return *opened; }
     Table& table() override { return *its_table; }
     std::unique_ptr<session::Session> opened;
@@ -114,10 +122,7 @@ class TcpBed final : public Bed {
 
   // On the control thread.
   void serve(const layout::GeometryRequest& table) {
-    responder_ = std::make_unique<fabric::tcp::TcpResponder>(
-        control_.loop,
-        fabric::session_port::Options{.listen = "127.0.0.1:0", .executors = 2, .handshake_deadline = kLong});
-    drawn_ = std::make_unique<SeededResponder>(*responder_, seed_);
+    drawn_ = std::make_unique<SeededResponder>(wire_->respond(control_.loop), seed_);
     node::MemoryNode::Options options;
     options.name = "memory-0";
     options.pool_uid = kPool;
@@ -131,15 +136,12 @@ class TcpBed final : public Bed {
     auto created = node::MemoryNode::create(std::move(options), memory_.span(), *drawn_);
     ASSERT_TRUE(created.ok()) << created.status().message();
     node_ = std::move(*created);
-    const base::Status served = responder_->serve(*node_);
+    const base::Status served = wire_->serve(*node_, node_->incarnation());
     ASSERT_TRUE(served.ok()) << served.message();
     ASSERT_EQ(node_->stand_alone().verdict, node::MemoryNode::Verdict::adopted);
-    if (lanes_ == Lanes::sockets) return;
-    const base::Status rings = responder_->serve_rings(fabric::tcp::rings_address(directory_, node_->incarnation()));
-    ASSERT_TRUE(rings.ok()) << rings.message();
   }
-  task::Task<void> open(TcpMember& client) {
-    auto session = co_await session::Session::open(client.port(), {.endpoint = responder_->address(),
+  task::Task<void> open(ThreadMember& client) {
+    auto session = co_await session::Session::open(client.port(), {.endpoint = wire_->address(),
                                                                    .pool_uid = kPool,
                                                                    .client_name = "client",
                                                                    .epoch = 1,
@@ -152,7 +154,7 @@ class TcpBed final : public Bed {
     client.opened = std::move(*session);
     client.its_table = protocols::of(geometry().protocol).open(*client.opened, geometry(), 0);
   }
-  static task::Task<void> leave(TcpMember& client) {
+  static task::Task<void> leave(ThreadMember& client) {
     const base::Nanos deadline = client.port().now() + kLong;
     (void)co_await client.table().idle(deadline);
     if (client.session().alive()) co_await client.table().release(deadline);
@@ -161,19 +163,15 @@ class TcpBed final : public Bed {
     client.opened.reset();
   }
 
-  // No machine stands still for so long: only clients that the test kills count as dead.
-  static constexpr base::Nanos kLong = 20 * base::kSecond;
   static constexpr char kPool[] = "pool";
 
-  const Lanes lanes_;
   const std::uint64_t seed_;
-  std::string directory_;
   node::Memory memory_;
+  const std::unique_ptr<WireEnds> wire_;
   fabric::session_port::LoopThread control_;
-  std::unique_ptr<fabric::tcp::TcpResponder> responder_;
   std::unique_ptr<SeededResponder> drawn_;
   std::unique_ptr<node::MemoryNode> node_;
-  std::vector<std::unique_ptr<TcpMember>> clients_;
+  std::vector<std::unique_ptr<ThreadMember>> clients_;
 };
 
 }  // namespace farpool::index::contract
