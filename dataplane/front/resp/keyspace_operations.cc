@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "front/resp/operations.h"
 #include "base/number.h"
+#include "front/resp/operations.h"
 #include "front/resp/text.h"
 
 namespace farpool::front::resp {
