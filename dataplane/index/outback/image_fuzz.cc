@@ -37,7 +37,11 @@ std::uint32_t bucket_of(base::Bytes key) {
 // Ends a process after some words.
 class Watch final : public fabric::Hand::Watch {
  public:
-  bool may_write() noexcept override { return left != 0 && left-- != 0; }
+  bool may_write() noexcept override {
+    if (left == 0) return false;
+    --left;
+    return true;
+  }
   std::uint64_t left = ~0ull;
 };
 

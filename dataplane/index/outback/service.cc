@@ -35,10 +35,12 @@ Served NodeService::serve(fabric::Call& call) noexcept {
   }
   held_.fetch_add(1, std::memory_order_relaxed);
   FARPOOL_MARK(outback_call_held);
-  auto* held = new Held{.session = call.session_id,
-                        .hand = call.hand,
-                        .request = {call.request.begin(), call.request.end()},
-                        .ticket = call.hold()};
+  // The thread that answers it owns it from here on.
+  Held* const held = std::make_unique<Held>(Held{.session = call.session_id,
+                                                 .hand = call.hand,
+                                                 .request = {call.request.begin(), call.request.end()},
+                                                 .ticket = call.hold()})
+                         .release();
   auto& waiting = waiting_[*part];
   held->next = waiting.load(std::memory_order_relaxed);
   while (!waiting.compare_exchange_weak(held->next, held, std::memory_order_seq_cst)) {
