@@ -86,7 +86,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
 	@$(STEP) "tools for Redis" $(MAKE) test-tools
-	@$(STEP) "coroutine frames" $(MAKE) frames
+	@$(STEP) "allocations, coroutine frames" $(MAKE) frames
 	@$(STEP) "verbs" $(MAKE) test-verbs
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
@@ -180,7 +180,9 @@ mutants-cpp: ## conditions and statements of the data plane changed one at a tim
 
 # What an operation holds while it waits: a frame that its pool does not serve costs a malloc, and cold memory, each time.
 .PHONY: frames
-frames: release ## the coroutines of the compute shard by the size of their frames, none of which may be too large
+frames: release ## GET, SET and DEL allocate nothing, and no coroutine of the compute shard has too large a frame
+	@cmake --build build/release -j $(JOBS) --target allocations_test
+	@build/release/allocations_test --gtest_brief=1
 	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,client,front,session,index build/release/apps/farpool-compute-shard
 
 .PHONY: soak
