@@ -307,3 +307,11 @@ func TestOptionsThatCannotBeMeasuredAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestRequestsAreWholePipelines(t *testing.T) {
+	for _, one := range []struct{ requests, pipeline, want int }{{1000, 16, 1008}, {1000, 1, 1000}, {64, 64, 64}, {65, 64, 128}} {
+		if got := inBatches(one.requests, one.pipeline); got != one.want {
+			t.Errorf("%d in pipelines of %d: %d, want %d", one.requests, one.pipeline, got, one.want)
+		}
+	}
+}

@@ -156,7 +156,14 @@ func execute(args []string) ([]byte, time.Duration, error) {
 
 // probe returns how many requests take about so many seconds, as a short run says.
 func probe(g generator, s *server, l load, seconds float64) (int, error) {
-	l.requests = max(1000, 200*l.clients)
+	l.requests = inBatches(max(1000, 200*l.clients), l.pipeline)
 	f, err := measure(g, s, l)
-	return max(l.requests, 10*l.clients*l.pipeline, int(f.Rate*seconds)), err
+	return inBatches(max(l.requests, 10*l.clients*l.pipeline, int(f.Rate*seconds)), l.pipeline), err
+}
+
+// inBatches returns at least so many requests, in whole pipelines. redis-benchmark sends nothing but whole pipelines:
+// with another number it carries out more requests than it was asked for, and now and then it takes the end of its last
+// client for the loss of all ("All clients disconnected").
+func inBatches(requests, pipeline int) int {
+	return (requests + pipeline - 1) / pipeline * pipeline
 }
