@@ -85,6 +85,9 @@ class Channel : public TurnHook {
   // Reads what has come in already, without waiting; 0 if that is nothing, or an error that the next read will tell.
   // Called while neither a read nor a write is under way.
   virtual std::size_t read_now(base::MutableBytes) { return 0; }
+  // Returns whether answers to input leave right after the handler has written them, so that the peer can begin with
+  // them. If not, they leave at the end of the turn with all else: that costs the peer fewer wake-ups.
+  virtual bool answers_at_once() const { return true; }
   // Writes what the socket takes at once, possibly nothing; the rest is for begin_write.
   virtual base::Status write_now(base::Bytes from, std::size_t& taken) = 0;
   // Tells the peer that nothing more will come. Returns true if goodbye_done follows; false if only the end of the

@@ -37,6 +37,7 @@ class RingChannel final : public Channel, public Poller {
     loop.add(*this);
     listen();
   }
+  bool answers_at_once() const override { return false; }
   bool readable() override { return false; }  // a read is always under way, and poll() tells
 
  private:

@@ -73,7 +73,7 @@ void Channel::read_done(bool failed, base::Status why, std::size_t bytes) {
     in_handler_ = true;
     handler_->on_input();
     in_handler_ = false;
-    send();
+    if (answers_at_once()) send();
   }
   read_more();
 }
@@ -101,7 +101,7 @@ void Channel::output_ended(base::Status why) {
 base::MutableBytes Channel::reserve(std::size_t bytes) {
   base::MutableBytes room = out_.room(bytes).first(bytes);
   out_.commit(bytes);
-  if (!in_handler_) loop.at_turn_end(*this);  // what answers the input leaves right after it
+  if (!in_handler_ || !answers_at_once()) loop.at_turn_end(*this);
   return room;
 }
 

@@ -314,6 +314,28 @@ TEST(Session, SlotsBoundTheOperationsInFlight) {
   world.close(std::move(session));
 }
 
+TEST(Session, ASlotThatIsGivenBackGoesToTheOneThatWaits) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  task::Event first, newcomers, waiter;
+  std::size_t held_first = 0, held_by_newcomers = 0, held_by_waiter = 0;
+  task::Scope scope;
+  for (int i = 0; i < 4; ++i) scope.spawn(hold_slot(*session, first, held_first));
+  scope.spawn(hold_slot(*session, waiter, held_by_waiter));
+  first.set();  // the waiter is woken, and runs later
+  EXPECT_EQ(held_by_waiter, 0u);
+  for (int i = 0; i < 4; ++i) scope.spawn(hold_slot(*session, newcomers, held_by_newcomers));
+  EXPECT_EQ(held_by_newcomers, 3u);
+  EXPECT_TRUE(world.wait_until([&] { return held_by_waiter == 1; }));
+  EXPECT_EQ(held_by_newcomers, 3u);
+  waiter.set();
+  EXPECT_TRUE(world.wait_until([&] { return held_by_newcomers == 4; }));
+  newcomers.set();
+  EXPECT_EQ(scope.running(), 0u);
+  world.close(std::move(session));
+}
+
 TEST(Session, ASlotThatIsDroppedAfterAWriteIsClearedAllTheSame) {
   TestWorld world;
   world.node->stand_alone();

@@ -109,6 +109,7 @@ struct Session::State {
 
   fabric::Buffer slots;
   std::vector<std::uint32_t> free_slots;
+  std::size_t promised_slots = 0;  // free slots that woken waiters have not taken yet: newcomers leave them
   fabric::Buffer nothing;     // a zero
   std::vector<bool> claimed;  // written since the last clear
   WaitQueue slot_free;
@@ -263,6 +264,8 @@ Slot::~Slot() {
   Session::State& state = *session_->state_;
   if (state.claimed[index_]) state.clear_slot(index_, nullptr);
   state.free_slots.push_back(index_);
+  if (state.slot_free.empty()) return;
+  ++state.promised_slots;
   state.slot_free.wake_one();
 }
 
@@ -413,17 +416,18 @@ Outcome Session::Trip::await_resume() {
 
 task::Task<Result<Slot>> Session::take_slot(Nanos deadline) {
   State& state = *state_;
-  for (;;) {
+  for (bool promised = false;;) {
     if (!state.alive()) co_return state.why();
     if (state.closing)
       co_return Status(Code::unavailable, "the session at memory node " + state.options.endpoint + " is closing");
-    if (!state.free_slots.empty()) break;
+    if (promised) --state.promised_slots;
+    if (promised || state.free_slots.size() > state.promised_slots) break;
     if (state.port.now() >= deadline) {
       co_return Status(Code::timed_out, "all " + std::to_string(state.grant.slots) +
                                             " operation slots at memory node " + state.options.endpoint +
                                             " were in use until the deadline");
     }
-    (void)co_await state.slot_free.wait(deadline);
+    promised = co_await state.slot_free.wait(deadline);
   }
   const std::uint32_t index = state.free_slots.back();
   state.free_slots.pop_back();
