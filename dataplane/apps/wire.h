@@ -25,7 +25,7 @@ struct WireSettings {
   bool memory_windows = true;
   bool connection_manager = true;
   std::string shm_directory;
-  base::Nanos spin = 0;
+  base::Nanos spin = 20 * base::kMicrosecond;
 };
 void add_wire(CLI::App& app, WireSettings& settings);
 base::Status check_wire(const WireSettings& settings);

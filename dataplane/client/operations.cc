@@ -17,12 +17,7 @@ Task<Result<std::optional<std::string>>> Pool::get(std::string_view key, std::st
   for (;;) {
     std::optional<Borrowed> bond = borrow_now(key, account);
     if (!bond) {
-      Result<Borrowed> borrowed = co_await borrow(key, account);
-      if (!borrowed.ok()) {
-        account.close(borrowed.code());
-        co_return borrowed.status();
-      }
-      bond.emplace(std::move(*borrowed));
+      if (Status none = co_await borrow(key, account, bond); !none.ok()) co_return none;
     }
     Result<std::optional<std::string>> value =
         co_await bond->table().lookup(key, account.deadline, account.cost, std::exchange(room, {}));
@@ -47,12 +42,7 @@ Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt att
   for (;;) {
     std::optional<Borrowed> bond = borrow_now(key, account);
     if (!bond) {
-      Result<Borrowed> borrowed = co_await borrow(key, account);
-      if (!borrowed.ok()) {
-        account.close(borrowed.code());
-        co_return borrowed.status();
-      }
-      bond.emplace(std::move(*borrowed));
+      if (Status none = co_await borrow(key, account, bond); !none.ok()) co_return none;
     }
     const Result<bool> existed = co_await attempt(bond->table(), account);
     if (!existed.ok()) {

@@ -116,8 +116,14 @@ std::optional<Pool::Borrowed> Pool::borrow_now(std::string_view key, Account& ac
   return Borrowed(*this, *link->bond);
 }
 
-Task<Result<Pool::Borrowed>> Pool::borrow(std::string_view key, Account& account) {
-  co_return co_await borrow_by([&] { return route(key, account); }, account.deadline);
+Task<Status> Pool::borrow(std::string_view key, Account& account, std::optional<Borrowed>& into) {
+  Result<Borrowed> borrowed = co_await borrow_by([&] { return route(key, account); }, account.deadline);
+  if (borrowed.ok()) {
+    into.emplace(std::move(*borrowed));
+  } else {
+    account.close(borrowed.code());
+  }
+  co_return borrowed.status();
 }
 
 Task<Result<Pool::Borrowed>> Pool::borrow(std::size_t node, Nanos deadline) {

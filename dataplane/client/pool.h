@@ -162,12 +162,14 @@ class Pool final : public Kv {
   // Returns the node that serves a key, for the next attempt; nullptr: not known yet.
   Link* route(std::string_view key, Account& account) const;
   std::uint64_t epoch() const;  // followed; 0: none yet
-  // Returns the bond with the node that serves the key, or with that node of the map. Waits for it until the deadline.
+  // Changes a key: tries `attempt` at the table that serves it until one attempt counts. Returns what that returned.
   template <class Answer, class Attempt>
   task::Task<Answer> change(std::string_view key, Operation operation, Attempt attempt);
-  // Returns nothing if there is a reason to wait, or to give up.
+  // Returns the bond with the node that serves the key; nothing if there is a reason to wait, or to give up.
   std::optional<Borrowed> borrow_now(std::string_view key, Account& account);
-  task::Task<base::Result<Borrowed>> borrow(std::string_view key, Account& account);
+  // The same, but waits for the bond until the account's deadline. Closes the account if it returns an error.
+  task::Task<base::Status> borrow(std::string_view key, Account& account, std::optional<Borrowed>& into);
+  // Returns the bond with that node of the map. Waits for it until the deadline.
   task::Task<base::Result<Borrowed>> borrow(std::size_t node, Nanos deadline);
   task::Task<base::Result<Borrowed>> borrow_by(const std::function<Link*()>& which, Nanos deadline);
   base::Status why_not(const Link* link) const;

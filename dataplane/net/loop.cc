@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/loop.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -11,6 +13,8 @@
 #include <chrono>
 #include <utility>
 #include <vector>
+
+#include "net/spin.h"
 
 namespace farpool::net {
 namespace {
@@ -32,7 +36,7 @@ struct Loop::State {
   bool polls = false;            // each look at the pollers begins a turn
   Nanos turn_time = 0;           // 0: nobody has asked for it in this turn
   std::vector<Poller*> pollers;  // none where one was removed in this turn
-  Nanos spin = 0;
+  Spin spin{0};
   std::atomic<bool> stopping = false;
 };
 
@@ -61,7 +65,10 @@ void Loop::stop() {
 }
 
 void Loop::run_pollers() {
-  Nanos idle_since = 0;
+  Nanos idle_since = 0;  // 0: not idle, or nobody wants to know
+  const auto idle_no_more = [&](bool slept) {
+    if (const Nanos since = std::exchange(idle_since, 0); since != 0) state_->spin.waited(now() - since, slept);
+  };
   state_->polls = true;
   while (!state_->stopping && !state_->pollers.empty()) {
     state_->turn_time = 0;
@@ -69,16 +76,21 @@ void Loop::run_pollers() {
     std::size_t handled = 0;
     while (handled < kMostHandlers && state_->context.poll_one() > 0) ++handled;
     if (poll_all() || handled > 0) {
-      idle_since = 0;
+      idle_no_more(false);
       continue;
     }
-    if (state_->spin > 0) {
-      if (idle_since == 0) idle_since = now();
-      if (now() - idle_since < state_->spin) continue;
+    if (state_->spin.on()) {
+      const Nanos time = now();
+      if (idle_since == 0) idle_since = time;
+      if (time - idle_since < state_->spin.patience()) {
+        ::sched_yield();  // what the loop waits for may need this processor
+        continue;
+      }
     }
     state_->turn_time = 0;
-    if (may_sleep()) state_->context.run_one();
-    idle_since = 0;
+    const bool sleeps = may_sleep();
+    if (sleeps) state_->context.run_one();
+    idle_no_more(sleeps);
   }
   state_->polls = false;
   state_->turn_time = 0;
@@ -107,7 +119,7 @@ void Loop::remove(Poller& poller) {
   std::replace(state_->pollers.begin(), state_->pollers.end(), &poller, static_cast<Poller*>(nullptr));
 }
 
-void Loop::set_spin(Nanos spin) { state_->spin = spin; }
+void Loop::set_spin(Nanos spin) { state_->spin = Spin(spin); }
 
 void Loop::post(std::function<void()> what) { asio::post(state_->context, std::move(what)); }
 

@@ -42,7 +42,7 @@ class TurnHook : private TurnLink {
 };
 
 // A source that the loop looks at in every turn, because no system call reports it: a ring in shared memory, a
-// completion queue. If no poller does anything, the loop spins for its set time and then sleeps.
+// completion queue. If no poller does anything, the loop spins for its set time, if that has paid lately, and then sleeps.
 class Poller {
  public:
   // Handles what is there; returns false if there was nothing. May remove any poller, and may destroy others but not
@@ -73,7 +73,8 @@ class Loop {
 
   void add(Poller& poller);
   void remove(Poller& poller);  // no effect if it is not there
-  // Sets how long to look at the pollers in vain before sleeping: that trades CPU for latency. Default: not at all.
+  // Sets how long to look at the pollers in vain before sleeping: that trades CPU for latency. The loop does so only as
+  // long as most of its waits end within that time. Default: 0, not at all.
   // Called before run(), or on the loop's thread.
   void set_spin(Nanos spin);
 

@@ -42,6 +42,7 @@
 #include "net/proof.h"
 #include "net/ring.h"
 #include "net/ring_channel.h"
+#include "net/spin.h"
 #include "net/stream.h"
 #include "net/throwaway_ca.h"
 
@@ -438,6 +439,53 @@ TEST(Loop, LooksAtPollersWhateverElseIsAlwaysReady) {
   EXPECT_LT(fired, 10'000);
   loop.remove(count);
   alarm.reset();
+}
+
+TEST(Spin, LastsAsLongAsMostWaitsEndWithinIt) {
+  Spin spin(100);
+  EXPECT_EQ(spin.patience(), 100);
+  const auto waits_until = [&](Nanos patience, Nanos time, bool slept) {
+    int waits = 0;
+    for (; waits < 1000 && spin.patience() != patience; ++waits) spin.waited(time, slept);
+    return waits;
+  };
+  EXPECT_LT(waits_until(0, 101, false), 20) << "nothing comes within the time";
+  EXPECT_EQ(waits_until(100, 201, true), 1000) << "nor would it if the loop looked";
+  EXPECT_LT(waits_until(100, 150, true), 20) << "what wakes a loop takes a part of a wait";
+  for (int i = 0; i < 1000; ++i) spin.waited(i % 4 == 0 ? 1000 : 50, false);
+  EXPECT_EQ(spin.patience(), 100) << "most waits are short";
+  for (int i = 0; i < 1000; ++i) spin.waited(i % 4 == 0 ? 50 : 1000, false);
+  EXPECT_EQ(spin.patience(), 0) << "most waits are long";
+  EXPECT_FALSE(Spin(0).on());
+}
+
+TEST(Loop, SleepsAtOnceIfLookingHasNotPaid) {
+  struct Work final : Poller {
+    bool poll() noexcept override {
+      ++looks;
+      return false;
+    }
+    bool may_sleep() noexcept override {
+      ++sleeps;
+      return true;
+    }
+    int looks = 0, sleeps = 0;
+  } work;
+  Loop loop;
+  loop.set_spin(base::kMillisecond);
+  loop.add(work);
+  int rounds = 0;
+  Alarm alarm(loop, [&] {
+    ++rounds;
+    const int before = std::exchange(work.looks, 0);
+    if (rounds > 60) EXPECT_LE(before, 3) << "a loop that waits for 5 ms each time looks for 1 ms each time";
+    if (rounds == 80) return loop.stop();
+    alarm.set(Loop::now() + 5 * base::kMillisecond);
+  });
+  alarm.set(Loop::now());
+  loop.run();
+  EXPECT_GE(work.sleeps, 80 - 1);
+  loop.remove(work);
 }
 
 TEST(Watch, SaysWhenADescriptorCanBeReadAsLongAsItLives) {
