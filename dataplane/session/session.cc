@@ -110,8 +110,8 @@ struct Session::State {
   fabric::Buffer slots;
   std::vector<std::uint32_t> free_slots;
   std::size_t promised_slots = 0;  // free slots that woken waiters have not taken yet: newcomers leave them
-  fabric::Buffer nothing;     // a zero
-  std::vector<bool> claimed;  // written since the last clear
+  fabric::Buffer nothing;          // a zero
+  std::vector<bool> claimed;       // written since the last clear
   WaitQueue slot_free;
   WaitQueue tick_due;
   WaitQueue tick_done;
