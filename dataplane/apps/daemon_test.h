@@ -75,6 +75,18 @@ inline double sample_of(const std::string& name, int http_port, const std::strin
   return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
 }
 
+// Every number of a table (base/counts.h) is among a daemon's metrics.
+template <class Table>
+void expect_gauges(const std::string& prefix, const Table& table, int http_port) {
+  for (const auto& count : table) EXPECT_GE(sample_of(prefix + std::string(count.name), http_port), 0) << count.name;
+}
+template <class Table>
+void expect_counters(const std::string& prefix, const Table& table, int http_port) {
+  for (const auto& count : table) {
+    EXPECT_GE(sample_of(prefix + std::string(count.name) + "_total", http_port), 0) << count.name;
+  }
+}
+
 inline bool eventually(const std::function<bool()>& condition) {
   const auto limit = std::chrono::steady_clock::now() + kPatience;
   while (!condition()) {

@@ -284,37 +284,24 @@ void collect_heap(Samples& s, const node::MemoryNode::Stats& node) {
 }
 
 void collect_wire(Samples& s, const fabric::tcp::ResponderStats& wire) {
-  s.gauge("farpool_wire_connections", "Connections open on the session port.", wire.connections);
-  s.gauge("farpool_wire_lanes", "Lanes open.", wire.lanes);
-  s.gauge("farpool_wire_ring_lanes", "Lanes open over rings in shared memory.", wire.ring_lanes);
-  s.counter("farpool_wire_chains_total", "Chains executed.", wire.chains);
+  const fabric::session_port::Stats& port = wire;
+  s.gauges("farpool_wire_", fabric::session_port::kGauges, port);
+  s.counters("farpool_wire_", fabric::session_port::kCounts, port);
+  s.gauges("farpool_wire_", fabric::tcp::kResponderGauges, wire);
+  s.counters("farpool_wire_", fabric::tcp::kResponderCounts, wire);
   static constexpr const char* kVerbs[] = {"read", "write", "cas", "masked_cas", "fetch_add", "call"};
   for (std::size_t verb = 0; verb < wire.verbs.size(); ++verb) {
     s.counter("farpool_wire_verbs_total", "Verbs executed.", wire.verbs[verb], {{"verb", kVerbs[verb]}});
   }
   s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_in, {{"direction", "in"}});
   s.counter("farpool_wire_bytes_total", "Bytes of lane frames.", wire.bytes_out, {{"direction", "out"}});
-  s.counter("farpool_wire_refusals_total", "Chains and lanes refused: wrong key, range, alignment or token.",
-            wire.refusals);
-  s.counter("farpool_wire_malformed_total", "Connections closed for bytes that are no frame.", wire.malformed);
-  s.counter("farpool_wire_fences_total", "Fences of sessions.", wire.fences);
-  s.counter("farpool_wire_connections_refused_total", "Connections refused because there were too many.",
-            wire.refused_connections);
-  s.counter("farpool_wire_handshakes_failed_total", "TLS handshakes that failed or took too long.",
-            wire.failed_handshakes);
 }
 
 void collect_verbs(Samples& s, const fabric::verbs::VerbsStats& verbs) {
-  s.gauge("farpool_verbs_lanes", "Queue pairs open.", verbs.lanes);
-  s.gauge("farpool_verbs_managed_lanes", "Queue pairs open that librdmacm connected.", verbs.managed);
-  s.counter("farpool_verbs_calls_total", "CALLs that came by SEND. What else the device executes, it counts itself.",
-            verbs.calls);
-  s.counter("farpool_verbs_waiting_calls_total", "CALLs that are large, and waited for one of the rooms for such.",
-            verbs.waits);
-  s.counter("farpool_verbs_broken_lanes_total", "Queue pairs that the device reported an error on.", verbs.broken);
-  s.gauge("farpool_verbs_memory_windows", "Keys bound to the queue pair of one lane.", verbs.windows);
-  s.gauge("farpool_verbs_lanes_without_windows",
-          "Queue pairs open that use a key of host memory which is good on others, too.", verbs.lanes_without_windows);
+  s.gauges("farpool_verbs_", fabric::verbs::kVerbsGauges, verbs);
+  s.counters("farpool_verbs_", fabric::verbs::kVerbsCounts, verbs);
+  s.gauges("farpool_verbs_data_", fabric::verbs::kCallGauges, verbs.data);
+  s.counters("farpool_verbs_data_", fabric::verbs::kCallCounts, verbs.data);
 }
 
 // Answers the agent, the probes and the metrics, on threads of their own, from before the memory is ready.

@@ -11,6 +11,8 @@
 
 #include "apps/daemon_test.h"
 #include "apps/files.h"
+#include "fabric/session_port/server.h"
+#include "fabric/tcp/responder.h"
 #include "fabric/tcp/test_loop.h"
 #include "farpool/v1alpha1/session.pb.h"
 #include "farpool/v1alpha1/shard_map.pb.h"
@@ -80,6 +82,11 @@ TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
   EXPECT_EQ(metric("farpool_node_era_lag"), "0");
   EXPECT_EQ(metric("farpool_node_memory_fresh"), "1");
   EXPECT_EQ(metric("farpool_wire_malformed_total"), "0");
+  EXPECT_EQ(metric("farpool_wire_exchanges_total"), "1");
+  expect_gauges("farpool_wire_", fabric::session_port::kGauges, http_port);
+  expect_counters("farpool_wire_", fabric::session_port::kCounts, http_port);
+  expect_gauges("farpool_wire_", fabric::tcp::kResponderGauges, http_port);
+  expect_counters("farpool_wire_", fabric::tcp::kResponderCounts, http_port);
 
   // Bytes that are no TLS, on the session port, end only that connection.
   EXPECT_TRUE(get(session_port, "/").has_value());

@@ -4,10 +4,14 @@
 
 #include <prometheus/metric_family.h>
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/counts.h"
 
 namespace farpool::apps {
 
@@ -31,6 +35,19 @@ class Samples {
     metric.histogram.sample_count = count;
     metric.histogram.sample_sum = sum;
     for (const auto& [bound, cumulative] : buckets) metric.histogram.bucket.push_back({cumulative, bound});
+  }
+  // Take every number of a table (base/counts.h), with the prefix before its name.
+  template <class Counts, std::size_t kCount>
+  void counters(const std::string& prefix, const std::array<base::Count<Counts>, kCount>& table, const Counts& counts) {
+    for (const base::Count<Counts>& count : table) {
+      counter(prefix + std::string(count.name) + "_total", std::string(count.help), counts.*count.value);
+    }
+  }
+  template <class Counts, std::size_t kCount>
+  void gauges(const std::string& prefix, const std::array<base::Count<Counts>, kCount>& table, const Counts& counts) {
+    for (const base::Count<Counts>& count : table) {
+      gauge(prefix + std::string(count.name), std::string(count.help), counts.*count.value);
+    }
   }
   std::vector<prometheus::MetricFamily> take() { return std::move(families_); }
 

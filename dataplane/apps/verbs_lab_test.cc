@@ -10,6 +10,9 @@
 
 #include "apps/daemon_test.h"
 #include "apps/redis_test.h"
+#include "fabric/session_port/server.h"
+#include "fabric/verbs/call_server.h"
+#include "fabric/verbs/responder.h"
 #include "net/throwaway_ca.h"
 
 namespace farpool::apps {
@@ -62,6 +65,13 @@ TEST_F(VerbsDaemons, WhatIsWrittenIsReadAndNoneOfItGoesOverTcp) {
   EXPECT_EQ(sample("farpool_verbs_managed_lanes"), sample("farpool_verbs_lanes"));
   EXPECT_GE(sample("farpool_verbs_calls_total"), 1);
   EXPECT_EQ(sample("farpool_wire_chains_total"), 0) << "verbs went over the tcp wire";
+  EXPECT_GE(sample("farpool_wire_exchanges_total"), 1);
+  expect_gauges("farpool_wire_", fabric::session_port::kGauges, node_http);
+  expect_counters("farpool_wire_", fabric::session_port::kCounts, node_http);
+  expect_gauges("farpool_verbs_", fabric::verbs::kVerbsGauges, node_http);
+  expect_counters("farpool_verbs_", fabric::verbs::kVerbsCounts, node_http);
+  expect_gauges("farpool_verbs_data_", fabric::verbs::kCallGauges, node_http);
+  expect_counters("farpool_verbs_data_", fabric::verbs::kCallCounts, node_http);
   EXPECT_EQ(sample("farpool_node_keys"), kKeys);
   shard.signal(SIGTERM);
   EXPECT_EQ(shard.wait(), 0) << shard.output();

@@ -8,6 +8,7 @@
 // and a control CALL hop there and back.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/counts.h"
 #include "base/result.h"
 #include "fabric/host.h"
 #include "net/loop.h"
@@ -39,17 +41,34 @@ struct Options {
   base::Nanos spin = 0;
 };
 
+// Counts of a session port: see kGauges and kCounts. An owner is a wire's name.
 struct Stats {
-  std::uint64_t connections = 0;  // open now
-  std::uint64_t lanes = 0;        // open now
-  std::uint64_t ring_lanes = 0;   // of them over rings
+  std::uint64_t connections = 0;
+  std::uint64_t lanes = 0;
+  std::uint64_t ring_lanes = 0;
   std::uint64_t exchanges = 0;
-  std::uint64_t refusals = 0;   // lanes, and what was refused on them
-  std::uint64_t malformed = 0;  // connections closed for bytes that are no frame
+  std::uint64_t refusals = 0;
+  std::uint64_t malformed = 0;
   std::uint64_t fences = 0;
-  std::uint64_t refused_connections = 0;  // too many
+  std::uint64_t refused_connections = 0;
   std::uint64_t failed_handshakes = 0;
 };
+
+// What there is now.
+inline constexpr auto kGauges = std::to_array<base::Count<Stats>>({
+    {&Stats::connections, "connections", "Connections open on the session port."},
+    {&Stats::lanes, "lanes", "Lanes open."},
+    {&Stats::ring_lanes, "ring_lanes", "Lanes open over rings in shared memory.", "shm"},
+});
+inline constexpr auto kCounts = std::to_array<base::Count<Stats>>({
+    {&Stats::exchanges, "exchanges", "Requests that the session port has passed to the memory node."},
+    {&Stats::refusals, "refusals", "Chains and lanes refused: wrong key, range, alignment or token."},
+    {&Stats::malformed, "malformed", "Connections closed for bytes that are no frame."},
+    {&Stats::fences, "fences", "Fences of sessions."},
+    {&Stats::refused_connections, "connections_refused", "Connections refused because there were too many."},
+    {&Stats::failed_handshakes, "handshakes_failed", "TLS handshakes that failed or took too long."},
+});
+static_assert(sizeof(Stats) == (kGauges.size() + kCounts.size()) * sizeof(std::uint64_t));
 
 // A connection that carries a lane, as the lane's wire sees it. All of it belongs to its executor's thread.
 class LaneConnection {

@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "base/counts.h"
 #include "base/result.h"
 #include "fabric/host.h"
 #include "fabric/session_port/server.h"
@@ -22,13 +23,22 @@
 
 namespace farpool::fabric::tcp {
 
+// Counts of the software NIC: see kResponderGauges and kResponderCounts.
 struct ResponderStats : session_port::Stats {
   std::uint64_t chains = 0;
   std::array<std::uint64_t, 6> verbs{};  // by fabric::Verb
   std::uint64_t bytes_in = 0;            // frames of lanes
   std::uint64_t bytes_out = 0;
-  std::uint64_t held = 0;  // CALLs that a service holds now
+  std::uint64_t held = 0;
 };
+
+// What there is now.
+inline constexpr auto kResponderGauges = std::to_array<base::Count<ResponderStats>>({
+    {&ResponderStats::held, "held_calls", "CALLs for data that services hold."},
+});
+inline constexpr auto kResponderCounts = std::to_array<base::Count<ResponderStats>>({
+    {&ResponderStats::chains, "chains", "Chains executed."},
+});
 
 class TcpResponder final : public Responder {
  public:

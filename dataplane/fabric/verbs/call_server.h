@@ -8,12 +8,14 @@
 // again finds the answer there, and executes nothing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "base/counts.h"
 #include "base/result.h"
 #include "fabric/host.h"
 #include "fabric/verbs/device.h"
@@ -22,13 +24,31 @@
 
 namespace farpool::fabric::verbs {
 
+// Counts of CALLs for data: see kCallGauges and kCallCounts. An owner is a kind of link.
 struct CallStats {
-  std::uint64_t links = 0;     // open now
-  std::uint64_t calls = 0;     // executed
-  std::uint64_t held = 0;      // by services, now
-  std::uint64_t repeated = 0;  // requests that came again
-  std::uint64_t ignored = 0;   // messages that belong to no CALL
+  std::uint64_t links = 0;
+  std::uint64_t calls = 0;
+  std::uint64_t held = 0;
+  std::uint64_t repeated = 0;
+  std::uint64_t ignored = 0;
 };
+
+// What there is now.
+inline constexpr auto kCallGauges = std::to_array<base::Count<CallStats>>({
+    {&CallStats::links, "links", "Links for CALLs for data that are open."},
+    {&CallStats::held, "held_calls", "CALLs for data that services hold."},
+});
+inline constexpr auto kCallCounts = std::to_array<base::Count<CallStats>>({
+    {&CallStats::calls, "calls", "CALLs for data executed."},
+    {&CallStats::repeated, "repeated_calls", "CALLs for data whose request came again.", "datagrams"},
+    {&CallStats::ignored, "ignored_messages", "Messages that belong to no CALL for data.", "datagrams"},
+});
+static_assert(sizeof(CallStats) == (kCallGauges.size() + kCallCounts.size()) * sizeof(std::uint64_t));
+
+inline void operator+=(CallStats& sum, const CallStats& more) {
+  base::add_counts(kCallGauges, sum, more);
+  base::add_counts(kCallCounts, sum, more);
+}
 
 class CallServer {
  public:

@@ -401,10 +401,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     CallStats sum;
     std::lock_guard lock(servers_mutex_);
     for (const auto& server : servers_) {
-      if (server == nullptr) continue;
-      const CallStats one = server->stats();
-      sum.links += one.links, sum.calls += one.calls, sum.held += one.held;
-      sum.repeated += one.repeated, sum.ignored += one.ignored;
+      if (server != nullptr) sum += server->stats();
     }
     return sum;
   }

@@ -5,11 +5,13 @@
 // CALLs for data.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "base/counts.h"
 #include "base/result.h"
 #include "fabric/host.h"
 #include "fabric/session_port/server.h"
@@ -19,16 +21,33 @@
 
 namespace farpool::fabric::verbs {
 
+// Counts of lanes and control CALLs: see kVerbsGauges and kVerbsCounts.
 struct VerbsStats {
-  std::uint64_t lanes = 0;    // open now, or about to be
-  std::uint64_t managed = 0;  // of those open: connected by librdmacm
+  std::uint64_t lanes = 0;
+  std::uint64_t managed = 0;
   std::uint64_t calls = 0;
-  std::uint64_t waits = 0;                  // of CALLs that are large, for a room
-  std::uint64_t broken = 0;                 // lanes that the device reported an error on
-  std::uint64_t windows = 0;                // memory windows bound
-  std::uint64_t lanes_without_windows = 0;  // of those open: with a key, of host memory, that is good on others too
-  CallStats data;                           // CALLs for data
+  std::uint64_t waits = 0;
+  std::uint64_t broken = 0;
+  std::uint64_t windows = 0;
+  std::uint64_t lanes_without_windows = 0;
+  CallStats data;
 };
+
+// What there is now.
+inline constexpr auto kVerbsGauges = std::to_array<base::Count<VerbsStats>>({
+    {&VerbsStats::lanes, "lanes", "Queue pairs open, or about to be."},
+    {&VerbsStats::managed, "managed_lanes", "Queue pairs open that librdmacm connected."},
+    {&VerbsStats::windows, "memory_windows", "Keys bound to the queue pair of one lane."},
+    {&VerbsStats::lanes_without_windows, "lanes_without_windows",
+     "Queue pairs open that use a key of host memory which is good on others, too."},
+});
+inline constexpr auto kVerbsCounts = std::to_array<base::Count<VerbsStats>>({
+    {&VerbsStats::calls, "calls", "CALLs that came by SEND. What else the device executes, it counts itself."},
+    {&VerbsStats::waits, "waiting_calls", "CALLs that are large, and waited for one of the rooms for such."},
+    {&VerbsStats::broken, "broken_lanes", "Queue pairs that the device reported an error on."},
+});
+static_assert(sizeof(VerbsStats) ==
+              (kVerbsGauges.size() + kVerbsCounts.size()) * sizeof(std::uint64_t) + sizeof(CallStats));
 
 class VerbsResponder final : public Responder {
  public:
