@@ -109,6 +109,8 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@cmake --build build/release -j $(JOBS) --target client_test
 	@$(STEP) "keys that move, deaths after every effect" env FARPOOL_EVERY_EFFECT=1 build/release/client_test --gtest_brief=1 --gtest_filter='*DeadMover*:*StoppedMover*'
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 10'
+	@cmake --build build/release -j $(JOBS) --target index_contract_lab_test
+	@$(STEP) "index protocols over verbs" env FARPOOL_WHOLE=1 go run ./hack/lab -timeout 60m -- build/release/index_contract_lab_test --gtest_brief=1
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
 	@$(STEP) fuzzers $(MAKE) fuzz
@@ -124,7 +126,7 @@ test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and 
 .PHONY: test-verbs
 test-verbs: build/release/build.ninja ## the verbs wire on an RDMA device, or on SoftRoCE in a QEMU guest: ARGS='--gtest_filter=...'
 	@hack/deps lab
-	@cmake --build build/release -j $(JOBS) --target fabric_verbs_lab_test apps_lab_test verify_hardware
+	@cmake --build build/release -j $(JOBS) --target fabric_verbs_lab_test index_contract_lab_test apps_lab_test verify_hardware
 	@go run ./hack/lab -timeout 20m -- hack/lab/suite $(ARGS)
 
 # Across machines: that one of them goes, and the cable between them.

@@ -52,6 +52,7 @@ farpool_room(sim DEPS proto protocols node client index/race index/rcuckoo map d
 # The longest of all tests: the others run beside it, not before.
 set_property(TEST sim PROPERTY COST 300)
 farpool_room(index/contract DEPS sim node protocols index heap session layout fabric/tcp fabric/session_port fabric/sim fabric net task base)
+target_link_libraries(index_contract_lab_test PRIVATE fabric_verbs)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
 add_executable(race_cost bench/race_cost_main.cc)

@@ -25,10 +25,10 @@ const Ground kSim{.name = "Sim",
                   .make = [](const layout::GeometryRequest& table, std::uint64_t seed) {
                     return std::make_unique<SimBed>(table, seed);
                   }};
-const Ground kTcp{.name = "Tcp", .rounds = 2, .make = [](const layout::GeometryRequest& table, std::uint64_t seed) {
+const Ground kTcp{.name = "Tcp", .rounds = 4, .make = [](const layout::GeometryRequest& table, std::uint64_t seed) {
                     return std::make_unique<ThreadBed>(table, seed, std::make_unique<TcpEnds>(Lanes::sockets));
                   }};
-const Ground kShm{.name = "Shm", .rounds = 2, .make = [](const layout::GeometryRequest& table, std::uint64_t seed) {
+const Ground kShm{.name = "Shm", .rounds = 4, .make = [](const layout::GeometryRequest& table, std::uint64_t seed) {
                     return std::make_unique<ThreadBed>(table, seed, std::make_unique<TcpEnds>(Lanes::rings));
                   }};
 
