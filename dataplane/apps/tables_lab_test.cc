@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// RCuckoo and RACE over verbs. It needs an RDMA device: `make test-verbs`.
+// Pools of both protocols over verbs. It needs an RDMA device: `make test-verbs`.
 #include "apps/tables_test.h"
 
 namespace farpool::apps::tables {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Over, Tables, testing::ValuesIn(both_over({Wire::verbs})), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(Over, Pools, testing::ValuesIn(both_over({Wire::verbs})), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(Over, Services, testing::Values(Wire::verbs), name_of_wire);
-INSTANTIATE_TEST_SUITE_P(Over, RCuckooTables, testing::Values(Wire::verbs), name_of_wire);
-INSTANTIATE_TEST_SUITE_P(Over, RaceTables, testing::Values(Wire::verbs), name_of_wire);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongTables);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongPools);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LongRaceTables);
 

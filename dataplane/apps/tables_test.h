@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// RCuckoo and RACE over wires: what index/contract says of every table, as far as it needs no simulator. Here
-// clients are threads, and what tears and reorders are sockets, rings or a device, and the processors between them.
-// A file that includes this says over which wires: tables_test.cc, tables_lab_test.cc.
+// Pools of memory nodes over wires: keys that move between them, clients and splitters whose threads stand still, and
+// services. index/contract has what one table does. Here clients are threads, and what tears and reorders are sockets,
+// rings or a device, and the processors between them. A file that includes this says over which wires: tables_test.cc,
+// tables_lab_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,9 +36,6 @@
 #include "fabric/verbs/responder.h"
 #include "fabric/words.h"
 #include "heap/heap.h"
-#include "index/race/table.h"
-#include "index/race/verify.h"
-#include "index/rcuckoo/verify.h"
 #include "index/table.h"
 #include "layout/regions.h"
 #include "node/audit.h"
@@ -83,11 +81,6 @@ struct Shape {
   Protocol protocol = Protocol::rcuckoo;
   std::uint64_t tables = 1;
   std::uint64_t memory = 16 << 20;
-  std::uint64_t table_percent = 1;
-  std::uint64_t entry_bytes = 16;
-  std::uint64_t entries_per_row = 8;
-  std::uint64_t rows_per_lock = 16;
-  std::uint64_t max_lock_bytes = 0;
   Nanos failure_timeout = kLong;
   fabric::Service* service = nullptr;  // of CALLs for data
 };
@@ -146,11 +139,8 @@ struct Server {
       options.endpoint = "memory-0:7400";  // as long as nobody knows better: map_of()
       options.geometry.protocol = shape.protocol;
       options.geometry.tables = shape.tables;
-      options.geometry.table_percent = shape.table_percent;
-      options.geometry.entry_bytes = shape.entry_bytes;
-      options.geometry.entries_per_row = shape.entries_per_row;
-      options.geometry.rows_per_lock = shape.rows_per_lock;
-      options.geometry.max_lock_bytes = shape.max_lock_bytes;
+      options.geometry.table_percent = 1;
+      options.geometry.rows_per_lock = 16;
       options.lease = 2 * shape.failure_timeout;
       options.failure_timeout = shape.failure_timeout;
       options.require_authentication = false;
@@ -216,9 +206,6 @@ struct Server {
     fabric::read_words(memory->span().data() + place.offset, words);
     return look(directory::View(words, node->geometry().tables));
   }
-  std::uint64_t depth() const {
-    return directory([](const directory::View& view) { return view.depth(); });
-  }
   bool splitting() const {
     return directory([](const directory::View& view) {
       for (std::uint64_t table = 0; table < view.tables(); ++table) {
@@ -258,7 +245,7 @@ struct Outcome {
   std::optional<std::string> found;
 };
 
-// A client of one table on a thread of its own, and its operations, awaited.
+// A client of one table on a thread of its own.
 struct User : PortThread<fabric::Port> {
   explicit User(Server& server) : geometry(server.node->geometry()) {
     on([&] { port = server.ground->port(loop); });
@@ -281,7 +268,7 @@ struct User : PortThread<fabric::Port> {
     table = protocols::of(geometry.protocol).open(*session, geometry, 0);
   }
   Task<void> leave() {
-    if (auto* race = dynamic_cast<race::Table*>(table.get())) (void)co_await race->idle(deadline());
+    (void)co_await table->idle(deadline());
     if (session->alive()) co_await table->release(deadline());
     co_await session->close(deadline());
     table.reset();
@@ -289,68 +276,9 @@ struct User : PortThread<fabric::Port> {
   }
   Nanos deadline() const { return port->now() + kPatience; }
 
-  template <class T>
-  Task<void> keep(std::function<Task<Result<T>>(Cost&)> begin, std::optional<Result<T>>& into) {
+  Task<void> insert(std::string key, std::string value, Result<bool>& into) {
     Cost cost;
-    into.emplace(co_await begin(cost));
-  }
-  template <class T>
-  Result<T> await(std::function<Task<Result<T>>(Cost&)> begin) {
-    std::optional<Result<T>> result;
-    run(keep<T>(std::move(begin), result));
-    return *std::move(result);
-  }
-  Result<std::optional<std::string>> lookup(const std::string& key) {
-    return await<std::optional<std::string>>([&](Cost& cost) { return table->lookup(key, deadline(), cost); });
-  }
-  Result<bool> insert(const std::string& key, const std::string& value) {
-    return await<bool>([&](Cost& cost) { return table->insert(key, value, deadline(), cost); });
-  }
-  Result<bool> update(const std::string& key, const std::string& value) {
-    return await<bool>([&](Cost& cost) { return table->update(key, value, deadline(), cost); });
-  }
-  Result<bool> put(const std::string& key, const std::string& value) {
-    return await<bool>([&](Cost& cost) { return table->put(key, value, deadline(), cost); });
-  }
-  Result<bool> remove(const std::string& key) {
-    return await<bool>([&](Cost& cost) { return table->remove(key, deadline(), cost); });
-  }
-  Result<bool> modify(const std::string& key, index::Editor& editor) {
-    return await<bool>([&](Cost& cost) { return table->modify(key, editor, deadline(), cost); });
-  }
-  Result<index::Page> scan(std::uint64_t position, std::uint64_t count) {
-    return await<index::Page>([&](Cost& cost) { return table->scan(position, count, deadline(), cost); });
-  }
-  Result<index::Totals> count() {
-    return await<index::Totals>([&](Cost& cost) { return table->count(deadline(), cost); });
-  }
-
-  Task<Outcome> perform(const Call& call) {
-    Cost cost;
-    const Nanos by = deadline();
-    const auto there = [](const Result<bool>& present, bool when) {
-      return Outcome{present.status(),
-                     present.ok() && *present == when ? std::optional<std::string>("there") : std::nullopt};
-    };
-    switch (call.kind) {
-      case Call::Kind::get: {
-        auto answer = co_await table->lookup(call.key, by, cost);
-        co_return Outcome{answer.status(), answer.ok() ? *answer : std::nullopt};
-      }
-      case Call::Kind::put:
-        co_return Outcome{(co_await table->put(call.key, call.value, by, cost)).status(), {}};
-      case Call::Kind::insert:
-        co_return there(co_await table->insert(call.key, call.value, by, cost), false);
-      case Call::Kind::update:
-        co_return there(co_await table->update(call.key, call.value, by, cost), true);
-      case Call::Kind::remove:
-        co_return there(co_await table->remove(call.key, by, cost), true);
-      default: {
-        AddOne editor;
-        const Status status = (co_await table->modify(call.key, editor, by, cost)).status();
-        co_return Outcome{status, editor.sum};
-      }
-    }
+    into = co_await table->insert(key, value, deadline(), cost);
   }
 
   const layout::Geometry geometry;
@@ -420,46 +348,6 @@ struct Member : PortThread<fabric::Port> {
   std::unique_ptr<client::Pool> pool;
 };
 
-class Appender final : public index::Editor {
- public:
-  explicit Appender(std::string more) : more_(std::move(more)) {}
-  index::Edit edit(std::optional<std::string_view> value) override {
-    return {.kind = index::Edit::Kind::put, .value = std::string(value.value_or("")) + more_};
-  }
-
- private:
-  std::string more_;
-};
-
-inline Task<void> wait_until_idle(race::Table& table, Nanos deadline, Status& status) {
-  status = co_await table.idle(deadline);
-}
-
-// Everything whole, no lock held, and the counters right. Others stand still, and what they cleared behind their
-// operations has arrived: their sessions have ended.
-inline void expect_sound(Server& server, User& user, std::map<std::string, std::string>* image = nullptr) {
-  const auto totals = user.count();
-  ASSERT_TRUE(totals.ok()) << text(totals.status());
-  if (auto* race = dynamic_cast<race::Table*>(user.table.get())) {  // a split that its keys began
-    Status idle;
-    user.run(wait_until_idle(*race, user.deadline(), idle));
-    ASSERT_TRUE(idle.ok()) << text(idle);
-  }
-  const auto verify = user.geometry.protocol == Protocol::race ? race::verify : rcuckoo::verify;
-  const auto report = verify(user.geometry, server.region(layout::kTable), server.region(layout::kHeap),
-                             user.session->grant().table_seed,
-                             {.visit =
-                                  [image](const index::Sighting& seen) {
-                                    if (image != nullptr) (*image)[std::string(seen.key)] = seen.value;
-                                  },
-                              .directory = server.region(layout::kDirectory),
-                              .pool_secret = user.session->grant().pool_secret});
-  for (const auto& defect : report.defects) ADD_FAILURE() << defect.what;
-  EXPECT_EQ(totals->keys, report.keys);
-  EXPECT_EQ(totals->bytes, report.bytes);
-  EXPECT_FALSE(server.locked());
-}
-
 // What lies at a memory node, key by key. Nobody changes anything.
 inline std::map<std::string, std::string> image_of(Server& server) {
   std::map<std::string, std::string> image;
@@ -520,20 +408,6 @@ inline std::string value_of(base::Random& random, std::size_t bytes, std::uint64
          std::to_string(i);
 }
 
-inline Task<void> work(User& user, Recorder& recorder, std::uint64_t seed, int operations, std::uint64_t keys,
-                       std::vector<std::size_t> sizes = {3, 60}) {
-  base::Random random(seed);
-  for (int i = 0; i < operations; ++i) {
-    constexpr Call::Kind kKinds[] = {Call::Kind::get,    Call::Kind::get,    Call::Kind::put,
-                                     Call::Kind::insert, Call::Kind::update, Call::Kind::remove};
-    Call call;
-    call.kind = kKinds[random.below(6)];
-    call.client = seed;
-    call.key = "k" + std::to_string(random.below(keys));
-    call.value = value_of(random, sizes[random.below(sizes.size())], seed, i);
-    if (!co_await ask(user, recorder, std::move(call))) co_return;
-  }
-}
 inline Task<void> work_in_pool(Member& member, Recorder& recorder, std::uint64_t seed, int operations,
                                std::uint64_t keys) {
   base::Random random(seed);
@@ -562,16 +436,6 @@ inline bool all_over(const std::vector<std::future<void>>& tasks, std::size_t fr
   });
 }
 
-// Three clients with two tasks each, all at once.
-template <class Begin>
-void all_at_once(Server& server, const Begin& begin) {
-  std::vector<std::unique_ptr<User>> users;
-  std::vector<std::future<void>> over;
-  for (int i = 0; i < 3; ++i) users.push_back(std::make_unique<User>(server));
-  for (std::uint64_t i = 0; i < 6; ++i) over.push_back(users[i / 2]->spawn(begin(*users[i / 2], i + 1)));
-  for (const auto& each : over) User::wait(each);
-}
-
 struct OverWire : testing::TestWithParam<Wire> {};
 inline std::string name_of_wire(const testing::TestParamInfo<Wire>& of) { return name_of(of.param); }
 struct Setting {
@@ -590,221 +454,11 @@ inline std::string name_of_setting(const testing::TestParamInfo<Setting>& of) {
   return std::string(of.param.protocol == Protocol::race ? "Race" : "RCuckoo") + name_of(of.param.wire);
 }
 
-// Tests of both protocols.
 class Tables : public testing::TestWithParam<Setting> {
  protected:
   const Wire wire = GetParam().wire;
   const Protocol protocol = GetParam().protocol;
 };
-
-TEST_P(Tables, EveryOperation) {
-  Server server(wire, {.protocol = protocol});
-  User a(server);
-  EXPECT_EQ(*a.lookup("apple"), std::nullopt);
-  EXPECT_FALSE(*a.update("apple", "red"));
-  EXPECT_FALSE(*a.remove("apple"));
-  EXPECT_TRUE(*a.insert("apple", "red"));
-  EXPECT_FALSE(*a.insert("apple", "blue"));
-  EXPECT_EQ(**a.lookup("apple"), "red");
-  EXPECT_TRUE(*a.update("apple", "green"));
-  EXPECT_EQ(**a.lookup("apple"), "green");
-  EXPECT_TRUE(*a.put("apple", "brown"));
-  EXPECT_FALSE(*a.put("pear", "yellow"));
-  EXPECT_EQ(a.count()->keys, 2u);
-  EXPECT_EQ(a.count()->bytes, 5u + 5 + 4 + 6);
-  Appender append("ish");
-  EXPECT_TRUE(*a.modify("pear", append));
-  EXPECT_EQ(**a.lookup("pear"), "yellowish");
-  EXPECT_FALSE(*a.modify("plum", append));
-  EXPECT_EQ(**a.lookup("plum"), "ish");
-  for (const char* key : {"apple", "pear", "plum"}) EXPECT_TRUE(*a.remove(key));
-  EXPECT_EQ(a.count()->keys, 0u);
-  expect_sound(server, a);
-}
-
-TEST_P(Tables, EverySizeUpToTheLimits) {
-  Server server(wire, {.protocol = protocol, .memory = 64 << 20});
-  User a(server);
-  std::map<std::string, std::string> model;
-  for (const std::size_t key_bytes : {0u, 1u, 14u, 15u, 64u, 300u, 65536u}) {
-    for (const std::size_t value_bytes : {0u, 8u, 14u, 255u, 4096u, 1048576u}) {
-      std::string key(key_bytes, 'k');
-      if (key_bytes > 0) key[0] = static_cast<char>('a' + value_bytes % 26);
-      const std::string value(value_bytes, static_cast<char>('A' + model.size() % 26));
-      ASSERT_TRUE(a.put(key, value).ok()) << key_bytes << " " << value_bytes;
-      model[key] = value;
-      ASSERT_EQ(*a.lookup(key), value) << key_bytes << " " << value_bytes;
-    }
-  }
-  for (const auto& [key, value] : model) ASSERT_EQ(*a.lookup(key), value);
-  EXPECT_EQ(a.put(std::string(65537, 'k'), "").code(), Code::too_large);
-  EXPECT_EQ(a.put("k", std::string(1048577, 'v')).code(), Code::too_large);
-  expect_sound(server, a);
-  for (const auto& [key, value] : model) ASSERT_TRUE(*a.remove(key));
-  EXPECT_EQ(a.count()->bytes, 0u);
-}
-
-inline void compare_with_map(Wire wire, const Shape& shape, std::uint64_t seed, int operations, std::uint64_t keys) {
-  Server server(wire, shape);
-  User a(server);
-  base::Random random(seed);
-  std::map<std::string, std::string> model, image;
-  for (int i = 0; i < operations; ++i) {
-    std::string key = "k" + std::to_string(random.below(keys));
-    if (random.chance(0.2)) key += std::string(20, 'x');
-    const std::string value(random.chance(0.7) ? random.below(9) : random.below(300), static_cast<char>('a' + i % 26));
-    const auto known = model.find(key);
-    const bool present = known != model.end();
-    switch (random.below(6)) {
-      case 0:
-        ASSERT_EQ(*a.lookup(key), present ? std::optional(known->second) : std::nullopt);
-        break;
-      case 1:
-        ASSERT_EQ(*a.insert(key, value), !present);
-        if (!present) model[key] = value;
-        break;
-      case 2:
-        ASSERT_EQ(*a.update(key, value), present);
-        if (present) model[key] = value;
-        break;
-      case 3:
-        ASSERT_EQ(*a.remove(key), present);
-        model.erase(key);
-        break;
-      case 4:
-        ASSERT_EQ(*a.put(key, value), present);
-        model[key] = value;
-        break;
-      default: {
-        Appender append("+");
-        ASSERT_EQ(*a.modify(key, append), present);
-        model[key] += "+";
-      }
-    }
-  }
-  expect_sound(server, a, &image);
-  EXPECT_EQ(image, model);
-}
-
-TEST_P(Tables, AgreesWithAMap) { compare_with_map(wire, {.protocol = protocol}, 1, 600, 150); }
-
-TEST_P(Tables, ConcurrentHistoriesAreLinearizable) {
-  Server server(wire, {.protocol = protocol});
-  for (std::uint64_t round = 1; round <= 4; ++round) {
-    SCOPED_TRACE(round);
-    Recorder recorder;
-    all_at_once(server, [&](User& user, std::uint64_t seed) { return work(user, recorder, 10 * round + seed, 25, 6); });
-    recorder.judge();
-    User user(server);
-    expect_sound(server, user);
-    for (std::uint64_t key = 0; key < 6; ++key) ASSERT_TRUE(user.remove("k" + std::to_string(key)).ok());
-  }
-}
-
-// Values that take long to come and go, and blocks that others have soon after.
-TEST_P(Tables, ConcurrentHistoriesOfLargeValuesAreLinearizable) {
-  Server server(wire, {.protocol = protocol, .memory = 32 << 20});
-  Recorder recorder;
-  all_at_once(server, [&](User& user, std::uint64_t seed) {
-    return work(user, recorder, seed, 14, 3, {3, 5'000, 300'000, (1 << 20) - 20});
-  });
-  recorder.judge();
-  User user(server);
-  expect_sound(server, user);
-}
-
-TEST_P(Tables, IncrementsAddUp) {
-  Server server(wire, {.protocol = protocol});
-  Recorder recorder;
-  all_at_once(server, [&](User& user, std::uint64_t seed) { return add_ones(user, recorder, seed, 25); });
-  recorder.judge();
-  User user(server);
-  EXPECT_EQ(*user.lookup("sum"), "150");
-  expect_sound(server, user);
-}
-
-inline Task<void> race(User& user, int keys, std::vector<int>& wins, std::mutex& mutex) {
-  for (int i = 0; i < keys; ++i) {
-    Cost cost;
-    const auto won = co_await user.table->insert("race" + std::to_string(i), "x", user.deadline(), cost);
-    EXPECT_TRUE(won.ok()) << text(won.status());
-    const std::lock_guard lock(mutex);
-    if (won.ok() && *won) ++wins[static_cast<std::size_t>(i)];
-  }
-}
-
-TEST_P(Tables, InsertRacesHaveOneWinner) {
-  Server server(wire, {.protocol = protocol});
-  std::mutex mutex;
-  std::vector<int> wins(60);
-  all_at_once(server, [&](User& user, std::uint64_t) { return race(user, 60, wins, mutex); });
-  EXPECT_EQ(std::count(wins.begin(), wins.end(), 1), 60);
-  User user(server);
-  expect_sound(server, user);
-}
-
-inline Task<void> come_and_go(User& user, std::uint64_t seed, int keys, const std::atomic<bool>& enough) {
-  Cost cost;
-  for (int i = 0; !enough; ++i) {
-    const std::string key = "guest" + std::to_string(seed) + "/" + std::to_string(i % keys);
-    const auto changed = i % (2 * keys) < keys ? co_await user.table->put(key, "v", user.deadline(), cost)
-                                               : co_await user.table->remove(key, user.deadline(), cost);
-    EXPECT_TRUE(changed.ok()) << text(changed.status());
-    if (!changed.ok()) co_return;
-  }
-}
-
-// Too long for a laboratory.
-class LongTables : public Tables {};
-
-// Tables of few rows, or tables that are split: entries move while they are scanned.
-TEST_P(LongTables, AScanTellsOfAllThatStaysWhileOthersComeAndGo) {
-  const bool race = protocol == Protocol::race;
-  Server server(wire, {.protocol = protocol,
-                       .tables = race ? 8ull : 1,
-                       .memory = race ? 8ull << 20 : 4 << 20,
-                       .entries_per_row = race ? 8ull : 4});
-  User reader(server);
-  const std::uint64_t staying = race ? 300 : reader.geometry.entries() / 2;
-  std::set<std::string> stay;
-  for (std::uint64_t i = 0; i < staying; ++i) {
-    stay.insert("stays" + std::to_string(i));
-    ASSERT_TRUE(*reader.insert("stays" + std::to_string(i), "v"));
-  }
-  std::atomic<bool> enough = false;
-  std::vector<std::unique_ptr<User>> users;
-  std::vector<std::future<void>> over;
-  for (std::uint64_t i = 0; i < 2; ++i) users.push_back(std::make_unique<User>(server));
-  for (std::uint64_t i = 0; i < 4; ++i) {
-    over.push_back(users[i / 2]->spawn(come_and_go(*users[i / 2], i, race ? 500 : 40, enough)));
-  }
-  std::set<std::string> guests;
-  const auto look = [&](std::uint64_t count) {
-    std::set<std::string> seen;
-    std::uint64_t position = 0;
-    do {
-      const auto page = reader.scan(position, count);
-      EXPECT_TRUE(page.ok()) << text(page.status());
-      if (!page.ok()) return;
-      seen.insert(page->keys.begin(), page->keys.end());
-      position = page->next;
-    } while (position != 0);
-    for (const std::string& key : stay) EXPECT_TRUE(seen.contains(key)) << key << ", by pages of " << count;
-    for (const std::string& key : seen) {
-      if (stay.contains(key)) continue;
-      EXPECT_EQ(key.compare(0, 5, "guest"), 0) << key;
-      guests.insert(key);
-    }
-  };
-  EXPECT_TRUE(eventually([&] {
-    for (const std::uint64_t count : {1u, 10u, 1000u}) look(count);
-    return !guests.empty() && (!race || server.depth() > 0);
-  }));
-  enough = true;
-  for (const auto& each : over) User::wait(each);
-  users.clear();
-  expect_sound(server, reader);
-}
 
 // The pool's operator, as far as a test needs one: parts of the hash space, by turns to the memory nodes.
 inline v1alpha1::ShardMap map_of(const std::vector<std::unique_ptr<Server>>& servers, std::uint64_t epoch,
@@ -1037,7 +691,9 @@ TEST_P(Services, ASessionHasTheOneOfItsMemoryNodeOrIsToldThatThereIsNone) {
     User user(server);
     ASSERT_NE(user.session, nullptr);
     EXPECT_EQ(user.session->grant().lane.calls, service != nullptr);
-    ASSERT_TRUE(user.insert("key", "value").ok());
+    Result<bool> inserted = Status(Code::internal, "it did not come to an end");
+    user.run(user.insert("key", "value", inserted));
+    ASSERT_TRUE(inserted.ok()) << text(inserted.status());
     std::string reply;
     fabric::Outcome outcome;
     user.run(ask_service(user, "a request", reply, outcome));
@@ -1048,125 +704,8 @@ TEST_P(Services, ASessionHasTheOneOfItsMemoryNodeOrIsToldThatThereIsNone) {
   }
 }
 
-// Of RCuckoo alone.
-class RCuckooTables : public OverWire {};
-
-TEST_P(RCuckooTables, AgreesWithAMapInLargeEntries) { compare_with_map(GetParam(), {.entry_bytes = 64}, 2, 400, 150); }
-TEST_P(RCuckooTables, AgreesWithAMapUnderSharedLocks) {
-  compare_with_map(GetParam(), {.rows_per_lock = 1, .max_lock_bytes = 8}, 3, 400, 200);
-}
-
-// A table of few rows: entries have to move, and in the end none can.
-TEST_P(RCuckooTables, FillsUpMovesEntriesAndSaysSo) {
-  Server server(GetParam(), {.memory = 4 << 20, .entries_per_row = 4});
-  User a(server);
-  const std::uint64_t capacity = a.geometry.entries();
-  std::vector<std::string> keys;
-  Status full;
-  for (base::Random random(7); full.ok() && keys.size() <= capacity;) {
-    const std::string key = std::to_string(random.next() % 100'000'000);
-    const auto added = a.insert(key, "v");
-    full = added.status();
-    if (added.ok() && *added) keys.push_back(key);
-  }
-  EXPECT_EQ(full.code(), Code::out_of_memory) << text(full);
-  EXPECT_GT(keys.size(), capacity * 80 / 100);
-  for (const std::string& key : keys) ASSERT_EQ(*a.lookup(key), "v") << key;
-  EXPECT_GT(a.table->marks().displaced, 20u);
-  expect_sound(server, a);
-}
-
-// Of RACE alone: tables that are split while clients work.
-class RaceTables : public OverWire {
- protected:
-  static constexpr Shape kShape{.protocol = Protocol::race, .tables = 8, .memory = 8 << 20};
-};
-
-inline Task<void> insert_all(User& user, std::uint64_t seed, int keys) {
-  for (int i = 0; i < keys; ++i) {
-    Cost cost;
-    const std::string key = std::to_string(seed) + "/" + std::to_string(i);
-    const auto added = co_await user.table->insert(key, key, user.deadline(), cost);
-    EXPECT_TRUE(added.ok() && *added) << key << ": " << text(added.status());
-    const auto found = co_await user.table->lookup(key, user.deadline(), cost);
-    EXPECT_TRUE(found.ok() && *found == key) << key << ": " << text(found.status());
-  }
-}
-
-// What six tasks insert does not fit the first of eight tables.
-TEST_P(RaceTables, AreSplitWhileClientsWork) {
-  Server server(GetParam(), kShape);
-  constexpr int kKeys = 300;
-  all_at_once(server, [&](User& user, std::uint64_t seed) { return insert_all(user, seed, kKeys); });
-  User user(server);
-  EXPECT_EQ(user.count()->keys, 6u * kKeys);
-  EXPECT_GT(server.depth(), 0u) << "nothing was split";
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-    for (int i = 0; i < kKeys; ++i) {
-      const std::string key = std::to_string(seed) + "/" + std::to_string(i);
-      ASSERT_EQ(*user.lookup(key), key);
-    }
-  }
-  expect_sound(server, user);
-}
-
-// Few keys that everybody changes, in tables that one client fills meanwhile.
-TEST_P(RaceTables, HistoriesThroughSplitsAreLinearizable) {
-  Server server(GetParam(), kShape);
-  Recorder recorder;
-  User filler(server);
-  const auto filled = filler.spawn(insert_all(filler, 9, 1800));
-  for (std::uint64_t round = 0; round < 8 && filled.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-       ++round) {
-    all_at_once(server,
-                [&](User& user, std::uint64_t seed) { return work(user, recorder, 10 * round + seed, 25, 24); });
-  }
-  User::wait(filled);
-  recorder.judge();
-  EXPECT_GT(server.depth(), 0u) << "nothing was split";
-  expect_sound(server, filler);
-}
-
 // Too long for a laboratory.
-class LongRaceTables : public RaceTables {};
-
-// A client that read the directory before the splits is led to tables that the keys have left.
-TEST_P(LongRaceTables, ServeWhoeverKnowsAnOldDirectory) {
-  Server server(GetParam(), kShape);
-  constexpr int kKeys = 1800;
-  std::vector<std::unique_ptr<User>> old;
-  for (int i = 0; i < 3; ++i) {
-    old.push_back(std::make_unique<User>(server));
-    EXPECT_EQ(*old.back()->lookup("9/0"), std::nullopt);
-  }
-  User filler(server);
-  filler.run(insert_all(filler, 9, kKeys));
-  ASSERT_GT(server.depth(), 0u) << "nothing was split";
-  const auto key_of = [](int i) { return "9/" + std::to_string(i); };
-  for (int i = 0; i < kKeys; ++i) ASSERT_EQ(*old[0]->lookup(key_of(i)), key_of(i));
-  EXPECT_GT(old[0]->table->marks().stale_routes, 0u);
-  for (int i = 0; i < kKeys; i += 3) {
-    ASSERT_FALSE(*old[1]->insert(key_of(i), "twice"));
-    ASSERT_TRUE(*old[1]->update(key_of(i + 1), "new"));
-    ASSERT_TRUE(*old[1]->remove(key_of(i + 2)));
-  }
-  EXPECT_GT(old[1]->table->marks().stale_routes, 0u);
-  std::set<std::string> seen;
-  std::uint64_t position = 0;
-  do {
-    const auto page = old[2]->scan(position, 10);
-    ASSERT_TRUE(page.ok()) << text(page.status());
-    seen.insert(page->keys.begin(), page->keys.end());
-    position = page->next;
-  } while (position != 0);
-  EXPECT_EQ(seen.size(), 2u * kKeys / 3);
-  for (int i = 0; i < kKeys; ++i) {
-    const auto found = *filler.lookup(key_of(i));
-    ASSERT_EQ(found, i % 3 == 2 ? std::nullopt : std::optional(i % 3 == 1 ? "new" : key_of(i))) << i;
-  }
-  old.clear();
-  expect_sound(server, filler);
-}
+class LongRaceTables : public OverWire {};
 
 // A split whose client stands still in the middle of it is finished by another.
 TEST_P(LongRaceTables, SplitsOfClientsThatStandStillAreTakenOver) {
