@@ -240,7 +240,7 @@ e2e-clusters: images ## tests on a cluster with IPv6 alone, and on one with both
 
 # On this machine where its kernel has SoftRoCE, and otherwise with workers in QEMU guests.
 .PHONY: e2e-softroce
-e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind cluster with SoftRoCE: SOFTROCE_WORKERS=2 for RDMA between two nodes
+e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind cluster with SoftRoCE: SOFTROCE_WORKERS=2 for RDMA between two nodes, and in their own network with policies enforced
 	@CLUSTER=$(SOFTROCE_CLUSTER) WORKERS=$(SOFTROCE_WORKERS) hack/e2e-softroce $(ARGS)
 
 .PHONY: lint

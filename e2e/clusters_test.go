@@ -46,6 +46,30 @@ func connects(ctx context.Context, from, to *corev1.Pod, port int) ([]string, er
 	return made, nil
 }
 
+// bystander starts a pod with some labels that does nothing by itself, on a Kubernetes node if one is named, and waits until it runs.
+func bystander(ctx context.Context, namespace, name, image, node string, labels map[string]string) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Spec: corev1.PodSpec{
+			NodeName:                      node,
+			AutomountServiceAccountToken:  ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To(int64(0)),
+			SecurityContext:               &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To(int64(65532)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Containers: []corev1.Container{{
+				Name: name, Image: image, Command: []string{"sleep", "infinity"},
+				SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+			}},
+		},
+	}
+	Expect(kind.Create(ctx, pod)).To(Succeed())
+	Eventually(func(g Gomega) {
+		g.Expect(kind.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+		g.Expect(pod.Status.Phase).To(Equal(corev1.PodRunning))
+	}).WithContext(ctx).Should(Succeed())
+	return pod
+}
+
 var _ = Describe("A pool in a cluster of another kind", Ordered, func() {
 	var p pool
 	BeforeAll(func(ctx SpecContext) {
@@ -81,23 +105,7 @@ var _ = Describe("A pool in a cluster of another kind", Ordered, func() {
 	It("admits to each port who has business there, and nobody else", Label("policies"), func(ctx SpecContext) {
 		ns := namespace(ctx, "strangers")
 		image := p.shards(ctx)[0].Spec.Containers[0].Image
-		stranger := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "stranger", Labels: map[string]string{cluster.Label: "true", "farpool.dev/pool": p.name}},
-			Spec: corev1.PodSpec{
-				AutomountServiceAccountToken:  ptr.To(false),
-				TerminationGracePeriodSeconds: ptr.To(int64(0)),
-				SecurityContext:               &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To(int64(65532)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-				Containers: []corev1.Container{{
-					Name: "stranger", Image: image, Command: []string{"sleep", "infinity"},
-					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
-				}},
-			},
-		}
-		Expect(kind.Create(ctx, stranger)).To(Succeed())
-		Eventually(func(g Gomega) {
-			g.Expect(kind.Get(ctx, client.ObjectKeyFromObject(stranger), stranger)).To(Succeed())
-			g.Expect(stranger.Status.Phase).To(Equal(corev1.PodRunning))
-		}).WithContext(ctx).Should(Succeed())
+		stranger := bystander(ctx, ns, "stranger", image, "", map[string]string{cluster.Label: "true", "farpool.dev/pool": p.name})
 		shard, node := &p.shards(ctx)[0], &p.memoryNodes(ctx)[0]
 		connected, refused := 0, 0
 		for _, attempt := range []struct {

@@ -7,7 +7,7 @@
 //
 // Specs labelled "rdma" take a cluster whose nodes offer an RDMA resource, of any kind: make e2e-softroce makes one. With
 // E2E_RDMA_RESOURCE, E2E_IMAGE_TAG and E2E_HELM_ARGS (what the chart is installed with beside the tag) they run on others; where they
-// run, nodes' addresses have to be reachable.
+// run, nodes' addresses have to be reachable. Specs that are labelled "policies" as well need a cluster that enforces NetworkPolicies.
 //
 // With the label filter "short" the same things are done in smaller numbers, and what needs long waits is left out.
 package e2e
