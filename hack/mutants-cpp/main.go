@@ -41,14 +41,18 @@ func main() {
 	workers := flag.Int("workers", 1, "mutants that are tried at once")
 	only := flag.String("only", "", "try only mutants whose FILE:LINE:KIND holds one of these, with commas between them")
 	near := flag.Bool("near", false, "run only the tests of the room that a mutant is in")
+	tests := flag.String("tests", "", "run only the tests of these rooms, with commas between them")
 	jobs := flag.Int("jobs", 2, "files that are compiled at once")
 	flag.Parse()
 	chosen := flag.Args()
 	if len(chosen) == 0 {
 		chosen = slices.Sorted(maps.Keys(rooms))
 	}
-	if *near {
-		for room := range rooms {
+	for room := range rooms {
+		switch {
+		case *tests != "":
+			rooms[room] = strings.Split(*tests, ",")
+		case *near:
 			rooms[room] = []string{room}
 		}
 	}
