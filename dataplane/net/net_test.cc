@@ -108,7 +108,19 @@ TEST(Address, IsReadStrictly) {
     EXPECT_FALSE(address.ok()) << bad;
     if (!address.ok()) EXPECT_EQ(address.code(), base::Code::invalid_argument);
   }
-  EXPECT_FALSE(Address::parse("unix:/" + std::string(200, 'x')).ok());
+  const std::map<std::string, std::string> why{{"unix:/" + std::string(107, 'x'), "a path of more than 107 bytes"},
+                                               {std::string(254, 'h') + ":1", "a host of more than 253 bytes"},
+                                               {"8080", "no port"},
+                                               {"host:1:2", "more than one colon"},
+                                               {"[::1]x80", "no ]:port"},
+                                               {"h/p:1", "a host that is none"},
+                                               {"host:", "a port outside"}};
+  for (const auto& [bad, says] : why) {
+    const std::string said = Address::parse(bad).status().message();
+    EXPECT_NE(said.find(says), std::string::npos) << bad << ": " << said;
+  }
+  EXPECT_TRUE(Address::parse("unix:/" + std::string(106, 'x')).ok());
+  EXPECT_TRUE(Address::parse(std::string(253, 'h') + ":65535").ok());
 }
 
 TEST(ByteQueue, KeepsWhatIsAppendedInOrder) {
@@ -801,6 +813,7 @@ TEST_P(TcpStreams, AskAfterAPeerThatIsSilent) {
       EXPECT_EQ(::getsockopt(socket, level, name, &value, &size), 0);
       return value;
     };
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_NODELAY), 1);
     EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
     EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), kKeepAliveSeconds);
     EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), kKeepAliveSeconds / 3);
@@ -928,7 +941,17 @@ TEST(Connect, SaysWhyNot) {
         [&] { connect(thread.loop, address, nullptr, deadline, [&](auto stream) { code.set_value(stream.code()); }); });
     return code.get_future().get();
   };
-  EXPECT_EQ(attempt("127.0.0.1:1", Loop::now() + kPatience), base::Code::unavailable);
+  // The port is this test's, and nobody listens there.
+  const int bound = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof there;
+  ASSERT_EQ(::bind(bound, reinterpret_cast<sockaddr*>(&there), length), 0);
+  ASSERT_EQ(::getsockname(bound, reinterpret_cast<sockaddr*>(&there), &length), 0);
+  EXPECT_EQ(attempt("127.0.0.1:" + std::to_string(ntohs(there.sin_port)), Loop::now() + kPatience),
+            base::Code::unavailable);
+  ::close(bound);
   EXPECT_EQ(attempt("nonsense", Loop::now() + kPatience), base::Code::invalid_argument);
   EXPECT_EQ(attempt("unix:/nowhere/at/all", Loop::now() + kPatience), base::Code::unavailable);
   // A listener whose backlog nobody empties takes the connection and never speaks TLS.
