@@ -127,29 +127,41 @@ TEST(Maps, AMapOfAnotherPoolOrShapeIsInvalid) {
   EXPECT_EQ(held.refusal(map)->verdict, Verdict::invalid);
 }
 
+// A key that has signed no map.
+class SignedNothing final : public base::SignatureCheck {
+  bool holds(std::string_view, std::string_view) const override { return false; }
+};
+
+TEST(Maps, AMapThatIsNotSignedIsInvalidWhereThereIsAKey) {
+  const Maps maps("pool", std::make_shared<SignedNothing>(), "");
+  ShardMap map = map_of(5);
+  map.set_signature(std::string(64, 's'));
+  const auto refused = maps.refusal(map, kSecret, {}, own_entry());
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->verdict, Verdict::invalid);
+}
+
 TEST(Maps, WhatAnEarlierProcessKeptCountsIfItCanBeBelieved) {
   const std::string kept = map::deterministic_bytes(map_of(7, 2));
   EXPECT_EQ(Maps("pool", nullptr, kept).newest().epoch(), 7u);
   EXPECT_FALSE(Maps("another", nullptr, kept).knows_kept());
   EXPECT_FALSE(Maps("pool", nullptr, kept.substr(0, kept.size() / 2)).knows_kept());
   EXPECT_FALSE(Maps("pool", nullptr, "").knows_kept());
-  class Nothing final : public base::SignatureCheck {
-    bool holds(std::string_view, std::string_view) const override { return false; }
-  };
-  EXPECT_FALSE(Maps("pool", std::make_shared<Nothing>(), kept).knows_kept());
+  EXPECT_FALSE(Maps("pool", std::make_shared<SignedNothing>(), kept).knows_kept());
 }
 
 TEST(Maps, AReadThatHasNoRoomLearnsTheLength) {
   Held held;
   held.follow(map_of(5));
   const std::string bytes = map::deterministic_bytes(map_of(5));
-  std::vector<std::byte> reply(bytes.size() + 16);
+  std::vector<std::byte> reply(bytes.size() + 16, std::byte{0xff});
   const auto whole = held.maps.read(reply);
   ASSERT_TRUE(whole.has_value());
   EXPECT_EQ(*whole % 8, 0u);
   EXPECT_GE(*whole, 8 + bytes.size());
   EXPECT_EQ(base::load<std::uint64_t>(reply.data()), bytes.size());
   EXPECT_EQ(base::text_of(base::Bytes(reply).subspan(8, bytes.size())), bytes);
+  for (std::size_t i = 8 + bytes.size(); i < *whole; ++i) EXPECT_EQ(reply[i], std::byte{0}) << "the padding";
   EXPECT_EQ(held.maps.read(base::MutableBytes(reply).first(15)), 8u);
   EXPECT_EQ(held.maps.read(base::MutableBytes(reply).first(7)), std::nullopt);
 }
