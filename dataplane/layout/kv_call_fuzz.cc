@@ -37,6 +37,7 @@ void run_request(base::Bytes input) {
 void run_reply(base::Bytes input) {
   KvReply reply;
   if (!get_kv_reply(input, reply)) return;
+  expect_within(reply.key, input);
   expect_within(reply.value, input);
   std::vector<std::byte> again(std::max(input.size(), kKvReplyHead));
   FARPOOL_CHECK(put_kv_reply(reply, again) == input.size());

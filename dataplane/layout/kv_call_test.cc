@@ -18,15 +18,26 @@ using base::annotated;
 using namespace std::literals;
 
 KvRequest golden() {
-  return {.op = KvOp::update,
+  return {.op = KvOp::overlay,
           .flags = KvRequest::kIfVersion,
+          .client = 3,
           .table = 7,
-          .epoch = 0x0102030405060708,
-          .hints = {0x11, 0x22},
+          .place = 0x1122,
+          .generation = 0x0102030405060708,
           .request_id = 0x5003,
           .version = 9,
+          .argument = 4,
           .key = base::bytes_of("apple"sv),
           .value = base::bytes_of("red, round"sv)};
+}
+KvReply golden_reply() {
+  return {.flags = KvReply::kExisted | 0x0100,
+          .hint = 0x33,
+          .version = 10,
+          .number = 11,
+          .generation = 12,
+          .key = base::bytes_of("apple"sv),
+          .value = base::bytes_of("green"sv)};
 }
 
 std::vector<std::byte> put(const KvRequest& request) {
@@ -39,9 +50,8 @@ std::vector<std::byte> put(const KvRequest& request) {
 
 TEST(KvCall, MessagesHaveTheGoldenBytes) {
   EXPECT_EQ(put(golden()), annotated("kv_request.txt"));
-  const KvReply reply{.flags = 3, .version = 10, .hint = 0x33, .value = base::bytes_of("green"sv)};
   std::array<std::byte, 64> bytes{};
-  const std::size_t length = put_kv_reply(reply, bytes);
+  const std::size_t length = put_kv_reply(golden_reply(), bytes);
   EXPECT_EQ(std::vector(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)), annotated("kv_reply.txt"));
 }
 
@@ -52,18 +62,20 @@ TEST(KvCall, RequestsSayWhatWasAsked) {
   ASSERT_EQ(get_kv_request(bytes, got), KvStatus::done);
   EXPECT_EQ(got.op, asked.op);
   EXPECT_EQ(got.flags, asked.flags);
+  EXPECT_EQ(got.client, asked.client);
   EXPECT_EQ(got.table, asked.table);
-  EXPECT_EQ(got.epoch, asked.epoch);
-  EXPECT_EQ(got.hints, asked.hints);
+  EXPECT_EQ(got.place, asked.place);
+  EXPECT_EQ(got.generation, asked.generation);
   EXPECT_EQ(got.request_id, asked.request_id);
   EXPECT_EQ(got.version, asked.version);
+  EXPECT_EQ(got.argument, asked.argument);
   EXPECT_EQ(base::text_of(got.key), "apple");
   EXPECT_EQ(base::text_of(got.value), "red, round");
 }
 
 TEST(KvCall, KeysAndValuesAreBounded) {
   const std::string key(kMaxKeyBytes + 1, 'k'), value(kMaxValueBytes + 1, 'v');
-  KvRequest request{.op = KvOp::put};
+  KvRequest request{.op = KvOp::put, .request_id = 0x5003};
   std::vector<std::byte> bytes(kMaxKvRequest);
   std::size_t length = 0;
   request.key = base::bytes_of(key).first(kMaxKeyBytes);
@@ -96,13 +108,16 @@ TEST(KvCall, BadRequestsAreRefusedWithAReason) {
       {longer, KvStatus::malformed},
       {shorter, KvStatus::malformed},
       {with(0, std::uint8_t{0}), KvStatus::bad_op},
-      {with(0, std::uint8_t{6}), KvStatus::bad_op},
-      {with(0, static_cast<std::uint8_t>(KvOp::remove)), KvStatus::malformed},  // with a value
-      {with(0, static_cast<std::uint8_t>(KvOp::get)), KvStatus::malformed},     // with a value and a version
+      {with(0, std::uint8_t{kLastKvOp + 1}), KvStatus::bad_op},
+      {with(0, static_cast<std::uint8_t>(KvOp::remove)), KvStatus::malformed},  // with a value and an argument
+      {with(0, static_cast<std::uint8_t>(KvOp::put)), KvStatus::malformed},     // with an argument
+      {with(0, static_cast<std::uint8_t>(KvOp::find)), KvStatus::malformed},    // with a version
+      {with(0, static_cast<std::uint8_t>(KvOp::scan)), KvStatus::malformed},    // with a key
       {with(1, std::uint8_t{0}), KvStatus::malformed},                          // a version without its flag
       {with(1, std::uint8_t{3}), KvStatus::malformed},
-      {with(2, std::uint16_t{1}), KvStatus::malformed},
-      {with(48, std::uint32_t{9}), KvStatus::malformed},  // the key reaches into the value
+      {with(32, std::uint64_t{0}), KvStatus::malformed},       // a flag without its version
+      {with(24, std::uint64_t{0}), KvStatus::bad_request_id},  // a change that could take effect twice
+      {with(48, std::uint32_t{9}), KvStatus::malformed},       // the key reaches into the value
       {with(48, static_cast<std::uint32_t>(kMaxKeyBytes + 1)), KvStatus::long_key},
       {with(48, ~std::uint32_t{0}), KvStatus::long_key},
       {with(52, std::uint32_t{17}), KvStatus::malformed},
@@ -118,36 +133,75 @@ TEST(KvCall, BadRequestsAreRefusedWithAReason) {
   }
 }
 
+TEST(KvCall, WhatChangesNothingHasNoRequestId) {
+  std::array<std::byte, kKvRequestHead> bytes{};
+  std::size_t length = 0;
+  for (const KvOp op : {KvOp::get, KvOp::scan, KvOp::count, KvOp::attach, KvOp::detach}) {
+    EXPECT_EQ(put_kv_request({.op = op}, bytes, length), KvStatus::done);
+    EXPECT_EQ(put_kv_request({.op = op, .request_id = 0x5003}, bytes, length), KvStatus::bad_request_id);
+  }
+}
+
 TEST(KvCall, RepliesSayWhatCameOfIt) {
-  const std::string value(100, 'v');
-  std::array<std::byte, 256> bytes{};
+  std::array<std::byte, 64> bytes{};
   KvReply got;
-  const KvReply reply{.status = KvStatus::version, .version = 4, .value = base::bytes_of(value)};
-  const std::size_t length = put_kv_reply(reply, bytes);
-  ASSERT_TRUE(get_kv_reply(base::Bytes(bytes).first(length), got));
-  EXPECT_EQ(got.status, KvStatus::version);
-  EXPECT_EQ(got.version, 4u);
-  EXPECT_EQ(base::text_of(got.value), value);
-  // A value that does not fit is told of.
-  EXPECT_EQ(put_kv_reply(reply, base::MutableBytes(bytes).first(64)), kKvReplyHead);
-  ASSERT_TRUE(get_kv_reply(base::Bytes(bytes).first(kKvReplyHead), got));
-  EXPECT_EQ(got.status, KvStatus::no_room);
-  EXPECT_EQ(got.value_bytes, 100u);
-  EXPECT_TRUE(got.value.empty());
-  // And what is no reply.
+  ASSERT_EQ(put_kv_reply(golden_reply(), bytes), kKvReplyHead + 16);
+  ASSERT_TRUE(get_kv_reply(base::Bytes(bytes).first(kKvReplyHead + 16), got));
+  EXPECT_EQ(got.flags, golden_reply().flags);
+  EXPECT_EQ(got.hint, 0x33u);
+  EXPECT_EQ(got.version, 10u);
+  EXPECT_EQ(got.number, 11u);
+  EXPECT_EQ(got.generation, 12u);
+  EXPECT_EQ(base::text_of(got.key), "apple");
+  EXPECT_EQ(base::text_of(got.value), "green");
   for (const std::size_t wrong : {std::size_t{0}, kKvReplyHead - 1, kKvReplyHead + 8}) {
     EXPECT_FALSE(get_kv_reply(base::Bytes(bytes).first(wrong), got)) << wrong;
   }
-  base::store(bytes.data(), std::uint16_t{8});
-  EXPECT_FALSE(get_kv_reply(base::Bytes(bytes).first(kKvReplyHead), got)) << "no such status";
-  base::store(bytes.data(), static_cast<std::uint16_t>(KvStatus::bad_table));
-  EXPECT_FALSE(get_kv_reply(base::Bytes(bytes).first(kKvReplyHead), got)) << "a refusal with a value's length";
+}
+
+TEST(KvCall, RepliesSayHowLongIsWhatHadNoRoom) {
+  std::array<std::byte, 64> bytes{};
+  KvReply got;
+  ASSERT_EQ(put_kv_reply(golden_reply(), base::MutableBytes(bytes).first(48)), kKvReplyHead);
+  ASSERT_TRUE(get_kv_reply(base::Bytes(bytes).first(kKvReplyHead), got));
+  EXPECT_EQ(got.status, KvStatus::no_room);
+  KvReply elsewhere{.flags = KvReply::kElsewhere, .number = 4096, .key_bytes = 5, .value_bytes = 100};
+  EXPECT_EQ(got.key_bytes, 5u);
+  EXPECT_EQ(got.value_bytes, 5u);
+  ASSERT_EQ(put_kv_reply(elsewhere, bytes), kKvReplyHead);
+  ASSERT_TRUE(get_kv_reply(base::Bytes(bytes).first(kKvReplyHead), got));
+  EXPECT_EQ(got.status, KvStatus::done);
+  EXPECT_EQ(got.number, 4096u);
+  EXPECT_EQ(got.key_bytes, 5u);
+  EXPECT_EQ(got.value_bytes, 100u);
+  EXPECT_TRUE(got.key.empty() && got.value.empty());
+}
+
+TEST(KvCall, BytesThatAreNoReplyAreRefused) {
+  std::array<std::byte, 64> bytes{};
+  const std::size_t length = put_kv_reply(golden_reply(), bytes);
+  const auto refused = [&](std::size_t at, auto value, std::size_t cut = 0) {
+    auto spoilt = bytes;
+    base::store(spoilt.data() + at, value);
+    KvReply got;
+    EXPECT_FALSE(get_kv_reply(base::Bytes(spoilt).first(length - cut), got)) << "at " << at;
+    EXPECT_TRUE(got.key.empty() && got.value.empty());
+  };
+  refused(0, std::uint16_t{13});
+  refused(0, std::uint16_t{27});
+  refused(2, std::uint16_t{128});  // a flag that is neither shared nor the protocol's
+  refused(32, std::uint32_t{9});
+  refused(32, ~std::uint32_t{0});
+  refused(36, ~std::uint32_t{0});
+  refused(kKvReplyHead + 5, std::uint8_t{1});                       // behind the key
+  refused(length - 1, std::uint8_t{1});                             // behind the value
+  refused(0, static_cast<std::uint16_t>(KvStatus::bad_table), 16);  // a refusal with a key's length
 }
 
 TEST(KvCall, EveryStatusHasItsWords) {
   std::vector<std::string> texts;
-  for (std::uint16_t status = 0; status <= static_cast<std::uint16_t>(KvStatus::bad_request_id); ++status) {
-    if (status > 7 && status < 16) continue;
+  for (std::uint16_t status = 0; status <= static_cast<std::uint16_t>(KvStatus::bad_table); ++status) {
+    if (status > 12 && status < 16) continue;
     texts.emplace_back(text_of(static_cast<KvStatus>(status)));
     EXPECT_EQ(std::count(texts.begin(), texts.end(), texts.back()), 1);
     EXPECT_NE(texts.back(), "an unknown status");

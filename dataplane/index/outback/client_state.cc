@@ -249,7 +249,7 @@ Task<Table::State::Asked> Table::State::post(const Request& request, fabric::Buf
                                              Nanos deadline, Cost& cost) {
   Asked asked;
   const std::uint64_t most = port.caps().call_bytes;
-  const std::size_t length = request_bytes(request.key.size(), request.value.size());
+  const std::size_t length = layout::kv_request_bytes(request.key.size(), request.value.size());
   if (length > most) {
     asked.trouble = {Code::too_large, "a request of " + std::to_string(length) + " bytes, where this wire carries " +
                                           std::to_string(most)};
@@ -259,7 +259,7 @@ Task<Table::State::Asked> Table::State::post(const Request& request, fabric::Buf
   const std::size_t wanted = std::min<std::uint64_t>(request.op == Op::scan ? kScanRoom : kReplyRoom, most);
   if (room.size() < wanted) room = port.buffer(wanted);
   std::size_t written = 0;
-  if (const Status status = put_request(request, bytes.first(length), written); status != Status::done) {
+  if (const Status status = put_kv_request(request, bytes.first(length), written); status != Status::done) {
     asked.trouble = refusal(status);
     co_return asked;
   }
@@ -283,7 +283,7 @@ void Table::State::learn(const Request& request, const Reply& reply) {
       reply.status == Status::running || reply.status == Status::forgotten) {
     return;
   }
-  if (locator->learn(request.bucket, reply.seed)) ++counts.learned;
+  if (locator->learn(static_cast<std::uint32_t>(request.place), seed_of(reply.hint))) ++counts.learned;
 }
 
 Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fabric::Buffer& room, Nanos deadline,

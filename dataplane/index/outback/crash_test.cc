@@ -103,7 +103,7 @@ std::string late_key(TestTable& table, const std::string& name) {
   for (int i = 0; i < 12; ++i) {
     const std::string key = name + "_" + std::to_string(i);
     const Told told = table.ask(table.request(Op::find, key));
-    Request get{.op = Op::get, .bucket = table.bucket_of(key), .generation = 1};
+    Request get{.op = Op::get, .place = table.bucket_of(key), .generation = 1};
     get.argument = slot_of(hash_of(TestTable::kSecret, 99, base::bytes_of(std::string_view(key))), told.seed.value);
     if ((table.ask(get).flags & Reply::kEmpty) != 0) return key;
   }

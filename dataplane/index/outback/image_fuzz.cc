@@ -69,7 +69,7 @@ class Image {
   void change(NodeTable& table, Op op, int number, std::size_t value_bytes) {
     const std::string key = "key" + std::to_string(number), value(value_bytes, 'v');
     ask(table, {.op = op,
-                .bucket = bucket_of(base::bytes_of(std::string_view(key))),
+                .place = bucket_of(base::bytes_of(std::string_view(key))),
                 .generation = 1,
                 .request_id = fabric::RequestId{static_cast<std::uint32_t>(++numbers_ % 2), numbers_}.word(),
                 .key = base::bytes_of(std::string_view(key)),
@@ -158,7 +158,7 @@ void look_and_serve(base::MutableBytes memory) {
   std::vector<std::byte> reply(4096);
   for (const auto& [key, value] : keys) {
     const base::Bytes name = base::bytes_of(std::string_view(key));
-    const Request find{.op = Op::find, .bucket = bucket_of(name), .generation = cut->figures.generation, .key = name};
+    const Request find{.op = Op::find, .place = bucket_of(name), .generation = cut->figures.generation, .key = name};
     (void)(*table)->run(find, 1, fabric::Hand(), reply);
     Request put = find;
     put.op = Op::put;
@@ -170,7 +170,7 @@ void look_and_serve(base::MutableBytes memory) {
   for (const auto& [key, value] : keys) {
     const base::Bytes name = base::bytes_of(std::string_view(key));
     const Request take{.op = Op::take,
-                       .bucket = bucket_of(name),
+                       .place = bucket_of(name),
                        .generation = cut->figures.generation,
                        .request_id = fabric::RequestId{1, (1ull << 50) + ++number}.word(),
                        .key = name};

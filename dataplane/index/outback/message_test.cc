@@ -3,9 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
-#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace farpool::outback {
@@ -13,92 +14,64 @@ namespace {
 
 using namespace std::literals;
 
-Request sample() {
-  return {.op = Op::overlay,
-          .flags = Request::kIfVersion,
-          .client = 3,
-          .bucket = 77,
-          .generation = 5,
-          .request_id = fabric::RequestId{2, 9}.word(),
-          .version = 11,
-          .argument = 4,
-          .key = base::bytes_of("apple"sv),
-          .value = base::bytes_of("red, round"sv)};
+TEST(OutbackMessage, RepliesCarryTheSeedOfABucketAndItsVersion) {
+  const Seed seed{.value = 200, .version = 60'000};
+  const Reply reply{
+      .flags = kCached | Reply::kExisted, .hint = hint_of(seed), .version = 12, .value = base::bytes_of("red"sv)};
+  std::array<std::byte, 64> bytes{};
+  const std::size_t length = put_kv_reply(reply, bytes);
+  Reply got;
+  ASSERT_TRUE(get_reply(base::Bytes(bytes).first(length), got));
+  EXPECT_EQ(seed_of(got.hint), seed);
+  EXPECT_EQ(got.flags, kCached | Reply::kExisted);
+  EXPECT_EQ(base::text_of(got.value), "red");
 }
-std::vector<std::byte> put(const Request& request) {
-  std::vector<std::byte> bytes(256);
-  std::size_t length = 0;
-  EXPECT_EQ(put_request(request, bytes, length), Status::done);
-  bytes.resize(length);
+
+TEST(OutbackMessage, RepliesOfAnotherProtocolAreRefused) {
+  std::array<std::byte, 64> bytes{};
+  Reply got;
+  for (const Reply& other : {Reply{.flags = 512}, Reply{.hint = 1u << 24}}) {
+    const std::size_t length = put_kv_reply(other, bytes);
+    EXPECT_FALSE(get_reply(base::Bytes(bytes).first(length), got));
+    EXPECT_EQ(got.flags, 0);
+    EXPECT_EQ(got.hint, 0u);
+  }
+}
+
+std::vector<std::byte> scan_key(std::uint32_t length, std::string_view text) {
+  std::vector<std::byte> bytes(4 + text.size());
+  base::store(bytes.data(), length);
+  std::ranges::copy(base::bytes_of(text), bytes.begin() + 4);
   return bytes;
 }
 
-TEST(OutbackMessage, RequestsSayWhatWasAsked) {
-  const auto bytes = put(sample());
-  EXPECT_EQ(bytes.size(), 48u + 8 + 16);
-  Request got;
-  ASSERT_EQ(get_request(bytes, got), Status::done);
-  EXPECT_EQ(got.op, Op::overlay);
-  EXPECT_EQ(got.client, 3);
-  EXPECT_EQ(got.bucket, 77u);
-  EXPECT_EQ(got.generation, 5u);
-  EXPECT_EQ(got.request_id, sample().request_id);
-  EXPECT_EQ(got.version, 11u);
-  EXPECT_EQ(got.argument, 4u);
-  EXPECT_EQ(base::text_of(got.key), "apple");
-  EXPECT_EQ(base::text_of(got.value), "red, round");
+TEST(OutbackMessage, KeysOfAScanAreHereOrNamedByTheirBlock) {
+  std::vector<std::byte> both = scan_key(5, "apple");
+  const auto named = scan_key(ScanKey::kNamed | 300, "\x10\0\0\0\0\0\0\0"sv);
+  both.insert(both.end(), named.begin(), named.end());
+  base::Bytes rest = both;
+  ScanKey key;
+  bool bad = false;
+  ASSERT_TRUE(next_scan_key(rest, key, bad));
+  EXPECT_EQ(base::text_of(key.key), "apple");
+  EXPECT_EQ(key.address, 0u);
+  ASSERT_TRUE(next_scan_key(rest, key, bad));
+  EXPECT_EQ(key.key_bytes, 300u);
+  EXPECT_EQ(key.address, 16u);
+  EXPECT_FALSE(next_scan_key(rest, key, bad));
+  EXPECT_FALSE(bad);
 }
 
-TEST(OutbackMessage, RequestsThatCannotBeAreRefusedWithAReason) {
-  const auto refused = [](Status expected, const std::function<void(RequestHead&)>& spoil, std::size_t cut = 0) {
-    auto bytes = put(sample());
-    auto head = base::load<RequestHead>(bytes.data());
-    spoil(head);
-    base::store(bytes.data(), head);
-    Request got;
-    EXPECT_EQ(get_request(base::Bytes(bytes).first(bytes.size() - cut), got), expected);
-    EXPECT_TRUE(got.key.empty());
-    EXPECT_STRNE(text_of(expected), "an unknown status");
-  };
-  refused(Status::bad_op, [](RequestHead& head) { head.op = 0; });
-  refused(Status::bad_op, [](RequestHead& head) { head.op = kLastOp + 1; });
-  refused(Status::malformed, [](RequestHead& head) { head.flags = 2; });
-  refused(Status::malformed, [](RequestHead& head) { head.version = 0; });
-  refused(Status::malformed, [](RequestHead& head) { head.op = static_cast<std::uint8_t>(Op::remove); });
-  refused(Status::malformed, [](RequestHead& head) { head.op = static_cast<std::uint8_t>(Op::put); });
-  refused(Status::malformed, [](RequestHead& head) { head.key_bytes = 4; });
-  refused(Status::malformed, [](RequestHead& head) { head.value_bytes = 100; });
-  refused(Status::long_key, [](RequestHead& head) { head.key_bytes = 65537; });
-  refused(Status::long_value, [](RequestHead& head) { head.value_bytes = 1048577; });
-  refused(Status::bad_request_id, [](RequestHead& head) { head.request_id = 5; });
-  refused(
-      Status::malformed, [](RequestHead&) {}, 8);
-  refused(
-      Status::malformed, [](RequestHead&) {}, 60);
-}
-
-TEST(OutbackMessage, RepliesCarrySeedAndVersionAndSayWhatHadNoRoom) {
-  const Reply reply{.flags = Reply::kCached,
-                    .seed = {.value = 200, .version = 60'000},
-                    .version = 12,
-                    .number = 13,
-                    .generation = 5,
-                    .key = base::bytes_of("apple"sv),
-                    .value = base::bytes_of("red"sv)};
-  std::array<std::byte, 64> bytes{};
-  Reply got;
-  ASSERT_EQ(put_reply(reply, bytes), 56u);
-  ASSERT_TRUE(get_reply(base::Bytes(bytes).first(56), got));
-  EXPECT_EQ(got.seed, reply.seed);
-  EXPECT_EQ(got.version, 12u);
-  EXPECT_EQ(got.number, 13u);
-  EXPECT_EQ(base::text_of(got.key), "apple");
-  EXPECT_EQ(base::text_of(got.value), "red");
-  EXPECT_FALSE(get_reply(base::Bytes(bytes).first(48), got));
-  ASSERT_EQ(put_reply(reply, base::MutableBytes(bytes).first(48)), kReplyHead);
-  ASSERT_TRUE(get_reply(base::Bytes(bytes).first(kReplyHead), got));
-  EXPECT_EQ(got.status, Status::no_room);
-  EXPECT_EQ(got.value_bytes, 3u);
+TEST(OutbackMessage, BytesThatAreNoKeysOfAScanAreRefused) {
+  for (const auto& bytes :
+       {std::vector<std::byte>(3), scan_key(6, "apple"), scan_key(65'537, std::string(65'537, 'k')),
+        scan_key(ScanKey::kNamed | 300, "short"), scan_key(ScanKey::kNamed | 300, std::string(8, '\0'))}) {
+    base::Bytes rest = bytes;
+    ScanKey key;
+    bool bad = false;
+    EXPECT_FALSE(next_scan_key(rest, key, bad));
+    EXPECT_TRUE(bad);
+  }
 }
 
 }  // namespace

@@ -60,8 +60,8 @@ base::Status NodeTable::adopt() {
 }
 
 std::optional<std::uint64_t> NodeTable::part_of(const Request& request) const {
-  if (!has_bucket(request.op) || request.bucket >= cut().bucket_count) return std::nullopt;
-  return cut().part_of(request.bucket);
+  if (!has_bucket(request.op) || request.place >= cut().bucket_count) return std::nullopt;
+  return cut().part_of(request.place);
 }
 
 NodeTable::Totals NodeTable::totals() const {
@@ -82,10 +82,11 @@ NodeTable::Totals NodeTable::totals() const {
 
 // Why a request cannot be, whatever the table's keys are.
 Status NodeTable::judge(const Request& request) const {
+  if (request.table != 0) return Status::bad_table;  // a memory has one
   if (!has_bucket(request.op)) return Status::done;
   if (request.generation != cut().figures.generation) return Status::stale;
-  if (request.bucket >= cut().bucket_count) return Status::bad_bucket;
-  if (request.op == Op::get && request.argument >= kBucketSlots) return Status::bad_bucket;
+  if (request.place >= cut().bucket_count) return Status::bad_place;
+  if (request.op == Op::get && request.argument >= kBucketSlots) return Status::bad_place;
   return Status::done;
 }
 
@@ -99,7 +100,7 @@ void NodeTable::drop(std::uint64_t address) const {
 
 Status NodeTable::change(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer) {
   const fabric::RequestId id = fabric::RequestId::of(request.request_id);
-  Part& part = *parts_[cut().part_of(request.bucket)];
+  Part& part = *parts_[cut().part_of(request.place)];
   switch (lines_->begin(session, request.client, id, answer.reply)) {
     case Lines::Turn::first:
       break;
@@ -107,12 +108,12 @@ Status NodeTable::change(const Request& request, std::uint64_t session, fabric::
       // The line is ours while its record is read. A block that it holds stays as it is while we have the part's lock.
       const Status status = part.recall(lines_->record_of(request.client, id), answer);
       lines_->release(request.client, id);
-      part.describe(request.bucket, answer.reply);
+      part.describe(request.place, answer.reply);
       return status;
     }
     case Lines::Turn::again:
       answer.reply.flags |= Reply::kAgain;
-      part.describe(request.bucket, answer.reply);
+      part.describe(request.place, answer.reply);
       return answer.reply.status;
     case Lines::Turn::running:
       return Status::running;
@@ -128,7 +129,7 @@ Status NodeTable::change(const Request& request, std::uint64_t session, fabric::
   answer.reply.status = status;
   drop(done.dropped);
   lines_->finish(request.client, id, answer.reply, done.changed);
-  part.describe(request.bucket, answer.reply);
+  part.describe(request.place, answer.reply);
   return status;
 }
 
@@ -143,12 +144,12 @@ Status NodeTable::attach(const Request& request, std::uint64_t session, fabric::
 }
 
 Status NodeTable::scan(const Request& request, Answer& answer, std::size_t room) {
-  const std::uint64_t part = cut().part_of(request.bucket);
+  const std::uint64_t part = cut().part_of(request.place);
   std::vector<std::byte>& keys = scanned_[part];
   std::uint64_t next = 0;
   const std::uint64_t count = std::clamp<std::uint64_t>(request.argument, 1, kMostScanned);
-  const std::size_t most = std::min((room - kReplyHead) / 8 * 8, kMostScanBytes);
-  const Status status = parts_[part]->scan(request.bucket, count, most, keys, next);
+  const std::size_t most = std::min((room - kKvReplyHead) / 8 * 8, kMostScanBytes);
+  const Status status = parts_[part]->scan(request.place, count, most, keys, next);
   answer.reply.value = keys;
   answer.reply.number = next == cut().bucket_count ? 0 : next;
   return status;
@@ -159,9 +160,9 @@ Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabri
   if (const Status status = judge(request); status != Status::done) return status;
   switch (request.op) {
     case Op::get:
-      return parts_[cut().part_of(request.bucket)]->get(request.bucket, request.argument, answer);
+      return parts_[cut().part_of(request.place)]->get(request.place, request.argument, answer);
     case Op::find:
-      return parts_[cut().part_of(request.bucket)]->find(request, answer);
+      return parts_[cut().part_of(request.place)]->find(request, answer);
     case Op::scan:
       return scan(request, answer, room);
     case Op::count: {
@@ -186,14 +187,14 @@ std::size_t NodeTable::run(const Request& request, std::uint64_t session, fabric
   reply.generation = cut().figures.generation;
   if (grows_.load(std::memory_order_relaxed)) reply.flags |= Reply::kGrows;
   if (is_refusal(status)) reply.key = reply.value = {};
-  if (reply_bytes(reply.key.size(), reply.value.size()) > room.size() && answer.block != 0) {
+  if (layout::kv_reply_bytes(reply.key.size(), reply.value.size()) > room.size() && answer.block != 0) {
     // The client reads the block itself: key and value lie there as the lengths say.
     reply.flags |= Reply::kElsewhere;
     reply.key_bytes = request.op == Op::get ? static_cast<std::uint32_t>(reply.key.size()) : answer.key_bytes;
     reply.value_bytes = static_cast<std::uint32_t>(reply.value.size());
     reply.number = answer.block;
   }
-  return put_reply(reply, room);
+  return put_kv_reply(reply, room);
 }
 
 }  // namespace farpool::outback

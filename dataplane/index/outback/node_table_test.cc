@@ -21,7 +21,7 @@ TEST(NodeTable, ServesAGetFromOneSlot) {
   const Told put = table.change(Op::put, "apple", "red");
   ASSERT_EQ(put.status, Status::done);
   Request get = table.request(Op::get, "");
-  get.bucket = table.bucket_of("apple");
+  get.place = table.bucket_of("apple");
   get.argument = slot_of(hash_of(TestTable::kSecret, 99, base::bytes_of("apple"sv)), put.seed.value);
   const Told told = table.ask(get);
   EXPECT_EQ(told.key, "apple");
@@ -39,14 +39,14 @@ TEST(NodeTable, ReseedsABucketWithAFreeSlotAndPutsWhatHasNoneIntoOverflow) {
   for (int i = 0; i < 4; ++i) {
     told = table.change(Op::insert, "k" + std::to_string(i), "v");
     ASSERT_EQ(told.status, Status::done);
-    EXPECT_EQ(told.flags & Reply::kCached, 0);
+    EXPECT_EQ(told.flags & kCached, 0);
   }
   EXPECT_EQ(told.seed.version, table.table().totals().reseeds);
   EXPECT_EQ(table.table().totals().overflow, 0u);
   for (int i = 4; i < 9; ++i) {
     told = table.change(Op::insert, "k" + std::to_string(i), "v");
     ASSERT_EQ(told.status, Status::done);
-    EXPECT_EQ(told.flags & Reply::kCached, Reply::kCached);
+    EXPECT_EQ(told.flags & kCached, kCached);
   }
   EXPECT_EQ(table.table().totals().overflow, 5u);
   for (int i = 0; i < 9; ++i) EXPECT_EQ(table.value_of("k" + std::to_string(i)), "v");
@@ -60,7 +60,7 @@ TEST(NodeTable, ReseedsABucketWithAFreeSlotAndPutsWhatHasNoneIntoOverflow) {
     for (int k = i + 1; k < 9; ++k) EXPECT_EQ(table.value_of("k" + std::to_string(k)), "v");
   }
   EXPECT_GT(table.table().totals().pulled, 0u);
-  EXPECT_EQ(told.flags & Reply::kCached, 0);
+  EXPECT_EQ(told.flags & kCached, 0);
 }
 
 TEST(NodeTable, TellsKeysApartThatHaveOnePrintAndOneSlot) {
@@ -152,10 +152,11 @@ TEST(NodeTable, RefusesWhatCannotBeAndChangesNothing) {
     EXPECT_EQ(table.ask(request, session).status, expected) << what;
   };
   refused("an old locator", Status::stale, [](Request& r) { r.generation = 0; });
-  refused("a bucket that is not there", Status::bad_bucket, [](Request& r) { r.bucket = 16; });
-  refused("a bucket of other keys", Status::bad_bucket, [&](Request& r) {
+  refused("a table that is not there", Status::bad_table, [](Request& r) { r.table = 1; });
+  refused("a bucket that is not there", Status::bad_place, [](Request& r) { r.place = 16; });
+  refused("a bucket of other keys", Status::bad_place, [&](Request& r) {
     const Candidates at = Candidates::of(hash_of(TestTable::kSecret, 99, r.key), {.partitions = 1, .buckets = 16});
-    while (r.bucket == at.buckets[0] || r.bucket == at.buckets[1]) r.bucket = (r.bucket + 1) % 16;
+    while (r.place == at.buckets[0] || r.place == at.buckets[1]) r.place = (r.place + 1) % 16;
   });
   refused(
       "another session", Status::not_attached, [](Request&) {}, 8);
@@ -164,7 +165,7 @@ TEST(NodeTable, RefusesWhatCannotBeAndChangesNothing) {
   refused("no request id", Status::bad_request_id, [](Request& r) { r.request_id = 0; });
   Request get = table.request(Op::get, "");
   get.argument = 4;
-  EXPECT_EQ(table.ask(get).status, Status::bad_bucket);
+  EXPECT_EQ(table.ask(get).status, Status::bad_place);
   EXPECT_EQ(table.death().written(), written);
   EXPECT_EQ(table.value_of("a"), "1");
 }
@@ -286,7 +287,7 @@ TestTable::Model scanned(TestTable& table, std::size_t room) {
   TestTable::Model keys;
   std::uint64_t position = 0;
   do {
-    Request scan{.op = Op::scan, .bucket = static_cast<std::uint32_t>(position), .generation = 1, .argument = 3};
+    Request scan{.op = Op::scan, .place = position, .generation = 1, .argument = 3};
     const Told told = table.ask(scan, TestTable::kSession, room);
     EXPECT_EQ(told.status, Status::done);
     base::Bytes rest = base::bytes_of(std::string_view(told.value));

@@ -117,7 +117,7 @@ class TestTable {
   Request request(Op op, std::string_view key, std::string_view value = {}) {
     Request request{
         .op = op, .client = client_, .generation = 1, .key = base::bytes_of(key), .value = base::bytes_of(value)};
-    if (has_key(op)) request.bucket = bucket_of(key);
+    if (has_key(op)) request.place = bucket_of(key);
     return request;
   }
   // Gives the request the next number of a line.
@@ -126,14 +126,14 @@ class TestTable {
     return request;
   }
   Told ask(const Request& request, std::uint64_t session = kSession, std::size_t room = 8192) {
-    std::vector<std::byte> sent(request_bytes(request.key.size(), request.value.size())), reply(room);
+    std::vector<std::byte> sent(layout::kv_request_bytes(request.key.size(), request.value.size())), reply(room);
     std::size_t bytes = 0;
     Told told;
-    told.status = put_request(request, sent, bytes);
+    told.status = put_kv_request(request, sent, bytes);
     if (told.status != Status::done) return told;
     sent.resize(bytes);
     Request got;
-    EXPECT_EQ(get_request(sent, got), Status::done);
+    EXPECT_EQ(get_kv_request(sent, got), Status::done);
     const auto part = table_->part_of(got);
     if (part) EXPECT_TRUE(table_->part(*part).try_lock());
     bytes = table_->run(got, session, death_.hand(), reply);
@@ -142,7 +142,7 @@ class TestTable {
     EXPECT_TRUE(get_reply(base::Bytes(reply).first(bytes), says));
     return {.status = says.status,
             .flags = says.flags,
-            .seed = says.seed,
+            .seed = seed_of(says.hint),
             .version = says.version,
             .number = says.number,
             .key = std::string(base::text_of(says.key)),
@@ -154,7 +154,7 @@ class TestTable {
   }
   std::optional<std::string> value_of(std::string_view key) {
     Told told = ask(request(Op::find, key));
-    if ((told.flags & Reply::kElsewhere) != 0) told = ask(request(Op::find, key), kSession, kMostRequest);
+    if ((told.flags & Reply::kElsewhere) != 0) told = ask(request(Op::find, key), kSession, kMaxKvRequest);
     EXPECT_TRUE(told.is(Status::done) || told.is(Status::absent)) << text_of(told.status);
     return told.is(Status::done) ? std::optional(told.value) : std::nullopt;
   }

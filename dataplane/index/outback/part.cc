@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/marks.h"
+#include "fabric/once.h"
 
 namespace farpool::outback {
 namespace {
@@ -64,8 +65,8 @@ Part::Words Part::words_of(std::uint64_t bucket) const {
 }
 
 void Part::describe(std::uint64_t bucket, Reply& reply) const {
-  reply.seed = seed_of(bucket);
-  if (SlotWord::cached(word(cut().slot_at(bucket, 0)))) reply.flags |= Reply::kCached;
+  reply.hint = hint_of(seed_of(bucket));
+  if (SlotWord::cached(word(cut().slot_at(bucket, 0)))) reply.flags |= kCached;
 }
 
 bool Part::look(std::uint64_t bucket, std::uint64_t hash, base::Bytes key, Found& found) const {
@@ -128,10 +129,10 @@ Status Part::get(std::uint64_t bucket, std::uint64_t slot, Answer& answer) {
 Status Part::find(const Request& request, Answer& answer) {
   bump(counters_.make_ups);
   const std::uint64_t key = hash(request.key);
-  if (!is_candidate(cut().figures, key, request.bucket)) return Status::bad_bucket;
-  describe(request.bucket, answer.reply);
+  if (!is_candidate(cut().figures, key, request.place)) return Status::bad_place;
+  describe(request.place, answer.reply);
   Found found;
-  if (!look(request.bucket, key, request.key, found)) return Status::damaged;
+  if (!look(request.place, key, request.key, found)) return Status::damaged;
   if (!found.there) return Status::absent;
   answer.reply.version = found.view.head.version;
   answer.reply.value = found.view.value;
@@ -274,7 +275,7 @@ void Part::plan_bucket(std::uint64_t bucket, const Words& before, const Words& a
 
 // A key that is not there gets a slot, a slot under another seed, or a place at the head of the overflow list.
 Status Part::place(Work& work, std::uint64_t address, std::uint64_t bytes, std::uint64_t& next) {
-  const std::uint64_t bucket = work.request->bucket;
+  const std::uint64_t bucket = work.request->place;
   const Words before = words_of(bucket);
   const Seed seed_before = seed_of(bucket);
   Words after = before;
@@ -343,7 +344,7 @@ Status Part::put(Work& work) {
   Status status = Status::done;
   if (work.found.there) {
     work.as = Work::As::replaced;
-    const std::uint64_t slot = cut().slot_at(request.bucket, work.found.slot);
+    const std::uint64_t slot = cut().slot_at(request.place, work.found.slot);
     if (work.found.overflow) {
       next = work.found.view.head.next;
       work.plan.add(work.found.link, *address);
@@ -358,12 +359,12 @@ Status Part::put(Work& work) {
     slabs_.give(*address, bytes);
     return status;
   }
-  write(*address, request.bucket, work.version, next, request.key, work.decision.value);
+  write(*address, request.place, work.version, next, request.key, work.decision.value);
   return Status::done;
 }
 
 Status Part::erase(Work& work) {
-  const std::uint64_t bucket = work.request->bucket;
+  const std::uint64_t bucket = work.request->place;
   work.as = Work::As::erased;
   const Words before = words_of(bucket);
   Words after = before;
@@ -400,7 +401,7 @@ Status Part::keep_text(Work& work) {
   const auto address = take(bytes);
   if (!address) return Status::full;
   work.outcome_block = *address;
-  write(*address, work.request->bucket, work.version, 0, {}, text);
+  write(*address, work.request->place, work.version, 0, {}, text);
   return Status::done;
 }
 
@@ -461,7 +462,7 @@ void Part::tidy(const Work& work) {
   if ((work.as == As::replaced || work.as == As::erased) && !work.keeps_old) {
     free(work.found.address, work.found.view.head.bytes());
   }
-  if (work.as == As::erased && !work.found.overflow) pull(work.request->bucket);
+  if (work.as == As::erased && !work.found.overflow) pull(work.request->place);
   compact();
 }
 
@@ -470,8 +471,8 @@ Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t rec
   done = {};
   collect(kCollectedAtOnce);
   Work work{.request = &request, .hash = hash(request.key), .record = record};
-  if (!is_candidate(cut().figures, work.hash, request.bucket)) return Status::bad_bucket;
-  if (!look(request.bucket, work.hash, request.key, work.found)) return Status::damaged;
+  if (!is_candidate(cut().figures, work.hash, request.place)) return Status::bad_place;
+  if (!look(request.place, work.hash, request.key, work.found)) return Status::damaged;
   const Found& found = work.found;
   work.decision = decide(request, found.there ? std::optional(found.view) : std::nullopt, scratch_);
   answer.reply.flags |= found.there ? Reply::kExisted : 0;

@@ -21,10 +21,11 @@ NodeService::~NodeService() {
 
 Served NodeService::serve(fabric::Call& call) noexcept {
   if (call.opcode != kCall) return Served::refused(fabric::Refusal::unknown_opcode);
-  if (call.reply.size() < kReplyHead) return Served::refused(fabric::Refusal::malformed);
+  if (call.reply.size() < kKvReplyHead) return Served::refused(fabric::Refusal::malformed);
   Request request;
-  if (const Status status = get_request(call.request, request); status != Status::done) {
-    return Served::done(put_reply({.status = status, .generation = table_.cut().figures.generation}, call.reply));
+  if (const Status status = get_kv_request(call.request, request); status != Status::done) {
+    return Served::done(
+        put_kv_reply(Reply{.status = status, .generation = table_.cut().figures.generation}, call.reply));
   }
   const auto part = table_.part_of(request);
   if (!part) return Served::done(table_.run(request, call.session_id, call.hand, call.reply));
@@ -52,10 +53,10 @@ Served NodeService::serve(fabric::Call& call) noexcept {
 
 void NodeService::answer(Held* held) {
   Request request;
-  FARPOOL_CHECK(get_request(held->request, request) == Status::done);
+  FARPOOL_CHECK(get_kv_request(held->request, request) == Status::done);
   // No reply is longer than the longest block, or than a step of a scan.
   std::vector<std::byte> reply(
-      std::min(held->ticket.room(), reply_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes)));
+      std::min(held->ticket.room(), layout::kv_reply_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes)));
   const std::size_t bytes = table_.run(request, held->session, held->hand, reply);
   held->ticket.answer(base::Bytes(reply).first(bytes));
   delete held;

@@ -83,7 +83,7 @@ struct Worker {
   // Nothing: it is not known what came of it.
   task::Task<std::optional<Reply>> post(Request asked) {
     std::size_t bytes = 0;
-    EXPECT_EQ(put_request(asked, request.first(kRoom), bytes), Status::done);
+    EXPECT_EQ(put_kv_request(asked, request.first(kRoom), bytes), Status::done);
     const std::array ops{fabric::Op::call(kCall, request.first(bytes), reply.first(kRoom))};
     const fabric::Outcome outcome = co_await lane->post(ops, port.now() + base::kMillisecond);
     if (outcome.fate != fabric::Fate::done) co_return std::nullopt;
@@ -107,7 +107,7 @@ struct Worker {
   }
   task::Task<Reply> carry_out(Request asked) {
     asked.generation = 1;
-    asked.bucket = bucket_of(kBuckets, base::text_of(asked.key));
+    asked.place = bucket_of(kBuckets, base::text_of(asked.key));
     asked.request_id = fabric::RequestId{0, ++numbers}.word();
     for (;;) {
       co_await connect();
@@ -215,7 +215,7 @@ task::Task<void> put_one(Worker& worker, std::optional<Reply>& told) {
   co_await worker.connect();
   Request put = {.op = Op::put,
                  .client = worker.client,
-                 .bucket = bucket_of(kBuckets, "key"),
+                 .place = bucket_of(kBuckets, "key"),
                  .generation = 1,
                  .request_id = fabric::RequestId{0, 1}.word(),
                  .key = base::bytes_of(std::string_view("key"))};
@@ -280,8 +280,8 @@ void hammer(NodeService& service, std::uint64_t thread, std::uint64_t rounds, st
     std::vector<std::byte> sent(kRoom);
     std::size_t bytes = 0;
     asked.generation = 1;
-    if (has_key(asked.op)) asked.bucket = bucket_of(8, base::text_of(asked.key));
-    if (put_request(asked, sent, bytes) != Status::done) wrong.fetch_add(1);
+    if (has_key(asked.op)) asked.place = bucket_of(8, base::text_of(asked.key));
+    if (put_kv_request(asked, sent, bytes) != Status::done) wrong.fetch_add(1);
     ThreadCall call(thread + 1, base::Bytes(sent).first(bytes), reply, desk);
     Reply got;
     if (!get_reply(base::Bytes(reply).first(call.carry_out(service)), got)) wrong.fetch_add(1);

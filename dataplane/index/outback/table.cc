@@ -82,7 +82,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     const std::uint64_t generation = state.locator->header().generation;
     const std::uint64_t hash = hash_of(state.options.secret, state.locator->header().salt, bytes);
     const Spot spot = state.locator->find(hash);
-    Request asked{.op = make_up ? Op::find : Op::get, .bucket = spot.bucket, .generation = generation};
+    Request asked{.op = make_up ? Op::find : Op::get, .place = spot.bucket, .generation = generation};
     if (make_up) {
       asked.key = bytes;
     } else {
@@ -112,7 +112,8 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
       if (state.port.now() >= deadline) co_return late("a lookup, whose value changes all the time,");
     }
     // The bucket has no such key if this was its slot under the newest seed, and nothing of it is in overflow.
-    if (!make_up && !may_be && (reply->flags & Reply::kCached) == 0 && slot_of(hash, reply->seed.value) == spot.slot) {
+    if (!make_up && !may_be && (reply->flags & kCached) == 0 &&
+        slot_of(hash, seed_of(reply->hint).value) == spot.slot) {
       co_return Sight{};
     }
     state.counts.make_ups += make_up ? 0 : 1;
@@ -156,7 +157,7 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
     const Spot spot = state.locator->find(hash_of(state.options.secret, state.locator->header().salt, key));
     const Request asked{.op = wish.op,
                         .flags = wish.version != 0 ? Request::kIfVersion : std::uint8_t{0},
-                        .bucket = spot.bucket,
+                        .place = spot.bucket,
                         .generation = generation,
                         .request_id = line->next(),
                         .version = wish.version,
@@ -269,10 +270,8 @@ Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t coun
     if (position >= header.shape.table_buckets()) co_return page;
     const std::uint64_t generation = header.generation;
     // About three keys lie in a bucket.
-    const Request asked{.op = Op::scan,
-                        .bucket = static_cast<std::uint32_t>(position),
-                        .generation = generation,
-                        .argument = std::max<std::uint64_t>(1, count / 3)};
+    const Request asked{
+        .op = Op::scan, .place = position, .generation = generation, .argument = std::max<std::uint64_t>(1, count / 3)};
     const Result<Reply> reply = co_await state_->ask(asked, request, room, deadline, cost);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == Status::stale) {

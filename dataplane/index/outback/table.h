@@ -23,11 +23,6 @@
 
 namespace farpool::outback {
 
-// The room for a reply. The memory node executes at once, in a reply, what fits it: a block of up to 4,080 bytes, on
-// any wire. What is longer is read one-sidedly.
-inline constexpr std::size_t kReplyRoom = 4096;
-inline constexpr std::uint64_t kMostInlineBlock = kReplyRoom - 16;
-
 // Counts of one client's table.
 struct ClientCounts {
   std::uint64_t make_ups = 0;     // second CALLs of a lookup
