@@ -39,7 +39,7 @@ class BedHost final : public fabric::Host {
   NodeTable& table() { return *table_; }
   // Another process takes the memory over.
   void start() {
-    auto opened = NodeTable::open(memory(), {.secret = kBedSecret, .inline_bytes = kMostInlineBlock}, {});
+    auto opened = NodeTable::open(memory(), {.secret = kBedSecret}, {});
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     service_.reset();
     table_ = std::move(*opened);

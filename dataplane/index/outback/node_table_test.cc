@@ -256,6 +256,23 @@ TEST(NodeTable, NamesABlockThatHasNoRoomAndKeepsItForAnEra) {
   EXPECT_FALSE(std::ranges::equal(there, copy));
 }
 
+TEST(NodeTable, KeepsEachBlockThatMayHaveNoRoomInAReplyForAnEra) {
+  TestEras eras;
+  TestTable table(TestTable::figures(4), {.secret = TestTable::kSecret, .eras = &eras});
+  const std::string value(4049, 'v');  // the shortest that, with a key of a byte, has no room beside a head
+  ASSERT_GT(layout::kv_reply_bytes(1, value.size()), kReplyRoom);
+  const Told put = table.change(Op::put, "a", value);
+  ASSERT_EQ(put.status, Status::done);
+  Request get{.op = Op::get, .place = table.bucket_of("a"), .generation = 1};
+  get.argument = slot_of(hash_of(TestTable::kSecret, 99, base::bytes_of("a"sv)), put.seed.value);
+  const Told told = table.ask(get, TestTable::kSession, kReplyRoom);
+  ASSERT_EQ(told.flags & Reply::kElsewhere, Reply::kElsewhere);
+  const base::Bytes there = base::Bytes(table.memory()).subspan(told.number, block_bytes(1, value.size()));
+  const std::vector<std::byte> copy(there.begin(), there.end());
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(table.change(Op::put, "a", std::string(4049, 'w')).status, Status::done);
+  EXPECT_TRUE(std::ranges::equal(there, copy));
+}
+
 TEST(NodeTable, SaysThatRoomWaitsForAnEra) {
   TestEras eras;
   TestTable table(TestTable::figures(4, 256 * 1024),

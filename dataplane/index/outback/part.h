@@ -31,7 +31,7 @@ class Eras {
 struct Settings {
   base::HashSecret secret;
   // Blocks that are longer may be read one-sidedly: their room is used again when an era is over.
-  std::uint64_t inline_bytes = 4096;
+  std::uint64_t inline_bytes = kMostInlineBlock;
   const Eras* eras = nullptr;  // none: nobody reads one-sidedly
 };
 
