@@ -149,10 +149,11 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
   if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
   Result<Line> line = co_await state.take_line(deadline, cost);
   if (!line.ok()) co_return line.status();
-  const Hold hold(state);
+  std::optional<Hold> hold;
   const base::Bytes key = base::bytes_of(wish.key);
   fabric::Buffer request, room;
-  for (;;) {
+  for (int waits = 0;;) {
+    hold.emplace(state);
     const std::uint64_t generation = state.locator->header().generation;
     const Spot spot = state.locator->find(hash_of(state.options.secret, state.locator->header().salt, key));
     const Request asked{.op = wish.op,
@@ -177,7 +178,10 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
                                "the memory node has no room for the key: delete keys, or add memory");
       }
       if (state.port.now() >= deadline) co_return late("a change, which waits for room,");
-      co_await state.pause(deadline);
+      // No era would end while an operation that waits for its end held it.
+      hold.reset();
+      co_await state.pause(deadline, waits);
+      ++waits;
       continue;
     }
     Changed changed{.status = reply->status,
