@@ -31,8 +31,8 @@ thread_local const Loop* running = nullptr;  // on this thread
 struct Loop::State {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard{context.get_executor()};
-  TurnLink early_hooks, hooks;  // heads of rings
-  bool turn_end_posted = false;
+  TurnLink early_hooks, hooks;   // heads of rings
+  bool turn_end_due = false;     // end_turn has been posted, or a loop that polls calls it behind the pollers
   bool polls = false;            // each look at the pollers begins a turn
   Nanos turn_time = 0;           // 0: nobody has asked for it in this turn
   std::vector<Poller*> pollers;  // none where one was removed in this turn
@@ -75,7 +75,10 @@ void Loop::run_pollers() {
     // Handlers that make others ready at once could continue for ever.
     std::size_t handled = 0;
     while (handled < kMostHandlers && state_->context.poll_one() > 0) ++handled;
-    if (poll_all() || handled > 0) {
+    const bool polled = poll_all();
+    const bool hooked = state_->turn_end_due;
+    if (hooked) end_turn();
+    if (polled || hooked || handled > 0) {
       idle_no_more(false);
       continue;
     }
@@ -94,6 +97,7 @@ void Loop::run_pollers() {
   }
   state_->polls = false;
   state_->turn_time = 0;
+  if (std::exchange(state_->turn_end_due, false)) end_turn_soon();
 }
 
 bool Loop::poll_all() {
@@ -137,7 +141,9 @@ void Loop::at_turn_end(TurnHook& hook) { add_to(state_->hooks, hook); }
 void Loop::before_turn_end(TurnHook& hook) { add_to(state_->early_hooks, hook); }
 
 void Loop::end_turn_soon() {
-  if (std::exchange(state_->turn_end_posted, true)) return;
+  if (std::exchange(state_->turn_end_due, true)) return;
+  // Nothing has to be posted, which would allocate: pollers are called outside of Asio.
+  if (state_->polls) return;
   // Asio runs handlers in the order in which they became ready: this one comes after all that are ready now.
   asio::post(state_->context, [this] { end_turn(); });
 }
@@ -146,7 +152,7 @@ void Loop::end_turn() {
   for (int round = 0; round < kMostRounds && state_->early_hooks.next != &state_->early_hooks; ++round) {
     call_all(state_->early_hooks);
   }
-  state_->turn_end_posted = false;
+  state_->turn_end_due = false;
   if (state_->early_hooks.next != &state_->early_hooks) end_turn_soon();
   call_all(state_->hooks);
   state_->turn_time = 0;

@@ -500,6 +500,31 @@ TEST(Loop, SleepsAtOnceIfLookingHasNotPaid) {
   loop.remove(work);
 }
 
+TEST(Loop, CallsHooksOfPollersBeforeItSleeps) {
+  struct Work final : Poller, TurnHook {
+    explicit Work(Loop& loop) : loop(loop) {}
+    bool poll() noexcept override {
+      if (++polls % 3 != 1) return false;
+      loop.at_turn_end(*this);
+      return true;
+    }
+    bool may_sleep() noexcept override {
+      EXPECT_EQ(ends, (polls + 2) / 3);
+      if (polls > 30) loop.stop();
+      return false;
+    }
+    void on_turn_end() noexcept override { ++ends; }
+    Loop& loop;
+    int polls = 0, ends = 0;
+  };
+  Loop loop;
+  Work work(loop);
+  loop.add(work);
+  loop.run();
+  EXPECT_GT(work.ends, 9);
+  loop.remove(work);
+}
+
 TEST(Watch, SaysWhenADescriptorCanBeReadAsLongAsItLives) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe2(pipe.data(), O_NONBLOCK | O_CLOEXEC), 0);
