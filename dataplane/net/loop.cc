@@ -66,8 +66,8 @@ void Loop::stop() {
 
 void Loop::run_pollers() {
   Nanos idle_since = 0;  // 0: not idle, or nobody wants to know
-  const auto idle_no_more = [&](bool slept) {
-    if (const Nanos since = std::exchange(idle_since, 0); since != 0) state_->spin.waited(now() - since, slept);
+  const auto idle_no_more = [&] {
+    if (const Nanos since = std::exchange(idle_since, 0); since != 0) state_->spin.waited(now() - since);
   };
   state_->polls = true;
   while (!state_->stopping && !state_->pollers.empty()) {
@@ -79,7 +79,7 @@ void Loop::run_pollers() {
     const bool hooked = state_->turn_end_due;
     if (hooked) end_turn();
     if (polled || hooked || handled > 0) {
-      idle_no_more(false);
+      idle_no_more();
       continue;
     }
     if (state_->spin.on()) {
@@ -91,9 +91,8 @@ void Loop::run_pollers() {
       }
     }
     state_->turn_time = 0;
-    const bool sleeps = may_sleep();
-    if (sleeps) state_->context.run_one();
-    idle_no_more(sleeps);
+    if (may_sleep()) state_->context.run_one();
+    idle_no_more();
   }
   state_->polls = false;
   state_->turn_time = 0;
@@ -191,7 +190,8 @@ Nanos Loop::now() {
 asio::io_context& Loop::context() { return state_->context; }
 
 struct Alarm::State : std::enable_shared_from_this<Alarm::State> {
-  State(Loop& loop, std::function<void()> what) : timer(loop.context()), what(std::move(what)) {}
+  State(Loop& loop, std::function<void()> what) : loop(loop), timer(loop.context()), what(std::move(what)) {}
+  Loop& loop;
   asio::steady_timer timer;
   std::function<void()> what;
   std::uint64_t armed =
@@ -205,7 +205,9 @@ Alarm::~Alarm() { cancel(); }
 void Alarm::set(Nanos when) {
   state_->timer.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(when)));
   state_->timer.async_wait([state = state_, armed = ++state_->armed](const asio::error_code&) {
-    if (state->armed == armed) state->what();
+    if (state->armed != armed) return;
+    state->loop.state_->turn_time = 0;
+    state->what();
   });
 }
 

@@ -42,7 +42,8 @@ class TurnHook : private TurnLink {
 };
 
 // A source that the loop looks at in every turn, because no system call reports it: a ring in shared memory, a
-// completion queue. If no poller does anything, the loop spins for its set time, if that has paid lately, and then sleeps.
+// completion queue. If no poller does anything, the loop spins for its set time, where that pays (net/spin.h), and then
+// sleeps.
 class Poller {
  public:
   // Handles what is there; returns false if there was nothing. May remove any poller, and may destroy others but not
@@ -74,13 +75,14 @@ class Loop {
   void add(Poller& poller);
   void remove(Poller& poller);  // no effect if it is not there
   // Sets how long to look at the pollers in vain before sleeping: that trades CPU for latency. The loop does so only as
-  // long as most of its waits end within that time. Default: 0, not at all.
+  // long as most of its waits are short (net/spin.h). Default: 0, not at all.
   // Called before run(), or on the loop's thread.
   void set_spin(Nanos spin);
 
   static Nanos now();  // the monotonic clock; any thread
-  // Returns the time at which the current turn first asked for it: the clock is read once a turn. Never later than
-  // now(); the same as now() outside of run() and on other threads.
+  // Returns the time at which the current turn first asked for it: the clock is read once a turn, and anew when an alarm
+  // fires, so that what the alarm was set for has come. Never later than now(); the same as now() outside of run() and
+  // on other threads.
   Nanos turn_time();
 
   asio::io_context& context();
@@ -93,6 +95,7 @@ class Loop {
   void run_pollers();
   bool poll_all();
   bool may_sleep();
+  friend class Alarm;
   struct State;
   std::unique_ptr<State> state_;
 };
