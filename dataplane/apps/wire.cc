@@ -44,8 +44,8 @@ void add_wire(CLI::App& app, WireSettings& settings) {
                  "directory that memory nodes and their clients on one host share: lanes between them go over rings in "
                  "shared memory; empty: over TCP");
   add_duration(app, "--spin", settings.spin,
-               "look at rings, or for completions of verbs, for this long before sleeping, as long as most waits end "
-               "within that time: latency for CPU; 0s: sleep at once (default 20us, at most 1s)");
+               "look at rings, or for completions of verbs, for this long before sleeping, as long as most waits are "
+               "shorter than ten times that: latency for CPU; 0s: sleep at once (default 20us, at most 1s)");
 }
 
 Status check_wire(const WireSettings& settings) {

@@ -294,7 +294,7 @@ TEST(Agent, AWatchLooksAtOnceAfterAChangeAndSendsOnlyWhatDiffers) {
     }
   }
   const auto took = Clock::now() - began;
-  EXPECT_LT(took, kChanges * milliseconds(500) / 4);
+  EXPECT_LT(took, std::chrono::seconds(3));
   EXPECT_LE(process.looks().size(), 1u + kChanges + static_cast<std::size_t>(took / milliseconds(500)) + 1)
       << "it looked when nothing had changed";
   process.set_epoch(7);

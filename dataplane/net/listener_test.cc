@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "net/loop.h"
+#include "net/one_loop_test.h"
 #include "net/stream.h"
 #include "net/throwaway_ca.h"
 
@@ -38,8 +39,6 @@ namespace fs = std::filesystem;
 using base::Code;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-constexpr Nanos kPatience = 20 * base::kSecond;
 
 // Keeps all that comes, until its peer closes.
 struct Ear final : StreamHandler {
@@ -55,7 +54,7 @@ struct Ear final : StreamHandler {
 };
 
 // A listener and its peers, on one loop.
-class ListenerTest : public testing::Test {
+class ListenerTest : public OneLoop, public testing::Test {
  protected:
   ListenerTest() {
     directory_ = (fs::temp_directory_path() / "farpool-listener-XXXXXX").string();
@@ -82,20 +81,6 @@ class ListenerTest : public testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  // Lets the loop turn until something is so.
-  bool until(const std::function<bool()>& done) {
-    const Nanos end = Loop::now() + kPatience;
-    std::function<void()> look = [&] {
-      if (done() || Loop::now() >= end) return loop.stop();
-      loop.post(look);
-    };
-    loop.post(look);
-    loop.run();
-    return done();
-  }
-  void turns(int count) {
-    until([&count] { return count-- <= 0; });
-  }
   // Returns why there is no connection; ok: an ear has it.
   base::Status dial(const std::string& address, std::shared_ptr<Tls> tls = nullptr, Nanos patience = kPatience) {
     std::optional<base::Status> became;
@@ -114,7 +99,6 @@ class ListenerTest : public testing::Test {
   }
 
   ThrowawayCa ca;
-  Loop loop;
   std::unique_ptr<Listener> listener;
   std::vector<std::unique_ptr<Stream>> accepted;
   std::vector<std::unique_ptr<Ear>> ears;

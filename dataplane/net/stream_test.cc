@@ -17,12 +17,12 @@
 
 #include "net/listener.h"
 #include "net/loop.h"
+#include "net/one_loop_test.h"
 #include "net/throwaway_ca.h"
 
 namespace farpool::net {
 namespace {
 
-constexpr Nanos kPatience = 20 * base::kSecond;
 constexpr std::size_t kAhead = 512 * 1024;
 
 enum class Kind { tcp, tls, local, rings };
@@ -67,7 +67,7 @@ struct Probe final : StreamHandler {
   std::optional<base::Status> closed;
 };
 
-class BothEnds : public testing::TestWithParam<Kind> {
+class BothEnds : public OneLoop, public testing::TestWithParam<Kind> {
  protected:
   BothEnds() {
     ListenOptions options{.address = "127.0.0.1:0"};
@@ -102,28 +102,12 @@ class BothEnds : public testing::TestWithParam<Kind> {
     far->start();
   }
 
-  // Lets the loop turn until something is so.
-  bool until(const std::function<bool()>& done) {
-    const Nanos end = Loop::now() + kPatience;
-    std::function<void()> look = [&] {
-      if (done() || Loop::now() >= end) return loop.stop();
-      loop.post(look);
-    };
-    loop.post(look);
-    loop.run();
-    return done();
-  }
-  // Lets the loop turn so often.
-  void turns(int count) {
-    until([&count] { return count-- <= 0; });
-  }
   // Calls a function on the loop's thread, and lets the turn end.
   void on_loop(std::function<void()> what) {
     loop.post(std::move(what));
     turns(2);
   }
 
-  Loop loop;
   std::unique_ptr<Probe> near, far;
 
  private:
