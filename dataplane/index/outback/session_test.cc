@@ -142,6 +142,14 @@ struct World {
     process.reset();
   }
   Nanos soon() const { return network.now() + 20 * kSecond; }
+  // How many clients the memory has lines for now.
+  std::uint64_t attached() const {
+    std::uint64_t count = 0;
+    for (std::uint64_t i = 0; i < process->table().cut().figures.clients; ++i) {
+      count += memory[process->table().cut().client_at(i) / 8] != 0 ? 1 : 0;
+    }
+    return count;
+  }
   static task::Task<void> note_end(task::Task<void> task, std::size_t& ended) {
     co_await std::move(task);
     ++ended;
@@ -246,7 +254,9 @@ TEST(OutbackSession, CarriesOutOperationsAndSaysGoodbye) {
   EXPECT_EQ(client.sessions(), 1u);
   world.pass(10 * kSecond);  // some leases
   EXPECT_TRUE(client.session().alive()) << client.session().why().message();
+  EXPECT_EQ(world.attached(), 1u);
   world.run(client.leave());
+  EXPECT_EQ(world.attached(), 0u) << "nothing will be asked again";
   ASSERT_EQ(world.process->ended().size(), 1u);
   EXPECT_TRUE(world.process->ended().front().clean);
 }
