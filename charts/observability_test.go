@@ -20,11 +20,12 @@ func exported(t *testing.T) map[string]bool {
 	names := map[string]bool{}
 	quoted := regexp.MustCompile(`"(farpool_[a-z0-9_]+)"`)
 	made := regexp.MustCompile(`(?:gauge|counter)\("([a-z0-9_]+)",`)
-	// The data plane's tables of counters, and what it puts before the names in them.
+	// The data plane's tables of numbers, and what it puts before the names in them: in a loop of its own, or by Samples.
 	table := regexp.MustCompile(`(?s)constexpr auto (k\w+) = std::to_array<base::Count<.*?\n\}\);`)
 	row := regexp.MustCompile(`\{&\w+::\w+,\s*"([a-z_]+)"`)
 	prefixed := regexp.MustCompile(`"(farpool_[a-z_]+_)" \+ std::string\(\w+::(k\w+)\[i\]\.name\) \+ "_total"`)
-	rows, prefixes := map[string][]string{}, map[string]string{}
+	sampled := regexp.MustCompile(`\.(counters|gauges)\("(farpool_[a-z_]+_)", \w+(?:::\w+)*::(k\w+),`)
+	rows, prefixes, gauges := map[string][]string{}, map[string]string{}, map[string]bool{}
 	for _, tree := range []string{"../operator", "../dataplane"} {
 		err := filepath.WalkDir(tree, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_test.cc") {
@@ -52,21 +53,28 @@ func exported(t *testing.T) map[string]bool {
 			for _, match := range prefixed.FindAllStringSubmatch(string(source), -1) {
 				prefixes[match[2]] = match[1]
 			}
+			for _, match := range sampled.FindAllStringSubmatch(string(source), -1) {
+				prefixes[match[3]], gauges[match[3]] = match[2], match[1] == "gauges"
+			}
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(prefixes) < 2 {
-		t.Fatalf("found %d tables of counters that become metrics: the check looked in the wrong place", len(prefixes))
+	if len(prefixes) < 8 {
+		t.Fatalf("found %d tables of numbers that become metrics: the check looked in the wrong place", len(prefixes))
 	}
 	for of, prefix := range prefixes {
-		if len(rows[of]) < 5 {
-			t.Fatalf("found %d counters in the table %s: the check looked in the wrong place", len(rows[of]), of)
+		if len(rows[of]) == 0 {
+			t.Fatalf("found no numbers in the table %s: the check looked in the wrong place", of)
 		}
-		for _, counter := range rows[of] {
-			names[prefix+counter+"_total"] = true
+		for _, number := range rows[of] {
+			if gauges[of] {
+				names[prefix+number] = true
+			} else {
+				names[prefix+number+"_total"] = true
+			}
 		}
 	}
 	if len(names) < 10 {
