@@ -235,6 +235,48 @@ TEST_F(ListenerTest, PeersThatAreTooManyHearWhy) {
   }
 }
 
+// These peers are silent, and their places among those that hear why end with them.
+TEST_F(ListenerTest, OnlySoManyPeersAreToldAtOnceThatTheyAreTooMany) {
+  const auto tls = *Tls::load(ca.issue("farpool://pool/node/n0"), Tls::Kind::mutual);
+  must_listen({.address = "127.0.0.1:0", .tls = tls, .max_connections = 0, .when_full = "-full\r\n"});
+  std::vector<std::unique_ptr<RawSocket>> peers;
+  for (std::size_t i = 0; i <= kRefusalsAtOnce; ++i) {
+    ASSERT_TRUE(connect_to(*peers.emplace_back(std::make_unique<RawSocket>(AF_INET)), listener->address()));
+  }
+  const auto hears = [](const RawSocket& peer) {
+    char byte = 0;
+    return ::recv(peer.number, &byte, 1, MSG_DONTWAIT);
+  };
+  ssize_t last = -1;
+  ASSERT_TRUE(until([&] { return (last = hears(*peers.back())) >= 0; }));
+  EXPECT_EQ(last, 0) << "it shall not hear text where it waits for TLS";
+  EXPECT_EQ(hears(*peers.front()), -1) << "it may still shake hands";
+  peers.clear();
+  bool heard = false;
+  for (const Nanos end = Loop::now() + kPatience; !heard && Loop::now() < end;) {
+    if (!dial(listener->address(), tls).ok()) continue;
+    ASSERT_TRUE(until([&] { return ears.back()->why.has_value(); }));
+    heard = ears.back()->got == "-full\r\n";
+  }
+  EXPECT_TRUE(heard);
+}
+
+TEST_F(ListenerTest, AListenerThatEndsTakesPeersThatShakeHandsIfItShall) {
+  const auto tls = *Tls::load(ca.issue("farpool://pool/node/n0"), Tls::Kind::mutual);
+  for (const bool takes : {true, false}) {
+    must_listen({.address = "127.0.0.1:0", .tls = tls, .take_waiting = takes});
+    std::optional<base::Status> connected;
+    connect(loop, listener->address(), tls, Loop::now() + kPatience, [&](auto stream) { connected = stream.status(); });
+    ASSERT_TRUE(until([&] { return listener->stats().accepted == 1; }));
+    ASSERT_TRUE(accepted.empty());
+    listener.reset();
+    ASSERT_TRUE(until([&] { return connected.has_value(); }));
+    turns(20);
+    EXPECT_EQ(accepted.size(), takes ? 1u : 0u);
+    accepted.clear();
+  }
+}
+
 TEST_F(ListenerTest, ConnectionsOfSeveralListenersCountTogether) {
   const auto open = std::make_shared<std::atomic<std::uint64_t>>(1);
   must_listen({.address = "127.0.0.1:0", .max_connections = 2, .open = open});
@@ -246,6 +288,9 @@ TEST_F(ListenerTest, ConnectionsOfSeveralListenersCountTogether) {
   EXPECT_TRUE(until([&] { return ears[1]->why.has_value(); }));
   accepted.clear();
   EXPECT_EQ(open->load(), 1u);
+  listener.reset();
+  turns(5);
+  EXPECT_EQ(open.use_count(), 1) << "what has ended goes on";
 }
 
 // Their peers believe that they are connected.
@@ -294,13 +339,16 @@ TEST_F(ListenerTest, OneSideAloneMayShowACertificate) {
 }
 
 TEST_F(ListenerTest, PeersThatGoOrHaveNoNameAreNotAccepted) {
-  must_listen({.address = "127.0.0.1:0", .tls = *Tls::load(ca.issue("farpool://pool/node/n0"), Tls::Kind::mutual)});
-  {
-    const RawSocket peer(AF_INET);
-    ASSERT_TRUE(connect_to(peer, listener->address()));
-    ASSERT_TRUE(until([&] { return listener->stats().accepted == 1; }));
+  for (const auto kind : {Tls::Kind::server, Tls::Kind::mutual}) {
+    must_listen({.address = "127.0.0.1:0", .tls = *Tls::load(ca.issue("farpool://pool/node/n0"), kind)});
+    {
+      const RawSocket peer(AF_INET);
+      ASSERT_TRUE(connect_to(peer, listener->address()));
+      ASSERT_TRUE(until([&] { return listener->stats().accepted == 1; }));
+    }
+    ASSERT_TRUE(until([&] { return listener->stats().failed_handshakes + accepted.size() > 0; }));
+    ASSERT_TRUE(accepted.empty());
   }
-  ASSERT_TRUE(until([&] { return listener->stats().failed_handshakes == 1; }));
   (void)dial(listener->address(), *Tls::load(ca.issue(""), Tls::Kind::server));
   ASSERT_TRUE(until([&] { return listener->stats().failed_handshakes == 2; }));
   EXPECT_TRUE(accepted.empty());

@@ -24,6 +24,9 @@ namespace farpool::net {
 namespace {
 
 constexpr std::size_t kAhead = 512 * 1024;
+// More than the buffers of both sockets hold.
+constexpr std::size_t kTooMuch = 16 << 20;
+constexpr Nanos kLastWords = 10 * base::kSecond;
 
 enum class Kind { tcp, tls, local, rings };
 
@@ -102,6 +105,14 @@ class BothEnds : public OneLoop, public testing::TestWithParam<Kind> {
     far->start();
   }
 
+  // Runs the loop until the near end has closed, or for kPatience. Returns whether it has. The loop sleeps meanwhile.
+  bool near_closes() {
+    near->closing = [this] { loop.stop(); };
+    Alarm patience(loop, [this] { loop.stop(); });
+    patience.set(Loop::now() + kPatience);
+    loop.run();
+    return near->closings > 0;
+  }
   // Calls a function on the loop's thread, and lets the turn end.
   void on_loop(std::function<void()> what) {
     loop.post(std::move(what));
@@ -270,12 +281,117 @@ TEST_P(OverSockets, AHandlerMayGoOnWithTheOtherHalf) {
   EXPECT_EQ(far->input_ends, 1);
 }
 
+// A read that is under way would meet the end of the peer first.
+TEST_P(BothEnds, AHandlerMayReadOnWhenThePeerTakesNothingMore) {
+  near->stream->pause_reading();
+  near->reads_on = near->goes_on = true;
+  far->input = [] {};  // leaves it
+  start();
+  on_loop([&] { near->stream->write(std::string(kTooMuch, 'x')); });
+  on_loop([&] { near->stream->write("and more"); });
+  on_loop([&] { far->stream->write("last words"); });
+  ASSERT_TRUE(until([&] { return far->sent > 0 && far->inputs > 0; }));
+  on_loop([&] { far->stream->close({}); });
+  ASSERT_TRUE(until([&] { return near->output_ends > 0; }));
+  EXPECT_EQ(near->stream->unsent(), 0u);
+  on_loop([&] { near->stream->write("nobody gets this"); });
+  EXPECT_EQ(near->stream->unsent(), 0u);
+  EXPECT_EQ(near->closings, 0);
+  on_loop([&] { near->stream->resume_reading(); });
+  ASSERT_TRUE(until([&] { return near->got == "last words"; }));
+  on_loop([&] { near->stream->finish(); });
+  ASSERT_TRUE(until([&] { return near->closings > 0; }));
+  EXPECT_EQ(near->output_ends, 1);
+}
+
+TEST_P(BothEnds, APeerThatHasGoneIsFoundByAWrite) {
+  near->stream->pause_reading();
+  near->reads_on = true;
+  start();
+  on_loop([&] { far->stream->close({}); });
+  const Nanos end = Loop::now() + kPatience;
+  while (near->output_ends == 0 && Loop::now() < end) on_loop([&] { near->stream->write("nobody gets this"); });
+  on_loop([&] { near->stream->write("nor this"); });
+  EXPECT_EQ(near->stream->unsent(), 0u);
+  EXPECT_EQ(near->output_ends, 1);
+  EXPECT_EQ(near->closings, 0);
+}
+
+TEST_P(BothEnds, AClosedStreamHasNoMoreToSayOfWhatItWrote) {
+  near->reads_on = true;
+  near->start();
+  on_loop([&] { near->stream->write(std::string(kTooMuch, 'x')); });
+  on_loop([&] { near->stream->close({}); });
+  ASSERT_TRUE(until([&] { return near->closings > 0; }));
+  turns(20);
+  EXPECT_EQ(near->output_ends + near->sent, 0);
+}
+
+// What a peer sends after a goodbye breaks TLS, and rings have one end.
+class OverPlainSockets : public BothEnds {
+ protected:
+  void hear_out() {
+    far->goes_on = true;
+    far->start();
+    on_loop([&] { near->stream->finish(); });
+    ASSERT_TRUE(until([&] { return far->input_ends > 0; }));
+    on_loop([&] { far->stream->write(std::string(kTooMuch, 'x')); });
+    ASSERT_TRUE(until([&] { return far->sent + far->closings > 0; }));
+    EXPECT_EQ(far->sent, 1) << far->closed.value_or(base::Status()).message();
+    on_loop([&] { far->stream->finish(); });
+    ASSERT_TRUE(until([&] { return far->closings > 0; }));
+    EXPECT_TRUE(far->closed->ok()) << far->closed->message();
+  }
+};
+
+// A socket that is closed with unread input resets the connection.
+TEST_P(OverPlainSockets, AStreamThatFinishesTakesWhatItsPeerStillSends) {
+  near->start();
+  hear_out();
+  ASSERT_TRUE(until([&] { return near->closings > 0; }));
+  EXPECT_TRUE(near->closed->ok()) << near->closed->message();
+  EXPECT_EQ(near->inputs, 0);
+}
+
+TEST_P(OverPlainSockets, AStreamThatDoesNotReadTakesItToo) { hear_out(); }
+
+// The far end neither reads nor closes.
+TEST_P(BothEnds, AStreamThatFinishesWaitsASecondForItsPeer) {
+  near->start();
+  std::optional<Alarm> again;
+  again.emplace(loop, [&] {
+    near->stream->finish();  // makes it no longer
+    again->set(Loop::now() + 100 * base::kMillisecond);
+  });
+  const Nanos began = Loop::now();
+  again->set(began);
+  ASSERT_TRUE(near_closes());
+  EXPECT_TRUE(near->closed->ok()) << near->closed->message();
+  EXPECT_LT(Loop::now() - began, kLastWords) << "it waited as long as for one that does not take what was written";
+}
+
+class OverTcp : public BothEnds {};
+
+TEST_P(OverTcp, AStreamThatFinishesWaitsTenSecondsForAPeerThatTakesNothing) {
+  near->start();
+  const Nanos began = Loop::now();
+  loop.post([&] {
+    near->stream->write(std::string(kTooMuch, 'x'));
+    near->stream->finish();
+  });
+  ASSERT_TRUE(near_closes());
+  EXPECT_GE(Loop::now() - began, kLastWords);
+  EXPECT_GT(near->stream->unsent(), 0u);
+}
+
 std::string name_of(const testing::TestParamInfo<Kind>& info) {
   constexpr std::array kNames{"Tcp", "Tls", "Local", "Rings"};
   return kNames[static_cast<std::size_t>(info.param)];
 }
 INSTANTIATE_TEST_SUITE_P(All, BothEnds, testing::Values(Kind::tcp, Kind::tls, Kind::local, Kind::rings), name_of);
 INSTANTIATE_TEST_SUITE_P(All, OverSockets, testing::Values(Kind::tcp, Kind::tls, Kind::local), name_of);
+INSTANTIATE_TEST_SUITE_P(All, OverPlainSockets, testing::Values(Kind::tcp, Kind::local), name_of);
+INSTANTIATE_TEST_SUITE_P(All, OverTcp, testing::Values(Kind::tcp), name_of);
 
 }  // namespace
 }  // namespace farpool::net

@@ -90,6 +90,35 @@ TEST(Tls, EachKindAsksForWhatItSays) {
 }
 
 // It looks at the files after a second, whether or not they have changed.
+// Each connection asks for the files' content.
+TEST(Tls, FilesAreLookedAtOnceASecond) {
+  ThrowawayCa ca;
+  const TlsFiles files = ca.issue(kUri);
+  // Says how often changed files are read when somebody asks right after they were looked at.
+  const auto reads = [&](Tls& tls) {
+    const std::uint64_t before = tls.generation();
+    ca.issue_into(files, kUri);
+    (void)tls.context();
+    return tls.generation() - before;
+  };
+  for (const Nanos end = Loop::now() + 20 * base::kSecond;;) {
+    ASSERT_LT(Loop::now(), end) << "this machine never does it within a second";
+    const Nanos loads = Loop::now();
+    const auto tls = Tls::load(files, Tls::Kind::mutual);
+    ASSERT_TRUE(tls.ok());
+    const std::uint64_t first = reads(**tls);
+    if (Loop::now() >= loads + base::kSecond) continue;
+    EXPECT_EQ(first, 0u);
+    while ((*tls)->generation() == 1 && Loop::now() < end) (void)(*tls)->context();
+    ASSERT_EQ((*tls)->generation(), 2u);
+    const Nanos looks = Loop::now();
+    const std::uint64_t second = reads(**tls);
+    if (Loop::now() >= looks + base::kSecond) continue;
+    EXPECT_EQ(second, 0u);
+    return;
+  }
+}
+
 TEST(Tls, FilesAreReadAgainOnlyIfTheyHaveChanged) {
   ThrowawayCa ca;
   const TlsFiles files = ca.issue(kUri);
