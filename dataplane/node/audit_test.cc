@@ -208,7 +208,10 @@ TEST(Audit, FindsAndNamesEveryKindOfDamage) {
     EXPECT_GT(audit.damage(), 0u) << name;
     ASSERT_GT(audit.count(each.wrong), 0u) << name << ", found instead:\n" << text(audit);
     bool named = false;
+    if (each.wrong == Wrong::segment_header_impossible) EXPECT_EQ(audit.segments_damaged, 1u);
+    if (each.wrong != Wrong::counters_off) EXPECT_EQ(audit.count(Wrong::counters_off), 0u) << name;
     for (const Finding& finding : audit.findings) {
+      if (finding.region == "table") EXPECT_EQ(finding.entry.has_value(), finding.wrong != Wrong::row_torn) << name;
       named = named || (finding.wrong == each.wrong && finding.what.find(each.says) != std::string::npos);
       EXPECT_LT(finding.offset, image.bytes().size());
       EXPECT_FALSE(finding.region.empty());
@@ -265,6 +268,9 @@ TEST(Audit, SaysWhatADeathExplains) {
     const Audit audit = audit_of(image);
     EXPECT_EQ(audit.damage(), 0u) << text(audit);
     EXPECT_EQ(audit.count(each.wrong), 1u) << kind_of(each.wrong).name << ":\n" << text(audit);
+    EXPECT_EQ(std::ranges::count(audit.findings, each.wrong, &Finding::wrong), 1) << kind_of(each.wrong).name;
+    EXPECT_EQ(audit.barriers, each.wrong == Wrong::barrier_standing ? 1u : 0u);
+    EXPECT_EQ(audit.count(Wrong::barrier_standing), audit.barriers);
     EXPECT_TRUE(kind_of(each.wrong).mended);
   }
   // RACE's kinds: index/race/table_test.cc.
@@ -437,6 +443,65 @@ TEST(Audit, SaysWhyItCannotRead) {
   other.record().geometry.memory_bytes += layout::kPage;
   layout::write_private_page(other.bytes().last(layout::kPage), other.record());
   EXPECT_NE(why(other, all).find("speaks of"), std::string::npos) << why(other, all);
+}
+
+// Its claim was cut short, or the words are of another operation.
+TEST(Audit, LocksThatNobodyClaimsNeedNotBeThere) {
+  TestImage image;
+  const layout::HeldLocks beyond{image.region(layout::kLocks).size(), 1};
+  image.slot(2).holder = TestImage::kHolder;
+  image.slot(2).lock_word[0] = beyond;
+  image.claim(3, {4});
+  image.slot(3).lock_word[3] = {beyond.offset, 0};
+  image.slot(3).seal_claim();
+  const Audit audit = audit_of(image);
+  EXPECT_EQ(audit.damage(), 0u) << text(audit);
+  EXPECT_EQ(audit.count(Wrong::operation_half_done), 2u);
+}
+
+TEST(Audit, SaysHowFarItIs) {
+  TestImage image;
+  std::uint64_t last = 0;
+  int calls = 0, of_the_heap = 0;
+  const std::uint64_t heap = image.geometry().at(layout::kHeap).offset;
+  const auto memory = audit_memory(image.bytes(), {.progress = [&](std::uint64_t done, std::uint64_t of) {
+                                     EXPECT_EQ(of, image.bytes().size());
+                                     EXPECT_GE(done, last);
+                                     EXPECT_LE(done, of);
+                                     last = done;
+                                     ++calls;
+                                     of_the_heap += done == heap ? 1 : 0;
+                                   }});
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(last, image.bytes().size());
+  EXPECT_GT(of_the_heap, 0);
+  EXPECT_LT(static_cast<std::uint64_t>(calls), image.geometry().segments);
+}
+
+TEST(Audit, KeepsSomeFindingsOfSlotsAndLocks) {
+  layout::GeometryRequest request = TestImage::kGeometry;
+  request.max_sessions = 128;
+  request.rows_per_lock = 1;
+  while (!layout::plan_geometry(request).ok()) request.memory_bytes += layout::kPage;
+  const layout::Geometry g = layout::plan_geometry(request).value();
+  std::vector<std::byte> memory(g.memory_bytes);
+  const std::uint64_t slots = g.at(layout::kSlots).bytes / sizeof(OperationSlot), locks = g.lock_bits;
+  ASSERT_GT(std::min(slots, locks), Audit::kMostFindings);
+  const auto word = [&](layout::RegionId id, std::uint64_t offset) -> std::uint64_t& {
+    return *reinterpret_cast<std::uint64_t*>(memory.data() + g.at(id).offset + offset);
+  };
+  for (std::uint64_t i = 0; i < slots; ++i) {
+    word(layout::kSlots, i * sizeof(OperationSlot) + layout::kSlotHolder.offset) = TestImage::kHolder;
+  }
+  for (std::uint64_t i = 0; i < locks; ++i) {
+    word(layout::kLocks, i / layout::kLocksPerWord * 8) |= 1ull << i % layout::kLocksPerWord;
+  }
+  const Audit audit = audit_regions(g, memory, {}, {});
+  EXPECT_EQ(audit.count(Wrong::operation_half_done), slots);
+  EXPECT_EQ(audit.count(Wrong::lock_without_holder), locks);
+  for (const Wrong wrong : {Wrong::operation_half_done, Wrong::lock_without_holder}) {
+    EXPECT_EQ(std::ranges::count(audit.findings, wrong, &Finding::wrong), Audit::kMostFindings) << kind_of(wrong).name;
+  }
 }
 
 TEST(Audit, KeepsSomeFindingsOfEachKindAndCountsAll) {
