@@ -277,6 +277,30 @@ TEST_F(ListenerTest, AListenerThatEndsTakesPeersThatShakeHandsIfItShall) {
   }
 }
 
+TEST_F(ListenerTest, APeerThatHasEndedItsHalfGetsWhatWasWritten) {
+  constexpr std::size_t kMuch = 16 << 20;
+  must_listen({.address = "127.0.0.1:0"});
+  const RawSocket peer(AF_INET);
+  ASSERT_TRUE(connect_to(peer, listener->address()));
+  ASSERT_TRUE(wait_for_accepted(1));
+  Ear ear(std::move(accepted[0]));
+  loop.post([&] {
+    ear.stream->write(std::string(kMuch, 'x'));
+    ear.stream->finish();
+  });
+  turns(2);
+  ASSERT_EQ(::shutdown(peer.number, SHUT_WR), 0);
+  turns(20);
+  std::size_t got = 0;
+  std::vector<char> some(1 << 20);
+  ASSERT_TRUE(until([&] {
+    const ssize_t more = ::recv(peer.number, some.data(), some.size(), MSG_DONTWAIT);
+    got += more > 0 ? static_cast<std::size_t>(more) : 0;
+    return more == 0 || (more < 0 && errno != EAGAIN);
+  }));
+  EXPECT_EQ(got, kMuch);
+}
+
 TEST_F(ListenerTest, ConnectionsOfSeveralListenersCountTogether) {
   const auto open = std::make_shared<std::atomic<std::uint64_t>>(1);
   must_listen({.address = "127.0.0.1:0", .max_connections = 2, .open = open});

@@ -274,8 +274,10 @@ TEST_P(OverSockets, AHandlerMayGoOnWithTheOtherHalf) {
   ASSERT_TRUE(until([&] { return far->input_ends > 0; }));
   on_loop([&] {
     EXPECT_TRUE(far->stream->open());
-    far->stream->finish();
+    far->stream->resume_reading();
   });
+  turns(20);
+  on_loop([&] { far->stream->finish(); });
   ASSERT_TRUE(until([&] { return far->closings > 0 && near->closings > 0; }));
   EXPECT_TRUE(far->closed->ok()) << far->closed->message();
   EXPECT_EQ(far->input_ends, 1);
@@ -317,6 +319,17 @@ TEST_P(BothEnds, APeerThatHasGoneIsFoundByAWrite) {
   EXPECT_EQ(near->closings, 0);
 }
 
+TEST_P(BothEnds, AStreamWhosePeerTakesNothingMoreClosesUnlessItIsToReadOn) {
+  near->stream->pause_reading();
+  start();
+  on_loop([&] { far->stream->close({}); });
+  const Nanos end = Loop::now() + kPatience;
+  while (near->closings == 0 && Loop::now() < end) on_loop([&] { near->stream->write("nobody gets this"); });
+  ASSERT_EQ(near->closings, 1);
+  EXPECT_FALSE(near->closed->ok());
+  EXPECT_EQ(near->output_ends, 1);
+}
+
 TEST_P(BothEnds, AClosedStreamHasNoMoreToSayOfWhatItWrote) {
   near->reads_on = true;
   near->start();
@@ -354,6 +367,17 @@ TEST_P(OverPlainSockets, AStreamThatFinishesTakesWhatItsPeerStillSends) {
 }
 
 TEST_P(OverPlainSockets, AStreamThatDoesNotReadTakesItToo) { hear_out(); }
+
+TEST_P(OverPlainSockets, AConnectionThatBreaksIsNotOneThatEnds) {
+  far->goes_on = true;
+  far->start();
+  on_loop([&] { far->stream->write("nobody reads this"); });
+  ASSERT_TRUE(until([&] { return near->stream->readable(); }));
+  on_loop([&] { near->stream->close({}); });
+  ASSERT_TRUE(until([&] { return far->closings > 0; }));
+  EXPECT_FALSE(far->closed->ok());
+  EXPECT_EQ(far->input_ends, 0);
+}
 
 // The far end neither reads nor closes.
 TEST_P(BothEnds, AStreamThatFinishesWaitsASecondForItsPeer) {

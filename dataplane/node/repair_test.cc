@@ -76,6 +76,9 @@ Task<void> accusing_again(Client& client, std::vector<Suspects::Unmoved> before,
                           std::optional<Result<Suspects>>& answer) {
   answer = co_await client.repairer->accuse_again(std::move(before), deadline, client.cost);
 }
+Task<void> judging(session::Suspicion& suspicion, Nanos deadline, Cost& cost, std::optional<Result<bool>>& answer) {
+  answer = co_await suspicion.judge(deadline, cost);
+}
 Task<void> sweeping(Client& client, Nanos deadline, std::optional<Result<Repairer::Swept>>& answer) {
   answer = co_await client.repairer->sweep(deadline, client.cost);
 }
@@ -135,7 +138,9 @@ struct RepairWorld : TestWorld {
     slot.keys_after = slot.keys + 3;
     slot.bytes_after = slot.bytes + 50;
     slot.seal_plan();
-    for (const HeldLocks& held : locks) lock(held.offset) |= held.mask;
+    for (const HeldLocks& held : locks) {
+      if (held.mask != 0) lock(held.offset) |= held.mask;
+    }
     return index;
   }
 
@@ -236,7 +241,7 @@ TEST(Repair, AClaimThatIsTornHoldsNothing) {
   RepairWorld world;
   Client& dead = world.add();
   Client& living = world.add();
-  const std::uint64_t index = world.claim(dead, {kFirst});
+  const std::uint64_t index = world.claim(dead, {kFirst, {12, 1}});
   world.words(index).claim ^= 1;
   world.lock(kFirst.offset) = kFirst.mask;  // of others
   world.end(dead);
@@ -245,6 +250,21 @@ TEST(Repair, AClaimThatIsTornHoldsNothing) {
   EXPECT_EQ(world.words(index).holder, 0u);
   EXPECT_EQ(living.marks().unmade, 1u);
   EXPECT_EQ(living.marks().repaired, 1u);
+}
+
+TEST(Repair, AWordOfWhichNoLockIsNamedNeedNotBeThere) {
+  RepairWorld world;
+  Client& dead = world.add();
+  Client& living = world.add();
+  const HeldLocks none{13, 0};
+  const std::uint64_t claimed = world.claim(dead, {none, kFirst});
+  const std::uint64_t written = world.write(dead, {none, kSame}, 1);
+  world.lock(kFirst.offset) = kFirst.mask;
+  world.end(dead);
+  const Status status = world.repair(living, {claimed, written});
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(world.lock(kFirst.offset) | world.lock(kSame.offset), 0u);
+  EXPECT_EQ(world.words(claimed).holder | world.words(written).holder, 0u);
 }
 
 TEST(Repair, WhatNamesNoLockOrNoSlotIsSaid) {
@@ -402,6 +422,30 @@ TEST(Repair, AWitnessThatNeverMovesIsFenced) {
   EXPECT_EQ(world.words(world.witness).holder, world.other.incarnation()) << "its own repair is another";
 }
 
+TEST(Repair, EachWitnessIsWaitedFor) {
+  TwoNames world;
+  const std::uint64_t second = world.claim(world.other, {kFirst}, 1);
+  world.begin();
+  world.words(world.witness).holder = 0;
+  world.pass(10 * kMillisecond);
+  EXPECT_FALSE(world.answer);
+  EXPECT_EQ(world.living.marks().waited_for, 2u);
+  world.words(second).holder = 0;
+  ASSERT_TRUE(world.ends(10 * kMillisecond));
+  EXPECT_TRUE(world.answer->ok()) << world.answer->message();
+}
+
+// Its last verbs land until the memory node says that it has ended.
+TEST(Repair, AWitnessIsLookedAtAgainWhenItHasEnded) {
+  TwoNames world;
+  world.begin();
+  ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions_fenced == 2; }));
+  world.words(world.witness).seal_plan();
+  ASSERT_TRUE(world.ends(10 * kMillisecond));
+  EXPECT_TRUE(world.answer->ok()) << world.answer->message();
+  EXPECT_EQ(world.lock(kFirst.offset), kFirst.mask) << "the witness writes rows under it";
+}
+
 TEST(Repair, ADeadWitnessThatWroteRowsKeepsItsLocks) {
   for (const bool quarantined : {false, true}) {
     TwoNames world;
@@ -540,14 +584,15 @@ TEST(Repair, OperationsOfOneClientRepairOneAfterTheOther) {
 
 // At whatever moments they meet.
 TEST(Repair, SeveralClientsRepairASlotOnce) {
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     RepairWorld world(seed);
     Client& dead = world.add();
     Client& one = world.add();
     Client& other = world.add();
-    const bool writes = seed % 2 == 0;
+    const bool writes = seed % 3 == 0, torn = seed % 3 == 1;
     const std::uint64_t index = writes ? world.write(dead, {kFirst, kThird}) : world.claim(dead, {kFirst, kThird});
-    world.lock(kFirst.offset) = kFirst.mask;
+    if (torn) world.words(index).claim ^= 1;
+    world.lock(kFirst.offset) = torn ? 0 : kFirst.mask;
     world.end(dead);
     std::optional<Status> first, second;
     task::Scope scope;
@@ -559,38 +604,171 @@ TEST(Repair, SeveralClientsRepairASlotOnce) {
     EXPECT_TRUE(second->ok()) << second->message();
     EXPECT_EQ(one.marks().repaired + other.marks().repaired, 1u) << seed;
     EXPECT_EQ(one.marks().finished + other.marks().finished, writes ? 1u : 0u);
-    EXPECT_EQ(one.marks().unmade + other.marks().unmade, 0u);
+    EXPECT_EQ(one.marks().unmade + other.marks().unmade, torn ? 1u : 0u);
     EXPECT_EQ(world.lock(kFirst.offset) | world.lock(kThird.offset), 0u);
     EXPECT_EQ(world.words(index).holder, 0u);
     EXPECT_TRUE(world.leases_are_free());
   }
 }
 
-// Whatever step its session ends at, a repair says so soon.
-TEST(Repair, EndsWithItsSession) {
-  int ended = 0;
-  for (Nanos at = 0; at < 60 * kMicrosecond; at += kMicrosecond) {
-    TwoNames world;
-    const bool sweeps = at / kMicrosecond % 2 == 0;
-    std::optional<Result<Repairer::Swept>> swept;
-    const auto over = [&] { return sweeps ? swept.has_value() : world.answer.has_value(); };
-    world.scope.spawn(sweeps ? sweeping(world.living, world.in(20 * kSecond), swept)
-                             : repairing(world.living, {world.index}, world.in(20 * kSecond), world.answer));
-    world.pass(at + 1);
-    if (over()) continue;
-    world.living.session->end({Code::stale, "the test ends it"});
-    ASSERT_TRUE(world.wait_until(over, 3 * kMillisecond)) << at;
-    const Status status = sweeps ? swept->status() : *world.answer;
-    EXPECT_EQ(status.code(), Code::stale) << at;
-    EXPECT_THAT(status.message(), HasSubstr("the test ends it")) << at;
-    ++ended;
+TEST(Repair, RepairersOfDifferentSlotsDoNotWaitForEachOtherForEver) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    RepairWorld world(seed);
+    Client& dead = world.add();
+    Client& one = world.add();
+    Client& other = world.add();
+    const std::uint64_t forth = world.claim(dead, {kThird, kFirst}), back = world.claim(dead, {kFirst, kThird}, 1);
+    world.end(dead);
+    std::optional<Status> first, second;
+    task::Scope scope;
+    scope.spawn(repairing(one, {forth}, world.in(20 * kSecond), first));
+    scope.spawn(repairing(other, {back}, world.in(20 * kSecond), second));
+    ASSERT_TRUE(world.wait_until([&] { return first && second; }));
+    EXPECT_TRUE(first->ok() && second->ok()) << first->message() << second->message();
+    EXPECT_EQ(one.marks().repaired + other.marks().repaired, 2u);
   }
-  EXPECT_GE(ended, 50);
 }
 
-Task<void> judging(session::Suspicion& suspicion, Nanos deadline, Cost& cost, std::optional<Result<bool>>& answer) {
-  answer = co_await suspicion.judge(deadline, cost);
+TEST(Repair, ARepairHasTheLeasesOfAllWordsOrBeginsNothing) {
+  RepairWorld world;
+  Client& dead = world.add();
+  Client& other = world.add();
+  Client& living = world.add();
+  const std::uint64_t index = world.write(dead, {kFirst, kThird, kSame});
+  world.end(dead);
+  task::Event go;
+  living.rows.go = &go;
+  std::optional<Status> answer;
+  const auto lease = [&](const HeldLocks& held) -> std::uint64_t& {
+    return world.at<std::uint64_t>(layout::kLeases,
+                                   8 * layout::lease_of(held.offset, world.geometry().at(layout::kLocks).bytes));
+  };
+  // Another repairer has one of them.
+  lease(kSame) = LeaseWord::held_by(lease(kSame), other.session->grant().session_id);
+  EXPECT_EQ(world.repair(living, {index}, 10 * kMillisecond).code(), Code::timed_out);
+  EXPECT_THAT(living.rows.numbers, IsEmpty());
+  EXPECT_FALSE(LeaseWord::held(lease(kThird)));
+  EXPECT_EQ(world.words(index).holder, dead.incarnation());
+  const session::RepairMarks marks = session::marks_of(*living.session, living.repairer.get());
+  EXPECT_EQ(marks.complaints, living.marks().complaints + living.session->leases().marks().complaints);
+  EXPECT_GT(marks.complaints, living.marks().complaints);
+  EXPECT_GT(marks.lease_waits, 0u);
+  lease(kSame) = LeaseWord::released(lease(kSame));
+
+  task::Scope scope;
+  scope.spawn(repairing(living, {index}, world.in(20 * kSecond), answer));
+  ASSERT_TRUE(world.wait_until([&] { return !living.rows.numbers.empty(); }));
+  for (const HeldLocks& held : {kFirst, kThird, kSame}) EXPECT_TRUE(LeaseWord::held(lease(held))) << held.offset;
+  go.set();
+  ASSERT_TRUE(world.wait_until([&] { return answer.has_value(); }));
+  EXPECT_TRUE(answer->ok()) << answer->message();
+  EXPECT_TRUE(world.leases_are_free());
 }
+
+TEST(Repair, WordsThatShareALeaseNeedItOnce) {
+  RepairWorld world;
+  world.kill();
+  world.options.geometry.table_percent = 50;
+  world.options.geometry.rows_per_lock = 1;
+  world.memory = std::move(*Memory::anonymous(16 << 20));
+  world.begin_life();
+  world.node->stand_alone();
+  ASSERT_EQ(layout::lease_of(0, world.geometry().at(layout::kLocks).bytes),
+            layout::lease_of(8, world.geometry().at(layout::kLocks).bytes));
+  Client& dead = world.add();
+  Client& living = world.add();
+  const std::uint64_t index = world.claim(dead, {kThird, kSame});
+  world.end(dead);
+  const Status status = world.repair(living, {index}, kSecond);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(living.marks().repaired, 1u);
+}
+
+// Verbs of its holder land until the memory node says that it has ended.
+TEST(Repair, AClientThatIsBeingEndedIsWaitedFor) {
+  for (const bool in_time : {true, false}) {
+    RepairWorld world;
+    Client& other = world.add();
+    Client& living = world.add();
+    const std::uint64_t index = world.claim(other, {kFirst});
+    other.port->pause();
+    ASSERT_TRUE(world.repair(living, {index}).ok());
+    EXPECT_EQ(living.marks().repaired, 0u) << "it may live";
+    world.pass(world.timeout());
+    task::Event go;
+    living.rows.go = &go;
+    std::optional<Status> answer;
+    task::Scope scope;
+    scope.spawn(repairing(living, {index}, in_time ? world.in(20 * kSecond) : world.in(kMicrosecond), answer));
+    ASSERT_TRUE(world.wait_until([&] { return world.node->stats().sessions_fenced == 1; }));
+    world.write(other, {kSame});
+    if (!in_time) {
+      ASSERT_TRUE(world.wait_until([&] { return answer.has_value(); }, 10 * kMillisecond));
+      EXPECT_EQ(answer->code(), Code::timed_out);
+      EXPECT_THAT(answer->message(), HasSubstr("before a client that had stopped was fenced"));
+      continue;
+    }
+    ASSERT_TRUE(world.wait_until([&] { return !living.rows.numbers.empty(); }));
+    EXPECT_TRUE(LeaseWord::held(world.at<std::uint64_t>(
+        layout::kLeases, 8 * layout::lease_of(kSame.offset, world.geometry().at(layout::kLocks).bytes))));
+    go.set();
+    ASSERT_TRUE(world.wait_until([&] { return answer.has_value(); }));
+    EXPECT_TRUE(answer->ok()) << answer->message();
+    EXPECT_EQ(world.words(index).holder, 0u);
+    EXPECT_EQ(world.lock(kSame.offset), 0u);
+  }
+}
+
+TEST(Repair, AllSlotsAreRepairedThatWereNamed) {
+  RepairWorld world;
+  Client& dead = world.add();
+  Client& living = world.add();
+  const std::uint64_t one = world.claim(dead, {kFirst}), other = world.claim(dead, {kFirst}, 2);
+  world.end(dead);
+  ASSERT_TRUE(world.repair(living, {one, other}).ok());
+  EXPECT_EQ(living.marks().repaired, 2u);
+}
+
+// Whatever step its session ends at, an operation says so soon.
+TEST(Repair, EndsWithItsSession) {
+  enum class What { repair_of_claim, repair_of_writer, sweep, accuse, judge };
+  for (const What what : {What::repair_of_claim, What::repair_of_writer, What::sweep, What::accuse, What::judge}) {
+    int ended = 0;
+    for (Nanos at = 0; at < 60 * kMicrosecond; at += kMicrosecond) {
+      TwoNames world;
+      session::Suspicion suspicion(*world.living.session, *world.living.repairer);
+      suspicion.blocked(kFirst.offset, kFirst.mask);
+      if (what == What::repair_of_writer) {
+        world.words(world.index).seal_plan();
+        world.words(world.witness).holder = 0;
+      }
+      world.pass(world.timeout() / 8);
+      const Nanos deadline = world.in(20 * kSecond);
+      std::optional<Result<Repairer::Swept>> swept;
+      std::optional<Result<Suspects>> accused;
+      std::optional<Result<bool>> judged;
+      const auto told = [&]() -> std::optional<Status> {
+        if (swept) return swept->status();
+        if (accused) return accused->status();
+        if (judged) return judged->status();
+        return world.answer;
+      };
+      world.scope.spawn(what == What::sweep    ? sweeping(world.living, deadline, swept)
+                        : what == What::accuse ? accusing(world.living, kFirst, deadline, accused)
+                        : what == What::judge  ? judging(suspicion, deadline, world.living.cost, judged)
+                                               : repairing(world.living, {world.index}, deadline, world.answer));
+      world.pass(at + 1);
+      if (told()) continue;
+      world.living.session->end({Code::stale, "the test ends it"});
+      ASSERT_TRUE(world.wait_until([&] { return told().has_value(); }, 3 * kMillisecond)) << at;
+      EXPECT_EQ(told()->code(), Code::stale) << at;
+      EXPECT_THAT(told()->message(), HasSubstr("the test ends it")) << at;
+      ++ended;
+    }
+    EXPECT_GE(ended, 5) << static_cast<int>(what);
+  }
+}
+
 Task<void> repairing_suspects(session::Suspicion& suspicion, Nanos deadline, Cost& cost,
                               std::optional<Status>& answer) {
   answer = co_await suspicion.repair(deadline, cost);
@@ -610,7 +788,7 @@ struct Judge : RepairWorld {
 
 TEST(Suspicion, ComesWhenAPlaceStaysTaken) {
   Judge world;
-  EXPECT_FALSE(*world.judge()) << "nothing is blocked";
+  EXPECT_FALSE(*world.judge(0)) << "nothing is blocked";
   const std::uint64_t index = world.claim(world.dead, {kFirst});
   world.lock(kFirst.offset) = kFirst.mask;
   const Nanos begun = world.network.now();
@@ -633,7 +811,7 @@ TEST(Suspicion, ComesWhenAPlaceStaysTaken) {
   EXPECT_TRUE(repaired->ok()) << repaired->message();
   EXPECT_EQ(world.words(index).holder, 0u);
   EXPECT_EQ(world.lock(kFirst.offset), 0u);
-  EXPECT_FALSE(*world.judge()) << "it begins anew";
+  EXPECT_FALSE(*world.judge(0)) << "it begins anew";
 }
 
 TEST(Suspicion, BeginsAnewWhenBitsComeFreeOrAnotherPlaceIsBlocked) {
@@ -658,12 +836,29 @@ TEST(Suspicion, BeginsAnewWhenBitsComeFreeOrAnotherPlaceIsBlocked) {
     EXPECT_EQ(complaints(), 0u);
   }
   // A bit that stays is the one.
-  world.suspicion.came_free(kFirst.offset);
-  world.suspicion.blocked(kFirst.offset, 0b110);
-  world.pass(world.timeout() / 8);
-  world.suspicion.blocked(kFirst.offset, 0b100);
-  EXPECT_FALSE(*world.judge());
-  EXPECT_EQ(complaints(), 1u);
+  for (const bool names_it : {false, true}) {
+    world.claim(world.dead, {{kFirst.offset, names_it ? 0b100u : 0b010u}});
+    world.suspicion.came_free(kFirst.offset);
+    world.suspicion.blocked(kFirst.offset, 0b110);
+    world.pass(world.timeout() / 8);
+    world.suspicion.blocked(kFirst.offset, 0b100);
+    EXPECT_FALSE(*world.judge());
+    EXPECT_EQ(complaints(), names_it ? 1u : 0u);
+  }
+}
+
+TEST(Suspicion, OfAnotherPlaceIsOfItsHolder) {
+  Judge world;
+  Client& other = world.add();
+  world.claim(world.dead, {kFirst});
+  const std::uint64_t suspect = world.claim(other, {kSame});
+  for (const HeldLocks& place : {kFirst, kSame}) {
+    world.suspicion.blocked(place.offset, place.mask);
+    world.pass(world.timeout() / 8);
+    EXPECT_FALSE(*world.judge());
+  }
+  world.pass(world.timeout());
+  EXPECT_THAT(world.accuse(world.living, kSame).ended, ElementsAre(suspect)) << "it was reported then";
 }
 
 TEST(Suspicion, SaysWhoMayHoldThePlaceWhenTheDeadlineIsNear) {

@@ -45,6 +45,10 @@ TEST(Session, OpensTicksAndSaysGoodbye) {
   ASSERT_TRUE(session);
   EXPECT_EQ(session->grant().slots, 4u);
   EXPECT_EQ(session->epoch(), 1u);
+  EXPECT_TRUE(session->why().ok());
+  for (const layout::RegionId id : {layout::kSlots, layout::kTable, layout::kHeap}) {
+    EXPECT_EQ(session->region_bytes(id), world.geometry().at(id).bytes);
+  }
   world.pass(60 * kSecond);  // thirty leases
   EXPECT_TRUE(session->alive()) << session->why().message();
   EXPECT_GT(session->era(), 20u);
@@ -56,6 +60,7 @@ TEST(Session, OpensTicksAndSaysGoodbye) {
   world.close(std::move(session));
   EXPECT_EQ(world.node->stats().sessions_closed, 1u);
   EXPECT_EQ(world.node->stats().sessions, 0u);
+  for (const std::string& line : world.log) EXPECT_EQ(line.find("of the dead"), std::string::npos) << line;
 }
 
 TEST(Session, AMemoryNodeSaysWhichProcessesClosedTheirSessions) {
@@ -182,6 +187,9 @@ TEST(Session, TheClientStopsBeforeTheNodeFencesIt) {
       return stopped != 0 && fenced != 0;
     }));
     EXPECT_LT(stopped, fenced) << "seed " << seed;
+    EXPECT_EQ(session->why().code(), Code::unavailable);
+    EXPECT_NE(session->why().message().find("did not answer a tick within the lease"), std::string::npos)
+        << session->why().message();
     world.wire.hold_calls(false);
     world.close(std::move(session));
   }
@@ -314,6 +322,134 @@ TEST(Session, SlotsBoundTheOperationsInFlight) {
   world.close(std::move(session));
 }
 
+TEST(Session, ATaskThatWaitsForASlotHearsOfTheSessionsEnd) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  Session::Options options = world.session_options(port);
+  options.client_process = 7;
+  auto opened = world.try_open(port, options);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  std::unique_ptr<Session> session = std::move(*opened);
+  task::Event go;
+  std::size_t holding = 0;
+  base::Status heard;
+  task::Scope scope;
+  for (int i = 0; i < 4; ++i) scope.spawn(hold_slot(*session, go, holding));
+  scope.spawn(want_slot(*session, 600 * kSecond, heard));
+  world.pass(kMillisecond);
+  EXPECT_TRUE(heard.ok());
+  world.node->fence({7}, [](const v1alpha1::FenceResponse& told) { EXPECT_EQ(told.left_size(), 0); });
+  ASSERT_TRUE(world.wait_until([&] { return !heard.ok(); }, world.options.lease));
+  EXPECT_EQ(heard.code(), Code::unavailable);
+  EXPECT_FALSE(session->alive());
+  base::Status refused;
+  go.set();
+  world.run(want_slot(*session, kSecond, refused));
+  EXPECT_EQ(refused.code(), Code::unavailable) << "slots are free, and the session has ended";
+  world.close(std::move(session));
+}
+
+TEST(Session, AVerbThatIsRefusedEndsIt) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  Outcome outcome;
+  std::uint64_t old = 0;
+  const fabric::Remote beyond{layout::kTable, world.geometry().at(layout::kTable).bytes};
+  world.run(post_one(*session, Op::fetch_add(beyond, old, 1), outcome));
+  EXPECT_EQ(outcome.fate, Fate::refused);
+  EXPECT_FALSE(session->alive());
+  EXPECT_EQ(session->why().code(), Code::stale);
+  EXPECT_NE(session->why().message().find("refused a verb"), std::string::npos) << session->why().message();
+  world.close(std::move(session));
+}
+
+TEST(Session, AChainThatIsNotConfirmedEndsIt) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  world.network.options().lose_reply = 1;
+  Outcome outcome;
+  std::uint64_t old = 0;
+  world.run(post_one(*session, Op::fetch_add(kWord, old, 1), outcome));
+  world.network.options().lose_reply = 0;
+  EXPECT_EQ(outcome.fate, Fate::maybe);
+  EXPECT_FALSE(session->alive());
+  EXPECT_NE(session->why().message().find("did not confirm a chain"), std::string::npos) << session->why().message();
+  world.close(std::move(session));
+}
+
+// A client that begins anew says which session it has given up: nobody waits for that one's lease.
+TEST(Session, ASessionEndsTheOneBeforeIt) {
+  TestWorld world;
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  auto first = world.open(port);
+  Session::Options options = world.session_options(port);
+  options.previous_incarnation = first->grant().client_incarnation;
+  options.previous_token = first->grant().lane.token;
+  auto second = world.try_open(port, options);
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_TRUE(world.wait_until([&] { return !first->alive(); }, 10 * kMillisecond));
+  EXPECT_EQ(world.node->stats().sessions, 1u);
+  world.close(std::move(first));
+  EXPECT_TRUE((*second)->alive());
+  world.close(std::move(*second));
+}
+
+task::Task<void> ask_to_forget(Session& session, Nanos patience, std::optional<base::Result<std::uint64_t>>& answer) {
+  answer = co_await session.ask_to_forget(session.port().now() + patience);
+}
+
+TEST(Session, WhoAsksToForgetIsAnsweredByATickThatAsked) {
+  for (int round = 0; round < 8; ++round) {
+    TestWorld world(1, 4 << 20, 4, 100 * base::kMicrosecond);
+    world.node->stand_alone();
+    SimPort& port = world.client();
+    auto session = world.open(port);
+    // A tick may be under way.
+    world.pass(round * session->grant().tick / 8);
+    if (round % 2 == 0) ASSERT_TRUE(world.wait_until([&] { return port.in_flight() > 0; }));
+    const std::uint64_t forgets = session->forgets();
+    std::optional<base::Result<std::uint64_t>> answer;
+    world.run(ask_to_forget(*session, 10 * kSecond, answer));
+    ASSERT_TRUE(answer->ok()) << answer->status().message();
+    EXPECT_EQ(session->forgets(), forgets + 1) << round;
+    EXPECT_EQ(**answer, session->era());
+    world.close(std::move(session));
+  }
+}
+
+TEST(Session, WhoAsksToForgetHearsOfTheDeadlineAndTheEnd) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  world.wire.hold_calls(true);
+  std::optional<base::Result<std::uint64_t>> answer;
+  world.run(ask_to_forget(*session, 10 * kMillisecond, answer));
+  EXPECT_EQ(answer->code(), Code::timed_out);
+  EXPECT_TRUE(session->alive());
+  session->end({Code::stale, "the test ends it"});
+  world.run(ask_to_forget(*session, 10 * kSecond, answer));
+  EXPECT_EQ(answer->code(), Code::stale);
+  world.wire.hold_calls(false);
+  world.close(std::move(session));
+}
+
+TEST(Session, AHurryBeginsAtOnce) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  const std::uint64_t before = session->era();
+  ASSERT_TRUE(world.wait_until([&] { return session->era() > before; }));
+  const std::uint64_t era = session->era();
+  world.pass(kMillisecond);
+  session->hurry_eras();
+  EXPECT_TRUE(world.wait_until([&] { return session->era() > era; }, session->grant().tick / 4));
+  world.close(std::move(session));
+}
+
 TEST(Session, ASlotThatIsGivenBackGoesToTheOneThatWaits) {
   TestWorld world;
   world.node->stand_alone();
@@ -373,6 +509,7 @@ TEST(Session, AClientThatDiesInMidOperationLeavesItsSlot) {
   fabric::sim::bury(body);
   EXPECT_EQ(world.slot(0).holder, incarnation);
   EXPECT_EQ(world.node->stats().sessions_held_by_the_dead, 1u);
+  EXPECT_NE(world.log.back().find("left an operation half done"), std::string::npos) << world.log.back();
   auto next = world.open(world.client());
   EXPECT_EQ(next->grant().slots_offset, 4 * sizeof(layout::OperationSlot));
   world.close(std::move(next));
