@@ -1105,8 +1105,10 @@ TEST(Connect, GivesRingsToNoOtherUser) {
     return got;
   };
   EXPECT_EQ(greeted(::geteuid()), 16);
+  EXPECT_EQ((*listener)->stats().failed_handshakes, 0u);
   if (::geteuid() == 0) {
     EXPECT_EQ(greeted(65532), 0);
+    EXPECT_EQ((*listener)->stats().failed_handshakes, 1u);
   }
   thread.join();
   listener->reset();

@@ -16,6 +16,7 @@
 #include "layout/lease.h"
 #include "layout/regions.h"
 #include "node/world_test.h"
+#include "session/tenure.h"
 
 namespace farpool::node {
 namespace {
@@ -337,6 +338,32 @@ TEST(Leases, ASweepGivesBackWhatEndedClientsHad) {
   }
 }
 
+Task<void> taking_tenure(session::Tenure& tenure, Nanos deadline, std::optional<Status>& answer) {
+  answer = co_await tenure.take(kLease, deadline);
+}
+Task<void> ending_tenure(session::Tenure& tenure, Nanos deadline) { co_await tenure.give_back(deadline); }
+
+TEST(Tenure, KeepsALeaseUntilItIsGivenBack) {
+  LeaseWorld world;
+  Client& holder = world.add();
+  Client& other = world.add();
+  session::Tenure tenure(*holder.session), refused(*other.session);
+  std::optional<Status> answer;
+  world.run(taking_tenure(tenure, world.in(kSecond), answer));
+  ASSERT_TRUE(answer->ok()) << answer->message();
+  for (int round = 0; round < 4; ++round) {
+    EXPECT_FALSE(*world.attempt(other, kLease));
+    world.pass(world.timeout());
+  }
+  EXPECT_TRUE(holder.session->alive()) << "the holder never stood still";
+  EXPECT_TRUE(world.holds(holder, kLease));
+  world.run(taking_tenure(refused, world.in(10 * kMillisecond), answer));
+  EXPECT_EQ(answer->code(), Code::timed_out);
+  world.run(ending_tenure(refused, world.in(kSecond)));
+  world.run(ending_tenure(tenure, world.in(kSecond)));
+  EXPECT_FALSE(LeaseWord::held(world.word(kLease)));
+}
+
 // Whatever step its session ends at, an operation says so soon.
 TEST(Leases, AnOperationEndsWithItsSession) {
   using Start = std::function<Task<void>(LeaseWorld&, Client&, Answer&)>;
@@ -349,6 +376,12 @@ TEST(Leases, AnOperationEndsWithItsSession) {
   };
   const Case cases[] = {
       {"an attempt", [](LeaseWorld&, Client&, Client&) {},
+       [&](LeaseWorld& world, Client& client, Answer& answer) {
+         return attempting(client.leases(), kLease, client.held, forever(world), answer);
+       },
+       20 * kMicrosecond, kMicrosecond / 2},
+      {"an attempt at one that another client has",
+       [](LeaseWorld& world, Client&, Client& other) { EXPECT_TRUE(*world.take(other, kLease)); },
        [&](LeaseWorld& world, Client& client, Answer& answer) {
          return attempting(client.leases(), kLease, client.held, forever(world), answer);
        },

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -233,6 +234,32 @@ TEST(MemoryNode, FactsSpeakForTheNode) {
   world.close(std::move(session));
 }
 
+// A key that one client adds and another removes is counted by both, at different moments.
+TEST(MemoryNode, CountsThatAreBelowZeroAreNone) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  auto& slot = *reinterpret_cast<layout::OperationSlot*>(world.memory.span().data() +
+                                                         world.geometry().at(layout::kSlots).offset);
+  for (const std::uint64_t below : {~std::uint64_t{0}, std::uint64_t{0}}) {
+    slot.keys = below;
+    slot.bytes = ~below;
+    world.pass(3 * kSecond);
+    EXPECT_EQ(world.node->stats().keys, 0u);
+    EXPECT_EQ(world.node->stats().bytes, 0u);
+  }
+  world.close(std::move(session));
+}
+
+TEST(MemoryNode, AnEpochThatItFollowsAlreadyIsNoNews) {
+  TestWorld world;
+  const auto map = map_with(*world.node, 3);
+  ASSERT_EQ(world.node->publish(map, {1, 2}).verdict, Verdict::adopted);
+  const std::size_t lines = world.log.size();
+  EXPECT_EQ(world.node->publish(map, {1, 2}).verdict, Verdict::adopted);
+  EXPECT_EQ(world.log.size(), lines);
+}
+
 task::Task<void> call(Session& session, std::uint32_t opcode, std::string request, std::string& reply,
                       fabric::Fate& fate) {
   fabric::Buffer out = session.port().buffer(std::max<std::size_t>(request.size(), 8));
@@ -266,6 +293,10 @@ TEST_P(OfProtocol, FactsTellOfAMoveThatIsFinished) {
   if (GetParam() == layout::Protocol::race) world.options.geometry.tables = 4;
   world.begin_life();
   world.node->stand_alone();
+  const bool locks = world.geometry().shape().locks, splits = world.geometry().shape().most_tables > 1;
+  EXPECT_EQ(world.node->entry().has_lock_region(), locks);
+  EXPECT_EQ(world.node->facts().memory_node().has_lock_region(), locks);
+  EXPECT_EQ(world.node->facts().memory_node().even_tables() > 0, splits);
   EXPECT_EQ(world.node->facts().memory_node().move_finished(), 0u);
   auto session = world.open(world.client());
   const int before = world.changes;
@@ -787,6 +818,64 @@ TEST(Memory, OnAVolumeIsZeroedAnewAndReserved) {
   EXPECT_EQ(huge.code(), Code::invalid_argument);
   EXPECT_NE(huge.status().message().find("a volume of ordinary pages"), std::string::npos) << huge.status().message();
   std::filesystem::remove_all(directory);
+}
+
+TEST(Memory, SaysWhatTheKernelRefuses) {
+  const Volume volume;
+  const auto why = [](const base::Result<Memory>& memory, Code code) {
+    EXPECT_EQ(memory.code(), code);
+    return memory.status().message();
+  };
+  EXPECT_NE(why(Memory::on_volume(volume.path() + "/absent", "m", 4096), Code::unavailable).find("looked at"),
+            std::string::npos);
+  EXPECT_NE(why(Memory::on_volume(volume.path(), "absent/m", 4096), Code::unavailable).find("cannot be created"),
+            std::string::npos);
+  std::filesystem::create_directory(volume.file("m.memory"));
+  EXPECT_NE(why(Memory::on_volume(volume.path(), "m", 4096), Code::out_of_memory).find("cannot hold 4096 bytes"),
+            std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(volume.file("m.memory.new")));
+  EXPECT_NE(why(Memory::anonymous(std::uint64_t{1} << 60), Code::out_of_memory).find("lend less"), std::string::npos);
+  EXPECT_FALSE(Memory::anonymous(6 << 20, 3 << 20).ok()) << "no machine has pages of that size";
+}
+
+TEST(Memory, SaysHowMuchOfItTheKernelHasGiven) {
+  const Volume volume;
+  std::vector<std::uint64_t> steps;
+  constexpr std::uint64_t kBytes = 4096;
+  const auto memory = Memory::on_volume(volume.path(), "m", kBytes, Memory::Earlier::kept, 0,
+                                        [&](std::string_view, std::uint64_t done, std::uint64_t of) {
+                                          EXPECT_EQ(of, kBytes);
+                                          steps.push_back(done);
+                                        });
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  EXPECT_EQ(steps, std::vector<std::uint64_t>{0});
+}
+
+TEST(MemoryImage, IsReadWhileNobodyLendsIt) {
+  const Volume volume;
+  const std::string path = volume.file("m.memory").string();
+  const auto why = [&](const std::string& of) {
+    const auto image = MemoryImage::open(of);
+    EXPECT_EQ(image.code(), Code::unavailable) << of;
+    return image.status().message();
+  };
+  EXPECT_NE(why(path).find("cannot be opened"), std::string::npos);
+  EXPECT_NE(why(volume.path()).find("is not a file"), std::string::npos);
+  std::ofstream(volume.file("empty")).close();
+  EXPECT_NE(why(volume.file("empty").string()).find("is empty"), std::string::npos);
+  std::optional<Memory> lent(std::move(*Memory::on_volume(volume.path(), "m", 4096)));
+  lent->span()[7] = std::byte{7};
+  EXPECT_NE(why(path).find("is lent by a memory node"), std::string::npos);
+  lent.reset();
+  {
+    const auto image = MemoryImage::open(path);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    EXPECT_EQ(image->span().size(), 4096u);
+    EXPECT_EQ(image->span()[7], std::byte{7});
+    EXPECT_TRUE(MemoryImage::open(path).ok()) << "readers share it";
+    EXPECT_EQ(Memory::on_volume(volume.path(), "m", 4096).code(), Code::unavailable) << "somebody reads it";
+  }
+  EXPECT_TRUE(Memory::on_volume(volume.path(), "m", 4096).ok());
 }
 
 }  // namespace

@@ -39,8 +39,9 @@ TEST(Numa, BytesAreCountedByNodeAndPageSize) {
 TEST(Numa, WordsThatAreNoNumbersCountForNothing) {
   std::istringstream file(
       "zz default N0=1 kernelpagesize_kB=4\n"
-      "7f00 default Nx=2 N1=x N2=3y N1 5 =6 N3=7 kernelpagesize_kB=4\n");
-  EXPECT_EQ(parse_numa_maps(file, 0, ~std::uintptr_t{0}), (BytesOfNumaNode{{3, 7 << 12}}));
+      "7f00 default Nx=2 N1=x N2=3y N1 5 =6 N3=7 kernelpagesize_kB=4\n"
+      "7f01 default N4=7\n");
+  EXPECT_EQ(parse_numa_maps(file, 0, ~std::uintptr_t{0}), (BytesOfNumaNode{{3, 7 << 12}, {4, 7 << 12}}));
 }
 
 TEST(Numa, OneNodeIsWantedOrACertainOne) {

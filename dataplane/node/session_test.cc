@@ -53,6 +53,10 @@ TEST(Session, OpensTicksAndSaysGoodbye) {
   EXPECT_TRUE(session->alive()) << session->why().message();
   EXPECT_GT(session->era(), 20u);
   EXPECT_GE(session->safe_era() + 2, session->era());
+  EXPECT_EQ(session->places(), 1u);
+  world.node->stand_alone();
+  world.pass(kSecond);
+  EXPECT_EQ(session->epoch(), 2u);
   Outcome outcome;
   std::uint64_t old = 0;
   world.run(post_one(*session, Op::fetch_add(kWord, old, 0), outcome));
@@ -69,8 +73,10 @@ TEST(Session, AMemoryNodeSaysWhichProcessesClosedTheirSessions) {
   SimPort& port = world.client();
   Session::Options options = world.session_options(port);
   options.client_process = 7;
+  options.node_name = "memory-0";
   auto session = world.try_open(port, options);
   ASSERT_TRUE(session.ok()) << session.status().message();
+  EXPECT_EQ((*session)->grant().lane.node_name, "memory-0") << "its certificate has to say so";
   EXPECT_EQ(world.node->facts().memory_node().closed_size(), 0);
   world.close(std::move(*session));
   ASSERT_EQ(world.node->facts().memory_node().closed_size(), 1);
@@ -98,6 +104,10 @@ TEST(Session, RefusalsTellTheClientWhatToDo) {
   options = world.session_options(port);
   options.endpoint = "node-7:7400";
   EXPECT_EQ(world.try_open(port, options).code(), Code::unavailable);
+  world.network.options().retry_time = world.options.failure_timeout + 1;
+  refused = world.try_open(port, world.session_options(port));
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_NE(refused.status().message().find("--failure-timeout"), std::string::npos) << refused.status().message();
 }
 
 TEST(Session, AnEpochThatStopsTheNodeEndsIt) {
@@ -398,6 +408,8 @@ TEST(Session, ASessionEndsTheOneBeforeIt) {
   world.close(std::move(*second));
 }
 
+task::Task<void> tick(Session& session, Nanos patience) { co_await session.tick_now(session.port().now() + patience); }
+
 task::Task<void> ask_to_forget(Session& session, Nanos patience, std::optional<base::Result<std::uint64_t>>& answer) {
   answer = co_await session.ask_to_forget(session.port().now() + patience);
 }
@@ -434,6 +446,18 @@ TEST(Session, WhoAsksToForgetHearsOfTheDeadlineAndTheEnd) {
   world.run(ask_to_forget(*session, 10 * kSecond, answer));
   EXPECT_EQ(answer->code(), Code::stale);
   world.wire.hold_calls(false);
+  world.close(std::move(session));
+}
+
+TEST(Session, ATickThatIsUnderWayIsNotTheOneThatWasAskedFor) {
+  TestWorld world(1, 4 << 20, 4, 100 * base::kMicrosecond);
+  world.node->stand_alone();
+  SimPort& port = world.client();
+  auto session = world.open(port);
+  ASSERT_TRUE(world.wait_until([&] { return port.in_flight() > 0; }));
+  const std::uint64_t era = session->era();
+  world.run(tick(*session, kSecond));
+  EXPECT_EQ(session->era(), era + 2);
   world.close(std::move(session));
 }
 
@@ -487,6 +511,29 @@ TEST(Session, ASlotThatIsDroppedAfterAWriteIsClearedAllTheSame) {
   world.run(Drop::run(*session));
   EXPECT_NE(world.slot(0).holder, 0u);
   EXPECT_TRUE(world.wait_until([&] { return world.slot(0).holder == 0; }));
+  world.close(std::move(session));
+}
+
+TEST(Session, ASlotOfWhichNobodyKnowsThatItIsClearedEndsTheSession) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  struct Clear {
+    static task::Task<void> run(TestWorld& world, Session& session) {
+      auto slot = co_await session.take_slot(session.port().now() + kSecond);
+      const std::array chain{slot->claim(0)};
+      Cost cost;
+      co_await session.post(chain, session.port().now() + kSecond, cost);
+      world.network.options().lose_reply = 1;
+      slot->clear(cost);
+    }
+  };
+  world.run(Clear::run(world, *session));
+  ASSERT_TRUE(world.wait_until([&] { return !session->alive(); }, world.options.lease));
+  world.network.options().lose_reply = 0;
+  world.pass(kMillisecond);
+  EXPECT_NE(session->why().message().find("did not confirm a cleared operation slot"), std::string::npos)
+      << session->why().message();
   world.close(std::move(session));
 }
 
@@ -672,16 +719,20 @@ TEST(Session, ASessionThatClosesLendsNoSlot) {
   bool over = false;
   base::Status refused;
   task::Scope scope;
+  const Nanos begun = world.network.now();
+  EXPECT_FALSE(session->leaving());
   scope.spawn(say_goodbye(*session, over));
+  EXPECT_TRUE(session->leaving());
   scope.spawn(want_slot(*session, kSecond, refused));
   EXPECT_FALSE(over);
   EXPECT_TRUE(session->alive());
   EXPECT_EQ(refused.code(), Code::unavailable);
   EXPECT_NE(refused.message().find("is closing"), std::string::npos) << refused.message();
   ASSERT_TRUE(world.wait_until([&over] { return over; }));
+  EXPECT_LT(world.network.now() - begun, session->grant().tick / 4);
+  EXPECT_FALSE(session->alive());
+  EXPECT_NE(session->why().message().find("was closed"), std::string::npos) << session->why().message();
 }
-
-task::Task<void> tick(Session& session, Nanos patience) { co_await session.tick_now(session.port().now() + patience); }
 
 TEST(Session, ATickCanBeHadSoonAndIsBoundedByItsDeadline) {
   TestWorld world;
@@ -692,6 +743,10 @@ TEST(Session, ATickCanBeHadSoonAndIsBoundedByItsDeadline) {
   for (int i = 0; i < 4; ++i) world.run(tick(*session, kSecond));
   EXPECT_EQ(session->era(), era + 4);
   EXPECT_LT(world.network.now() - begun, 4 * session->grant().tick);
+  world.pass(4 * session->grant().tick);
+  const std::uint64_t after = session->era();
+  world.pass(4 * session->grant().tick);
+  EXPECT_LE(session->era(), after + 5) << "the hurry is over";
   world.wire.hold_calls(true);
   const Nanos held = world.network.now();
   world.run(tick(*session, 20 * kMillisecond));
