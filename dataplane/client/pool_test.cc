@@ -673,6 +673,64 @@ TEST_F(PoolTest, AMemoryNodeWithoutATableIsNotWaitedFor) {
   EXPECT_EQ(client.pool->state().nodes.size(), 1u);
 }
 
+std::ptrdiff_t lines_with(const std::vector<std::string>& log, const std::string& text) {
+  return std::ranges::count_if(log, [&](const std::string& line) { return line.find(text) != std::string::npos; });
+}
+
+TEST_F(PoolTest, AMemoryNodeThatLosesItsTableIsTakenLeaveOf) {
+  publish(map_of(1));
+  Client& client = connect();
+  ASSERT_TRUE(run_until_ready(client));
+  EXPECT_EQ(client.pool->counters().sessions.get(), 2u);
+  v1alpha1::ShardMap map = map_of(2);
+  map.mutable_tables()->RemoveLast();
+  for (std::uint32_t& part : *map.mutable_directory()) part = 0;
+  map.set_directory_version(2);
+  publish(map);
+  ASSERT_TRUE(run_until([&client] { return client.pool->counters().sessions.get() == 1; }, 10 * base::kSecond));
+  EXPECT_EQ(client.pool->counters().sessions_lost.get(), 0u);
+  EXPECT_EQ(lines_with(client.log, "lost the session"), 0);
+  // It is asked for no map any more, either.
+  publish(map_of(3));
+  EXPECT_TRUE(run_until([&client] { return client.pool->state().epoch == 3; }, 60 * base::kSecond));
+}
+
+TEST_F(PoolTest, APoolThatIsWholeSeldomReadsTheMap) {
+  publish(map_of(1));
+  Client& client = connect();
+  ASSERT_TRUE(run_until_ready(client));
+  const std::uint64_t before = client.pool->counters().map_fetches.get();
+  EXPECT_FALSE(run_until([] { return false; }, 60 * base::kSecond));
+  EXPECT_GE(client.pool->counters().map_fetches.get(), before + 2);
+  EXPECT_LE(client.pool->counters().map_fetches.get(), before + 8);
+}
+
+TEST_F(PoolTest, ATroubleIsToldOnceAndTriedAgainLessAndLessOften) {
+  v1alpha1::ShardMap map = map_of(1);
+  map.mutable_nodes(1)->set_incarnation(nodes_[1]->incarnation() ^ 1);
+  publish(map);
+  Client& absent = connect({"node-9:7400"});
+  Client& client = connect();
+  EXPECT_FALSE(run_until([] { return false; }, 30 * base::kSecond));
+  EXPECT_EQ(lines_with(absent.log, "node-9:7400"), 1) << absent.log.back();
+  EXPECT_LE(absent.pool->counters().map_fetches.get(), 60u);
+  EXPECT_EQ(lines_with(client.log, "no session with memory node mn-1"), 1) << client.log.back();
+  EXPECT_GE(client.pool->counters().failed_opens.get(), 5u);
+  EXPECT_LE(client.pool->counters().failed_opens.get(), 120u);
+  EXPECT_EQ(client.pool->counters().sessions.get(), 1u);
+}
+
+// The first one that it knew is gone.
+TEST_F(PoolTest, APoolAsksTheMemoryNodesOfItsMapForTheNext) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400"});
+  ASSERT_TRUE(run_until_ready(client));
+  const v1alpha1::ShardMap map = map_of(2);
+  responders_[0]->stop();
+  ASSERT_EQ(nodes_[1]->publish(map, kSecret).verdict, node::MemoryNode::Verdict::adopted);
+  EXPECT_TRUE(run_until([&client] { return client.pool->state().epoch == 2; }, 60 * base::kSecond));
+}
+
 // A pool whose first memory node is still to come is an example.
 TEST_F(PoolTest, APoolWithoutMemoryNodesHasNoKeys) {
   v1alpha1::ShardMap map;
