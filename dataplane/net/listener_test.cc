@@ -235,7 +235,7 @@ TEST_F(ListenerTest, PeersThatAreTooManyHearWhy) {
   }
 }
 
-// These peers are silent, and their places among those that hear why end with them.
+// These peers are silent, and their places among the peers that hear why end with them.
 TEST_F(ListenerTest, OnlySoManyPeersAreToldAtOnceThatTheyAreTooMany) {
   const auto tls = *Tls::load(ca.issue("farpool://pool/node/n0"), Tls::Kind::mutual);
   must_listen({.address = "127.0.0.1:0", .tls = tls, .max_connections = 0, .when_full = "-full\r\n"});

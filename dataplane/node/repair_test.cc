@@ -507,7 +507,7 @@ TEST(Repair, SuspectsAreThoseThatNameTheLock) {
   EXPECT_EQ(found.unmoved[0].holder, other.incarnation());
   EXPECT_THAT(world.accuse(living, {kFirst.offset, 0b10}).living, IsEmpty());
   EXPECT_THAT(world.accuse(living, {kFirst.offset, 0b1000}).ended, IsEmpty());
-  // Whoever barred the word repairs a slot that names some lock of it.
+  // A repairer that has barred the word repairs a slot that names some lock of it.
   EXPECT_THAT(world.accuse(living, {kFirst.offset, kBarrier}).ended, ElementsAre(ended));
 
   const std::vector<Suspects::Unmoved> before = found.unmoved;
