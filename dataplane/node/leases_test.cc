@@ -364,6 +364,21 @@ TEST(Tenure, KeepsALeaseUntilItIsGivenBack) {
   EXPECT_FALSE(LeaseWord::held(world.word(kLease)));
 }
 
+TEST(Tenure, EndsInTheMiddleOfARenewal) {
+  for (Nanos at = 0; at < 16 * kMicrosecond; at += kMicrosecond / 2) {
+    LeaseWorld world;
+    Client& holder = world.add();
+    session::Tenure tenure(*holder.session);
+    std::optional<Status> answer;
+    world.run(taking_tenure(tenure, world.in(kSecond), answer));
+    ASSERT_TRUE(answer->ok()) << answer->message();
+    world.pass(world.timeout() / 8 - 4 * kMicrosecond + at);
+    world.run(ending_tenure(tenure, world.in(kSecond)));
+    EXPECT_TRUE(holder.session->alive()) << at << ": " << holder.session->why().message();
+    EXPECT_FALSE(LeaseWord::held(world.word(kLease))) << at;
+  }
+}
+
 // Whatever step its session ends at, an operation says so soon.
 TEST(Leases, AnOperationEndsWithItsSession) {
   using Start = std::function<Task<void>(LeaseWorld&, Client&, Answer&)>;
@@ -381,7 +396,10 @@ TEST(Leases, AnOperationEndsWithItsSession) {
        },
        20 * kMicrosecond, kMicrosecond / 2},
       {"an attempt at one that another client has",
-       [](LeaseWorld& world, Client&, Client& other) { EXPECT_TRUE(*world.take(other, kLease)); },
+       [](LeaseWorld& world, Client&, Client& other) {
+         EXPECT_TRUE(*world.take(other, kLease));
+         world.pass(world.timeout());
+       },
        [&](LeaseWorld& world, Client& client, Answer& answer) {
          return attempting(client.leases(), kLease, client.held, forever(world), answer);
        },

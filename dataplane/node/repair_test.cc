@@ -741,12 +741,11 @@ TEST(Repair, EndsWithItsSession) {
       session::Suspicion suspicion(*world.living.session, *world.living.repairer);
       suspicion.blocked(kFirst.offset, kFirst.mask);
       OperationSlot& slot = world.words(world.index);
-      if (repairs && what != What::claimed) {
-        slot.seal_plan();
-        world.words(world.witness).holder = 0;
-      }
+      if (repairs && what != What::claimed) slot.seal_plan();
+      if (repairs ? what != What::claimed : what == What::sweep) world.words(world.witness).holder = 0;
       if (what == What::done) slot.done = slot.number();
       if (what == What::quarantined) world.living.rows.wrong = "a row of a third kind";
+      if (what == What::claimed && ended % 2 == 0) world.end(world.other);
       world.pass(world.timeout() / 8);
       const Nanos deadline = world.in(20 * kSecond);
       std::optional<Result<Repairer::Swept>> swept;
