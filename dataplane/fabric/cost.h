@@ -34,6 +34,12 @@ struct Cost {
     messages += static_cast<std::uint32_t>(ops.size());
     for (const Op& op : ops) bytes += wire_bytes(op);
   }
+  // Takes back what another operation's cost has of a chain that was then not posted. The sum of all costs is right.
+  void take_back(std::span<const Op> ops) {
+    --chains;
+    messages -= static_cast<std::uint32_t>(ops.size());
+    for (const Op& op : ops) bytes -= wire_bytes(op);
+  }
   void operator+=(const Cost& other) {
     trips += other.trips;
     chains += other.chains;

@@ -245,7 +245,7 @@ task::Task<void> use_slot(Session& session, std::uint64_t keys, fabric::Cost& co
   FARPOOL_CHECK(slot.ok());
   slot->words().lock_word[0] = {.offset = 0, .mask = 1};
   slot->words().keys_after = slot->words().keys + keys;
-  const std::array chain{slot->claim(0), slot->plan(), slot->settle()};
+  const std::array chain{slot->claim(0, cost), slot->plan(), slot->settle()};
   outcome = co_await session.post(chain, session.port().now() + kSecond, cost);
   slot->clear(cost);
 }
@@ -503,8 +503,8 @@ TEST(Session, ASlotThatIsDroppedAfterAWriteIsClearedAllTheSame) {
   struct Drop {
     static task::Task<void> run(Session& session) {
       auto slot = co_await session.take_slot(session.port().now() + kSecond);
-      const std::array chain{slot->claim(0)};
       Cost cost;
+      const std::array chain{slot->claim(0, cost)};
       co_await session.post(chain, session.port().now() + kSecond, cost);
     }
   };

@@ -22,6 +22,28 @@ using fabric::Op;
 using fabric::Outcome;
 using layout::OperationSlot;
 
+namespace {
+
+// co_await Soon(port): goes on when everything that is running has suspended, and before the port's turn ends.
+class Soon final : public fabric::Timer {
+ public:
+  explicit Soon(fabric::Port& port) : port_(port) {}
+  Soon(const Soon&) = delete;
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> handle) noexcept {
+    handle_ = handle;
+    port_.fire_soon(*this);
+  }
+  void await_resume() const noexcept {}
+  void fire() noexcept override { handle_.resume(); }
+
+ private:
+  fabric::Port& port_;
+  std::coroutine_handle<> handle_;
+};
+
+}  // namespace
+
 struct Session::State {
   State(fabric::Port& port, Options options, Grant grant, std::unique_ptr<fabric::Lane> lane, Nanos asked)
       : port(port),
@@ -36,12 +58,14 @@ struct Session::State {
         slots(port.buffer(this->grant.slots * sizeof(OperationSlot))),
         nothing(port.buffer(8)),
         claimed(this->grant.slots, false),
+        to_clear(this->grant.slots, Clear::none),
         slot_free(port),
         tick_due(port),
         tick_done(port) {
     lease_from(asked);
     base::store(nothing.data(), std::uint64_t{0});
     for (std::uint32_t i = this->grant.slots; i > 0; --i) free_slots.push_back(i - 1);
+    clears.reserve(this->grant.slots);
   }
 
   // The node counts the lease from the tick's arrival; the client counts from its sending, which is earlier by any
@@ -64,8 +88,11 @@ struct Session::State {
   Op write_of(std::uint32_t index, layout::SlotPart part) {
     return Op::write(slot_at(index, part), base::mutable_bytes_of(slot(index)).subspan(part.offset, part.bytes));
   }
+  Op write_nothing(std::uint32_t index) const {
+    return Op::write(slot_at(index, layout::kSlotHolder), nothing.first(8));
+  }
   void clear_slot(std::uint32_t index, fabric::Cost* cost);
-  task::Task<void> write_nothing(std::uint32_t index);
+  task::Task<void> clear_slots();
   task::Task<Status> read_slots(Nanos deadline);
 
   task::Task<void> keep_ticking();
@@ -112,6 +139,12 @@ struct Session::State {
   std::size_t promised_slots = 0;  // free slots that woken waiters have not taken yet: newcomers leave them
   fabric::Buffer nothing;          // a zero
   std::vector<bool> claimed;       // written since the last clear
+  // Operations do not wait for these: a slot is cleared before the turn ends, unless another operation claims it first
+  // and so writes over all of it.
+  enum class Clear : std::uint8_t { none, uncharged, charged };
+  std::vector<Clear> to_clear;        // by slot
+  std::vector<std::uint32_t> clears;  // the slots that clear_slots looks at; operations may have claimed some meanwhile
+  bool clearing = false;              // clear_slots is about to look at them
   WaitQueue slot_free;
   WaitQueue tick_due;
   WaitQueue tick_done;
@@ -157,16 +190,29 @@ void Session::State::clear_slot(std::uint32_t index, fabric::Cost* cost) {
   slot(index).holder = 0;
   claimed[index] = false;
   if (!alive()) return;
-  if (cost != nullptr)
-    cost->charge_background(std::array{Op::write(slot_at(index, layout::kSlotHolder), nothing.first(8))});
-  background.spawn(write_nothing(index));
+  if (cost != nullptr) cost->charge_background(std::array{write_nothing(index)});
+  to_clear[index] = cost == nullptr ? Clear::uncharged : Clear::charged;
+  clears.push_back(index);
+  if (!std::exchange(clearing, true)) background.spawn(clear_slots());
 }
 
-task::Task<void> Session::State::write_nothing(std::uint32_t index) {
-  const std::array ops{Op::write(slot_at(index, layout::kSlotHolder), nothing.first(8))};
-  const Outcome outcome = co_await lane->post(ops, port.now() + grant.failure_timeout);
+// Clears what operations of one turn have left behind, in one chain. An operation that takes such a slot in the same
+// turn saves its message.
+task::Task<void> Session::State::clear_slots() {
+  co_await Soon(port);
+  std::array<Op, fabric::kMaxChain> ops;
+  const std::size_t most = std::min<std::size_t>(ops.size(), port.caps().max_chain);
+  std::size_t count = 0;
+  for (; count < most && !clears.empty(); clears.pop_back()) {
+    const std::uint32_t index = clears.back();
+    if (std::exchange(to_clear[index], Clear::none) != Clear::none) ops[count++] = write_nothing(index);
+  }
+  clearing = !clears.empty();
+  if (clearing) background.spawn(clear_slots());
+  if (count == 0 || !alive()) co_return;
+  const Outcome outcome = co_await lane->post(std::span(ops).first(count), port.now() + grant.failure_timeout);
   if (outcome.fate != Fate::done) {
-    end({Code::unavailable, "memory node " + options.endpoint + " did not confirm a cleared operation slot"});
+    end({Code::unavailable, "memory node " + options.endpoint + " did not confirm cleared operation slots"});
   }
 }
 
@@ -271,13 +317,16 @@ Slot::~Slot() {
 
 OperationSlot& Slot::words() { return session_->state_->slot(index_); }
 
-Op Slot::claim(std::uint64_t word) {
+Op Slot::claim(std::uint64_t word, fabric::Cost& cost) {
   Session::State& state = *session_->state_;
   OperationSlot& said = words();
   said.holder = state.grant.client_incarnation;
   said.sequence = layout::Sequence::of(said.number() + 1, word);
   said.seal_claim();
   state.claimed[index_] = true;
+  if (std::exchange(state.to_clear[index_], Session::State::Clear::none) == Session::State::Clear::charged) {
+    cost.take_back(std::array{state.write_nothing(index_)});
+  }
   return state.write_of(index_, layout::kSlotClaim);
 }
 

@@ -56,15 +56,16 @@ class Slot {
   // Returns the client's copy of the slot's words, in registered memory. The holder fills in state and lock words,
   // later rows, replaced, rest, keys_after, bytes_after and redo.
   layout::OperationSlot& words();
-  // Returns the WRITE that goes before an attempt at the `word`th of its lock words.
-  fabric::Op claim(std::uint64_t word);
+  // Returns the WRITE that goes before an attempt at the `word`th of its lock words, and must be posted before the
+  // caller suspends. Takes the clear that it saves, which is charged already, back from `cost`.
+  fabric::Op claim(std::uint64_t word, fabric::Cost& cost);
   // Returns the WRITE that goes before the rows.
   fabric::Op plan();
   // Returns the WRITE that goes after the rows and before the release: all rows are written, and the counters have
   // their new values.
   fabric::Op settle();
-  // Clears the claim. Posts without waiting, because the lane orders whatever follows behind it. Charges `cost` as
-  // background.
+  // Clears the claim, without waiting: the WRITE leaves with those of other slots before the turn ends. The next claim
+  // of this slot saves it if it comes first. Charges `cost` as background.
   void clear(fabric::Cost& cost);
 
  private:

@@ -213,10 +213,12 @@ class Stage {
     const Status status = co_await std::move(task);
     finish(*player, status.ok() ? well : tell(status));
   }
-  static void finish(Player& player, std::string outcome) {
-    player.outcome = std::move(outcome);
-    player.done = true;
+  static Task<void> play(Player* player, Task<void> task) {
+    co_await std::move(task);
+    co_await player->client->port().sleep_for(1);  // what leaves before the turn ends
+    player->done = true;
   }
+  static void finish(Player& player, std::string outcome) { player.outcome = std::move(outcome); }
   static std::string tell(const Status& status) { return std::string(base::name_of(status.code())); }
 
   Teller& teller_;
@@ -306,9 +308,10 @@ inline void Stage::begin(Player& player, const Words& words) {
   player.posted = -1;
   if (words[0] == "follow") {
     table.movable()->follow({.number = std::stoull(words.at(1)), .depth = 1, .leaving = {words.size() > 2, false}});
+    player.done = true;
     return finish(player, "its map has move " + words[1]);
   }
-  world_.spawn(*player.client, operation(&player, words));
+  world_.spawn(*player.client, play(&player, operation(&player, words)));
 }
 
 // Returns the task of one command. Its words outlive the call, not the task.

@@ -434,7 +434,7 @@ Task<Result<bool>> Change::lock(session::Slot& slot) {
     LockWord& word = words_[taken_];
     chain.clear();
     if (extent_used_ && !extent_sent_) chain.add(Op::write(state_.block_at(block_.units), extent_.first(extent_size_)));
-    if (taken_ == 0 || failed_here > 0) chain.add(slot.claim(taken_));
+    if (taken_ == 0 || failed_here > 0) chain.add(slot.claim(taken_, cost_));
     chain.add(
         Op::masked_cas({layout::kLocks, word.offset}, word.old, 0, word.mask | layout::kBarrier, word.mask, word.mask));
     const bool last = taken_ + 1 == word_count_;

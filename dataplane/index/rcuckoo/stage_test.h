@@ -104,6 +104,7 @@ class StageTeller final : public index::contract::Teller {
     fabric::Cost cost;
     const auto put = co_await client.table().put(key, "x", client.port().now() + 5 * base::kSecond, cost);
     EXPECT_TRUE(put.ok()) << put.status().message();
+    co_await client.port().sleep_for(1);  // what leaves before the turn ends
   }
   std::string crowd(sim::Client& client, const Places& p) {
     int added = 0;
@@ -126,8 +127,8 @@ class StageTeller final : public index::contract::Teller {
     const base::Nanos deadline = client.port().now() + base::kSecond;
     auto slot = co_await client.session().take_slot(deadline);
     slot->words().lock_word[0] = {bit.offset, bit.mask};
-    const std::array take = {
-        slot->claim(0), fabric::Op::masked_cas({layout::kLocks, bit.offset}, old, 0, bit.mask, bit.mask, bit.mask)};
+    const std::array take = {slot->claim(0, cost), fabric::Op::masked_cas({layout::kLocks, bit.offset}, old, 0,
+                                                                          bit.mask, bit.mask, bit.mask)};
     (void)co_await client.session().post(take, deadline, cost);
     *held = true;
     co_await client.port().sleep_for(10 * base::kMicrosecond);

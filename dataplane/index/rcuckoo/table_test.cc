@@ -124,9 +124,11 @@ class Appender final : public Editor {
   std::string more_;
 };
 
+Task<void> turn_over(fabric::Port& port) { co_await port.sleep_for(1); }
+
 bool idle(World& world) {
   for (const auto& client : world.clients()) {
-    if (!world.settle(*client)) return false;
+    if (!world.settle(*client) || !world.run(*client, turn_over(client->port()))) return false;
   }
   for (const auto& client : world.clients()) {  // also what nobody waits for
     if (!world.network().drain(client->port(), world.network().now() + base::kSecond)) return false;
@@ -399,7 +401,8 @@ Task<void> hold_lock(Client& client, std::uint64_t offset, std::uint64_t mask, N
   std::uint64_t old = 0;
   auto slot = co_await client.session().take_slot(client.port().now() + kPatience);
   slot->words().lock_word[0] = {offset, mask};
-  const std::array take = {slot->claim(0), fabric::Op::masked_cas({layout::kLocks, offset}, old, 0, mask, mask, mask)};
+  const std::array take = {slot->claim(0, cost),
+                           fabric::Op::masked_cas({layout::kLocks, offset}, old, 0, mask, mask, mask)};
   (void)co_await client.session().post(take, client.port().now() + kPatience, cost);
   EXPECT_EQ(old & mask, 0u);
   co_await client.port().sleep_until(until);
