@@ -88,6 +88,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) "tools for Redis" $(MAKE) test-tools
 	@$(STEP) "allocations, coroutine frames" $(MAKE) frames
 	@$(STEP) "verbs" $(MAKE) test-verbs
+	@$(STEP) "figures in pages, the quick ones" $(MAKE) figures ARGS='-check -quick'
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
 	@$(STEP) "operator: mutants" $(MAKE) mutants-operator ARGS="--sample 60 --seed $$((16#$$(git rev-parse --short=4 HEAD)))"
@@ -99,6 +100,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER= RDMA_PARTS=
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
+	@$(STEP) "figures in pages" $(MAKE) figures ARGS=-check
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
 	@$(STEP) "simulator" $(MAKE) sim
 	@$(STEP) "planner: 20000 random worlds" $(MAKE) sim-operator ARGS="-seeds 20000 -first $$RANDOM"
@@ -216,6 +218,14 @@ growth: release ## a RACE pool of processes that comes to hold 16 times as many 
 bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run: ARGS='-memcached -values 16,16384', ARGS=-help
 	@hack/deps bench >&2
 	@go run ./dataplane/bench/resp $(ARGS)
+
+# The programs of pages in docs/measurements.
+FIGURES := race_cost race_fill race_growth rcuckoo_cost simulate ycsb
+
+.PHONY: figures
+figures: build/release/build.ninja ## what deterministic programs print, in the pages that have it: ARGS='-quick', ARGS='-check', ARGS=-help
+	@cmake --build build/release -j $(JOBS) --target $(FIGURES)
+	@go run ./hack/figures $(ARGS)
 
 .PHONY: bench-operator
 bench-operator: ## the operator with many pools, against a real API server: ARGS='--pools 1000 --big 1024'

@@ -2,6 +2,7 @@
 // A RACE pool that grows 16-fold while it serves: reads, updates and inserts over the simulated wire with the figures
 // of a NIC; its tables are split whenever they are full. Beside it the same with clients that stop while a table is
 // split, as in RACE's figure 15 (RA-11): a client that would begin an operation then waits until the split is finished.
+// The paper has a client that only inserts and one that only reads: --apart.
 //
 // Prints Markdown; --svg draws throughput over time.
 #include <CLI/CLI.hpp>
@@ -9,7 +10,9 @@
 #include <array>
 #include <bit>
 #include <cstdio>
+#include <limits>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +39,7 @@ struct Setup {
   std::uint64_t growth = 16;    // times so many in the end
   std::uint64_t clients = 64;
   double reads = 0.5, inserts = 0.25;  // the rest are updates
+  bool apart = false;                  // every other client only inserts, and the others only read
   std::uint64_t calm = 200'000;        // operations when all splits are finished, without inserts
   Nanos window = 500 * base::kMicrosecond;
   std::uint64_t seed = 1;
@@ -54,8 +58,9 @@ struct Phased {
 struct Run {
   std::array<Phased, 4> phases;
   std::map<base::Code, std::uint64_t> failed;
-  std::vector<std::pair<double, double>> throughput;  // milliseconds, millions of operations a second
-  double least = 0;                                   // throughput of a window with a split
+  std::vector<std::pair<double, double>> throughput;       // milliseconds, millions of operations a second
+  double least = std::numeric_limits<double>::infinity();  // throughput of a window with a split
+  Nanos stalled = 0, longest_stall = 0;                    // windows in which no operation ended: all, and in one piece
   std::uint64_t splits = 0, moved = 0, keys = 0, lost = 0;
   std::uint64_t had_to_move = 0;  // to tables that were made after the key had come
   Nanos time = 0;
@@ -90,7 +95,7 @@ class Experiment {
     tasks_.finish();
     begun_ = look_before_ = world_.network().now();
     look();
-    for (sim::Client* client : clients_) tasks_.start(*client, work(*client));
+    for (std::size_t i = 0; i < clients_.size(); ++i) tasks_.start(*clients_[i], work(*clients_[i], share_of(i)));
     tasks_.finish();
     over_ = true;
     run_.time = world_.network().now() - begun_;
@@ -141,17 +146,26 @@ class Experiment {
     return static_cast<std::uint64_t>(std::popcount(directory::low_bits(now.hash, now.depth) >> depths_[number]));
   }
 
-  task::Task<void> work(sim::Client& client) {
+  // What a client does, in parts of 1; the rest are updates.
+  struct Share {
+    double reads, inserts;
+  };
+  Share share_of(std::size_t client) const {
+    if (!setup_.apart) return {setup_.reads, setup_.inserts};
+    return client % 2 == 0 ? Share{.reads = 1, .inserts = 0} : Share{.reads = 0, .inserts = 1};
+  }
+
+  task::Task<void> work(sim::Client& client, Share share) {
     const std::uint64_t end = setup_.keys * setup_.growth;
-    while (calm_done_ < setup_.calm) {
+    while (calm_done_ < setup_.calm && (share.inserts < 1 || next_key_ < end)) {
       fabric::Cost cost;
       const Phase phase = this->phase();
       const Nanos asked = client.port().now();
       while (stops_ && under_way() > 0) co_await client.port().sleep_for(base::kMicrosecond);
       const double drawn = bench::uniform(random_);
-      const bool reads = drawn < setup_.reads;
+      const bool reads = drawn < share.reads;
       const bool grows = next_key_ < end;
-      if (reads || drawn >= setup_.reads + setup_.inserts || !grows) {
+      if (reads || drawn >= share.reads + share.inserts || !grows) {
         const std::string key = bench::key_of(random_.below(setup_.keys));
         if (reads) {
           const auto found = co_await client.table().lookup(key, deadline(client), cost);
@@ -216,7 +230,10 @@ class Experiment {
       const bool split = under_way() > 0 || splits != splits_before_;
       Phased& where = run_.phases[split ? kDuring : phase()];
       where.time += time, where.done += done_ - done_before_;
-      if (split && (run_.least == 0 || throughput < run_.least)) run_.least = throughput;
+      if (split) run_.least = std::min(run_.least, throughput);
+      stall_ = done_ == done_before_ ? stall_ + time : 0;
+      if (stall_ > 0) run_.stalled += time;
+      run_.longest_stall = std::max(run_.longest_stall, stall_);
     }
     look_before_ = now, done_before_ = done_, splits_before_ = splits;
     if (over_ || calm_done_ >= setup_.calm) return;
@@ -230,7 +247,7 @@ class Experiment {
   std::vector<sim::Client*> clients_;
   std::vector<std::uint64_t> depths_;  // by key, when it came
   std::uint64_t next_key_ = 0, done_ = 0, calm_done_ = 0;
-  Nanos begun_ = 0, look_before_ = 0;
+  Nanos begun_ = 0, look_before_ = 0, stall_ = 0;
   std::uint64_t done_before_ = 0, splits_before_ = 0;
   bool over_ = false;
   Run run_;
@@ -244,22 +261,26 @@ void print(const char* name, const Run& run) {
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
       "\n**%s**: %llu keys in the end, %llu splits, %llu slots moved, %.3f times as many as had to, %.0f ms; %llu "
-      "operations "
-      "failed, %llu keys lost; the slowest window with a split had %.2f M operations/s.\n\n",
+      "operations failed, %llu keys lost; the slowest half millisecond with a split had %.2f M operations/s; in %.1f "
+      "ms, "
+      "%.1f of them in one piece, no operation ended.\n\n",
       name, number(run.keys), number(run.splits), number(run.moved),
       static_cast<double>(run.moved) / static_cast<double>(run.had_to_move), static_cast<double>(run.time) / 1e6,
-      number(failed), number(run.lost), run.least);
+      number(failed), number(run.lost), run.least, static_cast<double>(run.stalled) / 1e6,
+      static_cast<double>(run.longest_stall) / 1e6);
   std::printf(
-      "| | ms | M operations/s | reads: p50 µs | p99 µs | most µs | writes: p50 µs | p99 µs | most µs |\n"
-      "|---|---|---|---|---|---|---|---|---|\n");
+      "| | ms | M operations/s | reads: mean µs | p50 µs | p99 µs | most µs | writes: p50 µs | p99 µs | most µs |\n"
+      "|---|---|---|---|---|---|---|---|---|---|\n");
   for (std::size_t i = 0; i < run.phases.size(); ++i) {
     const Phased& phase = run.phases[i];
     const auto us = [](const std::vector<double>& sorted, double percent) {
       return bench::percentile(sorted, percent) / 1e3;
     };
     const auto time = static_cast<double>(std::max<Nanos>(phase.time, 1));
-    std::printf("| %s | %.1f | %.2f | %.1f | %.1f | %.0f | %.1f | %.1f | %.0f |\n", kPhases[i], time / 1e6,
-                static_cast<double>(phase.done) / time * 1e3, us(phase.reads, 50), us(phase.reads, 99),
+    const double mean = std::accumulate(phase.reads.begin(), phase.reads.end(), 0.0) /
+                        static_cast<double>(std::max<std::size_t>(phase.reads.size(), 1)) / 1e3;
+    std::printf("| %s | %.1f | %.2f | %.1f | %.1f | %.1f | %.0f | %.1f | %.1f | %.0f |\n", kPhases[i], time / 1e6,
+                static_cast<double>(phase.done) / time * 1e3, mean, us(phase.reads, 50), us(phase.reads, 99),
                 us(phase.reads, 100), us(phase.writes, 50), us(phase.writes, 99), us(phase.writes, 100));
   }
   std::fflush(stdout);
@@ -280,6 +301,7 @@ int main(int count_of_words, char** words) {
   app.add_option("--clients", setup.clients)->check(CLI::PositiveNumber);
   app.add_option("--inserts", setup.inserts, "share of new keys, while it grows; half are reads, the rest updates")
       ->check(CLI::Range(0.001, 0.5));
+  app.add_flag("--apart", setup.apart, "every other client only inserts, and the others only read");
   app.add_option("--seed", setup.seed);
   app.add_option("--svg", svg, "file to draw to");
   CLI11_PARSE(app, count_of_words, words);
