@@ -38,6 +38,7 @@ Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Respo
       era_since_(responder.now()),
       open_permits_(config_.opens_per_second),
       permits_at_(responder.now()) {
+  tell_eras();
   FARPOOL_CHECK(config_.node_incarnation != 0 && config_.max_sessions > 0 && config_.slots_per_session > 0);
   for (const RegionSpan& region : regions_) {
     FARPOOL_CHECK(region.id != layout::kSlots || region.bytes >= std::uint64_t{config_.max_sessions} *
@@ -288,6 +289,7 @@ SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::O
   const std::uint64_t id = entry.id;
   const std::string name = entry.name;
   sessions_.emplace(id, std::move(entry));
+  tell_eras();
   arm();
   observer_.on_opened(id, request.client_incarnation(), name);
   return reply;
@@ -328,6 +330,7 @@ std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const 
     entry.era = request.era;
     --lagging_;
     if (lagging_ == 0) advance_era();
+    tell_eras();
   } else if (lagging_ == 0) {
     advance_era();
   }
@@ -348,6 +351,13 @@ void Registry::advance_era() {
   ++era_;
   era_since_ = responder_.now();
   lagging_ = sessions_.size();
+  tell_eras();
+}
+
+void Registry::tell_eras() {
+  if (config_.eras == nullptr) return;
+  config_.eras->now.store(era_, std::memory_order_release);
+  config_.eras->safe.store(safe_era(), std::memory_order_release);
 }
 
 bool Registry::live(std::uint64_t session_id) const {
@@ -508,6 +518,7 @@ void Registry::fenced(std::uint64_t session_id) {
   lanes_ -= entry.lanes;
   if (entry.era < era_) --lagging_;
   if (lagging_ == 0) advance_era();
+  tell_eras();
 
   // Slots that name what was held stay until they are repaired; idle slots serve the next session.
   const bool holds = busy_slots(entry.group) > 0;

@@ -25,6 +25,7 @@
 #include "fabric/host.h"
 #include "farpool/v1alpha1/session.pb.h"
 #include "layout/calls.h"
+#include "session/eras.h"
 
 namespace farpool::session {
 
@@ -77,6 +78,8 @@ class Registry {
     base::HashSecret table_seed;
     // Executes the CALLs for data of every session; without one they are refused. It outlives the responder.
     fabric::Service* service = nullptr;
+    // Receives the eras; none: no other thread asks. It outlives the registry.
+    EraWords* eras = nullptr;
     // Groups of slots [0, places) were granted before this process started. Idle ones are granted again; the others
     // belong to dead clients.
     std::uint32_t places = 0;
@@ -209,6 +212,7 @@ class Registry {
   void fenced(std::uint64_t session_id);
   void remember_end(const Entry& entry);
   void advance_era();
+  void tell_eras();
   void arm();
   void sweep();
 

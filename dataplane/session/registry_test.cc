@@ -33,6 +33,7 @@ struct RegistryTest : ::testing::Test, SessionObserver {
     config.pool_uid = "pool";
     config.node_incarnation = kNode;
     config.slots_per_session = 2;
+    config.eras = &eras;
     if (config.max_sessions == 256) config.max_sessions = 3;
     memory.assign(4096 / 8, 0);
     auto* base = reinterpret_cast<std::byte*>(memory.data());
@@ -103,6 +104,7 @@ struct RegistryTest : ::testing::Test, SessionObserver {
   ManualResponder responder;
   std::vector<std::uint64_t> memory;
   std::byte* slots = nullptr;
+  EraWords eras;
   std::unique_ptr<Registry> registry;
   int opened = 0;
   std::vector<Ended> ended;
@@ -780,6 +782,30 @@ TEST_F(RegistryTest, ErasAdvanceWhenEveryLiveSessionHasPublished) {
   EXPECT_EQ(told->safe_era, 2u);
   EXPECT_EQ(told->epoch, 1u);
   EXPECT_FALSE(registry->tick(a, {.era = 4}));  // an era that never was
+}
+
+TEST_F(RegistryTest, OtherThreadsSeeTheErasAsSoonAsAClientCan) {
+  const auto expect_eras = [&](std::uint64_t now, std::uint64_t safe) {
+    EXPECT_EQ(registry->era(), now);
+    EXPECT_EQ(registry->safe_era(), safe);
+    EXPECT_EQ(eras.now, now);
+    EXPECT_EQ(eras.safe, safe);
+  };
+  publish(1);
+  expect_eras(1, 2);
+  const std::uint64_t a = must_open(1);
+  expect_eras(1, 1);
+  const std::uint64_t b = must_open(2);
+  ASSERT_TRUE(registry->tick(a, {.era = 1}));
+  expect_eras(2, 1);
+  ASSERT_TRUE(registry->tick(a, {.era = 2}));
+  expect_eras(2, 1);
+  ASSERT_TRUE(registry->tick(b, {.era = 2}));
+  expect_eras(3, 2);
+  registry->refuse(nullptr, "it is over");
+  expect_eras(3, 2);
+  responder.finish_fences();
+  expect_eras(registry->era(), registry->era() + 1);
 }
 
 // The end of a session says nothing about what the others still read.
